@@ -1,0 +1,379 @@
+//! The layouts of the maps, shared by the kernel program and the daemon.
+//!
+//! No `bool`, `Option` or enum lies in a map: every field is a number that any bit pattern is valid
+//! for, padding is explicit, and sizes and offsets are checked at compile time. [`ABI_VERSION`] is
+//! raised with every change; a daemon refuses pinned maps of another version.
+
+use core::mem::{offset_of, size_of};
+use core::sync::atomic::AtomicU64;
+
+use crate::atomic;
+use crate::gcra::{Cost, MAX_TOLERANCE};
+use crate::hash::HashKey;
+use crate::key::{PrefixMasks, SourceKey};
+use crate::sketch::Shape;
+use crate::table::{Set, WAYS};
+
+/// The version of every layout in this file.
+pub const ABI_VERSION: u32 = 1;
+
+/// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
+/// that a later daemon can check it against its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Layout {
+    /// [`ABI_VERSION`] of whoever made the maps.
+    pub abi: u32,
+    /// log2 of the sketch's epoch in ns.
+    pub window_shift: u32,
+    /// The sketch's size.
+    pub sketch: Shape,
+    /// Sets in the bucket table, minus one; a power of two minus one.
+    pub set_mask: u32,
+    /// CPUs that may run the program.
+    pub cpus: u32,
+    /// How many bits of an address make a source.
+    pub masks: PrefixMasks,
+    /// The hash's secret.
+    pub hash_key: HashKey,
+}
+
+/// What the daemon changes while packets flow. One element; each word changes atomically.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Config {
+    /// `generation << 32 | default policy slot`: see [`PolicyWord`].
+    pub policy: AtomicU64,
+    /// The smallest gate over all policies.
+    pub min_gate: AtomicU64,
+    /// Wall-clock minus monotonic time in ns.
+    pub clock_offset: AtomicU64,
+    /// Verdict for IP packets whose source cannot be read: 0 pass, 1 drop.
+    pub malformed: AtomicU64,
+    /// What to do when a set has four busy buckets: see [`on_full`].
+    pub on_full: AtomicU64,
+    /// Packets added to the sketch, as a sketch cell of its own (in steps of [`TOTAL_STEP`]).
+    pub sketch_total: AtomicU64,
+    /// GCRA word of each kind of event, so that a flood does not become a flood of events.
+    pub event_tat: [AtomicU64; 2],
+}
+
+/// How many packets a CPU adds to the sketch before it tells [`Config::sketch_total`].
+pub const TOTAL_STEP: u64 = 64;
+
+/// A policy slot and the generation of policies it was resolved in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyWord(pub u64);
+
+impl PolicyWord {
+    /// Packs a word.
+    pub const fn new(generation: u32, slot: u32) -> Self {
+        Self((generation as u64) << 32 | slot as u64)
+    }
+
+    /// The generation.
+    #[inline(always)]
+    pub const fn generation(&self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// The slot in the policy array.
+    #[inline(always)]
+    pub const fn slot(&self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// What to do with a packet whose source deserves a bucket when its set has four busy ones; the
+/// values of [`Config::on_full`].
+pub mod on_full {
+    /// Pass the packet unlimited.
+    pub const PASS: u64 = 0;
+    /// Drop the packet.
+    pub const DROP: u64 = 1;
+    /// Give it the bucket that would have been full soonest.
+    pub const EVICT_OLDEST: u64 = 2;
+}
+
+/// The slot of "no limit", always present.
+pub const UNLIMITED_SLOT: u32 = 0;
+
+/// The policy array's size. Equal limits share a slot.
+pub const POLICY_SLOTS: u32 = 65_536;
+
+/// A compiled limit: what the kernel needs, then what the operator said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Policy {
+    /// What a packet costs.
+    pub cost: Cost,
+    /// Burst as time, ticks.
+    pub tolerance: u64,
+    /// Estimates below this need no bucket.
+    pub gate: u32,
+    /// [`Policy::PACKETS`], [`Policy::BYTES`] or [`Policy::NOTHING`].
+    pub unit: u32,
+    /// The limit, in units per `period_ns`.
+    pub rate: u64,
+    /// The period of `rate`, ns.
+    pub period_ns: u64,
+    /// The burst, in units.
+    pub burst: u64,
+}
+
+impl Policy {
+    /// Nothing is limited.
+    pub const NOTHING: u32 = 0;
+    /// Packets are limited.
+    pub const PACKETS: u32 = 1;
+    /// Bytes are limited.
+    pub const BYTES: u32 = 2;
+
+    /// No limit: every packet is free, sources are tracked from `gate` packets in a window.
+    pub const fn unlimited(gate: u32) -> Self {
+        Self {
+            cost: Cost { fixed: 0, per_byte: 0, shift: 0 },
+            tolerance: MAX_TOLERANCE,
+            gate,
+            unit: Self::NOTHING,
+            rate: 0,
+            period_ns: 0,
+            burst: 0,
+        }
+    }
+}
+
+/// Who a bucket belongs to and what became of its packets. Same index as the bucket.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Entry {
+    /// The source, upper half.
+    pub high: AtomicU64,
+    /// The source, lower half.
+    pub low: AtomicU64,
+    /// The policy it was resolved to: a [`PolicyWord`].
+    pub policy: AtomicU64,
+    /// Packets passed since promotion.
+    pub passed: AtomicU64,
+    /// Packets dropped since promotion.
+    pub dropped: AtomicU64,
+    /// Bytes offered (passed and dropped) since promotion.
+    pub bytes: AtomicU64,
+    /// When it was promoted, ns since boot.
+    pub first_seen: AtomicU64,
+    /// Its last packet, ns since boot.
+    pub last_seen: AtomicU64,
+}
+
+impl Entry {
+    /// The source.
+    #[inline(always)]
+    pub fn key(&self) -> SourceKey {
+        SourceKey { high: atomic::load(&self.high), low: atomic::load(&self.low) }
+    }
+}
+
+/// Why a packet met its verdict. The discriminant indexes [`Counters::verdicts`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Reason {
+    /// Passed: not IP.
+    NonIp = 0,
+    /// Passed: too few packets in the window to deserve a bucket.
+    BelowGate = 1,
+    /// Passed: within the source's limit.
+    Conforming = 2,
+    /// Passed: no bucket was free and `on_full` is `pass`.
+    PassedSetFull = 3,
+    /// Passed: IP without a readable source, and `malformed` is `pass`.
+    PassedMalformed = 4,
+    /// Passed: the program could not reach its own maps; never happens unless a map is missing.
+    Internal = 5,
+    /// Dropped: over the source's limit.
+    OverLimit = 6,
+    /// Dropped: no bucket was free and `on_full` is `drop`.
+    DroppedSetFull = 7,
+    /// Dropped: IP without a readable source, and `malformed` is `drop`.
+    DroppedMalformed = 8,
+}
+
+impl Reason {
+    /// All of them, in the order of their discriminants.
+    pub const ALL: [Self; 9] = [
+        Self::NonIp,
+        Self::BelowGate,
+        Self::Conforming,
+        Self::PassedSetFull,
+        Self::PassedMalformed,
+        Self::Internal,
+        Self::OverLimit,
+        Self::DroppedSetFull,
+        Self::DroppedMalformed,
+    ];
+
+    /// Whether the packet goes on.
+    #[inline(always)]
+    pub const fn passes(self) -> bool {
+        (self as u32) < Self::OverLimit as u32
+    }
+
+    /// The reason's name in output; the verdict is told beside it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NonIp => "non_ip",
+            Self::BelowGate => "below_gate",
+            Self::Conforming => "conforming",
+            Self::PassedSetFull | Self::DroppedSetFull => "set_full",
+            Self::PassedMalformed | Self::DroppedMalformed => "malformed",
+            Self::Internal => "internal_error",
+            Self::OverLimit => "over_limit",
+        }
+    }
+}
+
+/// Places in [`Counters::verdicts`]; more than there are reasons, so that adding one keeps offsets.
+pub const VERDICTS: usize = 16;
+
+/// Packets and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Tally {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes, from the Ethernet header on, without the frame check sequence.
+    pub bytes: u64,
+}
+
+/// What happened beside verdicts. The discriminant indexes [`Counters::internal`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Internal {
+    /// A source got a bucket.
+    Promotions = 0,
+    /// Of those, in the place of another source whose bucket was full again.
+    Evictions = 1,
+    /// Of those, in the place of a source whose bucket was not (`on_full = evict-oldest`).
+    BusyEvictions = 2,
+    /// A set had four busy buckets.
+    SetFull = 3,
+    /// IP with an invalid header whose source could be read: limited as usual.
+    Malformed = 4,
+    /// An event found the ring buffer full.
+    EventsLost = 5,
+    /// An event was not sent because its kind had sent enough.
+    EventsSuppressed = 6,
+    /// Two CPUs met on one bucket and one tried again.
+    Contended = 7,
+    /// Packets added to the sketch.
+    SketchAdds = 8,
+}
+
+impl Internal {
+    /// All of them with their names, in the order of their discriminants.
+    pub const ALL: [(Self, &'static str); 9] = [
+        (Self::Promotions, "promotions"),
+        (Self::Evictions, "evictions"),
+        (Self::BusyEvictions, "busy_evictions"),
+        (Self::SetFull, "set_full"),
+        (Self::Malformed, "malformed"),
+        (Self::EventsLost, "events_lost"),
+        (Self::EventsSuppressed, "events_suppressed"),
+        (Self::Contended, "contended"),
+        (Self::SketchAdds, "sketch_adds"),
+    ];
+}
+
+/// One CPU's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Counters {
+    /// Every packet counts in exactly one of these; the index is a [`Reason`].
+    pub verdicts: [Tally; VERDICTS],
+    /// The index is an [`Internal`].
+    pub internal: [u64; VERDICTS],
+    /// What the program hides from the verifier for a moment; means nothing.
+    pub scratch: u64,
+    /// To whole cache lines.
+    pub padding: [u64; 7],
+}
+
+/// What an event tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum EventKind {
+    /// A source was dropped for the first time since its promotion.
+    Limited = 0,
+    /// A set had four busy buckets.
+    SetFull = 1,
+}
+
+/// A record of the ring buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Event {
+    /// When, ns since boot.
+    pub time_ns: u64,
+    /// The source.
+    pub source: SourceKey,
+    /// An [`EventKind`].
+    pub kind: u32,
+    /// The policy slot of the source.
+    pub policy: u32,
+}
+
+/// Events of one kind in a second, and at once.
+pub const EVENTS_PER_SECOND: u64 = 100;
+
+/// The ring buffer's size in bytes.
+pub const EVENT_RING_BYTES: u32 = 256 * 1024;
+
+const _: () = {
+    assert!(size_of::<Layout>() == 128 && offset_of!(Layout, hash_key) == 48);
+    assert!(size_of::<Config>() == 64 && offset_of!(Config, event_tat) == 48);
+    assert!(size_of::<Policy>() == 64 && offset_of!(Policy, gate) == 32);
+    assert!(size_of::<Entry>() == 64 && offset_of!(Entry, last_seen) == 56);
+    assert!(size_of::<Set>() == 64 && WAYS == 4);
+    assert!(size_of::<Counters>() == 448 && offset_of!(Counters, internal) == 256);
+    assert!(size_of::<Event>() == 32 && offset_of!(Event, kind) == 24);
+    assert!(Reason::ALL.len() <= VERDICTS && Internal::ALL.len() <= VERDICTS);
+};
+
+#[cfg(feature = "user")]
+mod pod {
+    use super::{Counters, Layout, Policy, Tally};
+    use crate::key::SourceKey;
+
+    // SAFETY: integers only, `repr(C)`, no padding (the sizes asserted above are the sums of the
+    // fields), so every bit pattern is a value and every byte of a value is initialised.
+    unsafe impl aya::Pod for Layout {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Policy {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Tally {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Counters {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for SourceKey {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn discriminants_index_their_tables() {
+        for (i, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, i);
+        }
+        for (i, (internal, _)) in Internal::ALL.into_iter().enumerate() {
+            assert_eq!(internal as usize, i);
+        }
+        assert!(Reason::Internal.passes() && !Reason::OverLimit.passes());
+    }
+
+    #[test]
+    fn a_policy_word_keeps_its_parts() {
+        let word = PolicyWord::new(u32::MAX, 7);
+        assert_eq!((word.generation(), word.slot()), (u32::MAX, 7));
+    }
+}

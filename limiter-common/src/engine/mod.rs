@@ -1,0 +1,102 @@
+//! The way of a packet: parse, bucket table, sketch, gate, promotion.
+//!
+//! ```text
+//! parse ─► source ─► bucket? ──yes──► charge ─► PASS conforming | DROP over limit
+//!                       │ no
+//!                       ▼
+//!                  sketch add ─► estimate < least gate? ──yes──► PASS below gate
+//!                       │ no
+//!                       ▼
+//!                  policy ─► estimate < its gate? ──yes──► PASS below gate
+//!                       │ no
+//!                       ▼
+//!                  promote: take a way, charge what is owed ─► judge the packet
+//! ```
+//!
+//! The table comes before the sketch: a source that has a bucket is charged for every packet, also
+//! when it slows down below its gate, or pulses around the gate would pass a multiple of the limit.
+//! Promoted sources then also add no noise to the sketch.
+
+mod limit;
+
+use core::sync::atomic::AtomicU64;
+
+use crate::abi::{Config, Entry, Event, Internal, Policy, Reason};
+use crate::atomic;
+use crate::hash::Hash;
+use crate::key::{PrefixMasks, SourceKey};
+use crate::packet::{Network, Packet, network};
+use crate::sketch::{Shape, Window};
+use crate::table::Set;
+
+pub use limit::limit;
+
+/// The memory and the clocks that [`judge`] works on. Indices are in range by construction; an
+/// implementation answers `None` for others, and the packet then counts as
+/// [`Reason::Internal`].
+pub trait State {
+    /// What tells sources apart.
+    fn masks(&self) -> PrefixMasks;
+    /// The keyed hash of a source.
+    fn hash(&self, key: SourceKey) -> Hash;
+    /// The sketch's size.
+    fn shape(&self) -> Shape;
+    /// The sketch's epoch.
+    fn window(&self) -> Window;
+    /// Sets in the bucket table, minus one.
+    fn set_mask(&self) -> u32;
+    /// CPUs that may judge packets at once.
+    fn cpus(&self) -> u32;
+
+    /// What the daemon may change.
+    fn config(&self) -> Option<&Config>;
+    /// A set of the bucket table.
+    fn set(&self, index: u32) -> Option<&Set>;
+    /// The entry of a bucket: `set · WAYS + way`.
+    fn entry(&self, index: u32) -> Option<&Entry>;
+    /// A cell of the sketch.
+    fn cell(&self, index: u32) -> Option<&AtomicU64>;
+    /// A compiled limit.
+    fn policy(&self, slot: u32) -> Option<&Policy>;
+    /// The slot of the longest prefix that has a limit and contains `key`.
+    fn lookup(&self, key: SourceKey) -> Option<u32>;
+
+    /// Monotonic time in ns, exact.
+    fn now(&self) -> u64;
+    /// Monotonic time in ns as of the last clock tick: cheaper, up to 10 ms late, never early.
+    fn now_coarse(&self) -> u64;
+
+    /// The way (0..=3) itself, as a number that the kernel's verifier knows nothing about. It would
+    /// otherwise follow each way's path through the program separately.
+    fn opaque(&self, way: u32) -> u32 {
+        way
+    }
+
+    /// Counts what happened on this CPU, and how often it has.
+    fn note(&self, what: Internal) -> u64;
+    /// Hands an event to the daemon; `false` if there was no room.
+    fn send(&self, event: Event) -> bool;
+}
+
+/// Judges a frame. The caller counts the verdict.
+#[inline(always)]
+pub fn judge<S: State, P: Packet + ?Sized>(state: &S, packet: &P) -> Reason {
+    let ip = match network(packet) {
+        Network::NonIp => return Reason::NonIp,
+        Network::Unreadable => {
+            return match state.config() {
+                Some(config) if atomic::load(&config.malformed) != 0 => Reason::DroppedMalformed,
+                _ => Reason::PassedMalformed,
+            };
+        }
+        Network::Ip(ip) => ip,
+    };
+    if ip.malformed {
+        state.note(Internal::Malformed);
+    }
+    let source = state.masks().apply(ip.source);
+    limit(state, source, packet.length()).unwrap_or(Reason::Internal)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! The gate between the sketch and the bucket table: who deserves a bucket, and what it owes.
+//!
+//! A source whose estimate stays under its gate passes without a bucket. The gate is so small that
+//! such a source cannot exceed its limit (P2 allows `max(2, burst / 8)` once per promotion):
+//!
+//! * `gate ≤ burst / 8`: what passed uncounted is a small part of the burst;
+//! * `2·(gate − 1) ≤ rate · window`: over longer times the bucket earns at least what passes.
+//!
+//! A promoted source's bucket is charged only what it provably owes (P1): the packets of the present
+//! epoch that cannot be other sources' noise, as if all had come at the earliest moment they can
+//! have come. What is not charged is at most the gate.
+
+use crate::gcra::{Cost, TICKS_PER_NS, Ticks};
+use crate::sketch::Estimate;
+
+/// No gate is larger. Sources faster than this many packets in a window always get a bucket.
+pub const MAX_GATE: u32 = 16;
+
+/// The smallest frame a source can have sent, for charging bytes: an Ethernet and an IPv4 header.
+pub const MIN_FRAME: u32 = 34;
+
+/// How many multiples of the mean noise of a cell are taken off a count before charging it.
+///
+/// By Markov's inequality a cell exceeds k times its mean noise with probability ≤ 1/k, all d rows
+/// with ≤ k⁻ᵈ: 1.5·10⁻⁵ for 16 and four rows.
+pub const NOISE_MARGIN_SHIFT: u32 = 4;
+
+/// The gate for a limit with a bucket of `burst` and earning `per_window` packets in a window, both
+/// in packets of the largest size. 1 means: a bucket at once.
+pub const fn gate(burst: u64, per_window: u64) -> u32 {
+    let mut gate = MAX_GATE as u64;
+    if burst / 8 < gate {
+        gate = burst / 8;
+    }
+    if 1 + per_window / 2 < gate {
+        gate = 1 + per_window / 2;
+    }
+    if gate == 0 { 1 } else { gate as u32 }
+}
+
+/// How much of an estimate may be other sources': `total` packets of the epoch over 2^`width_log2`
+/// columns, times the margin, rounded down: an overcharge takes one packet more than that, in every
+/// row. `lag` bounds what `total` has not heard of yet.
+#[inline(always)]
+pub const fn noise(total: u32, lag: u32, width_log2: u32) -> u32 {
+    let shift = (width_log2 & 31).saturating_sub(NOISE_MARGIN_SHIFT);
+    ((total as u64 + lag as u64) >> shift) as u32
+}
+
+/// How far ahead of now the theoretical arrival time of a new bucket lies: its initial debt.
+///
+/// `estimate` includes the packet at hand, which is judged (and charged) afterwards; `others` is
+/// noise plus what other CPUs may charge by themselves; `age_ns` is how long ago, at the most, the
+/// first of the estimate's packets of this epoch came.
+#[inline(always)]
+pub const fn debt(estimate: Estimate, others: u32, cost: &Cost, age_ns: u64) -> Ticks {
+    let owed = estimate.current.saturating_sub(1).saturating_sub(others);
+    // A promotion happens when a count reaches the gate; far more is noise, or a table that was
+    // full. The bound keeps the product small.
+    let owed = if owed > MAX_GATE { MAX_GATE } else { owed };
+    (owed as u64 * cost.of(MIN_FRAME)).saturating_sub(age_ns * TICKS_PER_NS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gates_follow_burst_and_rate() {
+        // 1000 pps, burst 2000, 134 ms: the cap.
+        assert_eq!(gate(2000, 134), 16);
+        // The burst decides.
+        assert_eq!(gate(64, 1000), 8);
+        // The rate decides: 30 pps earn 4 in a window.
+        assert_eq!(gate(2000, 4), 3);
+        // Too slow or too small: a bucket at once.
+        assert_eq!(gate(2000, 1), 1);
+        assert_eq!(gate(3, 1000), 1);
+        assert_eq!(gate(0, 0), 1);
+    }
+
+    #[test]
+    fn noise_is_silent_below_a_sixteenth_per_cell() {
+        assert_eq!(noise(4_000, 95, 16), 0);
+        assert_eq!(noise(4_000, 96, 16), 1);
+        assert_eq!(noise(65_536, 0, 16), 16);
+        assert_eq!(noise(3, 0, 3), 3);
+    }
+
+    #[test]
+    fn debt_is_what_cannot_have_been_earned_since() {
+        let cost = Cost { fixed: 1_000_000 * TICKS_PER_NS, per_byte: 0, shift: 0 };
+        let sixteen = Estimate { window: 16, current: 16, first: 0 };
+        // Fifteen packets at once, and the one at hand.
+        assert_eq!(debt(sixteen, 0, &cost, 0), 15 * cost.fixed);
+        // Five of them were earned in 5 ms; after 15 ms nothing is owed.
+        assert_eq!(debt(sixteen, 0, &cost, 5_000_000), 10 * cost.fixed);
+        assert_eq!(debt(sixteen, 0, &cost, 15_000_000), 0);
+        // Noise is not charged.
+        assert_eq!(debt(sixteen, 15, &cost, 0), 0);
+        assert_eq!(debt(Estimate { window: 1, current: 1, first: 0 }, 0, &cost, 0), 0);
+    }
+}

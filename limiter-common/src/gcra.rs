@@ -1,0 +1,86 @@
+//! The token bucket as one word: the generic cell rate algorithm (ITU-T I.371, virtual scheduling).
+//!
+//! A bucket is its *theoretical arrival time* (TAT): the moment at which it will be full again. A
+//! packet that costs `c` is admitted iff `max(tat, now) + c − now ≤ tolerance`, and then moves the
+//! TAT to `max(tat, now) + c`. That equals a token bucket of `burst` tokens refilled continuously:
+//! no remainder is ever dropped, and one compare-and-swap updates it.
+//!
+//! Time is in [`Ticks`]: 1/16 ns since boot. Whole nanoseconds would lose up to 0.5 % of a limit of
+//! 7 Mpps to rounding; a u64 of sixteenths lasts 36 years of uptime.
+
+/// Time or duration in units of 1/16 ns.
+pub type Ticks = u64;
+
+/// Ticks in a nanosecond.
+pub const TICKS_PER_NS: u64 = 16;
+
+/// The longest tolerance (burst / rate) a policy may have: 13 days. Keeps every sum below 2^63.
+pub const MAX_TOLERANCE: Ticks = 1 << 54;
+
+/// The most ticks that one packet may cost: the same bound, so that the sum cannot overflow.
+pub const MAX_COST: Ticks = MAX_TOLERANCE;
+
+/// Converts nanoseconds since boot to ticks.
+#[inline(always)]
+pub const fn ticks(ns: u64) -> Ticks {
+    ns.wrapping_mul(TICKS_PER_NS)
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It conforms; the bucket's TAT becomes this.
+    Admit(Ticks),
+    /// It does not conform; the bucket stays as it is.
+    Deny,
+    /// It does not conform, and the TAT lies further ahead than an empty bucket's, which only a
+    /// changed policy can cause; the TAT becomes this (an empty bucket of the new policy), or the
+    /// source would wait for the old one.
+    Clamp(Ticks),
+}
+
+/// Judges a packet of `cost` at time `now` against a bucket at `tat`.
+///
+/// `cost ≤ MAX_COST`, `tolerance ≤ MAX_TOLERANCE`; `tat` may be anything.
+#[inline(always)]
+pub const fn decide(tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks) -> Decision {
+    let debt = tat.saturating_sub(now);
+    if debt > tolerance {
+        return Decision::Clamp(now + tolerance);
+    }
+    if debt + cost <= tolerance { Decision::Admit(now + debt + cost) } else { Decision::Deny }
+}
+
+/// How much time the bucket has in credit: tolerance − debt, 0 when empty.
+pub const fn credit(tat: Ticks, now: Ticks, tolerance: Ticks) -> Ticks {
+    tolerance.saturating_sub(tat.saturating_sub(now))
+}
+
+/// What a packet costs: a fixed part and a part per byte, the latter as a fixed-point multiplier.
+///
+/// A limit in packets has only the first, a limit in bytes only the second, no limit neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Cost {
+    /// Ticks per packet, ≤ [`MAX_COST`].
+    pub fixed: Ticks,
+    /// Ticks per byte, times 2^`shift`; < 2^40 so that a frame of 2^20 bytes cannot overflow.
+    pub per_byte: u64,
+    /// Fraction bits of `per_byte`, 0..=32.
+    pub shift: u64,
+}
+
+impl Cost {
+    /// The cost of a frame of `length` bytes, rounded up: rounding never admits more than the limit,
+    /// and takes less than one tick per packet from it.
+    #[inline(always)]
+    pub const fn of(&self, length: u32) -> Ticks {
+        // The masks are no-ops for valid policies; they give the verifier its bounds.
+        let shift = self.shift & 63;
+        let round = (1u64 << shift) - 1;
+        self.fixed + (((length & 0xf_ffff) as u64 * self.per_byte + round) >> shift)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! What a source is: an address cut to a prefix.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+/// An address as one 128-bit number in two host-order halves; IPv4 in its IPv4-mapped form
+/// (`::ffff:a.b.c.d`, RFC 4291 §2.5.5.2), so that one type serves both families.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(C)]
+pub struct SourceKey {
+    /// The first eight bytes of the address.
+    pub high: u64,
+    /// The last eight bytes of the address.
+    pub low: u64,
+}
+
+/// The upper half of the low word of an IPv4-mapped address.
+const MAPPED: u64 = 0xffff_0000_0000;
+
+impl SourceKey {
+    /// The key of a whole IPv4 address.
+    #[inline(always)]
+    pub const fn from_ipv4(octets: [u8; 4]) -> Self {
+        Self { high: 0, low: MAPPED | u32::from_be_bytes(octets) as u64 }
+    }
+
+    /// The key of a whole IPv6 address.
+    #[inline(always)]
+    pub const fn from_ipv6(octets: [u8; 16]) -> Self {
+        let all = u128::from_be_bytes(octets);
+        Self { high: (all >> 64) as u64, low: all as u64 }
+    }
+
+    /// Whether this is an IPv4 (or IPv4-mapped) address.
+    #[inline(always)]
+    pub const fn is_ipv4(&self) -> bool {
+        self.high == 0 && self.low & !0xffff_ffff == MAPPED
+    }
+
+    /// The IPv4 address in host order, if it is one.
+    #[inline(always)]
+    pub const fn ipv4(&self) -> Option<u32> {
+        if self.is_ipv4() { Some(self.low as u32) } else { None }
+    }
+
+    /// The sixteen bytes of the address in network order, IPv4 in its mapped form.
+    #[inline(always)]
+    pub const fn octets(&self) -> [u8; 16] {
+        ((self.high as u128) << 64 | self.low as u128).to_be_bytes()
+    }
+
+    /// The key as an address of its own family.
+    pub const fn address(&self) -> core::net::IpAddr {
+        match self.ipv4() {
+            Some(bits) => core::net::IpAddr::V4(Ipv4Addr::from_bits(bits)),
+            None => core::net::IpAddr::V6(Ipv6Addr::from_octets(self.octets())),
+        }
+    }
+}
+
+/// How many leading bits of an address tell sources apart, as masks.
+///
+/// IPv4 defaults to /32. IPv6 defaults to /64, because whoever holds one IPv6 address usually holds
+/// the 2^64 of its subnet (RFC 6177).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct PrefixMasks {
+    /// Mask of the IPv4 address, host order.
+    pub ipv4: u64,
+    /// Mask of the high half of an IPv6 address.
+    pub ipv6_high: u64,
+    /// Mask of the low half of an IPv6 address.
+    pub ipv6_low: u64,
+}
+
+impl PrefixMasks {
+    /// Masks for prefixes of `ipv4` (0..=32) and `ipv6` (0..=128) bits; longer ones are cut to the
+    /// address length.
+    pub const fn new(ipv4: u8, ipv6: u8) -> Self {
+        let v6 = if ipv6 >= 128 { u128::MAX } else { !(u128::MAX >> ipv6) };
+        let v4 = if ipv4 >= 32 { u32::MAX } else { !(u32::MAX >> ipv4) };
+        Self { ipv4: v4 as u64, ipv6_high: (v6 >> 64) as u64, ipv6_low: v6 as u64 }
+    }
+
+    /// The prefix lengths these masks stand for: (IPv4, IPv6).
+    pub const fn lengths(&self) -> (u8, u8) {
+        let v6 = self.ipv6_high.count_ones() + self.ipv6_low.count_ones();
+        (self.ipv4.count_ones() as u8, v6 as u8)
+    }
+
+    /// The source that `address` belongs to.
+    #[inline(always)]
+    pub const fn apply(&self, address: SourceKey) -> SourceKey {
+        if address.is_ipv4() {
+            SourceKey { high: 0, low: address.low & (MAPPED | self.ipv4) }
+        } else {
+            SourceKey { high: address.high & self.ipv6_high, low: address.low & self.ipv6_low }
+        }
+    }
+}
+
+impl Default for PrefixMasks {
+    fn default() -> Self {
+        Self::new(32, 64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn ipv4_round_trips_and_masks(bits: u32, length in 0u8..=32) {
+            let key = SourceKey::from_ipv4(bits.to_be_bytes());
+            prop_assert_eq!(key.ipv4(), Some(bits));
+            let cut = PrefixMasks::new(length, 64).apply(key).ipv4();
+            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            prop_assert_eq!(cut, Some(bits & mask));
+        }
+
+        #[test]
+        fn ipv6_masks_like_a_u128(bits: u128, length in 0u8..=128) {
+            let key = SourceKey::from_ipv6(bits.to_be_bytes());
+            prop_assume!(!key.is_ipv4());
+            let cut = PrefixMasks::new(32, length).apply(key);
+            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+            prop_assert_eq!(cut.octets(), (bits & mask).to_be_bytes());
+            prop_assert_eq!(PrefixMasks::new(32, length).lengths(), (32, length));
+        }
+    }
+
+    #[test]
+    fn an_ipv4_mapped_source_is_the_ipv4_source() {
+        let wire = Ipv4Addr::new(198, 51, 100, 7).to_ipv6_mapped();
+        let key = SourceKey::from_ipv6(wire.octets());
+        assert_eq!(key, SourceKey::from_ipv4([198, 51, 100, 7]));
+        assert_eq!(key.address(), Ipv4Addr::new(198, 51, 100, 7));
+    }
+}

@@ -1,0 +1,23 @@
+//! What the kernel program, the daemon, the simulator and the tests of `limiter` share.
+//!
+//! Every decision of the data plane is a pure function of (state, time, packet) in this crate: time
+//! is always an argument, and memory is reached through [`engine::State`], which the kernel
+//! implements over BPF maps and the tests over plain vectors. The layouts of those maps are in
+//! [`abi`].
+#![no_std]
+#![cfg_attr(target_arch = "bpf", feature(core_intrinsics))]
+#![cfg_attr(target_arch = "bpf", expect(internal_features, reason = "see atomic.rs"))]
+
+#[cfg(any(test, feature = "user"))]
+extern crate std;
+
+pub mod abi;
+pub mod atomic;
+pub mod engine;
+pub mod gate;
+pub mod gcra;
+pub mod hash;
+pub mod key;
+pub mod packet;
+pub mod sketch;
+pub mod table;

@@ -1,0 +1,180 @@
+//! Reads as much of a frame as a limit can depend on.
+//!
+//! [`network`] finds the source: Ethernet, up to two VLAN tags, the IP header. [`transport`] goes on
+//! through IPv4 options and IPv6 extension headers to protocol, ports and flags. Both only ever read
+//! through [`Packet::read`], which checks bounds, so that neither can read past the frame.
+
+mod transport;
+
+use core::mem::size_of;
+
+use network_types::eth::{EthHdr, EtherType};
+use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
+
+use crate::key::SourceKey;
+
+pub use transport::{Transport, transport};
+
+/// A header that may be copied out of a frame byte by byte.
+///
+/// # Safety
+/// Every bit pattern of `size_of::<Self>()` bytes is a value, and there is no padding.
+pub unsafe trait Header: Copy {}
+
+// SAFETY: two byte arrays and a u16, `repr(C)`, 14 bytes.
+unsafe impl Header for EthHdr {}
+// SAFETY: bytes and byte arrays only.
+unsafe impl Header for Ipv4Hdr {}
+// SAFETY: bytes and byte arrays only.
+unsafe impl Header for Ipv6Hdr {}
+// SAFETY: an array of bytes.
+unsafe impl<const N: usize> Header for [u8; N] {}
+
+/// A frame, starting with its Ethernet header.
+pub trait Packet {
+    /// Its length in bytes.
+    fn length(&self) -> u32;
+
+    /// Copies the header at `offset`, or `None` if the frame ends before the header does.
+    fn read<H: Header>(&self, offset: usize) -> Option<H>;
+}
+
+impl Packet for [u8] {
+    fn length(&self) -> u32 {
+        u32::try_from(self.len()).unwrap_or(u32::MAX)
+    }
+
+    fn read<H: Header>(&self, offset: usize) -> Option<H> {
+        let bytes = self.get(offset..offset.checked_add(size_of::<H>())?)?;
+        // SAFETY: `bytes` has exactly the size of `H`, any bytes are a valid `H` (trait contract),
+        // and the read does not assume alignment.
+        Some(unsafe { bytes.as_ptr().cast::<H>().read_unaligned() })
+    }
+}
+
+/// The version of IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// A readable IP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ip {
+    /// Its version.
+    pub version: Version,
+    /// The sender's whole address.
+    pub source: SourceKey,
+    /// Where the header starts.
+    pub offset: u16,
+    /// Whether a header field contradicts another or the frame's length.
+    pub malformed: bool,
+}
+
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Something else than IP: ARP, LLDP, a third VLAN tag, an LLC frame.
+    NonIp,
+    /// IP by its EtherType, but the frame ends before the source address does, or the version
+    /// contradicts the EtherType.
+    Unreadable,
+    /// IP with a source.
+    Ip(Ip),
+}
+
+/// The length of an 802.1Q or 802.1ad tag.
+const VLAN_TAG: usize = 4;
+
+/// Whether an EtherType (as on the wire) announces a VLAN tag; 0x9100 is what QinQ used before
+/// 802.1ad.
+#[inline(always)]
+const fn is_vlan(ether_type: u16) -> bool {
+    ether_type == EtherType::Ieee8021q as u16
+        || ether_type == EtherType::Ieee8021ad as u16
+        || ether_type == EtherType::Ieee8021QinQ1 as u16
+}
+
+/// The EtherType behind the tag at `offset`.
+#[inline(always)]
+fn behind_tag<P: Packet + ?Sized>(packet: &P, offset: usize) -> Option<u16> {
+    packet.read::<[u8; 2]>(offset + 2).map(u16::from_ne_bytes)
+}
+
+/// Finds the source of a frame.
+#[inline(always)]
+pub fn network<P: Packet + ?Sized>(packet: &P) -> Network {
+    let Some(ethernet) = packet.read::<EthHdr>(0) else { return Network::NonIp };
+    let mut ether_type = ethernet.ether_type;
+    let mut offset = EthHdr::LEN;
+    if is_vlan(ether_type) {
+        let Some(inner) = behind_tag(packet, offset) else { return Network::NonIp };
+        ether_type = inner;
+        offset += VLAN_TAG;
+        if is_vlan(ether_type) {
+            let Some(inner) = behind_tag(packet, offset) else { return Network::NonIp };
+            ether_type = inner;
+            offset += VLAN_TAG;
+        }
+    }
+    if ether_type == EtherType::Ipv4 as u16 {
+        ipv4(packet, offset)
+    } else if ether_type == EtherType::Ipv6 as u16 {
+        ipv6(packet, offset)
+    } else {
+        Network::NonIp
+    }
+}
+
+#[inline(always)]
+fn ipv4<P: Packet + ?Sized>(packet: &P, offset: usize) -> Network {
+    let Some(header) = packet.read::<Ipv4Hdr>(offset) else {
+        // The destination may be cut off; a source is all that it takes.
+        return match packet.read::<[u8; 16]>(offset) {
+            Some(bytes) if bytes[0] >> 4 == 4 => {
+                let source = [bytes[12], bytes[13], bytes[14], bytes[15]];
+                ip(Version::V4, SourceKey::from_ipv4(source), offset, true)
+            }
+            _ => Network::Unreadable,
+        };
+    };
+    if header.vihl >> 4 != 4 {
+        return Network::Unreadable;
+    }
+    let header_length = (header.vihl & 15) as u32 * 4;
+    let total = u16::from_be_bytes(header.tot_len) as u32;
+    let available = packet.length().saturating_sub(offset as u32);
+    let malformed = header_length < 20 || total < header_length || total > available;
+    ip(Version::V4, SourceKey::from_ipv4(header.src_addr), offset, malformed)
+}
+
+#[inline(always)]
+fn ipv6<P: Packet + ?Sized>(packet: &P, offset: usize) -> Network {
+    let Some(header) = packet.read::<Ipv6Hdr>(offset) else {
+        return match packet.read::<[u8; 24]>(offset) {
+            Some(bytes) if bytes[0] >> 4 == 6 => {
+                let mut source = [0; 16];
+                source.copy_from_slice(&bytes[8..24]);
+                ip(Version::V6, SourceKey::from_ipv6(source), offset, true)
+            }
+            _ => Network::Unreadable,
+        };
+    };
+    if header.vcf[0] >> 4 != 6 {
+        return Network::Unreadable;
+    }
+    let payload = u16::from_be_bytes(header.payload_len) as u32;
+    let available = packet.length().saturating_sub(offset as u32 + Ipv6Hdr::LEN as u32);
+    ip(Version::V6, SourceKey::from_ipv6(header.src_addr), offset, payload > available)
+}
+
+#[inline(always)]
+const fn ip(version: Version, source: SourceKey, offset: usize, malformed: bool) -> Network {
+    Network::Ip(Ip { version, source, offset: offset as u16, malformed })
+}
+
+#[cfg(test)]
+mod tests;

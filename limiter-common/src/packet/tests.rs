@@ -1,0 +1,185 @@
+use super::*;
+use core::cell::Cell;
+use proptest::prelude::*;
+use std::vec;
+use std::vec::Vec;
+
+/// A packet that records how far it was read, as the kernel's verifier would see it.
+struct Watched<'a> {
+    bytes: &'a [u8],
+    end: Cell<usize>,
+}
+
+impl Packet for Watched<'_> {
+    fn length(&self) -> u32 {
+        self.bytes.length()
+    }
+
+    fn read<H: Header>(&self, offset: usize) -> Option<H> {
+        let header = self.bytes.read::<H>(offset);
+        if header.is_some() {
+            self.end.set(self.end.get().max(offset + size_of::<H>()));
+        }
+        header
+    }
+}
+
+fn ethernet(ether_types: &[u16]) -> Vec<u8> {
+    let mut frame = vec![2; 12];
+    for (i, ether_type) in ether_types.iter().enumerate() {
+        if i > 0 {
+            frame.extend([0, 42]);
+        }
+        frame.extend(ether_type.to_be_bytes());
+    }
+    frame
+}
+
+fn ipv4_frame(
+    ether_types: &[u16],
+    options: usize,
+    proto: u8,
+    frags: u16,
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut frame = ethernet(ether_types);
+    let total = 20 + options + payload.len();
+    frame.push(0x40 | ((20 + options) / 4) as u8);
+    frame.push(0);
+    frame.extend((total as u16).to_be_bytes());
+    frame.extend([0, 1]);
+    frame.extend(frags.to_be_bytes());
+    frame.extend([64, proto, 0, 0, 198, 51, 100, 7, 192, 0, 2, 1]);
+    frame.extend(vec![1; options]);
+    frame.extend(payload);
+    frame
+}
+
+fn ipv6_frame(next: u8, chain: &[u8]) -> Vec<u8> {
+    let mut frame = ethernet(&[0x86dd]);
+    frame.extend([0x60, 0, 0, 0]);
+    frame.extend((chain.len() as u16).to_be_bytes());
+    frame.extend([next, 64]);
+    frame.extend([0x20, 1, 0x0d, 0xb8, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 9]);
+    frame.extend([0xff; 16]);
+    frame.extend(chain);
+    frame
+}
+
+const SYN: [u8; 20] = [0x30, 0x39, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 2, 0, 0, 0, 0, 0, 0];
+
+fn parse(frame: &[u8]) -> (Ip, Option<Transport>) {
+    match network(frame) {
+        Network::Ip(ip) => (ip, transport(frame, &ip)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn ipv4_behind_no_one_or_two_tags_and_options() {
+    for tags in [vec![0x0800], vec![0x8100, 0x0800], vec![0x88a8, 0x8100, 0x0800]] {
+        for options in [0, 4, 40] {
+            let (ip, upper) = parse(&ipv4_frame(&tags, options, 6, 0x4000, &SYN));
+            assert_eq!(ip.source, SourceKey::from_ipv4([198, 51, 100, 7]));
+            assert!(!ip.malformed);
+            let upper = upper.unwrap();
+            assert_eq!((upper.source_port, upper.destination_port), (12345, 80));
+            assert_eq!((upper.tcp_flags, upper.fragment), (2, false));
+        }
+    }
+    assert_eq!(
+        network(&*ipv4_frame(&[0x8100, 0x8100, 0x8100, 0x0800], 0, 6, 0, &SYN)),
+        Network::NonIp
+    );
+}
+
+#[test]
+fn fragments_have_a_source_and_only_the_first_has_ports() {
+    let first =
+        parse(&ipv4_frame(&[0x0800], 0, 17, 0x2000, &[0, 53, 0, 53, 0, 8, 0, 0])).1.unwrap();
+    assert!(first.fragment && first.source_port == 53);
+    let later = parse(&ipv4_frame(&[0x0800], 0, 17, 0x2001, &[0, 53, 0, 53])).1.unwrap();
+    assert!(later.fragment && later.source_port == 0);
+    // IPv6: fragment header with offset 8, then what looks like ports.
+    let later = parse(&ipv6_frame(44, &[17, 0, 0, 8, 0, 0, 0, 1, 0, 53, 0, 53])).1.unwrap();
+    assert_eq!((later.protocol, later.fragment, later.source_port), (17, true, 0));
+    let atomic = parse(&ipv6_frame(44, &[17, 0, 0, 0, 0, 0, 0, 1, 0, 53, 0, 53])).1.unwrap();
+    assert_eq!((atomic.fragment, atomic.source_port), (false, 53));
+}
+
+#[test]
+fn walks_extension_headers_up_to_its_bound() {
+    // Hop-by-hop (8 bytes), routing (24), destination options (8), authentication (16), then UDP.
+    let mut chain = vec![43, 0, 0, 0, 0, 0, 0, 0];
+    chain.extend([60, 2]);
+    chain.extend([0; 22]);
+    chain.extend([51, 0, 0, 0, 0, 0, 0, 0]);
+    chain.extend([17, 2]);
+    chain.extend([0; 14]);
+    chain.extend([0, 53, 0, 99, 0, 8, 0, 0]);
+    let (ip, upper) = parse(&ipv6_frame(0, &chain));
+    assert_eq!(ip.source.high, 0x2001_0db8_0001_0002);
+    let upper = upper.unwrap();
+    assert_eq!((upper.protocol, upper.source_port, upper.destination_port), (17, 53, 99));
+    // Nine destination options: the source is known, the rest is not.
+    let endless: Vec<u8> = [60, 0, 0, 0, 0, 0, 0, 0].repeat(9);
+    assert_eq!(parse(&ipv6_frame(60, &endless)).1, None);
+}
+
+#[test]
+fn contradictions_are_malformed_but_have_a_source() {
+    let source = SourceKey::from_ipv4([198, 51, 100, 7]);
+    let whole = ipv4_frame(&[0x0800], 0, 6, 0, &SYN);
+    let mut short_header = whole.clone();
+    short_header[14] = 0x44;
+    let mut long_total = whole.clone();
+    long_total[16] = 0x7f;
+    // Cut within the destination address.
+    for frame in [&short_header[..], &long_total[..], &whole[..32]] {
+        let (ip, _) = parse(frame);
+        assert!(ip.malformed && ip.source == source, "{ip:?}");
+    }
+    assert_eq!(network(&whole[..29]), Network::Unreadable);
+    let mut wrong_version = whole.clone();
+    wrong_version[14] = 0x65;
+    assert_eq!(network(&wrong_version[..]), Network::Unreadable);
+    assert_eq!(network(&whole[..13]), Network::NonIp);
+    assert_eq!(network(&ethernet(&[0x0806])[..]), Network::NonIp);
+    let v6 = ipv6_frame(59, &[]);
+    assert!(parse(&v6[..40]).0.malformed);
+    assert_eq!(network(&v6[..37]), Network::Unreadable);
+}
+
+proptest! {
+    #[test]
+    fn never_reads_out_of_bounds(mut bytes in prop::collection::vec(any::<u8>(), 0..160), shape in 0usize..5) {
+        // Random bytes hardly ever are IP: steer them there.
+        let prefix: &[u16] = [&[0x0800][..], &[0x86dd], &[0x8100, 0x0800], &[0x88a8, 0x8100, 0x86dd], &[0x8100]][shape];
+        let head = ethernet(prefix);
+        let n = head.len().min(bytes.len());
+        bytes[..n].copy_from_slice(&head[..n]);
+        if let Some(byte) = bytes.get_mut(head.len()) {
+            *byte = if prefix.last() == Some(&0x86dd) { 0x60 } else { 0x40 | (*byte & 15) };
+        }
+        let watched = Watched { bytes: &bytes, end: Cell::new(0) };
+        if let Network::Ip(ip) = network(&watched) {
+            transport(&watched, &ip);
+        }
+        prop_assert!(watched.end.get() <= bytes.len());
+    }
+
+    /// Whatever is cut off: if a source is reported, it is the right one.
+    #[test]
+    fn a_truncated_frame_keeps_its_source_or_has_none(cut in 0usize..80, options in 0usize..10) {
+        let whole = ipv4_frame(&[0x8100, 0x0800], options * 4, 17, 0, &[0, 53, 0, 99, 0, 8, 0, 0]);
+        let cut = cut.min(whole.len());
+        match network(&whole[..cut]) {
+            Network::Ip(ip) => {
+                prop_assert_eq!(ip.source, SourceKey::from_ipv4([198, 51, 100, 7]));
+                prop_assert_eq!(ip.malformed, cut < whole.len());
+            }
+            Network::NonIp => prop_assert!(cut < 18),
+            Network::Unreadable => prop_assert!(cut < 34),
+        }
+    }
+}

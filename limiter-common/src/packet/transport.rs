@@ -1,0 +1,126 @@
+//! From the IP header to protocol, ports and flags.
+
+use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
+
+use super::{Ip, Packet, Version};
+
+/// Extension headers walked at the most. Linux itself accepts any number; eight is more than any
+/// sane sender uses, and a longer chain is limited by its source all the same.
+const MAX_EXTENSIONS: usize = 8;
+
+const HOP_BY_HOP: u8 = 0;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const ICMPV6: u8 = 58;
+const ICMP: u8 = 1;
+const NO_NEXT_HEADER: u8 = 59;
+const DESTINATION_OPTIONS: u8 = 60;
+const MOBILITY: u8 = 135;
+const HOST_IDENTITY: u8 = 139;
+const SHIM6: u8 = 140;
+
+/// What lies above IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transport {
+    /// The protocol's number (the last next-header for IPv6).
+    pub protocol: u8,
+    /// Whether this is a fragment, the first one included.
+    pub fragment: bool,
+    /// Source port, 0 if unknown or if the protocol has none.
+    pub source_port: u16,
+    /// Destination port, likewise; for ICMP the type (upper byte) and code.
+    pub destination_port: u16,
+    /// The TCP flags (FIN is bit 0), 0 for others.
+    pub tcp_flags: u8,
+}
+
+/// Reads what lies above `ip`. `None` if the chain of headers is broken off, too long or invalid.
+#[inline(always)]
+pub fn transport<P: Packet + ?Sized>(packet: &P, ip: &Ip) -> Option<Transport> {
+    let offset = ip.offset as usize;
+    match ip.version {
+        Version::V4 => {
+            let header = packet.read::<Ipv4Hdr>(offset)?;
+            let length = (header.vihl & 15) as usize * 4;
+            if length < Ipv4Hdr::LEN {
+                return None;
+            }
+            let frags = u16::from_be_bytes(header.frags);
+            let later = frags & 0x1fff != 0;
+            let fragment = later || frags & 0x2000 != 0;
+            upper(packet, header.proto, offset + length, fragment, later)
+        }
+        Version::V6 => extensions(packet, offset),
+    }
+}
+
+#[inline(always)]
+fn extensions<P: Packet + ?Sized>(packet: &P, start: usize) -> Option<Transport> {
+    let mut next = packet.read::<Ipv6Hdr>(start)?.next_hdr;
+    let mut offset = start + Ipv6Hdr::LEN;
+    let mut fragment = false;
+    for _ in 0..MAX_EXTENSIONS {
+        let length = match next {
+            HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS | MOBILITY | HOST_IDENTITY | SHIM6 => {
+                let head = packet.read::<[u8; 2]>(offset)?;
+                next = head[0];
+                (head[1] as usize + 1) * 8
+            }
+            AUTHENTICATION => {
+                let head = packet.read::<[u8; 2]>(offset)?;
+                next = head[0];
+                (head[1] as usize + 2) * 4
+            }
+            FRAGMENT => {
+                let head = packet.read::<[u8; 4]>(offset)?;
+                next = head[0];
+                let word = u16::from_be_bytes([head[2], head[3]]);
+                // An atomic fragment (offset 0, no more) is a whole packet (RFC 6946).
+                fragment |= word & !0b110 != 0;
+                if word >> 3 != 0 {
+                    return upper(packet, next, offset, true, true);
+                }
+                8
+            }
+            protocol => return upper(packet, protocol, offset, fragment, false),
+        };
+        offset += length;
+    }
+    None
+}
+
+/// Ports and flags at `offset`, unless this fragment does not carry them.
+#[inline(always)]
+fn upper<P: Packet + ?Sized>(
+    packet: &P,
+    protocol: u8,
+    offset: usize,
+    fragment: bool,
+    later: bool,
+) -> Option<Transport> {
+    let bare = Transport { protocol, fragment, source_port: 0, destination_port: 0, tcp_flags: 0 };
+    if later || protocol == NO_NEXT_HEADER {
+        return Some(bare);
+    }
+    match protocol {
+        TCP | UDP => {
+            let ports = packet.read::<[u8; 4]>(offset)?;
+            let tcp_flags =
+                if protocol == TCP { packet.read::<[u8; 1]>(offset + 13)?[0] } else { 0 };
+            Some(Transport {
+                source_port: u16::from_be_bytes([ports[0], ports[1]]),
+                destination_port: u16::from_be_bytes([ports[2], ports[3]]),
+                tcp_flags,
+                ..bare
+            })
+        }
+        ICMP | ICMPV6 => {
+            let kind = packet.read::<[u8; 2]>(offset)?;
+            Some(Transport { destination_port: u16::from_be_bytes(kind), ..bare })
+        }
+        _ => Some(bare),
+    }
+}

@@ -1,0 +1,239 @@
+//! The Count-Min Sketch (Cormode and Muthukrishnan, 2005) that rotates by itself.
+//!
+//! A cell is one word: `epoch:16 | first:8 | previous:20 | current:20`. Whoever touches a cell rolls
+//! it to the present epoch first, so no sweep and no daemon is needed to forget. The estimate of a
+//! sliding window is `current + previous · (1 − elapsed fraction)`, the least over all rows.
+//!
+//! `first` is when, in 1/256 of an epoch, the cell was first touched in its current epoch. It lets
+//! a promotion charge a source only for what it cannot have earned back since (see [`crate::gate`]).
+//!
+//! A cell that is not touched for exactly a multiple of 65,536 epochs (2.4 hours at 134 ms) looks
+//! current again. That can only raise an estimate, and an estimate alone never drops a packet.
+
+use core::sync::atomic::AtomicU64;
+
+use crate::atomic;
+use crate::hash::Hash;
+
+/// The most rows a sketch may have: δ ≥ e⁻⁸ ≈ 0.0003.
+pub const MAX_DEPTH: u32 = 8;
+
+/// The highest count a cell holds in an epoch. Saturation leaves room for CPUs that add at once.
+pub const MAX_COUNT: u32 = (1 << COUNT_BITS) - 1 - 4096;
+
+const COUNT_BITS: u32 = 20;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+const FIRST_SHIFT: u32 = 2 * COUNT_BITS;
+const EPOCH_SHIFT: u32 = FIRST_SHIFT + 8;
+
+/// How long an epoch is: 2^`shift` ns of wall-clock time, so that hosts agree on its edges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// log2 of the epoch in ns, 20..=36 (1 ms to 69 s).
+    pub shift: u32,
+}
+
+/// Where a moment lies in its epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The epoch's number, modulo 2^16.
+    pub epoch: u16,
+    /// How much of it has passed, in 1/256.
+    pub fraction: u8,
+}
+
+impl Window {
+    /// The length of an epoch in ns.
+    #[inline(always)]
+    pub const fn ns(&self) -> u64 {
+        1 << (self.shift & 63)
+    }
+
+    /// Where `wall_ns` (nanoseconds since 1970) lies.
+    #[inline(always)]
+    pub const fn position(&self, wall_ns: u64) -> Position {
+        let shift = self.shift & 63;
+        Position {
+            epoch: (wall_ns >> shift) as u16,
+            fraction: (wall_ns >> ((shift - 8) & 63)) as u8,
+        }
+    }
+
+    /// How many ns before `wall_ns` a cell's `first` of the same epoch may lie at the most.
+    #[inline(always)]
+    pub const fn since(&self, first: u8, wall_ns: u64) -> u64 {
+        let into_epoch = wall_ns & (self.ns() - 1);
+        into_epoch.saturating_sub((first as u64) << ((self.shift - 8) & 63))
+    }
+}
+
+/// The content of one cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell(pub u64);
+
+impl Cell {
+    /// A cell of the given parts; counts above [`MAX_COUNT`] are cut.
+    #[inline(always)]
+    const fn new(epoch: u16, first: u8, previous: u64, current: u64) -> Self {
+        Self(
+            (epoch as u64) << EPOCH_SHIFT
+                | (first as u64) << FIRST_SHIFT
+                | (previous & COUNT_MASK) << COUNT_BITS
+                | (current & COUNT_MASK),
+        )
+    }
+
+    /// The epoch of the last touch.
+    #[inline(always)]
+    pub const fn epoch(&self) -> u16 {
+        (self.0 >> EPOCH_SHIFT) as u16
+    }
+
+    /// When in that epoch the first touch was, in 1/256.
+    #[inline(always)]
+    pub const fn first(&self) -> u8 {
+        (self.0 >> FIRST_SHIFT) as u8
+    }
+
+    /// The count of the epoch before.
+    #[inline(always)]
+    pub const fn previous(&self) -> u32 {
+        (self.0 >> COUNT_BITS & COUNT_MASK) as u32
+    }
+
+    /// The count of the epoch.
+    #[inline(always)]
+    pub const fn current(&self) -> u32 {
+        (self.0 & COUNT_MASK) as u32
+    }
+
+    /// The cell as it is at `now`, with stale counts moved or forgotten.
+    #[inline(always)]
+    pub const fn rolled(self, now: Position) -> Self {
+        if self.epoch() == now.epoch {
+            return self;
+        }
+        let adjacent = self.epoch() == now.epoch.wrapping_sub(1);
+        let previous = if adjacent { self.current() } else { 0 };
+        Self::new(now.epoch, now.fraction, previous as u64, 0)
+    }
+
+    /// The sliding-window count at `now`, of a cell that has been rolled to it. Rounded up.
+    #[inline(always)]
+    pub const fn estimate(&self, now: Position) -> u32 {
+        let remaining = 256 - now.fraction as u32;
+        self.current() + (self.previous() * remaining).div_ceil(256)
+    }
+}
+
+/// Adds `count` to a cell at `now` and returns the cell with it. No update is lost to other CPUs.
+#[inline(always)]
+pub fn touch(word: &AtomicU64, now: Position, count: u32) -> Cell {
+    let mut seen = Cell(atomic::load(word));
+    if seen.epoch() != now.epoch {
+        let rolled = seen.rolled(now);
+        if atomic::replace(word, seen.0, rolled.0) {
+            seen = rolled;
+        } else {
+            // Another CPU rolled it first (or added to the old epoch; then the next touch rolls).
+            seen = Cell(atomic::load(word)).rolled(now);
+        }
+    }
+    if seen.current() < MAX_COUNT {
+        atomic::add(word, count as u64);
+        Cell(seen.0 + count as u64)
+    } else {
+        seen
+    }
+}
+
+/// What the sketch knows of a source after its packet was added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// Packets in the sliding window; never too low within the epoch, too high by collisions.
+    pub window: u32,
+    /// Packets in the current epoch; likewise.
+    pub current: u32,
+    /// No packet that `current` counts came earlier than this fraction of the epoch.
+    pub first: u8,
+}
+
+impl Estimate {
+    /// The neutral element of [`Estimate::and`].
+    pub const NOTHING: Self = Self { window: u32::MAX, current: u32::MAX, first: 0 };
+
+    /// Narrows the estimate by another row's cell.
+    #[inline(always)]
+    pub fn and(self, cell: Cell, now: Position) -> Self {
+        Self {
+            window: self.window.min(cell.estimate(now)),
+            current: self.current.min(cell.current()),
+            first: self.first.max(cell.first()),
+        }
+    }
+}
+
+/// The size of a sketch: `depth` rows of `mask + 1` cells, row after row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Shape {
+    /// Width − 1; the width is a power of two.
+    pub mask: u32,
+    /// Rows, 1..=[`MAX_DEPTH`].
+    pub depth: u32,
+}
+
+impl Shape {
+    /// Cells in a row.
+    pub const fn width(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// Cells altogether.
+    pub const fn cells(&self) -> u32 {
+        self.width() * self.depth
+    }
+
+    /// The cell of `hash` in `row`: double hashing (Kirsch and Mitzenmacher, 2006), each row
+    /// pairwise independent because the halves of the hash are.
+    #[inline(always)]
+    pub const fn index(&self, hash: Hash, row: u32) -> u32 {
+        let column = (hash.0 as u32).wrapping_add(((hash.0 >> 32) as u32 | 1).wrapping_mul(row));
+        (column & self.mask) + row * (self.mask + 1)
+    }
+}
+
+/// A sketch in memory, for the daemon's view of the map, the simulator and the tests.
+#[cfg(any(test, feature = "user"))]
+#[derive(Clone, Copy, Debug)]
+pub struct Sketch<'a> {
+    /// The cells, row after row.
+    pub cells: &'a [AtomicU64],
+    /// Its size.
+    pub shape: Shape,
+}
+
+#[cfg(any(test, feature = "user"))]
+impl Sketch<'_> {
+    fn fold(&self, hash: Hash, now: Position, visit: impl Fn(&AtomicU64) -> Cell) -> Estimate {
+        (0..self.shape.depth).fold(Estimate::NOTHING, |estimate, row| {
+            match self.cells.get(self.shape.index(hash, row) as usize) {
+                Some(word) => estimate.and(visit(word), now),
+                None => estimate,
+            }
+        })
+    }
+
+    /// Counts a packet and returns the estimate with it.
+    pub fn add(&self, hash: Hash, now: Position) -> Estimate {
+        self.fold(hash, now, |word| touch(word, now, 1))
+    }
+
+    /// The estimate without counting anything.
+    pub fn estimate(&self, hash: Hash, now: Position) -> Estimate {
+        self.fold(hash, now, |word| Cell(atomic::load(word)).rolled(now))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! The bucket table: sets of four buckets, one cache line each.
+//!
+//! A bucket is `{tag, tat}`. Tag 0 is an empty way. TAT [`CLAIMED`] is a way that a CPU is filling.
+//! A bucket whose TAT is not in the future is full, hence as good as a new one: only such buckets
+//! are replaced, and nothing is lost by it. The TAT doubles as the lock of a replacement, because a
+//! compare-and-swap on it fails exactly if a packet was charged in between, and a TAT never returns
+//! to a value it had.
+
+use core::sync::atomic::AtomicU64;
+
+use crate::atomic;
+use crate::gcra::Ticks;
+use crate::hash::Hash;
+
+/// Buckets in a set.
+pub const WAYS: u32 = 4;
+
+/// The TAT of a way that is being filled.
+pub const CLAIMED: Ticks = u64::MAX;
+
+/// One bucket.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Bucket {
+    /// The source's hash, 0 if the way is empty.
+    pub tag: AtomicU64,
+    /// Its theoretical arrival time.
+    pub tat: AtomicU64,
+}
+
+/// One cache line of buckets.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Set {
+    /// The ways, in no order.
+    pub ways: [Bucket; WAYS as usize],
+}
+
+/// Where a source without a bucket may get one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// The way to replace.
+    pub way: u32,
+    /// Its TAT when it was chosen, for the compare-and-swap that claims it.
+    pub tat: Ticks,
+    /// Whether a source lives there (whose bucket is full), rather than nobody.
+    pub occupied: bool,
+    /// Whether that source's bucket is not full: replacing it would lose its debt.
+    pub busy: bool,
+}
+
+impl Set {
+    /// The way that holds `hash`.
+    #[inline(always)]
+    pub fn find(&self, hash: Hash) -> Option<u32> {
+        let mut way = 0;
+        while way < WAYS {
+            if atomic::load(&self.bucket(way).tag) == hash.0 {
+                return Some(way);
+            }
+            way += 1;
+        }
+        None
+    }
+
+    /// The bucket of a way, which is taken modulo [`WAYS`].
+    #[inline(always)]
+    pub fn bucket(&self, way: u32) -> &Bucket {
+        &self.ways[(way % WAYS) as usize]
+    }
+
+    /// The way to replace at `now`: the one that has been full for longest, else the one that will
+    /// be full soonest (`busy`). `None` if all are being filled.
+    #[inline(always)]
+    pub fn victim(&self, now: Ticks) -> Option<Victim> {
+        let mut way = 0;
+        let mut tat = atomic::load(&self.ways[0].tat);
+        let mut next = 1;
+        while next < WAYS {
+            let other = atomic::load(&self.bucket(next).tat);
+            if other < tat {
+                way = next;
+                tat = other;
+            }
+            next += 1;
+        }
+        if tat == CLAIMED {
+            return None;
+        }
+        let occupied = atomic::load(&self.bucket(way).tag) != 0;
+        Some(Victim { way, tat, occupied, busy: tat > now })
+    }
+
+    /// Whether another way than `way` holds `hash`: two CPUs promoted the source at once.
+    #[inline(always)]
+    pub fn duplicated(&self, hash: Hash, way: u32) -> bool {
+        let mut other = 0;
+        while other < WAYS {
+            if other != way && atomic::load(&self.bucket(other).tag) == hash.0 {
+                return true;
+            }
+            other += 1;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(ways: [(u64, u64); 4]) -> Set {
+        let set = Set::default();
+        for (bucket, (tag, tat)) in set.ways.iter().zip(ways) {
+            atomic::store(&bucket.tag, tag);
+            atomic::store(&bucket.tat, tat);
+        }
+        set
+    }
+
+    #[test]
+    fn finds_every_way() {
+        let set = set([(5, 1), (6, 1), (7, 1), (8, 1)]);
+        for way in 0..WAYS {
+            assert_eq!(set.find(Hash(5 + u64::from(way))), Some(way));
+        }
+        assert_eq!(set.find(Hash(9)), None);
+        assert!(set.duplicated(Hash(6), 2) && !set.duplicated(Hash(6), 1));
+    }
+
+    #[test]
+    fn prefers_empty_then_longest_full_then_soonest_full() {
+        let victim = |ways, now| set(ways).victim(now);
+        let empty = victim([(5, 10), (0, 0), (7, 3), (8, 4)], 100).unwrap();
+        assert_eq!((empty.way, empty.occupied, empty.busy), (1, false, false));
+        let full = victim([(5, 10), (6, 90), (7, 3), (8, 400)], 100).unwrap();
+        assert_eq!((full.way, full.occupied, full.busy), (2, true, false));
+        let busy = victim([(5, 310), (6, 190), (7, 300), (8, 400)], 100).unwrap();
+        assert_eq!((busy.way, busy.busy), (1, true));
+        assert_eq!(victim([(5, CLAIMED); 4], 100), None);
+    }
+}

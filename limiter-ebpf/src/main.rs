@@ -1,0 +1,38 @@
+//! The XDP program: maps, entry and glue. Every decision is made in `limiter-common`.
+#![no_std]
+#![no_main]
+
+mod frame;
+mod maps;
+mod state;
+
+use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
+use aya_ebpf::macros::xdp;
+use aya_ebpf::programs::XdpContext;
+use limiter_common::engine::judge;
+
+use crate::frame::Frame;
+use crate::state::Kernel;
+
+/// Judges every frame that the interface receives.
+#[xdp]
+fn limiter(ctx: XdpContext) -> u32 {
+    let frame = Frame::new(&ctx);
+    let Some(kernel) = Kernel::new() else {
+        return XDP_PASS;
+    };
+    let reason = judge(&kernel, &frame);
+    kernel.count(reason, frame.len());
+    if reason.passes() { XDP_PASS } else { XDP_DROP }
+}
+
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    // The verifier would refuse a program that can get here; there is nothing to unwind to.
+    loop {}
+}
+
+/// The kernel lets only GPL-compatible programs call some helpers.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,0 +1,54 @@
+//! The maps and the read-only global. Sizes marked 1 are set by the loader.
+
+use core::sync::atomic::AtomicU64;
+
+use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::lpm_trie::LpmTrie;
+use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
+use limiter_common::abi::{
+    Config, Counters, EVENT_RING_BYTES, Entry, Layout, POLICY_SLOTS, Policy,
+};
+use limiter_common::hash::HashKey;
+use limiter_common::key::{PrefixMasks, SourceKey};
+use limiter_common::sketch::Shape;
+use limiter_common::table::Set;
+
+/// What is fixed while the maps live. The loader overwrites it before the program is verified, so
+/// that the verifier sees constants and prunes what they rule out.
+#[unsafe(no_mangle)]
+pub(crate) static LAYOUT: Layout = Layout {
+    abi: 0,
+    window_shift: 0,
+    sketch: Shape { mask: 0, depth: 0 },
+    set_mask: 0,
+    cpus: 1,
+    masks: PrefixMasks { ipv4: 0, ipv6_high: 0, ipv6_low: 0 },
+    hash_key: HashKey { words: [0; 10] },
+};
+
+#[map]
+pub(crate) static CONFIG: Array<Config> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static POLICIES: Array<Policy> = Array::with_max_entries(POLICY_SLOTS, 0);
+/// Limits of single sources: key to policy slot. Filled by the daemon only.
+#[map]
+pub(crate) static EXACT: HashMap<SourceKey, u32> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
+/// Limits of IPv4 prefixes, network order.
+#[map]
+pub(crate) static PREFIXES4: LpmTrie<[u8; 4], u32> =
+    LpmTrie::with_max_entries(POLICY_SLOTS, BPF_F_NO_PREALLOC);
+/// Limits of IPv6 prefixes, network order.
+#[map]
+pub(crate) static PREFIXES6: LpmTrie<[u8; 16], u32> =
+    LpmTrie::with_max_entries(POLICY_SLOTS, BPF_F_NO_PREALLOC);
+#[map]
+pub(crate) static SKETCH: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static SETS: Array<Set> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static ENTRIES: Array<Entry> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(1, 0);
+#[map]
+pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(EVENT_RING_BYTES, 0);

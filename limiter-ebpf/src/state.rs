@@ -1,0 +1,166 @@
+//! The engine's state over BPF maps.
+
+use core::sync::atomic::AtomicU64;
+
+use aya_ebpf::helpers::generated::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
+use aya_ebpf::maps::Array;
+use aya_ebpf::maps::lpm_trie::Key;
+use limiter_common::abi::{Config, Counters, Entry, Event, Internal, Policy, Reason, Tally};
+use limiter_common::engine::State;
+use limiter_common::hash::{Hash, HashKey};
+use limiter_common::key::{PrefixMasks, SourceKey};
+use limiter_common::sketch::{Shape, Window};
+use limiter_common::table::Set;
+
+use crate::maps::{
+    CONFIG, COUNTERS, ENTRIES, EVENTS, EXACT, LAYOUT, POLICIES, PREFIXES4, PREFIXES6, SETS, SKETCH,
+};
+
+/// Reads a field of [`LAYOUT`] as the loader set it.
+macro_rules! layout {
+    ($($field:tt).+) => {
+        // SAFETY: a valid, aligned field of a static that nobody writes after loading. Volatile,
+        // because the compiler would otherwise use the initial value it can see.
+        unsafe { (&raw const LAYOUT.$($field).+).read_volatile() }
+    };
+}
+
+/// An element of an array map that is only accessed atomically.
+#[inline(always)]
+fn element<T>(map: &'static Array<T>, index: u32) -> Option<&'static T> {
+    map.get(index)
+}
+
+/// The maps, with this CPU's counters at hand.
+pub(crate) struct Kernel {
+    counters: *mut Counters,
+}
+
+impl Kernel {
+    /// `None` only if the counters' map is missing, which the loader rules out.
+    #[inline(always)]
+    pub(crate) fn new() -> Option<Self> {
+        Some(Self { counters: COUNTERS.get_ptr_mut(0)? })
+    }
+
+    /// Counts a frame of `length` bytes under its reason.
+    #[inline(always)]
+    pub(crate) fn count(&self, reason: Reason, length: u32) {
+        let index = reason as usize & 15;
+        // SAFETY: `counters` is this CPU's element of the map; XDP programs are not preempted by one
+        // another on a CPU, and the daemon only reads.
+        let tally: &mut Tally = unsafe { &mut (*self.counters).verdicts[index] };
+        tally.packets += 1;
+        tally.bytes += u64::from(length);
+    }
+}
+
+impl State for Kernel {
+    #[inline(always)]
+    fn masks(&self) -> PrefixMasks {
+        PrefixMasks {
+            ipv4: layout!(masks.ipv4),
+            ipv6_high: layout!(masks.ipv6_high),
+            ipv6_low: layout!(masks.ipv6_low),
+        }
+    }
+
+    #[inline(always)]
+    fn hash(&self, key: SourceKey) -> Hash {
+        let words: HashKey = layout!(hash_key);
+        words.hash(key)
+    }
+
+    #[inline(always)]
+    fn shape(&self) -> Shape {
+        Shape { mask: layout!(sketch.mask), depth: layout!(sketch.depth) }
+    }
+
+    #[inline(always)]
+    fn window(&self) -> Window {
+        Window { shift: layout!(window_shift) }
+    }
+
+    #[inline(always)]
+    fn set_mask(&self) -> u32 {
+        layout!(set_mask)
+    }
+
+    #[inline(always)]
+    fn cpus(&self) -> u32 {
+        layout!(cpus)
+    }
+
+    #[inline(always)]
+    fn config(&self) -> Option<&Config> {
+        element(&CONFIG, 0)
+    }
+
+    #[inline(always)]
+    fn set(&self, index: u32) -> Option<&Set> {
+        element(&SETS, index)
+    }
+
+    #[inline(always)]
+    fn entry(&self, index: u32) -> Option<&Entry> {
+        element(&ENTRIES, index)
+    }
+
+    #[inline(always)]
+    fn cell(&self, index: u32) -> Option<&AtomicU64> {
+        element(&SKETCH, index)
+    }
+
+    #[inline(always)]
+    fn policy(&self, slot: u32) -> Option<&Policy> {
+        element(&POLICIES, slot)
+    }
+
+    #[inline(always)]
+    fn lookup(&self, key: SourceKey) -> Option<u32> {
+        // SAFETY: the daemon replaces elements, it never writes into one; a u32 does not tear.
+        if let Some(slot) = unsafe { EXACT.get(key) } {
+            return Some(*slot);
+        }
+        match key.ipv4() {
+            Some(bits) => PREFIXES4.get(Key::new(32, bits.to_be_bytes())).copied(),
+            None => PREFIXES6.get(Key::new(128, key.octets())).copied(),
+        }
+    }
+
+    #[inline(always)]
+    fn now(&self) -> u64 {
+        // SAFETY: the helper takes nothing and only reads the clock.
+        unsafe { bpf_ktime_get_ns() }
+    }
+
+    #[inline(always)]
+    fn now_coarse(&self) -> u64 {
+        // SAFETY: the helper takes nothing and only reads the clock.
+        unsafe { bpf_ktime_get_coarse_ns() }
+    }
+
+    #[inline(always)]
+    fn opaque(&self, way: u32) -> u32 {
+        // SAFETY: as in `count`. Volatile, so that the value does go through memory, where the
+        // verifier does not track it.
+        unsafe {
+            let scratch = &raw mut (*self.counters).scratch;
+            scratch.write_volatile(u64::from(way));
+            scratch.read_volatile() as u32 & 3
+        }
+    }
+
+    #[inline(always)]
+    fn note(&self, what: Internal) -> u64 {
+        // SAFETY: as in `count`.
+        let counter = unsafe { &mut (*self.counters).internal[what as usize & 15] };
+        *counter += 1;
+        *counter
+    }
+
+    #[inline(always)]
+    fn send(&self, event: Event) -> bool {
+        EVENTS.output::<Event>(&event, 0).is_ok()
+    }
+}
