@@ -1,0 +1,261 @@
+//! The real daemon in the receiving namespace, with a socket, a store and pins of its own.
+
+use std::{
+    fs::{self, OpenOptions},
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus},
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    Cli, Lab, Namespace,
+    cli::limiter_binary,
+    lab::RX,
+    leftovers::{BPF_FOLDER, PIN_PREFIX, mount_bpf},
+    namespace::unique,
+    process::{Background, wait_for},
+    reports::Stats,
+};
+
+/// How long a daemon may take to start or to stop. Loading takes well under a second on an idle
+/// machine; the tests keep it busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How a daemon is started.
+#[derive(Clone, Debug)]
+pub struct DaemonOptions {
+    /// Interfaces to protect from the start.
+    pub interfaces: Vec<String>,
+    /// More arguments of `limiter run`.
+    pub arguments: Vec<String>,
+}
+
+impl Default for DaemonOptions {
+    fn default() -> Self {
+        Self { interfaces: vec![RX.to_owned()], arguments: Vec::new() }
+    }
+}
+
+impl DaemonOptions {
+    /// Protects [`RX`], with more arguments.
+    #[must_use]
+    pub fn with(arguments: &[&str]) -> Self {
+        Self { arguments: arguments.iter().map(ToString::to_string).collect(), ..Self::default() }
+    }
+
+    /// Protects nothing yet.
+    #[must_use]
+    pub fn idle() -> Self {
+        Self { interfaces: Vec::new(), arguments: Vec::new() }
+    }
+}
+
+/// A daemon, killed on drop together with everything that it pinned. Its log is printed if the test
+/// panics.
+#[derive(Debug)]
+pub struct Daemon {
+    process: Background,
+    home: TempDir,
+    pins: PathBuf,
+    options: DaemonOptions,
+    netns: String,
+    /// What the interface had received before.
+    baseline: u64,
+}
+
+impl Daemon {
+    /// Starts a daemon that protects the receiver of `lab`, and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn start(lab: &Lab) -> Self {
+        Self::start_with(lab, DaemonOptions::default())
+    }
+
+    /// Starts a daemon in the receiving namespace, and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn start_with(lab: &Lab, options: DaemonOptions) -> Self {
+        mount_bpf();
+        let home = tempfile::tempdir().expect("a temporary folder");
+        let pins =
+            Path::new(BPF_FOLDER).join(format!("{PIN_PREFIX}{}-{}", std::process::id(), unique()));
+        let mut command = command(&lab.receiver, home.path(), &pins, &options);
+        let mut daemon = Self {
+            process: launch(&mut command, home.path()),
+            home,
+            pins,
+            options,
+            netns: lab.receiver.name().to_owned(),
+            baseline: lab.received(),
+        };
+        daemon.wait_ready();
+        daemon
+    }
+
+    /// Starts the daemon again after it has ended, with the same folders and arguments.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn restart(&mut self, lab: &Lab) {
+        assert_eq!(lab.receiver.name(), self.netns, "a daemon restarts where it was");
+        let mut command = self.command(lab);
+        self.process = launch(&mut command, self.home.path());
+        self.wait_ready();
+    }
+
+    /// The command that starts this daemon, for another try with the same folders.
+    #[must_use]
+    pub fn command(&self, lab: &Lab) -> Command {
+        command(&lab.receiver, self.home.path(), &self.pins, &self.options)
+    }
+
+    fn wait_ready(&mut self) {
+        let cli = self.cli();
+        wait_for("the daemon's answer", PATIENCE, || {
+            if let Some(status) = self.process.try_wait() {
+                panic!("the daemon has ended with {status}");
+            }
+            (cli.run(&["status"]).code <= 1).then_some(())
+        });
+    }
+
+    /// A client of this daemon.
+    #[must_use]
+    pub fn cli(&self) -> Cli {
+        Cli::new(&self.socket())
+    }
+
+    /// Path of its socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.home.path().join("limiter.sock")
+    }
+
+    /// Folder of its store.
+    #[must_use]
+    pub fn state_folder(&self) -> PathBuf {
+        self.home.path().join("state")
+    }
+
+    /// Folder of its pins.
+    #[must_use]
+    pub fn pins(&self) -> &Path {
+        &self.pins
+    }
+
+    /// Process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What it has logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(log_file(self.home.path())).unwrap_or_default()
+    }
+
+    /// Ends it as a crash would.
+    ///
+    /// # Panics
+    /// If it lives on.
+    pub fn kill(&mut self) {
+        self.process.signal(libc::SIGKILL);
+        self.process.wait(PATIENCE);
+    }
+
+    /// Asks it to end, and waits for that.
+    ///
+    /// # Panics
+    /// If it lives on.
+    pub fn terminate(&mut self) -> ExitStatus {
+        self.process.signal(libc::SIGTERM);
+        self.process.wait(PATIENCE)
+    }
+
+    /// Frames that the interface has received since the daemon was first started.
+    #[must_use]
+    pub fn received(&self, lab: &Lab) -> u64 {
+        lab.received() - self.baseline
+    }
+
+    /// The counters, once they add up to what the interface has received, or after two seconds, for
+    /// frames may be on their way for a moment.
+    ///
+    /// # Panics
+    /// If the daemon does not answer.
+    #[must_use]
+    pub fn accounted(&self, lab: &Lab) -> Stats {
+        let cli = self.cli();
+        let deadline = Instant::now() + Duration::from_secs(2);
+        loop {
+            let (received, stats) = (self.received(lab), cli.stats());
+            if received == stats.sum() || Instant::now() > deadline {
+                return stats;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Asserts that every frame the interface has received is in exactly one counter, prints and
+    /// returns the counters.
+    ///
+    /// # Panics
+    /// If the sums differ, also from the total that the daemon tells.
+    pub fn assert_accounted(&self, lab: &Lab) -> Stats {
+        let stats = self.accounted(lab);
+        let received = self.received(lab);
+        println!("{received} received: {}", nonzero(&stats).join(", "));
+        assert_eq!(stats.sum(), received, "{:#?}", stats.counters);
+        assert_eq!(stats.total.packets, received, "the daemon adds up {:#?}", stats.counters);
+        stats
+    }
+}
+
+/// Counters that are not zero, to be printed.
+fn nonzero(stats: &Stats) -> Vec<String> {
+    let some = stats.counters.iter().filter(|counter| counter.packets > 0);
+    some.map(|c| format!("{}/{} {}", c.verdict, c.reason, c.packets)).collect()
+}
+
+fn command(host: &Namespace, home: &Path, pins: &Path, options: &DaemonOptions) -> Command {
+    let mut command = host.command(limiter_binary());
+    command.arg("--socket").arg(home.join("limiter.sock")).arg("run");
+    for interface in &options.interfaces {
+        command.args(["-i", interface]);
+    }
+    command.arg("--state-dir").arg(home.join("state")).arg("--pin-dir").arg(pins);
+    command.args(&options.arguments);
+    command
+}
+
+fn log_file(home: &Path) -> PathBuf {
+    home.join("daemon.log")
+}
+
+fn launch(command: &mut Command, home: &Path) -> Background {
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(log_file(home))
+        .expect("a log in the temporary folder");
+    Background::start(command.stdout(log.try_clone().expect("a second handle")).stderr(log))
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("log of the daemon:\n{}", self.log());
+        }
+        self.process.signal(libc::SIGKILL);
+        // Links go with their pins, so the interface is free again. A daemon that pinned nothing
+        // has no folder.
+        let _removed = fs::remove_dir_all(&self.pins);
+    }
+}

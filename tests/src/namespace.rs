@@ -1,0 +1,145 @@
+//! Network namespaces that vanish with their value.
+
+use std::{
+    fs::File,
+    os::fd::AsRawFd as _,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+    thread::JoinHandle,
+};
+
+use crate::{leftovers, process, require_root};
+
+/// Every namespace's name starts with this, followed by the process id.
+pub const PREFIX: &str = "lim-";
+const FOLDER: &str = "/run/netns";
+
+/// A number that no other caller in this process gets.
+#[must_use]
+pub fn unique() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A named network namespace of this test, deleted on drop with all devices in it.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Creates an empty namespace with `lo` up. `role` ends its name.
+    ///
+    /// # Panics
+    /// Without root's privileges, or if `ip` fails.
+    #[must_use]
+    pub fn new(role: &str) -> Self {
+        require_root();
+        leftovers::remove_stale();
+        let name = format!("{PREFIX}{}-{}-{role}", std::process::id(), unique());
+        process::run(Command::new("ip").args(["netns", "add", &name]));
+        let namespace = Self { name };
+        namespace.quiet_ipv6();
+        process::run(namespace.ip(&["link", "set", "lo", "up"]));
+        namespace
+    }
+
+    /// Keeps the kernel from sending anything by itself, so that counts are exact: no duplicate
+    /// address detection, no router solicitation, no link-local addresses, no multicast reports.
+    fn quiet_ipv6(&self) {
+        for (key, value) in [
+            ("accept_dad", "0"),
+            ("accept_ra", "0"),
+            ("router_solicitations", "0"),
+            ("addr_gen_mode", "1"),
+            ("ndisc_notify", "0"),
+        ] {
+            for scope in ["all", "default"] {
+                self.sysctl(&format!("net/ipv6/conf/{scope}/{key}"), value);
+            }
+        }
+        let rules = "add table inet quiet
+            add chain inet quiet out { type filter hook output priority 0; policy accept; }
+            add rule inet quiet out icmpv6 type { mld-listener-report, mld2-listener-report } drop
+            add rule inet quiet out icmpv6 type { nd-router-solicit } drop
+            add rule inet quiet out ip protocol igmp drop";
+        process::run(self.command("nft").arg(rules));
+    }
+
+    /// Sets a kernel parameter that belongs to the namespace, its name with slashes.
+    ///
+    /// # Panics
+    /// If there is no such parameter.
+    pub fn sysctl(&self, name: &str, value: &str) {
+        let path = Path::new("/proc/sys").join(name);
+        let value = value.to_owned();
+        self.run_inside(move || {
+            std::fs::write(&path, &value)
+                .unwrap_or_else(|error| panic!("cannot write {value} to {path:?}: {error}"));
+        });
+    }
+
+    /// Name below `/run/netns`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new(FOLDER).join(&self.name)
+    }
+
+    /// A command that runs inside. Only the network is changed: `ip netns exec` would also mount
+    /// another `/sys` and so hide the BPF file system.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.path().display())).arg("--").arg(program);
+        command
+    }
+
+    /// `ip` with `arguments`, for devices and addresses inside.
+    #[must_use]
+    pub fn ip(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["-n", &self.name]).args(arguments);
+        command
+    }
+
+    /// Runs `work` to its end in a thread that is inside.
+    ///
+    /// # Panics
+    /// If `work` does.
+    pub fn run_inside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        self.spawn_inside(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Starts a thread that is inside and runs `work`.
+    #[must_use]
+    pub fn spawn_inside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        let path = self.path();
+        std::thread::spawn(move || {
+            let file = File::open(&path)
+                .unwrap_or_else(|error| panic!("cannot open the namespace {path:?}: {error}"));
+            // SAFETY: the descriptor is open for the length of the call; setns changes only the
+            // calling thread, which ends with `work`.
+            let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+            assert!(
+                entered == 0,
+                "cannot enter the namespace {path:?}: {}",
+                std::io::Error::last_os_error()
+            );
+            work()
+        })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        leftovers::delete_namespace(&self.name);
+    }
+}

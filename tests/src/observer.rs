@@ -1,0 +1,117 @@
+//! Counts what got past XDP, without the limiter: an nftables set at the ingress hook of the
+//! receiving device, which comes after XDP and before the protocols.
+
+use std::{collections::HashMap, fmt::Write as _, net::IpAddr};
+
+use serde_json::Value;
+
+use crate::{Lab, Namespace, lab::RX, process};
+
+/// What becomes of a frame once it is counted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Then {
+    /// It goes on to the protocols, for tests with real programs.
+    Deliver,
+    /// It ends here, so that crafted frames cause no answers.
+    Discard,
+}
+
+/// A count of admitted frames per source address.
+#[derive(Debug)]
+pub struct Observer<'lab> {
+    host: &'lab Namespace,
+}
+
+impl<'lab> Observer<'lab> {
+    /// Starts to count on the receiver of `lab` all sources but those in `crowd`, prefixes whose
+    /// frames are counted together because they are too many to be told apart.
+    ///
+    /// # Panics
+    /// If nftables refuses.
+    #[must_use]
+    pub fn new(lab: &'lab Lab, then: Then, crowd: &[&str]) -> Self {
+        let mut rules = format!(
+            "table netdev observer {{
+                set v4 {{ type ipv4_addr; size 65535; flags dynamic; }}
+                set v6 {{ type ipv6_addr; size 65535; flags dynamic; }}
+                counter everything {{ }}
+                counter crowd {{ }}
+                chain in {{
+                    type filter hook ingress device {RX} priority 0;
+                    counter name everything\n"
+        );
+        let verdict = match then {
+            Then::Deliver => "accept",
+            Then::Discard => "drop",
+        };
+        for prefix in crowd {
+            let family = if prefix.contains(':') { "ip6" } else { "ip" };
+            writeln!(rules, "{family} saddr {prefix} counter name crowd {verdict}")
+                .expect("writing to a string");
+        }
+        writeln!(
+            rules,
+            "update @v4 {{ ip saddr counter }}\nupdate @v6 {{ ip6 saddr counter }}\n{verdict}\n}}\n}}"
+        )
+        .expect("writing to a string");
+        process::run(lab.receiver.command("nft").arg(rules));
+        Self { host: &lab.receiver }
+    }
+
+    /// The counts so far.
+    ///
+    /// # Panics
+    /// If nftables does not give them.
+    #[must_use]
+    pub fn read(&self) -> Observed {
+        let text = process::run(
+            self.host.command("nft").args(["-j", "list", "table", "netdev", "observer"]),
+        );
+        let listing: Value = serde_json::from_str(&text).expect("nft prints JSON");
+        let items = listing["nftables"].as_array().expect("nft lists objects");
+        let mut observed = Observed::default();
+        for item in items {
+            let counter = &item["counter"];
+            match counter["name"].as_str() {
+                Some("everything") => observed.all = packets(counter),
+                Some("crowd") => observed.crowd = packets(counter),
+                _ => {}
+            }
+            // A set without elements has no list of them.
+            for element in item["set"]["elem"].as_array().into_iter().flatten() {
+                let element = &element["elem"];
+                let address = element["val"].as_str().expect("an address");
+                let address = address.parse().expect("an address");
+                observed.sources.insert(address, packets(&element["counter"]));
+            }
+        }
+        observed
+    }
+}
+
+fn packets(counter: &Value) -> u64 {
+    counter["packets"].as_u64().unwrap_or_else(|| panic!("no packets in {counter}"))
+}
+
+/// What got past XDP, in frames.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// Every frame, IP or not.
+    pub all: u64,
+    /// Frames from the crowd's prefixes.
+    pub crowd: u64,
+    sources: HashMap<IpAddr, u64>,
+}
+
+impl Observed {
+    /// Every source that was seen, with its frames.
+    pub fn sources(&self) -> impl Iterator<Item = (IpAddr, u64)> + '_ {
+        self.sources.iter().map(|(source, packets)| (*source, *packets))
+    }
+
+    /// Frames from `source`, with at most one VLAN tag. nftables does not look behind two.
+    #[must_use]
+    pub fn from(&self, source: impl Into<IpAddr>) -> u64 {
+        self.sources.get(&source.into()).copied().unwrap_or(0)
+    }
+}

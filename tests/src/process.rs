@@ -1,0 +1,123 @@
+//! Child processes that end with the test, and commands that must succeed.
+
+use std::{
+    borrow::BorrowMut,
+    fmt::Debug,
+    os::unix::process::CommandExt as _,
+    process::{Child, Command, ExitStatus, Output},
+    time::{Duration, Instant},
+};
+
+/// Runs `command` to its end and returns what it printed.
+///
+/// # Panics
+/// If it cannot be started or fails; the message holds what it printed.
+pub fn run(mut command: impl BorrowMut<Command>) -> String {
+    let command = command.borrow_mut();
+    let output = output(command);
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs `command` to its end, whatever that is.
+///
+/// # Panics
+/// If it cannot be started: the program is missing.
+pub fn output(command: &mut Command) -> Output {
+    dies_with_thread(command).output().unwrap_or_else(|error| {
+        panic!("cannot start {command:?}: {error}; `cargo xtask setup` installs what tests need")
+    })
+}
+
+/// Polls `ready` every 20 ms until it gives something, at most for `limit`.
+///
+/// # Panics
+/// After `limit`, naming `what` was awaited.
+pub fn wait_for<T>(what: impl Debug, limit: Duration, mut ready: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited {limit:?} in vain for {what:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Lets the kernel kill the child when the thread that starts it ends, so that nothing outlives a
+/// test that was itself killed.
+fn dies_with_thread(command: &mut Command) -> &mut Command {
+    // SAFETY: prctl with PR_SET_PDEATHSIG is a plain system call and async-signal-safe; the closure
+    // allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 {
+                Ok(())
+            } else {
+                Err(std::io::Error::last_os_error())
+            }
+        })
+    }
+}
+
+/// A child in the background, killed on drop.
+#[derive(Debug)]
+pub struct Background {
+    child: Child,
+}
+
+impl Background {
+    /// Starts `command`. The child ends with the calling thread at the latest.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn start(command: &mut Command) -> Self {
+        let child = dies_with_thread(command).spawn().unwrap_or_else(|error| {
+            panic!(
+                "cannot start {command:?}: {error}; `cargo xtask setup` installs what tests need"
+            )
+        });
+        Self { child }
+    }
+
+    /// Process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends `signal`, one of libc's constants.
+    pub fn signal(&self, signal: i32) {
+        let pid = self.child.id().cast_signed();
+        // SAFETY: kill takes plain numbers; the child is not reaped yet, so the id is still its own.
+        unsafe { libc::kill(pid, signal) };
+    }
+
+    /// The exit status, if it has ended.
+    pub fn try_wait(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be waited for")
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Panics
+    /// If it is still running after `limit`.
+    pub fn wait(&mut self, limit: Duration) -> ExitStatus {
+        wait_for("the end of a child process", limit, || self.try_wait())
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // Errors mean that it has ended already.
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}

@@ -1,0 +1,282 @@
+//! Sends crafted frames through a packet socket, each stream at its own pace, and keeps the time of
+//! every frame.
+//!
+//! A frame sent on a veth device is received in the same system call, on the same CPU, so its send
+//! time is also the time at which XDP sees it, to a few microseconds.
+
+use std::{
+    io,
+    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use crate::{Lab, lab::TX};
+
+/// Frames that are due are sent together at most this often, which leaves the CPU to others between.
+const TICK: Duration = Duration::from_micros(100);
+
+/// Frames to send, in turn, at a steady rate.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    frames: Vec<Vec<u8>>,
+    rate: f64,
+    count: u64,
+    burst: u64,
+}
+
+impl Stream {
+    /// `count` frames at `rate` frames per second, all like `frame`.
+    #[must_use]
+    pub fn new(frame: Vec<u8>, rate: f64, count: u64) -> Self {
+        Self::cycle(vec![frame], rate, count)
+    }
+
+    /// `count` frames at `rate` frames per second, taken from `frames` in turn.
+    ///
+    /// # Panics
+    /// Without a frame, or if the rate is not positive.
+    #[must_use]
+    pub fn cycle(frames: Vec<Vec<u8>>, rate: f64, count: u64) -> Self {
+        assert!(!frames.is_empty() && rate > 0.0, "a stream needs a frame and a rate");
+        Self { frames, rate, count, burst: 1 }
+    }
+
+    /// Sends the first `burst` frames at once, and the rest at the stream's rate.
+    #[must_use]
+    pub fn with_burst(self, burst: u64) -> Self {
+        Self { burst: burst.max(1), ..self }
+    }
+
+    /// When frame `index` is due, from the start.
+    fn due(&self, index: u64) -> Duration {
+        let paced = (index + 1).saturating_sub(self.burst);
+        Duration::from_secs_f64(paced as f64 / self.rate)
+    }
+}
+
+/// What a stream sent.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// The moment that `times` count from.
+    pub start: Instant,
+    /// Send time of each frame, ascending.
+    pub times: Vec<Duration>,
+}
+
+impl Sent {
+    /// Frames sent.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.times.len() as u64
+    }
+
+    /// Time from the first frame to the last, in seconds.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        match (self.times.first(), self.times.last()) {
+            (Some(first), Some(last)) => (*last - *first).as_secs_f64(),
+            _ => 0.0,
+        }
+    }
+
+    /// Mean rate in frames per second.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.packets() as f64 / self.seconds().max(f64::MIN_POSITIVE)
+    }
+
+    /// Time between the first frame of any of `all` and the last one, in seconds.
+    ///
+    /// # Panics
+    /// If nothing was sent.
+    #[must_use]
+    pub fn span(all: &[&Self]) -> f64 {
+        let sent = || all.iter().filter(|sent| !sent.times.is_empty());
+        let first = sent().map(|s| s.start + s.times[0]).min().expect("a frame was sent");
+        let last = sent().map(|s| s.start + s.times[s.times.len() - 1]).max();
+        (last.expect("a frame was sent") - first).as_secs_f64()
+    }
+}
+
+/// A sender on the sending host of a lab.
+#[derive(Debug)]
+pub struct Sender<'lab> {
+    lab: &'lab Lab,
+    cpu: Option<usize>,
+}
+
+impl<'lab> Sender<'lab> {
+    /// A sender that may run on any CPU.
+    #[must_use]
+    pub fn new(lab: &'lab Lab) -> Self {
+        Self { lab, cpu: None }
+    }
+
+    /// Keeps the sender on one CPU, which also chooses the receive queue.
+    #[must_use]
+    pub fn on_cpu(self, cpu: usize) -> Self {
+        Self { cpu: Some(cpu), ..self }
+    }
+
+    /// Sends all streams from one thread and returns when the last has ended.
+    ///
+    /// # Panics
+    /// If the socket refuses a frame.
+    #[must_use]
+    pub fn send(&self, streams: Vec<Stream>) -> Vec<Sent> {
+        self.start(streams).join()
+    }
+
+    /// Starts to send in the background.
+    #[must_use]
+    pub fn start(&self, streams: Vec<Stream>) -> Sending {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let cpu = self.cpu;
+        let thread = self.lab.sender.spawn_inside(move || {
+            pin(cpu);
+            send_all(&streams, &stopped)
+        });
+        Sending { thread, stop }
+    }
+}
+
+/// Streams being sent.
+#[derive(Debug)]
+pub struct Sending {
+    thread: JoinHandle<Vec<Sent>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Sending {
+    /// Waits until every stream has ended.
+    ///
+    /// # Panics
+    /// If the sender did.
+    #[must_use]
+    pub fn join(self) -> Vec<Sent> {
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Ends the streams where they are.
+    ///
+    /// # Panics
+    /// If the sender did.
+    #[must_use]
+    pub fn stop(self) -> Vec<Sent> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.join()
+    }
+}
+
+/// Keeps the calling thread on `cpu`.
+///
+/// # Panics
+/// If there is no such CPU.
+pub fn pin(cpu: Option<usize>) {
+    let Some(cpu) = cpu else { return };
+    // SAFETY: an all-zero cpu_set_t is the empty set; CPU_SET checks its index against the set's
+    // size, and sched_setaffinity reads the set that it is given the size of.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+    };
+    assert!(result == 0, "cannot run on CPU {cpu}: {}", io::Error::last_os_error());
+}
+
+fn send_all(streams: &[Stream], stop: &AtomicBool) -> Vec<Sent> {
+    let socket = open(TX).expect("a packet socket on the sending device");
+    // SAFETY: PR_SET_TIMERSLACK takes one number: sleeps of this thread end on time.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    let start = Instant::now();
+    let empty = |stream: &Stream| Sent {
+        start,
+        times: Vec::with_capacity(usize::try_from(stream.count.min(1 << 24)).unwrap_or(0)),
+    };
+    let mut sent: Vec<Sent> = streams.iter().map(empty).collect();
+    loop {
+        // The earliest frame of any stream that has frames left.
+        let next = streams
+            .iter()
+            .zip(&sent)
+            .enumerate()
+            .filter(|(_, (stream, sent))| sent.packets() < stream.count)
+            .map(|(at, (stream, sent))| (stream.due(sent.packets()), at))
+            .min();
+        let Some((due, at)) = next else { break };
+        let now = start.elapsed();
+        if due > now {
+            std::thread::sleep((due - now).max(TICK));
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            continue;
+        }
+        let (frames, times) = (&streams[at].frames, &mut sent[at].times);
+        send_frame(&socket, &frames[times.len() % frames.len()]);
+        times.push(now);
+        if times.len() % 1024 == 0 && stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    sent
+}
+
+/// Hands one frame to the device, again and again while its queue is full.
+fn send_frame(socket: &OwnedFd, frame: &[u8]) {
+    loop {
+        // SAFETY: the pointer and the length are those of a live slice.
+        let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        if sent.cast_unsigned() == frame.len() {
+            return;
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::ENOBUFS | libc::EAGAIN | libc::EINTR) => std::thread::yield_now(),
+            _ => panic!("cannot send a frame of {} bytes: {error}", frame.len()),
+        }
+    }
+}
+
+/// Opens a packet socket that sends on `device` and receives nothing.
+fn open(device: &str) -> io::Result<OwnedFd> {
+    let check = |result: libc::c_int| {
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    };
+    let name = std::ffi::CString::new(device)?;
+    // SAFETY: the name is a live C string.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes plain numbers. Protocol 0 receives nothing.
+    let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+    // SAFETY: the descriptor is new and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    // SAFETY: an all-zero sockaddr_ll is valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_ifindex = index.cast_signed();
+    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the address is live and of the length given.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+    let one: libc::c_int = 1;
+    // SAFETY: the option's value is live and of the length given.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_QDISC_BYPASS,
+            (&raw const one).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    })?;
+    Ok(socket)
+}

@@ -1,0 +1,63 @@
+//! One source that arrives on two CPUs at once has one bucket, not two.
+
+use tests::{Daemon, Flood, Flooded, Lab, Observer, Sender, Sent, Sources, Stream, frame};
+use tests::{observer::Then, reports::Limit, v4, v6};
+
+/// Whether there are two CPUs; says why not.
+fn two_cpus() -> bool {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if cpus < 2 {
+        println!("skipped: this needs two CPUs, and there is one");
+    }
+    cpus >= 2
+}
+
+/// P2 to the packet: never more than the bound, and the limit itself to a thousandth.
+fn assert_shared(limit: &Limit, what: &str, admitted: u64, seconds: f64) {
+    let allowed = limit.allowance(seconds);
+    let gate = (limit.burst_amount / 8).max(2);
+    println!("{what}: admitted {admitted} of {allowed:.1} in {seconds:.4} s");
+    assert!(admitted as f64 <= allowed + gate as f64, "{what}: {admitted} of {allowed} + {gate}");
+    assert!(admitted as f64 >= 0.999 * allowed, "{what}: {admitted} of {allowed}");
+}
+
+#[test]
+fn two_senders_share_a_bucket() {
+    if !two_cpus() {
+        return;
+    }
+    let lab = Lab::new(2);
+    let daemon = Daemon::start(&lab);
+    let limit = daemon.cli().limit("1000pps", Some("2000"), None);
+    let observer = Observer::new(&lab, Then::Discard, &[]);
+    let start = |cpu| {
+        let stream = |source| Stream::new(frame::udp(source, 100), 10_000.0, 50_000);
+        Sender::new(&lab).on_cpu(cpu).start(vec![stream(v4(1)), stream(v6(1, 1))])
+    };
+    let senders = [start(0), start(1)];
+    let sent = senders.map(tests::sender::Sending::join);
+    let observed = observer.read();
+    for (index, source) in [v4(1), v6(1, 1)].into_iter().enumerate() {
+        let seconds = Sent::span(&[&sent[0][index], &sent[1][index]]);
+        assert_shared(&limit, &source.to_string(), observed.from(source), seconds);
+    }
+    daemon.assert_accounted(&lab);
+}
+
+#[test]
+fn two_floods_at_full_speed_share_a_bucket() {
+    if !two_cpus() {
+        return;
+    }
+    let lab = Lab::new(2);
+    let daemon = Daemon::start(&lab);
+    let limit = daemon.cli().limit("10kpps", Some("2000"), None);
+    let observer = Observer::new(&lab, Then::Discard, &[]);
+    let flood = |cpu| Flood::new(Sources::One(v4(1)), 4_000_000).on_cpu(cpu).start(&lab);
+    let floods = [flood(0), flood(1)].map(tests::flood::Flooding::join);
+    let seconds = Flooded::span(&floods);
+    println!("{:.0} pps offered", 8_000_000.0 / seconds);
+    let stats = daemon.assert_accounted(&lab);
+    assert_shared(&limit, "two floods", observer.read().from(v4(1)), seconds);
+    assert_eq!(stats.verdict("pass"), observer.read().all);
+}

@@ -1,0 +1,157 @@
+//! The harness measures what it claims to. Shown without the limiter, with a program that passes
+//! everything or drops everything in its place.
+
+use std::{net::Ipv4Addr, path::Path, sync::mpsc, time::Duration};
+
+use tests::{
+    Bystander, Flood, Flooded, Lab, Observer, Sender, Sources, Stream, frame, lab::RX,
+    observer::Then, process, process::wait_for, v4, v6,
+};
+
+/// Waits until `expected` frames were received, and makes sure that it does not become more.
+fn assert_received(lab: &Lab, expected: u64) {
+    wait_for(format!("{expected} frames"), Duration::from_secs(2), || {
+        (lab.received() >= expected).then_some(())
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(lab.received(), expected);
+}
+
+#[test]
+fn an_idle_wire_is_silent() {
+    let lab = Lab::new(1);
+    let _pass = Bystander::passing(&lab);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(lab.received(), 0);
+}
+
+#[test]
+fn every_admitted_frame_is_observed_by_source() {
+    let lab = Lab::new(1);
+    let _pass = Bystander::passing(&lab);
+    let observer = Observer::new(&lab, Then::Discard, &["10.0.0.0/8", "fd00::/8"]);
+    let crowd: Vec<_> =
+        (1..=50).map(|i| frame::udp(Ipv4Addr::new(10, 0, 0, i).into(), 64)).collect();
+    let sent = Sender::new(&lab).send(vec![
+        Stream::new(frame::udp(v4(1), 64), 20_000.0, 20_000),
+        Stream::new(frame::udp(v4(2), 1514), 100.0, 100).with_burst(50),
+        Stream::new(frame::tcp_syn(v6(1, 1)), 500.0, 500),
+        Stream::new(frame::tagged(&frame::echo(v4(3)), frame::TAG, 7), 100.0, 100),
+        Stream::cycle(crowd, 1000.0, 1000),
+        Stream::new(frame::arp(), 10.0, 10),
+    ]);
+    assert_received(&lab, 21_710);
+    let observed = observer.read();
+    let counts = [v4(1), v4(2), v6(1, 1), v4(3), v6(2, 1)].map(|source| observed.from(source));
+    assert_eq!(counts, [20_000, 100, 500, 100, 0]);
+    assert_eq!((observed.crowd, observed.all), (1000, 21_710));
+    assert!((sent[0].rate() - 20_000.0).abs() < 200.0, "{} pps", sent[0].rate());
+    assert_eq!(lab.lost_on_wire(), 0);
+}
+
+#[test]
+fn frames_that_xdp_drops_are_received_but_not_observed() {
+    let lab = Lab::new(1);
+    let _drop = Bystander::dropping(&lab);
+    let observer = Observer::new(&lab, Then::Discard, &[]);
+    let streams = vec![Stream::new(frame::udp(v4(1), 64), 10_000.0, 5000)];
+    assert_eq!(Sender::new(&lab).send(streams)[0].packets(), 5000);
+    assert_received(&lab, 5000);
+    assert_eq!(observer.read().all, 0);
+}
+
+#[test]
+fn one_sender_reaches_100_kpps() {
+    let lab = Lab::new(1);
+    let _drop = Bystander::dropping(&lab);
+    let streams = (1..=4).map(|i| Stream::new(frame::udp(v4(i), 64), 25_000.0, 25_000)).collect();
+    let sent = Sender::new(&lab).send(streams);
+    assert_received(&lab, 100_000);
+    for sent in sent {
+        println!("{:.0} pps", sent.rate());
+        assert!((sent.rate() - 25_000.0).abs() < 500.0, "{} pps", sent.rate());
+    }
+}
+
+#[test]
+fn floods_reach_the_receiver_with_valid_checksums() {
+    let lab = Lab::new(2);
+    let _pass = Bystander::passing(&lab);
+    let observer = Observer::new(&lab, Then::Deliver, &[]);
+    for (sources, packets) in [
+        (Sources::One(v4(1)), 1000),
+        (Sources::RoundRobin(v4(16), 100), 1000),
+        (Sources::One(v6(1, 1)), 1000),
+        (Sources::RoundRobin(v6(16, 1), 100), 1000),
+    ] {
+        assert_eq!(Flood::new(sources, packets).send(&lab).packets, packets);
+    }
+    assert_received(&lab, 4000);
+    let observed = observer.read();
+    assert_eq!((observed.from(v4(1)), observed.from(v6(1, 1))), (1000, 1000));
+    for i in 16..116 {
+        assert_eq!((observed.from(v4(i)), observed.from(v6(i.into(), 1))), (10, 10), "source {i}");
+    }
+    // The protocols look at the checksums of every frame that has a listener or not.
+    let snmp = process::run(lab.receiver.command("nstat").args(["-a", "-z", "-s"]));
+    let value = |name: &str| -> u64 {
+        let line = snmp.lines().find(|line| line.starts_with(&format!("{name} ")));
+        let value = line.and_then(|line| line.split_whitespace().nth(1));
+        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name}: {snmp}"))
+    };
+    assert_eq!(value("UdpNoPorts") + value("Udp6NoPorts"), 4000);
+    assert_eq!(value("UdpInCsumErrors") + value("Udp6InCsumErrors"), 0);
+    assert_eq!(value("IpInHdrErrors"), 0);
+}
+
+#[test]
+fn a_flood_of_random_sources_is_fast_and_counted() {
+    let lab = Lab::new(1);
+    let _drop = Bystander::dropping(&lab);
+    let flooded = Flood::new(Sources::Random(Ipv4Addr::new(10, 0, 0, 0).into(), 24), 2_000_000)
+        .on_cpu(1)
+        .send(&lab);
+    let rate = flooded.packets as f64 / Flooded::span(&[flooded]);
+    println!("{} sent at {rate:.0} pps, {} received", flooded.packets, lab.received());
+    assert_eq!(flooded.packets, 2_000_000);
+    assert_received(&lab, 2_000_000 - lab.lost_on_wire());
+}
+
+#[test]
+fn a_paced_flood_keeps_its_rate() {
+    let lab = Lab::new(1);
+    let _drop = Bystander::dropping(&lab);
+    let first = "2001:db8:8000::".parse().unwrap();
+    let flooded = Flood::new(Sources::Random(first, 24), 500_000).at_rate(500_000).send(&lab);
+    assert_eq!(flooded.packets, 500_000);
+    assert_received(&lab, 500_000 - lab.lost_on_wire());
+    let seconds = Flooded::span(&[flooded]);
+    assert!((0.99..1.1).contains(&seconds), "{seconds} s");
+}
+
+#[test]
+fn a_program_attached_without_a_link_stays() {
+    let lab = Lab::new(1);
+    let id = Bystander::without_link(&lab).id();
+    let text = process::run(lab.receiver.ip(&["-json", "link", "show", RX]));
+    let links: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(links[0]["xdp"]["prog"]["id"], id, "{text}");
+}
+
+#[test]
+fn a_panic_leaves_no_namespace_behind() {
+    let (names, receiver) = mpsc::channel();
+    let panicked = std::thread::spawn(move || {
+        let lab = Lab::new(1);
+        let _pass = Bystander::passing(&lab);
+        let own = [&lab.sender, &lab.receiver].map(|host| format!("/run/netns/{}", host.name()));
+        assert!(own.iter().all(|path| Path::new(path).exists()), "{own:?}");
+        names.send(own).unwrap();
+        panic!("on purpose");
+    })
+    .join();
+    assert!(panicked.is_err());
+    for path in receiver.recv().unwrap() {
+        assert!(!Path::new(&path).exists(), "{path} is still there");
+    }
+}
