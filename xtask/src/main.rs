@@ -1,0 +1,72 @@
+//! `cargo xtask`: brings a machine to the point where the workspace builds, and builds, lints,
+//! tests and demonstrates it.
+//!
+//! What this program has to say goes to stderr; stdout belongs to the tests and the demo.
+
+mod build;
+mod demo;
+mod lint;
+mod run;
+mod setup;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Set-up, build, lint, test and demo of the limiter workspace.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Install what building and testing need: nightly parts, bpf-linker, cargo-deny, packages
+    Setup {
+        /// Only report what is there and what is missing
+        #[arg(long)]
+        check: bool,
+    },
+    /// Build the programs with the kernel program embedded
+    Build {
+        /// Build with optimisation
+        #[arg(long)]
+        release: bool,
+    },
+    /// Check formatting, lints, documentation, licences and sources of dependencies
+    Lint,
+    /// Run the unit and the end-to-end tests
+    Test(test::Args),
+    /// Limit a flood on a veth pair with the real daemon and show who was limited
+    Demo(demo::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Setup { check } => setup::command(check).map(|()| ExitCode::SUCCESS),
+        Command::Build { release } => build::command(release).map(|()| ExitCode::SUCCESS),
+        Command::Lint => lint::command().map(|()| ExitCode::SUCCESS),
+        Command::Test(args) => test::command(&args),
+        Command::Demo(args) => demo::command(&args),
+    };
+    outcome.unwrap_or_else(|error| {
+        run::say(format_args!("error: {error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Cli;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

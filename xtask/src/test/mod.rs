@@ -1,0 +1,169 @@
+//! `test`: unit tests, then end-to-end tests as root, then a look at what they left behind.
+
+mod leftovers;
+mod summary;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    build::{self, REQUIRE, SKIP},
+    run::{self, Cmd, say},
+    setup, workspace,
+};
+use leftovers::Leftovers;
+use summary::Summary;
+
+/// The packages whose tests need neither root nor network namespaces.
+const UNIT: [&str; 3] = ["limiter-common", "limiter-user", "xtask"];
+
+/// The package of the end-to-end tests.
+const E2E: &str = "tests";
+
+/// Arguments of `cargo xtask test`; without `--unit` and `--e2e` both kinds run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Run the unit tests, on stable alone
+    #[arg(long)]
+    unit: bool,
+    /// Run the end-to-end tests, which need root
+    #[arg(long)]
+    e2e: bool,
+    /// Run only the tests whose name contains one of these; after `--`, options of the test runner
+    filter: Vec<String>,
+}
+
+impl Args {
+    /// Whether the unit tests, and whether the end-to-end tests are to run.
+    fn kinds(&self) -> (bool, bool) {
+        if self.unit == self.e2e { (true, true) } else { (self.unit, self.e2e) }
+    }
+}
+
+/// Runs what is asked for. The last line on stdout is the sum over all tests.
+pub(crate) fn command(args: &Args) -> Result<ExitCode> {
+    let (unit, e2e) = args.kinds();
+    let mut total = Summary::default();
+    if unit {
+        // With end-to-end tests to follow, the same artefacts serve both.
+        let ebpf = if e2e { REQUIRE } else { SKIP };
+        record(&mut total, "unit tests", |total| run_unit(args, ebpf, total));
+    }
+    if e2e {
+        record(&mut total, "end-to-end tests", |total| run_e2e(args, total));
+    }
+    if total.is_empty() {
+        say("no test ran: does the filter match any?");
+    }
+    println!("{total}");
+    Ok(if total.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs a suite; if it could not be run to its end, that counts as a failed test.
+fn record(total: &mut Summary, name: &str, suite: impl FnOnce(&mut Summary) -> Result<()>) {
+    if let Err(error) = suite(total) {
+        say(format_args!("{name}: {error:#}"));
+        total.add(&Summary::FAILURE);
+    }
+}
+
+fn run_unit(args: &Args, ebpf: &str, total: &mut Summary) -> Result<()> {
+    if ebpf == REQUIRE {
+        setup::ensure_bpf_tools()?;
+    }
+    let packages = UNIT.iter().flat_map(|name| ["--package", name]);
+    let test = build::cargo(["test", "--no-fail-fast"], ebpf).args(packages);
+    run_tests(test, args, total)
+}
+
+fn run_e2e(args: &Args, total: &mut Summary) -> Result<()> {
+    let runner = root_runner().context("end-to-end tests need root")?;
+    setup::ensure_packages()?;
+    build::command(false)?;
+    let mut known = Leftovers::find()?;
+    for old in known.iter() {
+        say(format_args!("there before the tests: {old}"));
+    }
+    let test = |options: &[&str]| {
+        let test = build::cargo(&runner, REQUIRE);
+        test.args(["test", "--no-fail-fast", "--package", E2E]).args(options)
+    };
+    test(&["--no-run"]).run()?;
+    // One program at a time, as each tidies up what dead ones left before it starts.
+    for target in workspace::test_targets(E2E)? {
+        let options: Vec<&str> = target.iter().map(String::as_str).collect();
+        record(total, &options.join(" "), |total| run_tests(test(&options), args, total));
+        let found = Leftovers::find()?;
+        for new in found.since(&known) {
+            say(format_args!("left behind by the tests: {new}"));
+            total.add(&Summary::FAILURE);
+        }
+        known = found;
+    }
+    Ok(())
+}
+
+/// Cargo's options that run test programs, but not cargo itself, as root.
+fn root_runner() -> Result<Vec<String>> {
+    if run::is_root()? {
+        return Ok(Vec::new());
+    }
+    let mut sudo = vec!["sudo".to_owned()];
+    sudo.extend(run::sudo_args()?.iter().map(|arg| arg.to_string_lossy().into_owned()));
+    // A list of strings is written alike in JSON and in TOML.
+    let list = serde_json::to_string(&sudo).context("cannot quote the sudo command line")?;
+    Ok(vec!["--config".to_owned(), format!("target.'cfg(all())'.runner = {list}")])
+}
+
+/// Runs one `cargo test`, passes its output on, and adds up its results.
+fn run_tests(test: Cmd, args: &Args, total: &mut Summary) -> Result<()> {
+    let test = test.args(["--"]).args(&args.filter);
+    let mut sum = Summary::default();
+    let status = test.stream(|line| {
+        println!("{line}");
+        if let Some(result) = Summary::parse(line) {
+            sum.add(&result);
+        }
+    })?;
+    total.add(&sum);
+    // Each failed test is counted already; a crash or a failed build is not.
+    if !status.success() && sum.is_success_or_empty() {
+        anyhow::bail!("`{test}` failed ({status}) without naming a failed test");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_choice_everything_runs() {
+        let kinds = |unit, e2e| Args { unit, e2e, filter: Vec::new() }.kinds();
+        assert_eq!(kinds(false, false), (true, true));
+        assert_eq!(kinds(true, true), (true, true));
+        assert_eq!(kinds(true, false), (true, false));
+        assert_eq!(kinds(false, true), (false, true));
+    }
+
+    #[test]
+    fn a_suite_that_cannot_run_is_a_failure() {
+        let mut total = Summary::parse("test result: ok. 3 passed; 0 failed; 0 ignored;").unwrap();
+        record(&mut total, "suite", |_| anyhow::bail!("cannot run"));
+        assert!(!total.is_success());
+        assert_eq!(total.to_string(), "3 passed, 1 failed");
+    }
+
+    #[test]
+    fn a_crash_is_an_error_but_a_counted_failure_is_not() {
+        let args = Args { unit: false, e2e: false, filter: Vec::new() };
+        let mut total = Summary::default();
+        // `sh -c SCRIPT --` takes the `--` for its name.
+        let script = |text| Cmd::new("sh").args(["-c", text]);
+        assert!(run_tests(script("exit 101"), &args, &mut total).is_err());
+        let counted = "echo 'test result: FAILED. 1 passed; 2 failed; 0 ignored;'; exit 101";
+        run_tests(script(counted), &args, &mut total).unwrap();
+        assert_eq!(total.to_string(), "1 passed, 2 failed");
+    }
+}

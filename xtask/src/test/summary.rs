@@ -1,0 +1,100 @@
+//! Adding up what the test runner prints.
+
+use std::fmt;
+
+/// Numbers of tests by outcome.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Summary {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+}
+
+impl Summary {
+    /// One failure that the test runner does not count.
+    pub(super) const FAILURE: Self = Self { passed: 0, failed: 1, skipped: 0 };
+
+    /// Reads a closing line `test result: ok. 3 passed; 0 failed; 1 ignored; …`; none if `line` is
+    /// something else.
+    pub(super) fn parse(line: &str) -> Option<Self> {
+        let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+        let mut summary = Self::default();
+        for count in counts.split(';') {
+            let Some((number, what)) = count.trim().split_once(' ') else { continue };
+            let field = match what {
+                "passed" => &mut summary.passed,
+                "failed" => &mut summary.failed,
+                "ignored" => &mut summary.skipped,
+                _ => continue,
+            };
+            *field = number.parse().ok()?;
+        }
+        Some(summary)
+    }
+
+    /// Adds the counts of `other`.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+
+    /// Whether no test passed or failed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.passed + self.failed == 0
+    }
+
+    /// Whether no test failed.
+    pub(super) fn is_success_or_empty(&self) -> bool {
+        self.failed == 0
+    }
+
+    /// Whether tests ran and none failed.
+    pub(super) fn is_success(&self) -> bool {
+        self.failed == 0 && !self.is_empty()
+    }
+}
+
+/// `N passed, M failed`, and `, K skipped` if any were.
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)?;
+        if self.skipped > 0 {
+            write!(f, ", {} skipped", self.skipped)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_closing_lines() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 4 ignored; 0 measured; \
+                    5 filtered out; finished in 0.02s";
+        assert_eq!(Summary::parse(line), Some(Summary { passed: 12, failed: 3, skipped: 4 }));
+        let line = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
+        assert_eq!(Summary::parse(line), Some(Summary { passed: 1, failed: 0, skipped: 0 }));
+    }
+
+    #[test]
+    fn other_lines_are_not_results() {
+        for line in ["", "running 3 tests", "test a::b ... ok", " test result: ok. 1 passed;"] {
+            assert_eq!(Summary::parse(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn nothing_run_is_no_success() {
+        let mut total = Summary::default();
+        assert!(!total.is_success() && total.is_success_or_empty());
+        total.add(&Summary { passed: 2, failed: 0, skipped: 1 });
+        assert!(total.is_success());
+        assert_eq!(total.to_string(), "2 passed, 0 failed, 1 skipped");
+        total.add(&Summary::FAILURE);
+        assert!(!total.is_success());
+        assert_eq!(total.to_string(), "2 passed, 1 failed, 1 skipped");
+    }
+}
