@@ -140,8 +140,8 @@ pub fn touch(word: &AtomicU64, now: Position, count: u32) -> Cell {
         }
     }
     if seen.current() < MAX_COUNT {
-        atomic::add(word, count as u64);
-        Cell(seen.0 + count as u64)
+        atomic::add(word, u64::from(count));
+        Cell(seen.0 + u64::from(count))
     } else {
         seen
     }

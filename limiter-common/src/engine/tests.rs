@@ -207,7 +207,8 @@ proptest! {
             for (i, &from) in times.iter().enumerate().step_by(7) {
                 for (j, &to) in times.iter().enumerate().skip(i) {
                     let most = burst + allowance + (to - from) * rate / 1_000_000_000 + 1;
-                    prop_assert!((j - i) as u64 + 1 <= most, "source {}: {} > {}", source, j - i + 1, most);
+                    let admitted = (j - i + 1) as u64;
+                    prop_assert!(admitted <= most, "source {}: {} > {}", source, admitted, most);
                 }
             }
         }

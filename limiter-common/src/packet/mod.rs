@@ -144,8 +144,8 @@ fn ipv4<P: Packet + ?Sized>(packet: &P, offset: usize) -> Network {
     if header.vihl >> 4 != 4 {
         return Network::Unreadable;
     }
-    let header_length = (header.vihl & 15) as u32 * 4;
-    let total = u16::from_be_bytes(header.tot_len) as u32;
+    let header_length = u32::from(header.vihl & 15) * 4;
+    let total = u32::from(u16::from_be_bytes(header.tot_len));
     let available = packet.length().saturating_sub(offset as u32);
     let malformed = header_length < 20 || total < header_length || total > available;
     ip(Version::V4, SourceKey::from_ipv4(header.src_addr), offset, malformed)
@@ -166,7 +166,7 @@ fn ipv6<P: Packet + ?Sized>(packet: &P, offset: usize) -> Network {
     if header.vcf[0] >> 4 != 6 {
         return Network::Unreadable;
     }
-    let payload = u16::from_be_bytes(header.payload_len) as u32;
+    let payload = u32::from(u16::from_be_bytes(header.payload_len));
     let available = packet.length().saturating_sub(offset as u32 + Ipv6Hdr::LEN as u32);
     ip(Version::V6, SourceKey::from_ipv6(header.src_addr), offset, payload > available)
 }
