@@ -1,0 +1,59 @@
+//! Embeds the kernel program, or leaves it out where its tools are missing.
+//!
+//! `LIMITER_EBPF=require` fails without the tools, `skip` never builds it, and unset builds it when
+//! a nightly compiler and bpf-linker are there. So `cargo check` works on any machine, and a binary
+//! without the program says so when it is asked to load it.
+
+use std::env;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const VARIABLE: &str = "LIMITER_EBPF";
+
+fn succeeds(program: &str, args: &[&str]) -> bool {
+    Command::new(program)
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+fn tools_are_there() -> bool {
+    succeeds("bpf-linker", &["--version"]) && succeeds("rustup", &["run", "nightly", "rustc", "-V"])
+}
+
+fn main() -> anyhow::Result<()> {
+    println!("cargo::rustc-check-cfg=cfg(kernel_program)");
+    println!("cargo::rerun-if-env-changed={VARIABLE}");
+    let root = env::var("CARGO_MANIFEST_DIR")?;
+    let root = Path::new(&root).parent().unwrap_or(Path::new("."));
+    for source in ["limiter-ebpf", "limiter-common/src"] {
+        println!("cargo::rerun-if-changed={}", root.join(source).display());
+    }
+    let wanted = match env::var(VARIABLE).as_deref() {
+        Ok("require") => true,
+        Ok("skip") => false,
+        _ => {
+            let there = tools_are_there();
+            if !there {
+                println!(
+                    "cargo::warning=built without the kernel program: run `cargo xtask setup`, then \
+                     `cargo xtask build`"
+                );
+            }
+            there
+        }
+    };
+    if wanted {
+        let directory = root.join("limiter-ebpf");
+        let package = aya_build::Package {
+            name: "limiter-ebpf",
+            root_dir: directory.to_str().unwrap_or("limiter-ebpf"),
+            ..Default::default()
+        };
+        aya_build::build_ebpf([package], aya_build::Toolchain::default())?;
+        println!("cargo::rustc-cfg=kernel_program");
+    }
+    Ok(())
+}

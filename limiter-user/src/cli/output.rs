@@ -1,0 +1,83 @@
+//! Where results, errors and logs go.
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+use serde::Serialize;
+use tracing_subscriber::EnvFilter;
+
+use crate::error::{Failure, exit};
+use crate::report::Print;
+
+/// stdout, as text or as one JSON document.
+pub(super) struct Output<'a> {
+    json: bool,
+    out: &'a mut dyn Write,
+}
+
+#[derive(Serialize)]
+struct ErrorDocument<'a> {
+    error: &'a Failure,
+}
+
+impl<'a> Output<'a> {
+    pub(super) fn new(json: bool, out: &'a mut dyn Write) -> Self {
+        Self { json, out }
+    }
+
+    /// Prints a report.
+    pub(super) fn print(&mut self, report: &(impl Print + Serialize)) -> Result<(), Failure> {
+        let printed = if self.json { self.document(report) } else { report.print(self.out) };
+        match printed.and_then(|()| self.out.flush()) {
+            // Whoever read it has seen enough.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            Err(error) => {
+                Err(Failure::new(exit::NEGATIVE, format!("cannot write to stdout: {error}")))
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn document(&mut self, report: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer(&mut self.out, report)?;
+        writeln!(self.out)
+    }
+
+    /// Tells a failure on stderr, and on stdout if it is to have a document. Returns its code.
+    pub(super) fn fail(&mut self, failure: &Failure) -> u8 {
+        eprintln!("error: {failure}");
+        if let Some(hint) = &failure.hint {
+            eprintln!("hint: {hint}");
+        }
+        self.document_of(failure)
+    }
+
+    /// Prints a failure's document, if it is to have one. Returns its code.
+    pub(super) fn document_of(&mut self, failure: &Failure) -> u8 {
+        if self.json
+            && let Err(error) = self.document(&ErrorDocument { error: failure })
+        {
+            eprintln!("error: cannot write to stdout: {error}");
+        }
+        failure.code
+    }
+}
+
+/// Starts the log on stderr; `LIMITER_LOG` overrides the flags.
+pub(super) fn start_log(verbose: u8, quiet: bool) {
+    let level = match (quiet, verbose) {
+        (true, _) => "error",
+        (_, 0) => "info",
+        (_, 1) => "debug",
+        _ => "trace",
+    };
+    let filter = std::env::var("LIMITER_LOG").ok().and_then(|text| EnvFilter::try_new(text).ok());
+    let started = tracing_subscriber::fmt()
+        .with_env_filter(filter.unwrap_or_else(|| EnvFilter::new(level)))
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(verbose > 0)
+        .try_init();
+    if started.is_err() {
+        tracing::debug!("a log has been started already");
+    }
+}

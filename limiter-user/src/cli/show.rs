@@ -1,0 +1,22 @@
+//! `limiter show`
+
+use std::net::IpAddr;
+
+use super::output::Output;
+use crate::client::Client;
+use crate::error::{Failure, exit};
+use crate::report::SourceReport;
+
+pub(super) async fn run(
+    client: &Client,
+    output: &mut Output<'_>,
+    address: &str,
+) -> Result<u8, Failure> {
+    let address: IpAddr = address.trim().parse().map_err(|_| {
+        Failure::new(exit::USAGE, format!("{address:?} is not an IP address"))
+            .hint("give one address of the source, such as 198.51.100.7 or 2001:db8::1")
+    })?;
+    let report: SourceReport = client.get(&format!("/v1/sources/{address}")).await?;
+    output.print(&report)?;
+    Ok(exit::OK)
+}

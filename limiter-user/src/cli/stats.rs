@@ -1,0 +1,12 @@
+//! `limiter stats`
+
+use super::output::Output;
+use crate::client::Client;
+use crate::error::{Failure, exit};
+use crate::report::StatsReport;
+
+pub(super) async fn run(client: &Client, output: &mut Output<'_>) -> Result<u8, Failure> {
+    let report: StatsReport = client.get("/v1/stats").await?;
+    output.print(&report)?;
+    Ok(exit::OK)
+}

@@ -1,0 +1,15 @@
+//! `limiter status`
+
+use super::output::Output;
+use crate::client::Client;
+use crate::error::{Failure, exit};
+use crate::report::{Health, StatusReport};
+
+pub(super) async fn run(client: &Client, output: &mut Output<'_>) -> Result<u8, Failure> {
+    let report: StatusReport = client.get("/v1/status").await?;
+    output.print(&report)?;
+    Ok(match report.state {
+        Health::Ok => exit::OK,
+        Health::Degraded => exit::NEGATIVE,
+    })
+}

@@ -1,0 +1,194 @@
+//! Asks the daemon.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::error::{Failure, chain, exit};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The largest answer, bytes: a list of a million limits.
+const MAX_ANSWER: usize = 512 << 20;
+
+/// A client of the daemon on one socket. Every request has its own connection.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// A client of the daemon that serves `socket`.
+    pub fn new(socket: &Path) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    /// Gets a resource.
+    ///
+    /// # Errors
+    /// Code 3 if no daemon answers, 4 if the socket may not be used, or what the daemon says.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.ask(Method::GET, path, Bytes::new()).await
+    }
+
+    /// Deletes a resource.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.ask(Method::DELETE, path, Bytes::new()).await
+    }
+
+    /// Sends `body` to a resource.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &(impl Serialize + Sync),
+    ) -> Result<T, Failure> {
+        let body = serde_json::to_vec(body).map_err(|error| self.broken(&error.to_string()))?;
+        self.ask(method, path, body.into()).await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T, Failure> {
+        let exchange = timeout(PATIENCE, self.exchange(method, path, body));
+        let (status, answer) = exchange.await.map_err(|_| {
+            let socket = self.socket.display();
+            let message = format!("the daemon on {socket} does not answer within {PATIENCE:?}");
+            Failure::new(exit::UNREACHABLE, message).hint("its log may tell why; restart it")
+        })??;
+        if status.is_success() {
+            return serde_json::from_slice(&answer)
+                .map_err(|error| self.broken(&error.to_string()));
+        }
+        Err(serde_json::from_slice(&answer)
+            .unwrap_or_else(|_| self.broken(&format!("it answers with status {status}"))))
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let stream =
+            UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
+        let lost = |error: hyper::Error| {
+            let message =
+                format!("the daemon on {} hung up: {}", self.socket.display(), chain(&error));
+            Failure::new(exit::UNREACHABLE, message).hint("its log may tell why")
+        };
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
+        // Ends with the exchange; what goes wrong on it is told by the request too.
+        let connection = tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "localhost")
+            .header("content-type", "application/json")
+            .body(Full::new(body))
+            .map_err(|error| self.broken(&error.to_string()))?;
+        let response = sender.send_request(request).await.map_err(lost)?;
+        let status = response.status();
+        let answer = Limited::new(response.into_body(), MAX_ANSWER)
+            .collect()
+            .await
+            .map_err(|error| self.broken(&error.to_string()))?;
+        connection.abort();
+        Ok((status, answer.to_bytes()))
+    }
+
+    fn unreachable(&self, error: &std::io::Error) -> Failure {
+        let socket = self.socket.display();
+        match error.kind() {
+            ErrorKind::PermissionDenied => Failure::new(
+                exit::PRIVILEGE,
+                format!("the socket {socket} may not be used: {error}"),
+            )
+            .hint("run as root, or as a member of the socket's group"),
+            _ => Failure::new(exit::UNREACHABLE, format!("no daemon answers on {socket}: {error}"))
+                .hint("start it with `limiter run`, or name its --socket"),
+        }
+    }
+
+    fn broken(&self, problem: &str) -> Failure {
+        let message =
+            format!("the daemon on {} cannot be understood: {problem}", self.socket.display());
+        Failure::new(exit::NEGATIVE, message)
+            .hint("the client and the daemon should have the same version: see `limiter version`")
+    }
+}
+
+/// `text` as a segment of a path or a value of a query.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(socket: &Path) -> Failure {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(Client::new(socket).get::<serde_json::Value>("/v1/status"))
+            .unwrap_err()
+    }
+
+    #[test]
+    fn without_a_daemon_the_code_is_3() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("limiter.sock");
+        assert_eq!(ask(&socket).code, exit::UNREACHABLE);
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let failure = ask(&socket);
+        assert_eq!(failure.code, exit::UNREACHABLE);
+        assert!(failure.hint.unwrap().contains("limiter run"));
+    }
+
+    #[test]
+    fn a_daemon_that_hangs_up_is_unreachable() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("limiter.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let server = std::thread::spawn(move || drop(listener.accept().unwrap()));
+        assert_eq!(ask(&socket).code, exit::UNREACHABLE);
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn what_urls_give_meaning_to_is_escaped() {
+        assert_eq!(escape("2001:db8::/48"), "2001:db8::%2F48");
+        assert_eq!(escape("a b?&#é"), "a%20b%3F%26%23%C3%A9");
+    }
+}

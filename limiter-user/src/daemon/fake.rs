@@ -1,0 +1,183 @@
+//! A data plane in memory.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use limiter_common::abi::{Counters, Reason};
+
+use super::{Core, Plane};
+use crate::dataplane::{
+    Attachment, Error, Event, Mode, OnFull, SketchHealth, Source, SourceState, TableHealth,
+};
+use crate::policy::model::source_of;
+use crate::policy::{LimitSpec, Store, Target};
+
+/// What the tests look at and set from outside.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) limits: Vec<LimitSpec>,
+    pub(crate) attached: Vec<(String, Mode)>,
+    /// Interfaces that exist.
+    pub(crate) interfaces: Vec<String>,
+    pub(crate) sources: BTreeMap<String, (u64, u64)>,
+    pub(crate) fail_publish: bool,
+    pub(crate) panic_on_publish: bool,
+    pub(crate) full_sets: u64,
+    pub(crate) removed: bool,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Fake(pub(crate) Arc<Mutex<State>>);
+
+impl Fake {
+    /// A core over this plane and a store in `directory`.
+    pub(crate) fn core(&self, directory: &tempfile::TempDir) -> Core {
+        let store = Store::open(directory.path()).unwrap();
+        Core::new(Box::new(self.clone()), store, OnFull::Pass)
+    }
+
+    pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn view(&self, state: &State, address: IpAddr) -> Source {
+        let source = source_of(address, 32, 64);
+        let counts = state.sources.get(&address.to_string());
+        let (passed, dropped) = counts.copied().unwrap_or_default();
+        let seen = counts.map(|_| SystemTime::UNIX_EPOCH);
+        let fate = if counts.is_none() {
+            SourceState::Light
+        } else if dropped > 0 {
+            SourceState::Limited
+        } else {
+            SourceState::Conforming
+        };
+        let limit = state.limits.iter().find(|l| l.target == Target::Default).cloned();
+        Source {
+            source,
+            state: fate,
+            limit,
+            tokens: counts.map(|_| 1.5),
+            estimate: 3,
+            passed,
+            dropped,
+            bytes: 64 * (passed + dropped),
+            first_seen: seen,
+            last_seen: seen,
+        }
+    }
+}
+
+impl Plane for Fake {
+    fn attach(&mut self, interface: &str, mode: Mode, _: bool) -> Result<Attachment, Error> {
+        let mut state = self.state();
+        if !state.interfaces.iter().any(|name| name == interface) {
+            let known = state.interfaces.clone();
+            return Err(Error::UnknownInterface { name: interface.into(), known });
+        }
+        state.attached.push((interface.into(), mode));
+        drop(state);
+        Ok(self.attachments().remove(0))
+    }
+
+    fn detach(&mut self, interface: &str) -> Result<(), Error> {
+        let mut state = self.state();
+        let before = state.attached.len();
+        state.attached.retain(|(name, _)| name != interface);
+        if state.attached.len() == before {
+            return Err(Error::NotAttached { name: interface.into() });
+        }
+        Ok(())
+    }
+
+    fn detach_all(&mut self) -> Result<(), Error> {
+        let mut state = self.state();
+        state.attached.clear();
+        state.removed = true;
+        Ok(())
+    }
+
+    fn attachments(&self) -> Vec<Attachment> {
+        let state = self.state();
+        let attached = state.attached.iter();
+        attached
+            .map(|(name, mode)| Attachment {
+                name: name.clone(),
+                ifindex: 7,
+                mode: *mode,
+                program_id: 1,
+                link_id: 2,
+                rx_packets: 10,
+            })
+            .collect()
+    }
+
+    fn publish(&mut self, limits: &[LimitSpec]) -> Result<(), Error> {
+        let mut state = self.state();
+        assert!(!state.panic_on_publish, "asked to");
+        if state.fail_publish {
+            // Once: the second call is the one that restores.
+            state.fail_publish = false;
+            return Err(Error::NoProgram);
+        }
+        state.limits = limits.to_vec();
+        Ok(())
+    }
+
+    fn gate_of(&self, limit: &LimitSpec) -> u32 {
+        if limit.burst < 16 { 1 } else { 16 }
+    }
+
+    fn counters(&self) -> Result<Counters, Error> {
+        let mut counters = Counters::default();
+        counters.verdicts[Reason::OverLimit as usize].packets = 10;
+        Ok(counters)
+    }
+
+    fn source(&self, address: IpAddr) -> Result<Source, Error> {
+        Ok(self.view(&self.state(), address))
+    }
+
+    fn sources(&self, visit: &mut dyn FnMut(Source)) {
+        let state = self.state();
+        for address in state.sources.keys() {
+            visit(self.view(&state, address.parse().unwrap()));
+        }
+    }
+
+    fn sketch(&self) -> SketchHealth {
+        SketchHealth {
+            requested_epsilon: 0.01,
+            requested_delta: 0.01,
+            epsilon: 0.005,
+            delta: 0.006,
+            width: 512,
+            depth: 5,
+            window: Duration::from_nanos(1 << 27),
+            noise: 0.5,
+            memory_bytes: 512 * 5 * 8,
+        }
+    }
+
+    fn table(&self) -> TableHealth {
+        TableHealth {
+            sets: 4,
+            ways: 4,
+            capacity: 16,
+            occupied: 3,
+            busy: 1,
+            full_sets: self.state().full_sets,
+            memory_bytes: 16 * 80,
+        }
+    }
+
+    fn prefixes(&self) -> (u8, u8) {
+        (32, 64)
+    }
+
+    fn refresh_clock(&self) {}
+
+    fn events(&mut self, _: &mut dyn FnMut(Event)) {}
+}

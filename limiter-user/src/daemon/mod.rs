@@ -1,0 +1,184 @@
+//! The daemon: one owner of data plane and store, served on a socket.
+//!
+//! Nothing that works is touched before everything that can fail by itself has been tried: the
+//! socket, then the store, then the data plane, which takes over what is pinned. If a later step
+//! fails, what this start has added is taken away again, and what was there goes on.
+
+mod core;
+mod plane;
+mod shared;
+mod socket;
+mod top;
+mod warnings;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+pub use self::core::{Core, no_such_limit};
+pub use plane::Plane;
+pub use shared::Shared;
+pub use socket::Socket;
+
+use crate::dataplane::{Dataplane, Mode, Options};
+use crate::error::{Failure, exit};
+use crate::http;
+use crate::policy::Store;
+
+/// What remains when the daemon ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnExit {
+    /// The program stays attached and enforces the limits.
+    Keep,
+    /// The program is detached and its maps are removed.
+    Detach,
+}
+
+/// How to run a daemon.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Interfaces to attach to, besides those that are attached already.
+    pub interfaces: Vec<String>,
+    /// How to attach to them.
+    pub mode: Mode,
+    /// Whether to take the place of another XDP program.
+    pub replace: bool,
+    /// The API's socket.
+    pub socket: PathBuf,
+    /// The group that may use it.
+    pub socket_group: String,
+    /// Where the store lies.
+    pub state_dir: PathBuf,
+    /// What remains at the end.
+    pub on_exit: OnExit,
+    /// The data plane.
+    pub options: Options,
+}
+
+/// How long requests may take to end when the daemon does.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Runs a daemon until SIGTERM or SIGINT.
+///
+/// # Errors
+/// If it cannot start, or an internal error leaves its state in doubt. The data plane works on.
+pub fn run(config: &Config) -> Result<(), Failure> {
+    config.options.shape()?;
+    let socket = Socket::bind(&config.socket, &config.socket_group)?;
+    let store = Store::open(&config.state_dir)?;
+    let shared = Shared::new(start(config, store)?);
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(exit::PRIVILEGE, format!("cannot start: {error}")))?
+        .block_on(serve(config, &socket, shared))
+}
+
+/// Opens the data plane, puts the limits in force and attaches.
+fn start(config: &Config, store: Store) -> Result<Core, Failure> {
+    for limit in store.limits().values() {
+        limit
+            .check_prefix(config.options.ipv4_prefix, config.options.ipv6_prefix)
+            .map_err(|error| Failure::from(error).context("a stored limit does not fit"))?;
+    }
+    let plane = Dataplane::open(&config.options)?;
+    let took_over = plane.took_over();
+    let mut core = Core::new(Box::new(plane), store, config.options.on_full);
+    bring_up(&mut core, config, took_over)?;
+    Ok(core)
+}
+
+/// Puts the limits in force and attaches; takes back what it has added if it cannot do all of it.
+fn bring_up(core: &mut Core, config: &Config, took_over: bool) -> Result<(), Failure> {
+    let before = core.attached();
+    if took_over {
+        let on = if before.is_empty() { "no interface".into() } else { before.join(", ") };
+        tracing::info!("took over the data plane on {on}");
+    }
+    // Limits first: an interface is protected from its first packet on.
+    let brought_up = core.enforce().and_then(|()| {
+        config
+            .interfaces
+            .iter()
+            .try_for_each(|interface| core.attach(interface, config.mode, config.replace).map(drop))
+    });
+    if brought_up.is_err() {
+        if took_over {
+            for interface in core.attached().iter().filter(|name| !before.contains(name)) {
+                log_failure(core.detach(interface).map(drop));
+            }
+        } else {
+            log_failure(core.detach_all());
+        }
+    }
+    brought_up
+}
+
+fn log_failure(result: Result<(), Failure>) {
+    if let Err(failure) = result {
+        tracing::error!("{failure}");
+    }
+}
+
+/// Serves the API until a signal comes.
+async fn serve(config: &Config, socket: &Socket, shared: Shared) -> Result<(), Failure> {
+    let io = |error: std::io::Error| Failure::new(exit::NEGATIVE, format!("cannot serve: {error}"));
+    let listener = tokio::net::UnixListener::from_std(socket.listener()?).map_err(io)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(io)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(io)?;
+    let (stop, mut stopped) = watch::channel(false);
+    let server =
+        axum::serve(listener, http::router(shared.clone())).with_graceful_shutdown(async move {
+            // An error means that the sender is gone, which is as good a reason to stop.
+            let _ = stopped.wait_for(|stop| *stop).await;
+        });
+    let mut server = tokio::spawn(server.into_future());
+    tracing::info!("ready: serving {}", config.socket.display());
+    let outcome = tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        failure = tick(&shared) => Err(failure),
+        ended = &mut server => {
+            Err(Failure::new(exit::NEGATIVE, format!("the API has ended by itself: {ended:?}")))
+        }
+    };
+    tracing::info!("stopping");
+    if outcome.is_ok() && stop.send(true).is_ok() && timeout(GRACE, &mut server).await.is_err() {
+        tracing::warn!("requests were cut off after {GRACE:?}");
+        server.abort();
+    }
+    outcome?;
+    match config.on_exit {
+        OnExit::Keep => tracing::info!("stopped; the limits stay in force"),
+        OnExit::Detach => {
+            shared.with(Core::detach_all).await?;
+            tracing::info!("stopped; nothing is limited any more");
+        }
+    }
+    Ok(())
+}
+
+/// Does what is due every second, until that fails.
+async fn tick(shared: &Shared) -> Failure {
+    let mut seconds = interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        seconds.tick().await;
+        let ticked = shared.with(|core| {
+            core.tick();
+            Ok(())
+        });
+        if let Err(failure) = ticked.await {
+            return failure;
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod fake;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! The data plane as the daemon uses it, so that its behaviour can be tested without a kernel.
+
+use std::net::IpAddr;
+
+use limiter_common::abi::Counters;
+
+use crate::dataplane::{
+    Attachment, Dataplane, Error, Event, Mode, SketchHealth, Source, TableHealth,
+};
+use crate::policy::LimitSpec;
+
+/// What the daemon asks of a data plane; see [`Dataplane`] for what each does.
+#[expect(missing_docs, reason = "the methods are those of `Dataplane`, documented there")]
+pub trait Plane: Send {
+    fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Attachment, Error>;
+    fn detach(&mut self, interface: &str) -> Result<(), Error>;
+    fn detach_all(&mut self) -> Result<(), Error>;
+    fn attachments(&self) -> Vec<Attachment>;
+    fn publish(&mut self, limits: &[LimitSpec]) -> Result<(), Error>;
+    fn gate_of(&self, limit: &LimitSpec) -> u32;
+    fn counters(&self) -> Result<Counters, Error>;
+    fn source(&self, address: IpAddr) -> Result<Source, Error>;
+    fn sources(&self, visit: &mut dyn FnMut(Source));
+    fn sketch(&self) -> SketchHealth;
+    fn table(&self) -> TableHealth;
+    fn prefixes(&self) -> (u8, u8);
+    fn refresh_clock(&self);
+    fn events(&mut self, visit: &mut dyn FnMut(Event));
+}
+
+impl Plane for Dataplane {
+    fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Attachment, Error> {
+        self.attach(interface, mode, replace)
+    }
+
+    fn detach(&mut self, interface: &str) -> Result<(), Error> {
+        self.detach(interface)
+    }
+
+    fn detach_all(&mut self) -> Result<(), Error> {
+        self.detach_all()
+    }
+
+    fn attachments(&self) -> Vec<Attachment> {
+        self.attachments()
+    }
+
+    fn publish(&mut self, limits: &[LimitSpec]) -> Result<(), Error> {
+        self.publish(limits)
+    }
+
+    fn gate_of(&self, limit: &LimitSpec) -> u32 {
+        self.gate_of(limit)
+    }
+
+    fn counters(&self) -> Result<Counters, Error> {
+        self.counters()
+    }
+
+    fn source(&self, address: IpAddr) -> Result<Source, Error> {
+        self.source(address)
+    }
+
+    fn sources(&self, visit: &mut dyn FnMut(Source)) {
+        self.sources(visit);
+    }
+
+    fn sketch(&self) -> SketchHealth {
+        self.sketch()
+    }
+
+    fn table(&self) -> TableHealth {
+        self.table()
+    }
+
+    fn prefixes(&self) -> (u8, u8) {
+        (self.ipv4_prefix(), self.ipv6_prefix())
+    }
+
+    fn refresh_clock(&self) {
+        self.refresh_clock();
+    }
+
+    fn events(&mut self, visit: &mut dyn FnMut(Event)) {
+        self.events(visit);
+    }
+}

@@ -1,0 +1,41 @@
+//! The daemon's core, shared by tasks.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::task::spawn_blocking;
+
+use super::core::Core;
+use crate::error::{Failure, exit};
+
+/// A handle to the one [`Core`]. Whatever is done with it is done one after the other.
+#[derive(Clone)]
+pub struct Shared(Arc<Mutex<Core>>);
+
+impl Shared {
+    /// Shares `core`.
+    pub fn new(core: Core) -> Self {
+        Self(Arc::new(Mutex::new(core)))
+    }
+
+    /// Runs `work` on the core, where it may block, after all work that came before.
+    ///
+    /// # Errors
+    /// What `work` fails with. If it panics, this and all later work fails: what it has left may be
+    /// half of a change. The data plane goes on without the daemon until that is restarted.
+    pub async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Core) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let core = Arc::clone(&self.0);
+        let done = spawn_blocking(move || match core.lock() {
+            Ok(mut core) => work(&mut core),
+            Err(_) => Err(in_doubt()),
+        });
+        done.await.unwrap_or_else(|_| Err(in_doubt()))
+    }
+}
+
+fn in_doubt() -> Failure {
+    Failure::new(exit::NEGATIVE, "an internal error has left the daemon's state in doubt")
+        .hint("restart the daemon; the limits stay in force meanwhile")
+}

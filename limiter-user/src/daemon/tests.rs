@@ -1,0 +1,153 @@
+use super::fake::Fake;
+use super::*;
+use crate::dataplane::OnFull;
+use crate::policy::{LimitSpec, Target};
+use crate::report::{Health, Sort};
+
+fn limit(target: &str, rate: &str) -> LimitSpec {
+    LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
+}
+
+fn config(interfaces: &[&str]) -> Config {
+    Config {
+        interfaces: interfaces.iter().map(ToString::to_string).collect(),
+        mode: Mode::Native,
+        replace: false,
+        socket: PathBuf::new(),
+        socket_group: String::new(),
+        state_dir: PathBuf::new(),
+        on_exit: OnExit::Keep,
+        options: Options {
+            pin_dir: PathBuf::new(),
+            epsilon: 0.01,
+            delta: 0.01,
+            window: Duration::from_millis(134),
+            max_sources: 16,
+            max_limits: 16,
+            ipv4_prefix: 32,
+            ipv6_prefix: 64,
+            drop_malformed: false,
+            on_full: OnFull::Pass,
+            reset: false,
+        },
+    }
+}
+
+#[test]
+fn a_limit_is_stored_and_in_force_or_neither() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    let mut core = fake.core(&directory);
+    let first = limit("default", "1000pps");
+    assert!(core.set(&first).unwrap().changed);
+    assert!(!core.set(&first).unwrap().changed);
+    assert_eq!(fake.state().limits, std::slice::from_ref(&first));
+
+    fake.state().fail_publish = true;
+    let error = core.set(&limit("default", "5pps")).unwrap_err();
+    assert!(error.message.contains("stay as they were"), "{error}");
+    assert_eq!(fake.state().limits, std::slice::from_ref(&first));
+    fake.state().fail_publish = true;
+    assert!(core.unset(&Target::Default).is_err());
+    assert_eq!(fake.state().limits, std::slice::from_ref(&first));
+    assert_eq!(core.status().unwrap().state, Health::Ok);
+
+    drop(core);
+    let mut core = fake.core(&directory);
+    assert_eq!(core.limits().limits.len(), 1);
+    fake.state().limits.clear();
+    core.enforce().unwrap();
+    assert_eq!(fake.state().limits, [first]);
+    assert!(core.unset(&Target::Default).unwrap().is_some());
+    assert!(core.unset(&Target::Default).unwrap().is_none());
+    assert!(fake.state().limits.is_empty());
+}
+
+#[test]
+fn a_target_inside_a_source_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut core = Fake::default().core(&directory);
+    let error = core.set(&limit("2001:db8::1", "1000pps")).unwrap_err();
+    assert_eq!(error.code, exit::USAGE);
+    assert!(core.limits().limits.is_empty());
+}
+
+#[test]
+fn a_start_that_fails_leaves_what_was_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    fake.state().interfaces = vec!["eth0".into(), "eth1".into()];
+    fake.state().attached = vec![("eth0".into(), Mode::Native)];
+    let mut core = fake.core(&directory);
+    let error = bring_up(&mut core, &config(&["eth1", "eth9"]), true).unwrap_err();
+    assert!(error.message.contains("eth9"), "{error}");
+    assert_eq!(fake.state().attached, [("eth0".to_owned(), Mode::Native)]);
+    assert!(!fake.state().removed);
+    bring_up(&mut core, &config(&["eth1"]), true).unwrap();
+    assert_eq!(core.attached(), ["eth0", "eth1"]);
+}
+
+#[test]
+fn a_first_start_that_fails_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    fake.state().interfaces = vec!["eth0".into()];
+    let mut core = fake.core(&directory);
+    assert!(bring_up(&mut core, &config(&["eth0", "eth9"]), false).is_err());
+    assert!(fake.state().attached.is_empty() && fake.state().removed);
+}
+
+#[test]
+fn status_says_what_is_wrong() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    fake.state().interfaces = vec!["eth0".into()];
+    let mut core = fake.core(&directory);
+    let warned = |core: &Core, about: &str| {
+        core.status().unwrap().warnings.iter().any(|warning| warning.contains(about))
+    };
+    assert!(warned(&core, "no interface"));
+    core.attach("eth0", Mode::Generic, false).unwrap();
+    assert!(!warned(&core, "no interface") && warned(&core, "generic mode"));
+    core.set(&limit("192.0.2.1", "5pps")).unwrap();
+    assert!(warned(&core, "sketch's window: 192.0.2.1"));
+    assert_eq!(core.status().unwrap().state, Health::Ok);
+    fake.state().full_sets = 2;
+    assert!(warned(&core, "2 of 4 sets"));
+    assert_eq!(core.status().unwrap().state, Health::Degraded);
+}
+
+#[test]
+fn top_orders_and_tells_rates() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    fake.state().sources = (1..=9).map(|i| (format!("192.0.2.{i}"), (100 - i, i))).collect();
+    let mut core = fake.core(&directory);
+    let wait = core.prepare_top().expect("there are no counts to compare with yet");
+    fake.state().sources.insert("192.0.2.5".into(), (1095, 5));
+    std::thread::sleep(wait);
+    assert_eq!(core.prepare_top(), None);
+    let top = core.top(2, Sort::Dropped);
+    let names: Vec<_> = top.sources.iter().map(|entry| entry.source.addr().to_string()).collect();
+    assert_eq!((names, top.tracked), (vec!["192.0.2.9".into(), "192.0.2.8".into()], 9));
+    assert_eq!(top.sources[0].pps, Some(0.0));
+    // The counts have been taken anew just now.
+    assert!(core.prepare_top().is_some());
+    assert_eq!(core.top(1, Sort::Packets).sources[0].source.to_string(), "192.0.2.5/32");
+    fake.state().sources.insert("192.0.2.3".into(), (500, 3));
+    let top = core.top(1, Sort::Pps);
+    assert_eq!(top.sources[0].source.to_string(), "192.0.2.3/32");
+    assert!(top.sources[0].pps.is_some_and(|pps| pps > 0.0 && pps <= 2.0 * 406.0));
+}
+
+#[tokio::test]
+async fn after_a_panic_nothing_is_changed_any_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    let shared = Shared::new(fake.core(&directory));
+    fake.state().panic_on_publish = true;
+    let set = |core: &mut Core| core.set(&limit("default", "1000pps"));
+    assert!(shared.with(set).await.unwrap_err().message.contains("in doubt"));
+    fake.state().panic_on_publish = false;
+    assert!(shared.with(set).await.unwrap_err().message.contains("in doubt"));
+}

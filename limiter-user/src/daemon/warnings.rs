@@ -1,0 +1,129 @@
+//! What an operator should know, told by `status`.
+
+use limiter_common::abi::{Counters, Internal, Reason};
+use limiter_common::gate::MAX_GATE;
+
+use super::core::internal_of;
+use crate::dataplane::{Attachment, Mode, OnFull, SketchHealth, TableHealth};
+use crate::policy::{LimitSpec, Store};
+use crate::report::Health;
+
+/// Limits that a warning names before it only counts them.
+const NAMED: usize = 3;
+
+/// Warnings, and whether one of them means that limits are not enforced as promised.
+#[derive(Debug, Default)]
+pub(super) struct Warnings {
+    pub(super) texts: Vec<String>,
+    degraded: bool,
+}
+
+impl Warnings {
+    fn note(&mut self, text: impl Into<String>) {
+        self.texts.push(text.into());
+    }
+
+    fn degraded(&mut self, text: impl Into<String>) {
+        self.note(text);
+        self.degraded = true;
+    }
+
+    /// The verdict over all.
+    pub(super) fn health(&self) -> Health {
+        if self.degraded { Health::Degraded } else { Health::Ok }
+    }
+}
+
+/// What is wrong with the store.
+pub(super) fn of_store(warnings: &mut Warnings, store: &Store, fault: Option<&str>) {
+    if let Some(fault) = fault {
+        warnings.degraded(format!("{fault}; restart the daemon"));
+    }
+    if let Some(recovered) = store.recovered() {
+        warnings.degraded(format!("the store was damaged and has been recovered: {recovered}"));
+    }
+    if let Some(problem) = store.mirror_problem() {
+        warnings.degraded(format!("the store has no mirror at present: {problem}"));
+    }
+}
+
+/// What is to be said of the interfaces.
+pub(super) fn of_interfaces(warnings: &mut Warnings, attachments: &[Attachment]) {
+    if attachments.is_empty() {
+        warnings.note("attached to no interface: nothing is limited; see `limiter attach`");
+    }
+    for attachment in attachments.iter().filter(|a| a.mode == Mode::Generic) {
+        warnings.note(format!(
+            "attached to {} in generic mode, which is several times slower than native",
+            attachment.name
+        ));
+    }
+}
+
+/// What counters say that should be zero.
+pub(super) fn of_counters(warnings: &mut Warnings, counters: &Counters) {
+    let errors = counters.verdicts[Reason::Internal as usize].packets;
+    if errors > 0 {
+        warnings.degraded(format!("{errors} packets passed because of internal errors"));
+    }
+    let lost = internal_of(counters, Internal::EventsLost);
+    if lost > 0 {
+        warnings.note(format!("{lost} events were lost because the ring buffer was full"));
+    }
+    let evicted = internal_of(counters, Internal::BusyEvictions);
+    if evicted > 0 {
+        warnings.note(format!("{evicted} sources lost their bucket to others: see --max-sources"));
+    }
+}
+
+/// Whether sources find a bucket.
+pub(super) fn of_table(warnings: &mut Warnings, table: &TableHealth, on_full: OnFull) {
+    if table.full_sets > 0 {
+        let fate = match on_full {
+            OnFull::Pass => "pass unlimited",
+            OnFull::Drop => "are dropped",
+            OnFull::EvictOldest => "take the bucket of another",
+        };
+        warnings.degraded(format!(
+            "{} of {} sets of the bucket table are full, new sources there {fate}: restart with a \
+             larger --max-sources",
+            table.full_sets, table.sets
+        ));
+    }
+}
+
+/// Whether the sketch keeps light sources out of the table.
+pub(super) fn of_gates<'a>(
+    warnings: &mut Warnings,
+    gates: impl Iterator<Item = (&'a LimitSpec, u32)>,
+    sketch: &SketchHealth,
+) {
+    let mut at_once = Vec::new();
+    let mut count = 0usize;
+    let mut least = MAX_GATE;
+    for (limit, gate) in gates {
+        least = least.min(gate);
+        if gate <= 1 {
+            count += 1;
+            if at_once.len() < NAMED {
+                at_once.push(limit.target.short());
+            }
+        }
+    }
+    if count > 0 {
+        let more = count - at_once.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        warnings.note(format!(
+            "every source takes a bucket at once under limits that are too slow, or whose burst is too \
+             small, for the sketch's window: {}{more}",
+            at_once.join(", ")
+        ));
+    }
+    if least > 1 && sketch.noise >= f64::from(least) {
+        warnings.note(format!(
+            "the sketch is saturated (noise {:.1} packets, smallest gate {least}): light sources take \
+             buckets too; restart with a smaller --sketch-epsilon or --sketch-window",
+            sketch.noise
+        ));
+    }
+}

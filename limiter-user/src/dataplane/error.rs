@@ -1,0 +1,237 @@
+//! What can go wrong between the daemon and the kernel.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::Mode;
+use crate::policy::model::ModelError;
+
+/// An error of the data plane.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An option is out of range.
+    #[error("{option}: {problem}")]
+    Option {
+        /// The command-line option.
+        option: &'static str,
+        /// What is wrong with its value.
+        problem: String,
+        /// What to give instead.
+        hint: String,
+    },
+    /// The number of CPUs could not be read.
+    #[error("cannot tell the number of CPUs from {path}")]
+    Cpus {
+        /// The file that should say it.
+        path: &'static str,
+        /// Why it does not.
+        source: io::Error,
+    },
+    /// The binary was built without the kernel program.
+    #[error("this binary was built without its kernel program")]
+    NoProgram,
+    /// Capabilities are missing.
+    #[error("missing privileges: {missing}")]
+    Privilege {
+        /// The capabilities' names.
+        missing: String,
+    },
+    /// The kernel is too old.
+    #[error("Linux {running} is too old: {feature} needs {since}")]
+    Kernel {
+        /// The version that runs.
+        running: String,
+        /// What it lacks.
+        feature: &'static str,
+        /// The version that brought it.
+        since: &'static str,
+    },
+    /// The pin directory is not on a BPF file system and none could be mounted.
+    #[error("{path} is not on a BPF file system")]
+    BpfFs {
+        /// The directory.
+        path: PathBuf,
+        /// Why mounting one failed, if it was tried.
+        source: Option<io::Error>,
+    },
+    /// Something about pins failed.
+    #[error("cannot {action} {path}")]
+    Pin {
+        /// What was tried.
+        action: &'static str,
+        /// The pin.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The pinned maps have another layout version.
+    #[error("the maps in {path} have layout version {found}, this program has {expected}")]
+    Abi {
+        /// The pin directory.
+        path: PathBuf,
+        /// Their version.
+        found: u32,
+        /// Ours.
+        expected: u32,
+    },
+    /// The pinned maps were made with other options.
+    #[error("the maps in {path} were made with another {option}: {found}, not {wanted}")]
+    Layout {
+        /// The pin directory.
+        path: PathBuf,
+        /// The option that differs.
+        option: &'static str,
+        /// What they were made with.
+        found: String,
+        /// What was asked for.
+        wanted: String,
+    },
+    /// The program or its maps could not be loaded.
+    #[error("cannot load the kernel program")]
+    Load(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A map could not be read or written.
+    #[error("cannot {action}")]
+    Map {
+        /// What was tried.
+        action: String,
+        /// Why it failed.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// There is no such interface.
+    #[error("no interface is called {name}")]
+    UnknownInterface {
+        /// The name.
+        name: String,
+        /// The names that exist.
+        known: Vec<String>,
+    },
+    /// The interface is not one of ours.
+    #[error("limiter is not attached to {name}")]
+    NotAttached {
+        /// The interface.
+        name: String,
+    },
+    /// We are attached already, in another mode.
+    #[error("limiter is attached to {name} in {present} mode already")]
+    OtherMode {
+        /// The interface.
+        name: String,
+        /// The mode it is attached in.
+        present: &'static str,
+    },
+    /// Another XDP program is on the interface.
+    #[error("{name} already has an XDP program, id {id}")]
+    Occupied {
+        /// The interface.
+        name: String,
+        /// The other program's id.
+        id: u32,
+    },
+    /// The kernel refused to attach.
+    #[error("cannot attach to {name} in {} mode", mode.name())]
+    Attach {
+        /// The interface.
+        name: String,
+        /// The mode that was asked for.
+        mode: Mode,
+        /// The interface's MTU.
+        mtu: u32,
+        /// Why it was refused.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The kernel did not answer about an interface.
+    #[error("cannot query interfaces")]
+    Netlink(#[source] io::Error),
+    /// A limit cannot be enforced as it is.
+    #[error("limit for {target}: {problem}")]
+    Limit {
+        /// The limit's target.
+        target: String,
+        /// What is wrong.
+        problem: String,
+        /// What to do.
+        hint: String,
+    },
+    /// A limit for a part of a source.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// More limits than there is room for.
+    #[error("{wanted} limits for {kind} are more than the {room} there is room for")]
+    TooMany {
+        /// Which limits.
+        kind: &'static str,
+        /// How many there would be.
+        wanted: usize,
+        /// How many fit.
+        room: usize,
+        /// What to do.
+        hint: &'static str,
+    },
+}
+
+impl Error {
+    /// What to do about it, if there is something to do.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Option { hint, .. } | Self::Limit { hint, .. } => hint.clone(),
+            Self::Model(error) => error.hint(),
+            Self::TooMany { hint, .. } => (*hint).into(),
+            Self::NoProgram => "build it with `cargo xtask build`".into(),
+            Self::Privilege { .. } => {
+                "run as root, or give the process CAP_BPF and CAP_NET_ADMIN".into()
+            }
+            Self::Kernel { since, .. } => format!("boot Linux {since} or later"),
+            Self::BpfFs { .. } => {
+                "mount one with `mount -t bpf bpf /sys/fs/bpf`, or choose another --pin-dir".into()
+            }
+            Self::Abi { .. } => {
+                "run the version that made them, or discard buckets and counters with --reset-state"
+                    .into()
+            }
+            Self::Layout { option, .. } => {
+                format!(
+                    "keep {option} as it was, or discard buckets and counters with --reset-state"
+                )
+            }
+            Self::UnknownInterface { known, .. } => format!("there are: {}", known.join(", ")),
+            Self::NotAttached { .. } => "`limiter status` lists the interfaces".into(),
+            Self::OtherMode { name, .. } => format!("detach it first: limiter detach {name}"),
+            Self::Occupied { .. } => "remove that program, or take its place with --replace".into(),
+            Self::Attach { mode: Mode::Native, mtu, .. } if *mtu > 3498 => format!(
+                "an MTU of {mtu} is too large for native XDP in most drivers: lower it, or use \
+                 --mode generic"
+            ),
+            Self::Attach { mode: Mode::Native, .. } => {
+                "the driver may lack native XDP; --mode generic works everywhere, but slower".into()
+            }
+            Self::Load(_) => {
+                "`dmesg` and RUST_LOG=debug may tell more; locked memory limits matter before \
+                 Linux 5.11"
+                    .into()
+            }
+            _ => return None,
+        })
+    }
+
+    /// The exit code: 2 for usage, 4 for privileges or the kernel, 1 for the rest.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Option { .. }
+            | Self::Abi { .. }
+            | Self::Layout { .. }
+            | Self::UnknownInterface { .. }
+            | Self::Occupied { .. }
+            | Self::OtherMode { .. }
+            | Self::Limit { .. }
+            | Self::Model(_)
+            | Self::TooMany { .. } => 2,
+            Self::NotAttached { .. } => 1,
+            _ => 4,
+        }
+    }
+
+    /// Wraps an error of a map operation.
+    pub(super) fn map(action: impl Into<String>) -> impl FnOnce(aya::maps::MapError) -> Self {
+        move |source| Self::Map { action: action.into(), source: Box::new(source) }
+    }
+}

@@ -1,0 +1,101 @@
+//! What the kernel must offer and allow.
+
+use std::io;
+use std::path::Path;
+
+use aya::util::KernelVersion;
+use caps::{CapSet, Capability};
+use nix::mount::{MsFlags, mount};
+use nix::sys::statfs::{FsType, statfs};
+use nix::time::{ClockId, clock_gettime};
+
+use super::Error;
+
+/// What the program uses, newest first, and since when Linux has it.
+const FEATURES: [(&str, KernelVersion, &str); 3] = [
+    ("compare-and-swap in BPF programs", KernelVersion::new(5, 12, 0), "5.12"),
+    ("the coarse clock for BPF programs", KernelVersion::new(5, 11, 0), "5.11"),
+    ("BPF links for XDP", KernelVersion::new(5, 9, 0), "5.9"),
+];
+
+/// `BPF_FS_MAGIC` of linux/magic.h.
+const BPF_FS_MAGIC: FsType = FsType(0xcafe_4a11);
+
+/// Where BPF file systems are mounted by convention.
+const BPF_FS: &str = "/sys/fs/bpf";
+
+/// Checks privileges and the kernel's version.
+pub(super) fn check() -> Result<(), Error> {
+    let missing: Vec<_> = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN]
+        .into_iter()
+        .filter(|&capability| {
+            let has = |c| caps::has_cap(None, CapSet::Effective, c).unwrap_or(false);
+            // CAP_SYS_ADMIN stood for CAP_BPF before there was one, and still does.
+            let stands_in = capability == Capability::CAP_BPF && has(Capability::CAP_SYS_ADMIN);
+            !has(capability) && !stands_in
+        })
+        .map(|capability| capability.to_string())
+        .collect();
+    if !missing.is_empty() {
+        return Err(Error::Privilege { missing: missing.join(", ") });
+    }
+    // A version that cannot be read is no reason to refuse: the verifier has the last word.
+    let Ok(running) = KernelVersion::current() else { return Ok(()) };
+    match FEATURES.into_iter().find(|(_, since, _)| running < *since) {
+        Some((feature, _, since)) => Err(too_old(feature, since)),
+        None => Ok(()),
+    }
+}
+
+fn too_old(feature: &'static str, since: &'static str) -> Error {
+    let running = nix::sys::utsname::uname()
+        .map(|name| name.release().to_string_lossy().into_owned())
+        .unwrap_or_default();
+    Error::Kernel { running, feature, since }
+}
+
+/// Sees to it that `pin_dir`'s parent is on a BPF file system, mounting one at the usual place if
+/// that is where it belongs.
+pub(super) fn ensure_bpffs(pin_dir: &Path) -> Result<(), Error> {
+    let parent = pin_dir.parent().unwrap_or(pin_dir);
+    let is_bpf = |path: &Path| statfs(path).is_ok_and(|fs| fs.filesystem_type() == BPF_FS_MAGIC);
+    let source = if pin_dir.starts_with(BPF_FS) && !is_bpf(Path::new(BPF_FS)) {
+        match mount(Some("bpf"), BPF_FS, Some("bpf"), MsFlags::empty(), None::<&str>) {
+            Ok(()) => {
+                tracing::info!("mounted a BPF file system at {BPF_FS}");
+                None
+            }
+            Err(errno) => Some(io::Error::from(errno)),
+        }
+    } else {
+        None
+    };
+    if source.is_none() && pin_dir.starts_with(BPF_FS) {
+        std::fs::create_dir_all(parent).map_err(|source| Error::Pin {
+            action: "create",
+            path: parent.into(),
+            source,
+        })?;
+    }
+    if is_bpf(parent) { Ok(()) } else { Err(Error::BpfFs { path: pin_dir.into(), source }) }
+}
+
+fn clock_ns(clock: ClockId) -> u64 {
+    // Both clocks have been positive since 1970; an impossible failure counts as time zero.
+    clock_gettime(clock).map_or(0, |time| {
+        let (seconds, ns) = (time.tv_sec(), time.tv_nsec());
+        u64::try_from(seconds).unwrap_or(0) * 1_000_000_000 + u64::try_from(ns).unwrap_or(0)
+    })
+}
+
+/// ns since boot, as `bpf_ktime_get_ns` counts them.
+pub(super) fn monotonic_ns() -> u64 {
+    clock_ns(ClockId::CLOCK_MONOTONIC)
+}
+
+/// Wall-clock minus monotonic time in ns, wrapping.
+pub(super) fn clock_offset() -> u64 {
+    // Read in this order, an interruption makes the offset late, never early: at most by its length.
+    let wall = clock_ns(ClockId::CLOCK_REALTIME);
+    wall.wrapping_sub(monotonic_ns())
+}

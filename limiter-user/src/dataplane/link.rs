@@ -1,0 +1,140 @@
+//! What the kernel says of an interface, over netlink.
+
+use std::io;
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp, XdpAttached};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use super::{Error, Mode};
+
+/// An interface.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Interface {
+    pub(super) name: String,
+    pub(super) index: u32,
+    pub(super) mtu: u32,
+    pub(super) rx_packets: u64,
+    /// The XDP program on it: where and which.
+    pub(super) program: Option<(Option<Mode>, u32)>,
+}
+
+/// Sends a request and collects the links of the answer.
+fn request(message: LinkMessage, set: bool) -> io::Result<Vec<LinkMessage>> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let payload = if set {
+        RouteNetlinkMessage::SetLink(message)
+    } else {
+        RouteNetlinkMessage::GetLink(message)
+    };
+    let mut packet = NetlinkMessage::from(payload);
+    packet.header.flags = NLM_F_REQUEST | if set { NLM_F_ACK } else { NLM_F_DUMP };
+    packet.finalize();
+    let mut buffer = vec![0; packet.buffer_len()];
+    packet.serialize(&mut buffer);
+    socket.send(&buffer, 0)?;
+
+    let mut links = Vec::new();
+    loop {
+        let (bytes, _) = socket.recv_from_full()?;
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                .map_err(io::Error::other)?;
+            match answer.payload {
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
+                    links.push(link);
+                }
+                NetlinkPayload::Error(error) if error.code.is_some() => {
+                    return Err(error.to_io());
+                }
+                NetlinkPayload::Done(_) | NetlinkPayload::Error(_) => return Ok(links),
+                _ => {}
+            }
+            // Messages are aligned to four bytes.
+            let length = (answer.header.length as usize).next_multiple_of(4);
+            rest = rest.get(length.max(4)..).unwrap_or_default();
+        }
+    }
+}
+
+impl Interface {
+    fn parse(link: LinkMessage) -> Self {
+        let mut interface = Self { index: link.header.index, ..Self::default() };
+        for attribute in link.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => interface.name = name,
+                LinkAttribute::Mtu(mtu) => interface.mtu = mtu,
+                LinkAttribute::Stats64(stats) => interface.rx_packets = stats.rx_packets,
+                LinkAttribute::Xdp(xdp) => interface.program = program(&xdp),
+                _ => {}
+            }
+        }
+        interface
+    }
+
+    /// All interfaces of this network namespace.
+    pub(super) fn all() -> Result<Vec<Self>, Error> {
+        let links = request(LinkMessage::default(), false).map_err(Error::Netlink)?;
+        Ok(links.into_iter().map(Self::parse).collect())
+    }
+
+    /// The interface called `name`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownInterface`] with the names that exist.
+    pub(super) fn named(name: &str) -> Result<Self, Error> {
+        let mut all = Self::all()?;
+        match all.iter().position(|interface| interface.name == name) {
+            Some(at) => Ok(all.swap_remove(at)),
+            None => Err(Error::UnknownInterface {
+                name: name.into(),
+                known: all.into_iter().map(|interface| interface.name).collect(),
+            }),
+        }
+    }
+
+    /// Removes an XDP program that was attached over netlink, in `mode`.
+    pub(super) fn clear_xdp(&self, mode: Mode) -> io::Result<()> {
+        // XDP_FLAGS_SKB_MODE and XDP_FLAGS_DRV_MODE of linux/if_link.h.
+        let flags = match mode {
+            Mode::Generic => 1 << 1,
+            Mode::Native => 1 << 2,
+        };
+        let mut message = LinkMessage::default();
+        message.header.index = self.index;
+        message.attributes.push(LinkAttribute::Xdp(vec![LinkXdp::Fd(-1), LinkXdp::Flags(flags)]));
+        request(message, true).map(drop)
+    }
+}
+
+fn program(xdp: &[LinkXdp]) -> Option<(Option<Mode>, u32)> {
+    let mode = xdp.iter().find_map(|attribute| match attribute {
+        LinkXdp::Attached(XdpAttached::Driver) => Some(Mode::Native),
+        LinkXdp::Attached(XdpAttached::SocketBuffer) => Some(Mode::Generic),
+        _ => None,
+    });
+    let id = xdp.iter().find_map(|attribute| match attribute {
+        LinkXdp::ProgId(id) | LinkXdp::DrvProgId(id) | LinkXdp::SkbProgId(id) => Some(*id),
+        _ => None,
+    })?;
+    Some((mode, id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_there_and_nonsense_is_not() {
+        let lo = Interface::named("lo").unwrap();
+        assert!(lo.index > 0 && lo.mtu >= 1280 && lo.program.is_none());
+        let Err(Error::UnknownInterface { known, .. }) = Interface::named("nonsense0") else {
+            panic!("there is no such interface")
+        };
+        assert!(known.contains(&"lo".to_string()));
+    }
+}

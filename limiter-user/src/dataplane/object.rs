@@ -1,0 +1,239 @@
+//! Loads the kernel program, into fresh maps or into those that are pinned.
+//!
+//! Everything lies in one directory of a BPF file system: the maps, the links, and beside them the
+//! layout they were made with. A fresh data plane is built in a staging directory, which takes the
+//! place of the directory when it has its limits ([`settle`]); so no half-made one is ever taken
+//! over, and one that is discarded protects until then.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use aya::maps::{Array, MapData, MapError};
+use aya::programs::Xdp;
+use aya::{Ebpf, EbpfLoader};
+use limiter_common::abi::{ABI_VERSION, Layout};
+use limiter_common::hash::HashKey;
+
+use super::attach::{Links, is_link};
+use super::options::Options;
+use super::{Error, kernel};
+
+/// The program's name in the object.
+const PROGRAM: &str = "limiter";
+const ABI_PIN: &str = "abi";
+const LAYOUT_PIN: &str = "layout";
+
+/// The maps of the object.
+const MAPS: [&str; 10] = [
+    "CONFIG",
+    "POLICIES",
+    "EXACT",
+    "PREFIXES4",
+    "PREFIXES6",
+    "SKETCH",
+    "SETS",
+    "ENTRIES",
+    "COUNTERS",
+    "EVENTS",
+];
+
+/// The object file, if this binary has one.
+#[cfg(kernel_program)]
+const OBJECT: Option<&[u8]> =
+    Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/limiter-ebpf")));
+#[cfg(not(kernel_program))]
+const OBJECT: Option<&[u8]> = None;
+
+/// Whether this binary contains the kernel program.
+pub const fn has_program() -> bool {
+    OBJECT.is_some()
+}
+
+/// A loaded program with its maps.
+pub(super) struct Loaded {
+    pub(super) ebpf: Ebpf,
+    pub(super) layout: Layout,
+    /// Where fresh maps are pinned until [`settle`]; `None` if pinned ones were taken over.
+    pub(super) staging: Option<PathBuf>,
+}
+
+/// Loads the program for `options`.
+pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
+    let object = OBJECT.ok_or(Error::NoProgram)?;
+    // Before anything is touched: the options must make sense.
+    let wanted = options.layout(random_key()?)?;
+    kernel::check()?;
+    kernel::ensure_bpffs(&options.pin_dir)?;
+    let staging = staging_of(&options.pin_dir);
+    if !options.pin_dir.exists() && has_links(&staging) {
+        // A daemon died within `settle`, after it had moved the links.
+        rename(&staging, &options.pin_dir)?;
+    }
+    if options.pin_dir.exists() && !options.reset {
+        let layout = pinned_layout(&options.pin_dir, wanted)?;
+        let ebpf = load_object(object, &layout, options, &options.pin_dir)?;
+        return Ok(Loaded { ebpf, layout, staging: None });
+    }
+    remove(&staging)?;
+    create(&staging)?;
+    let built = pin_layout(&staging, &wanted)
+        .and_then(|()| load_object(object, &wanted, options, &staging));
+    match built {
+        Ok(ebpf) => Ok(Loaded { ebpf, layout: wanted, staging: Some(staging) }),
+        Err(error) => {
+            // The first error is the one to tell; what is left is replaced at the next start.
+            let _ = remove(&staging);
+            Err(error)
+        }
+    }
+}
+
+/// Puts a staged data plane in the place of `pin_dir`, links included.
+pub(super) fn settle(staging: &Path, pin_dir: &Path, program: &mut Xdp) -> Result<Links, Error> {
+    let mut links =
+        if pin_dir.exists() { Links::take_over(pin_dir, program)? } else { Links::default() };
+    links.move_to(staging)?;
+    remove(pin_dir)?;
+    rename(staging, pin_dir)?;
+    links.moved_to(pin_dir);
+    Ok(links)
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), Error> {
+    let failed = |source| Error::Pin { action: "move the data plane to", path: to.into(), source };
+    fs::rename(from, to).map_err(failed)
+}
+
+/// Whether links are pinned in `directory`.
+fn has_links(directory: &Path) -> bool {
+    let names = fs::read_dir(directory).into_iter().flatten().flatten();
+    names.into_iter().any(|entry| is_link(&entry.file_name()))
+}
+
+/// The staging directory: dots are not allowed on a BPF file system.
+fn staging_of(pin_dir: &Path) -> PathBuf {
+    let mut name = pin_dir.file_name().unwrap_or_default().to_os_string();
+    name.push("_new");
+    pin_dir.with_file_name(name)
+}
+
+fn create(directory: &Path) -> Result<(), Error> {
+    let failed = |source| Error::Pin { action: "create", path: directory.into(), source };
+    fs::create_dir_all(directory).map_err(failed)?;
+    // The hash's secret lies in here.
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).map_err(failed)
+}
+
+/// Removes a pin directory, if it is there. Links in it detach.
+pub(super) fn remove(directory: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(directory) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(Error::Pin { action: "remove", path: directory.into(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn random_key() -> Result<HashKey, Error> {
+    let mut bytes = [0; 80];
+    getrandom::fill(&mut bytes).map_err(|error| Error::Load(Box::new(error)))?;
+    let mut words = [0; 10];
+    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(chunk.try_into().unwrap_or_default());
+    }
+    Ok(HashKey { words })
+}
+
+fn load_object(
+    object: &[u8],
+    layout: &Layout,
+    options: &Options,
+    directory: &Path,
+) -> Result<Ebpf, Error> {
+    let paths = MAPS.map(|name| directory.join(name.to_lowercase()));
+    let mut loader = EbpfLoader::new();
+    loader
+        .override_global("LAYOUT", layout, true)
+        .map_max_entries("EXACT", options.max_limits.max(1))
+        .map_max_entries("SKETCH", layout.sketch.cells())
+        .map_max_entries("SETS", layout.set_mask + 1)
+        .map_max_entries("ENTRIES", (layout.set_mask + 1) * limiter_common::table::WAYS);
+    for (name, path) in MAPS.iter().zip(&paths) {
+        loader.map_pin_path(name, path.as_path());
+    }
+    let failed = |error: Box<dyn std::error::Error + Send + Sync>| Error::Load(error);
+    let mut ebpf = loader.load(object).map_err(|e| failed(Box::new(e)))?;
+    program(&mut ebpf)?.load().map_err(|e| failed(Box::new(e)))?;
+    Ok(ebpf)
+}
+
+/// The XDP program of a loaded object.
+pub(super) fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, Error> {
+    let program = ebpf
+        .program_mut(PROGRAM)
+        .ok_or_else(|| Error::Load(format!("no program {PROGRAM:?} in the object").into()))?;
+    program.try_into().map_err(|e: aya::programs::ProgramError| Error::Load(Box::new(e)))
+}
+
+fn pin_layout(directory: &Path, layout: &Layout) -> Result<(), Error> {
+    let failed = Error::map("pin the layout");
+    let pin = || -> Result<(), MapError> {
+        let mut abi = Array::<MapData, u32>::create(1, 0)?;
+        abi.set(0, ABI_VERSION, 0)?;
+        abi.pin(directory.join(ABI_PIN)).map_err(pin_error)?;
+        let mut map = Array::<MapData, Layout>::create(1, 0)?;
+        map.set(0, layout, 0)?;
+        map.pin(directory.join(LAYOUT_PIN)).map_err(pin_error)
+    };
+    pin().map_err(failed)
+}
+
+fn pin_error(error: aya::pin::PinError) -> MapError {
+    MapError::PinError { name: None, error }
+}
+
+/// Opens a pinned map as the type it should have.
+fn open<T>(path: PathBuf) -> Result<T, MapError>
+where
+    T: TryFrom<aya::maps::Map, Error = MapError>,
+{
+    aya::maps::Map::from_map_data(MapData::from_pin(path)?)?.try_into()
+}
+
+/// The layout of what is pinned in `directory`, if it serves for what is `wanted`.
+fn pinned_layout(directory: &Path, wanted: Layout) -> Result<Layout, Error> {
+    let failed = || Error::map(format!("read the layout in {}", directory.display()));
+    let abi: Array<MapData, u32> = open(directory.join(ABI_PIN)).map_err(failed())?;
+    let found = abi.get(&0, 0).map_err(failed())?;
+    if found != ABI_VERSION {
+        return Err(Error::Abi { path: directory.into(), found, expected: ABI_VERSION });
+    }
+    let map: Array<MapData, Layout> = open(directory.join(LAYOUT_PIN)).map_err(failed())?;
+    let pinned = map.get(&0, 0).map_err(failed())?;
+    let differs = |option, found: String, wanted: String| {
+        Err(Error::Layout { path: directory.into(), option, found, wanted })
+    };
+    let size = |layout: &Layout| format!("{} × {}", layout.sketch.depth, layout.sketch.width());
+    let seconds = |layout: &Layout| format!("{} ms", (1u64 << layout.window_shift) / 1_000_000);
+    let prefixes = |layout: &Layout| {
+        let (v4, v6) = layout.masks.lengths();
+        format!("/{v4} and /{v6}")
+    };
+    if pinned.sketch != wanted.sketch {
+        return differs("--sketch-epsilon or --sketch-delta", size(&pinned), size(&wanted));
+    }
+    if pinned.window_shift != wanted.window_shift {
+        return differs("--sketch-window", seconds(&pinned), seconds(&wanted));
+    }
+    if pinned.set_mask != wanted.set_mask {
+        let sources = |l: &Layout| ((l.set_mask + 1) * limiter_common::table::WAYS).to_string();
+        return differs("--max-sources", sources(&pinned), sources(&wanted));
+    }
+    if pinned.masks != wanted.masks {
+        return differs("--ipv4-prefix or --ipv6-prefix", prefixes(&pinned), prefixes(&wanted));
+    }
+    // The secret stays, or no bucket would be found again; CPUs may have been added.
+    Ok(Layout { cpus: wanted.cpus, ..pinned })
+}

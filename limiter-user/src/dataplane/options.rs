@@ -1,0 +1,232 @@
+//! What the data plane is built with.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use aya::util::nr_cpus;
+use clap::ValueEnum;
+use limiter_common::abi::{ABI_VERSION, Layout, on_full};
+use limiter_common::hash::HashKey;
+use limiter_common::key::PrefixMasks;
+use limiter_common::sketch::{MAX_DEPTH, Shape};
+use limiter_common::table::WAYS;
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+
+/// How a program is attached to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// In the driver, before the kernel makes an skb of the frame.
+    Native,
+    /// In the network stack, for drivers without XDP: works everywhere, several times slower.
+    Generic,
+}
+
+impl Mode {
+    /// The mode's name in output and in pins.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+/// What to do with a packet whose source deserves a bucket when its set has four busy ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnFull {
+    /// Pass it unlimited.
+    Pass,
+    /// Drop it.
+    Drop,
+    /// Give it the bucket that would have been full soonest.
+    EvictOldest,
+}
+
+impl OnFull {
+    /// The value in the kernel's configuration.
+    pub(super) const fn word(self) -> u64 {
+        match self {
+            Self::Pass => on_full::PASS,
+            Self::Drop => on_full::DROP,
+            Self::EvictOldest => on_full::EVICT_OLDEST,
+        }
+    }
+}
+
+/// How to open the data plane.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where maps and links are pinned; on a BPF file system.
+    pub pin_dir: PathBuf,
+    /// The sketch's relative error ε: width = ⌈e/ε⌉, rounded up to a power of two.
+    pub epsilon: f64,
+    /// The sketch's failure probability δ: depth = ⌈ln 1/δ⌉.
+    pub delta: f64,
+    /// The sketch's epoch, rounded to a power of two of ns.
+    pub window: Duration,
+    /// Sources that can have a bucket at once, rounded up to a power of two.
+    pub max_sources: u32,
+    /// Limits of single sources that can be set.
+    pub max_limits: u32,
+    /// Bits of an IPv4 address that make a source.
+    pub ipv4_prefix: u8,
+    /// Bits of an IPv6 address that make a source.
+    pub ipv6_prefix: u8,
+    /// Whether IP packets without a readable source are dropped rather than passed.
+    pub drop_malformed: bool,
+    /// What happens when a set of the bucket table is full.
+    pub on_full: OnFull,
+    /// Whether to discard pinned state that does not fit these options.
+    pub reset: bool,
+}
+
+/// The most cells a sketch may have: 2^26, 512 MiB.
+const MAX_CELLS: u64 = 1 << 26;
+
+impl Options {
+    /// The sketch's size for ε and δ.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for values out of range or a sketch above 512 MiB.
+    pub fn shape(&self) -> Result<Shape, Error> {
+        let out_of_range = |option, value: f64, range| Error::Option {
+            option,
+            problem: format!("{value} is out of range"),
+            hint: format!("give a number {range}"),
+        };
+        if !(self.epsilon > 0.0 && self.epsilon < 1.0) {
+            return Err(out_of_range("--sketch-epsilon", self.epsilon, "between 0 and 1"));
+        }
+        let least = (-f64::from(MAX_DEPTH)).exp();
+        if !(self.delta >= least && self.delta < 1.0) {
+            let range = "from 0.00034 (8 rows) to below 1";
+            return Err(out_of_range("--sketch-delta", self.delta, range));
+        }
+        // The operands are small positive numbers: the conversions cannot lose anything.
+        let width = (std::f64::consts::E / self.epsilon).ceil() as u64;
+        let width = width.clamp(64, 1 << 40).next_power_of_two();
+        let depth = ((1.0 / self.delta).ln().ceil() as u64).max(1);
+        if width * depth > MAX_CELLS {
+            return Err(Error::Option {
+                option: "--sketch-epsilon",
+                problem: format!("{} makes a sketch of {depth} × {width} cells", self.epsilon),
+                hint: "the sketch may take 512 MiB at most: choose a larger ε".into(),
+            });
+        }
+        Ok(Shape { mask: width as u32 - 1, depth: depth as u32 })
+    }
+
+    /// log2 of the sketch's epoch in ns.
+    fn window_shift(&self) -> Result<u32, Error> {
+        let ns = self.window.as_nanos() as f64;
+        let shift = ns.log2().round();
+        if (20.0..=36.0).contains(&shift) {
+            Ok(shift as u32)
+        } else {
+            Err(Error::Option {
+                option: "--sketch-window",
+                problem: format!("{:?} is out of range", self.window),
+                hint: "give a duration from 1ms to 60s".into(),
+            })
+        }
+    }
+
+    /// The sets of the bucket table.
+    fn sets(&self) -> Result<u32, Error> {
+        if !(WAYS..=1 << 26).contains(&self.max_sources) {
+            return Err(Error::Option {
+                option: "--max-sources",
+                problem: format!("{} is out of range", self.max_sources),
+                hint: "give a number from 4 to 67108864; each source takes 80 bytes".into(),
+            });
+        }
+        Ok(self.max_sources.next_power_of_two() / WAYS)
+    }
+
+    /// The layout for these options, with the given secret.
+    ///
+    /// # Errors
+    /// [`Error::Option`] names the option that is out of range.
+    pub(super) fn layout(&self, hash_key: HashKey) -> Result<Layout, Error> {
+        for (option, length, most) in
+            [("--ipv4-prefix", self.ipv4_prefix, 32), ("--ipv6-prefix", self.ipv6_prefix, 128)]
+        {
+            if !(1..=most).contains(&length) {
+                return Err(Error::Option {
+                    option,
+                    problem: format!("/{length} is out of range"),
+                    hint: format!("give a number from 1 to {most}"),
+                });
+            }
+        }
+        let cpus = nr_cpus().map_err(|(path, source)| Error::Cpus { path, source })?;
+        Ok(Layout {
+            abi: ABI_VERSION,
+            window_shift: self.window_shift()?,
+            sketch: self.shape()?,
+            set_mask: self.sets()? - 1,
+            cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+            masks: PrefixMasks::new(self.ipv4_prefix, self.ipv6_prefix),
+            hash_key,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn options() -> Options {
+        Options {
+            pin_dir: "/sys/fs/bpf/limiter".into(),
+            epsilon: 0.00005,
+            delta: 0.02,
+            window: Duration::from_millis(134),
+            max_sources: 524_288,
+            max_limits: 1 << 20,
+            ipv4_prefix: 32,
+            ipv6_prefix: 64,
+            drop_malformed: false,
+            on_full: OnFull::Pass,
+            reset: false,
+        }
+    }
+
+    const KEY: HashKey = HashKey { words: [1; 10] };
+
+    #[test]
+    fn dimensions_follow_epsilon_and_delta() {
+        let shape = |epsilon, delta| Options { epsilon, delta, ..options() }.shape();
+        let sizes = |epsilon, delta| shape(epsilon, delta).map(|s| (s.width(), s.depth)).ok();
+        assert_eq!(sizes(0.00005, 0.02), Some((65_536, 4)));
+        assert_eq!(sizes(0.01, 0.01), Some((512, 5)));
+        assert_eq!(sizes(0.001, 0.5), Some((4096, 1)));
+        for (epsilon, delta) in
+            [(0.0, 0.1), (1.0, 0.1), (-1.0, 0.1), (f64::NAN, 0.1), (0.1, 1e-9), (0.1, f64::NAN)]
+        {
+            assert!(sizes(epsilon, delta).is_none(), "{epsilon} {delta}");
+        }
+        assert!(shape(1e-12, 0.1).is_err_and(|e| e.to_string().contains("--sketch-epsilon")));
+    }
+
+    #[test]
+    fn a_layout_follows_its_options() {
+        let layout = options().layout(KEY).unwrap();
+        assert_eq!((layout.window_shift, layout.set_mask), (27, 131_071));
+        assert_eq!(layout.masks.lengths(), (32, 64));
+        assert!(layout.cpus >= 1);
+        for wrong in [
+            Options { window: Duration::from_nanos(1), ..options() },
+            Options { window: Duration::from_secs(600), ..options() },
+            Options { max_sources: 3, ..options() },
+            Options { ipv4_prefix: 33, ..options() },
+            Options { ipv6_prefix: 0, ..options() },
+        ] {
+            assert!(matches!(wrong.layout(KEY), Err(Error::Option { .. })));
+        }
+    }
+}

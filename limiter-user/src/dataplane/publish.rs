@@ -1,0 +1,301 @@
+//! Makes limits the kernel's.
+//!
+//! A limit becomes a [`Policy`] in a slot of the policy array, and a key that leads to the slot:
+//! the default slot, a source of its own, or a prefix. A slot that a packet may be reading is never
+//! written: a changed limit gets another slot, its key is replaced in one step, and then the
+//! generation is raised, upon which every tracked source looks its policy up again. So a packet sees
+//! the old or the new limit, never a part of each. Slots that nothing leads to any more rest for
+//! [`GRACE`] before they are used again, far longer than a packet takes.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError};
+use ipnet::IpNet;
+use limiter_common::abi::{Config, POLICY_SLOTS, Policy, PolicyWord, UNLIMITED_SLOT};
+use limiter_common::atomic;
+use limiter_common::gate::MAX_GATE;
+use limiter_common::key::SourceKey;
+
+use super::Error;
+
+/// How long a slot rests.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The maps that lead from a source to its policy.
+pub(super) struct PolicyMaps {
+    pub(super) policies: Array<MapData, Policy>,
+    pub(super) exact: BpfHashMap<MapData, SourceKey, u32>,
+    pub(super) prefixes4: LpmTrie<MapData, [u8; 4], u32>,
+    pub(super) prefixes6: LpmTrie<MapData, [u8; 16], u32>,
+    /// How many keys `exact` holds at the most.
+    pub(super) max_exact: usize,
+    /// Bits of an address that make a source: (IPv4, IPv6).
+    pub(super) lengths: (u8, u8),
+}
+
+/// The key of a source.
+pub(super) fn key_of(address: IpAddr) -> SourceKey {
+    match address {
+        IpAddr::V4(v4) => SourceKey::from_ipv4(v4.octets()),
+        IpAddr::V6(v6) => SourceKey::from_ipv6(v6.octets()),
+    }
+}
+
+impl PolicyMaps {
+    /// Whether `net` is one source rather than a prefix of many.
+    fn is_exact(&self, net: &IpNet) -> bool {
+        match net {
+            IpNet::V4(v4) => v4.prefix_len() == self.lengths.0,
+            IpNet::V6(v6) => v6.prefix_len() == self.lengths.1,
+        }
+    }
+
+    fn insert(&mut self, net: &IpNet, slot: u32) -> Result<(), MapError> {
+        if self.is_exact(net) {
+            return self.exact.insert(key_of(net.network()), slot, 0);
+        }
+        let length = u32::from(net.prefix_len());
+        match net {
+            IpNet::V4(v4) => {
+                self.prefixes4.insert(&Key::new(length, v4.network().octets()), slot, 0)
+            }
+            IpNet::V6(v6) => {
+                self.prefixes6.insert(&Key::new(length, v6.network().octets()), slot, 0)
+            }
+        }
+    }
+
+    fn remove(&mut self, net: &IpNet) -> Result<(), MapError> {
+        if self.is_exact(net) {
+            return self.exact.remove(&key_of(net.network()));
+        }
+        let length = u32::from(net.prefix_len());
+        match net {
+            IpNet::V4(v4) => self.prefixes4.remove(&Key::new(length, v4.network().octets())),
+            IpNet::V6(v6) => self.prefixes6.remove(&Key::new(length, v6.network().octets())),
+        }
+    }
+
+    /// Everything that leads to a slot now.
+    fn present(&self) -> Result<HashMap<IpNet, u32>, MapError> {
+        let mut present = HashMap::new();
+        let net = |address: IpAddr, length| IpNet::new(address, length).map(|net| net.trunc());
+        for item in self.exact.iter() {
+            let (key, slot) = item?;
+            let address = key.address();
+            let length = if address.is_ipv4() { self.lengths.0 } else { self.lengths.1 };
+            present.extend(net(address, length).map(|net| (net, slot)));
+        }
+        for item in self.prefixes4.iter() {
+            let (key, slot) = item?;
+            let length = u8::try_from(key.prefix_len()).unwrap_or(32);
+            present.extend(net(key.data().into(), length).map(|net| (net, slot)));
+        }
+        for item in self.prefixes6.iter() {
+            let (key, slot) = item?;
+            let length = u8::try_from(key.prefix_len()).unwrap_or(128);
+            present.extend(net(key.data().into(), length).map(|net| (net, slot)));
+        }
+        Ok(present)
+    }
+}
+
+/// The policies that should be in force: the default and those of prefixes.
+pub(super) type Wanted = HashMap<Option<IpNet>, Policy>;
+
+/// What is in force, and the slots it lies in.
+pub(super) struct Publisher {
+    maps: PolicyMaps,
+    /// Where each target leads; the default is `None`.
+    targets: HashMap<Option<IpNet>, u32>,
+    /// The content of every slot that something leads to, and by how many targets.
+    slots: HashMap<u32, (Policy, usize)>,
+    by_policy: HashMap<Policy, u32>,
+    resting: VecDeque<(Instant, u32)>,
+    free: Vec<u32>,
+    generation: u32,
+}
+
+impl Publisher {
+    /// Reads what the maps hold, and writes the "no limit" slot.
+    ///
+    /// # Errors
+    /// [`Error::Map`] if they cannot be read or written.
+    pub(super) fn new(mut maps: PolicyMaps, config: &Config) -> Result<Self, Error> {
+        let failed = || Error::map("read the policies in force");
+        let word = PolicyWord(atomic::load(&config.policy));
+        maps.policies
+            .set(UNLIMITED_SLOT, Policy::unlimited(MAX_GATE), 0)
+            .map_err(Error::map("write a policy"))?;
+        let mut targets: HashMap<_, _> = maps
+            .present()
+            .map_err(failed())?
+            .into_iter()
+            .map(|(net, slot)| (Some(net), slot))
+            .collect();
+        targets.insert(None, word.slot());
+        let mut slots: HashMap<u32, (Policy, usize)> = HashMap::new();
+        for &slot in targets.values() {
+            if let Some((_, count)) = slots.get_mut(&slot) {
+                *count += 1;
+            } else {
+                slots.insert(slot, (maps.policies.get(&slot, 0).map_err(failed())?, 1));
+            }
+        }
+        let by_policy = slots.iter().map(|(&slot, &(policy, _))| (policy, slot)).collect();
+        let free =
+            (UNLIMITED_SLOT + 1..POLICY_SLOTS).rev().filter(|s| !slots.contains_key(s)).collect();
+        let generation = word.generation();
+        Ok(Self { maps, targets, slots, by_policy, resting: VecDeque::new(), free, generation })
+    }
+
+    /// The policy in a slot.
+    pub(super) fn policy(&self, slot: u32) -> Option<Policy> {
+        self.slots.get(&slot).map(|(policy, _)| *policy)
+    }
+
+    /// Makes exactly `wanted` the policies in force.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`] before anything is changed; [`Error::Map`] if the kernel refuses, after
+    /// what was changed has been changed back.
+    pub(super) fn publish(&mut self, wanted: &Wanted, config: &Config) -> Result<(), Error> {
+        self.check_room(wanted)?;
+        let default = wanted.get(&None).copied();
+        let mut changed: Vec<(IpNet, Option<u32>)> = Vec::new();
+        let before: Vec<IpNet> = self.targets.keys().flatten().copied().collect();
+        for (target, policy) in wanted {
+            let Some(net) = target else { continue };
+            let present = self.targets.get(target).and_then(|slot| self.policy(*slot));
+            if present != Some(*policy) {
+                let slot = self.slot_for(policy)?;
+                changed.push((*net, Some(slot)));
+            }
+        }
+        changed.extend(
+            before.into_iter().filter(|net| !wanted.contains_key(&Some(*net))).map(|n| (n, None)),
+        );
+        let default_slot = match default {
+            Some(policy) => self.slot_for(&policy)?,
+            None => UNLIMITED_SLOT,
+        };
+        let gate = wanted.values().map(|p| p.gate).chain([MAX_GATE]).min().unwrap_or(MAX_GATE);
+        // A smaller gate first and a larger one last: in between, too many look their policy up,
+        // never too few.
+        if u64::from(gate) < atomic::load(&config.min_gate) {
+            atomic::store(&config.min_gate, u64::from(gate));
+        }
+        self.apply(&changed)?;
+        self.lead(None, default_slot);
+        // One word: the new generation and its default together. Full barrier, after all the rest.
+        self.generation = self.generation.wrapping_add(1);
+        atomic::swap(&config.policy, PolicyWord::new(self.generation, default_slot).0);
+        atomic::store(&config.min_gate, u64::from(gate));
+        Ok(())
+    }
+
+    fn check_room(&self, wanted: &Wanted) -> Result<(), Error> {
+        let nets = || wanted.keys().flatten();
+        let exact = nets().filter(|net| self.maps.is_exact(net)).count();
+        let room = self.maps.max_exact;
+        if exact > room {
+            let hint = "run the daemon with a larger --max-limits";
+            return Err(Error::TooMany { kind: "single sources", wanted: exact, room, hint });
+        }
+        let room = POLICY_SLOTS as usize;
+        for v4 in [true, false] {
+            let prefixes = nets()
+                .filter(|net| !self.maps.is_exact(net) && matches!(net, IpNet::V4(_)) == v4)
+                .count();
+            if prefixes > room {
+                let kind = if v4 { "IPv4 prefixes" } else { "IPv6 prefixes" };
+                let hint = "combine prefixes that have the same limit";
+                return Err(Error::TooMany { kind, wanted: prefixes, room, hint });
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the keys, and changes them back if one cannot be.
+    fn apply(&mut self, changed: &[(IpNet, Option<u32>)]) -> Result<(), Error> {
+        for (at, (net, slot)) in changed.iter().enumerate() {
+            let done = match slot {
+                Some(slot) => self.maps.insert(net, *slot),
+                None => self.maps.remove(net),
+            };
+            if let Err(error) = done {
+                for (net, _) in changed[..at].iter().rev() {
+                    let undone = match self.targets.get(&Some(*net)) {
+                        Some(slot) => self.maps.insert(net, *slot),
+                        None => self.maps.remove(net),
+                    };
+                    if let Err(error) = undone {
+                        tracing::error!("cannot change the limit of {net} back: {error}");
+                    }
+                }
+                return Err(Error::map(format!("change the limit of {net}"))(error));
+            }
+        }
+        for (net, slot) in changed {
+            match slot {
+                Some(slot) => self.lead(Some(*net), *slot),
+                None => self.leave(Some(*net)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that `target` leads to `slot` now.
+    fn lead(&mut self, target: Option<IpNet>, slot: u32) {
+        if self.targets.get(&target) == Some(&slot) {
+            return;
+        }
+        if let Some((_, count)) = self.slots.get_mut(&slot) {
+            *count += 1;
+        }
+        self.leave(target);
+        self.targets.insert(target, slot);
+    }
+
+    /// Records that `target` leads nowhere.
+    fn leave(&mut self, target: Option<IpNet>) {
+        let Some(slot) = self.targets.remove(&target) else { return };
+        if let Some((policy, count)) = self.slots.get_mut(&slot) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_policy.remove(policy);
+                self.slots.remove(&slot);
+                if slot != UNLIMITED_SLOT {
+                    self.resting.push_back((Instant::now(), slot));
+                }
+            }
+        }
+    }
+
+    /// A slot with this content: one that is there, or a fresh one.
+    fn slot_for(&mut self, policy: &Policy) -> Result<u32, Error> {
+        if let Some(slot) = self.by_policy.get(policy) {
+            return Ok(*slot);
+        }
+        while let Some((since, slot)) = self.resting.front().copied()
+            && since.elapsed() >= GRACE
+        {
+            self.resting.pop_front();
+            self.free.push(slot);
+        }
+        let slot = self.free.pop().ok_or(Error::TooMany {
+            kind: "different rates",
+            wanted: POLICY_SLOTS as usize,
+            room: POLICY_SLOTS as usize - 1,
+            hint: "give sources with similar needs the same rate and burst",
+        })?;
+        self.maps.policies.set(slot, policy, 0).map_err(Error::map("write a policy"))?;
+        // Nothing leads to it yet. If the change fails, it stays for the next one that needs it.
+        self.slots.insert(slot, (*policy, 0));
+        self.by_policy.insert(*policy, slot);
+        Ok(slot)
+    }
+}

@@ -1,0 +1,329 @@
+//! What the kernel's memory says of sources, sketch and table.
+
+use std::net::IpAddr;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, SystemTime};
+
+use ipnet::IpNet;
+use limiter_common::abi::{Config, Entry, EventKind, Layout, Policy, PolicyWord};
+use limiter_common::atomic;
+use limiter_common::gcra::{Ticks, credit, ticks};
+use limiter_common::hash::Hash;
+use limiter_common::key::SourceKey;
+use limiter_common::sketch::{Cell, Position, Sketch, Window};
+use limiter_common::table::{CLAIMED, Set, WAYS};
+
+use super::kernel;
+use super::memory::Elements;
+use crate::policy::model::LimitSpec;
+
+/// How a source fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceState {
+    /// It sends too little to deserve a bucket.
+    Light,
+    /// It has a bucket and stays within its limit.
+    Conforming,
+    /// It has used its bucket up, and packets were dropped.
+    Limited,
+}
+
+/// A source as the kernel knows it.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Its address and how many bits of it count.
+    pub source: IpNet,
+    /// How it fares.
+    pub state: SourceState,
+    /// The limit in force for it.
+    pub limit: Option<LimitSpec>,
+    /// Packets or bytes it may send at once; `None` without bucket or limit.
+    pub tokens: Option<f64>,
+    /// Packets in the sketch's window; a source with a bucket is no longer counted there.
+    pub estimate: u32,
+    /// Packets passed since it got its bucket.
+    pub passed: u64,
+    /// Packets dropped since then.
+    pub dropped: u64,
+    /// Bytes offered since then.
+    pub bytes: u64,
+    /// When it got its bucket.
+    pub first_seen: Option<SystemTime>,
+    /// Its last packet since then.
+    pub last_seen: Option<SystemTime>,
+}
+
+/// The sketch's size and state.
+#[derive(Clone, Copy, Debug)]
+pub struct SketchHealth {
+    /// ε as asked for.
+    pub requested_epsilon: f64,
+    /// δ as asked for.
+    pub requested_delta: f64,
+    /// ε of the width that was rounded up: e/width.
+    pub epsilon: f64,
+    /// δ of the depth: e^−depth.
+    pub delta: f64,
+    /// Columns.
+    pub width: u32,
+    /// Rows.
+    pub depth: u32,
+    /// The length of an epoch.
+    pub window: Duration,
+    /// Mean packets per cell in the sliding window: what a new source's estimate is too high by at
+    /// the most, on average.
+    pub noise: f64,
+    /// Memory of the cells.
+    pub memory_bytes: u64,
+}
+
+/// The bucket table's size and state.
+#[derive(Clone, Copy, Debug)]
+pub struct TableHealth {
+    /// Sets.
+    pub sets: u32,
+    /// Buckets in a set.
+    pub ways: u32,
+    /// Buckets.
+    pub capacity: u32,
+    /// Buckets that a source has.
+    pub occupied: u64,
+    /// Of those, not full: they cannot be given away.
+    pub busy: u64,
+    /// Sets in which all are busy.
+    pub full_sets: u64,
+    /// Memory of buckets and entries.
+    pub memory_bytes: u64,
+}
+
+/// Something that happened in the data plane.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// When.
+    pub time: SystemTime,
+    /// To whom.
+    pub source: IpNet,
+    /// What.
+    pub kind: EventKind,
+    /// The limit in force for the source now.
+    pub limit: Option<LimitSpec>,
+}
+
+/// The shared memory of the maps.
+pub(super) struct Memory {
+    pub(super) config: Elements<Config>,
+    pub(super) sets: Elements<Set>,
+    pub(super) entries: Elements<Entry>,
+    pub(super) cells: Elements<AtomicU64>,
+    pub(super) layout: Layout,
+}
+
+/// The moment a view is taken.
+#[derive(Clone, Copy)]
+pub(super) struct Now {
+    monotonic_ns: u64,
+    offset_ns: u64,
+}
+
+impl Now {
+    pub(super) fn take() -> Self {
+        Self { monotonic_ns: kernel::monotonic_ns(), offset_ns: kernel::clock_offset() }
+    }
+
+    fn ticks(self) -> Ticks {
+        ticks(self.monotonic_ns)
+    }
+
+    /// A moment in ns since boot as wall-clock time.
+    pub(super) fn wall(self, ns: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(ns.wrapping_add(self.offset_ns))
+    }
+
+    fn position(self, window: Window) -> Position {
+        window.position(self.monotonic_ns.wrapping_add(self.offset_ns))
+    }
+}
+
+/// A bucket with its entry.
+pub(super) struct Tracked<'a> {
+    tat: Ticks,
+    entry: &'a Entry,
+}
+
+impl Tracked<'_> {
+    /// The slot of its policy.
+    pub(super) fn slot(&self) -> u32 {
+        PolicyWord(atomic::load(&self.entry.policy)).slot()
+    }
+
+    /// Its source.
+    pub(super) fn key(&self) -> SourceKey {
+        self.entry.key()
+    }
+}
+
+impl Memory {
+    /// The one element of the configuration.
+    pub(super) fn config(&self) -> &Config {
+        // The map has one element, as `Elements::new` found when it mapped it.
+        &self.config.all()[0]
+    }
+
+    /// The network that a key stands for.
+    pub(super) fn network(&self, key: SourceKey) -> IpNet {
+        let (v4, v6) = self.layout.masks.lengths();
+        let address = key.address();
+        let length = if address.is_ipv4() { v4 } else { v6 };
+        // Lengths of masks are never longer than an address.
+        IpNet::new(address, length).unwrap_or_else(|_| IpNet::from(address))
+    }
+
+    /// The bucket of a source.
+    pub(super) fn find(&self, key: SourceKey) -> Option<Tracked<'_>> {
+        let hash = self.layout.hash_key.hash(key);
+        let index = (hash.0 >> 32) as u32 & self.layout.set_mask;
+        let set = self.sets.all().get(index as usize)?;
+        let way = set.find(hash)?;
+        let entry = self.entries.all().get((index * WAYS + way) as usize)?;
+        let tat = atomic::load(&set.bucket(way).tat);
+        (tat != CLAIMED).then_some(Tracked { tat, entry })
+    }
+
+    /// Every bucket that a source has.
+    pub(super) fn tracked(&self) -> impl Iterator<Item = Tracked<'_>> {
+        let buckets = self.sets.all().iter().flat_map(|set| &set.ways);
+        buckets.zip(self.entries.all()).filter_map(|(bucket, entry)| {
+            let tat = atomic::load(&bucket.tat);
+            (atomic::load(&bucket.tag) != 0 && tat != CLAIMED).then_some(Tracked { tat, entry })
+        })
+    }
+
+    /// The sketch's estimate for a source.
+    pub(super) fn estimate(&self, key: SourceKey, now: Now) -> u32 {
+        let sketch = Sketch { cells: self.cells.all(), shape: self.layout.sketch };
+        let hash: Hash = self.layout.hash_key.hash(key);
+        sketch.estimate(hash, now.position(self.window())).window
+    }
+
+    fn window(&self) -> Window {
+        Window { shift: self.layout.window_shift }
+    }
+
+    /// Mean packets per cell in the sliding window.
+    pub(super) fn noise(&self, now: Now) -> f64 {
+        let position = now.position(self.window());
+        let total = Cell(atomic::load(&self.config().sketch_total)).rolled(position);
+        f64::from(total.estimate(position)) / f64::from(self.layout.sketch.width())
+    }
+
+    /// The sketch's size and state.
+    pub(super) fn sketch_health(&self, requested: (f64, f64)) -> SketchHealth {
+        let shape = self.layout.sketch;
+        SketchHealth {
+            requested_epsilon: requested.0,
+            requested_delta: requested.1,
+            epsilon: std::f64::consts::E / f64::from(shape.width()),
+            delta: (-f64::from(shape.depth)).exp(),
+            width: shape.width(),
+            depth: shape.depth,
+            window: Duration::from_nanos(self.window().ns()),
+            noise: self.noise(Now::take()),
+            memory_bytes: self.cells.bytes(),
+        }
+    }
+
+    /// The table's size and state.
+    pub(super) fn table_health(&self) -> TableHealth {
+        let now = Now::take().ticks();
+        let (mut occupied, mut busy, mut full_sets) = (0, 0, 0);
+        for set in self.sets.all() {
+            let mut busy_ways = 0;
+            for bucket in &set.ways {
+                occupied += u64::from(atomic::load(&bucket.tag) != 0);
+                busy_ways += u32::from(atomic::load(&bucket.tat) > now);
+            }
+            busy += u64::from(busy_ways);
+            full_sets += u64::from(busy_ways == WAYS);
+        }
+        let sets = self.layout.set_mask + 1;
+        TableHealth {
+            sets,
+            ways: WAYS,
+            capacity: sets * WAYS,
+            occupied,
+            busy,
+            full_sets,
+            memory_bytes: self.sets.bytes() + self.entries.bytes(),
+        }
+    }
+
+    /// A source with a bucket. `policy` is what its slot holds.
+    pub(super) fn source(
+        &self,
+        tracked: &Tracked<'_>,
+        policy: Option<&Policy>,
+        limit: Option<LimitSpec>,
+        now: Now,
+    ) -> Source {
+        let entry = tracked.entry;
+        let dropped = atomic::load(&entry.dropped);
+        let last_seen = atomic::load(&entry.last_seen);
+        let limited = policy.filter(|policy| policy.unit != Policy::NOTHING);
+        let left = limited.map(|p| credit(tracked.tat, now.ticks(), p.tolerance));
+        // A source at its limit has a token now and then: within a sixteenth of its burst it counts
+        // as limited.
+        let used_up = limited.zip(left).is_some_and(|(policy, left)| {
+            left < (policy.tolerance / 16).max(2 * policy.cost.of(1514))
+        });
+        let recent = now.monotonic_ns.saturating_sub(last_seen) < 1_000_000_000;
+        let state = if dropped > 0 && used_up && recent {
+            SourceState::Limited
+        } else {
+            SourceState::Conforming
+        };
+        Source {
+            source: self.network(entry.key()),
+            state,
+            limit,
+            tokens: limited.zip(left).map(|(policy, left)| tokens(policy, left)),
+            estimate: self.estimate(entry.key(), now),
+            passed: atomic::load(&entry.passed),
+            dropped,
+            bytes: atomic::load(&entry.bytes),
+            first_seen: Some(now.wall(atomic::load(&entry.first_seen))),
+            last_seen: Some(now.wall(last_seen)),
+        }
+    }
+
+    /// A source without a bucket.
+    pub(super) fn light(&self, key: SourceKey, limit: Option<LimitSpec>, now: Now) -> Source {
+        Source {
+            source: self.network(key),
+            state: SourceState::Light,
+            limit,
+            tokens: None,
+            estimate: self.estimate(key, now),
+            passed: 0,
+            dropped: 0,
+            bytes: 0,
+            first_seen: None,
+            last_seen: None,
+        }
+    }
+
+    /// The source that an address belongs to.
+    pub(super) fn key_of(&self, address: IpAddr) -> SourceKey {
+        self.layout.masks.apply(super::publish::key_of(address))
+    }
+}
+
+/// Credit as packets or bytes.
+fn tokens(policy: &Policy, left: Ticks) -> f64 {
+    let per_token = if policy.unit == Policy::BYTES {
+        policy.cost.per_byte as f64 / (policy.cost.shift as f64).exp2()
+    } else {
+        policy.cost.fixed as f64
+    };
+    left as f64 / per_token
+}

@@ -1,0 +1,123 @@
+//! What each route does.
+
+use std::net::IpAddr;
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+
+use super::Refusal;
+use super::types::{AttachRequest, SetRequest, TargetQuery, TopQuery};
+use crate::daemon::{Shared, no_such_limit};
+use crate::error::{Failure, exit};
+use crate::policy::Target;
+use crate::report::{
+    AttachReport, DetachReport, LimitList, LimitRemoved, LimitSet, SourceReport, StatsReport,
+    StatusReport, TopReport, VersionReport,
+};
+
+type Answer<T> = Result<Json<T>, Refusal>;
+
+fn unreadable(rejection: impl std::fmt::Display) -> Refusal {
+    Failure::new(exit::USAGE, format!("cannot read the request: {rejection}"))
+        .hint("the client and the daemon should have the same version")
+        .into()
+}
+
+/// An interface that is not in the state that the request needs.
+fn conflict(failure: Failure) -> Refusal {
+    if failure.code == exit::NEGATIVE {
+        return Refusal(StatusCode::CONFLICT, failure);
+    }
+    failure.into()
+}
+
+pub(super) async fn version() -> Json<VersionReport> {
+    Json(VersionReport::of_this_binary())
+}
+
+pub(super) async fn status(State(shared): State<Shared>) -> Answer<StatusReport> {
+    Ok(Json(shared.with(|core| core.status()).await?))
+}
+
+pub(super) async fn stats(State(shared): State<Shared>) -> Answer<StatsReport> {
+    Ok(Json(shared.with(|core| core.stats()).await?))
+}
+
+pub(super) async fn limits(State(shared): State<Shared>) -> Answer<LimitList> {
+    Ok(Json(shared.with(|core| Ok(core.limits())).await?))
+}
+
+pub(super) async fn set_limit(
+    State(shared): State<Shared>,
+    request: Result<Json<SetRequest>, JsonRejection>,
+) -> Answer<LimitSet> {
+    let Json(request) = request.map_err(unreadable)?;
+    let limit = request.limit()?;
+    Ok(Json(shared.with(move |core| core.set(&limit)).await?))
+}
+
+pub(super) async fn unset_limit(
+    State(shared): State<Shared>,
+    query: Result<Query<TargetQuery>, QueryRejection>,
+) -> Answer<LimitRemoved> {
+    let Query(query) = query.map_err(unreadable)?;
+    let target: Target = query.target.parse().map_err(Failure::from)?;
+    let removed = shared.with(move |core| core.unset(&target)).await?;
+    removed.map(Json).ok_or_else(|| Refusal(StatusCode::NOT_FOUND, no_such_limit(&target)))
+}
+
+pub(super) async fn top(
+    State(shared): State<Shared>,
+    query: Result<Query<TopQuery>, QueryRejection>,
+) -> Answer<TopReport> {
+    let Query(TopQuery { n, sort }) = query.map_err(unreadable)?;
+    if !(1..=TopQuery::MOST).contains(&n) {
+        let most = TopQuery::MOST;
+        let failure = Failure::new(exit::USAGE, format!("{n} sources cannot be listed"));
+        return Err(failure.hint(format!("ask for 1 to {most}")).into());
+    }
+    // Two looks apart from each other make a rate; the core is free for others in between.
+    while let Some(wait) = shared.with(|core| Ok(core.prepare_top())).await? {
+        tokio::time::sleep(wait).await;
+    }
+    Ok(Json(shared.with(move |core| Ok(core.top(n, sort))).await?))
+}
+
+pub(super) async fn source(
+    State(shared): State<Shared>,
+    address: Result<Path<IpAddr>, PathRejection>,
+) -> Answer<SourceReport> {
+    let Path(address) = address.map_err(unreadable)?;
+    Ok(Json(shared.with(move |core| core.source(address)).await?))
+}
+
+pub(super) async fn attach(
+    State(shared): State<Shared>,
+    request: Result<Json<AttachRequest>, JsonRejection>,
+) -> Answer<AttachReport> {
+    let Json(AttachRequest { name, mode, replace }) = request.map_err(unreadable)?;
+    let attached = shared.with(move |core| core.attach(&name, mode, replace)).await;
+    Ok(Json(attached.map_err(conflict)?))
+}
+
+pub(super) async fn detach(
+    State(shared): State<Shared>,
+    name: Result<Path<String>, PathRejection>,
+) -> Answer<DetachReport> {
+    let Path(name) = name.map_err(unreadable)?;
+    let detached = shared.with(move |core| core.detach(&name)).await;
+    Ok(Json(detached.map_err(conflict)?))
+}
+
+pub(super) async fn not_found() -> Refusal {
+    Refusal(StatusCode::NOT_FOUND, Failure::new(exit::USAGE, "the API has no such resource"))
+}
+
+pub(super) async fn wrong_method() -> Refusal {
+    Refusal(
+        StatusCode::METHOD_NOT_ALLOWED,
+        Failure::new(exit::USAGE, "the resource has no such method"),
+    )
+}

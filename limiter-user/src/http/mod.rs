@@ -1,0 +1,63 @@
+//! The API: HTTP and JSON over a Unix socket. Whoever may connect may do everything.
+
+mod handlers;
+mod types;
+
+use axum::Json;
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get};
+
+pub use types::{AttachRequest, SetRequest, TargetQuery, TopQuery};
+
+use crate::daemon::Shared;
+use crate::error::{Failure, exit};
+
+/// The largest body of a request, bytes.
+const MAX_BODY: usize = 64 * 1024;
+
+/// The routes of a daemon.
+pub fn router(shared: Shared) -> Router {
+    Router::new()
+        .route("/v1/version", get(handlers::version))
+        .route("/v1/status", get(handlers::status))
+        .route("/v1/stats", get(handlers::stats))
+        .route(
+            "/v1/limits",
+            get(handlers::limits).put(handlers::set_limit).delete(handlers::unset_limit),
+        )
+        .route("/v1/top", get(handlers::top))
+        .route("/v1/sources/{address}", get(handlers::source))
+        .route("/v1/interfaces", axum::routing::post(handlers::attach))
+        .route("/v1/interfaces/{name}", delete(handlers::detach))
+        .fallback(handlers::not_found)
+        .method_not_allowed_fallback(handlers::wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(shared)
+}
+
+/// A failure as a response: its JSON, with a status that fits its code.
+#[derive(Debug)]
+pub(crate) struct Refusal(StatusCode, Failure);
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        let status = match failure.code {
+            exit::USAGE => StatusCode::BAD_REQUEST,
+            exit::PRIVILEGE => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self(status, failure)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, Json(self.1)).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+use axum::body::{Body, to_bytes};
+use axum::http::Request;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use super::*;
+use crate::daemon::fake::Fake;
+
+struct Api {
+    router: Router,
+    fake: Fake,
+    _directory: tempfile::TempDir,
+}
+
+impl Api {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let fake = Fake::default();
+        let shared = Shared::new(fake.core(&directory));
+        Self { router: router(shared), fake, _directory: directory }
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: impl Into<String>) -> (u16, Value) {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/json")
+            .body(Body::from(body.into()))
+            .unwrap();
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let status = response.status().as_u16();
+        let bytes = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        (status, serde_json::from_slice(&bytes).expect("every answer is JSON"))
+    }
+}
+
+#[tokio::test]
+async fn limits_are_set_listed_and_removed() {
+    let api = Api::new();
+    let body = json!({"target": "198.51.100.7", "rate": "10kpps", "burst": "2k"}).to_string();
+    let (status, answer) = api.ask("PUT", "/v1/limits", body).await;
+    let limit = json!({
+        "target": "198.51.100.7/32", "rate": "10kpps", "burst": "2000 packets",
+        "rate_per_second": 10_000.0, "burst_amount": 2000, "unit": "packets", "gate": 16,
+    });
+    assert_eq!((status, &answer), (200, &json!({"limit": limit, "changed": true})));
+    let (_, answer) = api.ask("GET", "/v1/limits", "").await;
+    assert_eq!(answer, json!({ "limits": [limit] }));
+    let (_, answer) = api.ask("DELETE", "/v1/limits?target=198.51.100.7/32", "").await;
+    assert_eq!(answer, json!({ "removed": limit }));
+    let (status, answer) = api.ask("DELETE", "/v1/limits", "").await;
+    assert_eq!((status, &answer["code"]), (404, &json!(1)));
+    assert!(api.fake.state().limits.is_empty());
+}
+
+#[tokio::test]
+async fn bad_requests_are_refused_and_change_nothing() {
+    let api = Api::new();
+    let long = format!(r#"{{"rate":"{}"}}"#, "9".repeat(MAX_BODY));
+    for (method, path, body) in [
+        ("PUT", "/v1/limits", r#"{"rate":"5"}"#),
+        ("PUT", "/v1/limits", r#"{"rate":"5pps","for":"192.0.2.1"}"#),
+        ("PUT", "/v1/limits", r#"{"rate":"5pps","target":"192.0.2.1/24"}"#),
+        ("PUT", "/v1/limits", r#"{"rate":"5pps","target":"2001:db8::/65"}"#),
+        ("PUT", "/v1/limits", r#"{"rate":"1mbit","burst":"20byte"}"#),
+        ("PUT", "/v1/limits", "{"),
+        ("PUT", "/v1/limits", &long),
+        ("DELETE", "/v1/limits?target=nobody", ""),
+        ("GET", "/v1/top?n=0", ""),
+        ("GET", "/v1/top?n=10001", ""),
+        ("GET", "/v1/top?sort=beauty", ""),
+        ("GET", "/v1/sources/nobody", ""),
+        ("POST", "/v1/interfaces", r#"{"name":"eth9"}"#),
+    ] {
+        let (status, answer) = api.ask(method, path, body).await;
+        assert!((400..500).contains(&status), "{method} {path} {body}: {status} {answer}");
+        assert_eq!(answer["code"], 2, "{method} {path} {body}: {answer}");
+        assert!(answer["hint"].is_string(), "{method} {path} {body}: {answer}");
+    }
+    assert_eq!(api.ask("GET", "/v2/limits", "").await.0, 404);
+    assert_eq!(api.ask("PATCH", "/v1/limits", "").await.0, 405);
+    assert!(api.fake.state().limits.is_empty() && api.fake.state().attached.is_empty());
+}
+
+#[tokio::test]
+async fn sources_are_shown() {
+    let api = Api::new();
+    api.ask("PUT", "/v1/limits", r#"{"rate":"1000pps"}"#).await;
+    api.fake.state().sources.insert("192.0.2.1".into(), (100, 7));
+    let (_, shown) = api.ask("GET", "/v1/sources/192.0.2.1", "").await;
+    assert_eq!(shown["source"], "192.0.2.1/32");
+    assert_eq!((&shown["state"], &shown["dropped"]), (&json!("limited"), &json!(7)));
+    assert_eq!(shown["first_seen"], "1970-01-01T00:00:00.000Z");
+    assert_eq!(shown["limit"]["target"], "default");
+    let (_, light) = api.ask("GET", "/v1/sources/2001:db8::5", "").await;
+    assert_eq!((&light["source"], &light["tracked"]), (&json!("2001:db8::/64"), &json!(false)));
+    assert_eq!(light["tokens"], Value::Null);
+    let (_, top) = api.ask("GET", "/v1/top?n=5&sort=packets", "").await;
+    assert_eq!((&top["tracked"], &top["sources"][0]["pps"]), (&json!(1), &json!(0.0)));
+}
+
+#[tokio::test]
+async fn interfaces_come_and_go() {
+    let api = Api::new();
+    api.fake.state().interfaces = vec!["eth0".into()];
+    let (status, answer) =
+        api.ask("POST", "/v1/interfaces", r#"{"name":"eth0","mode":"generic"}"#).await;
+    assert_eq!((status, &answer["interface"]["mode"]), (200, &json!("generic")));
+    let (_, answer) = api.ask("GET", "/v1/status", "").await;
+    assert_eq!(
+        (&answer["state"], &answer["interfaces"][0]["name"]),
+        (&json!("ok"), &json!("eth0"))
+    );
+    let (_, answer) = api.ask("DELETE", "/v1/interfaces/eth0", "").await;
+    assert_eq!(answer, json!({"detached": "eth0"}));
+    let (status, answer) = api.ask("DELETE", "/v1/interfaces/eth0", "").await;
+    assert_eq!((status, &answer["code"]), (409, &json!(1)));
+    let (_, answer) = api.ask("GET", "/v1/stats", "").await;
+    assert_eq!(answer["total"]["packets"], 10);
+    let (_, answer) = api.ask("GET", "/v1/version", "").await;
+    assert_eq!(answer["abi_version"], limiter_common::abi::ABI_VERSION);
+}

@@ -1,0 +1,16 @@
+//! The daemon and the command line of `limiter`, an XDP rate limiter per source.
+//!
+//! - [`dataplane`] loads the kernel program, attaches it, tells it the limits and reads its state.
+//! - [`policy`] has the limits: their units, their rules, where they are stored and how they are
+//!   compiled for the kernel.
+//! - [`daemon`] owns both and serialises every change; [`http`] serves it, [`client`] asks it.
+//! - [`report`] has what is told, as JSON and as text; [`cli`] the commands.
+
+pub mod cli;
+pub mod client;
+pub mod daemon;
+pub mod dataplane;
+pub mod error;
+pub mod http;
+pub mod policy;
+pub mod report;

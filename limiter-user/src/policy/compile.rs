@@ -1,0 +1,141 @@
+//! From what the operator said to what the kernel computes with.
+
+use limiter_common::abi::Policy;
+use limiter_common::gate::{MIN_FRAME, gate};
+use limiter_common::gcra::{Cost, MAX_TOLERANCE, TICKS_PER_NS};
+
+use super::model::LimitSpec;
+use super::units::Unit;
+use crate::dataplane::Error;
+
+/// The bound on [`Cost::per_byte`].
+const MAX_PER_BYTE: u128 = 1 << 40;
+
+/// Compiles a limit for a sketch with epochs of 2^`window_shift` ns and frames of up to `max_frame`
+/// bytes.
+///
+/// # Errors
+/// [`Error::Limit`] if burst / rate is beyond 13 days, or a byte takes longer than a minute.
+pub fn compile(limit: &LimitSpec, window_shift: u32, max_frame: u32) -> Result<Policy, Error> {
+    let refuse = |problem: String, hint: &str| Error::Limit {
+        target: limit.target.to_string(),
+        problem,
+        hint: hint.into(),
+    };
+    let (amount, period_ns) = (limit.rate.amount(), limit.rate.period_ns());
+    let period = u128::from(period_ns) * u128::from(TICKS_PER_NS);
+    let slow = || {
+        refuse(
+            format!("{} is too slow", limit.rate),
+            "a packet may take 13 days at the most, a byte one minute",
+        )
+    };
+    let per_window = (u128::from(amount) << window_shift) / u128::from(period_ns);
+    let per_window = u64::try_from(per_window).unwrap_or(u64::MAX);
+    // What a unit costs is rounded up: never more than the limit.
+    let (cost, tolerance, gate, unit) = match limit.rate.unit() {
+        Unit::Packets => {
+            let fixed = period.div_ceil(u128::from(amount));
+            let tolerance = fixed * u128::from(limit.burst);
+            let fixed = u64::try_from(fixed).map_err(|_| slow())?;
+            let gate = gate(limit.burst, per_window);
+            (Cost { fixed, per_byte: 0, shift: 0 }, tolerance, gate, Policy::PACKETS)
+        }
+        Unit::Bytes => {
+            let (per_byte, shift) = (0..=32)
+                .rev()
+                .map(|shift| ((period << shift).div_ceil(u128::from(amount)), shift))
+                .find(|(per_byte, _)| *per_byte < MAX_PER_BYTE)
+                .ok_or_else(slow)?;
+            // Every frame's cost is rounded up by less than a tick; the burst must still hold as
+            // many of them as it says.
+            let rounding = u128::from(limit.burst / u64::from(MIN_FRAME));
+            let tolerance = ((per_byte * u128::from(limit.burst)) >> shift) + 1 + rounding;
+            let frame = u64::from(max_frame);
+            let gate = gate(limit.burst / frame, per_window / frame);
+            let per_byte = u64::try_from(per_byte).map_err(|_| slow())?;
+            (Cost { fixed: 0, per_byte, shift }, tolerance, gate, Policy::BYTES)
+        }
+    };
+    if tolerance > u128::from(MAX_TOLERANCE) {
+        return Err(refuse(
+            format!(
+                "a burst of {} takes longer than 13 days to refill at {}",
+                limit.burst, limit.rate
+            ),
+            "choose a smaller burst or a higher rate",
+        ));
+    }
+    let tolerance = tolerance as u64;
+    Ok(Policy { cost, tolerance, gate, unit, rate: amount, period_ns, burst: limit.burst })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::model::Target;
+    use limiter_common::gcra::{Decision, decide};
+
+    fn limit(rate: &str, burst: u64) -> LimitSpec {
+        LimitSpec { target: Target::Default, rate: rate.parse().unwrap(), burst }
+    }
+
+    fn compiled(rate: &str, burst: u64) -> Policy {
+        compile(&limit(rate, burst), 27, 1514).unwrap()
+    }
+
+    #[test]
+    fn packets_cost_their_share_of_the_period() {
+        let policy = compiled("1000pps", 2000);
+        assert_eq!(policy.cost.fixed, 1_000_000 * TICKS_PER_NS);
+        assert_eq!(policy.tolerance, 2_000_000_000 * TICKS_PER_NS);
+        assert_eq!((policy.gate, policy.unit), (16, Policy::PACKETS));
+        assert_eq!(compiled("400/minute", 40).cost.fixed, 150_000_000 * TICKS_PER_NS);
+        assert_eq!(compiled("400/minute", 40).gate, 1);
+        assert_eq!(compiled("100pps", 40).gate, 5);
+    }
+
+    #[test]
+    fn rounding_loses_less_than_a_tenth_of_a_percent_up_to_14_mpps() {
+        for pps in [3u64, 999, 7_000_000, 14_880_952] {
+            let policy = compiled(&format!("{pps}pps"), 64);
+            let exact = 16e9 / pps as f64;
+            let got = policy.cost.fixed as f64;
+            assert!(got >= exact && got <= exact * 1.001, "{pps}: {got} {exact}");
+        }
+    }
+
+    #[test]
+    fn a_byte_burst_holds_as_many_frames_as_it_says() {
+        for rate in ["3mbyte/s", "10mbit", "1gbyte/s", "100gbit", "100byte/s", "7kbyte/s"] {
+            for (frames, size) in [(10u64, 1514u32), (100, 64), (3, 999)] {
+                let policy = compiled(rate, (frames * u64::from(size)).max(1514));
+                let now = 1 << 50;
+                let mut tat = 0;
+                for frame in 0..frames {
+                    let cost = policy.cost.of(size);
+                    match decide(tat, now, cost, policy.tolerance) {
+                        Decision::Admit(next) => tat = next,
+                        other => panic!("{rate}: frame {frame} of {frames}: {other:?}"),
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gates_of_byte_limits_count_full_frames() {
+        // 10 mbit earn 110 full frames in a window; the burst of 1.5 MB is 990.
+        assert_eq!(compiled("10mbit", 1_500_000).gate, 16);
+        assert_eq!(compiled("10mbit", 64_000).gate, 5);
+        assert_eq!(compiled("10mbit", 1514).gate, 1);
+    }
+
+    #[test]
+    fn what_cannot_be_computed_is_refused() {
+        for (rate, burst) in [("1/hour", 1000), ("10pps", u64::MAX), ("1byte/s", u64::MAX)] {
+            let refused = compile(&limit(rate, burst), 27, 1514);
+            assert!(matches!(refused, Err(Error::Limit { .. })), "{rate} {burst}: {refused:?}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What the operator wants: limits, in their units, and where they are kept.
+
+pub mod compile;
+pub mod model;
+pub mod store;
+pub mod units;
+
+pub use model::{LimitSpec, ModelError, Target};
+pub use store::{Store, StoreError};
+pub use units::{Rate, Unit, UnitError};

@@ -1,0 +1,174 @@
+//! One database file: its tables, and how it is written.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use serde::{Deserialize, Serialize};
+
+use super::{Change, StoreError};
+use crate::policy::{LimitSpec, Rate, Target};
+
+/// The version of the tables below.
+pub(super) const SCHEMA: u64 = 1;
+
+/// `schema` and `revision`. The revision rises with every change.
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+/// The target, and a [`Record`] as JSON.
+const LIMITS: TableDefinition<'_, &str, &str> = TableDefinition::new("limits");
+
+/// Everything in a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Content {
+    pub(super) revision: u64,
+    pub(super) limits: BTreeMap<Target, LimitSpec>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record {
+    rate: Rate,
+    burst: u64,
+}
+
+/// Why a file's content could not be had.
+#[derive(Debug)]
+pub(super) enum Unreadable {
+    /// Something is wrong with it.
+    Corrupt(String),
+    /// It has this schema version, which is a later one.
+    Newer(u64),
+}
+
+impl<E: Into<redb::Error>> From<E> for Unreadable {
+    fn from(error: E) -> Self {
+        Self::Corrupt(error.into().to_string())
+    }
+}
+
+/// Reads all of a database.
+pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
+    let transaction = database.begin_read()?;
+    let meta = transaction.open_table(META)?;
+    let number = |key: &str| -> Result<u64, Unreadable> {
+        meta.get(key)?
+            .map(|value| value.value())
+            .ok_or_else(|| Unreadable::Corrupt(format!("it has no {key}")))
+    };
+    let schema = number("schema")?;
+    if schema > SCHEMA {
+        return Err(Unreadable::Newer(schema));
+    }
+    let mut content = Content { revision: number("revision")?, ..Content::default() };
+    for row in transaction.open_table(LIMITS)?.iter()? {
+        let (target, record) = row?;
+        let limit = limit(target.value(), record.value())
+            .map_err(|problem| Unreadable::Corrupt(format!("{}: {problem}", target.value())))?;
+        content.limits.insert(limit.target, limit);
+    }
+    Ok(content)
+}
+
+fn limit(target: &str, record: &str) -> Result<LimitSpec, String> {
+    let target = target.parse::<Target>().map_err(|error| error.to_string())?;
+    let record: Record = serde_json::from_str(record).map_err(|error| error.to_string())?;
+    LimitSpec::new(target, record.rate, Some(record.burst)).map_err(|error| error.to_string())
+}
+
+fn put(
+    transaction: &WriteTransaction,
+    revision: u64,
+    changes: &mut dyn Iterator<Item = Change<'_>>,
+) -> Result<(), redb::Error> {
+    let mut meta = transaction.open_table(META)?;
+    meta.insert("schema", SCHEMA)?;
+    meta.insert("revision", revision)?;
+    let mut limits = transaction.open_table(LIMITS)?;
+    for change in changes {
+        match change {
+            Change::Set(limit) => {
+                let record = Record { rate: limit.rate, burst: limit.burst };
+                let record = serde_json::to_string(&record)
+                    .map_err(|error| redb::Error::Io(std::io::Error::other(error)))?;
+                limits.insert(limit.target.to_string().as_str(), record.as_str())?;
+            }
+            Change::Unset(target) => {
+                limits.remove(target.to_string().as_str())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An open file and the revision it is at.
+pub(super) struct StoreFile {
+    path: PathBuf,
+    database: Database,
+    pub(super) revision: u64,
+}
+
+impl StoreFile {
+    fn failed(action: &'static str, path: &Path) -> impl FnOnce(redb::Error) -> StoreError {
+        move |source| StoreError::Database { action, path: path.into(), source: Box::new(source) }
+    }
+
+    /// Opens a file that has been vetted and is at `revision`.
+    pub(super) fn open(path: &Path, revision: u64) -> Result<Self, StoreError> {
+        let database =
+            Database::open(path).map_err(|error| Self::failed("open", path)(error.into()))?;
+        Ok(Self { path: path.into(), database, revision })
+    }
+
+    /// Makes a file with `content`, complete or not at all.
+    pub(super) fn create(path: &Path, content: &Content) -> Result<Self, StoreError> {
+        let mut staging = path.as_os_str().to_owned();
+        staging.push(".new");
+        let staging = PathBuf::from(staging);
+        let io = |action| {
+            let path = path.to_path_buf();
+            move |source| StoreError::Io { action, path, source }
+        };
+        match fs::remove_file(&staging) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(io("replace what is left of")(error));
+            }
+            _ => {}
+        }
+        let failed = Self::failed("create", path);
+        let make = || -> Result<(), redb::Error> {
+            let database = Database::create(&staging)?;
+            let transaction = database.begin_write()?;
+            put(&transaction, content.revision, &mut content.limits.values().map(Change::Set))?;
+            transaction.commit()?;
+            Ok(())
+        };
+        make().map_err(failed)?;
+        fs::rename(&staging, path).map_err(io("create"))?;
+        sync_directory(path)?;
+        Self::open(path, content.revision)
+    }
+
+    /// Applies `changes` in one durable transaction, after which the file is at `revision`.
+    pub(super) fn write(
+        &mut self,
+        revision: u64,
+        changes: &[Change<'_>],
+    ) -> Result<(), StoreError> {
+        let write = || -> Result<(), redb::Error> {
+            let transaction = self.database.begin_write()?;
+            put(&transaction, revision, &mut changes.iter().copied())?;
+            Ok(transaction.commit()?)
+        };
+        write().map_err(Self::failed("write to", &self.path))?;
+        self.revision = revision;
+        Ok(())
+    }
+}
+
+/// Makes renames in the directory of `path` durable.
+pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    File::open(directory)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|source| StoreError::Io { action: "sync", path: directory.into(), source })
+}

@@ -1,0 +1,200 @@
+use std::fs;
+
+use super::*;
+
+fn limit(target: &str, rate: &str) -> LimitSpec {
+    LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
+}
+
+/// A closed store with three limits, set one after the other.
+fn filled() -> (tempfile::TempDir, BTreeMap<Target, LimitSpec>) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = Store::open(directory.path()).unwrap();
+    for (target, rate) in
+        [("default", "1000pps"), ("198.51.100.7", "400/minute"), ("2001:db8::/48", "10mbit")]
+    {
+        store.apply(&[Change::Set(&limit(target, rate))]).unwrap();
+    }
+    let limits = store.limits().clone();
+    (directory, limits)
+}
+
+fn corrupt_files(directory: &Path) -> usize {
+    fs::read_dir(directory)
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains("corrupt-"))
+        .count()
+}
+
+#[test]
+fn limits_are_there_again() {
+    let (directory, limits) = filled();
+    let mut store = Store::open(directory.path()).unwrap();
+    assert_eq!((store.limits(), store.recovered()), (&limits, None));
+    let target = "198.51.100.7".parse().unwrap();
+    store.apply(&[Change::Unset(&target), Change::Set(&limit("192.0.2.0/24", "5/hour"))]).unwrap();
+    let limits = store.limits().clone();
+    assert_eq!(limits.len(), 3);
+    drop(store);
+    assert_eq!(Store::open(directory.path()).unwrap().limits(), &limits);
+}
+
+#[test]
+fn two_daemons_cannot_share_a_directory() {
+    let (directory, _) = filled();
+    let _first = Store::open(directory.path()).unwrap();
+    let error = Store::open(directory.path()).map(drop).unwrap_err();
+    assert!(matches!(error, StoreError::Locked { .. }) && error.code() == 2, "{error}");
+}
+
+/// Ways to damage a file of `n` bytes.
+type Damage = fn(&mut Vec<u8>);
+const DAMAGES: [(&str, Damage); 9] = [
+    ("emptied", Vec::clear),
+    ("truncated to a few bytes", |bytes| bytes.truncate(100)),
+    ("truncated by half", |bytes| bytes.truncate(bytes.len() / 2)),
+    ("truncated by a few bytes", |bytes| bytes.truncate(bytes.len() - 7)),
+    ("garbage appended", |bytes| bytes.extend((0..5000u32).map(|i| (i * 7919) as u8))),
+    ("a garbage tail", |bytes| {
+        let from = bytes.len() - bytes.len() / 3;
+        bytes[from..].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 31) as u8);
+    }),
+    ("zeroed tail", |bytes| {
+        let from = bytes.len() / 2;
+        bytes[from..].fill(0);
+    }),
+    ("zeroed header", |bytes| bytes[..320].fill(0)),
+    ("all garbage", |bytes| bytes.fill(0xa5)),
+];
+
+#[test]
+fn a_damaged_main_file_is_recovered_from_the_mirror() {
+    for (damage, apply) in DAMAGES {
+        let (directory, limits) = filled();
+        let path = directory.path().join(MAIN);
+        let mut bytes = fs::read(&path).unwrap();
+        apply(&mut bytes);
+        fs::write(&path, &bytes).unwrap();
+        let store = Store::open(directory.path()).unwrap_or_else(|e| panic!("{damage}: {e}"));
+        assert_eq!(store.limits(), &limits, "{damage}");
+        // Either the database could still vouch for every page, or the file was set aside.
+        let kept = corrupt_files(directory.path());
+        assert_eq!(kept, usize::from(store.recovered().is_some()), "{damage}");
+        if kept == 1 {
+            let aside = fs::read_dir(directory.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().path())
+                .find(|path| path.to_string_lossy().contains("corrupt-"))
+                .unwrap();
+            assert_eq!(fs::read(aside).unwrap(), bytes, "{damage}: kept as it was");
+        }
+        drop(store);
+        let again = Store::open(directory.path()).unwrap();
+        assert_eq!((again.limits(), again.recovered()), (&limits, None), "{damage}");
+    }
+}
+
+#[test]
+fn flipped_bits_never_change_a_limit() {
+    let (directory, limits) = filled();
+    let path = directory.path().join(MAIN);
+    let whole = fs::read(&path).unwrap();
+    let mut recovered = 0;
+    // Every byte of the header, and a stride over the rest that meets every page.
+    let places = (0..320).step_by(5).chain((320..whole.len()).step_by(whole.len() / 150 + 1));
+    for place in places {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 1 << (place % 8);
+        fs::write(&path, &bytes).unwrap();
+        let store = Store::open(directory.path()).unwrap_or_else(|e| panic!("{place}: {e}"));
+        assert_eq!(store.limits(), &limits, "byte {place}");
+        recovered += usize::from(store.recovered().is_some());
+    }
+    assert!(recovered > 0, "some of the flips must have been noticed");
+}
+
+#[test]
+fn a_damaged_mirror_is_made_anew() {
+    for (damage, apply) in DAMAGES {
+        let (directory, limits) = filled();
+        let path = directory.path().join(MIRROR);
+        let mut bytes = fs::read(&path).unwrap();
+        apply(&mut bytes);
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(Store::open(directory.path()).unwrap().limits(), &limits, "{damage}");
+        fs::remove_file(directory.path().join(MAIN)).unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        assert_eq!(store.limits(), &limits, "{damage}: the mirror serves again");
+        assert!(store.recovered().is_some_and(|note| note.contains("missing")), "{damage}");
+    }
+}
+
+#[test]
+fn with_both_damaged_nothing_is_touched() {
+    let (directory, _) = filled();
+    let paths = [MAIN, MIRROR].map(|name| directory.path().join(name));
+    for path in &paths {
+        fs::write(path, b"damaged").unwrap();
+    }
+    let error = Store::open(directory.path()).map(drop).unwrap_err();
+    assert!(matches!(error, StoreError::Corrupt { .. }) && error.code() == 2, "{error}");
+    assert!(error.hint().unwrap().contains("nothing was changed"));
+    for path in &paths {
+        assert_eq!(fs::read(path).unwrap(), b"damaged");
+    }
+    assert_eq!(corrupt_files(directory.path()), 0);
+}
+
+#[test]
+fn a_main_file_of_yesterday_loses_to_the_mirror() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(MAIN);
+    let mut store = Store::open(directory.path()).unwrap();
+    store.apply(&[Change::Set(&limit("default", "1000pps"))]).unwrap();
+    drop(store);
+    let yesterday = fs::read(&path).unwrap();
+    let mut store = Store::open(directory.path()).unwrap();
+    store.apply(&[Change::Set(&limit("default", "5pps"))]).unwrap();
+    let limits = store.limits().clone();
+    drop(store);
+    fs::write(&path, yesterday).unwrap();
+    let store = Store::open(directory.path()).unwrap();
+    assert_eq!(store.limits(), &limits);
+    assert!(store.recovered().is_some_and(|note| note.contains("last changes")));
+}
+
+#[test]
+fn a_crash_between_the_files_is_no_damage() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(MIRROR);
+    let mut store = Store::open(directory.path()).unwrap();
+    store.apply(&[Change::Set(&limit("default", "1000pps"))]).unwrap();
+    drop(store);
+    let before = fs::read(&path).unwrap();
+    let mut store = Store::open(directory.path()).unwrap();
+    store.apply(&[Change::Set(&limit("default", "5pps"))]).unwrap();
+    let limits = store.limits().clone();
+    drop(store);
+    fs::write(&path, before).unwrap();
+    let store = Store::open(directory.path()).unwrap();
+    assert_eq!((store.limits(), store.recovered()), (&limits, None));
+    assert_eq!(store.mirror.revision, store.main.revision);
+}
+
+#[test]
+fn a_store_of_a_later_version_is_refused() {
+    let (directory, _) = filled();
+    let path = directory.path().join(MAIN);
+    let database = redb::Database::open(&path).unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction
+        .open_table(redb::TableDefinition::<&str, u64>::new("meta"))
+        .unwrap()
+        .insert("schema", 2)
+        .unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let error = Store::open(directory.path()).map(drop).unwrap_err();
+    assert!(matches!(error, StoreError::Newer { found: 2, .. }), "{error}");
+    assert_eq!(corrupt_files(directory.path()), 0);
+}

@@ -1,0 +1,97 @@
+//! Bursts: a number of packets, or a size.
+
+use super::number::{is_ambiguous, multiplier, prefix_of, split};
+use super::{Unit, UnitError};
+
+/// Size units from the largest, in bytes.
+const SIZES: [(&str, u64); 9] = [
+    ("tibyte", 1 << 40),
+    ("tbyte", 1_000_000_000_000),
+    ("gibyte", 1 << 30),
+    ("gbyte", 1_000_000_000),
+    ("mibyte", 1 << 20),
+    ("mbyte", 1_000_000),
+    ("kibyte", 1 << 10),
+    ("kbyte", 1_000),
+    ("bytes", 1),
+];
+
+/// Reads a burst of a limit that counts `unit`: `2000`, `2k` or `2000 packets` of packets, `64kbyte`
+/// or `1mbit` of bytes. Returns packets or bytes, at least 1.
+pub fn parse_burst(input: &str, unit: Unit) -> Result<u64, UnitError> {
+    let (number, measure) = split(input)?;
+    let value = input.trim().to_ascii_lowercase();
+    let value = value.strip_suffix(measure.as_str()).unwrap_or(&value).trim_end();
+    let (by, per) = match unit {
+        Unit::Packets => match multiplier(&measure, &["packets", "packet", "p", ""]) {
+            Some(by) => (by, 1),
+            None => {
+                return Err(UnitError::UnknownUnit {
+                    input: input.into(),
+                    unit: measure,
+                    suggestion: format!(
+                        "the rate counts packets, so the burst does too: write {value} or {value}k"
+                    ),
+                });
+            }
+        },
+        Unit::Bytes => size_unit(input, &measure, value)?,
+    };
+    let whole = number.digits.checked_mul(u128::from(by)).ok_or_else(|| too_large(input))?;
+    let divisor = number.scale() * per;
+    if !whole.is_multiple_of(divisor) {
+        let of = if unit == Unit::Packets { "packets" } else { "bytes" };
+        return Err(UnitError::NotWhole { input: input.into(), of });
+    }
+    u64::try_from(whole / divisor).map_err(|_| too_large(input))
+}
+
+fn too_large(input: &str) -> UnitError {
+    UnitError::TooLarge { input: input.into(), bound: "what the rate earns in 13 days" }
+}
+
+/// What to multiply by, then divide by, to get bytes.
+fn size_unit(input: &str, measure: &str, value: &str) -> Result<(u64, u128), UnitError> {
+    if is_ambiguous(measure) {
+        let prefix = prefix_of(measure);
+        return Err(UnitError::Ambiguous {
+            input: input.into(),
+            unit: measure.into(),
+            suggestion: format!("write {value}{prefix}byte or {value}{prefix}bit"),
+        });
+    }
+    if let Some(by) = multiplier(measure, &["bytes", "byte"]) {
+        return Ok((by, 1));
+    }
+    if let Some(by) = multiplier(measure, &["bits", "bit"]) {
+        return Ok((by, 8));
+    }
+    if multiplier(measure, &[""]).is_some() {
+        let suggestion = format!(
+            "the rate counts bytes, so the burst is a size: {value}{measure}byte, {value}kbyte"
+        );
+        return Err(UnitError::NoUnit { input: input.into(), suggestion });
+    }
+    Err(UnitError::UnknownUnit {
+        input: input.into(),
+        unit: measure.into(),
+        suggestion: "the rate counts bytes, so the burst is a size: 64kbyte, 64kibyte or 1mbit"
+            .into(),
+    })
+}
+
+/// Writes a burst so that [`parse_burst`] reads it back: `2000 packets`, `64 kbyte`.
+pub fn format_burst(amount: u64, unit: Unit) -> String {
+    match unit {
+        Unit::Packets if amount == 1 => "1 packet".into(),
+        Unit::Packets => format!("{amount} packets"),
+        Unit::Bytes => {
+            // Up to 9999, bytes are told without a prefix.
+            let (name, by) = SIZES
+                .iter()
+                .find(|(_, by)| amount >= 10_000 && amount.is_multiple_of(*by))
+                .map_or(("bytes", 1), |(name, by)| (*name, *by));
+            format!("{} {name}", amount / by)
+        }
+    }
+}

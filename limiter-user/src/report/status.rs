@@ -1,0 +1,293 @@
+//! The daemon, its interfaces and how its data plane fares.
+
+use std::io::{self, Write};
+
+use serde::{Deserialize, Serialize};
+
+use super::{LimitReport, Print, text};
+use crate::dataplane::{Attachment, Mode, SketchHealth, TableHealth};
+
+/// Whether all is well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// Limits are enforced as promised.
+    Ok,
+    /// Something is not as it should be; the warnings say what.
+    Degraded,
+}
+
+/// An interface that is attached to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceReport {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub ifindex: u32,
+    /// How the program is attached.
+    pub mode: Mode,
+    /// The program's id in the kernel.
+    pub program_id: u32,
+    /// The link's id in the kernel.
+    pub link_id: u32,
+    /// Packets the interface has received since it was made.
+    pub rx_packets: u64,
+}
+
+impl From<&Attachment> for InterfaceReport {
+    fn from(attachment: &Attachment) -> Self {
+        Self {
+            name: attachment.name.clone(),
+            ifindex: attachment.ifindex,
+            mode: attachment.mode,
+            program_id: attachment.program_id,
+            link_id: attachment.link_id,
+            rx_packets: attachment.rx_packets,
+        }
+    }
+}
+
+/// The sketch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SketchReport {
+    /// ε of the width in use.
+    pub epsilon: f64,
+    /// δ of the depth in use.
+    pub delta: f64,
+    /// ε as asked for.
+    pub requested_epsilon: f64,
+    /// δ as asked for.
+    pub requested_delta: f64,
+    /// Columns.
+    pub width: u32,
+    /// Rows.
+    pub depth: u32,
+    /// The length of an epoch.
+    pub window_ms: f64,
+    /// Mean packets per cell in the window.
+    pub noise: f64,
+    /// Memory of the cells.
+    pub memory_bytes: u64,
+}
+
+impl From<SketchHealth> for SketchReport {
+    fn from(health: SketchHealth) -> Self {
+        Self {
+            epsilon: health.epsilon,
+            delta: health.delta,
+            requested_epsilon: health.requested_epsilon,
+            requested_delta: health.requested_delta,
+            width: health.width,
+            depth: health.depth,
+            window_ms: health.window.as_nanos() as f64 / 1e6,
+            noise: health.noise,
+            memory_bytes: health.memory_bytes,
+        }
+    }
+}
+
+/// The bucket table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableReport {
+    /// Sets.
+    pub sets: u32,
+    /// Buckets in a set.
+    pub ways: u32,
+    /// Buckets.
+    pub capacity: u32,
+    /// Buckets that a source has.
+    pub occupied: u64,
+    /// Of those, not full.
+    pub busy: u64,
+    /// Sets in which all are busy.
+    pub full_sets: u64,
+    /// Memory of the table.
+    pub memory_bytes: u64,
+}
+
+impl From<TableHealth> for TableReport {
+    fn from(health: TableHealth) -> Self {
+        Self {
+            sets: health.sets,
+            ways: health.ways,
+            capacity: health.capacity,
+            occupied: health.occupied,
+            busy: health.busy,
+            full_sets: health.full_sets,
+            memory_bytes: health.memory_bytes,
+        }
+    }
+}
+
+/// Events that did not reach the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventsReport {
+    /// The ring buffer was full.
+    pub lost: u64,
+    /// Their kind had sent enough in that second.
+    pub suppressed: u64,
+}
+
+/// The store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreReport {
+    /// The main file.
+    pub path: String,
+    /// `ok`, or `recovered` if a damaged file was made anew when the daemon started.
+    pub state: String,
+}
+
+/// `status`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Whether all is well.
+    pub state: Health,
+    /// The daemon's version.
+    pub version: String,
+    /// The version of the map layouts.
+    pub abi_version: u32,
+    /// Since the daemon started.
+    pub uptime_seconds: u64,
+    /// The daemon's process.
+    pub pid: u32,
+    /// What it is attached to.
+    pub interfaces: Vec<InterfaceReport>,
+    /// The sketch.
+    pub sketch: SketchReport,
+    /// The bucket table.
+    pub table: TableReport,
+    /// How many limits are set, the default included.
+    pub limits: u64,
+    /// The default limit.
+    pub default_limit: Option<LimitReport>,
+    /// Events that did not reach the daemon.
+    pub events: EventsReport,
+    /// What the operator should know.
+    pub warnings: Vec<String>,
+    /// The store.
+    pub store: StoreReport,
+}
+
+impl Print for StatusReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let state = match self.state {
+            Health::Ok => "ok",
+            Health::Degraded => "degraded",
+        };
+        writeln!(
+            out,
+            "state       {state}, version {}, pid {}, up {}",
+            self.version,
+            self.pid,
+            text::seconds(self.uptime_seconds)
+        )?;
+        if self.interfaces.is_empty() {
+            writeln!(out, "interfaces  none")?;
+        }
+        for interface in &self.interfaces {
+            writeln!(
+                out,
+                "interface   {} ({}), program {}, {} packets received",
+                interface.name,
+                interface.mode.name(),
+                interface.program_id,
+                interface.rx_packets
+            )?;
+        }
+        let default = self.default_limit.as_ref().map_or("none".into(), LimitReport::summary);
+        writeln!(out, "limits      {}, default {default}", self.limits)?;
+        let sketch = &self.sketch;
+        writeln!(
+            out,
+            "sketch      {} × {} cells, ε {:.2e}, δ {:.2e}, window {:.0} ms, noise {:.2} packets, {}",
+            sketch.depth,
+            sketch.width,
+            sketch.epsilon,
+            sketch.delta,
+            sketch.window_ms,
+            sketch.noise,
+            text::size(sketch.memory_bytes)
+        )?;
+        let table = &self.table;
+        writeln!(
+            out,
+            "table       {} of {} buckets taken, {} busy, {} of {} sets full, {}",
+            table.occupied,
+            table.capacity,
+            table.busy,
+            table.full_sets,
+            table.sets,
+            text::size(table.memory_bytes)
+        )?;
+        writeln!(
+            out,
+            "events      {} lost, {} suppressed",
+            self.events.lost, self.events.suppressed
+        )?;
+        writeln!(out, "store       {} ({})", self.store.path, self.store.state)?;
+        for warning in &self.warnings {
+            writeln!(out, "warning     {warning}")?;
+        }
+        Ok(())
+    }
+}
+
+/// `version`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionReport {
+    /// The program's version.
+    pub version: String,
+    /// The version of the map layouts.
+    pub abi_version: u32,
+    /// Whether the kernel program is part of this binary.
+    pub kernel_program: bool,
+}
+
+impl VersionReport {
+    /// This binary's.
+    pub fn of_this_binary() -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            abi_version: limiter_common::abi::ABI_VERSION,
+            kernel_program: crate::dataplane::has_program(),
+        }
+    }
+}
+
+impl Print for VersionReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let program = if self.kernel_program { "with" } else { "without" };
+        writeln!(
+            out,
+            "limiter {} (map layout {}, {program} kernel program)",
+            self.version, self.abi_version
+        )
+    }
+}
+
+/// `attach`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachReport {
+    /// The interface.
+    pub interface: InterfaceReport,
+}
+
+impl Print for AttachReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let interface = &self.interface;
+        writeln!(out, "attached to {} in {} mode", interface.name, interface.mode.name())
+    }
+}
+
+/// `detach`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DetachReport {
+    /// The interface's name.
+    pub detached: String,
+}
+
+impl Print for DetachReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "detached from {}", self.detached)
+    }
+}
