@@ -7,8 +7,8 @@
 //! `first` is when, in 1/256 of an epoch, the cell was first touched in its current epoch. It lets
 //! a promotion charge a source only for what it cannot have earned back since (see [`crate::gate`]).
 //!
-//! A cell that is not touched for exactly a multiple of 65,536 epochs (2.4 hours at 134 ms) looks
-//! current again. That can only raise an estimate, and an estimate alone never drops a packet.
+//! A cell that is not touched for exactly a multiple of 65,536 epochs (2.4 hours at 134 ms), or one
+//! less, looks current again. That can only raise an estimate, and an estimate alone never drops a packet.
 
 use core::sync::atomic::AtomicU64;
 
@@ -108,14 +108,16 @@ impl Cell {
     }
 
     /// The cell as it is at `now`, with stale counts moved or forgotten.
+    ///
+    /// A cell one epoch ahead stays as it is: another CPU read the clock later and was faster. Rolling
+    /// it back would forget what it counts.
     #[inline(always)]
     pub const fn rolled(self, now: Position) -> Self {
-        if self.epoch() == now.epoch {
-            return self;
+        match now.epoch.wrapping_sub(self.epoch()) {
+            0 | u16::MAX => self,
+            1 => Self::new(now.epoch, now.fraction, self.current() as u64, 0),
+            _ => Self::new(now.epoch, now.fraction, 0, 0),
         }
-        let adjacent = self.epoch() == now.epoch.wrapping_sub(1);
-        let previous = if adjacent { self.current() } else { 0 };
-        Self::new(now.epoch, now.fraction, previous as u64, 0)
     }
 
     /// The sliding-window count at `now`, of a cell that has been rolled to it. Rounded up.
@@ -130,8 +132,8 @@ impl Cell {
 #[inline(always)]
 pub fn touch(word: &AtomicU64, now: Position, count: u32) -> Cell {
     let mut seen = Cell(atomic::load(word));
-    if seen.epoch() != now.epoch {
-        let rolled = seen.rolled(now);
+    let rolled = seen.rolled(now);
+    if rolled.0 != seen.0 {
         if atomic::replace(word, seen.0, rolled.0) {
             seen = rolled;
         } else {

@@ -58,6 +58,8 @@ fn two_floods_at_full_speed_share_a_bucket() {
     let seconds = Flooded::span(&floods);
     println!("{:.0} pps offered", 8_000_000.0 / seconds);
     let stats = daemon.assert_accounted(&lab);
+    // What passed below the gate did so before the source had its bucket, and never after.
+    assert!(stats.packets("pass", "below_gate") <= 17, "{:?}", stats.counters);
     assert_shared(&limit, "two floods", observer.read().from(v4(1)), seconds);
     assert_eq!(stats.verdict("pass"), observer.read().all);
 }

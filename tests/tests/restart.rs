@@ -100,12 +100,9 @@ fn a_stopped_daemon_takes_protection_away_if_told_so() {
     assert!(has_xdp(&lab));
 }
 
-/// The largest file of the store.
+/// The main file of the store.
 fn store(daemon: &Daemon) -> PathBuf {
-    let files = fs::read_dir(daemon.state_folder()).expect("the daemon's folder");
-    let files = files.map(|entry| entry.expect("an entry").path());
-    let size = |path: &PathBuf| fs::metadata(path).map_or(0, |metadata| metadata.len());
-    files.max_by_key(size).expect("a store")
+    daemon.state_folder().join("limits.redb")
 }
 
 /// Sets limits, kills the daemon, damages its store, and asserts that the next daemon knows the

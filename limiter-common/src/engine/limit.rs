@@ -36,6 +36,16 @@ struct Sketched {
     wall_ns: u64,
 }
 
+impl Sketched {
+    /// For a source that had a bucket a moment ago. If it is gone, it was full: the source gets a new
+    /// one at once and owes nothing.
+    const TRACKED: Self = Self {
+        estimate: Estimate { window: u32::MAX, current: 0, first: 0 },
+        coarse_ns: 0,
+        wall_ns: 0,
+    };
+}
+
 /// Judges a packet of `length` bytes from `source`. `None` if `state` lacks something.
 #[inline(always)]
 pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reason> {
@@ -43,15 +53,23 @@ pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reas
     let hash = state.hash(source);
     let packet = Packet { source, hash, length, set: (hash.0 >> 32) as u32 & state.set_mask() };
     let set = state.set(packet.set)?;
-    if let Some(way) = set.find(hash)
-        && let Some(reason) = charge(state, config, set, state.opaque(way), &packet, false)?
-    {
-        return Some(reason);
-    }
-    let sketched = sketch(state, config, hash)?;
-    if sketched.estimate.window < atomic::load(&config.min_gate) as u32 {
-        return Some(Reason::BelowGate);
-    }
+    let sketched = match set.find(hash) {
+        Some(way) => {
+            if let Some(reason) = charge(state, config, set, state.opaque(way), &packet, false)? {
+                return Some(reason);
+            }
+            state.note(Internal::Contended);
+            // Not to the gate: a source with a bucket is charged for every packet.
+            Sketched::TRACKED
+        }
+        None => {
+            let sketched = sketch(state, config, hash)?;
+            if sketched.estimate.window < atomic::load(&config.min_gate) as u32 {
+                return Some(Reason::BelowGate);
+            }
+            sketched
+        }
+    };
     let mut attempt = 0;
     while attempt < ATTEMPTS {
         attempt += 1;

@@ -347,3 +347,30 @@ fn a_frame_is_judged_by_its_source_alone() {
     assert_eq!(verdicts, [Reason::Conforming, Reason::Conforming, Reason::OverLimit]);
     assert_eq!(memory.internal(Internal::Malformed), 3);
 }
+
+/// Four threads send `each` packets of one source; returns how many met each reason that `which`
+/// picks.
+fn on_four_cpus(memory: &Memory, source: u32, each: u32, which: Reason) -> usize {
+    std::thread::scope(|scope| {
+        let count = || (0..each).filter(|_| memory.packet(source) == which).count();
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(count)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    })
+}
+
+#[test]
+fn the_gate_lets_no_more_through_on_many_cpus() {
+    let mut memory = Memory::new(policy(1000, 2_000_000), 64, 1 << 10);
+    memory.cpus = 4;
+    // Fifteen, and what each of the other CPUs had in flight.
+    let below = on_four_cpus(&memory, 7, 500, Reason::BelowGate);
+    assert!((15..=18).contains(&below), "{below}");
+    // Once it has a bucket, a lost compare-and-swap must not send a packet to the gate, where the
+    // sketch has forgotten the source long ago.
+    for round in 0..20 {
+        memory.now.fetch_add(1_000_000_000, Ordering::Relaxed);
+        let below = on_four_cpus(&memory, 7, 20_000, Reason::BelowGate);
+        assert_eq!(below, 0, "round {round}");
+    }
+    assert!(memory.internal(Internal::Contended) > 0, "the threads never met");
+}

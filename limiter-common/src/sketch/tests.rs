@@ -134,8 +134,9 @@ proptest! {
     /// A cell rolls the same whether it is touched in between or not.
     #[test]
     fn rolling_forgets_exactly_what_is_old(count in 1u32..1000, skipped in 0u16..5) {
-        let word = AtomicU64::new(0);
+        // The numbers wrap within the test.
         let start = Position { epoch: u16::MAX, fraction: 200 };
+        let word = AtomicU64::new(Cell::new(u16::MAX - 9, 0, 5, 5).0);
         for _ in 0..count {
             touch(&word, start, 1);
         }
@@ -148,6 +149,21 @@ proptest! {
         };
         prop_assert_eq!(cell.estimate(later), expected);
     }
+}
+
+#[test]
+fn a_cpu_that_is_late_does_not_roll_a_cell_back() {
+    let word = AtomicU64::new(0);
+    let late = Position { epoch: 0, fraction: 255 };
+    let ahead = Position { epoch: 1, fraction: 0 };
+    for _ in 0..5 {
+        touch(&word, late, 1);
+        touch(&word, ahead, 1);
+    }
+    // One was counted before the first roll, all others in the new epoch.
+    let cell = Cell(atomic::load(&word));
+    assert_eq!((cell.epoch(), cell.previous(), cell.current()), (1, 1, 9));
+    assert!(touch(&word, late, 1).estimate(late) >= 10);
 }
 
 #[test]
