@@ -46,20 +46,30 @@ fn a_flood_gets_its_limit_and_conforming_sources_lose_nothing() {
 
 #[test]
 fn a_sender_one_percent_over_gets_all_of_its_limit() {
+    /// A sender that a busy machine holds up for longer than the burst lasts offers less than the
+    /// limit for that time. Such a try says nothing, and another source has another try.
+    const TRIES: u8 = 4;
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
     let limit = daemon.cli().limit("1000pps", Some("50"), None);
     let observer = Observer::new(&lab, Then::Discard, &[]);
-    let sent = &Sender::new(&lab).send(vec![stream(v4(1), 1010.0, 10.0)])[0];
-    let admitted = observer.read().from(v4(1));
-    let allowed = limit.allowance(sent.seconds()).min(sent.packets() as f64);
-    let ideal = oracle::admitted(&sent.times, limit.rate_per_second, 50.0);
-    println!("offered {}, admitted {admitted} of {allowed:.1}, ideal {ideal}", sent.packets());
-    assert!(sent.packets() as f64 > limit.allowance(sent.seconds()), "more than the limit offered");
-    assert!(admitted as f64 >= 0.999 * allowed, "{admitted} of {allowed}");
-    assert!(admitted as f64 <= allowed + 50.0 / 8.0, "{admitted} of {allowed}");
-    assert!(admitted.abs_diff(ideal) <= 7, "{admitted}, a textbook bucket admits {ideal}");
-    daemon.assert_accounted(&lab);
+    for host in 1..=TRIES {
+        let sent = &Sender::new(&lab).send(vec![stream(v4(host), 1010.0, 10.0)])[0];
+        let admitted = observer.read().from(v4(host));
+        let allowed = limit.allowance(sent.seconds()).min(sent.packets() as f64);
+        let ideal = oracle::admitted(&sent.times, limit.rate_per_second, 50.0);
+        println!("offered {}, admitted {admitted} of {allowed:.1}, ideal {ideal}", sent.packets());
+        assert!(sent.packets() as f64 > limit.allowance(sent.seconds()), "over the limit");
+        assert!(admitted as f64 <= allowed + 50.0 / 8.0, "{admitted} of {allowed}");
+        // Every try: what an exact bucket admits of these very packets.
+        assert!(admitted.abs_diff(ideal) <= 7, "{admitted}, a textbook bucket admits {ideal}");
+        daemon.assert_accounted(&lab);
+        if ideal as f64 >= 0.9995 * allowed {
+            assert!(admitted as f64 >= 0.999 * allowed, "{admitted} of {allowed}");
+            return;
+        }
+    }
+    panic!("the sender could not keep to 1010 pps in {TRIES} tries");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt,
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::Group;
 
@@ -64,7 +65,11 @@ impl Socket {
             Ok(Some(found)) => {
                 chown(&self.path, None, Some(found.gid.as_raw())).map_err(|e| error(&e))?;
             }
-            Ok(None) => tracing::debug!("no group {group}: the socket is for root alone"),
+            // The errors are those by which getgrnam(3) may also say that there is no such group, for
+            // instance because there is no group file at all.
+            Ok(None) | Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => {
+                tracing::debug!("no group {group}: the socket is for root alone");
+            }
             Err(errno) => return Err(error(&errno.into())),
         }
         fs::set_permissions(&self.path, Permissions::from_mode(0o660)).map_err(|e| error(&e))

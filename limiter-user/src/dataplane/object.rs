@@ -165,7 +165,12 @@ fn load_object(
     }
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| Error::Load(error);
     let mut ebpf = loader.load(object).map_err(|e| failed(Box::new(e)))?;
-    program(&mut ebpf)?.load().map_err(|e| failed(Box::new(e)))?;
+    let program = program(&mut ebpf)?;
+    program.load().map_err(|e| failed(Box::new(e)))?;
+    if let Ok(info) = program.info() {
+        let verified = info.verified_instruction_count();
+        tracing::debug!("the verifier processed {verified:?} instructions");
+    }
     Ok(ebpf)
 }
 
