@@ -10,6 +10,15 @@ use std::process::{Command, Stdio};
 
 const VARIABLE: &str = "LIMITER_EBPF";
 
+/// Compiles the program for the third version of the BPF instructions: 32-bit registers, atomics that
+/// return what they found (Linux 5.12). `aya_build` sets the flags of the compiler itself, so these
+/// come through the profile, and not to build scripts and macros, which run on the host.
+const COMPILER: [(&str, &str); 3] = [
+    ("CARGO_UNSTABLE_PROFILE_RUSTFLAGS", "true"),
+    ("CARGO_PROFILE_RELEASE_RUSTFLAGS", "-Ctarget-cpu=v3"),
+    ("CARGO_PROFILE_RELEASE_BUILD_OVERRIDE_RUSTFLAGS", "-Cdebuginfo=0"),
+];
+
 fn succeeds(program: &str, args: &[&str]) -> bool {
     Command::new(program)
         .args(args)
@@ -46,6 +55,10 @@ fn main() -> anyhow::Result<()> {
         }
     };
     if wanted {
+        for (variable, value) in COMPILER {
+            // SAFETY: no other thread runs in this build script.
+            unsafe { env::set_var(variable, value) };
+        }
         let directory = root.join("limiter-ebpf");
         let package = aya_build::Package {
             name: "limiter-ebpf",

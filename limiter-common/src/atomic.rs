@@ -32,19 +32,19 @@ pub fn store(word: &AtomicU64, value: u64) {
     }
 }
 
-/// Adds `value` to `word`, wrapping; never loses an update.
+/// Adds `value` to `word`, wrapping, and returns what it was before; never loses an update.
 #[inline(always)]
-pub fn add(word: &AtomicU64, value: u64) {
+pub fn add(word: &AtomicU64, value: u64) -> u64 {
     #[cfg(not(target_arch = "bpf"))]
-    word.fetch_add(value, Ordering::SeqCst);
+    return word.fetch_add(value, Ordering::SeqCst);
     #[cfg(target_arch = "bpf")]
     // SAFETY: `word` is a live, aligned u64 that is only ever accessed atomically.
-    unsafe {
+    return unsafe {
         core::intrinsics::atomic_xadd::<u64, u64, { core::intrinsics::AtomicOrdering::SeqCst }>(
             word.as_ptr(),
             value,
-        );
-    }
+        )
+    };
 }
 
 /// Replaces `word` by `new` and returns the old value. A full barrier: what was written before is

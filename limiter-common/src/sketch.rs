@@ -131,22 +131,17 @@ impl Cell {
 /// Adds `count` to a cell at `now` and returns the cell with it. No update is lost to other CPUs.
 #[inline(always)]
 pub fn touch(word: &AtomicU64, now: Position, count: u32) -> Cell {
-    let mut seen = Cell(atomic::load(word));
+    let seen = Cell(atomic::load(word));
     let rolled = seen.rolled(now);
     if rolled.0 != seen.0 {
-        if atomic::replace(word, seen.0, rolled.0) {
-            seen = rolled;
-        } else {
-            // Another CPU rolled it first (or added to the old epoch; then the next touch rolls).
-            seen = Cell(atomic::load(word)).rolled(now);
-        }
+        // If this fails, another CPU rolled it first, or added to the old epoch a moment before it is
+        // forgotten; then the next touch rolls.
+        atomic::replace(word, seen.0, rolled.0);
     }
-    if seen.current() < MAX_COUNT {
-        atomic::add(word, u64::from(count));
-        Cell(seen.0 + u64::from(count))
-    } else {
-        seen
-    }
+    let count = if rolled.current() < MAX_COUNT { u64::from(count) } else { 0 };
+    // What the addition found, not what was read before: exact, and a number that the verifier knows
+    // nothing of. It would otherwise follow every way of rolling through every row.
+    Cell(atomic::add(word, count) + count)
 }
 
 /// What the sketch knows of a source after its packet was added.

@@ -141,13 +141,13 @@ impl State for Kernel {
     }
 
     #[inline(always)]
-    fn opaque(&self, way: u32) -> u32 {
+    fn opaque(&self, value: u64) -> u64 {
         // SAFETY: as in `count`. Volatile, so that the value does go through memory, where the
         // verifier does not track it.
         unsafe {
             let scratch = &raw mut (*self.counters).scratch;
-            scratch.write_volatile(u64::from(way));
-            scratch.read_volatile() as u32 & 3
+            scratch.write_volatile(value);
+            scratch.read_volatile()
         }
     }
 

@@ -15,9 +15,8 @@ use crate::key::SourceKey;
 use crate::sketch::{Cell, Estimate, MAX_DEPTH, touch};
 use crate::table::{CLAIMED, Set, WAYS};
 
-/// How often a packet tries again because another CPU changed its bucket or its set meanwhile. A
-/// try takes some tens of ns, about as long as another CPU takes to fill a way.
-const ATTEMPTS: u32 = 8;
+/// Reads of a shared word that pass the time which another CPU needs to fill a way, some tens of ns.
+const PAUSE: u32 = 64;
 
 /// A packet on its way.
 struct Packet {
@@ -36,16 +35,6 @@ struct Sketched {
     wall_ns: u64,
 }
 
-impl Sketched {
-    /// For a source that had a bucket a moment ago. If it is gone, it was full: the source gets a new
-    /// one at once and owes nothing.
-    const TRACKED: Self = Self {
-        estimate: Estimate { window: u32::MAX, current: 0, first: 0 },
-        coarse_ns: 0,
-        wall_ns: 0,
-    };
-}
-
 /// Judges a packet of `length` bytes from `source`. `None` if `state` lacks something.
 #[inline(always)]
 pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reason> {
@@ -53,38 +42,48 @@ pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reas
     let hash = state.hash(source);
     let packet = Packet { source, hash, length, set: (hash.0 >> 32) as u32 & state.set_mask() };
     let set = state.set(packet.set)?;
-    let sketched = match set.find(hash) {
-        Some(way) => {
-            if let Some(reason) = charge(state, config, set, state.opaque(way), &packet, false)? {
-                return Some(reason);
-            }
-            state.note(Internal::Contended);
-            // Not to the gate: a source with a bucket is charged for every packet.
-            Sketched::TRACKED
-        }
+    let reason = match set.find(hash) {
+        Some(way) => charge(state, config, set, opaque_way(state, way), &packet, false)?,
         None => {
             let sketched = sketch(state, config, hash)?;
             if sketched.estimate.window < atomic::load(&config.min_gate) as u32 {
                 return Some(Reason::BelowGate);
             }
-            sketched
+            promote(state, config, set, &packet, &sketched)?
         }
     };
-    let mut attempt = 0;
-    while attempt < ATTEMPTS {
-        attempt += 1;
-        let last = attempt == ATTEMPTS;
-        let reason = match set.find(hash) {
-            Some(way) => charge(state, config, set, state.opaque(way), &packet, last)?,
-            None => promote(state, config, set, &packet, &sketched)?,
-        };
-        if reason.is_some() {
-            return reason;
-        }
-        state.note(Internal::Contended);
+    if reason.is_some() {
+        return reason;
     }
-    // Eight times in a row another CPU was filling a way of this very set: there is no room.
-    Some(full(state, config, &packet, 0, state.now()).unwrap_or(Reason::PassedSetFull))
+    // Another CPU was faster, most likely with a packet of the same source. Never back to the gate:
+    // a source with a bucket is charged for every packet.
+    state.note(Internal::Contended);
+    pause(set);
+    if let Some(way) = set.find(hash)
+        && let Some(reason) = charge(state, config, set, opaque_way(state, way), &packet, true)?
+    {
+        return Some(reason);
+    }
+    // The way went to another source, or two CPUs made room for each other. The next packet tries
+    // again; dropping this one could hit a source that conforms.
+    Some(Reason::PassedSetFull)
+}
+
+/// A way as a number in 0..[`WAYS`] of which nothing else is known.
+#[inline(always)]
+fn opaque_way<S: State>(state: &S, way: u32) -> u32 {
+    state.opaque(u64::from(way)) as u32 % WAYS
+}
+
+/// Lets another CPU finish what it does to the set. It does not look whether that CPU has: Linux 6.1
+/// refuses the loop that the compiler makes of that (a back edge from no jump).
+#[inline(always)]
+fn pause(set: &Set) {
+    let mut reads = 0;
+    while reads < PAUSE {
+        atomic::load(&set.bucket(0).tat);
+        reads += 1;
+    }
 }
 
 /// Adds the packet to the sketch.
@@ -193,16 +192,19 @@ fn promote<S: State>(
     }
     let now_ns = state.now();
     let now = ticks(now_ns);
-    let Some(victim) = set.victim(now) else { return Some(None) };
-    let way = state.opaque(victim.way);
-    if victim.busy
-        && let Some(reason) = full(state, config, packet, resolved.slot(), now_ns)
-    {
-        return Some(Some(reason));
-    }
+    let way = opaque_way(state, set.victim());
     let bucket = set.bucket(way);
     let entry = state.entry(packet.set * WAYS + way)?;
-    if !atomic::replace(&bucket.tat, victim.tat, CLAIMED) {
+    let before = atomic::load(&bucket.tat);
+    let occupied = atomic::load(&bucket.tag) != 0;
+    let busy = before > now;
+    if before == CLAIMED {
+        return Some(None);
+    }
+    if busy && let Some(reason) = full(state, config, packet, resolved.slot(), now_ns) {
+        return Some(Some(reason));
+    }
+    if !atomic::replace(&bucket.tat, before, CLAIMED) {
         return Some(None);
     }
 
@@ -233,9 +235,9 @@ fn promote<S: State>(
         return Some(None);
     }
     state.note(Internal::Promotions);
-    if victim.busy {
+    if busy {
         state.note(Internal::BusyEvictions);
-    } else if victim.occupied {
+    } else if occupied {
         state.note(Internal::Evictions);
     }
     if admitted {

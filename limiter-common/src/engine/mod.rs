@@ -66,10 +66,10 @@ pub trait State {
     /// Monotonic time in ns as of the last clock tick: cheaper, up to 10 ms late, never early.
     fn now_coarse(&self) -> u64;
 
-    /// The way (0..=3) itself, as a number that the kernel's verifier knows nothing about. It would
-    /// otherwise follow each way's path through the program separately.
-    fn opaque(&self, way: u32) -> u32 {
-        way
+    /// The value itself, as a number that the kernel's verifier knows nothing about. It would
+    /// otherwise follow each way to come by it through the rest of the program separately.
+    fn opaque(&self, value: u64) -> u64 {
+        value
     }
 
     /// Counts what happened on this CPU, and how often it has.
@@ -95,6 +95,7 @@ pub fn judge<S: State, P: Packet + ?Sized>(state: &S, packet: &P) -> Reason {
         state.note(Internal::Malformed);
     }
     let source = state.masks().apply(ip.source);
+    let source = SourceKey { high: state.opaque(source.high), low: state.opaque(source.low) };
     limit(state, source, packet.length()).unwrap_or(Reason::Internal)
 }
 

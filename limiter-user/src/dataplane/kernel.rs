@@ -41,10 +41,18 @@ pub(super) fn check() -> Result<(), Error> {
     }
     // A version that cannot be read is no reason to refuse: the verifier has the last word.
     let Ok(running) = KernelVersion::current() else { return Ok(()) };
-    match FEATURES.into_iter().find(|(_, since, _)| running < *since) {
-        Some((feature, _, since)) => Err(too_old(feature, since)),
+    match lacking(running) {
+        Some((feature, since)) => Err(too_old(feature, since)),
         None => Ok(()),
     }
+}
+
+/// The newest feature that a kernel lacks, and since when Linux has it.
+fn lacking(running: KernelVersion) -> Option<(&'static str, &'static str)> {
+    FEATURES
+        .into_iter()
+        .find(|(_, since, _)| running < *since)
+        .map(|(feature, _, since)| (feature, since))
 }
 
 fn too_old(feature: &'static str, since: &'static str) -> Error {
@@ -98,4 +106,32 @@ pub(super) fn clock_offset() -> u64 {
     // Read in this order, an interruption makes the offset late, never early: at most by its length.
     let wall = clock_ns(ClockId::CLOCK_REALTIME);
     wall.wrapping_sub(monotonic_ns())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_kernel_is_told_what_it_lacks_and_since_when() {
+        let lacks = |major, minor| lacking(KernelVersion::new(major, minor, 0));
+        assert_eq!(lacks(6, 1), None);
+        assert_eq!(lacks(5, 12), None);
+        // The newest version that is needed, whatever else is missing.
+        for minor in [4, 10, 11] {
+            assert_eq!(lacks(5, minor), Some(("compare-and-swap in BPF programs", "5.12")));
+        }
+        let error = too_old("compare-and-swap in BPF programs", "5.12");
+        assert_eq!(error.code(), 4);
+        assert!(error.hint().is_some_and(|hint| hint.contains("5.12")), "{error}");
+    }
+
+    #[test]
+    fn the_clock_offset_is_the_time_of_boot() {
+        let boot = clock_offset();
+        // After 2020, before 2100, and the same a moment later but for the clocks' resolution.
+        assert!((1_577_000_000_000_000_000..4_102_000_000_000_000_000).contains(&boot));
+        assert!(clock_offset().abs_diff(boot) < 1_000_000_000);
+        assert!(monotonic_ns() > 0);
+    }
 }
