@@ -62,7 +62,7 @@ impl Set {
     pub fn victim(&self) -> u32 {
         // The way rides in the two lowest bits, an eighth of a nanosecond. So the least of four
         // numbers is all there is to find, and the verifier need not follow what each way means.
-        let key = |way: u32| (atomic::load(&self.bucket(way).tat) & !3) | way as u64;
+        let key = |way: u32| (atomic::load(&self.bucket(way).tat) & !3) | u64::from(way);
         let mut least = key(0);
         let mut way = 1;
         while way < WAYS {
