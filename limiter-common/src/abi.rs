@@ -7,12 +7,11 @@
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::AtomicU64;
 
-use crate::atomic;
 use crate::gcra::{Cost, MAX_TOLERANCE};
 use crate::hash::HashKey;
 use crate::key::{PrefixMasks, SourceKey};
 use crate::sketch::Shape;
-use crate::table::{Set, WAYS};
+use crate::table::{Identity, Slot};
 
 /// The version of every layout in this file.
 pub const ABI_VERSION: u32 = 1;
@@ -50,7 +49,7 @@ pub struct Config {
     pub clock_offset: AtomicU64,
     /// Verdict for IP packets whose source cannot be read: 0 pass, 1 drop.
     pub malformed: AtomicU64,
-    /// What to do when a set has four busy buckets: see [`on_full`].
+    /// What to do when a set has no free buckets: see [`on_full`].
     pub on_full: AtomicU64,
     /// Packets added to the sketch, as a sketch cell of its own (in steps of [`TOTAL_STEP`]).
     pub sketch_total: AtomicU64,
@@ -84,7 +83,7 @@ impl PolicyWord {
     }
 }
 
-/// What to do with a packet whose source deserves a bucket when its set has four busy ones; the
+/// What to do with a packet whose source deserves a bucket when its set has no free ones; the
 /// values of [`Config::on_full`].
 pub mod on_full {
     /// Pass the packet unlimited.
@@ -140,36 +139,6 @@ impl Policy {
             period_ns: 0,
             burst: 0,
         }
-    }
-}
-
-/// Who a bucket belongs to and what became of its packets. Same index as the bucket.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub struct Entry {
-    /// The source, upper half.
-    pub high: AtomicU64,
-    /// The source, lower half.
-    pub low: AtomicU64,
-    /// The policy it was resolved to: a [`PolicyWord`].
-    pub policy: AtomicU64,
-    /// Packets passed since promotion.
-    pub passed: AtomicU64,
-    /// Packets dropped since promotion.
-    pub dropped: AtomicU64,
-    /// Bytes offered (passed and dropped) since promotion.
-    pub bytes: AtomicU64,
-    /// When it was promoted, ns since boot.
-    pub first_seen: AtomicU64,
-    /// Its last packet, ns since boot.
-    pub last_seen: AtomicU64,
-}
-
-impl Entry {
-    /// The source.
-    #[inline(always)]
-    pub fn key(&self) -> SourceKey {
-        SourceKey { high: atomic::load(&self.high), low: atomic::load(&self.low) }
     }
 }
 
@@ -254,7 +223,7 @@ pub enum Internal {
     Evictions = 1,
     /// Of those, in the place of a source whose bucket was not (`on_full = evict-oldest`).
     BusyEvictions = 2,
-    /// A set had four busy buckets.
+    /// A set had no free buckets.
     SetFull = 3,
     /// IP with an invalid header whose source could be read: limited as usual.
     Malformed = 4,
@@ -293,8 +262,12 @@ pub struct Counters {
     pub internal: [u64; VERDICTS],
     /// What the program hides from the verifier for a moment; means nothing.
     pub scratch: u64,
+    /// The clock tick that `coarse_ns` was read in.
+    pub coarse_tick: u64,
+    /// The coarse clock, ns since boot.
+    pub coarse_ns: u64,
     /// To whole cache lines.
-    pub padding: [u64; 7],
+    pub padding: [u64; 5],
 }
 
 /// What an event tells.
@@ -303,7 +276,7 @@ pub struct Counters {
 pub enum EventKind {
     /// A source was dropped for the first time since its promotion.
     Limited = 0,
-    /// A set had four busy buckets.
+    /// A set had no free buckets.
     SetFull = 1,
 }
 
@@ -331,8 +304,8 @@ const _: () = {
     assert!(size_of::<Layout>() == 128 && offset_of!(Layout, hash_key) == 48);
     assert!(size_of::<Config>() == 64 && offset_of!(Config, event_tat) == 48);
     assert!(size_of::<Policy>() == 64 && offset_of!(Policy, gate) == 32);
-    assert!(size_of::<Entry>() == 64 && offset_of!(Entry, last_seen) == 56);
-    assert!(size_of::<Set>() == 64 && WAYS == 4);
+    assert!(size_of::<Slot>() == 64 && offset_of!(Slot, first_seen) == 56);
+    assert!(size_of::<Identity>() == 16);
     assert!(size_of::<Counters>() == 448 && offset_of!(Counters, internal) == 256);
     assert!(size_of::<Event>() == 32 && offset_of!(Event, kind) == 24);
     assert!(Reason::ALL.len() <= VERDICTS && Internal::ALL.len() <= VERDICTS);

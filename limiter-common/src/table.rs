@@ -1,122 +1,168 @@
-//! The bucket table: sets of four buckets, one cache line each.
+//! The bucket table: sets of eight buckets, a cache line each, found by a byte.
 //!
-//! A bucket is `{tag, tat}`. Tag 0 is an empty way. TAT [`CLAIMED`] is a way that a CPU is filling.
-//! A bucket whose TAT is not in the future is full, hence as good as a new one: only such buckets
-//! are replaced, and nothing is lost by it. The TAT doubles as the lock of a replacement, because a
-//! compare-and-swap on it fails exactly if a packet was charged in between, and a TAT never returns
-//! to a value it had.
+//! A set's *fingerprints*, one byte of hash for each of its ways, are one word. So whoever has no
+//! bucket learns it from one load, and whoever has one touches one line: bucket and counters together.
+//!
+//! A slot with tag 0 is empty. TAT [`CLAIMED`] is a slot that a CPU is filling. A bucket whose TAT is
+//! not in the future is full, hence as good as a new one: only such buckets are replaced, and nothing
+//! is lost by it. The TAT doubles as the lock of a replacement, because a compare-and-swap on it fails
+//! exactly if a packet was charged in between, and a TAT never returns to a value it had.
 
 use core::sync::atomic::AtomicU64;
 
 use crate::atomic;
 use crate::gcra::Ticks;
 use crate::hash::Hash;
+use crate::key::SourceKey;
 
 /// Buckets in a set.
-pub const WAYS: u32 = 4;
+pub const WAYS: u32 = 8;
 
-/// The TAT of a way that is being filled.
+/// The TAT of a slot that is being filled.
 pub const CLAIMED: Ticks = u64::MAX;
 
-/// One bucket.
+/// A bucket and what became of its source's packets.
 #[derive(Debug, Default)]
-#[repr(C)]
-pub struct Bucket {
-    /// The source's hash, 0 if the way is empty.
+#[repr(C, align(64))]
+pub struct Slot {
+    /// The source's hash, 0 if the slot is empty.
     pub tag: AtomicU64,
     /// Its theoretical arrival time.
     pub tat: AtomicU64,
+    /// The policy it was resolved to: a [`crate::abi::PolicyWord`].
+    pub policy: AtomicU64,
+    /// Packets passed since promotion.
+    pub passed: AtomicU64,
+    /// Packets dropped since promotion.
+    pub dropped: AtomicU64,
+    /// Bytes offered (passed and dropped) since promotion.
+    pub bytes: AtomicU64,
+    /// Its last packet, ns since boot.
+    pub last_seen: AtomicU64,
+    /// When it was promoted, ns since boot.
+    pub first_seen: AtomicU64,
 }
 
-/// One cache line of buckets.
+/// Whose slot it is. Same index as the slot; packets write it only on promotion.
 #[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub struct Set {
-    /// The ways, in no order.
-    pub ways: [Bucket; WAYS as usize],
+#[repr(C)]
+pub struct Identity {
+    /// The source, upper half.
+    pub high: AtomicU64,
+    /// The source, lower half.
+    pub low: AtomicU64,
 }
 
-impl Set {
-    /// The way that holds `hash`.
+impl Identity {
+    /// The source.
     #[inline(always)]
-    pub fn find(&self, hash: Hash) -> Option<u32> {
-        let mut way = 0;
-        while way < WAYS {
-            if atomic::load(&self.bucket(way).tag) == hash.0 {
-                return Some(way);
-            }
-            way += 1;
-        }
-        None
+    pub fn key(&self) -> SourceKey {
+        SourceKey { high: atomic::load(&self.high), low: atomic::load(&self.low) }
+    }
+}
+
+/// Every byte of a word.
+const EACH: u64 = 0x0101_0101_0101_0101;
+
+/// The byte that stands for a hash among its set's fingerprints; never 0, which is an empty way. From
+/// bits that choose neither the set nor a sketch's columns (of up to 2^24).
+#[inline(always)]
+pub const fn fingerprint(hash: Hash) -> u64 {
+    let byte = hash.0 >> 56;
+    if byte == 0 { 1 } else { byte }
+}
+
+/// The set of a hash among `mask + 1`.
+#[inline(always)]
+pub const fn set_of(hash: Hash, mask: u32) -> u32 {
+    (hash.0 >> 32) as u32 & mask
+}
+
+/// The ways of a set whose fingerprint is a certain byte, lowest first. It may name others too, so
+/// look at the slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Matches(u64);
+
+impl Matches {
+    /// The ways of `fingerprints` that hold `byte`; 0 for the empty ones.
+    #[inline(always)]
+    pub const fn of(fingerprints: u64, byte: u64) -> Self {
+        // The classic search for a zero byte in a word: its top bit is set, and bytes above it may be
+        // flagged by the borrow.
+        let differing = fingerprints ^ (byte * EACH);
+        Self(differing.wrapping_sub(EACH) & !differing & (EACH << 7))
     }
 
-    /// The bucket of a way, which is taken modulo [`WAYS`].
+    /// Whether there are none (left).
     #[inline(always)]
-    pub fn bucket(&self, way: u32) -> &Bucket {
-        &self.ways[(way % WAYS) as usize]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
     }
 
-    /// The way to replace: the one that has been full for longest, else the one that will be full
-    /// soonest. A way that is being filled comes last.
+    /// The lowest way; some way or other if there is none.
     #[inline(always)]
-    pub fn victim(&self) -> u32 {
-        // The way rides in the two lowest bits, an eighth of a nanosecond. So the least of four
-        // numbers is all there is to find, and the verifier need not follow what each way means.
-        let key = |way: u32| (atomic::load(&self.bucket(way).tat) & !3) | u64::from(way);
-        let mut least = key(0);
-        let mut way = 1;
-        while way < WAYS {
-            let other = key(way);
-            if other < least {
-                least = other;
-            }
-            way += 1;
-        }
-        (least & 3) as u32
+    pub const fn way(self) -> u32 {
+        // The lowest flag, moved to the bottom of its byte, selects a byte of the constant: way w is
+        // byte 7 − w. BPF cannot count trailing zeros.
+        let lowest = (self.0 & self.0.wrapping_neg()) >> 7;
+        (lowest.wrapping_mul(0x0001_0203_0405_0607) >> 56) as u32 % WAYS
     }
 
-    /// Whether another way than `way` holds `hash`: two CPUs promoted the source at once.
+    /// Without the lowest way.
     #[inline(always)]
-    pub fn duplicated(&self, hash: Hash, way: u32) -> bool {
-        let mut other = 0;
-        while other < WAYS {
-            if other != way && atomic::load(&self.bucket(other).tag) == hash.0 {
-                return true;
-            }
-            other += 1;
-        }
-        false
+    pub const fn rest(self) -> Self {
+        Self(self.0 & self.0.wrapping_sub(1))
     }
+}
+
+/// Changes the fingerprint of a way that the caller has claimed, and nobody else may change.
+#[inline(always)]
+pub fn set_fingerprint(fingerprints: &AtomicU64, way: u32, byte: u64) {
+    let shift = (way % WAYS) * 8;
+    let old = (atomic::load(fingerprints) >> shift) & 0xff;
+    // The byte is ours: adding the difference changes it alone, whatever others do to theirs.
+    atomic::add(fingerprints, (byte << shift).wrapping_sub(old << shift));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
 
-    fn set(ways: [(u64, u64); 4]) -> Set {
-        let set = Set::default();
-        for (bucket, (tag, tat)) in set.ways.iter().zip(ways) {
-            atomic::store(&bucket.tag, tag);
-            atomic::store(&bucket.tat, tat);
+    fn all(mut matches: Matches) -> Vec<u32> {
+        let mut ways = Vec::new();
+        while !matches.is_empty() {
+            ways.push(matches.way());
+            matches = matches.rest();
         }
-        set
+        ways
     }
 
-    #[test]
-    fn finds_every_way() {
-        let set = set([(5, 1), (6, 1), (7, 1), (8, 1)]);
-        for way in 0..WAYS {
-            assert_eq!(set.find(Hash(5 + u64::from(way))), Some(way));
+    proptest! {
+        #[test]
+        fn every_match_is_found_and_the_lowest_is_right(bytes: [u8; 8], byte: u8) {
+            let word = u64::from_le_bytes(bytes);
+            let exact: Vec<u32> =
+                (0..WAYS).filter(|&way| bytes[way as usize] == byte).collect();
+            let found = all(Matches::of(word, u64::from(byte)));
+            prop_assert!(exact.iter().all(|way| found.contains(way)), "{:?} {:?}", exact, found);
+            prop_assert_eq!(exact.first(), found.first());
+            prop_assert!(found.is_sorted());
         }
-        assert_eq!(set.find(Hash(9)), None);
-        assert!(set.duplicated(Hash(6), 2) && !set.duplicated(Hash(6), 1));
-    }
 
-    #[test]
-    fn prefers_empty_then_longest_full_then_soonest_full() {
-        let victim = |ways| set(ways).victim();
-        assert_eq!(victim([(5, 40), (0, 0), (7, 30), (8, 44)]), 1);
-        assert_eq!(victim([(5, 40), (6, 90), (7, 30), (8, 400)]), 2);
-        assert_eq!(victim([(5, 310), (6, 190), (7, 300), (8, CLAIMED)]), 1);
+        #[test]
+        fn a_fingerprint_changes_alone(bytes: [u8; 8], way in 0u32..8, byte: u8) {
+            let word = AtomicU64::new(u64::from_le_bytes(bytes));
+            set_fingerprint(&word, way, u64::from(byte));
+            let mut expected = bytes;
+            expected[way as usize] = byte;
+            prop_assert_eq!(atomic::load(&word).to_le_bytes(), expected);
+        }
+
+        #[test]
+        fn no_hash_has_the_fingerprint_of_an_empty_way(hash: u64) {
+            prop_assert!((1..256).contains(&fingerprint(Hash(hash))));
+        }
     }
 }

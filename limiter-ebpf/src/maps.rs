@@ -6,13 +6,11 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::LpmTrie;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
-use limiter_common::abi::{
-    Config, Counters, EVENT_RING_BYTES, Entry, Layout, POLICY_SLOTS, Policy,
-};
+use limiter_common::abi::{Config, Counters, EVENT_RING_BYTES, Layout, POLICY_SLOTS, Policy};
 use limiter_common::hash::HashKey;
 use limiter_common::key::{PrefixMasks, SourceKey};
 use limiter_common::sketch::Shape;
-use limiter_common::table::Set;
+use limiter_common::table::{Identity, Slot};
 
 /// What is fixed while the maps live. The loader overwrites it before the program is verified, so
 /// that the verifier sees constants and prunes what they rule out.
@@ -45,9 +43,11 @@ pub(crate) static PREFIXES6: LpmTrie<[u8; 16], u32> =
 #[map]
 pub(crate) static SKETCH: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
-pub(crate) static SETS: Array<Set> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+pub(crate) static FINGERPRINTS: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
-pub(crate) static ENTRIES: Array<Entry> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+pub(crate) static SLOTS: Array<Slot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static IDENTITIES: Array<Identity> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(1, 0);
 #[map]

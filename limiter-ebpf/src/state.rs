@@ -2,18 +2,19 @@
 
 use core::sync::atomic::AtomicU64;
 
-use aya_ebpf::helpers::generated::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
+use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
 use aya_ebpf::maps::Array;
 use aya_ebpf::maps::lpm_trie::Key;
-use limiter_common::abi::{Config, Counters, Entry, Event, Internal, Policy, Reason, Tally};
+use limiter_common::abi::{Config, Counters, Event, Internal, Policy, Reason, Tally};
 use limiter_common::engine::State;
 use limiter_common::hash::{Hash, HashKey};
 use limiter_common::key::{PrefixMasks, SourceKey};
 use limiter_common::sketch::{Shape, Window};
-use limiter_common::table::Set;
+use limiter_common::table::{Identity, Slot};
 
 use crate::maps::{
-    CONFIG, COUNTERS, ENTRIES, EVENTS, EXACT, LAYOUT, POLICIES, PREFIXES4, PREFIXES6, SETS, SKETCH,
+    CONFIG, COUNTERS, EVENTS, EXACT, FINGERPRINTS, IDENTITIES, LAYOUT, POLICIES, PREFIXES4,
+    PREFIXES6, SKETCH, SLOTS,
 };
 
 /// Reads a field of [`LAYOUT`] as the loader set it.
@@ -97,13 +98,18 @@ impl State for Kernel {
     }
 
     #[inline(always)]
-    fn set(&self, index: u32) -> Option<&Set> {
-        element(&SETS, index)
+    fn fingerprints(&self, set: u32) -> Option<&AtomicU64> {
+        element(&FINGERPRINTS, set)
     }
 
     #[inline(always)]
-    fn entry(&self, index: u32) -> Option<&Entry> {
-        element(&ENTRIES, index)
+    fn slot(&self, index: u32) -> Option<&Slot> {
+        element(&SLOTS, index)
+    }
+
+    #[inline(always)]
+    fn identity(&self, index: u32) -> Option<&Identity> {
+        element(&IDENTITIES, index)
     }
 
     #[inline(always)]
@@ -136,8 +142,18 @@ impl State for Kernel {
 
     #[inline(always)]
     fn now_coarse(&self) -> u64 {
-        // SAFETY: the helper takes nothing and only reads the clock.
-        unsafe { bpf_ktime_get_coarse_ns() }
+        // The coarse clock moves with the kernel's ticks, and asking for the tick is many times
+        // cheaper than asking for the clock.
+        // SAFETY: the helpers take nothing and only read clocks; the rest as in `count`.
+        unsafe {
+            let tick = bpf_jiffies64();
+            let counters = &mut *self.counters;
+            if counters.coarse_tick != tick {
+                counters.coarse_tick = tick;
+                counters.coarse_ns = bpf_ktime_get_coarse_ns();
+            }
+            counters.coarse_ns
+        }
     }
 
     #[inline(always)]

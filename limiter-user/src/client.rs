@@ -64,6 +64,18 @@ impl Client {
         self.ask(method, path, body.into()).await
     }
 
+    /// Sends text to a resource.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn send_text<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        text: String,
+    ) -> Result<T, Failure> {
+        self.ask(Method::POST, path, text.into()).await
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,

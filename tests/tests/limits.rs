@@ -207,3 +207,35 @@ fn without_a_limit_everything_passes() {
     assert_eq!(observer.read().from(v4(1)) - observed.from(v4(1)), sent[0].packets());
     assert_eq!(daemon.assert_accounted(&lab).verdict("drop"), 0);
 }
+
+#[test]
+fn a_list_of_limits_is_imported_whole_or_not_at_all() {
+    let lab = Lab::new(1);
+    let daemon = Daemon::start(&lab);
+    let cli = daemon.cli();
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let list = home.path().join("list");
+    let path = list.display().to_string();
+    let mut text: String =
+        (0..20_000).map(|i| format!("10.1.{}.{} {}pps\n", i >> 8, i & 255, 100 + i)).collect();
+    std::fs::write(&list, format!("{text}10.2.0.0/33 5pps\n")).expect("a list");
+    let refused = cli.run(&["limit", "import", &path]);
+    assert_eq!(refused.code, 2, "{refused:#?}");
+    assert!(refused.stderr.contains("line 20001"), "{refused:#?}");
+    assert!(cli.limits().is_empty(), "nothing is applied");
+    text.push_str("198.51.100.1 500pps 500 # and one to test with\n");
+    std::fs::write(&list, &text).expect("a list");
+    let imported = cli.ok(&["limit", "import", &path]);
+    assert_eq!(
+        (imported["read"].as_u64(), imported["changed"].as_u64()),
+        (Some(20_001), Some(20_001))
+    );
+    assert_eq!(cli.ok(&["limit", "import", &path])["changed"], 0, "they are in force already");
+    let limit = cli.limits().into_iter().find(|l| l.target == "198.51.100.1/32").expect("imported");
+    let observer = Observer::new(&lab, Then::Discard, &[]);
+    let sent =
+        Sender::new(&lab).send(vec![stream(v4(1), 10_000.0, 2.0), stream(v4(2), 10_000.0, 2.0)]);
+    limit.assert_admitted("imported", observer.read().from(v4(1)), sent[0].seconds());
+    assert_eq!(observer.read().from(v4(2)), sent[1].packets(), "no limit is for this one");
+    daemon.assert_accounted(&lab);
+}

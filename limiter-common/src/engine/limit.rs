@@ -4,26 +4,28 @@ use core::sync::atomic::AtomicU64;
 
 use super::State;
 use crate::abi::{
-    Config, EVENTS_PER_SECOND, Entry, Event, EventKind, Internal, Policy, PolicyWord, Reason,
-    TOTAL_STEP, on_full,
+    Config, EVENTS_PER_SECOND, Event, EventKind, Internal, Policy, PolicyWord, Reason, TOTAL_STEP,
+    on_full,
 };
 use crate::atomic;
 use crate::gate;
-use crate::gcra::{Decision, TICKS_PER_NS, decide, ticks};
+use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::Hash;
 use crate::key::SourceKey;
 use crate::sketch::{Cell, Estimate, MAX_DEPTH, touch};
-use crate::table::{CLAIMED, Set, WAYS};
+use crate::table::{CLAIMED, Matches, Slot, WAYS, fingerprint, set_fingerprint, set_of};
 
 /// Reads of a shared word that pass the time which another CPU needs to fill a way, some tens of ns.
 const PAUSE: u32 = 64;
 
 /// A packet on its way.
-struct Packet {
+struct Packet<'a> {
     source: SourceKey,
     hash: Hash,
     length: u32,
-    set: u32,
+    /// The first slot of its set.
+    base: u32,
+    fingerprints: &'a AtomicU64,
 }
 
 /// An estimate, and when it was made.
@@ -40,16 +42,17 @@ struct Sketched {
 pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reason> {
     let config = state.config()?;
     let hash = state.hash(source);
-    let packet = Packet { source, hash, length, set: (hash.0 >> 32) as u32 & state.set_mask() };
-    let set = state.set(packet.set)?;
-    let reason = match set.find(hash) {
-        Some(way) => charge(state, config, set, opaque_way(state, way), &packet, false)?,
+    let set = set_of(hash, state.set_mask());
+    let fingerprints = state.fingerprints(set)?;
+    let packet = Packet { source, hash, length, base: set * WAYS, fingerprints };
+    let reason = match find(state, &packet)? {
+        Some(slot) => charge(state, config, slot, &packet, false)?,
         None => {
             let sketched = sketch(state, config, hash)?;
             if sketched.estimate.window < atomic::load(&config.min_gate) as u32 {
                 return Some(Reason::BelowGate);
             }
-            promote(state, config, set, &packet, &sketched)?
+            promote(state, config, &packet, &sketched)?
         }
     };
     if reason.is_some() {
@@ -58,9 +61,9 @@ pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reas
     // Another CPU was faster, most likely with a packet of the same source. Never back to the gate:
     // a source with a bucket is charged for every packet.
     state.note(Internal::Contended);
-    pause(set);
-    if let Some(way) = set.find(hash)
-        && let Some(reason) = charge(state, config, set, opaque_way(state, way), &packet, true)?
+    pause(fingerprints);
+    if let Some(slot) = find(state, &packet)?
+        && let Some(reason) = charge(state, config, slot, &packet, true)?
     {
         return Some(reason);
     }
@@ -69,19 +72,30 @@ pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reas
     Some(Reason::PassedSetFull)
 }
 
-/// A way as a number in 0..[`WAYS`] of which nothing else is known.
+/// The slot of the packet's source, `Some(None)` if it has none.
 #[inline(always)]
-fn opaque_way<S: State>(state: &S, way: u32) -> u32 {
-    state.opaque(u64::from(way)) as u32 % WAYS
+fn find<'a, S: State>(state: &'a S, packet: &Packet<'_>) -> Option<Option<&'a Slot>> {
+    let fingerprints = atomic::load(packet.fingerprints);
+    let mut matches = Matches::of(fingerprints, fingerprint(packet.hash));
+    let mut looks = 0;
+    while !matches.is_empty() && looks < WAYS {
+        let slot = state.slot(packet.base + matches.way())?;
+        if atomic::load(&slot.tag) == packet.hash.0 {
+            return Some(Some(slot));
+        }
+        matches = matches.rest();
+        looks += 1;
+    }
+    Some(None)
 }
 
 /// Lets another CPU finish what it does to the set. It does not look whether that CPU has: Linux 6.1
 /// refuses the loop that the compiler makes of that (a back edge from no jump).
 #[inline(always)]
-fn pause(set: &Set) {
+fn pause(shared: &AtomicU64) {
     let mut reads = 0;
     while reads < PAUSE {
-        atomic::load(&set.bucket(0).tat);
+        atomic::load(shared);
         reads += 1;
     }
 }
@@ -106,18 +120,19 @@ fn sketch<S: State>(state: &S, config: &Config, hash: Hash) -> Option<Sketched> 
     Some(Sketched { estimate, coarse_ns, wall_ns })
 }
 
-/// The policy of an entry, looked up again if policies changed since.
+/// The policy of a slot, looked up again if policies changed since.
 #[inline(always)]
 fn policy_of<'a, S: State>(
     state: &'a S,
     config: &Config,
-    entry: &Entry,
+    slot: &Slot,
+    source: SourceKey,
 ) -> Option<(&'a Policy, u32)> {
     let published = PolicyWord(atomic::load(&config.policy));
-    let mut resolved = PolicyWord(atomic::load(&entry.policy));
+    let mut resolved = PolicyWord(atomic::load(&slot.policy));
     if resolved.generation() != published.generation() {
-        resolved = resolve(state, published, entry.key());
-        atomic::store(&entry.policy, resolved.0);
+        resolved = resolve(state, published, source);
+        atomic::store(&slot.policy, resolved.0);
     }
     Some((state.policy(resolved.slot())?, resolved.slot()))
 }
@@ -132,48 +147,68 @@ fn resolve<S: State>(state: &S, published: PolicyWord, source: SourceKey) -> Pol
     PolicyWord::new(published.generation(), slot)
 }
 
-/// Judges a packet whose source has the bucket in `way`. `Some(None)`: another CPU was faster, and
-/// this is not the `last` try.
+/// Judges a packet whose source has `slot`. `Some(None)`: another CPU was faster, and this is not the
+/// `last` try.
 #[inline(always)]
 fn charge<S: State>(
     state: &S,
     config: &Config,
-    set: &Set,
-    way: u32,
-    packet: &Packet,
+    slot: &Slot,
+    packet: &Packet<'_>,
     last: bool,
 ) -> Option<Option<Reason>> {
-    let entry = state.entry(packet.set * WAYS + way)?;
-    let bucket = set.bucket(way);
-    let (policy, slot) = policy_of(state, config, entry)?;
+    let (policy, policy_slot) = policy_of(state, config, slot, packet.source)?;
     let cost = policy.cost.of(packet.length);
     let now_ns = state.now();
-    let tat = atomic::load(&bucket.tat);
+    let tat = atomic::load(&slot.tat);
     // The tag after the TAT: whoever replaces the source claims the TAT first.
-    if tat == CLAIMED || atomic::load(&bucket.tag) != packet.hash.0 {
+    if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
         return Some(None);
     }
     match decide(tat, ticks(now_ns), cost, policy.tolerance) {
         Decision::Admit(next) => {
-            if !atomic::replace(&bucket.tat, tat, next) {
+            if !atomic::replace(&slot.tat, tat, next) {
                 if !last {
                     return Some(None);
                 }
-                // Every time, another CPU's packet went through first. This one conformed a moment
-                // ago; adding its cost without a comparison keeps the sum exact and lets the bucket
+                // Twice, another CPU's packet went through first. This one conformed a moment ago;
+                // adding its cost without a comparison keeps the sum exact and lets the bucket
                 // overshoot by this one packet.
-                atomic::add(&bucket.tat, cost);
+                atomic::add(&slot.tat, cost);
             }
-            record(entry, &entry.passed, packet, now_ns);
+            record(slot, &slot.passed, packet, now_ns);
             Some(Some(Reason::Conforming))
         }
         Decision::Clamp(empty) => {
             // If this loses, another CPU has clamped it.
-            atomic::replace(&bucket.tat, tat, empty);
-            Some(Some(over(state, config, entry, packet, slot, now_ns)))
+            atomic::replace(&slot.tat, tat, empty);
+            Some(Some(over(state, config, slot, packet, policy_slot, now_ns)))
         }
-        Decision::Deny => Some(Some(over(state, config, entry, packet, slot, now_ns))),
+        Decision::Deny => Some(Some(over(state, config, slot, packet, policy_slot, now_ns))),
     }
+}
+
+/// The way that the packet's source gets: an empty one, else one whose bucket is full, else the one
+/// that will be full soonest. The search starts somewhere else for each source.
+#[inline(always)]
+fn victim<S: State>(state: &S, packet: &Packet<'_>, now: Ticks) -> Option<u32> {
+    let empty = Matches::of(atomic::load(packet.fingerprints), 0);
+    if !empty.is_empty() {
+        return Some(empty.way());
+    }
+    let start = packet.hash.0 as u32;
+    let (mut best, mut least) = (start % WAYS, CLAIMED);
+    let mut looks = 0;
+    while looks < WAYS && least > now {
+        let way = start.wrapping_add(looks) % WAYS;
+        let tat = atomic::load(&state.slot(packet.base + way)?.tat);
+        if tat < least {
+            best = way;
+            least = tat;
+        }
+        looks += 1;
+    }
+    Some(best)
 }
 
 /// Gives the packet's source a bucket and judges the packet. `Some(None)`: another CPU interfered.
@@ -181,8 +216,7 @@ fn charge<S: State>(
 fn promote<S: State>(
     state: &S,
     config: &Config,
-    set: &Set,
-    packet: &Packet,
+    packet: &Packet<'_>,
     sketched: &Sketched,
 ) -> Option<Option<Reason>> {
     let resolved = resolve(state, PolicyWord(atomic::load(&config.policy)), packet.source);
@@ -192,11 +226,11 @@ fn promote<S: State>(
     }
     let now_ns = state.now();
     let now = ticks(now_ns);
-    let way = opaque_way(state, set.victim());
-    let bucket = set.bucket(way);
-    let entry = state.entry(packet.set * WAYS + way)?;
-    let before = atomic::load(&bucket.tat);
-    let occupied = atomic::load(&bucket.tag) != 0;
+    let way = state.opaque(u64::from(victim(state, packet, now)?)) as u32 % WAYS;
+    let slot = state.slot(packet.base + way)?;
+    let identity = state.identity(packet.base + way)?;
+    let before = atomic::load(&slot.tat);
+    let occupied = atomic::load(&slot.tag) != 0;
     let busy = before > now;
     if before == CLAIMED {
         return Some(None);
@@ -204,11 +238,12 @@ fn promote<S: State>(
     if busy && let Some(reason) = full(state, config, packet, resolved.slot(), now_ns) {
         return Some(Some(reason));
     }
-    if !atomic::replace(&bucket.tat, before, CLAIMED) {
+    if !atomic::replace(&slot.tat, before, CLAIMED) {
         return Some(None);
     }
 
-    // The way is ours until its TAT says otherwise. The entry is complete before the tag names it.
+    // The slot is ours until its TAT says otherwise. It is complete before its tag and fingerprint
+    // name it.
     let start = now + owed(state, config, policy, sketched, now_ns);
     let cost = policy.cost.of(packet.length);
     let (tat, admitted) = match decide(start, now, cost, policy.tolerance) {
@@ -216,22 +251,24 @@ fn promote<S: State>(
         Decision::Deny => (start, false),
         Decision::Clamp(tat) => (tat, false),
     };
-    atomic::store(&entry.high, packet.source.high);
-    atomic::store(&entry.low, packet.source.low);
-    atomic::store(&entry.policy, resolved.0);
-    atomic::store(&entry.passed, 0);
-    atomic::store(&entry.dropped, 0);
-    atomic::store(&entry.bytes, 0);
-    atomic::store(&entry.first_seen, now_ns);
-    atomic::store(&entry.last_seen, now_ns);
-    atomic::swap(&bucket.tag, packet.hash.0);
-    atomic::swap(&bucket.tat, tat);
+    atomic::store(&identity.high, packet.source.high);
+    atomic::store(&identity.low, packet.source.low);
+    atomic::store(&slot.policy, resolved.0);
+    atomic::store(&slot.passed, 0);
+    atomic::store(&slot.dropped, 0);
+    atomic::store(&slot.bytes, 0);
+    atomic::store(&slot.first_seen, now_ns);
+    atomic::store(&slot.last_seen, now_ns);
+    atomic::swap(&slot.tag, packet.hash.0);
+    set_fingerprint(packet.fingerprints, way, fingerprint(packet.hash));
+    atomic::swap(&slot.tat, tat);
 
-    if set.duplicated(packet.hash, way) {
+    if duplicated(state, packet, way)? {
         // Two CPUs promoted the source at once, into two ways. Both see the other (the swaps are
         // full barriers) or only the later one does; whoever sees yields and charges the other.
-        atomic::swap(&bucket.tag, 0);
-        atomic::swap(&bucket.tat, 0);
+        set_fingerprint(packet.fingerprints, way, 0);
+        atomic::swap(&slot.tag, 0);
+        atomic::swap(&slot.tat, 0);
         return Some(None);
     }
     state.note(Internal::Promotions);
@@ -241,11 +278,29 @@ fn promote<S: State>(
         state.note(Internal::Evictions);
     }
     if admitted {
-        record(entry, &entry.passed, packet, now_ns);
+        record(slot, &slot.passed, packet, now_ns);
         Some(Some(Reason::Conforming))
     } else {
-        Some(Some(over(state, config, entry, packet, resolved.slot(), now_ns)))
+        Some(Some(over(state, config, slot, packet, resolved.slot(), now_ns)))
     }
+}
+
+/// Whether another way than `way` holds the packet's source.
+#[inline(always)]
+fn duplicated<S: State>(state: &S, packet: &Packet<'_>, way: u32) -> Option<bool> {
+    let fingerprints = atomic::load(packet.fingerprints);
+    let mut matches = Matches::of(fingerprints, fingerprint(packet.hash));
+    let mut looks = 0;
+    while !matches.is_empty() && looks < WAYS {
+        let other = matches.way();
+        let slot = state.slot(packet.base + other)?;
+        if other != way && atomic::load(&slot.tag) == packet.hash.0 {
+            return Some(true);
+        }
+        matches = matches.rest();
+        looks += 1;
+    }
+    Some(false)
 }
 
 /// The debt that a new bucket starts with.
@@ -275,12 +330,12 @@ fn owed<S: State>(
 fn full<S: State>(
     state: &S,
     config: &Config,
-    packet: &Packet,
-    slot: u32,
+    packet: &Packet<'_>,
+    policy: u32,
     now_ns: u64,
 ) -> Option<Reason> {
     state.note(Internal::SetFull);
-    event(state, config, EventKind::SetFull, packet.source, slot, now_ns);
+    event(state, config, EventKind::SetFull, packet.source, policy, now_ns);
     match atomic::load(&config.on_full) {
         on_full::DROP => Some(Reason::DroppedSetFull),
         on_full::EVICT_OLDEST => None,
@@ -293,24 +348,24 @@ fn full<S: State>(
 fn over<S: State>(
     state: &S,
     config: &Config,
-    entry: &Entry,
-    packet: &Packet,
-    slot: u32,
+    slot: &Slot,
+    packet: &Packet<'_>,
+    policy: u32,
     now_ns: u64,
 ) -> Reason {
-    if atomic::load(&entry.dropped) == 0 {
-        event(state, config, EventKind::Limited, packet.source, slot, now_ns);
+    if atomic::load(&slot.dropped) == 0 {
+        event(state, config, EventKind::Limited, packet.source, policy, now_ns);
     }
-    record(entry, &entry.dropped, packet, now_ns);
+    record(slot, &slot.dropped, packet, now_ns);
     Reason::OverLimit
 }
 
 /// Counts a packet of a tracked source.
 #[inline(always)]
-fn record(entry: &Entry, outcome: &AtomicU64, packet: &Packet, now_ns: u64) {
+fn record(slot: &Slot, outcome: &AtomicU64, packet: &Packet<'_>, now_ns: u64) {
     atomic::add(outcome, 1);
-    atomic::add(&entry.bytes, u64::from(packet.length));
-    atomic::store(&entry.last_seen, now_ns);
+    atomic::add(&slot.bytes, u64::from(packet.length));
+    atomic::store(&slot.last_seen, now_ns);
 }
 
 /// Sends an event, unless its kind has sent enough lately.

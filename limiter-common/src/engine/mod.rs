@@ -21,13 +21,13 @@ mod limit;
 
 use core::sync::atomic::AtomicU64;
 
-use crate::abi::{Config, Entry, Event, Internal, Policy, Reason};
+use crate::abi::{Config, Event, Internal, Policy, Reason};
 use crate::atomic;
 use crate::hash::Hash;
 use crate::key::{PrefixMasks, SourceKey};
 use crate::packet::{Network, Packet, network};
 use crate::sketch::{Shape, Window};
-use crate::table::Set;
+use crate::table::{Identity, Slot};
 
 pub use limit::limit;
 
@@ -50,10 +50,12 @@ pub trait State {
 
     /// What the daemon may change.
     fn config(&self) -> Option<&Config>;
-    /// A set of the bucket table.
-    fn set(&self, index: u32) -> Option<&Set>;
-    /// The entry of a bucket: `set · WAYS + way`.
-    fn entry(&self, index: u32) -> Option<&Entry>;
+    /// The fingerprints of a set of the bucket table.
+    fn fingerprints(&self, set: u32) -> Option<&AtomicU64>;
+    /// A slot of the bucket table: `set · WAYS + way`.
+    fn slot(&self, index: u32) -> Option<&Slot>;
+    /// Whose slot it is.
+    fn identity(&self, index: u32) -> Option<&Identity>;
     /// A cell of the sketch.
     fn cell(&self, index: u32) -> Option<&AtomicU64>;
     /// A compiled limit.

@@ -17,8 +17,9 @@ const TICK_NS: u64 = 4_000_000;
 /// The kernel's memory as vectors, with a clock that the test sets.
 struct Memory {
     config: Config,
-    sets: Vec<Set>,
-    entries: Vec<Entry>,
+    fingerprints: Vec<AtomicU64>,
+    slots: Vec<Slot>,
+    identities: Vec<Identity>,
     cells: Vec<AtomicU64>,
     policies: Vec<Policy>,
     limits: HashMap<SourceKey, u32>,
@@ -48,8 +49,9 @@ impl Memory {
         let shape = Shape { mask: width - 1, depth: 4 };
         let memory = Self {
             config: Config::default(),
-            sets: (0..sets).map(|_| Set::default()).collect(),
-            entries: (0..sets * WAYS).map(|_| Entry::default()).collect(),
+            fingerprints: (0..sets).map(|_| AtomicU64::new(0)).collect(),
+            slots: (0..sets * WAYS).map(|_| Slot::default()).collect(),
+            identities: (0..sets * WAYS).map(|_| Identity::default()).collect(),
             cells: (0..shape.cells()).map(|_| AtomicU64::new(0)).collect(),
             policies: vec![Policy::unlimited(16), default],
             limits: HashMap::new(),
@@ -100,7 +102,7 @@ impl State for Memory {
         Window { shift: 27 }
     }
     fn set_mask(&self) -> u32 {
-        self.sets.len() as u32 - 1
+        self.fingerprints.len() as u32 - 1
     }
     fn cpus(&self) -> u32 {
         self.cpus
@@ -108,11 +110,14 @@ impl State for Memory {
     fn config(&self) -> Option<&Config> {
         Some(&self.config)
     }
-    fn set(&self, index: u32) -> Option<&Set> {
-        self.sets.get(index as usize)
+    fn fingerprints(&self, set: u32) -> Option<&AtomicU64> {
+        self.fingerprints.get(set as usize)
     }
-    fn entry(&self, index: u32) -> Option<&Entry> {
-        self.entries.get(index as usize)
+    fn slot(&self, index: u32) -> Option<&Slot> {
+        self.slots.get(index as usize)
+    }
+    fn identity(&self, index: u32) -> Option<&Identity> {
+        self.identities.get(index as usize)
     }
     fn cell(&self, index: u32) -> Option<&AtomicU64> {
         self.cells.get(index as usize)
@@ -167,10 +172,10 @@ proptest! {
         rate in prop_oneof![5u64..100, 100u64..10_000],
         burst in prop_oneof![1u64..20, 20u64..400],
         sets in prop_oneof![Just(1u32), Just(64)],
-        stream in prop::collection::vec((0u32..5, gap(), 1u32..60), 1..300),
+        stream in prop::collection::vec((0u32..10, gap(), 1u32..60), 1..300),
     ) {
         let limit = policy(rate, burst);
-        // With one set of four ways, five sources evict one another.
+        // With one set of eight ways, ten sources evict one another.
         let memory = Memory::new(limit, sets, 1 << 12);
         let mut exact: HashMap<u32, Exact> = HashMap::new();
         let mut now = memory.now();
@@ -283,17 +288,17 @@ fn a_full_set_does_as_configured() {
     ] {
         let memory = Memory::new(policy(1, 8), 1, 1 << 10);
         atomic::store(&memory.config.on_full, choice);
-        for source in 0..4 {
+        for source in 0..WAYS {
             assert_eq!(memory.packet(source), Reason::Conforming);
         }
-        assert_eq!(memory.packet(9), expected);
+        assert_eq!(memory.packet(99), expected);
         assert_eq!(memory.internal(Internal::SetFull), 1);
         assert_eq!(memory.events.lock().unwrap().len(), 1);
         let evicted = u64::from(choice == on_full::EVICT_OLDEST);
         assert_eq!(memory.internal(Internal::BusyEvictions), evicted);
         // Once the buckets are full again, one is replaced and nothing is lost.
         memory.now.fetch_add(1_100_000_000, Ordering::Relaxed);
-        assert_eq!(memory.packet(10), Reason::Conforming);
+        assert_eq!(memory.packet(100), Reason::Conforming);
         assert_eq!(memory.internal(Internal::Evictions), 1);
     }
 }

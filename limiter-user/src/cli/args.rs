@@ -84,6 +84,13 @@ pub(super) enum Command {
     Version,
 }
 
+/// How a list of limits is written.
+const LIST: &str = "\
+A limit a line, TARGET RATE [BURST], as for `limit set`; # begins a comment:
+  default        1000pps 2000
+  198.51.100.7   10mbit
+  2001:db8::/48  400/minute";
+
 #[derive(Debug, Subcommand)]
 pub(super) enum LimitCommand {
     /// Set the limit of every source, or of the sources in a prefix, each by itself
@@ -105,6 +112,12 @@ pub(super) enum LimitCommand {
             hide_default_value = true
         )]
         target: String,
+    },
+    /// Set many limits at once: all of them, or none if one line is wrong
+    #[command(after_help = LIST)]
+    Import {
+        /// A text file, or - for standard input
+        file: PathBuf,
     },
     /// List all limits
     List,

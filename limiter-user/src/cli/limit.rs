@@ -1,6 +1,10 @@
-//! `limiter limit set`, `list` and `unset`
+//! `limiter limit set`, `import`, `list` and `unset`
 //!
 //! What cannot be a limit is refused here, so that it needs no daemon to be told.
+
+use std::fs;
+use std::io;
+use std::path::Path;
 
 use hyper::Method;
 
@@ -9,7 +13,7 @@ use crate::client::{Client, escape};
 use crate::error::{Failure, exit};
 use crate::http::SetRequest;
 use crate::policy::Target;
-use crate::report::{LimitList, LimitRemoved, LimitSet};
+use crate::report::{LimitList, LimitRemoved, LimitSet, LimitsImported};
 
 pub(super) async fn set(
     client: &Client,
@@ -21,6 +25,25 @@ pub(super) async fn set(
     let request = SetRequest { target, rate, burst };
     request.limit()?;
     let report: LimitSet = client.send(Method::PUT, "/v1/limits", &request).await?;
+    output.print(&report)?;
+    Ok(exit::OK)
+}
+
+pub(super) async fn import(
+    client: &Client,
+    output: &mut Output<'_>,
+    file: &Path,
+) -> Result<u8, Failure> {
+    let read = if file == Path::new("-") {
+        io::read_to_string(io::stdin())
+    } else {
+        fs::read_to_string(file)
+    };
+    let text = read.map_err(|error| {
+        Failure::new(exit::USAGE, format!("cannot read {}: {error}", file.display()))
+            .hint("give a text file with a line TARGET RATE [BURST] for each limit, or - for stdin")
+    })?;
+    let report: LimitsImported = client.send_text("/v1/limits/import", text).await?;
     output.print(&report)?;
     Ok(exit::OK)
 }

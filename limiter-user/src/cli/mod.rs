@@ -75,6 +75,9 @@ fn execute(cli: Cli, output: &mut Output<'_>) -> Result<u8, Failure> {
             Command::Limit(LimitCommand::Set { rate, burst, target }) => {
                 limit::set(&client, output, rate, burst, target).await
             }
+            Command::Limit(LimitCommand::Import { file }) => {
+                limit::import(&client, output, &file).await
+            }
             Command::Limit(LimitCommand::List) => limit::list(&client, output).await,
             Command::Limit(LimitCommand::Unset { target }) => {
                 limit::unset(&client, output, &target).await

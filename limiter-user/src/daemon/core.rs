@@ -1,5 +1,6 @@
 //! The one owner of limits and data plane.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -15,7 +16,7 @@ use crate::policy::store::Change;
 use crate::policy::{LimitSpec, Store, Target};
 use crate::report::{
     AttachReport, DetachReport, EventsReport, LimitList, LimitRemoved, LimitReport, LimitSet,
-    SourceReport, StatsReport, StatusReport, StoreReport,
+    LimitsImported, SourceReport, StatsReport, StatusReport, StoreReport,
 };
 
 /// Limits, data plane and store of a daemon. Every change goes through `&mut self`.
@@ -66,17 +67,33 @@ impl Core {
     pub fn set(&mut self, limit: &LimitSpec) -> Result<LimitSet, Failure> {
         let (ipv4, ipv6) = self.plane.prefixes();
         limit.check_prefix(ipv4, ipv6)?;
-        let before = self.store.limits().get(&limit.target).cloned();
-        let changed = before.as_ref() != Some(limit);
+        let before = self.store.limits().get(&limit.target);
+        let changed = before != Some(limit);
         if changed {
-            let undo = match &before {
-                Some(before) => Change::Set(before),
-                None => Change::Unset(&limit.target),
-            };
-            self.change(Change::Set(limit), undo)?;
+            self.change(&[Change::Set(limit)])?;
             tracing::info!("limit for {}: {}", limit.target.short(), limit.rate);
         }
         Ok(LimitSet { limit: self.report(limit), changed })
+    }
+
+    /// Sets many limits at once: all of them, or none.
+    ///
+    /// # Errors
+    /// If one is refused, or store or data plane fail; then everything is as it was before.
+    pub fn import(
+        &mut self,
+        limits: &BTreeMap<Target, LimitSpec>,
+    ) -> Result<LimitsImported, Failure> {
+        let changes: Vec<_> = limits
+            .values()
+            .filter(|limit| self.store.limits().get(&limit.target) != Some(*limit))
+            .map(Change::Set)
+            .collect();
+        if !changes.is_empty() {
+            self.change(&changes)?;
+            tracing::info!("{} limits imported", changes.len());
+        }
+        Ok(LimitsImported { read: limits.len() as u64, changed: changes.len() as u64 })
     }
 
     /// Removes a limit. `None` if none is set for this very target.
@@ -84,18 +101,33 @@ impl Core {
     /// # Errors
     /// If store or data plane fail; then everything is as it was before.
     pub fn unset(&mut self, target: &Target) -> Result<Option<LimitRemoved>, Failure> {
-        let Some(limit) = self.store.limits().get(target).cloned() else { return Ok(None) };
-        let removed = self.report(&limit);
-        self.change(Change::Unset(target), Change::Set(&limit))?;
+        let Some(limit) = self.store.limits().get(target) else { return Ok(None) };
+        let removed = self.report(limit);
+        self.change(&[Change::Unset(target)])?;
         tracing::info!("limit for {} removed", target.short());
         Ok(Some(LimitRemoved { removed }))
     }
 
-    fn change(&mut self, change: Change<'_>, undo: Change<'_>) -> Result<(), Failure> {
-        self.store.apply(&[change])?;
-        let Err(error) = self.plane.publish(&specs(&self.store)) else { return Ok(()) };
+    /// Stores changes, then puts them in force; undoes them in the store if that fails.
+    fn change(&mut self, changes: &[Change<'_>]) -> Result<(), Failure> {
+        let targets: Vec<Target> = changes
+            .iter()
+            .map(|change| match change {
+                Change::Set(limit) => limit.target,
+                Change::Unset(target) => **target,
+            })
+            .collect();
+        let before: Vec<Option<LimitSpec>> =
+            targets.iter().map(|target| self.store.limits().get(target).cloned()).collect();
+        self.store.apply(changes)?;
+        let Err(error) = self.plane.change(changes) else { return Ok(()) };
         let failure = Failure::from(error).context("the limits stay as they were");
-        let restored = self.store.apply(&[undo]).map_err(Failure::from).and_then(|()| {
+        let undo: Vec<_> = targets
+            .iter()
+            .zip(&before)
+            .map(|(target, before)| before.as_ref().map_or(Change::Unset(target), Change::Set))
+            .collect();
+        let restored = self.store.apply(&undo).map_err(Failure::from).and_then(|()| {
             // Also if the data plane changed nothing: it is told what the store says now.
             self.plane.publish(&specs(&self.store)).map_err(Failure::from)
         });

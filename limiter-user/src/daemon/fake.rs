@@ -12,6 +12,7 @@ use crate::dataplane::{
     Attachment, Error, Event, Mode, OnFull, SketchHealth, Source, SourceState, TableHealth,
 };
 use crate::policy::model::source_of;
+use crate::policy::store::Change;
 use crate::policy::{LimitSpec, Store, Target};
 
 /// What the tests look at and set from outside.
@@ -124,6 +125,22 @@ impl Plane for Fake {
         }
         state.limits = limits.to_vec();
         Ok(())
+    }
+
+    fn change(&mut self, changes: &[Change<'_>]) -> Result<(), Error> {
+        let mut limits = self.state().limits.clone();
+        for change in changes {
+            let target = match change {
+                Change::Set(limit) => &limit.target,
+                Change::Unset(target) => *target,
+            };
+            limits.retain(|limit| limit.target != *target);
+            if let Change::Set(limit) = change {
+                limits.push((*limit).clone());
+            }
+        }
+        limits.sort_by_key(|limit| limit.target);
+        self.publish(&limits)
     }
 
     fn gate_of(&self, limit: &LimitSpec) -> u32 {

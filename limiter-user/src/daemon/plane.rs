@@ -8,6 +8,7 @@ use crate::dataplane::{
     Attachment, Dataplane, Error, Event, Mode, SketchHealth, Source, TableHealth,
 };
 use crate::policy::LimitSpec;
+use crate::policy::store::Change;
 
 /// What the daemon asks of a data plane; see [`Dataplane`] for what each does.
 #[expect(missing_docs, reason = "the methods are those of `Dataplane`, documented there")]
@@ -17,6 +18,7 @@ pub trait Plane: Send {
     fn detach_all(&mut self) -> Result<(), Error>;
     fn attachments(&self) -> Vec<Attachment>;
     fn publish(&mut self, limits: &[LimitSpec]) -> Result<(), Error>;
+    fn change(&mut self, changes: &[Change<'_>]) -> Result<(), Error>;
     fn gate_of(&self, limit: &LimitSpec) -> u32;
     fn counters(&self) -> Result<Counters, Error>;
     fn source(&self, address: IpAddr) -> Result<Source, Error>;
@@ -47,6 +49,10 @@ impl Plane for Dataplane {
 
     fn publish(&mut self, limits: &[LimitSpec]) -> Result<(), Error> {
         self.publish(limits)
+    }
+
+    fn change(&mut self, changes: &[Change<'_>]) -> Result<(), Error> {
+        self.change(changes)
     }
 
     fn gate_of(&self, limit: &LimitSpec) -> u32 {

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::slice;
 
 use aya::maps::MapData;
-use limiter_common::abi::{Config, Entry};
-use limiter_common::table::Set;
+use limiter_common::abi::Config;
+use limiter_common::table::{Identity, Slot};
 use memmap2::{MmapOptions, MmapRaw};
 use std::sync::atomic::AtomicU64;
 
@@ -26,9 +26,9 @@ unsafe impl Shared for AtomicU64 {}
 // SAFETY: atomics only, 64 bytes without padding (asserted in `abi`).
 unsafe impl Shared for Config {}
 // SAFETY: as above.
-unsafe impl Shared for Entry {}
-// SAFETY: as above.
-unsafe impl Shared for Set {}
+unsafe impl Shared for Slot {}
+// SAFETY: atomics only, 16 bytes without padding.
+unsafe impl Shared for Identity {}
 
 /// The elements of an array map with `BPF_F_MMAPABLE`, shared with the kernel program.
 pub(super) struct Elements<T> {

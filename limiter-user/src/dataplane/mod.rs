@@ -3,7 +3,6 @@
 mod attach;
 mod error;
 mod foreign;
-mod index;
 mod kernel;
 mod link;
 mod memory;
@@ -12,12 +11,13 @@ mod options;
 mod publish;
 mod view;
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use aya::Ebpf;
 use aya::maps::{Map, MapData, MapError, PerCpuArray, RingBuf};
-use limiter_common::abi::{self, Counters, EventKind};
+use limiter_common::abi::{self, Counters, EventKind, Policy};
 use limiter_common::atomic;
 use limiter_common::key::SourceKey;
 
@@ -28,13 +28,13 @@ pub use options::{Mode, OnFull, Options};
 pub use view::{Event, SketchHealth, Source, SourceState, TableHealth};
 
 use attach::Links;
-use index::Index;
 use memory::Elements;
-use publish::{PolicyMaps, Publisher, Wanted};
+use publish::{Aim, PolicyMaps, Publisher};
 use view::{Memory, Now, Tracked};
 
-use crate::policy::compile::compile;
+use crate::policy::compile::{compile, decompile};
 use crate::policy::model::{LimitSpec, Target};
+use crate::policy::store::Change;
 
 /// The largest frame on an interface with the usual MTU of 1500, without FCS.
 const USUAL_FRAME: u32 = 1514;
@@ -54,8 +54,6 @@ pub struct Dataplane {
     publisher: Publisher,
     counters: PerCpuArray<MapData, Counters>,
     events: RingBuf<MapData>,
-    limits: Vec<LimitSpec>,
-    index: Index,
     max_frame: u32,
 }
 
@@ -91,8 +89,9 @@ impl Dataplane {
         let object::Loaded { mut ebpf, layout, staging } = object::load(options)?;
         let memory = Memory {
             config: elements(&ebpf, "CONFIG")?,
-            sets: elements(&ebpf, "SETS")?,
-            entries: elements(&ebpf, "ENTRIES")?,
+            fingerprints: elements(&ebpf, "FINGERPRINTS")?,
+            slots: elements(&ebpf, "SLOTS")?,
+            identities: elements(&ebpf, "IDENTITIES")?,
             cells: elements(&ebpf, "SKETCH")?,
             layout,
         };
@@ -125,8 +124,6 @@ impl Dataplane {
             publisher,
             counters,
             events,
-            limits: Vec::new(),
-            index: Index::default(),
             max_frame: USUAL_FRAME,
         };
         dataplane.refresh_clock();
@@ -196,8 +193,10 @@ impl Dataplane {
         let max_frame = largest.unwrap_or(USUAL_FRAME).max(USUAL_FRAME);
         if max_frame != self.max_frame {
             self.max_frame = max_frame;
-            if !self.limits.is_empty() {
-                let limits = std::mem::take(&mut self.limits);
+            let known: Vec<_> = self.publisher.policies().collect();
+            let limits: Vec<_> =
+                known.iter().filter_map(|(aim, p)| decompile(target_of(*aim), p)).collect();
+            if !limits.is_empty() {
                 self.publish(&limits)?;
             }
         }
@@ -210,21 +209,39 @@ impl Dataplane {
     /// A limit that cannot be enforced, or too many; nothing is changed then. If the kernel refuses,
     /// what was changed is changed back.
     pub fn publish(&mut self, limits: &[LimitSpec]) -> Result<(), Error> {
-        let mut wanted = Wanted::with_capacity(limits.len());
-        let (v4, v6) = self.memory.layout.masks.lengths();
+        let mut wanted = HashMap::with_capacity(limits.len());
         for limit in limits {
-            limit.check_prefix(v4, v6)?;
-            let policy = compile(limit, self.memory.layout.window_shift, self.max_frame)?;
-            let target = match limit.target {
-                Target::Default => None,
-                Target::Prefix(net) => Some(net),
-            };
-            wanted.insert(target, policy);
+            wanted.insert(aim_of(&limit.target), self.compile(limit)?);
         }
-        self.publisher.publish(&wanted, self.memory.config())?;
-        self.index = Index::new(limits);
-        self.limits = limits.to_vec();
+        self.publisher.replace(&wanted, self.memory.config())?;
         self.settle()
+    }
+
+    /// Changes some limits: all of them, or none. No target may occur twice.
+    ///
+    /// # Errors
+    /// As [`Dataplane::publish`].
+    pub fn change(&mut self, changes: &[Change<'_>]) -> Result<(), Error> {
+        let changes = changes
+            .iter()
+            .map(|change| match *change {
+                Change::Set(limit) => Ok((aim_of(&limit.target), Some(self.compile(limit)?))),
+                Change::Unset(target) => Ok((aim_of(target), None)),
+            })
+            .collect::<Result<Vec<_>, Error>>()?;
+        self.publisher.change(&changes, self.memory.config())
+    }
+
+    fn compile(&self, limit: &LimitSpec) -> Result<Policy, Error> {
+        let (v4, v6) = self.memory.layout.masks.lengths();
+        limit.check_prefix(v4, v6)?;
+        compile(limit, self.memory.layout.window_shift, self.max_frame)
+    }
+
+    /// The limit that applies to an address.
+    fn limit_for(&self, address: IpAddr) -> Option<LimitSpec> {
+        let (aim, policy) = self.publisher.policy_for(address);
+        decompile(target_of(aim), &policy?)
     }
 
     /// Puts fresh maps, which have their limits now, in the place of what was pinned.
@@ -262,9 +279,9 @@ impl Dataplane {
     }
 
     fn view(&self, tracked: &Tracked<'_>, now: Now) -> Source {
-        let policy = self.publisher.policy(tracked.slot());
+        let policy = self.publisher.policy(tracked.policy_slot());
         let network = self.memory.network(tracked.key());
-        let limit = self.index.of(network.addr());
+        let limit = self.limit_for(network.addr());
         self.memory.source(tracked, policy.as_ref(), limit, now)
     }
 
@@ -277,7 +294,7 @@ impl Dataplane {
         let key = self.memory.key_of(address);
         Ok(match self.memory.find(key) {
             Some(tracked) => self.view(&tracked, now),
-            None => self.memory.light(key, self.index.of(self.memory.network(key).addr()), now),
+            None => self.memory.light(key, self.limit_for(self.memory.network(key).addr()), now),
         })
     }
 
@@ -322,10 +339,10 @@ impl Dataplane {
     /// Drains the events that have come since the last call.
     pub fn events(&mut self, visit: &mut dyn FnMut(Event)) {
         let now = Now::take();
-        while let Some(item) = self.events.next() {
-            let Some(event) = parse_event(&item) else { continue };
+        while let Some(event) = self.events.next().map(|item| parse_event(&item)) {
+            let Some(event) = event else { continue };
             let source = self.memory.network(event.source);
-            let limit = self.index.of(source.addr());
+            let limit = self.limit_for(source.addr());
             let kind = if event.kind == EventKind::SetFull as u32 {
                 EventKind::SetFull
             } else {
@@ -334,6 +351,19 @@ impl Dataplane {
             visit(Event { time: now.wall(event.time_ns), source, kind, limit });
         }
     }
+}
+
+/// Whom a policy is for, as the maps know it.
+const fn aim_of(target: &Target) -> Aim {
+    match target {
+        Target::Default => None,
+        Target::Prefix(net) => Some(*net),
+    }
+}
+
+/// The same as the operator knows it.
+fn target_of(aim: Aim) -> Target {
+    aim.map_or(Target::Default, Target::Prefix)
 }
 
 /// Reads a record of the ring buffer.

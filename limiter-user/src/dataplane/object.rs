@@ -15,6 +15,7 @@ use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
 use limiter_common::abi::{ABI_VERSION, Layout};
 use limiter_common::hash::HashKey;
+use limiter_common::table::WAYS;
 
 use super::attach::{Links, is_link};
 use super::options::Options;
@@ -26,15 +27,16 @@ const ABI_PIN: &str = "abi";
 const LAYOUT_PIN: &str = "layout";
 
 /// The maps of the object.
-const MAPS: [&str; 10] = [
+const MAPS: [&str; 11] = [
     "CONFIG",
     "POLICIES",
     "EXACT",
     "PREFIXES4",
     "PREFIXES6",
     "SKETCH",
-    "SETS",
-    "ENTRIES",
+    "FINGERPRINTS",
+    "SLOTS",
+    "IDENTITIES",
     "COUNTERS",
     "EVENTS",
 ];
@@ -158,8 +160,9 @@ fn load_object(
         .override_global("LAYOUT", layout, true)
         .map_max_entries("EXACT", options.max_limits.max(1))
         .map_max_entries("SKETCH", layout.sketch.cells())
-        .map_max_entries("SETS", layout.set_mask + 1)
-        .map_max_entries("ENTRIES", (layout.set_mask + 1) * limiter_common::table::WAYS);
+        .map_max_entries("FINGERPRINTS", layout.set_mask + 1)
+        .map_max_entries("SLOTS", (layout.set_mask + 1) * WAYS)
+        .map_max_entries("IDENTITIES", (layout.set_mask + 1) * WAYS);
     for (name, path) in MAPS.iter().zip(&paths) {
         loader.map_pin_path(name, path.as_path());
     }
@@ -233,7 +236,7 @@ fn pinned_layout(directory: &Path, wanted: Layout) -> Result<Layout, Error> {
         return differs("--sketch-window", seconds(&pinned), seconds(&wanted));
     }
     if pinned.set_mask != wanted.set_mask {
-        let sources = |l: &Layout| ((l.set_mask + 1) * limiter_common::table::WAYS).to_string();
+        let sources = |l: &Layout| ((l.set_mask + 1) * WAYS).to_string();
         return differs("--max-sources", sources(&pinned), sources(&wanted));
     }
     if pinned.masks != wanted.masks {

@@ -34,7 +34,7 @@ impl Mode {
     }
 }
 
-/// What to do with a packet whose source deserves a bucket when its set has four busy ones.
+/// What to do with a packet whose source deserves a bucket when its set has no free one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnFull {
@@ -141,7 +141,7 @@ impl Options {
             return Err(Error::Option {
                 option: "--max-sources",
                 problem: format!("{} is out of range", self.max_sources),
-                hint: "give a number from 4 to 67108864; each source takes 80 bytes".into(),
+                hint: "give a number from 8 to 67108864; each source takes 81 bytes".into(),
             });
         }
         Ok(self.max_sources.next_power_of_two() / WAYS)
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_layout_follows_its_options() {
         let layout = options().layout(KEY).unwrap();
-        assert_eq!((layout.window_shift, layout.set_mask), (27, 131_071));
+        assert_eq!((layout.window_shift, layout.set_mask), (27, 65_535));
         assert_eq!(layout.masks.lengths(), (32, 64));
         assert!(layout.cpus >= 1);
         for wrong in [

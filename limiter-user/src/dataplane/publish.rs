@@ -44,6 +44,11 @@ pub(super) fn key_of(address: IpAddr) -> SourceKey {
     }
 }
 
+/// 0 for IPv4, 1 for IPv6.
+fn family(net: &IpNet) -> usize {
+    usize::from(net.addr().is_ipv6())
+}
+
 impl PolicyMaps {
     /// Whether `net` is one source rather than a prefix of many.
     fn is_exact(&self, net: &IpNet) -> bool {
@@ -103,14 +108,16 @@ impl PolicyMaps {
     }
 }
 
-/// The policies that should be in force: the default and those of prefixes.
-pub(super) type Wanted = HashMap<Option<IpNet>, Policy>;
+/// Whom a policy is for; `None` is the default.
+pub(super) type Aim = Option<IpNet>;
 
 /// What is in force, and the slots it lies in.
 pub(super) struct Publisher {
     maps: PolicyMaps,
-    /// Where each target leads; the default is `None`.
-    targets: HashMap<Option<IpNet>, u32>,
+    /// Where each target leads.
+    targets: HashMap<Aim, u32>,
+    /// How many targets have each prefix length: IPv4, IPv6.
+    lengths: [[usize; 129]; 2],
     /// The content of every slot that something leads to, and by how many targets.
     slots: HashMap<u32, (Policy, usize)>,
     by_policy: HashMap<Policy, u32>,
@@ -137,6 +144,10 @@ impl Publisher {
             .map(|(net, slot)| (Some(net), slot))
             .collect();
         targets.insert(None, word.slot());
+        let mut lengths = [[0; 129]; 2];
+        for net in targets.keys().flatten() {
+            lengths[family(net)][usize::from(net.prefix_len())] += 1;
+        }
         let mut slots: HashMap<u32, (Policy, usize)> = HashMap::new();
         for &slot in targets.values() {
             if let Some((_, count)) = slots.get_mut(&slot) {
@@ -149,7 +160,8 @@ impl Publisher {
         let free =
             (UNLIMITED_SLOT + 1..POLICY_SLOTS).rev().filter(|s| !slots.contains_key(s)).collect();
         let generation = word.generation();
-        Ok(Self { maps, targets, slots, by_policy, resting: VecDeque::new(), free, generation })
+        let resting = VecDeque::new();
+        Ok(Self { maps, targets, lengths, slots, by_policy, resting, free, generation })
     }
 
     /// The policy in a slot.
@@ -157,63 +169,116 @@ impl Publisher {
         self.slots.get(&slot).map(|(policy, _)| *policy)
     }
 
+    /// The policy that applies to `address`, and whom it is for.
+    pub(super) fn policy_for(&self, address: IpAddr) -> (Aim, Option<Policy>) {
+        let most = if address.is_ipv4() { 32u8 } else { 128 };
+        let lengths = &self.lengths[usize::from(address.is_ipv6())];
+        let aim = (0..=most)
+            .rev()
+            .filter(|&length| lengths[usize::from(length)] > 0)
+            .filter_map(|length| IpNet::new(address, length).ok())
+            .map(|net| Some(net.trunc()))
+            .find(|aim| self.targets.contains_key(aim))
+            .flatten();
+        (aim, self.targets.get(&aim).and_then(|&slot| self.policy(slot)))
+    }
+
+    /// All policies in force.
+    pub(super) fn policies(&self) -> impl Iterator<Item = (Aim, Policy)> {
+        self.targets.iter().filter_map(|(aim, slot)| Some((*aim, self.policy(*slot)?)))
+    }
+
     /// Makes exactly `wanted` the policies in force.
+    ///
+    /// # Errors
+    /// As [`Publisher::change`].
+    pub(super) fn replace(
+        &mut self,
+        wanted: &HashMap<Aim, Policy>,
+        config: &Config,
+    ) -> Result<(), Error> {
+        let gone = self.targets.keys().filter(|aim| !wanted.contains_key(aim));
+        let changes: Vec<_> = gone
+            .map(|aim| (*aim, None))
+            .chain(wanted.iter().map(|(aim, policy)| (*aim, Some(*policy))))
+            .collect();
+        self.change(&changes, config)
+    }
+
+    /// Gives each aim its policy, or none. An aim must not occur twice.
     ///
     /// # Errors
     /// [`Error::TooMany`] before anything is changed; [`Error::Map`] if the kernel refuses, after
     /// what was changed has been changed back.
-    pub(super) fn publish(&mut self, wanted: &Wanted, config: &Config) -> Result<(), Error> {
-        self.check_room(wanted)?;
-        let default = wanted.get(&None).copied();
-        let mut changed: Vec<(IpNet, Option<u32>)> = Vec::new();
-        let before: Vec<IpNet> = self.targets.keys().flatten().copied().collect();
-        for (target, policy) in wanted {
-            let Some(net) = target else { continue };
-            let present = self.targets.get(target).and_then(|slot| self.policy(*slot));
-            if present != Some(*policy) {
-                let slot = self.slot_for(policy)?;
-                changed.push((*net, Some(slot)));
+    pub(super) fn change(
+        &mut self,
+        changes: &[(Aim, Option<Policy>)],
+        config: &Config,
+    ) -> Result<(), Error> {
+        self.check_room(changes)?;
+        let mut keys: Vec<(IpNet, Option<u32>)> = Vec::new();
+        let mut default = self.targets.get(&None).copied().unwrap_or(UNLIMITED_SLOT);
+        for (aim, policy) in changes {
+            let present = self.targets.get(aim).copied();
+            let slot = match policy {
+                Some(policy) => Some(self.slot_for(policy)?),
+                None => None,
+            };
+            match aim {
+                None => default = slot.unwrap_or(UNLIMITED_SLOT),
+                Some(net) if slot != present => keys.push((*net, slot)),
+                Some(_) => {}
             }
         }
-        changed.extend(
-            before.into_iter().filter(|net| !wanted.contains_key(&Some(*net))).map(|n| (n, None)),
-        );
-        let default_slot = match default {
-            Some(policy) => self.slot_for(&policy)?,
-            None => UNLIMITED_SLOT,
-        };
-        let gate = wanted.values().map(|p| p.gate).chain([MAX_GATE]).min().unwrap_or(MAX_GATE);
         // A smaller gate first and a larger one last: in between, too many look their policy up,
         // never too few.
-        if u64::from(gate) < atomic::load(&config.min_gate) {
-            atomic::store(&config.min_gate, u64::from(gate));
+        let new = changes.iter().filter_map(|(_, policy)| policy.map(|p| p.gate)).min();
+        if let Some(new) = new
+            && u64::from(new) < atomic::load(&config.min_gate)
+        {
+            atomic::store(&config.min_gate, u64::from(new));
         }
-        self.apply(&changed)?;
-        self.lead(None, default_slot);
+        self.apply(&keys)?;
+        self.lead(None, default);
         // One word: the new generation and its default together. Full barrier, after all the rest.
         self.generation = self.generation.wrapping_add(1);
-        atomic::swap(&config.policy, PolicyWord::new(self.generation, default_slot).0);
-        atomic::store(&config.min_gate, u64::from(gate));
+        atomic::swap(&config.policy, PolicyWord::new(self.generation, default).0);
+        let used = self.slots.values().filter(|(_, count)| *count > 0);
+        let gate = used.map(|(policy, _)| policy.gate).chain([MAX_GATE]).min();
+        atomic::store(&config.min_gate, u64::from(gate.unwrap_or(MAX_GATE)));
         Ok(())
     }
 
-    fn check_room(&self, wanted: &Wanted) -> Result<(), Error> {
-        let nets = || wanted.keys().flatten();
-        let exact = nets().filter(|net| self.maps.is_exact(net)).count();
-        let room = self.maps.max_exact;
-        if exact > room {
-            let hint = "run the daemon with a larger --max-limits";
-            return Err(Error::TooMany { kind: "single sources", wanted: exact, room, hint });
+    /// How many targets there are that are single sources, IPv4 prefixes and IPv6 prefixes.
+    fn room_taken(&self) -> [usize; 3] {
+        let (v4, v6) = self.maps.lengths;
+        let [in4, in6] = [&self.lengths[0], &self.lengths[1]];
+        let exact = [in4[usize::from(v4)], in6[usize::from(v6)]];
+        let sum = |lengths: &[usize; 129]| lengths.iter().sum::<usize>();
+        [exact[0] + exact[1], sum(in4) - exact[0], sum(in6) - exact[1]]
+    }
+
+    fn check_room(&self, changes: &[(Aim, Option<Policy>)]) -> Result<(), Error> {
+        let mut taken = self.room_taken();
+        for (aim, policy) in changes {
+            let Some(net) = aim else { continue };
+            let kind = if self.maps.is_exact(net) { 0 } else { 1 + family(net) };
+            match (self.targets.contains_key(aim), policy) {
+                (false, Some(_)) => taken[kind] += 1,
+                (true, None) => taken[kind] -= 1,
+                _ => {}
+            }
         }
-        let room = POLICY_SLOTS as usize;
-        for v4 in [true, false] {
-            let prefixes = nets()
-                .filter(|net| !self.maps.is_exact(net) && matches!(net, IpNet::V4(_)) == v4)
-                .count();
-            if prefixes > room {
-                let kind = if v4 { "IPv4 prefixes" } else { "IPv6 prefixes" };
-                let hint = "combine prefixes that have the same limit";
-                return Err(Error::TooMany { kind, wanted: prefixes, room, hint });
+        let slots = POLICY_SLOTS as usize;
+        let combine = "combine prefixes that have the same limit";
+        let kinds = [
+            ("single sources", self.maps.max_exact, "run the daemon with a larger --max-limits"),
+            ("IPv4 prefixes", slots, combine),
+            ("IPv6 prefixes", slots, combine),
+        ];
+        for ((kind, room, hint), wanted) in kinds.into_iter().zip(taken) {
+            if wanted > room {
+                return Err(Error::TooMany { kind, wanted, room, hint });
             }
         }
         Ok(())
@@ -249,7 +314,7 @@ impl Publisher {
     }
 
     /// Records that `target` leads to `slot` now.
-    fn lead(&mut self, target: Option<IpNet>, slot: u32) {
+    fn lead(&mut self, target: Aim, slot: u32) {
         if self.targets.get(&target) == Some(&slot) {
             return;
         }
@@ -257,12 +322,18 @@ impl Publisher {
             *count += 1;
         }
         self.leave(target);
+        if let Some(net) = target {
+            self.lengths[family(&net)][usize::from(net.prefix_len())] += 1;
+        }
         self.targets.insert(target, slot);
     }
 
     /// Records that `target` leads nowhere.
-    fn leave(&mut self, target: Option<IpNet>) {
+    fn leave(&mut self, target: Aim) {
         let Some(slot) = self.targets.remove(&target) else { return };
+        if let Some(net) = target {
+            self.lengths[family(&net)][usize::from(net.prefix_len())] -= 1;
+        }
         if let Some((policy, count)) = self.slots.get_mut(&slot) {
             *count -= 1;
             if *count == 0 {

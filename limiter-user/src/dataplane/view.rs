@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
-use limiter_common::abi::{Config, Entry, EventKind, Layout, Policy, PolicyWord};
+use limiter_common::abi::{Config, EventKind, Layout, Policy, PolicyWord};
 use limiter_common::atomic;
 use limiter_common::gcra::{Ticks, credit, ticks};
 use limiter_common::hash::Hash;
 use limiter_common::key::SourceKey;
 use limiter_common::sketch::{Cell, Position, Sketch, Window};
-use limiter_common::table::{CLAIMED, Set, WAYS};
+use limiter_common::table::{CLAIMED, Identity, Slot, WAYS, set_of};
 
 use super::kernel;
 use super::memory::Elements;
@@ -113,8 +113,9 @@ pub struct Event {
 /// The shared memory of the maps.
 pub(super) struct Memory {
     pub(super) config: Elements<Config>,
-    pub(super) sets: Elements<Set>,
-    pub(super) entries: Elements<Entry>,
+    pub(super) fingerprints: Elements<AtomicU64>,
+    pub(super) slots: Elements<Slot>,
+    pub(super) identities: Elements<Identity>,
     pub(super) cells: Elements<AtomicU64>,
     pub(super) layout: Layout,
 }
@@ -145,21 +146,29 @@ impl Now {
     }
 }
 
-/// A bucket with its entry.
+/// A bucket that a source has.
 pub(super) struct Tracked<'a> {
     tat: Ticks,
-    entry: &'a Entry,
+    slot: &'a Slot,
+    key: SourceKey,
 }
 
-impl Tracked<'_> {
+impl<'a> Tracked<'a> {
+    /// `None` if the slot is empty or being filled.
+    fn new(slot: &'a Slot, identity: &Identity) -> Option<Self> {
+        let tat = atomic::load(&slot.tat);
+        let taken = atomic::load(&slot.tag) != 0 && tat != CLAIMED;
+        taken.then(|| Self { tat, slot, key: identity.key() })
+    }
+
     /// The slot of its policy.
-    pub(super) fn slot(&self) -> u32 {
-        PolicyWord(atomic::load(&self.entry.policy)).slot()
+    pub(super) fn policy_slot(&self) -> u32 {
+        PolicyWord(atomic::load(&self.slot.policy)).slot()
     }
 
     /// Its source.
     pub(super) fn key(&self) -> SourceKey {
-        self.entry.key()
+        self.key
     }
 }
 
@@ -182,21 +191,17 @@ impl Memory {
     /// The bucket of a source.
     pub(super) fn find(&self, key: SourceKey) -> Option<Tracked<'_>> {
         let hash = self.layout.hash_key.hash(key);
-        let index = (hash.0 >> 32) as u32 & self.layout.set_mask;
-        let set = self.sets.all().get(index as usize)?;
-        let way = set.find(hash)?;
-        let entry = self.entries.all().get((index * WAYS + way) as usize)?;
-        let tat = atomic::load(&set.bucket(way).tat);
-        (tat != CLAIMED).then_some(Tracked { tat, entry })
+        let base = (set_of(hash, self.layout.set_mask) * WAYS) as usize;
+        let ways = base..base + WAYS as usize;
+        let (slots, identities) = (self.slots.all().get(ways.clone())?, self.identities.all());
+        let at = slots.iter().position(|slot| atomic::load(&slot.tag) == hash.0)?;
+        Tracked::new(&slots[at], identities.get(base + at)?)
     }
 
     /// Every bucket that a source has.
     pub(super) fn tracked(&self) -> impl Iterator<Item = Tracked<'_>> {
-        let buckets = self.sets.all().iter().flat_map(|set| &set.ways);
-        buckets.zip(self.entries.all()).filter_map(|(bucket, entry)| {
-            let tat = atomic::load(&bucket.tat);
-            (atomic::load(&bucket.tag) != 0 && tat != CLAIMED).then_some(Tracked { tat, entry })
-        })
+        let slots = self.slots.all().iter().zip(self.identities.all());
+        slots.filter_map(|(slot, identity)| Tracked::new(slot, identity))
     }
 
     /// The sketch's estimate for a source.
@@ -237,14 +242,11 @@ impl Memory {
     pub(super) fn table_health(&self) -> TableHealth {
         let now = Now::take().ticks();
         let (mut occupied, mut busy, mut full_sets) = (0, 0, 0);
-        for set in self.sets.all() {
-            let mut busy_ways = 0;
-            for bucket in &set.ways {
-                occupied += u64::from(atomic::load(&bucket.tag) != 0);
-                busy_ways += u32::from(atomic::load(&bucket.tat) > now);
-            }
-            busy += u64::from(busy_ways);
-            full_sets += u64::from(busy_ways == WAYS);
+        for ways in self.slots.all().chunks_exact(WAYS as usize) {
+            let busy_ways = ways.iter().filter(|slot| atomic::load(&slot.tat) > now).count();
+            occupied += ways.iter().filter(|slot| atomic::load(&slot.tag) != 0).count() as u64;
+            busy += busy_ways as u64;
+            full_sets += u64::from(busy_ways == ways.len());
         }
         let sets = self.layout.set_mask + 1;
         TableHealth {
@@ -254,7 +256,7 @@ impl Memory {
             occupied,
             busy,
             full_sets,
-            memory_bytes: self.sets.bytes() + self.entries.bytes(),
+            memory_bytes: self.fingerprints.bytes() + self.slots.bytes() + self.identities.bytes(),
         }
     }
 
@@ -266,9 +268,9 @@ impl Memory {
         limit: Option<LimitSpec>,
         now: Now,
     ) -> Source {
-        let entry = tracked.entry;
-        let dropped = atomic::load(&entry.dropped);
-        let last_seen = atomic::load(&entry.last_seen);
+        let slot = tracked.slot;
+        let dropped = atomic::load(&slot.dropped);
+        let last_seen = atomic::load(&slot.last_seen);
         let limited = policy.filter(|policy| policy.unit != Policy::NOTHING);
         let left = limited.map(|p| credit(tracked.tat, now.ticks(), p.tolerance));
         // A source at its limit has a token now and then: within a sixteenth of its burst it counts
@@ -283,15 +285,15 @@ impl Memory {
             SourceState::Conforming
         };
         Source {
-            source: self.network(entry.key()),
+            source: self.network(tracked.key),
             state,
             limit,
             tokens: limited.zip(left).map(|(policy, left)| tokens(policy, left)),
-            estimate: self.estimate(entry.key(), now),
-            passed: atomic::load(&entry.passed),
+            estimate: self.estimate(tracked.key, now),
+            passed: atomic::load(&slot.passed),
             dropped,
-            bytes: atomic::load(&entry.bytes),
-            first_seen: Some(now.wall(atomic::load(&entry.first_seen))),
+            bytes: atomic::load(&slot.bytes),
+            first_seen: Some(now.wall(atomic::load(&slot.first_seen))),
             last_seen: Some(now.wall(last_seen)),
         }
     }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection, StringRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 
@@ -11,10 +11,10 @@ use super::Refusal;
 use super::types::{AttachRequest, SetRequest, TargetQuery, TopQuery};
 use crate::daemon::{Shared, no_such_limit};
 use crate::error::{Failure, exit};
-use crate::policy::Target;
+use crate::policy::{Target, list};
 use crate::report::{
-    AttachReport, DetachReport, LimitList, LimitRemoved, LimitSet, SourceReport, StatsReport,
-    StatusReport, TopReport, VersionReport,
+    AttachReport, DetachReport, LimitList, LimitRemoved, LimitSet, LimitsImported, SourceReport,
+    StatsReport, StatusReport, TopReport, VersionReport,
 };
 
 type Answer<T> = Result<Json<T>, Refusal>;
@@ -56,6 +56,19 @@ pub(super) async fn set_limit(
     let Json(request) = request.map_err(unreadable)?;
     let limit = request.limit()?;
     Ok(Json(shared.with(move |core| core.set(&limit)).await?))
+}
+
+pub(super) async fn import(
+    State(shared): State<Shared>,
+    text: Result<String, StringRejection>,
+) -> Answer<LimitsImported> {
+    let text = text.map_err(unreadable)?;
+    let imported = shared.with(move |core| {
+        let limits = list::parse(&text)?;
+        drop(text);
+        core.import(&limits)
+    });
+    Ok(Json(imported.await?))
 }
 
 pub(super) async fn unset_limit(

@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get};
+use axum::routing::{delete, get, post};
 
 pub use types::{AttachRequest, SetRequest, TargetQuery, TopQuery};
 
@@ -17,6 +17,9 @@ use crate::error::{Failure, exit};
 
 /// The largest body of a request, bytes.
 const MAX_BODY: usize = 64 * 1024;
+
+/// The largest list of limits, bytes: two million lines of the longest kind.
+const MAX_LIST: usize = 128 * 1024 * 1024;
 
 /// The routes of a daemon.
 pub fn router(shared: Shared) -> Router {
@@ -28,9 +31,10 @@ pub fn router(shared: Shared) -> Router {
             "/v1/limits",
             get(handlers::limits).put(handlers::set_limit).delete(handlers::unset_limit),
         )
+        .route("/v1/limits/import", post(handlers::import).layer(DefaultBodyLimit::max(MAX_LIST)))
         .route("/v1/top", get(handlers::top))
         .route("/v1/sources/{address}", get(handlers::source))
-        .route("/v1/interfaces", axum::routing::post(handlers::attach))
+        .route("/v1/interfaces", post(handlers::attach))
         .route("/v1/interfaces/{name}", delete(handlers::detach))
         .fallback(handlers::not_found)
         .method_not_allowed_fallback(handlers::wrong_method)

@@ -4,8 +4,8 @@ use limiter_common::abi::Policy;
 use limiter_common::gate::{MIN_FRAME, gate};
 use limiter_common::gcra::{Cost, MAX_TOLERANCE, TICKS_PER_NS};
 
-use super::model::LimitSpec;
-use super::units::Unit;
+use super::model::{LimitSpec, Target};
+use super::units::{Rate, Unit};
 use crate::dataplane::Error;
 
 /// The bound on [`Cost::per_byte`].
@@ -70,10 +70,20 @@ pub fn compile(limit: &LimitSpec, window_shift: u32, max_frame: u32) -> Result<P
     Ok(Policy { cost, tolerance, gate, unit, rate: amount, period_ns, burst: limit.burst })
 }
 
+/// The limit that a policy was compiled from, for whom it is; `None` for "no limit".
+pub fn decompile(target: Target, policy: &Policy) -> Option<LimitSpec> {
+    let unit = match policy.unit {
+        Policy::PACKETS => Unit::Packets,
+        Policy::BYTES => Unit::Bytes,
+        _ => return None,
+    };
+    let rate = Rate::from_parts(policy.rate, policy.period_ns, unit);
+    Some(LimitSpec { target, rate, burst: policy.burst })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::model::Target;
     use limiter_common::gcra::{Decision, decide};
 
     fn limit(rate: &str, burst: u64) -> LimitSpec {
@@ -82,6 +92,16 @@ mod tests {
 
     fn compiled(rate: &str, burst: u64) -> Policy {
         compile(&limit(rate, burst), 27, 1514).unwrap()
+    }
+
+    #[test]
+    fn a_policy_remembers_its_limit() {
+        for (rate, burst) in [("400/minute", 40), ("10mbit", 64_000), ("1000pps", 2000)] {
+            let limit = limit(rate, burst);
+            let policy = compile(&limit, 27, 1514).unwrap();
+            assert_eq!(decompile(Target::Default, &policy), Some(limit));
+        }
+        assert_eq!(decompile(Target::Default, &Policy::unlimited(16)), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What the operator wants: limits, in their units, and where they are kept.
 
 pub mod compile;
+pub mod list;
 pub mod model;
 pub mod store;
 pub mod units;

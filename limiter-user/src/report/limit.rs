@@ -46,6 +46,21 @@ impl LimitReport {
     }
 }
 
+/// `limit import`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitsImported {
+    /// Limits in the list.
+    pub read: u64,
+    /// Of those, new or different from before.
+    pub changed: u64,
+}
+
+impl Print for LimitsImported {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{} limits read, {} new or changed", self.read, self.changed)
+    }
+}
+
 /// `limit list`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitList {

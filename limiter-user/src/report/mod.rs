@@ -7,7 +7,7 @@ mod stats;
 mod status;
 mod text;
 
-pub use limit::{LimitList, LimitRemoved, LimitReport, LimitSet};
+pub use limit::{LimitList, LimitRemoved, LimitReport, LimitSet, LimitsImported};
 pub use source::{Sort, SourceReport, TopEntry, TopReport};
 pub use stats::{CounterReport, StatsReport, TallyReport};
 pub use status::{

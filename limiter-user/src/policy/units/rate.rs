@@ -61,6 +61,11 @@ pub struct Rate {
 }
 
 impl Rate {
+    /// A rate that was taken apart by the methods below.
+    pub(crate) const fn from_parts(amount: u64, period_ns: u64, unit: Unit) -> Self {
+        Self { amount, period_ns, unit }
+    }
+
     /// Packets or bytes in [`Rate::period_ns`]; at least 1.
     pub const fn amount(&self) -> u64 {
         self.amount
