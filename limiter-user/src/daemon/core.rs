@@ -82,18 +82,23 @@ impl Core {
     /// If one is refused, or store or data plane fail; then everything is as it was before.
     pub fn import(
         &mut self,
-        limits: &BTreeMap<Target, LimitSpec>,
+        limits: BTreeMap<Target, LimitSpec>,
     ) -> Result<LimitsImported, Failure> {
+        let read = limits.len() as u64;
         let changes: Vec<_> = limits
             .values()
             .filter(|limit| self.store.limits().get(&limit.target) != Some(*limit))
             .map(Change::Set)
             .collect();
-        if !changes.is_empty() {
+        let changed = changes.len() as u64;
+        if changed > 0 {
             self.change(&changes)?;
-            tracing::info!("{} limits imported", changes.len());
+            tracing::info!("{changed} limits imported");
         }
-        Ok(LimitsImported { read: limits.len() as u64, changed: changes.len() as u64 })
+        drop(changes);
+        drop(limits);
+        give_memory_back();
+        Ok(LimitsImported { read, changed })
     }
 
     /// Removes a limit. `None` if none is set for this very target.
@@ -234,6 +239,16 @@ impl Core {
     /// As [`crate::dataplane::Dataplane::detach_all`].
     pub fn detach_all(&mut self) -> Result<(), Failure> {
         Ok(self.plane.detach_all()?)
+    }
+}
+
+/// Returns what a large change needed for a moment. glibc would keep it for the next one, which may
+/// never come.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim takes a number and may be called at any time from any thread.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) async fn import(
     let imported = shared.with(move |core| {
         let limits = list::parse(&text)?;
         drop(text);
-        core.import(&limits)
+        core.import(limits)
     });
     Ok(Json(imported.await?))
 }

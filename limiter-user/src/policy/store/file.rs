@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
 
 use super::{Change, StoreError};
@@ -100,6 +100,16 @@ fn put(
     Ok(())
 }
 
+/// Memory that each file may keep of its pages, bytes. Limits are read once, at start, so that more
+/// would only hold what is never asked for again.
+const CACHE: usize = 16 * 1024 * 1024;
+
+fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder.set_cache_size(CACHE);
+    builder
+}
+
 /// An open file and the revision it is at.
 pub(super) struct StoreFile {
     path: PathBuf,
@@ -115,7 +125,7 @@ impl StoreFile {
     /// Opens a file that has been vetted and is at `revision`.
     pub(super) fn open(path: &Path, revision: u64) -> Result<Self, StoreError> {
         let database =
-            Database::open(path).map_err(|error| Self::failed("open", path)(error.into()))?;
+            builder().open(path).map_err(|error| Self::failed("open", path)(error.into()))?;
         Ok(Self { path: path.into(), database, revision })
     }
 
@@ -136,7 +146,7 @@ impl StoreFile {
         }
         let failed = Self::failed("create", path);
         let make = || -> Result<(), redb::Error> {
-            let database = Database::create(&staging)?;
+            let database = builder().create(&staging)?;
             let transaction = database.begin_write()?;
             put(&transaction, content.revision, &mut content.limits.values().map(Change::Set))?;
             transaction.commit()?;
