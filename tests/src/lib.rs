@@ -8,17 +8,20 @@
 
 pub mod bystander;
 pub mod cli;
+pub mod cost;
 pub mod daemon;
 pub mod flood;
 pub mod frame;
 pub mod lab;
 pub mod leftovers;
+pub mod model;
 pub mod namespace;
 mod object;
 pub mod observer;
 pub mod oracle;
 pub mod pcap;
 pub mod process;
+pub mod program;
 pub mod reports;
 pub mod sender;
 pub mod source;
@@ -30,6 +33,7 @@ pub use flood::{Flood, Flooded, Sources};
 pub use lab::Lab;
 pub use namespace::Namespace;
 pub use observer::Observer;
+pub use program::Program;
 pub use sender::{Sender, Sent, Stream};
 pub use source::{v4, v6};
 

@@ -33,7 +33,7 @@ pub(crate) fn command(args: &Args) -> Result<ExitCode> {
 }
 
 /// The code a shell would report: the program's own, or 128 and the signal that ended it.
-fn exit_code(status: ExitStatus) -> ExitCode {
+pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }

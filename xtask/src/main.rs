@@ -1,21 +1,24 @@
 //! `cargo xtask`: brings a machine to the point where the workspace builds, and builds, lints,
-//! tests and demonstrates it.
+//! tests, demonstrates and measures it.
 //!
-//! What this program has to say goes to stderr; stdout belongs to the tests and the demo.
+//! What this program has to say goes to stderr; stdout belongs to the tests, the demo and the
+//! benchmarks.
 
+mod bench;
 mod build;
 mod demo;
 mod lint;
 mod run;
 mod setup;
 mod test;
+mod verifier;
 mod workspace;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Set-up, build, lint, test and demo of the limiter workspace.
+/// Set-up, build, lint, test, demo and benchmarks of the limiter workspace.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
 struct Cli {
@@ -43,6 +46,10 @@ enum Command {
     Test(test::Args),
     /// Limit a flood on a veth pair with the real daemon and show who was limited
     Demo(demo::Args),
+    /// Measure the limiter beside its competitors, or its sketch, or its control plane
+    Bench(bench::Args),
+    /// Print what the kernel's verifier makes of the program, and whether that has grown
+    Verifier(verifier::Args),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +59,8 @@ fn main() -> ExitCode {
         Command::Lint => lint::command().map(|()| ExitCode::SUCCESS),
         Command::Test(args) => test::command(&args),
         Command::Demo(args) => demo::command(&args),
+        Command::Bench(args) => bench::command(&args),
+        Command::Verifier(args) => verifier::command(&args),
     };
     outcome.unwrap_or_else(|error| {
         run::say(format_args!("error: {error:#}"));

@@ -6,6 +6,7 @@
 #![no_std]
 #![no_main]
 
+mod packet;
 mod settings;
 
 use aya_ebpf::{
@@ -15,6 +16,7 @@ use aya_ebpf::{
     maps::Array,
     programs::XdpContext,
 };
+use packet::{ETHERNET, checksum, store};
 use settings::{PATTERN_FIXED, PATTERN_RANDOM, PATTERN_ROUND_ROBIN, Progress, Settings};
 
 /// One entry: what to write.
@@ -25,7 +27,6 @@ static SETTINGS: Array<Settings> = Array::with_max_entries(1, 0);
 #[map]
 static PROGRESS: Array<Progress> = Array::with_max_entries(1, 0);
 
-const ETHERNET: usize = 14;
 const IPV4: usize = ETHERNET + 20;
 const IPV6: usize = ETHERNET + 40;
 
@@ -114,29 +115,6 @@ fn write_ipv6(ctx: &XdpContext, settings: &Settings, offset: u64) -> Option<()> 
 #[inline(always)]
 fn words(value: u64) -> u64 {
     (value >> 48) + ((value >> 32) & 0xffff) + ((value >> 16) & 0xffff) + (value & 0xffff)
-}
-
-/// Folds and inverts a sum of 16-bit words; the result is in network byte order. UDP has no zero
-/// checksum and IPv4 does not produce one with a non-zero version field.
-#[inline(always)]
-fn checksum(sum: u64) -> u16 {
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let folded = !(((sum & 0xffff) + (sum >> 16)) as u16);
-    (if folded == 0 { 0xffff } else { folded }).to_be()
-}
-
-/// Writes `value` at `offset`; `None` when the frame ends before.
-#[inline(always)]
-fn store<T>(ctx: &XdpContext, offset: usize, value: T) -> Option<()> {
-    let at = ctx.data() + offset;
-    if at + size_of::<T>() > ctx.data_end() {
-        return None;
-    }
-    // SAFETY: the range [at, at + size) is inside the frame, as just checked, and the kernel
-    // allows unaligned stores to packet data.
-    unsafe { (at as *mut T).write_unaligned(value) };
-    Some(())
 }
 
 #[cfg(not(test))]

@@ -1,4 +1,4 @@
-//! Debian packages: the programs that tests and demo send real packets with.
+//! Debian packages: the programs that tests, demo and benchmarks need.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -22,10 +22,11 @@ const fn package(name: &'static str, program: &'static str) -> Package {
     Package { name, program, service: None }
 }
 
-const PACKAGES: [Package; 9] = [
+const PACKAGES: [Package; 10] = [
     package("iproute2", "ip"),
     package("iputils-ping", "ping"),
     package("nftables", "nft"),
+    package("iptables", "iptables"),
     package("hping3", "hping3"),
     Package { service: Some("iperf3"), ..package("iperf3", "iperf3") },
     Package { service: Some("nginx"), ..package("nginx-light", "nginx") },

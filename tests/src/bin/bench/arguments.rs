@@ -1,0 +1,40 @@
+//! The command line.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Parser;
+
+/// Compare the limiter with what it competes with, side by side on this machine
+#[derive(Debug, Parser)]
+#[command(name = "bench")]
+pub(crate) struct Arguments {
+    /// Write every round and the medians to a file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Draw the medians as an SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chart: Option<PathBuf>,
+    /// Rounds; each measures everything once [default: 5, or 3 with --quick]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Short measurements and few rounds: noisy, for a first look
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+impl Arguments {
+    /// Rounds to measure.
+    pub(crate) fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.quick { 3 } else { 5 })
+    }
+
+    /// How long one measurement of live packets takes, warming up not included.
+    pub(crate) fn length(&self) -> Duration {
+        Duration::from_millis(if self.quick { 120 } else { 500 })
+    }
+
+    /// Runs of one measurement in `BPF_PROG_TEST_RUN`.
+    pub(crate) fn runs(&self) -> u32 {
+        if self.quick { 200_000 } else { 1_000_000 }
+    }
+}

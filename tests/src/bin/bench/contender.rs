@@ -1,0 +1,45 @@
+//! Who is compared.
+
+use serde::Serialize;
+
+/// A limiter, or the bare drop that none can beat.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Contender {
+    /// An XDP program that drops everything.
+    XdpDrop,
+    /// The real daemon's program.
+    Limiter,
+    /// A token bucket in an LRU hash map, in XDP.
+    LruHash,
+    /// A dynamic set of nftables at the ingress hook.
+    Nft,
+    /// The hashlimit match of iptables in the raw table.
+    Hashlimit,
+}
+
+impl Contender {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::XdpDrop, Self::Limiter, Self::LruHash, Self::Nft, Self::Hashlimit];
+
+    /// Its name in tables.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::XdpDrop => "xdp-drop",
+            Self::Limiter => "limiter",
+            Self::LruHash => "lru-hash",
+            Self::Nft => "nft",
+            Self::Hashlimit => "hashlimit",
+        }
+    }
+
+    /// Whether it is an XDP program.
+    pub(crate) const fn is_xdp(self) -> bool {
+        matches!(self, Self::XdpDrop | Self::Limiter | Self::LruHash)
+    }
+
+    /// Whether it limits; all but the bare drop do.
+    pub(crate) fn limits(self) -> bool {
+        self != Self::XdpDrop
+    }
+}

@@ -1,0 +1,64 @@
+//! Measures everything once per round, the contenders in turn.
+
+use crate::{
+    arguments::Arguments,
+    cell::{Cell, Pattern},
+    machine::Machine,
+    outcome::{Line, Outcome, Round},
+    stand::Stands,
+    traffic::Generator,
+};
+
+/// Frames before each measurement, which fill caches and tables and tell how many frames it takes.
+const WARM_UP: u32 = 1 << 17;
+
+/// Builds everything and measures it.
+///
+/// # Panics
+/// If something cannot be built or the kernel refuses.
+pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    tests::lab::require_program("nft");
+    tests::lab::require_program("iptables");
+    eprintln!("building a wire for each contender");
+    let mut stands = Stands::new();
+    let generator = Generator::new();
+    let mut lines: Vec<Line> = Vec::new();
+    for pattern in Pattern::ALL {
+        lines.extend(Cell::of(pattern).into_iter().map(Line::new));
+    }
+    let rounds = arguments.rounds();
+    for round in 1..=rounds {
+        eprintln!("round {round} of {rounds}");
+        for pattern in Pattern::ALL {
+            stands.set_limit(pattern.limit());
+            for line in lines.iter_mut().filter(|line| line.cell.pattern == pattern) {
+                let measured = measure(arguments, &mut stands, &generator, &line.cell);
+                line.rounds.push(measured);
+            }
+        }
+    }
+    lines.iter_mut().for_each(Line::summarise);
+    Outcome::new(Machine::read(), rounds, lines)
+}
+
+fn measure(
+    arguments: &Arguments,
+    stands: &mut Stands,
+    generator: &Generator,
+    cell: &Cell,
+) -> Round {
+    let Cell { contender, pattern, family, .. } = *cell;
+    let lab = stands.lab(cell);
+    let warm = generator.send(lab, pattern, family, WARM_UP);
+    let frames = (warm.mpps * 1e6 * arguments.length().as_secs_f64()) as u32;
+    let frames = frames.max(WARM_UP);
+    let before = stands.admitted(cell);
+    let live = generator.send(lab, pattern, family, frames);
+    let admitted = stands.admitted(cell).zip(before);
+    let admitted = admitted.map(|(after, before)| (after - before) as f64 / f64::from(frames));
+    let ns = stands.program(contender).filter(|_| cell.is_compared()).map(|program| {
+        generator.cost(&program, pattern, family, arguments.runs() / 4);
+        generator.cost(&program, pattern, family, arguments.runs())
+    });
+    Round { mpps: live.mpps, ns, admitted, lost: live.lost }
+}

@@ -1,0 +1,146 @@
+//! Wires with a contender at the end of each, all there at once, so that rounds can alternate
+//! between them.
+
+use aya::{
+    Ebpf,
+    programs::{ProgramFd, loaded_programs},
+};
+use tests::{Daemon, Lab};
+
+use crate::{
+    cell::{Cell, Entry, Limit},
+    contender::Contender,
+    firewall, forced,
+    object::{self, CAPACITY},
+};
+
+/// A contender at the end of a wire.
+struct Stand {
+    contender: Contender,
+    entry: Entry,
+    lab: Lab,
+    program: Program,
+}
+
+/// What is attached there.
+enum Program {
+    Own(Ebpf),
+    Daemon(Daemon),
+}
+
+/// All of them.
+pub(crate) struct Stands {
+    stands: Vec<Stand>,
+}
+
+impl Stands {
+    /// Builds all wires.
+    ///
+    /// # Panics
+    /// If one cannot be built.
+    pub(crate) fn new() -> Self {
+        let mut stands = Self { stands: Vec::new() };
+        for contender in Contender::ALL {
+            let lab = Lab::new(1);
+            let program = match contender {
+                Contender::XdpDrop => own(&lab, "drop_all", 1),
+                Contender::LruHash => own(&lab, "lru_hash", CAPACITY),
+                // A veth device takes frames from XDP only while its peer runs XDP. Passing them is
+                // cheaper than the alternative, generic receive offload.
+                Contender::Nft | Contender::Hashlimit => own(&lab, "pass_all", 1),
+                Contender::Limiter => Program::Daemon(Daemon::start(&lab)),
+            };
+            if contender.is_xdp() {
+                firewall::discard(&lab);
+            }
+            stands.stands.push(Stand { contender, entry: Entry::Attached, lab, program });
+        }
+        for contender in [Contender::Limiter, Contender::LruHash] {
+            let lab = Lab::new(1);
+            let program = match contender {
+                Contender::LruHash => own(&lab, "lru_hash_forced", CAPACITY),
+                _ => Program::Own(object::attach(forced::load(stands.daemon()), "limiter", &lab)),
+            };
+            stands.stands.push(Stand { contender, entry: Entry::Forced, lab, program });
+        }
+        stands
+    }
+
+    fn daemon(&self) -> &Daemon {
+        let daemon = self.stands.iter().find_map(|stand| match &stand.program {
+            Program::Daemon(daemon) => Some(daemon),
+            _ => None,
+        });
+        daemon.expect("a daemon")
+    }
+
+    /// Sets the limit of every contender. The firewalls start with empty tables.
+    ///
+    /// # Panics
+    /// If one refuses.
+    pub(crate) fn set_limit(&mut self, limit: Limit) {
+        for stand in &mut self.stands {
+            match (stand.contender, &mut stand.program) {
+                (Contender::LruHash, Program::Own(object)) => object::set_limit(object, limit),
+                (_, Program::Daemon(daemon)) => {
+                    let rate = format!("{}pps", limit.rate);
+                    daemon.cli().ok(&["limit", "set", &rate, "--burst", &limit.burst.to_string()]);
+                }
+                (Contender::Nft, _) => firewall::nft(&stand.lab, limit),
+                (Contender::Hashlimit, _) => firewall::hashlimit(&stand.lab, limit),
+                _ => {}
+            }
+        }
+    }
+
+    /// The wire of a cell.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(crate) fn lab(&self, cell: &Cell) -> &Lab {
+        let fits = |it: &&Stand| it.contender == cell.contender && it.entry == cell.entry;
+        &self.stands.iter().find(fits).expect("a wire").lab
+    }
+
+    /// Packets that a cell's contender has let through so far; `None` where its verdict is forced.
+    ///
+    /// # Panics
+    /// If the firewall does not say.
+    pub(crate) fn admitted(&self, cell: &Cell) -> Option<u64> {
+        let count = match cell.contender {
+            Contender::Hashlimit => firewall::admitted_by_hashlimit,
+            _ => firewall::admitted_by_nft,
+        };
+        (cell.entry == Entry::Attached).then(|| count(self.lab(cell)))
+    }
+
+    /// The program of an XDP contender as it is attached; `None` for the others.
+    ///
+    /// # Panics
+    /// If the kernel does not give it.
+    pub(crate) fn program(&mut self, contender: Contender) -> Option<ProgramFd> {
+        let attached = self.stands.iter_mut().find(|stand| {
+            stand.contender == contender && stand.entry == Entry::Attached && contender.is_xdp()
+        })?;
+        Some(match &mut attached.program {
+            Program::Daemon(daemon) => program_of(daemon),
+            Program::Own(object) => {
+                let name = if contender == Contender::LruHash { "lru_hash" } else { "drop_all" };
+                object::handle(object, name)
+            }
+        })
+    }
+}
+
+fn own(lab: &Lab, name: &'static str, sources: u32) -> Program {
+    Program::Own(object::attach(object::load(sources), name, lab))
+}
+
+/// The program that the daemon has attached.
+fn program_of(daemon: &Daemon) -> ProgramFd {
+    let status = daemon.cli().run(&["status"]).json;
+    let id = &status["interfaces"][0]["program_id"];
+    let id = id.as_u64().unwrap_or_else(|| panic!("no program in {status}"));
+    let info = loaded_programs().filter_map(Result::ok).find(|info| u64::from(info.id()) == id);
+    info.and_then(|info| info.fd().ok()).expect("the daemon's program is loaded")
+}

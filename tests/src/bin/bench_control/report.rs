@@ -1,0 +1,110 @@
+//! The figures of a run, as JSON and as tables.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::{
+    enforcement::{Enforcement, ROUNDS},
+    load::Load,
+    machine::Machine,
+    memory::Memory,
+    table,
+    top::Top,
+};
+
+/// All figures of a run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Figures {
+    pub(crate) machine: Machine,
+    pub(crate) enforcement: Vec<Enforcement>,
+    pub(crate) load: Vec<Load>,
+    pub(crate) top: Top,
+}
+
+impl Figures {
+    /// Prints tables, with the goals beside.
+    pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        self.machine.print(out)?;
+        writeln!(out, "\nFrom setting a limit to a packet judged by it, {ROUNDS} times each")?;
+        let rows: Vec<_> = self.enforcement.iter().map(enforcement_row).collect();
+        let header = ["way", "median ms", "p99 ms", "answered ms", "goal ≤ 5 ms"];
+        table::print(out, header, 1, &rows)?;
+        writeln!(out, "\nLoading limits of single sources (`limiter limit import`)")?;
+        let rows: Vec<_> = self.load.iter().map(load_row).collect();
+        let header = [
+            "limits",
+            "seconds",
+            "MB before",
+            "MB after",
+            "own MB",
+            "MB peak",
+            "goal ≤ 3 s, ≤ 300 MB after",
+        ];
+        table::print(out, header, 0, &rows)?;
+        writeln!(out, "\nThe heaviest 20 (`limiter top --once -n 20`)")?;
+        let header = [
+            "tracked",
+            "first ms",
+            "median ms",
+            "p99 ms",
+            "MB before",
+            "MB after",
+            "own MB",
+            "MB peak",
+            "goal ≤ 30 ms",
+        ];
+        table::print(out, header, 0, &[self.top_row()])?;
+        writeln!(
+            out,
+            "MB of the daemon's resident memory, the parts of the kernel's maps that it has looked at\n\
+             included; own MB without them."
+        )
+    }
+
+    fn top_row(&self) -> [String; 9] {
+        let top = &self.top;
+        [
+            top.tracked.to_string(),
+            format!("{:.1}", top.first_ms),
+            format!("{:.1}", top.median_ms),
+            format!("{:.1}", top.p99_ms),
+            megabytes(top.before.resident),
+            megabytes(top.after.resident),
+            megabytes(top.after.own),
+            megabytes(top.after.peak),
+            met(top.median_ms <= 30.0),
+        ]
+    }
+}
+
+fn enforcement_row(figures: &Enforcement) -> [String; 5] {
+    [
+        figures.how.to_owned(),
+        format!("{:.2}", figures.median_ms),
+        format!("{:.2}", figures.p99_ms),
+        format!("{:.2}", figures.answered_ms),
+        met(figures.median_ms <= 5.0),
+    ]
+}
+
+fn load_row(load: &Load) -> [String; 7] {
+    let Memory { resident, own, peak } = load.after;
+    [
+        load.limits.to_string(),
+        format!("{:.2}", load.seconds),
+        megabytes(load.before.resident),
+        megabytes(resident),
+        megabytes(own),
+        megabytes(peak),
+        met(load.seconds <= 3.0 && resident <= 300_000_000),
+    ]
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / 1e6)
+}
+
+fn met(met: bool) -> String {
+    if met { "met".into() } else { "missed".into() }
+}

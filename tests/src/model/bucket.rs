@@ -1,0 +1,74 @@
+//! A token bucket over intervals of time.
+
+/// What a frame costs and what a bucket holds, as durations: at least, and at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge {
+    /// Of the frame.
+    pub cost: (i128, i128),
+    /// Of the bucket.
+    pub burst: (i128, i128),
+}
+
+/// When a bucket will be full again: at the earliest, and at the latest.
+#[derive(Clone, Copy, Debug)]
+pub struct Bucket(pub i128, pub i128);
+
+impl Bucket {
+    /// Whether a frame is admitted that came between `now.0` and `now.1`; `None` if it depends on
+    /// when.
+    #[must_use]
+    pub fn admits(&self, now: (i128, i128), charge: Charge) -> Option<bool> {
+        let (least, most) = ((self.0 - now.1).max(0), (self.1 - now.0).max(0));
+        if most + charge.cost.1 <= charge.burst.0 {
+            Some(true)
+        } else if least + charge.cost.0 > charge.burst.1 {
+            Some(false)
+        } else {
+            None
+        }
+    }
+
+    /// Takes in what became of the frame, and what that tells of the bucket.
+    pub fn settle(&mut self, now: (i128, i128), charge: Charge, admitted: bool) {
+        // A bucket holds no less than nothing, also when it has become smaller.
+        let empty = (now.0 + charge.burst.0, now.1 + charge.burst.1);
+        if admitted {
+            self.0 = self.0.max(now.0) + charge.cost.0;
+            self.1 = (self.1.max(now.1) + charge.cost.1).min(empty.1);
+        } else {
+            self.0 = self.0.max(empty.0 - charge.cost.1).min(empty.0);
+            self.1 = self.1.min(empty.1);
+        }
+        debug_assert!(self.0 <= self.1, "{self:?} at {now:?} under {charge:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEN: Charge = Charge { cost: (100, 100), burst: (1000, 1000) };
+
+    #[test]
+    fn a_burst_then_one_at_a_time() {
+        let mut bucket = Bucket(0, 0);
+        for _ in 0..10 {
+            assert_eq!(bucket.admits((5000, 5000), TEN), Some(true));
+            bucket.settle((5000, 5000), TEN, true);
+        }
+        assert_eq!(bucket.admits((5010, 5020), TEN), Some(false));
+        assert_eq!(bucket.admits((5095, 5105), TEN), None);
+        assert_eq!(bucket.admits((5110, 5120), TEN), Some(true));
+    }
+
+    #[test]
+    fn a_verdict_narrows_what_is_known() {
+        let mut bucket = Bucket(900, 950);
+        assert_eq!(bucket.admits((10, 20), TEN), None);
+        let mut denied = bucket;
+        denied.settle((10, 20), TEN, false);
+        assert!(denied.0 == 910 && denied.1 == 950, "{denied:?}");
+        bucket.settle((10, 20), TEN, true);
+        assert!(bucket.0 == 1000 && bucket.1 == 1020, "{bucket:?}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Random frames: every family, tags, options, fragments, lies and garbage.
+
+/// A generator of random numbers (SplitMix64) that a seed determines.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.number() % bound
+    }
+
+    /// True in `percent` of 100 cases.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of `items`.
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len() as u64) as usize]
+    }
+}
+
+/// Networks that sources are in, by the first byte of an IPv4 address or the last of the first group
+/// of an IPv6 one.
+pub const NETWORKS: [u8; 4] = [10, 20, 30, 40];
+
+/// Source `index` (below 2^24) of a network, in one family or the other, as an IPv6 address.
+#[must_use]
+pub fn source(network: u8, index: u64, v6: bool) -> u128 {
+    let index = u128::from(index & 0xff_ffff);
+    if v6 {
+        (0xfd00 | u128::from(network)) << 112 | index << 64
+    } else {
+        super::packet::MAPPED | u128::from(network) << 24 | index
+    }
+}
+
+/// A frame from `source`, written over `frame`. A few are cut off, changed at random, or not IP.
+pub fn write(frame: &mut Vec<u8>, source: u128, random: &mut Random) {
+    frame.clear();
+    frame.extend([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    let tags = random.pick(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 3]);
+    for _ in 0..tags {
+        frame.extend(random.pick(&[[0x81, 0x00], [0x88, 0xa8], [0x91, 0x00]]));
+        frame.extend((random.number() as u16).to_be_bytes());
+    }
+    if random.chance(1) {
+        frame.extend(random.pick(&[[0x08, 0x06], [0x88, 0xcc], [0x00, 0x26], [0x88, 0x47]]));
+        frame.extend([0; 46]);
+        return;
+    }
+    let payload = random.pick(&[0, 8, 18, 40, 100, 500, 1400]) + random.below(40) as usize;
+    let v4 = source >> 32 == super::packet::MAPPED >> 32;
+    let mapped_in_v6 = v4 && random.chance(2);
+    if v4 && !mapped_in_v6 {
+        ipv4(frame, source as u32, payload, random);
+    } else {
+        // The host in its /64 is any.
+        let host = if v4 { 0 } else { u128::from(random.number()) };
+        ipv6(frame, source | host, payload, random);
+    }
+    if random.chance(3) {
+        frame.truncate(14 + random.below(60) as usize);
+    }
+    if random.chance(2) {
+        let at = random.below(60.min(frame.len() as u64)) as usize;
+        frame[at] = random.number() as u8;
+    }
+}
+
+fn ipv4(frame: &mut Vec<u8>, source: u32, payload: usize, random: &mut Random) {
+    let options = if random.chance(10) { random.below(11) as usize * 4 } else { 0 };
+    let total = (20 + options + payload) as u16;
+    // A lie about the length, now and then.
+    let total = if random.chance(2) { random.number() as u16 } else { total };
+    frame.extend([0x08, 0x00, 0x45 + (options / 4) as u8, 0]);
+    frame.extend(total.to_be_bytes());
+    frame.extend([0, 1]);
+    frame.extend(fragment(random).to_be_bytes());
+    frame.extend([64, random.pick(&[1, 2, 6, 17, 47, 50, 132, 255]), 0, 0]);
+    frame.extend(source.to_be_bytes());
+    frame.extend([192, 0, 2, 1]);
+    frame.resize(frame.len() + options, 1);
+    frame.resize(frame.len() + payload, random.number() as u8);
+}
+
+fn ipv6(frame: &mut Vec<u8>, source: u128, payload: usize, random: &mut Random) {
+    let length = payload as u16;
+    let length = if random.chance(2) { random.number() as u16 } else { length };
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    frame.extend(length.to_be_bytes());
+    frame.extend([random.pick(&[0, 6, 17, 43, 44, 51, 58, 59, 60, 135]), 64]);
+    frame.extend(source.to_be_bytes());
+    frame.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
+    frame.resize(frame.len() + payload, random.number() as u8);
+}
+
+/// An IPv4 header's word of flags and offset.
+fn fragment(random: &mut Random) -> u16 {
+    match random.below(10) {
+        0 => 0x2000,
+        1 => 0x2000 | random.below(180) as u16,
+        2 => random.below(180) as u16,
+        _ => 0x4000,
+    }
+}

@@ -1,0 +1,220 @@
+//! The real daemon's program run on frames one by one, without a wire (`BPF_PROG_TEST_RUN`), and the
+//! sketch's clock set by hand.
+//!
+//! While the program is driven the daemon stands still, which it is not needed for: nothing but the
+//! test changes the maps.
+
+use std::{
+    fs, io,
+    mem::{offset_of, size_of},
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    path::Path,
+    time::Duration,
+};
+
+use aya::{
+    maps::{Array, Map, MapData},
+    programs::loaded_programs,
+};
+use limiter_common::abi::{Config, Layout};
+
+use crate::{Daemon, process::wait_for};
+
+/// `BPF_PROG_TEST_RUN` of the kernel's `enum bpf_cmd`.
+const PROG_TEST_RUN: libc::c_long = 10;
+/// `XDP_DROP` and `XDP_PASS` of the kernel's `enum xdp_action`.
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+
+/// The part of the kernel's `union bpf_attr` that a test run takes.
+#[repr(C)]
+#[derive(Default)]
+struct TestRun {
+    program: u32,
+    verdict: u32,
+    size_in: u32,
+    size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    context: [u64; 3],
+    flags: u32,
+    cpu: u32,
+    batch: u32,
+    padding: u32,
+}
+
+/// The bytes of [`Config`].
+type Words = [u8; size_of::<Config>()];
+
+/// A daemon's program.
+pub struct Program {
+    fd: OwnedFd,
+    config: Array<MapData, Words>,
+    pid: u32,
+}
+
+impl Program {
+    /// The program of a daemon that is attached somewhere.
+    ///
+    /// # Panics
+    /// If the daemon names none, or the kernel does not give it away.
+    #[must_use]
+    pub fn of(daemon: &Daemon) -> Self {
+        let id = id(daemon);
+        let info = loaded_programs()
+            .filter_map(Result::ok)
+            .find(|program| program.id() == id)
+            .unwrap_or_else(|| panic!("the kernel has no program {id}"));
+        let fd = info.fd().and_then(|fd| Ok(fd.as_fd().try_clone_to_owned()?));
+        let fd = fd.unwrap_or_else(|error| panic!("cannot open program {id}: {error}"));
+        Self { fd, config: open(&daemon.pins().join("config")), pid: daemon.pid() }
+    }
+
+    /// Judges a frame of at least 14 bytes: whether it passes.
+    ///
+    /// # Panics
+    /// If the kernel refuses to run it, or the program answers with anything but pass or drop.
+    #[must_use]
+    pub fn passes(&self, frame: &[u8]) -> bool {
+        let mut attributes = TestRun {
+            program: self.fd.as_raw_fd().cast_unsigned(),
+            size_in: u32::try_from(frame.len()).expect("a frame"),
+            data_in: frame.as_ptr() as u64,
+            repeat: 1,
+            ..TestRun::default()
+        };
+        let (address, size) = (&raw mut attributes, size_of::<TestRun>());
+        // SAFETY: the attributes and the frame that they point to live for the length of the call;
+        // the kernel writes only within `size` bytes of the former, all of them integers.
+        let result = unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, address, size) };
+        assert!(
+            result == 0,
+            "cannot run the program on {} bytes: {}",
+            frame.len(),
+            io::Error::last_os_error()
+        );
+        match attributes.verdict {
+            XDP_PASS => true,
+            XDP_DROP => false,
+            other => panic!("verdict {other} on {frame:02x?}"),
+        }
+    }
+
+    /// How many of `count` frames like `frame` pass.
+    #[must_use]
+    pub fn passing(&self, frame: &[u8], count: u64) -> u64 {
+        (0..count).map(|_| u64::from(self.passes(frame))).sum()
+    }
+
+    fn word(&mut self, offset: usize, value: u64) {
+        let mut words = self.config.get(&0, 0).expect("the configuration can be read");
+        words[offset..offset + 8].copy_from_slice(&value.to_ne_bytes());
+        self.config.set(0, words, 0).expect("the configuration can be written");
+    }
+
+    /// Sets what the program adds to the time since boot to get the sketch's time, ns. Lasts while
+    /// the daemon stands still, and must not be called while frames are judged elsewhere.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    pub fn set_clock_offset(&mut self, offset: u64) {
+        self.word(offset_of!(Config, clock_offset), offset);
+    }
+
+    /// Forgets how many events have been sent lately.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    pub fn forget_events(&mut self) {
+        let first = offset_of!(Config, event_tat);
+        self.word(first, 0);
+        self.word(first + 8, 0);
+    }
+
+    /// Stops the daemon until [`Program::resume_daemon`].
+    ///
+    /// # Panics
+    /// If it does not stop.
+    pub fn pause_daemon(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.pid);
+        wait_for("the daemon to stand still", Duration::from_secs(5), || {
+            let mut tasks = fs::read_dir(&tasks).expect("the daemon's threads");
+            tasks.all(|task| is_stopped(&task.expect("a thread").path())).then_some(())
+        });
+    }
+
+    /// Lets the daemon go on.
+    pub fn resume_daemon(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: kill takes plain numbers; the daemon is a child that is not reaped while it is
+        // driven, so the id is still its own.
+        unsafe { libc::kill(self.pid.cast_signed(), signal) };
+    }
+}
+
+fn is_stopped(task: &Path) -> bool {
+    let status = fs::read_to_string(task.join("status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:\tT"))
+}
+
+fn open<T: aya::Pod>(path: &Path) -> Array<MapData, T> {
+    let map = MapData::from_pin(path).and_then(Map::from_map_data).and_then(Array::try_from);
+    map.unwrap_or_else(|error| panic!("cannot open {}: {error}", path.display()))
+}
+
+/// The kernel's id of a daemon's program.
+///
+/// # Panics
+/// If it is not attached to anything.
+#[must_use]
+pub fn id(daemon: &Daemon) -> u32 {
+    let status = daemon.cli().run(&["status"]).json;
+    let id = status["interfaces"][0]["program_id"].as_u64();
+    id.and_then(|id| u32::try_from(id).ok()).unwrap_or_else(|| panic!("no program in {status:#}"))
+}
+
+/// What a daemon's maps were made with, the secret of the hash included.
+///
+/// # Panics
+/// If it is not pinned.
+#[must_use]
+pub fn layout(daemon: &Daemon) -> Layout {
+    open(&daemon.pins().join("layout")).get(&0, 0).expect("the layout can be read")
+}
+
+/// ns since boot, as the program counts them.
+///
+/// # Panics
+/// If the kernel has no such clock.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is writable for the length of the call.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    assert!(result == 0, "no monotonic clock");
+    let (seconds, ns) = (time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned());
+    seconds * 1_000_000_000 + ns
+}
+
+/// Keeps the calling thread on the CPU it is on, so that per-CPU state is in one place.
+///
+/// # Panics
+/// If the kernel refuses.
+pub fn stay_on_cpu() {
+    // SAFETY: takes nothing and only reads.
+    let cpu = unsafe { libc::sched_getcpu() };
+    let cpu = usize::try_from(cpu).expect("a CPU");
+    // SAFETY: all bits zero is an empty set of CPUs.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the number came from the kernel; the macro checks it against the set's size.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set lives for the length of the call, whose size is given; 0 is this thread.
+    let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
+    assert!(result == 0, "cannot stay on CPU {cpu}: {}", io::Error::last_os_error());
+}

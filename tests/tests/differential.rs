@@ -1,0 +1,319 @@
+//! The real program and a plain model of it judge the same random frames, and never differ.
+//!
+//! `LIMITER_DIFFERENTIAL_PACKETS` and `LIMITER_DIFFERENTIAL_SEED` make it longer and repeat it.
+
+use std::{env, time::Instant};
+
+use serde_json::Value;
+use tests::{
+    Cli, Daemon, DaemonOptions, Lab, Program,
+    model::{
+        Model, Moment, Outcome, Policy, Rate,
+        traffic::{NETWORKS, Random, source, write},
+    },
+    program::{layout, now_ns, stay_on_cpu},
+};
+
+/// log2 of the sketch's epoch: 69 s, as long as it can be, so that a test can say where in it a frame
+/// is without being exact.
+const WINDOW_SHIFT: u32 = 36;
+/// A 256th of an epoch, ns.
+const PART: u64 = 1 << (WINDOW_SHIFT - 8);
+/// The sketch's time is put this far into a part: more than the coarse clock can be late, ns.
+const LATE: u64 = 30_000_000;
+/// And moved again after this time, ns.
+const STAY: u64 = 60_000_000;
+/// How much the clocks of program and test may differ, ns.
+const CLOCKS: u64 = 200;
+/// The longest frame on an interface with an MTU of 1500, with two tags.
+const FRAME: u64 = 1522;
+/// Frames between two changes of the limits.
+const ROUND: u64 = 20_000;
+
+const SECOND: u64 = 1_000_000_000;
+const RATES: [(Rate, [&str; 3], [u64; 3]); 6] = [
+    (packets("1/hour", 1, 3600 * SECOND), ["1", "7", "100"], [1, 7, 100]),
+    (packets("20/minute", 20, 60 * SECOND), ["10", "50", "200"], [10, 50, 200]),
+    (packets("7pps", 7, SECOND), ["16", "100", "300"], [16, 100, 300]),
+    (packets("300pps", 300, SECOND), ["20", "200", "500"], [20, 200, 500]),
+    (bytes("100kbit", 12_500), ["8kbyte", "50kbyte", "300kbyte"], [8_000, 50_000, 300_000]),
+    (bytes("30kbyte/s", 30_000), ["2kbyte", "40kbyte", "200kbyte"], [2_000, 40_000, 200_000]),
+];
+
+const fn packets(text: &'static str, amount: u64, period: u64) -> Rate {
+    Rate { text, bytes: false, amount, period }
+}
+
+const fn bytes(text: &'static str, amount: u64) -> Rate {
+    Rate { text, bytes: true, amount, period: SECOND }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    env::var(name).map_or(default, |text| {
+        text.parse().unwrap_or_else(|error| panic!("{name} is {text:?}: {error}"))
+    })
+}
+
+/// The sketch's time, as the test sets it.
+struct Clock {
+    epoch: u64,
+    part: u64,
+    offset: u64,
+    set_at: u64,
+}
+
+impl Clock {
+    /// Goes on to another part of this epoch, or to a later epoch.
+    fn move_on(&mut self, program: &mut Program, random: &mut Random) {
+        let ahead = random.pick(&[0, 0, 0, 0, 0, 0, 1, 1, 2, 5]);
+        self.epoch += ahead;
+        let start = if ahead > 0 { 0 } else { self.part };
+        self.part = start + random.below(256 - start) / random.pick(&[1, 4, 32]);
+        self.set(program);
+    }
+
+    fn set(&mut self, program: &mut Program) {
+        self.set_at = now_ns();
+        let wall = (self.epoch << WINDOW_SHIFT) + self.part * PART + LATE;
+        self.offset = wall.wrapping_sub(self.set_at);
+        program.set_clock_offset(self.offset);
+    }
+
+    /// What the model needs to know of a frame that was judged between two moments; `None` if the
+    /// machine paused for so long that the part is not certain.
+    fn moment(&self, ns: (u64, u64)) -> Option<Moment> {
+        let began = i128::from(self.epoch << WINDOW_SHIFT) - i128::from(self.offset.cast_signed());
+        let certain = ns.1 - self.set_at < PART - LATE;
+        let ns = (ns.0 - CLOCKS, ns.1 + CLOCKS);
+        certain.then_some(Moment { ns, epoch: self.epoch, part: self.part, began })
+    }
+}
+
+/// Picks whose frame is next: a few send a lot, some send now and then, many send little and never
+/// again.
+struct Senders {
+    next_light: u64,
+    light: Vec<(u128, u64)>,
+    repeat: (u128, u64),
+}
+
+/// Light sources start here, so that all networks are used up to 2^24.
+const FIRST_LIGHT: u64 = 1 << 16;
+
+impl Senders {
+    fn new() -> Self {
+        Self { next_light: FIRST_LIGHT, light: vec![(0, 0); 64], repeat: (0, 0) }
+    }
+
+    fn next(&mut self, random: &mut Random) -> u128 {
+        if self.repeat.1 == 0 {
+            self.repeat = (self.pick(random), random.pick(&[1, 1, 1, 2, 5, 30]));
+        }
+        self.repeat.1 -= 1;
+        self.repeat.0
+    }
+
+    fn pick(&mut self, random: &mut Random) -> u128 {
+        let network = random.pick(&NETWORKS);
+        match random.below(10) {
+            0..4 => source(network, random.below(24), random.chance(40)),
+            4..6 => source(network, 1000 + random.below(500), random.chance(40)),
+            _ => {
+                let at = random.below(self.light.len() as u64) as usize;
+                if self.light[at].1 == 0 {
+                    // Times an odd number: all over the network.
+                    let index = self.next_light.wrapping_mul(0x9e_3779);
+                    self.next_light += 1;
+                    self.light[at] =
+                        (source(network, index, random.chance(40)), 1 + random.below(24));
+                }
+                self.light[at].1 -= 1;
+                self.light[at].0
+            }
+        }
+    }
+}
+
+/// Changes a limit, or removes one, in the daemon and in the model.
+fn change_limit(cli: &Cli, model: &mut Model, random: &mut Random) {
+    let network = random.pick(&NETWORKS);
+    let mapped = |bits: u32, length: u32| (0xffff << 32 | u128::from(bits), 96 + length);
+    let v4 = u32::from(network) << 24;
+    let single = source(network, random.below(24), false) as u32;
+    let single_v6 = source(network, random.below(24), true);
+    let (target, (prefix, length)) = match random.below(8) {
+        0 => ("default".to_owned(), (0, 0)),
+        1..3 => (format!("{network}.0.0.0/8"), mapped(v4, 8)),
+        3 => (format!("{network}.128.0.0/9"), mapped(v4 | 0x80_0000, 9)),
+        4 => (std::net::Ipv4Addr::from_bits(single).to_string(), mapped(single, 32)),
+        5 => (format!("{}/64", std::net::Ipv6Addr::from_bits(single_v6)), (single_v6, 64)),
+        6 => (format!("fd{network:02x}::/16"), ((0xfd00 | u128::from(network)) << 112, 16)),
+        _ => (format!("fd{network:02x}::/26"), ((0xfd00 | u128::from(network)) << 112, 26)),
+    };
+    let known = model.limits.iter().position(|(p, l, _)| (*p, *l) == (prefix, length));
+    let is_default = length == 0;
+    let is_set = known.is_some() || is_default && model.default != Policy::UNLIMITED;
+    if is_set && random.chance(25) {
+        cli.ok(&["limit", "unset", "--for", &target]);
+        match known {
+            Some(at) => drop(model.limits.swap_remove(at)),
+            None => model.default = Policy::UNLIMITED,
+        }
+        return;
+    }
+    let (rate, texts, amounts) = random.pick(&RATES);
+    let choice = random.below(3) as usize;
+    let policy = Policy::new(rate, amounts[choice], model.window, FRAME);
+    let limit = cli.limit(rate.text, Some(texts[choice]), Some(&target));
+    assert_eq!((limit.burst_amount, limit.gate), (amounts[choice], policy.gate), "{limit:?}");
+    match known {
+        Some(at) => model.limits[at].2 = policy,
+        None if is_default => model.default = policy,
+        None => model.limits.push((prefix, length, policy)),
+    }
+}
+
+/// Every counter, as the daemon tells it, against the model's.
+fn compare_counters(stats: &Value, model: &Model) {
+    for counter in stats["counters"].as_array().expect("counters") {
+        let name = |key: &str| counter[key].as_str().unwrap_or_default();
+        let found = (counter["packets"].as_u64(), counter["bytes"].as_u64());
+        let mut counts = model.counts.iter();
+        let expected = counts.find(|((v, r), _)| (*v, *r) == (name("verdict"), name("reason")));
+        let expected = expected.map_or((0, 0), |(_, tally)| *tally);
+        assert_eq!(found, (Some(expected.0), Some(expected.1)), "{counter}");
+    }
+    let promotions = model.tracked.len() as u64;
+    for (name, expected) in [
+        ("promotions", promotions),
+        ("malformed", model.malformed),
+        ("sketch_adds", model.sketch.adds),
+        ("set_full", 0),
+        ("evictions", 0),
+        ("busy_evictions", 0),
+        ("contended", 0),
+    ] {
+        assert_eq!(stats["internal"][name].as_u64(), Some(expected), "{name}: {stats:#}");
+    }
+}
+
+/// The most sources that `top` lists.
+const LISTED: usize = 10_000;
+
+/// The sources that have a bucket, as the daemon tells them, against the model's.
+fn compare_sources(cli: &Cli, model: &Model) {
+    let count = model.tracked.len();
+    let top = cli.ok(&["top", "--once", "-n", &count.min(LISTED).to_string()]);
+    assert_eq!(top["tracked"].as_u64(), Some(count as u64));
+    let sources = top["sources"].as_array().expect("sources");
+    assert_eq!(sources.len(), count.min(LISTED));
+    for found in sources {
+        let text = found["source"].as_str().expect("a prefix");
+        let address = text.split('/').next().unwrap_or_default();
+        let address = match address.parse().expect("an address") {
+            std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            std::net::IpAddr::V6(v6) => v6,
+        };
+        let expected = &model.tracked[&address.to_bits()];
+        let number = |name: &str| found[name].as_u64().unwrap_or_else(|| panic!("{name}: {found}"));
+        assert_eq!(
+            (number("passed"), number("dropped"), number("bytes")),
+            (expected.passed, expected.dropped, expected.bytes),
+            "{found}"
+        );
+    }
+}
+
+#[test]
+fn the_program_and_a_plain_model_never_differ() {
+    // A machine that stands still for 0.2 s leaves the test without the sketch's time.
+    assert!(
+        (0..3).any(|_| compare().is_some()),
+        "the machine stood still for 0.2 s in each of three runs"
+    );
+}
+
+/// Runs the comparison; `None` if the machine paused for too long.
+fn compare() -> Option<()> {
+    let total = number("LIMITER_DIFFERENTIAL_PACKETS", 1_000_000);
+    let time = std::time::UNIX_EPOCH.elapsed().map_or(0, |now| now.as_nanos() as u64);
+    let seed = number("LIMITER_DIFFERENTIAL_SEED", time);
+    println!("LIMITER_DIFFERENTIAL_SEED={seed}");
+    let mut random = Random(seed);
+    let lab = Lab::new(1);
+    // So many columns that sources do not share cells, so many buckets that they fill no set.
+    let room = (total / 2).next_power_of_two().max(1 << 19).to_string();
+    let drop_malformed = random.chance(50);
+    let malformed = if drop_malformed { "drop" } else { "pass" };
+    let daemon = Daemon::start_with(
+        &lab,
+        DaemonOptions::with(&[
+            "--sketch-epsilon",
+            "0.0000026",
+            "--sketch-window",
+            "60s",
+            "--max-sources",
+            &room,
+            "--malformed",
+            malformed,
+        ]),
+    );
+    stay_on_cpu();
+    let (cli, mut program) = (daemon.cli(), Program::of(&daemon));
+    let layout = layout(&daemon);
+    assert_eq!(layout.window_shift, WINDOW_SHIFT);
+    let width = u64::from(layout.sketch.mask) + 1;
+    let mut model = Model::new(1 << WINDOW_SHIFT, width, u64::from(layout.cpus));
+    model.drop_malformed = drop_malformed;
+    let mut clock = Clock { epoch: 1000, part: 0, offset: 0, set_at: 0 };
+    let mut senders = Senders::new();
+    let mut frame = Vec::new();
+    let (mut uncertain, start) = (0, Instant::now());
+    for index in 0..total {
+        if index % ROUND == 0 {
+            program.resume_daemon();
+            compare_counters(&cli.ok(&["stats"]), &model);
+            for _ in 0..3 {
+                change_limit(&cli, &mut model, &mut random);
+            }
+            program.pause_daemon();
+            clock.move_on(&mut program, &mut random);
+        } else if now_ns() - clock.set_at > STAY || random.below(3000) == 0 {
+            clock.move_on(&mut program, &mut random);
+        }
+        let from = senders.next(&mut random);
+        write(&mut frame, from, &mut random);
+        let before = now_ns();
+        let passed = program.passes(&frame);
+        let Some(moment) = clock.moment((before, now_ns())) else {
+            program.resume_daemon();
+            return None;
+        };
+        match model.judge(&frame, moment, passed) {
+            Outcome::Agrees => {}
+            Outcome::Uncertain => uncertain += 1,
+            Outcome::Differs => panic!(
+                "frame {index} of seed {seed}: passed is {passed} at {moment:?}: {frame:02x?}"
+            ),
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    program.resume_daemon();
+    compare_counters(&cli.ok(&["stats"]), &model);
+    compare_sources(&cli, &model);
+    println!(
+        "{total} frames in {seconds:.1} s, {} sources with a bucket, {} policies at the end, 0 \
+         differences, {uncertain} too close to tell ({:.3} %)\n{:?}",
+        model.tracked.len(),
+        model.limits.len() + 1,
+        100.0 * uncertain as f64 / total as f64,
+        model.counts
+    );
+    for reason in ["below_gate", "conforming", "over_limit", "non_ip", "malformed"] {
+        let seen: u64 =
+            model.counts.iter().filter(|((_, r), _)| *r == reason).map(|(_, n)| n.0).sum();
+        assert!(seen > total / 1000, "too few frames met {reason} to show anything: {seen}");
+    }
+    assert!(uncertain * 100 < total, "{uncertain} of {total} frames are too close to tell");
+    Some(())
+}

@@ -1,0 +1,73 @@
+//! `bench`: the limiter beside what it competes with, its sketch, and its control plane.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::{build, demo::exit_code, run::Cmd, setup, workspace};
+
+/// Arguments of `cargo xtask bench`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// `sketch` or `control` to measure that, then options of the benchmark, which are handed on:
+    /// --json FILE, --chart FILE, --rounds N, --quick
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "sketch|control] [OPTIONS"
+    )]
+    args: Vec<String>,
+}
+
+impl Args {
+    /// The program that measures, and its arguments.
+    fn split(&self) -> (&'static str, &[String]) {
+        match self.args.split_first() {
+            Some((what, rest)) if what == "sketch" => ("bench-sketch", rest),
+            Some((what, rest)) if what == "control" => ("bench-control", rest),
+            _ => ("bench", &self.args),
+        }
+    }
+}
+
+/// Sets up, builds with optimisation and runs the benchmark as root; its exit status is ours.
+pub(crate) fn command(args: &Args) -> Result<ExitCode> {
+    let (name, args) = args.split();
+    let program = workspace::target_dir()?.join("release").join(name);
+    // Before the build, so that nobody waits for it only to hear that root is needed.
+    let bench = Cmd::new(program).args(args).into_root()?;
+    setup::ensure_packages_named(&["ethtool", "iproute2", "iptables", "nftables"])?;
+    build::command(true)?;
+    let status = bench.status()?;
+    Ok(exit_code(status))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn assert_split(line: &[&str], program: &str, rest: &[&str]) {
+        let args = Line::try_parse_from([&["bench"], line].concat()).unwrap().args;
+        let (name, handed_on) = args.split();
+        assert_eq!(
+            (name, handed_on.iter().map(String::as_str).collect()),
+            (program, rest.to_vec())
+        );
+    }
+
+    #[test]
+    fn options_are_handed_on() {
+        assert_split(&["--json", "file", "--quick"], "bench", &["--json", "file", "--quick"]);
+        assert_split(&["sketch", "--json", "file"], "bench-sketch", &["--json", "file"]);
+        assert_split(&["control"], "bench-control", &[]);
+        assert_split(&[], "bench", &[]);
+    }
+}
