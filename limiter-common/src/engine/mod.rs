@@ -65,7 +65,7 @@ pub trait State {
 
     /// Monotonic time in ns, exact.
     fn now(&self) -> u64;
-    /// Monotonic time in ns as of the last clock tick: cheaper, up to 10 ms late, never early.
+    /// Monotonic time in ns as of the last clock tick: cheaper, up to two ticks late, never early.
     fn now_coarse(&self) -> u64;
 
     /// The value itself, as a number that the kernel's verifier knows nothing about. It would

@@ -219,7 +219,7 @@ pub(super) struct RunArgs {
     /// What happens to a source for which the bucket table has no place
     #[arg(long, value_enum, default_value = "pass")]
     pub(super) on_full: OnFull,
-    /// Discard pinned maps that do not fit these options or this version; limits are kept
+    /// Start with fresh maps, without the buckets and counters of the pinned ones; limits are kept
     #[arg(long)]
     pub(super) reset_state: bool,
 }

@@ -80,7 +80,7 @@ pub struct Options {
     pub drop_malformed: bool,
     /// What happens when a set of the bucket table is full.
     pub on_full: OnFull,
-    /// Whether to discard pinned state that does not fit these options.
+    /// Whether to start with fresh maps and discard the buckets and counters of pinned ones.
     pub reset: bool,
 }
 
