@@ -31,6 +31,7 @@ fn main() -> anyhow::Result<()> {
     if wanted {
         let manifest = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
         let root = manifest.join("ebpf");
+        println!("cargo:rerun-if-changed=../limiter-common/src");
         build_ebpf(
             [Package {
                 name: "tests-ebpf",

@@ -7,6 +7,7 @@
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::AtomicU64;
 
+use crate::denial::Denial;
 use crate::gcra::{Cost, MAX_TOLERANCE};
 use crate::hash::HashKey;
 use crate::key::{PrefixMasks, SourceKey};
@@ -14,7 +15,7 @@ use crate::sketch::Shape;
 use crate::table::{Identity, Slot};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -307,6 +308,7 @@ const _: () = {
     assert!(size_of::<Slot>() == 64 && offset_of!(Slot, first_seen) == 56);
     assert!(size_of::<Identity>() == 16);
     assert!(size_of::<Counters>() == 448 && offset_of!(Counters, internal) == 256);
+    assert!(size_of::<Denial>() == 32);
     assert!(size_of::<Event>() == 32 && offset_of!(Event, kind) == 24);
     assert!(Reason::ALL.len() <= VERDICTS && Internal::ALL.len() <= VERDICTS);
 };

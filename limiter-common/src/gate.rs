@@ -11,7 +11,7 @@
 //! have come. What is not charged is at most the gate.
 
 use crate::gcra::{Cost, TICKS_PER_NS, Ticks};
-use crate::sketch::Estimate;
+use crate::sketch::{Estimate, Shape};
 
 /// No gate is larger. Sources faster than this many packets in a window always get a bucket.
 pub const MAX_GATE: u32 = 16;
@@ -19,11 +19,9 @@ pub const MAX_GATE: u32 = 16;
 /// The smallest frame a source can have sent, for charging bytes: an Ethernet and an IPv4 header.
 pub const MIN_FRAME: u32 = 34;
 
-/// How many multiples of the mean noise of a cell are taken off a count before charging it.
-///
-/// By Markov's inequality a cell exceeds k times its mean noise with probability ≤ 1/k, all d rows
-/// with ≤ k⁻ᵈ: 1.5·10⁻⁵ for 16 and four rows.
-pub const NOISE_MARGIN_SHIFT: u32 = 4;
+/// log2 of how unlikely it must be, whatever others send, that noise is charged to a source: with
+/// probability 2⁻¹⁶ per promotion.
+const NOISE_DOUBT: u32 = 16;
 
 /// The gate for a limit with a bucket of `burst` and earning `per_window` packets in a window, both
 /// in packets of the largest size. 1 means: a bucket at once.
@@ -38,12 +36,16 @@ pub const fn gate(burst: u64, per_window: u64) -> u32 {
     if gate == 0 { 1 } else { gate as u32 }
 }
 
-/// How much of an estimate may be other sources': `total` packets of the epoch over 2^`width_log2`
-/// columns, times the margin, rounded down: an overcharge takes one packet more than that, in every
-/// row. `lag` bounds what `total` has not heard of yet.
+/// How much of an estimate may be other sources': `total` packets of the epoch over the sketch's
+/// columns, times a margin, rounded down: an overcharge takes one packet more than that, in every row.
+/// `lag` bounds what `total` has not heard of yet.
+///
+/// By Markov's inequality a cell exceeds k times its mean noise with probability ≤ 1/k, all d rows with
+/// ≤ k⁻ᵈ. So the fewer the rows, the larger the margin: 256 for two, 16 for four.
 #[inline(always)]
-pub const fn noise(total: u32, lag: u32, width_log2: u32) -> u32 {
-    let shift = (width_log2 & 31).saturating_sub(NOISE_MARGIN_SHIFT);
+pub const fn noise(total: u32, lag: u32, shape: Shape) -> u32 {
+    let margin_log2 = NOISE_DOUBT.div_ceil(if shape.depth == 0 { 1 } else { shape.depth });
+    let shift = shape.mask.count_ones().saturating_sub(margin_log2) & 31;
     ((total as u64 + lag as u64) >> shift) as u32
 }
 
@@ -80,11 +82,14 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_silent_below_a_sixteenth_per_cell() {
-        assert_eq!(noise(4_000, 95, 16), 0);
-        assert_eq!(noise(4_000, 96, 16), 1);
-        assert_eq!(noise(65_536, 0, 16), 16);
-        assert_eq!(noise(3, 0, 3), 3);
+    fn noise_is_silent_below_what_the_margin_makes_a_packet() {
+        let four = Shape { mask: (1 << 16) - 1, depth: 4 };
+        assert_eq!(noise(4_000, 95, four), 0);
+        assert_eq!(noise(4_000, 96, four), 1);
+        assert_eq!(noise(65_536, 0, four), 16);
+        assert_eq!(noise(3, 0, Shape { mask: 7, depth: 4 }), 3);
+        let two = Shape { mask: (1 << 17) - 1, depth: 2 };
+        assert_eq!((noise(511, 0, two), noise(512, 0, two)), (0, 1));
     }
 
     #[test]

@@ -13,6 +13,7 @@ extern crate std;
 
 pub mod abi;
 pub mod atomic;
+pub mod denial;
 pub mod engine;
 pub mod gate;
 pub mod gcra;

@@ -191,12 +191,28 @@ impl Shape {
         self.width() * self.depth
     }
 
-    /// The cell of `hash` in `row`: double hashing (Kirsch and Mitzenmacher, 2006), each row
-    /// pairwise independent because the halves of the hash are.
+    /// The cell of `hash` in `row`: multiply-shift with an odd number for each row (Dietzfelbinger et
+    /// al., 1997). The hash is 64 random bits, so each row is uniform, and two sources that share a
+    /// cell in one row share one in another no more often than others do.
     #[inline(always)]
     pub const fn index(&self, hash: Hash, row: u32) -> u32 {
-        let column = (hash.0 as u32).wrapping_add(((hash.0 >> 32) as u32 | 1).wrapping_mul(row));
+        let column = (hash.0.wrapping_mul(multiplier(row)) >> 32) as u32;
         (column & self.mask) + row * (self.mask + 1)
+    }
+}
+
+/// Odd numbers without structure: from the fractional parts of the square roots of the first primes.
+#[inline(always)]
+const fn multiplier(row: u32) -> u64 {
+    match row {
+        0 => 0x6a09_e667_f3bc_c909,
+        1 => 0xbb67_ae85_84ca_a73b,
+        2 => 0x3c6e_f372_fe94_f82b,
+        3 => 0xa54f_f53a_5f1d_36f1,
+        4 => 0x510e_527f_ade6_82d1,
+        5 => 0x9b05_688c_2b3e_6c1f,
+        6 => 0x1f83_d9ab_fb41_bd6b,
+        _ => 0x5be0_cd19_137e_2179,
     }
 }
 

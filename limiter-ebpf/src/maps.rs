@@ -7,6 +7,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::LpmTrie;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
 use limiter_common::abi::{Config, Counters, EVENT_RING_BYTES, Layout, POLICY_SLOTS, Policy};
+use limiter_common::denial::{DENIALS, Denial};
 use limiter_common::hash::HashKey;
 use limiter_common::key::{PrefixMasks, SourceKey};
 use limiter_common::sketch::Shape;
@@ -50,5 +51,8 @@ pub(crate) static SLOTS: Array<Slot> = Array::with_max_entries(1, BPF_F_MMAPABLE
 pub(crate) static IDENTITIES: Array<Identity> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(1, 0);
+/// What each CPU remembers of sources over their limit; one element.
+#[map]
+pub(crate) static DENIED: PerCpuArray<[Denial; DENIALS]> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(EVENT_RING_BYTES, 0);

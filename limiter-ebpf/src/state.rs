@@ -6,6 +6,7 @@ use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns, bpf_k
 use aya_ebpf::maps::Array;
 use aya_ebpf::maps::lpm_trie::Key;
 use limiter_common::abi::{Config, Counters, Event, Internal, Policy, Reason, Tally};
+use limiter_common::denial::{DENIALS, Denial};
 use limiter_common::engine::State;
 use limiter_common::hash::{Hash, HashKey};
 use limiter_common::key::{PrefixMasks, SourceKey};
@@ -13,7 +14,7 @@ use limiter_common::sketch::{Shape, Window};
 use limiter_common::table::{Identity, Slot};
 
 use crate::maps::{
-    CONFIG, COUNTERS, EVENTS, EXACT, FINGERPRINTS, IDENTITIES, LAYOUT, POLICIES, PREFIXES4,
+    CONFIG, COUNTERS, DENIED, EVENTS, EXACT, FINGERPRINTS, IDENTITIES, LAYOUT, POLICIES, PREFIXES4,
     PREFIXES6, SKETCH, SLOTS,
 };
 
@@ -110,6 +111,14 @@ impl State for Kernel {
     #[inline(always)]
     fn identity(&self, index: u32) -> Option<&Identity> {
         element(&IDENTITIES, index)
+    }
+
+    #[inline(always)]
+    fn denial(&self, index: u32) -> Option<&Denial> {
+        // SAFETY: this CPU's element of the map, aligned and valid as long as the program runs, and
+        // only ever accessed word by word.
+        let denied: &[Denial; DENIALS] = unsafe { &*DENIED.get_ptr(0)? };
+        Some(&denied[index as usize % DENIALS])
     }
 
     #[inline(always)]

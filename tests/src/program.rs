@@ -194,9 +194,26 @@ pub fn layout(daemon: &Daemon) -> Layout {
 /// If the kernel has no such clock.
 #[must_use]
 pub fn now_ns() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// What the program's coarse clock shows at least, ns since boot: what the kernel's showed a tick ago.
+///
+/// # Panics
+/// If the kernel has no such clock.
+#[must_use]
+pub fn coarse_ns() -> u64 {
+    let mut tick = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `tick` is writable for the length of the call.
+    let result = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut tick) };
+    assert!(result == 0, "no coarse clock");
+    clock(libc::CLOCK_MONOTONIC_COARSE) - tick.tv_nsec.cast_unsigned()
+}
+
+fn clock(which: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is writable for the length of the call.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let result = unsafe { libc::clock_gettime(which, &raw mut time) };
     assert!(result == 0, "no monotonic clock");
     let (seconds, ns) = (time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned());
     seconds * 1_000_000_000 + ns

@@ -11,7 +11,7 @@ use tests::{
         Model, Moment, Outcome, Policy, Rate,
         traffic::{NETWORKS, Random, source, write},
     },
-    program::{layout, now_ns, stay_on_cpu},
+    program::{coarse_ns, layout, now_ns, stay_on_cpu},
 };
 
 /// log2 of the sketch's epoch: 69 s, as long as it can be, so that a test can say where in it a frame
@@ -81,11 +81,11 @@ impl Clock {
 
     /// What the model needs to know of a frame that was judged between two moments; `None` if the
     /// machine paused for so long that the part is not certain.
-    fn moment(&self, ns: (u64, u64)) -> Option<Moment> {
+    fn moment(&self, coarse: u64, ns: (u64, u64)) -> Option<Moment> {
         let began = i128::from(self.epoch << WINDOW_SHIFT) - i128::from(self.offset.cast_signed());
         let certain = ns.1 - self.set_at < PART - LATE;
         let ns = (ns.0 - CLOCKS, ns.1 + CLOCKS);
-        certain.then_some(Moment { ns, epoch: self.epoch, part: self.part, began })
+        certain.then_some(Moment { ns, coarse, epoch: self.epoch, part: self.part, began })
     }
 }
 
@@ -262,13 +262,13 @@ fn compare() -> Option<()> {
     let (cli, mut program) = (daemon.cli(), Program::of(&daemon));
     let layout = layout(&daemon);
     assert_eq!(layout.window_shift, WINDOW_SHIFT);
-    let width = u64::from(layout.sketch.mask) + 1;
-    let mut model = Model::new(1 << WINDOW_SHIFT, width, u64::from(layout.cpus));
+    let shape = (u64::from(layout.sketch.width()), u64::from(layout.sketch.depth));
+    let mut model = Model::new(1 << WINDOW_SHIFT, shape, u64::from(layout.cpus));
     model.drop_malformed = drop_malformed;
     let mut clock = Clock { epoch: 1000, part: 0, offset: 0, set_at: 0 };
     let mut senders = Senders::new();
     let mut frame = Vec::new();
-    let (mut uncertain, start) = (0, Instant::now());
+    let (mut uncertain, mut waits, start) = (0, 0, Instant::now());
     for index in 0..total {
         if index % ROUND == 0 {
             program.resume_daemon();
@@ -283,15 +283,16 @@ fn compare() -> Option<()> {
         }
         let from = senders.next(&mut random);
         write(&mut frame, from, &mut random);
-        let before = now_ns();
+        let (coarse, before) = (coarse_ns(), now_ns());
         let passed = program.passes(&frame);
-        let Some(moment) = clock.moment((before, now_ns())) else {
+        let Some(moment) = clock.moment(coarse, (before, now_ns())) else {
             program.resume_daemon();
             return None;
         };
         match model.judge(&frame, moment, passed) {
             Outcome::Agrees => {}
             Outcome::Uncertain => uncertain += 1,
+            Outcome::Waits => waits += 1,
             Outcome::Differs => panic!(
                 "frame {index} of seed {seed}: passed is {passed} at {moment:?}: {frame:02x?}"
             ),
@@ -303,7 +304,8 @@ fn compare() -> Option<()> {
     compare_sources(&cli, &model);
     println!(
         "{total} frames in {seconds:.1} s, {} sources with a bucket, {} policies at the end, 0 \
-         differences, {uncertain} too close to tell ({:.3} %)\n{:?}",
+         differences, {uncertain} too close to tell ({:.3} %), {waits} dropped up to a clock tick \
+         after the next token of a source over its limit\n{:?}",
         model.tracked.len(),
         model.limits.len() + 1,
         100.0 * uncertain as f64 / total as f64,
@@ -314,6 +316,7 @@ fn compare() -> Option<()> {
             model.counts.iter().filter(|((_, r), _)| *r == reason).map(|(_, n)| n.0).sum();
         assert!(seen > total / 1000, "too few frames met {reason} to show anything: {seen}");
     }
+    assert!(waits * 100 < total, "{waits} of {total} frames waited for the coarse clock");
     assert!(uncertain * 100 < total, "{uncertain} of {total} frames are too close to tell");
     Some(())
 }

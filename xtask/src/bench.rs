@@ -1,4 +1,4 @@
-//! `bench`: the limiter beside what it competes with, its sketch, and its control plane.
+//! `bench`: the limiter beside what it competes with, its sketch, its control plane, and its hash.
 
 use std::process::ExitCode;
 
@@ -9,12 +9,12 @@ use crate::{build, demo::exit_code, run::Cmd, setup, workspace};
 /// Arguments of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// `sketch` or `control` to measure that, then options of the benchmark, which are handed on:
-    /// --json FILE, --chart FILE, --rounds N, --quick
+    /// `sketch`, `control` or `hash` to measure that, then options of the benchmark, which are handed
+    /// on: --json FILE, --chart FILE, --rounds N, --quick
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        value_name = "sketch|control] [OPTIONS"
+        value_name = "sketch|control|hash] [OPTIONS"
     )]
     args: Vec<String>,
 }
@@ -25,6 +25,7 @@ impl Args {
         match self.args.split_first() {
             Some((what, rest)) if what == "sketch" => ("bench-sketch", rest),
             Some((what, rest)) if what == "control" => ("bench-control", rest),
+            Some((what, rest)) if what == "hash" => ("bench-hash", rest),
             _ => ("bench", &self.args),
         }
     }
@@ -68,6 +69,7 @@ mod tests {
         assert_split(&["--json", "file", "--quick"], "bench", &["--json", "file", "--quick"]);
         assert_split(&["sketch", "--json", "file"], "bench-sketch", &["--json", "file"]);
         assert_split(&["control"], "bench-control", &[]);
+        assert_split(&["hash", "--json", "file"], "bench-hash", &["--json", "file"]);
         assert_split(&[], "bench", &[]);
     }
 }

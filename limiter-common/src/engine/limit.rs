@@ -8,12 +8,15 @@ use crate::abi::{
     on_full,
 };
 use crate::atomic;
-use crate::gate;
+use crate::denial::{self, DENIALS};
+use crate::gate::{self, MIN_FRAME};
 use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::Hash;
 use crate::key::SourceKey;
 use crate::sketch::{Cell, Estimate, MAX_DEPTH, touch};
-use crate::table::{CLAIMED, Matches, Slot, WAYS, fingerprint, set_fingerprint, set_of};
+use crate::table::{
+    CLAIMED, DENIED, Matches, Slot, WAYS, fingerprint, set_fingerprint, set_of, slot_index,
+};
 
 /// Reads of a shared word that pass the time which another CPU needs to fill a way, some tens of ns.
 const PAUSE: u32 = 64;
@@ -23,17 +26,31 @@ struct Packet<'a> {
     source: SourceKey,
     hash: Hash,
     length: u32,
-    /// The first slot of its set.
-    base: u32,
+    set: u32,
     fingerprints: &'a AtomicU64,
+    /// Monotonic, as of the last clock tick.
+    coarse_ns: u64,
+}
+
+impl Packet<'_> {
+    /// A way of its set.
+    #[inline(always)]
+    fn place<'a, S: State>(&self, state: &'a S, way: u32) -> Option<Place<'a>> {
+        let index = slot_index(self.set, way, state.set_mask());
+        Some(Place { index, slot: state.slot(index)? })
+    }
+}
+
+/// Where a source is in the table.
+struct Place<'a> {
+    index: u32,
+    slot: &'a Slot,
 }
 
 /// An estimate, and when it was made.
 struct Sketched {
     estimate: Estimate,
-    /// Monotonic, as of the last clock tick.
-    coarse_ns: u64,
-    /// The same moment on the wall.
+    /// On the wall, as of the last clock tick.
     wall_ns: u64,
 }
 
@@ -42,16 +59,25 @@ struct Sketched {
 pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reason> {
     let config = state.config()?;
     let hash = state.hash(source);
+    let coarse_ns = state.now_coarse();
+    let generation = PolicyWord(atomic::load(&config.policy)).generation();
+    let denial = state.denial(hash.0 as u32 % DENIALS as u32)?;
+    if denial.holds(hash, coarse_ns, generation) {
+        denial.count(length);
+        return Some(Reason::OverLimit);
+    }
     let set = set_of(hash, state.set_mask());
     let fingerprints = state.fingerprints(set)?;
-    let packet = Packet { source, hash, length, base: set * WAYS, fingerprints };
-    let reason = match find(state, &packet)? {
-        Some(slot) => charge(state, config, slot, &packet, false)?,
+    let packet = Packet { source, hash, length, set, fingerprints, coarse_ns };
+    let reason = match find(state, &packet, NO_WAY)? {
+        Some(place) => charge(state, config, &place, &packet, false)?,
         None => {
-            let sketched = sketch(state, config, hash)?;
-            if sketched.estimate.window < atomic::load(&config.min_gate) as u32 {
+            let wall_ns = coarse_ns.wrapping_add(atomic::load(&config.clock_offset));
+            let least_gate = atomic::load(&config.min_gate) as u32;
+            if below(state, config, &packet, wall_ns, least_gate)? {
                 return Some(Reason::BelowGate);
             }
+            let sketched = Sketched { estimate: estimate(state, &packet, wall_ns)?, wall_ns };
             promote(state, config, &packet, &sketched)?
         }
     };
@@ -62,8 +88,8 @@ pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reas
     // a source with a bucket is charged for every packet.
     state.note(Internal::Contended);
     pause(fingerprints);
-    if let Some(slot) = find(state, &packet)?
-        && let Some(reason) = charge(state, config, slot, &packet, true)?
+    if let Some(place) = find(state, &packet, NO_WAY)?
+        && let Some(reason) = charge(state, config, &place, &packet, true)?
     {
         return Some(reason);
     }
@@ -72,16 +98,20 @@ pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reas
     Some(Reason::PassedSetFull)
 }
 
-/// The slot of the packet's source, `Some(None)` if it has none.
+/// Not a way of any set.
+const NO_WAY: u32 = WAYS;
+
+/// Where the packet's source is, in another way than `except`; `Some(None)` if nowhere.
 #[inline(always)]
-fn find<'a, S: State>(state: &'a S, packet: &Packet<'_>) -> Option<Option<&'a Slot>> {
+fn find<'a, S: State>(state: &'a S, packet: &Packet<'_>, except: u32) -> Option<Option<Place<'a>>> {
     let fingerprints = atomic::load(packet.fingerprints);
     let mut matches = Matches::of(fingerprints, fingerprint(packet.hash));
     let mut looks = 0;
     while !matches.is_empty() && looks < WAYS {
-        let slot = state.slot(packet.base + matches.way())?;
-        if atomic::load(&slot.tag) == packet.hash.0 {
-            return Some(Some(slot));
+        let way = matches.way();
+        let place = packet.place(state, way)?;
+        if way != except && atomic::load(&place.slot.tag) == packet.hash.0 {
+            return Some(Some(place));
         }
         matches = matches.rest();
         looks += 1;
@@ -100,24 +130,45 @@ fn pause(shared: &AtomicU64) {
     }
 }
 
-/// Adds the packet to the sketch.
+/// Adds the packet to the sketch; whether the estimate with it is below `gate`.
 #[inline(always)]
-fn sketch<S: State>(state: &S, config: &Config, hash: Hash) -> Option<Sketched> {
-    let coarse_ns = state.now_coarse();
-    let wall_ns = coarse_ns.wrapping_add(atomic::load(&config.clock_offset));
+fn below<S: State>(
+    state: &S,
+    config: &Config,
+    packet: &Packet<'_>,
+    wall_ns: u64,
+    gate: u32,
+) -> Option<bool> {
     let now = state.window().position(wall_ns);
     let shape = state.shape();
-    let mut estimate = Estimate::NOTHING;
+    // The estimate is the least over all rows, so it is below if any is. Which row that is cannot be
+    // foreseen, hence no branch for each: the sign of the differences tells.
+    let mut signs = 0;
     let mut row = 0;
     while row < MAX_DEPTH && row < shape.depth {
-        let word = state.cell(shape.index(hash, row))?;
-        estimate = estimate.and(touch(word, now, 1), now);
+        let cell = touch(state.cell(shape.index(packet.hash, row))?, now, 1);
+        signs |= i64::from(cell.estimate(now)).wrapping_sub(i64::from(gate));
         row += 1;
     }
     if state.note(Internal::SketchAdds) & (TOTAL_STEP - 1) == 0 {
         touch(&config.sketch_total, now, TOTAL_STEP as u32);
     }
-    Some(Sketched { estimate, coarse_ns, wall_ns })
+    Some(signs < 0)
+}
+
+/// The estimate for a source whose packet has been added.
+#[inline(always)]
+fn estimate<S: State>(state: &S, packet: &Packet<'_>, wall_ns: u64) -> Option<Estimate> {
+    let now = state.window().position(wall_ns);
+    let shape = state.shape();
+    let mut estimate = Estimate::NOTHING;
+    let mut row = 0;
+    while row < MAX_DEPTH && row < shape.depth {
+        let cell = touch(state.cell(shape.index(packet.hash, row))?, now, 0);
+        estimate = estimate.and(cell, now);
+        row += 1;
+    }
+    Some(estimate)
 }
 
 /// The policy of a slot, looked up again if policies changed since.
@@ -127,14 +178,14 @@ fn policy_of<'a, S: State>(
     config: &Config,
     slot: &Slot,
     source: SourceKey,
-) -> Option<(&'a Policy, u32)> {
+) -> Option<(&'a Policy, PolicyWord)> {
     let published = PolicyWord(atomic::load(&config.policy));
     let mut resolved = PolicyWord(atomic::load(&slot.policy));
     if resolved.generation() != published.generation() {
         resolved = resolve(state, published, source);
         atomic::store(&slot.policy, resolved.0);
     }
-    Some((state.policy(resolved.slot())?, resolved.slot()))
+    Some((state.policy(resolved.slot())?, resolved))
 }
 
 /// The policy of a source in the generation of `published`.
@@ -153,14 +204,23 @@ fn resolve<S: State>(state: &S, published: PolicyWord, source: SourceKey) -> Pol
 fn charge<S: State>(
     state: &S,
     config: &Config,
-    slot: &Slot,
+    place: &Place<'_>,
     packet: &Packet<'_>,
     last: bool,
 ) -> Option<Option<Reason>> {
-    let (policy, policy_slot) = policy_of(state, config, slot, packet.source)?;
+    let slot = place.slot;
+    let (policy, resolved) = policy_of(state, config, slot, packet.source)?;
+    let (policy_slot, generation) = (resolved.slot(), resolved.generation());
     let cost = policy.cost.of(packet.length);
-    let now_ns = state.now();
+    let least = policy.cost.of(MIN_FRAME);
     let tat = atomic::load(&slot.tat);
+    let lasts = |ns| denial::lasts(tat.saturating_sub(ticks(ns)), cost, least, policy.tolerance);
+    // A source that was over its limit may wait for the coarse clock to reach its next token. Not a
+    // bucket that is in debt by that clock: it must be clamped if it is by the exact one.
+    let waits = atomic::load(&slot.last_seen) & DENIED != 0
+        && tat <= ticks(packet.coarse_ns) + policy.tolerance
+        && lasts(packet.coarse_ns) > 0;
+    let now_ns = if waits { packet.coarse_ns } else { state.now() };
     // The tag after the TAT: whoever replaces the source claims the TAT first.
     if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
         return Some(None);
@@ -176,7 +236,7 @@ fn charge<S: State>(
                 // overshoot by this one packet.
                 atomic::add(&slot.tat, cost);
             }
-            record(slot, &slot.passed, packet, now_ns);
+            record(slot, &slot.passed, packet, now_ns & !DENIED);
             Some(Some(Reason::Conforming))
         }
         Decision::Clamp(empty) => {
@@ -184,8 +244,38 @@ fn charge<S: State>(
             atomic::replace(&slot.tat, tat, empty);
             Some(Some(over(state, config, slot, packet, policy_slot, now_ns)))
         }
-        Decision::Deny => Some(Some(over(state, config, slot, packet, policy_slot, now_ns))),
+        Decision::Deny => {
+            let lasts_ns = lasts(now_ns);
+            if lasts_ns > 0 {
+                remember(state, place.index, packet, now_ns + lasts_ns, generation)?;
+            }
+            Some(Some(over(state, config, slot, packet, policy_slot, now_ns)))
+        }
     }
+}
+
+/// Remembers that the packet's source is over its limit, in the place of another source whose drops go
+/// where they belong.
+#[inline(always)]
+fn remember<S: State>(
+    state: &S,
+    index: u32,
+    packet: &Packet<'_>,
+    until_ns: u64,
+    generation: u32,
+) -> Option<()> {
+    let denial = state.denial(packet.hash.0 as u32 % DENIALS as u32)?;
+    let (packets, bytes) = denial.pending();
+    if packets > 0 {
+        let slot = state.slot(denial.index())?;
+        // A source that has lost its bucket since has lost its counters with it.
+        if atomic::load(&slot.tag) == atomic::load(&denial.tag) {
+            atomic::add(&slot.dropped, packets);
+            atomic::add(&slot.bytes, bytes);
+        }
+    }
+    denial.remember(packet.hash, until_ns, generation, index);
+    Some(())
 }
 
 /// The way that the packet's source gets: an empty one, else one whose bucket is full, else the one
@@ -201,7 +291,7 @@ fn victim<S: State>(state: &S, packet: &Packet<'_>, now: Ticks) -> Option<u32> {
     let mut looks = 0;
     while looks < WAYS && least > now {
         let way = start.wrapping_add(looks) % WAYS;
-        let tat = atomic::load(&state.slot(packet.base + way)?.tat);
+        let tat = atomic::load(&packet.place(state, way)?.slot.tat);
         if tat < least {
             best = way;
             least = tat;
@@ -227,8 +317,8 @@ fn promote<S: State>(
     let now_ns = state.now();
     let now = ticks(now_ns);
     let way = state.opaque(u64::from(victim(state, packet, now)?)) as u32 % WAYS;
-    let slot = state.slot(packet.base + way)?;
-    let identity = state.identity(packet.base + way)?;
+    let Place { index, slot } = packet.place(state, way)?;
+    let identity = state.identity(index)?;
     let before = atomic::load(&slot.tat);
     let occupied = atomic::load(&slot.tag) != 0;
     let busy = before > now;
@@ -244,7 +334,7 @@ fn promote<S: State>(
 
     // The slot is ours until its TAT says otherwise. It is complete before its tag and fingerprint
     // name it.
-    let start = now + owed(state, config, policy, sketched, now_ns);
+    let start = now + owed(state, config, policy, packet, sketched, now_ns);
     let cost = policy.cost.of(packet.length);
     let (tat, admitted) = match decide(start, now, cost, policy.tolerance) {
         Decision::Admit(tat) => (tat, true),
@@ -263,7 +353,7 @@ fn promote<S: State>(
     set_fingerprint(packet.fingerprints, way, fingerprint(packet.hash));
     atomic::swap(&slot.tat, tat);
 
-    if duplicated(state, packet, way)? {
+    if find(state, packet, way)?.is_some() {
         // Two CPUs promoted the source at once, into two ways. Both see the other (the swaps are
         // full barriers) or only the later one does; whoever sees yields and charges the other.
         set_fingerprint(packet.fingerprints, way, 0);
@@ -278,29 +368,11 @@ fn promote<S: State>(
         state.note(Internal::Evictions);
     }
     if admitted {
-        record(slot, &slot.passed, packet, now_ns);
+        record(slot, &slot.passed, packet, now_ns & !DENIED);
         Some(Some(Reason::Conforming))
     } else {
         Some(Some(over(state, config, slot, packet, resolved.slot(), now_ns)))
     }
-}
-
-/// Whether another way than `way` holds the packet's source.
-#[inline(always)]
-fn duplicated<S: State>(state: &S, packet: &Packet<'_>, way: u32) -> Option<bool> {
-    let fingerprints = atomic::load(packet.fingerprints);
-    let mut matches = Matches::of(fingerprints, fingerprint(packet.hash));
-    let mut looks = 0;
-    while !matches.is_empty() && looks < WAYS {
-        let other = matches.way();
-        let slot = state.slot(packet.base + other)?;
-        if other != way && atomic::load(&slot.tag) == packet.hash.0 {
-            return Some(true);
-        }
-        matches = matches.rest();
-        looks += 1;
-    }
-    Some(false)
 }
 
 /// The debt that a new bucket starts with.
@@ -309,6 +381,7 @@ fn owed<S: State>(
     state: &S,
     config: &Config,
     policy: &Policy,
+    packet: &Packet<'_>,
     sketched: &Sketched,
     now_ns: u64,
 ) -> u64 {
@@ -316,12 +389,11 @@ fn owed<S: State>(
     let now = window.position(sketched.wall_ns);
     let total = Cell(atomic::load(&config.sketch_total)).rolled(now).current();
     let cpus = state.cpus();
-    let width_log2 = (state.shape().mask).count_ones();
-    let noise = gate::noise(total, cpus.wrapping_mul(TOTAL_STEP as u32), width_log2);
+    let noise = gate::noise(total, cpus.wrapping_mul(TOTAL_STEP as u32), state.shape());
     // A packet that another CPU has counted but not judged yet will be charged there.
     let others = noise.saturating_add(cpus.saturating_sub(1));
     let age_ns = window.since(sketched.estimate.first, sketched.wall_ns)
-        + now_ns.saturating_sub(sketched.coarse_ns);
+        + now_ns.saturating_sub(packet.coarse_ns);
     gate::debt(sketched.estimate, others, &policy.cost, age_ns)
 }
 
@@ -356,16 +428,16 @@ fn over<S: State>(
     if atomic::load(&slot.dropped) == 0 {
         event(state, config, EventKind::Limited, packet.source, policy, now_ns);
     }
-    record(slot, &slot.dropped, packet, now_ns);
+    record(slot, &slot.dropped, packet, now_ns | DENIED);
     Reason::OverLimit
 }
 
 /// Counts a packet of a tracked source.
 #[inline(always)]
-fn record(slot: &Slot, outcome: &AtomicU64, packet: &Packet<'_>, now_ns: u64) {
+fn record(slot: &Slot, outcome: &AtomicU64, packet: &Packet<'_>, last_seen: u64) {
     atomic::add(outcome, 1);
     atomic::add(&slot.bytes, u64::from(packet.length));
-    atomic::store(&slot.last_seen, now_ns);
+    atomic::store(&slot.last_seen, last_seen);
 }
 
 /// Sends an event, unless its kind has sent enough lately.

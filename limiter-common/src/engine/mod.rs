@@ -1,7 +1,10 @@
 //! The way of a packet: parse, bucket table, sketch, gate, promotion.
 //!
 //! ```text
-//! parse ─► source ─► bucket? ──yes──► charge ─► PASS conforming | DROP over limit
+//! parse ─► source ─► just denied? ──yes──► DROP over limit
+//!                       │ no
+//!                       ▼
+//!                    bucket? ──yes──► charge ─► PASS conforming | DROP over limit
 //!                       │ no
 //!                       ▼
 //!                  sketch add ─► estimate < least gate? ──yes──► PASS below gate
@@ -18,11 +21,14 @@
 //! Promoted sources then also add no noise to the sketch.
 
 mod limit;
+#[cfg(any(test, feature = "user"))]
+pub mod memory;
 
 use core::sync::atomic::AtomicU64;
 
 use crate::abi::{Config, Event, Internal, Policy, Reason};
 use crate::atomic;
+use crate::denial::Denial;
 use crate::hash::Hash;
 use crate::key::{PrefixMasks, SourceKey};
 use crate::packet::{Network, Packet, network};
@@ -52,10 +58,13 @@ pub trait State {
     fn config(&self) -> Option<&Config>;
     /// The fingerprints of a set of the bucket table.
     fn fingerprints(&self, set: u32) -> Option<&AtomicU64>;
-    /// A slot of the bucket table: `set · WAYS + way`.
+    /// A slot of the bucket table, by [`crate::table::slot_index`].
     fn slot(&self, index: u32) -> Option<&Slot>;
     /// Whose slot it is.
     fn identity(&self, index: u32) -> Option<&Identity>;
+    /// What this CPU remembers of sources over their limit, under a number below
+    /// [`crate::denial::DENIALS`].
+    fn denial(&self, index: u32) -> Option<&Denial>;
     /// A cell of the sketch.
     fn cell(&self, index: u32) -> Option<&AtomicU64>;
     /// A compiled limit.

@@ -65,6 +65,7 @@ pub(super) enum Command {
     #[command(subcommand)]
     Limit(LimitCommand),
     /// List the heaviest sources
+    #[command(after_help = TOP)]
     Top(TopArgs),
     /// Show what is known of a source
     Show {
@@ -90,6 +91,12 @@ A limit a line, TARGET RATE [BURST], as for `limit set`; # begins a comment:
   default        1000pps 2000
   198.51.100.7   10mbit
   2001:db8::/48  400/minute";
+
+/// What rates are over which time.
+const TOP: &str = "\
+PPS is the rate since an earlier `top`, if one ran 0.2 to 10 seconds ago (the daemon keeps the counts of
+the last two), and else the average since the source got its bucket. With --sort pps the rates must
+be of the present: if there was no such `top`, the command waits 0.2 seconds.";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LimitCommand {
@@ -136,7 +143,7 @@ pub(super) enum LimitCommand {
 
 #[derive(Debug, Args)]
 pub(super) struct TopArgs {
-    /// Print once and end; takes half a second to measure rates
+    /// Print once and end
     #[arg(long)]
     pub(super) once: bool,
     /// How many sources
@@ -193,10 +200,10 @@ pub(super) struct RunArgs {
     #[arg(long, value_enum, default_value = "keep")]
     pub(super) on_exit: OnExit,
     /// The sketch's error, relative to all packets of a window: its width is e/ε
-    #[arg(long, value_name = "ε", default_value_t = 0.00005)]
+    #[arg(long, value_name = "ε", default_value_t = 0.000025)]
     pub(super) sketch_epsilon: f64,
     /// The probability that the sketch's error is larger: its depth is ln 1/δ
-    #[arg(long, value_name = "δ", default_value_t = 0.02)]
+    #[arg(long, value_name = "δ", default_value_t = 0.14)]
     pub(super) sketch_delta: f64,
     /// The sketch's window, rounded to a power of two of nanoseconds
     #[arg(long, value_name = "DURATION", default_value = "134ms", value_parser = humantime::parse_duration)]

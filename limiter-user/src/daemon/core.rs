@@ -1,6 +1,5 @@
 //! The one owner of limits and data plane.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -12,8 +11,7 @@ use super::warnings::{self, Warnings};
 use crate::dataplane::{Event, Mode, OnFull};
 use crate::error::{Failure, exit};
 use crate::policy::model::short_prefix;
-use crate::policy::store::Change;
-use crate::policy::{LimitSpec, Store, Target};
+use crate::policy::{Change, Changes, LimitSpec, Store, Target};
 use crate::report::{
     AttachReport, DetachReport, EventsReport, LimitList, LimitRemoved, LimitReport, LimitSet,
     LimitsImported, SourceReport, StatsReport, StatusReport, StoreReport,
@@ -42,7 +40,7 @@ impl Core {
     /// If the data plane refuses them; then the limits that were in force before still are.
     pub fn enforce(&mut self) -> Result<(), Failure> {
         self.plane
-            .publish(&specs(&self.store))
+            .publish(self.store.limits())
             .map_err(|error| Failure::from(error).context("cannot put the stored limits in force"))
     }
 
@@ -57,7 +55,7 @@ impl Core {
 
     /// All limits.
     pub fn limits(&self) -> LimitList {
-        LimitList { limits: self.store.limits().values().map(|limit| self.report(limit)).collect() }
+        LimitList { limits: self.store.limits().iter().map(|limit| self.report(&limit)).collect() }
     }
 
     /// Sets a limit: stored first, then in force.
@@ -68,9 +66,9 @@ impl Core {
         let (ipv4, ipv6) = self.plane.prefixes();
         limit.check_prefix(ipv4, ipv6)?;
         let before = self.store.limits().get(&limit.target);
-        let changed = before != Some(limit);
+        let changed = before != Some(*limit);
         if changed {
-            self.change(&[Change::Set(limit)])?;
+            self.change(&Change::Set(*limit).into())?;
             tracing::info!("limit for {}: {}", limit.target.short(), limit.rate);
         }
         Ok(LimitSet { limit: self.report(limit), changed })
@@ -80,22 +78,14 @@ impl Core {
     ///
     /// # Errors
     /// If one is refused, or store or data plane fail; then everything is as it was before.
-    pub fn import(
-        &mut self,
-        limits: BTreeMap<Target, LimitSpec>,
-    ) -> Result<LimitsImported, Failure> {
+    pub fn import(&mut self, mut limits: Changes) -> Result<LimitsImported, Failure> {
         let read = limits.len() as u64;
-        let changes: Vec<_> = limits
-            .values()
-            .filter(|limit| self.store.limits().get(&limit.target) != Some(*limit))
-            .map(Change::Set)
-            .collect();
-        let changed = changes.len() as u64;
+        limits.forget_present(self.store.limits());
+        let changed = limits.len() as u64;
         if changed > 0 {
-            self.change(&changes)?;
+            self.change(&limits)?;
             tracing::info!("{changed} limits imported");
         }
-        drop(changes);
         drop(limits);
         give_memory_back();
         Ok(LimitsImported { read, changed })
@@ -107,35 +97,24 @@ impl Core {
     /// If store or data plane fail; then everything is as it was before.
     pub fn unset(&mut self, target: &Target) -> Result<Option<LimitRemoved>, Failure> {
         let Some(limit) = self.store.limits().get(target) else { return Ok(None) };
-        let removed = self.report(limit);
-        self.change(&[Change::Unset(target)])?;
+        let removed = self.report(&limit);
+        self.change(&Change::Unset(*target).into())?;
         tracing::info!("limit for {} removed", target.short());
         Ok(Some(LimitRemoved { removed }))
     }
 
     /// Stores changes, then puts them in force; undoes them in the store if that fails.
-    fn change(&mut self, changes: &[Change<'_>]) -> Result<(), Failure> {
-        let targets: Vec<Target> = changes
-            .iter()
-            .map(|change| match change {
-                Change::Set(limit) => limit.target,
-                Change::Unset(target) => **target,
-            })
-            .collect();
-        let before: Vec<Option<LimitSpec>> =
-            targets.iter().map(|target| self.store.limits().get(target).cloned()).collect();
-        self.store.apply(changes)?;
-        let Err(error) = self.plane.change(changes) else { return Ok(()) };
+    fn change(&mut self, changes: &Changes) -> Result<(), Failure> {
+        let former = changes.former(self.store.limits());
+        let plane = &mut self.plane;
+        let published = self.store.apply_then(changes, || plane.change(changes))?;
+        let Err(error) = published else { return Ok(()) };
         let failure = Failure::from(error).context("the limits stay as they were");
-        let undo: Vec<_> = targets
-            .iter()
-            .zip(&before)
-            .map(|(target, before)| before.as_ref().map_or(Change::Unset(target), Change::Set))
-            .collect();
-        let restored = self.store.apply(&undo).map_err(Failure::from).and_then(|()| {
-            // Also if the data plane changed nothing: it is told what the store says now.
-            self.plane.publish(&specs(&self.store)).map_err(Failure::from)
-        });
+        let restored =
+            self.store.apply(&changes.reversed(&former)).map_err(Failure::from).and_then(|()| {
+                // Also if the data plane changed nothing: it is told what the store says now.
+                self.plane.publish(self.store.limits()).map_err(Failure::from)
+            });
         if let Err(error) = restored {
             tracing::error!("cannot undo a change that failed: {error}");
             self.fault = Some(format!("a change of limits was half undone: {error}"));
@@ -194,13 +173,17 @@ impl Core {
         let counters = self.plane.counters()?;
         let attachments = self.plane.attachments();
         let (sketch, table) = (self.plane.sketch(), self.plane.table());
-        let gates = || self.store.limits().values().map(|limit| (limit, self.plane.gate_of(limit)));
         let mut found = Warnings::default();
         warnings::of_store(&mut found, &self.store, self.fault.as_deref());
         warnings::of_interfaces(&mut found, &attachments);
         warnings::of_counters(&mut found, &counters);
         warnings::of_table(&mut found, &table, self.on_full);
-        warnings::of_gates(&mut found, gates(), &sketch);
+        warnings::of_gates(
+            &mut found,
+            self.store.limits(),
+            |limit| self.plane.gate_of(limit),
+            &sketch,
+        );
         let internal = |internal: Internal| internal_of(&counters, internal);
         let recovered = self.store.recovered().is_some();
         Ok(StatusReport {
@@ -213,7 +196,7 @@ impl Core {
             sketch: sketch.into(),
             table: table.into(),
             limits: self.store.limits().len() as u64,
-            default_limit: self.store.limits().get(&Target::Default).map(|l| self.report(l)),
+            default_limit: self.store.limits().get(&Target::Default).map(|l| self.report(&l)),
             events: EventsReport {
                 lost: internal(Internal::EventsLost),
                 suppressed: internal(Internal::EventsSuppressed),
@@ -250,11 +233,6 @@ fn give_memory_back() {
     unsafe {
         libc::malloc_trim(0);
     }
-}
-
-/// The limits of a store, as the data plane takes them.
-fn specs(store: &Store) -> Vec<LimitSpec> {
-    store.limits().values().cloned().collect()
 }
 
 /// One of the counters beside verdicts.

@@ -9,11 +9,10 @@ use limiter_common::abi::{Counters, Reason};
 
 use super::{Core, Plane};
 use crate::dataplane::{
-    Attachment, Error, Event, Mode, OnFull, SketchHealth, Source, SourceState, TableHealth,
+    Attachment, Counts, Error, Event, Mode, OnFull, SketchHealth, Source, SourceState, TableHealth,
 };
 use crate::policy::model::source_of;
-use crate::policy::store::Change;
-use crate::policy::{LimitSpec, Store, Target};
+use crate::policy::{Changes, LimitSpec, Limits, Store, Target};
 
 /// What the tests look at and set from outside.
 #[derive(Default)]
@@ -41,6 +40,10 @@ impl Fake {
 
     pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn counts_of(passed: u64, dropped: u64) -> Counts {
+        Counts { passed, dropped, bytes: 64 * (passed + dropped), since_ns: 1_000_000 }
     }
 
     fn view(&self, state: &State, address: IpAddr) -> Source {
@@ -115,7 +118,7 @@ impl Plane for Fake {
             .collect()
     }
 
-    fn publish(&mut self, limits: &[LimitSpec]) -> Result<(), Error> {
+    fn publish(&mut self, limits: &Limits) -> Result<(), Error> {
         let mut state = self.state();
         assert!(!state.panic_on_publish, "asked to");
         if state.fail_publish {
@@ -123,23 +126,13 @@ impl Plane for Fake {
             state.fail_publish = false;
             return Err(Error::NoProgram);
         }
-        state.limits = limits.to_vec();
+        state.limits = limits.iter().collect();
         Ok(())
     }
 
-    fn change(&mut self, changes: &[Change<'_>]) -> Result<(), Error> {
-        let mut limits = self.state().limits.clone();
-        for change in changes {
-            let target = match change {
-                Change::Set(limit) => &limit.target,
-                Change::Unset(target) => *target,
-            };
-            limits.retain(|limit| limit.target != *target);
-            if let Change::Set(limit) = change {
-                limits.push((*limit).clone());
-            }
-        }
-        limits.sort_by_key(|limit| limit.target);
+    fn change(&mut self, changes: &Changes) -> Result<(), Error> {
+        let mut limits: Limits = self.state().limits.iter().copied().collect();
+        limits.apply(changes);
         self.publish(&limits)
     }
 
@@ -157,10 +150,22 @@ impl Plane for Fake {
         Ok(self.view(&self.state(), address))
     }
 
-    fn sources(&self, visit: &mut dyn FnMut(Source)) {
+    fn counts(&self, visit: &mut dyn FnMut(usize, Counts)) {
+        for (bucket, (passed, dropped)) in self.state().sources.values().enumerate() {
+            visit(bucket, Self::counts_of(*passed, *dropped));
+        }
+    }
+
+    fn buckets(&self) -> usize {
+        self.state().sources.len()
+    }
+
+    fn sources_at(&self, buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source)) {
         let state = self.state();
-        for address in state.sources.keys() {
-            visit(self.view(&state, address.parse().unwrap()));
+        for &bucket in buckets {
+            let (address, (passed, dropped)) = state.sources.iter().nth(bucket).unwrap();
+            let source = self.view(&state, address.parse().unwrap());
+            visit(bucket, Self::counts_of(*passed, *dropped), source);
         }
     }
 

@@ -80,7 +80,7 @@ pub fn run(config: &Config) -> Result<(), Failure> {
 
 /// Opens the data plane, puts the limits in force and attaches.
 fn start(config: &Config, store: Store) -> Result<Core, Failure> {
-    for limit in store.limits().values() {
+    for limit in store.limits().iter() {
         limit
             .check_prefix(config.options.ipv4_prefix, config.options.ipv6_prefix)
             .map_err(|error| Failure::from(error).context("a stored limit does not fit"))?;

@@ -5,10 +5,9 @@ use std::net::IpAddr;
 use limiter_common::abi::Counters;
 
 use crate::dataplane::{
-    Attachment, Dataplane, Error, Event, Mode, SketchHealth, Source, TableHealth,
+    Attachment, Counts, Dataplane, Error, Event, Mode, SketchHealth, Source, TableHealth,
 };
-use crate::policy::LimitSpec;
-use crate::policy::store::Change;
+use crate::policy::{Changes, LimitSpec, Limits};
 
 /// What the daemon asks of a data plane; see [`Dataplane`] for what each does.
 #[expect(missing_docs, reason = "the methods are those of `Dataplane`, documented there")]
@@ -17,12 +16,14 @@ pub trait Plane: Send {
     fn detach(&mut self, interface: &str) -> Result<(), Error>;
     fn detach_all(&mut self) -> Result<(), Error>;
     fn attachments(&self) -> Vec<Attachment>;
-    fn publish(&mut self, limits: &[LimitSpec]) -> Result<(), Error>;
-    fn change(&mut self, changes: &[Change<'_>]) -> Result<(), Error>;
+    fn publish(&mut self, limits: &Limits) -> Result<(), Error>;
+    fn change(&mut self, changes: &Changes) -> Result<(), Error>;
     fn gate_of(&self, limit: &LimitSpec) -> u32;
     fn counters(&self) -> Result<Counters, Error>;
     fn source(&self, address: IpAddr) -> Result<Source, Error>;
-    fn sources(&self, visit: &mut dyn FnMut(Source));
+    fn counts(&self, visit: &mut dyn FnMut(usize, Counts));
+    fn buckets(&self) -> usize;
+    fn sources_at(&self, buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source));
     fn sketch(&self) -> SketchHealth;
     fn table(&self) -> TableHealth;
     fn prefixes(&self) -> (u8, u8);
@@ -47,11 +48,11 @@ impl Plane for Dataplane {
         self.attachments()
     }
 
-    fn publish(&mut self, limits: &[LimitSpec]) -> Result<(), Error> {
+    fn publish(&mut self, limits: &Limits) -> Result<(), Error> {
         self.publish(limits)
     }
 
-    fn change(&mut self, changes: &[Change<'_>]) -> Result<(), Error> {
+    fn change(&mut self, changes: &Changes) -> Result<(), Error> {
         self.change(changes)
     }
 
@@ -67,8 +68,16 @@ impl Plane for Dataplane {
         self.source(address)
     }
 
-    fn sources(&self, visit: &mut dyn FnMut(Source)) {
-        self.sources(visit);
+    fn counts(&self, visit: &mut dyn FnMut(usize, Counts)) {
+        self.counts(visit);
+    }
+
+    fn buckets(&self) -> usize {
+        self.buckets()
+    }
+
+    fn sources_at(&self, buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source)) {
+        self.sources_at(buckets, visit);
     }
 
     fn sketch(&self) -> SketchHealth {

@@ -123,21 +123,42 @@ fn top_orders_and_tells_rates() {
     let fake = Fake::default();
     fake.state().sources = (1..=9).map(|i| (format!("192.0.2.{i}"), (100 - i, i))).collect();
     let mut core = fake.core(&directory);
-    let wait = core.prepare_top().expect("there are no counts to compare with yet");
-    fake.state().sources.insert("192.0.2.5".into(), (1095, 5));
-    std::thread::sleep(wait);
-    assert_eq!(core.prepare_top(), None);
+    // Without an earlier look: the average since 1970, and nothing to wait for.
+    assert_eq!(core.prepare_top(Sort::Dropped), None);
     let top = core.top(2, Sort::Dropped);
     let names: Vec<_> = top.sources.iter().map(|entry| entry.source.addr().to_string()).collect();
     assert_eq!((names, top.tracked), (vec!["192.0.2.9".into(), "192.0.2.8".into()], 9));
-    assert_eq!(top.sources[0].pps, Some(0.0));
-    // The counts have been taken anew just now.
-    assert!(core.prepare_top().is_some());
+    assert!(top.sources[0].pps_seconds > 1e9 && top.sources[0].pps > 0.0);
+    // That look was one to compare with.
+    let wait = core.prepare_top(Sort::Pps).expect("the look is too young");
+    assert!(wait <= Duration::from_millis(250));
+    fake.state().sources.insert("192.0.2.5".into(), (1095, 5));
+    std::thread::sleep(wait);
+    assert_eq!(core.prepare_top(Sort::Pps), None);
+    let top = core.top(3, Sort::Pps);
+    let first = &top.sources[0];
+    assert_eq!((first.source.to_string(), top.sources[1].pps), ("192.0.2.5/32".into(), 0.0));
+    assert!((first.pps * first.pps_seconds - 1000.0).abs() < 1e-6, "{first:?}");
+    // Of equals the first.
+    assert_eq!(top.sources[1].source.to_string(), "192.0.2.1/32");
     assert_eq!(core.top(1, Sort::Packets).sources[0].source.to_string(), "192.0.2.5/32");
-    fake.state().sources.insert("192.0.2.3".into(), (500, 3));
+    // Still compared with the first look, the second one is too young.
+    fake.state().sources.insert("192.0.2.3".into(), (2097, 3));
     let top = core.top(1, Sort::Pps);
     assert_eq!(top.sources[0].source.to_string(), "192.0.2.3/32");
-    assert!(top.sources[0].pps.is_some_and(|pps| pps > 0.0 && pps <= 2.0 * 406.0));
+    assert!(top.sources[0].pps_seconds >= 0.2 && top.sources[0].pps > 0.0);
+}
+
+#[test]
+fn rates_can_be_had_without_an_earlier_look() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    fake.state().sources.insert("192.0.2.1".into(), (100, 0));
+    let mut core = fake.core(&directory);
+    let wait = core.prepare_top(Sort::Pps).expect("there are no counts to compare with yet");
+    std::thread::sleep(wait);
+    assert_eq!(core.prepare_top(Sort::Pps), None);
+    assert_eq!(core.top(1, Sort::Pps).sources[0].pps, 0.0);
 }
 
 #[tokio::test]

@@ -1,11 +1,13 @@
 //! What an operator should know, told by `status`.
 
+use std::collections::HashMap;
+
 use limiter_common::abi::{Counters, Internal, Reason};
 use limiter_common::gate::MAX_GATE;
 
 use super::core::internal_of;
 use crate::dataplane::{Attachment, Mode, OnFull, SketchHealth, TableHealth};
-use crate::policy::{LimitSpec, Store};
+use crate::policy::{Amount, LimitSpec, Limits, Store, Target};
 use crate::report::Health;
 
 /// Limits that a warning names before it only counts them.
@@ -93,30 +95,31 @@ pub(super) fn of_table(warnings: &mut Warnings, table: &TableHealth, on_full: On
 }
 
 /// Whether the sketch keeps light sources out of the table.
-pub(super) fn of_gates<'a>(
+pub(super) fn of_gates(
     warnings: &mut Warnings,
-    gates: impl Iterator<Item = (&'a LimitSpec, u32)>,
+    limits: &Limits,
+    gate_of: impl Fn(&LimitSpec) -> u32,
     sketch: &SketchHealth,
 ) {
-    let mut at_once = Vec::new();
-    let mut count = 0usize;
-    let mut least = MAX_GATE;
-    for (limit, gate) in gates {
-        least = least.min(gate);
-        if gate <= 1 {
-            count += 1;
-            if at_once.len() < NAMED {
-                at_once.push(limit.target.short());
-            }
-        }
-    }
+    // Whom a limit is for does not matter, and there are far fewer amounts than limits.
+    let gates: HashMap<_, _> = limits
+        .amounts()
+        .map(|(amount, _)| (amount, gate_of(&amount.of(Target::Default))))
+        .collect();
+    let at_once = |amount: &Amount| gates.get(amount).is_some_and(|gate| *gate <= 1);
+    let count: usize =
+        limits.amounts().filter(|(amount, _)| at_once(amount)).map(|(_, limits)| limits).sum();
+    let least = gates.values().copied().chain([MAX_GATE]).min().unwrap_or(MAX_GATE);
     if count > 0 {
-        let more = count - at_once.len();
+        let limits = limits.iter().filter(|limit| at_once(&limit.amount()));
+        let named: Vec<_> =
+            limits.take(NAMED.min(count)).map(|limit| limit.target.short()).collect();
+        let more = count - named.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         warnings.note(format!(
             "every source takes a bucket at once under limits that are too slow, or whose burst is too \
              small, for the sketch's window: {}{more}",
-            at_once.join(", ")
+            named.join(", ")
         ));
     }
     if least > 1 && sketch.noise >= f64::from(least) {

@@ -2,16 +2,17 @@
 
 mod attach;
 mod error;
+mod exact;
 mod foreign;
 mod kernel;
 mod link;
 mod memory;
 mod object;
 mod options;
+mod pending;
 mod publish;
 mod view;
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -25,16 +26,17 @@ pub use attach::Attachment;
 pub use error::Error;
 pub use object::has_program;
 pub use options::{Mode, OnFull, Options};
-pub use view::{Event, SketchHealth, Source, SourceState, TableHealth};
+pub use view::{Counts, Event, SketchHealth, Source, SourceState, TableHealth};
 
 use attach::Links;
+use exact::Exact;
 use memory::Elements;
-use publish::{Aim, PolicyMaps, Publisher};
+use pending::{Denied, Pending};
+use publish::{PolicyMaps, Publisher};
 use view::{Memory, Now, Tracked};
 
 use crate::policy::compile::{compile, decompile};
-use crate::policy::model::{LimitSpec, Target};
-use crate::policy::store::Change;
+use crate::policy::{Change, Changes, LimitSpec, Limits};
 
 /// The largest frame on an interface with the usual MTU of 1500, without FCS.
 const USUAL_FRAME: u32 = 1514;
@@ -53,6 +55,7 @@ pub struct Dataplane {
     memory: Memory,
     publisher: Publisher,
     counters: PerCpuArray<MapData, Counters>,
+    denied: Denied,
     events: RingBuf<MapData>,
     max_frame: u32,
 }
@@ -100,7 +103,7 @@ impl Dataplane {
         atomic::store(&config.on_full, options.on_full.word());
         let maps = PolicyMaps {
             policies: take(&mut ebpf, "POLICIES")?,
-            exact: take(&mut ebpf, "EXACT")?,
+            exact: Exact::take(&mut ebpf, "EXACT")?,
             prefixes4: take(&mut ebpf, "PREFIXES4")?,
             prefixes6: take(&mut ebpf, "PREFIXES6")?,
             max_exact: options.max_limits as usize,
@@ -108,6 +111,7 @@ impl Dataplane {
         };
         let publisher = Publisher::new(maps, config)?;
         let counters = take(&mut ebpf, "COUNTERS")?;
+        let denied = take(&mut ebpf, "DENIED")?;
         let events = take(&mut ebpf, "EVENTS")?;
         let links = if staging.is_none() {
             Links::take_over(&options.pin_dir, object::program(&mut ebpf)?)?
@@ -123,6 +127,7 @@ impl Dataplane {
             memory,
             publisher,
             counters,
+            denied,
             events,
             max_frame: USUAL_FRAME,
         };
@@ -193,11 +198,11 @@ impl Dataplane {
         let max_frame = largest.unwrap_or(USUAL_FRAME).max(USUAL_FRAME);
         if max_frame != self.max_frame {
             self.max_frame = max_frame;
-            let known: Vec<_> = self.publisher.policies().collect();
-            let limits: Vec<_> =
-                known.iter().filter_map(|(aim, p)| decompile(target_of(*aim), p)).collect();
-            if !limits.is_empty() {
-                self.publish(&limits)?;
+            let known = self.publisher.policies();
+            let limits = known.filter_map(|(target, policy)| decompile(target, &policy));
+            let changes: Changes = limits.map(Change::Set).collect();
+            if !changes.is_empty() {
+                self.change(&changes)?;
             }
         }
         Ok(())
@@ -208,12 +213,8 @@ impl Dataplane {
     /// # Errors
     /// A limit that cannot be enforced, or too many; nothing is changed then. If the kernel refuses,
     /// what was changed is changed back.
-    pub fn publish(&mut self, limits: &[LimitSpec]) -> Result<(), Error> {
-        let mut wanted = HashMap::with_capacity(limits.len());
-        for limit in limits {
-            wanted.insert(aim_of(&limit.target), self.compile(limit)?);
-        }
-        self.publisher.replace(&wanted, self.memory.config())?;
+    pub fn publish(&mut self, limits: &Limits) -> Result<(), Error> {
+        self.change(&self.publisher.replacing(limits))?;
         self.settle()
     }
 
@@ -221,27 +222,26 @@ impl Dataplane {
     ///
     /// # Errors
     /// As [`Dataplane::publish`].
-    pub fn change(&mut self, changes: &[Change<'_>]) -> Result<(), Error> {
-        let changes = changes
-            .iter()
-            .map(|change| match *change {
-                Change::Set(limit) => Ok((aim_of(&limit.target), Some(self.compile(limit)?))),
-                Change::Unset(target) => Ok((aim_of(target), None)),
-            })
-            .collect::<Result<Vec<_>, Error>>()?;
-        self.publisher.change(&changes, self.memory.config())
-    }
-
-    fn compile(&self, limit: &LimitSpec) -> Result<Policy, Error> {
+    pub fn change(&mut self, changes: &Changes) -> Result<(), Error> {
         let (v4, v6) = self.memory.layout.masks.lengths();
-        limit.check_prefix(v4, v6)?;
-        compile(limit, self.memory.layout.window_shift, self.max_frame)
+        // What is compiled does not depend on the target, beyond an error's text.
+        let mut policies: Vec<Option<Policy>> = vec![None; changes.amounts().len()];
+        for (target, amount) in changes.numbered() {
+            let Some(amount) = amount else { continue };
+            let limit = changes.amounts()[amount].of(target);
+            limit.check_prefix(v4, v6)?;
+            if policies[amount].is_none() {
+                policies[amount] =
+                    Some(compile(&limit, self.memory.layout.window_shift, self.max_frame)?);
+            }
+        }
+        self.publisher.change(changes, &policies, self.memory.config())
     }
 
     /// The limit that applies to an address.
     fn limit_for(&self, address: IpAddr) -> Option<LimitSpec> {
-        let (aim, policy) = self.publisher.policy_for(address);
-        decompile(target_of(aim), &policy?)
+        let (target, policy) = self.publisher.policy_for(address);
+        decompile(target, &policy?)
     }
 
     /// Puts fresh maps, which have their limits now, in the place of what was pinned.
@@ -278,11 +278,19 @@ impl Dataplane {
         Ok(sum)
     }
 
-    fn view(&self, tracked: &Tracked<'_>, now: Now) -> Source {
+    fn pending(&self) -> Pending {
+        Pending::read(&self.denied).unwrap_or_else(|error| {
+            // The other counters are right, and late by a moment.
+            tracing::warn!(%error, "drops of the last moments are not counted yet");
+            Pending::default()
+        })
+    }
+
+    fn view(&self, tracked: &Tracked<'_>, counts: Counts, now: Now) -> Source {
         let policy = self.publisher.policy(tracked.policy_slot());
         let network = self.memory.network(tracked.key());
         let limit = self.limit_for(network.addr());
-        self.memory.source(tracked, policy.as_ref(), limit, now)
+        self.memory.source(tracked, counts, policy.as_ref(), limit, now)
     }
 
     /// What is known of the source that `address` belongs to.
@@ -293,16 +301,29 @@ impl Dataplane {
         let now = Now::take();
         let key = self.memory.key_of(address);
         Ok(match self.memory.find(key) {
-            Some(tracked) => self.view(&tracked, now),
+            Some(tracked) => self.view(&tracked, tracked.counts(&self.pending()), now),
             None => self.memory.light(key, self.limit_for(self.memory.network(key).addr()), now),
         })
     }
 
-    /// Visits every source that has a bucket.
-    pub fn sources(&self, visit: &mut dyn FnMut(Source)) {
-        let now = Now::take();
-        for tracked in self.memory.tracked() {
-            visit(self.view(&tracked, now));
+    /// Visits the counts of every source that has a bucket, by the number of the bucket.
+    pub fn counts(&self, visit: &mut dyn FnMut(usize, Counts)) {
+        let pending = self.pending();
+        self.memory.occupied(|bucket, slot| visit(bucket, Counts::of(bucket, slot, &pending)));
+    }
+
+    /// How many buckets there are.
+    pub fn buckets(&self) -> usize {
+        self.memory.slots.all().len()
+    }
+
+    /// Visits the sources that have the buckets of these numbers now, and what the buckets count.
+    pub fn sources_at(&self, buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source)) {
+        let (pending, now) = (self.pending(), Now::take());
+        for &bucket in buckets {
+            let Some(tracked) = self.memory.at(bucket) else { continue };
+            let counts = tracked.counts(&pending);
+            visit(bucket, counts, self.view(&tracked, counts, now));
         }
     }
 
@@ -351,19 +372,6 @@ impl Dataplane {
             visit(Event { time: now.wall(event.time_ns), source, kind, limit });
         }
     }
-}
-
-/// Whom a policy is for, as the maps know it.
-const fn aim_of(target: &Target) -> Aim {
-    match target {
-        Target::Default => None,
-        Target::Prefix(net) => Some(*net),
-    }
-}
-
-/// The same as the operator knows it.
-fn target_of(aim: Aim) -> Target {
-    aim.map_or(Target::Default, Target::Prefix)
 }
 
 /// Reads a record of the ring buffer.

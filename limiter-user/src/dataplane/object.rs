@@ -27,7 +27,7 @@ const ABI_PIN: &str = "abi";
 const LAYOUT_PIN: &str = "layout";
 
 /// The maps of the object.
-const MAPS: [&str; 11] = [
+const MAPS: [&str; 12] = [
     "CONFIG",
     "POLICIES",
     "EXACT",
@@ -38,6 +38,7 @@ const MAPS: [&str; 11] = [
     "SLOTS",
     "IDENTITIES",
     "COUNTERS",
+    "DENIED",
     "EVENTS",
 ];
 

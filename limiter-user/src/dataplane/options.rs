@@ -183,8 +183,8 @@ mod tests {
     pub(crate) fn options() -> Options {
         Options {
             pin_dir: "/sys/fs/bpf/limiter".into(),
-            epsilon: 0.00005,
-            delta: 0.02,
+            epsilon: 0.000025,
+            delta: 0.14,
             window: Duration::from_millis(134),
             max_sources: 524_288,
             max_limits: 1 << 20,
@@ -202,6 +202,7 @@ mod tests {
     fn dimensions_follow_epsilon_and_delta() {
         let shape = |epsilon, delta| Options { epsilon, delta, ..options() }.shape();
         let sizes = |epsilon, delta| shape(epsilon, delta).map(|s| (s.width(), s.depth)).ok();
+        assert_eq!(sizes(0.000025, 0.14), Some((131_072, 2)));
         assert_eq!(sizes(0.00005, 0.02), Some((65_536, 4)));
         assert_eq!(sizes(0.01, 0.01), Some((512, 5)));
         assert_eq!(sizes(0.001, 0.5), Some((4096, 1)));

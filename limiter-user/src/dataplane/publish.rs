@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError};
+use aya::maps::{Array, MapData, MapError};
 use ipnet::IpNet;
 use limiter_common::abi::{Config, POLICY_SLOTS, Policy, PolicyWord, UNLIMITED_SLOT};
 use limiter_common::atomic;
@@ -20,6 +20,8 @@ use limiter_common::gate::MAX_GATE;
 use limiter_common::key::SourceKey;
 
 use super::Error;
+use super::exact::Exact;
+use crate::policy::{Changes, Limits, Target};
 
 /// How long a slot rests.
 const GRACE: Duration = Duration::from_secs(1);
@@ -27,7 +29,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The maps that lead from a source to its policy.
 pub(super) struct PolicyMaps {
     pub(super) policies: Array<MapData, Policy>,
-    pub(super) exact: BpfHashMap<MapData, SourceKey, u32>,
+    pub(super) exact: Exact,
     pub(super) prefixes4: LpmTrie<MapData, [u8; 4], u32>,
     pub(super) prefixes6: LpmTrie<MapData, [u8; 16], u32>,
     /// How many keys `exact` holds at the most.
@@ -58,10 +60,31 @@ impl PolicyMaps {
         }
     }
 
-    fn insert(&mut self, net: &IpNet, slot: u32) -> Result<(), MapError> {
-        if self.is_exact(net) {
-            return self.exact.insert(key_of(net.network()), slot, 0);
+    /// Lets `net` lead to `slot`, or nowhere; from the next [`PolicyMaps::flush`] on at the latest.
+    fn write(&mut self, net: &IpNet, slot: Option<u32>) -> Result<(), Refused> {
+        match slot {
+            Some(slot) if self.is_exact(net) => {
+                let inserted = self.exact.insert(key_of(net.network()), slot);
+                inserted.map_err(|(key, error)| (self.net_of(key), error))
+            }
+            Some(slot) => self.insert_prefix(net, slot).map_err(|error| (*net, error)),
+            None => self.remove(net).map_err(|error| (*net, error)),
         }
+    }
+
+    /// Sees to it that all is written.
+    fn flush(&mut self) -> Result<(), Refused> {
+        self.exact.flush().map_err(|(key, error)| (self.net_of(key), error))
+    }
+
+    /// The source that a key stands for.
+    fn net_of(&self, key: SourceKey) -> IpNet {
+        let address = key.address();
+        let length = if address.is_ipv4() { self.lengths.0 } else { self.lengths.1 };
+        IpNet::new(address, length).map_or_else(|_| IpNet::from(address), |net| net.trunc())
+    }
+
+    fn insert_prefix(&mut self, net: &IpNet, slot: u32) -> Result<(), MapError> {
         let length = u32::from(net.prefix_len());
         match net {
             IpNet::V4(v4) => {
@@ -84,15 +107,15 @@ impl PolicyMaps {
         }
     }
 
-    /// Everything that leads to a slot now.
-    fn present(&self) -> Result<HashMap<IpNet, u32>, MapError> {
+    /// Every prefix that leads to a slot now.
+    fn present(&self) -> Result<HashMap<Target, u32>, MapError> {
         let mut present = HashMap::new();
-        let net = |address: IpAddr, length| IpNet::new(address, length).map(|net| net.trunc());
+        let net = |address: IpAddr, length| {
+            IpNet::new(address, length).map(|net| Target::Prefix(net.trunc()))
+        };
         for item in self.exact.iter() {
             let (key, slot) = item?;
-            let address = key.address();
-            let length = if address.is_ipv4() { self.lengths.0 } else { self.lengths.1 };
-            present.extend(net(address, length).map(|net| (net, slot)));
+            present.insert(Target::Prefix(self.net_of(key)), slot);
         }
         for item in self.prefixes4.iter() {
             let (key, slot) = item?;
@@ -108,14 +131,14 @@ impl PolicyMaps {
     }
 }
 
-/// Whom a policy is for; `None` is the default.
-pub(super) type Aim = Option<IpNet>;
+/// A prefix whose key the kernel would not change, and why.
+type Refused = (IpNet, MapError);
 
 /// What is in force, and the slots it lies in.
 pub(super) struct Publisher {
     maps: PolicyMaps,
     /// Where each target leads.
-    targets: HashMap<Aim, u32>,
+    targets: HashMap<Target, u32>,
     /// How many targets have each prefix length: IPv4, IPv6.
     lengths: [[usize; 129]; 2],
     /// The content of every slot that something leads to, and by how many targets.
@@ -137,16 +160,13 @@ impl Publisher {
         maps.policies
             .set(UNLIMITED_SLOT, Policy::unlimited(MAX_GATE), 0)
             .map_err(Error::map("write a policy"))?;
-        let mut targets: HashMap<_, _> = maps
-            .present()
-            .map_err(failed())?
-            .into_iter()
-            .map(|(net, slot)| (Some(net), slot))
-            .collect();
-        targets.insert(None, word.slot());
+        let mut targets = maps.present().map_err(failed())?;
+        targets.insert(Target::Default, word.slot());
         let mut lengths = [[0; 129]; 2];
-        for net in targets.keys().flatten() {
-            lengths[family(net)][usize::from(net.prefix_len())] += 1;
+        for target in targets.keys() {
+            if let Target::Prefix(net) = target {
+                lengths[family(net)][usize::from(net.prefix_len())] += 1;
+            }
         }
         let mut slots: HashMap<u32, (Policy, usize)> = HashMap::new();
         for &slot in targets.values() {
@@ -170,82 +190,91 @@ impl Publisher {
     }
 
     /// The policy that applies to `address`, and whom it is for.
-    pub(super) fn policy_for(&self, address: IpAddr) -> (Aim, Option<Policy>) {
+    pub(super) fn policy_for(&self, address: IpAddr) -> (Target, Option<Policy>) {
         let most = if address.is_ipv4() { 32u8 } else { 128 };
         let lengths = &self.lengths[usize::from(address.is_ipv6())];
-        let aim = (0..=most)
+        let target = (0..=most)
             .rev()
             .filter(|&length| lengths[usize::from(length)] > 0)
             .filter_map(|length| IpNet::new(address, length).ok())
-            .map(|net| Some(net.trunc()))
-            .find(|aim| self.targets.contains_key(aim))
-            .flatten();
-        (aim, self.targets.get(&aim).and_then(|&slot| self.policy(slot)))
+            .map(|net| Target::Prefix(net.trunc()))
+            .find(|target| self.targets.contains_key(target))
+            .unwrap_or(Target::Default);
+        (target, self.targets.get(&target).and_then(|&slot| self.policy(slot)))
     }
 
     /// All policies in force.
-    pub(super) fn policies(&self) -> impl Iterator<Item = (Aim, Policy)> {
-        self.targets.iter().filter_map(|(aim, slot)| Some((*aim, self.policy(*slot)?)))
+    pub(super) fn policies(&self) -> impl Iterator<Item = (Target, Policy)> {
+        self.targets.iter().filter_map(|(target, slot)| Some((*target, self.policy(*slot)?)))
     }
 
-    /// Makes exactly `wanted` the policies in force.
-    ///
-    /// # Errors
-    /// As [`Publisher::change`].
-    pub(super) fn replace(
-        &mut self,
-        wanted: &HashMap<Aim, Policy>,
-        config: &Config,
-    ) -> Result<(), Error> {
-        let gone = self.targets.keys().filter(|aim| !wanted.contains_key(aim));
-        let changes: Vec<_> = gone
-            .map(|aim| (*aim, None))
-            .chain(wanted.iter().map(|(aim, policy)| (*aim, Some(*policy))))
-            .collect();
-        self.change(&changes, config)
+    /// The changes that make exactly `limits` those in force.
+    pub(super) fn replacing(&self, limits: &Limits) -> Changes {
+        let mut changes = Changes::default();
+        for target in self.targets.keys().filter(|target| limits.get(target).is_none()) {
+            changes.unset(*target);
+        }
+        limits.iter().for_each(|limit| changes.set(limit));
+        changes
     }
 
-    /// Gives each aim its policy, or none. An aim must not occur twice.
+    /// Gives each target the one of `policies` that has the number of its amount, or none. A target
+    /// must not occur twice.
     ///
     /// # Errors
     /// [`Error::TooMany`] before anything is changed; [`Error::Map`] if the kernel refuses, after
     /// what was changed has been changed back.
     pub(super) fn change(
         &mut self,
-        changes: &[(Aim, Option<Policy>)],
+        changes: &Changes,
+        policies: &[Option<Policy>],
         config: &Config,
     ) -> Result<(), Error> {
         self.check_room(changes)?;
-        let mut keys: Vec<(IpNet, Option<u32>)> = Vec::new();
-        let mut default = self.targets.get(&None).copied().unwrap_or(UNLIMITED_SLOT);
-        for (aim, policy) in changes {
-            let present = self.targets.get(aim).copied();
+        let mut slots = Vec::with_capacity(policies.len());
+        let changed = self.change_to(changes, policies, &mut slots, config);
+        for slot in slots.into_iter().flatten() {
+            self.release(slot);
+        }
+        let used = self.slots.values().filter(|(_, count)| *count > 0);
+        let gate = used.map(|(policy, _)| policy.gate).chain([MAX_GATE]).min();
+        atomic::store(&config.min_gate, u64::from(gate.unwrap_or(MAX_GATE)));
+        changed
+    }
+
+    /// As [`Publisher::change`]. Holds the slots of `policies`, and leaves them to be released: one
+    /// that a target leaves may be the one that another comes to.
+    fn change_to(
+        &mut self,
+        changes: &Changes,
+        policies: &[Option<Policy>],
+        slots: &mut Vec<Option<u32>>,
+        config: &Config,
+    ) -> Result<(), Error> {
+        for policy in policies {
             let slot = match policy {
-                Some(policy) => Some(self.slot_for(policy)?),
+                Some(policy) => Some(self.hold(policy)?),
                 None => None,
             };
-            match aim {
-                None => default = slot.unwrap_or(UNLIMITED_SLOT),
-                Some(net) if slot != present => keys.push((*net, slot)),
-                Some(_) => {}
-            }
+            slots.push(slot);
         }
         // A smaller gate first and a larger one last: in between, too many look their policy up,
         // never too few.
-        let new = changes.iter().filter_map(|(_, policy)| policy.map(|p| p.gate)).min();
+        let new = policies.iter().flatten().map(|policy| policy.gate).min();
         if let Some(new) = new
             && u64::from(new) < atomic::load(&config.min_gate)
         {
             atomic::store(&config.min_gate, u64::from(new));
         }
-        self.apply(&keys)?;
-        self.lead(None, default);
+        self.write(changes, slots)?;
+        self.targets.reserve(changes.len().saturating_sub(self.targets.len()));
+        for (target, amount) in changes.numbered() {
+            self.lead(target, slot_of(amount, slots));
+        }
         // One word: the new generation and its default together. Full barrier, after all the rest.
+        let default = self.targets.get(&Target::Default).copied().unwrap_or(UNLIMITED_SLOT);
         self.generation = self.generation.wrapping_add(1);
         atomic::swap(&config.policy, PolicyWord::new(self.generation, default).0);
-        let used = self.slots.values().filter(|(_, count)| *count > 0);
-        let gate = used.map(|(policy, _)| policy.gate).chain([MAX_GATE]).min();
-        atomic::store(&config.min_gate, u64::from(gate.unwrap_or(MAX_GATE)));
         Ok(())
     }
 
@@ -258,12 +287,12 @@ impl Publisher {
         [exact[0] + exact[1], sum(in4) - exact[0], sum(in6) - exact[1]]
     }
 
-    fn check_room(&self, changes: &[(Aim, Option<Policy>)]) -> Result<(), Error> {
+    fn check_room(&self, changes: &Changes) -> Result<(), Error> {
         let mut taken = self.room_taken();
-        for (aim, policy) in changes {
-            let Some(net) = aim else { continue };
-            let kind = if self.maps.is_exact(net) { 0 } else { 1 + family(net) };
-            match (self.targets.contains_key(aim), policy) {
+        for (target, amount) in changes.numbered() {
+            let Target::Prefix(net) = target else { continue };
+            let kind = if self.maps.is_exact(&net) { 0 } else { 1 + family(&net) };
+            match (self.targets.contains_key(&target), amount) {
                 (false, Some(_)) => taken[kind] += 1,
                 (true, None) => taken[kind] -= 1,
                 _ => {}
@@ -285,70 +314,73 @@ impl Publisher {
     }
 
     /// Changes the keys, and changes them back if one cannot be.
-    fn apply(&mut self, changed: &[(IpNet, Option<u32>)]) -> Result<(), Error> {
-        for (at, (net, slot)) in changed.iter().enumerate() {
-            let done = match slot {
-                Some(slot) => self.maps.insert(net, *slot),
-                None => self.maps.remove(net),
-            };
-            if let Err(error) = done {
-                for (net, _) in changed[..at].iter().rev() {
-                    let undone = match self.targets.get(&Some(*net)) {
-                        Some(slot) => self.maps.insert(net, *slot),
-                        None => self.maps.remove(net),
-                    };
-                    if let Err(error) = undone {
-                        tracing::error!("cannot change the limit of {net} back: {error}");
-                    }
-                }
-                return Err(Error::map(format!("change the limit of {net}"))(error));
-            }
+    fn write(&mut self, changes: &Changes, slots: &[Option<u32>]) -> Result<(), Error> {
+        let Self { maps, targets, .. } = self;
+        let different = changes.numbered().filter_map(|(target, amount)| {
+            let Target::Prefix(net) = target else { return None };
+            let (present, slot) = (targets.get(&target).copied(), slot_of(amount, slots));
+            (present != slot).then_some((net, present, slot))
+        });
+        let mut tried = 0;
+        let mut written = different.clone().try_for_each(|(net, _, slot)| {
+            tried += 1;
+            maps.write(&net, slot)
+        });
+        if written.is_ok() {
+            written = maps.flush();
         }
-        for (net, slot) in changed {
-            match slot {
-                Some(slot) => self.lead(Some(*net), *slot),
-                None => self.leave(Some(*net)),
-            }
+        let Err((net, error)) = written else { return Ok(()) };
+        maps.exact.forget();
+        // Some of these may not have been changed: then there is nothing to remove.
+        for (net, present, _) in different.take(tried) {
+            let undone = maps.write(&net, present);
+            log_undo(undone);
         }
-        Ok(())
+        log_undo(maps.flush());
+        Err(Error::map(format!("change the limit of {net}"))(error))
     }
 
-    /// Records that `target` leads to `slot` now.
-    fn lead(&mut self, target: Aim, slot: u32) {
-        if self.targets.get(&target) == Some(&slot) {
+    /// Records that `target` leads to `slot` now, or nowhere; the default leads somewhere always.
+    fn lead(&mut self, target: Target, slot: Option<u32>) {
+        let slot = if target == Target::Default { slot.or(Some(UNLIMITED_SLOT)) } else { slot };
+        let former = match slot {
+            Some(slot) => self.targets.insert(target, slot),
+            None => self.targets.remove(&target),
+        };
+        if former == slot {
             return;
         }
-        if let Some((_, count)) = self.slots.get_mut(&slot) {
+        if let Target::Prefix(net) = target {
+            let count = &mut self.lengths[family(&net)][usize::from(net.prefix_len())];
+            *count = *count + usize::from(slot.is_some()) - usize::from(former.is_some());
+        }
+        if let Some((_, count)) = slot.and_then(|slot| self.slots.get_mut(&slot)) {
             *count += 1;
         }
-        self.leave(target);
-        if let Some(net) = target {
-            self.lengths[family(&net)][usize::from(net.prefix_len())] += 1;
+        if let Some(former) = former {
+            self.release(former);
         }
-        self.targets.insert(target, slot);
     }
 
-    /// Records that `target` leads nowhere.
-    fn leave(&mut self, target: Aim) {
-        let Some(slot) = self.targets.remove(&target) else { return };
-        if let Some(net) = target {
-            self.lengths[family(&net)][usize::from(net.prefix_len())] -= 1;
-        }
-        if let Some((policy, count)) = self.slots.get_mut(&slot) {
-            *count -= 1;
-            if *count == 0 {
-                self.by_policy.remove(policy);
-                self.slots.remove(&slot);
-                if slot != UNLIMITED_SLOT {
-                    self.resting.push_back((Instant::now(), slot));
-                }
+    /// Records that one less needs a slot.
+    fn release(&mut self, slot: u32) {
+        let Some((policy, count)) = self.slots.get_mut(&slot) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.by_policy.remove(policy);
+            self.slots.remove(&slot);
+            if slot != UNLIMITED_SLOT {
+                self.resting.push_back((Instant::now(), slot));
             }
         }
     }
 
-    /// A slot with this content: one that is there, or a fresh one.
-    fn slot_for(&mut self, policy: &Policy) -> Result<u32, Error> {
+    /// A slot with this content, one that is there or a fresh one, which is needed once more.
+    fn hold(&mut self, policy: &Policy) -> Result<u32, Error> {
         if let Some(slot) = self.by_policy.get(policy) {
+            if let Some((_, count)) = self.slots.get_mut(slot) {
+                *count += 1;
+            }
             return Ok(*slot);
         }
         while let Some((since, slot)) = self.resting.front().copied()
@@ -364,9 +396,23 @@ impl Publisher {
             hint: "give sources with similar needs the same rate and burst",
         })?;
         self.maps.policies.set(slot, policy, 0).map_err(Error::map("write a policy"))?;
-        // Nothing leads to it yet. If the change fails, it stays for the next one that needs it.
-        self.slots.insert(slot, (*policy, 0));
+        self.slots.insert(slot, (*policy, 1));
         self.by_policy.insert(*policy, slot);
         Ok(slot)
+    }
+}
+
+/// Where the amount with a number leads.
+fn slot_of(amount: Option<usize>, slots: &[Option<u32>]) -> Option<u32> {
+    slots.get(amount?).copied().flatten()
+}
+
+/// Tells what could not be changed back. A key that is not there need not be removed.
+fn log_undo(undone: Result<(), Refused>) {
+    match undone {
+        Ok(()) => {}
+        Err((_, MapError::SyscallError(error)))
+            if error.io_error.kind() == std::io::ErrorKind::NotFound => {}
+        Err((net, error)) => tracing::error!("cannot change the limit of {net} back: {error}"),
     }
 }

@@ -11,10 +11,11 @@ use limiter_common::gcra::{Ticks, credit, ticks};
 use limiter_common::hash::Hash;
 use limiter_common::key::SourceKey;
 use limiter_common::sketch::{Cell, Position, Sketch, Window};
-use limiter_common::table::{CLAIMED, Identity, Slot, WAYS, set_of};
+use limiter_common::table::{CLAIMED, Identity, Slot, WAYS, set_of, slot_index};
 
 use super::kernel;
 use super::memory::Elements;
+use super::pending::Pending;
 use crate::policy::model::LimitSpec;
 
 /// How a source fares.
@@ -52,6 +53,36 @@ pub struct Source {
     pub first_seen: Option<SystemTime>,
     /// Its last packet since then.
     pub last_seen: Option<SystemTime>,
+}
+
+/// What a bucket counts of its source, since the source got it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Packets passed.
+    pub passed: u64,
+    /// Packets dropped.
+    pub dropped: u64,
+    /// Bytes offered.
+    pub bytes: u64,
+    /// When the source got the bucket, ns since boot; tells whether it is still the same one.
+    pub since_ns: u64,
+}
+
+impl Counts {
+    pub(super) fn of(bucket: usize, slot: &Slot, pending: &Pending) -> Self {
+        let (packets, bytes) = pending.of(bucket, atomic::load(&slot.tag));
+        Self {
+            passed: atomic::load(&slot.passed),
+            dropped: atomic::load(&slot.dropped) + packets,
+            bytes: atomic::load(&slot.bytes) + bytes,
+            since_ns: atomic::load(&slot.first_seen),
+        }
+    }
+
+    /// Packets offered.
+    pub const fn packets(&self) -> u64 {
+        self.passed + self.dropped
+    }
 }
 
 /// The sketch's size and state.
@@ -146,8 +177,14 @@ impl Now {
     }
 }
 
+/// Whether a source has the bucket, which is neither empty nor being filled.
+fn is_taken(slot: &Slot) -> bool {
+    atomic::load(&slot.tag) != 0 && atomic::load(&slot.tat) != CLAIMED
+}
+
 /// A bucket that a source has.
 pub(super) struct Tracked<'a> {
+    bucket: usize,
     tat: Ticks,
     slot: &'a Slot,
     key: SourceKey,
@@ -155,15 +192,19 @@ pub(super) struct Tracked<'a> {
 
 impl<'a> Tracked<'a> {
     /// `None` if the slot is empty or being filled.
-    fn new(slot: &'a Slot, identity: &Identity) -> Option<Self> {
+    fn new(bucket: usize, slot: &'a Slot, identity: &Identity) -> Option<Self> {
         let tat = atomic::load(&slot.tat);
-        let taken = atomic::load(&slot.tag) != 0 && tat != CLAIMED;
-        taken.then(|| Self { tat, slot, key: identity.key() })
+        is_taken(slot).then(|| Self { bucket, tat, slot, key: identity.key() })
     }
 
     /// The slot of its policy.
     pub(super) fn policy_slot(&self) -> u32 {
         PolicyWord(atomic::load(&self.slot.policy)).slot()
+    }
+
+    /// What it counts.
+    pub(super) fn counts(&self, pending: &Pending) -> Counts {
+        Counts::of(self.bucket, self.slot, pending)
     }
 
     /// Its source.
@@ -191,17 +232,43 @@ impl Memory {
     /// The bucket of a source.
     pub(super) fn find(&self, key: SourceKey) -> Option<Tracked<'_>> {
         let hash = self.layout.hash_key.hash(key);
-        let base = (set_of(hash, self.layout.set_mask) * WAYS) as usize;
-        let ways = base..base + WAYS as usize;
-        let (slots, identities) = (self.slots.all().get(ways.clone())?, self.identities.all());
-        let at = slots.iter().position(|slot| atomic::load(&slot.tag) == hash.0)?;
-        Tracked::new(&slots[at], identities.get(base + at)?)
+        let set = set_of(hash, self.layout.set_mask);
+        (0..WAYS).find_map(|way| {
+            let index = slot_index(set, way, self.layout.set_mask) as usize;
+            let slot = self.slots.all().get(index)?;
+            let found = atomic::load(&slot.tag) == hash.0;
+            found.then(|| Tracked::new(index, slot, self.identities.all().get(index)?)).flatten()
+        })
     }
 
-    /// Every bucket that a source has.
-    pub(super) fn tracked(&self) -> impl Iterator<Item = Tracked<'_>> {
-        let slots = self.slots.all().iter().zip(self.identities.all());
-        slots.filter_map(|(slot, identity)| Tracked::new(slot, identity))
+    /// The bucket with a number, if a source has it.
+    pub(super) fn at(&self, bucket: usize) -> Option<Tracked<'_>> {
+        Tracked::new(bucket, self.slots.all().get(bucket)?, self.identities.all().get(bucket)?)
+    }
+
+    /// Visits every bucket that a source has, and its number.
+    pub(super) fn occupied(&self, mut visit: impl FnMut(usize, &Slot)) {
+        for ways in self.occupied_sets() {
+            ways.for_each(|(bucket, slot)| visit(bucket, slot));
+        }
+    }
+
+    /// The buckets that sources have, set by set, and their numbers. The fingerprints tell which they
+    /// are, so that no other slot is touched: memory is what this takes its time for.
+    fn occupied_sets(&self) -> impl Iterator<Item = impl Iterator<Item = (usize, &Slot)>> {
+        let slots = self.slots.all();
+        let mask = self.layout.set_mask;
+        let words = (0u32..).zip(self.fingerprints.all());
+        let sets = words.map(|(set, word)| (set, atomic::load(word)));
+        sets.filter(|(_, fingerprints)| *fingerprints != 0).map(move |(set, fingerprints)| {
+            (0..WAYS).filter_map(move |way| {
+                if fingerprints >> (8 * way) & 0xff == 0 {
+                    return None;
+                }
+                let bucket = slot_index(set, way, mask) as usize;
+                slots.get(bucket).filter(|slot| is_taken(slot)).map(|slot| (bucket, slot))
+            })
+        })
     }
 
     /// The sketch's estimate for a source.
@@ -242,11 +309,14 @@ impl Memory {
     pub(super) fn table_health(&self) -> TableHealth {
         let now = Now::take().ticks();
         let (mut occupied, mut busy, mut full_sets) = (0, 0, 0);
-        for ways in self.slots.all().chunks_exact(WAYS as usize) {
-            let busy_ways = ways.iter().filter(|slot| atomic::load(&slot.tat) > now).count();
-            occupied += ways.iter().filter(|slot| atomic::load(&slot.tag) != 0).count() as u64;
-            busy += busy_ways as u64;
-            full_sets += u64::from(busy_ways == ways.len());
+        for ways in self.occupied_sets() {
+            let mut busy_ways = 0;
+            for (_, slot) in ways {
+                occupied += 1;
+                busy_ways += u64::from(atomic::load(&slot.tat) > now);
+            }
+            busy += busy_ways;
+            full_sets += u64::from(busy_ways == u64::from(WAYS));
         }
         let sets = self.layout.set_mask + 1;
         TableHealth {
@@ -264,12 +334,12 @@ impl Memory {
     pub(super) fn source(
         &self,
         tracked: &Tracked<'_>,
+        counts: Counts,
         policy: Option<&Policy>,
         limit: Option<LimitSpec>,
         now: Now,
     ) -> Source {
         let slot = tracked.slot;
-        let dropped = atomic::load(&slot.dropped);
         let last_seen = atomic::load(&slot.last_seen);
         let limited = policy.filter(|policy| policy.unit != Policy::NOTHING);
         let left = limited.map(|p| credit(tracked.tat, now.ticks(), p.tolerance));
@@ -279,7 +349,7 @@ impl Memory {
             left < (policy.tolerance / 16).max(2 * policy.cost.of(1514))
         });
         let recent = now.monotonic_ns.saturating_sub(last_seen) < 1_000_000_000;
-        let state = if dropped > 0 && used_up && recent {
+        let state = if counts.dropped > 0 && used_up && recent {
             SourceState::Limited
         } else {
             SourceState::Conforming
@@ -290,11 +360,12 @@ impl Memory {
             limit,
             tokens: limited.zip(left).map(|(policy, left)| tokens(policy, left)),
             estimate: self.estimate(tracked.key, now),
-            passed: atomic::load(&slot.passed),
-            dropped,
-            bytes: atomic::load(&slot.bytes),
-            first_seen: Some(now.wall(atomic::load(&slot.first_seen))),
-            last_seen: Some(now.wall(last_seen)),
+            passed: counts.passed,
+            dropped: counts.dropped,
+            bytes: counts.bytes,
+            first_seen: Some(now.wall(counts.since_ns)),
+            // By the coarse clock it may be a moment earlier.
+            last_seen: Some(now.wall(last_seen.max(counts.since_ns))),
         }
     }
 

@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection, StringRejection};
-use axum::extract::{Path, Query, State};
+use axum::RequestExt;
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
+use http_body_util::BodyExt;
 
 use super::Refusal;
 use super::types::{AttachRequest, SetRequest, TargetQuery, TopQuery};
@@ -60,15 +62,17 @@ pub(super) async fn set_limit(
 
 pub(super) async fn import(
     State(shared): State<Shared>,
-    text: Result<String, StringRejection>,
+    request: Request,
 ) -> Answer<LimitsImported> {
-    let text = text.map_err(unreadable)?;
-    let imported = shared.with(move |core| {
-        let limits = list::parse(&text)?;
-        drop(text);
-        core.import(limits)
-    });
-    Ok(Json(imported.await?))
+    // Read as it comes, so that a long list is never in memory as text.
+    let mut body = request.into_limited_body();
+    let mut reader = list::Reader::default();
+    while let Some(frame) = body.frame().await {
+        if let Ok(text) = frame.map_err(unreadable)?.into_data() {
+            reader.push(&text)?;
+        }
+    }
+    Ok(Json(shared.with(move |core| core.import(reader.finish()?)).await?))
 }
 
 pub(super) async fn unset_limit(
@@ -92,7 +96,7 @@ pub(super) async fn top(
         return Err(failure.hint(format!("ask for 1 to {most}")).into());
     }
     // Two looks apart from each other make a rate; the core is free for others in between.
-    while let Some(wait) = shared.with(|core| Ok(core.prepare_top())).await? {
+    while let Some(wait) = shared.with(move |core| Ok(core.prepare_top(sort))).await? {
         tokio::time::sleep(wait).await;
     }
     Ok(Json(shared.with(move |core| Ok(core.top(n, sort))).await?))

@@ -104,7 +104,7 @@ pub fn source_of(address: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> IpNet {
 }
 
 /// A limit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LimitSpec {
     /// Whom it is for.
     pub target: Target,

@@ -8,7 +8,7 @@ mod status;
 mod text;
 
 pub use limit::{LimitList, LimitRemoved, LimitReport, LimitSet, LimitsImported};
-pub use source::{Sort, SourceReport, TopEntry, TopReport};
+pub use source::{Average, Sort, SourceReport, TopEntry, TopReport};
 pub use stats::{CounterReport, StatsReport, TallyReport};
 pub use status::{
     AttachReport, DetachReport, EventsReport, Health, InterfaceReport, SketchReport, StatusReport,

@@ -1,7 +1,7 @@
 //! Sources: one of them, and the heaviest.
 
 use std::io::{self, Write};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
 use ipnet::IpNet;
@@ -145,13 +145,31 @@ pub struct TopEntry {
     pub first_seen: Option<String>,
     /// Its last packet, RFC 3339.
     pub last_seen: Option<String>,
-    /// Packets per second since the last look, half a second ago or more.
-    pub pps: Option<f64>,
+    /// Packets per second since an earlier look; where there was none in the last ten seconds, on
+    /// average since it got its bucket.
+    pub pps: f64,
+    /// How long a time `pps` is the average of, seconds.
+    pub pps_seconds: f64,
+}
+
+/// Packets per second, over some time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Average {
+    pps: f64,
+    seconds: f64,
+}
+
+impl Average {
+    /// The average of `packets` in `time`, which must not be zero.
+    pub fn new(packets: u64, time: Duration) -> Self {
+        let seconds = time.as_secs_f64();
+        Self { pps: packets as f64 / seconds, seconds }
+    }
 }
 
 impl TopEntry {
-    /// Tells `source`, the gate of whose limit is `gate`.
-    pub fn new(source: &Source, gate: u32, pps: Option<f64>) -> Self {
+    /// Tells `source`, the gate of whose limit is `gate`, and its rate.
+    pub fn new(source: &Source, gate: u32, average: Average) -> Self {
         Self {
             source: source.source,
             state: source.state,
@@ -161,7 +179,8 @@ impl TopEntry {
             bytes: source.bytes,
             first_seen: moment(source.first_seen),
             last_seen: moment(source.last_seen),
-            pps,
+            pps: average.pps,
+            pps_seconds: average.seconds,
         }
     }
 }
@@ -185,7 +204,7 @@ impl Print for TopReport {
                     short_prefix(&entry.source),
                     state_name(entry.state).to_owned(),
                     entry.limit.as_ref().map_or("none".into(), |limit| limit.rate.to_string()),
-                    entry.pps.map_or("-".into(), |pps| format!("{pps:.0}")),
+                    format!("{:.0}", entry.pps),
                     entry.passed.to_string(),
                     entry.dropped.to_string(),
                     entry.bytes.to_string(),

@@ -41,6 +41,11 @@ impl Bucket {
         }
         debug_assert!(self.0 <= self.1, "{self:?} at {now:?} under {charge:?}");
     }
+
+    /// Takes in that the frame was dropped, perhaps without a look at the bucket.
+    pub fn wait(&mut self, now: (i128, i128), charge: Charge) {
+        self.0 = self.0.min(now.0 + charge.burst.0);
+    }
 }
 
 #[cfg(test)]

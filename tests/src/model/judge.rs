@@ -9,11 +9,16 @@ use super::{
     read, sketch,
 };
 
+/// A source whose bucket takes less than this to fill does not wait for the coarse clock, ns.
+const LEAST_TO_WAIT: i128 = 40_000_000;
+
 /// When a frame was judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     /// Between these two, ns since boot.
     pub ns: (u64, u64),
+    /// The coarse clock was not behind this, ns since boot.
+    pub coarse: u64,
     /// The sketch's epoch.
     pub epoch: u64,
     /// The part of it, of 256.
@@ -29,6 +34,8 @@ pub type Counts = BTreeMap<(&'static str, &'static str), (u64, u64)>;
 #[derive(Clone, Copy, Debug)]
 pub struct Tracked {
     bucket: Bucket,
+    /// Whether its last packet was dropped.
+    denied: bool,
     /// Packets passed since it has one.
     pub passed: u64,
     /// Packets dropped since.
@@ -44,6 +51,9 @@ pub enum Outcome {
     Agrees,
     /// It may be either.
     Uncertain,
+    /// It was dropped although its bucket has just got a token again: a source over its limit waits
+    /// for the coarse clock.
+    Waits,
     /// It is wrong.
     Differs,
 }
@@ -55,6 +65,8 @@ pub struct Model {
     pub window: u64,
     /// The sketch's columns.
     pub width: u64,
+    /// The sketch's rows.
+    pub depth: u64,
     /// CPUs that the program may run on.
     pub cpus: u64,
     /// Whether IP without a readable source is dropped.
@@ -76,10 +88,11 @@ pub struct Model {
 impl Model {
     /// A model of a limiter that has seen nothing and limits nothing.
     #[must_use]
-    pub fn new(window: u64, width: u64, cpus: u64) -> Self {
+    pub fn new(window: u64, (width, depth): (u64, u64), cpus: u64) -> Self {
         Self {
             window,
             width,
+            depth,
             cpus,
             drop_malformed: false,
             limits: Vec::new(),
@@ -134,14 +147,28 @@ impl Model {
                 }
                 self.sketch.forget(source);
                 let bucket = self.new_bucket(policy, estimate, at, now);
-                Tracked { bucket, passed: 0, dropped: 0, bytes: 0 }
+                Tracked { bucket, denied: false, passed: 0, dropped: 0, bytes: 0 }
             }
         };
         let charge = policy.charge(frame.len());
-        let right = tracked.bucket.admits(now, charge);
-        tracked.bucket.settle(now, charge, right.unwrap_or(passed));
+        let exact = tracked.bucket.admits(now, charge);
+        // A source that was over its limit may have been judged by the coarse clock: whether that one
+        // may have shown a time at which it had no token.
+        let late = (i128::from(at.coarse) * TICKS, now.1);
+        let may_wait = tracked.denied
+            && charge.burst.1 >= charge.cost.0 + LEAST_TO_WAIT * TICKS
+            && tracked.bucket.admits(late, charge) != Some(true);
+        let right = exact.unwrap_or(passed);
+        let waited = !passed && may_wait;
+        if waited {
+            tracked.bucket.wait(now, charge);
+        } else {
+            tracked.bucket.settle(now, charge, right);
+        }
+        let right = right && !waited;
+        tracked.denied = !right;
         tracked.bytes += frame.len() as u64;
-        if right.unwrap_or(passed) {
+        if right {
             tracked.passed += 1;
             self.count(true, "conforming", frame);
         } else {
@@ -149,8 +176,9 @@ impl Model {
             self.count(false, "over_limit", frame);
         }
         self.tracked.insert(source, tracked);
-        match right {
-            Some(right) if right == passed => Outcome::Agrees,
+        match exact {
+            Some(true) if waited => Outcome::Waits,
+            Some(_) if right == passed => Outcome::Agrees,
             Some(_) => Outcome::Differs,
             None => Outcome::Uncertain,
         }
@@ -165,7 +193,7 @@ impl Model {
         at: Moment,
         now: (i128, i128),
     ) -> Bucket {
-        let noise = self.sketch.noise(at.epoch, self.cpus, self.width);
+        let noise = self.sketch.noise(at.epoch, self.cpus, (self.width, self.depth));
         let owed = (estimate.current - 1).saturating_sub(noise).min(MAX_GATE);
         let part = i128::from(self.window / sketch::PARTS);
         let since = (at.began + i128::from(estimate.first) * part) * TICKS;

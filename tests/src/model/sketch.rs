@@ -56,12 +56,14 @@ impl Sketch {
         Estimate { window: count.current + remembered, current: count.current, first: count.first }
     }
 
-    /// How many packets of an estimate may be others': sixteen times what the mean cell holds, and
-    /// what other CPUs have in flight.
+    /// How many packets of an estimate may be others': so many times what the mean cell holds that a
+    /// cell in every row holds more once in 65,536 times at the most, and what other CPUs have in
+    /// flight.
     #[must_use]
-    pub fn noise(&self, epoch: u64, cpus: u64, width: u64) -> u64 {
+    pub fn noise(&self, epoch: u64, cpus: u64, (width, depth): (u64, u64)) -> u64 {
+        let margin = [65_536, 256, 64, 16, 16, 8, 8, 4][depth as usize - 1];
         let total = if self.total.0 == epoch { self.total.1 } else { 0 };
-        (total + cpus * STEP) * 16 / width + cpus - 1
+        (total + cpus * STEP) * margin / width + cpus - 1
     }
 
     /// Forgets a source.

@@ -1,14 +1,13 @@
 //! One database file: its tables, and how it is written.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
-use serde::{Deserialize, Serialize};
 
-use super::{Change, StoreError};
-use crate::policy::{LimitSpec, Rate, Target};
+use super::StoreError;
+use super::rows::{Record, Rows};
+use crate::policy::{Change, Changes, LimitSpec, Limits, Target};
 
 /// The version of the tables below.
 pub(super) const SCHEMA: u64 = 1;
@@ -22,13 +21,7 @@ const LIMITS: TableDefinition<'_, &str, &str> = TableDefinition::new("limits");
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Content {
     pub(super) revision: u64,
-    pub(super) limits: BTreeMap<Target, LimitSpec>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Record {
-    rate: Rate,
-    burst: u64,
+    pub(super) limits: Limits,
 }
 
 /// Why a file's content could not be had.
@@ -59,14 +52,21 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
     if schema > SCHEMA {
         return Err(Unreadable::Newer(schema));
     }
-    let mut content = Content { revision: number("revision")?, ..Content::default() };
+    let revision = number("revision")?;
+    let mut found = Changes::default();
     for row in transaction.open_table(LIMITS)?.iter()? {
         let (target, record) = row?;
         let limit = limit(target.value(), record.value())
             .map_err(|problem| Unreadable::Corrupt(format!("{}: {problem}", target.value())))?;
-        content.limits.insert(limit.target, limit);
+        found.set(limit);
     }
-    Ok(content)
+    if let Some(place) = found.repeated() {
+        let target = found.at(place).0;
+        return Err(Unreadable::Corrupt(format!("{target} is in it twice")));
+    }
+    let mut limits = Limits::default();
+    limits.apply(&found);
+    Ok(Content { revision, limits })
 }
 
 fn limit(target: &str, record: &str) -> Result<LimitSpec, String> {
@@ -75,29 +75,18 @@ fn limit(target: &str, record: &str) -> Result<LimitSpec, String> {
     LimitSpec::new(target, record.rate, Some(record.burst)).map_err(|error| error.to_string())
 }
 
-fn put(
-    transaction: &WriteTransaction,
-    revision: u64,
-    changes: &mut dyn Iterator<Item = Change<'_>>,
-) -> Result<(), redb::Error> {
+fn put(transaction: &WriteTransaction, revision: u64, rows: &Rows<'_>) -> Result<(), redb::Error> {
     let mut meta = transaction.open_table(META)?;
     meta.insert("schema", SCHEMA)?;
     meta.insert("revision", revision)?;
     let mut limits = transaction.open_table(LIMITS)?;
-    for change in changes {
-        match change {
-            Change::Set(limit) => {
-                let record = Record { rate: limit.rate, burst: limit.burst };
-                let record = serde_json::to_string(&record)
-                    .map_err(|error| redb::Error::Io(std::io::Error::other(error)))?;
-                limits.insert(limit.target.to_string().as_str(), record.as_str())?;
-            }
-            Change::Unset(target) => {
-                limits.remove(target.to_string().as_str())?;
-            }
-        }
-    }
-    Ok(())
+    rows.visit(|target, record| {
+        match record {
+            Some(record) => limits.insert(target, record)?,
+            None => limits.remove(target)?,
+        };
+        Ok(())
+    })
 }
 
 /// Memory that each file may keep of its pages, bytes. Limits are read once, at start, so that more
@@ -148,7 +137,8 @@ impl StoreFile {
         let make = || -> Result<(), redb::Error> {
             let database = builder().create(&staging)?;
             let transaction = database.begin_write()?;
-            put(&transaction, content.revision, &mut content.limits.values().map(Change::Set))?;
+            let all: Changes = content.limits.iter().map(Change::Set).collect();
+            put(&transaction, content.revision, &Rows::new(&all))?;
             transaction.commit()?;
             Ok(())
         };
@@ -158,19 +148,27 @@ impl StoreFile {
         Self::open(path, content.revision)
     }
 
-    /// Applies `changes` in one durable transaction, after which the file is at `revision`.
+    /// Writes `rows`, and makes that durable in one transaction if `commit` says so when all is
+    /// written. The file is at `revision` then.
     pub(super) fn write(
         &mut self,
         revision: u64,
-        changes: &[Change<'_>],
+        rows: &Rows<'_>,
+        commit: impl FnOnce() -> bool,
     ) -> Result<(), StoreError> {
-        let write = || -> Result<(), redb::Error> {
+        let write = || -> Result<bool, redb::Error> {
             let transaction = self.database.begin_write()?;
-            put(&transaction, revision, &mut changes.iter().copied())?;
-            Ok(transaction.commit()?)
+            put(&transaction, revision, rows)?;
+            if !commit() {
+                transaction.abort()?;
+                return Ok(false);
+            }
+            transaction.commit()?;
+            Ok(true)
         };
-        write().map_err(Self::failed("write to", &self.path))?;
-        self.revision = revision;
+        if write().map_err(Self::failed("write to", &self.path))? {
+            self.revision = revision;
+        }
         Ok(())
     }
 }

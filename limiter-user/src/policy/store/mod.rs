@@ -1,43 +1,38 @@
 //! Where limits survive crash and reboot.
 //!
 //! A database file and its mirror. Each change is committed durably to the main file first, then to
-//! the mirror; a revision in both tells which is ahead. When the main file turns out to be damaged
+//! the mirror; a revision in both tells which is ahead. Both are written at the same time, but the
+//! mirror commits only what the main file has. When the main file turns out to be damaged
 //! it is set aside and made anew from the mirror, and the other way round.
 
 mod error;
 mod file;
+mod rows;
 mod vet;
 
-use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use error::StoreError;
 use file::{Content, StoreFile, sync_directory};
+use rows::Rows;
 use vet::{Verdict, vet};
 
-use super::{LimitSpec, Target};
+use super::{Changes, Limits};
 
 const MAIN: &str = "limits.redb";
 const MIRROR: &str = "limits.redb.mirror";
 const LOCK: &str = "limits.lock";
 
-/// A change of the limits.
-#[derive(Clone, Copy, Debug)]
-pub enum Change<'a> {
-    /// Set this limit, in the place of another one for the same target.
-    Set(&'a LimitSpec),
-    /// Remove the limit for this target.
-    Unset(&'a Target),
-}
-
 /// The store of one daemon.
 pub struct Store {
     main: StoreFile,
     mirror: StoreFile,
-    limits: BTreeMap<Target, LimitSpec>,
+    limits: Limits,
     path: PathBuf,
     recovered: Option<String>,
     mirror_problem: Option<String>,
@@ -54,7 +49,7 @@ impl Store {
         let lock = lock(directory)?;
         let (main_path, mirror_path) = (directory.join(MAIN), directory.join(MIRROR));
         let (main, mirror) = (vet(&main_path)?, vet(&mirror_path)?);
-        let content = choose(&main_path, &main, &mirror)?.clone();
+        let content = choose(&main_path, &main, &mirror)?.cloned().unwrap_or_default();
         let mut notes = Vec::new();
         let main = settle(&main_path, main, &content, &mut notes)?;
         let mirror = settle(&mirror_path, mirror, &content, &mut notes)?;
@@ -76,7 +71,7 @@ impl Store {
     }
 
     /// The limits, by target.
-    pub const fn limits(&self) -> &BTreeMap<Target, LimitSpec> {
+    pub const fn limits(&self) -> &Limits {
         &self.limits
     }
 
@@ -90,35 +85,66 @@ impl Store {
         self.mirror_problem.as_deref()
     }
 
-    /// Makes `changes` durable: all of them, or none.
+    /// Makes `changes` durable: all of them, or none. One for each target at the most.
     ///
     /// # Errors
-    /// [`StoreError::Database`] if the main file could not be written; then nothing has changed. A
-    /// mirror that cannot be written is told by [`Store::mirror_problem`] and tried again with the
-    /// next change.
-    pub fn apply(&mut self, changes: &[Change<'_>]) -> Result<(), StoreError> {
+    /// As [`Store::apply_then`].
+    pub fn apply(&mut self, changes: &Changes) -> Result<(), StoreError> {
+        self.apply_then(changes, || ())
+    }
+
+    /// Makes `changes` durable: all of them, or none. Once they are, calls `then`, while the mirror
+    /// follows, and returns what it returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`] if the main file could not be written; then nothing has changed, and
+    /// `then` is not called. A mirror that cannot be written is told by [`Store::mirror_problem`] and
+    /// tried again with the next change.
+    pub fn apply_then<R>(
+        &mut self,
+        changes: &Changes,
+        then: impl FnOnce() -> R,
+    ) -> Result<R, StoreError> {
         let before = self.main.revision;
         let revision = before + 1;
-        self.main.write(revision, changes)?;
-        for change in changes {
-            match *change {
-                Change::Set(limit) => self.limits.insert(limit.target, limit.clone()),
-                Change::Unset(target) => self.limits.remove(target),
+        let rows = Rows::new(changes);
+        // A mirror that has missed a change is made anew, when it is known of what.
+        let follows = self.mirror.revision == before;
+        let (main, mirror, limits) = (&mut self.main, &mut self.mirror, &mut self.limits);
+        let (result, mirrored) = thread::scope(|scope| {
+            let (committed, commit) = mpsc::channel();
+            let copying = follows.then(|| {
+                let rows = &rows;
+                thread::Builder::new().name("store mirror".into()).spawn_scoped(scope, move || {
+                    mirror.write(revision, rows, || commit.recv().is_ok())
+                })
+            });
+            main.write(revision, &rows, || true)?;
+            // Nobody listens to this where there is no thread, or it has failed already.
+            let _ = committed.send(());
+            limits.apply(changes);
+            let result = then();
+            let mirrored = match copying {
+                None => None,
+                Some(Err(error)) => Some(Err(format!("no thread to write it: {error}"))),
+                Some(Ok(copying)) => Some(match copying.join() {
+                    Ok(written) => written.map_err(|error| error.to_string()),
+                    Err(_) => Err("the database panicked on it".to_owned()),
+                }),
             };
-        }
-        let mirrored = if self.mirror.revision == before {
-            self.mirror.write(revision, changes)
-        } else {
-            // It missed a change: make it anew.
+            Ok((result, mirrored))
+        })?;
+        let mirrored = mirrored.unwrap_or_else(|| {
             let content = Content { revision, limits: self.limits.clone() };
             StoreFile::create(&self.path.with_file_name(MIRROR), &content)
                 .map(|mirror| self.mirror = mirror)
-        };
-        self.mirror_problem = mirrored.err().map(|error| error.to_string());
+                .map_err(|error| error.to_string())
+        });
+        self.mirror_problem = mirrored.err();
         if let Some(problem) = &self.mirror_problem {
             tracing::warn!("the store's mirror is behind: {problem}");
         }
-        Ok(())
+        Ok(result)
     }
 }
 
@@ -147,19 +173,20 @@ fn lock(directory: &Path) -> Result<File, StoreError> {
     }
 }
 
-/// The content to go on with.
+/// The content to go on with; `None` if there never was any.
 fn choose<'a>(
     path: &Path,
     main: &'a Verdict,
     mirror: &'a Verdict,
-) -> Result<&'a Content, StoreError> {
-    static NOTHING: Content = Content { revision: 0, limits: BTreeMap::new() };
+) -> Result<Option<&'a Content>, StoreError> {
     Ok(match (main, mirror) {
-        (Verdict::Missing, Verdict::Missing) => &NOTHING,
+        (Verdict::Missing, Verdict::Missing) => None,
         // A main file behind its mirror has lost a change that was durable: it was damaged in a way
         // that looks like an older state of it.
-        (Verdict::Good(main), Verdict::Good(mirror)) if main.revision < mirror.revision => mirror,
-        (Verdict::Good(content), _) | (_, Verdict::Good(content)) => content,
+        (Verdict::Good(main), Verdict::Good(mirror)) if main.revision < mirror.revision => {
+            Some(mirror)
+        }
+        (Verdict::Good(content), _) | (_, Verdict::Good(content)) => Some(content),
         (main, mirror) => {
             let problem = |verdict: &Verdict| verdict.problem().unwrap_or_default().to_owned();
             let (main, mirror) = (problem(main), problem(mirror));

@@ -1,19 +1,20 @@
 use std::fs;
 
 use super::*;
+use crate::policy::{Change, LimitSpec};
 
 fn limit(target: &str, rate: &str) -> LimitSpec {
     LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
 }
 
 /// A closed store with three limits, set one after the other.
-fn filled() -> (tempfile::TempDir, BTreeMap<Target, LimitSpec>) {
+fn filled() -> (tempfile::TempDir, Limits) {
     let directory = tempfile::tempdir().unwrap();
     let mut store = Store::open(directory.path()).unwrap();
     for (target, rate) in
         [("default", "1000pps"), ("198.51.100.7", "400/minute"), ("2001:db8::/48", "10mbit")]
     {
-        store.apply(&[Change::Set(&limit(target, rate))]).unwrap();
+        store.apply(&Change::Set(limit(target, rate)).into()).unwrap();
     }
     let limits = store.limits().clone();
     (directory, limits)
@@ -32,7 +33,8 @@ fn limits_are_there_again() {
     let mut store = Store::open(directory.path()).unwrap();
     assert_eq!((store.limits(), store.recovered()), (&limits, None));
     let target = "198.51.100.7".parse().unwrap();
-    store.apply(&[Change::Unset(&target), Change::Set(&limit("192.0.2.0/24", "5/hour"))]).unwrap();
+    let changes = [Change::Unset(target), Change::Set(limit("192.0.2.0/24", "5/hour"))];
+    store.apply(&changes.into_iter().collect()).unwrap();
     let limits = store.limits().clone();
     assert_eq!(limits.len(), 3);
     drop(store);
@@ -150,11 +152,11 @@ fn a_main_file_of_yesterday_loses_to_the_mirror() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(MAIN);
     let mut store = Store::open(directory.path()).unwrap();
-    store.apply(&[Change::Set(&limit("default", "1000pps"))]).unwrap();
+    store.apply(&Change::Set(limit("default", "1000pps")).into()).unwrap();
     drop(store);
     let yesterday = fs::read(&path).unwrap();
     let mut store = Store::open(directory.path()).unwrap();
-    store.apply(&[Change::Set(&limit("default", "5pps"))]).unwrap();
+    store.apply(&Change::Set(limit("default", "5pps")).into()).unwrap();
     let limits = store.limits().clone();
     drop(store);
     fs::write(&path, yesterday).unwrap();
@@ -168,11 +170,11 @@ fn a_crash_between_the_files_is_no_damage() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(MIRROR);
     let mut store = Store::open(directory.path()).unwrap();
-    store.apply(&[Change::Set(&limit("default", "1000pps"))]).unwrap();
+    store.apply(&Change::Set(limit("default", "1000pps")).into()).unwrap();
     drop(store);
     let before = fs::read(&path).unwrap();
     let mut store = Store::open(directory.path()).unwrap();
-    store.apply(&[Change::Set(&limit("default", "5pps"))]).unwrap();
+    store.apply(&Change::Set(limit("default", "5pps")).into()).unwrap();
     let limits = store.limits().clone();
     drop(store);
     fs::write(&path, before).unwrap();
@@ -197,4 +199,31 @@ fn a_store_of_a_later_version_is_refused() {
     let error = Store::open(directory.path()).map(drop).unwrap_err();
     assert!(matches!(error, StoreError::Newer { found: 2, .. }), "{error}");
     assert_eq!(corrupt_files(directory.path()), 0);
+}
+
+#[test]
+fn what_follows_a_change_comes_after_it_is_durable() {
+    let (directory, _) = filled();
+    let path = directory.path().join(MAIN);
+    let mut store = Store::open(directory.path()).unwrap();
+    let change = Change::Set(limit("192.0.2.1", "5pps")).into();
+    // As after a crash at this very moment.
+    let left = tempfile::tempdir().unwrap();
+    store.apply_then(&change, || fs::copy(&path, left.path().join(MAIN)).unwrap()).unwrap();
+    assert_eq!((store.mirror.revision, store.mirror_problem()), (store.main.revision, None));
+    assert_eq!(Store::open(left.path()).unwrap().limits(), store.limits());
+}
+
+#[test]
+fn a_mirror_that_fell_behind_is_made_anew() {
+    let (directory, _) = filled();
+    let mut store = Store::open(directory.path()).unwrap();
+    store.mirror.revision -= 1;
+    store.apply(&Change::Set(limit("192.0.2.1", "5pps")).into()).unwrap();
+    assert_eq!((store.mirror.revision, store.mirror_problem()), (store.main.revision, None));
+    let limits = store.limits().clone();
+    assert_eq!(limits.len(), 4);
+    drop(store);
+    fs::remove_file(directory.path().join(MAIN)).unwrap();
+    assert_eq!(Store::open(directory.path()).unwrap().limits(), &limits);
 }

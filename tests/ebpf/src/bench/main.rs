@@ -1,7 +1,9 @@
-//! Kernel programs of the benchmark: a packet generator that costs little, and the textbook limiter.
+//! Kernel programs of the benchmark: a packet generator that costs little, the textbook limiter, and
+//! hashes by themselves.
 #![no_std]
 #![no_main]
 
+mod hash;
 mod layout;
 mod lru;
 #[path = "../packet.rs"]

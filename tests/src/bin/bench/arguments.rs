@@ -4,6 +4,11 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
 
+use crate::{
+    cell::{Cell, Pattern},
+    contender::Contender,
+};
+
 /// Compare the limiter with what it competes with, side by side on this machine
 #[derive(Debug, Parser)]
 #[command(name = "bench")]
@@ -20,9 +25,21 @@ pub(crate) struct Arguments {
     /// Short measurements and few rounds: noisy, for a first look
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Measure only these patterns of traffic
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pattern: Vec<Pattern>,
+    /// Measure only these contenders
+    #[arg(long, value_enum, value_delimiter = ',')]
+    contender: Vec<Contender>,
 }
 
 impl Arguments {
+    /// Whether `cell` is to be measured.
+    pub(crate) fn takes(&self, cell: &Cell) -> bool {
+        (self.pattern.is_empty() || self.pattern.contains(&cell.pattern))
+            && (self.contender.is_empty() || self.contender.contains(&cell.contender))
+    }
+
     /// Rounds to measure.
     pub(crate) fn rounds(&self) -> u32 {
         self.rounds.unwrap_or(if self.quick { 3 } else { 5 })

@@ -2,24 +2,28 @@
 
 use std::net::IpAddr;
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::contender::Contender;
 
 /// Who sends.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
 pub(crate) enum Pattern {
     /// One source.
     #[serde(rename = "1")]
+    #[value(name = "1")]
     One,
     /// 65,536 sources in turn.
     #[serde(rename = "64k")]
+    #[value(name = "64k")]
     Many,
     /// Sources of which few send much: Zipf's law with exponent 1.1 over a million.
     #[serde(rename = "zipf")]
     Zipf,
     /// Random sources out of 2^24, as if spoofed.
     #[serde(rename = "16m")]
+    #[value(name = "16m")]
     Random,
 }
 

@@ -1,9 +1,10 @@
 //! Who is compared.
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 /// A limiter, or the bare drop that none can beat.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Contender {
     /// An XDP program that drops everything.

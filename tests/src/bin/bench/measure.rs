@@ -24,7 +24,8 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let generator = Generator::new();
     let mut lines: Vec<Line> = Vec::new();
     for pattern in Pattern::ALL {
-        lines.extend(Cell::of(pattern).into_iter().map(Line::new));
+        let cells = Cell::of(pattern).into_iter().filter(|cell| arguments.takes(cell));
+        lines.extend(cells.map(Line::new));
     }
     let rounds = arguments.rounds();
     for round in 1..=rounds {

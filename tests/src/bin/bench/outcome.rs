@@ -138,10 +138,11 @@ const fn goal(pattern: Pattern, against: Contender) -> Option<f64> {
 fn ratios(results: &[Line]) -> Vec<Ratio> {
     let mut ratios = Vec::new();
     for pattern in Pattern::ALL {
-        let speed = |who| find(results, who, pattern, Family::Ipv4).map_or(0.0, |line| line.mpps);
+        let speed = |who| find(results, who, pattern, Family::Ipv4).map(|line| line.mpps);
+        let Some(ours) = speed(Contender::Limiter) else { continue };
         for against in Contender::ALL {
-            if let Some(goal) = goal(pattern, against) {
-                let ratio = speed(Contender::Limiter) / speed(against);
+            if let (Some(goal), Some(theirs)) = (goal(pattern, against), speed(against)) {
+                let ratio = ours / theirs;
                 ratios.push(Ratio { pattern, against, ratio, goal, met: ratio >= goal });
             }
         }

@@ -106,11 +106,11 @@ fn ratios(out: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
         }
         writeln!(out)?;
     }
-    let six = |pattern| {
-        let speed = |who| outcome.line(who, pattern, Family::Ipv6).map_or(0.0, |line| line.mpps);
-        speed(Contender::Limiter) / speed(Contender::XdpDrop)
+    let six = |pattern: Pattern| {
+        let speed = |who| Some(outcome.line(who, pattern, Family::Ipv6)?.mpps);
+        let ratio = speed(Contender::Limiter)? / speed(Contender::XdpDrop)?;
+        Some(format!("{} {ratio:.2}", pattern.name()))
     };
-    let text: Vec<_> =
-        Pattern::ALL.into_iter().map(|it| format!("{} {:.2}", it.name(), six(it))).collect();
+    let text: Vec<_> = Pattern::ALL.into_iter().filter_map(six).collect();
     writeln!(out, "IPv6, limiter against xdp-drop: {}", text.join(", "))
 }

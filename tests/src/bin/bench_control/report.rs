@@ -10,7 +10,7 @@ use crate::{
     machine::Machine,
     memory::Memory,
     table,
-    top::Top,
+    top::{Times, Top},
 };
 
 /// All figures of a run.
@@ -39,43 +39,42 @@ impl Figures {
             "MB after",
             "own MB",
             "MB peak",
-            "goal ≤ 3 s, ≤ 300 MB after",
+            "goal ≤ 3 s, peak ≤ 300 MB",
         ];
         table::print(out, header, 0, &rows)?;
-        writeln!(out, "\nThe heaviest 20 (`limiter top --once -n 20`)")?;
-        let header = [
-            "tracked",
-            "first ms",
-            "median ms",
-            "p99 ms",
-            "MB before",
-            "MB after",
-            "own MB",
-            "MB peak",
-            "goal ≤ 30 ms",
+        let top = &self.top;
+        writeln!(
+            out,
+            "\nOver {} tracked sources; `first` has no earlier counts for rates",
+            top.tracked
+        )?;
+        let header = ["command", "first ms", "median ms", "p99 ms", "goal ≤ 30 ms"];
+        let rows = [
+            times_row("top --once -n 20", &top.times),
+            times_row("top --once -n 20 --sort pps", &top.by_rate),
+            times_row("status", &top.status),
         ];
-        table::print(out, header, 0, &[self.top_row()])?;
+        table::print(out, header, 1, &rows)?;
+        let header = ["MB before", "MB after", "own MB", "MB peak"];
+        let Memory { resident, own, peak } = top.after;
+        let row = [top.before.resident, resident, own, peak].map(megabytes);
+        table::print(out, header, 0, &[row])?;
         writeln!(
             out,
             "MB of the daemon's resident memory, the parts of the kernel's maps that it has looked at\n\
              included; own MB without them."
         )
     }
+}
 
-    fn top_row(&self) -> [String; 9] {
-        let top = &self.top;
-        [
-            top.tracked.to_string(),
-            format!("{:.1}", top.first_ms),
-            format!("{:.1}", top.median_ms),
-            format!("{:.1}", top.p99_ms),
-            megabytes(top.before.resident),
-            megabytes(top.after.resident),
-            megabytes(top.after.own),
-            megabytes(top.after.peak),
-            met(top.median_ms <= 30.0),
-        ]
-    }
+fn times_row(command: &str, times: &Times) -> [String; 5] {
+    [
+        command.to_owned(),
+        format!("{:.1}", times.first_ms),
+        format!("{:.1}", times.median_ms),
+        format!("{:.1}", times.p99_ms),
+        met(times.median_ms <= 30.0),
+    ]
 }
 
 fn enforcement_row(figures: &Enforcement) -> [String; 5] {
@@ -97,7 +96,7 @@ fn load_row(load: &Load) -> [String; 7] {
         megabytes(resident),
         megabytes(own),
         megabytes(peak),
-        met(load.seconds <= 3.0 && resident <= 300_000_000),
+        met(load.seconds <= 3.0 && peak <= 300_000_000),
     ]
 }
 

@@ -20,26 +20,40 @@ const SOURCES: u32 = 1 << 20;
 /// Sources that are tracked at the least.
 const WANTED: u64 = 1_000_000;
 
-/// How often `top` is asked.
+/// How often each command is run, beside the first time.
 const ROUNDS: usize = 20;
 
-/// Between two of them: `top` compares counts that are half a second apart or more, and waits where
-/// they are not.
-const APART: Duration = Duration::from_millis(700);
+/// Between two of them: far enough for `top` to take new counts each time.
+const APART: Duration = Duration::from_millis(300);
 
-/// What `limiter top --once -n 20` takes.
+/// After this the daemon has no counts any more to compare with.
+const FORGOTTEN: Duration = Duration::from_secs(12);
+
+/// What a command takes, from its start to its end, ms.
 #[derive(Debug, Serialize)]
-pub(crate) struct Top {
-    /// Sources that it chose from.
-    pub(crate) tracked: u64,
-    /// The first time, which may have to wait for rates, ms.
+pub(crate) struct Times {
+    /// The first time, when there were no earlier counts to tell rates by.
     pub(crate) first_ms: f64,
-    /// Median of those after, from the start of the command to its end.
+    /// Median of those after.
     pub(crate) median_ms: f64,
     /// 99th percentile of those.
     pub(crate) p99_ms: f64,
     /// All but the first.
     pub(crate) rounds: Vec<f64>,
+}
+
+/// What commands take that look at all sources.
+#[derive(Debug, Serialize)]
+pub(crate) struct Top {
+    /// Sources that there were.
+    pub(crate) tracked: u64,
+    /// `top --once -n 20`.
+    #[serde(flatten)]
+    pub(crate) times: Times,
+    /// The same by rates, for which the first one has to wait.
+    pub(crate) by_rate: Times,
+    /// `status`.
+    pub(crate) status: Times,
     /// The daemon before the sources sent anything.
     pub(crate) before: Memory,
     /// The daemon after all of it.
@@ -60,29 +74,37 @@ pub(crate) fn measure(lab: &Lab) -> Top {
     let sources = Sources::RoundRobin(Ipv4Addr::new(10, 0, 0, 0).into(), SOURCES);
     let _flooded = Flood::new(sources, 2 * u64::from(SOURCES)).send(lab);
     let mut tracked = 0;
-    let mut ask = || {
-        let start = Instant::now();
-        let answer = cli.ok(&["top", "--once", "-n", "20"]);
-        let ms = start.elapsed().as_secs_f64() * 1e3;
+    let mut top = |sort: &str| {
+        let answer = cli.ok(&["top", "--once", "-n", "20", "--sort", sort]);
         assert_eq!(answer["sources"].as_array().map(Vec::len), Some(20), "{answer:#}");
         tracked = answer["tracked"].as_u64().expect("a number of tracked sources");
         assert!(tracked >= WANTED, "only {tracked} of {SOURCES} sources are tracked");
-        ms
     };
-    let first_ms = ask();
+    let times = time(|| top("dropped"));
+    thread::sleep(FORGOTTEN);
+    let by_rate = time(|| top("pps"));
+    // Sets are full for a moment after such a flood, which makes status warn: any answer will do.
+    let status = time(|| {
+        let answer = cli.run(&["status"]);
+        let occupied = answer.json["table"]["occupied"].as_u64();
+        assert!(occupied.is_some_and(|occupied| occupied >= WANTED), "{answer:#?}");
+    });
+    Top { tracked, times, by_rate, status, before, after: Memory::of(daemon.pid()) }
+}
+
+fn time(mut run: impl FnMut()) -> Times {
+    let mut timed = || {
+        let start = Instant::now();
+        run();
+        start.elapsed().as_secs_f64() * 1e3
+    };
+    let first_ms = timed();
     let rounds: Vec<f64> = (0..ROUNDS)
         .map(|_| {
             thread::sleep(APART);
-            ask()
+            timed()
         })
         .collect();
-    Top {
-        tracked,
-        first_ms,
-        median_ms: median(&rounds),
-        p99_ms: percentile(&rounds, 0.99),
-        rounds,
-        before,
-        after: Memory::of(daemon.pid()),
-    }
+    let (median_ms, p99_ms) = (median(&rounds), percentile(&rounds, 0.99));
+    Times { first_ms, median_ms, p99_ms, rounds }
 }

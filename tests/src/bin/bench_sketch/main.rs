@@ -5,7 +5,6 @@ mod accuracy;
 mod arguments;
 mod contenders;
 mod machine;
-mod memory;
 mod pipeline;
 mod stream;
 mod table;

@@ -1,0 +1,133 @@
+//! Sources just found over their limit: each CPU remembers a few and drops their packets at once.
+//!
+//! A bucket that has denied a packet at an exact time denies everything until its next token. As long
+//! as the *coarse* clock, which is never ahead, has not got there, a packet needs neither the exact
+//! clock nor the bucket. The coarse clock may be late by a tick, so a source over its limit may
+//! get a token a tick after it was due; the bucket keeps it meanwhile. A source that stays within its
+//! limit is never denied, hence never remembered. Only buckets that take far longer than a tick to
+//! fill are remembered, so that none overflows while it waits.
+//!
+//! What is dropped this way is counted here and added to the source's slot later; the daemon adds
+//! what is pending.
+
+use core::sync::atomic::AtomicU64;
+
+use crate::atomic;
+use crate::gcra::{TICKS_PER_NS, Ticks};
+use crate::hash::Hash;
+
+/// Sources that a CPU remembers, 8 KiB.
+pub const DENIALS: usize = 256;
+
+/// A bucket whose burst takes less than this to earn is not remembered: ten ticks of a kernel with 250
+/// ticks a second, four of one with 100.
+pub const LEAST_TOLERANCE: Ticks = 40_000_000 * TICKS_PER_NS;
+
+/// No source is dropped longer than this without a look at its bucket, ns. Bounds how old its
+/// counters and the time of its last packet are.
+pub const LONGEST_NS: u64 = 100_000_000;
+
+/// Bits of [`Denial::pending`] below the packets. With [`LONGEST_NS`] neither part can overflow.
+const PACKETS_SHIFT: u32 = 40;
+
+/// A source that one CPU remembers, and its packets dropped since.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Denial {
+    /// The source's hash, 0 for nobody.
+    pub tag: AtomicU64,
+    /// Its packets are dropped before this, ns since boot.
+    pub until_ns: AtomicU64,
+    /// The generation of policies it was denied in, and the index of its slot: `generation:32 |
+    /// index:32`.
+    pub place: AtomicU64,
+    /// What was dropped and is not in its slot yet: `packets:24 | bytes:40`.
+    pub pending: AtomicU64,
+}
+
+impl Denial {
+    /// Whether a packet of `hash` is over its limit without a further look.
+    #[inline(always)]
+    pub fn holds(&self, hash: Hash, coarse_ns: u64, generation: u32) -> bool {
+        atomic::load(&self.tag) == hash.0
+            && coarse_ns < atomic::load(&self.until_ns)
+            && (atomic::load(&self.place) >> 32) as u32 == generation
+    }
+
+    /// Counts a dropped packet.
+    #[inline(always)]
+    pub fn count(&self, length: u32) {
+        let more = (1 << PACKETS_SHIFT) + u64::from(length);
+        atomic::store(&self.pending, atomic::load(&self.pending).wrapping_add(more));
+    }
+
+    /// Packets and bytes that are not in the slot yet.
+    #[inline(always)]
+    pub fn pending(&self) -> (u64, u64) {
+        let pending = atomic::load(&self.pending);
+        (pending >> PACKETS_SHIFT, pending & ((1 << PACKETS_SHIFT) - 1))
+    }
+
+    /// The index of the source's slot.
+    #[inline(always)]
+    pub fn index(&self) -> u32 {
+        atomic::load(&self.place) as u32
+    }
+
+    /// Remembers another source, or the same for longer.
+    #[inline(always)]
+    pub fn remember(&self, hash: Hash, until_ns: u64, generation: u32, index: u32) {
+        atomic::store(&self.tag, hash.0);
+        atomic::store(&self.until_ns, until_ns);
+        atomic::store(&self.place, u64::from(generation) << 32 | u64::from(index));
+        atomic::store(&self.pending, 0);
+    }
+}
+
+/// How long, in ns, a bucket that owes `debt` will deny packets of cost `least` and more; 0 if it is
+/// not to be remembered. `cost` is that of the packet it has just denied.
+#[inline(always)]
+pub const fn lasts(debt: Ticks, cost: Ticks, least: Ticks, tolerance: Ticks) -> u64 {
+    if tolerance < cost + LEAST_TOLERANCE {
+        return 0;
+    }
+    let wait_ns = (debt + least).saturating_sub(tolerance) / TICKS_PER_NS;
+    if wait_ns > LONGEST_NS { LONGEST_NS } else { wait_ns }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Ticks = 1_000_000 * TICKS_PER_NS;
+
+    #[test]
+    fn a_denial_lasts_until_the_next_token() {
+        // A packet a millisecond, 100 at once: empty 3/4 ms ago.
+        assert_eq!(lasts(100 * MS - MS / 4, MS, MS, 100 * MS), 750_000);
+        // A smaller packet would be admitted.
+        assert_eq!(lasts(99 * MS, 2 * MS, MS, 100 * MS), 0);
+        // No longer than its counters may be old.
+        assert_eq!(lasts(8000 * MS, 4000 * MS, 4000 * MS, 8000 * MS), LONGEST_NS);
+    }
+
+    #[test]
+    fn a_bucket_that_could_overflow_is_not_remembered() {
+        assert_eq!(lasts(41 * MS, MS, MS, 41 * MS), 1_000_000);
+        assert_eq!(lasts(40 * MS, MS, MS, 40 * MS), 0);
+    }
+
+    #[test]
+    fn packets_and_bytes_are_told_apart() {
+        let denial = Denial::default();
+        denial.remember(Hash(7), 10, 3, 9);
+        assert!(denial.holds(Hash(7), 9, 3));
+        assert!(!denial.holds(Hash(7), 10, 3), "its time has come");
+        assert!(!denial.holds(Hash(7), 9, 4), "policies have changed");
+        assert!(!denial.holds(Hash(8), 9, 3), "another source");
+        for _ in 0..1000 {
+            denial.count(9000);
+        }
+        assert_eq!((denial.pending(), denial.index()), ((1000, 9_000_000), 9));
+    }
+}

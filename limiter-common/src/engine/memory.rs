@@ -1,0 +1,215 @@
+//! The kernel's memory as vectors, with a clock that the caller sets: for tests and simulations.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::vec;
+use std::vec::Vec;
+
+use super::{State, limit};
+use crate::abi::{Config, Event, Internal, Policy, PolicyWord, Reason, VERDICTS};
+use crate::atomic;
+use crate::denial::{DENIALS, Denial};
+use crate::hash::{Hash, HashKey};
+use crate::key::{PrefixMasks, SourceKey};
+use crate::sketch::{Shape, Window};
+use crate::table::{Identity, Slot, WAYS};
+
+/// How far the coarse clock lags, ns: as on a kernel with 250 ticks a second.
+pub const TICK_NS: u64 = 4_000_000;
+
+/// The slot of the policy that holds for everybody.
+pub const DEFAULT_SLOT: u32 = 1;
+
+/// A limiter without a kernel.
+pub struct Memory {
+    /// What the daemon may change.
+    pub config: Config,
+    /// Compiled limits by slot.
+    pub policies: Vec<Policy>,
+    /// Limits of single sources: policy slots.
+    pub limits: HashMap<SourceKey, u32>,
+    fingerprints: Vec<AtomicU64>,
+    slots: Vec<Slot>,
+    identities: Vec<Identity>,
+    cells: Vec<AtomicU64>,
+    denials: Vec<Vec<Denial>>,
+    shape: Shape,
+    window: Window,
+    key: HashKey,
+    now: AtomicU64,
+    internal: [AtomicU64; VERDICTS],
+    events: AtomicU64,
+}
+
+/// One of its CPUs.
+#[derive(Clone, Copy)]
+pub struct Cpu<'a> {
+    memory: &'a Memory,
+    denials: &'a [Denial],
+}
+
+impl Memory {
+    /// An empty table of `sets` sets (a power of two) and an empty sketch, on `cpus` CPUs, with a
+    /// limit for everybody. It is five seconds since boot.
+    #[must_use]
+    pub fn new(
+        default: Policy,
+        sets: u32,
+        shape: Shape,
+        window: Window,
+        key: HashKey,
+        cpus: u32,
+    ) -> Self {
+        let memory = Self {
+            config: Config::default(),
+            policies: vec![Policy::unlimited(default.gate), default],
+            limits: HashMap::new(),
+            fingerprints: (0..sets).map(|_| AtomicU64::new(0)).collect(),
+            slots: (0..sets * WAYS).map(|_| Slot::default()).collect(),
+            identities: (0..sets * WAYS).map(|_| Identity::default()).collect(),
+            cells: (0..shape.cells()).map(|_| AtomicU64::new(0)).collect(),
+            denials: (0..cpus).map(|_| (0..DENIALS).map(|_| Denial::default()).collect()).collect(),
+            shape,
+            window,
+            key,
+            now: AtomicU64::new(5_000_000_000),
+            internal: Default::default(),
+            events: AtomicU64::new(0),
+        };
+        memory.publish(1, DEFAULT_SLOT);
+        memory
+    }
+
+    /// Puts the policies in force, with `slot` for whoever has no limit of its own.
+    pub fn publish(&self, generation: u32, slot: u32) {
+        let least = self.policies[1..].iter().map(|policy| policy.gate).min().unwrap_or(1);
+        atomic::store(&self.config.min_gate, u64::from(least));
+        atomic::store(&self.config.policy, PolicyWord::new(generation, slot).0);
+    }
+
+    /// A CPU by its number, modulo how many there are.
+    #[must_use]
+    pub fn cpu(&self, number: usize) -> Cpu<'_> {
+        Cpu { memory: self, denials: &self.denials[number % self.denials.len()] }
+    }
+
+    /// Judges a packet of `length` bytes on the first CPU.
+    pub fn packet(&self, source: SourceKey, length: u32) -> Reason {
+        self.cpu(0).packet(source, length)
+    }
+
+    /// The time, ns since boot.
+    #[must_use]
+    pub fn time(&self) -> u64 {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    /// The time as of the last clock tick, ns since boot.
+    #[must_use]
+    pub fn coarse_time(&self) -> u64 {
+        self.time() - self.time() % TICK_NS
+    }
+
+    /// Sets the time.
+    pub fn set_time(&self, ns: u64) {
+        self.now.store(ns, Ordering::Relaxed);
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, ns: u64) {
+        self.now.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// How often `what` has happened.
+    #[must_use]
+    pub fn internal(&self, what: Internal) -> u64 {
+        self.internal[what as usize].load(Ordering::Relaxed)
+    }
+
+    /// Events that a daemon would have got.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.events.load(Ordering::Relaxed)
+    }
+
+    /// Every source with a bucket, and its packets passed and dropped since it has one.
+    pub fn tracked(&self) -> impl Iterator<Item = (SourceKey, u64, u64)> + '_ {
+        let mut pending: HashMap<(u32, u64), u64> = HashMap::new();
+        for denial in self.denials.iter().flatten() {
+            let whose = (denial.index(), atomic::load(&denial.tag));
+            *pending.entry(whose).or_default() += denial.pending().0;
+        }
+        let slots = self.slots.iter().zip(&self.identities).zip(0..);
+        slots.filter_map(move |((slot, identity), index)| {
+            let tag = atomic::load(&slot.tag);
+            let more = pending.get(&(index, tag)).copied().unwrap_or_default();
+            let (passed, dropped) = (atomic::load(&slot.passed), atomic::load(&slot.dropped));
+            (tag != 0).then(|| (identity.key(), passed, dropped + more))
+        })
+    }
+}
+
+impl Cpu<'_> {
+    /// Judges a packet of `length` bytes.
+    pub fn packet(&self, source: SourceKey, length: u32) -> Reason {
+        limit(self, source, length).unwrap_or(Reason::Internal)
+    }
+}
+
+impl State for Cpu<'_> {
+    fn masks(&self) -> PrefixMasks {
+        PrefixMasks::default()
+    }
+    fn hash(&self, key: SourceKey) -> Hash {
+        self.memory.key.hash(key)
+    }
+    fn shape(&self) -> Shape {
+        self.memory.shape
+    }
+    fn window(&self) -> Window {
+        self.memory.window
+    }
+    fn set_mask(&self) -> u32 {
+        self.memory.fingerprints.len() as u32 - 1
+    }
+    fn cpus(&self) -> u32 {
+        self.memory.denials.len() as u32
+    }
+    fn config(&self) -> Option<&Config> {
+        Some(&self.memory.config)
+    }
+    fn fingerprints(&self, set: u32) -> Option<&AtomicU64> {
+        self.memory.fingerprints.get(set as usize)
+    }
+    fn slot(&self, index: u32) -> Option<&Slot> {
+        self.memory.slots.get(index as usize)
+    }
+    fn identity(&self, index: u32) -> Option<&Identity> {
+        self.memory.identities.get(index as usize)
+    }
+    fn denial(&self, index: u32) -> Option<&Denial> {
+        self.denials.get(index as usize)
+    }
+    fn cell(&self, index: u32) -> Option<&AtomicU64> {
+        self.memory.cells.get(index as usize)
+    }
+    fn policy(&self, slot: u32) -> Option<&Policy> {
+        self.memory.policies.get(slot as usize)
+    }
+    fn lookup(&self, key: SourceKey) -> Option<u32> {
+        self.memory.limits.get(&key).copied()
+    }
+    fn now(&self) -> u64 {
+        self.memory.time()
+    }
+    fn now_coarse(&self) -> u64 {
+        self.memory.coarse_time()
+    }
+    fn note(&self, what: Internal) -> u64 {
+        self.memory.internal[what as usize].fetch_add(1, Ordering::Relaxed) + 1
+    }
+    fn send(&self, _: Event) -> bool {
+        self.memory.events.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+}

@@ -1,0 +1,84 @@
+//! Drops that CPUs have counted for themselves and not added to their sources' slots yet.
+
+use std::collections::HashMap;
+
+use aya::maps::{MapData, PerCpuArray};
+use limiter_common::denial::{DENIALS, Denial};
+
+use super::Error;
+
+/// What each CPU remembers, as the kernel gives it away: the words of [`Denial`].
+pub(super) type Denied = PerCpuArray<MapData, [[u64; size_of::<Denial>() / 8]; DENIALS]>;
+
+/// Drops to be added to slots, by the slot's index.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    /// The tag that the slot had, packets, bytes.
+    drops: HashMap<usize, Vec<(u64, u64, u64)>>,
+    /// Which indices, modulo its bits, occur: nearly all others are known from here.
+    filter: [[u64; 8]; 8],
+}
+
+impl Pending {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub(super) fn read(denied: &Denied) -> Result<Self, Error> {
+        let cpus = denied.get(&0, 0).map_err(Error::map("read the map DENIED"))?;
+        let mut pending = Self::default();
+        for [tag, until_ns, place, drops] in cpus.iter().flatten().copied() {
+            let denial = Denial {
+                tag: tag.into(),
+                until_ns: until_ns.into(),
+                place: place.into(),
+                pending: drops.into(),
+            };
+            let (packets, bytes) = denial.pending();
+            if packets > 0 {
+                pending.add(denial.index() as usize, (tag, packets, bytes));
+            }
+        }
+        Ok(pending)
+    }
+
+    fn bit(index: usize) -> (usize, usize, u64) {
+        (index / 512 % 8, index / 64 % 8, 1 << (index % 64))
+    }
+
+    fn add(&mut self, index: usize, drops: (u64, u64, u64)) {
+        let (row, word, bit) = Self::bit(index);
+        self.filter[row][word] |= bit;
+        self.drops.entry(index).or_default().push(drops);
+    }
+
+    /// Packets and bytes to add to the slot at `index` that has this tag.
+    pub(super) fn of(&self, index: usize, tag: u64) -> (u64, u64) {
+        let (row, word, bit) = Self::bit(index);
+        if self.filter[row][word] & bit == 0 {
+            return (0, 0);
+        }
+        let drops = self.drops.get(&index).into_iter().flatten();
+        drops
+            .filter(|(owner, ..)| *owner == tag)
+            .fold((0, 0), |sum, (_, packets, bytes)| (sum.0 + packets, sum.1 + bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_of_all_cpus_are_added_up_for_the_right_source() {
+        let mut pending = Pending::default();
+        pending.add(70, (7, 10, 1000));
+        pending.add(70, (7, 1, 60));
+        pending.add(70, (8, 5, 500));
+        assert_eq!(pending.of(70, 7), (11, 1060));
+        assert_eq!(pending.of(70, 9), (0, 0));
+        assert_eq!(pending.of(71, 7), (0, 0));
+        // The same bit of the filter.
+        assert_eq!(pending.of(70 + 4096, 7), (0, 0));
+    }
+}
