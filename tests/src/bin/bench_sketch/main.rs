@@ -24,11 +24,12 @@ use serde::Serialize;
 use stream::{PACKETS, SOURCES, Stream, TOP};
 
 /// What is asked of the sketches; the second last is the daemon's default.
-const WANTED: [Wanted; 5] = [
+const WANTED: [Wanted; 6] = [
     Wanted { epsilon: 0.001, delta: 0.02 },
     Wanted { epsilon: 0.000_1, delta: 0.02 },
     Wanted { epsilon: 0.000_1, delta: 0.001 },
     Wanted { epsilon: 0.000_05, delta: 0.02 },
+    Wanted { epsilon: 0.000_025, delta: 0.14 },
     Wanted { epsilon: 0.000_01, delta: 0.02 },
 ];
 
