@@ -53,10 +53,11 @@ fn two_floods_at_full_speed_share_a_bucket() {
     let daemon = Daemon::start(&lab);
     let limit = daemon.cli().limit("10kpps", Some("2000"), None);
     let observer = Observer::new(&lab, Then::Discard, &[]);
-    let flood = |cpu| Flood::new(Sources::One(v4(1)), 4_000_000).on_cpu(cpu).start(&lab);
+    // Long enough that the tokens of the last clock tick, which may be due yet, are little.
+    let flood = |cpu| Flood::new(Sources::One(v4(1)), 32_000_000).on_cpu(cpu).start(&lab);
     let floods = [flood(0), flood(1)].map(tests::flood::Flooding::join);
     let seconds = Flooded::span(&floods);
-    println!("{:.0} pps offered", 8_000_000.0 / seconds);
+    println!("{:.0} pps offered", 64_000_000.0 / seconds);
     let stats = daemon.assert_accounted(&lab);
     // What passed below the gate did so before the source had its bucket, and never after.
     assert!(stats.packets("pass", "below_gate") <= 17, "{:?}", stats.counters);

@@ -205,7 +205,7 @@ impl Error {
                 "the driver may lack native XDP; --mode generic works everywhere, but slower".into()
             }
             Self::Load(_) => {
-                "`dmesg` and RUST_LOG=debug may tell more; locked memory limits matter before \
+                "`dmesg` and LIMITER_LOG=debug may tell more; locked memory limits matter before \
                  Linux 5.11"
                     .into()
             }
