@@ -15,7 +15,7 @@ use crate::sketch::Shape;
 use crate::table::{Identity, Slot};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -32,6 +32,10 @@ pub struct Layout {
     pub set_mask: u32,
     /// CPUs that may run the program.
     pub cpus: u32,
+    /// Words of the lists' filter that are for single sources; a power of two.
+    pub filter_words: u32,
+    /// 0.
+    pub padding: u32,
     /// How many bits of an address make a source.
     pub masks: PrefixMasks,
     /// The hash's secret.
@@ -52,10 +56,16 @@ pub struct Config {
     pub malformed: AtomicU64,
     /// What to do when a set has no free buckets: see [`on_full`].
     pub on_full: AtomicU64,
+    /// Which kinds of entries the lists have: see [`crate::lists`].
+    pub listed: AtomicU64,
+    /// To a cache line: what follows is written for packets.
+    pub padding: [AtomicU64; 2],
     /// Packets added to the sketch, as a sketch cell of its own (in steps of [`TOTAL_STEP`]).
     pub sketch_total: AtomicU64,
     /// GCRA word of each kind of event, so that a flood does not become a flood of events.
     pub event_tat: [AtomicU64; 2],
+    /// To a cache line.
+    pub more_padding: [AtomicU64; 5],
 }
 
 /// How many packets a CPU adds to the sketch before it tells [`Config::sketch_total`].
@@ -101,6 +111,9 @@ pub const UNLIMITED_SLOT: u32 = 0;
 /// The policy array's size. Equal limits share a slot.
 pub const POLICY_SLOTS: u32 = 65_536;
 
+/// Prefixes of a family that can be listed.
+pub const LISTED_PREFIXES: u32 = 1 << 20;
+
 /// A compiled limit: what the kernel needs, then what the operator said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
@@ -111,7 +124,8 @@ pub struct Policy {
     pub tolerance: u64,
     /// Estimates below this need no bucket.
     pub gate: u32,
-    /// [`Policy::PACKETS`], [`Policy::BYTES`] or [`Policy::NOTHING`].
+    /// [`Policy::PACKETS`], [`Policy::BYTES`] or [`Policy::NOTHING`]; with [`Policy::OBSERVE`] if
+    /// packets over the limit pass.
     pub unit: u32,
     /// The limit, in units per `period_ns`.
     pub rate: u64,
@@ -128,6 +142,19 @@ impl Policy {
     pub const PACKETS: u32 = 1;
     /// Bytes are limited.
     pub const BYTES: u32 = 2;
+    /// A bit beside them: the limit is not enforced, packets over it are counted and pass.
+    pub const OBSERVE: u32 = 1 << 8;
+
+    /// What is limited, without [`Policy::OBSERVE`].
+    pub const fn counts(&self) -> u32 {
+        self.unit & !Self::OBSERVE
+    }
+
+    /// Whether packets over the limit pass.
+    #[inline(always)]
+    pub const fn observes(&self) -> bool {
+        self.unit & Self::OBSERVE != 0
+    }
 
     /// No limit: every packet is free, sources are tracked from `gate` packets in a window.
     pub const fn unlimited(gate: u32) -> Self {
@@ -144,7 +171,7 @@ impl Policy {
 }
 
 /// Why a packet met its verdict. The discriminant indexes [`Counters::verdicts`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Reason {
     /// Passed: not IP.
@@ -159,26 +186,35 @@ pub enum Reason {
     PassedMalformed = 4,
     /// Passed: the program could not reach its own maps; never happens unless a map is missing.
     Internal = 5,
+    /// Passed: the source is on the allow list.
+    Allowed = 6,
+    /// Passed: over the source's limit, which is not enforced.
+    WouldDrop = 7,
     /// Dropped: over the source's limit.
-    OverLimit = 6,
+    OverLimit = 8,
     /// Dropped: no bucket was free and `on_full` is `drop`.
-    DroppedSetFull = 7,
+    DroppedSetFull = 9,
     /// Dropped: IP without a readable source, and `malformed` is `drop`.
-    DroppedMalformed = 8,
+    DroppedMalformed = 10,
+    /// Dropped: the source is on the deny list.
+    Denied = 11,
 }
 
 impl Reason {
     /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::NonIp,
         Self::BelowGate,
         Self::Conforming,
         Self::PassedSetFull,
         Self::PassedMalformed,
         Self::Internal,
+        Self::Allowed,
+        Self::WouldDrop,
         Self::OverLimit,
         Self::DroppedSetFull,
         Self::DroppedMalformed,
+        Self::Denied,
     ];
 
     /// Whether the packet goes on.
@@ -196,7 +232,10 @@ impl Reason {
             Self::PassedSetFull | Self::DroppedSetFull => "set_full",
             Self::PassedMalformed | Self::DroppedMalformed => "malformed",
             Self::Internal => "internal_error",
+            Self::Allowed => "allowed",
+            Self::WouldDrop => "would_drop",
             Self::OverLimit => "over_limit",
+            Self::Denied => "denied",
         }
     }
 }
@@ -302,8 +341,8 @@ pub const EVENTS_PER_SECOND: u64 = 100;
 pub const EVENT_RING_BYTES: u32 = 256 * 1024;
 
 const _: () = {
-    assert!(size_of::<Layout>() == 128 && offset_of!(Layout, hash_key) == 48);
-    assert!(size_of::<Config>() == 64 && offset_of!(Config, event_tat) == 48);
+    assert!(size_of::<Layout>() == 136 && offset_of!(Layout, hash_key) == 56);
+    assert!(size_of::<Config>() == 128 && offset_of!(Config, event_tat) == 72);
     assert!(size_of::<Policy>() == 64 && offset_of!(Policy, gate) == 32);
     assert!(size_of::<Slot>() == 64 && offset_of!(Slot, first_seen) == 56);
     assert!(size_of::<Identity>() == 16);

@@ -27,6 +27,9 @@ pub const LEAST_TOLERANCE: Ticks = 40_000_000 * TICKS_PER_NS;
 /// counters and the time of its last packet are.
 pub const LONGEST_NS: u64 = 100_000_000;
 
+/// In the place of a slot's index: the source is on the deny list.
+pub const LISTED: u32 = u32::MAX;
+
 /// Bits of [`Denial::pending`] below the packets. With [`LONGEST_NS`] neither part can overflow.
 const PACKETS_SHIFT: u32 = 40;
 

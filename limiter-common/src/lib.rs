@@ -19,6 +19,7 @@ pub mod gate;
 pub mod gcra;
 pub mod hash;
 pub mod key;
+pub mod lists;
 pub mod packet;
 pub mod sketch;
 pub mod table;

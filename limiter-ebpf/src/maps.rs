@@ -6,7 +6,9 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::LpmTrie;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
-use limiter_common::abi::{Config, Counters, EVENT_RING_BYTES, Layout, POLICY_SLOTS, Policy};
+use limiter_common::abi::{
+    Config, Counters, EVENT_RING_BYTES, LISTED_PREFIXES, Layout, POLICY_SLOTS, Policy,
+};
 use limiter_common::denial::{DENIALS, Denial};
 use limiter_common::hash::HashKey;
 use limiter_common::key::{PrefixMasks, SourceKey};
@@ -22,6 +24,8 @@ pub(crate) static LAYOUT: Layout = Layout {
     sketch: Shape { mask: 0, depth: 0 },
     set_mask: 0,
     cpus: 1,
+    filter_words: 1,
+    padding: 0,
     masks: PrefixMasks { ipv4: 0, ipv6_high: 0, ipv6_low: 0 },
     hash_key: HashKey { words: [0; 10] },
 };
@@ -54,5 +58,19 @@ pub(crate) static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entrie
 /// What each CPU remembers of sources over their limit; one element.
 #[map]
 pub(crate) static DENIED: PerCpuArray<[Denial; DENIALS]> = PerCpuArray::with_max_entries(1, 0);
+/// Listed sources.
+#[map]
+pub(crate) static LISTED: HashMap<SourceKey, u64> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
+/// Listed IPv4 prefixes, network order.
+#[map]
+pub(crate) static LISTED4: LpmTrie<[u8; 4], u64> =
+    LpmTrie::with_max_entries(LISTED_PREFIXES, BPF_F_NO_PREALLOC);
+/// Listed IPv6 prefixes, network order.
+#[map]
+pub(crate) static LISTED6: LpmTrie<[u8; 16], u64> =
+    LpmTrie::with_max_entries(LISTED_PREFIXES, BPF_F_NO_PREALLOC);
+/// Who may be listed: see [`limiter_common::lists`].
+#[map]
+pub(crate) static FILTER: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(EVENT_RING_BYTES, 0);

@@ -10,12 +10,13 @@ use limiter_common::denial::{DENIALS, Denial};
 use limiter_common::engine::State;
 use limiter_common::hash::{Hash, HashKey};
 use limiter_common::key::{PrefixMasks, SourceKey};
+use limiter_common::lists::Entry;
 use limiter_common::sketch::{Shape, Window};
 use limiter_common::table::{Identity, Slot};
 
 use crate::maps::{
-    CONFIG, COUNTERS, DENIED, EVENTS, EXACT, FINGERPRINTS, IDENTITIES, LAYOUT, POLICIES, PREFIXES4,
-    PREFIXES6, SKETCH, SLOTS,
+    CONFIG, COUNTERS, DENIED, EVENTS, EXACT, FILTER, FINGERPRINTS, IDENTITIES, LAYOUT, LISTED,
+    LISTED4, LISTED6, POLICIES, PREFIXES4, PREFIXES6, SKETCH, SLOTS,
 };
 
 /// Reads a field of [`LAYOUT`] as the loader set it.
@@ -119,6 +120,31 @@ impl State for Kernel {
         // only ever accessed word by word.
         let denied: &[Denial; DENIALS] = unsafe { &*DENIED.get_ptr(0)? };
         Some(&denied[index as usize % DENIALS])
+    }
+
+    #[inline(always)]
+    fn filter_words(&self) -> u32 {
+        layout!(filter_words)
+    }
+
+    #[inline(always)]
+    fn filter(&self, index: u32) -> Option<&AtomicU64> {
+        element(&FILTER, index)
+    }
+
+    #[inline(always)]
+    fn listed(&self, key: SourceKey) -> Option<Entry> {
+        // SAFETY: the daemon replaces elements, it never writes into one; a u64 does not tear.
+        unsafe { LISTED.get(key) }.map(|entry| Entry(*entry))
+    }
+
+    #[inline(always)]
+    fn listed_prefix(&self, key: SourceKey) -> Option<Entry> {
+        let entry = match key.ipv4() {
+            Some(bits) => LISTED4.get(Key::new(32, bits.to_be_bytes())),
+            None => LISTED6.get(Key::new(128, key.octets())),
+        };
+        entry.map(|entry| Entry(*entry))
     }
 
     #[inline(always)]

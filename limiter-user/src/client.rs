@@ -1,6 +1,7 @@
 //! Asks the daemon.
 
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use nix::unistd::{Gid, Group};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
@@ -137,7 +139,7 @@ impl Client {
                 exit::PRIVILEGE,
                 format!("the socket {socket} may not be used: {error}"),
             )
-            .hint("run as root, or as a member of the socket's group"),
+            .hint(format!("run as root, or as a member of {}", group_of(&self.socket))),
             _ => Failure::new(exit::UNREACHABLE, format!("no daemon answers on {socket}: {error}"))
                 .hint("start it with `limiter run`, or name its --socket"),
         }
@@ -148,6 +150,16 @@ impl Client {
             format!("the daemon on {} cannot be understood: {problem}", self.socket.display());
         Failure::new(exit::NEGATIVE, message)
             .hint("the client and the daemon should have the same version: see `limiter version`")
+    }
+}
+
+/// The group that may use a socket, as far as that can be told.
+fn group_of(socket: &Path) -> String {
+    let id = std::fs::metadata(socket).ok().map(|metadata| metadata.gid());
+    let group = id.and_then(|id| Group::from_gid(Gid::from_raw(id)).ok().flatten());
+    match group {
+        Some(group) => format!("the group {}", group.name),
+        None => "the socket's group".into(),
     }
 }
 

@@ -4,12 +4,15 @@
 //! - [`policy`] has the limits: their units, their rules, where they are stored and how they are
 //!   compiled for the kernel.
 //! - [`daemon`] owns both and serialises every change; [`http`] serves it, [`client`] asks it.
+//! - [`doctor`] tells what a machine lacks.
 //! - [`report`] has what is told, as JSON and as text; [`cli`] the commands.
 
 pub mod cli;
 pub mod client;
+pub mod config;
 pub mod daemon;
 pub mod dataplane;
+pub mod doctor;
 pub mod error;
 pub mod http;
 pub mod policy;

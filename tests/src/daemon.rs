@@ -161,6 +161,11 @@ impl Daemon {
         fs::read_to_string(log_file(self.home.path())).unwrap_or_default()
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
+        self.process.signal(signal);
+    }
+
     /// Ends it as a crash would.
     ///
     /// # Panics
@@ -226,6 +231,8 @@ fn nonzero(stats: &Stats) -> Vec<String> {
 
 fn command(host: &Namespace, home: &Path, pins: &Path, options: &DaemonOptions) -> Command {
     let mut command = host.command(limiter_binary());
+    // Not that of this machine; `--config` among the arguments wins over it.
+    command.env("LIMITER_CONFIG", "/dev/null");
     command.arg("--socket").arg(home.join("limiter.sock")).arg("run");
     for interface in &options.interfaces {
         command.args(["-i", interface]);

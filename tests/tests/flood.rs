@@ -45,7 +45,11 @@ fn assert_undisturbed(flood: Flood) -> (Stats, Limit, Flooded, u64) {
     println!("limited source: admitted {admitted} of {allowed:.1} in {seconds:.4} s");
     assert!((admitted as f64 - allowed).abs() <= 0.01 * allowed, "{admitted} of {allowed}");
     let shown = daemon.cli().show(v4(66));
-    assert_eq!(shown.passed + shown.dropped + 15, sent[0].packets(), "it keeps its bucket: {shown:?}");
+    assert_eq!(
+        shown.passed + shown.dropped + 15,
+        sent[0].packets(),
+        "it keeps its bucket: {shown:?}"
+    );
     let stats = daemon.assert_accounted(&lab);
     assert_eq!(stats.verdict("pass"), observed.all);
     println!("{:?}", stats.internal);

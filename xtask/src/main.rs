@@ -7,6 +7,7 @@
 mod bench;
 mod build;
 mod demo;
+mod dist;
 mod lint;
 mod run;
 mod setup;
@@ -48,6 +49,8 @@ enum Command {
     Demo(demo::Args),
     /// Measure the limiter beside its competitors, or its sketch, or its control plane
     Bench(bench::Args),
+    /// Build a Debian package: binary, unit, configuration, manual pages, completions
+    Dist(dist::Args),
     /// Print what the kernel's verifier makes of the program, and whether that has grown
     Verifier(verifier::Args),
 }
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::command(&args),
         Command::Demo(args) => demo::command(&args),
         Command::Bench(args) => bench::command(&args),
+        Command::Dist(args) => dist::command(&args).map(|()| ExitCode::SUCCESS),
         Command::Verifier(args) => verifier::command(&args),
     };
     outcome.unwrap_or_else(|error| {

@@ -3,12 +3,13 @@
 use core::sync::atomic::AtomicU64;
 
 use super::State;
+use super::listed::listed;
 use crate::abi::{
     Config, EVENTS_PER_SECOND, Event, EventKind, Internal, Policy, PolicyWord, Reason, TOTAL_STEP,
     on_full,
 };
 use crate::atomic;
-use crate::denial::{self, DENIALS};
+use crate::denial::{self, DENIALS, LISTED};
 use crate::gate::{self, MIN_FRAME};
 use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::Hash;
@@ -64,7 +65,11 @@ pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reas
     let denial = state.denial(hash.0 as u32 % DENIALS as u32)?;
     if denial.holds(hash, coarse_ns, generation) {
         denial.count(length);
-        return Some(Reason::OverLimit);
+        let reason = if denial.index() == LISTED { Reason::Denied } else { Reason::OverLimit };
+        return Some(reason);
+    }
+    if let Some(reason) = listed(state, config, source, hash, coarse_ns, generation)? {
+        return Some(reason);
     }
     let set = set_of(hash, state.set_mask());
     let fingerprints = state.fingerprints(set)?;
@@ -242,14 +247,14 @@ fn charge<S: State>(
         Decision::Clamp(empty) => {
             // If this loses, another CPU has clamped it.
             atomic::replace(&slot.tat, tat, empty);
-            Some(Some(over(state, config, slot, packet, policy_slot, now_ns)))
+            Some(Some(over(state, config, slot, packet, policy, policy_slot, now_ns)))
         }
         Decision::Deny => {
             let lasts_ns = lasts(now_ns);
-            if lasts_ns > 0 {
-                remember(state, place.index, packet, now_ns + lasts_ns, generation)?;
+            if lasts_ns > 0 && !policy.observes() {
+                remember(state, place.index, packet.hash, now_ns + lasts_ns, generation)?;
             }
-            Some(Some(over(state, config, slot, packet, policy_slot, now_ns)))
+            Some(Some(over(state, config, slot, packet, policy, policy_slot, now_ns)))
         }
     }
 }
@@ -257,16 +262,16 @@ fn charge<S: State>(
 /// Remembers that the packet's source is over its limit, in the place of another source whose drops go
 /// where they belong.
 #[inline(always)]
-fn remember<S: State>(
+pub(super) fn remember<S: State>(
     state: &S,
     index: u32,
-    packet: &Packet<'_>,
+    hash: Hash,
     until_ns: u64,
     generation: u32,
 ) -> Option<()> {
-    let denial = state.denial(packet.hash.0 as u32 % DENIALS as u32)?;
+    let denial = state.denial(hash.0 as u32 % DENIALS as u32)?;
     let (packets, bytes) = denial.pending();
-    if packets > 0 {
+    if packets > 0 && denial.index() != LISTED {
         let slot = state.slot(denial.index())?;
         // A source that has lost its bucket since has lost its counters with it.
         if atomic::load(&slot.tag) == atomic::load(&denial.tag) {
@@ -274,7 +279,7 @@ fn remember<S: State>(
             atomic::add(&slot.bytes, bytes);
         }
     }
-    denial.remember(packet.hash, until_ns, generation, index);
+    denial.remember(hash, until_ns, generation, index);
     Some(())
 }
 
@@ -371,7 +376,7 @@ fn promote<S: State>(
         record(slot, &slot.passed, packet, now_ns & !DENIED);
         Some(Some(Reason::Conforming))
     } else {
-        Some(Some(over(state, config, slot, packet, resolved.slot(), now_ns)))
+        Some(Some(over(state, config, slot, packet, policy, resolved.slot(), now_ns)))
     }
 }
 
@@ -422,14 +427,15 @@ fn over<S: State>(
     config: &Config,
     slot: &Slot,
     packet: &Packet<'_>,
-    policy: u32,
+    policy: &Policy,
+    policy_slot: u32,
     now_ns: u64,
 ) -> Reason {
     if atomic::load(&slot.dropped) == 0 {
-        event(state, config, EventKind::Limited, packet.source, policy, now_ns);
+        event(state, config, EventKind::Limited, packet.source, policy_slot, now_ns);
     }
     record(slot, &slot.dropped, packet, now_ns | DENIED);
-    Reason::OverLimit
+    if policy.observes() { Reason::WouldDrop } else { Reason::OverLimit }
 }
 
 /// Counts a packet of a tracked source.

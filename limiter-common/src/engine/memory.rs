@@ -11,6 +11,7 @@ use crate::atomic;
 use crate::denial::{DENIALS, Denial};
 use crate::hash::{Hash, HashKey};
 use crate::key::{PrefixMasks, SourceKey};
+use crate::lists::{Entry, PREFIX, PREFIX_WORDS, SINGLE, bits_of, neighbourhoods};
 use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot, WAYS};
 
@@ -19,6 +20,9 @@ pub const TICK_NS: u64 = 4_000_000;
 
 /// The slot of the policy that holds for everybody.
 pub const DEFAULT_SLOT: u32 = 1;
+
+/// Words of the lists' filter for single sources.
+const FILTER_WORDS: u32 = 1024;
 
 /// A limiter without a kernel.
 pub struct Memory {
@@ -33,6 +37,9 @@ pub struct Memory {
     identities: Vec<Identity>,
     cells: Vec<AtomicU64>,
     denials: Vec<Vec<Denial>>,
+    filter: Vec<AtomicU64>,
+    listed: HashMap<SourceKey, Entry>,
+    listed_prefixes: HashMap<(SourceKey, u32), Entry>,
     shape: Shape,
     window: Window,
     key: HashKey,
@@ -69,6 +76,9 @@ impl Memory {
             identities: (0..sets * WAYS).map(|_| Identity::default()).collect(),
             cells: (0..shape.cells()).map(|_| AtomicU64::new(0)).collect(),
             denials: (0..cpus).map(|_| (0..DENIALS).map(|_| Denial::default()).collect()).collect(),
+            filter: (0..PREFIX_WORDS + FILTER_WORDS).map(|_| AtomicU64::new(0)).collect(),
+            listed: HashMap::new(),
+            listed_prefixes: HashMap::new(),
             shape,
             window,
             key,
@@ -85,6 +95,25 @@ impl Memory {
         let least = self.policies[1..].iter().map(|policy| policy.gate).min().unwrap_or(1);
         atomic::store(&self.config.min_gate, u64::from(least));
         atomic::store(&self.config.policy, PolicyWord::new(generation, slot).0);
+    }
+
+    /// Puts a source on a list.
+    pub fn list(&mut self, source: SourceKey, entry: Entry) {
+        let (word, bits) = bits_of(self.key.hash(source), FILTER_WORDS);
+        *self.filter[word as usize].get_mut() |= bits;
+        *self.config.listed.get_mut() |= SINGLE;
+        self.listed.insert(source, entry);
+    }
+
+    /// Puts an IPv4 prefix on a list.
+    pub fn list_prefix(&mut self, network: [u8; 4], length: u32, entry: Entry) {
+        let network = SourceKey::from_ipv4(network);
+        let filter = &mut self.filter;
+        neighbourhoods(network, length, |near| {
+            *filter[near as usize / 64].get_mut() |= 1 << (near % 64);
+        });
+        *self.config.listed.get_mut() |= PREFIX;
+        self.listed_prefixes.insert((network, length), entry);
     }
 
     /// A CPU by its number, modulo how many there are.
@@ -189,6 +218,23 @@ impl State for Cpu<'_> {
     }
     fn denial(&self, index: u32) -> Option<&Denial> {
         self.denials.get(index as usize)
+    }
+    fn filter_words(&self) -> u32 {
+        FILTER_WORDS
+    }
+    fn filter(&self, index: u32) -> Option<&AtomicU64> {
+        self.memory.filter.get(index as usize)
+    }
+    fn listed(&self, key: SourceKey) -> Option<Entry> {
+        self.memory.listed.get(&key).copied()
+    }
+    fn listed_prefix(&self, key: SourceKey) -> Option<Entry> {
+        let address = key.ipv4()?;
+        (0..=32).rev().find_map(|length| {
+            let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+            let network = SourceKey::from_ipv4((address & mask).to_be_bytes());
+            self.memory.listed_prefixes.get(&(network, length)).copied()
+        })
     }
     fn cell(&self, index: u32) -> Option<&AtomicU64> {
         self.memory.cells.get(index as usize)

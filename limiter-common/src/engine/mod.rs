@@ -4,6 +4,9 @@
 //! parse ─► source ─► just denied? ──yes──► DROP over limit
 //!                       │ no
 //!                       ▼
+//!                    listed? ──yes──► PASS allowed | DROP denied
+//!                       │ no
+//!                       ▼
 //!                    bucket? ──yes──► charge ─► PASS conforming | DROP over limit
 //!                       │ no
 //!                       ▼
@@ -21,6 +24,7 @@
 //! Promoted sources then also add no noise to the sketch.
 
 mod limit;
+mod listed;
 #[cfg(any(test, feature = "user"))]
 pub mod memory;
 
@@ -31,6 +35,7 @@ use crate::atomic;
 use crate::denial::Denial;
 use crate::hash::Hash;
 use crate::key::{PrefixMasks, SourceKey};
+use crate::lists::Entry;
 use crate::packet::{Network, Packet, network};
 use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot};
@@ -65,6 +70,14 @@ pub trait State {
     /// What this CPU remembers of sources over their limit, under a number below
     /// [`crate::denial::DENIALS`].
     fn denial(&self, index: u32) -> Option<&Denial>;
+    /// How many words of the lists' filter are for single sources, a power of two.
+    fn filter_words(&self) -> u32;
+    /// A word of the lists' filter.
+    fn filter(&self, index: u32) -> Option<&AtomicU64>;
+    /// The lists' entry for a single source.
+    fn listed(&self, key: SourceKey) -> Option<Entry>;
+    /// The lists' entry for the longest prefix that contains `key`.
+    fn listed_prefix(&self, key: SourceKey) -> Option<Entry>;
     /// A cell of the sketch.
     fn cell(&self, index: u32) -> Option<&AtomicU64>;
     /// A compiled limit.

@@ -4,6 +4,7 @@ use crate::abi::on_full;
 use crate::gate::gate;
 use crate::gcra::{Cost, TICKS_PER_NS};
 use crate::hash::HashKey;
+use crate::lists::{Action, Entry};
 use crate::table::WAYS;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -343,4 +344,52 @@ fn waiting_for_the_coarse_clock_earns_nothing() {
         // Seven packets below the gate are not counted in the table.
         assert!((555..=565).contains(&passed), "{key:?} {passed}");
     }
+}
+
+#[test]
+fn listed_sources_pass_or_are_dropped_whatever_they_send() {
+    let mut memory = limiter(policy(1, 10), 64, 1 << 10, 1);
+    let soon = (memory.time() / 1_000_000_000 + 2) as u32;
+    memory.list(source(7), Entry::new(Action::Deny, 0));
+    memory.list(source(8), Entry::new(Action::Allow, 0));
+    memory.list(source(9), Entry::new(Action::Deny, soon));
+    memory.list_prefix([198, 51, 100, 0], 24, Entry::new(Action::Deny, 0));
+    memory.list_prefix([198, 51, 100, 128], 25, Entry::new(Action::Allow, 0));
+    let inside = |last| u32::from_be_bytes([198, 51, 100, last]);
+    for _ in 0..50 {
+        assert_eq!(packet(&memory, 7), Reason::Denied);
+        assert_eq!(packet(&memory, 8), Reason::Allowed);
+        assert_eq!(packet(&memory, 9), Reason::Denied);
+        assert_eq!(packet(&memory, inside(3)), Reason::Denied);
+        assert_eq!(packet(&memory, inside(200)), Reason::Allowed);
+        memory.advance(30_000_000);
+    }
+    // A neighbour is limited as ever.
+    assert_eq!((0..20).filter(|_| packet(&memory, 10).passes()).count(), 10);
+    assert_eq!(memory.internal(Internal::Promotions), 1);
+    // Its time is over: it is an ordinary source again, also for the CPU that remembers it.
+    memory.advance(600_000_000);
+    assert_eq!(packet(&memory, 9), Reason::Conforming);
+    assert_eq!(packet(&memory, 7), Reason::Denied);
+}
+
+#[test]
+fn a_limit_that_is_not_enforced_drops_nothing_and_counts_the_same() {
+    let enforced = policy(100, 100);
+    let observed = Policy { unit: Policy::PACKETS | Policy::OBSERVE, ..enforced };
+    let counts = [enforced, observed].map(|policy| {
+        let memory = limiter(policy, 64, 1 << 10, 1);
+        let mut reasons: HashMap<Reason, u64> = HashMap::new();
+        for _ in 0..5000 {
+            *reasons.entry(packet(&memory, 7)).or_default() += 1;
+            memory.advance(500_000);
+        }
+        let of = |reason| reasons.get(&reason).copied().unwrap_or_default();
+        let (_, passed, dropped) = memory.tracked().next().unwrap();
+        assert_eq!(dropped, of(Reason::OverLimit) + of(Reason::WouldDrop));
+        assert_eq!(of(if policy.observes() { Reason::OverLimit } else { Reason::WouldDrop }), 0);
+        (passed, dropped)
+    });
+    // But for the last tick.
+    assert!(counts[0].1.abs_diff(counts[1].1) <= 1, "{counts:?}");
 }

@@ -4,9 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
 
+use super::safety::SafetyArgs;
 use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
+use crate::policy::management::parse_management;
 use crate::report::Sort;
 
 const RATES: &str = "\
@@ -42,6 +47,9 @@ pub(super) struct Global {
         default_value = "/run/limiter/limiter.sock"
     )]
     pub(super) socket: PathBuf,
+    /// The configuration file [default: /etc/limiter/limiter.toml, if it is there]
+    #[arg(long, global = true, value_name = "FILE", env = "LIMITER_CONFIG")]
+    pub(super) config: Option<PathBuf>,
     /// Print exactly one JSON document on stdout
     #[arg(long, global = true)]
     pub(super) json: bool,
@@ -64,6 +72,29 @@ pub(super) enum Command {
     /// Set, list and remove limits
     #[command(subcommand)]
     Limit(LimitCommand),
+    /// Check, show and explain the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Let the daemon read its configuration file again: all of it, or nothing if anything is wrong
+    ///
+    /// Prints how the limits change, and which other keys need a restart. SIGHUP does the same.
+    Reload {
+        /// Only print what would change
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Keep the change that waits to be confirmed
+    Confirm {
+        /// Revert it at once instead
+        #[arg(long)]
+        abort: bool,
+    },
+    /// Let sources through whatever they send
+    #[command(subcommand)]
+    Allow(ListCommand),
+    /// Drop everything from sources
+    #[command(subcommand)]
+    Deny(ListCommand),
     /// List the heaviest sources
     #[command(after_help = TOP)]
     Top(TopArgs),
@@ -81,8 +112,44 @@ pub(super) enum Command {
         #[arg(value_name = "IFACE")]
         interface: String,
     },
+    /// Check what the limiter needs of this machine, and of an interface; needs no daemon
+    ///
+    /// Exit code 0 if all is well, 1 if there is something to look at. Nothing is changed or attached.
+    Doctor(DoctorArgs),
+    /// Remove what dead daemons left: pinned data planes, unfinished ones, sockets
+    ///
+    /// Refuses while a daemon runs. Removing a data plane that is attached ends its protection, so
+    /// that needs --yes.
+    Cleanup(CleanupArgs),
     /// Show the versions of the program and of its map layouts
     Version,
+    /// Write manual pages and shell completions
+    #[command(hide = true)]
+    Documents {
+        /// Where to
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigCommand {
+    /// Check a file: exit code 0 if it is good, 2 if not; needs no daemon
+    Check {
+        /// The file [default: that of --config]
+        file: Option<PathBuf>,
+    },
+    /// Show what `limiter run` with the same options would do, and where each value comes from
+    Show(Box<RunArgs>),
+    /// Compare a file with what the daemon does: exit code 0 if it is the same, 1 if not
+    Diff {
+        /// The file [default: the one that the daemon has read]
+        file: Option<PathBuf>,
+    },
+    /// Print a file with every key, its default and what it means
+    Default,
+    /// Print the JSON Schema of the file
+    Schema,
 }
 
 /// How a list of limits is written.
@@ -111,6 +178,9 @@ pub(super) enum LimitCommand {
         /// [default: 120 % of a second's rate]
         #[arg(long, allow_hyphen_values = true)]
         burst: Option<String>,
+        /// Drop nothing: count what would be dropped (`would_drop` in `stats`)
+        #[arg(long)]
+        no_enforce: bool,
         /// For the sources in this prefix instead of every source; the longest match wins
         #[arg(
             long = "for",
@@ -119,12 +189,16 @@ pub(super) enum LimitCommand {
             hide_default_value = true
         )]
         target: String,
+        #[command(flatten)]
+        safety: SafetyArgs,
     },
     /// Set many limits at once: all of them, or none if one line is wrong
     #[command(after_help = LIST)]
     Import {
         /// A text file, or - for standard input
         file: PathBuf,
+        #[command(flatten)]
+        safety: SafetyArgs,
     },
     /// List all limits
     List,
@@ -138,7 +212,37 @@ pub(super) enum LimitCommand {
             hide_default_value = true
         )]
         target: String,
+        #[command(flatten)]
+        safety: SafetyArgs,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ListCommand {
+    /// Add sources or prefixes: all of them, or none if one is wrong
+    ///
+    /// A single source goes before any prefix, and the longest prefix before others. An entry that is
+    /// there already gets the new reason and lifetime.
+    Add {
+        /// Addresses and prefixes; - reads them from standard input, one in a line, # begins a comment
+        #[arg(required = true, value_name = "TARGET")]
+        targets: Vec<String>,
+        /// For how long, such as 10m or 7d; the kernel ends it also without the daemon
+        #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+        #[arg(allow_hyphen_values = true)]
+        ttl: Option<Duration>,
+        /// Why, for whoever reads the list later
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
+    /// Remove sources or prefixes, as they were added: all of them, or none
+    Del {
+        /// Addresses and prefixes; - reads them from standard input, one in a line
+        #[arg(required = true, value_name = "TARGET")]
+        targets: Vec<String>,
+    },
+    /// Show the list
+    List,
 }
 
 #[derive(Debug, Args)]
@@ -167,68 +271,137 @@ pub(super) struct AttachArgs {
     pub(super) replace: bool,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// Look at this interface, too
+    #[arg(value_name = "IFACE")]
+    pub(super) interface: Option<String>,
+    /// Where maps and links would be pinned
+    /// [default: what the configuration says, or /sys/fs/bpf/limiter]
+    #[arg(long, value_name = "DIR", env = "LIMITER_PIN_DIR")]
+    pub(super) pin_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CleanupArgs {
+    /// Only tell what would be removed
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Also detach from interfaces whose packets are still limited
+    #[arg(long)]
+    pub(super) yes: bool,
+    /// Where maps and links are pinned
+    /// [default: what the configuration says, or /sys/fs/bpf/limiter]
+    #[arg(long, value_name = "DIR", env = "LIMITER_PIN_DIR")]
+    pub(super) pin_dir: Option<PathBuf>,
+}
+
 /// What happens to packets without a readable source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Malformed {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Malformed {
     /// They pass.
     Pass,
     /// They are dropped.
     Drop,
 }
 
-#[derive(Debug, Args)]
-pub(super) struct RunArgs {
+/// The settings of a daemon: each, but for the last, is also a key of the configuration file.
+#[derive(Clone, Debug, Args, Serialize)]
+pub(crate) struct RunArgs {
     /// Attach to this interface, besides those attached already; may be repeated
-    #[arg(short, long = "interface", value_name = "IFACE")]
-    pub(super) interfaces: Vec<String>,
+    #[arg(
+        short,
+        long = "interface",
+        value_name = "IFACE",
+        env = "LIMITER_INTERFACES",
+        value_delimiter = ','
+    )]
+    pub(crate) interfaces: Vec<String>,
     /// In the driver, or in the network stack where the driver cannot (several times slower)
-    #[arg(long, value_enum, default_value = "native")]
-    pub(super) mode: Mode,
+    #[arg(long, env = "LIMITER_MODE", value_enum, default_value = "native")]
+    pub(crate) mode: Mode,
     /// Take the place of another XDP program
-    #[arg(long)]
-    pub(super) replace: bool,
-    /// The group that may use the socket, if it exists; else only root
-    #[arg(long, value_name = "NAME", default_value = "limiter")]
-    pub(super) socket_group: String,
+    #[arg(
+        long,
+        env = "LIMITER_REPLACE",
+        value_name = "BOOL",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    pub(crate) replace: bool,
+    /// The group whose members may look (status, stats, show, …), if it exists; else only root may
+    #[arg(long, env = "LIMITER_SOCKET_GROUP", value_name = "NAME", default_value = "limiter")]
+    pub(crate) socket_group: String,
+    /// The group whose members may also change something; without it, only root may
+    #[arg(long, env = "LIMITER_ADMIN_GROUP", value_name = "NAME")]
+    pub(crate) admin_group: Option<String>,
+    /// Never limit this address or prefix, from which the host is managed; may be repeated
+    #[arg(
+        long,
+        value_name = "CIDR",
+        env = "LIMITER_MANAGEMENT",
+        value_delimiter = ',',
+        value_parser = parse_management
+    )]
+    pub(crate) management: Vec<IpNet>,
     /// Where limits are stored
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/limiter")]
-    pub(super) state_dir: PathBuf,
+    #[arg(long, env = "LIMITER_STATE_DIR", value_name = "DIR", default_value = "/var/lib/limiter")]
+    pub(crate) state_dir: PathBuf,
     /// Where maps and links are pinned, on a BPF file system
-    #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/limiter")]
-    pub(super) pin_dir: PathBuf,
+    #[arg(
+        long,
+        env = "LIMITER_PIN_DIR",
+        value_name = "DIR",
+        default_value = "/sys/fs/bpf/limiter"
+    )]
+    pub(crate) pin_dir: PathBuf,
     /// Whether the limits stay in force when the daemon ends
-    #[arg(long, value_enum, default_value = "keep")]
-    pub(super) on_exit: OnExit,
+    #[arg(long, env = "LIMITER_ON_EXIT", value_enum, default_value = "keep")]
+    pub(crate) on_exit: OnExit,
     /// The sketch's error, relative to all packets of a window: its width is e/ε
-    #[arg(long, value_name = "ε", default_value_t = 0.000025)]
-    pub(super) sketch_epsilon: f64,
+    #[arg(long, env = "LIMITER_SKETCH_EPSILON", value_name = "ε", default_value_t = 0.000025)]
+    pub(crate) sketch_epsilon: f64,
     /// The probability that the sketch's error is larger: its depth is ln 1/δ
-    #[arg(long, value_name = "δ", default_value_t = 0.14)]
-    pub(super) sketch_delta: f64,
+    #[arg(long, env = "LIMITER_SKETCH_DELTA", value_name = "δ", default_value_t = 0.14)]
+    pub(crate) sketch_delta: f64,
     /// The sketch's window, rounded to a power of two of nanoseconds
-    #[arg(long, value_name = "DURATION", default_value = "134ms", value_parser = humantime::parse_duration)]
-    pub(super) sketch_window: Duration,
+    #[arg(long, env = "LIMITER_SKETCH_WINDOW", value_name = "DURATION", default_value = "134ms", value_parser = humantime::parse_duration)]
+    #[serde(serialize_with = "as_duration")]
+    pub(crate) sketch_window: Duration,
     /// Sources that can be limited at once, rounded up to a power of two; 80 bytes each
-    #[arg(long, value_name = "N", default_value_t = 524_288)]
-    pub(super) max_sources: u32,
+    #[arg(long, env = "LIMITER_MAX_SOURCES", value_name = "N", default_value_t = 524_288)]
+    pub(crate) max_sources: u32,
     /// Limits of single sources that can be set
-    #[arg(long, value_name = "N", default_value_t = 1_048_576)]
-    pub(super) max_limits: u32,
+    #[arg(long, env = "LIMITER_MAX_LIMITS", value_name = "N", default_value_t = 1_048_576)]
+    pub(crate) max_limits: u32,
+    /// Sources that can be on the allow and deny lists
+    #[arg(long, env = "LIMITER_MAX_LISTED", value_name = "N", default_value_t = 1_048_576)]
+    pub(crate) max_listed: u32,
     /// Leading bits of an IPv4 address that make a source
-    #[arg(long, value_name = "BITS", default_value_t = 32)]
-    pub(super) ipv4_prefix: u8,
+    #[arg(long, env = "LIMITER_IPV4_PREFIX", value_name = "BITS", default_value_t = 32)]
+    pub(crate) ipv4_prefix: u8,
     /// Leading bits of an IPv6 address that make a source
-    #[arg(long, value_name = "BITS", default_value_t = 64)]
-    pub(super) ipv6_prefix: u8,
+    #[arg(long, env = "LIMITER_IPV6_PREFIX", value_name = "BITS", default_value_t = 64)]
+    pub(crate) ipv6_prefix: u8,
     /// What happens to IP packets whose source cannot be read
-    #[arg(long, value_enum, default_value = "pass")]
-    pub(super) malformed: Malformed,
+    #[arg(long, env = "LIMITER_MALFORMED", value_enum, default_value = "pass")]
+    pub(crate) malformed: Malformed,
     /// What happens to a source for which the bucket table has no place
-    #[arg(long, value_enum, default_value = "pass")]
-    pub(super) on_full: OnFull,
+    #[arg(long, env = "LIMITER_ON_FULL", value_enum, default_value = "pass")]
+    pub(crate) on_full: OnFull,
     /// Start with fresh maps, without the buckets and counters of the pinned ones; limits are kept
     #[arg(long)]
-    pub(super) reset_state: bool,
+    #[serde(skip)]
+    pub(crate) reset_state: bool,
+}
+
+fn as_duration<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&humantime::format_duration(*duration))
 }
 
 #[cfg(test)]
@@ -246,7 +419,7 @@ mod tests {
         let all = ["limiter", "limit", "set"].iter().chain(arguments);
         let cli = Cli::try_parse_from(all).unwrap();
         match cli.command {
-            Command::Limit(LimitCommand::Set { rate, burst, target }) => {
+            Command::Limit(LimitCommand::Set { rate, burst, target, .. }) => {
                 (rate, burst, target, cli.global.json)
             }
             other => panic!("{other:?}"),

@@ -5,9 +5,10 @@ use hyper::Method;
 use super::args::AttachArgs;
 use super::output::Output;
 use crate::client::{Client, escape};
+use crate::dataplane::detach_link;
 use crate::error::{Failure, exit};
 use crate::http::AttachRequest;
-use crate::report::{AttachReport, DetachReport};
+use crate::report::{AttachReport, DetachReport, OccupantReport};
 
 pub(super) async fn attach(
     client: &Client,
@@ -16,9 +17,30 @@ pub(super) async fn attach(
 ) -> Result<u8, Failure> {
     let AttachArgs { interface: name, mode, replace } = arguments;
     let request = AttachRequest { name, mode, replace };
-    let report: AttachReport = client.send(Method::POST, "/v1/interfaces", &request).await?;
+    let attached = match client.send(Method::POST, "/v1/interfaces", &request).await {
+        Err(failure) if replace && failure.code == exit::PRIVILEGE => {
+            if !make_room(client, &request.name).await? {
+                return Err(failure);
+            }
+            client.send(Method::POST, "/v1/interfaces", &request).await
+        }
+        attached => attached,
+    };
+    let report: AttachReport = attached?;
     output.print(&report)?;
     Ok(exit::OK)
+}
+
+/// Removes somebody else's link from an interface, which the daemon has no privilege to do any more.
+/// Returns whether there was one that could be removed.
+async fn make_room(client: &Client, name: &str) -> Result<bool, Failure> {
+    let path = format!("/v1/interfaces/{}", escape(name));
+    let OccupantReport { ifindex, program_id } = client.get(&path).await?;
+    let Some(id) = program_id else { return Ok(false) };
+    Ok(detach_link(ifindex, id).unwrap_or_else(|error| {
+        tracing::debug!("cannot remove XDP program {id}: {error}");
+        false
+    }))
 }
 
 pub(super) async fn detach(

@@ -9,7 +9,8 @@ use std::path::Path;
 use hyper::Method;
 
 use super::output::Output;
-use crate::client::{Client, escape};
+use super::safety::{SafetyArgs, warn};
+use crate::client::Client;
 use crate::error::{Failure, exit};
 use crate::http::SetRequest;
 use crate::policy::Target;
@@ -18,13 +19,13 @@ use crate::report::{LimitList, LimitRemoved, LimitSet, LimitsImported};
 pub(super) async fn set(
     client: &Client,
     output: &mut Output<'_>,
-    rate: String,
-    burst: Option<String>,
-    target: String,
+    request: SetRequest,
+    safety: SafetyArgs,
 ) -> Result<u8, Failure> {
-    let request = SetRequest { target, rate, burst };
     request.limit()?;
-    let report: LimitSet = client.send(Method::PUT, "/v1/limits", &request).await?;
+    let path = format!("/v1/limits{}", safety.query(&[])?);
+    let report: LimitSet = client.send(Method::PUT, &path, &request).await?;
+    warn(&report.applied);
     output.print(&report)?;
     Ok(exit::OK)
 }
@@ -33,7 +34,9 @@ pub(super) async fn import(
     client: &Client,
     output: &mut Output<'_>,
     file: &Path,
+    safety: SafetyArgs,
 ) -> Result<u8, Failure> {
+    let path = format!("/v1/limits/import{}", safety.query(&[])?);
     let read = if file == Path::new("-") {
         io::read_to_string(io::stdin())
     } else {
@@ -43,7 +46,8 @@ pub(super) async fn import(
         Failure::new(exit::USAGE, format!("cannot read {}: {error}", file.display()))
             .hint("give a text file with a line TARGET RATE [BURST] for each limit, or - for stdin")
     })?;
-    let report: LimitsImported = client.send_text("/v1/limits/import", text).await?;
+    let report: LimitsImported = client.send_text(&path, text).await?;
+    warn(&report.applied);
     output.print(&report)?;
     Ok(exit::OK)
 }
@@ -58,10 +62,12 @@ pub(super) async fn unset(
     client: &Client,
     output: &mut Output<'_>,
     target: &str,
+    safety: SafetyArgs,
 ) -> Result<u8, Failure> {
     let target: Target = target.parse()?;
-    let path = format!("/v1/limits?target={}", escape(&target.to_string()));
+    let path = format!("/v1/limits{}", safety.query(&[("target", &target.to_string())])?);
     let report: LimitRemoved = client.delete(&path).await?;
+    warn(&report.applied);
     output.print(&report)?;
     Ok(exit::OK)
 }

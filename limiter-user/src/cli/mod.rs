@@ -2,9 +2,15 @@
 
 mod args;
 mod attach;
+mod cleanup;
+mod config;
+mod doctor;
+mod documents;
 mod limit;
+mod list;
 mod output;
 mod run;
+mod safety;
 mod show;
 mod stats;
 mod status;
@@ -14,26 +20,31 @@ mod version;
 use std::ffi::OsString;
 use std::io::Write;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
-pub use args::Cli;
-use args::{Command, LimitCommand};
+pub(crate) use args::RunArgs;
+pub use args::{Cli, Malformed};
+use args::{Command, ConfigCommand, LimitCommand};
 use output::Output;
 
 use crate::client::Client;
 use crate::error::{Failure, exit};
+use crate::http::SetRequest;
+use crate::policy::lists::Action;
 
 /// Runs the command that `arguments` (the program's name first) ask for; data goes to `out`, logs
 /// and errors to stderr. Returns the exit code.
 pub fn main(arguments: Vec<OsString>, out: &mut dyn Write) -> u8 {
-    let cli = match Cli::try_parse_from(&arguments) {
-        Ok(cli) => cli,
+    let parsed = Cli::command().try_get_matches_from(&arguments);
+    let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => return usage(&arguments, &error, out),
     };
     output::start_log(cli.global.verbose, cli.global.quiet);
     let mut output = Output::new(cli.global.json, out);
-    match execute(cli, &mut output) {
+    match execute(cli, &matches, &mut output) {
         Ok(code) => code,
         Err(failure) => output.fail(&failure),
     }
@@ -57,13 +68,32 @@ fn usage(arguments: &[OsString], error: &clap::Error, out: &mut dyn Write) -> u8
     }
 }
 
-fn execute(cli: Cli, output: &mut Output<'_>) -> Result<u8, Failure> {
-    let client = Client::new(&cli.global.socket);
+fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8, Failure> {
+    let global = cli.global;
     match cli.command {
-        Command::Run(arguments) => return run::run(*arguments, cli.global.socket),
+        Command::Run(arguments) => return run::run(config::given(*arguments, &global, matches)),
         Command::Version => return version::run(output),
+        Command::Doctor(arguments) => {
+            let pin_dir = config::pin_dir(arguments.pin_dir, &global);
+            return doctor::run(output, &pin_dir, arguments.interface.as_deref());
+        }
+        Command::Cleanup(arguments) => {
+            let pin_dir = config::pin_dir(arguments.pin_dir.clone(), &global);
+            let socket = config::socket(&global, matches);
+            return cleanup::run(output, &socket, &pin_dir, &arguments);
+        }
+        Command::Documents { directory } => return documents::run(&directory),
+        Command::Config(ConfigCommand::Check { file }) => {
+            return config::check(output, &global, file);
+        }
+        Command::Config(ConfigCommand::Show(arguments)) => {
+            return config::show(output, &config::given(*arguments, &global, matches));
+        }
+        Command::Config(ConfigCommand::Default) => return config::default(output),
+        Command::Config(ConfigCommand::Schema) => return config::schema(output),
         _ => {}
     }
+    let client = Client::new(&config::socket(&global, matches));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -72,21 +102,39 @@ fn execute(cli: Cli, output: &mut Output<'_>) -> Result<u8, Failure> {
         match cli.command {
             Command::Status => status::run(&client, output).await,
             Command::Stats => stats::run(&client, output).await,
-            Command::Limit(LimitCommand::Set { rate, burst, target }) => {
-                limit::set(&client, output, rate, burst, target).await
+            Command::Limit(LimitCommand::Set { rate, burst, target, no_enforce, safety }) => {
+                limit::set(
+                    &client,
+                    output,
+                    SetRequest { target, rate, burst, enforce: !no_enforce },
+                    safety,
+                )
+                .await
             }
-            Command::Limit(LimitCommand::Import { file }) => {
-                limit::import(&client, output, &file).await
+            Command::Limit(LimitCommand::Import { file, safety }) => {
+                limit::import(&client, output, &file, safety).await
             }
             Command::Limit(LimitCommand::List) => limit::list(&client, output).await,
-            Command::Limit(LimitCommand::Unset { target }) => {
-                limit::unset(&client, output, &target).await
+            Command::Limit(LimitCommand::Unset { target, safety }) => {
+                limit::unset(&client, output, &target, safety).await
             }
+            Command::Config(ConfigCommand::Diff { file }) => {
+                config::diff(&client, output, file.as_deref()).await
+            }
+            Command::Reload { dry_run } => config::reload(&client, output, dry_run).await,
+            Command::Confirm { abort } => safety::confirm(&client, output, abort).await,
+            Command::Allow(command) => list::run(&client, output, Action::Allow, command).await,
+            Command::Deny(command) => list::run(&client, output, Action::Deny, command).await,
             Command::Top(arguments) => top::run(&client, output, &arguments).await,
             Command::Show { address } => show::run(&client, output, &address).await,
             Command::Attach(arguments) => attach::attach(&client, output, arguments).await,
             Command::Detach { interface } => attach::detach(&client, output, &interface).await,
-            Command::Run(_) | Command::Version => unreachable!("handled above"),
+            Command::Run(_)
+            | Command::Config(_)
+            | Command::Version
+            | Command::Doctor(_)
+            | Command::Cleanup(_)
+            | Command::Documents { .. } => unreachable!("handled above"),
         }
     })
 }

@@ -3,45 +3,90 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
+use ipnet::IpNet;
 use limiter_common::abi::{ABI_VERSION, Counters, EventKind, Internal};
 
+use super::change::How;
+use super::confirm::Unconfirmed;
+use super::file_limits::FileLimits;
 use super::plane::Plane;
 use super::top::Top;
 use super::warnings::{self, Warnings};
 use crate::dataplane::{Event, Mode, OnFull};
 use crate::error::{Failure, exit};
+use crate::policy::lists::find;
 use crate::policy::model::short_prefix;
-use crate::policy::{Change, Changes, LimitSpec, Store, Target};
+use crate::policy::{Change, Changes, LimitSpec, Limits, Management, Store, Target};
 use crate::report::{
     AttachReport, DetachReport, EventsReport, LimitList, LimitRemoved, LimitReport, LimitSet,
-    LimitsImported, SourceReport, StatsReport, StatusReport, StoreReport,
+    LimitsImported, ListEntry, OccupantReport, SourceReport, StatsReport, StatusReport,
+    StoreReport,
 };
 
 /// Limits, data plane and store of a daemon. Every change goes through `&mut self`.
 pub struct Core {
     pub(super) plane: Box<dyn Plane>,
-    store: Store,
+    pub(super) store: Store,
     on_full: OnFull,
     started: Instant,
     /// Why store and data plane may disagree.
-    fault: Option<String>,
+    pub(super) fault: Option<String>,
     pub(super) top: Top,
+    pub(super) unconfirmed: Unconfirmed,
+    pub(super) management: Management,
+    pub(super) file: FileLimits,
 }
 
 impl Core {
     /// Takes both over. Nothing changes until [`Core::enforce`].
     pub fn new(plane: Box<dyn Plane>, store: Store, on_full: OnFull) -> Self {
-        Self { plane, store, on_full, started: Instant::now(), fault: None, top: Top::default() }
+        let unconfirmed = Unconfirmed::new(store.path());
+        Self {
+            plane,
+            store,
+            on_full,
+            started: Instant::now(),
+            fault: None,
+            top: Top::default(),
+            unconfirmed,
+            management: Management::default(),
+            file: FileLimits::default(),
+        }
     }
 
-    /// Puts the stored limits in force.
+    /// Lets no limit apply to the management addresses `listed`, from [`Core::enforce`] on.
+    pub fn protect(&mut self, listed: &[IpNet]) {
+        self.management = Management::new(listed, self.plane.prefixes());
+        self.plane.exempt(self.management.nets());
+    }
+
+    /// The limits that are stored.
+    pub(super) fn limits_in_store(&self) -> &Limits {
+        self.store.limits()
+    }
+
+    /// Stores changes before anything is in force.
+    pub(super) fn store_only(&mut self, changes: &Changes) -> Result<(), Failure> {
+        Ok(self.store.apply(changes)?)
+    }
+
+    /// Whether the data plane would take changes.
+    pub(super) fn try_out(&self, changes: &Changes) -> Result<(), Failure> {
+        Ok(self.plane.try_out(changes)?)
+    }
+
+    /// Puts the limits of store and file in force.
     ///
     /// # Errors
     /// If the data plane refuses them; then the limits that were in force before still are.
     pub fn enforce(&mut self) -> Result<(), Failure> {
+        let limits = self.in_force().into_owned();
         self.plane
-            .publish(self.store.limits())
-            .map_err(|error| Failure::from(error).context("cannot put the stored limits in force"))
+            .publish(&limits)
+            .map_err(|error| Failure::from(error).context("cannot put the limits in force"))?;
+        self.plane
+            .publish_lists(self.store.lists())
+            .map_err(|error| Failure::from(error).context("cannot put the stored lists in force"))
     }
 
     /// The interfaces that are attached to.
@@ -49,77 +94,88 @@ impl Core {
         self.plane.attachments().into_iter().map(|attachment| attachment.name).collect()
     }
 
-    fn report(&self, limit: &LimitSpec) -> LimitReport {
+    pub(super) fn report(&self, limit: &LimitSpec) -> LimitReport {
         LimitReport::new(limit, self.plane.gate_of(limit))
+    }
+
+    /// A limit in force, with where it comes from.
+    fn report_in_force(&self, limit: &LimitSpec) -> LimitReport {
+        LimitReport { origin: self.origin_of(&limit.target), ..self.report(limit) }
     }
 
     /// All limits.
     pub fn limits(&self) -> LimitList {
-        LimitList { limits: self.store.limits().iter().map(|limit| self.report(&limit)).collect() }
+        let in_force = self.in_force();
+        LimitList { limits: in_force.iter().map(|limit| self.report_in_force(&limit)).collect() }
     }
 
     /// Sets a limit: stored first, then in force.
     ///
     /// # Errors
     /// If it is refused, or either fails; then everything is as it was before.
-    pub fn set(&mut self, limit: &LimitSpec) -> Result<LimitSet, Failure> {
-        let (ipv4, ipv6) = self.plane.prefixes();
-        limit.check_prefix(ipv4, ipv6)?;
-        let before = self.store.limits().get(&limit.target);
-        let changed = before != Some(*limit);
-        if changed {
-            self.change(&Change::Set(*limit).into())?;
+    pub fn set(&mut self, limit: &LimitSpec, how: &How) -> Result<LimitSet, Failure> {
+        let (count, applied) = self.request(Change::Set(*limit).into(), how)?;
+        let changed = count > 0;
+        if changed && !how.dry_run {
             tracing::info!("limit for {}: {}", limit.target.short(), limit.rate);
         }
-        Ok(LimitSet { limit: self.report(limit), changed })
+        Ok(LimitSet { limit: self.report(limit), changed, applied })
     }
 
     /// Sets many limits at once: all of them, or none.
     ///
     /// # Errors
     /// If one is refused, or store or data plane fail; then everything is as it was before.
-    pub fn import(&mut self, mut limits: Changes) -> Result<LimitsImported, Failure> {
+    pub fn import(&mut self, limits: Changes, how: &How) -> Result<LimitsImported, Failure> {
         let read = limits.len() as u64;
-        limits.forget_present(self.store.limits());
-        let changed = limits.len() as u64;
-        if changed > 0 {
-            self.change(&limits)?;
+        let (changed, applied) = self.request(limits, how)?;
+        if changed > 0 && !how.dry_run {
             tracing::info!("{changed} limits imported");
         }
-        drop(limits);
         give_memory_back();
-        Ok(LimitsImported { read, changed })
+        Ok(LimitsImported { read, changed, applied })
     }
 
-    /// Removes a limit. `None` if none is set for this very target.
+    /// Removes a limit that was set at run time. `None` if there is none for this very target.
     ///
     /// # Errors
-    /// If store or data plane fail; then everything is as it was before.
-    pub fn unset(&mut self, target: &Target) -> Result<Option<LimitRemoved>, Failure> {
-        let Some(limit) = self.store.limits().get(target) else { return Ok(None) };
+    /// If the file has it, or store or data plane fail; then everything is as it was before.
+    pub fn unset(&mut self, target: &Target, how: &How) -> Result<Option<LimitRemoved>, Failure> {
+        let Some(limit) = self.store.limits().get(target) else {
+            return self.file_with(target).map_or(Ok(None), |file| Err(in_file(target, file)));
+        };
         let removed = self.report(&limit);
-        self.change(&Change::Unset(*target).into())?;
-        tracing::info!("limit for {} removed", target.short());
-        Ok(Some(LimitRemoved { removed }))
+        let (_, applied) = self.request(Change::Unset(*target).into(), how)?;
+        if !how.dry_run {
+            tracing::info!("limit for {} removed", target.short());
+        }
+        Ok(Some(LimitRemoved { removed, applied }))
     }
 
     /// Stores changes, then puts them in force; undoes them in the store if that fails.
-    fn change(&mut self, changes: &Changes) -> Result<(), Failure> {
+    pub(super) fn change(&mut self, changes: &Changes) -> Result<(), Failure> {
         let former = changes.former(self.store.limits());
+        let effect = self.beneath(changes);
         let plane = &mut self.plane;
-        let published = self.store.apply_then(changes, || plane.change(changes))?;
+        let published = self.store.apply_then(changes, || plane.change(&effect))?;
         let Err(error) = published else { return Ok(()) };
         let failure = Failure::from(error).context("the limits stay as they were");
-        let restored =
-            self.store.apply(&changes.reversed(&former)).map_err(Failure::from).and_then(|()| {
-                // Also if the data plane changed nothing: it is told what the store says now.
-                self.plane.publish(self.store.limits()).map_err(Failure::from)
-            });
+        let restored = self.store.apply(&changes.reversed(&former)).map_err(Failure::from);
+        self.publish_again(restored);
+        Err(failure)
+    }
+
+    /// Tells the data plane all limits after a change has failed and was `undone`: also if it has
+    /// changed nothing.
+    pub(super) fn publish_again(&mut self, undone: Result<(), Failure>) {
+        let restored = undone.and_then(|()| {
+            let limits = self.in_force().into_owned();
+            self.plane.publish(&limits).map_err(Failure::from)
+        });
         if let Err(error) = restored {
             tracing::error!("cannot undo a change that failed: {error}");
             self.fault = Some(format!("a change of limits was half undone: {error}"));
         }
-        Err(failure)
     }
 
     /// What is known of the source that `address` belongs to.
@@ -129,7 +185,14 @@ impl Core {
     pub fn source(&self, address: IpAddr) -> Result<SourceReport, Failure> {
         let source = self.plane.source(address)?;
         let gate = source.limit.as_ref().map_or(0, |limit| self.plane.gate_of(limit));
-        Ok(SourceReport::new(&source, gate))
+        let management = self.management.covering(source.source.addr());
+        let mut report = SourceReport { management, ..SourceReport::new(&source, gate) };
+        if let Some(limit) = &mut report.limit {
+            limit.origin = self.origin_of(&limit.target);
+        }
+        let listed = find(self.store.lists(), source.source);
+        report.listed = listed.map(|(net, listing)| ListEntry::new(net, listing));
+        Ok(report)
     }
 
     /// The counters.
@@ -155,6 +218,15 @@ impl Core {
         Ok(AttachReport { interface: (&attachment).into() })
     }
 
+    /// What is on an interface.
+    ///
+    /// # Errors
+    /// As [`crate::dataplane::Dataplane::occupant`].
+    pub fn occupant(&self, interface: &str) -> Result<OccupantReport, Failure> {
+        let (ifindex, program_id) = self.plane.occupant(interface)?;
+        Ok(OccupantReport { ifindex, program_id })
+    }
+
     /// Detaches from an interface.
     ///
     /// # Errors
@@ -163,6 +235,11 @@ impl Core {
         self.plane.detach(interface)?;
         tracing::info!("detached from {interface}");
         Ok(DetachReport { detached: interface.into() })
+    }
+
+    /// Bits of an IPv4 and an IPv6 address that make a source.
+    pub fn prefixes(&self) -> (u8, u8) {
+        self.plane.prefixes()
     }
 
     /// Everything about the daemon.
@@ -175,12 +252,15 @@ impl Core {
         let (sketch, table) = (self.plane.sketch(), self.plane.table());
         let mut found = Warnings::default();
         warnings::of_store(&mut found, &self.store, self.fault.as_deref());
+        warnings::of_changes(&mut found, self);
+        let config = self.config_report();
+        warnings::of_config(&mut found, &config);
         warnings::of_interfaces(&mut found, &attachments);
         warnings::of_counters(&mut found, &counters);
         warnings::of_table(&mut found, &table, self.on_full);
         warnings::of_gates(
             &mut found,
-            self.store.limits(),
+            &self.in_force(),
             |limit| self.plane.gate_of(limit),
             &sketch,
         );
@@ -195,8 +275,11 @@ impl Core {
             interfaces: attachments.iter().map(Into::into).collect(),
             sketch: sketch.into(),
             table: table.into(),
-            limits: self.store.limits().len() as u64,
-            default_limit: self.store.limits().get(&Target::Default).map(|l| self.report(&l)),
+            limits: self.count_in_force() as u64,
+            default_limit: self.limit_for(&Target::Default).map(|l| self.report_in_force(&l)),
+            config,
+            confirm: self.unconfirmed.report(),
+            management: self.management.nets().to_vec(),
             events: EventsReport {
                 lost: internal(Internal::EventsLost),
                 suppressed: internal(Internal::EventsSuppressed),
@@ -214,6 +297,7 @@ impl Core {
         self.plane.refresh_clock();
         self.plane.events(&mut log_event);
         self.top.forget_old();
+        self.expire_lists();
     }
 
     /// Removes all protection.
@@ -251,6 +335,13 @@ fn log_event(event: Event) {
             tracing::warn!("no bucket is free for {source}: its set of the bucket table is full");
         }
     }
+}
+
+/// The failure that removing a limit of the configuration file gets.
+fn in_file(target: &Target, file: &str) -> Failure {
+    let message = format!("the limit for {} is in {file}, not set at run time", target.short());
+    Failure::new(exit::NEGATIVE, message)
+        .hint("take it out of the file, then run `limiter reload`; or set another limit for now")
 }
 
 /// The failure that asking for a limit that is not set gets.

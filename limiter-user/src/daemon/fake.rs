@@ -5,12 +5,14 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use ipnet::IpNet;
 use limiter_common::abi::{Counters, Reason};
 
 use super::{Core, Plane};
 use crate::dataplane::{
     Attachment, Counts, Error, Event, Mode, OnFull, SketchHealth, Source, SourceState, TableHealth,
 };
+use crate::policy::lists::{ListChanges, Lists};
 use crate::policy::model::source_of;
 use crate::policy::{Changes, LimitSpec, Limits, Store, Target};
 
@@ -18,6 +20,7 @@ use crate::policy::{Changes, LimitSpec, Limits, Store, Target};
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) limits: Vec<LimitSpec>,
+    pub(crate) lists: Lists,
     pub(crate) attached: Vec<(String, Mode)>,
     /// Interfaces that exist.
     pub(crate) interfaces: Vec<String>,
@@ -26,6 +29,7 @@ pub(crate) struct State {
     pub(crate) panic_on_publish: bool,
     pub(crate) full_sets: u64,
     pub(crate) removed: bool,
+    pub(crate) exempt: Vec<IpNet>,
 }
 
 #[derive(Clone, Default)]
@@ -103,6 +107,10 @@ impl Plane for Fake {
         Ok(())
     }
 
+    fn occupant(&self, _: &str) -> Result<(u32, Option<u32>), Error> {
+        Ok((7, None))
+    }
+
     fn attachments(&self) -> Vec<Attachment> {
         let state = self.state();
         let attached = state.attached.iter();
@@ -116,6 +124,29 @@ impl Plane for Fake {
                 rx_packets: 10,
             })
             .collect()
+    }
+
+    fn exempt(&mut self, nets: &[IpNet]) {
+        self.state().exempt = nets.to_vec();
+    }
+
+    fn try_out(&self, _: &Changes) -> Result<(), Error> {
+        if self.state().fail_publish { Err(Error::NoProgram) } else { Ok(()) }
+    }
+
+    fn publish_lists(&mut self, lists: &Lists) -> Result<(), Error> {
+        self.state().lists = lists.clone();
+        Ok(())
+    }
+
+    fn change_lists(&mut self, _: &ListChanges, after: &Lists) -> Result<(), Error> {
+        let mut state = self.state();
+        if state.fail_publish {
+            state.fail_publish = false;
+            return Err(Error::NoProgram);
+        }
+        state.lists = after.clone();
+        Ok(())
     }
 
     fn publish(&mut self, limits: &Limits) -> Result<(), Error> {

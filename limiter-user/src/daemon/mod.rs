@@ -4,8 +4,14 @@
 //! socket, then the store, then the data plane, which takes over what is pinned. If a later step
 //! fails, what this start has added is taken away again, and what was there goes on.
 
+mod change;
+mod confirm;
 mod core;
+mod file_limits;
+mod lists;
+mod notify;
 mod plane;
+mod privileges;
 mod shared;
 mod socket;
 mod top;
@@ -15,22 +21,29 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tokio::signal::unix::{SignalKind, signal};
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 pub use self::core::{Core, no_such_limit};
+pub use change::How;
+pub use confirm::check_period;
 pub use plane::Plane;
 pub use shared::Shared;
 pub use socket::Socket;
 
+use crate::config::{Given, Settings};
 use crate::dataplane::{Dataplane, Mode, Options};
 use crate::error::{Failure, exit};
 use crate::http;
 use crate::policy::Store;
 
 /// What remains when the daemon ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum OnExit {
     /// The program stays attached and enforces the limits.
     Keep,
@@ -51,6 +64,10 @@ pub struct Config {
     pub socket: PathBuf,
     /// The group that may use it.
     pub socket_group: String,
+    /// The group whose members may change something, beside root.
+    pub admin_group: Option<String>,
+    /// Addresses that no limit applies to.
+    pub management: Vec<IpNet>,
     /// Where the store lies.
     pub state_dir: PathBuf,
     /// What remains at the end.
@@ -62,24 +79,33 @@ pub struct Config {
 /// How long requests may take to end when the daemon does.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Runs a daemon until SIGTERM or SIGINT.
+/// Runs a daemon with `settings`, which came from `given`, until SIGTERM or SIGINT; reads the
+/// configuration again on SIGHUP.
 ///
 /// # Errors
 /// If it cannot start, or an internal error leaves its state in doubt. The data plane works on.
-pub fn run(config: &Config) -> Result<(), Failure> {
+pub fn run(given: Given, settings: Settings) -> Result<(), Failure> {
+    let config = &settings.daemon();
     config.options.shape()?;
+    let access = http::Access::new(config.admin_group.as_deref())?;
     let socket = Socket::bind(&config.socket, &config.socket_group)?;
     let store = Store::open(&config.state_dir)?;
-    let shared = Shared::new(start(config, store)?);
+    let shared = Shared::new(start(config, store, |core| core.configure(given, settings))?);
+    // Before there are other threads: each has privileges of its own.
+    privileges::give_up()?;
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(exit::PRIVILEGE, format!("cannot start: {error}")))?
-        .block_on(serve(config, &socket, shared))
+        .block_on(serve(config, &socket, access, shared))
 }
 
 /// Opens the data plane, puts the limits in force and attaches.
-fn start(config: &Config, store: Store) -> Result<Core, Failure> {
+fn start(
+    config: &Config,
+    store: Store,
+    configure: impl FnOnce(&mut Core),
+) -> Result<Core, Failure> {
     for limit in store.limits().iter() {
         limit
             .check_prefix(config.options.ipv4_prefix, config.options.ipv6_prefix)
@@ -88,6 +114,9 @@ fn start(config: &Config, store: Store) -> Result<Core, Failure> {
     let plane = Dataplane::open(&config.options)?;
     let took_over = plane.took_over();
     let mut core = Core::new(Box::new(plane), store, config.options.on_full);
+    configure(&mut core);
+    core.protect(&config.management);
+    core.resume_unconfirmed()?;
     bring_up(&mut core, config, took_over)?;
     Ok(core)
 }
@@ -125,33 +154,45 @@ fn log_failure(result: Result<(), Failure>) {
 }
 
 /// Serves the API until a signal comes.
-async fn serve(config: &Config, socket: &Socket, shared: Shared) -> Result<(), Failure> {
+async fn serve(
+    config: &Config,
+    socket: &Socket,
+    access: http::Access,
+    shared: Shared,
+) -> Result<(), Failure> {
     let io = |error: std::io::Error| Failure::new(exit::NEGATIVE, format!("cannot serve: {error}"));
     let listener = tokio::net::UnixListener::from_std(socket.listener()?).map_err(io)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(io)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io)?;
+    let hangup = signal(SignalKind::hangup()).map_err(io)?;
     let (stop, mut stopped) = watch::channel(false);
-    let server =
-        axum::serve(listener, http::router(shared.clone())).with_graceful_shutdown(async move {
-            // An error means that the sender is gone, which is as good a reason to stop.
-            let _ = stopped.wait_for(|stop| *stop).await;
-        });
+    let routes = http::guarded(shared.clone(), access);
+    let service = routes.into_make_service_with_connect_info::<http::Peer>();
+    let server = axum::serve(listener, service).with_graceful_shutdown(async move {
+        // An error means that the sender is gone, which is as good a reason to stop.
+        let _ = stopped.wait_for(|stop| *stop).await;
+    });
     let mut server = tokio::spawn(server.into_future());
     tracing::info!("ready: serving {}", config.socket.display());
+    notify::ready();
     let outcome = tokio::select! {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
         failure = tick(&shared) => Err(failure),
+        () = reload_on(hangup, &shared) => Ok(()),
+        failure = confirm::watch(&shared) => Err(failure),
         ended = &mut server => {
             Err(Failure::new(exit::NEGATIVE, format!("the API has ended by itself: {ended:?}")))
         }
     };
     tracing::info!("stopping");
+    notify::stopping();
     if outcome.is_ok() && stop.send(true).is_ok() && timeout(GRACE, &mut server).await.is_err() {
         tracing::warn!("requests were cut off after {GRACE:?}");
         server.abort();
     }
     outcome?;
+    log_failure(shared.with(Core::revert_at_end).await);
     match config.on_exit {
         OnExit::Keep => tracing::info!("stopped; the limits stay in force"),
         OnExit::Detach => {
@@ -160,6 +201,18 @@ async fn serve(config: &Config, socket: &Socket, shared: Shared) -> Result<(), F
         }
     }
     Ok(())
+}
+
+/// Reads the configuration again whenever `hangup` comes.
+async fn reload_on(mut hangup: Signal, shared: &Shared) {
+    while hangup.recv().await.is_some() {
+        notify::reloading();
+        if let Err(failure) = shared.with(|core| core.reload(false)).await {
+            let hint = failure.hint.as_deref().unwrap_or_default();
+            tracing::error!("the configuration was not read again: {failure} ({hint})");
+        }
+        notify::ready();
+    }
 }
 
 /// Does what is due every second, until that fails.

@@ -2,11 +2,13 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use limiter_common::abi::Counters;
 
 use crate::dataplane::{
     Attachment, Counts, Dataplane, Error, Event, Mode, SketchHealth, Source, TableHealth,
 };
+use crate::policy::lists::{ListChanges, Lists};
 use crate::policy::{Changes, LimitSpec, Limits};
 
 /// What the daemon asks of a data plane; see [`Dataplane`] for what each does.
@@ -15,9 +17,14 @@ pub trait Plane: Send {
     fn attach(&mut self, interface: &str, mode: Mode, replace: bool) -> Result<Attachment, Error>;
     fn detach(&mut self, interface: &str) -> Result<(), Error>;
     fn detach_all(&mut self) -> Result<(), Error>;
+    fn occupant(&self, interface: &str) -> Result<(u32, Option<u32>), Error>;
     fn attachments(&self) -> Vec<Attachment>;
+    fn exempt(&mut self, nets: &[IpNet]);
     fn publish(&mut self, limits: &Limits) -> Result<(), Error>;
+    fn try_out(&self, changes: &Changes) -> Result<(), Error>;
     fn change(&mut self, changes: &Changes) -> Result<(), Error>;
+    fn publish_lists(&mut self, lists: &Lists) -> Result<(), Error>;
+    fn change_lists(&mut self, changes: &ListChanges, after: &Lists) -> Result<(), Error>;
     fn gate_of(&self, limit: &LimitSpec) -> u32;
     fn counters(&self) -> Result<Counters, Error>;
     fn source(&self, address: IpAddr) -> Result<Source, Error>;
@@ -44,16 +51,36 @@ impl Plane for Dataplane {
         self.detach_all()
     }
 
+    fn occupant(&self, interface: &str) -> Result<(u32, Option<u32>), Error> {
+        self.occupant(interface)
+    }
+
     fn attachments(&self) -> Vec<Attachment> {
         self.attachments()
+    }
+
+    fn exempt(&mut self, nets: &[IpNet]) {
+        self.exempt(nets);
     }
 
     fn publish(&mut self, limits: &Limits) -> Result<(), Error> {
         self.publish(limits)
     }
 
+    fn try_out(&self, changes: &Changes) -> Result<(), Error> {
+        self.try_out(changes)
+    }
+
     fn change(&mut self, changes: &Changes) -> Result<(), Error> {
         self.change(changes)
+    }
+
+    fn publish_lists(&mut self, lists: &Lists) -> Result<(), Error> {
+        self.publish_lists(lists)
+    }
+
+    fn change_lists(&mut self, changes: &ListChanges, after: &Lists) -> Result<(), Error> {
+        self.change_lists(changes, after)
     }
 
     fn gate_of(&self, limit: &LimitSpec) -> u32 {

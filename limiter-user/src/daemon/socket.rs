@@ -61,18 +61,31 @@ impl Socket {
 
     fn open_to(&self, group: &str) -> Result<(), Failure> {
         let error = |error: &io::Error| failed("set the permissions of", &self.path, error);
-        match Group::from_name(group) {
+        let mode = match Group::from_name(group) {
             Ok(Some(found)) => {
                 chown(&self.path, None, Some(found.gid.as_raw())).map_err(|e| error(&e))?;
+                0o660
             }
             // The errors are those by which getgrnam(3) may also say that there is no such group, for
             // instance because there is no group file at all.
             Ok(None) | Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => {
-                tracing::debug!("no group {group}: the socket is for root alone");
+                tracing::info!("there is no group {group}: only root may use the socket");
+                0o600
             }
             Err(errno) => return Err(error(&errno.into())),
-        }
-        fs::set_permissions(&self.path, Permissions::from_mode(0o660)).map_err(|e| error(&e))
+        };
+        fs::set_permissions(&self.path, Permissions::from_mode(mode)).map_err(|e| error(&e))
+    }
+
+    /// Keeps daemons from serving `path`.
+    ///
+    /// # Errors
+    /// If one does already, or if something else has that name.
+    pub fn guard(path: &Path) -> Result<SocketGuard, Failure> {
+        // Where there is no directory for it, there is no daemon.
+        let has_directory = path.parent().is_none_or(|p| p.as_os_str().is_empty() || p.is_dir());
+        let lock = if has_directory { Some(lock(path)?) } else { None };
+        Ok(SocketGuard { stale: is_stale(path)?, _lock: lock })
     }
 
     /// A listener to accept connections from.
@@ -124,6 +137,20 @@ fn lock(path: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
+/// Keeps daemons from serving a socket while it exists.
+#[derive(Debug)]
+pub struct SocketGuard {
+    stale: bool,
+    _lock: Option<File>,
+}
+
+impl SocketGuard {
+    /// Whether there is a socket's file that nobody listens on.
+    pub fn has_stale_socket(&self) -> bool {
+        self.stale
+    }
+}
+
 fn served(path: &Path, pid: Option<u32>) -> Failure {
     let who = pid.map_or("another process".into(), |pid| format!("another daemon (pid {pid})"));
     Failure::new(exit::USAGE, format!("{who} already serves {}", path.display()))
@@ -132,9 +159,18 @@ fn served(path: &Path, pid: Option<u32>) -> Failure {
 
 /// Removes a socket that nobody listens on.
 fn remove_stale(path: &Path) -> Result<(), Failure> {
+    if !is_stale(path)? {
+        return Ok(());
+    }
+    tracing::info!("replacing {}, which a dead daemon left", path.display());
+    fs::remove_file(path).map_err(|error| failed("remove", path, &error))
+}
+
+/// Whether there is a socket that nobody listens on; an error if there is anything else.
+fn is_stale(path: &Path) -> Result<bool, Failure> {
     let metadata = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(failed("read", path, &error)),
     };
     if !metadata.file_type().is_socket() {
@@ -146,10 +182,7 @@ fn remove_stale(path: &Path) -> Result<(), Failure> {
     }
     match UnixStream::connect(path) {
         Ok(_) => Err(served(path, None)),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            tracing::info!("replacing {}, which a dead daemon left", path.display());
-            fs::remove_file(path).map_err(|error| failed("remove", path, &error))
-        }
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(true),
         Err(error) => Err(failed("connect to", path, &error)),
     }
 }
@@ -165,7 +198,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sub/limiter.sock");
         let first = Socket::bind(&path, GROUP).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let error = Socket::bind(&path, GROUP).unwrap_err();
         assert_eq!(error.code, exit::USAGE);
         assert!(error.message.contains(&format!("pid {}", std::process::id())), "{error}");

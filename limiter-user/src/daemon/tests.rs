@@ -15,6 +15,8 @@ fn config(interfaces: &[&str]) -> Config {
         replace: false,
         socket: PathBuf::new(),
         socket_group: String::new(),
+        admin_group: None,
+        management: Vec::new(),
         state_dir: PathBuf::new(),
         on_exit: OnExit::Keep,
         options: Options {
@@ -24,6 +26,7 @@ fn config(interfaces: &[&str]) -> Config {
             window: Duration::from_millis(134),
             max_sources: 16,
             max_limits: 16,
+            max_listed: 16,
             ipv4_prefix: 32,
             ipv6_prefix: 64,
             drop_malformed: false,
@@ -39,16 +42,16 @@ fn a_limit_is_stored_and_in_force_or_neither() {
     let fake = Fake::default();
     let mut core = fake.core(&directory);
     let first = limit("default", "1000pps");
-    assert!(core.set(&first).unwrap().changed);
-    assert!(!core.set(&first).unwrap().changed);
+    assert!(core.set(&first, &How::default()).unwrap().changed);
+    assert!(!core.set(&first, &How::default()).unwrap().changed);
     assert_eq!(fake.state().limits, std::slice::from_ref(&first));
 
     fake.state().fail_publish = true;
-    let error = core.set(&limit("default", "5pps")).unwrap_err();
+    let error = core.set(&limit("default", "5pps"), &How::default()).unwrap_err();
     assert!(error.message.contains("stay as they were"), "{error}");
     assert_eq!(fake.state().limits, std::slice::from_ref(&first));
     fake.state().fail_publish = true;
-    assert!(core.unset(&Target::Default).is_err());
+    assert!(core.unset(&Target::Default, &How::default()).is_err());
     assert_eq!(fake.state().limits, std::slice::from_ref(&first));
     assert_eq!(core.status().unwrap().state, Health::Ok);
 
@@ -58,8 +61,8 @@ fn a_limit_is_stored_and_in_force_or_neither() {
     fake.state().limits.clear();
     core.enforce().unwrap();
     assert_eq!(fake.state().limits, [first]);
-    assert!(core.unset(&Target::Default).unwrap().is_some());
-    assert!(core.unset(&Target::Default).unwrap().is_none());
+    assert!(core.unset(&Target::Default, &How::default()).unwrap().is_some());
+    assert!(core.unset(&Target::Default, &How::default()).unwrap().is_none());
     assert!(fake.state().limits.is_empty());
 }
 
@@ -67,7 +70,7 @@ fn a_limit_is_stored_and_in_force_or_neither() {
 fn a_target_inside_a_source_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let mut core = Fake::default().core(&directory);
-    let error = core.set(&limit("2001:db8::1", "1000pps")).unwrap_err();
+    let error = core.set(&limit("2001:db8::1", "1000pps"), &How::default()).unwrap_err();
     assert_eq!(error.code, exit::USAGE);
     assert!(core.limits().limits.is_empty());
 }
@@ -109,7 +112,7 @@ fn status_says_what_is_wrong() {
     assert!(warned(&core, "no interface"));
     core.attach("eth0", Mode::Generic, false).unwrap();
     assert!(!warned(&core, "no interface") && warned(&core, "generic mode"));
-    core.set(&limit("192.0.2.1", "5pps")).unwrap();
+    core.set(&limit("192.0.2.1", "5pps"), &How::default()).unwrap();
     assert!(warned(&core, "sketch's window: 192.0.2.1"));
     assert_eq!(core.status().unwrap().state, Health::Ok);
     fake.state().full_sets = 2;
@@ -167,7 +170,7 @@ async fn after_a_panic_nothing_is_changed_any_more() {
     let fake = Fake::default();
     let shared = Shared::new(fake.core(&directory));
     fake.state().panic_on_publish = true;
-    let set = |core: &mut Core| core.set(&limit("default", "1000pps"));
+    let set = |core: &mut Core| core.set(&limit("default", "1000pps"), &How::default());
     assert!(shared.with(set).await.unwrap_err().message.contains("in doubt"));
     fake.state().panic_on_publish = false;
     assert!(shared.with(set).await.unwrap_err().message.contains("in doubt"));

@@ -163,7 +163,11 @@ impl Core {
         heaviest.sort_unstable_by_key(|(weight, source, _)| (*weight, source.source));
         let entries = heaviest.iter().map(|(_, source, average)| {
             let gate = source.limit.as_ref().map_or(0, |limit| self.plane.gate_of(limit));
-            TopEntry::new(source, gate, *average)
+            let mut entry = TopEntry::new(source, gate, *average);
+            if let Some(limit) = &mut entry.limit {
+                limit.origin = self.origin_of(&limit.target);
+            }
+            entry
         });
         TopReport { sources: entries.collect(), tracked }
     }

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use limiter_common::abi::{Counters, Internal, Reason};
 use limiter_common::gate::MAX_GATE;
 
-use super::core::internal_of;
+use super::core::{Core, internal_of};
 use crate::dataplane::{Attachment, Mode, OnFull, SketchHealth, TableHealth};
 use crate::policy::{Amount, LimitSpec, Limits, Store, Target};
-use crate::report::Health;
+use crate::report::{ConfigReport, Health};
 
 /// Limits that a warning names before it only counts them.
 const NAMED: usize = 3;
@@ -46,6 +46,38 @@ pub(super) fn of_store(warnings: &mut Warnings, store: &Store, fault: Option<&st
     }
     if let Some(problem) = store.mirror_problem() {
         warnings.degraded(format!("the store has no mirror at present: {problem}"));
+    }
+}
+
+/// What is to be said of the configuration file.
+pub(super) fn of_config(warnings: &mut Warnings, config: &ConfigReport) {
+    if let Some(problem) = &config.problem {
+        warnings.note(format!("the configuration was not read again: {problem}"));
+    }
+    if config.shadowed > 0 {
+        warnings.note(format!(
+            "{} limits of the configuration file are not in force, because others were set at run \
+             time: see `limiter config diff`, remove them with `limiter limit unset`",
+            config.shadowed
+        ));
+    }
+}
+
+/// What is wrong with changes that were to be reverted, or with limits that cannot apply.
+pub(super) fn of_changes(warnings: &mut Warnings, core: &Core) {
+    core.unconfirmed.problems().for_each(|problem| warnings.degraded(problem));
+    if core.management.nets().is_empty() {
+        return;
+    }
+    let limits = core.in_force();
+    let limits = limits.iter();
+    let idle: Vec<_> = limits.filter(|limit| core.management.contains(&limit.target)).collect();
+    if let Some(first) = idle.first() {
+        warnings.note(format!(
+            "{} of the limits never apply, because they are for management addresses: {} and others",
+            idle.len(),
+            first.target.short()
+        ));
     }
 }
 

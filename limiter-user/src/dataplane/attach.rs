@@ -2,10 +2,10 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::links::{FdLink, LinkError, PinnedLink};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{Xdp, XdpMode, loaded_links};
 
@@ -45,7 +45,7 @@ impl Link {
     }
 
     /// What a pin's name says.
-    fn parse(name: &str) -> Option<(Mode, u32)> {
+    pub(super) fn parse(name: &str) -> Option<(Mode, u32)> {
         let (mode, ifindex) = name.strip_prefix("link_")?.split_once('_')?;
         let mode = [Mode::Native, Mode::Generic].into_iter().find(|m| m.name() == mode)?;
         Some((mode, ifindex.parse().ok()?))
@@ -118,8 +118,13 @@ impl Links {
             if !replace {
                 return Err(Error::Occupied { name: name.into(), id });
             }
-            evict(&interface, other.unwrap_or(mode), id)
-                .map_err(|e| attach_error(&interface, mode)(Box::new(e)))?;
+            match evict(&interface, other.unwrap_or(mode), id) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    return Err(Error::ForeignLink { name: name.into(), id });
+                }
+                Err(error) => return Err(attach_error(&interface, mode)(Box::new(error))),
+            }
             tracing::warn!("removed XDP program {id} from {name}");
         }
         let path = Link::path(directory, interface.index, mode);
@@ -214,14 +219,41 @@ fn create(path: &Path, program: &mut Xdp, ifindex: u32, mode: Mode) -> Result<Fd
     Ok(link.pin(path)?.into())
 }
 
-/// Removes program `id` from `interface`, by whichever way it was attached.
+/// Removes program `id` from `interface`, by whichever way it was attached. Links of others are only for
+/// those to find who have CAP_SYS_ADMIN.
 fn evict(interface: &Interface, mode: Mode, id: u32) -> io::Result<()> {
-    for link in loaded_links().flatten().filter(|link| link.program_id() == id) {
+    match detach_link(interface.index, id) {
+        Ok(true) => Ok(()),
+        Ok(false) => interface.clear_xdp(mode),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            // It may be on no link, and so need none to be found.
+            interface.clear_xdp(mode).map_err(|cleared| {
+                if cleared.kind() == ErrorKind::ResourceBusy { error } else { cleared }
+            })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Detaches the link by which program `id` runs on the interface with index `ifindex`. Returns whether
+/// there was one.
+///
+/// # Errors
+/// Without CAP_SYS_ADMIN, or if the kernel refuses.
+pub fn detach_link(ifindex: u32, id: u32) -> io::Result<bool> {
+    for link in loaded_links() {
+        let link = link.map_err(|error| match error {
+            LinkError::SyscallError(error) => error.io_error,
+            other => io::Error::other(other),
+        })?;
+        if link.program_id() != id {
+            continue;
+        }
         // The same program may run on other interfaces, which are none of our business.
         let foreign = ForeignLink::open(link.id())?;
-        if foreign.ifindex()? == interface.index {
-            return foreign.detach();
+        if foreign.ifindex()? == ifindex {
+            return foreign.detach().map(|()| true);
         }
     }
-    interface.clear_xdp(mode)
+    Ok(false)
 }

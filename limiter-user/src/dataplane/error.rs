@@ -64,6 +64,14 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// A pin directory holds something else, too.
+    #[error("{path} holds {name}, which is not limiter's")]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// What is in it.
+        name: String,
+    },
     /// The pinned maps have another layout version.
     #[error("the maps in {path} have layout version {found}, this program has {expected}")]
     Abi {
@@ -127,6 +135,16 @@ pub enum Error {
         /// The other program's id.
         id: u32,
     },
+    /// Another program is on the interface by a link that this process may not touch.
+    #[error(
+        "XDP program {id} on {name} belongs to somebody else's link, which takes CAP_SYS_ADMIN to remove"
+    )]
+    ForeignLink {
+        /// The interface.
+        name: String,
+        /// The other program's id.
+        id: u32,
+    },
     /// The kernel refused to attach.
     #[error("cannot attach to {name} in {} mode", mode.name())]
     Attach {
@@ -178,12 +196,13 @@ impl Error {
             Self::TooMany { hint, .. } => (*hint).into(),
             Self::NoProgram => "build it with `cargo xtask build`".into(),
             Self::Privilege { .. } => {
-                "run as root, or give the process CAP_BPF and CAP_NET_ADMIN".into()
+                "run as root, or give the process CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON".into()
             }
             Self::Kernel { since, .. } => format!("boot Linux {since} or later"),
             Self::BpfFs { .. } => {
                 "mount one with `mount -t bpf bpf /sys/fs/bpf`, or choose another --pin-dir".into()
             }
+            Self::Foreign { .. } => "name the --pin-dir of the daemon".into(),
             Self::Abi { .. } => {
                 "run the version that made them, or discard buckets and counters with --reset-state"
                     .into()
@@ -197,7 +216,11 @@ impl Error {
             Self::NotAttached { .. } => "`limiter status` lists the interfaces".into(),
             Self::OtherMode { name, .. } => format!("detach it first: limiter detach {name}"),
             Self::Occupied { .. } => "remove that program, or take its place with --replace".into(),
-            Self::Attach { mode: Mode::Native, mtu, .. } if *mtu > 3498 => format!(
+            Self::ForeignLink { name, .. } => format!(
+                "run `limiter attach {name} --replace` as root, or restart the daemon with --interface \
+                 {name} --replace"
+            ),
+            Self::Attach { mode: Mode::Native, mtu, .. } if *mtu > super::NATIVE_MTU => format!(
                 "an MTU of {mtu} is too large for native XDP in most drivers: lower it, or use \
                  --mode generic"
             ),
@@ -217,6 +240,7 @@ impl Error {
     pub fn code(&self) -> u8 {
         match self {
             Self::Option { .. }
+            | Self::Foreign { .. }
             | Self::Abi { .. }
             | Self::Layout { .. }
             | Self::UnknownInterface { .. }

@@ -1,10 +1,10 @@
-//! The map of single sources' limits, written many keys at a time.
+//! Maps by single sources, written many keys at a time.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData, MapError};
+use aya::{Ebpf, Pod};
 use limiter_common::key::SourceKey;
 
 use super::Error;
@@ -32,16 +32,16 @@ struct BatchAttr {
     flags: u64,
 }
 
-/// Keys of sources, and the policy slots that they lead to.
-pub(super) struct Exact {
-    map: HashMap<MapData, SourceKey, u32>,
+/// Keys of sources, and the values that they lead to, such as policy slots.
+pub(super) struct Exact<V> {
+    map: HashMap<MapData, SourceKey, V>,
     fd: OwnedFd,
     /// What is to be written next.
     keys: Vec<SourceKey>,
-    slots: Vec<u32>,
+    slots: Vec<V>,
 }
 
-impl Exact {
+impl<V: Pod> Exact<V> {
     /// Takes the map `name` out of a loaded object.
     ///
     /// # Errors
@@ -58,8 +58,8 @@ impl Exact {
         Ok(Self { map: super::take(ebpf, name)?, fd, keys: Vec::new(), slots: Vec::new() })
     }
 
-    /// Every key and its slot.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Result<(SourceKey, u32), MapError>> {
+    /// Every key and its value.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Result<(SourceKey, V), MapError>> {
         self.map.iter()
     }
 
@@ -68,15 +68,11 @@ impl Exact {
         self.map.remove(key)
     }
 
-    /// Lets a key lead to a slot, from the next [`Exact::flush`] on at the latest.
+    /// Lets a key lead to a value, from the next [`Exact::flush`] on at the latest.
     ///
     /// # Errors
     /// As [`Exact::flush`].
-    pub(super) fn insert(
-        &mut self,
-        key: SourceKey,
-        slot: u32,
-    ) -> Result<(), (SourceKey, MapError)> {
+    pub(super) fn insert(&mut self, key: SourceKey, slot: V) -> Result<(), (SourceKey, MapError)> {
         self.keys.push(key);
         self.slots.push(slot);
         if self.keys.len() < CHUNK { Ok(()) } else { self.flush() }
@@ -106,11 +102,11 @@ impl Exact {
 }
 
 /// Writes keys many at once, and those that cannot be written so one by one.
-fn write<E>(
+fn write<V: Copy, E>(
     keys: &[SourceKey],
-    slots: &[u32],
-    mut many: impl FnMut(&[SourceKey], &[u32]) -> usize,
-    mut one: impl FnMut(SourceKey, u32) -> Result<(), E>,
+    slots: &[V],
+    mut many: impl FnMut(&[SourceKey], &[V]) -> usize,
+    mut one: impl FnMut(SourceKey, V) -> Result<(), E>,
 ) -> Result<(), E> {
     // For a single key the usual call does.
     let mut at_once = keys.len() > 1;
@@ -131,7 +127,7 @@ fn write<E>(
 }
 
 /// Writes keys in one system call; says how many were written. The next one may have been refused.
-fn update_batch(fd: &OwnedFd, keys: &[SourceKey], slots: &[u32]) -> usize {
+fn update_batch<V: Pod>(fd: &OwnedFd, keys: &[SourceKey], slots: &[V]) -> usize {
     let count = keys.len().min(slots.len());
     let mut attr = BatchAttr {
         in_batch: 0,
@@ -145,8 +141,8 @@ fn update_batch(fd: &OwnedFd, keys: &[SourceKey], slots: &[u32]) -> usize {
         flags: 0,
     };
     // SAFETY: `attr` is laid out as the kernel's for this command, with what is not used zero, and of
-    // the size that is told. `keys` and `slots` have at least `count` elements of 16 and 4 bytes, the
-    // key's and the value's size of the map (which `HashMap` has checked); the kernel only reads them.
+    // the size that is told. `keys` and `slots` have at least `count` elements of the key's and the
+    // value's size of the map (which `HashMap` has checked); the kernel only reads them.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, UPDATE_BATCH, &raw mut attr, size_of::<BatchAttr>())
     };

@@ -24,27 +24,38 @@ const BPF_FS_MAGIC: FsType = FsType(0xcafe_4a11);
 /// Where BPF file systems are mounted by convention.
 const BPF_FS: &str = "/sys/fs/bpf";
 
-/// Checks privileges and the kernel's version.
-pub(super) fn check() -> Result<(), Error> {
-    let missing: Vec<_> = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN]
+/// The capabilities that are needed and missing.
+pub(crate) fn missing_capabilities() -> Vec<String> {
+    // The verifier lets nobody else compute with addresses, as the length of a packet takes.
+    let verified = Capability::CAP_PERFMON;
+    [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, verified]
         .into_iter()
         .filter(|&capability| {
             let has = |c| caps::has_cap(None, CapSet::Effective, c).unwrap_or(false);
-            // CAP_SYS_ADMIN stood for CAP_BPF before there was one, and still does.
-            let stands_in = capability == Capability::CAP_BPF && has(Capability::CAP_SYS_ADMIN);
-            !has(capability) && !stands_in
+            // CAP_SYS_ADMIN stood for the others before there were any, and still does.
+            let stands_in = capability != Capability::CAP_NET_ADMIN;
+            !(has(capability) || stands_in && has(Capability::CAP_SYS_ADMIN))
         })
         .map(|capability| capability.to_string())
-        .collect();
+        .collect()
+}
+
+/// Checks privileges and the kernel's version.
+pub(super) fn check() -> Result<(), Error> {
+    let missing = missing_capabilities();
     if !missing.is_empty() {
         return Err(Error::Privilege { missing: missing.join(", ") });
     }
-    // A version that cannot be read is no reason to refuse: the verifier has the last word.
-    let Ok(running) = KernelVersion::current() else { return Ok(()) };
-    match lacking(running) {
+    match running_lacks() {
         Some((feature, since)) => Err(too_old(feature, since)),
         None => Ok(()),
     }
+}
+
+/// The newest feature that the running kernel lacks, and since when Linux has it.
+pub(crate) fn running_lacks() -> Option<(&'static str, &'static str)> {
+    // A version that cannot be read is no reason to refuse: the verifier has the last word.
+    KernelVersion::current().ok().and_then(lacking)
 }
 
 /// The newest feature that a kernel lacks, and since when Linux has it.
@@ -56,18 +67,26 @@ fn lacking(running: KernelVersion) -> Option<(&'static str, &'static str)> {
 }
 
 fn too_old(feature: &'static str, since: &'static str) -> Error {
-    let running = nix::sys::utsname::uname()
+    Error::Kernel { running: release(), feature, since }
+}
+
+/// What the running kernel calls itself.
+pub(crate) fn release() -> String {
+    nix::sys::utsname::uname()
         .map(|name| name.release().to_string_lossy().into_owned())
-        .unwrap_or_default();
-    Error::Kernel { running, feature, since }
+        .unwrap_or_default()
+}
+
+/// Whether `path` is on a BPF file system.
+pub(crate) fn is_bpf_fs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|fs| fs.filesystem_type() == BPF_FS_MAGIC)
 }
 
 /// Sees to it that `pin_dir`'s parent is on a BPF file system, mounting one at the usual place if
 /// that is where it belongs.
 pub(super) fn ensure_bpffs(pin_dir: &Path) -> Result<(), Error> {
     let parent = pin_dir.parent().unwrap_or(pin_dir);
-    let is_bpf = |path: &Path| statfs(path).is_ok_and(|fs| fs.filesystem_type() == BPF_FS_MAGIC);
-    let source = if pin_dir.starts_with(BPF_FS) && !is_bpf(Path::new(BPF_FS)) {
+    let source = if pin_dir.starts_with(BPF_FS) && !is_bpf_fs(Path::new(BPF_FS)) {
         match mount(Some("bpf"), BPF_FS, Some("bpf"), MsFlags::empty(), None::<&str>) {
             Ok(()) => {
                 tracing::info!("mounted a BPF file system at {BPF_FS}");
@@ -85,7 +104,7 @@ pub(super) fn ensure_bpffs(pin_dir: &Path) -> Result<(), Error> {
             source,
         })?;
     }
-    if is_bpf(parent) { Ok(()) } else { Err(Error::BpfFs { path: pin_dir.into(), source }) }
+    if is_bpf_fs(parent) { Ok(()) } else { Err(Error::BpfFs { path: pin_dir.into(), source }) }
 }
 
 fn clock_ns(clock: ClockId) -> u64 {

@@ -11,17 +11,17 @@ use super::{Error, Mode};
 
 /// An interface.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Interface {
-    pub(super) name: String,
-    pub(super) index: u32,
-    pub(super) mtu: u32,
-    pub(super) rx_packets: u64,
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) index: u32,
+    pub(crate) mtu: u32,
+    pub(crate) rx_packets: u64,
     /// The XDP program on it: where and which.
-    pub(super) program: Option<(Option<Mode>, u32)>,
+    pub(crate) program: Option<(Option<Mode>, u32)>,
 }
 
 /// Sends a request and collects the links of the answer.
-fn request(message: LinkMessage, set: bool) -> io::Result<Vec<LinkMessage>> {
+pub(crate) fn request(message: LinkMessage, set: bool) -> io::Result<Vec<LinkMessage>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
@@ -86,7 +86,7 @@ impl Interface {
     ///
     /// # Errors
     /// [`Error::UnknownInterface`] with the names that exist.
-    pub(super) fn named(name: &str) -> Result<Self, Error> {
+    pub(crate) fn named(name: &str) -> Result<Self, Error> {
         let mut all = Self::all()?;
         match all.iter().position(|interface| interface.name == name) {
             Some(at) => Ok(all.swap_remove(at)),
@@ -111,7 +111,8 @@ impl Interface {
     }
 }
 
-fn program(xdp: &[LinkXdp]) -> Option<(Option<Mode>, u32)> {
+/// Where a program is, and which.
+pub(crate) fn program(xdp: &[LinkXdp]) -> Option<(Option<Mode>, u32)> {
     let mode = xdp.iter().find_map(|attribute| match attribute {
         LinkXdp::Attached(XdpAttached::Driver) => Some(Mode::Native),
         LinkXdp::Attached(XdpAttached::SocketBuffer) => Some(Mode::Generic),

@@ -4,13 +4,16 @@ mod attach;
 mod error;
 mod exact;
 mod foreign;
-mod kernel;
-mod link;
+pub(crate) mod kernel;
+pub(crate) mod link;
+mod lists;
 mod memory;
 mod object;
 mod options;
+mod orphan;
 mod pending;
 mod publish;
+mod trial;
 mod view;
 
 use std::net::IpAddr;
@@ -18,28 +21,37 @@ use std::path::PathBuf;
 
 use aya::Ebpf;
 use aya::maps::{Map, MapData, MapError, PerCpuArray, RingBuf};
+use ipnet::IpNet;
 use limiter_common::abi::{self, Counters, EventKind, Policy};
 use limiter_common::atomic;
 use limiter_common::key::SourceKey;
 
-pub use attach::Attachment;
+pub use attach::{Attachment, detach_link};
 pub use error::Error;
 pub use object::has_program;
 pub use options::{Mode, OnFull, Options};
+pub use orphan::{Pinned, PinnedOn};
+pub use trial::try_load;
 pub use view::{Counts, Event, SketchHealth, Source, SourceState, TableHealth};
 
 use attach::Links;
 use exact::Exact;
+use lists::ListMaps;
 use memory::Elements;
 use pending::{Denied, Pending};
 use publish::{PolicyMaps, Publisher};
 use view::{Memory, Now, Tracked};
 
 use crate::policy::compile::{compile, decompile};
+use crate::policy::lists::{ListChanges, Lists};
 use crate::policy::{Change, Changes, LimitSpec, Limits};
 
 /// The largest frame on an interface with the usual MTU of 1500, without FCS.
 const USUAL_FRAME: u32 = 1514;
+
+/// The largest MTU that every driver with native XDP serves to a program without fragments: a frame
+/// and what surrounds it in memory must fit a page.
+pub const NATIVE_MTU: u32 = 3498;
 
 /// What the Ethernet header and two VLAN tags add to the MTU.
 const FRAMING: u32 = 22;
@@ -54,6 +66,7 @@ pub struct Dataplane {
     links: Links,
     memory: Memory,
     publisher: Publisher,
+    lists: ListMaps,
     counters: PerCpuArray<MapData, Counters>,
     denied: Denied,
     events: RingBuf<MapData>,
@@ -110,6 +123,14 @@ impl Dataplane {
             lengths: layout.masks.lengths(),
         };
         let publisher = Publisher::new(maps, config)?;
+        let lists = ListMaps {
+            single: Exact::take(&mut ebpf, "LISTED")?,
+            prefixes4: take(&mut ebpf, "LISTED4")?,
+            prefixes6: take(&mut ebpf, "LISTED6")?,
+            filter: elements(&ebpf, "FILTER")?,
+            max_single: options.max_listed as usize,
+            exempt: Lists::new(),
+        };
         let counters = take(&mut ebpf, "COUNTERS")?;
         let denied = take(&mut ebpf, "DENIED")?;
         let events = take(&mut ebpf, "EVENTS")?;
@@ -126,6 +147,7 @@ impl Dataplane {
             links,
             memory,
             publisher,
+            lists,
             counters,
             denied,
             events,
@@ -181,6 +203,15 @@ impl Dataplane {
         Ok(())
     }
 
+    /// The index of an interface and the id of the XDP program on it, ours or another.
+    ///
+    /// # Errors
+    /// An unknown interface.
+    pub fn occupant(&self, interface: &str) -> Result<(u32, Option<u32>), Error> {
+        let interface = link::Interface::named(interface)?;
+        Ok((interface.index, interface.program.map(|(_, id)| id)))
+    }
+
     /// The interfaces the program is attached to.
     pub fn attachments(&self) -> Vec<Attachment> {
         match self.links.list() {
@@ -218,11 +249,54 @@ impl Dataplane {
         self.settle()
     }
 
+    /// Makes exactly `lists` the sources that are let through or dropped whatever they send.
+    ///
+    /// # Errors
+    /// Too many of them; nothing is changed then. Or the kernel refuses.
+    pub fn publish_lists(&mut self, lists: &Lists) -> Result<(), Error> {
+        let (layout, config) = (&self.memory.layout, self.memory.config());
+        let published = self.lists.publish(lists, layout, config);
+        self.publisher.renew(config);
+        published
+    }
+
+    /// Changes some entries of the lists, of which `after` is what they are then.
+    ///
+    /// # Errors
+    /// As [`Dataplane::publish_lists`].
+    pub fn change_lists(&mut self, changes: &ListChanges, after: &Lists) -> Result<(), Error> {
+        let (layout, config) = (&self.memory.layout, self.memory.config());
+        let changed = self.lists.change(changes, after, layout, config);
+        self.publisher.renew(config);
+        changed
+    }
+
     /// Changes some limits: all of them, or none. No target may occur twice.
     ///
     /// # Errors
     /// As [`Dataplane::publish`].
     pub fn change(&mut self, changes: &Changes) -> Result<(), Error> {
+        let policies = self.compiled(changes)?;
+        self.publisher.change(changes, &policies, self.memory.config())
+    }
+
+    /// Whether [`Dataplane::change`] would make `changes`, as far as that can be told beforehand.
+    ///
+    /// # Errors
+    /// As [`Dataplane::change`], but for what only the kernel knows.
+    pub fn try_out(&self, changes: &Changes) -> Result<(), Error> {
+        self.compiled(changes)?;
+        self.publisher.check_room(changes)
+    }
+
+    /// Lets no limit apply to sources in `nets`, from the next [`Dataplane::publish`] on.
+    pub fn exempt(&mut self, nets: &[IpNet]) {
+        self.publisher.exempt(nets);
+        self.lists.exempt(nets);
+    }
+
+    /// A policy for each of the amounts in use.
+    fn compiled(&self, changes: &Changes) -> Result<Vec<Option<Policy>>, Error> {
         let (v4, v6) = self.memory.layout.masks.lengths();
         // What is compiled does not depend on the target, beyond an error's text.
         let mut policies: Vec<Option<Policy>> = vec![None; changes.amounts().len()];
@@ -235,7 +309,7 @@ impl Dataplane {
                     Some(compile(&limit, self.memory.layout.window_shift, self.max_frame)?);
             }
         }
-        self.publisher.change(changes, &policies, self.memory.config())
+        Ok(policies)
     }
 
     /// The limit that applies to an address.

@@ -15,6 +15,7 @@ use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
 use limiter_common::abi::{ABI_VERSION, Layout};
 use limiter_common::hash::HashKey;
+use limiter_common::lists::{BITS_PER_SOURCE, PREFIX_WORDS};
 use limiter_common::table::WAYS;
 
 use super::attach::{Links, is_link};
@@ -23,11 +24,11 @@ use super::{Error, kernel};
 
 /// The program's name in the object.
 const PROGRAM: &str = "limiter";
-const ABI_PIN: &str = "abi";
-const LAYOUT_PIN: &str = "layout";
+pub(super) const ABI_PIN: &str = "abi";
+pub(super) const LAYOUT_PIN: &str = "layout";
 
 /// The maps of the object.
-const MAPS: [&str; 12] = [
+pub(super) const MAPS: [&str; 16] = [
     "CONFIG",
     "POLICIES",
     "EXACT",
@@ -39,15 +40,19 @@ const MAPS: [&str; 12] = [
     "IDENTITIES",
     "COUNTERS",
     "DENIED",
+    "LISTED",
+    "LISTED4",
+    "LISTED6",
+    "FILTER",
     "EVENTS",
 ];
 
 /// The object file, if this binary has one.
 #[cfg(kernel_program)]
-const OBJECT: Option<&[u8]> =
+pub(super) const OBJECT: Option<&[u8]> =
     Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/limiter-ebpf")));
 #[cfg(not(kernel_program))]
-const OBJECT: Option<&[u8]> = None;
+pub(super) const OBJECT: Option<&[u8]> = None;
 
 /// Whether this binary contains the kernel program.
 pub const fn has_program() -> bool {
@@ -116,7 +121,7 @@ fn has_links(directory: &Path) -> bool {
 }
 
 /// The staging directory: dots are not allowed on a BPF file system.
-fn staging_of(pin_dir: &Path) -> PathBuf {
+pub(super) fn staging_of(pin_dir: &Path) -> PathBuf {
     let mut name = pin_dir.file_name().unwrap_or_default().to_os_string();
     name.push("_new");
     pin_dir.with_file_name(name)
@@ -162,6 +167,8 @@ fn load_object(
         .map_max_entries("EXACT", options.max_limits.max(1))
         .map_max_entries("SKETCH", layout.sketch.cells())
         .map_max_entries("FINGERPRINTS", layout.set_mask + 1)
+        .map_max_entries("LISTED", options.max_listed)
+        .map_max_entries("FILTER", PREFIX_WORDS + layout.filter_words)
         .map_max_entries("SLOTS", (layout.set_mask + 1) * WAYS)
         .map_max_entries("IDENTITIES", (layout.set_mask + 1) * WAYS);
     for (name, path) in MAPS.iter().zip(&paths) {
@@ -239,6 +246,10 @@ fn pinned_layout(directory: &Path, wanted: Layout) -> Result<Layout, Error> {
     if pinned.set_mask != wanted.set_mask {
         let sources = |l: &Layout| ((l.set_mask + 1) * WAYS).to_string();
         return differs("--max-sources", sources(&pinned), sources(&wanted));
+    }
+    if pinned.filter_words != wanted.filter_words {
+        let listed = |l: &Layout| (l.filter_words * 64 / BITS_PER_SOURCE).to_string();
+        return differs("--max-listed", listed(&pinned), listed(&wanted));
     }
     if pinned.masks != wanted.masks {
         return differs("--ipv4-prefix or --ipv6-prefix", prefixes(&pinned), prefixes(&wanted));

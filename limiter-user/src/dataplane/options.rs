@@ -8,14 +8,16 @@ use clap::ValueEnum;
 use limiter_common::abi::{ABI_VERSION, Layout, on_full};
 use limiter_common::hash::HashKey;
 use limiter_common::key::PrefixMasks;
+use limiter_common::lists::BITS_PER_SOURCE;
 use limiter_common::sketch::{MAX_DEPTH, Shape};
 use limiter_common::table::WAYS;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
 
 /// How a program is attached to an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// In the driver, before the kernel makes an skb of the frame.
@@ -35,7 +37,7 @@ impl Mode {
 }
 
 /// What to do with a packet whose source deserves a bucket when its set has no free one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnFull {
     /// Pass it unlimited.
@@ -72,6 +74,8 @@ pub struct Options {
     pub max_sources: u32,
     /// Limits of single sources that can be set.
     pub max_limits: u32,
+    /// Sources that can be on the allow and deny lists.
+    pub max_listed: u32,
     /// Bits of an IPv4 address that make a source.
     pub ipv4_prefix: u8,
     /// Bits of an IPv6 address that make a source.
@@ -120,6 +124,14 @@ impl Options {
         Ok(Shape { mask: width as u32 - 1, depth: depth as u32 })
     }
 
+    /// Whether a data plane can be made with these options.
+    ///
+    /// # Errors
+    /// [`Error::Option`] names the option that is out of range.
+    pub fn check(&self) -> Result<(), Error> {
+        self.layout(HashKey { words: [0; 10] }).map(drop)
+    }
+
     /// log2 of the sketch's epoch in ns.
     fn window_shift(&self) -> Result<u32, Error> {
         let ns = self.window.as_nanos() as f64;
@@ -147,6 +159,18 @@ impl Options {
         Ok(self.max_sources.next_power_of_two() / WAYS)
     }
 
+    /// The words of the lists' filter.
+    fn filter_words(&self) -> Result<u32, Error> {
+        if !(1..=1 << 26).contains(&self.max_listed) {
+            return Err(Error::Option {
+                option: "--max-listed",
+                problem: format!("{} is out of range", self.max_listed),
+                hint: "give a number from 1 to 67108864".into(),
+            });
+        }
+        Ok((self.max_listed.next_power_of_two() * BITS_PER_SOURCE / 64).max(1))
+    }
+
     /// The layout for these options, with the given secret.
     ///
     /// # Errors
@@ -170,6 +194,8 @@ impl Options {
             sketch: self.shape()?,
             set_mask: self.sets()? - 1,
             cpus: u32::try_from(cpus).unwrap_or(u32::MAX),
+            filter_words: self.filter_words()?,
+            padding: 0,
             masks: PrefixMasks::new(self.ipv4_prefix, self.ipv6_prefix),
             hash_key,
         })
@@ -188,6 +214,7 @@ mod tests {
             window: Duration::from_millis(134),
             max_sources: 524_288,
             max_limits: 1 << 20,
+            max_listed: 1 << 20,
             ipv4_prefix: 32,
             ipv6_prefix: 64,
             drop_malformed: false,
@@ -224,6 +251,7 @@ mod tests {
             Options { window: Duration::from_nanos(1), ..options() },
             Options { window: Duration::from_secs(600), ..options() },
             Options { max_sources: 3, ..options() },
+            Options { max_listed: 0, ..options() },
             Options { ipv4_prefix: 33, ..options() },
             Options { ipv6_prefix: 0, ..options() },
         ] {

@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The maps that lead from a source to its policy.
 pub(super) struct PolicyMaps {
     pub(super) policies: Array<MapData, Policy>,
-    pub(super) exact: Exact,
+    pub(super) exact: Exact<u32>,
     pub(super) prefixes4: LpmTrie<MapData, [u8; 4], u32>,
     pub(super) prefixes6: LpmTrie<MapData, [u8; 16], u32>,
     /// How many keys `exact` holds at the most.
@@ -147,6 +147,8 @@ pub(super) struct Publisher {
     resting: VecDeque<(Instant, u32)>,
     free: Vec<u32>,
     generation: u32,
+    /// Prefixes in which every target leads to "no limit", whatever it is given.
+    exempt: Vec<IpNet>,
 }
 
 impl Publisher {
@@ -181,7 +183,22 @@ impl Publisher {
             (UNLIMITED_SLOT + 1..POLICY_SLOTS).rev().filter(|s| !slots.contains_key(s)).collect();
         let generation = word.generation();
         let resting = VecDeque::new();
-        Ok(Self { maps, targets, lengths, slots, by_policy, resting, free, generation })
+        Ok(Self {
+            maps,
+            targets,
+            lengths,
+            slots,
+            by_policy,
+            resting,
+            free,
+            generation,
+            exempt: Vec::new(),
+        })
+    }
+
+    /// Lets no limit apply in `nets`, once [`Publisher::replacing`] was put in force.
+    pub(super) fn exempt(&mut self, nets: &[IpNet]) {
+        self.exempt = nets.to_vec();
     }
 
     /// The policy in a slot.
@@ -215,6 +232,12 @@ impl Publisher {
             changes.unset(*target);
         }
         limits.iter().for_each(|limit| changes.set(limit));
+        // Their own prefixes lead to "no limit" also where nobody has set one.
+        for target in self.exempt.iter().copied().map(Target::Prefix) {
+            if limits.get(&target).is_none() && !self.targets.contains_key(&target) {
+                changes.unset(target);
+            }
+        }
         changes
     }
 
@@ -269,13 +292,19 @@ impl Publisher {
         self.write(changes, slots)?;
         self.targets.reserve(changes.len().saturating_sub(self.targets.len()));
         for (target, amount) in changes.numbered() {
-            self.lead(target, slot_of(amount, slots));
+            let slot = destination(&self.exempt, &target, slot_of(amount, slots));
+            self.lead(target, slot);
         }
         // One word: the new generation and its default together. Full barrier, after all the rest.
+        self.renew(config);
+        Ok(())
+    }
+
+    /// Lets every CPU look again at what it remembers of sources.
+    pub(super) fn renew(&mut self, config: &Config) {
         let default = self.targets.get(&Target::Default).copied().unwrap_or(UNLIMITED_SLOT);
         self.generation = self.generation.wrapping_add(1);
         atomic::swap(&config.policy, PolicyWord::new(self.generation, default).0);
-        Ok(())
     }
 
     /// How many targets there are that are single sources, IPv4 prefixes and IPv6 prefixes.
@@ -287,14 +316,15 @@ impl Publisher {
         [exact[0] + exact[1], sum(in4) - exact[0], sum(in6) - exact[1]]
     }
 
-    fn check_room(&self, changes: &Changes) -> Result<(), Error> {
+    pub(super) fn check_room(&self, changes: &Changes) -> Result<(), Error> {
         let mut taken = self.room_taken();
         for (target, amount) in changes.numbered() {
             let Target::Prefix(net) = target else { continue };
             let kind = if self.maps.is_exact(&net) { 0 } else { 1 + family(&net) };
-            match (self.targets.contains_key(&target), amount) {
-                (false, Some(_)) => taken[kind] += 1,
-                (true, None) => taken[kind] -= 1,
+            let leads = amount.is_some() || self.exempt.contains(&net);
+            match (self.targets.contains_key(&target), leads) {
+                (false, true) => taken[kind] += 1,
+                (true, false) => taken[kind] -= 1,
                 _ => {}
             }
         }
@@ -315,10 +345,11 @@ impl Publisher {
 
     /// Changes the keys, and changes them back if one cannot be.
     fn write(&mut self, changes: &Changes, slots: &[Option<u32>]) -> Result<(), Error> {
-        let Self { maps, targets, .. } = self;
+        let Self { maps, targets, exempt, .. } = self;
         let different = changes.numbered().filter_map(|(target, amount)| {
             let Target::Prefix(net) = target else { return None };
             let (present, slot) = (targets.get(&target).copied(), slot_of(amount, slots));
+            let slot = destination(exempt, &target, slot);
             (present != slot).then_some((net, present, slot))
         });
         let mut tried = 0;
@@ -400,6 +431,20 @@ impl Publisher {
         self.by_policy.insert(*policy, slot);
         Ok(slot)
     }
+}
+
+/// Whether a target lies in an exempt prefix.
+fn is_exempt(exempt: &[IpNet], target: &Target) -> bool {
+    let Target::Prefix(net) = target else { return false };
+    exempt.iter().any(|exempt| exempt.contains(net))
+}
+
+/// Where a target leads that is given `slot`. An exempt prefix itself always leads somewhere, what is
+/// in it only if it has a limit.
+fn destination(exempt: &[IpNet], target: &Target, slot: Option<u32>) -> Option<u32> {
+    let Target::Prefix(net) = target else { return slot };
+    let given = slot.is_some() || exempt.contains(net);
+    if given && is_exempt(exempt, target) { Some(UNLIMITED_SLOT) } else { slot }
 }
 
 /// Where the amount with a number leads.

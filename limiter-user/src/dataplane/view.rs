@@ -341,7 +341,7 @@ impl Memory {
     ) -> Source {
         let slot = tracked.slot;
         let last_seen = atomic::load(&slot.last_seen);
-        let limited = policy.filter(|policy| policy.unit != Policy::NOTHING);
+        let limited = policy.filter(|policy| policy.counts() != Policy::NOTHING);
         let left = limited.map(|p| credit(tracked.tat, now.ticks(), p.tolerance));
         // A source at its limit has a token now and then: within a sixteenth of its burst it counts
         // as limited.
@@ -393,7 +393,7 @@ impl Memory {
 
 /// Credit as packets or bytes.
 fn tokens(policy: &Policy, left: Ticks) -> f64 {
-    let per_token = if policy.unit == Policy::BYTES {
+    let per_token = if policy.counts() == Policy::BYTES {
         policy.cost.per_byte as f64 / (policy.cost.shift as f64).exp2()
     } else {
         policy.cost.fixed as f64

@@ -10,25 +10,30 @@ use axum::http::StatusCode;
 use http_body_util::BodyExt;
 
 use super::Refusal;
-use super::types::{AttachRequest, SetRequest, TargetQuery, TopQuery};
+use super::types::{
+    AttachRequest, ChangeQuery, ConfigText, ConfirmQuery, ReloadQuery, SetRequest, TargetQuery,
+    TopQuery,
+};
+use crate::config::ConfigFile;
 use crate::daemon::{Shared, no_such_limit};
 use crate::error::{Failure, exit};
 use crate::policy::{Target, list};
 use crate::report::{
-    AttachReport, DetachReport, LimitList, LimitRemoved, LimitSet, LimitsImported, SourceReport,
-    StatsReport, StatusReport, TopReport, VersionReport,
+    AttachReport, ConfirmReport, DetachReport, LimitList, LimitRemoved, LimitSet, LimitsImported,
+    OccupantReport, ReloadReport, SourceReport, StatsReport, StatusReport, TopReport,
+    VersionReport,
 };
 
-type Answer<T> = Result<Json<T>, Refusal>;
+pub(super) type Answer<T> = Result<Json<T>, Refusal>;
 
-fn unreadable(rejection: impl std::fmt::Display) -> Refusal {
+pub(super) fn unreadable(rejection: impl std::fmt::Display) -> Refusal {
     Failure::new(exit::USAGE, format!("cannot read the request: {rejection}"))
         .hint("the client and the daemon should have the same version")
         .into()
 }
 
 /// An interface that is not in the state that the request needs.
-fn conflict(failure: Failure) -> Refusal {
+pub(super) fn conflict(failure: Failure) -> Refusal {
     if failure.code == exit::NEGATIVE {
         return Refusal(StatusCode::CONFLICT, failure);
     }
@@ -53,17 +58,21 @@ pub(super) async fn limits(State(shared): State<Shared>) -> Answer<LimitList> {
 
 pub(super) async fn set_limit(
     State(shared): State<Shared>,
+    query: Result<Query<ChangeQuery>, QueryRejection>,
     request: Result<Json<SetRequest>, JsonRejection>,
 ) -> Answer<LimitSet> {
+    let how = query.map_err(unreadable)?.how();
     let Json(request) = request.map_err(unreadable)?;
     let limit = request.limit()?;
-    Ok(Json(shared.with(move |core| core.set(&limit)).await?))
+    Ok(Json(shared.with(move |core| core.set(&limit, &how)).await?))
 }
 
 pub(super) async fn import(
     State(shared): State<Shared>,
+    query: Result<Query<ChangeQuery>, QueryRejection>,
     request: Request,
 ) -> Answer<LimitsImported> {
+    let how = query.map_err(unreadable)?.how();
     // Read as it comes, so that a long list is never in memory as text.
     let mut body = request.into_limited_body();
     let mut reader = list::Reader::default();
@@ -72,7 +81,7 @@ pub(super) async fn import(
             reader.push(&text)?;
         }
     }
-    Ok(Json(shared.with(move |core| core.import(reader.finish()?)).await?))
+    Ok(Json(shared.with(move |core| core.import(reader.finish()?, &how)).await?))
 }
 
 pub(super) async fn unset_limit(
@@ -81,8 +90,40 @@ pub(super) async fn unset_limit(
 ) -> Answer<LimitRemoved> {
     let Query(query) = query.map_err(unreadable)?;
     let target: Target = query.target.parse().map_err(Failure::from)?;
-    let removed = shared.with(move |core| core.unset(&target)).await?;
+    let removed = shared.with(move |core| core.unset(&target, &query.how())).await;
+    let removed = removed.map_err(conflict)?;
     removed.map(Json).ok_or_else(|| Refusal(StatusCode::NOT_FOUND, no_such_limit(&target)))
+}
+
+pub(super) async fn reload(
+    State(shared): State<Shared>,
+    query: Result<Query<ReloadQuery>, QueryRejection>,
+) -> Answer<ReloadReport> {
+    let Query(ReloadQuery { dry_run }) = query.map_err(unreadable)?;
+    Ok(Json(shared.with(move |core| core.reload(dry_run)).await?))
+}
+
+pub(super) async fn config_diff(
+    State(shared): State<Shared>,
+    request: Result<Json<Option<ConfigText>>, JsonRejection>,
+) -> Answer<ReloadReport> {
+    let Json(text) = request.map_err(unreadable)?;
+    let compared = shared.with(move |core| match text {
+        Some(ConfigText { path, text }) => {
+            core.compare_with(ConfigFile::parse(&path, text.as_bytes())?)
+        }
+        None => core.reload(true),
+    });
+    Ok(Json(compared.await?))
+}
+
+pub(super) async fn confirm(
+    State(shared): State<Shared>,
+    query: Result<Query<ConfirmQuery>, QueryRejection>,
+) -> Answer<ConfirmReport> {
+    let Query(ConfirmQuery { abort }) = query.map_err(unreadable)?;
+    let done = shared.with(move |core| if abort { core.abort() } else { core.confirm() }).await;
+    Ok(Json(done.map_err(conflict)?))
 }
 
 pub(super) async fn top(
@@ -117,6 +158,14 @@ pub(super) async fn attach(
     let Json(AttachRequest { name, mode, replace }) = request.map_err(unreadable)?;
     let attached = shared.with(move |core| core.attach(&name, mode, replace)).await;
     Ok(Json(attached.map_err(conflict)?))
+}
+
+pub(super) async fn occupant(
+    State(shared): State<Shared>,
+    name: Result<Path<String>, PathRejection>,
+) -> Answer<OccupantReport> {
+    let Path(name) = name.map_err(unreadable)?;
+    Ok(Json(shared.with(move |core| core.occupant(&name)).await?))
 }
 
 pub(super) async fn detach(

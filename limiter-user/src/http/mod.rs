@@ -1,16 +1,24 @@
-//! The API: HTTP and JSON over a Unix socket. Whoever may connect may do everything.
+//! The API: HTTP and JSON over a Unix socket. Whoever may connect may look.
 
+mod access;
 mod handlers;
+mod lists;
 mod types;
 
 use axum::Json;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{get, post};
 
-pub use types::{AttachRequest, SetRequest, TargetQuery, TopQuery};
+pub use access::Access;
+pub(crate) use access::Peer;
+pub use types::{
+    AttachRequest, ChangeQuery, ConfigText, ConfirmQuery, ListQuery, ReloadQuery, SetRequest,
+    TargetQuery, TopQuery,
+};
 
 use crate::daemon::Shared;
 use crate::error::{Failure, exit};
@@ -32,14 +40,33 @@ pub fn router(shared: Shared) -> Router {
             get(handlers::limits).put(handlers::set_limit).delete(handlers::unset_limit),
         )
         .route("/v1/limits/import", post(handlers::import).layer(DefaultBodyLimit::max(MAX_LIST)))
+        .route("/v1/reload", post(handlers::reload))
+        .route(
+            "/v1/config/diff",
+            post(handlers::config_diff).layer(DefaultBodyLimit::max(MAX_LIST)),
+        )
+        .route("/v1/confirm", post(handlers::confirm))
+        .route(
+            "/v1/lists/{list}",
+            get(lists::list).post(lists::add).layer(DefaultBodyLimit::max(MAX_LIST)),
+        )
+        .route(
+            "/v1/lists/{list}/remove",
+            post(lists::remove).layer(DefaultBodyLimit::max(MAX_LIST)),
+        )
         .route("/v1/top", get(handlers::top))
         .route("/v1/sources/{address}", get(handlers::source))
         .route("/v1/interfaces", post(handlers::attach))
-        .route("/v1/interfaces/{name}", delete(handlers::detach))
+        .route("/v1/interfaces/{name}", get(handlers::occupant).delete(handlers::detach))
         .fallback(handlers::not_found)
         .method_not_allowed_fallback(handlers::wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(shared)
+}
+
+/// The routes of a daemon, for those who may use them.
+pub fn guarded(shared: Shared, access: Access) -> Router {
+    router(shared).layer(middleware::from_fn_with_state(access, access::check))
 }
 
 /// A failure as a response: its JSON, with a status that fits its code.

@@ -41,7 +41,7 @@ async fn limits_are_set_listed_and_removed() {
     let (status, answer) = api.ask("PUT", "/v1/limits", body).await;
     let limit = json!({
         "target": "198.51.100.7/32", "rate": "10kpps", "burst": "2000 packets",
-        "rate_per_second": 10_000.0, "burst_amount": 2000, "unit": "packets", "gate": 16,
+        "rate_per_second": 10_000.0, "burst_amount": 2000, "unit": "packets", "enforce": true, "gate": 16, "origin": "runtime",
     });
     assert_eq!((status, &answer), (200, &json!({"limit": limit, "changed": true})));
     let (_, answer) = api.ask("GET", "/v1/limits", "").await;

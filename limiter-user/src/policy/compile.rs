@@ -67,18 +67,19 @@ pub fn compile(limit: &LimitSpec, window_shift: u32, max_frame: u32) -> Result<P
         ));
     }
     let tolerance = tolerance as u64;
+    let unit = if limit.enforce { unit } else { unit | Policy::OBSERVE };
     Ok(Policy { cost, tolerance, gate, unit, rate: amount, period_ns, burst: limit.burst })
 }
 
 /// The limit that a policy was compiled from, for whom it is; `None` for "no limit".
 pub fn decompile(target: Target, policy: &Policy) -> Option<LimitSpec> {
-    let unit = match policy.unit {
+    let unit = match policy.counts() {
         Policy::PACKETS => Unit::Packets,
         Policy::BYTES => Unit::Bytes,
         _ => return None,
     };
     let rate = Rate::from_parts(policy.rate, policy.period_ns, unit);
-    Some(LimitSpec { target, rate, burst: policy.burst })
+    Some(LimitSpec { target, rate, burst: policy.burst, enforce: !policy.observes() })
 }
 
 #[cfg(test)]
@@ -87,7 +88,7 @@ mod tests {
     use limiter_common::gcra::{Decision, decide};
 
     fn limit(rate: &str, burst: u64) -> LimitSpec {
-        LimitSpec { target: Target::Default, rate: rate.parse().unwrap(), burst }
+        LimitSpec { target: Target::Default, rate: rate.parse().unwrap(), burst, enforce: true }
     }
 
     fn compiled(rate: &str, burst: u64) -> Policy {
@@ -100,6 +101,9 @@ mod tests {
             let limit = limit(rate, burst);
             let policy = compile(&limit, 27, 1514).unwrap();
             assert_eq!(decompile(Target::Default, &policy), Some(limit));
+            let observed = compile(&limit.enforced(false), 27, 1514).unwrap();
+            assert!(observed.observes() && observed.counts() == policy.unit);
+            assert_eq!(decompile(Target::Default, &observed), Some(limit.enforced(false)));
         }
         assert_eq!(decompile(Target::Default, &Policy::unlimited(16)), None);
     }

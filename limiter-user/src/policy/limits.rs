@@ -16,19 +16,21 @@ pub struct Amount {
     pub rate: Rate,
     /// How much at once, in the rate's unit.
     pub burst: u64,
+    /// Whether what is over it is dropped.
+    pub enforce: bool,
 }
 
 impl Amount {
     /// The limit of `target` that has this amount.
     pub const fn of(self, target: Target) -> LimitSpec {
-        LimitSpec { target, rate: self.rate, burst: self.burst }
+        LimitSpec { target, rate: self.rate, burst: self.burst, enforce: self.enforce }
     }
 }
 
 impl LimitSpec {
     /// The limit without its target.
     pub const fn amount(&self) -> Amount {
-        Amount { rate: self.rate, burst: self.burst }
+        Amount { rate: self.rate, burst: self.burst, enforce: self.enforce }
     }
 }
 
@@ -267,6 +269,11 @@ impl Changes {
                 || present.get(target).map(|limit| limit.amount())
                     != Some(amounts[*number as usize])
         });
+    }
+
+    /// Removes removals of limits that are not there.
+    pub fn forget_absent(&mut self, present: &Limits) {
+        self.entries.retain(|(target, number)| *number != NONE || present.get(target).is_some());
     }
 
     /// What these changes replace and remove.

@@ -112,6 +112,8 @@ pub struct LimitSpec {
     pub rate: Rate,
     /// How much at once, in the rate's unit.
     pub burst: u64,
+    /// Whether what is over it is dropped, rather than only counted.
+    pub enforce: bool,
 }
 
 /// Why a limit was refused.
@@ -214,7 +216,7 @@ impl LimitSpec {
         if burst > most {
             return Err(ModelError::BurstTooLarge { burst, rate, most });
         }
-        Ok(Self { target, rate, burst })
+        Ok(Self { target, rate, burst, enforce: true })
     }
 
     /// The largest burst whose tolerance the token bucket can hold.
@@ -237,6 +239,12 @@ impl LimitSpec {
             return Err(ModelError::FinerThanSource { target, bits });
         }
         Ok(())
+    }
+
+    /// The limit with or without enforcement.
+    #[must_use]
+    pub const fn enforced(self, enforce: bool) -> Self {
+        Self { enforce, ..self }
     }
 
     /// What the limit counts.

@@ -7,9 +7,10 @@ use clap::ValueEnum;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{LimitReport, Print, text};
+use super::{LimitReport, ListEntry, Print, text};
 use crate::dataplane::{Source, SourceState};
 use crate::policy::Unit;
+use crate::policy::lists::Action;
 use crate::policy::model::short_prefix;
 
 fn state_name(state: SourceState) -> &'static str {
@@ -35,6 +36,8 @@ pub struct SourceReport {
     pub state: SourceState,
     /// The limit in force for it.
     pub limit: Option<LimitReport>,
+    /// The management addresses that it belongs to, for which no limit applies.
+    pub management: Option<IpNet>,
     /// Packets or bytes it may send at once.
     pub tokens: Option<f64>,
     /// Packets in the sketch's window.
@@ -49,6 +52,9 @@ pub struct SourceReport {
     pub first_seen: Option<String>,
     /// Its last packet, RFC 3339.
     pub last_seen: Option<String>,
+    /// What the allow or deny list says of it, which goes before its limit.
+    #[serde(default)]
+    pub listed: Option<ListEntry>,
 }
 
 impl SourceReport {
@@ -59,6 +65,7 @@ impl SourceReport {
             tracked: source.state != SourceState::Light,
             state: source.state,
             limit: source.limit.as_ref().map(|limit| LimitReport::new(limit, gate)),
+            management: None,
             tokens: source.tokens,
             estimate: source.estimate,
             passed: source.passed,
@@ -66,6 +73,7 @@ impl SourceReport {
             bytes: source.bytes,
             first_seen: moment(source.first_seen),
             last_seen: moment(source.last_seen),
+            listed: None,
         }
     }
 }
@@ -73,12 +81,23 @@ impl SourceReport {
 impl Print for SourceReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "source     {}", short_prefix(&self.source))?;
+        if let Some(entry) = &self.listed {
+            let fate = match entry.action {
+                Action::Allow => "allowed, whatever it sends",
+                Action::Deny => "denied, whatever it sends",
+            };
+            writeln!(out, "listed     {fate} ({})", short_prefix(&entry.target))?;
+            writeln!(out, "           {}", entry.summary())?;
+        }
         writeln!(out, "state      {}", state_name(self.state))?;
         match &self.limit {
             Some(limit) => {
                 writeln!(out, "limit      {} ({})", limit.summary(), limit.target.short())?;
             }
-            None => writeln!(out, "limit      none")?,
+            None => match &self.management {
+                Some(net) => writeln!(out, "limit      none, management ({})", short_prefix(net))?,
+                None => writeln!(out, "limit      none")?,
+            },
         }
         if !self.tracked {
             return writeln!(out, "estimate   {} packets in the window, no bucket", self.estimate);

@@ -104,10 +104,10 @@ mod tests {
         counters.internal[Internal::Evictions as usize] = 7;
         let report = StatsReport::new(&counters);
         assert_eq!(report.counters.len(), Reason::ALL.len());
-        assert_eq!(report.total, TallyReport { packets: 511, bytes: 511 * 64 });
+        assert_eq!(report.total, TallyReport { packets: 4095, bytes: 4095 * 64 });
         assert_eq!(report.internal["evictions"], 7);
         let over = report.counters.iter().find(|row| row.reason == "over_limit").unwrap();
-        assert_eq!((over.verdict.as_str(), over.packets), ("drop", 64));
+        assert_eq!((over.verdict.as_str(), over.packets), ("drop", 256));
         let full: Vec<_> = report.counters.iter().filter(|row| row.reason == "set_full").collect();
         assert_eq!((full[0].verdict.as_str(), full[1].verdict.as_str()), ("pass", "drop"));
     }

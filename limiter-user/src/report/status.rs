@@ -2,10 +2,12 @@
 
 use std::io::{self, Write};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{LimitReport, Print, text};
+use super::{ConfigReport, LimitReport, PendingReport, Print, text};
 use crate::dataplane::{Attachment, Mode, SketchHealth, TableHealth};
+use crate::policy::model::short_prefix;
 
 /// Whether all is well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,10 +158,17 @@ pub struct StatusReport {
     pub sketch: SketchReport,
     /// The bucket table.
     pub table: TableReport,
-    /// How many limits are set, the default included.
+    /// How many limits are in force, the default included.
     pub limits: u64,
     /// The default limit.
     pub default_limit: Option<LimitReport>,
+    /// The configuration file and its limits.
+    #[serde(default)]
+    pub config: ConfigReport,
+    /// The change that is reverted unless it is confirmed.
+    pub confirm: Option<PendingReport>,
+    /// Addresses that no limit applies to.
+    pub management: Vec<IpNet>,
     /// Events that did not reach the daemon.
     pub events: EventsReport,
     /// What the operator should know.
@@ -196,6 +205,14 @@ impl Print for StatusReport {
         }
         let default = self.default_limit.as_ref().map_or("none".into(), LimitReport::summary);
         writeln!(out, "limits      {}, default {default}", self.limits)?;
+        writeln!(out, "config      {}", self.config.summary())?;
+        if let Some(confirm) = &self.confirm {
+            writeln!(out, "confirm     {}", confirm.summary())?;
+        }
+        if !self.management.is_empty() {
+            let nets: Vec<_> = self.management.iter().map(short_prefix).collect();
+            writeln!(out, "management  {}", nets.join(", "))?;
+        }
         let sketch = &self.sketch;
         writeln!(
             out,
@@ -277,6 +294,15 @@ impl Print for AttachReport {
         let interface = &self.interface;
         writeln!(out, "attached to {} in {} mode", interface.name, interface.mode.name())
     }
+}
+
+/// What is on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OccupantReport {
+    /// The interface's index.
+    pub ifindex: u32,
+    /// The XDP program on it, ours or another.
+    pub program_id: Option<u32>,
 }
 
 /// `detach`.

@@ -22,7 +22,7 @@ const fn package(name: &'static str, program: &'static str) -> Package {
     Package { name, program, service: None }
 }
 
-const PACKAGES: [Package; 10] = [
+const PACKAGES: [Package; 12] = [
     package("iproute2", "ip"),
     package("iputils-ping", "ping"),
     package("nftables", "nft"),
@@ -33,6 +33,8 @@ const PACKAGES: [Package; 10] = [
     package("curl", "curl"),
     package("tcpreplay", "tcpreplay"),
     package("ethtool", "ethtool"),
+    package("dpkg-dev", "dpkg-shlibdeps"),
+    package("mmdebstrap", "mmdebstrap"),
 ];
 
 /// The names of all packages.

@@ -1,27 +1,44 @@
 //! One database file: its tables, and how it is written.
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
+use ipnet::IpNet;
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use super::StoreError;
-use super::rows::{Record, Rows};
+use super::rows::{Record, Rows, rank};
+use crate::policy::lists::{ListChanges, Listing, Lists};
 use crate::policy::{Change, Changes, LimitSpec, Limits, Target};
 
 /// The version of the tables below.
-pub(super) const SCHEMA: u64 = 1;
+pub(super) const SCHEMA: u64 = 2;
 
 /// `schema` and `revision`. The revision rises with every change.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 /// The target, and a [`Record`] as JSON.
 const LIMITS: TableDefinition<'_, &str, &str> = TableDefinition::new("limits");
 
+/// A source or prefix, and a [`Listing`] as JSON. Since schema 2.
+const LISTS: TableDefinition<'_, &str, &str> = TableDefinition::new("lists");
+
+/// What is to be written.
+pub(super) enum Batch<'a> {
+    /// Limits.
+    Limits(Rows<'a>),
+    /// Entries of the lists.
+    Lists(&'a ListChanges),
+    /// All there is, to a file that is empty.
+    All(Rows<'a>, &'a Lists),
+}
+
 /// Everything in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Content {
     pub(super) revision: u64,
     pub(super) limits: Limits,
+    pub(super) lists: Lists,
 }
 
 /// Why a file's content could not be had.
@@ -66,19 +83,85 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
     }
     let mut limits = Limits::default();
     limits.apply(&found);
-    Ok(Content { revision, limits })
+    let mut lists = Lists::new();
+    if schema > 1 {
+        for row in transaction.open_table(LISTS)?.iter()? {
+            let (target, listing) = row?;
+            let (net, listing) = listed(target.value(), listing.value())
+                .map_err(|problem| Unreadable::Corrupt(format!("{}: {problem}", target.value())))?;
+            lists.insert(net, listing);
+        }
+    }
+    Ok(Content { revision, limits, lists })
 }
 
-fn limit(target: &str, record: &str) -> Result<LimitSpec, String> {
+pub(super) fn limit(target: &str, record: &str) -> Result<LimitSpec, String> {
     let target = target.parse::<Target>().map_err(|error| error.to_string())?;
     let record: Record = serde_json::from_str(record).map_err(|error| error.to_string())?;
-    LimitSpec::new(target, record.rate, Some(record.burst)).map_err(|error| error.to_string())
+    LimitSpec::new(target, record.rate, Some(record.burst))
+        .map(|limit| limit.enforced(record.enforce))
+        .map_err(|error| error.to_string())
 }
 
-fn put(transaction: &WriteTransaction, revision: u64, rows: &Rows<'_>) -> Result<(), redb::Error> {
+fn listed(target: &str, listing: &str) -> Result<(IpNet, Listing), String> {
+    let net = target.parse().map_err(|_| "it is no prefix".to_owned())?;
+    let listing = serde_json::from_str(listing).map_err(|error| error.to_string())?;
+    Ok((net, listing))
+}
+
+fn put(
+    transaction: &WriteTransaction,
+    revision: u64,
+    batch: &Batch<'_>,
+) -> Result<(), redb::Error> {
     let mut meta = transaction.open_table(META)?;
     meta.insert("schema", SCHEMA)?;
     meta.insert("revision", revision)?;
+    match batch {
+        Batch::Limits(rows) => put_limits(transaction, rows)?,
+        Batch::All(rows, _) => put_limits(transaction, rows)?,
+        Batch::Lists(_) => {}
+    }
+    let mut rows: Vec<(&IpNet, Option<&Listing>)> = match batch {
+        Batch::Limits(_) => return Ok(()),
+        Batch::Lists(changes) => {
+            changes.iter().map(|(net, listing)| (net, listing.as_ref())).collect()
+        }
+        Batch::All(_, lists) => lists.iter().map(|(net, listing)| (net, Some(listing))).collect(),
+    };
+    // A row beside the last one finds its page at hand, and fills it.
+    rows.sort_by_cached_key(|(net, _)| rank(&Target::Prefix(**net)));
+    put_lists(transaction, &rows)
+}
+
+fn put_lists(
+    transaction: &WriteTransaction,
+    rows: &[(&IpNet, Option<&Listing>)],
+) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(LISTS)?;
+    // Many entries that were added at once say the same.
+    let mut last: Option<(&Listing, String)> = None;
+    let mut target = String::new();
+    for (net, listing) in rows {
+        target.clear();
+        // Writing to a string cannot fail.
+        let _ = write!(target, "{net}");
+        let Some(listing) = *listing else {
+            table.remove(target.as_str())?;
+            continue;
+        };
+        if last.as_ref().is_none_or(|(said, _)| *said != listing) {
+            // Plain values always make JSON.
+            last = Some((listing, serde_json::to_string(listing).unwrap_or_default()));
+        }
+        if let Some((_, text)) = &last {
+            table.insert(target.as_str(), text.as_str())?;
+        }
+    }
+    Ok(())
+}
+
+fn put_limits(transaction: &WriteTransaction, rows: &Rows<'_>) -> Result<(), redb::Error> {
     let mut limits = transaction.open_table(LIMITS)?;
     rows.visit(|target, record| {
         match record {
@@ -138,7 +221,7 @@ impl StoreFile {
             let database = builder().create(&staging)?;
             let transaction = database.begin_write()?;
             let all: Changes = content.limits.iter().map(Change::Set).collect();
-            put(&transaction, content.revision, &Rows::new(&all))?;
+            put(&transaction, content.revision, &Batch::All(Rows::new(&all), &content.lists))?;
             transaction.commit()?;
             Ok(())
         };
@@ -148,17 +231,17 @@ impl StoreFile {
         Self::open(path, content.revision)
     }
 
-    /// Writes `rows`, and makes that durable in one transaction if `commit` says so when all is
+    /// Writes `batch`, and makes that durable in one transaction if `commit` says so when all is
     /// written. The file is at `revision` then.
     pub(super) fn write(
         &mut self,
         revision: u64,
-        rows: &Rows<'_>,
+        batch: &Batch<'_>,
         commit: impl FnOnce() -> bool,
     ) -> Result<(), StoreError> {
         let write = || -> Result<bool, redb::Error> {
             let transaction = self.database.begin_write()?;
-            put(&transaction, revision, rows)?;
+            put(&transaction, revision, batch)?;
             if !commit() {
                 transaction.abort()?;
                 return Ok(false);

@@ -10,6 +10,7 @@ mod file;
 mod rows;
 mod vet;
 
+use std::convert::Infallible;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -18,11 +19,12 @@ use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use error::StoreError;
-use file::{Content, StoreFile, sync_directory};
+use file::{Batch, Content, StoreFile, sync_directory};
 use rows::Rows;
 use vet::{Verdict, vet};
 
-use super::{Changes, Limits};
+use super::lists::{ListChanges, Lists};
+use super::{Changes, Limits, Target};
 
 const MAIN: &str = "limits.redb";
 const MIRROR: &str = "limits.redb.mirror";
@@ -33,6 +35,7 @@ pub struct Store {
     main: StoreFile,
     mirror: StoreFile,
     limits: Limits,
+    lists: Lists,
     path: PathBuf,
     recovered: Option<String>,
     mirror_problem: Option<String>,
@@ -58,6 +61,7 @@ impl Store {
             main,
             mirror,
             limits: content.limits,
+            lists: content.lists,
             path: main_path,
             recovered,
             mirror_problem: None,
@@ -73,6 +77,11 @@ impl Store {
     /// The limits, by target.
     pub const fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// The allow and deny lists.
+    pub const fn lists(&self) -> &Lists {
+        &self.lists
     }
 
     /// What was damaged and recovered when the store was opened.
@@ -105,25 +114,55 @@ impl Store {
         changes: &Changes,
         then: impl FnOnce() -> R,
     ) -> Result<R, StoreError> {
+        self.write(&Batch::Limits(Rows::new(changes)), |limits, _| {
+            limits.apply(changes);
+            then()
+        })
+    }
+
+    /// Makes changes of the lists durable: all of them, or none. Once they are, calls `then` with the
+    /// lists as they are now.
+    ///
+    /// # Errors
+    /// As [`Store::apply_then`].
+    pub fn list_then<R>(
+        &mut self,
+        changes: &ListChanges,
+        then: impl FnOnce(&Lists) -> R,
+    ) -> Result<R, StoreError> {
+        self.write(&Batch::Lists(changes), |_, lists| {
+            for (net, listing) in changes {
+                match listing {
+                    Some(listing) => drop(lists.insert(*net, listing.clone())),
+                    None => drop(lists.remove(net)),
+                }
+            }
+            then(lists)
+        })
+    }
+
+    fn write<R>(
+        &mut self,
+        batch: &Batch<'_>,
+        then: impl FnOnce(&mut Limits, &mut Lists) -> R,
+    ) -> Result<R, StoreError> {
         let before = self.main.revision;
         let revision = before + 1;
-        let rows = Rows::new(changes);
         // A mirror that has missed a change is made anew, when it is known of what.
         let follows = self.mirror.revision == before;
-        let (main, mirror, limits) = (&mut self.main, &mut self.mirror, &mut self.limits);
+        let (main, mirror) = (&mut self.main, &mut self.mirror);
+        let (limits, lists) = (&mut self.limits, &mut self.lists);
         let (result, mirrored) = thread::scope(|scope| {
             let (committed, commit) = mpsc::channel();
             let copying = follows.then(|| {
-                let rows = &rows;
                 thread::Builder::new().name("store mirror".into()).spawn_scoped(scope, move || {
-                    mirror.write(revision, rows, || commit.recv().is_ok())
+                    mirror.write(revision, batch, || commit.recv().is_ok())
                 })
             });
-            main.write(revision, &rows, || true)?;
+            main.write(revision, batch, || true)?;
             // Nobody listens to this where there is no thread, or it has failed already.
             let _ = committed.send(());
-            limits.apply(changes);
-            let result = then();
+            let result = then(limits, lists);
             let mirrored = match copying {
                 None => None,
                 Some(Err(error)) => Some(Err(format!("no thread to write it: {error}"))),
@@ -135,7 +174,8 @@ impl Store {
             Ok((result, mirrored))
         })?;
         let mirrored = mirrored.unwrap_or_else(|| {
-            let content = Content { revision, limits: self.limits.clone() };
+            let (limits, lists) = (self.limits.clone(), self.lists.clone());
+            let content = Content { revision, limits, lists };
             StoreFile::create(&self.path.with_file_name(MIRROR), &content)
                 .map(|mirror| self.mirror = mirror)
                 .map_err(|error| error.to_string())
@@ -145,6 +185,38 @@ impl Store {
             tracing::warn!("the store's mirror is behind: {problem}");
         }
         Ok(result)
+    }
+}
+
+/// `changes` as the database has them: each target, and the record of its limit.
+pub fn to_rows(changes: &Changes) -> Vec<(String, Option<String>)> {
+    let mut all = Vec::with_capacity(changes.len());
+    let Ok(()) = Rows::new(changes).visit(|target, record| {
+        all.push((target.to_owned(), record.map(str::to_owned)));
+        Ok::<_, Infallible>(())
+    });
+    all
+}
+
+/// The changes that [`to_rows`] has written.
+///
+/// # Errors
+/// The first row that makes no sense, or the target that occurs twice.
+pub fn from_rows(rows: &[(String, Option<String>)]) -> Result<Changes, String> {
+    let mut changes = Changes::default();
+    for (target, record) in rows {
+        let wrong = |problem| format!("{target}: {problem}");
+        match record {
+            Some(record) => changes.set(file::limit(target, record).map_err(wrong)?),
+            None => {
+                let target = target.parse::<Target>();
+                changes.unset(target.map_err(|error| wrong(error.to_string()))?);
+            }
+        }
+    }
+    match changes.repeated() {
+        None => Ok(changes),
+        Some(place) => Err(format!("{} is in it twice", changes.at(place).0)),
     }
 }
 

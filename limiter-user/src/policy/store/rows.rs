@@ -13,6 +13,12 @@ use crate::policy::{Changes, Rate, Target};
 pub(super) struct Record {
     pub(super) rate: Rate,
     pub(super) burst: u64,
+    #[serde(default = "enforced", skip_serializing_if = "Clone::clone")]
+    pub(super) enforce: bool,
+}
+
+const fn enforced() -> bool {
+    true
 }
 
 /// The rows that changes make.
@@ -31,8 +37,9 @@ impl<'a> Rows<'a> {
             serde_json::to_string(&record).unwrap_or_default()
         };
         let amounts = changes.amounts().iter();
-        let records =
-            amounts.map(|amount| record(Record { rate: amount.rate, burst: amount.burst }));
+        let records = amounts.map(|amount| {
+            record(Record { rate: amount.rate, burst: amount.burst, enforce: amount.enforce })
+        });
         // A row beside the last one finds its page at hand, and fills it.
         let places = changes.numbered().zip(0u32..);
         let mut keyed: Vec<_> = places.map(|((target, _), at)| (rank(&target), at)).collect();
@@ -78,7 +85,7 @@ static HEXADECIMAL: LazyLock<Vec<u16>> =
 
 /// Orders targets of a family as their text is ordered; in IPv6 nearly so, because of `::` and what
 /// follows the last part.
-fn rank(target: &Target) -> u128 {
+pub(super) fn rank(target: &Target) -> u128 {
     match target {
         Target::Default => u128::MAX,
         Target::Prefix(IpNet::V4(net)) => {

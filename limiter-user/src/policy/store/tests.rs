@@ -1,5 +1,6 @@
 use std::fs;
 
+use super::file::SCHEMA;
 use super::*;
 use crate::policy::{Change, LimitSpec};
 
@@ -192,12 +193,12 @@ fn a_store_of_a_later_version_is_refused() {
     transaction
         .open_table(redb::TableDefinition::<&str, u64>::new("meta"))
         .unwrap()
-        .insert("schema", 2)
+        .insert("schema", SCHEMA + 1)
         .unwrap();
     transaction.commit().unwrap();
     drop(database);
     let error = Store::open(directory.path()).map(drop).unwrap_err();
-    assert!(matches!(error, StoreError::Newer { found: 2, .. }), "{error}");
+    assert!(matches!(error, StoreError::Newer { found, .. } if found > SCHEMA), "{error}");
     assert_eq!(corrupt_files(directory.path()), 0);
 }
 
@@ -226,4 +227,26 @@ fn a_mirror_that_fell_behind_is_made_anew() {
     drop(store);
     fs::remove_file(directory.path().join(MAIN)).unwrap();
     assert_eq!(Store::open(directory.path()).unwrap().limits(), &limits);
+}
+
+#[test]
+fn lists_survive_and_the_mirror_has_them_too() {
+    use crate::policy::lists::{Action, Listing};
+
+    let (directory, _) = filled();
+    let net = "198.51.100.0/24".parse().unwrap();
+    let listing = Listing::new(Action::Deny, None, Some("scanner".into())).unwrap();
+    {
+        let mut store = Store::open(directory.path()).unwrap();
+        store
+            .list_then(&vec![(net, Some(listing.clone()))], |lists| assert_eq!(lists.len(), 1))
+            .unwrap();
+    }
+    std::fs::write(directory.path().join(MAIN), b"garbage").unwrap();
+    let mut store = Store::open(directory.path()).unwrap();
+    assert_eq!(store.lists().get(&net), Some(&listing));
+    assert!(store.recovered().is_some());
+    store.list_then(&vec![(net, None)], |lists| assert!(lists.is_empty())).unwrap();
+    drop(store);
+    assert!(Store::open(directory.path()).unwrap().lists().is_empty());
 }

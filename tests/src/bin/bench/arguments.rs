@@ -25,6 +25,9 @@ pub(crate) struct Arguments {
     /// Short measurements and few rounds: noisy, for a first look
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Put so many other sources on the limiter's deny list before
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) denied: u32,
     /// Measure only these patterns of traffic
     #[arg(long, value_enum, value_delimiter = ',')]
     pattern: Vec<Pattern>,

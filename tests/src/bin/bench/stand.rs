@@ -1,11 +1,20 @@
 //! Wires with a contender at the end of each, all there at once, so that rounds can alternate
 //! between them.
 
+use std::{
+    io::{Seek as _, Write as _},
+    net::Ipv4Addr,
+    process::Command,
+};
+
 use aya::{
     Ebpf,
     programs::{ProgramFd, loaded_programs},
 };
-use tests::{Daemon, Lab};
+use tests::{
+    Daemon, Lab,
+    cli::{answer, limiter_binary},
+};
 
 use crate::{
     cell::{Cell, Entry, Limit},
@@ -38,7 +47,7 @@ impl Stands {
     ///
     /// # Panics
     /// If one cannot be built.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(denied: u32) -> Self {
         let mut stands = Self { stands: Vec::new() };
         for contender in Contender::ALL {
             let lab = Lab::new(1);
@@ -48,7 +57,11 @@ impl Stands {
                 // A veth device takes frames from XDP only while its peer runs XDP. Passing them is
                 // cheaper than the alternative, generic receive offload.
                 Contender::Nft | Contender::Hashlimit => own(&lab, "pass_all", 1),
-                Contender::Limiter => Program::Daemon(Daemon::start(&lab)),
+                Contender::Limiter => {
+                    let daemon = Daemon::start(&lab);
+                    deny(&daemon, denied);
+                    Program::Daemon(daemon)
+                }
             };
             if contender.is_xdp() {
                 firewall::discard(&lab);
@@ -143,4 +156,22 @@ fn program_of(daemon: &Daemon) -> ProgramFd {
     let id = id.as_u64().unwrap_or_else(|| panic!("no program in {status}"));
     let info = loaded_programs().filter_map(Result::ok).find(|info| u64::from(info.id()) == id);
     info.and_then(|info| info.fd().ok()).expect("the daemon's program is loaded")
+}
+
+/// Puts sources on the deny list that take no part.
+fn deny(daemon: &Daemon, count: u32) {
+    if count == 0 {
+        return;
+    }
+    let mut list = tempfile::tempfile().expect("a temporary file");
+    for number in 0..count {
+        // From 128.0.0.0 on; what takes part has other addresses.
+        let source = Ipv4Addr::from_bits(0x8000_0000 + number);
+        writeln!(list, "{source}").expect("room for a list of addresses");
+    }
+    list.rewind().expect("a file has a beginning");
+    let mut command = Command::new(limiter_binary());
+    command.arg("--socket").arg(daemon.socket()).args(["--json", "deny", "add", "-"]);
+    let added = answer(command.stdin(list));
+    assert_eq!(added.code, 0, "{added:?}");
 }

@@ -23,6 +23,8 @@ const FIRST: u32 = Ipv4Addr::new(10, 0, 0, 0).to_bits();
 /// What it took to load limits.
 #[derive(Debug, Serialize)]
 pub(crate) struct Load {
+    /// What was run.
+    pub(crate) command: String,
     /// How many.
     pub(crate) limits: u32,
     /// From the start of the command until its answer: all are stored and in force.
@@ -38,24 +40,37 @@ pub(crate) struct Load {
 /// # Panics
 /// If not all of them are new.
 pub(crate) fn load(daemon: &Daemon, limits: u32) -> Load {
-    let list = list(limits);
-    let before = Memory::of(daemon.pid());
-    let mut command = Command::new(limiter_binary());
-    command.arg("--socket").arg(daemon.socket()).args(["--json", "limit", "import", "-"]);
-    let start = Instant::now();
-    let imported = answer(command.stdin(list));
-    let seconds = start.elapsed().as_secs_f64();
-    assert!(imported.code == 0, "limiter limit import: {imported:#?}");
-    assert_eq!(imported.json["changed"].as_u64(), Some(u64::from(limits)), "{imported:#?}");
-    Load { limits, seconds, before, after: Memory::of(daemon.pid()) }
+    run(daemon, limits, &["limit", "import", "-"], |i| format!("{}pps 2000", 1000 + i % 100))
 }
 
-/// A list of limits, to be read from its beginning. Rates differ, as they would.
-fn list(limits: u32) -> File {
+/// Puts `sources` sources on the deny list of a daemon whose list is empty.
+///
+/// # Panics
+/// If not all of them are new.
+pub(crate) fn deny(daemon: &Daemon, sources: u32) -> Load {
+    run(daemon, sources, &["deny", "add", "-"], |_| String::new())
+}
+
+fn run(daemon: &Daemon, limits: u32, command: &[&str], rest: impl Fn(u32) -> String) -> Load {
+    let list = list(limits, rest);
+    let before = Memory::of(daemon.pid());
+    let name = command[..2].join(" ");
+    let mut process = Command::new(limiter_binary());
+    process.arg("--socket").arg(daemon.socket()).arg("--json").args(command);
+    let start = Instant::now();
+    let imported = answer(process.stdin(list));
+    let seconds = start.elapsed().as_secs_f64();
+    assert!(imported.code == 0, "limiter {name}: {imported:#?}");
+    assert_eq!(imported.json["changed"].as_u64(), Some(u64::from(limits)), "{imported:#?}");
+    Load { command: name, limits, seconds, before, after: Memory::of(daemon.pid()) }
+}
+
+/// A list of sources and what is said of each, to be read from its beginning.
+fn list(limits: u32, rest: impl Fn(u32) -> String) -> File {
     let mut text = String::new();
     for i in 0..limits {
         let source = Ipv4Addr::from_bits(FIRST + i);
-        writeln!(text, "{source} {}pps 2000", 1000 + i % 100).expect("writing to a string");
+        writeln!(text, "{source} {}", rest(i)).expect("writing to a string");
     }
     let mut file = tempfile::tempfile().expect("a temporary file");
     file.write_all(text.as_bytes()).expect("room for a list of limits");

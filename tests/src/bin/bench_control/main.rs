@@ -59,6 +59,8 @@ fn run() -> Figures {
             enforcement.push(enforcement::by_command(&lab, &daemon, "command, 1 M limits loaded"));
         }
     }
+    eprintln!("denying a million sources");
+    loads.push(load::deny(&Daemon::start(&lab), 1_000_000));
     eprintln!("tracking a million sources");
     let top = top::measure(&lab);
     Figures { machine: Machine::at_hand(), enforcement, load: loads, top }

@@ -30,10 +30,11 @@ impl Figures {
         let rows: Vec<_> = self.enforcement.iter().map(enforcement_row).collect();
         let header = ["way", "median ms", "p99 ms", "answered ms", "goal ≤ 5 ms"];
         table::print(out, header, 1, &rows)?;
-        writeln!(out, "\nLoading limits of single sources (`limiter limit import`)")?;
+        writeln!(out, "\nMany single sources at once")?;
         let rows: Vec<_> = self.load.iter().map(load_row).collect();
         let header = [
-            "limits",
+            "command",
+            "sources",
             "seconds",
             "MB before",
             "MB after",
@@ -41,7 +42,7 @@ impl Figures {
             "MB peak",
             "goal ≤ 3 s, peak ≤ 300 MB",
         ];
-        table::print(out, header, 0, &rows)?;
+        table::print(out, header, 1, &rows)?;
         let top = &self.top;
         writeln!(
             out,
@@ -87,9 +88,10 @@ fn enforcement_row(figures: &Enforcement) -> [String; 5] {
     ]
 }
 
-fn load_row(load: &Load) -> [String; 7] {
+fn load_row(load: &Load) -> [String; 8] {
     let Memory { resident, own, peak } = load.after;
     [
+        load.command.clone(),
         load.limits.to_string(),
         format!("{:.2}", load.seconds),
         megabytes(load.before.resident),

@@ -1,0 +1,20 @@
+//! `limiter doctor`
+
+use std::path::Path;
+
+use super::output::Output;
+use crate::doctor::{self, Grade};
+use crate::error::{Failure, exit};
+
+pub(super) fn run(
+    output: &mut Output<'_>,
+    pin_dir: &Path,
+    interface: Option<&str>,
+) -> Result<u8, Failure> {
+    let diagnosis = doctor::examine(pin_dir, interface);
+    output.print(&diagnosis)?;
+    Ok(match diagnosis.state {
+        Grade::Ok => exit::OK,
+        Grade::Warn | Grade::Fail => exit::NEGATIVE,
+    })
+}

@@ -1,0 +1,116 @@
+//! The hidden `limiter documents`: manual pages and shell completions, made from the command line's
+//! types for packages to install.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use clap_complete::{Shell, generate_to};
+use clap_mangen::Man;
+
+use super::args::Cli;
+use crate::error::{Failure, exit};
+
+/// Daemons and what administers them.
+const SECTION: &str = "8";
+
+pub(super) fn run(directory: &Path) -> Result<u8, Failure> {
+    write(directory).map_err(|error| {
+        let message = format!("cannot write to {}: {error}", directory.display());
+        Failure::new(exit::USAGE, message).hint("name a directory that may be written to")
+    })?;
+    Ok(exit::OK)
+}
+
+/// What only the page of `limiter` itself says.
+const MORE: &str = r#".SH "EXIT STATUS"
+.TP
+0
+It worked.
+.TP
+1
+The answer is no, or something is degraded.
+.TP
+2
+Wrong usage or configuration.
+.TP
+3
+No daemon answers.
+.TP
+4
+Privileges are missing, or the kernel refuses.
+.SH FILES
+.TP
+.I /etc/limiter/limiter.toml
+The daemon's configuration.
+.TP
+.I /run/limiter/limiter.sock
+Its socket, for root and the group limiter.
+.TP
+.I /var/lib/limiter
+Limits that were set at run time.
+.TP
+.I /sys/fs/bpf/limiter
+The pinned program's maps and links, which work on without the daemon.
+.SH "SEE ALSO"
+.BR ip-link (8),
+.BR bpf (2),
+.BR systemd (1)
+"#;
+
+/// Writes `man/` and `completions/` into `directory`.
+fn write(directory: &Path) -> io::Result<()> {
+    let (man, completions) = (directory.join("man"), directory.join("completions"));
+    fs::create_dir_all(&man)?;
+    fs::create_dir_all(&completions)?;
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    pages(&command, &man)?;
+    let mut command = Cli::command();
+    for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
+        generate_to(shell, &mut command, "limiter", &completions)?;
+    }
+    Ok(())
+}
+
+/// Writes a page for `command` and for each of its commands.
+fn pages(command: &Command, directory: &Path) -> io::Result<()> {
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    let mut file = File::create(directory.join(format!("{name}.{SECTION}")))?;
+    Man::new(command.clone())
+        .title(name.to_uppercase())
+        .section(SECTION)
+        .source(concat!("limiter ", env!("CARGO_PKG_VERSION")))
+        .manual("System Administration")
+        .render(&mut file)?;
+    if name == "limiter" {
+        file.write_all(MORE.as_bytes())?;
+    }
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+        pages(inner, directory)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(run(directory.path()).unwrap(), exit::OK);
+        let read = |path: &str| fs::read_to_string(directory.path().join(path)).unwrap();
+        let main = read("man/limiter.8");
+        assert!(main.contains(".TH LIMITER 8") && main.contains("limiter\\-run(8)"), "{main}");
+        assert!(main.contains("/etc/limiter/limiter.toml"), "{main}");
+        assert!(read("man/limiter-limit-set.8").contains("1000pps"));
+        assert!(read("man/limiter-doctor.8").contains("doctor"));
+        assert!(!main.contains("documents"), "hidden commands are not told");
+        for file in ["limiter.bash", "limiter.fish", "_limiter"] {
+            assert!(read(&format!("completions/{file}")).contains("cleanup"), "{file}");
+        }
+        assert_eq!(run(Path::new("/dev/null/x")).unwrap_err().code, exit::USAGE);
+    }
+}

@@ -1,0 +1,280 @@
+//! What is in effect, and where each value comes from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use serde_json::Value;
+
+use super::file::ConfigFile;
+use super::problem::Place;
+use crate::cli::{Malformed, RunArgs};
+use crate::daemon::Config;
+use crate::dataplane::{self, Options};
+use crate::error::{Failure, chain, exit};
+use crate::policy::Management;
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A flag.
+    Flag,
+    /// An environment variable.
+    Environment,
+    /// The file.
+    File(Place),
+    /// Nobody has said anything.
+    Default,
+}
+
+/// What has been said by flag or environment, which the file cannot change.
+pub type Fixed = BTreeMap<String, Origin>;
+
+/// Which arguments of a command were given, and how.
+fn fixed(matches: &ArgMatches, into: &mut Fixed) {
+    for id in matches.ids() {
+        let origin = match matches.value_source(id.as_str()) {
+            Some(ValueSource::CommandLine) => Origin::Flag,
+            Some(ValueSource::EnvVariable) => Origin::Environment,
+            _ => continue,
+        };
+        into.insert(id.to_string(), origin);
+    }
+}
+
+/// What flags and environment say, with the defaults for all else.
+#[derive(Clone, Debug)]
+pub struct Given {
+    run: RunArgs,
+    socket: PathBuf,
+    fixed: Fixed,
+    file: Option<PathBuf>,
+}
+
+impl Given {
+    /// Takes the arguments of a command and what they were read from, outermost first.
+    pub(crate) fn new(
+        run: RunArgs,
+        socket: PathBuf,
+        file: Option<PathBuf>,
+        matches: &[&ArgMatches],
+    ) -> Self {
+        let mut given = Self { run, socket, fixed: Fixed::new(), file };
+        for matches in matches {
+            fixed(matches, &mut given.fixed);
+        }
+        given
+    }
+
+    /// The file that was named.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// What is in effect if the file is `file`.
+    ///
+    /// # Errors
+    /// If that cannot be; the message tells whether a flag, the environment or which place in the file
+    /// is to blame.
+    pub fn with(&self, file: ConfigFile) -> Result<Settings, Failure> {
+        let mut settings = Settings {
+            run: self.run.clone(),
+            socket: self.socket.clone(),
+            fixed: self.fixed.clone(),
+            file,
+        };
+        settings.merge();
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
+/// What is in effect.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    run: RunArgs,
+    socket: PathBuf,
+    fixed: Fixed,
+    /// The file that is part of it.
+    pub file: ConfigFile,
+}
+
+/// Takes keys from the file that neither flag nor environment has.
+macro_rules! take {
+    ($settings:ident, $keys:ident: $($key:ident),+ $(,)?) => {
+        $(if let (Some(value), false) =
+            (&$keys.$key, $settings.fixed.contains_key(stringify!($key)))
+        {
+            $settings.run.$key = value.clone().into();
+        })+
+    };
+}
+
+impl Settings {
+    fn merge(&mut self) {
+        let keys = self.file.keys.clone();
+        let settings = self;
+        take!(settings, keys:
+            interfaces, mode, replace, socket_group, admin_group, state_dir, pin_dir, on_exit,
+            sketch_epsilon, sketch_delta, sketch_window, max_sources, max_limits, max_listed, ipv4_prefix,
+            ipv6_prefix, malformed, on_full,
+        );
+        if let (Some(socket), false) = (keys.socket, settings.fixed.contains_key("socket")) {
+            settings.socket = socket;
+        }
+        if !settings.fixed.contains_key("management") {
+            settings.run.management = settings.file.management().collect();
+        }
+    }
+
+    /// Where a key's value comes from.
+    pub fn origin(&self, key: &str) -> Origin {
+        match (self.fixed.get(key), self.file.place_of(key)) {
+            (Some(origin), _) => origin.clone(),
+            (None, Some(place)) => Origin::File(place),
+            (None, None) => Origin::Default,
+        }
+    }
+
+    /// Where a key's value comes from, in words.
+    pub fn origin_text(&self, key: &str) -> String {
+        match self.origin(key) {
+            Origin::Flag => Flag(key).to_string(),
+            Origin::Environment => Variable(key).to_string(),
+            Origin::File(place) => format!("{}:{}", self.file.name(), place.line),
+            Origin::Default => "default".into(),
+        }
+    }
+
+    /// Every key that a file can have, but for limits, and its value.
+    pub fn values(&self) -> Vec<(String, Value)> {
+        let mut values = match serde_json::to_value(&self.run) {
+            Ok(Value::Object(values)) => values,
+            _ => serde_json::Map::new(),
+        };
+        values.insert("socket".into(), self.socket.display().to_string().into());
+        values.into_iter().collect()
+    }
+
+    /// The daemon's socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Puts a key's name and origin before a failure.
+    fn blame(&self, key: &str, failure: Failure) -> Failure {
+        match self.origin(key) {
+            Origin::File(place) => self.file.blame(place, failure.context(key)),
+            Origin::Environment => failure.context(Variable(key)),
+            Origin::Flag | Origin::Default => failure.context(Flag(key)),
+        }
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        match self.options().check() {
+            Err(dataplane::Error::Option { option, problem, hint }) => {
+                let key = option.trim_start_matches('-').replace('-', "_");
+                let failure = Failure::new(exit::USAGE, problem).hint(hint);
+                return Err(self.blame(&key, failure));
+            }
+            Err(error) => return Err(Failure::new(exit::USAGE, chain(&error))),
+            Ok(()) => {}
+        }
+        check_names(&self.run.interfaces).map_err(|failure| self.blame("interfaces", failure))?;
+        let lengths = (self.run.ipv4_prefix, self.run.ipv6_prefix);
+        self.check_limits(lengths, &Management::new(&self.run.management, lengths))
+    }
+
+    /// Whether the file's limits fit sources of so many bits, IPv4 and IPv6, and `management`.
+    ///
+    /// # Errors
+    /// The first limit that does not, by its place.
+    pub fn check_limits(&self, lengths: (u8, u8), management: &Management) -> Result<(), Failure> {
+        for limit in self.file.limits().iter() {
+            let checked = limit
+                .check_prefix(lengths.0, lengths.1)
+                .map_err(Failure::from)
+                .and_then(|()| management.check(&limit.target));
+            if let Err(failure) = checked {
+                let place = self.file.place_of_limit(&limit.target);
+                return Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)));
+            }
+        }
+        Ok(())
+    }
+
+    fn options(&self) -> Options {
+        let run = &self.run;
+        Options {
+            pin_dir: run.pin_dir.clone(),
+            epsilon: run.sketch_epsilon,
+            delta: run.sketch_delta,
+            window: run.sketch_window,
+            max_sources: run.max_sources,
+            max_limits: run.max_limits,
+            max_listed: run.max_listed,
+            ipv4_prefix: run.ipv4_prefix,
+            ipv6_prefix: run.ipv6_prefix,
+            drop_malformed: run.malformed == Malformed::Drop,
+            on_full: run.on_full,
+            reset: run.reset_state,
+        }
+    }
+
+    /// A daemon that runs with it.
+    pub fn daemon(&self) -> Config {
+        let run = self.run.clone();
+        Config {
+            options: self.options(),
+            interfaces: run.interfaces,
+            mode: run.mode,
+            replace: run.replace,
+            socket: self.socket.clone(),
+            socket_group: run.socket_group,
+            admin_group: run.admin_group,
+            management: run.management,
+            state_dir: run.state_dir,
+            on_exit: run.on_exit,
+        }
+    }
+}
+
+/// A key as a flag.
+pub(super) struct Flag<'a>(pub &'a str);
+
+impl fmt::Display for Flag<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The one that is given once for each.
+        let key = if self.0 == "interfaces" { "interface" } else { self.0 };
+        write!(f, "--{}", key.replace('_', "-"))
+    }
+}
+
+/// A key as an environment variable.
+pub(super) struct Variable<'a>(pub &'a str);
+
+impl fmt::Display for Variable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LIMITER_{}", self.0.to_uppercase())
+    }
+}
+
+/// The longest name that the kernel gives an interface, bytes.
+const LONGEST_NAME: usize = 15;
+
+fn check_names(names: &[String]) -> Result<(), Failure> {
+    let refuse = |problem: String, hint: &str| Err(Failure::new(exit::USAGE, problem).hint(hint));
+    for (place, name) in names.iter().enumerate() {
+        let odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
+        if name.is_empty() || name.len() > LONGEST_NAME || name.contains(odd) {
+            let hint = "give names as `ip link` shows them, such as eth0";
+            return refuse(format!("{name:?} is not the name of an interface"), hint);
+        }
+        if names[..place].contains(name) {
+            return refuse(format!("{name} is there twice"), "name each interface once");
+        }
+    }
+    Ok(())
+}

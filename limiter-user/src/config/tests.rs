@@ -1,0 +1,217 @@
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use clap::{CommandFactory, FromArgMatches};
+use serde_json::Value;
+
+use super::settings::{Flag, Variable};
+use super::*;
+use crate::cli::{Cli, RunArgs};
+use crate::error::{Failure, exit};
+use crate::policy::{LimitSpec, Target};
+
+/// What `limiter run` with `arguments` is given.
+pub(super) fn given(arguments: &[&str]) -> Given {
+    let all = ["limiter", "run"].iter().chain(arguments);
+    let matches = Cli::command().get_matches_from(all);
+    let run = matches.subcommand_matches("run").unwrap();
+    let socket = "/run/limiter/limiter.sock".into();
+    Given::new(RunArgs::from_arg_matches(run).unwrap(), socket, None, &[&matches, run])
+}
+
+pub(super) fn parse(text: &str) -> Result<ConfigFile, Failure> {
+    ConfigFile::parse(Path::new("limiter.toml"), text.as_bytes())
+}
+
+fn settings(arguments: &[&str], text: &str) -> Result<Settings, Failure> {
+    given(arguments).with(parse(text)?)
+}
+
+fn value(settings: &Settings, key: &str) -> Value {
+    settings.values().into_iter().find(|(name, _)| name == key).unwrap().1
+}
+
+fn limit(target: &str, rate: &str, burst: Option<u64>) -> LimitSpec {
+    LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), burst).unwrap()
+}
+
+#[test]
+fn the_default_file_is_the_default() {
+    let none = given(&[]).with(ConfigFile::default()).unwrap();
+    let commented = settings(&[], DEFAULT).unwrap();
+    assert_eq!(commented.values(), none.values());
+    assert!(commented.file.limits().is_empty());
+    // With every key in force it says the same; only the examples, which have no default, add to it.
+    let example = example();
+    let in_force = settings(&[], &example).unwrap();
+    for ((key, value), (_, default)) in in_force.values().into_iter().zip(none.values()) {
+        assert_eq!(in_force.origin_text(&key), format!("limiter.toml:{}", line_of(&example, &key)));
+        if key != "admin_group" {
+            assert_eq!(value, default, "{key}");
+        }
+    }
+    let limits: Vec<_> = in_force.file.limits().iter().collect();
+    let net = limit("203.0.113.0/24", "10mbit", Some(256_000)).enforced(false);
+    assert_eq!(limits, [limit("default", "1000pps", Some(2000)), net]);
+}
+
+fn line_of(text: &str, key: &str) -> usize {
+    let start = |line: &str| line.starts_with(&format!("{key} =")) || line == format!("[{key}]");
+    text.lines().position(start).unwrap_or_else(|| panic!("{key} is not in the file")) + 1
+}
+
+#[test]
+fn every_option_is_a_key_everywhere() {
+    let command = Cli::command();
+    let run = command.find_subcommand("run").unwrap();
+    let ids = |arg: &clap::Arg| arg.get_id().to_string();
+    let own = run.get_arguments().filter(|arg| !arg.is_global_set()).map(ids);
+    let mut options: BTreeSet<_> = own.filter(|id| id != "help" && id != "version").collect();
+    // That is something to do once, not to be found in a file.
+    assert!(options.remove("reset_state"));
+    options.insert("socket".into());
+    let none = given(&[]).with(ConfigFile::default()).unwrap();
+    let values: BTreeSet<_> = none.values().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(values, options, "what is shown");
+    let schema = schemars::schema_for!(Keys).to_value();
+    let properties = schema["properties"].as_object().unwrap();
+    let keys: BTreeSet<_> = properties
+        .keys()
+        .filter(|key| !["limit", "limits"].contains(&key.as_str()))
+        .cloned()
+        .collect();
+    assert_eq!(keys, options, "what a file can have");
+    assert_eq!(schema["additionalProperties"], false);
+    for (key, property) in properties {
+        assert!(property["description"].is_string(), "{key}");
+    }
+    for key in &options {
+        let all = command.get_arguments().chain(run.get_arguments());
+        let arg = all.into_iter().find(|arg| arg.get_id().as_str() == key).unwrap();
+        let variable = arg.get_env().unwrap_or_else(|| panic!("{key} has no variable"));
+        assert_eq!(variable.to_str(), Some(Variable(key).to_string().as_str()));
+        assert_eq!(format!("--{}", arg.get_long().unwrap()), Flag(key).to_string());
+    }
+}
+
+#[test]
+fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
+    let text = "max_sources = 4096\nmode = \"generic\"\ninterfaces = [\"eth7\"]\nreplace = true\n";
+    let settings = settings(&["--mode", "native", "-i", "eth0", "--replace=false"], text).unwrap();
+    for (key, wanted, origin) in [
+        ("max_sources", Value::from(4096), "limiter.toml:1"),
+        ("mode", "native".into(), "--mode"),
+        ("interfaces", vec!["eth0"].into(), "--interface"),
+        ("replace", false.into(), "--replace"),
+        ("on_full", "pass".into(), "default"),
+        ("sketch_window", "134ms".into(), "default"),
+    ] {
+        assert_eq!((value(&settings, key), settings.origin_text(key)), (wanted, origin.into()));
+    }
+    let daemon = settings.daemon();
+    assert_eq!((daemon.options.max_sources, daemon.interfaces.len()), (4096, 1));
+    assert!(!daemon.replace);
+}
+
+#[test]
+fn limits_may_be_written_in_several_ways() {
+    let limits = |text: &str| parse(text).unwrap().limits().iter().collect::<Vec<_>>();
+    let wanted = [limit("default", "1000pps", None)];
+    assert_eq!(limits("[limits]\ndefault = \"1000pps\""), wanted);
+    assert_eq!(limits("limits.default.rate = \"1kpps\""), wanted);
+    assert_eq!(limits("[[limit]]\nfor = \"default\"\nrate = \"1kpps\"\nburst = \"1200\""), wanted);
+    assert_eq!(limits("limit = [{ for = \"default\", rate = \"1kpps\", burst = 1200 }]"), wanted);
+    assert!(limits("").is_empty());
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
+    for (text, place, message, hint) in [
+        ("mdoe = \"native\"", "1:1", "unknown key `mdoe`", "did you mean `mode`"),
+        ("colour = 1", "1:1", "unknown key `colour`", "`interfaces`"),
+        ("max-sources = 8", "1:1", "unknown key `max-sources`", "`max_sources`"),
+        ("\nmode = \"natve\"", "2:8", "unknown value `natve`", "did you mean `native`"),
+        ("mode = native", "1:8", "`native` is not a value", "quoted: \"native\""),
+        ("mode = 3", "1:8", "expected a string", ""),
+        ("max_sources = 3", "1:15", "max_sources: 3 is out of range", "from 8"),
+        ("max_sources = -3", "1:15", "whole number", ""),
+        ("max_sources = 5000000000", "1:15", "whole number", ""),
+        ("sketch_epsilon = 2.0", "1:18", "sketch_epsilon: 2 is out of range", "between"),
+        ("sketch_epsilon = nan", "1:18", "out of range", "between"),
+        ("sketch_window = \"1 apple\"", "1:17", "not a duration", "config default"),
+        ("sketch_window = 134", "1:17", "integer `134`", ""),
+        ("sketch_window = \"9h\"", "1:17", "out of range", "60s"),
+        ("ipv4_prefix = 33", "1:15", "/33 is out of range", "1 to 32"),
+        ("interfaces = \"eth0\"", "1:14", "a list such as", ""),
+        ("interfaces = [\"eth0\", \"eth0\"]", "1:14", "eth0 is there twice", "once"),
+        ("interfaces = [\"a b\"]", "1:14", "not the name of an interface", "ip link"),
+        ("mode = \"native\"\nmode = \"native\"", "2:1", "duplicate key", "keep one"),
+        ("[limits]\ndefault = 1000", "2:11", "no unit", "1000pps"),
+        ("[limits]\ndefault = \"10mbps\"", "2:11", "ambiguous", "10mbit"),
+        ("[limits]\ndefalt = \"1pps\"", "2:1", "unknown key `defalt`", "`default`"),
+        ("[limits]\ndefault = { rat = 1 }", "2:13", "unknown key `rat`", "`rate`"),
+        ("[limits]\ndefault = { rate = \"1pps\", burst = 0 }", "2:36", "zero", "smallest"),
+        ("[limits]\ndefault = [1]", "2:11", "a rate such as", ""),
+        ("[[limit]]\nrate = \"1pps\"", "1:1", "`for` is missing", "[[limit]]"),
+        ("[[limit]]\nfor = \"10.0.0.1/8\"\nrate = \"1pps\"", "2:7", "host bits", "10.0.0.0/8"),
+        ("[[limit]]\nfor = \"1.1.1.1\"\nrate = \"-1pps\"", "3:8", "negative", ""),
+        ("[[limit]]\nfor = \"1.1.1.1\"\nrate = \"9tpps\"", "3:8", "", ""),
+        (
+            "[[limit]]\nfor = \"1.1.1.1\"\nrate = \"1mbit\"\nburst = \"9byte\"",
+            "4:9",
+            "full frame",
+            "burst = \"1514byte\"",
+        ),
+        (
+            "[limits]\ndefault = \"1pps\"\n[[limit]]\nfor = \"default\"\nrate = \"1pps\"",
+            "4:7",
+            "default has a limit already, in line 2",
+            "keep one",
+        ),
+        ("[[limit]]\nfor = \"2001:db8::1\"\nrate = \"1pps\"", "2:7", "part of a source", "/64"),
+        (
+            "[management]\naddresses = [\"192.0.2.0/24\"]\n[[limit]]\nfor = \"192.0.2.7\"\nrate = \"1pps\"",
+            "4:7",
+            "management addresses",
+            "another target",
+        ),
+        ("[management]\naddresses = [\"bastion\"]", "2:14", "bastion", "address"),
+        ("mode = \"native", "1:", "", ""),
+        ("[", "1:", "", ""),
+        ("é = ", "1:", "", ""),
+    ] {
+        let error = settings(&[], text).unwrap_err();
+        let (told, advice) = (error.to_string(), error.hint.clone().unwrap_or_default());
+        println!("{told}\n    {advice}");
+        assert!(told.starts_with(&format!("limiter.toml:{place}")), "{text}\n{told}");
+        assert!(told.contains(message), "{text}\n{told}");
+        assert!(advice.contains(hint) && !advice.is_empty(), "{text}\n{told}\n{advice}");
+        assert_eq!(error.code, exit::USAGE, "{text}");
+    }
+    let error = ConfigFile::parse(Path::new("f"), b"# \xc3\xa9\nmode = \"\xff\"").unwrap_err();
+    assert!(error.message.starts_with("f:2:9: this is not UTF-8"), "{error}");
+}
+
+#[test]
+fn a_flag_is_blamed_for_what_it_says() {
+    let error = settings(&["--max-sources", "3"], "max_sources = 4096").unwrap_err();
+    assert!(error.message.starts_with("--max-sources: 3 is out of range"), "{error}");
+}
+
+#[test]
+fn a_named_file_must_be_there() {
+    let error = ConfigFile::find(Some(Path::new("/nonexistent/limiter.toml"))).unwrap_err();
+    assert_eq!(error.code, exit::USAGE);
+    assert!(error.message.contains("/nonexistent/limiter.toml") && error.hint.is_some());
+    let error = ConfigFile::find(Some(Path::new("/dev"))).unwrap_err();
+    assert_eq!(error.code, exit::USAGE);
+    let empty = ConfigFile::find(Some(Path::new("/dev/null"))).unwrap();
+    assert!(empty.limits().is_empty());
+}
+
+#[test]
+fn a_limit_remembers_its_place() {
+    let file = parse("[[limit]]\nrate = \"1pps\"\n  for = \"192.0.2.1\"").unwrap();
+    let target: Target = "192.0.2.1".parse().unwrap();
+    assert_eq!(file.place_of_limit(&target), Some(Place { line: 3, column: 9 }));
+}

@@ -1,0 +1,297 @@
+//! A change that is reverted unless it is confirmed in time.
+//!
+//! What would revert it is written to a file before the change is made, and removed when the change
+//! is confirmed or reverted. So a daemon that starts after a crash knows what to do, whenever that
+//! came: to revert a change that was not made, or has been reverted, changes nothing.
+
+mod clock;
+mod record;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use self::clock::Clocks;
+use self::record::Record;
+use super::core::Core;
+use super::shared::Shared;
+use crate::error::{Failure, exit};
+use crate::policy::Changes;
+use crate::report::{ConfirmReport, PendingReport};
+
+/// How soon what could not be reverted is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Times that a confirmation may be waited for.
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Whether a confirmation may be waited for so long.
+///
+/// # Errors
+/// If it is too short or too long.
+pub fn check_period(period: Duration) -> Result<(), Failure> {
+    if (SHORTEST..=LONGEST).contains(&period) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        exit::USAGE,
+        format!("--confirm {}: out of range", humantime::format_duration(period)),
+    )
+    .hint("give a time from 1s to 24h, for instance --confirm 60s"))
+}
+
+/// A change that waits to be confirmed.
+struct Pending {
+    record: Record,
+    undo: Changes,
+    /// Why it could not be reverted, and when that was tried.
+    problem: Option<(String, Instant)>,
+}
+
+/// The change that waits to be confirmed, if there is one.
+pub(super) struct Unconfirmed {
+    path: PathBuf,
+    pending: Option<Pending>,
+    /// The last one that was not confirmed in time.
+    reverted: Option<(String, SystemTime)>,
+    /// What was wrong with the file.
+    damaged: Option<String>,
+    /// Told when there is something to wait for.
+    wake: Arc<Notify>,
+}
+
+impl Unconfirmed {
+    /// Nothing waits. The file will be beside `store`, the store's main file.
+    pub(super) fn new(store: &Path) -> Self {
+        Self {
+            path: store.with_file_name("unconfirmed.json"),
+            pending: None,
+            reverted: None,
+            damaged: None,
+            wake: Arc::default(),
+        }
+    }
+
+    /// Reads what an earlier daemon has left. A file that makes no sense is set aside and told.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn read(&mut self) -> Result<(), Failure> {
+        match record::read(&self.path)? {
+            None => {}
+            Some(Ok((record, undo))) => {
+                self.pending = Some(Pending { record, undo, problem: None });
+            }
+            Some(Err(problem)) => {
+                let aside = self.path.with_extension("json.damaged");
+                let kept = std::fs::rename(&self.path, &aside).is_ok();
+                let place = if kept { aside } else { self.path.clone() };
+                let problem = format!(
+                    "an unconfirmed change may still be in force, {} makes no sense: {problem}",
+                    place.display()
+                );
+                tracing::error!("{problem}");
+                self.damaged = Some(problem);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is to be said of it.
+    pub(super) fn report(&self) -> Option<PendingReport> {
+        let pending = self.pending.as_ref()?;
+        let left = pending.record.deadline.left(&Clocks::now());
+        Some(PendingReport {
+            what: pending.record.what.clone(),
+            targets: pending.undo.len() as u64,
+            seconds_left: left.as_secs_f64(),
+            reverts_at: humantime::format_rfc3339_seconds(SystemTime::now() + left).to_string(),
+            problem: pending.problem.as_ref().map(|(problem, _)| problem.clone()),
+        })
+    }
+
+    /// What an operator should know: that something is wrong.
+    pub(super) fn problems(&self) -> impl Iterator<Item = String> {
+        let overdue = self.pending.as_ref().and_then(|pending| pending.problem.as_ref());
+        let overdue = overdue.map(|(problem, _)| {
+            format!("a change that was not confirmed cannot be reverted: {problem}")
+        });
+        self.damaged.clone().into_iter().chain(overdue)
+    }
+
+    fn forget(&mut self) -> Result<Option<Pending>, Failure> {
+        record::remove(&self.path)?;
+        Ok(self.pending.take())
+    }
+}
+
+impl Core {
+    /// Whether a change may be made: none waits to be confirmed.
+    ///
+    /// # Errors
+    /// If one does; the hint says what to do.
+    pub(super) fn nothing_unconfirmed(&self) -> Result<(), Failure> {
+        let Some(pending) = self.unconfirmed.report() else { return Ok(()) };
+        let left = humantime::format_duration(Duration::from_secs(pending.seconds_left as u64));
+        Err(Failure::new(
+            exit::NEGATIVE,
+            format!("a change waits to be confirmed ({}), {left} left", pending.what),
+        )
+        .hint("keep it with `limiter confirm`, or revert it with `limiter confirm --abort`"))
+    }
+
+    /// Makes a change that `undo` reverts after `period`.
+    ///
+    /// # Errors
+    /// If it cannot be recorded, or `make` fails; then nothing has changed.
+    pub(super) fn until_confirmed(
+        &mut self,
+        what: String,
+        undo: Changes,
+        period: Duration,
+        make: impl FnOnce(&mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let record = Record::new(what, period);
+        record::write(&self.unconfirmed.path, &record, &undo)?;
+        if let Err(failure) = make(self) {
+            if let Err(left) = self.unconfirmed.forget() {
+                // To revert what was not changed is harmless.
+                tracing::warn!("the record of a change that failed stays: {left}");
+            }
+            return Err(failure);
+        }
+        tracing::info!("{} waits to be confirmed for {period:?}", record.what);
+        self.unconfirmed.pending = Some(Pending { record, undo, problem: None });
+        self.unconfirmed.reverted = None;
+        self.unconfirmed.wake.notify_one();
+        Ok(())
+    }
+
+    /// Takes up what an earlier daemon has left unconfirmed. What is overdue is reverted in the store,
+    /// before the limits are put in force.
+    ///
+    /// # Errors
+    /// If the record cannot be read, or the store cannot be written.
+    pub fn resume_unconfirmed(&mut self) -> Result<(), Failure> {
+        self.unconfirmed.read()?;
+        let Some(pending) = &self.unconfirmed.pending else { return Ok(()) };
+        if pending.record.deadline.left(&Clocks::now()).is_zero() {
+            let undo = pending.undo.clone();
+            self.store_only(&undo)?;
+            self.end_reverted()?;
+        } else {
+            tracing::info!("{} still waits to be confirmed", pending.record.what);
+        }
+        Ok(())
+    }
+
+    /// Keeps the change that waits.
+    ///
+    /// # Errors
+    /// If none does, or the record cannot be removed; then it still waits.
+    pub fn confirm(&mut self) -> Result<ConfirmReport, Failure> {
+        self.something_unconfirmed()?;
+        let kept = self.unconfirmed.forget()?;
+        let (what, targets) =
+            kept.map_or_else(Default::default, |kept| (kept.record.what, kept.undo.len() as u64));
+        tracing::info!("{what} is confirmed");
+        Ok(ConfirmReport { outcome: "confirmed".into(), what, targets })
+    }
+
+    /// Reverts the change that waits.
+    ///
+    /// # Errors
+    /// If none does, or it cannot be reverted; then it still waits.
+    pub fn abort(&mut self) -> Result<ConfirmReport, Failure> {
+        self.something_unconfirmed()?;
+        let (what, targets) = self.revert()?.unwrap_or_default();
+        Ok(ConfirmReport { outcome: "reverted".into(), what, targets })
+    }
+
+    fn something_unconfirmed(&self) -> Result<(), Failure> {
+        if self.unconfirmed.pending.is_some() {
+            return Ok(());
+        }
+        let none = Failure::new(exit::NEGATIVE, "no change waits to be confirmed");
+        Err(match &self.unconfirmed.reverted {
+            None => none.hint("make one with --confirm, for instance --confirm 60s"),
+            Some((what, at)) => none.hint(format!(
+                "the last one ({what}) was not confirmed in time and was reverted at {}",
+                humantime::format_rfc3339_seconds(*at)
+            )),
+        })
+    }
+
+    /// Reverts the change that waits, and says what it was and how many targets it had.
+    fn revert(&mut self) -> Result<Option<(String, u64)>, Failure> {
+        let Some(pending) = &self.unconfirmed.pending else { return Ok(None) };
+        let undo = pending.undo.clone();
+        let about = (pending.record.what.clone(), undo.len() as u64);
+        let reverted = self.change(&undo).and_then(|()| self.end_reverted());
+        if let (Err(failure), Some(pending)) = (&reverted, &mut self.unconfirmed.pending) {
+            pending.problem = Some((failure.to_string(), Instant::now()));
+        }
+        reverted.map(|()| Some(about))
+    }
+
+    fn end_reverted(&mut self) -> Result<(), Failure> {
+        if let Some(pending) = self.unconfirmed.forget()? {
+            tracing::warn!("{} was not confirmed: reverted", pending.record.what);
+            self.unconfirmed.reverted = Some((pending.record.what, SystemTime::now()));
+        }
+        Ok(())
+    }
+
+    /// Reverts what is overdue. Returns how long to wait for the next time, if there is something to
+    /// wait for.
+    fn revert_overdue(&mut self) -> Option<Duration> {
+        let pending = self.unconfirmed.pending.as_ref()?;
+        let left = pending.record.deadline.left(&Clocks::now());
+        let wait = match &pending.problem {
+            Some((_, at)) if left.is_zero() => RETRY.saturating_sub(at.elapsed()),
+            _ => left,
+        };
+        if !wait.is_zero() {
+            // The clock of timers stops while the machine sleeps.
+            return Some(wait.min(RETRY));
+        }
+        match self.revert() {
+            Ok(_) => None,
+            Err(failure) => {
+                tracing::error!("cannot revert what was not confirmed: {failure}");
+                Some(RETRY)
+            }
+        }
+    }
+
+    /// Reverts the change that waits, because nobody could when the daemon has ended.
+    ///
+    /// # Errors
+    /// If it cannot be reverted; the next daemon will.
+    pub fn revert_at_end(&mut self) -> Result<(), Failure> {
+        self.revert().map(drop)
+    }
+}
+
+/// Reverts changes when they are due, until that is no longer possible.
+pub(super) async fn watch(shared: &Shared) -> Failure {
+    let wake = match shared.with(|core| Ok(Arc::clone(&core.unconfirmed.wake))).await {
+        Ok(wake) => wake,
+        Err(failure) => return failure,
+    };
+    loop {
+        match shared.with(|core| Ok(core.revert_overdue())).await {
+            Err(failure) => return failure,
+            // Either is a reason to look again.
+            Ok(Some(wait)) => drop(timeout(wait, wake.notified()).await),
+            Ok(None) => wake.notified().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

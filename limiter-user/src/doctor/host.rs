@@ -1,0 +1,255 @@
+//! The machine: kernel, privileges, BPF file system, clock.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Check;
+use crate::dataplane::{self, kernel};
+use crate::error::Failure;
+
+/// Clock sources that take a device's or a hypervisor's time, about a microsecond for each reading.
+const SLOW_CLOCKS: [&str; 5] = ["hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"];
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub(super) struct Host {
+    /// Whether this binary has its kernel program.
+    has_program: bool,
+    /// The kernel's version.
+    release: String,
+    /// A feature it lacks, and since when Linux has it.
+    lacks: Option<(&'static str, &'static str)>,
+    /// Capabilities that are needed and missing.
+    missing: Vec<String>,
+    /// How loading went: instructions that the verifier processed, or why not. `None` if it could
+    /// not be tried.
+    trial: Option<Result<Option<u32>, Failure>>,
+    pin_dir: PathBuf,
+    /// Whether that is on a BPF file system.
+    has_bpffs: bool,
+    has_btf: bool,
+    /// `kernel.unprivileged_bpf_disabled`
+    unprivileged_disabled: Option<u32>,
+    /// `net.core.bpf_jit_enable`; readable for root, outside other network namespaces.
+    jit: Option<u32>,
+    clock: Option<String>,
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+fn number(path: &str) -> Option<u32> {
+    read(path)?.parse().ok()
+}
+
+impl Host {
+    /// Looks at this machine.
+    pub(super) fn find(pin_dir: &Path) -> Self {
+        let (has_program, lacks) = (dataplane::has_program(), kernel::running_lacks());
+        let missing = kernel::missing_capabilities();
+        let can_try = has_program && lacks.is_none() && missing.is_empty();
+        Self {
+            has_program,
+            release: kernel::release(),
+            lacks,
+            missing,
+            trial: can_try.then(|| dataplane::try_load().map_err(Into::into)),
+            pin_dir: pin_dir.into(),
+            has_bpffs: kernel::is_bpf_fs(pin_dir.parent().unwrap_or(pin_dir)),
+            has_btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+            unprivileged_disabled: number("/proc/sys/kernel/unprivileged_bpf_disabled"),
+            jit: number("/proc/sys/net/core/bpf_jit_enable"),
+            clock: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        }
+    }
+
+    /// Judges what was found.
+    pub(super) fn checks(&self) -> Vec<Check> {
+        let mut checks = vec![self.kernel(), self.capabilities(), self.verifier(), self.bpffs()];
+        checks.push(Check::ok(
+            "btf",
+            if self.has_btf { "present" } else { "absent; limiter does without" },
+        ));
+        checks.extend(self.unprivileged());
+        checks.extend(self.jit());
+        checks.extend(self.clock());
+        checks
+    }
+
+    fn kernel(&self) -> Check {
+        let release = &self.release;
+        match self.lacks {
+            None => Check::ok("kernel", format!("Linux {release}")),
+            Some((feature, since)) => Check::fail(
+                "kernel",
+                format!("Linux {release} lacks {feature}"),
+                format!("boot Linux {since} or later"),
+            ),
+        }
+    }
+
+    fn capabilities(&self) -> Check {
+        if self.missing.is_empty() {
+            return Check::ok("capabilities", "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON");
+        }
+        Check::fail(
+            "capabilities",
+            format!("missing: {}", self.missing.join(", ")),
+            "run as root, or give the process CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON",
+        )
+    }
+
+    fn verifier(&self) -> Check {
+        let name = "verifier";
+        match &self.trial {
+            _ if !self.has_program => Check::fail(
+                name,
+                "this binary was built without its kernel program",
+                "build it with `cargo xtask build`",
+            ),
+            None => Check::warn(
+                name,
+                "not asked whether it takes the kernel program",
+                "mend what is wrong above, and run this again",
+            ),
+            Some(Ok(None)) => Check::ok(name, "takes the kernel program"),
+            Some(Ok(Some(count))) => {
+                Check::ok(name, format!("takes the kernel program ({count} instructions verified)"))
+            }
+            Some(Err(failure)) => Check::fail(
+                name,
+                failure.message.clone(),
+                failure
+                    .hint
+                    .clone()
+                    .unwrap_or_else(|| "report this, with the kernel's version".into()),
+            ),
+        }
+    }
+
+    fn bpffs(&self) -> Check {
+        let (name, pins) = ("bpffs", self.pin_dir.display());
+        let mount = "mount -t bpf bpf /sys/fs/bpf";
+        if self.has_bpffs {
+            Check::ok(name, format!("{pins} is on a BPF file system"))
+        } else if self.pin_dir.starts_with("/sys/fs/bpf") {
+            Check::warn(
+                name,
+                "no BPF file system is mounted at /sys/fs/bpf",
+                format!("`limiter run` mounts it if it may; or: {mount}"),
+            )
+        } else {
+            Check::fail(
+                name,
+                format!("{pins} is not on a BPF file system"),
+                format!("give a --pin-dir below /sys/fs/bpf, and mount that: {mount}"),
+            )
+        }
+    }
+
+    fn unprivileged(&self) -> Option<Check> {
+        let name = "unprivileged-bpf";
+        Some(match self.unprivileged_disabled? {
+            0 => Check::warn(
+                name,
+                "every user may load BPF programs, which has served attacks on CPUs",
+                "sysctl kernel.unprivileged_bpf_disabled=2",
+            ),
+            _ => Check::ok(name, "off"),
+        })
+    }
+
+    fn jit(&self) -> Option<Check> {
+        let name = "bpf-jit";
+        Some(match self.jit? {
+            0 => Check::warn(
+                name,
+                "off: programs are interpreted, several times slower",
+                "sysctl net.core.bpf_jit_enable=1",
+            ),
+            _ => Check::ok(name, "on"),
+        })
+    }
+
+    fn clock(&self) -> Option<Check> {
+        let (name, clock) = ("clock", self.clock.as_deref()?);
+        Some(if SLOW_CLOCKS.contains(&clock) {
+            Check::warn(
+                name,
+                format!("clock source {clock}: reading it takes about a microsecond"),
+                "/sys/devices/system/clocksource/clocksource0/available_clocksource lists others; \
+                 `dmesg` tells why tsc is not among them",
+            )
+        } else {
+            Check::ok(name, format!("clock source {clock}"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Grade;
+
+    fn good() -> Host {
+        Host {
+            has_program: true,
+            release: "6.1.0".into(),
+            lacks: None,
+            missing: Vec::new(),
+            trial: Some(Ok(Some(54_000))),
+            pin_dir: "/sys/fs/bpf/limiter".into(),
+            has_bpffs: true,
+            has_btf: true,
+            unprivileged_disabled: Some(2),
+            jit: Some(1),
+            clock: Some("tsc".into()),
+        }
+    }
+
+    /// The checks that are not ok, each with a remedy.
+    fn bad(host: &Host) -> Vec<(&'static str, Grade)> {
+        let checks = host.checks().into_iter();
+        let bad = checks.filter(|check| {
+            assert_eq!(check.remedy.is_some(), check.state != Grade::Ok, "{check:?}");
+            check.state != Grade::Ok
+        });
+        bad.map(|check| (check.name, check.state)).collect()
+    }
+
+    #[test]
+    fn a_good_host_has_nothing_to_mend() {
+        assert_eq!(bad(&good()), []);
+        assert_eq!(good().checks().len(), 8);
+        // What cannot be told is no fault.
+        let quiet =
+            Host { jit: None, unprivileged_disabled: None, clock: None, has_btf: false, ..good() };
+        assert_eq!(bad(&quiet), []);
+        assert_eq!(quiet.checks().len(), 5);
+    }
+
+    #[test]
+    fn each_fault_is_found() {
+        use Grade::{Fail, Warn};
+        let refused = Failure::new(4, "cannot load the kernel program").hint("see dmesg");
+        let other = PathBuf::from("/run/pins");
+        for (host, expected) in [
+            (Host { trial: Some(Err(refused)), ..good() }, ("verifier", Fail)),
+            (Host { has_program: false, trial: None, ..good() }, ("verifier", Fail)),
+            (Host { has_bpffs: false, ..good() }, ("bpffs", Warn)),
+            (Host { has_bpffs: false, pin_dir: other, ..good() }, ("bpffs", Fail)),
+            (Host { unprivileged_disabled: Some(0), ..good() }, ("unprivileged-bpf", Warn)),
+            (Host { jit: Some(0), ..good() }, ("bpf-jit", Warn)),
+            (Host { clock: Some("hpet".into()), ..good() }, ("clock", Warn)),
+        ] {
+            assert_eq!(bad(&host), [expected], "{host:?}");
+        }
+        let lacks = Some(("compare-and-swap in BPF programs", "5.12"));
+        let old = Host { lacks, trial: None, ..good() };
+        assert_eq!(bad(&old), [("kernel", Fail), ("verifier", Warn)]);
+        let poor = Host { missing: vec!["CAP_BPF".into()], trial: None, ..good() };
+        assert_eq!(bad(&poor), [("capabilities", Fail), ("verifier", Warn)]);
+        assert!(poor.checks()[1].found.contains("CAP_BPF"));
+    }
+}

@@ -1,0 +1,431 @@
+//! An interface: its driver, what defeats a program on it, and what a program there cannot see.
+
+use std::io;
+
+use aya::programs::loaded_programs;
+use aya::util::online_cpus;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, Stats64};
+
+use super::Check;
+use super::ethtool::{Channels, Ethtool};
+use super::netdev;
+use crate::dataplane::{Error, Mode, NATIVE_MTU, link};
+
+/// Drivers that had native XDP before kernels told so (6.3).
+const NATIVE_DRIVERS: [&str; 30] = [
+    "atlantic",
+    "bnxt_en",
+    "bonding",
+    "cpsw",
+    "ena",
+    "fec",
+    "fsl_dpaa2_eth",
+    "fsl_enetc",
+    "hv_netvsc",
+    "i40e",
+    "ice",
+    "igb",
+    "igc",
+    "ixgbe",
+    "ixgbevf",
+    "mana",
+    "mlx4_en",
+    "mlx5_core",
+    "mtk_soc_eth",
+    "mvneta",
+    "mvpp2",
+    "nfp",
+    "nicvf",
+    "qede",
+    "rvu_nicpf",
+    "sfc",
+    "st_gmac",
+    "tun",
+    "veth",
+    "virtio_net",
+];
+
+/// The limiter's own program, by its name in the kernel.
+const OURS: &str = "limiter";
+
+/// An XDP program that is attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Program {
+    id: u32,
+    /// Its name, where the caller may ask for it.
+    name: Option<String>,
+    mode: Option<Mode>,
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    name: String,
+    is_up: bool,
+    has_carrier: bool,
+    mtu: u32,
+    driver: Option<String>,
+    /// What the kernel says of native XDP; `None` before Linux 6.3.
+    xdp: Option<bool>,
+    /// The offloads that are on; `None` if the kernel does not tell.
+    features: Option<Vec<String>>,
+    program: Option<Program>,
+    channels: Option<Channels>,
+    cpus: u32,
+    received: u64,
+    /// Counters of frames that were lost before a program could see them.
+    misses: Vec<(String, u64)>,
+}
+
+impl Device {
+    /// Looks at the interface `name`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(super) fn find(name: &str) -> Result<Self, Error> {
+        let index = link::Interface::named(name)?.index;
+        let links = link::request(LinkMessage::default(), false).map_err(Error::Netlink)?;
+        let found = links.into_iter().find(|link| link.header.index == index);
+        let gone = || Error::Netlink(io::Error::other(format!("{name} has vanished")));
+        let message = found.ok_or_else(gone)?;
+        let flags = message.header.flags;
+        let mut device = Self {
+            name: name.into(),
+            is_up: flags.contains(LinkFlags::Up),
+            has_carrier: flags.contains(LinkFlags::LowerUp),
+            mtu: 0,
+            driver: None,
+            xdp: netdev::xdp_features(index).ok().map(|set| set & netdev::BASIC != 0),
+            features: None,
+            program: None,
+            channels: None,
+            cpus: online_cpus().map_or(1, |cpus| u32::try_from(cpus.len()).unwrap_or(1)),
+            received: 0,
+            misses: Vec::new(),
+        };
+        for attribute in message.attributes {
+            match attribute {
+                LinkAttribute::Mtu(mtu) => device.mtu = mtu,
+                LinkAttribute::Stats64(stats) => device.count(&stats),
+                LinkAttribute::Xdp(xdp) => {
+                    device.program = link::program(&xdp).map(|(mode, id)| Program {
+                        id,
+                        name: program_name(id),
+                        mode,
+                    });
+                }
+                _ => {}
+            }
+        }
+        if let Ok(ethtool) = Ethtool::new(name) {
+            device.driver = ethtool.driver();
+            device.features = ethtool.features();
+            device.channels = ethtool.channels();
+            let lost = ethtool.statistics().into_iter().filter(|(name, _)| is_miss(name));
+            device.misses.extend(lost);
+        }
+        Ok(device)
+    }
+
+    fn count(&mut self, stats: &Stats64) {
+        self.received = stats.rx_packets;
+        self.misses.extend([
+            ("missed errors".to_owned(), stats.rx_missed_errors),
+            ("FIFO errors".to_owned(), stats.rx_fifo_errors),
+            ("overruns".to_owned(), stats.rx_over_errors),
+        ]);
+    }
+
+    /// Judges what was found.
+    pub(super) fn checks(&self) -> Vec<Check> {
+        let mut checks = vec![self.state(), self.native(), self.mtu()];
+        checks.extend(self.merging_in_hardware());
+        checks.extend(self.gro());
+        checks.extend([self.program(), self.queues(), self.missed()]);
+        checks
+    }
+
+    fn driver_name(&self) -> &str {
+        self.driver.as_deref().unwrap_or("unknown")
+    }
+
+    fn has_native(&self) -> bool {
+        self.xdp.unwrap_or_else(|| NATIVE_DRIVERS.contains(&self.driver_name()))
+    }
+
+    fn state(&self) -> Check {
+        let (check, name) = ("interface", &self.name);
+        if !self.is_up {
+            return Check::warn(check, format!("{name} is down"), format!("ip link set {name} up"));
+        }
+        if !self.has_carrier {
+            let remedy = "look at the cable, or the other end";
+            return Check::warn(check, format!("{name} is up, but has no carrier"), remedy);
+        }
+        Check::ok(check, format!("{name} is up, driver {}", self.driver_name()))
+    }
+
+    fn native(&self) -> Check {
+        let (check, driver) = ("native-xdp", self.driver_name());
+        if self.has_native() {
+            return Check::ok(check, format!("driver {driver} has it"));
+        }
+        let found = match self.xdp {
+            Some(_) => format!("driver {driver} has none"),
+            None => format!("driver {driver} is not known to have it"),
+        };
+        let remedy = "attach to the device below, if this is a bridge or a VLAN, or take --mode \
+                      generic, which is several times slower";
+        Check::warn(check, found, remedy)
+    }
+
+    fn mtu(&self) -> Check {
+        let (check, mtu) = ("mtu", self.mtu);
+        if mtu <= NATIVE_MTU || !self.has_native() {
+            return Check::ok(check, mtu.to_string());
+        }
+        Check::warn(
+            check,
+            format!("{mtu} is more than the {NATIVE_MTU} that native mode serves in most drivers"),
+            format!("ip link set {} mtu {NATIVE_MTU}, or --mode generic", self.name),
+        )
+    }
+
+    fn is_on(&self, feature: &str) -> Option<bool> {
+        Some(self.features.as_ref()?.iter().any(|name| name == feature))
+    }
+
+    /// Large receive offload, by either name.
+    fn merging_in_hardware(&self) -> Option<Check> {
+        let name = &self.name;
+        if self.is_on("rx-lro")? {
+            return Some(Check::fail(
+                "lro",
+                "on: the device merges frames before the limiter sees them, and most drivers refuse \
+                 a program then",
+                format!("ethtool -K {name} lro off"),
+            ));
+        }
+        // virtio switches it off by itself.
+        if self.is_on("rx-gro-hw")? && self.driver_name() != "virtio_net" {
+            return Some(Check::warn(
+                "lro",
+                "GRO in hardware is on: some drivers refuse a program then",
+                format!("ethtool -K {name} rx-gro-hw off"),
+            ));
+        }
+        Some(Check::ok("lro", "off"))
+    }
+
+    /// Merging in software is done before a program in generic mode, and after one in native mode.
+    fn gro(&self) -> Option<Check> {
+        let is_generic = self.program.as_ref().and_then(|p| p.mode) == Some(Mode::Generic);
+        Some(match self.is_on("rx-gro")? {
+            false => Check::ok("gro", "off"),
+            true if self.has_native() && !is_generic => {
+                Check::ok("gro", "on, which comes after native mode")
+            }
+            true => Check::warn(
+                "gro",
+                "on: generic mode sees merged packets, and counts each as one",
+                format!("ethtool -K {} gro off", self.name),
+            ),
+        })
+    }
+
+    fn program(&self) -> Check {
+        let check = "xdp-program";
+        let Some(Program { id, name, mode }) = &self.program else {
+            return Check::ok(check, "none");
+        };
+        let called = name.as_deref().unwrap_or("name unknown");
+        let mode = mode.map_or("several modes", Mode::name);
+        if called == OURS {
+            return Check::ok(check, format!("limiter, id {id}, {mode}"));
+        }
+        Check::warn(
+            check,
+            format!("another one is attached: id {id} ({called}), {mode}"),
+            format!(
+                "remove it (ip link set {} xdp off), or let limiter take its place with --replace",
+                self.name
+            ),
+        )
+    }
+
+    fn queues(&self) -> Check {
+        let (check, cpus) = ("queues", self.cpus);
+        let Some(Channels { receive, most }) = self.channels else {
+            return Check::ok(check, "the driver does not tell");
+        };
+        let found = format!("{receive} for {cpus} CPUs");
+        let better = most.min(cpus);
+        if receive < better {
+            return Check::warn(
+                check,
+                format!("{found}: frames are judged on {receive} of them"),
+                format!("ethtool -L {} combined {better} (or rx {better})", self.name),
+            );
+        }
+        Check::ok(check, found)
+    }
+
+    fn missed(&self) -> Check {
+        let check = "missed";
+        let lost: Vec<_> = self.misses.iter().filter(|(_, count)| *count > 0).collect();
+        let Some(most) = lost.iter().map(|(_, count)| *count).max() else {
+            return Check::ok(check, "no frame was lost before the limiter could see it");
+        };
+        let names: Vec<_> = lost.iter().take(5).map(|(name, n)| format!("{name} {n}")).collect();
+        // Counters may count the same frames, so they are not added up.
+        let share = 100.0 * most as f64 / (most + self.received) as f64;
+        Check::warn(
+            check,
+            format!(
+                "drops you cannot see: the device lost at least {most} frames ({share:.2} %) since \
+                 it was made: {}",
+                names.join(", ")
+            ),
+            format!(
+                "more receive buffers (ethtool -G {name} rx …) and queues (ethtool -L {name} …), \
+                 interrupts on more CPUs",
+                name = self.name
+            ),
+        )
+    }
+}
+
+/// The name of a loaded program, which only root may ask for.
+fn program_name(id: u32) -> Option<String> {
+    let info = loaded_programs().flatten().find(|program| program.id() == id)?;
+    info.name_as_str().map(Into::into)
+}
+
+/// Whether a driver's counter is of received frames that found no room.
+fn is_miss(counter: &str) -> bool {
+    const PARTS: [&str; 8] = [
+        "missed",
+        "no_buf",
+        "nobuf",
+        "out_of_buffer",
+        "fifo_err",
+        "no_dma",
+        "discards_phy",
+        "alloc_fail",
+    ];
+    let counter = counter.to_ascii_lowercase();
+    !counter.contains("tx")
+        && !counter.contains("xdp")
+        && PARTS.iter().any(|part| counter.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Grade;
+
+    fn good() -> Device {
+        Device {
+            name: "eth0".into(),
+            is_up: true,
+            has_carrier: true,
+            mtu: 1500,
+            driver: Some("ice".into()),
+            xdp: Some(true),
+            features: Some(vec!["rx-checksum".into(), "rx-gro".into()]),
+            program: None,
+            channels: Some(Channels { receive: 8, most: 16 }),
+            cpus: 8,
+            received: 1000,
+            misses: vec![("missed errors".into(), 0)],
+        }
+    }
+
+    fn bad(device: &Device) -> Vec<(&'static str, Grade)> {
+        let checks = device.checks().into_iter();
+        let bad = checks.filter(|check| {
+            assert_eq!(check.remedy.is_some(), check.state != Grade::Ok, "{check:?}");
+            check.state != Grade::Ok
+        });
+        bad.map(|check| (check.name, check.state)).collect()
+    }
+
+    fn features(list: &[&str]) -> Option<Vec<String>> {
+        Some(list.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_good_interface_has_nothing_to_mend() {
+        let ours = Program { id: 7, name: Some(OURS.into()), mode: Some(Mode::Native) };
+        let few = Channels { receive: 1, most: 1 };
+        for device in [
+            good(),
+            Device { program: Some(ours), ..good() },
+            Device { channels: None, features: None, ..good() },
+            // It cannot have more.
+            Device { channels: Some(few), ..good() },
+            // An old kernel, and a driver that is known.
+            Device { xdp: None, ..good() },
+            Device {
+                features: features(&["rx-gro-hw"]),
+                driver: Some("virtio_net".into()),
+                ..good()
+            },
+        ] {
+            assert_eq!(bad(&device), [], "{device:?}");
+        }
+        assert_eq!(good().checks().len(), 8);
+    }
+
+    #[test]
+    fn each_fault_is_found() {
+        use Grade::{Fail, Warn};
+        let other = |mode| Some(Program { id: 7, name: Some("filter".into()), mode: Some(mode) });
+        let few = Some(Channels { receive: 2, most: 4 });
+        let misses = vec![("missed errors".into(), 0), ("rx_no_buffer_count".into(), 250)];
+        for (device, expected) in [
+            (Device { is_up: false, ..good() }, ("interface", Warn)),
+            (Device { has_carrier: false, ..good() }, ("interface", Warn)),
+            (Device { mtu: 9000, ..good() }, ("mtu", Warn)),
+            (Device { features: features(&["rx-lro"]), ..good() }, ("lro", Fail)),
+            (Device { features: features(&["rx-gro-hw"]), ..good() }, ("lro", Warn)),
+            (Device { program: other(Mode::Native), ..good() }, ("xdp-program", Warn)),
+            (Device { channels: few, ..good() }, ("queues", Warn)),
+            (Device { misses, ..good() }, ("missed", Warn)),
+        ] {
+            assert_eq!(bad(&device), [expected], "{device:?}");
+        }
+    }
+
+    #[test]
+    fn generic_mode_suffers_from_merging() {
+        use Grade::Warn;
+        let without = Device { xdp: Some(false), mtu: 9000, ..good() };
+        assert_eq!(bad(&without), [("native-xdp", Warn), ("gro", Warn)]);
+        let unknown = Device { xdp: None, driver: Some("e100".into()), ..good() };
+        assert_eq!(bad(&unknown), [("native-xdp", Warn), ("gro", Warn)]);
+        let ours = Program { id: 7, name: Some(OURS.into()), mode: Some(Mode::Generic) };
+        assert_eq!(bad(&Device { program: Some(ours), ..good() }), [("gro", Warn)]);
+        let off = features(&["rx-checksum"]);
+        assert_eq!(bad(&Device { features: off, ..without }), [("native-xdp", Warn)]);
+    }
+
+    #[test]
+    fn the_share_that_is_lost_is_told() {
+        let misses = vec![("missed errors".into(), 250), ("rx_missed".into(), 250)];
+        let check = Device { misses, received: 750, ..good() }.missed();
+        assert!(check.found.contains("at least 250 frames (25.00 %)"), "{}", check.found);
+        assert!(check.found.contains("missed errors 250, rx_missed 250"), "{}", check.found);
+    }
+
+    #[test]
+    fn counters_of_loss_are_known_by_name() {
+        for name in ["rx_missed_errors", "rx_no_buffer_count", "rx_out_of_buffer", "rx0_alloc_fail"]
+        {
+            assert!(is_miss(name), "{name}");
+        }
+        for name in ["rx_packets", "tx_fifo_errors", "rx_queue_0_xdp_drops", "rx_xdp_missed"] {
+            assert!(!is_miss(name), "{name}");
+        }
+    }
+}

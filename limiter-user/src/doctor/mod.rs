@@ -1,0 +1,151 @@
+//! What a machine and an interface lack to run the limiter well, and what to do about it. Nothing is
+//! changed, attached or pinned, and no daemon is needed.
+
+mod ethtool;
+mod host;
+mod interface;
+mod netdev;
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::report::Print;
+
+use host::Host;
+use interface::Device;
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Grade {
+    /// As it should be.
+    Ok,
+    /// It works, but worse than it could.
+    Warn,
+    /// It does not work so.
+    Fail,
+}
+
+impl Grade {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "FAIL",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was looked at; scripts may rely on the name.
+    pub name: &'static str,
+    /// How it is.
+    pub state: Grade,
+    /// What was found.
+    pub found: String,
+    /// What to do about it; present unless all is well.
+    pub remedy: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, state: Grade::Ok, found: found.into(), remedy: None }
+    }
+
+    fn warn(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name, state: Grade::Warn, found: found.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn fail(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name, state: Grade::Fail, found: found.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// All checks.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diagnosis {
+    /// The worst that was found.
+    pub state: Grade,
+    /// The interface that was looked at, if one was named.
+    pub interface: Option<String>,
+    /// The checks, of the machine first.
+    pub checks: Vec<Check>,
+}
+
+impl Diagnosis {
+    fn of(interface: Option<&str>, checks: Vec<Check>) -> Self {
+        let has = |grade| checks.iter().any(|check| check.state == grade);
+        let state = match (has(Grade::Fail), has(Grade::Warn)) {
+            (true, _) => Grade::Fail,
+            (_, true) => Grade::Warn,
+            _ => Grade::Ok,
+        };
+        Self { state, interface: interface.map(Into::into), checks }
+    }
+
+    fn count(&self, grade: Grade) -> usize {
+        self.checks.iter().filter(|check| check.state == grade).count()
+    }
+}
+
+impl Print for Diagnosis {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        for check in &self.checks {
+            writeln!(out, "{:<5} {:<17} {}", check.state.name(), check.name, check.found)?;
+            if let Some(remedy) = &check.remedy {
+                writeln!(out, "{:<5} {:<17} -> {remedy}", "", "")?;
+            }
+        }
+        let (warnings, failures) = (self.count(Grade::Warn), self.count(Grade::Fail));
+        match (warnings, failures) {
+            (0, 0) => writeln!(out, "all is well"),
+            _ => writeln!(out, "{failures} failed, {warnings} to look at"),
+        }
+    }
+}
+
+/// Looks at the machine, with pins in `pin_dir`, and at `interface`, if one is named.
+pub fn examine(pin_dir: &Path, interface: Option<&str>) -> Diagnosis {
+    let mut checks = Host::find(pin_dir).checks();
+    if let Some(name) = interface {
+        match Device::find(name) {
+            Ok(device) => checks.extend(device.checks()),
+            Err(error) => checks.push(Check::fail(
+                "interface",
+                error.to_string(),
+                error.hint().unwrap_or_else(|| "`ip link` lists the interfaces".into()),
+            )),
+        }
+    }
+    Diagnosis::of(interface, checks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_check_is_the_state() {
+        let checks =
+            [Check::ok("a", "x"), Check::warn("b", "y", "do"), Check::fail("c", "z", "do")];
+        let state = |n: usize| Diagnosis::of(None, checks[..n].to_vec()).state;
+        assert_eq!([1, 2, 3].map(state), [Grade::Ok, Grade::Warn, Grade::Fail]);
+        let mut text = Vec::new();
+        Diagnosis::of(None, checks.to_vec()).print(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("-> do") && text.ends_with("1 failed, 1 to look at\n"), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_interface_is_one_failure() {
+        let diagnosis = examine(Path::new("/sys/fs/bpf/limiter"), Some("nonsense0"));
+        let check = diagnosis.checks.last().unwrap();
+        assert_eq!((check.name, check.state), ("interface", Grade::Fail));
+        assert!(check.remedy.as_ref().unwrap().contains("lo"), "{check:?}");
+        assert_eq!(diagnosis.state, Grade::Fail);
+    }
+}

@@ -1,0 +1,54 @@
+//! `/v1/lists/…`: the allow and deny lists.
+
+use axum::Json;
+use axum::extract::rejection::{PathRejection, QueryRejection, StringRejection};
+use axum::extract::{Path, Query, State};
+
+use super::handlers::{Answer, conflict, unreadable};
+use super::types::ListQuery;
+use crate::daemon::Shared;
+use crate::policy::lists::{Action, Listing, read};
+use crate::report::{ListChanged, ListReport};
+
+pub(super) async fn list(
+    State(shared): State<Shared>,
+    action: Result<Path<Action>, PathRejection>,
+) -> Answer<ListReport> {
+    let Path(action) = action.map_err(unreadable)?;
+    Ok(Json(shared.with(move |core| Ok(core.list(action))).await?))
+}
+
+pub(super) async fn add(
+    State(shared): State<Shared>,
+    action: Result<Path<Action>, PathRejection>,
+    query: Result<Query<ListQuery>, QueryRejection>,
+    targets: Result<String, StringRejection>,
+) -> Answer<ListChanged> {
+    let Path(action) = action.map_err(unreadable)?;
+    let Query(query) = query.map_err(unreadable)?;
+    let targets = targets.map_err(unreadable)?;
+    let listing = Listing::new(action, query.ttl(), query.reason)?;
+    let added = shared
+        .with(move |core| {
+            let targets = read(&targets, core.prefixes())?;
+            core.list_add(&targets, &listing)
+        })
+        .await;
+    Ok(Json(added.map_err(conflict)?))
+}
+
+pub(super) async fn remove(
+    State(shared): State<Shared>,
+    action: Result<Path<Action>, PathRejection>,
+    targets: Result<String, StringRejection>,
+) -> Answer<ListChanged> {
+    let Path(action) = action.map_err(unreadable)?;
+    let targets = targets.map_err(unreadable)?;
+    let removed = shared
+        .with(move |core| {
+            let targets = read(&targets, core.prefixes())?;
+            core.list_remove(action, &targets)
+        })
+        .await;
+    Ok(Json(removed.map_err(conflict)?))
+}

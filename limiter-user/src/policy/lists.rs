@@ -1,0 +1,223 @@
+//! The allow and deny lists: sources that are let through or dropped whatever they send.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ipnet::IpNet;
+use limiter_common::lists;
+use serde::{Deserialize, Serialize};
+
+use super::model::{ModelError, Target};
+use crate::error::{Failure, exit};
+
+/// What becomes of a listed source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// Every packet passes.
+    Allow,
+    /// Every packet is dropped.
+    Deny,
+}
+
+impl Action {
+    /// Its name in commands and output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+
+    /// As the kernel knows it.
+    pub const fn kernel(self) -> lists::Action {
+        match self {
+            Self::Allow => lists::Action::Allow,
+            Self::Deny => lists::Action::Deny,
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What the lists say of a source or a prefix. Equal reasons share their text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listing {
+    /// What becomes of it.
+    pub action: Action,
+    /// Why, in the operator's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Arc<str>>,
+    /// When it was listed, seconds since 1970.
+    pub added: u32,
+    /// When the entry expires, seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<u32>,
+}
+
+impl Listing {
+    /// A new entry.
+    ///
+    /// # Errors
+    /// A lifetime of no length, or one that ends in the next century.
+    pub fn new(
+        action: Action,
+        ttl: Option<Duration>,
+        reason: Option<String>,
+    ) -> Result<Self, Failure> {
+        let added = now();
+        let until = match ttl {
+            None => None,
+            Some(ttl) if ttl < Duration::from_secs(1) => {
+                return Err(Failure::new(exit::USAGE, "--ttl is less than a second")
+                    .hint("give a time such as 10m, 12h or 7d, or leave it out"));
+            }
+            Some(ttl) => {
+                let until =
+                    u32::try_from(ttl.as_secs()).ok().and_then(|ttl| added.checked_add(ttl));
+                let until = until.ok_or_else(|| {
+                    Failure::new(exit::USAGE, "--ttl reaches beyond the year 2106")
+                        .hint("leave it out for an entry that does not expire")
+                })?;
+                Some(until)
+            }
+        };
+        if let Some(reason) = &reason
+            && (reason.len() > 256 || reason.chars().any(char::is_control))
+        {
+            return Err(Failure::new(
+                exit::USAGE,
+                "--reason is longer than 256 bytes or has line breaks",
+            )
+            .hint("give a few words"));
+        }
+        Ok(Self { action, reason: reason.map(Into::into), added, until })
+    }
+
+    /// Whether it is over at `now`, in seconds since 1970.
+    pub fn is_over(&self, now: u32) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
+}
+
+/// Seconds since 1970.
+pub fn now() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+}
+
+/// Entries by source or prefix.
+pub type Lists = BTreeMap<IpNet, Listing>;
+
+/// What is to become of some entries; each target once.
+pub type ListChanges = Vec<(IpNet, Option<Listing>)>;
+
+/// The entry for the longest prefix that contains `address`.
+pub fn find(lists: &Lists, source: IpNet) -> Option<(IpNet, &Listing)> {
+    if lists.is_empty() {
+        return None;
+    }
+    (0..=source.prefix_len()).rev().find_map(|length| {
+        let net = IpNet::new(source.addr(), length).ok()?.trunc();
+        lists.get_key_value(&net).map(|(net, listing)| (*net, listing))
+    })
+}
+
+/// Reads targets, one in a line; `#` begins a comment. Sources have `(v4, v6)` bits.
+///
+/// # Errors
+/// The first line that is no target, or one that occurs twice, by its number; then all are refused.
+pub fn read(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Failure> {
+    let mut seen: HashMap<IpNet, usize> = HashMap::new();
+    let mut targets = Vec::new();
+    for (line, content) in (1..).zip(text.lines()) {
+        let content = content.split('#').next().unwrap_or_default().trim();
+        if content.is_empty() {
+            continue;
+        }
+        let target = parse(content, (v4, v6))
+            .map_err(|error| Failure::from(error).context(format!("line {line}")))?;
+        if let Some(earlier) = seen.insert(target, line) {
+            let text = format!("line {line}: {target} is in line {earlier} already");
+            return Err(Failure::new(exit::USAGE, text).hint("keep one of them"));
+        }
+        targets.push(target);
+    }
+    if targets.is_empty() {
+        return Err(Failure::new(exit::USAGE, "there is no address to list")
+            .hint("give addresses or prefixes, one in a line"));
+    }
+    Ok(targets)
+}
+
+/// Reads a target.
+fn parse(text: &str, (v4, v6): (u8, u8)) -> Result<IpNet, ModelError> {
+    let Target::Prefix(target) = Target::from_str(text)? else {
+        return Err(ModelError::Target { input: text.into() });
+    };
+    let bits = if target.addr().is_ipv4() { v4 } else { v6 };
+    if target.prefix_len() > bits {
+        return Err(ModelError::FinerThanSource { target, bits });
+    }
+    Ok(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listing(action: Action) -> Listing {
+        Listing::new(action, None, None).unwrap()
+    }
+
+    #[test]
+    fn one_bad_line_refuses_all_and_is_named() {
+        let good =
+            read("192.0.2.1\n\n2001:db8::/48 # a comment\n198.51.100.0/24", (32, 64)).unwrap();
+        assert_eq!(good.len(), 3);
+        for (text, line) in [
+            ("192.0.2.1\nnonsense\n", "line 2"),
+            ("192.0.2.1\n192.0.2.1/32\n", "line 2: 192.0.2.1/32 is in line 1"),
+            ("default", "line 1"),
+            ("2001:db8::1", "line 1"),
+            ("192.0.2.1/24", "line 1"),
+            ("# nothing", "no address"),
+        ] {
+            let failure = read(text, (32, 64)).unwrap_err();
+            assert_eq!(failure.code, exit::USAGE);
+            assert!(failure.to_string().contains(line), "{failure}");
+            assert!(failure.hint.is_some(), "{failure}");
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_wins() {
+        let mut lists = Lists::new();
+        lists.insert("198.51.100.0/24".parse().unwrap(), listing(Action::Deny));
+        lists.insert("198.51.100.7/32".parse().unwrap(), listing(Action::Allow));
+        let found = |text: &str| {
+            let source = IpNet::from(text.parse::<std::net::IpAddr>().unwrap());
+            find(&lists, source).map(|(_, listing)| listing.action)
+        };
+        assert_eq!(found("198.51.100.7"), Some(Action::Allow));
+        assert_eq!(found("198.51.100.8"), Some(Action::Deny));
+        assert_eq!(found("198.51.101.8"), None);
+    }
+
+    #[test]
+    fn lifetimes_and_reasons_have_bounds() {
+        let new = |ttl, reason: &str| Listing::new(Action::Deny, ttl, Some(reason.into()));
+        assert!(new(Some(Duration::from_millis(10)), "x").is_err());
+        assert!(new(Some(Duration::from_secs(u64::MAX)), "x").is_err());
+        assert!(new(None, "two\nlines").is_err());
+        let good = new(Some(Duration::from_secs(60)), "scanner").unwrap();
+        assert!(!good.is_over(good.added) && good.is_over(good.added + 60));
+    }
+}

@@ -1,0 +1,134 @@
+//! Addresses by which the host is managed, which no rule may shut out.
+//!
+//! They are published as "no limit". The longest prefix wins, so a rule for a wider prefix does not
+//! hold for them. A rule for a part of them would, and is refused.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::model::{Target, short_prefix, source_of};
+use crate::error::{Failure, exit};
+
+/// The management addresses of a daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Management {
+    nets: Vec<IpNet>,
+}
+
+/// Reads an address or a prefix, as options and files have it.
+///
+/// # Errors
+/// If it is neither, or means every source.
+pub fn parse_management(text: &str) -> Result<IpNet, Failure> {
+    match text.parse::<Target>()? {
+        Target::Prefix(net) if net.prefix_len() > 0 => Ok(net),
+        _ => Err(Failure::new(
+            exit::USAGE,
+            format!("{text} covers every source, so that nothing would be limited"),
+        )
+        .hint("list the addresses that you administer the host from")),
+    }
+}
+
+impl Management {
+    /// The management addresses `listed`, where sources have so many bits: (IPv4, IPv6). An address
+    /// within a source stands for all of it.
+    pub fn new(listed: &[IpNet], lengths: (u8, u8)) -> Self {
+        let widened = listed.iter().map(|net| {
+            let source = source_of(net.addr(), lengths.0, lengths.1);
+            if source.prefix_len() < net.prefix_len() { source } else { net.trunc() }
+        });
+        let all: BTreeSet<_> = widened.collect();
+        let within = |net: &IpNet| all.iter().any(|other| other != net && other.contains(net));
+        Self { nets: all.iter().filter(|net| !within(net)).copied().collect() }
+    }
+
+    /// The prefixes, none of which contains another.
+    pub fn nets(&self) -> &[IpNet] {
+        &self.nets
+    }
+
+    /// The prefix that `address` lies in.
+    pub fn covering(&self, address: IpAddr) -> Option<IpNet> {
+        self.nets.iter().find(|net| net.contains(&address)).copied()
+    }
+
+    /// Whether a rule for `target` would hold for none but management addresses.
+    pub fn contains(&self, target: &Target) -> bool {
+        let Target::Prefix(target) = target else { return false };
+        self.nets.iter().any(|net| net.contains(target))
+    }
+
+    /// Whether a rule may be set for `target`: not for a part of a management prefix.
+    ///
+    /// # Errors
+    /// If it may not; the message says which prefix is in its way.
+    pub fn check(&self, target: &Target) -> Result<(), Failure> {
+        let Target::Prefix(net) = target else { return Ok(()) };
+        match self.nets.iter().find(|own| own.contains(net) && *own != net) {
+            None => Ok(()),
+            Some(own) => Err(Failure::new(
+                exit::USAGE,
+                format!(
+                    "{} lies in the management addresses {}, for which no rule may be set",
+                    target.short(),
+                    short_prefix(own)
+                ),
+            )
+            .hint("choose another target, or take the addresses off the daemon's --management")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn management(listed: &[&str]) -> Management {
+        let listed: Vec<_> = listed.iter().map(|text| parse_management(text).unwrap()).collect();
+        Management::new(&listed, (32, 64))
+    }
+
+    fn target(text: &str) -> Target {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn rules_for_parts_are_refused_and_wider_ones_are_not() {
+        let management = management(&["192.0.2.0/24", "2001:db8::1"]);
+        for wide in ["default", "192.0.2.0/24", "192.0.0.0/16", "198.51.100.1", "2001:db8::/64"] {
+            management.check(&target(wide)).unwrap();
+        }
+        let refused = management.check(&target("192.0.2.7")).unwrap_err();
+        assert_eq!(refused.code, exit::USAGE);
+        assert!(refused.message.contains("192.0.2.7") && refused.message.contains("192.0.2.0/24"));
+        assert!(management.contains(&target("192.0.2.0/24")));
+        assert!(!management.contains(&target("192.0.0.0/16")));
+        assert!(!management.contains(&Target::Default));
+    }
+
+    #[test]
+    fn an_address_stands_for_its_source() {
+        let management = management(&["2001:db8::1", "192.0.2.1", "192.0.2.0/31"]);
+        let nets: Vec<_> = management.nets().iter().map(ToString::to_string).collect();
+        assert_eq!(nets, ["192.0.2.0/31", "2001:db8::/64"]);
+        assert!(management.covering("2001:db8::9".parse().unwrap()).is_some());
+        assert_eq!(management.covering("192.0.2.2".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn what_is_no_address_or_all_of_them_is_refused() {
+        for (text, about) in [
+            ("default", "every"),
+            ("0.0.0.0/0", "every"),
+            ("::/0", "every"),
+            ("bastion", "bastion"),
+        ] {
+            let error = parse_management(text).unwrap_err();
+            assert!(error.message.contains(about), "{error}");
+            assert!(error.code == exit::USAGE && error.hint.is_some());
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! `dist`: a Debian package of the release build, with what the binary generates about itself.
+
+mod glibc;
+mod tree;
+mod verify;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    build::{REQUIRE, cargo},
+    run::{Cmd, say},
+    setup, workspace,
+};
+
+/// Options of `dist`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Install the package in a fresh Debian 12 root, check it there, and remove it again
+    #[arg(long)]
+    verify: bool,
+}
+
+/// Builds the package; its path is told on stderr.
+pub(crate) fn command(args: &Args) -> Result<()> {
+    setup::ensure_bpf_tools()?;
+    setup::ensure_packages_named(&["dpkg-dev"])?;
+    cargo(["build", "--release", "--package", "limiter-user"], REQUIRE).run()?;
+    let target = workspace::target_dir()?;
+    let binary = target.join("release/limiter");
+    glibc::check(&binary)?;
+    let package = build(&target.join("dist"), &binary)?;
+    say(format_args!("built {}", package.display()));
+    if args.verify {
+        setup::ensure_packages_named(&["mmdebstrap"])?;
+        verify::run(&package)?;
+    }
+    Ok(())
+}
+
+/// Lays out the package in `dist` and packs it.
+fn build(dist: &Path, binary: &Path) -> Result<PathBuf> {
+    let (root, generated) = (dist.join("root"), dist.join("generated"));
+    for directory in [&root, &generated].into_iter().filter(|directory| directory.exists()) {
+        fs::remove_dir_all(directory)
+            .with_context(|| format!("cannot empty {}", directory.display()))?;
+    }
+    Cmd::new(binary).args(["documents"]).args([&generated]).run()?;
+    let config = Cmd::new(binary).args(["config", "default"]).capture()?;
+    tree::lay_out(&root, &generated, &config)?;
+    let installed = root.join("usr/bin/limiter");
+    Cmd::new("strip").args(["--strip-unneeded", "-o"]).args([&installed, binary]).run()?;
+    let architecture = Cmd::new("dpkg").args(["--print-architecture"]).capture()?;
+    let control = tree::Control {
+        version: env!("CARGO_PKG_VERSION"),
+        architecture: architecture.trim(),
+        depends: &depends(dist, &installed)?,
+    };
+    tree::describe(&root, &control)?;
+    let name = format!("limiter_{}_{}.deb", control.version, control.architecture);
+    let package = dist.join(name);
+    Cmd::new("dpkg-deb").args(["--root-owner-group", "--build"]).args([&root, &package]).run()?;
+    Ok(package)
+}
+
+/// The packages whose libraries the binary needs.
+fn depends(dist: &Path, binary: &Path) -> Result<String> {
+    // dpkg-shlibdeps wants to be in the source tree of a package.
+    let source = dist.join("source");
+    fs::create_dir_all(source.join("debian")).context("cannot make the source tree")?;
+    fs::write(
+        source.join("debian/control"),
+        "Source: limiter\n\nPackage: limiter\nArchitecture: any\n",
+    )
+    .context("cannot write the source tree")?;
+    let text = Cmd::new("env")
+        .args(["-C"])
+        .args([&source])
+        .args(["dpkg-shlibdeps", "-O", "-e"])
+        .args([binary])
+        .capture()?;
+    let list = text.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
+    Ok(list.context("dpkg-shlibdeps names no dependencies")?.to_owned())
+}

@@ -1,0 +1,149 @@
+//! What the package installs, and what it says of itself.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{run::Cmd, workspace};
+
+/// The scripts that run when the package is installed and removed.
+const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
+
+/// Where the configuration lies.
+const CONFIG: &str = "etc/limiter/limiter.toml";
+
+/// What the unit says for systemd 253 and later, and what does the same in Debian 12's 252: there,
+/// `limiter reload` waits and tells `systemctl` how it went.
+const RELOAD: [(&str, &str); 2] = [
+    ("Type=notify-reload", "Type=notify\nExecReload=/usr/bin/limiter reload"),
+    (
+        "# Needs systemd 253; before that, Type=notify with an ExecReload= does the same, less the waiting.\n",
+        "",
+    ),
+];
+
+/// The fields of the control file.
+pub(super) struct Control<'a> {
+    pub(super) version: &'a str,
+    pub(super) architecture: &'a str,
+    pub(super) depends: &'a str,
+}
+
+/// Puts everything but the binary under `root`; `generated` has the manual pages and completions.
+pub(super) fn lay_out(root: &Path, generated: &Path, config: &str) -> Result<()> {
+    let packaging = workspace::root().join("packaging");
+    fs::create_dir_all(root.join("usr/bin")).context("cannot make the tree")?;
+    write(&root.join(CONFIG), config)?;
+    let unit = read(&packaging.join("limiter.service"))?;
+    write(&root.join("usr/lib/systemd/system/limiter.service"), &for_debian_12(&unit)?)?;
+    let completions = generated.join("completions");
+    for (from, to) in [
+        ("limiter.bash", "bash-completion/completions/limiter"),
+        ("_limiter", "zsh/vendor-completions/_limiter"),
+        ("limiter.fish", "fish/vendor_completions.d/limiter.fish"),
+    ] {
+        copy(&completions.join(from), &root.join("usr/share").join(to))?;
+    }
+    for page in files(&generated.join("man"))? {
+        let to = root.join("usr/share/man/man8").join(page.file_name().unwrap_or_default());
+        copy(&page, &to)?;
+        Cmd::new("gzip").args(["-9n"]).args([to]).capture()?;
+    }
+    let documents = root.join("usr/share/doc/limiter");
+    copy(&packaging.join("debian/copyright"), &documents.join("copyright"))?;
+    for name in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+        copy(&workspace::root().join(name), &documents.join(name))?;
+    }
+    Ok(())
+}
+
+/// Writes the package's own files; everything else has to be there.
+pub(super) fn describe(root: &Path, control: &Control<'_>) -> Result<()> {
+    let (from, to) = (workspace::root().join("packaging/debian"), root.join("DEBIAN"));
+    let size = Cmd::new("du").args(["-sk"]).args([root]).capture()?;
+    let text = read(&from.join("control"))?
+        .replace("@VERSION@", control.version)
+        .replace("@ARCHITECTURE@", control.architecture)
+        .replace("@SIZE@", size.split_whitespace().next().unwrap_or("0"))
+        .replace("@DEPENDS@", control.depends);
+    let sums = Cmd::new("sh")
+        .args(["-c", "cd \"$0\" && find usr -type f -exec md5sum {} +"])
+        .args([root])
+        .capture()?;
+    write(&to.join("md5sums"), &sums)?;
+    write(&to.join("control"), &text)?;
+    write(&to.join("conffiles"), &format!("/{CONFIG}\n"))?;
+    for script in SCRIPTS {
+        let path = to.join(script);
+        copy(&from.join(script), &path)?;
+        allow(&path, 0o755)?;
+    }
+    Ok(())
+}
+
+/// The unit for a systemd that does not know `Type=notify-reload`.
+fn for_debian_12(unit: &str) -> Result<String> {
+    let mut text = unit.to_owned();
+    for (newer, older) in RELOAD {
+        ensure!(text.contains(newer), "the unit has no `{}`", newer.trim());
+        text = text.replacen(newer, older, 1);
+    }
+    Ok(text)
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    let written = path.parent().map_or(Ok(()), fs::create_dir_all);
+    written
+        .and_then(|()| fs::write(path, text))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    allow(path, 0o644)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    write(to, &read(from)?)
+}
+
+fn allow(path: &Path, mode: u32) -> Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .with_context(|| format!("cannot set the mode of {}", path.display()))
+}
+
+fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory);
+    let entries = entries.with_context(|| format!("cannot read {}", directory.display()))?;
+    entries.map(|entry| Ok(entry?.path())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unit_is_fit_for_debian_12() {
+        let unit = read(&workspace::root().join("packaging/limiter.service")).unwrap();
+        let older = for_debian_12(&unit).unwrap();
+        assert!(!older.contains("notify-reload"), "{older}");
+        assert!(older.contains("\nType=notify\nExecReload="), "{older}");
+        assert!(for_debian_12(&older).is_err(), "what is replaced must be there");
+    }
+
+    #[test]
+    fn the_control_file_has_every_field() {
+        let text = read(&workspace::root().join("packaging/debian/control")).unwrap();
+        for field in ["@VERSION@", "@ARCHITECTURE@", "@SIZE@", "@DEPENDS@"] {
+            assert!(text.contains(field), "{field}");
+        }
+        for script in SCRIPTS {
+            let text = read(&workspace::root().join("packaging/debian").join(script)).unwrap();
+            assert!(text.starts_with("#!/bin/sh\nset -e\n"), "{script}");
+        }
+    }
+}
