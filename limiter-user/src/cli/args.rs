@@ -99,6 +99,7 @@ pub(super) enum Command {
     #[command(after_help = TOP)]
     Top(TopArgs),
     /// Show what is known of a source
+    #[command(visible_alias = "why")]
     Show {
         /// An address of the source
         #[arg(value_name = "IP")]
