@@ -2,7 +2,7 @@
 //!
 //! No `bool`, `Option` or enum lies in a map: every field is a number that any bit pattern is valid
 //! for, padding is explicit, and sizes and offsets are checked at compile time. [`ABI_VERSION`] is
-//! raised with every change; a daemon refuses pinned maps of another version.
+//! raised with every change; a daemon migrates pinned maps of some older versions and refuses others.
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::AtomicU64;
@@ -11,11 +11,12 @@ use crate::denial::Denial;
 use crate::gcra::{Cost, MAX_TOLERANCE};
 use crate::hash::HashKey;
 use crate::key::{PrefixMasks, SourceKey};
+use crate::shared::Shared;
 use crate::sketch::Shape;
 use crate::table::{Identity, Slot};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -58,8 +59,10 @@ pub struct Config {
     pub on_full: AtomicU64,
     /// Which kinds of entries the lists have: see [`crate::lists`].
     pub listed: AtomicU64,
-    /// To a cache line: what follows is written for packets.
-    pub padding: [AtomicU64; 2],
+    /// The bank of tables that tells classes apart, plus one; 0 for no classes: see [`crate::class`].
+    pub classes: AtomicU64,
+    /// Which kinds of shared limits there are: see [`crate::shared`].
+    pub shared: AtomicU64,
     /// Packets added to the sketch, as a sketch cell of its own (in steps of [`TOTAL_STEP`]).
     pub sketch_total: AtomicU64,
     /// GCRA word of each kind of event, so that a flood does not become a flood of events.
@@ -114,18 +117,18 @@ pub const POLICY_SLOTS: u32 = 65_536;
 /// Prefixes of a family that can be listed.
 pub const LISTED_PREFIXES: u32 = 1 << 20;
 
-/// A compiled limit: what the kernel needs, then what the operator said.
+/// A compiled limit of packets or of bytes: what the kernel needs, then what the operator said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
-pub struct Policy {
+pub struct Tier {
     /// What a packet costs.
     pub cost: Cost,
     /// Burst as time, ticks.
     pub tolerance: u64,
-    /// Estimates below this need no bucket.
+    /// Estimates below this need no bucket; in a policy's first tier, for the sake of all its tiers.
     pub gate: u32,
-    /// [`Policy::PACKETS`], [`Policy::BYTES`] or [`Policy::NOTHING`]; with [`Policy::OBSERVE`] if
-    /// packets over the limit pass.
+    /// [`Tier::PACKETS`], [`Tier::BYTES`] or [`Tier::NOTHING`]; in the first tier with bits of
+    /// [`Policy`], in the shadow with the trial's number above [`Policy::TRIAL_SHIFT`].
     pub unit: u32,
     /// The limit, in units per `period_ns`.
     pub rate: u64,
@@ -135,26 +138,13 @@ pub struct Policy {
     pub burst: u64,
 }
 
-impl Policy {
+impl Tier {
     /// Nothing is limited.
     pub const NOTHING: u32 = 0;
     /// Packets are limited.
     pub const PACKETS: u32 = 1;
     /// Bytes are limited.
     pub const BYTES: u32 = 2;
-    /// A bit beside them: the limit is not enforced, packets over it are counted and pass.
-    pub const OBSERVE: u32 = 1 << 8;
-
-    /// What is limited, without [`Policy::OBSERVE`].
-    pub const fn counts(&self) -> u32 {
-        self.unit & !Self::OBSERVE
-    }
-
-    /// Whether packets over the limit pass.
-    #[inline(always)]
-    pub const fn observes(&self) -> bool {
-        self.unit & Self::OBSERVE != 0
-    }
 
     /// No limit: every packet is free, sources are tracked from `gate` packets in a window.
     pub const fn unlimited(gate: u32) -> Self {
@@ -167,6 +157,103 @@ impl Policy {
             period_ns: 0,
             burst: 0,
         }
+    }
+
+    /// What is limited.
+    #[inline(always)]
+    pub const fn counts(&self) -> u32 {
+        self.unit & 0xff
+    }
+}
+
+/// A compiled limit: one tier, or two that hold at the same time, and perhaps one that is only tried.
+/// The first cache line is all that a limit of one tier needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Policy {
+    /// The limit.
+    pub first: Tier,
+    /// The limit in the other unit, if [`Policy::SECOND`] is set.
+    pub second: Tier,
+    /// What is tried beside them, if [`Policy::SHADOW`] is set.
+    pub shadow: Tier,
+}
+
+impl Policy {
+    /// A bit of the first tier's unit: packets over the limit are counted and pass.
+    pub const OBSERVE: u32 = 1 << 8;
+    /// A bit of the first tier's unit: there is a second tier.
+    pub const SECOND: u32 = 1 << 9;
+    /// A bit of the first tier's unit: there is a shadow.
+    pub const SHADOW: u32 = 1 << 10;
+    /// Bits of the shadow's unit below the number of its trial.
+    pub const TRIAL_SHIFT: u32 = 16;
+
+    /// A limit of one tier.
+    pub const fn new(first: Tier) -> Self {
+        let none = Tier::unlimited(0);
+        Self { first, second: none, shadow: none }
+    }
+
+    /// No limit, as [`Tier::unlimited`].
+    pub const fn unlimited(gate: u32) -> Self {
+        Self::new(Tier::unlimited(gate))
+    }
+
+    /// With a second tier, which holds at the same time.
+    #[must_use]
+    pub const fn and(mut self, second: Tier) -> Self {
+        self.first.unit |= Self::SECOND;
+        self.lower_gate(second.gate);
+        self.second = second;
+        self
+    }
+
+    /// With a shadow: what is tried, under a number from 1 on that no recent trial has.
+    #[must_use]
+    pub const fn trying(mut self, shadow: Tier, trial: u16) -> Self {
+        self.first.unit |= Self::SHADOW;
+        self.lower_gate(shadow.gate);
+        self.shadow = shadow;
+        self.shadow.unit |= (trial as u32) << Self::TRIAL_SHIFT;
+        self
+    }
+
+    /// Without enforcement.
+    #[must_use]
+    pub const fn observing(mut self) -> Self {
+        self.first.unit |= Self::OBSERVE;
+        self
+    }
+
+    const fn lower_gate(&mut self, gate: u32) {
+        if gate < self.first.gate {
+            self.first.gate = gate;
+        }
+    }
+
+    /// Whether packets over the limit pass.
+    #[inline(always)]
+    pub const fn observes(&self) -> bool {
+        self.first.unit & Self::OBSERVE != 0
+    }
+
+    /// Whether there is a second tier.
+    #[inline(always)]
+    pub const fn has_second(&self) -> bool {
+        self.first.unit & Self::SECOND != 0
+    }
+
+    /// Whether there is a shadow.
+    #[inline(always)]
+    pub const fn has_shadow(&self) -> bool {
+        self.first.unit & Self::SHADOW != 0
+    }
+
+    /// The number of the trial that the shadow belongs to.
+    #[inline(always)]
+    pub const fn trial(&self) -> u64 {
+        (self.shadow.unit >> Self::TRIAL_SHIFT) as u64
     }
 }
 
@@ -198,11 +285,15 @@ pub enum Reason {
     DroppedMalformed = 10,
     /// Dropped: the source is on the deny list.
     Denied = 11,
+    /// Dropped: over a limit that the sources of a prefix or a class share.
+    OverShared = 12,
+    /// Dropped: over the limit of all sources together.
+    OverTotal = 13,
 }
 
 impl Reason {
     /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::NonIp,
         Self::BelowGate,
         Self::Conforming,
@@ -215,7 +306,30 @@ impl Reason {
         Self::DroppedSetFull,
         Self::DroppedMalformed,
         Self::Denied,
+        Self::OverShared,
+        Self::OverTotal,
     ];
+
+    /// The reason with a discriminant; [`Reason::Internal`] for a number that is none.
+    #[inline(always)]
+    pub fn of(discriminant: u32) -> Self {
+        match discriminant {
+            0 => Self::NonIp,
+            1 => Self::BelowGate,
+            2 => Self::Conforming,
+            3 => Self::PassedSetFull,
+            4 => Self::PassedMalformed,
+            6 => Self::Allowed,
+            7 => Self::WouldDrop,
+            8 => Self::OverLimit,
+            9 => Self::DroppedSetFull,
+            10 => Self::DroppedMalformed,
+            11 => Self::Denied,
+            12 => Self::OverShared,
+            13 => Self::OverTotal,
+            _ => Self::Internal,
+        }
+    }
 
     /// Whether the packet goes on.
     #[inline(always)]
@@ -236,6 +350,8 @@ impl Reason {
             Self::WouldDrop => "would_drop",
             Self::OverLimit => "over_limit",
             Self::Denied => "denied",
+            Self::OverShared => "over_shared_limit",
+            Self::OverTotal => "over_total_limit",
         }
     }
 }
@@ -343,9 +459,11 @@ pub const EVENT_RING_BYTES: u32 = 256 * 1024;
 const _: () = {
     assert!(size_of::<Layout>() == 136 && offset_of!(Layout, hash_key) == 56);
     assert!(size_of::<Config>() == 128 && offset_of!(Config, event_tat) == 72);
-    assert!(size_of::<Policy>() == 64 && offset_of!(Policy, gate) == 32);
+    assert!(size_of::<Tier>() == 64 && offset_of!(Tier, gate) == 32);
+    assert!(size_of::<Policy>() == 192 && offset_of!(Policy, shadow) == 128);
     assert!(size_of::<Slot>() == 64 && offset_of!(Slot, first_seen) == 56);
-    assert!(size_of::<Identity>() == 16);
+    assert!(size_of::<Identity>() == 64 && offset_of!(Identity, trial) == 40);
+    assert!(size_of::<Shared>() == 64);
     assert!(size_of::<Counters>() == 448 && offset_of!(Counters, internal) == 256);
     assert!(size_of::<Denial>() == 32);
     assert!(size_of::<Event>() == 32 && offset_of!(Event, kind) == 24);
@@ -354,12 +472,14 @@ const _: () = {
 
 #[cfg(feature = "user")]
 mod pod {
-    use super::{Counters, Layout, Policy, Tally};
-    use crate::key::SourceKey;
+    use super::{Counters, Layout, Policy, Tally, Tier};
+    use crate::key::{ClassKey, SourceKey};
 
     // SAFETY: integers only, `repr(C)`, no padding (the sizes asserted above are the sums of the
     // fields), so every bit pattern is a value and every byte of a value is initialised.
     unsafe impl aya::Pod for Layout {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Tier {}
     // SAFETY: as above.
     unsafe impl aya::Pod for Policy {}
     // SAFETY: as above.
@@ -368,6 +488,8 @@ mod pod {
     unsafe impl aya::Pod for Counters {}
     // SAFETY: as above.
     unsafe impl aya::Pod for SourceKey {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for ClassKey {}
 }
 
 #[cfg(test)]
@@ -378,6 +500,7 @@ mod tests {
     fn discriminants_index_their_tables() {
         for (i, reason) in Reason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, i);
+            assert_eq!(Reason::of(i as u32), reason);
         }
         for (i, (internal, _)) in Internal::ALL.into_iter().enumerate() {
             assert_eq!(internal as usize, i);

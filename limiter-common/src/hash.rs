@@ -45,6 +45,16 @@ const fn mix(mut x: u64) -> u64 {
     x ^ (x >> 33)
 }
 
+impl Hash {
+    /// The hash of a source's packets of one class; 0 stands for all that are in none. For two
+    /// different pairs of source and class it is as likely to be the same as for two sources, because
+    /// the difference of two sources' hashes is uniform.
+    #[inline(always)]
+    pub const fn of_class(self, class: u32) -> Self {
+        Self(self.0 ^ (class as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+}
+
 impl HashKey {
     /// Hashes a source.
     #[inline(always)]

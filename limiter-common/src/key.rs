@@ -57,6 +57,16 @@ impl SourceKey {
     }
 }
 
+/// A source's packets of one class: see [`crate::class`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct ClassKey {
+    /// The source.
+    pub source: SourceKey,
+    /// The class.
+    pub class: u64,
+}
+
 /// How many leading bits of an address tell sources apart, as masks.
 ///
 /// IPv4 defaults to /32. IPv6 defaults to /64, because whoever holds one IPv6 address usually holds

@@ -13,6 +13,7 @@ extern crate std;
 
 pub mod abi;
 pub mod atomic;
+pub mod class;
 pub mod denial;
 pub mod engine;
 pub mod gate;
@@ -21,5 +22,6 @@ pub mod hash;
 pub mod key;
 pub mod lists;
 pub mod packet;
+pub mod shared;
 pub mod sketch;
 pub mod table;

@@ -47,14 +47,27 @@ pub struct Slot {
     pub first_seen: AtomicU64,
 }
 
-/// Whose slot it is. Same index as the slot; packets write it only on promotion.
+/// Whose slot it is, and what few slots need. Same index as the slot; packets touch it on promotion,
+/// and where the policy has a second tier or a shadow.
 #[derive(Debug, Default)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Identity {
     /// The source, upper half.
     pub high: AtomicU64,
     /// The source, lower half.
     pub low: AtomicU64,
+    /// The class of traffic that the bucket is for: see [`crate::class`].
+    pub class: AtomicU64,
+    /// The theoretical arrival time of the policy's second tier.
+    pub second_tat: AtomicU64,
+    /// That of its shadow.
+    pub shadow_tat: AtomicU64,
+    /// The trial that what follows was counted for, 0 for none.
+    pub trial: AtomicU64,
+    /// Packets offered in this trial.
+    pub tried: AtomicU64,
+    /// Of those, how many the limit that is tried would have dropped.
+    pub would_drop: AtomicU64,
 }
 
 impl Identity {

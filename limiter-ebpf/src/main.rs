@@ -16,6 +16,7 @@ use crate::state::Kernel;
 
 /// Judges every frame that the interface receives.
 #[xdp]
+#[inline(always)]
 fn limiter(ctx: XdpContext) -> u32 {
     let frame = Frame::new(&ctx);
     let Some(kernel) = Kernel::new() else {

@@ -9,9 +9,11 @@ use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
 use limiter_common::abi::{
     Config, Counters, EVENT_RING_BYTES, LISTED_PREFIXES, Layout, POLICY_SLOTS, Policy,
 };
+use limiter_common::class::{BANKS, TABLES, Table};
 use limiter_common::denial::{DENIALS, Denial};
 use limiter_common::hash::HashKey;
-use limiter_common::key::{PrefixMasks, SourceKey};
+use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
+use limiter_common::shared::{SHARED_SLOTS, Shared};
 use limiter_common::sketch::Shape;
 use limiter_common::table::{Identity, Slot};
 
@@ -34,17 +36,32 @@ pub(crate) static LAYOUT: Layout = Layout {
 pub(crate) static CONFIG: Array<Config> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static POLICIES: Array<Policy> = Array::with_max_entries(POLICY_SLOTS, 0);
-/// Limits of single sources: key to policy slot. Filled by the daemon only.
+/// Limits of single sources: key to policy slot.
 #[map]
-pub(crate) static EXACT: HashMap<SourceKey, u32> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
-/// Limits of IPv4 prefixes, network order.
+pub(crate) static EXACT: HashMap<ClassKey, u32> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
+/// Limits by class and IPv4 prefix: a byte for the class, a zero, then the address in network order. A
+/// limit of the class for everyone ends after the class.
 #[map]
-pub(crate) static PREFIXES4: LpmTrie<[u8; 4], u32> =
+pub(crate) static PREFIXES4: LpmTrie<[u8; 6], u32> =
     LpmTrie::with_max_entries(POLICY_SLOTS, BPF_F_NO_PREALLOC);
-/// Limits of IPv6 prefixes, network order.
+/// Limits by class and IPv6 prefix.
 #[map]
-pub(crate) static PREFIXES6: LpmTrie<[u8; 16], u32> =
+pub(crate) static PREFIXES6: LpmTrie<[u8; 18], u32> =
     LpmTrie::with_max_entries(POLICY_SLOTS, BPF_F_NO_PREALLOC);
+/// What tells classes apart: see [`limiter_common::class`].
+#[map]
+pub(crate) static CLASSES: Array<Table> = Array::with_max_entries(BANKS * TABLES, BPF_F_MMAPABLE);
+/// Shared limits by class and IPv4 prefix.
+#[map]
+pub(crate) static SHARED4: LpmTrie<[u8; 6], u32> =
+    LpmTrie::with_max_entries(SHARED_SLOTS, BPF_F_NO_PREALLOC);
+/// Shared limits by class and IPv6 prefix.
+#[map]
+pub(crate) static SHARED6: LpmTrie<[u8; 18], u32> =
+    LpmTrie::with_max_entries(SHARED_SLOTS, BPF_F_NO_PREALLOC);
+/// The shared limits.
+#[map]
+pub(crate) static SHARED: Array<Shared> = Array::with_max_entries(SHARED_SLOTS, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static SKETCH: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]

@@ -4,19 +4,22 @@ use core::sync::atomic::AtomicU64;
 
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
 use aya_ebpf::maps::Array;
-use aya_ebpf::maps::lpm_trie::Key;
+use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
 use limiter_common::abi::{Config, Counters, Event, Internal, Policy, Reason, Tally};
+use limiter_common::class::Table;
 use limiter_common::denial::{DENIALS, Denial};
 use limiter_common::engine::State;
 use limiter_common::hash::{Hash, HashKey};
-use limiter_common::key::{PrefixMasks, SourceKey};
+use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
 use limiter_common::lists::Entry;
+use limiter_common::shared::Shared;
 use limiter_common::sketch::{Shape, Window};
 use limiter_common::table::{Identity, Slot};
 
 use crate::maps::{
-    CONFIG, COUNTERS, DENIED, EVENTS, EXACT, FILTER, FINGERPRINTS, IDENTITIES, LAYOUT, LISTED,
-    LISTED4, LISTED6, POLICIES, PREFIXES4, PREFIXES6, SKETCH, SLOTS,
+    CLASSES, CONFIG, COUNTERS, DENIED, EVENTS, EXACT, FILTER, FINGERPRINTS, IDENTITIES, LAYOUT,
+    LISTED, LISTED4, LISTED6, POLICIES, PREFIXES4, PREFIXES6, SHARED, SHARED4, SHARED6, SKETCH,
+    SLOTS,
 };
 
 /// Reads a field of [`LAYOUT`] as the loader set it.
@@ -34,6 +37,29 @@ fn element<T>(map: &'static Array<T>, index: u32) -> Option<&'static T> {
     map.get(index)
 }
 
+/// The value of the longest prefix of a class that contains a source.
+#[inline(always)]
+fn longest(
+    ipv4: &'static LpmTrie<[u8; 6], u32>,
+    ipv6: &'static LpmTrie<[u8; 18], u32>,
+    class: u32,
+    key: SourceKey,
+) -> Option<u32> {
+    let class = class as u8;
+    match key.ipv4() {
+        Some(bits) => {
+            let [a, b, c, d] = bits.to_be_bytes();
+            ipv4.get(Key::new(48, [class, 0, a, b, c, d])).copied()
+        }
+        None => {
+            let mut data = [0; 18];
+            data[0] = class;
+            data[2..].copy_from_slice(&key.octets());
+            ipv6.get(Key::new(144, data)).copied()
+        }
+    }
+}
+
 /// The maps, with this CPU's counters at hand.
 pub(crate) struct Kernel {
     counters: *mut Counters,
@@ -49,7 +75,8 @@ impl Kernel {
     /// Counts a frame of `length` bytes under its reason.
     #[inline(always)]
     pub(crate) fn count(&self, reason: Reason, length: u32) {
-        let index = reason as usize & 15;
+        // The compiler knows that reasons are few and leaves the mask out, which the verifier needs.
+        let index = self.opaque(reason as u64) as usize & 15;
         // SAFETY: `counters` is this CPU's element of the map; XDP programs are not preempted by one
         // another on a CPU, and the daemon only reads.
         let tally: &mut Tally = unsafe { &mut (*self.counters).verdicts[index] };
@@ -158,15 +185,28 @@ impl State for Kernel {
     }
 
     #[inline(always)]
-    fn lookup(&self, key: SourceKey) -> Option<u32> {
+    fn lookup(&self, class: u32, key: SourceKey) -> Option<u32> {
+        let single = ClassKey { source: key, class: u64::from(class) };
         // SAFETY: the daemon replaces elements, it never writes into one; a u32 does not tear.
-        if let Some(slot) = unsafe { EXACT.get(key) } {
+        if let Some(slot) = unsafe { EXACT.get(single) } {
             return Some(*slot);
         }
-        match key.ipv4() {
-            Some(bits) => PREFIXES4.get(Key::new(32, bits.to_be_bytes())).copied(),
-            None => PREFIXES6.get(Key::new(128, key.octets())).copied(),
-        }
+        longest(&PREFIXES4, &PREFIXES6, class, key)
+    }
+
+    #[inline(always)]
+    fn class_table(&self, index: u32) -> Option<&Table> {
+        element(&CLASSES, index)
+    }
+
+    #[inline(always)]
+    fn shared_by(&self, class: u32, key: SourceKey) -> Option<u32> {
+        longest(&SHARED4, &SHARED6, class, key)
+    }
+
+    #[inline(always)]
+    fn shared(&self, slot: u32) -> Option<&Shared> {
+        element(&SHARED, slot)
     }
 
     #[inline(always)]

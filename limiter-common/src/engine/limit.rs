@@ -3,14 +3,17 @@
 use core::sync::atomic::AtomicU64;
 
 use super::State;
+use super::classes::Limited;
+use super::draw::{Drawn, Tats, Words, judge, lasts};
 use super::listed::listed;
+use super::shadow::{begin, shadow};
 use crate::abi::{
     Config, EVENTS_PER_SECOND, Event, EventKind, Internal, Policy, PolicyWord, Reason, TOTAL_STEP,
-    on_full,
+    Tier, on_full,
 };
 use crate::atomic;
-use crate::denial::{self, DENIALS, LISTED};
-use crate::gate::{self, MIN_FRAME};
+use crate::denial::{DENIALS, LEAST_TOLERANCE, LISTED};
+use crate::gate;
 use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::Hash;
 use crate::key::SourceKey;
@@ -23,10 +26,13 @@ use crate::table::{
 const PAUSE: u32 = 64;
 
 /// A packet on its way.
-struct Packet<'a> {
+pub(super) struct Packet<'a> {
     source: SourceKey,
+    /// The class that its source has a bucket for.
+    limited: Limited,
+    /// Of source and class.
     hash: Hash,
-    length: u32,
+    pub(super) length: u32,
     set: u32,
     fingerprints: &'a AtomicU64,
     /// Monotonic, as of the last clock tick.
@@ -48,6 +54,18 @@ struct Place<'a> {
     slot: &'a Slot,
 }
 
+impl<'a> Place<'a> {
+    /// The words of its bucket.
+    #[inline(always)]
+    fn words<S: State>(&self, state: &'a S, policy: &Policy) -> Option<Words<'a>> {
+        let first = &self.slot.tat;
+        // Without a second tier, that word is in a line that no packet touches.
+        let second =
+            if policy.has_second() { &state.identity(self.index)?.second_tat } else { first };
+        Some(Words { first, second })
+    }
+}
+
 /// An estimate, and when it was made.
 struct Sketched {
     estimate: Estimate,
@@ -55,11 +73,18 @@ struct Sketched {
     wall_ns: u64,
 }
 
-/// Judges a packet of `length` bytes from `source`. `None` if `state` lacks something.
+/// Judges a packet of `length` bytes from `source`, of a class that the source has a bucket for, by the
+/// limit of its source. `None` if `state` lacks something.
 #[inline(always)]
-pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reason> {
-    let config = state.config()?;
-    let hash = state.hash(source);
+pub(super) fn limit<S: State>(
+    state: &S,
+    config: &Config,
+    source: SourceKey,
+    limited: Limited,
+    length: u32,
+) -> Option<Reason> {
+    let of_source = state.hash(source);
+    let hash = of_source.of_class(limited.class());
     let coarse_ns = state.now_coarse();
     let generation = PolicyWord(atomic::load(&config.policy)).generation();
     let denial = state.denial(hash.0 as u32 % DENIALS as u32)?;
@@ -68,14 +93,14 @@ pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reas
         let reason = if denial.index() == LISTED { Reason::Denied } else { Reason::OverLimit };
         return Some(reason);
     }
-    if let Some(reason) = listed(state, config, source, hash, coarse_ns, generation)? {
+    if let Some(reason) = listed(state, config, source, [of_source, hash], coarse_ns, generation)? {
         return Some(reason);
     }
     let set = set_of(hash, state.set_mask());
     let fingerprints = state.fingerprints(set)?;
-    let packet = Packet { source, hash, length, set, fingerprints, coarse_ns };
+    let packet = Packet { source, limited, hash, length, set, fingerprints, coarse_ns };
     let reason = match find(state, &packet, NO_WAY)? {
-        Some(place) => charge(state, config, &place, &packet, false)?,
+        Some(place) => charge(state, config, &place, &packet)?,
         None => {
             let wall_ns = coarse_ns.wrapping_add(atomic::load(&config.clock_offset));
             let least_gate = atomic::load(&config.min_gate) as u32;
@@ -94,7 +119,7 @@ pub fn limit<S: State>(state: &S, source: SourceKey, length: u32) -> Option<Reas
     state.note(Internal::Contended);
     pause(fingerprints);
     if let Some(place) = find(state, &packet, NO_WAY)?
-        && let Some(reason) = charge(state, config, &place, &packet, true)?
+        && let Some(reason) = insist(state, config, &place, &packet)?
     {
         return Some(reason);
     }
@@ -182,81 +207,119 @@ fn policy_of<'a, S: State>(
     state: &'a S,
     config: &Config,
     slot: &Slot,
-    source: SourceKey,
+    packet: &Packet<'_>,
 ) -> Option<(&'a Policy, PolicyWord)> {
     let published = PolicyWord(atomic::load(&config.policy));
     let mut resolved = PolicyWord(atomic::load(&slot.policy));
     if resolved.generation() != published.generation() {
-        resolved = resolve(state, published, source);
+        resolved = resolve(state, published, packet);
         atomic::store(&slot.policy, resolved.0);
     }
     Some((state.policy(resolved.slot())?, resolved))
 }
 
-/// The policy of a source in the generation of `published`.
+/// The policy of a packet's source and class in the generation of `published`.
 #[inline(always)]
-fn resolve<S: State>(state: &S, published: PolicyWord, source: SourceKey) -> PolicyWord {
-    let slot = match state.lookup(source) {
+fn resolve<S: State>(state: &S, published: PolicyWord, packet: &Packet<'_>) -> PolicyWord {
+    let slot = match state.lookup(packet.limited.class(), packet.source) {
         Some(slot) => slot,
-        None => published.slot(),
+        None => packet.limited.found(state).unwrap_or(published.slot()),
     };
     PolicyWord::new(published.generation(), slot)
 }
 
-/// Judges a packet whose source has `slot`. `Some(None)`: another CPU was faster, and this is not the
-/// `last` try.
+/// Judges a packet whose source has a bucket. `Some(None)`: another CPU was faster.
 #[inline(always)]
 fn charge<S: State>(
     state: &S,
     config: &Config,
     place: &Place<'_>,
     packet: &Packet<'_>,
-    last: bool,
 ) -> Option<Option<Reason>> {
     let slot = place.slot;
-    let (policy, resolved) = policy_of(state, config, slot, packet.source)?;
+    let (policy, resolved) = policy_of(state, config, slot, packet)?;
     let (policy_slot, generation) = (resolved.slot(), resolved.generation());
-    let cost = policy.cost.of(packet.length);
-    let least = policy.cost.of(MIN_FRAME);
     let tat = atomic::load(&slot.tat);
-    let lasts = |ns| denial::lasts(tat.saturating_sub(ticks(ns)), cost, least, policy.tolerance);
     // A source that was over its limit may wait for the coarse clock to reach its next token. Not a
-    // bucket that is in debt by that clock: it must be clamped if it is by the exact one.
+    // bucket that is in debt by that clock: it must be clamped if it is by the exact one. Nor one of
+    // two tiers, each of which has a time of its own.
     let waits = atomic::load(&slot.last_seen) & DENIED != 0
-        && tat <= ticks(packet.coarse_ns) + policy.tolerance
-        && lasts(packet.coarse_ns) > 0;
+        && !policy.has_second()
+        && tat <= ticks(packet.coarse_ns) + policy.first.tolerance
+        && lasts(&policy.first, tat, packet.length, packet.coarse_ns) > 0;
     let now_ns = if waits { packet.coarse_ns } else { state.now() };
     // The tag after the TAT: whoever replaces the source claims the TAT first.
     if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
         return Some(None);
     }
-    match decide(tat, ticks(now_ns), cost, policy.tolerance) {
-        Decision::Admit(next) => {
-            if !atomic::replace(&slot.tat, tat, next) {
-                if !last {
-                    return Some(None);
-                }
-                // Twice, another CPU's packet went through first. This one conformed a moment ago;
-                // adding its cost without a comparison keeps the sum exact and lets the bucket
-                // overshoot by this one packet.
-                atomic::add(&slot.tat, cost);
-            }
-            record(slot, &slot.passed, packet, now_ns & !DENIED);
-            Some(Some(Reason::Conforming))
-        }
-        Decision::Clamp(empty) => {
-            // If this loses, another CPU has clamped it.
-            atomic::replace(&slot.tat, tat, empty);
-            Some(Some(over(state, config, slot, packet, policy, policy_slot, now_ns)))
-        }
-        Decision::Deny => {
-            let lasts_ns = lasts(now_ns);
-            if lasts_ns > 0 && !policy.observes() {
-                remember(state, place.index, packet.hash, now_ns + lasts_ns, generation)?;
-            }
-            Some(Some(over(state, config, slot, packet, policy, policy_slot, now_ns)))
+    let words = place.words(state, policy)?;
+    let drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns));
+    if drawn == Drawn::CONTENDED {
+        return Some(None);
+    }
+    if policy.has_shadow() {
+        let exact_ns = if waits { state.now() } else { now_ns };
+        shadow(state, policy, place.index, packet, ticks(exact_ns))?;
+    }
+    if drawn == Drawn::ADMITTED {
+        record(slot, &slot.passed, packet, now_ns & !DENIED);
+        return Some(Some(Reason::Conforming));
+    }
+    // A trial has to see each packet.
+    if drawn == Drawn::DENIED && !policy.observes() && !policy.has_shadow() {
+        let lasts_ns = denies_for(state, policy, place.index, tat, packet.length, now_ns)?;
+        if lasts_ns > 0 {
+            remember(state, place.index, packet.hash, now_ns + lasts_ns, generation)?;
         }
     }
+    Some(Some(over(state, config, slot, packet, policy, policy_slot, now_ns)))
+}
+
+/// Judges a packet for which another CPU was faster before. `Some(None)`: the bucket is another
+/// source's now.
+#[inline(always)]
+fn insist<S: State>(
+    state: &S,
+    config: &Config,
+    place: &Place<'_>,
+    packet: &Packet<'_>,
+) -> Option<Option<Reason>> {
+    let slot = place.slot;
+    let (policy, resolved) = policy_of(state, config, slot, packet)?;
+    let now_ns = state.now();
+    let tat = atomic::load(&slot.tat);
+    if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
+        return Some(None);
+    }
+    let words = place.words(state, policy)?;
+    if words.insist(state, policy, tat, packet.length, ticks(now_ns)) {
+        record(slot, &slot.passed, packet, now_ns & !DENIED);
+        return Some(Some(Reason::Conforming));
+    }
+    Some(Some(over(state, config, slot, packet, policy, resolved.slot(), now_ns)))
+}
+
+/// How long, in ns from `now_ns` on, a bucket that has just denied a packet will deny every other one.
+#[inline(always)]
+fn denies_for<S: State>(
+    state: &S,
+    policy: &Policy,
+    index: u32,
+    tat: Ticks,
+    length: u32,
+    now_ns: u64,
+) -> Option<u64> {
+    let first = lasts(&policy.first, tat, length, now_ns);
+    if !policy.has_second() {
+        return Some(first);
+    }
+    // Neither tier may overflow while its source waits for the other one.
+    if policy.first.tolerance < LEAST_TOLERANCE || policy.second.tolerance < LEAST_TOLERANCE {
+        return Some(0);
+    }
+    let second_tat = atomic::load(&state.identity(index)?.second_tat);
+    let second = lasts(&policy.second, second_tat, length, now_ns);
+    Some(if second > first { second } else { first })
 }
 
 /// Remembers that the packet's source is over its limit, in the place of another source whose drops go
@@ -314,9 +377,9 @@ fn promote<S: State>(
     packet: &Packet<'_>,
     sketched: &Sketched,
 ) -> Option<Option<Reason>> {
-    let resolved = resolve(state, PolicyWord(atomic::load(&config.policy)), packet.source);
+    let resolved = resolve(state, PolicyWord(atomic::load(&config.policy)), packet);
     let policy = state.policy(resolved.slot())?;
-    if sketched.estimate.window < policy.gate {
+    if sketched.estimate.window < policy.first.gate {
         return Some(Some(Reason::BelowGate));
     }
     let now_ns = state.now();
@@ -339,15 +402,19 @@ fn promote<S: State>(
 
     // The slot is ours until its TAT says otherwise. It is complete before its tag and fingerprint
     // name it.
-    let start = now + owed(state, config, policy, packet, sketched, now_ns);
-    let cost = policy.cost.of(packet.length);
-    let (tat, admitted) = match decide(start, now, cost, policy.tolerance) {
-        Decision::Admit(tat) => (tat, true),
-        Decision::Deny => (start, false),
-        Decision::Clamp(tat) => (tat, false),
-    };
+    let owed = owed(state, config, packet, sketched, now_ns);
+    let second = now + owed.debt(&policy.second);
+    let start = Tats { first: now + owed.debt(&policy.first), second };
+    let (drawn, next) = judge(policy, start, packet.length, now);
+    let admitted = state.opaque(u64::from(drawn == Drawn::ADMITTED)) != 0;
+    atomic::store(&identity.second_tat, next.second);
+    begin(identity, policy, now + owed.debt(&policy.shadow));
+    if policy.has_shadow() {
+        shadow(state, policy, index, packet, now)?;
+    }
     atomic::store(&identity.high, packet.source.high);
     atomic::store(&identity.low, packet.source.low);
+    atomic::store(&identity.class, u64::from(packet.limited.class()));
     atomic::store(&slot.policy, resolved.0);
     atomic::store(&slot.passed, 0);
     atomic::store(&slot.dropped, 0);
@@ -356,7 +423,7 @@ fn promote<S: State>(
     atomic::store(&slot.last_seen, now_ns);
     atomic::swap(&slot.tag, packet.hash.0);
     set_fingerprint(packet.fingerprints, way, fingerprint(packet.hash));
-    atomic::swap(&slot.tat, tat);
+    atomic::swap(&slot.tat, next.first);
 
     if find(state, packet, way)?.is_some() {
         // Two CPUs promoted the source at once, into two ways. Both see the other (the swaps are
@@ -380,16 +447,31 @@ fn promote<S: State>(
     }
 }
 
-/// The debt that a new bucket starts with.
+/// What a source provably owes when it gets a bucket.
+struct Owed {
+    estimate: Estimate,
+    /// Packets of the estimate that may be others'.
+    others: u32,
+    /// How long ago the first of them can have come, ns.
+    age_ns: u64,
+}
+
+impl Owed {
+    /// The debt that a tier starts with.
+    #[inline(always)]
+    fn debt(&self, tier: &Tier) -> Ticks {
+        gate::debt(self.estimate, self.others, &tier.cost, self.age_ns)
+    }
+}
+
 #[inline(always)]
 fn owed<S: State>(
     state: &S,
     config: &Config,
-    policy: &Policy,
     packet: &Packet<'_>,
     sketched: &Sketched,
     now_ns: u64,
-) -> u64 {
+) -> Owed {
     let window = state.window();
     let now = window.position(sketched.wall_ns);
     let total = Cell(atomic::load(&config.sketch_total)).rolled(now).current();
@@ -399,7 +481,7 @@ fn owed<S: State>(
     let others = noise.saturating_add(cpus.saturating_sub(1));
     let age_ns = window.since(sketched.estimate.first, sketched.wall_ns)
         + now_ns.saturating_sub(packet.coarse_ns);
-    gate::debt(sketched.estimate, others, &policy.cost, age_ns)
+    Owed { estimate: sketched.estimate, others, age_ns }
 }
 
 /// What becomes of a packet whose set is full; `None` if it may evict.

@@ -9,13 +9,14 @@ use crate::hash::Hash;
 use crate::key::SourceKey;
 use crate::lists::{Entry, PREFIX, SINGLE, bits_of, has, neighbourhood};
 
-/// The verdict on a source that is on a list; `Some(None)` if it is on none.
+/// The verdict on a source that is on a list; `Some(None)` if it is on none. The hashes are that of the
+/// source, and that of the source and its packet's class.
 #[inline(always)]
 pub(super) fn listed<S: State>(
     state: &S,
     config: &Config,
     source: SourceKey,
-    hash: Hash,
+    [of_source, hash]: [Hash; 2],
     coarse_ns: u64,
     generation: u32,
 ) -> Option<Option<Reason>> {
@@ -23,13 +24,11 @@ pub(super) fn listed<S: State>(
     if kinds == 0 {
         return Some(None);
     }
-    // Copies for what follows: the verifier would otherwise remember each way that comparisons here
-    // go, for the whole program.
-    let source = SourceKey { high: state.opaque(source.high), low: state.opaque(source.low) };
+    let source = state.copy(source);
     let now_ns = state.opaque(coarse_ns);
     let mut found = Entry(0);
     if kinds & SINGLE != 0 {
-        let (word, bits) = bits_of(hash, state.filter_words());
+        let (word, bits) = bits_of(of_source, state.filter_words());
         if has(state.filter(word)?, bits) {
             found = heeded(state.listed(source), now_ns);
         }

@@ -5,13 +5,15 @@ use std::collections::HashMap;
 use std::vec;
 use std::vec::Vec;
 
-use super::{State, limit};
+use super::{Classified, State, judge, verdict};
 use crate::abi::{Config, Event, Internal, Policy, PolicyWord, Reason, VERDICTS};
 use crate::atomic;
+use crate::class::{BANKS, TABLE_WORDS, TABLES, Table};
 use crate::denial::{DENIALS, Denial};
 use crate::hash::{Hash, HashKey};
 use crate::key::{PrefixMasks, SourceKey};
 use crate::lists::{Entry, PREFIX, PREFIX_WORDS, SINGLE, bits_of, neighbourhoods};
+use crate::shared::{self, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
 use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot, WAYS};
 
@@ -30,8 +32,15 @@ pub struct Memory {
     pub config: Config,
     /// Compiled limits by slot.
     pub policies: Vec<Policy>,
-    /// Limits of single sources: policy slots.
-    pub limits: HashMap<SourceKey, u32>,
+    /// Limits of single sources by class: policy slots.
+    pub limits: HashMap<(u32, SourceKey), u32>,
+    /// Limits of all sources by class: policy slots. That of [`crate::class::ANY`] is published.
+    pub class_defaults: HashMap<u32, u32>,
+    /// Shared limits by class and IPv4 prefix, and their places. The longest is to come first.
+    pub shared_prefixes: Vec<(u32, [u8; 4], u32, u32)>,
+    /// The shared limits themselves.
+    pub shared: Vec<Shared>,
+    tables: Vec<Table>,
     fingerprints: Vec<AtomicU64>,
     slots: Vec<Slot>,
     identities: Vec<Identity>,
@@ -69,8 +78,12 @@ impl Memory {
     ) -> Self {
         let memory = Self {
             config: Config::default(),
-            policies: vec![Policy::unlimited(default.gate), default],
+            policies: vec![Policy::unlimited(default.first.gate), default],
             limits: HashMap::new(),
+            class_defaults: HashMap::new(),
+            shared_prefixes: Vec::new(),
+            shared: Vec::new(),
+            tables: Vec::new(),
             fingerprints: (0..sets).map(|_| AtomicU64::new(0)).collect(),
             slots: (0..sets * WAYS).map(|_| Slot::default()).collect(),
             identities: (0..sets * WAYS).map(|_| Identity::default()).collect(),
@@ -92,7 +105,7 @@ impl Memory {
 
     /// Puts the policies in force, with `slot` for whoever has no limit of its own.
     pub fn publish(&self, generation: u32, slot: u32) {
-        let least = self.policies[1..].iter().map(|policy| policy.gate).min().unwrap_or(1);
+        let least = self.policies[1..].iter().map(|policy| policy.first.gate).min().unwrap_or(1);
         atomic::store(&self.config.min_gate, u64::from(least));
         atomic::store(&self.config.policy, PolicyWord::new(generation, slot).0);
     }
@@ -114,6 +127,41 @@ impl Memory {
         });
         *self.config.listed.get_mut() |= PREFIX;
         self.listed_prefixes.insert((network, length), entry);
+    }
+
+    /// The tables of the bank in force, of which packets have none before this is called.
+    pub fn class_tables(&mut self) -> &[Table] {
+        if self.tables.is_empty() {
+            let tables = (0..TABLES * BANKS).map(|_| [const { AtomicU64::new(0) }; TABLE_WORDS]);
+            self.tables = tables.collect();
+            *self.config.classes.get_mut() = 1;
+        }
+        &self.tables[..TABLES as usize]
+    }
+
+    /// Lets the sources of an IPv4 prefix share the limit in a policy slot, of packets of a class.
+    /// Returns its place.
+    pub fn share(&mut self, class: u32, network: [u8; 4], length: u32, policy: u32) -> u32 {
+        let slot = self.shared_slot(policy);
+        self.shared_prefixes.push((class, network, length, slot));
+        *self.config.shared.get_mut() |= if class == 0 { shared::PREFIX } else { shared::CLASS };
+        slot
+    }
+
+    /// Lets all sources together have the limit in a policy slot.
+    pub fn share_all(&mut self, policy: u32) {
+        self.shared_slot(policy);
+        *self.shared[TOTAL_SLOT as usize].policy.get_mut() = u64::from(policy);
+        *self.config.shared.get_mut() |= TOTAL;
+    }
+
+    fn shared_slot(&mut self, policy: u32) -> u32 {
+        if self.shared.is_empty() {
+            self.shared.push(Shared::default());
+        }
+        self.shared.push(Shared { policy: u64::from(policy).into(), ..Shared::default() });
+        assert!(self.shared.len() <= SHARED_SLOTS as usize);
+        self.shared.len() as u32 - 1
     }
 
     /// A CPU by its number, modulo how many there are.
@@ -176,12 +224,25 @@ impl Memory {
             (tag != 0).then(|| (identity.key(), passed, dropped + more))
         })
     }
+
+    /// Every source with a bucket, and how many packets what is tried would have dropped of it.
+    pub fn tried(&self) -> impl Iterator<Item = (SourceKey, u64)> + '_ {
+        let slots = self.slots.iter().zip(&self.identities);
+        let taken = slots.filter(|(slot, _)| atomic::load(&slot.tag) != 0);
+        taken.map(|(_, identity)| (identity.key(), atomic::load(&identity.would_drop)))
+    }
 }
 
 impl Cpu<'_> {
-    /// Judges a packet of `length` bytes.
+    /// Judges a packet of `length` bytes, of no class.
     pub fn packet(&self, source: SourceKey, length: u32) -> Reason {
-        limit(self, source, length).unwrap_or(Reason::Internal)
+        verdict(self, &self.memory.config, source, Classified::NONE, length)
+            .unwrap_or(Reason::Internal)
+    }
+
+    /// Judges a frame.
+    pub fn frame(&self, frame: &[u8]) -> Reason {
+        judge(self, frame)
     }
 }
 
@@ -242,8 +303,24 @@ impl State for Cpu<'_> {
     fn policy(&self, slot: u32) -> Option<&Policy> {
         self.memory.policies.get(slot as usize)
     }
-    fn lookup(&self, key: SourceKey) -> Option<u32> {
-        self.memory.limits.get(&key).copied()
+    fn lookup(&self, class: u32, key: SourceKey) -> Option<u32> {
+        let memory = self.memory;
+        memory.limits.get(&(class, key)).or_else(|| memory.class_defaults.get(&class)).copied()
+    }
+    fn class_table(&self, index: u32) -> Option<&Table> {
+        self.memory.tables.get(index as usize)
+    }
+    fn shared_by(&self, class: u32, key: SourceKey) -> Option<u32> {
+        let address = key.ipv4()?;
+        let mut prefixes = self.memory.shared_prefixes.iter().filter(|entry| entry.0 == class);
+        let found = prefixes.find(|(_, network, length, _)| {
+            let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+            address & mask == u32::from_be_bytes(*network)
+        });
+        found.map(|(_, _, _, slot)| *slot)
+    }
+    fn shared(&self, slot: u32) -> Option<&Shared> {
+        self.memory.shared.get(slot as usize)
     }
     fn now(&self) -> u64 {
         self.memory.time()

@@ -17,30 +17,40 @@
 //!                       │ no
 //!                       ▼
 //!                  promote: take a way, charge what is owed ─► judge the packet
+//!
+//! PASS, and limits are shared? ─► class ─► prefix ─► total ─► PASS | DROP over shared limit
 //! ```
 //!
 //! The table comes before the sketch: a source that has a bucket is charged for every packet, also
 //! when it slows down below its gate, or pulses around the gate would pass a multiple of the limit.
 //! Promoted sources then also add no noise to the sketch.
 
+mod classes;
+mod draw;
 mod limit;
 mod listed;
 #[cfg(any(test, feature = "user"))]
 pub mod memory;
+mod shadow;
+mod shared;
 
 use core::sync::atomic::AtomicU64;
 
 use crate::abi::{Config, Event, Internal, Policy, Reason};
 use crate::atomic;
+use crate::class::Table;
 use crate::denial::Denial;
 use crate::hash::Hash;
 use crate::key::{PrefixMasks, SourceKey};
 use crate::lists::Entry;
-use crate::packet::{Network, Packet, network};
+use crate::packet::{Ip, Network, Packet, network};
+use crate::shared::Shared;
 use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot};
 
-pub use limit::limit;
+use classes::{Classified, classify};
+use limit::limit;
+use shared::shared;
 
 /// The memory and the clocks that [`judge`] works on. Indices are in range by construction; an
 /// implementation answers `None` for others, and the packet then counts as
@@ -82,8 +92,15 @@ pub trait State {
     fn cell(&self, index: u32) -> Option<&AtomicU64>;
     /// A compiled limit.
     fn policy(&self, slot: u32) -> Option<&Policy>;
-    /// The slot of the longest prefix that has a limit and contains `key`.
-    fn lookup(&self, key: SourceKey) -> Option<u32>;
+    /// The slot of the longest prefix that has a limit for `class` and contains `key`. For
+    /// [`crate::class::ANY`] the limit of whoever has none lies elsewhere, in [`Config::policy`].
+    fn lookup(&self, class: u32, key: SourceKey) -> Option<u32>;
+    /// A table that tells classes apart.
+    fn class_table(&self, index: u32) -> Option<&Table>;
+    /// The shared limit of the longest prefix that has one for `class` and contains `key`.
+    fn shared_by(&self, class: u32, key: SourceKey) -> Option<u32>;
+    /// A shared limit.
+    fn shared(&self, slot: u32) -> Option<&Shared>;
 
     /// Monotonic time in ns, exact.
     fn now(&self) -> u64;
@@ -94,6 +111,13 @@ pub trait State {
     /// otherwise follow each way to come by it through the rest of the program separately.
     fn opaque(&self, value: u64) -> u64 {
         value
+    }
+
+    /// A copy of a source that the verifier knows nothing about: what it learns from looking the copy
+    /// up, it would otherwise follow through the rest of the program.
+    #[inline(always)]
+    fn copy(&self, source: SourceKey) -> SourceKey {
+        SourceKey { high: self.opaque(source.high), low: self.opaque(source.low) }
     }
 
     /// Counts what happened on this CPU, and how often it has.
@@ -118,10 +142,37 @@ pub fn judge<S: State, P: Packet + ?Sized>(state: &S, packet: &P) -> Reason {
     if ip.malformed {
         state.note(Internal::Malformed);
     }
-    let source = state.masks().apply(ip.source);
-    let source = SourceKey { high: state.opaque(source.high), low: state.opaque(source.low) };
-    limit(state, source, packet.length()).unwrap_or(Reason::Internal)
+    ip_packet(state, packet, &ip).unwrap_or(Reason::Internal)
 }
 
+/// Judges a packet with a source. `None` if `state` lacks something.
+#[inline(always)]
+fn ip_packet<S: State, P: Packet + ?Sized>(state: &S, packet: &P, ip: &Ip) -> Option<Reason> {
+    let config = state.config()?;
+    let source = state.copy(state.masks().apply(ip.source));
+    let classified = classify(state, config, packet, ip)?;
+    verdict(state, config, source, classified, packet.length())
+}
+
+/// Judges a packet of `length` bytes from `source` by the limit of its source, then by those that it
+/// shares.
+#[inline(always)]
+fn verdict<S: State>(
+    state: &S,
+    config: &Config,
+    source: SourceKey,
+    classified: Classified,
+    length: u32,
+) -> Option<Reason> {
+    let limited = classified.limited(state, source)?;
+    let reason = limit(state, config, source, limited, length)?;
+    if !reason.passes() || reason == Reason::Allowed {
+        return Some(reason);
+    }
+    shared(state, config, classified, source, length, reason)
+}
+
+#[cfg(test)]
+mod policy_tests;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 use super::memory::Memory;
 use super::*;
-use crate::abi::on_full;
+use crate::abi::{Tier, on_full};
 use crate::gate::gate;
 use crate::gcra::{Cost, TICKS_PER_NS};
 use crate::hash::HashKey;
@@ -13,15 +13,15 @@ use std::vec::Vec;
 fn policy(rate: u64, burst: u64) -> Policy {
     let fixed = 1_000_000_000 * TICKS_PER_NS / rate;
     let per_window = rate * Window { shift: 27 }.ns() / 1_000_000_000;
-    Policy {
+    Policy::new(Tier {
         cost: Cost { fixed, per_byte: 0, shift: 0 },
         tolerance: fixed * burst,
         gate: gate(burst, per_window),
-        unit: Policy::PACKETS,
+        unit: Tier::PACKETS,
         rate,
         period_ns: 1_000_000_000,
         burst,
-    }
+    })
 }
 
 fn limiter(default: Policy, sets: u32, width: u32, cpus: u32) -> Memory {
@@ -86,8 +86,8 @@ proptest! {
             for _ in 0..count {
                 let reason = packet(&memory, number);
                 let start = reference.tat.max(now * TICKS_PER_NS);
-                let next = start + limit.cost.fixed;
-                let conforms_at = |ns: u64| next <= ns * TICKS_PER_NS + limit.tolerance;
+                let next = start + limit.first.cost.fixed;
+                let conforms_at = |ns: u64| next <= ns * TICKS_PER_NS + limit.first.tolerance;
                 if conforms_at(now) {
                     // A source that was over its limit may have to wait for the coarse clock.
                     let must = !reference.denied || conforms_at(memory.coarse_time());
@@ -214,13 +214,13 @@ fn a_new_policy_applies_to_the_next_packet() {
     assert_eq!((0..20).filter(|_| packet(&memory, 7).passes()).count(), 10);
     // Slot 2 for this source alone: ten times the rate. The bucket stays empty, then fills faster.
     memory.policies.push(policy(10, 100));
-    memory.limits.insert(source(7), 2);
+    memory.limits.insert((0, source(7)), 2);
     memory.publish(2, 1);
     assert_eq!(packet(&memory, 7), Reason::OverLimit);
     memory.advance(1_000_000_000);
     assert_eq!((0..20).filter(|_| packet(&memory, 7).passes()).count(), 10);
     // Unlimited: passes and stays tracked.
-    memory.limits.insert(source(7), 0);
+    memory.limits.insert((0, source(7)), 0);
     memory.publish(3, 1);
     assert!((0..1000).all(|_| packet(&memory, 7) == Reason::Conforming));
     assert_eq!(memory.internal(Internal::Promotions), 1);
@@ -376,7 +376,7 @@ fn listed_sources_pass_or_are_dropped_whatever_they_send() {
 #[test]
 fn a_limit_that_is_not_enforced_drops_nothing_and_counts_the_same() {
     let enforced = policy(100, 100);
-    let observed = Policy { unit: Policy::PACKETS | Policy::OBSERVE, ..enforced };
+    let observed = enforced.observing();
     let counts = [enforced, observed].map(|policy| {
         let memory = limiter(policy, 64, 1 << 10, 1);
         let mut reasons: HashMap<Reason, u64> = HashMap::new();

@@ -108,6 +108,16 @@ fn fragments_have_a_source_and_only_the_first_has_ports() {
 }
 
 #[test]
+fn ports_that_are_cut_off_are_unknown() {
+    // A UDP header of two bytes, and a TCP header that ends before its flags.
+    for (protocol, segment) in [(17, &[0, 53][..]), (6, &SYN[..13])] {
+        let upper = parse(&ipv4_frame(&[0x0800], 0, protocol, 0, segment)).1.unwrap();
+        assert_eq!((upper.protocol, upper.has_ports, upper.destination_port), (protocol, false, 0));
+    }
+    assert!(parse(&ipv4_frame(&[0x0800], 0, 6, 0, &SYN)).1.unwrap().has_ports);
+}
+
+#[test]
 fn walks_extension_headers_up_to_its_bound() {
     // Hop-by-hop (8 bytes), routing (24), destination options (8), authentication (16), then UDP.
     let mut chain = vec![43, 0, 0, 0, 0, 0, 0, 0];

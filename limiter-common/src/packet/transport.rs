@@ -4,8 +4,9 @@ use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
 
 use super::{Ip, Packet, Version};
 
-/// Extension headers walked at the most. Linux itself accepts any number; eight is more than any
-/// sane sender uses, and a longer chain is limited by its source all the same.
+/// Headers looked at in the most, that above the extension headers included. Linux itself accepts any
+/// number; seven extension headers are more than any sane sender uses, and a longer chain is limited by its
+/// source all the same.
 const MAX_EXTENSIONS: usize = 8;
 
 const HOP_BY_HOP: u8 = 0;
@@ -16,7 +17,6 @@ const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const ICMPV6: u8 = 58;
 const ICMP: u8 = 1;
-const NO_NEXT_HEADER: u8 = 59;
 const DESTINATION_OPTIONS: u8 = 60;
 const MOBILITY: u8 = 135;
 const HOST_IDENTITY: u8 = 139;
@@ -29,6 +29,8 @@ pub struct Transport {
     pub protocol: u8,
     /// Whether this is a fragment, the first one included.
     pub fragment: bool,
+    /// Whether the ports of TCP or UDP are known, and TCP's flags.
+    pub has_ports: bool,
     /// Source port, 0 if unknown or if the protocol has none.
     pub source_port: u16,
     /// Destination port, likewise; for ICMP the type (upper byte) and code.
@@ -37,7 +39,8 @@ pub struct Transport {
     pub tcp_flags: u8,
 }
 
-/// Reads what lies above `ip`. `None` if the chain of headers is broken off, too long or invalid.
+/// Reads what lies above `ip`; ports and flags count as unknown if the frame ends before them. `None` if
+/// the chain of headers is broken off, too long or invalid.
 #[inline(always)]
 pub fn transport<P: Packet + ?Sized>(packet: &P, ip: &Ip) -> Option<Transport> {
     let offset = ip.offset as usize;
@@ -101,26 +104,36 @@ fn upper<P: Packet + ?Sized>(
     fragment: bool,
     later: bool,
 ) -> Option<Transport> {
-    let bare = Transport { protocol, fragment, source_port: 0, destination_port: 0, tcp_flags: 0 };
-    if later || protocol == NO_NEXT_HEADER {
+    let bare = Transport {
+        protocol,
+        fragment,
+        has_ports: false,
+        source_port: 0,
+        destination_port: 0,
+        tcp_flags: 0,
+    };
+    if later {
         return Some(bare);
     }
-    match protocol {
-        TCP | UDP => {
-            let ports = packet.read::<[u8; 4]>(offset)?;
-            let tcp_flags =
-                if protocol == TCP { packet.read::<[u8; 1]>(offset + 13)?[0] } else { 0 };
-            Some(Transport {
-                source_port: u16::from_be_bytes([ports[0], ports[1]]),
-                destination_port: u16::from_be_bytes([ports[2], ports[3]]),
-                tcp_flags,
-                ..bare
-            })
+    // One read for the verifier's sake: TCP's flags are its fourteenth byte.
+    let known = match protocol {
+        TCP => {
+            packet.read::<[u8; 14]>(offset).map(|tcp| ([tcp[0], tcp[1], tcp[2], tcp[3]], tcp[13]))
         }
+        UDP => packet.read::<[u8; 4]>(offset).map(|ports| (ports, 0)),
         ICMP | ICMPV6 => {
-            let kind = packet.read::<[u8; 2]>(offset)?;
-            Some(Transport { destination_port: u16::from_be_bytes(kind), ..bare })
+            let kind = packet.read::<[u8; 2]>(offset);
+            let destination_port = kind.map_or(0, u16::from_be_bytes);
+            return Some(Transport { destination_port, ..bare });
         }
-        _ => Some(bare),
-    }
+        _ => None,
+    };
+    let Some((ports, tcp_flags)) = known else { return Some(bare) };
+    Some(Transport {
+        has_ports: true,
+        source_port: u16::from_be_bytes([ports[0], ports[1]]),
+        destination_port: u16::from_be_bytes([ports[2], ports[3]]),
+        tcp_flags,
+        ..bare
+    })
 }

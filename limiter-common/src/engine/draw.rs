@@ -1,0 +1,133 @@
+//! One packet's tokens, from the tiers of a policy.
+
+use core::sync::atomic::AtomicU64;
+
+use super::State;
+use crate::abi::{Policy, Tier};
+use crate::atomic;
+use crate::denial;
+use crate::gate::MIN_FRAME;
+use crate::gcra::{Decision, Ticks, decide, ticks};
+use crate::table::CLAIMED;
+
+/// What became of a packet that asked a bucket for its tokens. A number, so that the verifier can be
+/// kept from following each separately.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Drawn(u64);
+
+impl Drawn {
+    /// There were enough.
+    pub(super) const ADMITTED: Self = Self(0);
+    /// There are too few.
+    pub(super) const DENIED: Self = Self(1);
+    /// There are too few, and the bucket was deeper in debt than its policy lets it be.
+    pub(super) const CLAMPED: Self = Self(2);
+    /// Another CPU was faster. Nothing was charged.
+    pub(super) const CONTENDED: Self = Self(3);
+}
+
+/// The theoretical arrival times of a bucket; the second one means nothing without a second tier.
+#[derive(Clone, Copy)]
+pub(super) struct Tats {
+    pub(super) first: Ticks,
+    pub(super) second: Ticks,
+}
+
+/// Judges a packet of `length` bytes by all tiers of a policy, and says what its bucket comes to.
+#[inline(always)]
+pub(super) fn judge(policy: &Policy, at: Tats, length: u32, now: Ticks) -> (Drawn, Tats) {
+    let mut next = at;
+    match decide(at.first, now, policy.first.cost.of(length), policy.first.tolerance) {
+        Decision::Admit(tat) => next.first = tat,
+        Decision::Clamp(first) => return (Drawn::CLAMPED, Tats { first, ..at }),
+        Decision::Deny => return (Drawn::DENIED, at),
+    }
+    if policy.has_second() {
+        match decide(at.second, now, policy.second.cost.of(length), policy.second.tolerance) {
+            Decision::Admit(tat) => next.second = tat,
+            Decision::Clamp(second) => return (Drawn::CLAMPED, Tats { second, ..at }),
+            Decision::Deny => return (Drawn::DENIED, at),
+        }
+    }
+    (Drawn::ADMITTED, next)
+}
+
+/// The words of a bucket.
+#[derive(Clone, Copy)]
+pub(super) struct Words<'a> {
+    pub(super) first: &'a AtomicU64,
+    /// The second tier's, where the policy has one.
+    pub(super) second: &'a AtomicU64,
+}
+
+impl Words<'_> {
+    /// The bucket whose first word was `first` a moment ago.
+    #[inline(always)]
+    fn at(&self, policy: &Policy, first: Ticks) -> Tats {
+        let second = if policy.has_second() { atomic::load(self.second) } else { 0 };
+        Tats { first, second }
+    }
+
+    /// Charges a packet of `length` bytes to the bucket, whose first word was `tat` a moment ago.
+    #[inline(always)]
+    pub(super) fn draw<S: State>(
+        &self,
+        state: &S,
+        policy: &Policy,
+        tat: Ticks,
+        length: u32,
+        now: Ticks,
+    ) -> Drawn {
+        let at = self.at(policy, tat);
+        let (drawn, next) = judge(policy, at, length, now);
+        let drawn = Drawn(state.opaque(drawn.0));
+        if drawn == Drawn::DENIED {
+            return drawn;
+        }
+        let mut written = true;
+        if policy.has_second() {
+            written = atomic::replace(self.second, at.second, next.second);
+        }
+        let done = written && atomic::replace(self.first, at.first, next.first);
+        if done || drawn == Drawn::CLAMPED {
+            // If clamping loses, another CPU has done it.
+            return drawn;
+        }
+        if written && policy.has_second() && atomic::load(self.first) != CLAIMED {
+            // What was taken from the second tier goes back, unless the bucket is another source's now.
+            atomic::add(self.second, at.second.wrapping_sub(next.second));
+        }
+        Drawn::CONTENDED
+    }
+
+    /// Charges a packet for which another CPU was faster before: without a comparison, which keeps the
+    /// sum exact and lets the bucket overshoot by this one packet.
+    #[inline(always)]
+    pub(super) fn insist<S: State>(
+        &self,
+        state: &S,
+        policy: &Policy,
+        tat: Ticks,
+        length: u32,
+        now: Ticks,
+    ) -> bool {
+        let at = self.at(policy, tat);
+        let (drawn, next) = judge(policy, at, length, now);
+        if state.opaque(drawn.0) != Drawn::ADMITTED.0 {
+            return false;
+        }
+        atomic::add(self.first, next.first.wrapping_sub(at.first));
+        if policy.has_second() {
+            atomic::add(self.second, next.second.wrapping_sub(at.second));
+        }
+        true
+    }
+}
+
+/// How long, in ns from `ns` on, a tier whose bucket is at `tat` will deny every packet; `length` is
+/// that of the packet at hand.
+#[inline(always)]
+pub(super) fn lasts(tier: &Tier, tat: Ticks, length: u32, ns: u64) -> u64 {
+    let least = tier.cost.of(MIN_FRAME);
+    denial::lasts(tat.saturating_sub(ticks(ns)), tier.cost.of(length), least, tier.tolerance)
+}

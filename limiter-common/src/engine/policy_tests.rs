@@ -1,0 +1,242 @@
+//! Limits in two units, shared, of classes, and tried ones.
+
+use std::collections::HashMap;
+use std::vec;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::memory::Memory;
+use super::*;
+use crate::abi::Tier;
+use crate::class::{
+    CHAINS_AT, COVERS_ALL, MAX_NESTING, OTHER_TABLE, PROTOCOLS_AT, UDP_TABLE, set_entry,
+};
+use crate::gcra::{Cost, Decision, TICKS_PER_NS, decide, ticks};
+use crate::hash::HashKey;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// So many packets a second, of which the first needs a bucket.
+fn packets(rate: u64, burst: u64) -> Tier {
+    let fixed = SECOND * TICKS_PER_NS / rate;
+    Tier {
+        cost: Cost { fixed, per_byte: 0, shift: 0 },
+        tolerance: fixed * burst,
+        gate: 1,
+        unit: Tier::PACKETS,
+        rate,
+        period_ns: SECOND,
+        burst,
+    }
+}
+
+/// So many bytes a second.
+fn bytes(rate: u64, burst: u64) -> Tier {
+    let per_byte = SECOND * TICKS_PER_NS / rate;
+    let cost = Cost { fixed: 0, per_byte, shift: 0 };
+    Tier { cost, tolerance: per_byte * burst, unit: Tier::BYTES, ..packets(rate, burst) }
+}
+
+fn limiter(default: Policy) -> Memory {
+    let words =
+        [1u64, 3, 5, 7, 11, 13, 17, 19, 23, 29].map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let shape = Shape { mask: (1 << 12) - 1, depth: 2 };
+    Memory::new(default, 64, shape, Window { shift: 27 }, HashKey { words }, 1)
+}
+
+fn source(number: u32) -> SourceKey {
+    SourceKey::from_ipv4(number.to_be_bytes())
+}
+
+/// A bucket without clocks, CPUs and gates.
+#[derive(Clone, Copy)]
+struct Exact {
+    tier: Tier,
+    tat: u64,
+}
+
+impl Exact {
+    const fn new(tier: Tier) -> Self {
+        Self { tier, tat: 0 }
+    }
+
+    fn admits(&self, now_ns: u64, length: u32) -> Option<u64> {
+        match decide(self.tat, ticks(now_ns), self.tier.cost.of(length), self.tier.tolerance) {
+            Decision::Admit(next) => Some(next),
+            _ => None,
+        }
+    }
+}
+
+/// What several buckets say of a packet that needs all of them.
+fn admit(buckets: &mut [Exact], now_ns: u64, length: u32) -> bool {
+    let next: Vec<_> = buckets.iter().map(|bucket| bucket.admits(now_ns, length)).collect();
+    let admitted = next.iter().all(Option::is_some);
+    if admitted {
+        for (bucket, next) in buckets.iter_mut().zip(next) {
+            bucket.tat = next.unwrap_or_default();
+        }
+    }
+    admitted
+}
+
+fn stream() -> impl Strategy<Value = Vec<(u32, u64, u32, u32)>> {
+    let gap = prop_oneof![Just(0u64), 1u64..3_000_000, 1_000_000u64..300_000_000];
+    prop::collection::vec((0u32..4, gap, 60u32..1500, 1u32..12), 1..150)
+}
+
+proptest! {
+    /// A packet passes if and only if both buckets have its tokens, but that a source that was over its
+    /// limit may have to wait for the coarse clock.
+    #[test]
+    fn both_units_are_kept(stream in stream(), rate in 20u64..2000, mbit in 1u64..8) {
+        let tiers = [packets(rate, rate / 4 + 1), bytes(mbit * 125_000, 20_000)];
+        let memory = limiter(Policy::new(tiers[0]).and(tiers[1]));
+        let mut exact: HashMap<u32, ([Exact; 2], bool)> = HashMap::new();
+        for (number, gap, length, count) in stream {
+            memory.advance(gap);
+            let (buckets, denied) =
+                exact.entry(number).or_insert((tiers.map(Exact::new), false));
+            for _ in 0..count {
+                let at_coarse = admit(&mut buckets.clone(), memory.coarse_time(), length);
+                let passed = memory.packet(source(number), length).passes();
+                if !passed && *denied && !at_coarse {
+                    // The tokens stay in the buckets.
+                    continue;
+                }
+                prop_assert_eq!(passed, admit(buckets, memory.time(), length));
+                *denied |= !passed;
+            }
+        }
+    }
+
+    /// What sources share is kept to the packet, whoever sends; what the prefix admits still needs the
+    /// total's tokens, and is charged to the prefix.
+    #[test]
+    fn shared_limits_are_exact_and_in_series(stream in stream(), rate in 20u64..3000) {
+        let mut memory = limiter(Policy::unlimited(16));
+        let (prefix, total) = (packets(rate, rate / 5 + 1), bytes(rate * 700, 30_000));
+        memory.policies.extend([Policy::new(prefix), Policy::new(total)]);
+        memory.share(0, [0, 0, 0, 0], 31, 2);
+        memory.share_all(3);
+        let (mut prefix, mut total) = ([Exact::new(prefix)], [Exact::new(total)]);
+        for (number, gap, length, count) in stream {
+            memory.advance(gap);
+            for _ in 0..count {
+                let now = memory.time();
+                // Sources 0 and 1 are in the prefix.
+                let expected = if number < 2 && !admit(&mut prefix, now, length) {
+                    Some(Reason::OverShared)
+                } else if admit(&mut total, now, length) {
+                    None
+                } else {
+                    Some(Reason::OverTotal)
+                };
+                let reason = memory.packet(source(number), length);
+                prop_assert_eq!(Some(reason).filter(|reason| !reason.passes()), expected);
+            }
+        }
+    }
+
+    /// A trial changes no verdict, and counts what a bucket of its own would have dropped.
+    #[test]
+    fn a_trial_touches_nothing(stream in stream(), rate in 20u64..2000, tried in 10u64..3000) {
+        let live = Policy::new(packets(rate, rate / 8 + 1)).observing();
+        let shadow = packets(tried, tried / 8 + 1);
+        let (plain, trying) = (limiter(live), limiter(live.trying(shadow, 7)));
+        let mut exact: HashMap<u32, ([Exact; 1], u64)> = HashMap::new();
+        for (number, gap, length, count) in stream {
+            let (bucket, dropped) = exact.entry(number).or_insert(([Exact::new(shadow)], 0));
+            plain.advance(gap);
+            trying.advance(gap);
+            for _ in 0..count {
+                let reasons = [&plain, &trying].map(|memory| memory.packet(source(number), length));
+                prop_assert_eq!(reasons[0], reasons[1]);
+                *dropped += u64::from(!admit(bucket, trying.time(), length));
+            }
+        }
+        let counted: HashMap<_, _> = trying.tried().collect();
+        for (number, (_, dropped)) in exact {
+            prop_assert_eq!(counted.get(&source(number)).copied(), Some(dropped));
+        }
+    }
+}
+
+/// An IPv4 frame with a UDP header.
+fn udp(source: u32, port: u16) -> Vec<u8> {
+    let mut frame = vec![0; 12];
+    frame.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+    frame.extend(source.to_be_bytes());
+    frame.extend([192, 0, 2, 1, 0x30, 0x39]);
+    frame.extend(port.to_be_bytes());
+    frame.extend([0, 8, 0, 0]);
+    frame
+}
+
+/// UDP is class 1, to port 53 class 2, which class 1 is wider than.
+fn classes(memory: &mut Memory, covers: u8) {
+    let tables = memory.class_tables();
+    let (udp, other) = (&tables[UDP_TABLE as usize], &tables[OTHER_TABLE as usize]);
+    for port in 0..=u16::MAX {
+        set_entry(udp, u32::from(port), 1);
+    }
+    set_entry(udp, 53, 2);
+    set_entry(other, PROTOCOLS_AT + 17, 1);
+    for (class, chain) in [(1, [1 | covers, 0]), (2, [2, 1 | covers])] {
+        for (step, asked) in (0..).zip(chain) {
+            set_entry(other, CHAINS_AT + class * MAX_NESTING + step, asked);
+        }
+    }
+}
+
+#[test]
+fn a_packet_is_charged_to_the_first_class_that_covers_its_source() {
+    let mut memory = limiter(Policy::new(packets(1, 30)));
+    memory.policies.extend([Policy::new(packets(1, 10)), Policy::new(packets(1, 5))]);
+    classes(&mut memory, 0);
+    // Sources 7 and 8 have a limit of UDP, source 8 one of port 53 besides.
+    memory.limits.extend([((1, source(7)), 2), ((1, source(8)), 2), ((2, source(8)), 3)]);
+    let passed = |memory: &Memory, number, ports: &[u16]| {
+        let frames = (0..100).map(|i| udp(number, ports[i % ports.len()]));
+        frames.filter(|frame| memory.cpu(0).frame(frame).passes()).count()
+    };
+    assert_eq!(passed(&memory, 7, &[53, 80]), 10, "one bucket for all UDP");
+    assert_eq!((passed(&memory, 8, &[53]), passed(&memory, 8, &[80])), (5, 10), "one for each");
+    assert_eq!(passed(&memory, 9, &[53, 80]), 30, "no limit of a class covers it");
+    // Now one of UDP covers everyone.
+    memory.class_defaults.insert(1, 2);
+    classes(&mut memory, COVERS_ALL as u8);
+    memory.publish(2, memory::DEFAULT_SLOT);
+    assert_eq!(passed(&memory, 10, &[53, 80]), 10);
+    assert_eq!(memory.tracked().count(), 5, "source 9 has a bucket for what is in no class");
+}
+
+#[test]
+fn a_class_shares_its_limit_and_packets_of_others_do_not() {
+    let mut memory = limiter(Policy::unlimited(16));
+    memory.policies.extend([Policy::new(packets(1, 10)), Policy::new(packets(1, 25)).observing()]);
+    classes(&mut memory, 0);
+    memory.share(1, [0, 0, 0, 0], 0, 2);
+    let reasons = |memory: &Memory, port| {
+        let mut reasons: HashMap<Reason, u32> = HashMap::new();
+        for number in 0..40 {
+            *reasons.entry(memory.cpu(0).frame(&udp(number, port))).or_default() += 1;
+        }
+        reasons
+    };
+    // Port 53 is another class, whose next wider one shares the limit.
+    let dns = reasons(&memory, 53);
+    assert_eq!((dns.get(&Reason::BelowGate), dns.get(&Reason::OverShared)), (Some(&10), Some(&30)));
+    assert_eq!(reasons(&memory, 80).get(&Reason::OverShared), Some(&40));
+    // A total that is not enforced.
+    memory.advance(100 * SECOND);
+    memory.share_all(3);
+    let mixed = reasons(&memory, 80);
+    assert_eq!(
+        (mixed.get(&Reason::BelowGate), mixed.get(&Reason::OverShared)),
+        (Some(&10), Some(&30))
+    );
+    let total = &memory.shared[0];
+    assert_eq!((atomic::load(&total.passed), atomic::load(&total.dropped)), (10, 0));
+}

@@ -1,0 +1,50 @@
+//! A limit that is tried: what it would have dropped is counted, nothing else.
+
+use super::State;
+use super::limit::Packet;
+use crate::abi::Policy;
+use crate::atomic;
+use crate::gcra::{Decision, Ticks, decide};
+use crate::table::Identity;
+
+/// Judges a packet of a source with a bucket by the shadow of its policy.
+///
+/// Two CPUs that meet may count a packet less: a trial is a sample, not an account.
+#[inline(always)]
+pub(super) fn shadow<S: State>(
+    state: &S,
+    policy: &Policy,
+    index: u32,
+    packet: &Packet<'_>,
+    now: Ticks,
+) -> Option<()> {
+    let identity = state.identity(index)?;
+    if atomic::load(&identity.trial) != policy.trial() {
+        begin(identity, policy, 0);
+    }
+    let tat = atomic::load(&identity.shadow_tat);
+    let cost = policy.shadow.cost.of(packet.length);
+    match decide(tat, now, cost, policy.shadow.tolerance) {
+        Decision::Admit(next) => {
+            atomic::replace(&identity.shadow_tat, tat, next);
+        }
+        Decision::Clamp(empty) => {
+            atomic::replace(&identity.shadow_tat, tat, empty);
+            atomic::add(&identity.would_drop, 1);
+        }
+        Decision::Deny => {
+            atomic::add(&identity.would_drop, 1);
+        }
+    }
+    atomic::add(&identity.tried, 1);
+    Some(())
+}
+
+/// Begins to count for the policy's trial, with a bucket that is at `tat`.
+#[inline(always)]
+pub(super) fn begin(identity: &Identity, policy: &Policy, tat: Ticks) {
+    atomic::store(&identity.tried, 0);
+    atomic::store(&identity.would_drop, 0);
+    atomic::store(&identity.shadow_tat, tat);
+    atomic::store(&identity.trial, policy.trial());
+}
