@@ -1,5 +1,6 @@
 //! Asks the daemon.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::error::{Failure, chain, exit};
+use crate::instance::{self, Instance};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,12 +30,19 @@ const MAX_ANSWER: usize = 512 << 20;
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
+    instance: Option<Instance>,
 }
 
 impl Client {
     /// A client of the daemon that serves `socket`.
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.into() }
+        Self { socket: socket.into(), instance: None }
+    }
+
+    /// Says of which instance the daemon is, for what it tells when there is none.
+    #[must_use]
+    pub fn of(self, instance: Option<Instance>) -> Self {
+        Self { instance, ..self }
     }
 
     /// Gets a resource.
@@ -141,7 +150,7 @@ impl Client {
             )
             .hint(format!("run as root, or as a member of {}", group_of(&self.socket))),
             _ => Failure::new(exit::UNREACHABLE, format!("no daemon answers on {socket}: {error}"))
-                .hint("start it with `limiter run`, or name its --socket"),
+                .hint(absent(self.instance.as_ref(), &instance::known())),
         }
     }
 
@@ -150,6 +159,23 @@ impl Client {
             format!("the daemon on {} cannot be understood: {problem}", self.socket.display());
         Failure::new(exit::NEGATIVE, message)
             .hint("the client and the daemon should have the same version: see `limiter version`")
+    }
+}
+
+/// What to do about a daemon that does not answer, on a machine where instances are `known`.
+fn absent(instance: Option<&Instance>, known: &BTreeSet<Instance>) -> String {
+    let others: Vec<_> =
+        known.iter().filter(|name| Some(*name) != instance).map(ToString::to_string).collect();
+    let others = if others.is_empty() {
+        String::new()
+    } else {
+        format!("; there are traces of other instances: {}", others.join(", "))
+    };
+    match instance {
+        Some(name) => format!("is `limiter --instance {name} run` running?{others}"),
+        None => {
+            format!("start it with `limiter run`, or name its --socket or --instance{others}")
+        }
     }
 }
 
@@ -198,6 +224,18 @@ mod tests {
         let failure = ask(&socket);
         assert_eq!(failure.code, exit::UNREACHABLE);
         assert!(failure.hint.unwrap().contains("limiter run"));
+    }
+
+    #[test]
+    fn an_absent_instance_is_named_and_so_are_others() {
+        let [edge, dmz] = ["edge", "dmz"].map(|name| name.parse::<Instance>().unwrap());
+        let known = [edge.clone(), dmz].into();
+        let hint = absent(Some(&edge), &known);
+        assert!(hint.starts_with("is `limiter --instance edge run` running?"), "{hint}");
+        assert!(hint.ends_with("instances: dmz"), "{hint}");
+        let hint = absent(None, &known);
+        assert!(hint.contains("`limiter run`") && hint.ends_with(": dmz, edge"), "{hint}");
+        assert!(!absent(None, &BTreeSet::new()).contains("traces"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!   compiled for the kernel.
 //! - [`daemon`] owns both and serialises every change; [`http`] serves it, [`client`] asks it.
 //! - [`doctor`] tells what a machine lacks.
+//! - [`instance`] keeps several daemons on one machine apart.
 //! - [`report`] has what is told, as JSON and as text; [`cli`] the commands.
 
 pub mod cli;
@@ -15,5 +16,6 @@ pub mod dataplane;
 pub mod doctor;
 pub mod error;
 pub mod http;
+pub mod instance;
 pub mod policy;
 pub mod report;

@@ -8,23 +8,13 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::limit_args::LimitCommand;
 use super::safety::SafetyArgs;
 use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
+use crate::instance::Instance;
 use crate::policy::management::parse_management;
 use crate::report::Sort;
-
-const RATES: &str = "\
-Rates:
-  packets  1000pps, 10kpps, 2.5kpps, 400/minute, 5/hour
-  bytes    10mbit, 1gbit, 10mbyte/s, 100kibyte/s
-  k, m, g are powers of 1000, ki, mi, gi of 1024. A bare number is refused, and so are bps, kbps and
-  mbps, by which tc means bytes.
-
-Examples:
-  limiter limit set 1000pps --burst 2000
-  limiter limit set 10mbit --burst 256kbyte --for 198.51.100.7
-  limiter limit set 400/minute --for 2001:db8::/48";
 
 /// Rations packets per source address at the network card.
 #[derive(Debug, Parser)]
@@ -36,8 +26,15 @@ pub struct Cli {
     pub(super) command: Command,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct Global {
+    /// The instance: a daemon with interfaces, limits and buckets of its own
+    ///
+    /// By default its socket is /run/limiter/NAME/limiter.sock, its configuration
+    /// /etc/limiter/NAME.toml, its limits are in /var/lib/limiter/NAME and its pins in
+    /// /sys/fs/bpf/limiter@NAME. A name has 1 to 32 of the characters a to z, 0 to 9, _ and -.
+    #[arg(long, global = true, value_name = "NAME", env = "LIMITER_INSTANCE")]
+    pub(super) instance: Option<Instance>,
     /// The daemon's socket
     #[arg(
         long,
@@ -77,11 +74,12 @@ pub(super) enum Command {
     Config(ConfigCommand),
     /// Let the daemon read its configuration file again: all of it, or nothing if anything is wrong
     ///
-    /// Prints how the limits change, and which other keys need a restart. SIGHUP does the same.
+    /// Prints what changes, and which keys need a restart. SIGHUP does the same. What is not confirmed
+    /// with --confirm is not in force after a restart of the daemon either, until the file is changed or
+    /// this command comes again.
     Reload {
-        /// Only print what would change
-        #[arg(long)]
-        dry_run: bool,
+        #[command(flatten)]
+        safety: SafetyArgs,
     },
     /// Keep the change that waits to be confirmed
     Confirm {
@@ -119,7 +117,8 @@ pub(super) enum Command {
     Doctor(DoctorArgs),
     /// Remove what dead daemons left: pinned data planes, unfinished ones, sockets
     ///
-    /// Refuses while a daemon runs. Removing a data plane that is attached ends its protection, so
+    /// Of all instances, and leaves those alone whose daemon runs; with --instance, --socket, --config or
+    /// --pin-dir only of that one, and refuses while its daemon runs. Removing a data plane that is attached ends its protection, so
     /// that needs --yes.
     Cleanup(CleanupArgs),
     /// Show the versions of the program and of its map layouts
@@ -154,69 +153,10 @@ pub(super) enum ConfigCommand {
 }
 
 /// How a list of limits is written.
-const LIST: &str = "\
-A limit a line, TARGET RATE [BURST], as for `limit set`; # begins a comment:
-  default        1000pps 2000
-  198.51.100.7   10mbit
-  2001:db8::/48  400/minute";
-
-/// What rates are over which time.
 const TOP: &str = "\
 PPS is the rate since an earlier `top`, if one ran 0.2 to 10 seconds ago (the daemon keeps the counts of
 the last two), and else the average since the source got its bucket. With --sort pps the rates must
 be of the present: if there was no such `top`, the command waits 0.2 seconds.";
-
-#[derive(Debug, Subcommand)]
-pub(super) enum LimitCommand {
-    /// Set the limit of every source, or of the sources in a prefix, each by itself
-    #[command(after_help = RATES)]
-    Set {
-        /// How much each source may send
-        // A negative rate gets a better answer than "unexpected argument".
-        #[arg(allow_hyphen_values = true)]
-        rate: String,
-        /// How much at once: packets (2000, 2k) or a size (64kbyte, 1mbit), by the rate's unit
-        /// [default: 120 % of a second's rate]
-        #[arg(long, allow_hyphen_values = true)]
-        burst: Option<String>,
-        /// Drop nothing: count what would be dropped (`would_drop` in `stats`)
-        #[arg(long)]
-        no_enforce: bool,
-        /// For the sources in this prefix instead of every source; the longest match wins
-        #[arg(
-            long = "for",
-            value_name = "TARGET",
-            default_value = "default",
-            hide_default_value = true
-        )]
-        target: String,
-        #[command(flatten)]
-        safety: SafetyArgs,
-    },
-    /// Set many limits at once: all of them, or none if one line is wrong
-    #[command(after_help = LIST)]
-    Import {
-        /// A text file, or - for standard input
-        file: PathBuf,
-        #[command(flatten)]
-        safety: SafetyArgs,
-    },
-    /// List all limits
-    List,
-    /// Remove the limit of every source, or of a prefix
-    Unset {
-        /// Of this prefix, as it was set, instead of every source
-        #[arg(
-            long = "for",
-            value_name = "TARGET",
-            default_value = "default",
-            hide_default_value = true
-        )]
-        target: String,
-        #[command(flatten)]
-        safety: SafetyArgs,
-    },
-}
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ListCommand {
@@ -235,12 +175,16 @@ pub(super) enum ListCommand {
         /// Why, for whoever reads the list later
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
+        #[command(flatten)]
+        safety: SafetyArgs,
     },
     /// Remove sources or prefixes, as they were added: all of them, or none
     Del {
         /// Addresses and prefixes; - reads them from standard input, one in a line
         #[arg(required = true, value_name = "TARGET")]
         targets: Vec<String>,
+        #[command(flatten)]
+        safety: SafetyArgs,
     },
     /// Show the list
     List,
@@ -374,7 +318,7 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "LIMITER_SKETCH_WINDOW", value_name = "DURATION", default_value = "134ms", value_parser = humantime::parse_duration)]
     #[serde(serialize_with = "as_duration")]
     pub(crate) sketch_window: Duration,
-    /// Sources that can be limited at once, rounded up to a power of two; 80 bytes each
+    /// Sources that can be limited at once, rounded up to a power of two; 129 bytes each
     #[arg(long, env = "LIMITER_MAX_SOURCES", value_name = "N", default_value_t = 524_288)]
     pub(crate) max_sources: u32,
     /// Limits of single sources that can be set
@@ -410,18 +354,19 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::error::Failure;
 
     #[test]
     fn the_commands_are_consistent() {
         Cli::command().debug_assert();
     }
 
-    fn set(arguments: &[&str]) -> (String, Option<String>, String, bool) {
+    fn set(arguments: &[&str]) -> (String, Vec<String>, String, bool) {
         let all = ["limiter", "limit", "set"].iter().chain(arguments);
         let cli = Cli::try_parse_from(all).unwrap();
         match cli.command {
-            Command::Limit(LimitCommand::Set { rate, burst, target, .. }) => {
-                (rate, burst, target, cli.global.json)
+            Command::Limit(LimitCommand::Set(arguments)) => {
+                (arguments.rate, arguments.burst, arguments.target, cli.global.json)
             }
             other => panic!("{other:?}"),
         }
@@ -429,14 +374,49 @@ mod tests {
 
     #[test]
     fn options_come_before_or_after_a_rate() {
-        let wanted = ("5pps".to_owned(), Some("2k".to_owned()), "192.0.2.1".to_owned(), true);
+        let wanted = ("5pps".to_owned(), vec!["2k".to_owned()], "192.0.2.1".to_owned(), true);
         assert_eq!(set(&["5pps", "--burst", "2k", "--for", "192.0.2.1", "--json"]), wanted);
         assert_eq!(set(&["--json", "--for=192.0.2.1", "--burst", "2k", "5pps"]), wanted);
         let (rate, burst, target, json) = set(&["-5pps"]);
         assert_eq!(
-            (rate.as_str(), burst, target.as_str(), json),
-            ("-5pps", None, "default", false)
+            (rate.as_str(), burst.len(), target.as_str(), json),
+            ("-5pps", 0, "default", false)
         );
-        assert_eq!(set(&["5pps", "--burst", "-2"]).1.as_deref(), Some("-2"));
+        assert_eq!(set(&["5pps", "--burst", "-2"]).1, ["-2"]);
+        assert_eq!(set(&["5pps", "1mbit", "--burst", "2", "--burst", "9k"]).1, ["2", "9k"]);
+    }
+
+    fn target(arguments: &[&str]) -> Result<String, Failure> {
+        let all = ["limiter", "limit", "unset"].iter().chain(arguments);
+        match Cli::try_parse_from(all).unwrap().command {
+            Command::Limit(LimitCommand::Unset { target, kind, .. }) => {
+                kind.target(&target).map(|target| target.short())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn options_make_a_class() {
+        for (arguments, found) in [
+            (&[][..], "default"),
+            (&["--proto", "udp", "--dport", "53"], "default udp:53"),
+            (&["-p", "47", "--for", "192.0.2.1"], "192.0.2.1 gre"),
+            (&["--dport", "1000-2000"], "default *:1000-2000"),
+            (&["--syn", "--as-one", "--for", "192.0.2.0/24"], "192.0.2.0/24 tcp/syn,!ack as-one"),
+            (&["--tcp-flags", "rst", "--dport", "80"], "default tcp:80/rst"),
+        ] {
+            assert_eq!(target(arguments).unwrap(), found);
+        }
+        for (arguments, about) in [
+            (&["--proto", "tpc"][..], "tpc"),
+            (&["--proto", "icmp", "--dport", "8"], "only TCP and UDP"),
+            (&["--dport", "-5"], "-5"),
+            (&["--proto", "udp", "--syn"], "only TCP has flags"),
+            (&["--for", "192.0.2.0/24 udp:53"], "neither an IP address"),
+        ] {
+            let failure = target(arguments).unwrap_err();
+            assert!(failure.message.contains(about) && failure.hint.is_some(), "{failure}");
+        }
     }
 }

@@ -1,51 +1,118 @@
 //! `limiter cleanup`: removes what dead daemons left. All of it, or nothing if some of it is in use.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::args::CleanupArgs;
 use super::output::Output;
-use crate::daemon::Socket;
+use crate::daemon::{Socket, SocketGuard};
 use crate::dataplane::Pinned;
 use crate::error::{Failure, exit};
+use crate::instance::{Instance, address};
 use crate::report::{CleanupReport, Remnant, RemnantKind};
 
-pub(super) fn run(
+/// Where a daemon may have left something.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) instance: Option<Instance>,
+    pub(super) socket: PathBuf,
+    pub(super) pin_dir: PathBuf,
+}
+
+/// What a dead daemon left in a place.
+struct Found {
+    place: Place,
+    // Kept until the end, so that no daemon takes over what is being removed.
+    guard: SocketGuard,
+    pinned: Vec<Pinned>,
+}
+
+/// Cleans one place, which nobody may use.
+pub(super) fn one(
     output: &mut Output<'_>,
-    socket: &Path,
-    pin_dir: &Path,
+    place: Place,
     arguments: &CleanupArgs,
 ) -> Result<u8, Failure> {
-    // Kept until the end, so that no daemon takes over what is being removed.
-    let guard = Socket::guard(socket).map_err(|failure| Failure {
-        code: if failure.code == exit::PRIVILEGE { exit::PRIVILEGE } else { exit::NEGATIVE },
-        ..failure.context("nothing is removed")
+    let found = find(place, arguments)?;
+    finish(output, &[found], Vec::new(), arguments)
+}
+
+/// Cleans all places but those of daemons that run.
+pub(super) fn all(
+    output: &mut Output<'_>,
+    places: Vec<Place>,
+    arguments: &CleanupArgs,
+) -> Result<u8, Failure> {
+    let (running, idle): (Vec<_>, Vec<_>) =
+        places.into_iter().partition(|place| Socket::is_served(&place.socket));
+    let found: Vec<_> =
+        idle.into_iter().map(|place| find(place, arguments)).collect::<Result<_, _>>()?;
+    let running = running.into_iter().map(|place| place.instance).collect();
+    finish(output, &found, running, arguments)
+}
+
+fn find(place: Place, arguments: &CleanupArgs) -> Result<Found, Failure> {
+    let looked = || {
+        let guard = Socket::guard(&place.socket).map_err(|failure| Failure {
+            code: if failure.code == exit::PRIVILEGE { exit::PRIVILEGE } else { exit::NEGATIVE },
+            ..failure.context("nothing is removed")
+        })?;
+        let pinned = Pinned::find(&place.pin_dir)?;
+        pinned.iter().try_for_each(|plane| refuse(plane, arguments))?;
+        Ok((guard, pinned))
+    };
+    let (guard, pinned) = looked().map_err(|failure: Failure| {
+        let hint = failure.hint.as_deref().map(|hint| address(hint, place.instance.as_ref()));
+        Failure { hint, ..failure }
     })?;
-    let pinned = Pinned::find(pin_dir)?;
-    for plane in &pinned {
-        refuse(plane, arguments)?;
-    }
-    let mut remnants: Vec<_> = pinned.iter().map(remnant).collect();
-    if guard.has_stale_socket() {
-        remnants.push(Remnant {
-            kind: RemnantKind::Socket,
-            path: socket.into(),
-            attached: Vec::new(),
-        });
+    Ok(Found { place, guard, pinned })
+}
+
+fn finish(
+    output: &mut Output<'_>,
+    found: &[Found],
+    running: Vec<Option<Instance>>,
+    arguments: &CleanupArgs,
+) -> Result<u8, Failure> {
+    let mut remnants = Vec::new();
+    for Found { place: Place { instance, socket, .. }, guard, pinned } in found {
+        remnants.extend(pinned.iter().map(|plane| Remnant {
+            kind: if plane.staging { RemnantKind::Staging } else { RemnantKind::DataPlane },
+            path: plane.path.clone(),
+            attached: plane.attached.clone(),
+            instance: instance.clone(),
+        }));
+        if guard.has_stale_socket() {
+            remnants.push(Remnant {
+                kind: RemnantKind::Socket,
+                path: socket.clone(),
+                attached: Vec::new(),
+                instance: instance.clone(),
+            });
+        }
     }
     if !arguments.dry_run {
-        for plane in &pinned {
-            plane.remove()?;
-        }
-        if guard.has_stale_socket() {
-            fs::remove_file(socket).map_err(|error| {
-                let message = format!("cannot remove {}: {error}", socket.display());
-                Failure::new(exit::PRIVILEGE, message).hint("run as root")
-            })?;
-        }
+        found.iter().try_for_each(remove)?;
     }
-    output.print(&CleanupReport { dry_run: arguments.dry_run, remnants })?;
+    output.print(&CleanupReport { dry_run: arguments.dry_run, remnants, running })?;
     Ok(exit::OK)
+}
+
+fn remove(found: &Found) -> Result<(), Failure> {
+    for plane in &found.pinned {
+        plane.remove()?;
+    }
+    if found.guard.has_stale_socket() {
+        remove_socket(&found.place.socket)?;
+    }
+    Ok(())
+}
+
+fn remove_socket(socket: &Path) -> Result<(), Failure> {
+    fs::remove_file(socket).map_err(|error| {
+        let message = format!("cannot remove {}: {error}", socket.display());
+        Failure::new(exit::PRIVILEGE, message).hint("run as root")
+    })
 }
 
 /// An error if a data plane is in use, by a process or by packets.
@@ -63,11 +130,6 @@ fn refuse(plane: &Pinned, arguments: &CleanupArgs) -> Result<(), Failure> {
     let message =
         format!("{path} still limits what {} receives: nothing is removed", on.join(", "));
     Err(Failure::new(exit::NEGATIVE, message).hint(
-        "start a daemon to take it over (`limiter run`), or repeat with --yes to end its protection",
+        "start a daemon to take it over (`limiter run …`), or repeat with --yes to end its protection",
     ))
-}
-
-fn remnant(plane: &Pinned) -> Remnant {
-    let kind = if plane.staging { RemnantKind::Staging } else { RemnantKind::DataPlane };
-    Remnant { kind, path: plane.path.clone(), attached: plane.attached.clone() }
 }

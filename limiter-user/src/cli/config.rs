@@ -3,18 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use clap::builder::Resettable;
+use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches};
 use hyper::Method;
 
-use super::args::{Cli, Global, RunArgs};
+use super::args::{CleanupArgs, Cli, Global, RunArgs};
+use super::cleanup::Place;
 use super::output::Output;
+use super::safety::{SafetyArgs, warn_of};
 use crate::client::Client;
 use crate::config::{self, ConfigFile, Given, Keys, Settings};
 use crate::error::{Failure, exit};
 use crate::http::ConfigText;
+use crate::instance::{self, Places};
 use crate::report::{
-    CheckReport, DefaultReport, FileLimitReport, ReloadReport, SchemaReport, SettingReport,
-    SettingsReport,
+    CheckReport, DefaultReport, FileEntryReport, FileLimitReport, ReloadReport, SchemaReport,
+    SettingReport, SettingsReport,
 };
 
 /// What a command with the options of `run` was given. `matches` are all that were parsed.
@@ -23,7 +27,8 @@ pub(super) fn given(run: RunArgs, global: &Global, matches: &ArgMatches) -> Give
     while let Some((_, next)) = levels.last().and_then(|last| last.subcommand()) {
         levels.push(next);
     }
-    Given::new(run, global.socket.clone(), global.config.clone(), &levels)
+    let Global { socket, config, instance, .. } = global;
+    Given::new(run, socket.clone(), config.clone(), instance.clone(), &levels)
 }
 
 /// What `limiter run` is given without options and environment.
@@ -40,30 +45,76 @@ fn bare(global: &Global) -> Result<Given, Failure> {
         .ok_or_else(|| Failure::new(exit::USAGE, "there is no command `run`"))
 }
 
+/// Whether flag or environment name the socket.
+fn names_socket(matches: &ArgMatches) -> bool {
+    matches.value_source("socket") != Some(ValueSource::DefaultValue)
+}
+
+fn usual(global: &Global) -> Places {
+    Places::of(global.instance.as_ref())
+}
+
+/// The file that was named, or else that of the instance if it is there.
+fn find(global: &Global, named: Option<&Path>) -> Result<ConfigFile, Failure> {
+    ConfigFile::find(named.or(global.config.as_deref()), &usual(global).config)
+}
+
 /// The socket that the file names, if neither flag nor environment does.
 pub(super) fn socket(global: &Global, matches: &ArgMatches) -> PathBuf {
-    if matches.value_source("socket") != Some(clap::parser::ValueSource::DefaultValue) {
+    if names_socket(matches) {
         return global.socket.clone();
     }
-    match ConfigFile::find(global.config.as_deref()) {
-        Ok(file) => file.socket().unwrap_or(&global.socket).into(),
+    let usual = usual(global).socket;
+    match find(global, None) {
+        Ok(file) => file.socket().unwrap_or(&usual).into(),
         // Who may use the socket need not be allowed to read the file.
-        Err(failure) if failure.code == exit::PRIVILEGE => global.socket.clone(),
+        Err(failure) if failure.code == exit::PRIVILEGE => usual,
         Err(failure) => {
-            tracing::warn!("{failure}; taking {} for the socket", global.socket.display());
-            global.socket.clone()
+            tracing::warn!("{failure}; taking {} for the socket", usual.display());
+            usual
         }
+    }
+}
+
+/// The only place to clean, if flag or environment say so.
+pub(super) fn only_place(
+    global: &Global,
+    matches: &ArgMatches,
+    arguments: &CleanupArgs,
+) -> Option<Place> {
+    let is_named = global.instance.is_some()
+        || global.config.is_some()
+        || arguments.pin_dir.is_some()
+        || names_socket(matches);
+    is_named.then(|| place(global, matches, arguments.pin_dir.clone()))
+}
+
+/// Where the daemon without an instance and all instances may have left something.
+pub(super) fn places(global: &Global, matches: &ArgMatches) -> Vec<Place> {
+    let instances = instance::known().into_iter().map(Some);
+    let places = [None].into_iter().chain(instances).map(|instance| {
+        let global = Global { instance, ..global.clone() };
+        place(&global, matches, None)
+    });
+    places.collect()
+}
+
+fn place(global: &Global, matches: &ArgMatches, pins: Option<PathBuf>) -> Place {
+    Place {
+        instance: global.instance.clone(),
+        socket: socket(global, matches),
+        pin_dir: pin_dir(pins, global),
     }
 }
 
 /// The directory of pins that the file names, if neither flag nor environment does.
 pub(super) fn pin_dir(given: Option<PathBuf>, global: &Global) -> PathBuf {
-    let usual = || PathBuf::from("/sys/fs/bpf/limiter");
-    given.unwrap_or_else(|| match ConfigFile::find(global.config.as_deref()) {
-        Ok(file) => file.pin_dir().map_or_else(usual, Into::into),
+    let usual = usual(global).pin_dir;
+    given.unwrap_or_else(|| match find(global, None) {
+        Ok(file) => file.pin_dir().map_or(usual, Into::into),
         Err(failure) => {
-            tracing::warn!("{failure}; taking {} for the pins", usual().display());
-            usual()
+            tracing::warn!("{failure}; taking {} for the pins", usual.display());
+            usual
         }
     })
 }
@@ -74,11 +125,11 @@ pub(super) fn check(
     global: &Global,
     file: Option<PathBuf>,
 ) -> Result<u8, Failure> {
-    let named = file.or_else(|| global.config.clone());
-    let file = ConfigFile::find(named.as_deref())?;
+    let file = find(global, file.as_deref())?;
     let settings = bare(global)?.with(file)?;
     let limits = settings.file.limits().len() as u64;
-    output.print(&CheckReport { file: name(&settings), limits })?;
+    let listed = settings.file.lists().len() as u64;
+    output.print(&CheckReport { file: name(&settings), limits, listed })?;
     Ok(exit::OK)
 }
 
@@ -88,22 +139,30 @@ fn name(settings: &Settings) -> Option<String> {
 
 /// `limiter config show`
 pub(super) fn show(output: &mut Output<'_>, given: &Given) -> Result<u8, Failure> {
-    let settings = given.with(ConfigFile::find(given.file())?)?;
+    let settings = given.with(given.read_file()?)?;
     let values = settings.values().into_iter().map(|(key, value)| {
         let origin = settings.origin_text(&key);
         SettingReport { key, value, origin }
     });
     let limits = settings.file.limits().iter().map(|limit| {
         let line = settings.file.place_of_limit(&limit.target).map_or(0, |place| place.line);
-        FileLimitReport {
-            target: limit.target,
-            rate: limit.rate.to_string(),
-            burst: limit.burst_text(),
+        FileLimitReport::new(&limit, format!("{}:{line}", settings.file.name()))
+    });
+    let lists = settings.file.lists().iter().map(|(net, listing)| {
+        let line = settings.file.place_of_entry(net).map_or(0, |place| place.line);
+        FileEntryReport {
+            list: listing.action,
+            target: *net,
+            reason: listing.reason.as_deref().map(str::to_owned),
             origin: format!("{}:{line}", settings.file.name()),
         }
     });
-    let (values, limits) = (values.collect(), limits.collect());
-    output.print(&SettingsReport { file: name(&settings), settings: values, limits })?;
+    output.print(&SettingsReport {
+        file: name(&settings),
+        settings: values.collect(),
+        limits: limits.collect(),
+        lists: lists.collect(),
+    })?;
     Ok(exit::OK)
 }
 
@@ -139,10 +198,11 @@ pub(super) fn schema(output: &mut Output<'_>) -> Result<u8, Failure> {
 pub(super) async fn reload(
     client: &Client,
     output: &mut Output<'_>,
-    dry_run: bool,
+    safety: SafetyArgs,
 ) -> Result<u8, Failure> {
-    let path = format!("/v1/reload?dry_run={dry_run}");
+    let path = format!("/v1/reload{}", safety.query(&[])?);
     let report: ReloadReport = client.send(Method::POST, &path, &()).await?;
+    warn_of(&report.warnings);
     output.print(&report)?;
     Ok(exit::OK)
 }

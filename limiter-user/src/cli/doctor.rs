@@ -5,13 +5,15 @@ use std::path::Path;
 use super::output::Output;
 use crate::doctor::{self, Grade};
 use crate::error::{Failure, exit};
+use crate::instance::Instance;
 
 pub(super) fn run(
     output: &mut Output<'_>,
     pin_dir: &Path,
     interface: Option<&str>,
+    instance: Option<&Instance>,
 ) -> Result<u8, Failure> {
-    let diagnosis = doctor::examine(pin_dir, interface);
+    let diagnosis = doctor::examine(pin_dir, interface, instance);
     output.print(&diagnosis)?;
     Ok(match diagnosis.state {
         Grade::Ok => exit::OK,

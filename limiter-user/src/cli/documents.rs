@@ -53,6 +53,16 @@ Limits that were set at run time.
 .TP
 .I /sys/fs/bpf/limiter
 The pinned program's maps and links, which work on without the daemon.
+.TP
+.I /etc/limiter/NAME.toml, /run/limiter/NAME/limiter.sock, /var/lib/limiter/NAME, /sys/fs/bpf/limiter@NAME
+The same of the instance NAME.
+.SH INSTANCES
+The interfaces of one daemon share limits and buckets. For separate ones, run a daemon for each as an
+instance:
+.B systemctl enable --now limiter@NAME
+with its interfaces in its configuration, and
+.B limiter --instance NAME
+or LIMITER_INSTANCE for its commands. An interface belongs to one instance.
 .SH "SEE ALSO"
 .BR ip-link (8),
 .BR bpf (2),
@@ -105,6 +115,7 @@ mod tests {
         let main = read("man/limiter.8");
         assert!(main.contains(".TH LIMITER 8") && main.contains("limiter\\-run(8)"), "{main}");
         assert!(main.contains("/etc/limiter/limiter.toml"), "{main}");
+        assert!(main.contains(".SH INSTANCES") && main.contains("\\-\\-instance"), "{main}");
         assert!(read("man/limiter-limit-set.8").contains("1000pps"));
         assert!(read("man/limiter-doctor.8").contains("doctor"));
         assert!(!main.contains("documents"), "hidden commands are not told");

@@ -1,4 +1,4 @@
-//! `limiter limit set`, `import`, `list` and `unset`
+//! `limiter limit set`, `import`, `list`, `unset`, `try` and `trials`
 //!
 //! What cannot be a limit is refused here, so that it needs no daemon to be told.
 
@@ -8,20 +8,30 @@ use std::path::Path;
 
 use hyper::Method;
 
+use super::limit_args::SetArgs;
 use super::output::Output;
 use super::safety::{SafetyArgs, warn};
-use crate::client::Client;
+use crate::client::{Client, escape};
 use crate::error::{Failure, exit};
-use crate::http::SetRequest;
+use crate::http::{SetRequest, Texts, TrialRequest};
 use crate::policy::Target;
-use crate::report::{LimitList, LimitRemoved, LimitSet, LimitsImported};
+use crate::report::{
+    LimitList, LimitRemoved, LimitSet, LimitsImported, TrialStarted, TrialStopped, TrialsReport,
+};
 
 pub(super) async fn set(
     client: &Client,
     output: &mut Output<'_>,
-    request: SetRequest,
-    safety: SafetyArgs,
+    arguments: SetArgs,
 ) -> Result<u8, Failure> {
+    let SetArgs { rate, also, burst, no_enforce, target, kind, ban, safety } = arguments;
+    let request = SetRequest {
+        target: kind.target(&target)?.to_string(),
+        rate: Texts([rate].into_iter().chain(also).collect()),
+        burst: Texts(burst),
+        enforce: !no_enforce,
+        ban: ban.request(),
+    };
     request.limit()?;
     let path = format!("/v1/limits{}", safety.query(&[])?);
     let report: LimitSet = client.send(Method::PUT, &path, &request).await?;
@@ -61,13 +71,44 @@ pub(super) async fn list(client: &Client, output: &mut Output<'_>) -> Result<u8,
 pub(super) async fn unset(
     client: &Client,
     output: &mut Output<'_>,
-    target: &str,
+    target: Target,
     safety: SafetyArgs,
 ) -> Result<u8, Failure> {
-    let target: Target = target.parse()?;
     let path = format!("/v1/limits{}", safety.query(&[("target", &target.to_string())])?);
     let report: LimitRemoved = client.delete(&path).await?;
     warn(&report.applied);
+    output.print(&report)?;
+    Ok(exit::OK)
+}
+
+pub(super) async fn try_out(
+    client: &Client,
+    output: &mut Output<'_>,
+    request: TrialRequest,
+) -> Result<u8, Failure> {
+    request.limit()?;
+    let report: TrialStarted = client.send(Method::PUT, "/v1/trials", &request).await?;
+    output.print(&report)?;
+    Ok(exit::OK)
+}
+
+pub(super) async fn stop_trial(
+    client: &Client,
+    output: &mut Output<'_>,
+    target: Target,
+) -> Result<u8, Failure> {
+    let path = format!("/v1/trials?target={}", escape(&target.to_string()));
+    let report: TrialStopped = client.delete(&path).await?;
+    output.print(&report)?;
+    Ok(exit::OK)
+}
+
+pub(super) async fn trials(
+    client: &Client,
+    output: &mut Output<'_>,
+    n: usize,
+) -> Result<u8, Failure> {
+    let report: TrialsReport = client.get(&format!("/v1/trials?n={n}")).await?;
     output.print(&report)?;
     Ok(exit::OK)
 }

@@ -4,7 +4,8 @@ use std::io;
 
 use super::args::ListCommand;
 use super::output::Output;
-use crate::client::{Client, escape};
+use super::safety::warn;
+use crate::client::Client;
 use crate::error::{Failure, exit};
 use crate::policy::lists::{Action, Listing};
 use crate::report::{ListChanged, ListReport};
@@ -21,19 +22,22 @@ pub(super) async fn run(
             let report: ListReport = client.get(&path).await?;
             output.print(&report)?;
         }
-        ListCommand::Add { targets, ttl, reason } => {
+        ListCommand::Add { targets, ttl, reason, safety } => {
             // What cannot be an entry is refused here, so that it needs no daemon to be told.
             Listing::new(action, ttl, reason.clone())?;
-            let mut query = Vec::new();
-            query.extend(ttl.map(|ttl| format!("ttl_seconds={}", ttl.as_secs())));
-            query.extend(reason.map(|reason| format!("reason={}", escape(&reason))));
-            let path = format!("{path}?{}", query.join("&"));
+            let ttl = ttl.map(|ttl| ttl.as_secs().to_string());
+            let mut more = Vec::new();
+            more.extend(ttl.as_deref().map(|ttl| ("ttl_seconds", ttl)));
+            more.extend(reason.as_deref().map(|reason| ("reason", reason)));
+            let path = format!("{path}{}", safety.query(&more)?);
             let report: ListChanged = client.send_text(&path, text(targets)?).await?;
+            warn(&report.applied);
             output.print(&report)?;
         }
-        ListCommand::Del { targets } => {
-            let path = format!("{path}/remove");
+        ListCommand::Del { targets, safety } => {
+            let path = format!("{path}/remove{}", safety.query(&[])?);
             let report: ListChanged = client.send_text(&path, text(targets)?).await?;
+            warn(&report.applied);
             output.print(&report)?;
         }
     }

@@ -7,6 +7,7 @@ mod config;
 mod doctor;
 mod documents;
 mod limit;
+mod limit_args;
 mod list;
 mod output;
 mod run;
@@ -25,12 +26,14 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 pub(crate) use args::RunArgs;
 pub use args::{Cli, Malformed};
-use args::{Command, ConfigCommand, LimitCommand};
+use args::{Command, ConfigCommand};
+use limit_args::LimitCommand;
 use output::Output;
 
 use crate::client::Client;
 use crate::error::{Failure, exit};
-use crate::http::SetRequest;
+use crate::http::TrialRequest;
+use crate::instance::address;
 use crate::policy::lists::Action;
 
 /// Runs the command that `arguments` (the program's name first) ask for; data goes to `out`, logs
@@ -43,10 +46,14 @@ pub fn main(arguments: Vec<OsString>, out: &mut dyn Write) -> u8 {
         Err(error) => return usage(&arguments, &error, out),
     };
     output::start_log(cli.global.verbose, cli.global.quiet);
+    let instance = cli.global.instance.clone();
     let mut output = Output::new(cli.global.json, out);
     match execute(cli, &matches, &mut output) {
         Ok(code) => code,
-        Err(failure) => output.fail(&failure),
+        Err(failure) => {
+            let hint = failure.hint.as_deref().map(|hint| address(hint, instance.as_ref()));
+            output.fail(&Failure { hint, ..failure })
+        }
     }
 }
 
@@ -75,12 +82,14 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
         Command::Version => return version::run(output),
         Command::Doctor(arguments) => {
             let pin_dir = config::pin_dir(arguments.pin_dir, &global);
-            return doctor::run(output, &pin_dir, arguments.interface.as_deref());
+            let instance = global.instance.as_ref();
+            return doctor::run(output, &pin_dir, arguments.interface.as_deref(), instance);
         }
         Command::Cleanup(arguments) => {
-            let pin_dir = config::pin_dir(arguments.pin_dir.clone(), &global);
-            let socket = config::socket(&global, matches);
-            return cleanup::run(output, &socket, &pin_dir, &arguments);
+            return match config::only_place(&global, matches, &arguments) {
+                Some(place) => cleanup::one(output, place, &arguments),
+                None => cleanup::all(output, config::places(&global, matches), &arguments),
+            };
         }
         Command::Documents { directory } => return documents::run(&directory),
         Command::Config(ConfigCommand::Check { file }) => {
@@ -93,7 +102,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
         Command::Config(ConfigCommand::Schema) => return config::schema(output),
         _ => {}
     }
-    let client = Client::new(&config::socket(&global, matches));
+    let client = Client::new(&config::socket(&global, matches)).of(global.instance.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -102,26 +111,31 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
         match cli.command {
             Command::Status => status::run(&client, output).await,
             Command::Stats => stats::run(&client, output).await,
-            Command::Limit(LimitCommand::Set { rate, burst, target, no_enforce, safety }) => {
-                limit::set(
-                    &client,
-                    output,
-                    SetRequest { target, rate, burst, enforce: !no_enforce },
-                    safety,
-                )
-                .await
+            Command::Limit(LimitCommand::Set(arguments)) => {
+                limit::set(&client, output, *arguments).await
             }
             Command::Limit(LimitCommand::Import { file, safety }) => {
                 limit::import(&client, output, &file, safety).await
             }
             Command::Limit(LimitCommand::List) => limit::list(&client, output).await,
-            Command::Limit(LimitCommand::Unset { target, safety }) => {
-                limit::unset(&client, output, &target, safety).await
+            Command::Limit(LimitCommand::Try { rate, burst, target, kind, stop }) => {
+                let target = kind.target(&target)?;
+                match rate {
+                    Some(rate) if !stop => {
+                        let request = TrialRequest { target: target.to_string(), rate, burst };
+                        limit::try_out(&client, output, request).await
+                    }
+                    _ => limit::stop_trial(&client, output, target).await,
+                }
+            }
+            Command::Limit(LimitCommand::Trials { n }) => limit::trials(&client, output, n).await,
+            Command::Limit(LimitCommand::Unset { target, kind, safety }) => {
+                limit::unset(&client, output, kind.target(&target)?, safety).await
             }
             Command::Config(ConfigCommand::Diff { file }) => {
                 config::diff(&client, output, file.as_deref()).await
             }
-            Command::Reload { dry_run } => config::reload(&client, output, dry_run).await,
+            Command::Reload { safety } => config::reload(&client, output, safety).await,
             Command::Confirm { abort } => safety::confirm(&client, output, abort).await,
             Command::Allow(command) => list::run(&client, output, Action::Allow, command).await,
             Command::Deny(command) => list::run(&client, output, Action::Deny, command).await,

@@ -10,7 +10,7 @@ use super::output::Output;
 use crate::client::{Client, escape};
 use crate::daemon::check_period;
 use crate::error::{Failure, exit};
-use crate::report::{Applied, ConfirmReport};
+use crate::report::{Applied, ConfirmReport, Rule};
 
 /// Options of changing commands.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -43,8 +43,13 @@ impl SafetyArgs {
 }
 
 /// Tells on stderr what the operator should know of a change.
-pub(super) fn warn(applied: &Applied) {
-    for warning in &applied.warnings {
+pub(super) fn warn<R: Rule>(applied: &Applied<R>) {
+    warn_of(&applied.warnings);
+}
+
+/// Tells warnings on stderr.
+pub(super) fn warn_of(warnings: &[String]) {
+    for warning in warnings {
         eprintln!("warning: {warning}");
     }
 }

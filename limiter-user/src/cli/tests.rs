@@ -58,6 +58,25 @@ fn limits_go_to_the_daemon_and_back() {
         let (code, text) = limiter(socket, &["limit", "unset", "--for", "2001:db8::/48"]);
         assert_eq!((code, text.as_str()), (0, "2001:db8::/48: removed 10mbit burst 1500 kbyte\n"));
         assert_eq!(limiter(socket, &["limit", "unset", "--for", "2001:db8::/48"]).0, 1);
+        let set = ["limit", "set", "10mbit", "200pps", "--burst", "64kbyte", "--ban-for", "10m"];
+        let class = ["--proto", "udp", "--dport", "53"];
+        let (code, text) = limiter(socket, &[&set[..], &class].concat());
+        let told = "default udp:53: 200pps burst 240 packets and 10mbit burst 64 kbyte, \
+                    ban 10m after 5s at 10×\n";
+        assert_eq!((code, text.as_str()), (0, told));
+        let shared = ["limit", "set", "1gbit", "--for", "10.0.0.0/8", "--as-one"];
+        assert_eq!(limiter(socket, &shared).0, 0);
+        let (_, text) = limiter(socket, &["limit", "list"]);
+        for part in ["default udp:53 ", "200pps + 10mbit", "10m after 5s", "10.0.0.0/8 as-one "] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        // Classes of which neither goes first, and a limit that is for other packets.
+        let clash = ["limit", "set", "5pps", "--dport"];
+        assert_eq!(limiter(socket, &[&clash[..], &["50-60"]].concat()).0, 0);
+        assert_eq!(limiter(socket, &[&clash[..], &["55-65"]].concat()).0, 2);
+        assert_eq!(limiter(socket, &["limit", "unset", "--proto", "udp"]).0, 1);
+        assert_eq!(limiter(socket, &[&["limit", "unset"], &class[..]].concat()).0, 0);
+        assert_eq!(fake.state().limits.len(), 3);
     });
 }
 
@@ -104,6 +123,13 @@ fn failures_have_a_code_and_a_document() {
         (&["limit", "set", "1mbit", "--burst", "100byte"], 2),
         (&["limit", "set", "5pps", "--for", "192.0.2.1/24"], 2),
         (&["limit", "set"], 2),
+        (&["limit", "set", "5pps", "6pps"], 2),
+        (&["limit", "set", "5pps", "--proto", "icmp", "--dport", "8"], 2),
+        (&["limit", "set", "5pps", "--syn", "--tcp-flags", "rst"], 2),
+        (&["limit", "set", "5pps", "--as-one", "--for", "192.0.2.1"], 2),
+        (&["limit", "set", "5pps", "--ban-factor", "3"], 2),
+        (&["limit", "set", "5pps", "--ban-for", "never"], 2),
+        (&["limit", "unset", "--proto", "udp", "--syn"], 2),
         (&["limit", "unset", "--for", "x"], 2),
         (&["show", "192.0.2.0/24"], 2),
         (&["top"], 2),

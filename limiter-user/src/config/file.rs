@@ -5,20 +5,22 @@ use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::keys::{DefaultLimit, Keys, Text};
+use super::keys::{BanTable, DefaultLimit, Keys, LimitTable, ListTable, Several, Targets, Text};
 use super::problem::{self, Place};
 use crate::error::{Failure, exit};
+use crate::policy::ban::BanText;
+use crate::policy::class::{ClassPart, ClassText};
+use crate::policy::lists::{Action, Listing, Lists};
 use crate::policy::management::parse_management;
-use crate::policy::units::parse_burst;
-use crate::policy::{LimitSpec, Limits, Rate, Target};
-
-/// The file that is read if none is named; it need not be there.
-pub const DEFAULT_PATH: &str = "/etc/limiter/limiter.toml";
+use crate::policy::model::short_prefix;
+use crate::policy::wording::Part;
+use crate::policy::{Classes, LimitSpec, Limits, ModelError, Target, Whom, Wording};
 
 /// The largest file, bytes.
 const LARGEST: u64 = 64 << 20;
@@ -31,19 +33,23 @@ pub struct ConfigFile {
     pub path: Option<PathBuf>,
     pub(super) keys: Keys,
     limits: Limits,
+    lists: Lists,
     management: Vec<IpNet>,
+    /// As it was written.
+    text: Arc<str>,
     /// Where the value of each key and each limit's target is.
     values: BTreeMap<String, Place>,
     targets: BTreeMap<Target, Place>,
+    listed: BTreeMap<IpNet, Place>,
 }
 
 impl ConfigFile {
-    /// Reads the file that was `named`, or else the one that is usual if it is there.
+    /// Reads the file that was `named`, or else the `usual` one if it is there.
     ///
     /// # Errors
     /// If it cannot be read, or as [`ConfigFile::parse`].
-    pub fn find(named: Option<&Path>) -> Result<Self, Failure> {
-        let path = named.unwrap_or(Path::new(DEFAULT_PATH));
+    pub fn find(named: Option<&Path>, usual: &Path) -> Result<Self, Failure> {
+        let path = named.unwrap_or(usual);
         match read(path) {
             Ok(text) => Self::parse(path, &text),
             Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => {
@@ -66,7 +72,7 @@ impl ConfigFile {
         })?;
         let keys: Keys =
             toml::from_str(text).map_err(|error| problem::of_toml(path, text, &error))?;
-        let mut file = Self { path: Some(path.into()), keys, ..Self::default() };
+        let mut file = Self { path: Some(path.into()), keys, text: text.into(), ..Self::default() };
         let table = DeTable::parse(text).map_err(|error| problem::of_toml(path, text, &error))?;
         for (key, value) in table.get_ref().iter() {
             let place = Place::of(text, value.span().start);
@@ -78,22 +84,76 @@ impl ConfigFile {
             file.management.push(net);
         }
         file.read_limits(path, text)?;
+        file.read_lists(path, text)?;
         Ok(file)
     }
 
-    fn read_limits(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
+    fn read_lists(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
         let wrong = |byte: usize, failure: Failure| problem::at(path, text, byte, failure);
-        let mut add = |target: Target, byte: usize, limit: LimitSpec| {
-            match self.targets.entry(target) {
+        let allow = self.keys.allow.iter().map(|table| (Action::Allow, table));
+        let deny = self.keys.deny.iter().map(|table| (Action::Deny, table));
+        for (action, ListTable { targets, reason }) in allow.chain(deny) {
+            let begin = targets.span().start;
+            let why = reason.as_ref().map(|reason| reason.get_ref().clone());
+            let listing = Listing::new(action, None, why).map_err(|failure| {
+                let message = failure.message.replace("--reason", "reason");
+                wrong(
+                    reason.as_ref().map_or(begin, |r| r.span().start),
+                    Failure { message, ..failure },
+                )
+            })?;
+            let all: Vec<(usize, &str)> = match targets.get_ref() {
+                Targets::One(target) => vec![(begin, target)],
+                Targets::Many(all) => all
+                    .iter()
+                    .map(|target| (target.span().start, target.get_ref().as_str()))
+                    .collect(),
+            };
+            if all.is_empty() {
+                let failure = Failure::new(exit::USAGE, "there is no address to list");
+                return Err(wrong(begin, failure.hint("give addresses or prefixes")));
+            }
+            for (byte, target) in all {
+                let net = match target.parse() {
+                    Ok(Whom::Prefix(net)) => Ok(net),
+                    Ok(_) => Err(ModelError::Target { input: target.into() }),
+                    Err(error) => Err(error),
+                };
+                let net = net.map_err(|error| wrong(byte, Failure::from(error)))?;
+                match self.listed.entry(net) {
+                    Entry::Vacant(entry) => entry.insert(Place::of(text, byte)),
+                    Entry::Occupied(entry) => {
+                        let message = format!(
+                            "{} is listed already, in line {}",
+                            short_prefix(&net),
+                            entry.get().line
+                        );
+                        let failure = Failure::new(exit::USAGE, message);
+                        return Err(wrong(byte, failure.hint("keep one entry for each target")));
+                    }
+                };
+                self.lists.insert(net, listing.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn read_limits(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
+        let wrong = |(byte, failure): Misplaced| problem::at(path, text, byte, failure);
+        let mut classes = Classes::default();
+        let mut add = |limit: LimitSpec, byte: usize, class: usize| {
+            match self.targets.entry(limit.target) {
                 Entry::Vacant(entry) => entry.insert(Place::of(text, byte)),
                 Entry::Occupied(entry) => {
                     let first = entry.get().line;
                     let message =
-                        format!("{} has a limit already, in line {first}", target.short());
+                        format!("{} has a limit already, in line {first}", limit.target.short());
                     let failure = Failure::new(exit::USAGE, message);
-                    return Err(wrong(byte, failure.hint("keep one limit for each target")));
+                    return Err(wrong((byte, failure.hint("keep one limit for each target"))));
                 }
             };
+            let added = classes.add(limit.target.class);
+            added.map_err(|error| wrong((class, ModelError::from(error).into())))?;
             self.limits.set(limit);
             Ok(())
         };
@@ -101,26 +161,30 @@ impl ConfigFile {
             let byte = default.span().start;
             let limit = match default.get_ref() {
                 DefaultLimit::Rate(rate) => {
-                    let rate = Spanned::new(default.span(), Text(rate.clone()));
-                    amount(Target::Default, byte, &rate, None)
+                    let rate = Spanned::new(default.span(), Several::One(Text(rate.clone())));
+                    Amounts { rate: &rate, burst: None, enforce: true, ban: None }
+                        .limit(Target::DEFAULT, byte)
                 }
-                DefaultLimit::Amount(table) => {
-                    amount(Target::Default, byte, &table.rate, table.burst.as_ref())
-                        .map(|limit| limit.enforced(table.enforce))
+                DefaultLimit::Amount(table) => Amounts {
+                    rate: &table.rate,
+                    burst: table.burst.as_ref(),
+                    enforce: table.enforce,
+                    ban: table.ban.as_ref(),
                 }
+                .limit(Target::DEFAULT, byte),
             };
-            add(Target::Default, byte, limit.map_err(|(byte, failure)| wrong(byte, failure))?)?;
+            add(limit.map_err(wrong)?, byte, byte)?;
         }
         for entry in &self.keys.limit {
             let byte = entry.target.span().start;
-            let target: Target = entry
-                .target
-                .get_ref()
-                .parse()
-                .map_err(|error| wrong(byte, Failure::from(error)))?;
-            let limit = amount(target, byte, &entry.rate, entry.burst.as_ref())
-                .map(|limit| limit.enforced(entry.enforce));
-            add(target, byte, limit.map_err(|(byte, failure)| wrong(byte, failure))?)?;
+            let (target, class) = target(entry).map_err(wrong)?;
+            let amounts = Amounts {
+                rate: &entry.rate,
+                burst: entry.burst.as_ref(),
+                enforce: entry.enforce,
+                ban: entry.ban.as_ref(),
+            };
+            add(amounts.limit(target, byte).map_err(wrong)?, byte, class)?;
         }
         Ok(())
     }
@@ -150,6 +214,21 @@ impl ConfigFile {
         &self.limits
     }
 
+    /// Its entries of the allow and deny lists.
+    pub const fn lists(&self) -> &Lists {
+        &self.lists
+    }
+
+    /// Where the target of an entry is.
+    pub fn place_of_entry(&self, net: &IpNet) -> Option<Place> {
+        self.listed.get(net).copied()
+    }
+
+    /// Its text, as it was written.
+    pub fn source_text(&self) -> &str {
+        &self.text
+    }
+
     /// Its management addresses.
     pub(super) fn management(&self) -> impl Iterator<Item = IpNet> {
         self.management.iter().copied()
@@ -177,27 +256,76 @@ impl ConfigFile {
     }
 }
 
-/// A limit, or what is wrong with which byte.
-fn amount(
-    target: Target,
-    byte: usize,
-    rate_text: &Spanned<Text>,
-    burst_text: Option<&Spanned<Text>>,
-) -> Result<LimitSpec, (usize, Failure)> {
-    let at = |text: &Spanned<Text>| text.span().start;
-    let rate: Rate =
-        rate_text.get_ref().0.parse().map_err(|error| (at(rate_text), Failure::from(error)))?;
-    let burst = burst_text
-        .map(|text| parse_burst(&text.get_ref().0, rate.unit()))
-        .transpose()
-        .map_err(|error| (burst_text.map_or(byte, at), Failure::from(error)))?;
-    // With a burst of its own the rate is good: what does not fit is the burst.
-    let blamed = burst_text.map_or(at(rate_text), at);
-    LimitSpec::new(target, rate, burst).map_err(|error| {
-        let failure = Failure::from(error);
-        let hint = failure.hint.as_deref().map(in_file);
-        (blamed, Failure { hint, ..failure })
-    })
+/// What is wrong, and with which byte.
+type Misplaced = (usize, Failure);
+
+/// Whom and what a limit is for, and the first byte of what its class is told by.
+fn target(entry: &LimitTable) -> Result<(Target, usize), Misplaced> {
+    let byte = entry.target.span().start;
+    let whom = entry.target.get_ref().parse::<Whom>();
+    let whom = whom.map_err(|error| (byte, Failure::from(error)))?;
+    let proto = entry.proto.as_ref().map(|text| (text.get_ref().0.as_str(), text.span().start));
+    let dport = entry.dport.as_ref().map(|text| (text.get_ref().0.as_str(), text.span().start));
+    let flags = entry.tcp_flags.as_ref().map(|text| (text.get_ref().as_str(), text.span().start));
+    let syn = entry.syn.as_ref().filter(|syn| *syn.get_ref()).map(|syn| syn.span().start);
+    let class = ClassText {
+        proto: proto.map(|(text, _)| text),
+        dport: dport.map(|(text, _)| text),
+        tcp_flags: flags.map(|(text, _)| text),
+        syn: syn.is_some(),
+    };
+    let (proto, dport) = (proto.map(|(_, at)| at), dport.map(|(_, at)| at));
+    let flags = flags.map(|(_, at)| at).or(syn);
+    let class = class.read().map_err(|error| {
+        let blamed = match error.part() {
+            Some(ClassPart::Protocol) => proto,
+            Some(ClassPart::Ports) => dport,
+            Some(ClassPart::Flags) => flags,
+            None => None,
+        };
+        (blamed.unwrap_or(byte), Failure::from(ModelError::from(error)))
+    })?;
+    let told = [flags, dport, proto].into_iter().flatten().next();
+    Ok((Target { whom, class, together: entry.as_one }, told.unwrap_or(byte)))
+}
+
+/// How much a limit is, as it is written.
+struct Amounts<'a> {
+    rate: &'a Spanned<Several>,
+    burst: Option<&'a Spanned<Several>>,
+    enforce: bool,
+    ban: Option<&'a Spanned<BanTable>>,
+}
+
+impl Amounts<'_> {
+    /// The limit of `target`, which is written at `byte`.
+    fn limit(&self, target: Target, byte: usize) -> Result<LimitSpec, Misplaced> {
+        let list = |several: &Spanned<Several>| several.span().start;
+        let rates = self.rate.get_ref().texts(list(self.rate));
+        let bursts = self.burst.map_or_else(Vec::new, |burst| burst.get_ref().texts(list(burst)));
+        let wording = Wording {
+            rates: rates.iter().map(|(text, _)| *text).collect(),
+            bursts: bursts.iter().map(|(text, _)| *text).collect(),
+            enforce: self.enforce,
+            ban: self.ban.map(|ban| {
+                let BanTable { after, factor, lasts } = ban.get_ref();
+                let parts = [after, factor, lasts];
+                let [after, factor, lasts] =
+                    parts.map(|text| text.as_ref().map(|text| text.0.as_str()));
+                BanText { after, factor, lasts }
+            }),
+        };
+        wording.limit(target).map_err(|(part, failure)| {
+            let blamed = match part {
+                Part::Rate(place) => rates.get(place).map_or(list(self.rate), |(_, at)| *at),
+                Part::Burst(place) => bursts.get(place).map_or(byte, |(_, at)| *at),
+                Part::Ban => self.ban.map_or(byte, |ban| ban.span().start),
+                Part::Target => byte,
+            };
+            let hint = failure.hint.as_deref().map(in_file);
+            (blamed, Failure { hint, ..failure })
+        })
+    }
 }
 
 /// What a hint says of the flag `--burst`, for the key.

@@ -7,6 +7,7 @@ use super::tests::given;
 use super::*;
 use crate::daemon::fake::Fake;
 use crate::error::exit;
+use crate::policy::lists::{Action, Lists};
 
 /// Files that are tried.
 const FILES: u32 = 100_000;
@@ -15,7 +16,7 @@ const FILES: u32 = 100_000;
 const RELOADED: u32 = 20;
 
 /// What a mutation puts in: what means something to TOML or to a limit, and what never should occur.
-const PIECES: [&[u8]; 34] = [
+const PIECES: [&[u8]; 49] = [
     b"=",
     b"\"",
     b"'",
@@ -50,6 +51,21 @@ const PIECES: [&[u8]; 34] = [
     b"0.000001/hour",
     b"default",
     b"[limits]",
+    b"[[limit]]\nfor = \"default\"\nrate = \"5pps\"\n",
+    b"proto = \"tcp\"\n",
+    b"proto = 256\n",
+    b"dport = 53\n",
+    b"dport = \"50-60\"\n",
+    b"dport = \"60-0\"\n",
+    b"syn = true\n",
+    b"tcp_flags = \"syn,!syn\"\n",
+    b"as_one = true\n",
+    b"ban = { for = \"1s\" }\n",
+    b"\"1mbit\"",
+    b"for = \"192.0.2.1/32\"\n",
+    b"[[deny]]\nfor = ",
+    b"[[allow]]\nfor = \"192.0.2.9\"\n",
+    b"[\"192.0.2.66\", \"198.51.100.99\"]",
 ];
 
 /// A small generator (xorshift64*), so that a failure can be repeated.
@@ -117,7 +133,7 @@ fn no_file_makes_it_panic_and_a_refused_one_changes_nothing() {
     let given = given(&[]);
     core.configure(given.clone(), given.with(good).unwrap());
     core.enforce().unwrap();
-    assert_eq!(core.limits().limits.len(), 2);
+    assert_eq!(core.limits().limits.len(), 4);
     let mut random = Random(0x5eed);
     let (mut accepted, mut refused, mut failed) = (0, 0, 0);
     for number in 0..FILES {
@@ -134,11 +150,19 @@ fn no_file_makes_it_panic_and_a_refused_one_changes_nothing() {
                 // The data plane may still refuse it.
                 let before = core.limits();
                 fake.state().fail_publish = accepted % (3 * RELOADED) == 0;
+                let listed = [Action::Allow, Action::Deny].map(|action| core.list(action));
                 let wanted: Vec<_> = settings.file.limits().iter().collect();
+                let wanted_lists = settings.file.lists().clone();
                 if core.take_settings(settings).is_ok() {
                     assert_eq!(fake.state().limits, wanted, "{number}");
+                    let actions = |lists: &Lists| -> Vec<_> {
+                        lists.iter().map(|(net, listing)| (*net, listing.action)).collect()
+                    };
+                    assert_eq!(actions(&fake.state().lists), actions(&wanted_lists), "{number}");
                 } else {
                     failed += 1;
+                    let still = [Action::Allow, Action::Deny].map(|action| core.list(action));
+                    assert_eq!(still, listed, "{number}");
                     assert_eq!(core.limits(), before, "{number}");
                     assert_eq!(fake.state().limits.len(), before.limits.len(), "{number}");
                 }

@@ -43,7 +43,7 @@ pub struct Keys {
     #[serde(default, deserialize_with = "duration")]
     #[schemars(with = "Option<String>")]
     pub sketch_window: Option<Duration>,
-    /// Sources that can be limited at once, rounded up to a power of two; 80 bytes each.
+    /// Sources that can be limited at once, rounded up to a power of two; 129 bytes each.
     pub max_sources: Option<u32>,
     /// Limits of single sources that can be set.
     pub max_limits: Option<u32>,
@@ -66,6 +66,12 @@ pub struct Keys {
     /// Limits of the sources in a prefix.
     #[serde(default)]
     pub limit: Vec<LimitTable>,
+    /// Sources that are let through whatever they send.
+    #[serde(default)]
+    pub allow: Vec<ListTable>,
+    /// Sources that are dropped whatever they send.
+    #[serde(default)]
+    pub deny: Vec<ListTable>,
 }
 
 /// `[management]`
@@ -101,15 +107,18 @@ pub enum DefaultLimit {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AmountTable {
-    /// How much each source may send, such as `1000pps` or `10mbit`.
-    #[schemars(with = "String")]
-    pub rate: Spanned<Text>,
+    /// How much each source may send, such as `1000pps` or `10mbit`, or one of each unit.
+    #[schemars(with = "OneOrTwo<String>")]
+    pub rate: Spanned<Several>,
     /// How much at once, such as `2000` or `64kbyte`; 120 % of a second's rate if left out.
-    #[schemars(with = "Option<Burst>")]
-    pub burst: Option<Spanned<Text>>,
+    #[schemars(with = "Option<OneOrTwo<Burst>>")]
+    pub burst: Option<Spanned<Several>>,
     /// Whether what is over the limit is dropped, rather than only counted.
     #[serde(default = "enforced")]
     pub enforce: bool,
+    /// Denies sources that go on to be far over the limit.
+    #[schemars(with = "Option<BanTable>")]
+    pub ban: Option<Spanned<BanTable>>,
 }
 
 /// `[[limit]]`
@@ -120,15 +129,103 @@ pub struct LimitTable {
     #[serde(rename = "for")]
     #[schemars(with = "String")]
     pub target: Spanned<String>,
-    /// How much each source may send, such as `1000pps` or `10mbit`.
-    #[schemars(with = "String")]
-    pub rate: Spanned<Text>,
+    /// Only for packets of this protocol: its name or number.
+    #[schemars(with = "Option<NumberOrText>")]
+    pub proto: Option<Spanned<Text>>,
+    /// Only for TCP and UDP packets to this port, or a range such as `1000-2000`.
+    #[schemars(with = "Option<NumberOrText>")]
+    pub dport: Option<Spanned<Text>>,
+    /// Only for TCP packets with these flags, and without those after a `!`: `syn,!ack`.
+    #[schemars(with = "Option<String>")]
+    pub tcp_flags: Option<Spanned<String>>,
+    /// Short for the flags `syn,!ack`.
+    #[serde(default)]
+    #[schemars(with = "Option<bool>")]
+    pub syn: Option<Spanned<bool>>,
+    /// Whether all sources share the limit, beside those that each has by itself.
+    #[serde(default)]
+    pub as_one: bool,
+    /// How much each source may send, such as `1000pps` or `10mbit`, or one of each unit.
+    #[schemars(with = "OneOrTwo<String>")]
+    pub rate: Spanned<Several>,
     /// How much at once, such as `2000` or `64kbyte`; 120 % of a second's rate if left out.
-    #[schemars(with = "Option<Burst>")]
-    pub burst: Option<Spanned<Text>>,
+    #[schemars(with = "Option<OneOrTwo<Burst>>")]
+    pub burst: Option<Spanned<Several>>,
     /// Whether what is over the limit is dropped, rather than only counted.
     #[serde(default = "enforced")]
     pub enforce: bool,
+    /// Denies sources that go on to be far over the limit.
+    #[schemars(with = "Option<BanTable>")]
+    pub ban: Option<Spanned<BanTable>>,
+}
+
+/// `{ after = …, factor = …, for = … }`
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BanTable {
+    /// How long a source must be so far over the limit, `1s` to `1h`; `5s` if left out.
+    #[schemars(with = "Option<String>")]
+    pub after: Option<Text>,
+    /// How many times the limit it must offer; 10 if left out.
+    #[schemars(with = "Option<u32>")]
+    pub factor: Option<Text>,
+    /// For how long it is denied, `1s` to `30days`.
+    #[serde(rename = "for")]
+    #[schemars(with = "String")]
+    pub lasts: Option<Text>,
+}
+
+/// `[[allow]]` and `[[deny]]`
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListTable {
+    /// An address or a prefix, or a list of them; a single source goes before any prefix, and the
+    /// longest prefix before others.
+    #[serde(rename = "for")]
+    #[schemars(with = "Targets")]
+    pub targets: Spanned<Targets>,
+    /// Why, for whoever reads the list later.
+    #[schemars(with = "Option<String>")]
+    pub reason: Option<Spanned<String>>,
+}
+
+/// An address or a prefix, or a list of them.
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
+pub enum Targets {
+    /// One.
+    One(String),
+    /// Any number.
+    Many(#[schemars(with = "Vec<String>")] Vec<Spanned<String>>),
+}
+
+impl<'de> Deserialize<'de> for Targets {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        // Told apart by hand, so that an error says what is wrong and where.
+        impl<'de> Visitor<'de> for Either {
+            type Value = Targets;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string such as \"198.51.100.0/24\", or a list of them")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Targets, E> {
+                Ok(Targets::One(text.into()))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Targets, A::Error> {
+                let mut all = Vec::new();
+                while let Some(target) = seq.next_element()? {
+                    all.push(target);
+                }
+                Ok(Targets::Many(all))
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
 }
 
 const fn enforced() -> bool {
@@ -144,6 +241,49 @@ enum Burst {
     Packets(u64),
     /// Packets (`2k`), or a size (`64kbyte`).
     Text(String),
+}
+
+/// A protocol or ports, as the schema has them.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "it describes what is read as `Text`")]
+enum NumberOrText {
+    /// A protocol's number, or a port.
+    Number(u16),
+    /// A protocol's name, or a range of ports.
+    Text(String),
+}
+
+/// One, or one of each unit, as the schema has it.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "it describes what is read as `Several`")]
+enum OneOrTwo<T> {
+    /// For packets or bytes.
+    One(T),
+    /// For packets and bytes.
+    Two(Vec<T>),
+}
+
+/// A text, or a list of some.
+#[derive(Clone, Debug)]
+pub enum Several {
+    /// One.
+    One(Text),
+    /// A list, each with its place.
+    List(Vec<Spanned<Text>>),
+}
+
+impl Several {
+    /// Each of them, and where it begins, where all begin at `byte`.
+    pub fn texts(&self, byte: usize) -> Vec<(&str, usize)> {
+        match self {
+            Self::One(text) => vec![(&text.0, byte)],
+            Self::List(list) => {
+                list.iter().map(|text| (text.get_ref().0.as_str(), text.span().start)).collect()
+            }
+        }
+    }
 }
 
 /// Text, or a number as it was written: what is wrong with a number is told by whoever reads the text.
@@ -171,6 +311,38 @@ impl Visitor<'_> for TextVisitor {
 impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(TextVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Several {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = Several;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string such as \"1000pps\", or a list of two")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Several, E> {
+                TextVisitor.visit_str(text).map(Several::One)
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Several, E> {
+                TextVisitor.visit_i64(number).map(Several::One)
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Several, A::Error> {
+                let mut all = Vec::new();
+                while let Some(text) = list.next_element()? {
+                    all.push(text);
+                }
+                Ok(Several::List(all))
+            }
+        }
+
+        deserializer.deserialize_any(Either)
     }
 }
 

@@ -9,7 +9,7 @@ mod keys;
 mod problem;
 mod settings;
 
-pub use file::{ConfigFile, DEFAULT_PATH};
+pub use file::ConfigFile;
 pub use keys::Keys;
 pub use problem::Place;
 pub use settings::{Fixed, Given, Origin, Settings};

@@ -62,8 +62,10 @@ fn explain(message: &str, there: &str) -> Failure {
     }
     if message.starts_with("missing field") {
         let name = words.first().copied().unwrap_or_default();
-        return refuse(format!("the key `{name}` is missing"))
-            .hint("write [[limit]] and below it for = \"198.51.100.0/24\", rate = \"1000pps\"");
+        return refuse(format!("the key `{name}` is missing")).hint(
+            "write [[limit]] and below it for = \"198.51.100.0/24\", rate = \"1000pps\", or [[deny]] and \
+             below it for = \"198.51.100.7\"",
+        );
     }
     let message = message
         .replace("expected u32", "expected a whole number from 0 to 4294967295")

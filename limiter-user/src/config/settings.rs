@@ -14,7 +14,9 @@ use crate::cli::{Malformed, RunArgs};
 use crate::daemon::Config;
 use crate::dataplane::{self, Options};
 use crate::error::{Failure, chain, exit};
-use crate::policy::Management;
+use crate::instance::{Instance, Places};
+use crate::policy::lists::Action;
+use crate::policy::{Classes, Limits, Management, ModelError};
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,26 +53,43 @@ pub struct Given {
     socket: PathBuf,
     fixed: Fixed,
     file: Option<PathBuf>,
+    instance: Option<Instance>,
 }
 
 impl Given {
-    /// Takes the arguments of a command and what they were read from, outermost first.
+    /// Takes the arguments of a command and what they were read from, outermost first. What they leave
+    /// open is in the places of `instance`.
     pub(crate) fn new(
         run: RunArgs,
         socket: PathBuf,
         file: Option<PathBuf>,
+        instance: Option<Instance>,
         matches: &[&ArgMatches],
     ) -> Self {
-        let mut given = Self { run, socket, fixed: Fixed::new(), file };
+        let mut given = Self { run, socket, fixed: Fixed::new(), file, instance };
         for matches in matches {
             fixed(matches, &mut given.fixed);
+        }
+        let places = Places::of(given.instance.as_ref());
+        let said = |key| given.fixed.contains_key(key);
+        if !said("socket") {
+            given.socket = places.socket;
+        }
+        if !said("state_dir") {
+            given.run.state_dir = places.state_dir;
+        }
+        if !said("pin_dir") {
+            given.run.pin_dir = places.pin_dir;
         }
         given
     }
 
-    /// The file that was named.
-    pub fn file(&self) -> Option<&Path> {
-        self.file.as_deref()
+    /// Reads the file that was named, or else the usual one if it is there.
+    ///
+    /// # Errors
+    /// As [`ConfigFile::find`].
+    pub fn read_file(&self) -> Result<ConfigFile, Failure> {
+        ConfigFile::find(self.file.as_deref(), &Places::of(self.instance.as_ref()).config)
     }
 
     /// What is in effect if the file is `file`.
@@ -83,6 +102,7 @@ impl Given {
             run: self.run.clone(),
             socket: self.socket.clone(),
             fixed: self.fixed.clone(),
+            instance: self.instance.clone(),
             file,
         };
         settings.merge();
@@ -97,6 +117,7 @@ pub struct Settings {
     run: RunArgs,
     socket: PathBuf,
     fixed: Fixed,
+    instance: Option<Instance>,
     /// The file that is part of it.
     pub file: ConfigFile,
 }
@@ -144,7 +165,12 @@ impl Settings {
             Origin::Flag => Flag(key).to_string(),
             Origin::Environment => Variable(key).to_string(),
             Origin::File(place) => format!("{}:{}", self.file.name(), place.line),
-            Origin::Default => "default".into(),
+            Origin::Default => match &self.instance {
+                Some(name) if ["socket", "state_dir", "pin_dir"].contains(&key) => {
+                    format!("default of instance {name}")
+                }
+                _ => "default".into(),
+            },
         }
     }
 
@@ -184,7 +210,49 @@ impl Settings {
         }
         check_names(&self.run.interfaces).map_err(|failure| self.blame("interfaces", failure))?;
         let lengths = (self.run.ipv4_prefix, self.run.ipv6_prefix);
-        self.check_limits(lengths, &Management::new(&self.run.management, lengths))
+        let management = Management::new(&self.run.management, lengths);
+        self.check_limits(lengths, &management)?;
+        self.check_lists(lengths, &management)
+    }
+
+    /// Whether the entries of the file's lists fit sources of so many bits, IPv4 and IPv6, and
+    /// `management`.
+    ///
+    /// # Errors
+    /// The first entry that does not, by its place.
+    pub fn check_lists(&self, lengths: (u8, u8), management: &Management) -> Result<(), Failure> {
+        for (net, listing) in self.file.lists().iter() {
+            let bits = if net.addr().is_ipv4() { lengths.0 } else { lengths.1 };
+            let checked = if net.prefix_len() > bits {
+                Err(ModelError::FinerThanSource { target: *net, bits }.into())
+            } else if listing.action == Action::Deny {
+                management.check(&(*net).into())
+            } else {
+                Ok(())
+            };
+            if let Err(failure) = checked {
+                let place = self.file.place_of_entry(net);
+                return Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the classes of the file's limits go with those of `stored`, which were set at run time.
+    ///
+    /// # Errors
+    /// The first limit whose class does not, by its place.
+    pub fn check_classes(&self, stored: &Limits) -> Result<(), Failure> {
+        let refuse = |error| Failure::from(ModelError::from(error));
+        let mut classes = Classes::new(stored.classes()).map_err(refuse)?;
+        for limit in self.file.limits().iter().filter(|limit| !limit.target.class.is_any()) {
+            if let Err(error) = classes.add(limit.target.class) {
+                let failure = refuse(error).context("with what was set at run time");
+                let place = self.file.place_of_limit(&limit.target);
+                return Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)));
+            }
+        }
+        Ok(())
     }
 
     /// Whether the file's limits fit sources of so many bits, IPv4 and IPv6, and `management`.
@@ -237,6 +305,7 @@ impl Settings {
             management: run.management,
             state_dir: run.state_dir,
             on_exit: run.on_exit,
+            instance: self.instance.clone(),
         }
     }
 }

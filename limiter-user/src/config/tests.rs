@@ -8,7 +8,8 @@ use super::settings::{Flag, Variable};
 use super::*;
 use crate::cli::{Cli, RunArgs};
 use crate::error::{Failure, exit};
-use crate::policy::{LimitSpec, Target};
+use crate::policy::lists::Action;
+use crate::policy::{Ban, LimitSpec, Limits, Target};
 
 /// What `limiter run` with `arguments` is given.
 pub(super) fn given(arguments: &[&str]) -> Given {
@@ -16,7 +17,7 @@ pub(super) fn given(arguments: &[&str]) -> Given {
     let matches = Cli::command().get_matches_from(all);
     let run = matches.subcommand_matches("run").unwrap();
     let socket = "/run/limiter/limiter.sock".into();
-    Given::new(RunArgs::from_arg_matches(run).unwrap(), socket, None, &[&matches, run])
+    Given::new(RunArgs::from_arg_matches(run).unwrap(), socket, None, None, &[&matches, run])
 }
 
 pub(super) fn parse(text: &str) -> Result<ConfigFile, Failure> {
@@ -52,7 +53,13 @@ fn the_default_file_is_the_default() {
     }
     let limits: Vec<_> = in_force.file.limits().iter().collect();
     let net = limit("203.0.113.0/24", "10mbit", Some(256_000)).enforced(false);
-    assert_eq!(limits, [limit("default", "1000pps", Some(2000)), net]);
+    let ban = Some(Ban { after: 5, factor: 10, lasts: 600 });
+    let dns = limit("default udp:53", "200pps", None).banning(ban).unwrap();
+    let shared = limit("198.51.100.0/24 as-one", "100kpps", Some(100_000));
+    let shared = shared.and("1gbit".parse().unwrap(), Some(16_000_000)).unwrap();
+    assert_eq!(limits, [limit("default", "1000pps", Some(2000)), dns, shared, net]);
+    let denied = in_force.file.lists().iter().filter(|(_, entry)| entry.action == Action::Deny);
+    assert_eq!((denied.count(), in_force.file.lists().len()), (2, 3));
 }
 
 fn line_of(text: &str, key: &str) -> usize {
@@ -77,7 +84,7 @@ fn every_option_is_a_key_everywhere() {
     let properties = schema["properties"].as_object().unwrap();
     let keys: BTreeSet<_> = properties
         .keys()
-        .filter(|key| !["limit", "limits"].contains(&key.as_str()))
+        .filter(|key| !["limit", "limits", "allow", "deny"].contains(&key.as_str()))
         .cloned()
         .collect();
     assert_eq!(keys, options, "what a file can have");
@@ -122,6 +129,30 @@ fn limits_may_be_written_in_several_ways() {
     assert_eq!(limits("[[limit]]\nfor = \"default\"\nrate = \"1kpps\"\nburst = \"1200\""), wanted);
     assert_eq!(limits("limit = [{ for = \"default\", rate = \"1kpps\", burst = 1200 }]"), wanted);
     assert!(limits("").is_empty());
+    let [rate, burst] = ["10mbit", "64kbyte"];
+    let both = wanted[0].and(rate.parse().unwrap(), Some(64_000)).unwrap();
+    for text in [
+        format!("limits.default = {{ rate = [\"1kpps\", \"{rate}\"], burst = \"{burst}\" }}"),
+        format!(
+            "[[limit]]\nfor = \"default\"\nrate = [\"{rate}\", \"1kpps\"]\nburst = [1200, \"{burst}\"]"
+        ),
+    ] {
+        assert_eq!(limits(&text), [both]);
+    }
+    for (conditions, class) in [
+        ("proto = \"udp\"\ndport = 53", "udp:53"),
+        ("proto = 17\ndport = \"1000-2000\"", "udp:1000-2000"),
+        ("dport = 53", "*:53"),
+        ("syn = true", "tcp/syn,!ack"),
+        ("syn = false\nproto = \"tcp\"", "tcp"),
+        ("tcp_flags = \"rst\"\ndport = 80", "tcp:80/rst"),
+    ] {
+        let text = format!(
+            "[[limit]]\nfor = \"10.0.0.0/8\"\n{conditions}\nas_one = true\nrate = \"5pps\""
+        );
+        let target = format!("10.0.0.0/8 {class} as-one");
+        assert_eq!(limits(&text), [limit(&target, "5pps", None)], "{text}");
+    }
 }
 
 #[test]
@@ -170,7 +201,122 @@ fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
         ),
         ("[[limit]]\nfor = \"2001:db8::1\"\nrate = \"1pps\"", "2:7", "part of a source", "/64"),
         (
+            "[limits]\ndefault = { rate = [\"1pps\", \"2pps\"] }",
+            "2:29",
+            "both count packets",
+            "10mbit",
+        ),
+        ("[limits]\ndefault = { rate = [] }", "2:20", "no rate", "1000pps"),
+        ("[limits]\ndefault = { rate = [\"1pps\", {}] }", "2:29", "expected", ""),
+        (
+            "[limits]\ndefault = { rate = \"1pps\", burst = [5, 6] }",
+            "2:40",
+            "two bursts",
+            "each rate",
+        ),
+        ("[limits]\ndefault = { rate = \"1pps\", ban = {} }", "2:34", "how long", "10m"),
+        (
+            "[limits]\ndefault = { rate = \"1pps\", ban = { for = 5 } }",
+            "2:34",
+            "ban for: \"5\"",
+            "10m",
+        ),
+        (
+            "[limits]\ndefault = { rate = \"1pps\", ban = { fro = 5 } }",
+            "2:36",
+            "unknown key `fro`",
+            "`for`",
+        ),
+        (
+            "[limits]\ndefault = { rate = \"1pps\", enforce = false, ban = { for = \"5m\" } }",
+            "2:51",
+            "not enforced",
+            "leave either",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\nproto = \"upd\"",
+            "4:9",
+            "not a protocol",
+            "udp",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\nproto = 1\ndport = 8",
+            "5:9",
+            "only TCP and UDP",
+            "",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\ndport = -8",
+            "4:9",
+            "neither a port",
+            "1000-2000",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\ndport = \"8-1\"",
+            "4:9",
+            "ends before",
+            "lower",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\ntcp_flags = \"sin\"",
+            "4:13",
+            "not a TCP flag",
+            "syn",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\nproto = \"udp\"\nsyn = true",
+            "5:7",
+            "only TCP has flags",
+            "",
+        ),
+        (
+            "[[limit]]\nfor = \"192.0.2.1\"\nas_one = true\nrate = \"1pps\"",
+            "2:7",
+            "single source",
+            "as-one",
+        ),
+        (
+            "[[limit]]\nfor = \"2001:db8::/64\"\nas_one = true\nrate = \"1pps\"",
+            "2:7",
+            "single source",
+            "as-one",
+        ),
+        (
+            "[[limit]]\nfor = \"10.0.0.0/8\"\nas_one = true\nrate = \"1pps\"\nban = { for = \"5m\" }",
+            "5:7",
+            "share",
+            "leave either",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\ndport = \"1-9\"\nrate = \"1pps\"\n[[limit]]\nfor = \"10.0.0.0/8\"\ndport = \"5-15\"\nrate = \"1pps\"",
+            "7:9",
+            "*:5-15 overlaps *:1-9",
+            "exclude each other",
+        ),
+        (
             "[management]\naddresses = [\"192.0.2.0/24\"]\n[[limit]]\nfor = \"192.0.2.7\"\nrate = \"1pps\"",
+            "4:7",
+            "management addresses",
+            "another target",
+        ),
+        ("[[deny]]\nreason = \"x\"", "1:1", "`for` is missing", "[[deny]]"),
+        ("[[deny]]\nfor = 7", "2:7", "a list of them", "config default"),
+        ("[[deny]]\nfor = \"192.0.2.300\"", "2:7", "192.0.2.300", ""),
+        ("[[deny]]\nfor = [\"192.0.2.1\",\n\"default\"]", "3:1", "default", ""),
+        ("[[deny]]\nfor = []", "2:7", "no address", "addresses"),
+        ("[[allow]]\nfor = \"10.0.0.1/8\"", "2:7", "host bits", "10.0.0.0/8"),
+        ("[[allow]]\nfor = \"2001:db8::1\"", "2:7", "part of a source", "/64"),
+        ("[[deny]]\nfor = \"192.0.2.1\"\nraeson = \"x\"", "3:1", "unknown key", "`reason`"),
+        ("[[deny]]\nfor = \"192.0.2.1\"\nreason = \"a\\nb\"", "3:10", "reason is longer", "words"),
+        ("[[deny]]\nfor = \"192.0.2.1\"\nttl = \"1h\"", "3:1", "unknown key `ttl`", ""),
+        (
+            "[[allow]]\nfor = \"192.0.2.1\"\n[[deny]]\nfor = [\"192.0.2.0/24\", \"192.0.2.1/32\"]",
+            "4:24",
+            "192.0.2.1 is listed already, in line 2",
+            "keep one",
+        ),
+        (
+            "[management]\naddresses = [\"192.0.2.0/24\"]\n[[deny]]\nfor = \"192.0.2.7\"",
             "4:7",
             "management addresses",
             "another target",
@@ -193,6 +339,24 @@ fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
 }
 
 #[test]
+fn classes_must_go_with_those_that_were_set_at_run_time() {
+    let settings =
+        settings(&[], "[[limit]]\nfor = \"default\"\ndport = 53\nrate = \"1pps\"").unwrap();
+    let stored = |target: &str| Limits::from_iter([limit(target, "1pps", None)]);
+    settings.check_classes(&stored("192.0.2.1 *:50-60")).unwrap();
+    settings.check_classes(&stored("192.0.2.1 *:53")).unwrap();
+    let overlapping =
+        parse("[[limit]]\nfor = \"default\"\ndport = \"40-55\"\nrate = \"1pps\"").unwrap();
+    let settings = given(&[]).with(overlapping).unwrap();
+    let error = settings.check_classes(&stored("192.0.2.1 *:50-60")).unwrap_err();
+    assert!(
+        error.message.starts_with("limiter.toml:2:7: with what was set at run time"),
+        "{error}"
+    );
+    assert!(error.message.contains("*:40-55 overlaps *:50-60") && error.hint.is_some(), "{error}");
+}
+
+#[test]
 fn a_flag_is_blamed_for_what_it_says() {
     let error = settings(&["--max-sources", "3"], "max_sources = 4096").unwrap_err();
     assert!(error.message.starts_with("--max-sources: 3 is out of range"), "{error}");
@@ -200,12 +364,14 @@ fn a_flag_is_blamed_for_what_it_says() {
 
 #[test]
 fn a_named_file_must_be_there() {
-    let error = ConfigFile::find(Some(Path::new("/nonexistent/limiter.toml"))).unwrap_err();
+    let error =
+        ConfigFile::find(Some(Path::new("/nonexistent/limiter.toml")), Path::new("/dev/null"))
+            .unwrap_err();
     assert_eq!(error.code, exit::USAGE);
     assert!(error.message.contains("/nonexistent/limiter.toml") && error.hint.is_some());
-    let error = ConfigFile::find(Some(Path::new("/dev"))).unwrap_err();
+    let error = ConfigFile::find(Some(Path::new("/dev")), Path::new("/dev/null")).unwrap_err();
     assert_eq!(error.code, exit::USAGE);
-    let empty = ConfigFile::find(Some(Path::new("/dev/null"))).unwrap();
+    let empty = ConfigFile::find(Some(Path::new("/dev/null")), Path::new("/dev/null")).unwrap();
     assert!(empty.limits().is_empty());
 }
 

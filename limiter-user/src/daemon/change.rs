@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::confirm::check_period;
+use super::confirm::{Undo, check_period};
 use super::core::Core;
 use crate::error::Failure;
+use crate::policy::applying::applying;
+use crate::policy::class::TCP;
 use crate::policy::model::source_of;
-use crate::policy::{Change, Changes, LimitSpec, Limits, Target};
+use crate::policy::{Change, Changes, Class, Classes, LimitSpec, Limits, Target};
 use crate::report::{Applied, DiffReport};
 
 /// Targets that the name of a change has before it only counts them.
@@ -28,7 +30,49 @@ pub struct How {
     pub session: Option<IpAddr>,
 }
 
+impl How {
+    /// What to do about a change that may shut the operator out.
+    pub(super) const fn advice(&self) -> &'static str {
+        match self.confirm {
+            Some(_) => "confirm it only if you still get through",
+            None => "with --confirm 60s it would be reverted if you no longer get through",
+        }
+    }
+}
+
 impl Core {
+    /// Whether a change may be made as `how` says.
+    ///
+    /// # Errors
+    /// If it is to be confirmed too soon or too late, or another one waits to be confirmed.
+    pub(super) fn may_change(&self, how: &How) -> Result<(), Failure> {
+        how.confirm.map_or(Ok(()), check_period)?;
+        if how.dry_run { Ok(()) } else { self.nothing_unconfirmed() }
+    }
+
+    /// The address of the operator's session, unless it is exempt, and the source that it belongs to.
+    pub(super) fn session_of(&self, how: &How) -> Option<(IpAddr, IpNet)> {
+        let address = how.session.filter(|address| !address.is_loopback())?;
+        if self.management.covering(address).is_some() {
+            return None;
+        }
+        let (ipv4, ipv6) = self.plane.prefixes();
+        Some((address, source_of(address, ipv4, ipv6)))
+    }
+
+    /// The warning that `effect` limits the operator's session.
+    pub(super) fn session_limited(&self, effect: &Changes, how: &How) -> Option<String> {
+        let (address, source) = self.session_of(how)?;
+        let limit = hits(effect, &self.in_force(), source)?;
+        Some(format!(
+            "your SSH session comes from {address}, which the limit {} for {} applies to now{}: {}",
+            self.report(&limit).rates(),
+            limit.target.short(),
+            if limit.ban.is_some() { ", and may ban" } else { "" },
+            how.advice()
+        ))
+    }
+
     /// Makes changes as `how` says, all of them or none. Returns how many there are, those that would
     /// change nothing left out.
     ///
@@ -40,13 +84,10 @@ impl Core {
         mut changes: Changes,
         how: &How,
     ) -> Result<(u64, Applied), Failure> {
-        how.confirm.map_or(Ok(()), check_period)?;
-        if !how.dry_run {
-            self.nothing_unconfirmed()?;
-        }
+        self.may_change(how)?;
+        changes.forget_absent(self.limits_in_store());
         self.vet(&changes)?;
         changes.forget_present(self.limits_in_store());
-        changes.forget_absent(self.limits_in_store());
         let count = changes.len() as u64;
         let mut applied =
             Applied { warnings: self.warnings_about(&changes, how), ..Applied::default() };
@@ -63,7 +104,7 @@ impl Core {
     fn make(&mut self, changes: &Changes, confirm: Option<Duration>) -> Result<(), Failure> {
         let Some(period) = confirm else { return self.change(changes) };
         let present = self.limits_in_store();
-        let undo = changes.reversed(&changes.former(present));
+        let undo = Undo { limits: changes.reversed(&changes.former(present)), ..Undo::default() };
         self.until_confirmed(name(changes), undo, period, |core| core.change(changes))
     }
 
@@ -77,7 +118,7 @@ impl Core {
                 self.management.check(&limit.target)?;
             }
         }
-        Ok(())
+        self.check_classes(changes)
     }
 
     /// How limits would differ after `changes`.
@@ -107,75 +148,60 @@ impl Core {
                 target.short()
             ));
         }
-        let session = how.session.filter(|address| !address.is_loopback());
-        if let Some(address) = session
-            && self.management.covering(address).is_none()
-            && let Some(limit) =
-                hits(&self.beneath(changes), &self.in_force(), address, self.plane.prefixes())
-        {
-            let advice = match how.confirm {
-                Some(_) => "confirm it only if you still get through",
-                None => "with --confirm 60s it would be reverted if you no longer get through",
-            };
-            warnings.push(format!(
-                "your SSH session comes from {address}, which the limit {} for {} applies to now: \
-                 {advice}",
-                limit.rate,
-                limit.target.short()
-            ));
-        }
+        warnings.extend(self.session_limited(&self.beneath(changes), how));
         warnings
     }
 }
 
 /// A change in a few words: its targets.
 fn name(changes: &Changes) -> String {
-    let targets = changes.iter().take(NAMED).map(|change| match change {
+    let targets = changes.iter().map(|change| match change {
         Change::Set(limit) => format!("limit for {}", limit.target.short()),
         Change::Unset(target) => format!("no limit for {}", target.short()),
     });
-    let named = targets.collect::<Vec<_>>().join(", ");
-    match changes.len().saturating_sub(NAMED) {
+    named(targets, changes.len())
+}
+
+/// The first of `count` targets, and how many more there are.
+pub(super) fn named(targets: impl Iterator<Item = String>, count: usize) -> String {
+    let named = targets.take(NAMED).collect::<Vec<_>>().join(", ");
+    match count.saturating_sub(NAMED) {
         0 => named,
         more => format!("{named} and {more} more"),
     }
 }
 
-/// The limit that `changes` let apply to `address`, if that is another one than before.
-fn hits(
-    changes: &Changes,
-    present: &Limits,
-    address: IpAddr,
-    lengths: (u8, u8),
-) -> Option<LimitSpec> {
-    let source = source_of(address, lengths.0, lengths.1);
+/// A limit that `changes` let apply to an SSH session from `source`, and that did not apply before.
+fn hits(changes: &Changes, present: &Limits, source: IpNet) -> Option<LimitSpec> {
     let about: HashMap<Target, Option<LimitSpec>> = changes
         .iter()
         .map(|change| match change {
             Change::Set(limit) => (limit.target, Some(limit)),
             Change::Unset(target) => (target, None),
         })
-        .filter(|(target, _)| match target {
-            Target::Default => true,
-            Target::Prefix(net) => net.contains(&source),
-        })
+        .filter(|(target, _)| target.prefix().is_none_or(|net| net.contains(&source)))
         .collect();
-    let after = applying(&source, |target| {
-        about.get(target).copied().unwrap_or_else(|| present.get(target))
-    });
-    let before = applying(&source, |target| present.get(target));
-    after.filter(|_| after != before)
+    // Classes that do not go together are refused before anybody asks.
+    let ordered = |classes: Vec<Class>| Classes::new(classes).unwrap_or_default();
+    let (before, after) =
+        (ordered(present.classes().collect()), ordered(present.classes_after(changes)));
+    SESSION.into_iter().find_map(|flags| {
+        let applying = |classes: &Classes, limit: &dyn Fn(&Target) -> Option<LimitSpec>| {
+            applying(source, classes.find(TCP, Some(SSH), Some(flags)), classes, limit)
+        };
+        let before = applying(&before, &|target| present.get(target));
+        let after = applying(&after, &|target| {
+            about.get(target).copied().unwrap_or_else(|| present.get(target))
+        });
+        after.into_iter().find(|limit| !before.contains(limit))
+    })
 }
 
-/// The limit of the longest prefix that covers `source`.
-fn applying(source: &IpNet, limit: impl Fn(&Target) -> Option<LimitSpec>) -> Option<LimitSpec> {
-    (0..=source.prefix_len())
-        .rev()
-        .filter_map(|length| IpNet::new(source.addr(), length).ok())
-        .map(|net| Target::Prefix(net.trunc()))
-        .chain([Target::Default])
-        .find_map(|target| limit(&target))
-}
+/// The port that sessions are taken to come to.
+const SSH: u16 = 22;
+
+/// TCP flags of the packets that a session is made of: SYN, ACK, PSH with ACK, and FIN with ACK.
+const SESSION: [u8; 4] = [0b0_0010, 0b1_0000, 0b1_1000, 0b1_0001];
 
 #[cfg(test)]
 mod tests {
@@ -196,7 +222,7 @@ mod tests {
             core.import(list.into_iter().collect(), &asked).unwrap().applied.dry_run.unwrap();
         assert_eq!(diff.summary(), "1 added, 1 changed, 0 removed");
         assert_eq!(diff.changed[0].old.rate, all.rate);
-        let removed = core.unset(&Target::Default, &asked).unwrap().unwrap();
+        let removed = core.unset(&Target::DEFAULT, &asked).unwrap().unwrap();
         assert_eq!(removed.applied.dry_run.unwrap().removed.len(), 1);
         let same = core.set(&all, &asked).unwrap();
         assert_eq!((same.changed, same.applied.dry_run), (false, Some(DiffReport::default())));
@@ -239,7 +265,7 @@ mod tests {
     fn hit(present: &[LimitSpec], changes: &[Change], address: &str) -> Option<String> {
         let changes: Changes = changes.iter().copied().collect();
         let present: Limits = present.iter().copied().collect();
-        let hit = hits(&changes, &present, address.parse().unwrap(), (32, 64));
+        let hit = hits(&changes, &present, source_of(address.parse().unwrap(), 32, 64));
         hit.map(|limit| format!("{} {}", limit.target.short(), limit.rate))
     }
 
@@ -256,6 +282,23 @@ mod tests {
         let removed = hit(&[all, net], &[unset(net.target)], here);
         assert_eq!(removed.as_deref(), Some("default 1000pps"));
         assert_eq!(hit(&[net], &[unset(net.target)], here), None, "nothing applies");
+        // What sources share applies beside it; classes that a session has no packets of do not.
+        let shared = limit("192.0.2.0/24 as-one", "5pps");
+        let hit_by_shared = hit(&[net], &[set(shared)], here);
+        assert_eq!(hit_by_shared.as_deref(), Some("192.0.2.0/24 as-one 5pps"));
+        for class in ["tcp", "tcp:1-1000", "*:22", "tcp/syn,!ack", "tcp:22/fin"] {
+            let (all, target) = (limit("default", "1000pps"), format!("default {class}"));
+            let found = hit(&[all], &[set(limit(&target, "5pps"))], here);
+            assert_eq!(found, Some(format!("{target} 5pps")));
+        }
+        for class in ["udp", "tcp:80", "*:53", "tcp/rst", "icmp"] {
+            let target = format!("default {class}");
+            assert_eq!(hit(&[], &[set(limit(&target, "5pps"))], here), None, "{class}");
+        }
+        // Without the class that was in its way, another one applies.
+        let (syn, tcp) = (limit("default tcp/syn,!ack", "9pps"), limit("default tcp/syn", "5pps"));
+        let uncovered = hit(&[syn, tcp], &[unset(syn.target)], here);
+        assert_eq!(uncovered.as_deref(), Some("default tcp/syn 5pps"));
         let wide = limit("2001:db8::/48", "5pps");
         assert_eq!(hit(&[], &[set(wide)], "2001:db8::5").as_deref(), Some("2001:db8::/48 5pps"));
         assert_eq!(hit(&[], &[set(net)], "::ffff:192.0.2.9").as_deref(), Some("192.0.2.0/24 5pps"));

@@ -16,10 +16,13 @@ use tokio::time::timeout;
 
 use self::clock::Clocks;
 use self::record::Record;
+pub(super) use self::record::{open, remove, write_json};
 use super::core::Core;
 use super::shared::Shared;
+use crate::config::Settings;
 use crate::error::{Failure, exit};
 use crate::policy::Changes;
+use crate::policy::lists::ListChanges;
 use crate::report::{ConfirmReport, PendingReport};
 
 /// How soon what could not be reverted is tried again.
@@ -44,10 +47,35 @@ pub fn check_period(period: Duration) -> Result<(), Failure> {
     .hint("give a time from 1s to 24h, for instance --confirm 60s"))
 }
 
+/// What reverts a change of limits or lists.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Undo {
+    pub(super) limits: Changes,
+    pub(super) lists: ListChanges,
+}
+
+/// What reverts a change.
+#[derive(Clone)]
+enum Revert {
+    /// What was set at run time is set again.
+    Rules(Undo),
+    /// The configuration as it was read before is in force again. How many targets that is about.
+    Settings(Box<Settings>, u64),
+}
+
+impl Revert {
+    fn targets(&self) -> u64 {
+        match self {
+            Self::Rules(undo) => (undo.limits.len() + undo.lists.len()) as u64,
+            Self::Settings(_, targets) => *targets,
+        }
+    }
+}
+
 /// A change that waits to be confirmed.
 struct Pending {
     record: Record,
-    undo: Changes,
+    undo: Revert,
     /// Why it could not be reverted, and when that was tried.
     problem: Option<(String, Instant)>,
 }
@@ -84,7 +112,7 @@ impl Unconfirmed {
         match record::read(&self.path)? {
             None => {}
             Some(Ok((record, undo))) => {
-                self.pending = Some(Pending { record, undo, problem: None });
+                self.pending = Some(Pending { record, undo: Revert::Rules(undo), problem: None });
             }
             Some(Err(problem)) => {
                 let aside = self.path.with_extension("json.damaged");
@@ -107,7 +135,7 @@ impl Unconfirmed {
         let left = pending.record.deadline.left(&Clocks::now());
         Some(PendingReport {
             what: pending.record.what.clone(),
-            targets: pending.undo.len() as u64,
+            targets: pending.undo.targets(),
             seconds_left: left.as_secs_f64(),
             reverts_at: humantime::format_rfc3339_seconds(SystemTime::now() + left).to_string(),
             problem: pending.problem.as_ref().map(|(problem, _)| problem.clone()),
@@ -123,8 +151,26 @@ impl Unconfirmed {
         self.damaged.clone().into_iter().chain(overdue)
     }
 
+    /// Notes what is wrong with a record.
+    pub(super) fn note_damage(&mut self, damaged: Option<String>) {
+        self.damaged = damaged.or(self.damaged.take());
+    }
+
+    /// Whether a reload of the configuration waits to be confirmed.
+    pub(super) fn is_reload(&self) -> bool {
+        let pending = self.pending.as_ref();
+        pending.is_some_and(|pending| matches!(pending.undo, Revert::Settings(..)))
+    }
+
+    fn wait(&mut self, record: Record, undo: Revert, period: Duration) {
+        tracing::info!("{} waits to be confirmed for {period:?}", record.what);
+        self.pending = Some(Pending { record, undo, problem: None });
+        self.reverted = None;
+        self.wake.notify_one();
+    }
+
     fn forget(&mut self) -> Result<Option<Pending>, Failure> {
-        record::remove(&self.path)?;
+        remove(&self.path)?;
         Ok(self.pending.take())
     }
 }
@@ -151,7 +197,7 @@ impl Core {
     pub(super) fn until_confirmed(
         &mut self,
         what: String,
-        undo: Changes,
+        undo: Undo,
         period: Duration,
         make: impl FnOnce(&mut Self) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
@@ -164,11 +210,21 @@ impl Core {
             }
             return Err(failure);
         }
-        tracing::info!("{} waits to be confirmed for {period:?}", record.what);
-        self.unconfirmed.pending = Some(Pending { record, undo, problem: None });
-        self.unconfirmed.reverted = None;
-        self.unconfirmed.wake.notify_one();
+        self.unconfirmed.wait(record, Revert::Rules(undo), period);
         Ok(())
+    }
+
+    /// Lets `former` be in force again after `period`, unless what has been read is confirmed. A daemon
+    /// that starts after a crash does not read it again (see [`super::refused`]).
+    pub(super) fn reloaded_until_confirmed(
+        &mut self,
+        what: String,
+        former: Settings,
+        targets: u64,
+        period: Duration,
+    ) {
+        let record = Record::new(what, period);
+        self.unconfirmed.wait(record, Revert::Settings(Box::new(former), targets), period);
     }
 
     /// Takes up what an earlier daemon has left unconfirmed. What is overdue is reverted in the store,
@@ -180,8 +236,10 @@ impl Core {
         self.unconfirmed.read()?;
         let Some(pending) = &self.unconfirmed.pending else { return Ok(()) };
         if pending.record.deadline.left(&Clocks::now()).is_zero() {
-            let undo = pending.undo.clone();
-            self.store_only(&undo)?;
+            // A reload does not outlive its daemon.
+            if let Revert::Rules(undo) = pending.undo.clone() {
+                self.store_only(&undo)?;
+            }
             self.end_reverted()?;
         } else {
             tracing::info!("{} still waits to be confirmed", pending.record.what);
@@ -195,9 +253,12 @@ impl Core {
     /// If none does, or the record cannot be removed; then it still waits.
     pub fn confirm(&mut self) -> Result<ConfirmReport, Failure> {
         self.something_unconfirmed()?;
+        if self.unconfirmed.is_reload() {
+            self.accept_file()?;
+        }
         let kept = self.unconfirmed.forget()?;
         let (what, targets) =
-            kept.map_or_else(Default::default, |kept| (kept.record.what, kept.undo.len() as u64));
+            kept.map_or_else(Default::default, |kept| (kept.record.what, kept.undo.targets()));
         tracing::info!("{what} is confirmed");
         Ok(ConfirmReport { outcome: "confirmed".into(), what, targets })
     }
@@ -230,12 +291,27 @@ impl Core {
     fn revert(&mut self) -> Result<Option<(String, u64)>, Failure> {
         let Some(pending) = &self.unconfirmed.pending else { return Ok(None) };
         let undo = pending.undo.clone();
-        let about = (pending.record.what.clone(), undo.len() as u64);
-        let reverted = self.change(&undo).and_then(|()| self.end_reverted());
+        let about = (pending.record.what.clone(), undo.targets());
+        let reverted = self.undo(undo).and_then(|()| self.end_reverted());
         if let (Err(failure), Some(pending)) = (&reverted, &mut self.unconfirmed.pending) {
             pending.problem = Some((failure.to_string(), Instant::now()));
         }
         reverted.map(|()| Some(about))
+    }
+
+    fn undo(&mut self, undo: Revert) -> Result<(), Failure> {
+        match undo {
+            Revert::Rules(undo) => {
+                if !undo.limits.is_empty() {
+                    self.change(&undo.limits)?;
+                }
+                if !undo.lists.is_empty() {
+                    self.change_lists(&undo.lists)?;
+                }
+                Ok(())
+            }
+            Revert::Settings(settings, _) => self.take_settings(*settings).map(drop),
+        }
     }
 
     fn end_reverted(&mut self) -> Result<(), Failure> {

@@ -1,25 +1,30 @@
 //! The one owner of limits and data plane.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use ipnet::IpNet;
-use limiter_common::abi::{ABI_VERSION, Counters, EventKind, Internal};
+use limiter_common::abi::{ABI_VERSION, Counters, EventKind, Internal, Reason};
 
+use super::bans::Bans;
 use super::change::How;
-use super::confirm::Unconfirmed;
+use super::confirm::{Unconfirmed, Undo};
 use super::file_limits::FileLimits;
 use super::plane::Plane;
 use super::top::Top;
 use super::warnings::{self, Warnings};
-use crate::dataplane::{Event, Mode, OnFull};
+use crate::dataplane::{Event, Mode, OnFull, SharedCounts};
 use crate::error::{Failure, exit};
-use crate::policy::lists::find;
+use crate::http::Access;
+use crate::instance::{Instance, address};
+use crate::policy::lists::{Action, find};
 use crate::policy::model::short_prefix;
-use crate::policy::{Change, Changes, LimitSpec, Limits, Management, Store, Target};
+use crate::policy::{Change, Changes, LimitSpec, Limits, Management, Store, Target, Whom};
 use crate::report::{
     AttachReport, DetachReport, EventsReport, LimitList, LimitRemoved, LimitReport, LimitSet,
-    LimitsImported, ListEntry, OccupantReport, SourceReport, StatsReport, StatusReport,
+    LimitsImported, OccupantReport, SharedReport, SourceReport, StatsReport, StatusReport,
     StoreReport,
 };
 
@@ -27,7 +32,7 @@ use crate::report::{
 pub struct Core {
     pub(super) plane: Box<dyn Plane>,
     pub(super) store: Store,
-    on_full: OnFull,
+    pub(super) on_full: OnFull,
     started: Instant,
     /// Why store and data plane may disagree.
     pub(super) fault: Option<String>,
@@ -35,6 +40,13 @@ pub struct Core {
     pub(super) unconfirmed: Unconfirmed,
     pub(super) management: Management,
     pub(super) file: FileLimits,
+    pub(super) bans: Bans,
+    /// Since when something is tried.
+    pub(super) trials: BTreeMap<Target, SystemTime>,
+    /// Who may change something, where there is an API.
+    pub(super) access: Option<Access>,
+    /// Which instance this is.
+    pub(super) instance: Option<Instance>,
 }
 
 impl Core {
@@ -51,6 +63,10 @@ impl Core {
             unconfirmed,
             management: Management::default(),
             file: FileLimits::default(),
+            bans: Bans::default(),
+            trials: BTreeMap::new(),
+            access: None,
+            instance: None,
         }
     }
 
@@ -66,8 +82,16 @@ impl Core {
     }
 
     /// Stores changes before anything is in force.
-    pub(super) fn store_only(&mut self, changes: &Changes) -> Result<(), Failure> {
-        Ok(self.store.apply(changes)?)
+    pub(super) fn store_only(&mut self, undo: &Undo) -> Result<(), Failure> {
+        if !undo.limits.is_empty() {
+            self.store.apply(&undo.limits)?;
+        }
+        if !undo.lists.is_empty() {
+            self.store.list_then(&undo.lists, |_| ())?;
+        }
+        // What the file's lists are beneath has changed.
+        self.file.merge(self.store.lists());
+        Ok(())
     }
 
     /// Whether the data plane would take changes.
@@ -80,13 +104,16 @@ impl Core {
     /// # Errors
     /// If the data plane refuses them; then the limits that were in force before still are.
     pub fn enforce(&mut self) -> Result<(), Failure> {
+        self.check_file_classes()
+            .map_err(|failure| failure.context("cannot put the limits in force"))?;
+        // Lists first: with the limits, a fresh data plane takes the place of the one that was there.
+        self.plane.publish_lists(self.file.merged.as_ref().unwrap_or(self.store.lists())).map_err(
+            |error| Failure::from(error).context("cannot put the stored lists in force"),
+        )?;
         let limits = self.in_force().into_owned();
         self.plane
             .publish(&limits)
-            .map_err(|error| Failure::from(error).context("cannot put the limits in force"))?;
-        self.plane
-            .publish_lists(self.store.lists())
-            .map_err(|error| Failure::from(error).context("cannot put the stored lists in force"))
+            .map_err(|error| Failure::from(error).context("cannot put the limits in force"))
     }
 
     /// The interfaces that are attached to.
@@ -99,8 +126,15 @@ impl Core {
     }
 
     /// A limit in force, with where it comes from.
-    fn report_in_force(&self, limit: &LimitSpec) -> LimitReport {
+    pub(super) fn report_in_force(&self, limit: &LimitSpec) -> LimitReport {
         LimitReport { origin: self.origin_of(&limit.target), ..self.report(limit) }
+    }
+
+    /// Adds what the data plane does not know of a limit: where it comes from, and the ban.
+    pub(super) fn complete(&self, limit: &mut LimitReport) {
+        limit.origin = self.origin_of(&limit.target);
+        let ban = self.limit_for(&limit.target).and_then(|limit| limit.ban);
+        limit.ban = ban.map(Into::into);
     }
 
     /// All limits.
@@ -117,7 +151,8 @@ impl Core {
         let (count, applied) = self.request(Change::Set(*limit).into(), how)?;
         let changed = count > 0;
         if changed && !how.dry_run {
-            tracing::info!("limit for {}: {}", limit.target.short(), limit.rate);
+            let report = self.report(limit);
+            tracing::info!("limit for {}: {}", limit.target.short(), report.summary());
         }
         Ok(LimitSet { limit: self.report(limit), changed, applied })
     }
@@ -183,16 +218,52 @@ impl Core {
     /// # Errors
     /// If the data plane cannot be read.
     pub fn source(&self, address: IpAddr) -> Result<SourceReport, Failure> {
-        let source = self.plane.source(address)?;
-        let gate = source.limit.as_ref().map_or(0, |limit| self.plane.gate_of(limit));
-        let management = self.management.covering(source.source.addr());
-        let mut report = SourceReport { management, ..SourceReport::new(&source, gate) };
-        if let Some(limit) = &mut report.limit {
-            limit.origin = self.origin_of(&limit.target);
+        let mut reports = self.plane.source(address)?.into_iter().map(|source| {
+            let gate = source.limit.as_ref().map_or(0, |limit| self.plane.gate_of(limit));
+            let mut report = SourceReport::new(&source, gate);
+            if let Some(limit) = &mut report.limit {
+                self.complete(limit);
+            }
+            report
+        });
+        // The first one is always there.
+        let none = || Failure::new(exit::NEGATIVE, "the data plane says nothing of the source");
+        let mut report = reports.next().ok_or_else(none)?;
+        report.classes = reports.collect();
+        let source = report.source;
+        report.management = self.management.covering(source.addr());
+        report.shared = self.shared_by(source);
+        let listed = find(self.listed(), source);
+        report.listed = listed.map(|(net, listing)| self.entry(net, listing));
+        if report.listed.as_ref().is_some_and(|entry| entry.action == Action::Deny) {
+            report.last_drop = Some(Reason::Denied.name().into());
         }
-        let listed = find(self.store.lists(), source.source);
-        report.listed = listed.map(|(net, listing)| ListEntry::new(net, listing));
         Ok(report)
+    }
+
+    /// The limits that a source shares with others, as far as they do not depend on what it sends: of
+    /// each class, then of the longest prefix, then the total.
+    fn shared_by(&self, source: IpNet) -> Vec<SharedReport> {
+        let in_force = self.in_force();
+        let shared: Vec<_> = in_force.iter().filter(|limit| limit.target.together).collect();
+        let covers = |limit: &&LimitSpec| match limit.target.whom {
+            Whom::Default => true,
+            Whom::Prefix(net) => net.contains(&source),
+        };
+        let mut found: Vec<_> = shared.iter().filter(covers).collect();
+        // Of a class, the longest prefix; whoever is for everyone comes last.
+        let length = |limit: &LimitSpec| limit.target.prefix().map(|net| net.prefix_len());
+        found.sort_by_key(|limit| {
+            (limit.target.class.is_any(), limit.target.class, Reverse(length(limit)))
+        });
+        let total = |limit: &LimitSpec| limit.target.class.is_any() && length(limit).is_none();
+        found.dedup_by(|later, first| later.target.class == first.target.class && !total(later));
+        let report = |limit: &LimitSpec| {
+            let counts = self.plane.shared_counts(&limit.target).unwrap_or_default();
+            let SharedCounts { passed, dropped, bytes } = counts;
+            SharedReport { limit: self.report_in_force(limit), passed, dropped, bytes }
+        };
+        found.into_iter().map(report).collect()
     }
 
     /// The counters.
@@ -268,15 +339,17 @@ impl Core {
         let recovered = self.store.recovered().is_some();
         Ok(StatusReport {
             state: found.health(),
+            instance: self.instance.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             abi_version: ABI_VERSION,
+            migrated: self.plane.migrated().map(Into::into),
             uptime_seconds: self.started.elapsed().as_secs(),
             pid: std::process::id(),
             interfaces: attachments.iter().map(Into::into).collect(),
             sketch: sketch.into(),
             table: table.into(),
             limits: self.count_in_force() as u64,
-            default_limit: self.limit_for(&Target::Default).map(|l| self.report_in_force(&l)),
+            default_limit: self.limit_for(&Target::DEFAULT).map(|l| self.report_in_force(&l)),
             config,
             confirm: self.unconfirmed.report(),
             management: self.management.nets().to_vec(),
@@ -284,7 +357,11 @@ impl Core {
                 lost: internal(Internal::EventsLost),
                 suppressed: internal(Internal::EventsSuppressed),
             },
-            warnings: found.texts,
+            warnings: found
+                .texts
+                .iter()
+                .map(|text| address(text, self.instance.as_ref()))
+                .collect(),
             store: StoreReport {
                 path: self.store.path().display().to_string(),
                 state: if recovered { "recovered" } else { "ok" }.into(),
@@ -298,6 +375,7 @@ impl Core {
         self.plane.events(&mut log_event);
         self.top.forget_old();
         self.expire_lists();
+        self.ban(Instant::now());
     }
 
     /// Removes all protection.

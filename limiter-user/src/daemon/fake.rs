@@ -10,11 +10,12 @@ use limiter_common::abi::{Counters, Reason};
 
 use super::{Core, Plane};
 use crate::dataplane::{
-    Attachment, Counts, Error, Event, Mode, OnFull, SketchHealth, Source, SourceState, TableHealth,
+    Attachment, Counts, Error, Event, Migrated, Mode, OnFull, SharedCounts, SketchHealth, Source,
+    SourceState, TableHealth, TrialView,
 };
 use crate::policy::lists::{ListChanges, Lists};
 use crate::policy::model::source_of;
-use crate::policy::{Changes, LimitSpec, Limits, Store, Target};
+use crate::policy::{Changes, Class, LimitSpec, Limits, Store, Target, Tier};
 
 /// What the tests look at and set from outside.
 #[derive(Default)]
@@ -30,6 +31,8 @@ pub(crate) struct State {
     pub(crate) full_sets: u64,
     pub(crate) removed: bool,
     pub(crate) exempt: Vec<IpNet>,
+    pub(crate) trials: BTreeMap<Target, Tier>,
+    pub(crate) drop_malformed: bool,
 }
 
 #[derive(Clone, Default)]
@@ -62,12 +65,15 @@ impl Fake {
         } else {
             SourceState::Conforming
         };
-        let limit = state.limits.iter().find(|l| l.target == Target::Default).cloned();
+        let limit = state.limits.iter().find(|l| l.target == Target::DEFAULT).cloned();
         Source {
             source,
+            class: Class::ANY,
             state: fate,
             limit,
             tokens: counts.map(|_| 1.5),
+            also_tokens: None,
+            trial: None,
             estimate: 3,
             passed,
             dropped,
@@ -126,6 +132,10 @@ impl Plane for Fake {
             .collect()
     }
 
+    fn migrated(&self) -> Option<Migrated> {
+        None
+    }
+
     fn exempt(&mut self, nets: &[IpNet]) {
         self.state().exempt = nets.to_vec();
     }
@@ -147,6 +157,14 @@ impl Plane for Fake {
         }
         state.lists = after.clone();
         Ok(())
+    }
+
+    fn check_lists(&self, _: &Lists) -> Result<(), Error> {
+        if self.state().fail_publish { Err(Error::NoProgram) } else { Ok(()) }
+    }
+
+    fn set_verdicts(&mut self, drop_malformed: bool, _: OnFull) {
+        self.state().drop_malformed = drop_malformed;
     }
 
     fn publish(&mut self, limits: &Limits) -> Result<(), Error> {
@@ -177,8 +195,40 @@ impl Plane for Fake {
         Ok(counters)
     }
 
-    fn source(&self, address: IpAddr) -> Result<Source, Error> {
-        Ok(self.view(&self.state(), address))
+    fn source(&self, address: IpAddr) -> Result<Vec<Source>, Error> {
+        Ok(vec![self.view(&self.state(), address)])
+    }
+
+    fn shared_counts(&self, _: &Target) -> Option<SharedCounts> {
+        None
+    }
+
+    fn start_trial(&mut self, target: &Target, tier: &Tier) -> Result<(), Error> {
+        self.state().trials.insert(*target, *tier);
+        Ok(())
+    }
+
+    fn stop_trial(&mut self, target: &Target) -> Result<bool, Error> {
+        Ok(self.state().trials.remove(target).is_some())
+    }
+
+    fn trials(&self, n: usize) -> Vec<TrialView> {
+        let state = self.state();
+        let trials = state.trials.iter();
+        trials
+            .map(|(target, tier)| TrialView {
+                target: *target,
+                tier: *tier,
+                sources: 4,
+                limited: 1,
+                tried: 400,
+                would_drop: 100,
+                most: [(self.view(&state, IpAddr::from([192, 0, 2, 1])), 200, 100)]
+                    .into_iter()
+                    .take(n)
+                    .collect(),
+            })
+            .collect()
     }
 
     fn counts(&self, visit: &mut dyn FnMut(usize, Counts)) {

@@ -5,18 +5,30 @@
 
 use std::borrow::Cow;
 
+use serde_json::Value;
+
+use super::change::How;
 use super::core::Core;
+use super::file_lists::{merged as merged_lists, of_file as entry_of_file};
+use super::live::Plan;
+use super::refused::{Refused, Start};
 use crate::config::{ConfigFile, Given, Settings};
 use crate::error::{Failure, exit};
-use crate::policy::{Change, Changes, LimitSpec, Limits, Target};
+use crate::policy::lists::Lists;
+use crate::policy::{Amount, Change, Changes, Classes, LimitSpec, Limits, ModelError, Target};
 use crate::report::{
-    ConfigReport, DiffReport, KeyDiff, LimitOrigin, LimitReport, ReloadReport, Shadowed,
+    ConfigReport, DiffReport, KeyDiff, LimitOrigin, LimitReport, ListDiff, ReloadReport, Shadowed,
 };
 
 /// What the daemon was configured with, and the file's limits as they are in force.
 #[derive(Default)]
 pub(super) struct FileLimits {
     limits: Limits,
+    pub(super) lists: Lists,
+    /// The lists in force, if the file has entries; else they are those of the store.
+    pub(super) merged: Option<Lists>,
+    /// A file that was not confirmed.
+    pub(super) refused: Option<Refused>,
     source: Option<Source>,
     /// Why the file could not be read again.
     problem: Option<String>,
@@ -24,17 +36,63 @@ pub(super) struct FileLimits {
 
 struct Source {
     given: Given,
-    running: Settings,
+    /// Every key, with the value that it has in this daemon.
+    running: Vec<(String, Value)>,
+    /// What was read last and is in force, but for what needs a restart.
+    taken: Settings,
     file: Option<String>,
 }
 
+impl FileLimits {
+    /// Lays the file's lists beneath those that are `stored`.
+    pub(super) fn merge(&mut self, stored: &Lists) {
+        self.merged = merged_lists(stored, &self.lists);
+    }
+}
+
+/// `stored` and the limits of `file` beneath them.
+pub(super) fn merged(stored: &Limits, file: &Limits) -> Limits {
+    let mut all = stored.clone();
+    for limit in file.iter().filter(|limit| stored.get(&limit.target).is_none()) {
+        all.set(limit);
+    }
+    all
+}
+
 impl Core {
-    /// Takes the limits of the file that `running` came from, which are in force from
+    /// Takes limits and lists of the file that `start` has, which are in force from
     /// [`Core::enforce`] on.
-    pub(crate) fn configure(&mut self, given: Given, running: Settings) {
-        self.file.limits = running.file.limits().clone();
-        let file = running.file.path.as_ref().map(|path| path.display().to_string());
-        self.file.source = Some(Source { given, running, file });
+    pub(super) fn start_from(&mut self, given: Given, start: Start) {
+        let Start { settings, refused, damaged } = start;
+        self.file.limits = settings.file.limits().clone();
+        self.file.lists = settings.file.lists().clone();
+        self.file.merge(self.store.lists());
+        self.file.refused = refused;
+        self.unconfirmed.note_damage(damaged);
+        let file = settings.file.path.as_ref().map(|path| path.display().to_string());
+        let running = settings.values();
+        self.file.source = Some(Source { given, running, taken: settings, file });
+    }
+
+    /// As [`Core::start_from`], with no file that was refused.
+    #[cfg(test)]
+    pub(crate) fn configure(&mut self, given: Given, settings: Settings) {
+        self.start_from(given, Start { settings, refused: None, damaged: None });
+    }
+
+    /// The entries of the file's lists.
+    pub(super) const fn file_lists(&self) -> &Lists {
+        &self.file.lists
+    }
+
+    /// The file's name.
+    pub(super) fn file_name(&self) -> Option<String> {
+        self.file.source.as_ref()?.file.clone()
+    }
+
+    /// What was read last.
+    pub(super) fn taken(&self) -> Result<&Settings, Failure> {
+        Ok(&self.configured()?.taken)
     }
 
     /// All limits in force.
@@ -43,11 +101,37 @@ impl Core {
         if file.is_empty() {
             return Cow::Borrowed(stored);
         }
-        let mut all = stored.clone();
-        for limit in file.iter().filter(|limit| stored.get(&limit.target).is_none()) {
-            all.set(limit);
-        }
-        Cow::Owned(all)
+        Cow::Owned(merged(stored, file))
+    }
+
+    /// Whether the classes in use go together after `changes` of those set at run time.
+    ///
+    /// # Errors
+    /// The first class that does not go with others.
+    pub(super) fn check_classes(&self, changes: &Changes) -> Result<(), Failure> {
+        let after = self.limits_in_store().classes_after(changes);
+        let checked = Classes::new(self.file.limits.classes().chain(after));
+        checked.map(drop).map_err(|error| ModelError::from(error).into())
+    }
+
+    /// Whether the classes of the file's limits go with those of limits set at run time.
+    ///
+    /// # Errors
+    /// The first limit of the file whose class does not, by its place.
+    pub(super) fn check_file_classes(&self) -> Result<(), Failure> {
+        let settings = self.file.source.as_ref().map(|source| &source.taken);
+        settings.map_or(Ok(()), |settings| settings.check_classes(self.limits_in_store()))
+    }
+
+    /// Whether a limit in force bans.
+    pub(super) fn has_bans(&self) -> bool {
+        self.limits_in_store().bans() || self.file.limits.bans()
+    }
+
+    /// The amounts of the limits in force; of those, too, that are hidden by others.
+    pub(super) fn amounts(&self) -> impl Iterator<Item = Amount> {
+        let all = self.limits_in_store().amounts().chain(self.file.limits.amounts());
+        all.map(|(amount, _)| amount)
     }
 
     /// The limit in force for this very target.
@@ -123,26 +207,25 @@ impl Core {
             file: self.file.source.as_ref().and_then(|source| source.file.clone()),
             limits: self.file.limits.len() as u64,
             shadowed: self.count_shadowed() as u64,
+            listed: self.file_lists().len() as u64,
+            listed_shadowed: self.count_shadowed_entries() as u64,
+            refused: self.refused_file(),
             problem: self.file.problem.clone(),
         }
     }
 
-    /// Reads the configuration again and puts its limits in force; with `dry_run` only tells what that
-    /// would change.
+    /// Reads the configuration again and puts what it says in force, as `how` says; a dry run only
+    /// tells what that would change.
     ///
     /// # Errors
-    /// If anything is wrong with it, a change waits to be confirmed, or the data plane refuses; then everything is as it was before.
-    pub fn reload(&mut self, dry_run: bool) -> Result<ReloadReport, Failure> {
-        if !dry_run {
-            self.nothing_unconfirmed()?;
-        }
-        if !dry_run {
-            self.nothing_unconfirmed()?;
-        }
+    /// If anything is wrong with it, a change waits to be confirmed, or the data plane refuses; then
+    /// everything is as it was before.
+    pub fn reload(&mut self, how: &How) -> Result<ReloadReport, Failure> {
+        self.may_change(how)?;
         let reloaded = self.read_again().and_then(|settings| {
-            if dry_run { self.compare(&settings) } else { self.take_settings(settings) }
+            if how.dry_run { self.compare(&settings, how) } else { self.take_as(settings, how) }
         });
-        if !dry_run {
+        if !how.dry_run {
             self.file.problem = reloaded.as_ref().err().map(ToString::to_string);
         }
         reloaded
@@ -154,7 +237,7 @@ impl Core {
     /// As [`Core::reload`].
     pub fn compare_with(&self, file: ConfigFile) -> Result<ReloadReport, Failure> {
         let settings = self.configured()?.given.with(file)?;
-        self.compare(&settings)
+        self.compare(&settings, &How::default())
     }
 
     fn configured(&self) -> Result<&Source, Failure> {
@@ -165,7 +248,7 @@ impl Core {
 
     fn read_again(&self) -> Result<Settings, Failure> {
         let source = self.configured()?;
-        let file = ConfigFile::find(source.given.file())?;
+        let file = source.given.read_file()?;
         if let (None, Some(former)) = (&file.path, &source.file) {
             // More likely a mistake than the wish to be without limits.
             let message = format!("{former} is gone: the limits stay as they were");
@@ -176,7 +259,7 @@ impl Core {
     }
 
     /// What the limits of `settings` would change, one for each target.
-    fn changes_to(&self, settings: &Settings) -> Changes {
+    pub(super) fn changes_to(&self, settings: &Settings) -> Changes {
         let (old, new, stored) =
             (&self.file.limits, settings.file.limits(), self.limits_in_store());
         let set = new.iter().filter(|limit| old.get(&limit.target) != Some(*limit));
@@ -190,21 +273,43 @@ impl Core {
             .collect()
     }
 
-    fn compare(&self, settings: &Settings) -> Result<ReloadReport, Failure> {
-        // Those that it runs with may be others than the file has now.
-        settings.check_limits(self.plane.prefixes(), &self.management)?;
-        let changes = self.changes_to(settings);
-        self.try_out(&changes)?;
-        Ok(self.told(settings, &changes, false))
+    fn compare(&self, settings: &Settings, how: &How) -> Result<ReloadReport, Failure> {
+        let plan = self.plan(settings)?;
+        self.try_plan(&plan)?;
+        let warnings = self.plan_warnings(&plan, how);
+        Ok(ReloadReport { warnings, ..self.told(settings, &plan, false) })
     }
 
-    fn told(&self, settings: &Settings, changes: &Changes, applied: bool) -> ReloadReport {
+    /// Whether something in force would change.
+    pub(super) fn would_change(&self, settings: &Settings) -> bool {
+        self.plan(settings).is_ok_and(|plan| !plan.is_empty())
+    }
+
+    /// What the operator should know of a reload.
+    pub(super) fn reload_warnings(&self, settings: &Settings, how: &How) -> Vec<String> {
+        if how.session.is_none() {
+            return Vec::new();
+        }
+        self.plan(settings).map(|plan| self.plan_warnings(&plan, how)).unwrap_or_default()
+    }
+
+    fn plan_warnings(&self, plan: &Plan, how: &How) -> Vec<String> {
+        let limited = self.session_limited(&plan.limits, how);
+        limited.into_iter().chain(self.session_denied(&plan.lists, how)).collect()
+    }
+
+    fn told(&self, settings: &Settings, plan: &Plan, applied: bool) -> ReloadReport {
+        let mut lists = ListDiff::default();
+        for (net, new) in &plan.lists {
+            let told = |listing| entry_of_file(*net, listing);
+            lists.note(self.file_lists().get(net).map(told), new.as_ref().map(told));
+        }
         let mut limits = DiffReport::default();
         let of_file = |limit: LimitSpec| LimitReport {
             origin: LimitOrigin::File,
             ..LimitReport::new(&limit, self.plane.gate_of(&limit))
         };
-        for change in changes.iter() {
+        for change in plan.limits.iter() {
             let (target, new) = match change {
                 Change::Set(limit) => (limit.target, Some(limit)),
                 Change::Unset(target) => (target, None),
@@ -221,36 +326,47 @@ impl Core {
             file: settings.file.path.as_ref().map(|path| path.display().to_string()),
             applied,
             limits,
+            lists,
             shadowed: shadowed.collect(),
-            restart: self.restart_for(settings),
+            lists_shadowed: self.shadowed_entries(&plan.file_lists),
+            live: plan.live.clone(),
+            restart: plan.restart.clone(),
+            ..ReloadReport::default()
         }
     }
 
-    /// The keys that take effect with a restart.
-    fn restart_for(&self, settings: &Settings) -> Vec<KeyDiff> {
+    /// The keys whose values in `settings` are others than this daemon's.
+    pub(super) fn key_changes(&self, settings: &Settings) -> Vec<KeyDiff> {
         let Some(source) = &self.file.source else { return Vec::new() };
-        let pairs = source.running.values().into_iter().zip(settings.values());
+        let pairs = source.running.iter().zip(settings.values());
         pairs
             .filter(|(running, new)| running.1 != new.1)
-            .map(|((key, running), (_, file))| KeyDiff { key, running, file })
+            .map(|((key, running), (_, file))| KeyDiff {
+                key: key.clone(),
+                running: running.clone(),
+                file,
+            })
             .collect()
     }
 
+    /// Puts `settings` in force, but for what needs a restart.
+    ///
+    /// # Errors
+    /// If they cannot be; then everything is as it was before.
     pub(crate) fn take_settings(&mut self, settings: Settings) -> Result<ReloadReport, Failure> {
-        settings.check_limits(self.plane.prefixes(), &self.management)?;
-        let changes = self.changes_to(&settings);
-        let report = self.told(&settings, &changes, true);
-        if !changes.is_empty()
-            && let Err(error) = self.plane.change(&changes)
-        {
-            let failure = Failure::from(error).context("the limits stay as they were");
-            self.publish_again(Ok(()));
-            return Err(failure);
-        }
+        let plan = self.plan(&settings)?;
+        let report = self.told(&settings, &plan, true);
+        self.carry_out(&settings, plan)?;
         self.file.limits = settings.file.limits().clone();
-        let file = settings.file.path.as_ref().map(|path| path.display().to_string());
         if let Some(source) = &mut self.file.source {
-            source.file = file;
+            source.file = settings.file.path.as_ref().map(|path| path.display().to_string());
+            for KeyDiff { key, file, .. } in &report.live {
+                let mut running = source.running.iter_mut();
+                if let Some((_, value)) = running.find(|(running, _)| running == key) {
+                    *value = file.clone();
+                }
+            }
+            source.taken = settings;
         }
         log(&report);
         Ok(report)
@@ -259,7 +375,7 @@ impl Core {
 
 fn log(report: &ReloadReport) {
     let file = report.file.as_deref().unwrap_or("no file");
-    tracing::info!("configuration read again from {file}: limits {}", report.limits.summary());
+    tracing::info!("configuration read again from {file}: {}", report.summary());
     for KeyDiff { key, running, .. } in &report.restart {
         tracing::warn!(
             "{key} has changed, which takes effect with a restart; until then {running}"

@@ -1,41 +1,57 @@
 //! The allow and deny lists of the daemon.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
 use ipnet::IpNet;
 
+use super::change::{How, named};
+use super::confirm::Undo;
 use super::core::Core;
 use crate::error::{Failure, exit};
-use crate::policy::Target;
-use crate::policy::lists::{Action, ListChanges, Listing, now};
-use crate::report::{ListChanged, ListEntry, ListReport};
+use crate::policy::lists::{Action, ListChanges, Listing, Lists, find, find_by, now};
+use crate::policy::model::short_prefix;
+use crate::report::{Applied, LimitOrigin, ListChanged, ListDiff, ListEntry, ListReport};
 
 impl Core {
     /// The entries of one list.
     pub fn list(&self, action: Action) -> ListReport {
-        let entries = self.store.lists().iter().filter(|(_, listing)| listing.action == action);
+        let entries = self.listed().iter().filter(|(_, listing)| listing.action == action);
         ListReport {
             list: action,
-            entries: entries.map(|(net, listing)| ListEntry::new(*net, listing)).collect(),
+            entries: entries.map(|(net, listing)| self.entry(*net, listing)).collect(),
         }
+    }
+
+    /// An entry that is in force, with where it comes from.
+    pub(super) fn entry(&self, net: IpNet, listing: &Listing) -> ListEntry {
+        let origin = match self.store.lists().contains_key(&net) {
+            true => LimitOrigin::Runtime,
+            false => LimitOrigin::File,
+        };
+        ListEntry { origin, ..ListEntry::new(net, listing) }
     }
 
     /// Adds entries: all of them, or none.
     ///
     /// # Errors
-    /// If one is on the other list, or there are too many, or store or data plane fail; then
-    /// everything is as it was before.
+    /// If one is on the other list, there are too many, a change waits to be confirmed, or store or
+    /// data plane fail; then everything is as it was before.
     pub fn list_add(
         &mut self,
         targets: &[IpNet],
         listing: &Listing,
+        how: &How,
     ) -> Result<ListChanged, Failure> {
+        self.may_change(how)?;
         for net in targets {
             // What contains management addresses does not hold for them, but a part of them would.
             if listing.action == Action::Deny {
-                self.management.check(&Target::Prefix(*net))?;
+                self.management.check(&(*net).into())?;
             }
         }
         let lists = self.store.lists();
-        let other = |net: &&IpNet| lists.get(*net).is_some_and(|l| l.action != listing.action);
+        let other = |net: &&IpNet| lists.get(net).is_some_and(|l| l.action != listing.action);
         if let Some(net) = targets.iter().find(other) {
             let (list, other) = match listing.action {
                 Action::Allow => (Action::Allow, Action::Deny),
@@ -47,37 +63,102 @@ impl Core {
         }
         let changes: ListChanges =
             targets.iter().map(|net| (*net, Some(listing.clone()))).collect();
-        self.change_lists(&changes)?;
-        tracing::info!("{} added to the {} list", changes.len(), listing.action);
-        Ok(ListChanged { list: listing.action, changed: changes.len() as u64 })
+        let changed = self.request_lists(listing.action, &changes, how)?;
+        if !how.dry_run {
+            tracing::info!("{} added to the {} list", changes.len(), listing.action);
+        }
+        Ok(changed)
     }
 
     /// Removes entries: all of them, or none.
     ///
     /// # Errors
-    /// If one is not on the list, or store or data plane fail; then everything is as it was before.
+    /// If one is not on the list, a change waits to be confirmed, or store or data plane fail; then
+    /// everything is as it was before.
     pub fn list_remove(
         &mut self,
         action: Action,
         targets: &[IpNet],
+        how: &How,
     ) -> Result<ListChanged, Failure> {
+        self.may_change(how)?;
         let lists = self.store.lists();
-        let missing = |net: &&IpNet| lists.get(*net).is_none_or(|l| l.action != action);
+        let missing = |net: &&IpNet| lists.get(net).is_none_or(|l| l.action != action);
         if let Some(net) = targets.iter().find(missing) {
+            if let Some(file) = self.file_listing(net, action) {
+                let text = format!("{net} is on the {action} list of {file}, not set at run time");
+                return Err(Failure::new(exit::NEGATIVE, text)
+                    .hint("take it out of the file, then run `limiter reload`"));
+            }
             return Err(Failure::new(exit::NEGATIVE, format!("{net} is not on the {action} list"))
                 .hint(format!("`limiter {action} list` shows what is")));
         }
         let changes: ListChanges = targets.iter().map(|net| (*net, None)).collect();
-        self.change_lists(&changes)?;
-        tracing::info!("{} removed from the {action} list", changes.len());
-        Ok(ListChanged { list: action, changed: changes.len() as u64 })
+        let changed = self.request_lists(action, &changes, how)?;
+        if !how.dry_run {
+            tracing::info!("{} removed from the {action} list", changes.len());
+        }
+        Ok(changed)
+    }
+
+    /// Makes changes of one list as `how` says, all of them or none.
+    fn request_lists(
+        &mut self,
+        list: Action,
+        changes: &ListChanges,
+        how: &How,
+    ) -> Result<ListChanged, Failure> {
+        let effect = self.lists_beneath(changes);
+        let mut applied = Applied::default();
+        applied.warnings.extend(self.lists_meeting(changes));
+        applied.warnings.extend(self.session_denied(&effect, how));
+        if how.dry_run {
+            let mut after = self.listed().clone();
+            after.apply(&effect);
+            self.plane.check_lists(&after)?;
+            applied.dry_run = Some(self.list_diff(&effect));
+        } else if let Some(period) = how.confirm {
+            let undo = Undo { lists: self.store.lists().undoing(changes), ..Undo::default() };
+            let no = |(net, listing): &(IpNet, Option<Listing>)| {
+                let no = if listing.is_none() { "no " } else { "" };
+                format!("{no}{list} entry for {}", short_prefix(net))
+            };
+            let what = named(changes.iter().map(no), changes.len());
+            self.until_confirmed(what, undo, period, |core| core.change_lists(changes))?;
+            applied.confirm = self.unconfirmed.report();
+        } else {
+            self.change_lists(changes)?;
+        }
+        Ok(ListChanged { list, changed: changes.len() as u64, applied })
+    }
+
+    /// How the lists in force would differ after `effect`.
+    pub(super) fn list_diff(&self, effect: &ListChanges) -> ListDiff {
+        let mut diff = ListDiff::default();
+        for (net, new) in effect {
+            let file = self.file_lists().get(net).is_some_and(|file| Some(file) == new.as_ref());
+            let origin = if file { LimitOrigin::File } else { LimitOrigin::Runtime };
+            let new = new.as_ref().map(|new| ListEntry { origin, ..ListEntry::new(*net, new) });
+            diff.note(self.listed().get(net).map(|old| self.entry(*net, old)), new);
+        }
+        diff
+    }
+
+    /// The warning that `effect` shuts out the operator's session.
+    pub(super) fn session_denied(&self, effect: &ListChanges, how: &How) -> Option<String> {
+        let (address, source) = self.session_of(how)?;
+        let net = shuts_out(effect, self.listed(), source)?;
+        Some(format!(
+            "your SSH session comes from {address}, which the deny list shuts out now, by the entry for \
+             {}: {}",
+            short_prefix(&net),
+            how.advice()
+        ))
     }
 
     /// Removes the entries whose time is over, which the kernel does not heed any more.
     pub(super) fn expire_lists(&mut self) {
-        let now = now();
-        let over = self.store.lists().iter().filter(|(_, listing)| listing.is_over(now));
-        let changes: ListChanges = over.map(|(net, _)| (*net, None)).collect();
+        let changes: ListChanges = self.store.lists().over(now()).map(|net| (net, None)).collect();
         if changes.is_empty() {
             return;
         }
@@ -88,21 +169,69 @@ impl Core {
     }
 
     /// Stores changes, then puts them in force; undoes them in the store if that fails.
-    fn change_lists(&mut self, changes: &ListChanges) -> Result<(), Failure> {
-        let lists = self.store.lists();
-        let former: ListChanges =
-            changes.iter().map(|(net, _)| (*net, lists.get(net).cloned())).collect();
-        let plane = &mut self.plane;
-        let published =
-            self.store.list_then(changes, |after| plane.change_lists(changes, after))?;
+    pub(super) fn change_lists(&mut self, changes: &ListChanges) -> Result<(), Failure> {
+        let former = self.store.lists().undoing(changes);
+        let effect = self.lists_beneath(changes).into_owned();
+        let (plane, merged) = (&mut self.plane, &mut self.file.merged);
+        let published = self.store.list_then(changes, |stored| match merged {
+            None => plane.change_lists(&effect, stored),
+            Some(merged) => {
+                merged.apply(&effect);
+                plane.change_lists(&effect, merged)
+            }
+        })?;
         let Err(error) = published else { return Ok(()) };
         let failure = Failure::from(error).context("the lists stay as they were");
-        let restored = self.store.list_then(&former, |after| plane.publish_lists(after));
-        let restored = restored.map_err(Failure::from).and_then(|done| done.map_err(Failure::from));
+        let restored = self.store.list_then(&former, |_| ()).map_err(Failure::from);
+        let back = self.lists_beneath(&former).into_owned();
+        if let Some(merged) = &mut self.file.merged {
+            merged.apply(&back);
+        }
+        self.publish_lists_again(restored);
+        Err(failure)
+    }
+
+    /// Tells the data plane all entries after a change has failed and was `undone`.
+    pub(super) fn publish_lists_again(&mut self, undone: Result<(), Failure>) {
+        let lists = self.file.merged.as_ref().unwrap_or(self.store.lists());
+        let plane = &mut self.plane;
+        let restored = undone.and_then(|()| plane.publish_lists(lists).map_err(Failure::from));
         if let Err(error) = restored {
             tracing::error!("cannot undo a change that failed: {error}");
             self.fault = Some(format!("a change of the lists was half undone: {error}"));
         }
-        Err(failure)
+    }
+
+    /// What becomes of the lists in force when those set at run time change.
+    fn lists_beneath<'a>(&self, changes: &'a ListChanges) -> Cow<'a, ListChanges> {
+        let file = self.file_lists();
+        if file.is_empty() {
+            return Cow::Borrowed(changes);
+        }
+        let effect = |(net, listing): &(IpNet, Option<Listing>)| {
+            (*net, listing.clone().or_else(|| file.get(net).cloned()))
+        };
+        Cow::Owned(changes.iter().map(effect).collect())
     }
 }
+
+/// The deny entry that comes to shut out `source` by `changes`, and did not before.
+fn shuts_out(changes: &ListChanges, present: &Lists, source: IpNet) -> Option<IpNet> {
+    let about: HashMap<&IpNet, Option<&Listing>> = changes
+        .iter()
+        .filter(|(net, _)| net.contains(&source))
+        .map(|(net, listing)| (net, listing.as_ref()))
+        .collect();
+    let after = find_by(source, |net| match about.get(net) {
+        Some(listing) => *listing,
+        None => present.get(net),
+    });
+    let denied = |found: Option<(IpNet, &Listing)>| {
+        found.filter(|(_, listing)| listing.action == Action::Deny).map(|(net, _)| net)
+    };
+    let was_denied = denied(find(present, source)).is_some();
+    denied(after).filter(|_| !was_denied)
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,17 +4,22 @@
 //! socket, then the store, then the data plane, which takes over what is pinned. If a later step
 //! fails, what this start has added is taken away again, and what was there goes on.
 
+mod bans;
 mod change;
 mod confirm;
 mod core;
 mod file_limits;
+mod file_lists;
 mod lists;
+mod live;
 mod notify;
 mod plane;
 mod privileges;
+mod refused;
 mod shared;
 mod socket;
 mod top;
+mod trials;
 mod warnings;
 
 use std::path::PathBuf;
@@ -33,12 +38,13 @@ pub use change::How;
 pub use confirm::check_period;
 pub use plane::Plane;
 pub use shared::Shared;
-pub use socket::Socket;
+pub use socket::{Socket, SocketGuard};
 
 use crate::config::{Given, Settings};
 use crate::dataplane::{Dataplane, Mode, Options};
 use crate::error::{Failure, exit};
 use crate::http;
+use crate::instance::Instance;
 use crate::policy::Store;
 
 /// What remains when the daemon ends.
@@ -72,6 +78,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// What remains at the end.
     pub on_exit: OnExit,
+    /// Which instance it is.
+    pub instance: Option<Instance>,
     /// The data plane.
     pub options: Options,
 }
@@ -85,12 +93,21 @@ const GRACE: Duration = Duration::from_secs(5);
 /// # Errors
 /// If it cannot start, or an internal error leaves its state in doubt. The data plane works on.
 pub fn run(given: Given, settings: Settings) -> Result<(), Failure> {
-    let config = &settings.daemon();
+    let config = settings.daemon();
     config.options.shape()?;
     let access = http::Access::new(config.admin_group.as_deref())?;
     let socket = Socket::bind(&config.socket, &config.socket_group)?;
     let store = Store::open(&config.state_dir)?;
-    let shared = Shared::new(start(config, store, |core| core.configure(given, settings))?);
+    // From here on, what an unconfirmed file says does not count.
+    let from = refused::at_start(&given, settings, store.path())?;
+    let (socket_path, state_dir) = (config.socket, config.state_dir);
+    let config = &Config { socket: socket_path, state_dir, ..from.settings.daemon() };
+    access.set(http::Admins::of(config.admin_group.as_deref())?);
+    let configure = |core: &mut Core| {
+        core.start_from(given, from);
+        core.access = Some(access.clone());
+    };
+    let shared = Shared::new(start(config, store, configure)?);
     // Before there are other threads: each has privileges of its own.
     privileges::give_up()?;
     tokio::runtime::Builder::new_current_thread()
@@ -114,6 +131,7 @@ fn start(
     let plane = Dataplane::open(&config.options)?;
     let took_over = plane.took_over();
     let mut core = Core::new(Box::new(plane), store, config.options.on_full);
+    core.instance.clone_from(&config.instance);
     configure(&mut core);
     core.protect(&config.management);
     core.resume_unconfirmed()?;
@@ -123,13 +141,15 @@ fn start(
 
 /// Puts the limits in force and attaches; takes back what it has added if it cannot do all of it.
 fn bring_up(core: &mut Core, config: &Config, took_over: bool) -> Result<(), Failure> {
+    // Limits first: an interface is protected from its first packet on.
+    let enforced = core.enforce();
+    // Now it runs where others were to be replaced, if all went well.
     let before = core.attached();
-    if took_over {
+    if took_over && enforced.is_ok() {
         let on = if before.is_empty() { "no interface".into() } else { before.join(", ") };
         tracing::info!("took over the data plane on {on}");
     }
-    // Limits first: an interface is protected from its first packet on.
-    let brought_up = core.enforce().and_then(|()| {
+    let brought_up = enforced.and_then(|()| {
         config
             .interfaces
             .iter()
@@ -207,7 +227,7 @@ async fn serve(
 async fn reload_on(mut hangup: Signal, shared: &Shared) {
     while hangup.recv().await.is_some() {
         notify::reloading();
-        if let Err(failure) = shared.with(|core| core.reload(false)).await {
+        if let Err(failure) = shared.with(|core| core.reload(&How::default())).await {
             let hint = failure.hint.as_deref().unwrap_or_default();
             tracing::error!("the configuration was not read again: {failure} ({hint})");
         }
@@ -233,5 +253,7 @@ async fn tick(shared: &Shared) -> Failure {
 
 #[cfg(test)]
 pub(crate) mod fake;
+#[cfg(test)]
+mod reload_tests;
 #[cfg(test)]
 mod tests;

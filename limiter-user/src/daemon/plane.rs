@@ -6,10 +6,11 @@ use ipnet::IpNet;
 use limiter_common::abi::Counters;
 
 use crate::dataplane::{
-    Attachment, Counts, Dataplane, Error, Event, Mode, SketchHealth, Source, TableHealth,
+    Attachment, Counts, Dataplane, Error, Event, Migrated, Mode, OnFull, SharedCounts,
+    SketchHealth, Source, TableHealth, TrialView,
 };
 use crate::policy::lists::{ListChanges, Lists};
-use crate::policy::{Changes, LimitSpec, Limits};
+use crate::policy::{Changes, LimitSpec, Limits, Target, Tier};
 
 /// What the daemon asks of a data plane; see [`Dataplane`] for what each does.
 #[expect(missing_docs, reason = "the methods are those of `Dataplane`, documented there")]
@@ -19,15 +20,22 @@ pub trait Plane: Send {
     fn detach_all(&mut self) -> Result<(), Error>;
     fn occupant(&self, interface: &str) -> Result<(u32, Option<u32>), Error>;
     fn attachments(&self) -> Vec<Attachment>;
+    fn migrated(&self) -> Option<Migrated>;
     fn exempt(&mut self, nets: &[IpNet]);
     fn publish(&mut self, limits: &Limits) -> Result<(), Error>;
     fn try_out(&self, changes: &Changes) -> Result<(), Error>;
     fn change(&mut self, changes: &Changes) -> Result<(), Error>;
     fn publish_lists(&mut self, lists: &Lists) -> Result<(), Error>;
     fn change_lists(&mut self, changes: &ListChanges, after: &Lists) -> Result<(), Error>;
+    fn check_lists(&self, lists: &Lists) -> Result<(), Error>;
+    fn set_verdicts(&mut self, drop_malformed: bool, on_full: OnFull);
     fn gate_of(&self, limit: &LimitSpec) -> u32;
     fn counters(&self) -> Result<Counters, Error>;
-    fn source(&self, address: IpAddr) -> Result<Source, Error>;
+    fn source(&self, address: IpAddr) -> Result<Vec<Source>, Error>;
+    fn shared_counts(&self, target: &Target) -> Option<SharedCounts>;
+    fn start_trial(&mut self, target: &Target, tier: &Tier) -> Result<(), Error>;
+    fn stop_trial(&mut self, target: &Target) -> Result<bool, Error>;
+    fn trials(&self, n: usize) -> Vec<TrialView>;
     fn counts(&self, visit: &mut dyn FnMut(usize, Counts));
     fn buckets(&self) -> usize;
     fn sources_at(&self, buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source));
@@ -59,6 +67,10 @@ impl Plane for Dataplane {
         self.attachments()
     }
 
+    fn migrated(&self) -> Option<Migrated> {
+        self.migrated()
+    }
+
     fn exempt(&mut self, nets: &[IpNet]) {
         self.exempt(nets);
     }
@@ -83,6 +95,14 @@ impl Plane for Dataplane {
         self.change_lists(changes, after)
     }
 
+    fn check_lists(&self, lists: &Lists) -> Result<(), Error> {
+        self.check_lists(lists)
+    }
+
+    fn set_verdicts(&mut self, drop_malformed: bool, on_full: OnFull) {
+        self.set_verdicts(drop_malformed, on_full);
+    }
+
     fn gate_of(&self, limit: &LimitSpec) -> u32 {
         self.gate_of(limit)
     }
@@ -91,8 +111,24 @@ impl Plane for Dataplane {
         self.counters()
     }
 
-    fn source(&self, address: IpAddr) -> Result<Source, Error> {
+    fn source(&self, address: IpAddr) -> Result<Vec<Source>, Error> {
         self.source(address)
+    }
+
+    fn shared_counts(&self, target: &Target) -> Option<SharedCounts> {
+        self.shared_counts(target)
+    }
+
+    fn start_trial(&mut self, target: &Target, tier: &Tier) -> Result<(), Error> {
+        self.start_trial(target, tier)
+    }
+
+    fn stop_trial(&mut self, target: &Target) -> Result<bool, Error> {
+        self.stop_trial(target)
+    }
+
+    fn trials(&self, n: usize) -> Vec<TrialView> {
+        self.trials(n)
     }
 
     fn counts(&self, visit: &mut dyn FnMut(usize, Counts)) {

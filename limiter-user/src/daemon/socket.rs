@@ -88,6 +88,14 @@ impl Socket {
         Ok(SocketGuard { stale: is_stale(path)?, _lock: lock })
     }
 
+    /// Whether a daemon serves `path`, or is about to.
+    pub fn is_served(path: &Path) -> bool {
+        let lock = File::open(lock_path(path));
+        let is_locked =
+            lock.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
+        is_locked || UnixStream::connect(path).is_ok()
+    }
+
     /// A listener to accept connections from.
     ///
     /// # Errors
@@ -109,12 +117,16 @@ impl Drop for Socket {
     }
 }
 
+fn lock_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
 /// Takes the lock beside the socket. It stays when the daemon ends: removing it would let two
 /// daemons lock two files of that name.
 fn lock(path: &Path) -> Result<File, Failure> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let lock_path = PathBuf::from(name);
+    let lock_path = lock_path(path);
     let mut file = OpenOptions::new()
         .create(true)
         .truncate(false)
@@ -154,7 +166,8 @@ impl SocketGuard {
 fn served(path: &Path, pid: Option<u32>) -> Failure {
     let who = pid.map_or("another process".into(), |pid| format!("another daemon (pid {pid})"));
     Failure::new(exit::USAGE, format!("{who} already serves {}", path.display()))
-        .hint("stop it first, or give this daemon its own --socket, --state-dir and --pin-dir")
+        .hint("stop it first, or run this one as another --instance, which has its own --socket, --state-dir \
+               and --pin-dir")
 }
 
 /// Removes a socket that nobody listens on.
@@ -202,8 +215,10 @@ mod tests {
         let error = Socket::bind(&path, GROUP).unwrap_err();
         assert_eq!(error.code, exit::USAGE);
         assert!(error.message.contains(&format!("pid {}", std::process::id())), "{error}");
+        assert!(Socket::is_served(&path));
         UnixStream::connect(&path).unwrap();
         drop(first);
+        assert!(!Socket::is_served(&path));
         assert!(!path.exists());
         Socket::bind(&path, GROUP).unwrap();
     }

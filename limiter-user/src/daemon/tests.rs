@@ -1,6 +1,7 @@
 use super::fake::Fake;
 use super::*;
 use crate::dataplane::OnFull;
+use crate::policy::lists::{Action, Listing, Lists};
 use crate::policy::{LimitSpec, Target};
 use crate::report::{Health, Sort};
 
@@ -19,6 +20,7 @@ fn config(interfaces: &[&str]) -> Config {
         management: Vec::new(),
         state_dir: PathBuf::new(),
         on_exit: OnExit::Keep,
+        instance: None,
         options: Options {
             pin_dir: PathBuf::new(),
             epsilon: 0.01,
@@ -51,7 +53,7 @@ fn a_limit_is_stored_and_in_force_or_neither() {
     assert!(error.message.contains("stay as they were"), "{error}");
     assert_eq!(fake.state().limits, std::slice::from_ref(&first));
     fake.state().fail_publish = true;
-    assert!(core.unset(&Target::Default, &How::default()).is_err());
+    assert!(core.unset(&Target::DEFAULT, &How::default()).is_err());
     assert_eq!(fake.state().limits, std::slice::from_ref(&first));
     assert_eq!(core.status().unwrap().state, Health::Ok);
 
@@ -61,8 +63,8 @@ fn a_limit_is_stored_and_in_force_or_neither() {
     fake.state().limits.clear();
     core.enforce().unwrap();
     assert_eq!(fake.state().limits, [first]);
-    assert!(core.unset(&Target::Default, &How::default()).unwrap().is_some());
-    assert!(core.unset(&Target::Default, &How::default()).unwrap().is_none());
+    assert!(core.unset(&Target::DEFAULT, &How::default()).unwrap().is_some());
+    assert!(core.unset(&Target::DEFAULT, &How::default()).unwrap().is_none());
     assert!(fake.state().limits.is_empty());
 }
 
@@ -88,6 +90,21 @@ fn a_start_that_fails_leaves_what_was_there() {
     assert!(!fake.state().removed);
     bring_up(&mut core, &config(&["eth1"]), true).unwrap();
     assert_eq!(core.attached(), ["eth0", "eth1"]);
+}
+
+#[test]
+fn lists_are_in_force_before_limits() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    let mut core = fake.core(&directory);
+    let denied: IpNet = "192.0.2.1/32".parse().unwrap();
+    let listing = Listing { action: Action::Deny, reason: None, added: 0, until: None, ban: false };
+    core.list_add(&[denied], &listing, &How::default()).unwrap();
+    fake.state().lists = Lists::default();
+    // Limits are what lets a fresh data plane take the place of another.
+    fake.state().fail_publish = true;
+    core.enforce().unwrap_err();
+    assert_eq!(fake.state().lists.get(&denied), Some(&listing));
 }
 
 #[test]

@@ -165,7 +165,7 @@ impl Core {
             let gate = source.limit.as_ref().map_or(0, |limit| self.plane.gate_of(limit));
             let mut entry = TopEntry::new(source, gate, *average);
             if let Some(limit) = &mut entry.limit {
-                limit.origin = self.origin_of(&limit.target);
+                self.complete(limit);
             }
             entry
         });

@@ -7,6 +7,7 @@ use limiter_common::gate::MAX_GATE;
 
 use super::core::{Core, internal_of};
 use crate::dataplane::{Attachment, Mode, OnFull, SketchHealth, TableHealth};
+use crate::doctor::merging;
 use crate::policy::{Amount, LimitSpec, Limits, Store, Target};
 use crate::report::{ConfigReport, Health};
 
@@ -54,6 +55,19 @@ pub(super) fn of_config(warnings: &mut Warnings, config: &ConfigReport) {
     if let Some(problem) = &config.problem {
         warnings.note(format!("the configuration was not read again: {problem}"));
     }
+    if let Some(file) = &config.refused {
+        warnings.note(format!(
+            "{file} is not in force, because it was not confirmed, but what it said before: put it right, \
+             or take it as it is, with `limiter reload`"
+        ));
+    }
+    if config.listed_shadowed > 0 {
+        warnings.note(format!(
+            "{} entries of the configuration file's lists are not in force, because others were set at \
+             run time: see `limiter config diff`",
+            config.listed_shadowed
+        ));
+    }
     if config.shadowed > 0 {
         warnings.note(format!(
             "{} limits of the configuration file are not in force, because others were set at run \
@@ -91,6 +105,14 @@ pub(super) fn of_interfaces(warnings: &mut Warnings, attachments: &[Attachment])
             "attached to {} in generic mode, which is several times slower than native",
             attachment.name
         ));
+    }
+    for Attachment { name, .. } in attachments {
+        if let Some(offload) = merging(name) {
+            warnings.note(format!(
+                "{offload} is on: {name} merges frames before they are judged, and each then counts as \
+                 one; ethtool -K {name} {offload} off"
+            ));
+        }
     }
 }
 
@@ -136,7 +158,7 @@ pub(super) fn of_gates(
     // Whom a limit is for does not matter, and there are far fewer amounts than limits.
     let gates: HashMap<_, _> = limits
         .amounts()
-        .map(|(amount, _)| (amount, gate_of(&amount.of(Target::Default))))
+        .map(|(amount, _)| (amount, gate_of(&amount.of(Target::DEFAULT))))
         .collect();
     let at_once = |amount: &Amount| gates.get(amount).is_some_and(|gate| *gate <= 1);
     let count: usize =

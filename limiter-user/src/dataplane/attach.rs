@@ -11,7 +11,10 @@ use aya::programs::{Xdp, XdpMode, loaded_links};
 
 use super::foreign::ForeignLink;
 use super::link::Interface;
+use super::owner::pins_of;
 use super::{Error, Mode};
+use crate::doctor::{merging, no_offload};
+use crate::instance::Owner;
 
 /// An interface that frames are judged on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +55,15 @@ impl Link {
     }
 }
 
+/// The largest MTU of the interfaces that links in `directory` are on, if any of them is here.
+pub(super) fn largest_mtu(directory: &Path) -> Result<Option<u32>, Error> {
+    let names = fs::read_dir(directory).into_iter().flatten().flatten();
+    let ours = |name: &OsStr| name.to_str().and_then(Link::parse).map(|(_, ifindex)| ifindex);
+    let indices: Vec<u32> = names.filter_map(|entry| ours(&entry.file_name())).collect();
+    let present = Interface::all()?.into_iter();
+    Ok(present.filter(|it| indices.contains(&it.index)).map(|it| it.mtu).max())
+}
+
 /// Whether a pin of this name is a link of ours.
 pub(super) fn is_link(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| Link::parse(name).is_some())
@@ -66,7 +78,10 @@ fn attach_error(
     mode: Mode,
 ) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> Error {
     let (name, mtu) = (interface.name.clone(), interface.mtu);
-    move |source| Error::Attach { name, mode, mtu, source }
+    move |source| {
+        let merging = merging(&name);
+        Error::Attach { name, mode, mtu, merging, source }
+    }
 }
 
 impl Links {
@@ -114,7 +129,15 @@ impl Links {
                 Err(Error::OtherMode { name: name.into(), present: link.mode.name() })
             };
         }
+        if mode == Mode::Offload {
+            let problem = no_offload(name, interface.index);
+            return Err(Error::Offload { name: name.into(), problem });
+        }
         if let Some((other, id)) = interface.program {
+            // Not even to be replaced: the other would go on as if it limited something.
+            if let Some(pins) = pins_of(interface.index, id, directory) {
+                return Err(Error::Taken { name: name.into(), owner: Owner::of(&pins) });
+            }
             if !replace {
                 return Err(Error::Occupied { name: name.into(), id });
             }
@@ -131,6 +154,12 @@ impl Links {
         let link = create(&path, program, interface.index, mode)
             .map_err(attach_error(&interface, mode))?;
         self.0.push(Link { ifindex: interface.index, mode, link, path });
+        if let Some(offload) = merging(name) {
+            tracing::warn!(
+                "{offload} is on: {name} merges frames before they are judged; ethtool -K {name} \
+                 {offload} off"
+            );
+        }
         Ok(())
     }
 
@@ -213,6 +242,7 @@ fn create(path: &Path, program: &mut Xdp, ifindex: u32, mode: Mode) -> Result<Fd
     let mode = match mode {
         Mode::Native => XdpMode::Driver,
         Mode::Generic => XdpMode::Skb,
+        Mode::Offload => XdpMode::Hardware,
     };
     let id = program.attach_to_if_index(ifindex, mode)?;
     let link = FdLink::try_from(program.take_link(id)?)?;

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::Mode;
+use crate::instance::Owner;
 use crate::policy::model::ModelError;
 
 /// An error of the data plane.
@@ -82,6 +83,16 @@ pub enum Error {
         /// Ours.
         expected: u32,
     },
+    /// Maps of an older layout version could not be migrated.
+    #[error("the maps in {path} have layout version {found}, cannot be migrated, and stay at work")]
+    Migrate {
+        /// The pin directory.
+        path: PathBuf,
+        /// Their version.
+        found: u32,
+        /// Why not.
+        source: Box<Error>,
+    },
     /// The pinned maps were made with other options.
     #[error("the maps in {path} were made with another {option}: {found}, not {wanted}")]
     Layout {
@@ -135,6 +146,22 @@ pub enum Error {
         /// The other program's id.
         id: u32,
     },
+    /// Another limiter has the interface.
+    #[error("{name} belongs to {owner} already, and an interface has one limiter")]
+    Taken {
+        /// The interface.
+        name: String,
+        /// Who has it.
+        owner: Owner,
+    },
+    /// The program cannot run on the card.
+    #[error("{name} cannot run the program on the card: {problem}")]
+    Offload {
+        /// The interface.
+        name: String,
+        /// Why not.
+        problem: String,
+    },
     /// Another program is on the interface by a link that this process may not touch.
     #[error(
         "XDP program {id} on {name} belongs to somebody else's link, which takes CAP_SYS_ADMIN to remove"
@@ -154,6 +181,8 @@ pub enum Error {
         mode: Mode,
         /// The interface's MTU.
         mtu: u32,
+        /// An offload that is on, which merges frames before a program sees them.
+        merging: Option<&'static str>,
         /// Why it was refused.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -203,7 +232,8 @@ impl Error {
                 "mount one with `mount -t bpf bpf /sys/fs/bpf`, or choose another --pin-dir".into()
             }
             Self::Foreign { .. } => "name the --pin-dir of the daemon".into(),
-            Self::Abi { .. } => {
+            Self::Migrate { source, .. } if source.hint().is_some() => return source.hint(),
+            Self::Abi { .. } | Self::Migrate { .. } => {
                 "run the version that made them, or discard buckets and counters with --reset-state"
                     .into()
             }
@@ -214,18 +244,33 @@ impl Error {
             }
             Self::UnknownInterface { known, .. } => format!("there are: {}", known.join(", ")),
             Self::NotAttached { .. } => "`limiter status` lists the interfaces".into(),
-            Self::OtherMode { name, .. } => format!("detach it first: limiter detach {name}"),
+            Self::OtherMode { name, .. } => format!("detach it first: `limiter detach {name}`"),
             Self::Occupied { .. } => "remove that program, or take its place with --replace".into(),
             Self::ForeignLink { name, .. } => format!(
                 "run `limiter attach {name} --replace` as root, or restart the daemon with --interface \
                  {name} --replace"
+            ),
+            Self::Taken { name, owner } => {
+                let command = owner.command();
+                format!(
+                    "use that one, or let go of it first: `{command} detach {name}`, or \
+                     `{command} cleanup --yes` if its daemon is gone for good"
+                )
+            }
+            Self::Offload { .. } => {
+                "take --mode native, in the driver, or --mode generic, which works everywhere, but slower"
+                    .into()
+            }
+            Self::Attach { name, mode: Mode::Native, merging: Some(offload), .. } => format!(
+                "{offload} is on, with which most drivers refuse a program: ethtool -K {name} {offload} \
+                 off"
             ),
             Self::Attach { mode: Mode::Native, mtu, .. } if *mtu > super::NATIVE_MTU => format!(
                 "an MTU of {mtu} is too large for native XDP in most drivers: lower it, or use \
                  --mode generic"
             ),
             Self::Attach { mode: Mode::Native, .. } => {
-                "the driver may lack native XDP; --mode generic works everywhere, but slower".into()
+                "`limiter doctor IFACE` may tell why: the driver may lack native XDP; --mode generic works everywhere, but slower".into()
             }
             Self::Load(_) => {
                 "`dmesg` and LIMITER_LOG=debug may tell more; locked memory limits matter before \
@@ -245,11 +290,14 @@ impl Error {
             | Self::Layout { .. }
             | Self::UnknownInterface { .. }
             | Self::Occupied { .. }
+            | Self::Taken { .. }
+            | Self::Offload { .. }
             | Self::OtherMode { .. }
             | Self::Limit { .. }
             | Self::Model(_)
             | Self::TooMany { .. } => 2,
             Self::NotAttached { .. } => 1,
+            Self::Migrate { source, .. } => source.code(),
             _ => 4,
         }
     }
@@ -257,5 +305,36 @@ impl Error {
     /// Wraps an error of a map operation.
     pub(super) fn map(action: impl Into<String>) -> impl FnOnce(aya::maps::MapError) -> Self {
         move |source| Self::Map { action: action.into(), source: Box::new(source) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attach(mode: Mode, mtu: u32, merging: Option<&'static str>) -> String {
+        let source = "the kernel says no".into();
+        Error::Attach { name: "eth0".into(), mode, mtu, merging, source }.hint().unwrap_or_default()
+    }
+
+    #[test]
+    fn what_keeps_a_driver_from_attaching_is_told_with_its_remedy() {
+        assert!(attach(Mode::Native, 1500, Some("lro")).contains("ethtool -K eth0 lro off"));
+        assert!(attach(Mode::Native, 1500, Some("rx-gro-hw")).contains("eth0 rx-gro-hw off"));
+        let mtu = attach(Mode::Native, 9000, None);
+        assert!(mtu.contains("9000") && mtu.contains("--mode generic"), "{mtu}");
+        let other = attach(Mode::Native, 1500, None);
+        assert!(other.contains("doctor") && other.contains("--mode generic"), "{other}");
+    }
+
+    #[test]
+    fn who_has_an_interface_is_told_with_a_command_that_frees_it() {
+        let edge = "edge".parse().unwrap();
+        let error = Error::Taken { name: "eth0".into(), owner: Owner::Instance(edge) };
+        assert!(error.to_string().contains("the instance edge"), "{error}");
+        assert!(
+            error.hint().is_some_and(|hint| hint.contains("`limiter --instance edge detach eth0`"))
+        );
+        assert_eq!(error.code(), 2);
     }
 }

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
 
 use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::{Ebpf, Pod};
-use limiter_common::key::SourceKey;
 
 use super::Error;
 
@@ -33,15 +34,15 @@ struct BatchAttr {
 }
 
 /// Keys of sources, and the values that they lead to, such as policy slots.
-pub(super) struct Exact<V> {
-    map: HashMap<MapData, SourceKey, V>,
+pub(super) struct Exact<K, V> {
+    map: HashMap<MapData, K, V>,
     fd: OwnedFd,
     /// What is to be written next.
-    keys: Vec<SourceKey>,
+    keys: Vec<K>,
     slots: Vec<V>,
 }
 
-impl<V: Pod> Exact<V> {
+impl<K: Pod, V: Pod> Exact<K, V> {
     /// Takes the map `name` out of a loaded object.
     ///
     /// # Errors
@@ -59,12 +60,12 @@ impl<V: Pod> Exact<V> {
     }
 
     /// Every key and its value.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Result<(SourceKey, V), MapError>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Result<(K, V), MapError>> {
         self.map.iter()
     }
 
     /// Removes a key.
-    pub(super) fn remove(&mut self, key: &SourceKey) -> Result<(), MapError> {
+    pub(super) fn remove(&mut self, key: &K) -> Result<(), MapError> {
         self.map.remove(key)
     }
 
@@ -72,7 +73,7 @@ impl<V: Pod> Exact<V> {
     ///
     /// # Errors
     /// As [`Exact::flush`].
-    pub(super) fn insert(&mut self, key: SourceKey, slot: V) -> Result<(), (SourceKey, MapError)> {
+    pub(super) fn insert(&mut self, key: K, slot: V) -> Result<(), (K, MapError)> {
         self.keys.push(key);
         self.slots.push(slot);
         if self.keys.len() < CHUNK { Ok(()) } else { self.flush() }
@@ -88,25 +89,45 @@ impl<V: Pod> Exact<V> {
     ///
     /// # Errors
     /// The first key that could not be written, and why. What was inserted after it is forgotten.
-    pub(super) fn flush(&mut self) -> Result<(), (SourceKey, MapError)> {
+    pub(super) fn flush(&mut self) -> Result<(), (K, MapError)> {
         let Self { map, fd, keys, slots } = self;
         let written = write(
             keys,
             slots,
             |keys, slots| update_batch(fd, keys, slots),
-            |key, slot| map.insert(key, slot, ANY).map_err(|error| (key, error)),
+            |key, slot| patiently(|| map.insert(key, slot, ANY)).map_err(|error| (key, error)),
         );
         self.forget();
         written
     }
 }
 
+/// Times that the kernel is asked again for memory.
+const TRIES: u32 = 100;
+
+/// Asks again when the kernel has no memory at hand: for elements that are not made beforehand it refills
+/// its stock in the background, which a long list can be faster than.
+fn patiently(mut insert: impl FnMut() -> Result<(), MapError>) -> Result<(), MapError> {
+    let mut tries = 0;
+    loop {
+        match insert() {
+            Err(MapError::SyscallError(error))
+                if error.io_error.kind() == io::ErrorKind::OutOfMemory && tries < TRIES =>
+            {
+                tries += 1;
+                thread::sleep(Duration::from_millis(1));
+            }
+            other => return other,
+        }
+    }
+}
+
 /// Writes keys many at once, and those that cannot be written so one by one.
-fn write<V: Copy, E>(
-    keys: &[SourceKey],
+fn write<K: Copy, V: Copy, E>(
+    keys: &[K],
     slots: &[V],
-    mut many: impl FnMut(&[SourceKey], &[V]) -> usize,
-    mut one: impl FnMut(SourceKey, V) -> Result<(), E>,
+    mut many: impl FnMut(&[K], &[V]) -> usize,
+    mut one: impl FnMut(K, V) -> Result<(), E>,
 ) -> Result<(), E> {
     // For a single key the usual call does.
     let mut at_once = keys.len() > 1;
@@ -127,7 +148,7 @@ fn write<V: Copy, E>(
 }
 
 /// Writes keys in one system call; says how many were written. The next one may have been refused.
-fn update_batch<V: Pod>(fd: &OwnedFd, keys: &[SourceKey], slots: &[V]) -> usize {
+fn update_batch<K: Pod, V: Pod>(fd: &OwnedFd, keys: &[K], slots: &[V]) -> usize {
     let count = keys.len().min(slots.len());
     let mut attr = BatchAttr {
         in_batch: 0,
@@ -161,6 +182,7 @@ fn update_batch<V: Pod>(fd: &OwnedFd, keys: &[SourceKey], slots: &[V]) -> usize 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use limiter_common::key::SourceKey;
     use std::mem::offset_of;
 
     #[test]
@@ -215,5 +237,26 @@ mod tests {
             let (kernel, _, result) = written(at_most, 7);
             assert_eq!((kernel, result), ((0..7).collect(), Err(7)), "{at_most}");
         }
+    }
+
+    #[test]
+    fn memory_that_comes_late_is_waited_for() {
+        let refusal = |errno| {
+            let io_error = io::Error::from_raw_os_error(errno);
+            Err(MapError::SyscallError(aya::sys::SyscallError { call: "bpf", io_error }))
+        };
+        let mut asked = 0;
+        let late = patiently(|| {
+            asked += 1;
+            if asked < 4 { refusal(libc::ENOMEM) } else { Ok(()) }
+        });
+        assert!(late.is_ok() && asked == 4);
+        assert!(patiently(|| refusal(libc::ENOMEM)).is_err(), "not for ever");
+        asked = 0;
+        let full = patiently(|| {
+            asked += 1;
+            refusal(libc::E2BIG)
+        });
+        assert!(full.is_err() && asked == 1);
     }
 }

@@ -120,6 +120,20 @@ pub(super) fn monotonic_ns() -> u64 {
     clock_ns(ClockId::CLOCK_MONOTONIC)
 }
 
+/// `MEMBARRIER_CMD_GLOBAL` of linux/membarrier.h: returns when every CPU has left what it ran in the
+/// kernel without a pause, which a packet's way through the program is.
+const MEMBARRIER_GLOBAL: libc::c_long = 1;
+
+/// Returns when no packet is being judged that was so when this was called; takes some ms.
+pub(super) fn wait_for_packets() {
+    // SAFETY: the command takes no pointers; flags and CPU are unused and zero.
+    let waited = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_GLOBAL, 0, 0) };
+    if waited != 0 {
+        // A kernel without it: a packet takes microseconds, and cannot be interrupted by another.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
 /// Wall-clock minus monotonic time in ns, wrapping.
 pub(super) fn clock_offset() -> u64 {
     // Read in this order, an interruption makes the offset late, never early: at most by its length.

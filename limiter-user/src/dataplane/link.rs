@@ -99,10 +99,11 @@ impl Interface {
 
     /// Removes an XDP program that was attached over netlink, in `mode`.
     pub(super) fn clear_xdp(&self, mode: Mode) -> io::Result<()> {
-        // XDP_FLAGS_SKB_MODE and XDP_FLAGS_DRV_MODE of linux/if_link.h.
+        // XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE and XDP_FLAGS_HW_MODE of linux/if_link.h.
         let flags = match mode {
             Mode::Generic => 1 << 1,
             Mode::Native => 1 << 2,
+            Mode::Offload => 1 << 3,
         };
         let mut message = LinkMessage::default();
         message.header.index = self.index;
@@ -116,10 +117,14 @@ pub(crate) fn program(xdp: &[LinkXdp]) -> Option<(Option<Mode>, u32)> {
     let mode = xdp.iter().find_map(|attribute| match attribute {
         LinkXdp::Attached(XdpAttached::Driver) => Some(Mode::Native),
         LinkXdp::Attached(XdpAttached::SocketBuffer) => Some(Mode::Generic),
+        LinkXdp::Attached(XdpAttached::Hardware) => Some(Mode::Offload),
         _ => None,
     });
     let id = xdp.iter().find_map(|attribute| match attribute {
-        LinkXdp::ProgId(id) | LinkXdp::DrvProgId(id) | LinkXdp::SkbProgId(id) => Some(*id),
+        LinkXdp::ProgId(id)
+        | LinkXdp::DrvProgId(id)
+        | LinkXdp::SkbProgId(id)
+        | LinkXdp::HwProgId(id) => Some(*id),
         _ => None,
     })?;
     Some((mode, id))

@@ -1,35 +1,36 @@
 //! Makes the lists the kernel's.
 //!
 //! A packet asks the filter first, so a new entry is in the maps before its bits are in the filter, and
-//! bits are cleared after the entry has gone.
+//! bits are cleared after the entry has gone: not at once, because that takes a look at all entries, but
+//! before they are many.
 
 use std::sync::atomic::AtomicU64;
 
-use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{MapData, MapError};
+use aya::Ebpf;
 use ipnet::IpNet;
 use limiter_common::abi::{Config, LISTED_PREFIXES, Layout};
 use limiter_common::atomic;
-use limiter_common::key::SourceKey;
 use limiter_common::lists::{Entry, PREFIX, PREFIX_WORDS, SINGLE, bits_of, neighbourhoods};
 
 use super::Error;
-use super::exact::Exact;
 use super::kernel;
 use super::memory::Elements;
-use super::publish::key_of;
+use super::sources::{SourceMaps, Table, key_of};
 use crate::policy::lists::{Action, ListChanges, Listing, Lists, now};
+
+/// One in so many entries may have been removed since the filter was made.
+const STALE: usize = 8;
 
 /// The maps of the lists.
 pub(super) struct ListMaps {
-    pub(super) single: Exact<u64>,
-    pub(super) prefixes4: LpmTrie<MapData, [u8; 4], u64>,
-    pub(super) prefixes6: LpmTrie<MapData, [u8; 16], u64>,
-    pub(super) filter: Elements<AtomicU64>,
-    /// How many sources `single` holds at the most.
-    pub(super) max_single: usize,
+    maps: SourceMaps<IpNet, u64>,
+    filter: Elements<AtomicU64>,
+    /// How many single sources there is room for.
+    max_single: usize,
     /// Whoever no entry may shut out: allowed, whatever the lists say.
-    pub(super) exempt: Lists,
+    exempt: Vec<IpNet>,
+    /// Entries whose bits may still be in the filter.
+    stale: usize,
 }
 
 /// An entry as the kernel has it. What remains of its life is told in time since boot.
@@ -42,29 +43,45 @@ fn entry_of(listing: &Listing, wall: u32, boot: u64) -> Entry {
 }
 
 impl ListMaps {
+    /// Takes the maps out of a loaded object; they have room for `max_single` single sources.
+    ///
+    /// # Errors
+    /// If one is not there, or is not what it should be.
+    pub(super) fn take(ebpf: &mut Ebpf, layout: &Layout, max_single: usize) -> Result<Self, Error> {
+        let names = ["LISTED", "LISTED4", "LISTED6"];
+        Ok(Self {
+            maps: SourceMaps::take(ebpf, names, layout.masks.lengths())?,
+            filter: super::elements(ebpf, "FILTER")?,
+            max_single,
+            exempt: Vec::new(),
+            stale: 0,
+        })
+    }
+
     /// Lets these through from the next [`ListMaps::publish`] on, whatever the lists say.
     pub(super) fn exempt(&mut self, nets: &[IpNet]) {
-        let listing = Listing { action: Action::Allow, reason: None, added: 0, until: None };
-        self.exempt = nets.iter().map(|net| (*net, listing.clone())).collect();
+        self.exempt = nets.to_vec();
     }
 
     /// Makes exactly `lists` the entries in force.
     ///
     /// # Errors
-    /// If there are too many, or the kernel refuses.
+    /// If there are too many, before anything is changed, or the kernel refuses.
     pub(super) fn publish(
         &mut self,
         lists: &Lists,
         layout: &Layout,
         config: &Config,
     ) -> Result<(), Error> {
-        let present = self.present(layout).map_err(Error::map("read the lists in force"))?;
-        let gone = present.into_iter().filter(|net| !lists.contains_key(net));
-        let mut changes: ListChanges = gone.map(|net| (net, None)).collect();
-        changes.extend(self.exempt.keys().map(|net| (*net, None)));
-        changes.extend(lists.iter().map(|(net, listing)| (*net, Some(listing.clone()))));
-        self.change(&changes, lists, layout, config)?;
+        let kinds = self.check_room(lists)?;
+        let present = self.maps.present().map_err(Error::map("read the lists in force"))?;
+        let gone = present.into_iter().map(|(net, _)| net).filter(|net| !lists.contains_key(net));
+        let gone = gone.chain(self.exempt.iter().copied()).map(|net| (net, None));
+        let gone: Vec<_> = gone.collect();
+        let all = lists.iter().map(|(net, listing)| (*net, Some(listing)));
+        self.write(gone.into_iter().chain(all))?;
         self.rebuild(lists, layout);
+        announce(kinds, config);
         Ok(())
     }
 
@@ -80,41 +97,48 @@ impl ListMaps {
         layout: &Layout,
         config: &Config,
     ) -> Result<(), Error> {
-        let [single, ipv4, ipv6] = self.check_room(after, layout)?;
-        let (wall, boot) = (now(), kernel::monotonic_ns() / 1_000_000_000);
+        let kinds = self.check_room(after)?;
+        self.write(changes.iter().map(|(net, listing)| (*net, listing.as_ref())))?;
         for (net, listing) in changes {
-            let written = match self.exempt.get(net).or(listing.as_ref()) {
-                Some(listing) => self.insert(net, entry_of(listing, wall, boot).0, layout),
-                None => self.remove(net, layout),
-            };
-            written.map_err(Error::map(format!("change the entry of {net}")))?;
-        }
-        self.single.flush().map_err(|(_, error)| Error::map("write a list")(error))?;
-        let mut removed = false;
-        for (net, listing) in changes {
-            match self.exempt.get(net).or(listing.as_ref()) {
+            match destination(&self.exempt, net, listing.as_ref()) {
                 Some(_) => self.set_bits(net, layout),
-                None => removed = true,
+                None => self.stale += 1,
             }
         }
-        let kinds = if single > 0 { SINGLE } else { 0 } | if ipv4 + ipv6 > 0 { PREFIX } else { 0 };
-        atomic::swap(&config.listed, kinds);
-        if removed {
+        announce(kinds, config);
+        if self.stale > after.len() / STALE {
             self.rebuild(after, layout);
         }
         Ok(())
     }
 
-    fn is_single(net: &IpNet, layout: &Layout) -> bool {
-        let (v4, v6) = layout.masks.lengths();
-        net.prefix_len() == if net.addr().is_ipv4() { v4 } else { v6 }
+    /// Writes entries to the maps.
+    fn write<'a>(
+        &mut self,
+        changes: impl Iterator<Item = (IpNet, Option<&'a Listing>)>,
+    ) -> Result<(), Error> {
+        let (wall, boot) = (now(), kernel::monotonic_ns() / 1_000_000_000);
+        let Self { maps, exempt, .. } = self;
+        let entries = changes.map(|(net, listing)| {
+            let entry = destination(exempt, &net, listing).map(|fate| match fate {
+                Fate::Exempt => Entry::new(Action::Allow.kernel(), 0).0,
+                Fate::Listed(listing) => entry_of(listing, wall, boot).0,
+            });
+            (net, entry)
+        });
+        maps.write(entries)
+            .map_err(|(_, (net, error))| Error::map(format!("change the entry of {net}"))(error))
     }
 
-    fn check_room(&self, after: &Lists, layout: &Layout) -> Result<[usize; 3], Error> {
-        let mut wanted = [0; 3];
-        for net in after.keys().chain(self.exempt.keys()) {
+    /// How many single sources, IPv4 prefixes and IPv6 prefixes there are if the lists are `after`.
+    ///
+    /// # Errors
+    /// If there is no room for so many.
+    pub(super) fn check_room(&self, after: &Lists) -> Result<[usize; 3], Error> {
+        let mut wanted = after.kinds(self.maps.lengths());
+        for net in self.exempt.iter().filter(|net| !after.contains_key(net)) {
             let family = 1 + usize::from(net.addr().is_ipv6());
-            wanted[if Self::is_single(net, layout) { 0 } else { family }] += 1;
+            wanted[if self.maps.is_exact(net) { 0 } else { family }] += 1;
         }
         let prefixes = LISTED_PREFIXES as usize;
         let hint = "combine neighbouring prefixes";
@@ -131,47 +155,10 @@ impl ListMaps {
         Ok(wanted)
     }
 
-    fn insert(&mut self, net: &IpNet, entry: u64, layout: &Layout) -> Result<(), MapError> {
-        if Self::is_single(net, layout) {
-            return self.single.insert(key_of(net.network()), entry).map_err(|(_, error)| error);
-        }
-        let length = u32::from(net.prefix_len());
-        match net {
-            IpNet::V4(v4) => {
-                self.prefixes4.insert(&Key::new(length, v4.network().octets()), entry, 0)
-            }
-            IpNet::V6(v6) => {
-                self.prefixes6.insert(&Key::new(length, v6.network().octets()), entry, 0)
-            }
-        }
-    }
-
-    /// Removes an entry, which need not be there.
-    fn remove(&mut self, net: &IpNet, layout: &Layout) -> Result<(), MapError> {
-        let length = u32::from(net.prefix_len());
-        let removed = if Self::is_single(net, layout) {
-            self.single.remove(&key_of(net.network()))
-        } else {
-            match net {
-                IpNet::V4(v4) => self.prefixes4.remove(&Key::new(length, v4.network().octets())),
-                IpNet::V6(v6) => self.prefixes6.remove(&Key::new(length, v6.network().octets())),
-            }
-        };
-        match removed {
-            Err(MapError::KeyNotFound) => Ok(()),
-            Err(MapError::SyscallError(error))
-                if error.io_error.kind() == std::io::ErrorKind::NotFound =>
-            {
-                Ok(())
-            }
-            other => other,
-        }
-    }
-
     /// Calls `visit` with each word of the filter that an entry concerns, and its bits there.
-    fn bits(net: &IpNet, layout: &Layout, mut visit: impl FnMut(u32, u64)) {
+    fn bits(&self, net: &IpNet, layout: &Layout, mut visit: impl FnMut(u32, u64)) {
         let key = layout.masks.apply(key_of(net.network()));
-        if Self::is_single(net, layout) {
+        if self.maps.is_exact(net) {
             let (word, bits) = bits_of(layout.hash_key.hash(key), layout.filter_words);
             visit(word, bits);
         } else {
@@ -181,7 +168,7 @@ impl ListMaps {
     }
 
     fn set_bits(&self, net: &IpNet, layout: &Layout) {
-        Self::bits(net, layout, |word, bits| {
+        self.bits(net, layout, |word, bits| {
             if let Some(word) = self.filter.all().get(word as usize) {
                 atomic::store(word, atomic::load(word) | bits);
             }
@@ -189,38 +176,68 @@ impl ListMaps {
     }
 
     /// Clears the bits that no entry needs. A word is replaced at once, so that no entry misses its own.
-    fn rebuild(&self, lists: &Lists, layout: &Layout) {
+    fn rebuild(&mut self, lists: &Lists, layout: &Layout) {
         let mut words = vec![0; (PREFIX_WORDS + layout.filter_words) as usize];
-        for net in lists.keys().chain(self.exempt.keys()) {
-            Self::bits(net, layout, |word, bits| words[word as usize] |= bits);
+        for net in lists.keys().chain(&self.exempt) {
+            self.bits(net, layout, |word, bits| words[word as usize] |= bits);
         }
         for (word, bits) in self.filter.all().iter().zip(words) {
             if atomic::load(word) != bits {
                 atomic::store(word, bits);
             }
         }
+        self.stale = 0;
     }
+}
 
-    /// Every entry there is.
-    fn present(&self, layout: &Layout) -> Result<Vec<IpNet>, MapError> {
-        let (v4, v6) = layout.masks.lengths();
-        let mut present = Vec::new();
-        for item in self.single.iter() {
-            let (key, _): (SourceKey, u64) = item?;
-            let address = key.address();
-            let length = if address.is_ipv4() { v4 } else { v6 };
-            present.extend(IpNet::new(address, length).map(|net| net.trunc()));
+/// Tells the kernel which kinds of entries there are.
+fn announce([single, ipv4, ipv6]: [usize; 3], config: &Config) {
+    let kinds = if single > 0 { SINGLE } else { 0 } | if ipv4 + ipv6 > 0 { PREFIX } else { 0 };
+    atomic::swap(&config.listed, kinds);
+}
+
+/// What an entry comes to.
+#[derive(Debug, PartialEq)]
+enum Fate<'a> {
+    /// Let through, because it must not be shut out.
+    Exempt,
+    /// As it is listed.
+    Listed(&'a Listing),
+}
+
+/// What comes of the entry for `net`. An exempt prefix itself always has one, what is in it only if it
+/// is listed.
+fn destination<'a>(
+    exempt: &[IpNet],
+    net: &IpNet,
+    listing: Option<&'a Listing>,
+) -> Option<Fate<'a>> {
+    let within = exempt.iter().find(|exempt| exempt.contains(net));
+    match within {
+        Some(whole) if listing.is_some() || whole == net => Some(Fate::Exempt),
+        _ => listing.map(Fate::Listed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_entry_shuts_out_a_part_of_what_is_exempt() {
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        let exempt = [net("198.51.100.16/28")];
+        let deny =
+            Listing { action: Action::Deny, reason: None, added: 0, until: None, ban: false };
+        for (text, listed, expected) in [
+            ("198.51.100.16/28", None, Some(Fate::Exempt)),
+            ("198.51.100.16/28", Some(&deny), Some(Fate::Exempt)),
+            ("198.51.100.17/32", Some(&deny), Some(Fate::Exempt)),
+            ("198.51.100.17/32", None, None),
+            ("198.51.100.0/24", Some(&deny), Some(Fate::Listed(&deny))),
+            ("198.51.100.99/32", None, None),
+        ] {
+            assert_eq!(destination(&exempt, &net(text), listed), expected, "{text}");
         }
-        for item in self.prefixes4.iter() {
-            let (key, _) = item?;
-            let length = u8::try_from(key.prefix_len()).unwrap_or(32);
-            present.extend(IpNet::new(key.data().into(), length).map(|net| net.trunc()));
-        }
-        for item in self.prefixes6.iter() {
-            let (key, _) = item?;
-            let length = u8::try_from(key.prefix_len()).unwrap_or(128);
-            present.extend(IpNet::new(key.data().into(), length).map(|net| net.trunc()));
-        }
-        Ok(present)
     }
 }

@@ -27,8 +27,18 @@ unsafe impl Shared for AtomicU64 {}
 unsafe impl Shared for Config {}
 // SAFETY: as above.
 unsafe impl Shared for Slot {}
-// SAFETY: atomics only, 16 bytes without padding.
+// SAFETY: as above.
 unsafe impl Shared for Identity {}
+// SAFETY: as above.
+unsafe impl Shared for limiter_common::shared::Shared {}
+// SAFETY: an array of atomics.
+unsafe impl Shared for limiter_common::class::Table {}
+
+type Opaque = Box<dyn std::error::Error + Send + Sync>;
+
+fn unmapped(name: &str) -> impl Fn(Opaque) -> Error {
+    move |source| Error::Map { action: format!("map the memory of {name}"), source }
+}
 
 /// The elements of an array map with `BPF_F_MMAPABLE`, shared with the kernel program.
 pub(super) struct Elements<T> {
@@ -43,23 +53,22 @@ impl<T: Shared> Elements<T> {
     /// # Errors
     /// [`Error::Map`] if the map is not what `name` should be, or cannot be mapped.
     pub(super) fn new(map: &MapData, name: &str) -> Result<Self, Error> {
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Map {
-            action: format!("map the memory of {name}"),
-            source,
-        };
+        let failed = unmapped(name);
         let info = map.info().map_err(|e| failed(Box::new(e)))?;
         if info.value_size() as usize != size_of::<T>() {
             let found = info.value_size();
             let problem = format!("elements have {found} bytes, not {}", size_of::<T>());
             return Err(failed(io::Error::other(problem).into()));
         }
-        let count = info.max_entries() as usize;
-        let memory = MmapOptions::new()
-            .len(count * size_of::<T>())
-            .map_raw(map.fd().as_fd().as_raw_fd())
-            .map_err(|e| failed(Box::new(e)))?;
+        Self::map(map, info.max_entries() as usize).map_err(failed)
+    }
+
+    /// Maps `count` times the memory of a `T`, which the map must have.
+    fn map(map: &MapData, count: usize) -> Result<Self, Opaque> {
+        let memory =
+            MmapOptions::new().len(count * size_of::<T>()).map_raw(map.fd().as_fd().as_raw_fd())?;
         if memory.as_ptr().align_offset(align_of::<T>()) != 0 {
-            return Err(failed(io::Error::other("not aligned").into()));
+            return Err(io::Error::other("not aligned").into());
         }
         Ok(Self { memory, count, element: PhantomData })
     }
@@ -75,5 +84,23 @@ impl<T: Shared> Elements<T> {
     /// The size in bytes.
     pub(super) fn bytes(&self) -> u64 {
         (self.count * size_of::<T>()) as u64
+    }
+}
+
+impl Elements<AtomicU64> {
+    /// Maps the words of all elements of `map`, which may be of any size that words make.
+    ///
+    /// # Errors
+    /// As [`Elements::new`].
+    pub(super) fn words(map: &MapData, name: &str) -> Result<Self, Error> {
+        let failed = unmapped(name);
+        let info = map.info().map_err(|e| failed(Box::new(e)))?;
+        let bytes = info.value_size() as usize;
+        if !bytes.is_multiple_of(size_of::<AtomicU64>()) {
+            let problem = format!("elements have {bytes} bytes, which are no words");
+            return Err(failed(io::Error::other(problem).into()));
+        }
+        let words = bytes / size_of::<AtomicU64>();
+        Self::map(map, info.max_entries() as usize * words).map_err(failed)
     }
 }

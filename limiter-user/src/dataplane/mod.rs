@@ -8,43 +8,54 @@ pub(crate) mod kernel;
 pub(crate) mod link;
 mod lists;
 mod memory;
+mod migrate;
 mod object;
 mod options;
 mod orphan;
+mod owner;
 mod pending;
 mod publish;
+mod sources;
 mod trial;
+mod trials;
 mod view;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
 use aya::maps::{Map, MapData, MapError, PerCpuArray, RingBuf};
 use ipnet::IpNet;
-use limiter_common::abi::{self, Counters, EventKind, Policy};
+use limiter_common::abi::{self, Counters, EventKind, Layout};
 use limiter_common::atomic;
+use limiter_common::class::ANY;
 use limiter_common::key::SourceKey;
 
 pub use attach::{Attachment, detach_link};
 pub use error::Error;
+pub use migrate::Migrated;
+pub(crate) use object::STAGING_SUFFIX;
 pub use object::has_program;
 pub use options::{Mode, OnFull, Options};
 pub use orphan::{Pinned, PinnedOn};
+pub(crate) use owner::pins_of;
+pub use publish::SharedCounts;
 pub use trial::try_load;
-pub use view::{Counts, Event, SketchHealth, Source, SourceState, TableHealth};
+pub use trials::TrialView;
+pub use view::{Counts, Event, SketchHealth, Source, SourceState, TableHealth, Tried};
 
 use attach::Links;
-use exact::Exact;
 use lists::ListMaps;
 use memory::Elements;
+use migrate::Migration;
 use pending::{Denied, Pending};
-use publish::{PolicyMaps, Publisher};
+use publish::{Compiled, PolicyMaps, Publisher, Trying};
+use sources::{Prefixes, SourceMaps};
 use view::{Memory, Now, Tracked};
 
 use crate::policy::compile::{compile, decompile};
 use crate::policy::lists::{ListChanges, Lists};
-use crate::policy::{Change, Changes, LimitSpec, Limits};
+use crate::policy::{Change, Changes, Class, LimitSpec, Limits, Target};
 
 /// The largest frame on an interface with the usual MTU of 1500, without FCS.
 const USUAL_FRAME: u32 = 1514;
@@ -63,6 +74,8 @@ pub struct Dataplane {
     ebpf: Ebpf,
     took_over: bool,
     staging: Option<PathBuf>,
+    migration: Option<Migration>,
+    migrated: Option<Migrated>,
     links: Links,
     memory: Memory,
     publisher: Publisher,
@@ -99,10 +112,25 @@ impl Dataplane {
     ///
     /// # Errors
     /// Options out of range, missing privileges, an old kernel, no BPF file system, pins of another
-    /// version or made with other options. What was pinned before stays at work; with
-    /// `options.reset`, until the first [`Dataplane::publish`].
+    /// version or made with other options. What was pinned before stays at work; with `options.reset`,
+    /// and if it has an older layout, until the first [`Dataplane::publish`].
     pub fn open(options: &Options) -> Result<Self, Error> {
-        let object::Loaded { mut ebpf, layout, staging } = object::load(options)?;
+        let object::Loaded { ebpf, layout, staging, migration } = object::load(options)?;
+        let opened = Self::with_maps(options, ebpf, layout, staging.as_deref(), migration);
+        if let (Err(_), Some(staging)) = (&opened, staging) {
+            object::discard(&staging);
+        }
+        opened
+    }
+
+    /// Opens the maps of a loaded object.
+    fn with_maps(
+        options: &Options,
+        mut ebpf: Ebpf,
+        layout: Layout,
+        staging: Option<&Path>,
+        migration: Option<Migration>,
+    ) -> Result<Self, Error> {
         let memory = Memory {
             config: elements(&ebpf, "CONFIG")?,
             fingerprints: elements(&ebpf, "FINGERPRINTS")?,
@@ -112,25 +140,24 @@ impl Dataplane {
             layout,
         };
         let config = memory.config();
-        atomic::store(&config.malformed, u64::from(options.drop_malformed));
-        atomic::store(&config.on_full, options.on_full.word());
+        if let Some(migration) = &migration {
+            migration.start_generations(config)?;
+        }
+        let (exact, prefixes) = ("EXACT", ["PREFIXES4", "PREFIXES6"]);
         let maps = PolicyMaps {
             policies: take(&mut ebpf, "POLICIES")?,
-            exact: Exact::take(&mut ebpf, "EXACT")?,
-            prefixes4: take(&mut ebpf, "PREFIXES4")?,
-            prefixes6: take(&mut ebpf, "PREFIXES6")?,
+            each: SourceMaps::take(
+                &mut ebpf,
+                [exact, prefixes[0], prefixes[1]],
+                layout.masks.lengths(),
+            )?,
+            shared: Prefixes::take(&mut ebpf, ["SHARED4", "SHARED6"])?,
+            buckets: elements(&ebpf, "SHARED")?,
+            classes: elements(&ebpf, "CLASSES")?,
             max_exact: options.max_limits as usize,
-            lengths: layout.masks.lengths(),
         };
         let publisher = Publisher::new(maps, config)?;
-        let lists = ListMaps {
-            single: Exact::take(&mut ebpf, "LISTED")?,
-            prefixes4: take(&mut ebpf, "LISTED4")?,
-            prefixes6: take(&mut ebpf, "LISTED6")?,
-            filter: elements(&ebpf, "FILTER")?,
-            max_single: options.max_listed as usize,
-            exempt: Lists::new(),
-        };
+        let lists = ListMaps::take(&mut ebpf, &layout, options.max_listed as usize)?;
         let counters = take(&mut ebpf, "COUNTERS")?;
         let denied = take(&mut ebpf, "DENIED")?;
         let events = take(&mut ebpf, "EVENTS")?;
@@ -142,8 +169,10 @@ impl Dataplane {
         let mut dataplane = Self {
             options: options.clone(),
             ebpf,
-            took_over: staging.is_none(),
-            staging,
+            took_over: staging.is_none() || migration.is_some(),
+            staging: staging.map(Into::into),
+            migration,
+            migrated: None,
             links,
             memory,
             publisher,
@@ -153,6 +182,7 @@ impl Dataplane {
             events,
             max_frame: USUAL_FRAME,
         };
+        dataplane.set_verdicts(options.drop_malformed, options.on_full);
         dataplane.refresh_clock();
         dataplane.measure_frames()?;
         Ok(dataplane)
@@ -161,6 +191,11 @@ impl Dataplane {
     /// Whether a data plane was there already.
     pub fn took_over(&self) -> bool {
         self.took_over
+    }
+
+    /// What was migrated from an older layout at the first [`Dataplane::publish`].
+    pub fn migrated(&self) -> Option<Migrated> {
+        self.migrated
     }
 
     /// Attaches the program to an interface. Does nothing if it is attached in this mode already.
@@ -192,14 +227,18 @@ impl Dataplane {
         self.links.detach(interface)
     }
 
-    /// Detaches from all interfaces and removes the pinned maps.
+    /// Detaches from all interfaces and removes the pinned maps. Before the first
+    /// [`Dataplane::publish`] fresh maps are discarded, and what they were to replace stays at work.
     ///
     /// # Errors
     /// If the pins cannot be removed.
     pub fn detach_all(&mut self) -> Result<(), Error> {
+        if let Some(staging) = self.staging.take() {
+            object::discard(&staging);
+            return Ok(());
+        }
         object::remove(&self.options.pin_dir)?;
         self.links.clear();
-        self.staging = None;
         Ok(())
     }
 
@@ -225,8 +264,12 @@ impl Dataplane {
 
     /// Finds the largest frame that can arrive, which byte limits' gates depend on.
     fn measure_frames(&mut self) -> Result<(), Error> {
-        let largest = self.links.list()?.into_iter().map(|(_, mtu)| mtu + FRAMING).max();
-        let max_frame = largest.unwrap_or(USUAL_FRAME).max(USUAL_FRAME);
+        let mut largest = self.links.list()?.into_iter().map(|(_, mtu)| mtu).max();
+        if self.staging.is_some() {
+            // Those that it will take over.
+            largest = largest.max(attach::largest_mtu(&self.options.pin_dir)?);
+        }
+        let max_frame = largest.map_or(USUAL_FRAME, |mtu| mtu + FRAMING).max(USUAL_FRAME);
         if max_frame != self.max_frame {
             self.max_frame = max_frame;
             let known = self.publisher.policies();
@@ -245,8 +288,17 @@ impl Dataplane {
     /// A limit that cannot be enforced, or too many; nothing is changed then. If the kernel refuses,
     /// what was changed is changed back.
     pub fn publish(&mut self, limits: &Limits) -> Result<(), Error> {
-        self.change(&self.publisher.replacing(limits))?;
-        self.settle()
+        let changes = self.publisher.replacing(limits);
+        let settled = self.change(&changes).and_then(|()| self.settle());
+        self.told(settled)
+    }
+
+    /// Says of an error that it ended a migration, if there is one.
+    fn told<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        match &self.migration {
+            Some(migration) => result.map_err(|error| migration.failed(error)),
+            None => result,
+        }
     }
 
     /// Makes exactly `lists` the sources that are let through or dropped whatever they send.
@@ -257,7 +309,7 @@ impl Dataplane {
         let (layout, config) = (&self.memory.layout, self.memory.config());
         let published = self.lists.publish(lists, layout, config);
         self.publisher.renew(config);
-        published
+        self.told(published)
     }
 
     /// Changes some entries of the lists, of which `after` is what they are then.
@@ -271,13 +323,34 @@ impl Dataplane {
         changed
     }
 
+    /// Whether there is room for `lists`.
+    ///
+    /// # Errors
+    /// Too many of them.
+    pub fn check_lists(&self, lists: &Lists) -> Result<(), Error> {
+        self.lists.check_room(lists).map(drop)
+    }
+
+    /// Decides what happens to packets whose source cannot be read, and to sources without a place in
+    /// the bucket table.
+    pub fn set_verdicts(&mut self, drop_malformed: bool, on_full: OnFull) {
+        let config = self.memory.config();
+        atomic::store(&config.malformed, u64::from(drop_malformed));
+        atomic::store(&config.on_full, on_full.word());
+    }
+
     /// Changes some limits: all of them, or none. No target may occur twice.
     ///
     /// # Errors
     /// As [`Dataplane::publish`].
     pub fn change(&mut self, changes: &Changes) -> Result<(), Error> {
         let policies = self.compiled(changes)?;
-        self.publisher.change(changes, &policies, self.memory.config())
+        let before: Vec<u8> = self.publisher.class_ids().collect();
+        let changed = self.publisher.change(changes, &policies, self.memory.config());
+        let gone = |id: &u8| !self.publisher.class_ids().any(|used| used == *id);
+        let gone: Vec<u8> = before.into_iter().filter(gone).collect();
+        self.memory.refill(&gone);
+        changed
     }
 
     /// Whether [`Dataplane::change`] would make `changes`, as far as that can be told beforehand.
@@ -286,7 +359,7 @@ impl Dataplane {
     /// As [`Dataplane::change`], but for what only the kernel knows.
     pub fn try_out(&self, changes: &Changes) -> Result<(), Error> {
         self.compiled(changes)?;
-        self.publisher.check_room(changes)
+        self.publisher.check(changes).map(drop)
     }
 
     /// Lets no limit apply to sources in `nets`, from the next [`Dataplane::publish`] on.
@@ -295,34 +368,51 @@ impl Dataplane {
         self.lists.exempt(nets);
     }
 
-    /// A policy for each of the amounts in use.
-    fn compiled(&self, changes: &Changes) -> Result<Vec<Option<Policy>>, Error> {
+    /// The policies of each of the amounts in use.
+    fn compiled(&self, changes: &Changes) -> Result<Vec<Compiled>, Error> {
         let (v4, v6) = self.memory.layout.masks.lengths();
-        // What is compiled does not depend on the target, beyond an error's text.
-        let mut policies: Vec<Option<Policy>> = vec![None; changes.amounts().len()];
+        // What is compiled does not depend on the target, beyond whether it is shared and an error's
+        // text.
+        let mut policies: Vec<Compiled> = vec![[None; 2]; changes.amounts().len()];
         for (target, amount) in changes.numbered() {
             let Some(amount) = amount else { continue };
             let limit = changes.amounts()[amount].of(target);
             limit.check_prefix(v4, v6)?;
-            if policies[amount].is_none() {
-                policies[amount] =
-                    Some(compile(&limit, self.memory.layout.window_shift, self.max_frame)?);
+            let policy = &mut policies[amount][usize::from(target.together)];
+            if policy.is_none() {
+                *policy = Some(compile(&limit, self.memory.layout.window_shift, self.max_frame)?);
             }
         }
         Ok(policies)
     }
 
-    /// The limit that applies to an address.
-    fn limit_for(&self, address: IpAddr) -> Option<LimitSpec> {
-        let (target, policy) = self.publisher.policy_for(address);
+    /// The limit that applies to what an address sends of a class, by whose number it is asked for.
+    fn limit_for(&self, address: IpAddr, class: u8) -> Option<LimitSpec> {
+        let (target, policy) = self.publisher.policy_for(address, class);
         decompile(target, &policy?)
+    }
+
+    /// What came to a shared limit since it is set; `None` if it is not in force.
+    pub fn shared_counts(&self, target: &Target) -> Option<SharedCounts> {
+        self.publisher.shared_counts(target)
     }
 
     /// Puts fresh maps, which have their limits now, in the place of what was pinned.
     fn settle(&mut self) -> Result<(), Error> {
-        let Some(staging) = self.staging.take() else { return Ok(()) };
+        let Some(staging) = &self.staging else { return Ok(()) };
+        if let Some(migration) = &self.migration {
+            migration.copy(&self.memory);
+        }
         let program = object::program(&mut self.ebpf)?;
-        self.links = object::settle(&staging, &self.options.pin_dir, program)?;
+        self.links = object::settle(staging, &self.options.pin_dir, program)?;
+        self.staging = None;
+        if let Some(migration) = self.migration.take() {
+            kernel::wait_for_packets();
+            let migrated = migration.complete(&self.memory);
+            let Migrated { from_abi, buckets } = migrated;
+            tracing::info!("migrated {buckets} buckets from layout version {from_abi}");
+            self.migrated = Some(migrated);
+        }
         self.measure_frames()
     }
 
@@ -330,7 +420,7 @@ impl Dataplane {
     /// gets one at once, as happens to limits that are slow for the sketch's window.
     pub fn gate_of(&self, limit: &LimitSpec) -> u32 {
         compile(limit, self.memory.layout.window_shift, self.max_frame)
-            .map_or(1, |policy| policy.gate)
+            .map_or(1, |policy| policy.first.gate)
     }
 
     /// The counters, summed over CPUs.
@@ -363,21 +453,33 @@ impl Dataplane {
     fn view(&self, tracked: &Tracked<'_>, counts: Counts, now: Now) -> Source {
         let policy = self.publisher.policy(tracked.policy_slot());
         let network = self.memory.network(tracked.key());
-        let limit = self.limit_for(network.addr());
-        self.memory.source(tracked, counts, policy.as_ref(), limit, now)
+        let limit = self.limit_for(network.addr(), tracked.class());
+        let class = self.publisher.class(tracked.class()).unwrap_or(Class::ANY);
+        let source = self.memory.source(tracked, class, counts, policy.as_ref(), limit, now);
+        let (number, packets, would_drop) = tracked.tried();
+        let mut trials = self.publisher.trials();
+        let trial = trials.find(|trying| u64::from(trying.number) == number);
+        let trial = trial.map(|Trying { tier, .. }| Tried { tier, packets, would_drop });
+        Source { trial, ..source }
     }
 
-    /// What is known of the source that `address` belongs to.
+    /// What is known of the source that `address` belongs to: of its packets of no class, and then of
+    /// those of each class that it has a bucket for.
     ///
     /// # Errors
     /// None at present; reading memory cannot fail.
-    pub fn source(&self, address: IpAddr) -> Result<Source, Error> {
+    pub fn source(&self, address: IpAddr) -> Result<Vec<Source>, Error> {
         let now = Now::take();
         let key = self.memory.key_of(address);
-        Ok(match self.memory.find(key) {
-            Some(tracked) => self.view(&tracked, tracked.counts(&self.pending()), now),
-            None => self.memory.light(key, self.limit_for(self.memory.network(key).addr()), now),
-        })
+        let pending = self.pending();
+        let found = |class| {
+            let tracked = self.memory.find(key, class)?;
+            Some(self.view(&tracked, tracked.counts(&pending), now))
+        };
+        let network = self.memory.network(key).addr();
+        let any = found(ANY as u8)
+            .unwrap_or_else(|| self.memory.light(key, self.limit_for(network, ANY as u8), now));
+        Ok([any].into_iter().chain(self.publisher.class_ids().filter_map(found)).collect())
     }
 
     /// Visits the counts of every source that has a bucket, by the number of the bucket.
@@ -437,13 +539,23 @@ impl Dataplane {
         while let Some(event) = self.events.next().map(|item| parse_event(&item)) {
             let Some(event) = event else { continue };
             let source = self.memory.network(event.source);
-            let limit = self.limit_for(source.addr());
+            let policy = self.publisher.policy(event.policy);
+            let limit = policy.and_then(|policy| decompile(source.into(), &policy));
             let kind = if event.kind == EventKind::SetFull as u32 {
                 EventKind::SetFull
             } else {
                 EventKind::Limited
             };
             visit(Event { time: now.wall(event.time_ns), source, kind, limit });
+        }
+    }
+}
+
+impl Drop for Dataplane {
+    fn drop(&mut self) {
+        // Never put in place: what it was to replace goes on.
+        if let Some(staging) = &self.staging {
+            object::discard(staging);
         }
     }
 }

@@ -3,7 +3,8 @@
 //! Everything lies in one directory of a BPF file system: the maps, the links, and beside them the
 //! layout they were made with. A fresh data plane is built in a staging directory, which takes the
 //! place of the directory when it has its limits ([`settle`]); so no half-made one is ever taken
-//! over, and one that is discarded protects until then.
+//! over, and one that is discarded protects until then. So it is with maps of an older layout, of
+//! which the fresh data plane keeps what lives ([`super::migrate`]).
 
 use std::fs;
 use std::io;
@@ -19,6 +20,7 @@ use limiter_common::lists::{BITS_PER_SOURCE, PREFIX_WORDS};
 use limiter_common::table::WAYS;
 
 use super::attach::{Links, is_link};
+use super::migrate::{self, Migration, OLDEST_ABI};
 use super::options::Options;
 use super::{Error, kernel};
 
@@ -28,12 +30,16 @@ pub(super) const ABI_PIN: &str = "abi";
 pub(super) const LAYOUT_PIN: &str = "layout";
 
 /// The maps of the object.
-pub(super) const MAPS: [&str; 16] = [
+pub(super) const MAPS: [&str; 20] = [
     "CONFIG",
     "POLICIES",
     "EXACT",
     "PREFIXES4",
     "PREFIXES6",
+    "CLASSES",
+    "SHARED4",
+    "SHARED6",
+    "SHARED",
     "SKETCH",
     "FINGERPRINTS",
     "SLOTS",
@@ -65,6 +71,8 @@ pub(super) struct Loaded {
     pub(super) layout: Layout,
     /// Where fresh maps are pinned until [`settle`]; `None` if pinned ones were taken over.
     pub(super) staging: Option<PathBuf>,
+    /// What is to be done at the switch from pinned maps of an older layout.
+    pub(super) migration: Option<Migration>,
 }
 
 /// Loads the program for `options`.
@@ -75,24 +83,47 @@ pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
     kernel::check()?;
     kernel::ensure_bpffs(&options.pin_dir)?;
     let staging = staging_of(&options.pin_dir);
-    if !options.pin_dir.exists() && has_links(&staging) {
-        // A daemon died within `settle`, after it had moved the links.
-        rename(&staging, &options.pin_dir)?;
+    if has_links(&staging) {
+        // A daemon died within `settle`, when all links ran its program already.
+        if options.pin_dir.exists() {
+            move_links(&options.pin_dir, &staging)?;
+        }
+        take_the_place(&staging, &options.pin_dir)?;
     }
-    if options.pin_dir.exists() && !options.reset {
-        let layout = pinned_layout(&options.pin_dir, wanted)?;
+    if !options.pin_dir.exists() || options.reset {
+        return build(object, wanted, options, staging, None);
+    }
+    let abi = pinned_abi(&options.pin_dir)?;
+    let layout = pinned_layout(&options.pin_dir, wanted)?;
+    if abi == ABI_VERSION {
         let ebpf = load_object(object, &layout, options, &options.pin_dir)?;
-        return Ok(Loaded { ebpf, layout, staging: None });
+        return Ok(Loaded { ebpf, layout, staging: None, migration: None });
     }
+    tracing::info!("migrating maps of layout version {abi}");
+    build(object, layout, options, staging, Some(abi))
+        .map_err(|error| migrate::failed(&options.pin_dir, abi, error))
+}
+
+/// Builds a data plane in `staging`, which keeps what it can of pinned maps of another version.
+fn build(
+    object: &[u8],
+    layout: Layout,
+    options: &Options,
+    staging: PathBuf,
+    from_abi: Option<u32>,
+) -> Result<Loaded, Error> {
     remove(&staging)?;
-    create(&staging)?;
-    let built = pin_layout(&staging, &wanted)
-        .and_then(|()| load_object(object, &wanted, options, &staging));
-    match built {
-        Ok(ebpf) => Ok(Loaded { ebpf, layout: wanted, staging: Some(staging) }),
+    let made = || {
+        create(&staging)?;
+        pin_layout(&staging, &layout)?;
+        let begin = |abi| Migration::begin(&options.pin_dir, abi, &staging, &layout);
+        let migration = from_abi.map(begin).transpose()?;
+        Ok((load_object(object, &layout, options, &staging)?, migration))
+    };
+    match made() {
+        Ok((ebpf, migration)) => Ok(Loaded { ebpf, layout, staging: Some(staging), migration }),
         Err(error) => {
-            // The first error is the one to tell; what is left is replaced at the next start.
-            let _ = remove(&staging);
+            discard(&staging);
             Err(error)
         }
     }
@@ -103,10 +134,38 @@ pub(super) fn settle(staging: &Path, pin_dir: &Path, program: &mut Xdp) -> Resul
     let mut links =
         if pin_dir.exists() { Links::take_over(pin_dir, program)? } else { Links::default() };
     links.move_to(staging)?;
-    remove(pin_dir)?;
-    rename(staging, pin_dir)?;
+    take_the_place(staging, pin_dir)?;
     links.moved_to(pin_dir);
     Ok(links)
+}
+
+/// Renames a staged data plane that has the links.
+fn take_the_place(staging: &Path, pin_dir: &Path) -> Result<(), Error> {
+    remove(pin_dir)?;
+    rename(staging, pin_dir)
+}
+
+/// Moves the pins of links from one directory to another.
+fn move_links(from: &Path, to: &Path) -> Result<(), Error> {
+    let failed = |source| Error::Pin { action: "move the links in", path: from.into(), source };
+    for entry in fs::read_dir(from).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if is_link(&entry.file_name()) {
+            fs::rename(entry.path(), to.join(entry.file_name())).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a staged data plane that is not put in place, unless links have come to it already: then the
+/// next start completes it.
+pub(super) fn discard(staging: &Path) {
+    if !has_links(staging)
+        && let Err(error) = remove(staging)
+    {
+        // Whatever led here is what to tell. What is left is replaced at the next start.
+        tracing::debug!("{error}");
+    }
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), Error> {
@@ -120,10 +179,19 @@ fn has_links(directory: &Path) -> bool {
     names.into_iter().any(|entry| is_link(&entry.file_name()))
 }
 
-/// The staging directory: dots are not allowed on a BPF file system.
+/// Where a map is pinned.
+pub(super) fn pin_of(directory: &Path, map: &str) -> PathBuf {
+    directory.join(map.to_lowercase())
+}
+
+/// What the name of a staging directory adds: dots are not allowed on a BPF file system, and pluses not
+/// in the name of an instance.
+pub(crate) const STAGING_SUFFIX: &str = "+new";
+
+/// The staging directory.
 pub(super) fn staging_of(pin_dir: &Path) -> PathBuf {
     let mut name = pin_dir.file_name().unwrap_or_default().to_os_string();
-    name.push("_new");
+    name.push(STAGING_SUFFIX);
     pin_dir.with_file_name(name)
 }
 
@@ -160,7 +228,7 @@ fn load_object(
     options: &Options,
     directory: &Path,
 ) -> Result<Ebpf, Error> {
-    let paths = MAPS.map(|name| directory.join(name.to_lowercase()));
+    let paths = MAPS.map(|name| pin_of(directory, name));
     let mut loader = EbpfLoader::new();
     loader
         .override_global("LAYOUT", layout, true)
@@ -218,14 +286,20 @@ where
     aya::maps::Map::from_map_data(MapData::from_pin(path)?)?.try_into()
 }
 
+/// The layout version of what is pinned in `directory`: this one, or one that can be migrated.
+fn pinned_abi(directory: &Path) -> Result<u32, Error> {
+    let failed = || Error::map(format!("read the layout version in {}", directory.display()));
+    let abi: Array<MapData, u32> = open(directory.join(ABI_PIN)).map_err(failed())?;
+    let found = abi.get(&0, 0).map_err(failed())?;
+    if !(OLDEST_ABI..=ABI_VERSION).contains(&found) {
+        return Err(Error::Abi { path: directory.into(), found, expected: ABI_VERSION });
+    }
+    Ok(found)
+}
+
 /// The layout of what is pinned in `directory`, if it serves for what is `wanted`.
 fn pinned_layout(directory: &Path, wanted: Layout) -> Result<Layout, Error> {
     let failed = || Error::map(format!("read the layout in {}", directory.display()));
-    let abi: Array<MapData, u32> = open(directory.join(ABI_PIN)).map_err(failed())?;
-    let found = abi.get(&0, 0).map_err(failed())?;
-    if found != ABI_VERSION {
-        return Err(Error::Abi { path: directory.into(), found, expected: ABI_VERSION });
-    }
     let map: Array<MapData, Layout> = open(directory.join(LAYOUT_PIN)).map_err(failed())?;
     let pinned = map.get(&0, 0).map_err(failed())?;
     let differs = |option, found: String, wanted: String| {
@@ -255,5 +329,5 @@ fn pinned_layout(directory: &Path, wanted: Layout) -> Result<Layout, Error> {
         return differs("--ipv4-prefix or --ipv6-prefix", prefixes(&pinned), prefixes(&wanted));
     }
     // The secret stays, or no bucket would be found again; CPUs may have been added.
-    Ok(Layout { cpus: wanted.cpus, ..pinned })
+    Ok(Layout { abi: wanted.abi, cpus: wanted.cpus, ..pinned })
 }

@@ -24,6 +24,8 @@ pub enum Mode {
     Native,
     /// In the network stack, for drivers without XDP: works everywhere, several times slower.
     Generic,
+    /// On the card. No card can run this program, so it is refused wherever it is asked for.
+    Offload,
 }
 
 impl Mode {
@@ -32,6 +34,7 @@ impl Mode {
         match self {
             Self::Native => "native",
             Self::Generic => "generic",
+            Self::Offload => "offload",
         }
     }
 }

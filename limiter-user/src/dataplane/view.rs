@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
-use limiter_common::abi::{Config, EventKind, Layout, Policy, PolicyWord};
+use limiter_common::abi::{Config, EventKind, Layout, Policy, PolicyWord, Tier};
 use limiter_common::atomic;
 use limiter_common::gcra::{Ticks, credit, ticks};
 use limiter_common::hash::Hash;
@@ -16,7 +16,7 @@ use limiter_common::table::{CLAIMED, Identity, Slot, WAYS, set_of, slot_index};
 use super::kernel;
 use super::memory::Elements;
 use super::pending::Pending;
-use crate::policy::model::LimitSpec;
+use crate::policy::{Class, LimitSpec, Tier as Spec};
 
 /// How a source fares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -35,12 +35,16 @@ pub enum SourceState {
 pub struct Source {
     /// Its address and how many bits of it count.
     pub source: IpNet,
+    /// The packets that this is about; [`Class::ANY`] for those that no limit of a class applies to.
+    pub class: Class,
     /// How it fares.
     pub state: SourceState,
     /// The limit in force for it.
     pub limit: Option<LimitSpec>,
     /// Packets or bytes it may send at once; `None` without bucket or limit.
     pub tokens: Option<f64>,
+    /// Bytes it may send at once, where packets and bytes are limited.
+    pub also_tokens: Option<f64>,
     /// Packets in the sketch's window; a source with a bucket is no longer counted there.
     pub estimate: u32,
     /// Packets passed since it got its bucket.
@@ -49,10 +53,23 @@ pub struct Source {
     pub dropped: u64,
     /// Bytes offered since then.
     pub bytes: u64,
+    /// What a limit that is tried would have dropped of it.
+    pub trial: Option<Tried>,
     /// When it got its bucket.
     pub first_seen: Option<SystemTime>,
     /// Its last packet since then.
     pub last_seen: Option<SystemTime>,
+}
+
+/// What a limit that is tried would have dropped of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tried {
+    /// The limit.
+    pub tier: Spec,
+    /// Packets that it has judged.
+    pub packets: u64,
+    /// Of those, how many it would have dropped.
+    pub would_drop: u64,
 }
 
 /// What a bucket counts of its source, since the source got it.
@@ -187,14 +204,25 @@ pub(super) struct Tracked<'a> {
     bucket: usize,
     tat: Ticks,
     slot: &'a Slot,
-    key: SourceKey,
+    identity: &'a Identity,
 }
 
 impl<'a> Tracked<'a> {
     /// `None` if the slot is empty or being filled.
-    fn new(bucket: usize, slot: &'a Slot, identity: &Identity) -> Option<Self> {
+    fn new(bucket: usize, slot: &'a Slot, identity: &'a Identity) -> Option<Self> {
         let tat = atomic::load(&slot.tat);
-        is_taken(slot).then(|| Self { bucket, tat, slot, key: identity.key() })
+        is_taken(slot).then_some(Self { bucket, tat, slot, identity })
+    }
+
+    /// What was counted in trials, and the number of the last one.
+    pub(super) fn tried(&self) -> (u64, u64, u64) {
+        let Identity { trial, tried, would_drop, .. } = self.identity;
+        (atomic::load(trial), atomic::load(tried), atomic::load(would_drop))
+    }
+
+    /// The number of the class that it is for.
+    pub(super) fn class(&self) -> u8 {
+        atomic::load(&self.identity.class) as u8
     }
 
     /// The slot of its policy.
@@ -209,7 +237,7 @@ impl<'a> Tracked<'a> {
 
     /// Its source.
     pub(super) fn key(&self) -> SourceKey {
-        self.key
+        self.identity.key()
     }
 }
 
@@ -229,9 +257,9 @@ impl Memory {
         IpNet::new(address, length).unwrap_or_else(|_| IpNet::from(address))
     }
 
-    /// The bucket of a source.
-    pub(super) fn find(&self, key: SourceKey) -> Option<Tracked<'_>> {
-        let hash = self.layout.hash_key.hash(key);
+    /// The bucket of a source for a class.
+    pub(super) fn find(&self, key: SourceKey, class: u8) -> Option<Tracked<'_>> {
+        let hash = self.layout.hash_key.hash(key).of_class(u32::from(class));
         let set = set_of(hash, self.layout.set_mask);
         (0..WAYS).find_map(|way| {
             let index = slot_index(set, way, self.layout.set_mask) as usize;
@@ -244,6 +272,25 @@ impl Memory {
     /// The bucket with a number, if a source has it.
     pub(super) fn at(&self, bucket: usize) -> Option<Tracked<'_>> {
         Tracked::new(bucket, self.slots.all().get(bucket)?, self.identities.all().get(bucket)?)
+    }
+
+    /// Makes the buckets for classes full, which nobody sends packets of any more: another class may get
+    /// their numbers.
+    pub(super) fn refill(&self, classes: &[u8]) {
+        if classes.is_empty() {
+            return;
+        }
+        let identities = self.identities.all();
+        self.occupied(|bucket, slot| {
+            let Some(identity) = identities.get(bucket) else { return };
+            let tat = atomic::load(&slot.tat);
+            let concerns = || classes.contains(&(atomic::load(&identity.class) as u8));
+            // Whoever claims it may write to it, as when a source is promoted.
+            if tat != CLAIMED && concerns() && atomic::replace(&slot.tat, tat, CLAIMED) {
+                atomic::store(&identity.second_tat, 0);
+                atomic::swap(&slot.tat, 0);
+            }
+        });
     }
 
     /// Visits every bucket that a source has, and its number.
@@ -272,9 +319,9 @@ impl Memory {
     }
 
     /// The sketch's estimate for a source.
-    pub(super) fn estimate(&self, key: SourceKey, now: Now) -> u32 {
+    pub(super) fn estimate(&self, key: SourceKey, class: u8, now: Now) -> u32 {
         let sketch = Sketch { cells: self.cells.all(), shape: self.layout.sketch };
-        let hash: Hash = self.layout.hash_key.hash(key);
+        let hash: Hash = self.layout.hash_key.hash(key).of_class(u32::from(class));
         sketch.estimate(hash, now.position(self.window())).window
     }
 
@@ -334,6 +381,7 @@ impl Memory {
     pub(super) fn source(
         &self,
         tracked: &Tracked<'_>,
+        class: Class,
         counts: Counts,
         policy: Option<&Policy>,
         limit: Option<LimitSpec>,
@@ -341,13 +389,23 @@ impl Memory {
     ) -> Source {
         let slot = tracked.slot;
         let last_seen = atomic::load(&slot.last_seen);
-        let limited = policy.filter(|policy| policy.counts() != Policy::NOTHING);
-        let left = limited.map(|p| credit(tracked.tat, now.ticks(), p.tolerance));
+        let tiers =
+            policy.map(|policy| [Some(policy.first), policy.has_second().then_some(policy.second)]);
+        let tats = [tracked.tat, atomic::load(&tracked.identity.second_tat)];
+        let [left, also_left] = tiers.map_or([None; 2], |tiers| {
+            let mut left = [None; 2];
+            for ((tier, tat), left) in tiers.into_iter().zip(tats).zip(&mut left) {
+                let limited = tier.filter(|tier| tier.counts() != Tier::NOTHING);
+                *left = limited.map(|tier| (tier, credit(tat, now.ticks(), tier.tolerance)));
+            }
+            left
+        });
         // A source at its limit has a token now and then: within a sixteenth of its burst it counts
         // as limited.
-        let used_up = limited.zip(left).is_some_and(|(policy, left)| {
-            left < (policy.tolerance / 16).max(2 * policy.cost.of(1514))
-        });
+        let used_up = left
+            .iter()
+            .chain(&also_left)
+            .any(|(tier, left)| *left < (tier.tolerance / 16).max(2 * tier.cost.of(1514)));
         let recent = now.monotonic_ns.saturating_sub(last_seen) < 1_000_000_000;
         let state = if counts.dropped > 0 && used_up && recent {
             SourceState::Limited
@@ -355,11 +413,14 @@ impl Memory {
             SourceState::Conforming
         };
         Source {
-            source: self.network(tracked.key),
+            source: self.network(tracked.key()),
+            class,
             state,
             limit,
-            tokens: limited.zip(left).map(|(policy, left)| tokens(policy, left)),
-            estimate: self.estimate(tracked.key, now),
+            tokens: left.map(|(tier, left)| tokens(&tier, left)),
+            also_tokens: also_left.map(|(tier, left)| tokens(&tier, left)),
+            trial: None,
+            estimate: self.estimate(tracked.key(), tracked.class(), now),
             passed: counts.passed,
             dropped: counts.dropped,
             bytes: counts.bytes,
@@ -373,10 +434,13 @@ impl Memory {
     pub(super) fn light(&self, key: SourceKey, limit: Option<LimitSpec>, now: Now) -> Source {
         Source {
             source: self.network(key),
+            class: Class::ANY,
             state: SourceState::Light,
             limit,
             tokens: None,
-            estimate: self.estimate(key, now),
+            also_tokens: None,
+            trial: None,
+            estimate: self.estimate(key, 0, now),
             passed: 0,
             dropped: 0,
             bytes: 0,
@@ -387,16 +451,17 @@ impl Memory {
 
     /// The source that an address belongs to.
     pub(super) fn key_of(&self, address: IpAddr) -> SourceKey {
-        self.layout.masks.apply(super::publish::key_of(address))
+        self.layout.masks.apply(super::sources::key_of(address))
     }
 }
 
 /// Credit as packets or bytes.
-fn tokens(policy: &Policy, left: Ticks) -> f64 {
-    let per_token = if policy.counts() == Policy::BYTES {
-        policy.cost.per_byte as f64 / (policy.cost.shift as f64).exp2()
+fn tokens(tier: &Tier, left: Ticks) -> f64 {
+    let per_token = if tier.counts() == Tier::BYTES {
+        tier.cost.per_byte as f64 / (tier.cost.shift as f64).exp2()
     } else {
-        policy.cost.fixed as f64
+        tier.cost.fixed as f64
     };
-    left as f64 / per_token
+    // What a byte costs is rounded up, and the bucket has room for it.
+    (left as f64 / per_token).min(tier.burst as f64)
 }

@@ -32,6 +32,8 @@ pub(super) struct Host {
     unprivileged_disabled: Option<u32>,
     /// `net.core.bpf_jit_enable`; readable for root, outside other network namespaces.
     jit: Option<u32>,
+    /// `kernel.bpf_stats_enabled`
+    stats: Option<u32>,
     clock: Option<String>,
 }
 
@@ -60,6 +62,7 @@ impl Host {
             has_btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
             unprivileged_disabled: number("/proc/sys/kernel/unprivileged_bpf_disabled"),
             jit: number("/proc/sys/net/core/bpf_jit_enable"),
+            stats: number("/proc/sys/kernel/bpf_stats_enabled"),
             clock: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         }
     }
@@ -73,6 +76,7 @@ impl Host {
         ));
         checks.extend(self.unprivileged());
         checks.extend(self.jit());
+        checks.extend(self.stats());
         checks.extend(self.clock());
         checks
     }
@@ -172,6 +176,18 @@ impl Host {
         })
     }
 
+    fn stats(&self) -> Option<Check> {
+        let name = "bpf-stats";
+        Some(match self.stats? {
+            0 => Check::ok(name, "off"),
+            _ => Check::warn(
+                name,
+                "on: the kernel reads its clock twice for each packet, which takes longer than a verdict",
+                "sysctl kernel.bpf_stats_enabled=0",
+            ),
+        })
+    }
+
     fn clock(&self) -> Option<Check> {
         let (name, clock) = ("clock", self.clock.as_deref()?);
         Some(if SLOW_CLOCKS.contains(&clock) {
@@ -204,6 +220,7 @@ mod tests {
             has_btf: true,
             unprivileged_disabled: Some(2),
             jit: Some(1),
+            stats: Some(0),
             clock: Some("tsc".into()),
         }
     }
@@ -221,10 +238,16 @@ mod tests {
     #[test]
     fn a_good_host_has_nothing_to_mend() {
         assert_eq!(bad(&good()), []);
-        assert_eq!(good().checks().len(), 8);
+        assert_eq!(good().checks().len(), 9);
         // What cannot be told is no fault.
-        let quiet =
-            Host { jit: None, unprivileged_disabled: None, clock: None, has_btf: false, ..good() };
+        let quiet = Host {
+            jit: None,
+            stats: None,
+            unprivileged_disabled: None,
+            clock: None,
+            has_btf: false,
+            ..good()
+        };
         assert_eq!(bad(&quiet), []);
         assert_eq!(quiet.checks().len(), 5);
     }
@@ -241,6 +264,7 @@ mod tests {
             (Host { has_bpffs: false, pin_dir: other, ..good() }, ("bpffs", Fail)),
             (Host { unprivileged_disabled: Some(0), ..good() }, ("unprivileged-bpf", Warn)),
             (Host { jit: Some(0), ..good() }, ("bpf-jit", Warn)),
+            (Host { stats: Some(1), ..good() }, ("bpf-stats", Warn)),
             (Host { clock: Some("hpet".into()), ..good() }, ("clock", Warn)),
         ] {
             assert_eq!(bad(&host), [expected], "{host:?}");

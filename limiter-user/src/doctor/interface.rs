@@ -1,15 +1,18 @@
 //! An interface: its driver, what defeats a program on it, and what a program there cannot see.
 
 use std::io;
+use std::path::Path;
 
 use aya::programs::loaded_programs;
 use aya::util::online_cpus;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, Stats64};
 
 use super::Check;
+use super::driver::merging_of;
 use super::ethtool::{Channels, Ethtool};
 use super::netdev;
-use crate::dataplane::{Error, Mode, NATIVE_MTU, link};
+use crate::dataplane::{Error, Mode, NATIVE_MTU, link, pins_of};
+use crate::instance::{Instance, Owner};
 
 /// Drivers that had native XDP before kernels told so (6.3).
 const NATIVE_DRIVERS: [&str; 30] = [
@@ -45,6 +48,9 @@ const NATIVE_DRIVERS: [&str; 30] = [
     "virtio_net",
 ];
 
+/// Offloads with which a card may hand frames on before a program sees them.
+const BYPASSES: [&str; 2] = ["hw-tc-offload", "l2-fwd-offload"];
+
 /// The limiter's own program, by its name in the kernel.
 const OURS: &str = "limiter";
 
@@ -55,6 +61,8 @@ struct Program {
     /// Its name, where the caller may ask for it.
     name: Option<String>,
     mode: Option<Mode>,
+    /// Which limiter it is of, if it is one's.
+    owner: Option<Owner>,
 }
 
 /// What was found.
@@ -70,6 +78,8 @@ pub(super) struct Device {
     /// The offloads that are on; `None` if the kernel does not tell.
     features: Option<Vec<String>>,
     program: Option<Program>,
+    /// The instance that this is asked for.
+    instance: Option<Instance>,
     channels: Option<Channels>,
     cpus: u32,
     received: u64,
@@ -82,7 +92,11 @@ impl Device {
     ///
     /// # Errors
     /// If there is none.
-    pub(super) fn find(name: &str) -> Result<Self, Error> {
+    pub(super) fn find(
+        name: &str,
+        pin_dir: &Path,
+        instance: Option<&Instance>,
+    ) -> Result<Self, Error> {
         let index = link::Interface::named(name)?.index;
         let links = link::request(LinkMessage::default(), false).map_err(Error::Netlink)?;
         let found = links.into_iter().find(|link| link.header.index == index);
@@ -98,6 +112,7 @@ impl Device {
             xdp: netdev::xdp_features(index).ok().map(|set| set & netdev::BASIC != 0),
             features: None,
             program: None,
+            instance: instance.cloned(),
             channels: None,
             cpus: online_cpus().map_or(1, |cpus| u32::try_from(cpus.len()).unwrap_or(1)),
             received: 0,
@@ -112,6 +127,7 @@ impl Device {
                         id,
                         name: program_name(id),
                         mode,
+                        owner: pins_of(index, id, pin_dir).map(|pins| Owner::of(&pins)),
                     });
                 }
                 _ => {}
@@ -141,6 +157,7 @@ impl Device {
         let mut checks = vec![self.state(), self.native(), self.mtu()];
         checks.extend(self.merging_in_hardware());
         checks.extend(self.gro());
+        checks.extend(self.bypass());
         checks.extend([self.program(), self.queues(), self.missed()]);
         checks
     }
@@ -198,7 +215,8 @@ impl Device {
     /// Large receive offload, by either name.
     fn merging_in_hardware(&self) -> Option<Check> {
         let name = &self.name;
-        if self.is_on("rx-lro")? {
+        let merging = merging_of(self.features.as_ref()?, self.driver.as_deref());
+        if merging == Some("lro") {
             return Some(Check::fail(
                 "lro",
                 "on: the device merges frames before the limiter sees them, and most drivers refuse \
@@ -206,8 +224,7 @@ impl Device {
                 format!("ethtool -K {name} lro off"),
             ));
         }
-        // virtio switches it off by itself.
-        if self.is_on("rx-gro-hw")? && self.driver_name() != "virtio_net" {
+        if merging.is_some() {
             return Some(Check::warn(
                 "lro",
                 "GRO in hardware is on: some drivers refuse a program then",
@@ -233,15 +250,45 @@ impl Device {
         })
     }
 
+    /// Offloads by which frames reach somebody without having been judged.
+    fn bypass(&self) -> Option<Check> {
+        let check = "bypass";
+        let on = self.features.as_ref()?.iter().find(|name| BYPASSES.contains(&name.as_str()));
+        Some(match on {
+            None => Check::ok(check, "the card forwards nothing by itself"),
+            Some(offload) => Check::warn(
+                check,
+                format!("{offload} is on: what the card forwards by itself is never judged"),
+                format!("ethtool -K {} {offload} off, unless that is meant to be", self.name),
+            ),
+        })
+    }
+
     fn program(&self) -> Check {
         let check = "xdp-program";
-        let Some(Program { id, name, mode }) = &self.program else {
+        let Some(Program { id, name, mode, owner }) = &self.program else {
             return Check::ok(check, "none");
         };
         let called = name.as_deref().unwrap_or("name unknown");
         let mode = mode.map_or("several modes", Mode::name);
         if called == OURS {
-            return Check::ok(check, format!("limiter, id {id}, {mode}"));
+            return match (owner, &self.instance) {
+                (Some(owner), Some(asked)) if *owner != Owner::Instance(asked.clone()) => {
+                    Check::warn(
+                        check,
+                        format!("{owner} has this interface: id {id}, {mode}"),
+                        format!(
+                            "`{} detach {}`, before {asked} can attach",
+                            owner.command(),
+                            self.name
+                        ),
+                    )
+                }
+                (Some(owner @ Owner::Instance(_)), _) => {
+                    Check::ok(check, format!("limiter, id {id}, {mode}, of {owner}"))
+                }
+                _ => Check::ok(check, format!("limiter, id {id}, {mode}")),
+            };
         }
         Check::warn(
             check,
@@ -334,6 +381,7 @@ mod tests {
             xdp: Some(true),
             features: Some(vec!["rx-checksum".into(), "rx-gro".into()]),
             program: None,
+            instance: None,
             channels: Some(Channels { receive: 8, most: 16 }),
             cpus: 8,
             received: 1000,
@@ -356,7 +404,8 @@ mod tests {
 
     #[test]
     fn a_good_interface_has_nothing_to_mend() {
-        let ours = Program { id: 7, name: Some(OURS.into()), mode: Some(Mode::Native) };
+        let ours =
+            Program { id: 7, name: Some(OURS.into()), mode: Some(Mode::Native), owner: None };
         let few = Channels { receive: 1, most: 1 };
         for device in [
             good(),
@@ -374,13 +423,15 @@ mod tests {
         ] {
             assert_eq!(bad(&device), [], "{device:?}");
         }
-        assert_eq!(good().checks().len(), 8);
+        assert_eq!(good().checks().len(), 9);
     }
 
     #[test]
     fn each_fault_is_found() {
         use Grade::{Fail, Warn};
-        let other = |mode| Some(Program { id: 7, name: Some("filter".into()), mode: Some(mode) });
+        let other = |mode| {
+            Some(Program { id: 7, name: Some("filter".into()), mode: Some(mode), owner: None })
+        };
         let few = Some(Channels { receive: 2, most: 4 });
         let misses = vec![("missed errors".into(), 0), ("rx_no_buffer_count".into(), 250)];
         for (device, expected) in [
@@ -389,6 +440,7 @@ mod tests {
             (Device { mtu: 9000, ..good() }, ("mtu", Warn)),
             (Device { features: features(&["rx-lro"]), ..good() }, ("lro", Fail)),
             (Device { features: features(&["rx-gro-hw"]), ..good() }, ("lro", Warn)),
+            (Device { features: features(&["hw-tc-offload"]), ..good() }, ("bypass", Warn)),
             (Device { program: other(Mode::Native), ..good() }, ("xdp-program", Warn)),
             (Device { channels: few, ..good() }, ("queues", Warn)),
             (Device { misses, ..good() }, ("missed", Warn)),
@@ -404,10 +456,31 @@ mod tests {
         assert_eq!(bad(&without), [("native-xdp", Warn), ("gro", Warn)]);
         let unknown = Device { xdp: None, driver: Some("e100".into()), ..good() };
         assert_eq!(bad(&unknown), [("native-xdp", Warn), ("gro", Warn)]);
-        let ours = Program { id: 7, name: Some(OURS.into()), mode: Some(Mode::Generic) };
+        let ours =
+            Program { id: 7, name: Some(OURS.into()), mode: Some(Mode::Generic), owner: None };
         assert_eq!(bad(&Device { program: Some(ours), ..good() }), [("gro", Warn)]);
         let off = features(&["rx-checksum"]);
         assert_eq!(bad(&Device { features: off, ..without }), [("native-xdp", Warn)]);
+    }
+
+    #[test]
+    fn an_interface_of_another_instance_is_told_for_an_instance() {
+        let [edge, dmz] = ["edge", "dmz"].map(|name| name.parse::<Instance>().unwrap());
+        let of = |owner, asked: Option<&Instance>| {
+            let mode = Some(Mode::Native);
+            let program = Program { id: 7, name: Some(OURS.into()), mode, owner };
+            let instance = asked.cloned();
+            Device { program: Some(program), instance, ..good() }.program()
+        };
+        let edges = Some(Owner::Instance(edge.clone()));
+        let refused = of(edges.clone(), Some(&dmz));
+        assert_eq!(refused.state, Grade::Warn);
+        assert!(refused.remedy.unwrap().contains("`limiter --instance edge detach eth0`"));
+        assert_eq!(of(Some(Owner::Plain), Some(&dmz)).state, Grade::Warn);
+        for fine in [of(edges.clone(), Some(&edge)), of(edges, None)] {
+            assert!(fine.state == Grade::Ok && fine.found.ends_with("of the instance edge"));
+        }
+        assert_eq!(of(None, None).found, "limiter, id 7, native");
     }
 
     #[test]

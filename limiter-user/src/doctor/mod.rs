@@ -1,6 +1,7 @@
 //! What a machine and an interface lack to run the limiter well, and what to do about it. Nothing is
 //! changed, attached or pinned, and no daemon is needed.
 
+mod driver;
 mod ethtool;
 mod host;
 mod interface;
@@ -11,8 +12,10 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::instance::Instance;
 use crate::report::Print;
 
+pub(crate) use driver::{merging, no_offload};
 use host::Host;
 use interface::Device;
 
@@ -108,11 +111,12 @@ impl Print for Diagnosis {
     }
 }
 
-/// Looks at the machine, with pins in `pin_dir`, and at `interface`, if one is named.
-pub fn examine(pin_dir: &Path, interface: Option<&str>) -> Diagnosis {
+/// Looks at the machine, with pins in `pin_dir`, and at `interface`, if one is named; for `instance`, if
+/// that is named.
+pub fn examine(pin_dir: &Path, interface: Option<&str>, instance: Option<&Instance>) -> Diagnosis {
     let mut checks = Host::find(pin_dir).checks();
     if let Some(name) = interface {
-        match Device::find(name) {
+        match Device::find(name, pin_dir, instance) {
             Ok(device) => checks.extend(device.checks()),
             Err(error) => checks.push(Check::fail(
                 "interface",
@@ -142,7 +146,7 @@ mod tests {
 
     #[test]
     fn an_unknown_interface_is_one_failure() {
-        let diagnosis = examine(Path::new("/sys/fs/bpf/limiter"), Some("nonsense0"));
+        let diagnosis = examine(Path::new("/sys/fs/bpf/limiter"), Some("nonsense0"), None);
         let check = diagnosis.checks.last().unwrap();
         assert_eq!((check.name, check.state), ("interface", Grade::Fail));
         assert!(check.remedy.as_ref().unwrap().contains("lo"), "{check:?}");

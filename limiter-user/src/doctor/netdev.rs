@@ -19,6 +19,9 @@ const A_XDP_FEATURES: u16 = 3;
 /// Programs can pass and drop: `NETDEV_XDP_ACT_BASIC`.
 pub(super) const BASIC: u64 = 1;
 
+/// Programs can run on the card: `NETDEV_XDP_ACT_HW_OFFLOAD`.
+pub(super) const HW_OFFLOAD: u64 = 1 << 4;
+
 /// A `NETDEV_CMD_DEV_GET`, or the answer.
 #[derive(Debug)]
 struct Device(Vec<(u16, Vec<u8>)>);

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::{Request, State};
@@ -84,7 +85,22 @@ impl Connected<IncomingStream<'_, UnixListener>> for Peer {
 #[derive(Clone, Debug)]
 pub struct Access {
     own: u32,
-    admins: Option<(u32, String)>,
+    /// The same for all clones.
+    admins: Arc<RwLock<Admins>>,
+}
+
+/// A group whose members may change something, if there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admins(Option<(u32, String)>);
+
+impl Admins {
+    /// The members of `group`, which must exist.
+    ///
+    /// # Errors
+    /// If there is no such group.
+    pub fn of(group: Option<&str>) -> Result<Self, Failure> {
+        group.map(|name| Ok((group_id(name)?, name.to_owned()))).transpose().map(Self)
+    }
 }
 
 impl Access {
@@ -93,21 +109,27 @@ impl Access {
     /// # Errors
     /// If there is no such group.
     pub fn new(group: Option<&str>) -> Result<Self, Failure> {
-        let admins = match group {
-            None => None,
-            Some(name) => Some((group_id(name)?, name.to_owned())),
-        };
+        let admins = Arc::new(RwLock::new(Admins::of(group)?));
         Ok(Self { own: geteuid().as_raw(), admins })
     }
 
+    /// Lets other admins change something, from now on.
+    pub fn set(&self, admins: Admins) {
+        *self.admins.write().unwrap_or_else(PoisonError::into_inner) = admins;
+    }
+
+    fn admins(&self) -> RwLockReadGuard<'_, Admins> {
+        self.admins.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn allows(&self, peer: &Identity) -> bool {
-        let is_admin = self.admins.as_ref().is_some_and(|(id, _)| peer.groups.contains(id));
+        let is_admin = self.admins().0.as_ref().is_some_and(|(id, _)| peer.groups.contains(id));
         peer.user == 0 || peer.user == self.own || is_admin
     }
 
     fn refusal(&self) -> Failure {
         let refuse = |text: &str| Failure::new(exit::PRIVILEGE, text);
-        match &self.admins {
+        match &self.admins().0 {
             Some((_, group)) => refuse(&format!(
                 "only root and members of the group {group} may change something"
             ))
@@ -151,13 +173,15 @@ mod tests {
 
     #[test]
     fn root_the_own_user_and_admins_may_change() {
-        let access = Access { own: 500, admins: Some((77, "operators".into())) };
+        let admins = Admins(Some((77, "operators".into())));
+        let access = Access { own: 500, admins: Arc::new(RwLock::new(admins)) };
         assert!(access.allows(&identity(0, &[0])));
         assert!(access.allows(&identity(500, &[500])));
         assert!(access.allows(&identity(1000, &[1000, 77])));
         assert!(!access.allows(&identity(1000, &[1000, 0])));
         assert!(access.refusal().message.contains("operators"));
-        let nobody = Access { own: 500, admins: None };
+        let nobody = access.clone();
+        access.set(Admins(None));
         assert!(!nobody.allows(&identity(1000, &[1000, 77])));
         assert!(nobody.refusal().hint.is_some_and(|hint| hint.contains("--admin-group")));
         assert_eq!(nobody.refusal().code, exit::PRIVILEGE);
@@ -167,7 +191,7 @@ mod tests {
     fn a_group_that_is_missing_is_named() {
         let error = Access::new(Some("limiter-no-such-group")).unwrap_err();
         assert!(error.message.contains("limiter-no-such-group") && error.code == exit::USAGE);
-        assert_eq!(Access::new(Some("root")).unwrap().admins, Some((0, "root".into())));
+        assert_eq!(*Access::new(Some("root")).unwrap().admins(), Admins(Some((0, "root".into()))));
     }
 
     #[tokio::test]

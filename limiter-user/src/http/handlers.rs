@@ -11,11 +11,10 @@ use http_body_util::BodyExt;
 
 use super::Refusal;
 use super::types::{
-    AttachRequest, ChangeQuery, ConfigText, ConfirmQuery, ReloadQuery, SetRequest, TargetQuery,
-    TopQuery,
+    AttachRequest, ChangeQuery, ConfigText, ConfirmQuery, SetRequest, TargetQuery, TopQuery,
 };
 use crate::config::ConfigFile;
-use crate::daemon::{Shared, no_such_limit};
+use crate::daemon::{How, Shared, no_such_limit};
 use crate::error::{Failure, exit};
 use crate::policy::{Target, list};
 use crate::report::{
@@ -97,10 +96,10 @@ pub(super) async fn unset_limit(
 
 pub(super) async fn reload(
     State(shared): State<Shared>,
-    query: Result<Query<ReloadQuery>, QueryRejection>,
+    query: Result<Query<ChangeQuery>, QueryRejection>,
 ) -> Answer<ReloadReport> {
-    let Query(ReloadQuery { dry_run }) = query.map_err(unreadable)?;
-    Ok(Json(shared.with(move |core| core.reload(dry_run)).await?))
+    let how = query.map_err(unreadable)?.how();
+    Ok(Json(shared.with(move |core| core.reload(&how)).await?))
 }
 
 pub(super) async fn config_diff(
@@ -112,7 +111,7 @@ pub(super) async fn config_diff(
         Some(ConfigText { path, text }) => {
             core.compare_with(ConfigFile::parse(&path, text.as_bytes())?)
         }
-        None => core.reload(true),
+        None => core.reload(&How { dry_run: true, ..How::default() }),
     });
     Ok(Json(compared.await?))
 }

@@ -5,7 +5,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection, StringRejection};
 use axum::extract::{Path, Query, State};
 
 use super::handlers::{Answer, conflict, unreadable};
-use super::types::ListQuery;
+use super::types::{ChangeQuery, ListQuery};
 use crate::daemon::Shared;
 use crate::policy::lists::{Action, Listing, read};
 use crate::report::{ListChanged, ListReport};
@@ -27,11 +27,12 @@ pub(super) async fn add(
     let Path(action) = action.map_err(unreadable)?;
     let Query(query) = query.map_err(unreadable)?;
     let targets = targets.map_err(unreadable)?;
+    let how = query.how();
     let listing = Listing::new(action, query.ttl(), query.reason)?;
     let added = shared
         .with(move |core| {
             let targets = read(&targets, core.prefixes())?;
-            core.list_add(&targets, &listing)
+            core.list_add(&targets, &listing, &how)
         })
         .await;
     Ok(Json(added.map_err(conflict)?))
@@ -40,14 +41,16 @@ pub(super) async fn add(
 pub(super) async fn remove(
     State(shared): State<Shared>,
     action: Result<Path<Action>, PathRejection>,
+    query: Result<Query<ChangeQuery>, QueryRejection>,
     targets: Result<String, StringRejection>,
 ) -> Answer<ListChanged> {
     let Path(action) = action.map_err(unreadable)?;
+    let how = query.map_err(unreadable)?.how();
     let targets = targets.map_err(unreadable)?;
     let removed = shared
         .with(move |core| {
             let targets = read(&targets, core.prefixes())?;
-            core.list_remove(action, &targets)
+            core.list_remove(action, &targets, &how)
         })
         .await;
     Ok(Json(removed.map_err(conflict)?))

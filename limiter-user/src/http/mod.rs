@@ -3,6 +3,7 @@
 mod access;
 mod handlers;
 mod lists;
+mod trials;
 mod types;
 
 use axum::Json;
@@ -13,11 +14,11 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
-pub use access::Access;
 pub(crate) use access::Peer;
+pub use access::{Access, Admins};
 pub use types::{
-    AttachRequest, ChangeQuery, ConfigText, ConfirmQuery, ListQuery, ReloadQuery, SetRequest,
-    TargetQuery, TopQuery,
+    AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, ListQuery, SetRequest,
+    TargetQuery, Texts, TopQuery, TrialQuery, TrialRequest, TrialsQuery,
 };
 
 use crate::daemon::Shared;
@@ -40,6 +41,7 @@ pub fn router(shared: Shared) -> Router {
             get(handlers::limits).put(handlers::set_limit).delete(handlers::unset_limit),
         )
         .route("/v1/limits/import", post(handlers::import).layer(DefaultBodyLimit::max(MAX_LIST)))
+        .route("/v1/trials", get(trials::trials).put(trials::start).delete(trials::stop))
         .route("/v1/reload", post(handlers::reload))
         .route(
             "/v1/config/diff",

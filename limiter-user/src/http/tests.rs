@@ -51,6 +51,30 @@ async fn limits_are_set_listed_and_removed() {
     let (status, answer) = api.ask("DELETE", "/v1/limits", "").await;
     assert_eq!((status, &answer["code"]), (404, &json!(1)));
     assert!(api.fake.state().limits.is_empty());
+    let body = json!({
+        "target": "default udp:53", "rate": ["10mbit", "100pps"], "burst": ["500"],
+        "ban": {"for": "10m", "factor": "3"},
+    });
+    let (status, answer) = api.ask("PUT", "/v1/limits", body.to_string()).await;
+    let also = json!({
+        "rate": "10mbit", "burst": "1500 kbyte", "rate_per_second": 1_250_000.0,
+        "burst_amount": 1_500_000, "unit": "bytes",
+    });
+    let limit = json!({
+        "target": "default udp:53", "class": "udp:53", "rate": "100pps", "burst": "500 packets",
+        "rate_per_second": 100.0, "burst_amount": 500, "unit": "packets", "also": also,
+        "enforce": true, "gate": 16, "origin": "runtime",
+        "ban": {"after_seconds": 5, "factor": 3, "for_seconds": 600},
+    });
+    assert_eq!((status, &answer["limit"]), (200, &limit));
+    let shared = json!({"target": "10.0.0.0/8 as-one", "rate": "1gbit"}).to_string();
+    let (_, answer) = api.ask("PUT", "/v1/limits", shared).await;
+    assert_eq!(
+        (&answer["limit"]["as_one"], &answer["limit"]["class"]),
+        (&json!(true), &Value::Null)
+    );
+    let (_, answer) = api.ask("DELETE", "/v1/limits?target=default%20udp:53", "").await;
+    assert_eq!(answer, json!({ "removed": limit }));
 }
 
 #[tokio::test]
@@ -63,6 +87,13 @@ async fn bad_requests_are_refused_and_change_nothing() {
         ("PUT", "/v1/limits", r#"{"rate":"5pps","target":"192.0.2.1/24"}"#),
         ("PUT", "/v1/limits", r#"{"rate":"5pps","target":"2001:db8::/65"}"#),
         ("PUT", "/v1/limits", r#"{"rate":"1mbit","burst":"20byte"}"#),
+        ("PUT", "/v1/limits", r#"{"rate":["5pps","6pps"]}"#),
+        ("PUT", "/v1/limits", r#"{"rate":[]}"#),
+        ("PUT", "/v1/limits", r#"{"rate":5}"#),
+        ("PUT", "/v1/limits", r#"{"rate":"5pps","ban":{}}"#),
+        ("PUT", "/v1/limits", r#"{"rate":"5pps","ban":{"for":"10m","by":"me"}}"#),
+        ("PUT", "/v1/limits", r#"{"rate":"5pps","target":"default icmp:8"}"#),
+        ("PUT", "/v1/limits", r#"{"rate":"5pps","target":"192.0.2.1 as-one"}"#),
         ("PUT", "/v1/limits", "{"),
         ("PUT", "/v1/limits", &long),
         ("DELETE", "/v1/limits?target=nobody", ""),

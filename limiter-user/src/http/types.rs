@@ -1,33 +1,114 @@
 //! Requests, as client and daemon share them.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::daemon::How;
 use crate::dataplane::Mode;
 use crate::error::Failure;
-use crate::policy::units::parse_burst;
-use crate::policy::{LimitSpec, Rate, Target};
+use crate::policy::ban::BanText;
+use crate::policy::{LimitSpec, Wording};
 use crate::report::Sort;
 
 /// `PUT /v1/limits`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetRequest {
-    /// `default`, an address or a prefix.
+    /// `default`, an address or a prefix; a class and `as-one` may follow: `default udp:53 as-one`.
     #[serde(default = "default_target")]
     pub target: String,
-    /// A rate, such as `1000pps`.
-    pub rate: String,
-    /// A burst, such as `2000` or `64kbyte`; 120 % of a second's rate if left out.
-    #[serde(default)]
-    pub burst: Option<String>,
+    /// A rate, such as `1000pps`, or a list of one of packets and one of bytes.
+    pub rate: Texts,
+    /// A burst, such as `2000` or `64kbyte`, or a list with one for each rate; 120 % of a second's rate
+    /// if left out.
+    #[serde(default, skip_serializing_if = "Texts::is_empty")]
+    pub burst: Texts,
     /// Whether what is over the limit is dropped, rather than only counted.
     #[serde(default = "enforced")]
     pub enforce: bool,
+    /// What becomes of a source that goes on to be far over it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ban: Option<BanRequest>,
+}
+
+/// A ban that is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BanRequest {
+    /// How long a source must be over the limit, such as `5s`, which it is if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// How many times the limit it must offer; 10 if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub factor: Option<String>,
+    /// For how long it is denied, such as `10m`.
+    #[serde(rename = "for")]
+    pub lasts: Option<String>,
+}
+
+impl BanRequest {
+    /// What it says.
+    fn text(&self) -> BanText<'_> {
+        let Self { after, factor, lasts } = self;
+        let [after, factor, lasts] = [after, factor, lasts].map(Option::as_deref);
+        BanText { after, factor, lasts }
+    }
+}
+
+/// A text, or several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Texts(pub Vec<String>);
+
+impl Texts {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn as_strs(&self) -> Vec<&str> {
+        self.0.iter().map(String::as_str).collect()
+    }
+}
+
+impl Serialize for Texts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.as_slice() {
+            [one] => serializer.serialize_str(one),
+            several => several.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = Texts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string, or a list of strings")
+            }
+
+            fn visit_unit<E: de::Error>(self) -> Result<Texts, E> {
+                Ok(Texts::default())
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Texts, E> {
+                Ok(Texts(vec![text.into()]))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Texts, A::Error> {
+                Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(Texts)
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
 }
 
 const fn enforced() -> bool {
@@ -42,19 +123,67 @@ impl SetRequest {
     /// The limit that is asked for.
     ///
     /// # Errors
-    /// If target, rate or burst cannot be read, or do not go together.
+    /// If anything cannot be read, or does not go together.
     pub fn limit(&self) -> Result<LimitSpec, Failure> {
-        let target: Target = self.target.parse()?;
-        let rate: Rate = self.rate.parse()?;
-        let burst = match &self.burst {
-            Some(burst) => Some(parse_burst(burst, rate.unit())?),
-            None => None,
+        let wording = Wording {
+            rates: self.rate.as_strs(),
+            bursts: self.burst.as_strs(),
+            enforce: self.enforce,
+            ban: self.ban.as_ref().map(BanRequest::text),
         };
-        Ok(LimitSpec::new(target, rate, burst)?.enforced(self.enforce))
+        wording.limit(self.target.parse()?).map_err(|(_, failure)| failure)
     }
 }
 
-/// How a change is to be made: the query of `PUT /v1/limits` and `POST /v1/limits/import`.
+/// `PUT /v1/trials`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrialRequest {
+    /// As [`SetRequest::target`].
+    #[serde(default = "default_target")]
+    pub target: String,
+    /// A rate, such as `500pps`.
+    pub rate: String,
+    /// A burst, such as `1000` or `64kbyte`; 120 % of a second's rate if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<String>,
+}
+
+impl TrialRequest {
+    /// The limit that is to be tried.
+    ///
+    /// # Errors
+    /// If anything cannot be read, or does not go together.
+    pub fn limit(&self) -> Result<LimitSpec, Failure> {
+        let wording = Wording {
+            rates: vec![&self.rate],
+            bursts: self.burst.iter().map(String::as_str).collect(),
+            enforce: true,
+            ban: None,
+        };
+        wording.limit(self.target.parse()?).map_err(|(_, failure)| failure)
+    }
+}
+
+/// `GET /v1/trials`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrialsQuery {
+    /// How many sources to name for each trial.
+    pub n: usize,
+}
+
+/// `DELETE /v1/trials`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrialQuery {
+    /// As [`SetRequest::target`].
+    #[serde(default = "default_target")]
+    pub target: String,
+}
+
+/// How a change is to be made: the query of `PUT /v1/limits`, `POST /v1/limits/import`,
+/// `POST /v1/lists/{list}/remove` and `POST /v1/reload`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChangeQuery {
@@ -78,7 +207,7 @@ impl ChangeQuery {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetQuery {
-    /// `default`, an address or a prefix.
+    /// As [`SetRequest::target`].
     #[serde(default = "default_target")]
     pub target: String,
     /// As [`ChangeQuery::dry_run`].
@@ -108,14 +237,6 @@ pub struct ConfirmQuery {
     pub abort: bool,
 }
 
-/// `POST /v1/reload`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ReloadQuery {
-    /// Only tell what would change.
-    pub dry_run: bool,
-}
-
 /// `POST /v1/config/diff`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -134,12 +255,24 @@ pub struct ListQuery {
     pub ttl_seconds: Option<u64>,
     /// Why.
     pub reason: Option<String>,
+    /// As [`ChangeQuery::dry_run`].
+    pub dry_run: bool,
+    /// As [`ChangeQuery::confirm_ms`].
+    pub confirm_ms: Option<u64>,
+    /// As [`ChangeQuery::session`].
+    pub session: Option<IpAddr>,
 }
 
 impl ListQuery {
     /// For how long.
     pub fn ttl(&self) -> Option<Duration> {
         self.ttl_seconds.map(Duration::from_secs)
+    }
+
+    /// What is asked for.
+    pub fn how(&self) -> How {
+        let &Self { dry_run, confirm_ms, session, .. } = self;
+        ChangeQuery { dry_run, confirm_ms, session }.how()
     }
 }
 

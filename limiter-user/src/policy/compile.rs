@@ -1,10 +1,10 @@
 //! From what the operator said to what the kernel computes with.
 
-use limiter_common::abi::Policy;
-use limiter_common::gate::{MIN_FRAME, gate};
+use limiter_common::abi::{Policy, Tier};
+use limiter_common::gate::{MAX_GATE, MIN_FRAME, gate};
 use limiter_common::gcra::{Cost, MAX_TOLERANCE, TICKS_PER_NS};
 
-use super::model::{LimitSpec, Target};
+use super::model::{LimitSpec, Target, Tier as Spec};
 use super::units::{Rate, Unit};
 use crate::dataplane::Error;
 
@@ -17,29 +17,52 @@ const MAX_PER_BYTE: u128 = 1 << 40;
 /// # Errors
 /// [`Error::Limit`] if burst / rate is beyond 13 days, or a byte takes longer than a minute.
 pub fn compile(limit: &LimitSpec, window_shift: u32, max_frame: u32) -> Result<Policy, Error> {
+    let compiled = |spec| compile_tier(&limit.target, &spec, window_shift, max_frame);
+    let mut policy = Policy::new(compiled(limit.tier())?);
+    if let Some(also) = limit.also {
+        policy = policy.and(compiled(also)?);
+    }
+    if limit.target.together {
+        // Every packet is charged, so there is nothing that a gate could let through.
+        policy.first.gate = MAX_GATE;
+    }
+    Ok(if limit.enforce { policy } else { policy.observing() })
+}
+
+/// Compiles one rate, as [`compile`].
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_tier(
+    target: &Target,
+    spec: &Spec,
+    window_shift: u32,
+    max_frame: u32,
+) -> Result<Tier, Error> {
+    let &Spec { rate, burst } = spec;
     let refuse = |problem: String, hint: &str| Error::Limit {
-        target: limit.target.to_string(),
+        target: target.to_string(),
         problem,
         hint: hint.into(),
     };
-    let (amount, period_ns) = (limit.rate.amount(), limit.rate.period_ns());
+    let (amount, period_ns) = (rate.amount(), rate.period_ns());
     let period = u128::from(period_ns) * u128::from(TICKS_PER_NS);
     let slow = || {
         refuse(
-            format!("{} is too slow", limit.rate),
+            format!("{rate} is too slow"),
             "a packet may take 13 days at the most, a byte one minute",
         )
     };
     let per_window = (u128::from(amount) << window_shift) / u128::from(period_ns);
     let per_window = u64::try_from(per_window).unwrap_or(u64::MAX);
     // What a unit costs is rounded up: never more than the limit.
-    let (cost, tolerance, gate, unit) = match limit.rate.unit() {
+    let (cost, tolerance, gate, unit) = match rate.unit() {
         Unit::Packets => {
             let fixed = period.div_ceil(u128::from(amount));
-            let tolerance = fixed * u128::from(limit.burst);
+            let tolerance = fixed * u128::from(burst);
             let fixed = u64::try_from(fixed).map_err(|_| slow())?;
-            let gate = gate(limit.burst, per_window);
-            (Cost { fixed, per_byte: 0, shift: 0 }, tolerance, gate, Policy::PACKETS)
+            let gate = gate(burst, per_window);
+            (Cost { fixed, per_byte: 0, shift: 0 }, tolerance, gate, Tier::PACKETS)
         }
         Unit::Bytes => {
             let (per_byte, shift) = (0..=32)
@@ -49,37 +72,41 @@ pub fn compile(limit: &LimitSpec, window_shift: u32, max_frame: u32) -> Result<P
                 .ok_or_else(slow)?;
             // Every frame's cost is rounded up by less than a tick; the burst must still hold as
             // many of them as it says.
-            let rounding = u128::from(limit.burst / u64::from(MIN_FRAME));
-            let tolerance = ((per_byte * u128::from(limit.burst)) >> shift) + 1 + rounding;
+            let rounding = u128::from(burst / u64::from(MIN_FRAME));
+            let tolerance = ((per_byte * u128::from(burst)) >> shift) + 1 + rounding;
             let frame = u64::from(max_frame);
-            let gate = gate(limit.burst / frame, per_window / frame);
+            let gate = gate(burst / frame, per_window / frame);
             let per_byte = u64::try_from(per_byte).map_err(|_| slow())?;
-            (Cost { fixed: 0, per_byte, shift }, tolerance, gate, Policy::BYTES)
+            (Cost { fixed: 0, per_byte, shift }, tolerance, gate, Tier::BYTES)
         }
     };
     if tolerance > u128::from(MAX_TOLERANCE) {
         return Err(refuse(
-            format!(
-                "a burst of {} takes longer than 13 days to refill at {}",
-                limit.burst, limit.rate
-            ),
+            format!("a burst of {burst} takes longer than 13 days to refill at {rate}"),
             "choose a smaller burst or a higher rate",
         ));
     }
     let tolerance = tolerance as u64;
-    let unit = if limit.enforce { unit } else { unit | Policy::OBSERVE };
-    Ok(Policy { cost, tolerance, gate, unit, rate: amount, period_ns, burst: limit.burst })
+    Ok(Tier { cost, tolerance, gate, unit, rate: amount, period_ns, burst })
 }
 
-/// The limit that a policy was compiled from, for whom it is; `None` for "no limit".
+/// The limit that a policy was compiled from, for whom it is; `None` for "no limit". What the kernel has
+/// no part in, a ban, is not in it.
 pub fn decompile(target: Target, policy: &Policy) -> Option<LimitSpec> {
-    let unit = match policy.counts() {
-        Policy::PACKETS => Unit::Packets,
-        Policy::BYTES => Unit::Bytes,
+    let Spec { rate, burst } = decompile_tier(&policy.first)?;
+    let also = if policy.has_second() { decompile_tier(&policy.second) } else { None };
+    Some(LimitSpec { target, rate, burst, also, enforce: !policy.observes(), ban: None })
+}
+
+/// The rate that a tier was compiled from; `None` for "no limit".
+pub fn decompile_tier(tier: &Tier) -> Option<Spec> {
+    let unit = match tier.counts() {
+        Tier::PACKETS => Unit::Packets,
+        Tier::BYTES => Unit::Bytes,
         _ => return None,
     };
-    let rate = Rate::from_parts(policy.rate, policy.period_ns, unit);
-    Some(LimitSpec { target, rate, burst: policy.burst, enforce: !policy.observes() })
+    let rate = Rate::from_parts(tier.rate, tier.period_ns, unit);
+    Some(Spec { rate, burst: tier.burst })
 }
 
 #[cfg(test)]
@@ -88,11 +115,11 @@ mod tests {
     use limiter_common::gcra::{Decision, decide};
 
     fn limit(rate: &str, burst: u64) -> LimitSpec {
-        LimitSpec { target: Target::Default, rate: rate.parse().unwrap(), burst, enforce: true }
+        LimitSpec { burst, ..LimitSpec::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap() }
     }
 
-    fn compiled(rate: &str, burst: u64) -> Policy {
-        compile(&limit(rate, burst), 27, 1514).unwrap()
+    fn compiled(rate: &str, burst: u64) -> Tier {
+        compile(&limit(rate, burst), 27, 1514).unwrap().first
     }
 
     #[test]
@@ -100,12 +127,12 @@ mod tests {
         for (rate, burst) in [("400/minute", 40), ("10mbit", 64_000), ("1000pps", 2000)] {
             let limit = limit(rate, burst);
             let policy = compile(&limit, 27, 1514).unwrap();
-            assert_eq!(decompile(Target::Default, &policy), Some(limit));
+            assert_eq!(decompile(Target::DEFAULT, &policy), Some(limit));
             let observed = compile(&limit.enforced(false), 27, 1514).unwrap();
-            assert!(observed.observes() && observed.counts() == policy.unit);
-            assert_eq!(decompile(Target::Default, &observed), Some(limit.enforced(false)));
+            assert!(observed.observes() && observed.first.counts() == policy.first.unit);
+            assert_eq!(decompile(Target::DEFAULT, &observed), Some(limit.enforced(false)));
         }
-        assert_eq!(decompile(Target::Default, &Policy::unlimited(16)), None);
+        assert_eq!(decompile(Target::DEFAULT, &Policy::unlimited(16)), None);
     }
 
     #[test]
@@ -113,7 +140,7 @@ mod tests {
         let policy = compiled("1000pps", 2000);
         assert_eq!(policy.cost.fixed, 1_000_000 * TICKS_PER_NS);
         assert_eq!(policy.tolerance, 2_000_000_000 * TICKS_PER_NS);
-        assert_eq!((policy.gate, policy.unit), (16, Policy::PACKETS));
+        assert_eq!((policy.gate, policy.unit), (16, Tier::PACKETS));
         assert_eq!(compiled("400/minute", 40).cost.fixed, 150_000_000 * TICKS_PER_NS);
         assert_eq!(compiled("400/minute", 40).gate, 1);
         assert_eq!(compiled("100pps", 40).gate, 5);

@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::model::{LimitSpec, Target};
+use super::ban::Ban;
+use super::class::Class;
+use super::model::{LimitSpec, Target, Tier};
 use super::units::Rate;
 
 /// How much a source may send: a limit without its target.
@@ -16,21 +18,27 @@ pub struct Amount {
     pub rate: Rate,
     /// How much at once, in the rate's unit.
     pub burst: u64,
+    /// What holds at the same time, in the other unit.
+    pub also: Option<Tier>,
     /// Whether what is over it is dropped.
     pub enforce: bool,
+    /// What becomes of a source that goes on to be far over it.
+    pub ban: Option<Ban>,
 }
 
 impl Amount {
     /// The limit of `target` that has this amount.
     pub const fn of(self, target: Target) -> LimitSpec {
-        LimitSpec { target, rate: self.rate, burst: self.burst, enforce: self.enforce }
+        let Self { rate, burst, also, enforce, ban } = self;
+        LimitSpec { target, rate, burst, also, enforce, ban }
     }
 }
 
 impl LimitSpec {
     /// The limit without its target.
     pub const fn amount(&self) -> Amount {
-        Amount { rate: self.rate, burst: self.burst, enforce: self.enforce }
+        let Self { rate, burst, also, enforce, ban, .. } = *self;
+        Amount { rate, burst, also, enforce, ban }
     }
 }
 
@@ -42,6 +50,20 @@ pub struct Limits {
     amounts: Vec<(Amount, usize)>,
     numbers: HashMap<Amount, u32>,
     free: Vec<u32>,
+    /// The classes that targets have, beside [`Class::ANY`], and how many have each.
+    classes: BTreeMap<Class, usize>,
+}
+
+/// Counts targets by their class; those for all packets are not counted.
+fn count(classes: &mut BTreeMap<Class, usize>, class: Class, more: bool) {
+    if class.is_any() {
+        return;
+    }
+    let count = classes.entry(class).or_default();
+    *count = if more { *count + 1 } else { count.saturating_sub(1) };
+    if *count == 0 {
+        classes.remove(&class);
+    }
 }
 
 impl Limits {
@@ -71,16 +93,45 @@ impl Limits {
         self.amounts.iter().copied().filter(|(_, count)| *count > 0)
     }
 
+    /// The classes that they are for, beside [`Class::ANY`].
+    pub fn classes(&self) -> impl Iterator<Item = Class> {
+        self.classes.keys().copied()
+    }
+
+    /// The classes that they would be for after `changes`, those that they are for already first.
+    pub fn classes_after(&self, changes: &Changes) -> Vec<Class> {
+        let mut after = self.classes.clone();
+        for (target, amount) in changes.numbered().filter(|(target, _)| !target.class.is_any()) {
+            if amount.is_some() != self.by_target.contains_key(&target) {
+                count(&mut after, target.class, amount.is_some());
+            }
+        }
+        let (old, new): (Vec<_>, _) =
+            after.into_keys().partition(|class| self.classes.contains_key(class));
+        [old, new].concat()
+    }
+
+    /// Whether one of them bans.
+    pub fn bans(&self) -> bool {
+        self.amounts().any(|(amount, _)| amount.ban.is_some())
+    }
+
     /// Sets a limit, in the place of another one for the same target.
     pub fn set(&mut self, limit: LimitSpec) {
         let number = self.take(limit.amount());
         let former = self.by_target.insert(limit.target, number);
+        if former.is_none() {
+            count(&mut self.classes, limit.target.class, true);
+        }
         self.give_back(former);
     }
 
     /// Removes the limit for a target, if there is one.
     pub fn unset(&mut self, target: &Target) {
         let former = self.by_target.remove(target);
+        if former.is_some() {
+            count(&mut self.classes, target.class, false);
+        }
         self.give_back(former);
     }
 
@@ -125,6 +176,7 @@ impl Limits {
                 self.unset(target);
             }
         }
+        new.iter().for_each(|(target, _)| count(&mut self.classes, target.class, true));
         self.by_target.append(&mut new.into_iter().collect());
     }
 
@@ -337,7 +389,10 @@ mod tests {
     use super::*;
 
     fn limit(source: u8, rate: u8) -> LimitSpec {
-        let target = format!("192.0.2.{source}").parse().unwrap();
+        let kinds = ["", " udp:53", " as-one", " udp"];
+        let net = if source % 4 == 2 { "/31" } else { "" };
+        let kind = kinds[usize::from(source % 4)];
+        let target = format!("192.0.2.{}{net}{kind}", source & !1).parse().unwrap();
         LimitSpec::new(target, format!("{}pps", u16::from(rate) + 1).parse().unwrap(), None)
             .unwrap()
     }
@@ -352,6 +407,11 @@ mod tests {
         assert_eq!(limits.amounts().collect::<HashMap<_, _>>(), counts);
         assert_eq!(limits.numbers.len(), counts.len());
         assert_eq!(limits.amounts.len(), counts.len() + limits.free.len());
+        let mut classes: Vec<_> = expected.keys().map(|target| target.class).collect();
+        classes.retain(|class| !class.is_any());
+        classes.sort_unstable();
+        classes.dedup();
+        assert!(limits.classes().eq(classes), "{limits:?}");
     }
 
     proptest! {
@@ -374,6 +434,7 @@ mod tests {
                     }
                 }
                 let former = changes.former(&limits);
+                let mut classes = limits.classes_after(&changes);
                 undone.apply(&changes);
                 undone.apply(&changes.reversed(&former));
                 prop_assert_eq!(&undone, &limits);
@@ -381,6 +442,8 @@ mod tests {
                 single.one_by_one(&changes);
                 undone.apply(&changes);
                 check(&limits, &expected);
+                classes.sort_unstable();
+                prop_assert!(limits.classes().eq(classes));
                 check(&single, &expected);
                 check(&undone, &expected);
                 let mut again = changes.clone();

@@ -1,10 +1,12 @@
-//! Lists of limits as text: a line each, `TARGET RATE [BURST]`, `#` begins a comment.
+//! Lists of limits as text: a line each, `TARGET [CLASS] [as-one] RATE[+RATE] [BURST[+BURST]] [OPTION…]`,
+//! `#` begins a comment.
 
 use std::collections::HashMap;
 
+use super::class::Class;
 use super::limits::Changes;
-use super::model::{LimitSpec, Target};
-use super::units::{Rate, parse_burst};
+use super::model::{LimitSpec, Target, Whom};
+use super::wording::Wording;
 use crate::error::{Failure, exit};
 
 /// The longest line, bytes.
@@ -22,8 +24,9 @@ pub struct Reader {
     line: u32,
     /// The beginning of a line whose end is still to come.
     partial: Vec<u8>,
-    /// What the text after a target was found to mean: the number of its amount.
-    known: HashMap<Box<str>, u32>,
+    /// What the text after whom a limit is for was found to mean: the class, whether it is shared, and
+    /// the number of the amount.
+    known: HashMap<Box<str>, (Class, bool, u32)>,
 }
 
 impl Reader {
@@ -98,18 +101,24 @@ impl Reader {
         if content.is_empty() {
             return Ok(());
         }
-        let (target, amount) = content.split_once(char::is_whitespace).unwrap_or((content, ""));
-        // Most lines of a long list end like others. Whether an amount is good does not depend on the
-        // target.
-        let (target, number) = match (target.parse::<Target>(), self.known.get(amount)) {
-            (Ok(target), Some(number)) => (target, *number),
-            _ => {
-                let limit = parse_line(content)?;
+        let (whom, rest) = content.split_once(char::is_whitespace).unwrap_or((content, ""));
+        let whom: Whom = whom.parse()?;
+        // Most lines of a long list end like others. Whether an amount is good does not depend on whom
+        // it is for.
+        let (target, number) = match self.known.get(rest) {
+            Some(&(class, together, number)) => {
+                let target = Target { whom, class, together };
+                target.check()?;
+                (target, number)
+            }
+            None => {
+                let limit = parse_limit(whom, rest, content)?;
                 let number = self.limits.number(limit.amount());
                 if self.known.len() >= REMEMBERED {
                     self.known.clear();
                 }
-                self.known.insert(amount.into(), number);
+                let Target { class, together, .. } = limit.target;
+                self.known.insert(rest.into(), (class, together, number));
                 (limit.target, number)
             }
         };
@@ -120,20 +129,45 @@ impl Reader {
 }
 
 /// How a line should look.
-const EXAMPLE: &str = "write TARGET RATE [BURST], for instance 198.51.100.7 1000pps 2000";
+const EXAMPLE: &str = "write TARGET RATE [BURST], for instance 198.51.100.7 1000pps 2000; see `limiter limit import --help`";
 
-fn parse_line(line: &str) -> Result<LimitSpec, Failure> {
-    let mut words = line.split_whitespace();
-    let (Some(target), Some(rate), burst, None) =
-        (words.next(), words.next(), words.next(), words.next())
-    else {
-        return Err(Failure::new(exit::USAGE, format!("{line:?} is not a limit")).hint(EXAMPLE));
+/// Reads what comes after whom a limit is for, in `line`.
+fn parse_limit(whom: Whom, rest: &str, line: &str) -> Result<LimitSpec, Failure> {
+    let refuse = |text: String| Err(Failure::new(exit::USAGE, text).hint(EXAMPLE));
+    let ((class, together), rest) = Target::kind(rest)?;
+    let mut words = rest.split_whitespace().peekable();
+    let Some(rates) = words.next() else {
+        return refuse(format!("{line:?} is not a limit"));
     };
-    let target: Target = target.parse()?;
-    let rate: Rate = rate.parse()?;
-    let burst = burst.map(|burst| parse_burst(burst, rate.unit())).transpose()?;
-    Ok(LimitSpec::new(target, rate, burst)?)
+    let is_option = |word: &str| word.contains('=') || word == NO_ENFORCE;
+    let bursts = words.next_if(|word| !is_option(word));
+    let mut wording = Wording {
+        rates: rates.split('+').collect(),
+        bursts: bursts.map_or_else(Vec::new, |bursts| bursts.split('+').collect()),
+        enforce: true,
+        ban: None,
+    };
+    for word in words {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        let place = match name {
+            NO_ENFORCE if value.is_empty() && wording.enforce => {
+                wording.enforce = false;
+                continue;
+            }
+            "ban-after" => &mut wording.ban.get_or_insert_default().after,
+            "ban-factor" => &mut wording.ban.get_or_insert_default().factor,
+            "ban-for" => &mut wording.ban.get_or_insert_default().lasts,
+            _ => return refuse(format!("{line:?} is not a limit: what is {word:?}?")),
+        };
+        if place.replace(value).is_some() {
+            return refuse(format!("{name} is there twice"));
+        }
+    }
+    wording.limit(Target { whom, class, together }).map_err(|(_, failure)| failure)
 }
+
+/// The option for a limit that is only counted.
+const NO_ENFORCE: &str = "no-enforce";
 
 #[cfg(test)]
 mod tests {
@@ -158,6 +192,37 @@ mod tests {
         let burst = |target: &str| limits.get(&target.parse().unwrap()).unwrap().burst;
         assert_eq!((burst("default"), burst("198.51.100.7")), (1200, 64_000));
         assert!(parse("").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_line_says_whatever_a_command_can() {
+        let limits = parse(
+            "default udp:53 100pps 200\ndefault udp:53 as-one 50kpps\n10.0.0.0/8 as-one 1gbit\n\
+             192.0.2.1 1000pps+10mbit 2000+64kbyte ban-for=10m # two\n192.0.2.2 10mbit+1000pps\n\
+             192.0.2.3 tcp/syn,!ack 40/minute no-enforce\n192.0.2.4 40/minute 50\n\
+             192.0.2.5 5pps 9 ban-factor=3 ban-after=2s ban-for=1h",
+        )
+        .unwrap();
+        let found: Vec<_> = limits
+            .iter()
+            .map(|limit| {
+                let report = crate::report::LimitReport::new(&limit, 1);
+                format!("{}: {}", limit.target.short(), report.summary())
+            })
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "default udp:53: 100pps burst 200 packets",
+                "default udp:53 as-one: 50kpps burst 60000 packets",
+                "10.0.0.0/8 as-one: 1gbit burst 150 mbyte",
+                "192.0.2.1: 1000pps burst 2000 packets and 10mbit burst 64 kbyte, ban 10m after 5s at 10×",
+                "192.0.2.2: 1000pps burst 1200 packets and 10mbit burst 1500 kbyte",
+                "192.0.2.3 tcp/syn,!ack: 40/minute burst 1 packet, not enforced",
+                "192.0.2.4: 40/minute burst 50 packets",
+                "192.0.2.5: 5pps burst 9 packets, ban 1h after 2s at 3×",
+            ]
+        );
     }
 
     #[test]
@@ -193,6 +258,20 @@ mod tests {
             ("198.51.100.7 5pps\n\n198.51.100.7/32 6pps", "line 3", "already"),
             ("1.1.1.1 5pps\n1.1.1.1 5pps\nfoo", "line 2", "already"),
             (&long, "line 2", "bytes"),
+            (
+                "1.1.1.1 udp:53 5pps\n1.1.1.1 udp:53 5pps",
+                "line 2",
+                "1.1.1.1 udp:53 has a limit already",
+            ),
+            ("1.1.1.1 udp:0 5pps", "line 1", "0 is not a port"),
+            ("1.1.1.1 tcp/syn", "line 1", "not a limit"),
+            ("1.1.1.1 as-one 5pps", "line 1", "single source"),
+            ("1.1.1.0/24 as-one 5pps\n1.1.1.1 as-one 5pps", "line 2", "single source"),
+            ("1.1.1.0/24 as-one 5pps ban-for=5m", "line 1", "share"),
+            ("1.1.1.1 5pps+6pps", "line 1", "both count packets"),
+            ("1.1.1.1 5pps ban=5m", "line 1", "what is \"ban=5m\"?"),
+            ("1.1.1.1 5pps ban-for=5m ban-for=6m", "line 1", "ban-for is there twice"),
+            ("1.1.1.1 5pps ban-after=5s", "line 1", "how long it lasts"),
         ] {
             let error = parse(text).unwrap_err();
             let text = error.to_string();

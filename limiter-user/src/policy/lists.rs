@@ -1,6 +1,6 @@
 //! The allow and deny lists: sources that are let through or dropped whatever they send.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use ipnet::IpNet;
 use limiter_common::lists;
 use serde::{Deserialize, Serialize};
 
-use super::model::{ModelError, Target};
+pub use super::listed::Lists;
+use super::model::{ModelError, Whom, prefixes_of};
 use crate::error::{Failure, exit};
 
 /// What becomes of a listed source.
@@ -60,6 +61,9 @@ pub struct Listing {
     /// When the entry expires, seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<u32>,
+    /// Whether nobody has asked for it: a limit's ban has made it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ban: bool,
 }
 
 impl Listing {
@@ -98,7 +102,14 @@ impl Listing {
             )
             .hint("give a few words"));
         }
-        Ok(Self { action, reason: reason.map(Into::into), added, until })
+        Ok(Self { action, reason: reason.map(Into::into), added, until, ban: false })
+    }
+
+    /// A ban that begins now and lasts so many seconds.
+    pub fn banned(seconds: u32, reason: String) -> Self {
+        let added = now();
+        let until = Some(added.saturating_add(seconds));
+        Self { action: Action::Deny, reason: Some(reason.into()), added, until, ban: true }
     }
 
     /// Whether it is over at `now`, in seconds since 1970.
@@ -113,21 +124,23 @@ pub fn now() -> u32 {
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// Entries by source or prefix.
-pub type Lists = BTreeMap<IpNet, Listing>;
-
 /// What is to become of some entries; each target once.
 pub type ListChanges = Vec<(IpNet, Option<Listing>)>;
 
-/// The entry for the longest prefix that contains `address`.
+/// The entry for the longest prefix that contains `source`.
 pub fn find(lists: &Lists, source: IpNet) -> Option<(IpNet, &Listing)> {
     if lists.is_empty() {
         return None;
     }
-    (0..=source.prefix_len()).rev().find_map(|length| {
-        let net = IpNet::new(source.addr(), length).ok()?.trunc();
-        lists.get_key_value(&net).map(|(net, listing)| (*net, listing))
-    })
+    find_by(source, |net| lists.get(net))
+}
+
+/// The entry for the longest prefix that contains `source`, where `get` tells the one for a prefix.
+pub fn find_by<'a>(
+    source: IpNet,
+    get: impl Fn(&IpNet) -> Option<&'a Listing>,
+) -> Option<(IpNet, &'a Listing)> {
+    prefixes_of(source).find_map(|net| get(&net).map(|listing| (net, listing)))
 }
 
 /// Reads targets, one in a line; `#` begins a comment. Sources have `(v4, v6)` bits.
@@ -159,7 +172,7 @@ pub fn read(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Failure> {
 
 /// Reads a target.
 fn parse(text: &str, (v4, v6): (u8, u8)) -> Result<IpNet, ModelError> {
-    let Target::Prefix(target) = Target::from_str(text)? else {
+    let Whom::Prefix(target) = Whom::from_str(text)? else {
         return Err(ModelError::Target { input: text.into() });
     };
     let bits = if target.addr().is_ipv4() { v4 } else { v6 };
@@ -199,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_wins() {
-        let mut lists = Lists::new();
+        let mut lists = Lists::default();
         lists.insert("198.51.100.0/24".parse().unwrap(), listing(Action::Deny));
         lists.insert("198.51.100.7/32".parse().unwrap(), listing(Action::Allow));
         let found = |text: &str| {

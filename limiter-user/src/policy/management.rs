@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::model::{Target, short_prefix, source_of};
+use super::model::{Target, Whom, short_prefix, source_of};
 use crate::error::{Failure, exit};
 
 /// The management addresses of a daemon.
@@ -22,8 +22,8 @@ pub struct Management {
 /// # Errors
 /// If it is neither, or means every source.
 pub fn parse_management(text: &str) -> Result<IpNet, Failure> {
-    match text.parse::<Target>()? {
-        Target::Prefix(net) if net.prefix_len() > 0 => Ok(net),
+    match text.parse::<Whom>()? {
+        Whom::Prefix(net) if net.prefix_len() > 0 => Ok(net),
         _ => Err(Failure::new(
             exit::USAGE,
             format!("{text} covers every source, so that nothing would be limited"),
@@ -57,8 +57,8 @@ impl Management {
 
     /// Whether a rule for `target` would hold for none but management addresses.
     pub fn contains(&self, target: &Target) -> bool {
-        let Target::Prefix(target) = target else { return false };
-        self.nets.iter().any(|net| net.contains(target))
+        let Some(target) = target.prefix() else { return false };
+        self.nets.iter().any(|net| net.contains(&target))
     }
 
     /// Whether a rule may be set for `target`: not for a part of a management prefix.
@@ -66,14 +66,14 @@ impl Management {
     /// # Errors
     /// If it may not; the message says which prefix is in its way.
     pub fn check(&self, target: &Target) -> Result<(), Failure> {
-        let Target::Prefix(net) = target else { return Ok(()) };
-        match self.nets.iter().find(|own| own.contains(net) && *own != net) {
+        let Some(net) = target.prefix() else { return Ok(()) };
+        match self.nets.iter().find(|own| own.contains(&net) && **own != net) {
             None => Ok(()),
             Some(own) => Err(Failure::new(
                 exit::USAGE,
                 format!(
                     "{} lies in the management addresses {}, for which no rule may be set",
-                    target.short(),
+                    target.whom.short(),
                     short_prefix(own)
                 ),
             )
@@ -106,7 +106,7 @@ mod tests {
         assert!(refused.message.contains("192.0.2.7") && refused.message.contains("192.0.2.0/24"));
         assert!(management.contains(&target("192.0.2.0/24")));
         assert!(!management.contains(&target("192.0.0.0/16")));
-        assert!(!management.contains(&Target::Default));
+        assert!(!management.contains(&Target::DEFAULT));
     }
 
     #[test]

@@ -1,119 +1,40 @@
 //! A limit: for whom, how much, and how much at once.
 
-use std::fmt;
-use std::net::IpAddr;
-use std::str::FromStr;
-
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use limiter_common::gcra::{MAX_TOLERANCE, TICKS_PER_NS};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::ban::{Ban, BanError};
+use super::class::ClassError;
+pub use super::target::{Target, Whom, prefixes_of, short_prefix, source_of};
 use super::units::{Rate, Unit, format_burst};
 
 /// The smallest burst of a limit in bytes: one full Ethernet frame without its check sequence.
 pub const FULL_FRAME: u64 = 1514;
 
-/// Whom a limit is for. Each source inside a prefix gets the limit individually.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Target {
-    /// Every source that no prefix covers.
-    Default,
-    /// The sources in a prefix; the longest one that covers a source wins.
-    Prefix(IpNet),
-}
-
-impl Target {
-    /// The target as short as `--for` takes it: a single address without its length.
-    pub fn short(&self) -> String {
-        match self {
-            Self::Default => "default".into(),
-            Self::Prefix(prefix) => short_prefix(prefix),
-        }
-    }
-}
-
-/// A prefix without its length if it is a single address.
-pub fn short_prefix(prefix: &IpNet) -> String {
-    if prefix.prefix_len() == prefix.max_prefix_len() {
-        prefix.addr().to_string()
-    } else {
-        prefix.to_string()
-    }
-}
-
-/// Cuts an IPv4-mapped prefix (`::ffff:a.b.c.d/96+n`) down to IPv4: such packets are IPv4 sources.
-fn unmapped(prefix: IpNet) -> IpNet {
-    let IpNet::V6(v6) = prefix else { return prefix };
-    match (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96)) {
-        (Some(address), Some(length)) => {
-            Ipv4Net::new(address, length).map_or(prefix, |net| IpNet::V4(net.trunc()))
-        }
-        _ => prefix,
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::Prefix(prefix) => write!(f, "{prefix}"),
-        }
-    }
-}
-
-impl FromStr for Target {
-    type Err = ModelError;
-
-    fn from_str(input: &str) -> Result<Self, ModelError> {
-        let text = input.trim();
-        if text.eq_ignore_ascii_case("default") {
-            return Ok(Self::Default);
-        }
-        if let Ok(address) = text.parse::<IpAddr>() {
-            return Ok(Self::Prefix(unmapped(IpNet::from(address))));
-        }
-        let prefix: IpNet = text.parse().map_err(|_| ModelError::Target { input: input.into() })?;
-        if prefix.trunc() != prefix {
-            return Err(ModelError::HostBits { input: input.into(), network: prefix.trunc() });
-        }
-        Ok(Self::Prefix(unmapped(prefix)))
-    }
-}
-
-impl Serialize for Target {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Target {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-/// The source that an address belongs to, when sources are told apart by so many bits.
-pub fn source_of(address: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> IpNet {
-    match unmapped(IpNet::from(address)) {
-        IpNet::V4(net) => Ipv4Net::new(net.addr(), ipv4_prefix)
-            .map_or(IpNet::V4(net), |cut| IpNet::V4(cut.trunc())),
-        IpNet::V6(net) => Ipv6Net::new(net.addr(), ipv6_prefix)
-            .map_or(IpNet::V6(net), |cut| IpNet::V6(cut.trunc())),
-    }
-}
-
 /// A limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitSpec {
-    /// Whom it is for.
+    /// Whom and what it is for.
     pub target: Target,
+    /// How much, in the long run; packets, if there is a limit in both units.
+    pub rate: Rate,
+    /// How much at once, in the rate's unit.
+    pub burst: u64,
+    /// What holds at the same time, in bytes; then `rate` is in packets.
+    pub also: Option<Tier>,
+    /// Whether what is over it is dropped, rather than only counted.
+    pub enforce: bool,
+    /// What becomes of a source that goes on to be far over it.
+    pub ban: Option<Ban>,
+}
+
+/// A rate and its burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tier {
     /// How much, in the long run.
     pub rate: Rate,
     /// How much at once, in the rate's unit.
     pub burst: u64,
-    /// Whether what is over it is dropped, rather than only counted.
-    pub enforce: bool,
 }
 
 /// Why a limit was refused.
@@ -161,6 +82,26 @@ pub enum ModelError {
         /// Leading bits that make a source.
         bits: u8,
     },
+    /// A single source that is to be limited as one.
+    #[error("{} is a single source, which is limited as one anyway", short_prefix(single))]
+    SingleAsOne {
+        /// The source.
+        single: IpNet,
+    },
+    /// Two rates of one unit.
+    #[error("{one} and {other} both count {}", one.unit().name())]
+    SameUnit {
+        /// The first one.
+        one: Rate,
+        /// The second one.
+        other: Rate,
+    },
+    /// A class that cannot be.
+    #[error(transparent)]
+    Class(#[from] ClassError),
+    /// A ban that cannot be.
+    #[error(transparent)]
+    Ban(#[from] BanError),
 }
 
 impl ModelError {
@@ -189,17 +130,105 @@ impl ModelError {
                     target.prefix_len()
                 )
             }
+            Self::SingleAsOne { single } => {
+                format!("leave as-one out, or name a prefix wider than {single}")
+            }
+            Self::SameUnit { .. } => {
+                "give one rate of packets and one of bytes, for instance 1000pps and 10mbit".into()
+            }
+            Self::Class(error) => error.hint(),
+            Self::Ban(error) => error.hint(),
         }
     }
 }
 
 impl LimitSpec {
-    /// A limit, with 120 % of what `rate` earns in a second as burst if none is given, and at least
-    /// one packet or one full frame.
+    /// A limit in one unit, with 120 % of what `rate` earns in a second as burst if none is given, and
+    /// at least one packet or one full frame.
+    ///
+    /// # Errors
+    /// [`ModelError::BurstTooSmall`], [`ModelError::BurstTooLarge`], [`ModelError::SingleAsOne`].
+    pub fn new(target: Target, rate: Rate, burst: Option<u64>) -> Result<Self, ModelError> {
+        target.check()?;
+        let Tier { rate, burst } = Tier::new(rate, burst)?;
+        Ok(Self { target, rate, burst, also: None, enforce: true, ban: None })
+    }
+
+    /// The limit with another one, in the other unit, that holds at the same time.
+    ///
+    /// # Errors
+    /// [`ModelError::SameUnit`], or as [`LimitSpec::new`].
+    pub fn and(self, rate: Rate, burst: Option<u64>) -> Result<Self, ModelError> {
+        let (own, other) = (self.tier(), Tier::new(rate, burst)?);
+        if own.rate.unit() == rate.unit() {
+            return Err(ModelError::SameUnit { one: own.rate, other: rate });
+        }
+        let in_packets = own.rate.unit() == Unit::Packets;
+        let (first, second) = if in_packets { (own, other) } else { (other, own) };
+        Ok(Self { rate: first.rate, burst: first.burst, also: Some(second), ..self })
+    }
+
+    /// The limit with a ban for those who go on to be far over it.
+    ///
+    /// # Errors
+    /// [`ModelError::Ban`] if it is not enforced, or shared by many sources.
+    pub fn banning(self, ban: Option<Ban>) -> Result<Self, ModelError> {
+        if ban.is_some() && self.target.together {
+            return Err(BanError::Shared.into());
+        }
+        if ban.is_some() && !self.enforce {
+            return Err(BanError::NotEnforced.into());
+        }
+        Ok(Self { ban, ..self })
+    }
+
+    /// The rate and the burst that every limit has.
+    pub const fn tier(&self) -> Tier {
+        Tier { rate: self.rate, burst: self.burst }
+    }
+
+    /// What holds at the same time: one rate, or two of different units.
+    pub fn tiers(&self) -> impl Iterator<Item = Tier> + Clone {
+        [self.tier()].into_iter().chain(self.also)
+    }
+
+    /// Whether the target is a source or wider, where sources have so many bits.
+    ///
+    /// # Errors
+    /// [`ModelError::FinerThanSource`] if it is not, [`ModelError::SingleAsOne`] if it is one source that
+    /// is to be limited as one.
+    pub fn check_prefix(&self, ipv4_prefix: u8, ipv6_prefix: u8) -> Result<(), ModelError> {
+        let Some(target) = self.target.prefix() else { return Ok(()) };
+        let bits = if target.addr().is_ipv4() { ipv4_prefix } else { ipv6_prefix };
+        // A bare IPv6 address is the usual way to name the source it belongs to, but a limit for it
+        // would hold for the whole source: that has to be said.
+        if target.prefix_len() > bits {
+            return Err(ModelError::FinerThanSource { target, bits });
+        }
+        if self.target.together && target.prefix_len() == bits {
+            return Err(ModelError::SingleAsOne { single: target });
+        }
+        Ok(())
+    }
+
+    /// The limit with or without enforcement. Those with a ban are enforced.
+    #[must_use]
+    pub const fn enforced(self, enforce: bool) -> Self {
+        Self { enforce, ..self }
+    }
+
+    /// What `rate` counts.
+    pub const fn unit(&self) -> Unit {
+        self.rate.unit()
+    }
+}
+
+impl Tier {
+    /// A rate with its burst; 120 % of what it earns in a second if none is given.
     ///
     /// # Errors
     /// [`ModelError::BurstTooSmall`] and [`ModelError::BurstTooLarge`].
-    pub fn new(target: Target, rate: Rate, burst: Option<u64>) -> Result<Self, ModelError> {
+    pub fn new(rate: Rate, burst: Option<u64>) -> Result<Self, ModelError> {
         let (least, what) = match rate.unit() {
             Unit::Packets => (1, "packet"),
             Unit::Bytes => (FULL_FRAME, "full frame (1514 bytes)"),
@@ -216,7 +245,7 @@ impl LimitSpec {
         if burst > most {
             return Err(ModelError::BurstTooLarge { burst, rate, most });
         }
-        Ok(Self { target, rate, burst, enforce: true })
+        Ok(Self { rate, burst })
     }
 
     /// The largest burst whose tolerance the token bucket can hold.
@@ -224,32 +253,6 @@ impl LimitSpec {
         let most_ns = u128::from(MAX_TOLERANCE / TICKS_PER_NS);
         let most = most_ns * u128::from(rate.amount()) / u128::from(rate.period_ns());
         u64::try_from(most).unwrap_or(u64::MAX)
-    }
-
-    /// Whether the target is a source or wider, where sources have so many bits.
-    ///
-    /// # Errors
-    /// [`ModelError::FinerThanSource`] if it is not.
-    pub fn check_prefix(&self, ipv4_prefix: u8, ipv6_prefix: u8) -> Result<(), ModelError> {
-        let Target::Prefix(target) = self.target else { return Ok(()) };
-        let bits = if target.addr().is_ipv4() { ipv4_prefix } else { ipv6_prefix };
-        // A bare IPv6 address is the usual way to name the source it belongs to, but a limit for it
-        // would hold for the whole source: that has to be said.
-        if target.prefix_len() > bits {
-            return Err(ModelError::FinerThanSource { target, bits });
-        }
-        Ok(())
-    }
-
-    /// The limit with or without enforcement.
-    #[must_use]
-    pub const fn enforced(self, enforce: bool) -> Self {
-        Self { enforce, ..self }
-    }
-
-    /// What the limit counts.
-    pub const fn unit(&self) -> Unit {
-        self.rate.unit()
     }
 
     /// The burst as it is written.

@@ -1,41 +1,97 @@
-//! What a change of limits does, did, or would do.
+//! What a change of limits or lists does, did, or would do.
 
+use std::fmt;
 use std::io::{self, Write};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{LimitReport, Print, text};
-use crate::policy::Target;
+use super::{LimitReport, ListEntry, Print, text};
 
-/// A limit that another one takes the place of.
+/// What there is one of for each target: a limit, or an entry of the lists.
+pub trait Rule {
+    /// Whom it is for.
+    type Target: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned;
+
+    /// Whom it is for.
+    fn target(&self) -> Self::Target;
+
+    /// Whom it is for, in short.
+    fn name(&self) -> String;
+
+    /// What it says, in a line.
+    fn summary(&self) -> String;
+}
+
+impl Rule for LimitReport {
+    type Target = crate::policy::Target;
+
+    fn target(&self) -> Self::Target {
+        self.target
+    }
+
+    fn name(&self) -> String {
+        self.target.short()
+    }
+
+    fn summary(&self) -> String {
+        self.summary()
+    }
+}
+
+/// A rule that another one takes the place of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Replaced {
+#[serde(bound(serialize = "R: Serialize", deserialize = "R: DeserializeOwned"))]
+pub struct Replaced<R: Rule = LimitReport> {
     /// Whom both are for.
-    pub target: Target,
-    /// The limit before.
-    pub old: LimitReport,
-    /// The limit after.
-    pub new: LimitReport,
+    pub target: R::Target,
+    /// The rule before.
+    pub old: R,
+    /// The rule after.
+    pub new: R,
 }
 
-/// How limits differ after a change from those before.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct DiffReport {
-    /// Limits for targets that had none.
-    pub added: Vec<LimitReport>,
-    /// Limits in the place of others.
-    pub changed: Vec<Replaced>,
-    /// Limits that are gone.
-    pub removed: Vec<LimitReport>,
+/// How rules differ after a change from those before.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(bound(serialize = "R: Serialize", deserialize = "R: DeserializeOwned"))]
+pub struct Diff<R: Rule> {
+    /// Rules for targets that had none.
+    pub added: Vec<R>,
+    /// Rules in the place of others.
+    pub changed: Vec<Replaced<R>>,
+    /// Rules that are gone.
+    pub removed: Vec<R>,
 }
 
-impl DiffReport {
-    /// Notes what becomes of a target's limit.
-    pub fn note(&mut self, old: Option<LimitReport>, new: Option<LimitReport>) {
+/// How limits differ.
+pub type DiffReport = Diff<LimitReport>;
+
+/// How the allow and deny lists differ.
+pub type ListDiff = Diff<ListEntry>;
+
+impl<R: Rule> Default for Diff<R> {
+    fn default() -> Self {
+        Self { added: Vec::new(), changed: Vec::new(), removed: Vec::new() }
+    }
+}
+
+impl<R: Rule> Diff<R> {
+    /// Whether nothing differs.
+    pub const fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
+    }
+
+    /// How many rules differ.
+    pub const fn len(&self) -> usize {
+        self.added.len() + self.changed.len() + self.removed.len()
+    }
+
+    /// Notes what becomes of a target's rule.
+    pub fn note(&mut self, old: Option<R>, new: Option<R>) {
         match (old, new) {
             (None, Some(new)) => self.added.push(new),
             (Some(old), Some(new)) => {
-                self.changed.push(Replaced { target: old.target, old, new });
+                self.changed.push(Replaced { target: old.target(), old, new });
             }
             (Some(old), None) => self.removed.push(old),
             (None, None) => {}
@@ -49,16 +105,16 @@ impl DiffReport {
     }
 }
 
-impl Print for DiffReport {
+impl<R: Rule> Print for Diff<R> {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        for limit in &self.added {
-            writeln!(out, "+ {}: {}", limit.target.short(), limit.summary())?;
+        for rule in &self.added {
+            writeln!(out, "+ {}: {}", rule.name(), rule.summary())?;
         }
-        for Replaced { target, old, new } in &self.changed {
-            writeln!(out, "~ {}: {} → {}", target.short(), old.summary(), new.summary())?;
+        for Replaced { old, new, .. } in &self.changed {
+            writeln!(out, "~ {}: {} → {}", old.name(), old.summary(), new.summary())?;
         }
-        for limit in &self.removed {
-            writeln!(out, "- {}: {}", limit.target.short(), limit.summary())?;
+        for rule in &self.removed {
+            writeln!(out, "- {}: {}", rule.name(), rule.summary())?;
         }
         Ok(())
     }
@@ -85,14 +141,21 @@ impl PendingReport {
         let left = text::seconds(self.seconds_left.ceil() as u64);
         format!("{}: reverted in {left} unless `limiter confirm` comes before", self.what)
     }
+
+    /// Writes what is waited for.
+    pub(super) fn print_left(&self, out: &mut dyn Write) -> io::Result<()> {
+        let left = text::seconds(self.seconds_left.ceil() as u64);
+        writeln!(out, "reverted in {left} unless `limiter confirm` comes before")
+    }
 }
 
 /// What every change tells beside its own outcome.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Applied {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(bound(serialize = "R: Serialize", deserialize = "R: DeserializeOwned"))]
+pub struct Applied<R: Rule = LimitReport> {
     /// What would change; only where nothing was changed because of `--dry-run`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dry_run: Option<DiffReport>,
+    pub dry_run: Option<Diff<R>>,
     /// The confirmation that is waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm: Option<PendingReport>,
@@ -101,7 +164,13 @@ pub struct Applied {
     pub warnings: Vec<String>,
 }
 
-impl Applied {
+impl<R: Rule> Default for Applied<R> {
+    fn default() -> Self {
+        Self { dry_run: None, confirm: None, warnings: Vec::new() }
+    }
+}
+
+impl<R: Rule> Applied<R> {
     /// Writes a dry run's differences and says that it was one. Returns whether it was one.
     pub(super) fn print_dry_run(&self, out: &mut dyn Write) -> io::Result<bool> {
         let Some(diff) = &self.dry_run else { return Ok(false) };
@@ -113,8 +182,7 @@ impl Applied {
     /// Writes what is waited for.
     pub(super) fn print_confirm(&self, out: &mut dyn Write) -> io::Result<()> {
         let Some(confirm) = &self.confirm else { return Ok(()) };
-        let left = text::seconds(confirm.seconds_left.ceil() as u64);
-        writeln!(out, "reverted in {left} unless `limiter confirm` comes before")
+        confirm.print_left(out)
     }
 }
 
@@ -161,6 +229,6 @@ mod tests {
              - 192.0.2.0/24: 10mbit burst 1500 kbyte\n\
              1 added, 1 changed, 1 removed; dry run, nothing was changed\n"
         );
-        assert!(!Applied::default().print_dry_run(&mut Vec::new()).unwrap());
+        assert!(!Applied::<LimitReport>::default().print_dry_run(&mut Vec::new()).unwrap());
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::Print;
 use crate::dataplane::PinnedOn;
+use crate::instance::Instance;
 
 /// What a dead daemon can leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -29,6 +30,8 @@ pub struct Remnant {
     pub path: PathBuf,
     /// The interfaces that it limits, or limited.
     pub attached: Vec<PinnedOn>,
+    /// The instance that left it; `None` for the daemon without one.
+    pub instance: Option<Instance>,
 }
 
 /// What was removed, or would be.
@@ -38,15 +41,23 @@ pub struct CleanupReport {
     pub dry_run: bool,
     /// What was found.
     pub remnants: Vec<Remnant>,
+    /// Instances that were left alone because their daemons run; `None` is the one without a name.
+    pub running: Vec<Option<Instance>>,
 }
 
 impl Print for CleanupReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        for instance in &self.running {
+            match instance {
+                Some(name) => writeln!(out, "instance {name} runs: left alone")?,
+                None => writeln!(out, "a daemon without an instance runs: left alone")?,
+            }
+        }
         if self.remnants.is_empty() {
             return writeln!(out, "there is nothing to remove");
         }
         let verb = if self.dry_run { "would remove" } else { "removed" };
-        for Remnant { kind, path, attached } in &self.remnants {
+        for Remnant { kind, path, attached, .. } in &self.remnants {
             let what = match kind {
                 RemnantKind::DataPlane => "the data plane",
                 RemnantKind::Staging => "the unfinished data plane",
@@ -78,19 +89,30 @@ mod tests {
                 kind: RemnantKind::DataPlane,
                 path: "/sys/fs/bpf/limiter".into(),
                 attached: vec![on.clone(), PinnedOn { name: None, ..on }],
+                instance: None,
             },
-            Remnant { kind: RemnantKind::Socket, path: "/run/l".into(), attached: Vec::new() },
+            Remnant {
+                kind: RemnantKind::Socket,
+                path: "/run/l".into(),
+                attached: Vec::new(),
+                instance: None,
+            },
         ];
-        let text = |dry_run, remnants| {
+        let text = |dry_run, remnants, running| {
             let mut text = Vec::new();
-            CleanupReport { dry_run, remnants }.print(&mut text).unwrap();
+            CleanupReport { dry_run, remnants, running }.print(&mut text).unwrap();
             String::from_utf8(text).unwrap()
         };
         assert_eq!(
-            text(true, remnants),
+            text(true, remnants, Vec::new()),
             "would remove the data plane /sys/fs/bpf/limiter, which limits eth0 (native), interface 2 \
              of another network namespace (native)\nwould remove the stale socket /run/l\n"
         );
-        assert_eq!(text(false, Vec::new()), "there is nothing to remove\n");
+        let running = vec![None, Some("edge".parse().unwrap())];
+        assert_eq!(
+            text(false, Vec::new(), running),
+            "a daemon without an instance runs: left alone\ninstance edge runs: left alone\nthere is \
+             nothing to remove\n"
+        );
     }
 }

@@ -2,11 +2,19 @@
 
 use std::io::{self, Write};
 
+use ipnet::IpNet;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{DiffReport, LimitReport, Print, text};
-use crate::policy::Target;
+use super::limit::describe;
+use super::{
+    BanReport, DiffReport, LimitReport, ListDiff, ListEntry, PendingReport, Print, Rule,
+    TierReport, text,
+};
+use crate::policy::lists::Action;
+use crate::policy::model::short_prefix;
+use crate::policy::{LimitSpec, Target};
 
 /// A value as a person writes it.
 fn written(value: &Value) -> String {
@@ -39,6 +47,27 @@ pub struct FileLimitReport {
     pub rate: String,
     /// The burst.
     pub burst: String,
+    /// What holds at the same time, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub also: Option<TierReport>,
+    /// Whether what is over it is dropped, rather than only counted.
+    pub enforce: bool,
+    /// What becomes of a source that goes on to be far over it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ban: Option<BanReport>,
+    /// File and line.
+    pub origin: String,
+}
+
+/// An entry of the allow or the deny list in the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntryReport {
+    /// Which list.
+    pub list: Action,
+    /// Whom it is for.
+    pub target: IpNet,
+    /// Why.
+    pub reason: Option<String>,
     /// File and line.
     pub origin: String,
 }
@@ -52,6 +81,22 @@ pub struct SettingsReport {
     pub settings: Vec<SettingReport>,
     /// The file's limits.
     pub limits: Vec<FileLimitReport>,
+    /// The file's entries of the allow and deny lists.
+    pub lists: Vec<FileEntryReport>,
+}
+
+impl FileLimitReport {
+    /// Tells `limit`, which is found at `origin`.
+    pub fn new(limit: &LimitSpec, origin: String) -> Self {
+        let LimitReport { target, rate, burst, also, enforce, ban, .. } =
+            LimitReport::new(limit, 0);
+        Self { target, rate: rate.to_string(), burst, also, enforce, ban, origin }
+    }
+
+    fn summary(&self) -> String {
+        let Self { rate, burst, also, enforce, ban, .. } = self;
+        describe(rate, burst, also.as_ref(), *enforce, *ban)
+    }
 }
 
 impl Print for SettingsReport {
@@ -61,11 +106,17 @@ impl Print for SettingsReport {
             table.add_row([setting.key.clone(), written(&setting.value), setting.origin.clone()]);
         }
         for limit in &self.limits {
-            let amount = format!("{} burst {}", limit.rate, limit.burst);
             table.add_row([
                 format!("limit {}", limit.target.short()),
-                amount,
+                limit.summary(),
                 limit.origin.clone(),
+            ]);
+        }
+        for entry in &self.lists {
+            table.add_row([
+                format!("{} {}", entry.list, short_prefix(&entry.target)),
+                entry.reason.clone().unwrap_or_default(),
+                entry.origin.clone(),
             ]);
         }
         writeln!(out, "{}", table.trim_fmt())
@@ -79,12 +130,16 @@ pub struct CheckReport {
     pub file: Option<String>,
     /// How many limits it has.
     pub limits: u64,
+    /// How many entries of the lists it has.
+    pub listed: u64,
 }
 
 impl Print for CheckReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         match &self.file {
-            Some(file) => writeln!(out, "{file}: good, {} limits", self.limits),
+            Some(file) => {
+                writeln!(out, "{file}: good, {} limits, {} listed", self.limits, self.listed)
+            }
             None => writeln!(out, "there is no configuration file; defaults are in effect"),
         }
     }
@@ -115,15 +170,23 @@ impl Print for SchemaReport {
     }
 }
 
-/// A limit of the file that is not in force, because one that was set at run time is.
+/// A limit or an entry of the file that is not in force, because one that was set at run time is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Shadowed {
+#[serde(bound(serialize = "R: Serialize", deserialize = "R: DeserializeOwned"))]
+pub struct Shadowed<R: Rule = LimitReport> {
     /// Whom both are for.
-    pub target: Target,
+    pub target: R::Target,
     /// The file's.
-    pub file: LimitReport,
+    pub file: R,
     /// The one in force.
-    pub runtime: LimitReport,
+    pub runtime: R,
+}
+
+impl<R: Rule> Print for Shadowed<R> {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let (name, runtime, file) = (self.file.name(), self.runtime.summary(), self.file.summary());
+        writeln!(out, "= {name}: {runtime} was set at run time and stays in force, not {file}")
+    }
 }
 
 /// A key whose value in the configuration is another one than the daemon runs with.
@@ -142,35 +205,64 @@ pub struct KeyDiff {
 pub struct ReloadReport {
     /// The file; nothing if there is none.
     pub file: Option<String>,
-    /// Whether the limits have been changed, or only would be.
+    /// Whether anything has been changed, or only would be.
     pub applied: bool,
     /// How the limits in force change.
     #[serde(flatten)]
     pub limits: DiffReport,
     /// Limits of the file that differ from those set at run time, which stay in force.
     pub shadowed: Vec<Shadowed>,
+    /// How the lists in force change.
+    #[serde(default)]
+    pub lists: ListDiff,
+    /// Entries of the file that differ from those set at run time, which stay in force.
+    #[serde(default)]
+    pub lists_shadowed: Vec<Shadowed<ListEntry>>,
+    /// Keys that change at once.
+    #[serde(default)]
+    pub live: Vec<KeyDiff>,
     /// Keys that take effect with the next start.
     pub restart: Vec<KeyDiff>,
+    /// The confirmation that is waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirm: Option<PendingReport>,
+    /// What the operator should know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 impl ReloadReport {
     /// Whether file and daemon agree.
     pub fn same(&self) -> bool {
-        self.limits == DiffReport::default() && self.shadowed.is_empty() && self.restart.is_empty()
+        self.count() == 0
+            && self.shadowed.is_empty()
+            && self.lists_shadowed.is_empty()
+            && self.restart.is_empty()
+    }
+
+    /// How many limits, entries and keys change.
+    pub fn count(&self) -> u64 {
+        (self.limits.len() + self.lists.len() + self.live.len()) as u64
+    }
+
+    /// How many limits and entries come and go, in a few words.
+    pub fn summary(&self) -> String {
+        let limits = format!("limits {}", self.limits.summary());
+        if self.lists.is_empty() {
+            return limits;
+        }
+        format!("{limits}; lists {}", self.lists.summary())
     }
 }
 
 impl Print for ReloadReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         self.limits.print(out)?;
-        for Shadowed { target, file, runtime } in &self.shadowed {
-            writeln!(
-                out,
-                "= {}: {} was set at run time and stays in force, not {}",
-                target.short(),
-                runtime.summary(),
-                file.summary()
-            )?;
+        self.lists.print(out)?;
+        self.shadowed.iter().try_for_each(|shadowed| shadowed.print(out))?;
+        self.lists_shadowed.iter().try_for_each(|shadowed| shadowed.print(out))?;
+        for KeyDiff { key, running, file } in &self.live {
+            writeln!(out, "~ {key}: {} → {}", written(running), written(file))?;
         }
         for KeyDiff { key, running, file } in &self.restart {
             let (running, file) = (written(running), written(file));
@@ -178,7 +270,9 @@ impl Print for ReloadReport {
         }
         let file = self.file.as_deref().unwrap_or("no file");
         let done = if self.applied { "read again" } else { "compared with the daemon" };
-        writeln!(out, "{file} {done}: limits {}", self.limits.summary())
+        writeln!(out, "{file} {done}: {}", self.summary())?;
+        let Some(confirm) = &self.confirm else { return Ok(()) };
+        confirm.print_left(out)
     }
 }
 
@@ -191,6 +285,15 @@ pub struct ConfigReport {
     pub limits: u64,
     /// Of those, not in force because one for the same target was set at run time.
     pub shadowed: u64,
+    /// Its entries of the allow and deny lists.
+    #[serde(default)]
+    pub listed: u64,
+    /// Of those, not in force because one for the same target was set at run time.
+    #[serde(default)]
+    pub listed_shadowed: u64,
+    /// The file that is not in force, because reading it again was not confirmed.
+    #[serde(default)]
+    pub refused: Option<String>,
     /// Why the file could not be read again.
     pub problem: Option<String>,
 }
@@ -199,10 +302,14 @@ impl ConfigReport {
     /// The file and its limits in a few words.
     pub fn summary(&self) -> String {
         let Some(file) = &self.file else { return "no file".into() };
-        let shadowed = match self.shadowed {
+        let replaced = |count| match count {
             0 => String::new(),
             n => format!(", {n} of them replaced by ones set at run time"),
         };
-        format!("{file}, {} limits{shadowed}", self.limits)
+        let listed = match self.listed {
+            0 => String::new(),
+            n => format!(", {n} listed{}", replaced(self.listed_shadowed)),
+        };
+        format!("{file}, {} limits{}{listed}", self.limits, replaced(self.shadowed))
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::{Applied, Print, text};
-use crate::policy::{LimitSpec, Rate, Target, Unit};
+use crate::policy::{Ban, Class, LimitSpec, Rate, Target, Tier, Unit};
 
 /// Where a limit comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,11 +28,9 @@ impl LimitOrigin {
     }
 }
 
-/// A limit as it is told.
+/// A rate and its burst.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LimitReport {
-    /// Whom it is for: `default` or a prefix.
-    pub target: Target,
+pub struct TierReport {
     /// The rate in its largest exact unit.
     pub rate: Rate,
     /// The burst as it is written.
@@ -43,35 +41,135 @@ pub struct LimitReport {
     pub burst_amount: u64,
     /// What is counted.
     pub unit: Unit,
+}
+
+impl From<Tier> for TierReport {
+    fn from(tier: Tier) -> Self {
+        Self {
+            rate: tier.rate,
+            burst: tier.burst_text(),
+            rate_per_second: tier.rate.per_second(),
+            burst_amount: tier.burst,
+            unit: tier.rate.unit(),
+        }
+    }
+}
+
+/// What becomes of a source that goes on to be far over its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BanReport {
+    /// How long it must be so far over its limit without a pause, seconds.
+    pub after_seconds: u32,
+    /// How many times its limit it must offer.
+    pub factor: u32,
+    /// For how long it is denied then, seconds.
+    pub for_seconds: u32,
+}
+
+impl From<Ban> for BanReport {
+    fn from(Ban { after, factor, lasts }: Ban) -> Self {
+        Self { after_seconds: after, factor, for_seconds: lasts }
+    }
+}
+
+impl BanReport {
+    /// The ban in a few words.
+    pub fn summary(&self) -> String {
+        let &Self { after_seconds: after, factor, for_seconds: lasts } = self;
+        Ban { after, factor, lasts }.to_string()
+    }
+}
+
+/// A limit as it is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitReport {
+    /// Whom and what it is for, which tells it from others: `default`, a prefix, `default udp:53`,
+    /// `10.0.0.0/8 as-one`.
+    pub target: Target,
+    /// The class of packets in it, if it is not for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
+    /// Whether all sources share it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub as_one: bool,
+    /// The rate in its largest exact unit.
+    pub rate: Rate,
+    /// The burst as it is written.
+    pub burst: String,
+    /// Packets or bytes per second.
+    pub rate_per_second: f64,
+    /// Packets or bytes at once.
+    pub burst_amount: u64,
+    /// What is counted.
+    pub unit: Unit,
+    /// What holds at the same time, in bytes; then the rest is in packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub also: Option<TierReport>,
     /// Packets in a sketch window below which a source needs no bucket.
     pub gate: u32,
     /// Whether what is over it is dropped, rather than only counted.
     pub enforce: bool,
+    /// What becomes of a source that goes on to be far over it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ban: Option<BanReport>,
     /// Where it comes from.
     #[serde(default)]
     pub origin: LimitOrigin,
 }
 
+/// A limit in a few words, without its target.
+pub(super) fn describe(
+    rate: &str,
+    burst: &str,
+    also: Option<&TierReport>,
+    enforce: bool,
+    ban: Option<BanReport>,
+) -> String {
+    let also = also.map(|also| format!(" and {} burst {}", also.rate, also.burst));
+    let ban = ban.map(|ban| format!(", {}", ban.summary()));
+    let enforced = if enforce { "" } else { ", not enforced" };
+    let [also, ban] = [also, ban].map(Option::unwrap_or_default);
+    format!("{rate} burst {burst}{also}{enforced}{ban}")
+}
+
 impl LimitReport {
     /// Tells `limit`, which was set at run time and whose gate is `gate`.
     pub fn new(limit: &LimitSpec, gate: u32) -> Self {
+        let class = limit.target.class;
+        let TierReport { rate, burst, rate_per_second, burst_amount, unit } = limit.tier().into();
         Self {
             target: limit.target,
-            rate: limit.rate,
-            burst: limit.burst_text(),
-            rate_per_second: limit.rate.per_second(),
-            burst_amount: limit.burst,
-            unit: limit.unit(),
+            class: (!class.is_any()).then_some(class),
+            as_one: limit.target.together,
+            rate,
+            burst,
+            rate_per_second,
+            burst_amount,
+            unit,
+            also: limit.also.map(Into::into),
             gate,
             enforce: limit.enforce,
+            ban: limit.ban.map(Into::into),
             origin: LimitOrigin::Runtime,
         }
     }
 
     /// The limit in a few words.
     pub fn summary(&self) -> String {
-        let enforced = if self.enforce { "" } else { ", not enforced" };
-        format!("{} burst {}{enforced}", self.rate, self.burst)
+        let rate = self.rate.to_string();
+        describe(&rate, &self.burst, self.also.as_ref(), self.enforce, self.ban)
+    }
+
+    /// Its rates as tables have them.
+    pub fn rates(&self) -> String {
+        let also = self.also.as_ref().map(|also| format!(" + {}", also.rate));
+        format!("{}{}", self.rate, also.unwrap_or_default())
+    }
+
+    /// Its bursts as tables have them.
+    fn bursts(&self) -> String {
+        let also = self.also.as_ref().map(|also| format!(" + {}", also.burst));
+        format!("{}{}", self.burst, also.unwrap_or_default())
     }
 }
 
@@ -109,14 +207,16 @@ impl Print for LimitList {
         if self.limits.is_empty() {
             return writeln!(out, "no limits are set");
         }
-        let mut table = text::table(&["TARGET", "RATE", "BURST", "GATE", "ENFORCED", "FROM"], 1);
+        let header = ["TARGET", "RATE", "BURST", "GATE", "ENFORCED", "BAN", "FROM"];
+        let mut table = text::table(&header, 1);
         for limit in &self.limits {
             table.add_row([
                 limit.target.short(),
-                limit.rate.to_string(),
-                limit.burst.clone(),
+                limit.rates(),
+                limit.bursts(),
                 limit.gate.to_string(),
                 if limit.enforce { "yes" } else { "no" }.to_owned(),
+                limit.ban.map_or("no".into(), |ban| ban.summary().replacen("ban ", "", 1)),
                 limit.origin.name().to_owned(),
             ]);
         }

@@ -10,21 +10,28 @@ mod source;
 mod stats;
 mod status;
 mod text;
+mod trial;
 
-pub use change::{Applied, ConfirmReport, DiffReport, PendingReport, Replaced};
+pub use change::{
+    Applied, ConfirmReport, Diff, DiffReport, ListDiff, PendingReport, Replaced, Rule,
+};
 pub use cleanup::{CleanupReport, Remnant, RemnantKind};
 pub use config::{
-    CheckReport, ConfigReport, DefaultReport, FileLimitReport, KeyDiff, ReloadReport, SchemaReport,
-    SettingReport, SettingsReport, Shadowed,
+    CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
+    ReloadReport, SchemaReport, SettingReport, SettingsReport, Shadowed,
 };
-pub use limit::{LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported};
+pub use limit::{
+    BanReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
+    TierReport,
+};
 pub use lists::{ListChanged, ListEntry, ListReport};
-pub use source::{Average, Sort, SourceReport, TopEntry, TopReport};
+pub use source::{Average, SharedReport, Sort, SourceReport, TopEntry, TopReport, TriedReport};
 pub use stats::{CounterReport, StatsReport, TallyReport};
 pub use status::{
-    AttachReport, DetachReport, EventsReport, Health, InterfaceReport, OccupantReport,
-    SketchReport, StatusReport, StoreReport, TableReport, VersionReport,
+    AttachReport, DetachReport, EventsReport, Health, InterfaceReport, MigratedReport,
+    OccupantReport, SketchReport, StatusReport, StoreReport, TableReport, VersionReport,
 };
+pub use trial::{TrialReport, TrialSource, TrialStarted, TrialStopped, TrialsReport};
 
 use std::io::{self, Write};
 

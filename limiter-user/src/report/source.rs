@@ -5,13 +5,14 @@ use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
 use ipnet::IpNet;
+use limiter_common::abi::Reason;
 use serde::{Deserialize, Serialize};
 
 use super::{LimitReport, ListEntry, Print, text};
-use crate::dataplane::{Source, SourceState};
-use crate::policy::Unit;
+use crate::dataplane::{Source, SourceState, Tried};
 use crate::policy::lists::Action;
 use crate::policy::model::short_prefix;
+use crate::policy::{Class, Rate, Unit};
 
 fn state_name(state: SourceState) -> &'static str {
     match state {
@@ -19,6 +20,15 @@ fn state_name(state: SourceState) -> &'static str {
         SourceState::Conforming => "conforming",
         SourceState::Limited => "limited",
     }
+}
+
+/// Why a bucket has dropped packets, if it has.
+fn last_drop(source: &Source) -> Option<Reason> {
+    if source.dropped == 0 {
+        return None;
+    }
+    let observed = source.limit.is_some_and(|limit| !limit.enforce);
+    Some(if observed { Reason::WouldDrop } else { Reason::OverLimit })
 }
 
 fn moment(at: Option<SystemTime>) -> Option<String> {
@@ -30,6 +40,9 @@ fn moment(at: Option<SystemTime>) -> Option<String> {
 pub struct SourceReport {
     /// The source that the address belongs to.
     pub source: IpNet,
+    /// The packets that this is about, if not all that no limit of a class applies to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
     /// Whether it has a bucket.
     pub tracked: bool,
     /// `limited` (dropped within the last second), `conforming`, or `light` (without a bucket).
@@ -40,6 +53,9 @@ pub struct SourceReport {
     pub management: Option<IpNet>,
     /// Packets or bytes it may send at once.
     pub tokens: Option<f64>,
+    /// Bytes it may send at once, where packets and bytes are limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub also_tokens: Option<f64>,
     /// Packets in the sketch's window.
     pub estimate: u32,
     /// Packets passed since it got its bucket.
@@ -48,6 +64,10 @@ pub struct SourceReport {
     pub dropped: u64,
     /// Bytes offered since then.
     pub bytes: u64,
+    /// Why a packet of it was dropped last, as far as that is known of a source: by a list, or by its
+    /// limit since it got its bucket. As `stats` calls it.
+    #[serde(default)]
+    pub last_drop: Option<String>,
     /// When it got its bucket, RFC 3339.
     pub first_seen: Option<String>,
     /// Its last packet, RFC 3339.
@@ -55,6 +75,47 @@ pub struct SourceReport {
     /// What the allow or deny list says of it, which goes before its limit.
     #[serde(default)]
     pub listed: Option<ListEntry>,
+    /// What a limit that is tried would have dropped of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<TriedReport>,
+    /// The same for each class of its packets that it has a bucket for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<Self>,
+    /// The limits that it shares with others, in the order in which a packet has to pass them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared: Vec<SharedReport>,
+}
+
+/// What a limit that is tried would have dropped of a source.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TriedReport {
+    /// The rate that is tried.
+    pub rate: Rate,
+    /// Its burst.
+    pub burst: String,
+    /// Packets that it has judged.
+    pub packets: u64,
+    /// Of those, how many it would have dropped.
+    pub would_drop: u64,
+}
+
+impl From<Tried> for TriedReport {
+    fn from(Tried { tier, packets, would_drop }: Tried) -> Self {
+        Self { rate: tier.rate, burst: tier.burst_text(), packets, would_drop }
+    }
+}
+
+/// A limit that sources share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SharedReport {
+    /// The limit.
+    pub limit: LimitReport,
+    /// Packets passed since it is set.
+    pub passed: u64,
+    /// Packets over it since then.
+    pub dropped: u64,
+    /// Bytes offered since then.
+    pub bytes: u64,
 }
 
 impl SourceReport {
@@ -62,33 +123,28 @@ impl SourceReport {
     pub fn new(source: &Source, gate: u32) -> Self {
         Self {
             source: source.source,
+            class: (!source.class.is_any()).then_some(source.class),
             tracked: source.state != SourceState::Light,
             state: source.state,
             limit: source.limit.as_ref().map(|limit| LimitReport::new(limit, gate)),
             management: None,
             tokens: source.tokens,
+            also_tokens: source.also_tokens,
             estimate: source.estimate,
             passed: source.passed,
             dropped: source.dropped,
             bytes: source.bytes,
+            last_drop: last_drop(source).map(|reason| reason.name().into()),
             first_seen: moment(source.first_seen),
             last_seen: moment(source.last_seen),
             listed: None,
+            trial: source.trial.map(Into::into),
+            classes: Vec::new(),
+            shared: Vec::new(),
         }
     }
-}
 
-impl Print for SourceReport {
-    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "source     {}", short_prefix(&self.source))?;
-        if let Some(entry) = &self.listed {
-            let fate = match entry.action {
-                Action::Allow => "allowed, whatever it sends",
-                Action::Deny => "denied, whatever it sends",
-            };
-            writeln!(out, "listed     {fate} ({})", short_prefix(&entry.target))?;
-            writeln!(out, "           {}", entry.summary())?;
-        }
+    fn print_bucket(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "state      {}", state_name(self.state))?;
         match &self.limit {
             Some(limit) => {
@@ -105,14 +161,50 @@ impl Print for SourceReport {
         if let (Some(tokens), Some(limit)) = (self.tokens, &self.limit) {
             let unit = if limit.unit == Unit::Packets { "packets" } else { "bytes" };
             writeln!(out, "tokens     {tokens:.1} of {} {unit}", limit.burst_amount)?;
+            if let (Some(tokens), Some(also)) = (self.also_tokens, &limit.also) {
+                writeln!(out, "           {tokens:.1} of {} bytes", also.burst_amount)?;
+            }
         }
         writeln!(out, "passed     {} packets", self.passed)?;
         writeln!(out, "dropped    {} packets", self.dropped)?;
+        if let Some(TriedReport { rate, burst, packets, would_drop }) = &self.trial {
+            writeln!(
+                out,
+                "trying     {rate} burst {burst}: {would_drop} of {packets} would be dropped"
+            )?;
+        }
+        if let Some(reason) = &self.last_drop {
+            writeln!(out, "last drop  {reason}")?;
+        }
         writeln!(out, "offered    {} bytes", self.bytes)?;
         for (name, at) in [("first seen", &self.first_seen), ("last seen ", &self.last_seen)] {
             if let Some(at) = at {
                 writeln!(out, "{name} {at}")?;
             }
+        }
+        Ok(())
+    }
+}
+
+impl Print for SourceReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "source     {}", short_prefix(&self.source))?;
+        if let Some(entry) = &self.listed {
+            let fate = match entry.action {
+                Action::Allow => "allowed, whatever it sends",
+                Action::Deny => "denied, whatever it sends",
+            };
+            writeln!(out, "listed     {fate} ({})", short_prefix(&entry.target))?;
+            writeln!(out, "           {}", entry.history())?;
+        }
+        self.print_bucket(out)?;
+        for class in &self.classes {
+            writeln!(out, "\nclass      {}", class.class.unwrap_or_default())?;
+            class.print_bucket(out)?;
+        }
+        for SharedReport { limit, passed, dropped, .. } in &self.shared {
+            writeln!(out, "\nshared     {} ({})", limit.summary(), limit.target.short())?;
+            writeln!(out, "passed     {passed} packets\ndropped    {dropped} packets")?;
         }
         Ok(())
     }
@@ -150,6 +242,9 @@ impl Sort {
 pub struct TopEntry {
     /// The source.
     pub source: IpNet,
+    /// As in [`SourceReport::class`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
     /// As in [`SourceReport::state`].
     pub state: SourceState,
     /// The limit in force for it.
@@ -191,6 +286,7 @@ impl TopEntry {
     pub fn new(source: &Source, gate: u32, average: Average) -> Self {
         Self {
             source: source.source,
+            class: (!source.class.is_any()).then_some(source.class),
             state: source.state,
             limit: source.limit.as_ref().map(|limit| LimitReport::new(limit, gate)),
             passed: source.passed,
@@ -216,13 +312,14 @@ pub struct TopReport {
 impl Print for TopReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         if !self.sources.is_empty() {
-            let header = ["SOURCE", "STATE", "LIMIT", "PPS", "PASSED", "DROPPED", "BYTES"];
-            let mut table = text::table(&header, 3);
+            let header = ["SOURCE", "CLASS", "STATE", "LIMIT", "PPS", "PASSED", "DROPPED", "BYTES"];
+            let mut table = text::table(&header, 4);
             for entry in &self.sources {
                 table.add_row([
                     short_prefix(&entry.source),
+                    entry.class.unwrap_or_default().to_string(),
                     state_name(entry.state).to_owned(),
-                    entry.limit.as_ref().map_or("none".into(), |limit| limit.rate.to_string()),
+                    entry.limit.as_ref().map_or("none".into(), LimitReport::rates),
                     format!("{:.0}", entry.pps),
                     entry.passed.to_string(),
                     entry.dropped.to_string(),

@@ -6,7 +6,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigReport, LimitReport, PendingReport, Print, text};
-use crate::dataplane::{Attachment, Mode, SketchHealth, TableHealth};
+use crate::dataplane::{Attachment, Migrated, Mode, SketchHealth, TableHealth};
+use crate::instance::Instance;
 use crate::policy::model::short_prefix;
 
 /// Whether all is well.
@@ -46,6 +47,21 @@ impl From<&Attachment> for InterfaceReport {
             link_id: attachment.link_id,
             rx_packets: attachment.rx_packets,
         }
+    }
+}
+
+/// What this daemon has migrated when it started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigratedReport {
+    /// The version of the map layouts that were in force.
+    pub from_abi: u32,
+    /// Buckets that went on.
+    pub buckets: u64,
+}
+
+impl From<Migrated> for MigratedReport {
+    fn from(migrated: Migrated) -> Self {
+        Self { from_abi: migrated.from_abi, buckets: migrated.buckets }
     }
 }
 
@@ -144,10 +160,15 @@ pub struct StoreReport {
 pub struct StatusReport {
     /// Whether all is well.
     pub state: Health,
+    /// Which instance it is.
+    #[serde(default)]
+    pub instance: Option<Instance>,
     /// The daemon's version.
     pub version: String,
     /// The version of the map layouts.
     pub abi_version: u32,
+    /// What was migrated from another version of them when the daemon started.
+    pub migrated: Option<MigratedReport>,
     /// Since the daemon started.
     pub uptime_seconds: u64,
     /// The daemon's process.
@@ -190,6 +211,12 @@ impl Print for StatusReport {
             self.pid,
             text::seconds(self.uptime_seconds)
         )?;
+        if let Some(instance) = &self.instance {
+            writeln!(out, "instance    {instance}")?;
+        }
+        if let Some(MigratedReport { from_abi, buckets }) = &self.migrated {
+            writeln!(out, "migrated    {buckets} buckets from map layout {from_abi}")?;
+        }
         if self.interfaces.is_empty() {
             writeln!(out, "interfaces  none")?;
         }

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Undo;
 use super::clock::{Clocks, Deadline};
 use crate::error::{Failure, exit};
-use crate::policy::{Changes, store};
+use crate::policy::lists::ListChanges;
+use crate::policy::store;
 
-/// The version of the file's format.
-const VERSION: u32 = 1;
+/// The version of the file's format. The first one had no lists.
+const VERSION: u32 = 2;
 
 /// What is known of an unconfirmed change, beside how to revert it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,10 +41,13 @@ struct Content {
     record: Record,
     /// Each target and its limit before, as the store writes them.
     undo: Vec<(String, Option<String>)>,
+    /// Each listed target and its entry before. Since version 2.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    lists: ListChanges,
 }
 
 /// What a file says: a change and how to revert it, or why it makes no sense.
-type Found = Result<(Record, Changes), String>;
+type Found = Result<(Record, Undo), String>;
 
 fn failed(action: &str, path: &Path) -> impl FnOnce(io::Error) -> Failure {
     let what = format!("cannot {action} {}", path.display());
@@ -61,12 +66,20 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// If it cannot be written.
-pub(super) fn write(path: &Path, record: &Record, undo: &Changes) -> Result<(), Failure> {
+pub(super) fn write(path: &Path, record: &Record, undo: &Undo) -> Result<(), Failure> {
+    let (rows, lists) = (store::to_rows(&undo.limits), undo.lists.clone());
+    write_json(path, &Content { record: record.clone(), undo: rows, lists })
+}
+
+/// Writes a file of the state directory durably: all of it, or nothing.
+///
+/// # Errors
+/// If it cannot be written.
+pub(in crate::daemon) fn write_json(path: &Path, content: &impl Serialize) -> Result<(), Failure> {
     let staging = path.with_extension("json.new");
-    let content = Content { record: record.clone(), undo: store::to_rows(undo) };
     let written = || -> io::Result<()> {
         let mut file = BufWriter::new(File::create(&staging)?);
-        serde_json::to_writer(&mut file, &content)?;
+        serde_json::to_writer(&mut file, content)?;
         file.flush()?;
         file.get_ref().sync_all()?;
         fs::rename(&staging, path)?;
@@ -83,7 +96,7 @@ pub(super) fn write(path: &Path, record: &Record, undo: &Changes) -> Result<(), 
 ///
 /// # Errors
 /// If it cannot be removed.
-pub(super) fn remove(path: &Path) -> Result<(), Failure> {
+pub(in crate::daemon) fn remove(path: &Path) -> Result<(), Failure> {
     match fs::remove_file(path) {
         Ok(()) => sync_folder(path).map_err(failed("remove", path)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -96,18 +109,26 @@ pub(super) fn remove(path: &Path) -> Result<(), Failure> {
 /// # Errors
 /// If it cannot be read.
 pub(super) fn read(path: &Path) -> Result<Option<Found>, Failure> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed("read", path)(error)),
-    };
-    Ok(Some(parse(BufReader::new(file))))
+    Ok(open(path)?.map(parse))
+}
+
+/// Opens a file of the state directory, if it is there.
+///
+/// # Errors
+/// If it cannot be read.
+pub(in crate::daemon) fn open(path: &Path) -> Result<Option<BufReader<File>>, Failure> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(BufReader::new(file))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path)(error)),
+    }
 }
 
 fn parse(file: impl io::Read) -> Found {
     let content: Content = serde_json::from_reader(file).map_err(|error| error.to_string())?;
-    if content.record.version != VERSION {
+    if !(1..=VERSION).contains(&content.record.version) {
         return Err(format!("it has version {}, not {VERSION}", content.record.version));
     }
-    Ok((content.record, store::from_rows(&content.undo)?))
+    let limits = store::from_rows(&content.undo)?;
+    Ok((content.record, Undo { limits, lists: content.lists }))
 }

@@ -71,7 +71,7 @@ fn nothing_else_changes_meanwhile() {
         core.set(&other, &How::default()).map(drop),
         core.set(&other, &within(9)).map(drop),
         core.import(Changes::default(), &How::default()).map(drop),
-        core.unset(&Target::Default, &How::default()).map(drop),
+        core.unset(&Target::DEFAULT, &How::default()).map(drop),
     ] {
         let error = refused.unwrap_err();
         assert!(error.hint.is_some_and(|hint| hint.contains("limiter confirm --abort")));
@@ -156,6 +156,21 @@ fn a_damaged_record_is_set_aside_and_told() {
         assert!(status.warnings.iter().any(|text| text.contains("json.damaged")), "{status:?}");
         assert!(!path.exists() && path.with_extension("json.damaged").exists());
     }
+}
+
+#[test]
+fn a_record_of_the_first_version_is_understood() {
+    let (fake, directory) = (Fake::default(), tempfile::tempdir().unwrap());
+    drop(changed(&fake, &directory, 60));
+    let path = directory.path().join(FILE);
+    let record = fs::read_to_string(&path).unwrap();
+    assert!(record.contains("\"version\":2") && !record.contains("lists"), "{record}");
+    fs::write(&path, record.replace("\"version\":2", "\"version\":1")).unwrap();
+    let mut core = fake.core(&directory);
+    core.resume_unconfirmed().unwrap();
+    core.enforce().unwrap();
+    core.abort().unwrap();
+    assert_reverted(&fake, &core);
 }
 
 #[test]

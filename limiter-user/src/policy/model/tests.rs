@@ -1,7 +1,7 @@
 use super::*;
 
 fn limit(rate: &str, burst: Option<u64>) -> Result<LimitSpec, ModelError> {
-    LimitSpec::new(Target::Default, rate.parse().unwrap(), burst)
+    LimitSpec::new(Target::DEFAULT, rate.parse().unwrap(), burst)
 }
 
 #[test]
@@ -16,6 +16,16 @@ fn targets_are_read_and_written() {
         ("::ffff:198.51.100.0/120", "198.51.100.0/24", "198.51.100.0/24"),
         ("0.0.0.0/0", "0.0.0.0/0", "0.0.0.0/0"),
         ("::/0", "::/0", "::/0"),
+        ("default udp:53", "default udp:53", "default udp:53"),
+        (
+            "Default  TCP/!ack,syn\tAs-One",
+            "default tcp/syn,!ack as-one",
+            "default tcp/syn,!ack as-one",
+        ),
+        ("10.0.0.0/8 as-one", "10.0.0.0/8 as-one", "10.0.0.0/8 as-one"),
+        ("198.51.100.7 47", "198.51.100.7/32 gre", "198.51.100.7 gre"),
+        ("2001:db8::1 *:1-9", "2001:db8::1/128 *:1-9", "2001:db8::1 *:1-9"),
+        ("default any", "default", "default"),
     ] {
         let target: Target = text.parse().unwrap();
         assert_eq!((target.to_string().as_str(), target.short().as_str()), (long, short));
@@ -25,6 +35,73 @@ fn targets_are_read_and_written() {
         let error = text.parse::<Target>().unwrap_err();
         assert!(matches!(error, ModelError::Target { .. }), "{text}: {error}");
     }
+    for (text, about) in [
+        ("default udp:53 udp:54", "udp:54"),
+        ("default as-one udp:53", "udp:53"),
+        ("default everything", "everything"),
+        ("default tpc:80", "tpc"),
+        ("default tcp/sin", "sin"),
+        ("192.0.2.1 as-one", "192.0.2.1 is a single source"),
+        ("2001:db8::1 tcp as-one", "2001:db8::1 is a single source"),
+    ] {
+        let error = text.parse::<Target>().unwrap_err();
+        assert!(error.to_string().contains(about) && !error.hint().is_empty(), "{text}: {error}");
+    }
+}
+
+#[test]
+fn targets_are_ordered_by_whom_they_are_for() {
+    let mut targets: Vec<Target> = [
+        "192.0.2.0/24",
+        "default udp:53",
+        "10.0.0.0/8 as-one",
+        "default as-one",
+        "10.0.0.0/8",
+        "default",
+        "10.0.0.0/8 icmp",
+    ]
+    .map(|text| text.parse().unwrap())
+    .into();
+    targets.sort();
+    let sorted: Vec<_> = targets.iter().map(Target::to_string).collect();
+    let all = ["default", "default as-one", "default udp:53", "10.0.0.0/8", "10.0.0.0/8 as-one"];
+    assert_eq!(sorted[..5], all);
+    assert_eq!(sorted[5..], ["10.0.0.0/8 icmp", "192.0.2.0/24"]);
+    // A million of them are kept.
+    assert!(size_of::<Target>() <= 32);
+}
+
+#[test]
+fn prefixes_come_the_longest_first() {
+    let prefixes = |text: &str| prefixes_of(text.parse().unwrap()).map(|net| net.to_string());
+    let four: Vec<_> = prefixes("192.0.2.128/25").collect();
+    assert_eq!(
+        (four.len(), four[0].as_str(), four[1].as_str()),
+        (26, "192.0.2.128/25", "192.0.2.0/24")
+    );
+    assert_eq!(four.last().map(String::as_str), Some("0.0.0.0/0"));
+    assert_eq!(prefixes("2001:db8::/64").count(), 65);
+    assert!(prefixes("::/0").eq(["::/0"]));
+}
+
+#[test]
+fn a_limit_in_both_units_begins_with_packets() {
+    let (packets, bytes) = (limit("1000pps", Some(7)).unwrap(), limit("10mbit", None).unwrap());
+    let both = packets.and(bytes.rate, Some(64_000)).unwrap();
+    assert_eq!(
+        (both.rate, both.burst, both.also.map(|also| also.burst)),
+        (packets.rate, 7, Some(64_000))
+    );
+    let other = limit("10mbit", Some(64_000)).unwrap().and(packets.rate, Some(7)).unwrap();
+    assert_eq!(other, both);
+    assert_eq!(both.amount().of(both.target), both);
+    assert!(matches!(packets.and(packets.rate, None), Err(ModelError::SameUnit { .. })));
+    assert!(matches!(packets.and(bytes.rate, Some(9)), Err(ModelError::BurstTooSmall { .. })));
+    let shared = LimitSpec { target: "10.0.0.0/8 as-one".parse().unwrap(), ..packets };
+    let ban = Some(Ban { after: 1, factor: 1, lasts: 1 });
+    assert!(packets.banning(ban).is_ok() && shared.banning(None).is_ok());
+    assert_eq!(shared.banning(ban), Err(BanError::Shared.into()));
+    assert_eq!(packets.enforced(false).banning(ban), Err(BanError::NotEnforced.into()));
 }
 
 #[test]
@@ -78,6 +155,12 @@ fn targets_inside_a_source_are_refused() {
     assert!(error.hint().contains("2001:db8:0:1::/64"), "{}", error.hint());
     assert!(error.hint().contains("--ipv6-prefix 128"), "{}", error.hint());
     assert!(limit("198.51.100.7").check_prefix(24, 64).is_err());
+    // What is one source cannot be limited as one.
+    assert!(limit("198.51.100.0/24 as-one").check_prefix(32, 64).is_ok());
+    for single in ["198.51.100.0/24 as-one", "2001:db8::/64 as-one"] {
+        let error = limit(single).check_prefix(24, 64).unwrap_err();
+        assert!(matches!(error, ModelError::SingleAsOne { .. }), "{error}");
+    }
 }
 
 #[test]

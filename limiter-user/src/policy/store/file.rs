@@ -12,12 +12,13 @@ use super::rows::{Record, Rows, rank};
 use crate::policy::lists::{ListChanges, Listing, Lists};
 use crate::policy::{Change, Changes, LimitSpec, Limits, Target};
 
-/// The version of the tables below.
-pub(super) const SCHEMA: u64 = 2;
+/// The version of the tables below. Files of earlier ones are read as they are and become this one with
+/// the next change: what is new since then is left out of their rows.
+pub(super) const SCHEMA: u64 = 3;
 
 /// `schema` and `revision`. The revision rises with every change.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
-/// The target, and a [`Record`] as JSON.
+/// The target (with a class and who shares it since schema 3), and a [`Record`] as JSON.
 const LIMITS: TableDefinition<'_, &str, &str> = TableDefinition::new("limits");
 
 /// A source or prefix, and a [`Listing`] as JSON. Since schema 2.
@@ -83,7 +84,7 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
     }
     let mut limits = Limits::default();
     limits.apply(&found);
-    let mut lists = Lists::new();
+    let mut lists = Lists::default();
     if schema > 1 {
         for row in transaction.open_table(LISTS)?.iter()? {
             let (target, listing) = row?;
@@ -98,9 +99,7 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
 pub(super) fn limit(target: &str, record: &str) -> Result<LimitSpec, String> {
     let target = target.parse::<Target>().map_err(|error| error.to_string())?;
     let record: Record = serde_json::from_str(record).map_err(|error| error.to_string())?;
-    LimitSpec::new(target, record.rate, Some(record.burst))
-        .map(|limit| limit.enforced(record.enforce))
-        .map_err(|error| error.to_string())
+    record.limit(target).map_err(|error| error.to_string())
 }
 
 fn listed(target: &str, listing: &str) -> Result<(IpNet, Listing), String> {
@@ -130,7 +129,7 @@ fn put(
         Batch::All(_, lists) => lists.iter().map(|(net, listing)| (net, Some(listing))).collect(),
     };
     // A row beside the last one finds its page at hand, and fills it.
-    rows.sort_by_cached_key(|(net, _)| rank(&Target::Prefix(**net)));
+    rows.sort_by_cached_key(|(net, _)| rank(&Target::from(**net)));
     put_lists(transaction, &rows)
 }
 

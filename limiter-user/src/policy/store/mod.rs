@@ -131,12 +131,7 @@ impl Store {
         then: impl FnOnce(&Lists) -> R,
     ) -> Result<R, StoreError> {
         self.write(&Batch::Lists(changes), |_, lists| {
-            for (net, listing) in changes {
-                match listing {
-                    Some(listing) => drop(lists.insert(*net, listing.clone())),
-                    None => drop(lists.remove(net)),
-                }
-            }
+            lists.apply(changes);
             then(lists)
         })
     }

@@ -6,15 +6,58 @@ use std::sync::LazyLock;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::policy::{Changes, Rate, Target};
+use crate::policy::{Amount, Ban, Changes, LimitSpec, ModelError, Rate, Target, Tier, Whom};
 
 /// What a database has of a limit, beside its target.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Record {
-    pub(super) rate: Rate,
-    pub(super) burst: u64,
+    rate: Rate,
+    burst: u64,
+    /// Since schema 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    also: Option<Also>,
     #[serde(default = "enforced", skip_serializing_if = "Clone::clone")]
-    pub(super) enforce: bool,
+    enforce: bool,
+    /// Since schema 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ban: Option<Banned>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Also {
+    rate: Rate,
+    burst: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Banned {
+    after: u32,
+    factor: u32,
+    lasts: u32,
+}
+
+impl From<&Amount> for Record {
+    fn from(amount: &Amount) -> Self {
+        let &Amount { rate, burst, also, enforce, ban } = amount;
+        let also = also.map(|Tier { rate, burst }| Also { rate, burst });
+        let ban = ban.map(|Ban { after, factor, lasts }| Banned { after, factor, lasts });
+        Self { rate, burst, also, enforce, ban }
+    }
+}
+
+impl Record {
+    /// The limit of `target` that it tells.
+    ///
+    /// # Errors
+    /// If that cannot be a limit.
+    pub(super) fn limit(self, target: Target) -> Result<LimitSpec, ModelError> {
+        let mut limit = LimitSpec::new(target, self.rate, Some(self.burst))?.enforced(self.enforce);
+        if let Some(Also { rate, burst }) = self.also {
+            limit = limit.and(rate, Some(burst))?;
+        }
+        let ban = self.ban.map(|Banned { after, factor, lasts }| Ban::new(after, factor, lasts));
+        limit.banning(ban.transpose()?)
+    }
 }
 
 const fn enforced() -> bool {
@@ -32,14 +75,10 @@ pub(super) struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     pub(super) fn new(changes: &'a Changes) -> Self {
-        let record = |record: Record| {
-            // Writing two values to a string cannot fail.
-            serde_json::to_string(&record).unwrap_or_default()
-        };
         let amounts = changes.amounts().iter();
-        let records = amounts.map(|amount| {
-            record(Record { rate: amount.rate, burst: amount.burst, enforce: amount.enforce })
-        });
+        // Writing plain values to a string cannot fail.
+        let records =
+            amounts.map(|amount| serde_json::to_string(&Record::from(amount)).unwrap_or_default());
         // A row beside the last one finds its page at hand, and fills it.
         let places = changes.numbered().zip(0u32..);
         let mut keyed: Vec<_> = places.map(|((target, _), at)| (rank(&target), at)).collect();
@@ -86,13 +125,13 @@ static HEXADECIMAL: LazyLock<Vec<u16>> =
 /// Orders targets of a family as their text is ordered; in IPv6 nearly so, because of `::` and what
 /// follows the last part.
 pub(super) fn rank(target: &Target) -> u128 {
-    match target {
-        Target::Default => u128::MAX,
-        Target::Prefix(IpNet::V4(net)) => {
+    match target.whom {
+        Whom::Default => u128::MAX,
+        Whom::Prefix(IpNet::V4(net)) => {
             let parts = net.addr().octets().into_iter().chain([net.prefix_len()]);
             parts.fold(0, |rank, part| rank << 8 | u128::from(DECIMAL[usize::from(part)]))
         }
-        Target::Prefix(IpNet::V6(net)) => {
+        Whom::Prefix(IpNet::V6(net)) => {
             let parts = net.addr().segments().into_iter();
             parts.fold(0, |rank, part| rank << 16 | u128::from(HEXADECIMAL[usize::from(part)]))
         }
@@ -102,7 +141,7 @@ pub(super) fn rank(target: &Target) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Change, LimitSpec};
+    use crate::policy::Change;
 
     /// The targets as rows, which are all removals.
     fn rows(targets: &[String]) -> Vec<String> {

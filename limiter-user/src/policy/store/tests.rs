@@ -203,6 +203,90 @@ fn a_store_of_a_later_version_is_refused() {
 }
 
 #[test]
+fn a_store_of_an_earlier_version_is_read_and_becomes_this_one() {
+    use redb::TableDefinition;
+
+    let (meta, rows) = (TableDefinition::<&str, u64>::new("meta"), |name| {
+        TableDefinition::<&str, &str>::new(name)
+    });
+    let directory = tempfile::tempdir().unwrap();
+    for name in [MAIN, MIRROR] {
+        let database = redb::Database::create(directory.path().join(name)).unwrap();
+        let transaction = database.begin_write().unwrap();
+        {
+            let mut meta = transaction.open_table(meta).unwrap();
+            meta.insert("schema", 2).unwrap();
+            meta.insert("revision", 7).unwrap();
+            let mut limits = transaction.open_table(rows("limits")).unwrap();
+            let records = [
+                ("default", r#"{"rate":"1000pps","burst":2000}"#),
+                ("198.51.100.0/24", r#"{"rate":"10mbit","burst":64000,"enforce":false}"#),
+            ];
+            for (target, record) in records {
+                limits.insert(target, record).unwrap();
+            }
+            let mut lists = transaction.open_table(rows("lists")).unwrap();
+            let entry = r#"{"action":"deny","reason":"scanner","added":1700000000}"#;
+            lists.insert("192.0.2.1/32", entry).unwrap();
+        }
+        transaction.commit().unwrap();
+    }
+    let burst = |target, rate, burst| LimitSpec { burst, ..limit(target, rate) };
+    let old = [
+        burst("default", "1000pps", 2000),
+        burst("198.51.100.0/24", "10mbit", 64_000).enforced(false),
+    ];
+    let mut store = Store::open(directory.path()).unwrap();
+    assert!(store.limits().iter().eq(old), "{:?}", store.limits());
+    assert_eq!((store.main.revision, store.recovered(), store.lists().len()), (7, None, 1));
+    assert!(store.lists().iter().map(|(_, listing)| listing).all(|listing| !listing.ban));
+    // What is new is kept, and the file is of this version then.
+    let new = limit("default udp:53 as-one", "50kpps").and("1gbit".parse().unwrap(), None).unwrap();
+    let ban = Some(crate::policy::Ban { after: 5, factor: 10, lasts: 600 });
+    let banning = limit("192.0.2.0/24 tcp/syn,!ack", "5pps").banning(ban).unwrap();
+    store.apply(&[new, banning].map(Change::Set).into_iter().collect()).unwrap();
+    drop(store);
+    for name in [MAIN, MIRROR] {
+        let database = redb::Database::open(directory.path().join(name)).unwrap();
+        use redb::ReadableDatabase;
+        let meta = database.begin_read().unwrap().open_table(meta).unwrap();
+        assert_eq!(meta.get("schema").unwrap().unwrap().value(), SCHEMA, "{name}");
+    }
+    let store = Store::open(directory.path()).unwrap();
+    let all = [old[0], new, banning, old[1]];
+    assert!(store.limits().iter().eq(all), "{:?}", store.limits());
+}
+
+#[test]
+fn rows_tell_all_of_a_limit() {
+    let ban = Some(crate::policy::Ban { after: 1, factor: 2, lasts: 3 });
+    let both = limit("default", "5pps").and("1mbit".parse().unwrap(), Some(9000)).unwrap();
+    let changes: Changes = [
+        Change::Set(both.banning(ban).unwrap()),
+        Change::Set(limit("10.0.0.0/8 icmp as-one", "5pps").enforced(false)),
+        Change::Unset("default tcp:80".parse().unwrap()),
+    ]
+    .into_iter()
+    .collect();
+    let rows = to_rows(&changes);
+    let mut again: Vec<_> = from_rows(&rows).unwrap().iter().collect();
+    again.sort_by_key(|change| matches!(change, Change::Unset(_)));
+    assert_eq!(again.len(), 3);
+    assert!(changes.iter().all(|change| again.contains(&change)), "{rows:?}");
+    for (target, record) in [
+        ("default tcp:0", r#"{"rate":"5pps","burst":5}"#),
+        ("default", r#"{"rate":"5pps","burst":5,"also":{"rate":"6pps","burst":6}}"#),
+        ("default", r#"{"rate":"5pps","burst":5,"ban":{"after":0,"factor":1,"lasts":1}}"#),
+        (
+            "10.0.0.0/8 as-one",
+            r#"{"rate":"5pps","burst":5,"ban":{"after":1,"factor":1,"lasts":1}}"#,
+        ),
+    ] {
+        from_rows(&[(target.into(), Some(record.into()))]).unwrap_err();
+    }
+}
+
+#[test]
 fn what_follows_a_change_comes_after_it_is_durable() {
     let (directory, _) = filled();
     let path = directory.path().join(MAIN);

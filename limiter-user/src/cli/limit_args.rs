@@ -1,0 +1,204 @@
+//! The options of `limiter limit`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::safety::SafetyArgs;
+use crate::error::Failure;
+use crate::http::BanRequest;
+use crate::policy::class::ClassText;
+use crate::policy::{ModelError, Target, Whom};
+
+const RATES: &str = "\
+Rates:
+  packets  1000pps, 10kpps, 2.5kpps, 400/minute, 5/hour
+  bytes    10mbit, 1gbit, 10mbyte/s, 100kibyte/s
+  k, m, g are powers of 1000, ki, mi, gi of 1024. A bare number is refused, and so are bps, kbps and
+  mbps, by which tc means bytes.
+
+Which limit applies:
+  A packet is in one class: of those that limits are for, the most specific one that it matches. Flags
+  go before ports, ports before the protocol, and of two port ranges the narrower goes first. Of the
+  limits of that class, that of the longest prefix applies; if none covers the source, those of the
+  next wider class, at last those for all packets. A source has a bucket for each limited class.
+  A packet that its source's limit lets through must also get through those that are --as-one: that of
+  its class, that of the longest prefix, and that of all sources (--for default).
+
+Examples:
+  limiter limit set 1000pps --burst 2000
+  limiter limit set 1000pps 10mbit --burst 2000 --burst 256kbyte --for 198.51.100.7
+  limiter limit set 400/minute --for 2001:db8::/48
+  limiter limit set 200pps --proto udp --dport 53
+  limiter limit set 50pps --syn --ban-for 10m
+  limiter limit set 1gbit --for 203.0.113.0/24 --as-one";
+
+const LIST: &str = "\
+A limit a line, as for `limit set`; # begins a comment:
+  TARGET [CLASS] [as-one] RATE[+RATE] [BURST[+BURST]] [OPTION...]
+
+  default                    1000pps 2000
+  198.51.100.7               1000pps+10mbit 2000+256kbyte
+  2001:db8::/48              400/minute no-enforce
+  default udp:53             200pps
+  default tcp/syn,!ack       50pps ban-for=10m ban-after=5s ban-factor=10
+  203.0.113.0/24 as-one      1gbit
+
+A class is PROTO[:PORTS][/FLAGS]: udp:53, tcp:80-443, tcp/syn,!ack, icmp, 47, or *:53 for TCP and UDP.";
+
+/// What rates are over which time.
+
+#[derive(Debug, Subcommand)]
+pub(super) enum LimitCommand {
+    /// Set the limit of every source, or of the sources in a prefix, each by itself
+    #[command(after_help = RATES)]
+    Set(Box<SetArgs>),
+    /// Set many limits at once: all of them, or none if one line is wrong
+    #[command(after_help = LIST)]
+    Import {
+        /// A text file, or - for standard input
+        file: PathBuf,
+        #[command(flatten)]
+        safety: SafetyArgs,
+    },
+    /// List all limits
+    List,
+    /// Try a limit beside those in force: nothing is dropped by it, `trials` tells what it would drop
+    ///
+    /// Counts for every source that sends enough to have a bucket. Goes on until it is stopped, replaced, or
+    /// the daemon ends.
+    Try {
+        /// How much each source might send
+        #[arg(allow_hyphen_values = true, required_unless_present = "stop")]
+        rate: Option<String>,
+        /// How much at once [default: 120 % of a second's rate]
+        #[arg(long, allow_hyphen_values = true)]
+        burst: Option<String>,
+        /// For the sources in this prefix instead of every source
+        #[arg(
+            long = "for",
+            value_name = "TARGET",
+            default_value = "default",
+            hide_default_value = true
+        )]
+        target: String,
+        #[command(flatten)]
+        kind: KindArgs,
+        /// Stop what is tried there
+        #[arg(long, conflicts_with_all = ["rate", "burst"])]
+        stop: bool,
+    },
+    /// Tell what the limits that are tried would have dropped, and of whom
+    Trials {
+        /// How many sources to name for each
+        #[arg(short, default_value_t = 20)]
+        n: usize,
+    },
+    /// Remove the limit of every source, or of a prefix
+    Unset {
+        /// Of this prefix, as it was set, instead of every source
+        #[arg(
+            long = "for",
+            value_name = "TARGET",
+            default_value = "default",
+            hide_default_value = true
+        )]
+        target: String,
+        #[command(flatten)]
+        kind: KindArgs,
+        #[command(flatten)]
+        safety: SafetyArgs,
+    },
+}
+
+/// The limit that is to be set.
+#[derive(Debug, Args)]
+pub(super) struct SetArgs {
+    /// How much each source may send
+    // A negative rate gets a better answer than "unexpected argument".
+    #[arg(allow_hyphen_values = true)]
+    pub(super) rate: String,
+    /// How much of the other unit, at the same time: packets and bytes
+    #[arg(value_name = "RATE")]
+    pub(super) also: Option<String>,
+    /// How much at once: packets (2000, 2k) or a size (64kbyte, 1mbit), by the rate's unit; twice
+    /// for two rates [default: 120 % of a second's rate]
+    #[arg(long, allow_hyphen_values = true)]
+    pub(super) burst: Vec<String>,
+    /// Drop nothing: count what would be dropped (`would_drop` in `stats`)
+    #[arg(long)]
+    pub(super) no_enforce: bool,
+    /// For the sources in this prefix instead of every source; the longest match wins
+    #[arg(
+        long = "for",
+        value_name = "TARGET",
+        default_value = "default",
+        hide_default_value = true
+    )]
+    pub(super) target: String,
+    #[command(flatten)]
+    pub(super) kind: KindArgs,
+    #[command(flatten)]
+    pub(super) ban: BanArgs,
+    #[command(flatten)]
+    pub(super) safety: SafetyArgs,
+}
+
+/// Which packets a limit is for, and who shares it.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct KindArgs {
+    /// Only for packets of this protocol: tcp, udp, icmp, … or a number
+    #[arg(short, long, alias = "protocol", value_name = "PROTO", allow_hyphen_values = true)]
+    proto: Option<String>,
+    /// Only for TCP and UDP packets to this port, or range such as 1000-2000
+    #[arg(long, value_name = "PORTS", allow_hyphen_values = true)]
+    dport: Option<String>,
+    /// Only for TCP packets with these flags, and without those after a !, such as 'syn,!ack'
+    #[arg(long, value_name = "FLAGS")]
+    tcp_flags: Option<String>,
+    /// Only for the first packets of TCP connections: short for --tcp-flags 'syn,!ack'
+    #[arg(long, conflicts_with = "tcp_flags")]
+    syn: bool,
+    /// One limit that all sources share, beside those that each has by itself; for the default target,
+    /// the total of all sources
+    #[arg(long)]
+    as_one: bool,
+}
+
+impl KindArgs {
+    /// The target that is meant for those in `whom`.
+    pub(super) fn target(&self, whom: &str) -> Result<Target, Failure> {
+        let text = ClassText {
+            proto: self.proto.as_deref(),
+            dport: self.dport.as_deref(),
+            tcp_flags: self.tcp_flags.as_deref(),
+            syn: self.syn,
+        };
+        let whom = whom.parse::<Whom>()?;
+        let class = text.read().map_err(ModelError::from)?;
+        Ok(Target { whom, class, together: self.as_one })
+    }
+}
+
+/// What becomes of sources that go on to be far over a limit.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct BanArgs {
+    /// Deny a source that goes on to be far over the limit for so long, such as 10m
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    ban_for: Option<String>,
+    /// How long it must be so far over the limit, 1s to 1h [default: 5s]
+    #[arg(long, value_name = "DURATION", requires = "ban_for", allow_hyphen_values = true)]
+    ban_after: Option<String>,
+    /// How many times the limit it must offer [default: 10]
+    #[arg(long, value_name = "N", requires = "ban_for", allow_hyphen_values = true)]
+    ban_factor: Option<String>,
+}
+
+impl BanArgs {
+    /// What is asked for.
+    pub(super) fn request(self) -> Option<BanRequest> {
+        let Self { ban_for, ban_after, ban_factor } = self;
+        let lasts = Some(ban_for?);
+        Some(BanRequest { after: ban_after, factor: ban_factor, lasts })
+    }
+}

@@ -1,0 +1,143 @@
+//! Shared limits: their buckets, and the maps that lead to them.
+
+use std::collections::HashMap;
+
+use limiter_common::abi::Config;
+use limiter_common::atomic;
+use limiter_common::class::ANY;
+use limiter_common::shared::{CLASS, PREFIX, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
+
+use super::super::Error;
+use super::super::memory::Elements;
+use super::super::sources::{Prefixes, Refused, Table};
+use super::place::ClassPlace;
+use super::slots::Numbers;
+
+/// What the packets that came to a shared limit were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedCounts {
+    /// Packets passed.
+    pub passed: u64,
+    /// Packets over the limit.
+    pub dropped: u64,
+    /// Bytes offered.
+    pub bytes: u64,
+}
+
+/// The shared limits.
+pub(super) struct SharedMaps {
+    prefixes: Prefixes<ClassPlace, u32>,
+    buckets: Elements<Shared>,
+    /// The place of each among the buckets.
+    used: HashMap<ClassPlace, u32>,
+    numbers: Numbers,
+}
+
+impl SharedMaps {
+    /// Takes over what is in force.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn new(
+        prefixes: Prefixes<ClassPlace, u32>,
+        buckets: Elements<Shared>,
+        config: &Config,
+    ) -> Result<Self, Error> {
+        let present = prefixes.present().map_err(Error::map("read the shared limits in force"))?;
+        let mut used: HashMap<_, _> = present.into_iter().collect();
+        if atomic::load(&config.shared) & TOTAL != 0 {
+            used.insert(ClassPlace::DEFAULT, TOTAL_SLOT);
+        }
+        let taken: Vec<u32> = used.values().copied().collect();
+        let free = (TOTAL_SLOT + 1..SHARED_SLOTS).rev().filter(|number| !taken.contains(number));
+        let numbers = Numbers::new(free);
+        Ok(Self { prefixes, buckets, used, numbers })
+    }
+
+    /// Every place that has one, and the policy's slot.
+    pub(super) fn present(&self) -> impl Iterator<Item = (ClassPlace, u32)> {
+        self.used.iter().filter_map(|(place, number)| {
+            Some((*place, atomic::load(&self.bucket(*number)?.policy) as u32))
+        })
+    }
+
+    fn bucket(&self, number: u32) -> Option<&Shared> {
+        self.buckets.all().get(number as usize)
+    }
+
+    /// What came to the shared limit of a place, and when its bucket is full again.
+    pub(super) fn counts(&self, place: &ClassPlace) -> Option<SharedCounts> {
+        let bucket = self.bucket(*self.used.get(place)?)?;
+        Some(SharedCounts {
+            passed: atomic::load(&bucket.passed),
+            dropped: atomic::load(&bucket.dropped),
+            bytes: atomic::load(&bucket.bytes),
+        })
+    }
+
+    /// Lets the sources of a place share the limit in a policy slot, or none.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or there are too many.
+    pub(super) fn write(
+        &mut self,
+        place: ClassPlace,
+        policy: Option<u32>,
+    ) -> Result<(), Refused<ClassPlace>> {
+        match (policy, self.used.get(&place).copied()) {
+            (Some(policy), Some(number)) => {
+                if let Some(bucket) = self.bucket(number) {
+                    atomic::store(&bucket.policy, u64::from(policy));
+                }
+                Ok(())
+            }
+            (Some(policy), None) => self.add(place, policy),
+            (None, Some(number)) => {
+                if number != TOTAL_SLOT {
+                    self.prefixes.remove(&place)?;
+                    self.numbers.give_back(number);
+                }
+                self.used.remove(&place);
+                Ok(())
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    fn add(&mut self, place: ClassPlace, policy: u32) -> Result<(), Refused<ClassPlace>> {
+        let total = place == ClassPlace::DEFAULT;
+        let full = || {
+            (
+                place,
+                aya::maps::MapError::OutOfBounds { index: SHARED_SLOTS, max_entries: SHARED_SLOTS },
+            )
+        };
+        let number = if total { TOTAL_SLOT } else { self.numbers.take().ok_or_else(full)? };
+        // Nobody comes to the bucket yet.
+        if let Some(bucket) = self.bucket(number) {
+            for word in
+                [&bucket.tat, &bucket.second_tat, &bucket.passed, &bucket.dropped, &bucket.bytes]
+            {
+                atomic::store(word, 0);
+            }
+            atomic::store(&bucket.policy, u64::from(policy));
+        }
+        if !total && let Err(refused) = self.prefixes.insert(&place, number) {
+            self.numbers.give_back(number);
+            return Err(refused);
+        }
+        self.used.insert(place, number);
+        Ok(())
+    }
+
+    /// Tells the kernel which kinds there are.
+    pub(super) fn announce(&self, config: &Config) {
+        let kind = |place: &ClassPlace| match place {
+            place if *place == ClassPlace::DEFAULT => TOTAL,
+            place if u32::from(place.class) == ANY => PREFIX,
+            _ => CLASS,
+        };
+        let kinds = self.used.keys().map(kind).fold(0, |all, kind| all | kind);
+        atomic::swap(&config.shared, kinds);
+    }
+}

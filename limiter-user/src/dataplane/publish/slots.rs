@@ -1,0 +1,130 @@
+//! The slots of the policy array.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use aya::maps::{Array, MapData, MapError};
+use limiter_common::abi::{POLICY_SLOTS, Policy, UNLIMITED_SLOT};
+use limiter_common::gate::MAX_GATE;
+
+use super::Error;
+
+/// How long what a packet may read rests before it is used again, far longer than a packet takes.
+pub(super) const GRACE: Duration = Duration::from_secs(1);
+
+/// Numbers that rest for [`GRACE`] after each use.
+#[derive(Default)]
+pub(super) struct Numbers {
+    resting: VecDeque<(Instant, u32)>,
+    free: Vec<u32>,
+}
+
+impl Numbers {
+    /// These are free, the last one comes first.
+    pub(super) fn new(free: impl IntoIterator<Item = u32>) -> Self {
+        Self { resting: VecDeque::new(), free: free.into_iter().collect() }
+    }
+
+    pub(super) fn take(&mut self) -> Option<u32> {
+        while let Some((since, number)) = self.resting.front().copied()
+            && since.elapsed() >= GRACE
+        {
+            self.resting.pop_front();
+            self.free.push(number);
+        }
+        self.free.pop()
+    }
+
+    pub(super) fn give_back(&mut self, number: u32) {
+        self.resting.push_back((Instant::now(), number));
+    }
+}
+
+/// The policy array, and who needs which of its slots.
+pub(super) struct PolicySlots {
+    array: Array<MapData, Policy>,
+    /// The content of every slot that something leads to, and by how many places.
+    used: HashMap<u32, (Policy, usize)>,
+    by_policy: HashMap<Policy, u32>,
+    numbers: Numbers,
+}
+
+impl PolicySlots {
+    /// Takes the array over, with the slots that places lead to; writes the "no limit" slot.
+    ///
+    /// # Errors
+    /// If it cannot be read or written.
+    pub(super) fn new(
+        mut array: Array<MapData, Policy>,
+        leading: impl Iterator<Item = u32>,
+    ) -> Result<Self, Error> {
+        let unlimited = Policy::unlimited(MAX_GATE);
+        array.set(UNLIMITED_SLOT, unlimited, 0).map_err(Error::map("write a policy"))?;
+        let mut used: HashMap<u32, (Policy, usize)> = HashMap::new();
+        for slot in leading {
+            if let Some((_, count)) = used.get_mut(&slot) {
+                *count += 1;
+            } else {
+                let policy = array.get(&slot, 0);
+                used.insert(slot, (policy.map_err(Error::map("read the policies in force"))?, 1));
+            }
+        }
+        let by_policy = used.iter().map(|(&slot, &(policy, _))| (policy, slot)).collect();
+        let free = (UNLIMITED_SLOT + 1..POLICY_SLOTS).rev().filter(|slot| !used.contains_key(slot));
+        let numbers = Numbers::new(free);
+        Ok(Self { array, used, by_policy, numbers })
+    }
+
+    /// The policy in a slot.
+    pub(super) fn policy(&self, slot: u32) -> Option<Policy> {
+        self.used.get(&slot).map(|(policy, _)| *policy)
+    }
+
+    /// The least gate.
+    pub(super) fn least_gate(&self) -> u32 {
+        let used = self.used.values().filter(|(_, count)| *count > 0);
+        used.map(|(policy, _)| policy.first.gate).chain([MAX_GATE]).min().unwrap_or(MAX_GATE)
+    }
+
+    /// One more needs a slot.
+    pub(super) fn hold_slot(&mut self, slot: u32) {
+        if let Some((_, count)) = self.used.get_mut(&slot) {
+            *count += 1;
+        }
+    }
+
+    /// One less needs a slot.
+    pub(super) fn release(&mut self, slot: u32) {
+        let Some((policy, count)) = self.used.get_mut(&slot) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.by_policy.remove(policy);
+            self.used.remove(&slot);
+            if slot != UNLIMITED_SLOT {
+                self.numbers.give_back(slot);
+            }
+        }
+    }
+
+    /// A slot with this content, one that is there or a fresh one, which is needed once more.
+    ///
+    /// # Errors
+    /// If there are too many different ones, or the kernel refuses.
+    pub(super) fn hold(&mut self, policy: &Policy) -> Result<u32, Error> {
+        if let Some(slot) = self.by_policy.get(policy).copied() {
+            self.hold_slot(slot);
+            return Ok(slot);
+        }
+        let slot = self.numbers.take().ok_or(Error::TooMany {
+            kind: "different rates",
+            wanted: POLICY_SLOTS as usize,
+            room: POLICY_SLOTS as usize - 1,
+            hint: "give sources with similar needs the same rate and burst",
+        })?;
+        let written: Result<(), MapError> = self.array.set(slot, policy, 0);
+        written.map_err(Error::map("write a policy"))?;
+        self.used.insert(slot, (*policy, 1));
+        self.by_policy.insert(*policy, slot);
+        Ok(slot)
+    }
+}

@@ -1,0 +1,320 @@
+//! Sources that go on to be far over their limit are denied for a time.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::limits::Amount;
+use super::model::{LimitSpec, Target, Tier};
+use super::units::{Rate, Unit};
+
+/// What becomes of a source that offers `factor` times its limit for `after` seconds: it is denied for
+/// `lasts` seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ban {
+    /// How long it must be so far over its limit without a pause, seconds: 1 to 3600.
+    pub after: u32,
+    /// How many times its limit it must offer: 1 to 1,000,000.
+    pub factor: u32,
+    /// For how long it is denied, seconds: 1 to 30 days.
+    pub lasts: u32,
+}
+
+/// Longest times, seconds.
+const LONGEST_AFTER: u32 = 60 * 60;
+const LONGEST: u32 = 30 * 24 * 60 * 60;
+
+/// The greatest factor.
+const GREATEST_FACTOR: u32 = 1_000_000;
+
+/// Why a ban was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BanError {
+    /// No duration.
+    #[error("ban {name}: {input:?} is not a duration of whole seconds")]
+    Duration {
+        /// What it was to be.
+        name: &'static str,
+        /// What was read.
+        input: String,
+    },
+    /// A duration out of range.
+    #[error("ban {name}: {input} is out of range")]
+    OutOfRange {
+        /// What it was to be.
+        name: &'static str,
+        /// What was read.
+        input: String,
+        /// The range.
+        range: &'static str,
+    },
+    /// No factor.
+    #[error("ban factor: {input:?} is not a whole number")]
+    Factor {
+        /// What was read.
+        input: String,
+    },
+    /// It does not say for how long.
+    #[error("a ban without how long it lasts")]
+    Endless,
+    /// The limit is only counted.
+    #[error("a limit that is not enforced cannot ban")]
+    NotEnforced,
+    /// The limit is not for single sources.
+    #[error("a limit that many sources share cannot ban any of them")]
+    Shared,
+}
+
+impl BanError {
+    /// What to write instead.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Duration { .. } => "write a time such as 5s, 10m or 2h".into(),
+            Self::OutOfRange { range, .. } => format!("choose {range}"),
+            Self::Factor { .. } => {
+                format!("write a number from 1 to {GREATEST_FACTOR}, for instance 10")
+            }
+            Self::Endless => "add for how long, such as 10m (--ban-for, or for = \"10m\")".into(),
+            Self::NotEnforced => "leave either the ban or the lack of enforcement out".into(),
+            Self::Shared => "leave either the ban or as-one out".into(),
+        }
+    }
+}
+
+/// A ban as options and files have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BanText<'a> {
+    /// How long a source must be over the limit; [`Ban::AFTER`] if left out.
+    pub after: Option<&'a str>,
+    /// How many times; [`Ban::FACTOR`] if left out.
+    pub factor: Option<&'a str>,
+    /// For how long it is denied; must be there.
+    pub lasts: Option<&'a str>,
+}
+
+impl BanText<'_> {
+    /// The ban that they make.
+    ///
+    /// # Errors
+    /// What cannot be read or is out of range, and what is missing.
+    pub fn read(&self) -> Result<Ban, BanError> {
+        let after = self.after.map_or(Ok(Ban::AFTER), |text| {
+            seconds("after", text, LONGEST_AFTER, "a time from 1s to 1h")
+        })?;
+        let factor = self.factor.map_or(Ok(Ban::FACTOR), factor)?;
+        let lasts = self.lasts.ok_or(BanError::Endless)?;
+        let lasts = seconds("for", lasts, LONGEST, "a time from 1s to 30days")?;
+        Ok(Ban { after, factor, lasts })
+    }
+}
+
+fn seconds(
+    name: &'static str,
+    input: &str,
+    most: u32,
+    range: &'static str,
+) -> Result<u32, BanError> {
+    let malformed = || BanError::Duration { name, input: input.into() };
+    let time = humantime::parse_duration(input.trim()).map_err(|_| malformed())?;
+    if time.subsec_nanos() != 0 {
+        return Err(malformed());
+    }
+    u32::try_from(time.as_secs())
+        .ok()
+        .filter(|seconds| (1..=most).contains(seconds))
+        .ok_or_else(|| BanError::OutOfRange { name, input: input.into(), range })
+}
+
+fn factor(input: &str) -> Result<u32, BanError> {
+    let text = input.trim();
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits {
+        return Err(BanError::Factor { input: input.into() });
+    }
+    text.parse().ok().filter(|factor| (1..=GREATEST_FACTOR).contains(factor)).ok_or_else(|| {
+        BanError::OutOfRange { name: "factor", input: input.into(), range: "1 to 1000000" }
+    })
+}
+
+impl Ban {
+    /// How long a source must be over its limit if that is not said, seconds.
+    pub const AFTER: u32 = 5;
+    /// How many times if that is not said.
+    pub const FACTOR: u32 = 10;
+
+    /// A ban whose numbers come from elsewhere.
+    ///
+    /// # Errors
+    /// [`BanError::OutOfRange`].
+    pub fn new(after: u32, factor: u32, lasts: u32) -> Result<Self, BanError> {
+        let (after, factor, lasts) = (format!("{after}s"), factor.to_string(), format!("{lasts}s"));
+        BanText { after: Some(&after), factor: Some(&factor), lasts: Some(&lasts) }.read()
+    }
+}
+
+impl Ban {
+    /// Whether `offered` is as many times `limit` as it takes, in one of its units.
+    pub fn is_reached(&self, limit: &LimitSpec, offered: &Offered) -> bool {
+        offered.excess(limit).1 >= self.factor.into()
+    }
+
+    /// Whether it has been so for long enough, to a tenth of a second: looks are a second apart, but
+    /// not exactly.
+    pub const fn is_due(&self, offered: &Offered) -> bool {
+        offered.ns.saturating_add(SECOND_NS / 10) >= self.after as u64 * SECOND_NS
+    }
+}
+
+/// Nanoseconds in a second.
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What a source has offered in some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offered {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes, from the Ethernet header on.
+    pub bytes: u64,
+    /// The time, ns.
+    pub ns: u64,
+}
+
+impl Offered {
+    /// This and what came after it.
+    pub const fn and(&self, next: &Self) -> Self {
+        Self {
+            packets: self.packets.saturating_add(next.packets),
+            bytes: self.bytes.saturating_add(next.bytes),
+            ns: self.ns.saturating_add(next.ns),
+        }
+    }
+
+    /// The time in seconds, rounded.
+    pub const fn seconds(&self) -> u64 {
+        self.ns.saturating_add(SECOND_NS / 2) / SECOND_NS
+    }
+
+    /// The rate of `limit` that was exceeded most, and how many whole times of it were offered.
+    pub fn excess(&self, limit: &LimitSpec) -> (Rate, u64) {
+        let times = |tier: Tier| {
+            let earned = u128::from(tier.rate.amount()) * u128::from(self.ns);
+            let offered = u128::from(self.of(tier.rate.unit()));
+            let times = offered * u128::from(tier.rate.period_ns()) / earned.max(1);
+            (tier.rate, u64::try_from(times).unwrap_or(u64::MAX))
+        };
+        let also = limit.also.map(times);
+        let first = times(limit.tier());
+        also.filter(|also| also.1 > first.1).unwrap_or(first)
+    }
+
+    const fn of(&self, unit: Unit) -> u64 {
+        match unit {
+            Unit::Packets => self.packets,
+            Unit::Bytes => self.bytes,
+        }
+    }
+}
+
+/// How much must be offered in some time for the mildest of many bans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Least {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Least {
+    /// The least of those that `amounts` have, in a time of `ns`.
+    pub fn new(amounts: impl Iterator<Item = Amount>, ns: u64) -> Self {
+        let mut least = Self { packets: u64::MAX, bytes: u64::MAX };
+        for amount in amounts {
+            let Some(ban) = amount.ban else { continue };
+            let limit = amount.of(Target::DEFAULT);
+            for Tier { rate, .. } in limit.tiers() {
+                let place = match rate.unit() {
+                    Unit::Packets => &mut least.packets,
+                    Unit::Bytes => &mut least.bytes,
+                };
+                // No rate is above 10^12 in a second, and no factor above 10^6.
+                let earned = u128::from(rate.amount()) * u128::from(ban.factor);
+                let needed = (earned * u128::from(ns)).div_ceil(u128::from(rate.period_ns()));
+                *place = (*place).min(u64::try_from(needed).unwrap_or(u64::MAX));
+            }
+        }
+        least
+    }
+
+    /// Whether so much is enough.
+    pub const fn reached(&self, packets: u64, bytes: u64) -> bool {
+        packets >= self.packets || bytes >= self.bytes
+    }
+}
+
+/// A time as it is written.
+fn time(seconds: u32) -> String {
+    humantime::format_duration(Duration::from_secs(seconds.into())).to_string().replace(' ', "")
+}
+
+impl fmt::Display for Ban {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { after, factor, lasts } = *self;
+        write!(f, "ban {} after {} at {factor}×", time(lasts), time(after))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn bans_are_read_and_written() {
+        let read = |after, factor, lasts| BanText { after, factor, lasts }.read();
+        let ban = read(Some("90s"), Some("3"), Some("2h")).unwrap();
+        assert_eq!(ban, Ban { after: 90, factor: 3, lasts: 7200 });
+        assert_eq!(ban.to_string(), "ban 2h after 1m30s at 3×");
+        let usual = read(None, None, Some("30days")).unwrap();
+        assert_eq!(usual, Ban { after: 5, factor: 10, lasts: 2_592_000 });
+        assert_eq!(Ban::new(5, 10, 2_592_000), Ok(usual));
+        for (after, factor, lasts, about) in [
+            (None, None, None, "how long it lasts"),
+            (Some("5s"), None, None, "how long it lasts"),
+            (Some("5"), None, Some("10m"), "ban after: \"5\""),
+            (Some("0s"), None, Some("10m"), "ban after: 0s is out of range"),
+            (Some("1500ms"), None, Some("10m"), "whole seconds"),
+            (Some("61m"), None, Some("10m"), "out of range"),
+            (None, Some("0"), Some("10m"), "ban factor: 0 is out of range"),
+            (None, Some("1000001"), Some("10m"), "out of range"),
+            (None, Some("99999999999"), Some("10m"), "out of range"),
+            (None, Some("2.5"), Some("10m"), "not a whole number"),
+            (None, Some("-2"), Some("10m"), "not a whole number"),
+            (None, Some(""), Some("10m"), "not a whole number"),
+            (None, None, Some("31days"), "ban for: 31days is out of range"),
+            (None, None, Some("-5m"), "ban for"),
+        ] {
+            let error = read(after, factor, lasts).unwrap_err();
+            assert!(error.to_string().contains(about), "{error}");
+            assert!(!error.hint().is_empty());
+        }
+    }
+
+    proptest! {
+        /// Whoever is to be banned is found by the cheap comparison.
+        #[test]
+        fn the_least_is_what_a_ban_takes(
+            packets in 0u64..100_000, bytes in 0u64..10_000_000,
+            rate in 1u64..5000, minutes: bool, kbits in prop::option::of(1u64..5000),
+            factor in 1u32..50, ns in 500_000_000u64..5_000_000_000,
+        ) {
+            let text = format!("{rate}{}", if minutes { "/minute" } else { "pps" });
+            let mut limit = LimitSpec::new(Target::DEFAULT, text.parse().unwrap(), None).unwrap();
+            if let Some(kbits) = kbits {
+                limit = limit.and(format!("{kbits}kbit").parse().unwrap(), None).unwrap();
+            }
+            let ban = Ban { after: 1, factor, lasts: 1 };
+            limit = limit.banning(Some(ban)).unwrap();
+            let reached = ban.is_reached(&limit, &Offered { packets, bytes, ns });
+            let least = Least::new([limit.amount()].into_iter(), ns);
+            prop_assert_eq!(least.reached(packets, bytes), reached);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Classes as text: `udp:53`, `tcp:80-443`, `tcp/syn,!ack`, `icmp`, `47`, `*:53`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{Class, ClassError, Flags, Ports};
+
+/// Protocols that have a name.
+const PROTOCOLS: [(&str, u8); 17] = [
+    ("icmp", 1),
+    ("igmp", 2),
+    ("ipip", 4),
+    ("tcp", super::TCP),
+    ("udp", super::UDP),
+    ("dccp", 33),
+    ("gre", 47),
+    ("esp", 50),
+    ("ah", 51),
+    ("icmpv6", 58),
+    ("ospf", 89),
+    ("pim", 103),
+    ("vrrp", 112),
+    ("l2tp", 115),
+    ("sctp", 132),
+    ("udplite", 136),
+    ("mpls", 137),
+];
+
+/// TCP flags, from bit 0 on.
+const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
+
+/// What every packet is called.
+const ANY: &str = "any";
+
+/// The conditions of a class as options and files have them, each by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassText<'a> {
+    /// A protocol's name or number.
+    pub proto: Option<&'a str>,
+    /// A port, or a range such as `1000-2000`.
+    pub dport: Option<&'a str>,
+    /// Flags such as `syn,!ack`.
+    pub tcp_flags: Option<&'a str>,
+    /// Short for the flags `syn,!ack`.
+    pub syn: bool,
+}
+
+impl ClassText<'_> {
+    /// The class that they make.
+    ///
+    /// # Errors
+    /// If one cannot be read, or no packet fulfils all; [`ClassError::part`] tells which is to blame.
+    pub fn read(&self) -> Result<Class, ClassError> {
+        let protocol = self.proto.map(protocol).transpose()?;
+        let ports = self.dport.map(str::parse).transpose()?;
+        let flags = match self.tcp_flags {
+            Some(_) if self.syn => {
+                return Err(ClassError::Never {
+                    part: super::ClassPart::Flags,
+                    why: "syn is short for the flags syn,!ack, and others are given too",
+                    hint: "give one of the two",
+                });
+            }
+            Some(flags) => Some(flags.parse()?),
+            None => self.syn.then_some(Flags::SYN),
+        };
+        Class::new(protocol, ports, flags)
+    }
+}
+
+fn protocol(input: &str) -> Result<u8, ClassError> {
+    let text = input.trim().to_ascii_lowercase();
+    let named = PROTOCOLS.iter().find(|(name, _)| *name == text).map(|(_, number)| *number);
+    // A plus sign would be a number to the library.
+    let number = || text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
+    named.or_else(number).ok_or_else(|| ClassError::Protocol { input: input.into() })
+}
+
+impl FromStr for Ports {
+    type Err = ClassError;
+
+    fn from_str(input: &str) -> Result<Self, ClassError> {
+        let port = |text: &str| {
+            let text = text.trim();
+            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse().ok().filter(|_| digits)
+        };
+        let (first, last) = input.split_once('-').unwrap_or((input, input));
+        let ports = port(first).zip(port(last)).map(|(first, last)| Self { first, last });
+        ports.ok_or_else(|| ClassError::Ports { input: input.into() })
+    }
+}
+
+impl FromStr for Flags {
+    type Err = ClassError;
+
+    fn from_str(input: &str) -> Result<Self, ClassError> {
+        let mut flags = Self { mask: 0, value: 0 };
+        for word in input.split(',') {
+            let word = word.trim();
+            let (name, set) = word.strip_prefix('!').map_or((word, true), |name| (name, false));
+            let name = name.to_ascii_lowercase();
+            let place = FLAGS.iter().position(|flag| *flag == name);
+            let place = place.ok_or_else(|| ClassError::Flag { input: word.into() })?;
+            let (bit, before) = (1 << place, flags);
+            flags.mask |= bit;
+            flags.value |= if set { bit } else { 0 };
+            let is = flags.value & bit != 0;
+            if before.mask & bit != 0 && (before.value & bit != 0) != set || is != set {
+                return Err(ClassError::Never {
+                    part: super::ClassPart::Flags,
+                    why: "the flags contradict each other",
+                    hint: "name each flag once, for instance syn,!ack",
+                });
+            }
+        }
+        Ok(flags)
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.first)?;
+        if self.last != self.first { write!(f, "-{}", self.last) } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut comma = "";
+        for (place, name) in FLAGS.iter().enumerate() {
+            if self.mask & 1 << place == 0 {
+                continue;
+            }
+            let not = if self.value & 1 << place == 0 { "!" } else { "" };
+            write!(f, "{comma}{not}{name}")?;
+            comma = ",";
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.protocol {
+            None if self.ports.is_none() => f.write_str(ANY)?,
+            None => f.write_str("*")?,
+            Some(number) => match PROTOCOLS.iter().find(|(_, named)| *named == number) {
+                Some((name, _)) => f.write_str(name)?,
+                None => write!(f, "{number}")?,
+            },
+        }
+        if let Some(ports) = self.ports {
+            write!(f, ":{ports}")?;
+        }
+        if let Some(flags) = self.flags {
+            write!(f, "/{flags}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Class {
+    type Err = ClassError;
+
+    fn from_str(input: &str) -> Result<Self, ClassError> {
+        let (head, flags) = match input.split_once('/') {
+            Some((head, flags)) => (head, Some(flags)),
+            None => (input, None),
+        };
+        let (name, ports) = match head.split_once(':') {
+            Some((name, ports)) => (name, Some(ports)),
+            None => (head, None),
+        };
+        if name.eq_ignore_ascii_case(ANY) && ports.is_none() && flags.is_none() {
+            return Ok(Self::ANY);
+        }
+        let proto = (name != "*" || ports.is_none()).then_some(name);
+        ClassText { proto, dport: ports, tcp_flags: flags, syn: false }.read()
+    }
+}
+
+impl Serialize for Class {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Class {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}

@@ -1,0 +1,236 @@
+//! Whom and what a limit is for.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::class::Class;
+use super::model::ModelError;
+
+/// Whom a limit is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Whom {
+    /// Every source that no prefix covers.
+    Default,
+    /// The sources in a prefix; the longest one that covers a source wins.
+    Prefix(IpNet),
+}
+
+impl Whom {
+    /// As short as `--for` takes it: a single address without its length.
+    pub fn short(&self) -> String {
+        match self {
+            Self::Default => DEFAULT.into(),
+            Self::Prefix(prefix) => short_prefix(prefix),
+        }
+    }
+}
+
+/// What tells one limit from another: for whom and for which packets it is, and whether each source
+/// has it by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Target {
+    /// For whom.
+    pub whom: Whom,
+    /// For which packets.
+    pub class: Class,
+    /// Whether all sources of `whom` share it as if they were one (`--as-one`), beside the limits that
+    /// each has by itself. With [`Whom::Default`]: all sources.
+    pub together: bool,
+}
+
+/// What everyone is called.
+const DEFAULT: &str = "default";
+
+/// What a limit is called that sources share.
+const AS_ONE: &str = "as-one";
+
+impl Target {
+    /// Every source, each by itself, whatever it sends.
+    pub const DEFAULT: Self = Self::of(Whom::Default);
+
+    /// All packets of `whom`, each source by itself.
+    pub const fn of(whom: Whom) -> Self {
+        Self { whom, class: Class::ANY, together: false }
+    }
+
+    /// The prefix that it is for; `None` for everyone.
+    pub const fn prefix(&self) -> Option<IpNet> {
+        match self.whom {
+            Whom::Default => None,
+            Whom::Prefix(net) => Some(net),
+        }
+    }
+
+    /// The target as short as it can be read: a single address without its length.
+    pub fn short(&self) -> String {
+        format!("{}{}", self.whom.short(), Kind(self))
+    }
+
+    /// Whether one bucket can be shared by what it is for.
+    ///
+    /// # Errors
+    /// [`ModelError::SingleAsOne`] for a single address that is to be limited as one.
+    pub(super) fn check(&self) -> Result<(), ModelError> {
+        match self.whom {
+            Whom::Prefix(net) if self.together && net.prefix_len() == net.max_prefix_len() => {
+                Err(ModelError::SingleAsOne { single: net })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the words after whom a target is for. Returns what they mean, and the rest.
+    ///
+    /// # Errors
+    /// A class that cannot be.
+    pub(super) fn kind(rest: &str) -> Result<((Class, bool), &str), ModelError> {
+        let (mut class, mut together, mut rest) = (Class::ANY, false, rest.trim());
+        let (word, further) = first_word(rest);
+        if looks_like_class(word) {
+            class = word.parse()?;
+            rest = further;
+        }
+        let (word, further) = first_word(rest);
+        if word.eq_ignore_ascii_case(AS_ONE) {
+            together = true;
+            rest = further;
+        }
+        Ok(((class, together), rest))
+    }
+}
+
+/// The first word of a text, and what follows it.
+fn first_word(text: &str) -> (&str, &str) {
+    let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+    (word, rest.trim_start())
+}
+
+impl From<IpNet> for Target {
+    fn from(net: IpNet) -> Self {
+        Self::of(Whom::Prefix(net))
+    }
+}
+
+/// The part of a target after whom it is for, with a space before it.
+struct Kind<'a>(&'a Target);
+
+impl fmt::Display for Kind<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.0.class.is_any() {
+            write!(f, " {}", self.0.class)?;
+        }
+        if self.0.together { write!(f, " {AS_ONE}") } else { Ok(()) }
+    }
+}
+
+/// A prefix without its length if it is a single address.
+pub fn short_prefix(prefix: &IpNet) -> String {
+    if prefix.prefix_len() == prefix.max_prefix_len() {
+        prefix.addr().to_string()
+    } else {
+        prefix.to_string()
+    }
+}
+
+/// Cuts an IPv4-mapped prefix (`::ffff:a.b.c.d/96+n`) down to IPv4: such packets are IPv4 sources.
+fn unmapped(prefix: IpNet) -> IpNet {
+    let IpNet::V6(v6) = prefix else { return prefix };
+    match (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96)) {
+        (Some(address), Some(length)) => {
+            Ipv4Net::new(address, length).map_or(prefix, |net| IpNet::V4(net.trunc()))
+        }
+        _ => prefix,
+    }
+}
+
+impl fmt::Display for Whom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str(DEFAULT),
+            Self::Prefix(prefix) => write!(f, "{prefix}"),
+        }
+    }
+}
+
+impl FromStr for Whom {
+    type Err = ModelError;
+
+    fn from_str(input: &str) -> Result<Self, ModelError> {
+        let text = input.trim();
+        if text.eq_ignore_ascii_case(DEFAULT) {
+            return Ok(Self::Default);
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self::Prefix(unmapped(IpNet::from(address))));
+        }
+        let prefix: IpNet = text.parse().map_err(|_| ModelError::Target { input: input.into() })?;
+        if prefix.trunc() != prefix {
+            return Err(ModelError::HostBits { input: input.into(), network: prefix.trunc() });
+        }
+        Ok(Self::Prefix(unmapped(prefix)))
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.whom, Kind(self))
+    }
+}
+
+impl FromStr for Target {
+    type Err = ModelError;
+
+    /// Reads `default`, `198.51.100.0/24`, `default udp:53` or `10.0.0.0/8 tcp/syn,!ack as-one`.
+    fn from_str(input: &str) -> Result<Self, ModelError> {
+        let text = input.trim();
+        let (whom, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        let whom = whom.parse()?;
+        let ((class, together), rest) = Self::kind(rest)?;
+        if !rest.is_empty() {
+            return Err(ModelError::Target { input: input.into() });
+        }
+        let target = Self { whom, class, together };
+        target.check().map(|()| target)
+    }
+}
+
+impl Serialize for Target {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Target {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// The source that an address belongs to, when sources are told apart by so many bits.
+pub fn source_of(address: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> IpNet {
+    match unmapped(IpNet::from(address)) {
+        IpNet::V4(net) => Ipv4Net::new(net.addr(), ipv4_prefix)
+            .map_or(IpNet::V4(net), |cut| IpNet::V4(cut.trunc())),
+        IpNet::V6(net) => Ipv6Net::new(net.addr(), ipv6_prefix)
+            .map_or(IpNet::V6(net), |cut| IpNet::V6(cut.trunc())),
+    }
+}
+
+/// The net itself and every shorter prefix that contains it, the longest first.
+pub fn prefixes_of(net: IpNet) -> impl Iterator<Item = IpNet> + Clone {
+    let shorter = move |length| IpNet::new(net.addr(), length).ok().map(|net| net.trunc());
+    (0..=net.prefix_len()).rev().filter_map(shorter)
+}
+
+/// Whether a word after whom a limit is for is meant to be a class, rather than `as-one` or a rate.
+fn looks_like_class(word: &str) -> bool {
+    // 40/minute is a rate, though 40 is a protocol.
+    let named = |text: &str| text.starts_with(char::is_alphabetic) && text.parse::<Class>().is_ok();
+    let known = word.parse::<Class>().is_ok();
+    known || word.contains(':') || word.split_once('/').is_some_and(|(name, _)| named(name))
+}
