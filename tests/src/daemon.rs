@@ -115,6 +115,22 @@ impl Daemon {
         command(&lab.receiver, self.home.path(), &self.pins, &self.options)
     }
 
+    /// As [`Daemon::restart`], with the program at `binary`.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn restart_as(&mut self, lab: &Lab, binary: &Path) {
+        let mut command = self.command_as(lab, binary);
+        self.process = launch(&mut command, self.home.path());
+        self.wait_ready();
+    }
+
+    /// As [`Daemon::command`], with the program at `binary`.
+    #[must_use]
+    pub fn command_as(&self, lab: &Lab, binary: &Path) -> Command {
+        command_of(binary, &lab.receiver, self.home.path(), &self.pins, &self.options)
+    }
+
     fn wait_ready(&mut self) {
         let cli = self.cli();
         wait_for("the daemon's answer", PATIENCE, || {
@@ -230,7 +246,17 @@ fn nonzero(stats: &Stats) -> Vec<String> {
 }
 
 fn command(host: &Namespace, home: &Path, pins: &Path, options: &DaemonOptions) -> Command {
-    let mut command = host.command(limiter_binary());
+    command_of(&limiter_binary(), host, home, pins, options)
+}
+
+fn command_of(
+    binary: &Path,
+    host: &Namespace,
+    home: &Path,
+    pins: &Path,
+    options: &DaemonOptions,
+) -> Command {
+    let mut command = host.command(binary);
     // Not that of this machine; `--config` among the arguments wins over it.
     command.env("LIMITER_CONFIG", "/dev/null");
     command.arg("--socket").arg(home.join("limiter.sock")).arg("run");

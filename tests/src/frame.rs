@@ -15,30 +15,52 @@ pub const TAG: u16 = 0x8100;
 /// Ethernet type of an 802.1ad service tag.
 pub const SERVICE_TAG: u16 = 0x88a8;
 
+/// The TCP flag of a connection's first segment.
+pub const SYN: u8 = 2;
+/// The TCP flag of all later ones.
+pub const ACK: u8 = 16;
+
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 const DISCARD_PORT: u16 = 9;
 const SOURCE_PORT: u16 = 40_000;
 
-/// A UDP frame of `length` bytes in all, Ethernet header included.
+/// A UDP frame of `length` bytes in all, Ethernet header included, to the discard port.
 ///
 /// # Panics
 /// If the headers do not fit in `length`.
 #[must_use]
 pub fn udp(source: IpAddr, length: usize) -> Vec<u8> {
-    let headers = ETHERNET + if source.is_ipv4() { IPV4 } else { IPV6 } + 8;
-    let payload = length.checked_sub(headers).expect("room for the headers");
-    ip(source, UDP, udp_segment(payload), &[])
+    udp_to(source, length, DISCARD_PORT)
 }
 
-/// A TCP SYN.
+/// The same to another port.
+///
+/// # Panics
+/// If the headers do not fit in `length`.
+#[must_use]
+pub fn udp_to(source: IpAddr, length: usize, port: u16) -> Vec<u8> {
+    let headers = ETHERNET + if source.is_ipv4() { IPV4 } else { IPV6 } + 8;
+    let payload = length.checked_sub(headers).expect("room for the headers");
+    let mut segment = udp_segment(payload);
+    segment[2..4].copy_from_slice(&port.to_be_bytes());
+    ip(source, UDP, segment, &[])
+}
+
+/// A TCP SYN to port 80.
 #[must_use]
 pub fn tcp_syn(source: IpAddr) -> Vec<u8> {
+    tcp(source, 80, SYN)
+}
+
+/// A TCP segment without payload, with these flags.
+#[must_use]
+pub fn tcp(source: IpAddr, port: u16, flags: u8) -> Vec<u8> {
     let mut segment = vec![0; 20];
     segment[0..2].copy_from_slice(&SOURCE_PORT.to_be_bytes());
-    segment[2..4].copy_from_slice(&80_u16.to_be_bytes());
+    segment[2..4].copy_from_slice(&port.to_be_bytes());
     segment[12] = 5 << 4;
-    segment[13] = 2;
+    segment[13] = flags;
     ip(source, TCP, segment, &[])
 }
 

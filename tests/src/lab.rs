@@ -12,6 +12,10 @@ use crate::{Namespace, process};
 pub const TX: &str = "tx0";
 /// Device in the receiving namespace, which the limiter protects.
 pub const RX: &str = "rx0";
+/// Device in the sending namespace on the other wire, if there is one.
+pub const TX2: &str = "tx1";
+/// Device in the receiving namespace on the other wire.
+pub const RX2: &str = "rx1";
 /// MAC address of [`TX`].
 pub const TX_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// MAC address of [`RX`].
@@ -67,6 +71,19 @@ impl Lab {
             );
         }
         lab
+    }
+
+    /// Puts another wire between the hosts, from [`TX2`] to [`RX2`], without addresses.
+    ///
+    /// # Panics
+    /// If a device cannot be made.
+    pub fn add_wire(&self) {
+        let mut link = self.sender.ip(&["link", "add", TX2, "type", "veth", "peer", "name", RX2]);
+        process::run(link.args(["netns", self.receiver.name()]));
+        for (host, device) in [(&self.receiver, RX2), (&self.sender, TX2)] {
+            host.sysctl(&format!("net/ipv6/conf/{device}/addr_gen_mode"), "1");
+            process::run(host.ip(&["link", "set", device, "up"]));
+        }
     }
 
     /// Gives the sending host one more address of its own, reachable from the receiver.

@@ -12,6 +12,9 @@ use crate::{namespace::PREFIX, process};
 
 /// Pins of the tests' daemons are in folders that start with this, followed by the process id.
 pub const PIN_PREFIX: &str = "limiter-test-";
+/// Instances of the tests' daemons have names that start with this, and pins that start with the other.
+pub const INSTANCE_PREFIX: &str = "test-";
+const INSTANCE_PIN_PREFIX: &str = "limiter@test-";
 /// Where the BPF file system is mounted.
 pub const BPF_FOLDER: &str = "/sys/fs/bpf";
 
@@ -23,7 +26,8 @@ pub fn remove_stale() {
             eprintln!("removing namespace {name} of a run that has ended");
             delete_namespace(&name);
         }
-        for name in stale(Path::new(BPF_FOLDER), PIN_PREFIX) {
+        let pins = [PIN_PREFIX, INSTANCE_PIN_PREFIX].map(|p| stale(Path::new(BPF_FOLDER), p));
+        for name in pins.concat() {
             eprintln!("removing pins {name} of a run that has ended");
             // Another process may be removing the same ones.
             let path = Path::new(BPF_FOLDER).join(name);

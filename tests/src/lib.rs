@@ -6,6 +6,7 @@
 //! creates is named after this process and removed on drop, also while a panic unwinds; what a
 //! killed run left behind is removed by the next one.
 
+pub mod api;
 pub mod bystander;
 pub mod cli;
 pub mod cost;
@@ -14,6 +15,7 @@ pub mod flood;
 pub mod frame;
 pub mod lab;
 pub mod leftovers;
+pub mod machine;
 pub mod model;
 pub mod namespace;
 mod object;

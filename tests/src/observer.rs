@@ -20,6 +20,7 @@ pub enum Then {
 #[derive(Debug)]
 pub struct Observer<'lab> {
     host: &'lab Namespace,
+    table: String,
 }
 
 impl<'lab> Observer<'lab> {
@@ -30,14 +31,24 @@ impl<'lab> Observer<'lab> {
     /// If nftables refuses.
     #[must_use]
     pub fn new(lab: &'lab Lab, then: Then, crowd: &[&str]) -> Self {
+        Self::on(lab, RX, then, crowd)
+    }
+
+    /// As [`Observer::new`], on another device of the receiver.
+    ///
+    /// # Panics
+    /// If nftables refuses.
+    #[must_use]
+    pub fn on(lab: &'lab Lab, device: &str, then: Then, crowd: &[&str]) -> Self {
+        let table = format!("observer_{device}");
         let mut rules = format!(
-            "table netdev observer {{
+            "table netdev {table} {{
                 set v4 {{ type ipv4_addr; size 65535; flags dynamic; }}
                 set v6 {{ type ipv6_addr; size 65535; flags dynamic; }}
                 counter everything {{ }}
                 counter crowd {{ }}
                 chain in {{
-                    type filter hook ingress device {RX} priority 0;
+                    type filter hook ingress device {device} priority 0;
                     counter name everything\n"
         );
         let verdict = match then {
@@ -55,7 +66,7 @@ impl<'lab> Observer<'lab> {
         )
         .expect("writing to a string");
         process::run(lab.receiver.command("nft").arg(rules));
-        Self { host: &lab.receiver }
+        Self { host: &lab.receiver, table }
     }
 
     /// The counts so far.
@@ -64,9 +75,13 @@ impl<'lab> Observer<'lab> {
     /// If nftables does not give them.
     #[must_use]
     pub fn read(&self) -> Observed {
-        let text = process::run(
-            self.host.command("nft").args(["-j", "list", "table", "netdev", "observer"]),
-        );
+        let text = process::run(self.host.command("nft").args([
+            "-j",
+            "list",
+            "table",
+            "netdev",
+            &self.table,
+        ]));
         let listing: Value = serde_json::from_str(&text).expect("nft prints JSON");
         let items = listing["nftables"].as_array().expect("nft lists objects");
         let mut observed = Observed::default();

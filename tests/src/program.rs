@@ -13,10 +13,10 @@ use std::{
 };
 
 use aya::{
-    maps::{Array, Map, MapData},
+    maps::{Array, Map, MapData, PerCpuArray},
     programs::loaded_programs,
 };
-use limiter_common::abi::{Config, Layout};
+use limiter_common::abi::{Config, Counters, Layout, Reason, VERDICTS};
 
 use crate::{Daemon, process::wait_for};
 
@@ -52,6 +52,9 @@ type Words = [u8; size_of::<Config>()];
 pub struct Program {
     fd: OwnedFd,
     config: Array<MapData, Words>,
+    counters: PerCpuArray<MapData, Counters>,
+    /// Packets by reason, as of the last look.
+    counted: [u64; VERDICTS],
     pid: u32,
 }
 
@@ -69,7 +72,39 @@ impl Program {
             .unwrap_or_else(|| panic!("the kernel has no program {id}"));
         let fd = info.fd().and_then(|fd| Ok(fd.as_fd().try_clone_to_owned()?));
         let fd = fd.unwrap_or_else(|error| panic!("cannot open program {id}: {error}"));
-        Self { fd, config: open(&daemon.pins().join("config")), pid: daemon.pid() }
+        let map = |name: &str| open(&daemon.pins().join(name));
+        let counters = PerCpuArray::try_from(map("counters"));
+        let mut program = Self {
+            fd,
+            config: Array::try_from(map("config")).expect("an array of the configuration"),
+            counters: counters.expect("an array of counters"),
+            counted: [0; VERDICTS],
+            pid: daemon.pid(),
+        };
+        program.counted = program.count();
+        program
+    }
+
+    /// Packets by reason.
+    fn count(&self) -> [u64; VERDICTS] {
+        let cpus = self.counters.get(&0, 0).expect("the counters can be read");
+        std::array::from_fn(|place| cpus.iter().map(|cpu| cpu.verdicts[place].packets).sum())
+    }
+
+    /// Judges a frame as [`Program::passes`], and tells under which verdict and reason it is counted.
+    ///
+    /// # Panics
+    /// As [`Program::passes`], and if it is not counted exactly once under a reason of its verdict.
+    pub fn judge(&mut self, frame: &[u8]) -> (&'static str, &'static str) {
+        let passed = self.passes(frame);
+        let counted = self.count();
+        let before = std::mem::replace(&mut self.counted, counted);
+        let more: Vec<u64> = counted.iter().zip(before).map(|(now, then)| now - then).collect();
+        let place = more.iter().position(|packets| *packets == 1).unwrap_or(0);
+        assert!(more[place] == 1 && more.iter().sum::<u64>() == 1, "{more:?} for {frame:02x?}");
+        let reason = Reason::of(place as u32);
+        assert_eq!(passed, reason.passes(), "{reason:?}: {frame:02x?}");
+        (if passed { "pass" } else { "drop" }, reason.name())
     }
 
     /// Judges a frame of at least 14 bytes: whether it passes.
@@ -163,8 +198,8 @@ fn is_stopped(task: &Path) -> bool {
     status.lines().any(|line| line.starts_with("State:\tT"))
 }
 
-fn open<T: aya::Pod>(path: &Path) -> Array<MapData, T> {
-    let map = MapData::from_pin(path).and_then(Map::from_map_data).and_then(Array::try_from);
+fn open(path: &Path) -> Map {
+    let map = MapData::from_pin(path).and_then(Map::from_map_data);
     map.unwrap_or_else(|error| panic!("cannot open {}: {error}", path.display()))
 }
 
@@ -185,7 +220,9 @@ pub fn id(daemon: &Daemon) -> u32 {
 /// If it is not pinned.
 #[must_use]
 pub fn layout(daemon: &Daemon) -> Layout {
-    open(&daemon.pins().join("layout")).get(&0, 0).expect("the layout can be read")
+    let layout: Array<_, Layout> =
+        open(&daemon.pins().join("layout")).try_into().expect("an array of layouts");
+    layout.get(&0, 0).expect("the layout can be read")
 }
 
 /// ns since boot, as the program counts them.

@@ -108,19 +108,26 @@ impl Sent {
 pub struct Sender<'lab> {
     lab: &'lab Lab,
     cpu: Option<usize>,
+    device: &'static str,
 }
 
 impl<'lab> Sender<'lab> {
     /// A sender that may run on any CPU.
     #[must_use]
     pub fn new(lab: &'lab Lab) -> Self {
-        Self { lab, cpu: None }
+        Self { lab, cpu: None, device: TX }
     }
 
     /// Keeps the sender on one CPU, which also chooses the receive queue.
     #[must_use]
     pub fn on_cpu(self, cpu: usize) -> Self {
         Self { cpu: Some(cpu), ..self }
+    }
+
+    /// Sends on another device than [`TX`].
+    #[must_use]
+    pub fn on_device(self, device: &'static str) -> Self {
+        Self { device, ..self }
     }
 
     /// Sends all streams from one thread and returns when the last has ended.
@@ -137,10 +144,10 @@ impl<'lab> Sender<'lab> {
     pub fn start(&self, streams: Vec<Stream>) -> Sending {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let cpu = self.cpu;
+        let (cpu, device) = (self.cpu, self.device);
         let thread = self.lab.sender.spawn_inside(move || {
             pin(cpu);
-            send_all(&streams, &stopped)
+            send_all(device, &streams, &stopped)
         });
         Sending { thread, stop }
     }
@@ -190,8 +197,8 @@ pub fn pin(cpu: Option<usize>) {
     assert!(result == 0, "cannot run on CPU {cpu}: {}", io::Error::last_os_error());
 }
 
-fn send_all(streams: &[Stream], stop: &AtomicBool) -> Vec<Sent> {
-    let socket = open(TX).expect("a packet socket on the sending device");
+fn send_all(device: &str, streams: &[Stream], stop: &AtomicBool) -> Vec<Sent> {
+    let socket = open(device).expect("a packet socket on the sending device");
     // SAFETY: PR_SET_TIMERSLACK takes one number: sleeps of this thread end on time.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     let start = Instant::now();

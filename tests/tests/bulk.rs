@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, path::Path, thread, time::Duration};
 
 use aya::maps::{HashMap, Map, MapData};
-use limiter_common::key::SourceKey;
+use limiter_common::key::{ClassKey, SourceKey};
 use tests::{Cli, Daemon, DaemonOptions, Lab};
 
 /// Writes a list of `count` limits of single sources from 10.0.0.0 on, and its path.
@@ -19,13 +19,13 @@ fn list(folder: &Path, count: u32) -> String {
 }
 
 /// The kernel's map of limits of single sources.
-fn exact(daemon: &Daemon) -> HashMap<MapData, SourceKey, u32> {
+fn exact(daemon: &Daemon) -> HashMap<MapData, ClassKey, u32> {
     let data = MapData::from_pin(daemon.pins().join("exact")).expect("a pinned map");
     Map::from_map_data(data).expect("a map of a known type").try_into().expect("a hash map")
 }
 
-fn keys(map: &HashMap<MapData, SourceKey, u32>) -> usize {
-    map.keys().filter(|key| key.as_ref().is_ok_and(SourceKey::is_ipv4)).count()
+fn keys(map: &HashMap<MapData, ClassKey, u32>) -> usize {
+    map.keys().filter(|key| key.as_ref().is_ok_and(|key| key.source.is_ipv4())).count()
 }
 
 fn count(cli: &Cli) -> usize {
@@ -42,7 +42,8 @@ fn a_list_that_the_kernel_refuses_in_the_middle_changes_nothing() {
 
     // Somebody else takes half of the room, which the daemon cannot know.
     let mut map = exact(&daemon);
-    let strangers: Vec<_> = (0..5000).map(|low| SourceKey { high: 1 << 63, low }).collect();
+    let stranger = |low| ClassKey { source: SourceKey { high: 1 << 63, low }, class: 0 };
+    let strangers: Vec<_> = (0..5000).map(stranger).collect();
     for stranger in &strangers {
         map.insert(stranger, 0, 0).expect("room for a key");
     }

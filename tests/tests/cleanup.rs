@@ -40,7 +40,7 @@ fn has_xdp(lab: &Lab) -> bool {
 
 fn staging(daemon: &Daemon) -> PathBuf {
     let mut name = daemon.pins().as_os_str().to_owned();
-    name.push("_new");
+    name.push("+new");
     name.into()
 }
 

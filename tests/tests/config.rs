@@ -280,3 +280,155 @@ fn the_default_file_is_good_and_the_schema_knows_its_keys() {
         .expect("limiter runs");
     assert_eq!(missing.status.code(), Some(2));
 }
+
+/// How many of 50 packets of each source arrive.
+fn arrived(observer: &Observer<'_>, lab: &Lab, hosts: &[u8]) -> Vec<u64> {
+    let before = observer.read();
+    let stream = |host: &u8| Stream::new(frame::udp(v4(*host), 100), 1000.0, 50);
+    let sent = Sender::new(lab).send(hosts.iter().map(stream).collect());
+    assert!(sent.iter().all(|sent| sent.packets() == 50));
+    let after = observer.read();
+    hosts.iter().map(|host| after.from(v4(*host)) - before.from(v4(*host))).collect()
+}
+
+const LISTS: &str = "\
+[[deny]]
+for = [\"198.51.100.16/28\", \"198.51.100.7\"]
+reason = \"scanners\"
+
+[[allow]]
+for = \"198.51.100.20\"
+";
+
+#[test]
+fn lists_of_the_file_are_in_force_beneath_those_set_at_run_time() {
+    let lab = Lab::new(1);
+    let file = File::new(LISTS);
+    let mut daemon = file.daemon(&lab, &[]);
+    let cli = daemon.cli();
+    let observer = Observer::new(&lab, Then::Discard, &[]);
+    assert_eq!(arrived(&observer, &lab, &[7, 8, 17, 20]), [0, 50, 0, 50]);
+    let shown = cli.ok(&["show", "198.51.100.17"]);
+    assert_eq!(shown["listed"]["origin"], "file", "{shown:#}");
+    assert_eq!(shown["listed"]["reason"], "scanners", "{shown:#}");
+    let checked = cli.ok(&["config", "check", &file.name()]);
+    assert_eq!(checked["listed"], 3, "{checked}");
+    // What is set at run time wins, and is in nobody's way when it is removed.
+    let hides = cli.ok(&["allow", "add", "198.51.100.7"]);
+    assert!(hides["warnings"][0].as_str().is_some_and(|text| text.contains("wins")), "{hides:#}");
+    assert_eq!(arrived(&observer, &lab, &[7]), [50]);
+    assert_eq!(config(&daemon)["listed_shadowed"], 1);
+    daemon.kill();
+    daemon.restart(&lab);
+    assert_eq!(arrived(&observer, &lab, &[7, 17]), [50, 0]);
+    let in_file = cli.run(&["deny", "del", "198.51.100.16/28"]);
+    assert!(in_file.code == 1 && in_file.json.to_string().contains(&file.name()), "{in_file:#?}");
+    cli.ok(&["allow", "del", "198.51.100.7"]);
+    assert_eq!(arrived(&observer, &lab, &[7]), [0]);
+    // One that ends uncovers the file's entry, too.
+    cli.ok(&["allow", "add", "198.51.100.7", "--ttl", "1s"]);
+    wait_for("its end", Duration::from_secs(10), || {
+        (config(&daemon)["listed_shadowed"] == 0).then_some(())
+    });
+    assert_eq!(arrived(&observer, &lab, &[7]), [0]);
+    // Read again as a whole, or not at all.
+    file.write("[[deny]]\nfor = \"198.51.100.8\"\n[[allow]]\nfor = \"198.51.100.8\"\n");
+    let refused = cli.run(&["reload"]);
+    let message = refused.json["error"]["message"].as_str().unwrap_or_default();
+    assert!(refused.code == 2 && message.starts_with(&file.name()), "{refused:#?}");
+    assert_eq!(arrived(&observer, &lab, &[7, 8, 17, 20]), [0, 50, 0, 50]);
+    file.write("[[deny]]\nfor = \"198.51.100.8\"\n");
+    let diff = cli.run(&["config", "diff"]);
+    assert_eq!(diff.json["lists"]["removed"].as_array().map(Vec::len), Some(3), "{diff:#?}");
+    assert_eq!(cli.ok(&["reload"])["lists"]["added"][0]["target"], "198.51.100.8/32");
+    assert_eq!(arrived(&observer, &lab, &[7, 8, 17, 20]), [50, 0, 50, 50]);
+    daemon.assert_accounted(&lab);
+}
+
+#[test]
+fn an_unconfirmed_reload_is_reverted_also_after_a_crash() {
+    let lab = Lab::new(1);
+    let file = File::new(LISTS);
+    let mut daemon = file.daemon(&lab, &[]);
+    let cli = daemon.cli();
+    let observer = Observer::new(&lab, Then::Discard, &[]);
+    let other = "[limits]\ndefault = \"5pps\"\n[[deny]]\nfor = \"198.51.100.8\"\n";
+    file.write(other);
+    let reload = cli.ok(&["reload", "--confirm", "3s"]);
+    assert!(
+        reload["confirm"]["seconds_left"].as_f64().is_some_and(|left| left > 2.0),
+        "{reload:#}"
+    );
+    assert_eq!(arrived(&observer, &lab, &[8]), [0]);
+    assert_eq!(in_force(&daemon), limits(&[("default", "5pps", "file")]));
+    assert_eq!(cli.run(&["deny", "add", "192.0.2.1"]).code, 1, "it waits to be confirmed");
+    wait_for("the revert", Duration::from_secs(10), || {
+        cli.run(&["status"]).json["confirm"].is_null().then_some(())
+    });
+    assert_eq!(in_force(&daemon), []);
+    assert_eq!(arrived(&observer, &lab, &[7, 8]), [0, 50]);
+    assert_eq!(config(&daemon)["refused"], file.name());
+    // Nor is it in force after a restart, or after a crash while it waits.
+    daemon.kill();
+    daemon.restart(&lab);
+    assert_eq!(arrived(&observer, &lab, &[7, 8]), [0, 50]);
+    cli.ok(&["reload", "--confirm", "1h"]);
+    assert_eq!(arrived(&observer, &lab, &[8]), [0]);
+    daemon.kill();
+    daemon.restart(&lab);
+    assert_eq!(in_force(&daemon), []);
+    assert_eq!(arrived(&observer, &lab, &[7, 8]), [0, 50]);
+    assert!(config(&daemon)["refused"].is_string());
+    // Once it is confirmed, it is.
+    cli.ok(&["reload", "--confirm", "1h"]);
+    assert_eq!(cli.ok(&["confirm"])["outcome"], "confirmed");
+    daemon.kill();
+    daemon.restart(&lab);
+    assert_eq!(in_force(&daemon), limits(&[("default", "5pps", "file")]));
+    assert_eq!(arrived(&observer, &lab, &[8]), [0]);
+    assert_eq!(config(&daemon)["refused"], Value::Null);
+}
+
+#[test]
+fn some_keys_change_without_a_restart() {
+    let lab = Lab::new(1);
+    let file = File::new("[limits]\ndefault = { rate = \"5pps\", burst = 5 }\n");
+    let daemon = file.daemon(&lab, &[]);
+    let cli = daemon.cli();
+    let observer = Observer::new(&lab, Then::Discard, &[]);
+    let few = arrived(&observer, &lab, &[7])[0];
+    assert!(few < 20, "{few} of 50, at 5 pps");
+    let unreadable = |verdict: &str| {
+        let before = cli.stats().packets(verdict, "malformed");
+        let cut = frame::udp(v4(1), 64)[..frame::ETHERNET + 12].to_vec();
+        let sent = Sender::new(&lab).send(vec![Stream::new(cut, 5000.0, 100)]);
+        (cli.stats().packets(verdict, "malformed") - before, sent[0].packets())
+    };
+    assert_eq!(unreadable("pass"), (100, 100));
+    let text = "malformed = \"drop\"\non_full = \"drop\"\nmax_sources = 64\n\
+                [management]\naddresses = [\"198.51.100.0/29\"]\n\
+                [limits]\ndefault = { rate = \"5pps\", burst = 5 }\n";
+    file.write(text);
+    let reload = cli.ok(&["reload"]);
+    let keys = |which: &str| {
+        let all = reload[which].as_array().expect("a list").iter();
+        all.map(|diff| diff["key"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(keys("live"), ["malformed", "management", "on_full"], "{reload:#}");
+    assert_eq!(keys("restart"), ["max_sources"], "{reload:#}");
+    assert_eq!(arrived(&observer, &lab, &[7]), [50], "a management address");
+    assert_eq!(unreadable("drop"), (100, 100));
+    assert_eq!(cli.run(&["limit", "set", "9pps", "--for", "198.51.100.1"]).code, 2);
+    // All of it goes back at once if it is not confirmed.
+    file.write(&text.replace("198.51.100.0/29", "198.51.100.64/29"));
+    cli.ok(&["reload", "--confirm", "1h"]);
+    let few = arrived(&observer, &lab, &[7])[0];
+    assert!(few < 20, "{few} of 50, at 5 pps");
+    cli.ok(&["confirm", "--abort"]);
+    assert_eq!(arrived(&observer, &lab, &[7]), [50], "a management address again");
+    // A group that is not there changes nothing of the rest.
+    file.write("admin_group = \"limiter-no-such-group\"\n");
+    assert_eq!(cli.run(&["reload"]).code, 2);
+    assert_eq!(arrived(&observer, &lab, &[7]), [50]);
+    daemon.assert_accounted(&lab);
+}

@@ -2,16 +2,17 @@
 //!
 //! `LIMITER_DIFFERENTIAL_PACKETS` and `LIMITER_DIFFERENTIAL_SEED` make it longer and repeat it.
 
-use std::{env, time::Instant};
+use std::{collections::HashMap, env, time::Instant};
 
 use serde_json::Value;
 use tests::{
     Cli, Daemon, DaemonOptions, Lab, Program,
     model::{
-        Model, Moment, Outcome, Policy, Rate,
+        Class, Limits, Model, Moment, Outcome, Policy, Rate, Target, Tier, Tracked,
         traffic::{NETWORKS, Random, source, write},
     },
     program::{coarse_ns, layout, now_ns, stay_on_cpu},
+    reports::Limit,
 };
 
 /// log2 of the sketch's epoch: 69 s, as long as it can be, so that a test can say where in it a frame
@@ -27,18 +28,61 @@ const STAY: u64 = 60_000_000;
 const CLOCKS: u64 = 200;
 /// The longest frame on an interface with an MTU of 1500, with two tags.
 const FRAME: u64 = 1522;
-/// Frames between two changes of the limits.
+/// Frames between changes of the limits.
 const ROUND: u64 = 20_000;
+/// Changes between them.
+const CHANGES: u64 = 4;
+/// Changes before the first frame.
+const FIRST_CHANGES: u64 = 40;
 
 const SECOND: u64 = 1_000_000_000;
-const RATES: [(Rate, [&str; 3], [u64; 3]); 6] = [
+
+/// A rate, and the bursts that it may have, as an operator writes them and as numbers.
+type Choice = (Rate, [&'static str; 3], [u64; 3]);
+
+/// What a source may send by itself.
+const PACKETS: [Choice; 4] = [
     (packets("1/hour", 1, 3600 * SECOND), ["1", "7", "100"], [1, 7, 100]),
     (packets("20/minute", 20, 60 * SECOND), ["10", "50", "200"], [10, 50, 200]),
     (packets("7pps", 7, SECOND), ["16", "100", "300"], [16, 100, 300]),
     (packets("300pps", 300, SECOND), ["20", "200", "500"], [20, 200, 500]),
+];
+const BYTES: [Choice; 2] = [
     (bytes("100kbit", 12_500), ["8kbyte", "50kbyte", "300kbyte"], [8_000, 50_000, 300_000]),
     (bytes("30kbyte/s", 30_000), ["2kbyte", "40kbyte", "200kbyte"], [2_000, 40_000, 200_000]),
 ];
+/// What many may send together.
+const SHARED_PACKETS: [Choice; 3] = [
+    (packets("20/minute", 20, 60 * SECOND), ["100", "1000", "3000"], [100, 1000, 3000]),
+    (packets("500pps", 500, SECOND), ["50", "500", "5000"], [50, 500, 5000]),
+    (packets("3000pps", 3000, SECOND), ["100", "3000", "9000"], [100, 3000, 9000]),
+];
+const SHARED_BYTES: [Choice; 1] = [(
+    bytes("1mbyte/s", 1_000_000),
+    ["60kbyte", "1mbyte", "4mbyte"],
+    [60_000, 1_000_000, 4_000_000],
+)];
+/// Classes that may all be in use at once: nested up to as deep as they may be, and some that overlap
+/// without containing each other.
+const CLASSES: [Class; 14] = [
+    Class::new("udp", Some(17), None, None),
+    Class::new("udp:53", Some(17), Some((53, 53)), None),
+    Class::new("udp:50-60", Some(17), Some((50, 60)), None),
+    Class::new("*:53", None, Some((53, 53)), None),
+    Class::new("udp:1000-2000", Some(17), Some((1000, 2000)), None),
+    Class::new("*:1500-1600", None, Some((1500, 1600)), None),
+    Class::new("tcp", Some(6), None, None),
+    Class::new("tcp:443", Some(6), Some((443, 443)), None),
+    Class::new("tcp:80-443", Some(6), Some((80, 443)), None),
+    Class::new("tcp/syn,!ack", Some(6), None, Some((SYN | ACK, SYN))),
+    Class::new("tcp:80/syn,!ack", Some(6), Some((80, 80)), Some((SYN | ACK, SYN))),
+    Class::new("icmp", Some(1), None, None),
+    Class::new("icmpv6", Some(58), None, None),
+    Class::new("gre", Some(47), None, None),
+];
+
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
 
 const fn packets(text: &'static str, amount: u64, period: u64) -> Rate {
     Rate { text, bytes: false, amount, period }
@@ -134,43 +178,87 @@ impl Senders {
     }
 }
 
-/// Changes a limit, or removes one, in the daemon and in the model.
-fn change_limit(cli: &Cli, model: &mut Model, random: &mut Random) {
+/// Whom the limit of all sources together is for.
+const TOTAL: Target = Target { together: true, ..Target::DEFAULT };
+
+/// Whom the next limit is for, as an operator writes it and as the model has it.
+fn target(limits: &Limits, random: &mut Random) -> (Vec<String>, Target) {
     let network = random.pick(&NETWORKS);
     let mapped = |bits: u32, length: u32| (0xffff << 32 | u128::from(bits), 96 + length);
     let v4 = u32::from(network) << 24;
     let single = source(network, random.below(24), false) as u32;
     let single_v6 = source(network, random.below(24), true);
-    let (target, (prefix, length)) = match random.below(8) {
+    let class = random.chance(65).then(|| random.pick(&CLASSES));
+    let together = random.chance(20);
+    // The total of all sources, which every packet meets, now and then and not for long.
+    let total = random.chance(if limits.has(&TOTAL) { 40 } else { 8 });
+    let (class, together) = if total { (None, true) } else { (class, together) };
+    let (whom, (network, length)) = match if total { 0 } else { random.below(8) } {
         0 => ("default".to_owned(), (0, 0)),
         1..3 => (format!("{network}.0.0.0/8"), mapped(v4, 8)),
         3 => (format!("{network}.128.0.0/9"), mapped(v4 | 0x80_0000, 9)),
+        // One source has nobody to share with.
+        4 if together => (format!("{network}.0.0.0/16"), mapped(v4, 16)),
         4 => (std::net::Ipv4Addr::from_bits(single).to_string(), mapped(single, 32)),
-        5 => (format!("{}/64", std::net::Ipv6Addr::from_bits(single_v6)), (single_v6, 64)),
-        6 => (format!("fd{network:02x}::/16"), ((0xfd00 | u128::from(network)) << 112, 16)),
+        5 if !together => {
+            (format!("{}/64", std::net::Ipv6Addr::from_bits(single_v6)), (single_v6, 64))
+        }
+        5 | 6 => (format!("fd{network:02x}::/16"), ((0xfd00 | u128::from(network)) << 112, 16)),
         _ => (format!("fd{network:02x}::/26"), ((0xfd00 | u128::from(network)) << 112, 26)),
     };
-    let known = model.limits.iter().position(|(p, l, _)| (*p, *l) == (prefix, length));
-    let is_default = length == 0;
-    let is_set = known.is_some() || is_default && model.default != Policy::UNLIMITED;
-    if is_set && random.chance(25) {
-        cli.ok(&["limit", "unset", "--for", &target]);
-        match known {
-            Some(at) => drop(model.limits.swap_remove(at)),
-            None => model.default = Policy::UNLIMITED,
-        }
+    let mut arguments = vec!["--for".to_owned(), whom];
+    if let Some(class) = class {
+        arguments
+            .extend(class.protocol.into_iter().flat_map(|p| ["--proto".into(), p.to_string()]));
+        let ports = class.ports.map(|(first, last)| format!("{first}-{last}"));
+        arguments.extend(ports.into_iter().flat_map(|ports| ["--dport".into(), ports]));
+        arguments.extend(class.flags.map(|_| "--syn".into()));
+    }
+    arguments.extend(together.then(|| "--as-one".into()));
+    (arguments, Target { class, together, network, length })
+}
+
+/// Changes a limit, or removes one, in the daemon and in the model.
+///
+/// Some limits only count: shared ones if `counting`, else those of sources by themselves. Of a packet that
+/// one limit counts as over, nobody can tell what the next one says that only counts.
+fn change_limit(cli: &Cli, model: &mut Model, random: &mut Random, counting: bool) {
+    let (target, key) = target(model.limits(), random);
+    let run = |command: &str, more: &[&str]| {
+        let arguments = ["limit", command].into_iter().chain(more.iter().copied());
+        cli.ok(&arguments.chain(target.iter().map(String::as_str)).collect::<Vec<_>>())
+    };
+    let total = key == TOTAL;
+    if model.limits().has(&key) && random.chance(if total { 100 } else { 25 }) {
+        run("unset", &[]);
+        model.unset(&key);
         return;
     }
-    let (rate, texts, amounts) = random.pick(&RATES);
-    let choice = random.below(3) as usize;
-    let policy = Policy::new(rate, amounts[choice], model.window, FRAME);
-    let limit = cli.limit(rate.text, Some(texts[choice]), Some(&target));
-    assert_eq!((limit.burst_amount, limit.gate), (amounts[choice], policy.gate), "{limit:?}");
-    match known {
-        Some(at) => model.limits[at].2 = policy,
-        None if is_default => model.default = policy,
-        None => model.limits.push((prefix, length, policy)),
+    let choices: [&[Choice]; 2] =
+        if key.together { [&SHARED_PACKETS, &SHARED_BYTES] } else { [&PACKETS, &BYTES] };
+    let kinds: &[usize] = random.pick(&[&[0][..], &[0], &[1], &[0, 1]]);
+    let mut tiers = Vec::new();
+    let (mut rates, mut bursts) = (Vec::new(), Vec::new());
+    for kind in kinds {
+        let (rate, texts, amounts) = random.pick(choices[*kind]);
+        let choice = random.below(3) as usize;
+        tiers.push(Tier { rate, burst: amounts[choice] });
+        rates.push(rate.text);
+        bursts.extend(["--burst", texts[choice]]);
     }
+    let mut policy = Policy::new(tiers[0], tiers.get(1).copied(), model.window, FRAME);
+    // Always one at least, or a run may end with hardly any that counted.
+    let counts = random.chance(35) || !model.limits().any_counts();
+    policy.enforce = total || key.together != counting || !counts;
+    let observe: &[&str] = if policy.enforce { &[] } else { &["--no-enforce"] };
+    let answer = run("set", &[&rates[..], &bursts, observe].concat());
+    let limit: Limit = serde_json::from_value(answer["limit"].clone()).expect("a limit");
+    assert_eq!(limit.burst_amount, tiers[0].burst, "{limit:?}");
+    // What is shared has no gate: every packet is charged.
+    assert!(key.together || limit.gate == policy.gate, "{limit:?}, not {policy:?}");
+    let kind = key.class.map_or("", |class| class.text);
+    assert!(limit.target.contains(kind), "{limit:?}");
+    model.set(key, policy);
 }
 
 /// Every counter, as the daemon tells it, against the model's.
@@ -197,6 +285,18 @@ fn compare_counters(stats: &Value, model: &Model) {
     }
 }
 
+/// What frames must meet, and one in how many at the least.
+const REASONS: [(&str, u64); 8] = [
+    ("below_gate", 1000),
+    ("conforming", 20),
+    ("over_limit", 20),
+    ("would_drop", 20_000),
+    ("over_shared_limit", 100),
+    ("over_total_limit", 500),
+    ("non_ip", 1000),
+    ("malformed", 1000),
+];
+
 /// The most sources that `top` lists.
 const LISTED: usize = 10_000;
 
@@ -207,6 +307,11 @@ fn compare_sources(cli: &Cli, model: &Model) {
     assert_eq!(top["tracked"].as_u64(), Some(count as u64));
     let sources = top["sources"].as_array().expect("sources");
     assert_eq!(sources.len(), count.min(LISTED));
+    // A source has a bucket for each class, which the list does not tell apart.
+    let mut expected: HashMap<u128, Vec<Tracked>> = HashMap::new();
+    for ((source, _), tracked) in &model.tracked {
+        expected.entry(*source).or_default().push(*tracked);
+    }
     for found in sources {
         let text = found["source"].as_str().expect("a prefix");
         let address = text.split('/').next().unwrap_or_default();
@@ -214,13 +319,18 @@ fn compare_sources(cli: &Cli, model: &Model) {
             std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             std::net::IpAddr::V6(v6) => v6,
         };
-        let expected = &model.tracked[&address.to_bits()];
         let number = |name: &str| found[name].as_u64().unwrap_or_else(|| panic!("{name}: {found}"));
-        assert_eq!(
-            (number("passed"), number("dropped"), number("bytes")),
-            (expected.passed, expected.dropped, expected.bytes),
-            "{found}"
-        );
+        let (passed, dropped) = (number("passed"), number("dropped"));
+        let expected = expected.entry(address.to_bits()).or_default();
+        let same = |tracked: &Tracked| {
+            tracked.passed + tracked.dropped == passed + dropped
+                && tracked.passed.abs_diff(passed) <= tracked.unsure
+                && tracked.bytes == number("bytes")
+        };
+        let Some(place) = expected.iter().position(same) else {
+            panic!("{found}, not one of {expected:?}");
+        };
+        expected.swap_remove(place);
     }
 }
 
@@ -265,6 +375,7 @@ fn compare() -> Option<()> {
     let shape = (u64::from(layout.sketch.width()), u64::from(layout.sketch.depth));
     let mut model = Model::new(1 << WINDOW_SHIFT, shape, u64::from(layout.cpus));
     model.drop_malformed = drop_malformed;
+    let counting = random.chance(50);
     let mut clock = Clock { epoch: 1000, part: 0, offset: 0, set_at: 0 };
     let mut senders = Senders::new();
     let mut frame = Vec::new();
@@ -273,8 +384,8 @@ fn compare() -> Option<()> {
         if index % ROUND == 0 {
             program.resume_daemon();
             compare_counters(&cli.ok(&["stats"]), &model);
-            for _ in 0..3 {
-                change_limit(&cli, &mut model, &mut random);
+            for _ in 0..if index == 0 { FIRST_CHANGES } else { CHANGES } {
+                change_limit(&cli, &mut model, &mut random, counting);
             }
             program.pause_daemon();
             clock.move_on(&mut program, &mut random);
@@ -284,18 +395,18 @@ fn compare() -> Option<()> {
         let from = senders.next(&mut random);
         write(&mut frame, from, &mut random);
         let (coarse, before) = (coarse_ns(), now_ns());
-        let passed = program.passes(&frame);
+        let verdict = program.judge(&frame);
         let Some(moment) = clock.moment(coarse, (before, now_ns())) else {
             program.resume_daemon();
             return None;
         };
-        match model.judge(&frame, moment, passed) {
+        match model.judge(&frame, moment, verdict) {
             Outcome::Agrees => {}
             Outcome::Uncertain => uncertain += 1,
             Outcome::Waits => waits += 1,
-            Outcome::Differs => panic!(
-                "frame {index} of seed {seed}: passed is {passed} at {moment:?}: {frame:02x?}"
-            ),
+            Outcome::Differs => {
+                panic!("frame {index} of seed {seed}: {verdict:?} at {moment:?}: {frame:02x?}")
+            }
         }
     }
     let seconds = start.elapsed().as_secs_f64();
@@ -303,18 +414,29 @@ fn compare() -> Option<()> {
     compare_counters(&cli.ok(&["stats"]), &model);
     compare_sources(&cli, &model);
     println!(
-        "{total} frames in {seconds:.1} s, {} sources with a bucket, {} policies at the end, 0 \
+        "{total} frames in {seconds:.1} s, {} buckets of sources, {} limits and {} classes at the end, 0 \
          differences, {uncertain} too close to tell ({:.3} %), {waits} dropped up to a clock tick \
-         after the next token of a source over its limit\n{:?}",
+         after the next token of a source over its limit\n{:?}\n{:?}",
         model.tracked.len(),
-        model.limits.len() + 1,
+        model.limits().count(),
+        model.limits().classes(),
         100.0 * uncertain as f64 / total as f64,
-        model.counts
+        model.counts,
+        model.seen,
     );
-    for reason in ["below_gate", "conforming", "over_limit", "non_ip", "malformed"] {
+    for (reason, share) in REASONS {
         let seen: u64 =
             model.counts.iter().filter(|((_, r), _)| *r == reason).map(|(_, n)| n.0).sum();
-        assert!(seen > total / 1000, "too few frames met {reason} to show anything: {seen}");
+        assert!(seen * share > total, "too few frames met {reason} to show anything: {seen}");
+    }
+    let seen = model.seen;
+    for (what, met) in [
+        ("a limit of a class", seen.class),
+        ("two tiers", seen.two),
+        ("a shared limit", seen.shared),
+        ("two shared limits", seen.series),
+    ] {
+        assert!(met * 200 > total, "too few frames met {what} to show anything: {met}");
     }
     assert!(waits * 10 < total, "{waits} of {total} frames waited for the coarse clock");
     assert!(uncertain * 10 < total, "{uncertain} of {total} frames are too close to tell");

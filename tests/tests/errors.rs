@@ -13,7 +13,7 @@ use tests::{
     Bystander, Cli, Daemon, DaemonOptions, Lab, Observer, Sender, Stream,
     cli::{Answer, answer, limiter_binary},
     frame,
-    lab::RX,
+    lab::{RX, TX},
     leftovers::BPF_FOLDER,
     observer::Then,
     process, v4,
@@ -94,6 +94,27 @@ fn limits_that_make_no_sense() {
         (vec!["1000pps", "--for", "2001:db8::1/48"], vec!["host bits", "2001:db8::/48"]),
         (vec!["1000pps", "--for", "198.51.100.300"], vec!["198.51.100.300"]),
         (vec!["1000pps", "--for", "2001:db8::/96"], vec!["64"]),
+        (vec!["1000pps", "5pps"], vec!["1000pps and 5pps", "packets"]),
+        (vec!["1000pps", "--burst", "5", "--burst", "6"], vec!["two bursts of packets"]),
+        (vec!["1000pps", "--proto", "tpc"], vec!["tpc", "protocol"]),
+        (vec!["1000pps", "--proto", "icmp", "--dport", "8"], vec!["only TCP and UDP have ports"]),
+        (vec!["1000pps", "--dport", "0-53"], vec!["0 is not a port"]),
+        (vec!["1000pps", "--dport", "2000-1000"], vec!["ends before it begins", "1000-2000"]),
+        (vec!["1000pps", "--proto", "udp", "--syn"], vec!["only TCP has flags"]),
+        (vec!["1000pps", "--tcp-flags", "syn,!syn"], vec!["contradict"]),
+        (
+            vec!["1000pps", "--for", "198.51.100.7", "--as-one"],
+            vec!["single source", "198.51.100.7"],
+        ),
+        (vec!["1000pps", "--for", "2001:db8::/64", "--as-one"], vec!["single source"]),
+        (vec!["1000pps", "--as-one", "--ban-for", "10m"], vec!["share"]),
+        (vec!["1000pps", "--no-enforce", "--ban-for", "10m"], vec!["not enforced"]),
+        (vec!["1000pps", "--ban-for", "31days"], vec!["31days", "30days"]),
+        (vec!["1000pps", "--ban-for", "10m", "--ban-factor", "0"], vec!["factor"]),
+        (
+            vec!["1000pps", "--ban-for", "10m", "--ban-after", "100ms"],
+            vec!["100ms", "whole seconds"],
+        ),
     ] {
         let mut all = vec!["limit", "set"];
         all.extend(&arguments);
@@ -163,6 +184,47 @@ fn an_interface_with_another_program_on_a_link() {
 #[test]
 fn an_interface_with_another_program_without_a_link() {
     assert_replaces(Bystander::without_link);
+}
+
+#[test]
+fn modes_that_a_driver_lacks() {
+    let (lab, daemon) = working();
+    daemon.cli().ok(&["detach", RX]);
+    let home = tempfile::tempdir().expect("a temporary folder");
+    // Nothing is attached in another mode than the one that was asked for.
+    let about = [RX, "veth", "offload", "--mode native", "--mode generic"];
+    let refused = failing_run(&lab, home.path(), &["-i", RX, "--mode", "offload"]);
+    assert_error(&refused, USAGE, &about);
+    assert_error(&daemon.cli().run(&["attach", RX, "--mode", "offload"]), USAGE, &about);
+    process::run(lab.receiver.ip(&["link", "add", "br0", "type", "bridge"]));
+    let refused = daemon.cli().run(&["attach", "br0"]);
+    assert_error(&refused, PRIVILEGE, &["br0", "native", "--mode generic", "limiter doctor"]);
+    assert_eq!(xdp_program(&lab), None);
+    // The way out works.
+    daemon.cli().ok(&["attach", "br0", "--mode", "generic"]);
+    daemon.cli().ok(&["detach", "br0"]);
+    daemon.cli().ok(&["attach", RX, "--mode", "native"]);
+    assert_still_limits(&lab, &daemon);
+}
+
+#[test]
+fn an_mtu_that_is_too_large() {
+    let lab = Lab::new(1);
+    for (host, device) in [(&lab.sender, TX), (&lab.receiver, RX)] {
+        process::run(host.ip(&["link", "set", device, "mtu", "9000"]));
+    }
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let about = [RX, "9000", "MTU", "--mode generic"];
+    assert_error(&failing_run(&lab, home.path(), &["-i", RX]), PRIVILEGE, &about);
+    let daemon = Daemon::start_with(&lab, DaemonOptions::idle());
+    daemon.cli().limit("1000pps", Some("100"), None);
+    assert_error(&daemon.cli().run(&["attach", RX]), PRIVILEGE, &about);
+    assert_eq!(xdp_program(&lab), None);
+    for (host, device) in [(&lab.sender, TX), (&lab.receiver, RX)] {
+        process::run(host.ip(&["link", "set", device, "mtu", "1500"]));
+    }
+    daemon.cli().ok(&["attach", RX]);
+    assert_still_limits(&lab, &daemon);
 }
 
 #[test]

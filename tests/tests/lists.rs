@@ -2,14 +2,19 @@
 
 use std::{
     fmt::Write as _,
-    io::Write as _,
+    io::{Seek as _, Write as _},
     net::IpAddr,
-    process::{Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
 use tests::{
-    Daemon, DaemonOptions, Lab, Observer, Sender, Sent, Stream, frame, observer::Then, v4, v6,
+    Daemon, DaemonOptions, Lab, Observer, Sender, Sent, Stream,
+    cli::{Answer, answer, limiter_binary},
+    frame,
+    observer::Then,
+    process::wait_for,
+    v4, v6,
 };
 
 /// A wire with a count of what comes through.
@@ -46,22 +51,14 @@ fn counted(daemon: &Daemon, reason: &str) -> u64 {
     counters.filter(|c| c["reason"] == reason).filter_map(|c| c["packets"].as_u64()).sum()
 }
 
-/// Runs `limiter ARGUMENTS` with `text` as its standard input; whether it succeeded, and its JSON.
-fn feed(daemon: &Daemon, arguments: &[&str], text: &str) -> (bool, serde_json::Value) {
-    let mut child = Command::new(tests::cli::limiter_binary())
-        .arg("--socket")
-        .arg(daemon.socket())
-        .arg("--json")
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("limiter starts");
-    child.stdin.take().expect("its input").write_all(text.as_bytes()).expect("it reads");
-    let output = child.wait_with_output().expect("limiter ends");
-    let json = serde_json::from_slice(&output.stdout).expect("JSON");
-    (output.status.success(), json)
+/// Runs `limiter ARGUMENTS` with `text` as its standard input.
+fn feed(daemon: &Daemon, arguments: &[&str], text: &str) -> Answer {
+    let mut input = tempfile::tempfile().expect("a temporary file");
+    input.write_all(text.as_bytes()).expect("room for the text");
+    input.rewind().expect("a file has a beginning");
+    let mut command = Command::new(limiter_binary());
+    command.arg("--socket").arg(daemon.socket()).arg("--json").args(arguments);
+    answer(command.stdin(input))
 }
 
 #[test]
@@ -89,6 +86,7 @@ fn denied_sources_are_dropped_and_allowed_ones_pass_whatever_they_send() {
     let shown = cli.ok(&["show", inside]);
     assert_eq!(shown["listed"]["target"], "203.0.113.0/24", "{shown}");
     assert_eq!(shown["listed"]["reason"], "scanner", "{shown}");
+    assert_eq!(shown["last_drop"], "denied", "{shown}");
     let list = cli.ok(&["deny", "list"]);
     assert_eq!(list["entries"].as_array().map(Vec::len), Some(3), "{list}");
 
@@ -129,13 +127,13 @@ fn many_entries_are_added_at_once_or_not_at_all() {
         writeln!(text, "{address}").expect("a string takes it");
     }
     let bad = text.replacen("20.0.0.7\n", "20.0.0.7\n20.0.0.300\n", 1);
-    let (good, failure) = feed(&daemon, &["deny", "add", "-"], &bad);
-    assert!(!good && failure.to_string().contains("line 3"), "{failure}");
+    let refused = feed(&daemon, &["deny", "add", "-"], &bad);
+    assert!(refused.code == 2 && refused.json.to_string().contains("line 3"), "{refused:#?}");
     assert_eq!(wire.arrived(&["20.0.0.7".parse().expect("an address")], 10), [10]);
     let start = Instant::now();
-    let (good, report) = feed(&daemon, &["deny", "add", "-"], &text);
+    let added = feed(&daemon, &["deny", "add", "-"], &text);
     println!("50,000 entries: {:.2} s", start.elapsed().as_secs_f64());
-    assert!(good && report["changed"] == 50_000, "{report}");
+    assert!(added.code == 0 && added.json["changed"] == 50_000, "{added:#?}");
     let last = std::net::Ipv4Addr::from_bits(0x1400_0000 + 49_999 * 7);
     let between = std::net::Ipv4Addr::from_bits(0x1400_0001);
     assert_eq!(wire.arrived(&[last.into(), between.into()], 100), [0, 100]);
@@ -167,6 +165,62 @@ fn bad_entries_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn a_dry_run_of_the_lists_changes_no_verdict() {
+    let lab = &Lab::new(1);
+    let wire = Wire::new(lab);
+    let daemon = Daemon::start(lab);
+    let cli = daemon.cli();
+    let (one, other) = (v4(1).to_string(), v4(2).to_string());
+    cli.ok(&["deny", "add", &one, "--reason", "old"]);
+    let asked = cli.ok(&["deny", "add", &one, &other, "--reason", "new", "--dry-run"]);
+    let diff = &asked["dry_run"];
+    assert_eq!(diff["added"][0]["target"], format!("{other}/32"), "{asked:#}");
+    assert_eq!(diff["changed"][0]["old"]["reason"], "old", "{asked:#}");
+    let removed = cli.ok(&["deny", "del", &one, "--dry-run"]);
+    assert_eq!(removed["dry_run"]["removed"][0]["action"], "deny", "{removed:#}");
+    assert_eq!(cli.run(&["deny", "del", &other, "--dry-run"]).code, 1);
+    assert_eq!(cli.run(&["deny", "add", "192.0.2.1/24", "--dry-run"]).code, 2);
+    assert_eq!(wire.arrived(&[v4(1), v4(2)], 100), [0, 100]);
+    assert_eq!(cli.ok(&["deny", "list"])["entries"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn an_unconfirmed_entry_is_lifted_also_after_a_crash() {
+    let lab = &Lab::new(1);
+    let wire = Wire::new(lab);
+    let mut daemon = Daemon::start(lab);
+    let cli = daemon.cli();
+    let (one, other) = (v4(1).to_string(), v4(2).to_string());
+    cli.ok(&["deny", "add", &one]);
+    let tried = cli.ok(&["deny", "add", &other, "--confirm", "3s"]);
+    assert!(tried["confirm"]["seconds_left"].as_f64().is_some_and(|left| left > 2.0), "{tried:#}");
+    assert_eq!(wire.arrived(&[v4(1), v4(2)], 50), [0, 0]);
+    // Neither lists nor limits change meanwhile.
+    for change in [["deny", "del", &one].as_slice(), &["allow", "add", "192.0.2.9"]] {
+        let refused = cli.run(change);
+        assert_eq!(refused.code, 1, "{refused:#?}");
+        assert!(refused.json.to_string().contains("limiter confirm"), "{refused:#?}");
+    }
+    assert_eq!(cli.run(&["limit", "set", "5pps"]).code, 1);
+    daemon.kill();
+    assert_eq!(wire.arrived(&[v4(2)], 10), [0], "a dead daemon reverts nothing");
+    daemon.restart(lab);
+    wait_for("the revert", Duration::from_secs(10), || {
+        daemon.cli().run(&["status"]).json["confirm"].is_null().then_some(())
+    });
+    assert_eq!(wire.arrived(&[v4(1), v4(2)], 50), [0, 50]);
+    // A removal is reverted as well, one that is confirmed is not.
+    cli.ok(&["deny", "del", &one, "--confirm", "1h"]);
+    assert_eq!(wire.arrived(&[v4(1)], 50), [50]);
+    assert_eq!(cli.ok(&["confirm", "--abort"])["outcome"], "reverted");
+    assert_eq!(wire.arrived(&[v4(1)], 50), [0]);
+    cli.ok(&["deny", "del", &one, "--confirm", "1h"]);
+    cli.ok(&["confirm"]);
+    assert_eq!(wire.arrived(&[v4(1)], 50), [50]);
+    daemon.assert_accounted(lab);
+}
+
+#[test]
 fn management_addresses_cannot_be_shut_out() {
     let lab = &Lab::new(1);
     let wire = Wire::new(lab);
@@ -181,6 +235,31 @@ fn management_addresses_cannot_be_shut_out() {
     assert_eq!(refused.code, 2, "{}", refused.json);
     cli.ok(&["deny", "del", own]);
     assert_eq!(wire.arrived(&sources, 100), [100, 0]);
+}
+
+#[test]
+fn an_entry_from_before_does_not_shut_out_management_addresses() {
+    let lab = &Lab::new(1);
+    let wire = Wire::new(lab);
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let file = home.path().join("limiter.toml");
+    std::fs::write(&file, "").expect("own folder");
+    let path = file.to_str().expect("an ASCII path");
+    let mut daemon = Daemon::start_with(lab, DaemonOptions::with(&["--config", path]));
+    daemon.cli().ok(&["deny", "add", "198.51.100.17"]);
+    let source: IpAddr = "198.51.100.17".parse().expect("an address");
+    assert_eq!(wire.arrived(&[source], 50), [0]);
+    std::fs::write(&file, "[management]\naddresses = [\"198.51.100.16/28\"]\n").expect("own");
+    let reload = daemon.cli().ok(&["reload"]);
+    assert_eq!(reload["live"][0]["key"], "management", "{reload:#}");
+    assert_eq!(wire.arrived(&[source], 50), [50]);
+    daemon.kill();
+    daemon.restart(lab);
+    assert_eq!(wire.arrived(&[source], 50), [50]);
+    // Off the list again, the entry holds.
+    std::fs::write(&file, "").expect("own");
+    daemon.cli().ok(&["reload"]);
+    assert_eq!(wire.arrived(&[source], 50), [0]);
 }
 
 #[test]

@@ -123,6 +123,8 @@ fn iperf3_gets_its_datagrams_through_up_to_the_limit() {
     // Its control connection has to share the limit, so it is not exceeded by much.
     let limit = daemon.cli().limit("1000pps", Some("300"), None);
     let (sent, lost, seconds) = iperf("10.4M");
+    // 1300 datagrams a second. On a busy machine the time that iperf3 tells is longer than it sent.
+    let seconds = seconds.min(sent as f64 / 1300.0);
     let (received, allowed) = (sent - lost, limit.allowance(seconds));
     println!("iperf3: {received} of {sent} arrived, {allowed:.0} allowed in {seconds:.3} s");
     assert!(sent as f64 > 1.1 * allowed, "iperf3 sent more than its limit");

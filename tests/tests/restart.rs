@@ -5,8 +5,14 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use serde_json::Value;
 use tests::{
-    Daemon, DaemonOptions, Lab, Observer, Sender, Stream, frame, lab::RX, observer::Then, process,
-    reports::Stats, v4, v6,
+    Daemon, DaemonOptions, Lab, Observer, Sender, Stream,
+    cli::{answer, limiter_binary},
+    frame,
+    lab::RX,
+    observer::Then,
+    process,
+    reports::Stats,
+    v4, v6,
 };
 
 /// Twice the limit's worth of frames from `source` for `seconds`, and more.
@@ -63,6 +69,103 @@ fn a_killed_daemon_leaves_no_gap() {
     assert_eq!(daemon.cli().limits(), [limit]);
     let stats = daemon.assert_accounted(&lab);
     assert_eq!(stats.verdict("pass"), observed.all, "no frame passed uncounted");
+}
+
+/// Id of the program on the protected interface.
+fn program(lab: &Lab) -> u64 {
+    let text = process::run(lab.receiver.ip(&["-json", "link", "show", RX]));
+    let links: Value = serde_json::from_str(&text).expect("ip prints JSON");
+    links[0]["xdp"]["prog"]["id"].as_u64().unwrap_or_else(|| panic!("no program: {text}"))
+}
+
+/// Replaces the daemon by `next` again and again under a flood: no frame passes unjudged, no source
+/// gets a fresh burst, each daemon has a program of its own, and all of them one link.
+fn assert_replaced_without_a_gap(what: &str, next: impl Fn(&mut Daemon, &Lab)) {
+    const TIMES: u64 = 3;
+    let lab = Lab::new(1);
+    let mut daemon = Daemon::start(&lab);
+    // A fresh burst would be more than all the time between two daemons earns.
+    let limit = daemon.cli().limit("1000pps", Some("3000"), None);
+    let observer = Observer::new(&lab, Then::Discard, &[]);
+    // One source on its own, one beside others, so that a restart meets buckets of any state.
+    let others = (2..50).map(|host| frame::udp(v4(host), 100)).collect();
+    let streams = vec![
+        Stream::new(frame::udp(v4(1), 100), 6000.0, u64::MAX),
+        Stream::new(frame::udp(v6(1, 1), 100), 3000.0, u64::MAX),
+        Stream::cycle(others, 2000.0, u64::MAX),
+    ];
+    let sending = Sender::new(&lab).start(streams);
+    pause(1.5);
+    let link = |daemon: &Daemon| daemon.cli().ok(&["status"])["interfaces"][0]["link_id"].clone();
+    let (first, mut programs) = (link(&daemon), vec![program(&lab)]);
+    for _ in 0..TIMES {
+        let before = daemon.cli().stats();
+        next(&mut daemon, &lab);
+        assert_no_counter_fell(&before, &daemon.cli().stats());
+        assert_eq!(link(&daemon), first, "{what}: the link stays");
+        programs.push(program(&lab));
+        pause(0.5);
+    }
+    let sent = sending.stop();
+    let different: std::collections::BTreeSet<_> = programs.iter().collect();
+    assert_eq!(different.len(), programs.len(), "{what}: a program each, {programs:?}");
+    let observed = observer.read();
+    for (sent, source) in sent.iter().zip([v4(1), v6(1, 1)]) {
+        let (admitted, allowed) = (observed.from(source), limit.allowance(sent.seconds()));
+        let ratio = 100.0 * admitted as f64 / allowed;
+        println!(
+            "{what}: {source} got {admitted} of {allowed:.0} in {:.2} s, {ratio:.3} %",
+            sent.seconds()
+        );
+        // A fresh burst would be far more than the one percent.
+        assert!(limit.burst_amount as f64 > 3.0 * 0.01 * allowed, "{allowed}: it took too long");
+        assert!((99.0..=101.0).contains(&ratio), "{what}: {admitted} of {allowed}");
+    }
+    for host in 2..50_u8 {
+        let count = sent[2].packets();
+        let sent = count / 48 + u64::from(count % 48 > u64::from(host) - 2);
+        assert_eq!(observed.from(v4(host)), sent, "{what}: a conforming source");
+    }
+    // Every frame the interface received went through one of the programs.
+    let stats = daemon.assert_accounted(&lab);
+    assert_eq!(stats.verdict("pass"), observed.all, "{what}: no frame passed unjudged");
+    assert_eq!(stats.sum(), sent.iter().map(tests::Sent::packets).sum::<u64>());
+}
+
+#[test]
+fn a_restart_leaves_no_gap() {
+    assert_replaced_without_a_gap("SIGTERM and start", |daemon, lab| {
+        let status = daemon.terminate();
+        assert!(status.success(), "{status}");
+        daemon.restart(lab);
+    });
+}
+
+#[test]
+fn a_crash_leaves_no_gap() {
+    assert_replaced_without_a_gap("SIGKILL and start", |daemon, lab| {
+        daemon.kill();
+        daemon.restart(lab);
+    });
+}
+
+#[test]
+fn an_upgrade_leaves_no_gap() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let upgraded = folder.path().join("limiter-upgraded");
+    fs::copy(limiter_binary(), &upgraded).expect("a copy of the program");
+    assert_replaced_without_a_gap("upgrade", |daemon, lab| {
+        // The new program beside the old one is refused as long as that runs, and changes nothing.
+        let mut early = daemon.command_as(lab, &upgraded);
+        let before = program(lab);
+        let refused = answer(early.arg("--json"));
+        assert_eq!(refused.code, 2, "{refused:#?}");
+        assert_eq!(program(lab), before, "the old one's program goes on");
+        let _stopped = daemon.terminate();
+        daemon.restart_as(lab, &upgraded);
+        let running = fs::read_link(format!("/proc/{}/exe", daemon.pid())).expect("it runs");
+        assert_eq!(running, upgraded, "it is the other file that runs");
+    });
 }
 
 #[test]

@@ -286,6 +286,62 @@ fn who_could_shut_oneself_out_is_warned() {
     }
 }
 
+#[test]
+fn who_could_deny_oneself_is_warned() {
+    let lab = Lab::new(1);
+    let daemon = Daemon::start(&lab);
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(limiter_binary());
+        command.env("SSH_CONNECTION", "198.51.100.7 50000 192.0.2.1 22");
+        let answer =
+            answer(command.arg("--socket").arg(daemon.socket()).arg("--json").args(arguments));
+        assert_eq!(answer.code, 0, "{arguments:?}: {answer:#?}");
+        answer
+    };
+    let denied = run(&["deny", "add", "198.51.100.0/24", "--dry-run"]);
+    let warning = denied.json["warnings"][0].as_str().unwrap_or_default();
+    for word in ["198.51.100.7", "198.51.100.0/24", "--confirm"] {
+        assert!(warning.contains(word) && denied.stderr.contains(word), "{word}: {denied:#?}");
+    }
+    for quiet in [
+        ["deny", "add", "203.0.113.0/24"].as_slice(),
+        &["allow", "add", "198.51.100.7"],
+        &["deny", "add", "198.51.100.0/24"], // it is allowed
+    ] {
+        let quiet = run(quiet);
+        assert_eq!(quiet.json["warnings"], Value::Null, "{quiet:#?}");
+    }
+    let removed = run(&["allow", "del", "198.51.100.7", "--confirm", "1h"]);
+    assert!(removed.stderr.contains("confirm it only if"), "{removed:#?}");
+}
+
+#[test]
+fn another_admin_group_is_taken_at_once() {
+    let lab = Lab::new(1);
+    let (home, program) = public();
+    let file = home.path().join("limiter.toml");
+    let write = |text: &str| fs::write(&file, text).expect("own folder");
+    write("socket_group = \"games\"\n");
+    let path = file.to_str().expect("an ASCII path");
+    let daemon = Daemon::start_with(&lab, DaemonOptions::with(&["--config", path]));
+    let folder = daemon.socket().parent().expect("its folder").to_owned();
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("own folder");
+    let change = || {
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--reuid={NOBODY}")).arg(format!("--regid={NOBODY}"));
+        command.arg(format!("--groups={},{}", LOOKERS.1, ADMINS.1)).arg(&program);
+        command.arg("--socket").arg(daemon.socket());
+        answer(command.args(["--json", "deny", "add", "192.0.2.1"])).code
+    };
+    assert_eq!(change(), PRIVILEGE);
+    write("socket_group = \"games\"\nadmin_group = \"operator\"\n");
+    assert_eq!(daemon.cli().ok(&["reload"])["live"][0]["key"], "admin_group");
+    assert_eq!(change(), 0);
+    write("socket_group = \"games\"\n");
+    daemon.cli().ok(&["reload"]);
+    assert_eq!(change(), PRIVILEGE);
+}
+
 /// Capabilities are told as a bit mask.
 const NET_ADMIN: u64 = 1 << 12;
 const BPF: u64 = 1 << 39;

@@ -6,6 +6,7 @@
 #![no_std]
 #![no_main]
 
+mod object;
 mod packet;
 mod settings;
 
@@ -116,14 +117,3 @@ fn write_ipv6(ctx: &XdpContext, settings: &Settings, offset: u64) -> Option<()> 
 fn words(value: u64) -> u64 {
     (value >> 48) + ((value >> 32) & 0xffff) + ((value >> 16) & 0xffff) + (value & 0xffff)
 }
-
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo) -> ! {
-    loop {}
-}
-
-/// Read by the kernel, which offers some helpers to GPL-compatible programs only.
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

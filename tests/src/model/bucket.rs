@@ -48,6 +48,66 @@ impl Bucket {
     }
 }
 
+/// What is taken from each of a limit's tiers: the second one only where there are two.
+pub type Charges = (Charge, Option<Charge>);
+
+/// The bucket of each of two tiers. Of a limit with one, the second stays as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Buckets {
+    /// Of the first tier.
+    pub first: Bucket,
+    /// Of the second one.
+    pub second: Bucket,
+}
+
+impl Buckets {
+    /// Full for ever.
+    pub const FULL: Self = Self { first: Bucket(0, 0), second: Bucket(0, 0) };
+
+    /// As [`Bucket::admits`], by both tiers.
+    #[must_use]
+    pub fn admits(&self, now: (i128, i128), (first, second): Charges) -> Option<bool> {
+        match (self.first.admits(now, first), second.map(|charge| self.second.admits(now, charge)))
+        {
+            (first, None | Some(Some(true))) => first,
+            (Some(false), _) | (_, Some(Some(false))) => Some(false),
+            (_, Some(None)) => None,
+        }
+    }
+
+    /// As [`Bucket::settle`]: both tiers are charged or none, and the second one is not looked at if the
+    /// first denies.
+    pub fn settle(&mut self, now: (i128, i128), charges: Charges, admitted: bool) {
+        let (first, second) = charges;
+        let Some(second) = second else { return self.first.settle(now, first, admitted) };
+        if admitted {
+            self.first.settle(now, first, true);
+            self.second.settle(now, second, true);
+            return;
+        }
+        match (self.first.admits(now, first), self.second.admits(now, second)) {
+            (Some(false), _) | (None, Some(true)) => self.first.settle(now, first, false),
+            (Some(true), _) => self.second.settle(now, second, false),
+            (None, _) => self.wait(now, charges),
+        }
+    }
+
+    /// As [`Bucket::wait`].
+    pub fn wait(&mut self, now: (i128, i128), (first, second): Charges) {
+        self.first.wait(now, first);
+        if let Some(second) = second {
+            self.second.wait(now, second);
+        }
+    }
+
+    /// What is known if it is either this or `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        let either = |a: Bucket, b: Bucket| Bucket(a.0.min(b.0), a.1.max(b.1));
+        Self { first: either(self.first, other.first), second: either(self.second, other.second) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,5 +135,19 @@ mod tests {
         assert!(denied.0 == 910 && denied.1 == 950, "{denied:?}");
         bucket.settle((10, 20), TEN, true);
         assert!(bucket.0 == 1000 && bucket.1 == 1020, "{bucket:?}");
+    }
+
+    #[test]
+    fn two_tiers_are_charged_both_or_not_at_all() {
+        let small = Charge { cost: (100, 100), burst: (200, 200) };
+        let mut both = Buckets::FULL;
+        let now = (5000, 5000);
+        for admitted in [true, true, false, false] {
+            assert_eq!(both.admits(now, (TEN, Some(small))), Some(admitted));
+            both.settle(now, (TEN, Some(small)), admitted);
+        }
+        assert_eq!((both.first.0, both.first.1), (5200, 5200), "not charged for what was dropped");
+        assert_eq!((both.second.0, both.second.1), (5200, 5200));
+        assert_eq!(both.admits(now, (TEN, None)), Some(true), "one tier alone");
     }
 }

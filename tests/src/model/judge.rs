@@ -1,12 +1,13 @@
 //! From a frame to a verdict.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{
-    Bucket, Policy, Reading, Sketch,
+    Account, Bucket, Buckets, Charge, Charges, Limits, Policy, Reading, Sketch, Target, Verdict,
     packet::MAPPED,
     policy::{MAX_GATE, TICKS},
     read, sketch,
+    ways::{Step, Way, ways},
 };
 
 /// A source whose bucket takes less than this to fill does not wait for the coarse clock, ns.
@@ -28,18 +29,20 @@ pub struct Moment {
 }
 
 /// Packets and bytes by verdict and reason.
-pub type Counts = BTreeMap<(&'static str, &'static str), (u64, u64)>;
+pub type Counts = BTreeMap<Verdict, (u64, u64)>;
 
-/// A source with a bucket.
+/// A source's packets of one class, with a bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Tracked {
-    bucket: Bucket,
-    /// Whether its last packet was dropped.
+    buckets: Buckets,
+    /// Whether its last packet was over the limit.
     denied: bool,
-    /// Packets passed since it has one.
+    /// Packets within the limit since it has one.
     pub passed: u64,
-    /// Packets dropped since.
+    /// Packets over it since.
     pub dropped: u64,
+    /// Packets of both that may be of the other.
+    pub unsure: u64,
     /// Bytes of both.
     pub bytes: u64,
 }
@@ -58,6 +61,19 @@ pub enum Outcome {
     Differs,
 }
 
+/// What packets have met, to tell whether a test shows anything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// A limit of a class.
+    pub class: u64,
+    /// A limit of two tiers, in a bucket or shared.
+    pub two: u64,
+    /// A shared limit that admitted them.
+    pub shared: u64,
+    /// Two shared limits, one after the other.
+    pub series: u64,
+}
+
 /// The limiter as it should be.
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -71,18 +87,75 @@ pub struct Model {
     pub cpus: u64,
     /// Whether IP without a readable source is dropped.
     pub drop_malformed: bool,
-    /// The limit of each prefix: network (IPv4 mapped into IPv6), its length of 128, policy.
-    pub limits: Vec<(u128, u32, Policy)>,
-    /// The limit of all others.
-    pub default: Policy,
+    limits: Limits,
     /// What has become of all frames.
     pub counts: Counts,
     /// Frames with an invalid header and a source.
     pub malformed: u64,
     /// What is known of light sources.
     pub sketch: Sketch,
-    /// Every source that has a bucket.
-    pub tracked: HashMap<u128, Tracked>,
+    /// Everything that has a bucket.
+    pub tracked: HashMap<Account, Tracked>,
+    /// The buckets of shared limits.
+    shared: HashMap<Target, Buckets>,
+    /// What packets have met.
+    pub seen: Seen,
+}
+
+/// Whose tokens a packet asks for.
+#[derive(Clone, Copy, Debug)]
+enum Payer {
+    /// Those of its source; they may be asked for late.
+    Own {
+        /// Whether the packet may be dropped because its source waits for the coarse clock.
+        may_wait: bool,
+    },
+    /// Those of a shared limit.
+    Shared(Target),
+}
+
+/// A limit that a packet comes to.
+#[derive(Clone, Copy, Debug)]
+struct Stage {
+    payer: Payer,
+    buckets: Buckets,
+    charges: Charges,
+    /// What its bucket would say.
+    exact: Option<bool>,
+}
+
+impl Stage {
+    fn new(payer: Payer, buckets: Buckets, charges: Charges, now: (i128, i128)) -> Self {
+        Self { payer, buckets, charges, exact: buckets.admits(now, charges) }
+    }
+
+    fn may_wait(&self) -> bool {
+        matches!(self.payer, Payer::Own { may_wait: true })
+    }
+
+    fn step(&self, enforce: bool) -> Step {
+        let over = match self.payer {
+            Payer::Own { .. } => "over_limit",
+            Payer::Shared(Target { class: None, length: 0, .. }) => "over_total_limit",
+            Payer::Shared(_) => "over_shared_limit",
+        };
+        let deny = self.exact != Some(true) || self.may_wait();
+        Step { may: [deny, self.exact != Some(false)], over, enforce }
+    }
+
+    /// What is known of the buckets after a packet that may have been admitted, denied, or not have come.
+    fn after(&self, now: (i128, i128), outcomes: &BTreeSet<Option<bool>>) -> Buckets {
+        let after = outcomes.iter().map(|outcome| {
+            let mut buckets = self.buckets;
+            match outcome {
+                None => {}
+                Some(false) if self.may_wait() => buckets.wait(now, self.charges),
+                Some(admitted) => buckets.settle(now, self.charges, *admitted),
+            }
+            buckets
+        });
+        after.reduce(Buckets::or).unwrap_or(self.buckets)
+    }
 }
 
 impl Model {
@@ -95,110 +168,187 @@ impl Model {
             depth,
             cpus,
             drop_malformed: false,
-            limits: Vec::new(),
-            default: Policy::UNLIMITED,
+            limits: Limits::default(),
             counts: Counts::new(),
             malformed: 0,
             sketch: Sketch::default(),
             tracked: HashMap::new(),
+            shared: HashMap::new(),
+            seen: Seen::default(),
         }
     }
 
-    /// The limit of a source: that of the longest prefix it is in.
-    fn policy(&self, source: u128) -> Policy {
-        let inside = |(network, length, _): &&(u128, u32, Policy)| {
-            (source ^ network).checked_shr(128 - length).unwrap_or(0) == 0
-        };
-        let longest = self.limits.iter().filter(inside).max_by_key(|(_, length, _)| *length);
-        longest.map_or(self.default, |(_, _, policy)| *policy)
+    /// The limits in force.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
-    fn count(&mut self, passed: bool, reason: &'static str, frame: &[u8]) {
-        let tally = self.counts.entry((if passed { "pass" } else { "drop" }, reason)).or_default();
+    /// Sets a limit, in the place of another one. The bucket of a shared one is full when it is new.
+    pub fn set(&mut self, target: Target, policy: Policy) {
+        if target.together && !self.limits.has(&target) {
+            self.shared.insert(target, Buckets::FULL);
+        }
+        self.limits.set(target, policy);
+    }
+
+    /// Removes a limit.
+    pub fn unset(&mut self, target: &Target) {
+        self.limits.unset(target);
+    }
+
+    fn count(&mut self, verdict: Verdict, frame: &[u8]) {
+        let tally = self.counts.entry(verdict).or_default();
         tally.0 += 1;
         tally.1 += frame.len() as u64;
     }
 
-    /// Judges `frame`, takes in that it has `passed`, and tells whether it should have.
-    pub fn judge(&mut self, frame: &[u8], at: Moment, passed: bool) -> Outcome {
-        let (address, malformed) = match read(frame) {
-            Reading::From { address, malformed } => (address, malformed),
+    /// Judges `frame`, takes in what has become of it, and tells whether it should have.
+    pub fn judge(&mut self, frame: &[u8], at: Moment, verdict: Verdict) -> Outcome {
+        self.count(verdict, frame);
+        let (address, malformed, kind) = match read(frame) {
+            Reading::From { address, malformed, kind } => (address, malformed, kind),
             other => {
-                let (right, reason) = match other {
-                    Reading::NotIp => (true, "non_ip"),
-                    _ => (!self.drop_malformed, "malformed"),
+                let right = match other {
+                    Reading::NotIp => ("pass", "non_ip"),
+                    _ if self.drop_malformed => ("drop", "malformed"),
+                    _ => ("pass", "malformed"),
                 };
-                self.count(right, reason, frame);
-                return if passed == right { Outcome::Agrees } else { Outcome::Differs };
+                return if verdict == right { Outcome::Agrees } else { Outcome::Differs };
             }
         };
         self.malformed += u64::from(malformed);
         // Sources are IPv4 addresses and IPv6 /64s.
         let source = if address >> 32 == MAPPED >> 32 { address } else { address >> 64 << 64 };
-        let policy = self.policy(source);
+        let met = self.limits.meet(source, &kind);
+        let account = (source, met.number);
         let now = (i128::from(at.ns.0) * TICKS, i128::from(at.ns.1) * TICKS);
-        let mut tracked = match self.tracked.get(&source) {
-            Some(tracked) => *tracked,
-            None => {
-                let estimate = self.sketch.add(source, at.epoch, at.part);
-                if estimate.window < policy.gate {
-                    self.count(true, "below_gate", frame);
-                    return if passed { Outcome::Agrees } else { Outcome::Differs };
-                }
-                self.sketch.forget(source);
-                let bucket = self.new_bucket(policy, estimate, at, now);
-                Tracked { bucket, denied: false, passed: 0, dropped: 0, bytes: 0 }
+        let tracked = self.tracked(account, &met.own, at, now);
+        let (mut stages, mut steps) = (Vec::new(), Vec::new());
+        if let Some(tracked) = tracked {
+            let charges = met.own.charges(frame.len());
+            let may_wait = tracked.may_wait(&met.own, charges, at, now);
+            let stage = Stage::new(Payer::Own { may_wait }, tracked.buckets, charges, now);
+            stages.push(stage);
+            steps.push(stage.step(met.own.enforce));
+        }
+        for (target, policy) in &met.shared {
+            let charges = policy.charges(frame.len());
+            let stage = Stage::new(Payer::Shared(*target), self.shared[target], charges, now);
+            stages.push(stage);
+            steps.push(stage.step(policy.enforce));
+        }
+        let reason = if tracked.is_some() { "conforming" } else { "below_gate" };
+        let mut ways = ways(reason, &steps);
+        ways.retain(|way| way.verdict == verdict);
+        let mut outcome = Outcome::Agrees;
+        if ways.is_empty() {
+            return Outcome::Differs;
+        }
+        self.seen.take(met.number, &stages, &ways);
+        for (step, stage) in stages.iter().enumerate() {
+            let outcomes: BTreeSet<_> = ways.iter().map(|way| way.admitted(step)).collect();
+            let denied = outcomes.contains(&Some(false));
+            if stage.exact == Some(true) && denied && outcomes.len() == 1 {
+                outcome = Outcome::Waits;
+            } else if stage.exact.is_none() && outcomes.iter().any(Option::is_some) {
+                outcome = Outcome::Uncertain;
             }
-        };
-        let charge = policy.charge(frame.len());
-        let exact = tracked.bucket.admits(now, charge);
-        // A source that was over its limit may have been judged by the coarse clock: whether that one
-        // may have shown a time at which it had no token.
-        let late = (i128::from(at.coarse) * TICKS, now.1);
-        let may_wait = tracked.denied
-            && charge.burst.1 >= charge.cost.0 + LEAST_TO_WAIT * TICKS
-            && tracked.bucket.admits(late, charge) != Some(true);
-        let right = exact.unwrap_or(passed);
-        let waited = !passed && may_wait;
-        if waited {
-            tracked.bucket.wait(now, charge);
-        } else {
-            tracked.bucket.settle(now, charge, right);
+            let buckets = stage.after(now, &outcomes);
+            match (stage.payer, tracked) {
+                (Payer::Shared(target), _) => drop(self.shared.insert(target, buckets)),
+                (Payer::Own { .. }, Some(mut tracked)) => {
+                    tracked.buckets = buckets;
+                    tracked.take(frame.len(), &outcomes);
+                    self.tracked.insert(account, tracked);
+                }
+                (Payer::Own { .. }, None) => {}
+            }
         }
-        let right = right && !waited;
-        tracked.denied = !right;
-        tracked.bytes += frame.len() as u64;
-        if right {
-            tracked.passed += 1;
-            self.count(true, "conforming", frame);
-        } else {
-            tracked.dropped += 1;
-            self.count(false, "over_limit", frame);
-        }
-        self.tracked.insert(source, tracked);
-        match exact {
-            Some(true) if waited => Outcome::Waits,
-            Some(_) if right == passed => Outcome::Agrees,
-            Some(_) => Outcome::Differs,
-            None => Outcome::Uncertain,
-        }
+        outcome
     }
 
-    /// The bucket of a source that has reached its gate. It owes what it has sent in this epoch and
+    /// What is known of an account that has a bucket, or gets one with this packet.
+    fn tracked(
+        &mut self,
+        account: Account,
+        policy: &Policy,
+        at: Moment,
+        now: (i128, i128),
+    ) -> Option<Tracked> {
+        if let Some(tracked) = self.tracked.get(&account) {
+            return Some(*tracked);
+        }
+        let estimate = self.sketch.add(account, at.epoch, at.part);
+        if estimate.window < policy.gate {
+            return None;
+        }
+        self.sketch.forget(account);
+        let buckets = self.new_buckets(policy, estimate, at, now);
+        Some(Tracked { buckets, denied: false, passed: 0, dropped: 0, unsure: 0, bytes: 0 })
+    }
+
+    /// The buckets of a source that has reached its gate. It owes what it has sent in this epoch and
     /// cannot be noise, as if all had come when the first can have come at the earliest.
-    fn new_bucket(
+    fn new_buckets(
         &self,
-        policy: Policy,
+        policy: &Policy,
         estimate: sketch::Estimate,
         at: Moment,
         now: (i128, i128),
-    ) -> Bucket {
+    ) -> Buckets {
         let noise = self.sketch.noise(at.epoch, self.cpus, (self.width, self.depth));
         let owed = (estimate.current - 1).saturating_sub(noise).min(MAX_GATE);
         let part = i128::from(self.window / sketch::PARTS);
         let since = (at.began + i128::from(estimate.first) * part) * TICKS;
-        let cost = policy.least_cost();
         let owed = i128::from(owed);
-        Bucket((since + owed * cost.0).max(now.0), (since + owed * cost.1).max(now.1))
+        let owing = |charge: Charge| {
+            let (least, most) = charge.cost;
+            Bucket((since + owed * least).max(now.0), (since + owed * most).max(now.1))
+        };
+        let (first, second) = policy.least_charges();
+        Buckets { first: owing(first), second: second.map_or(Bucket(now.0, now.1), owing) }
+    }
+}
+
+impl Tracked {
+    /// Whether a packet may be dropped although there are tokens for it: its source was over the limit,
+    /// and the coarse clock may show a time at which it had none.
+    fn may_wait(&self, policy: &Policy, charges: Charges, at: Moment, now: (i128, i128)) -> bool {
+        let late = (i128::from(at.coarse) * TICKS, now.1);
+        let least = LEAST_TO_WAIT * TICKS;
+        let fills_slowly = match charges {
+            (first, None) => first.burst.1 >= first.cost.0 + least,
+            // Only what the program remembers makes it wait then, which is what it has dropped.
+            (first, Some(second)) => {
+                policy.enforce && first.burst.1 >= least && second.burst.1 >= least
+            }
+        };
+        self.denied && fills_slowly && self.buckets.admits(late, charges) != Some(true)
+    }
+
+    /// Counts a packet of `length` bytes.
+    fn take(&mut self, length: usize, outcomes: &BTreeSet<Option<bool>>) {
+        self.denied = outcomes.contains(&Some(false));
+        self.unsure += u64::from(outcomes.len() > 1);
+        self.bytes += length as u64;
+        if self.denied {
+            self.dropped += 1;
+        } else {
+            self.passed += 1;
+        }
+    }
+}
+
+impl Seen {
+    fn take(&mut self, class: u8, stages: &[Stage], ways: &[Way]) {
+        let reached = |step: &usize| ways.iter().all(|way| way.admitted(*step).is_some());
+        let met: Vec<&Stage> =
+            stages.iter().enumerate().filter(|(step, _)| reached(step)).map(|(_, s)| s).collect();
+        let shared = met.iter().filter(|stage| matches!(stage.payer, Payer::Shared(_))).count();
+        self.class += u64::from(class != 0);
+        self.two += u64::from(met.iter().any(|stage| stage.charges.1.is_some()));
+        self.shared += u64::from(shared > 0);
+        self.series += u64::from(shared > 1);
     }
 }

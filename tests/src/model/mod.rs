@@ -6,14 +6,20 @@
 //! the verdict depends on where between, the model says so and adopts what it sees.
 
 mod bucket;
+mod class;
 mod judge;
+mod limits;
 mod packet;
 mod policy;
 mod sketch;
 pub mod traffic;
+mod ways;
 
-pub use bucket::{Bucket, Charge};
-pub use judge::{Counts, Model, Moment, Outcome, Tracked};
-pub use packet::{Reading, read};
-pub use policy::{Policy, Rate};
+pub use bucket::{Bucket, Buckets, Charge, Charges};
+pub use class::Class;
+pub use judge::{Counts, Model, Moment, Outcome, Seen, Tracked};
+pub use limits::{Account, Limits, Target};
+pub use packet::{Kind, Reading, read};
+pub use policy::{Policy, Rate, Tier};
 pub use sketch::Sketch;
+pub use ways::Verdict;

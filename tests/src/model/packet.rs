@@ -13,7 +13,70 @@ pub enum Reading {
         address: u128,
         /// Whether its header contradicts itself or the frame.
         malformed: bool,
+        /// What a class can ask of it.
+        kind: Kind,
     },
+}
+
+/// What lies above IP, as far as it can be told.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Kind {
+    /// The protocol; for IPv6, what the last header says.
+    pub protocol: Option<u8>,
+    /// The destination port of TCP or UDP; not of a fragment without it.
+    pub port: Option<u16>,
+    /// The flags of TCP, likewise.
+    pub flags: Option<u8>,
+}
+
+/// Headers between IPv6 and what it carries, and that, together.
+const HEADERS: usize = 8;
+
+impl Kind {
+    /// Of `rest` behind the last header, which says `protocol`; a later fragment has no ports.
+    fn upper(protocol: u8, rest: Option<&[u8]>, later: bool) -> Self {
+        // As far as the flags for TCP, as far as the ports for UDP.
+        let needed = match protocol {
+            6 => 14,
+            17 => 4,
+            _ => usize::MAX,
+        };
+        let head = rest.filter(|_| !later).and_then(|rest| rest.get(..needed));
+        Self {
+            protocol: Some(protocol),
+            port: head.map(|head| number(&head[2..4]) as u16),
+            flags: head.and_then(|head| head.get(13)).copied(),
+        }
+    }
+
+    fn ipv4(packet: &[u8]) -> Option<Self> {
+        let header = packet.get(..20)?;
+        let own = usize::from(header[0] & 15) * 4;
+        let later = number(&header[6..8]) & 0x1fff != 0;
+        (own >= 20).then(|| Self::upper(header[9], packet.get(own..), later))
+    }
+
+    fn ipv6(packet: &[u8]) -> Option<Self> {
+        let (mut next, mut rest) = (packet.get(..40)?[6], packet.get(40..));
+        for _ in 0..HEADERS {
+            let field = |at: usize| rest.and_then(|rest| rest.get(at)).copied();
+            let length = match next {
+                0 | 43 | 60 | 135 | 139 | 140 => 8 + 8 * usize::from(field(1)?),
+                51 => 8 + 4 * usize::from(field(1)?),
+                44 => {
+                    let offset = u16::from_be_bytes([field(2)?, field(3)?]) >> 3;
+                    if offset != 0 {
+                        return Some(Self::upper(field(0)?, None, true));
+                    }
+                    8
+                }
+                protocol => return Some(Self::upper(protocol, rest, false)),
+            };
+            next = field(0)?;
+            rest = rest.and_then(|rest| rest.get(length..));
+        }
+        None
+    }
 }
 
 /// The prefix of IPv4 addresses in IPv6.
@@ -53,5 +116,6 @@ pub fn read(frame: &[u8]) -> Reading {
     } else {
         packet.len() - header < number(&packet[4..6]) as usize
     };
-    Reading::From { address, malformed }
+    let kind = if version == 4 { Kind::ipv4(packet) } else { Kind::ipv6(packet) };
+    Reading::From { address, malformed, kind: kind.unwrap_or_default() }
 }

@@ -1,6 +1,6 @@
 //! What a limit means.
 
-use super::bucket::Charge;
+use super::bucket::{Charge, Charges};
 
 /// Moments and durations are in sixteenths of a nanosecond.
 pub(super) const TICKS: i128 = 16;
@@ -22,63 +22,87 @@ pub struct Rate {
     pub period: u64,
 }
 
+/// A rate and how much may come at once.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Tier {
+    /// In the long run.
+    pub rate: Rate,
+    /// At once, in the rate's unit.
+    pub burst: u64,
+}
+
+impl Tier {
+    /// The gate with a window of `window` ns and frames of up to `frame` bytes: an eighth of the burst at
+    /// the most, and no more than what is earned in half a window, and one.
+    fn gate(&self, window: u64, frame: u64) -> u64 {
+        let earned =
+            u128::from(self.rate.amount) * u128::from(window) / u128::from(self.rate.period);
+        let earned = u64::try_from(earned).expect("a reasonable rate");
+        let frame = if self.rate.bytes { frame } else { 1 };
+        (self.burst / frame / 8).min(1 + earned / frame / 2).clamp(1, MAX_GATE)
+    }
+
+    fn duration(&self, units: u64) -> i128 {
+        let whole = i128::from(units) * i128::from(self.rate.period) * TICKS;
+        // Rounded up: never more than the limit.
+        (whole + i128::from(self.rate.amount) - 1) / i128::from(self.rate.amount)
+    }
+
+    /// What a frame of `length` bytes costs, and how much a bucket holds; each may be up to so much
+    /// by rounding.
+    fn charge(&self, length: usize) -> Charge {
+        if self.rate.bytes {
+            let cost = self.duration(length as u64);
+            let burst = self.duration(self.burst);
+            // The cost of each frame may be rounded up once more, and the bucket has room for it.
+            let rounding = i128::from(self.burst / SHORTEST) + 2;
+            Charge { cost: (cost, cost + 1), burst: (burst, burst + rounding) }
+        } else {
+            let cost = self.duration(1);
+            let burst = cost * i128::from(self.burst);
+            Charge { cost: (cost, cost), burst: (burst, burst) }
+        }
+    }
+}
+
+/// What a frame takes from a bucket without a limit.
+const FREE: Charge = Charge { cost: (0, 0), burst: (1 << 54, 1 << 54) };
+
 /// A limit, or none.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Policy {
-    rate: Option<Rate>,
-    burst: u64,
+    first: Option<Tier>,
+    /// What holds at the same time.
+    second: Option<Tier>,
+    /// Whether what is over it is dropped, rather than only counted.
+    pub enforce: bool,
     /// Sources with fewer packets in the window need no bucket.
     pub gate: u64,
 }
 
 impl Policy {
     /// No limit.
-    pub const UNLIMITED: Self = Self { rate: None, burst: 0, gate: MAX_GATE };
+    pub const UNLIMITED: Self = Self { first: None, second: None, enforce: true, gate: MAX_GATE };
 
-    /// At most `burst` at once and `rate` over time, with a window of `window` ns and frames of up to
-    /// `frame` bytes: the gate is an eighth of the burst at the most, and no more than what is
-    /// earned in half a window, and one.
+    /// A limit of one tier, or of two that hold at the same time, with a window of `window` ns and frames
+    /// of up to `frame` bytes.
     #[must_use]
-    pub fn new(rate: Rate, burst: u64, window: u64, frame: u64) -> Self {
-        let earned = u128::from(rate.amount) * u128::from(window) / u128::from(rate.period);
-        let earned = u64::try_from(earned).expect("a reasonable rate");
-        let frame = if rate.bytes { frame } else { 1 };
-        let gate = (burst / frame / 8).min(1 + earned / frame / 2).clamp(1, MAX_GATE);
-        Self { rate: Some(rate), burst, gate }
+    pub fn new(first: Tier, second: Option<Tier>, window: u64, frame: u64) -> Self {
+        let gates =
+            [Some(first), second].into_iter().flatten().map(|tier| tier.gate(window, frame));
+        let gate = gates.min().unwrap_or(MAX_GATE);
+        Self { first: Some(first), second, enforce: true, gate }
     }
 
-    fn duration(&self, units: u64) -> i128 {
-        self.rate.map_or(0, |rate| {
-            let whole = i128::from(units) * i128::from(rate.period) * TICKS;
-            // Rounded up: never more than the limit.
-            (whole + i128::from(rate.amount) - 1) / i128::from(rate.amount)
-        })
+    /// What a frame of `length` bytes takes from each tier.
+    #[must_use]
+    pub fn charges(&self, length: usize) -> Charges {
+        let first = self.first.map_or(FREE, |tier| tier.charge(length));
+        (first, self.second.map(|tier| tier.charge(length)))
     }
 
-    /// What a frame of `length` bytes costs, and how much a bucket holds; each may be up to so much
-    /// by rounding.
-    #[must_use]
-    pub fn charge(&self, length: usize) -> Charge {
-        match self.rate {
-            None => Charge { cost: (0, 0), burst: (1 << 54, 1 << 54) },
-            Some(rate) if rate.bytes => {
-                let cost = self.duration(length as u64);
-                let burst = self.duration(self.burst);
-                // The cost of each frame may be rounded up once more, and the bucket has room for it.
-                let rounding = i128::from(self.burst / SHORTEST) + 2;
-                Charge { cost: (cost, cost + 1), burst: (burst, burst + rounding) }
-            }
-            Some(_) => {
-                let cost = self.duration(1);
-                let burst = cost * i128::from(self.burst);
-                Charge { cost: (cost, cost), burst: (burst, burst) }
-            }
-        }
-    }
-
-    /// What the shortest frame costs.
-    #[must_use]
-    pub fn least_cost(&self) -> (i128, i128) {
-        self.charge(SHORTEST as usize).cost
+    /// What the shortest frame takes.
+    pub(super) fn least_charges(&self) -> Charges {
+        self.charges(SHORTEST as usize)
     }
 }

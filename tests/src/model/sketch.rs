@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::Account;
+
 /// Packets of one source.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
@@ -15,7 +17,7 @@ struct Count {
 /// Packets of every source that has no bucket, in the present epoch and the one before.
 #[derive(Clone, Debug, Default)]
 pub struct Sketch {
-    counts: HashMap<u128, Count>,
+    counts: HashMap<Account, Count>,
     /// Packets counted altogether.
     pub adds: u64,
     total: (u64, u64),
@@ -39,7 +41,7 @@ const STEP: u64 = 64;
 
 impl Sketch {
     /// Counts a packet of `source` in this part of this epoch.
-    pub fn add(&mut self, source: u128, epoch: u64, part: u64) -> Estimate {
+    pub fn add(&mut self, source: Account, epoch: u64, part: u64) -> Estimate {
         let count = self.counts.entry(source).or_default();
         if count.epoch != epoch {
             let follows = count.epoch + 1 == epoch;
@@ -67,7 +69,7 @@ impl Sketch {
     }
 
     /// Forgets a source.
-    pub fn forget(&mut self, source: u128) {
+    pub fn forget(&mut self, source: Account) {
         self.counts.remove(&source);
     }
 

@@ -59,7 +59,7 @@ pub fn write(frame: &mut Vec<u8>, source: u128, random: &mut Random) {
         frame.extend([0; 46]);
         return;
     }
-    let payload = random.pick(&[0, 8, 18, 40, 100, 500, 1400]) + random.below(40) as usize;
+    let payload = random.pick(&[0, 8, 18, 40, 100, 500, 1300]) + random.below(40) as usize;
     let v4 = source >> 32 == super::packet::MAPPED >> 32;
     let mapped_in_v6 = v4 && random.chance(2);
     if v4 && !mapped_in_v6 {
@@ -78,6 +78,30 @@ pub fn write(frame: &mut Vec<u8>, source: u128, random: &mut Random) {
     }
 }
 
+/// Ports that a class may begin or end at; most packets go to one of them, or to the next one.
+pub const PORTS: [u16; 12] = [1, 50, 53, 60, 80, 443, 1000, 1500, 1600, 2000, 8080, 65_535];
+
+/// What lies above IP, `length` bytes of it.
+fn upper(frame: &mut Vec<u8>, protocol: u8, length: usize, random: &mut Random) {
+    let start = frame.len();
+    frame.resize(start + length, random.number() as u8);
+    let mut put = |at: usize, bytes: &[u8]| {
+        if let Some(place) = frame.get_mut(start + at..start + at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    };
+    if matches!(protocol, 6 | 17) && !random.chance(3) {
+        let near = random.pick(&[0, 0, 0, 1, u16::MAX]);
+        let port = random.pick(&PORTS).wrapping_add(near);
+        put(0, &[0x9c, 0x40]);
+        put(2, &port.to_be_bytes());
+    }
+    if protocol == 6 {
+        let flags = random.pick(&[0x02, 0x02, 0x12, 0x10, 0x10, 0x18, 0x11, 0x04, 0xc2, 0]);
+        put(13, &[if random.chance(5) { random.number() as u8 } else { flags }]);
+    }
+}
+
 fn ipv4(frame: &mut Vec<u8>, source: u32, payload: usize, random: &mut Random) {
     let options = if random.chance(10) { random.below(11) as usize * 4 } else { 0 };
     let total = (20 + options + payload) as u16;
@@ -87,27 +111,55 @@ fn ipv4(frame: &mut Vec<u8>, source: u32, payload: usize, random: &mut Random) {
     frame.extend(total.to_be_bytes());
     frame.extend([0, 1]);
     frame.extend(fragment(random).to_be_bytes());
-    frame.extend([64, random.pick(&[1, 2, 6, 17, 47, 50, 132, 255]), 0, 0]);
+    let protocol = random.pick(&[6, 6, 6, 6, 17, 17, 17, 17, 1, 1, 2, 47, 50, 132, 255]);
+    frame.extend([64, protocol, 0, 0]);
     frame.extend(source.to_be_bytes());
     frame.extend([192, 0, 2, 1]);
     frame.resize(frame.len() + options, 1);
-    frame.resize(frame.len() + payload, random.number() as u8);
+    upper(frame, protocol, payload, random);
 }
 
 fn ipv6(frame: &mut Vec<u8>, source: u128, payload: usize, random: &mut Random) {
-    let length = payload as u16;
+    let protocol = random.pick(&[6, 6, 6, 17, 17, 17, 58, 58, 47, 50, 59, 0, 43, 44, 51, 60, 135]);
+    let mut extensions = Vec::new();
+    let mut first = protocol;
+    // Up to the nine that are too many, seldom.
+    let longest = if random.chance(10) { 10 } else { 3 };
+    for _ in 0..if random.chance(25) { random.below(longest) } else { 0 } {
+        let kind = random.pick(&[0, 43, 44, 51, 60, 135, 139, 140]);
+        let mut header = vec![random.number() as u8; 8];
+        header[0] = first;
+        header[1] = 0;
+        match kind {
+            // First fragments, whole packets and later fragments.
+            44 => header[2..4].copy_from_slice(&random.pick(&[1u16, 0, 0, 1 << 3]).to_be_bytes()),
+            51 => {
+                header[1] = random.below(4) as u8;
+                header.resize(8 + 4 * usize::from(header[1]), 7);
+            }
+            _ if random.chance(20) => {
+                header[1] = 1;
+                header.resize(16, 7);
+            }
+            _ => {}
+        }
+        extensions = [header, extensions].concat();
+        first = kind;
+    }
+    let length = (extensions.len() + payload) as u16;
     let length = if random.chance(2) { random.number() as u16 } else { length };
     frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
     frame.extend(length.to_be_bytes());
-    frame.extend([random.pick(&[0, 6, 17, 43, 44, 51, 58, 59, 60, 135]), 64]);
+    frame.extend([first, 64]);
     frame.extend(source.to_be_bytes());
     frame.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
-    frame.resize(frame.len() + payload, random.number() as u8);
+    frame.extend(extensions);
+    upper(frame, protocol, payload, random);
 }
 
 /// An IPv4 header's word of flags and offset.
 fn fragment(random: &mut Random) -> u16 {
-    match random.below(10) {
+    match random.below(20) {
         0 => 0x2000,
         1 => 0x2000 | random.below(180) as u16,
         2 => random.below(180) as u16,

@@ -16,10 +16,13 @@ const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 /// Where the configuration lies.
 const CONFIG: &str = "etc/limiter/limiter.toml";
 
-/// What the unit says for systemd 253 and later, and what does the same in Debian 12's 252: there,
+/// One for the daemon without an instance, one for each instance.
+const UNITS: [&str; 2] = ["limiter.service", "limiter@.service"];
+
+/// What the units say for systemd 253 and later, and what does the same in Debian 12's 252: there,
 /// `limiter reload` waits and tells `systemctl` how it went.
 const RELOAD: [(&str, &str); 2] = [
-    ("Type=notify-reload", "Type=notify\nExecReload=/usr/bin/limiter reload"),
+    ("Type=notify-reload", "Type=notify\nExecReload=@LIMITER@ reload"),
     (
         "# Needs systemd 253; before that, Type=notify with an ExecReload= does the same, less the waiting.\n",
         "",
@@ -38,8 +41,10 @@ pub(super) fn lay_out(root: &Path, generated: &Path, config: &str) -> Result<()>
     let packaging = workspace::root().join("packaging");
     fs::create_dir_all(root.join("usr/bin")).context("cannot make the tree")?;
     write(&root.join(CONFIG), config)?;
-    let unit = read(&packaging.join("limiter.service"))?;
-    write(&root.join("usr/lib/systemd/system/limiter.service"), &for_debian_12(&unit)?)?;
+    for unit in UNITS {
+        let text = for_debian_12(&read(&packaging.join(unit))?)?;
+        write(&root.join("usr/lib/systemd/system").join(unit), &text)?;
+    }
     let completions = generated.join("completions");
     for (from, to) in [
         ("limiter.bash", "bash-completion/completions/limiter"),
@@ -92,7 +97,10 @@ fn for_debian_12(unit: &str) -> Result<String> {
         ensure!(text.contains(newer), "the unit has no `{}`", newer.trim());
         text = text.replacen(newer, older, 1);
     }
-    Ok(text)
+    // The same daemon that it starts.
+    let start = text.lines().find_map(|line| line.strip_prefix("ExecStart=")?.strip_suffix(" run"));
+    let start = start.context("the unit does not start with `limiter run`")?.to_owned();
+    Ok(text.replacen("@LIMITER@", &start, 1))
 }
 
 fn read(path: &Path) -> Result<String> {
@@ -128,11 +136,38 @@ mod tests {
 
     #[test]
     fn the_unit_is_fit_for_debian_12() {
-        let unit = read(&workspace::root().join("packaging/limiter.service")).unwrap();
-        let older = for_debian_12(&unit).unwrap();
-        assert!(!older.contains("notify-reload"), "{older}");
-        assert!(older.contains("\nType=notify\nExecReload="), "{older}");
-        assert!(for_debian_12(&older).is_err(), "what is replaced must be there");
+        for (unit, reload) in
+            UNITS.into_iter().zip(["limiter reload", "limiter --instance %i reload"])
+        {
+            let text = read(&workspace::root().join("packaging").join(unit)).unwrap();
+            let older = for_debian_12(&text).unwrap();
+            assert!(!older.contains("notify-reload") && !older.contains("@LIMITER@"), "{older}");
+            let wanted = format!("\nType=notify\nExecReload=/usr/bin/{reload}\n");
+            assert!(older.contains(&wanted), "{older}");
+            assert!(for_debian_12(&older).is_err(), "what is replaced must be there");
+        }
+    }
+
+    #[test]
+    fn instances_are_hardened_alike() {
+        let [one, each] = UNITS.map(|unit| {
+            let text = read(&workspace::root().join("packaging").join(unit)).unwrap();
+            let settings = text.lines().filter(|line| !line.starts_with('#') && line.contains('='));
+            settings.map(str::to_owned).collect::<Vec<_>>()
+        });
+        // All else says where things are.
+        let own = ["Description", "ExecStart", "RuntimeDirectory", "StateDirectory", "AssertPath"];
+        let is_shared = |line: &&String| !own.iter().any(|key| line.starts_with(key));
+        let shared = |unit: &[String]| unit.iter().filter(is_shared).cloned().collect::<Vec<_>>();
+        assert_eq!(shared(&one), shared(&each));
+        assert!(shared(&one).len() > 30, "{one:?}");
+        for setting in ["RuntimeDirectory=limiter/%i", "StateDirectory=limiter/%i"] {
+            assert!(each.iter().any(|line| line == setting), "{each:?}");
+        }
+        assert!(
+            one.iter().any(|line| line == "RuntimeDirectoryPreserve=yes"),
+            "sockets of instances"
+        );
     }
 
     #[test]

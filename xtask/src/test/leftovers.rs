@@ -13,6 +13,7 @@ const NAMESPACES: &str = "/run/netns";
 const NAMESPACE_PREFIX: &str = "lim-";
 const PINS: &str = "/sys/fs/bpf";
 const PIN_PREFIX: &str = "limiter-test-";
+const INSTANCE_PIN_PREFIX: &str = "limiter@test-";
 
 /// Descriptions of things whose owner is gone.
 #[derive(Debug, Default)]
@@ -22,9 +23,11 @@ impl Leftovers {
     /// Looks at the machine.
     pub(super) fn find() -> Result<Self> {
         let mut found = BTreeSet::new();
-        for (dir, prefix, what) in
-            [(NAMESPACES, NAMESPACE_PREFIX, "network namespace"), (PINS, PIN_PREFIX, "pins")]
-        {
+        for (dir, prefix, what) in [
+            (NAMESPACES, NAMESPACE_PREFIX, "network namespace"),
+            (PINS, PIN_PREFIX, "pins"),
+            (PINS, INSTANCE_PIN_PREFIX, "pins"),
+        ] {
             let orphans = list(dir)?.into_iter().filter(|name| is_orphan(name, prefix, is_alive));
             found.extend(orphans.map(|name| format!("{what} {dir}/{name}")));
         }

@@ -6,6 +6,8 @@
 mod hash;
 mod layout;
 mod lru;
+#[path = "../object.rs"]
+mod object;
 #[path = "../packet.rs"]
 mod packet;
 mod traffic;
@@ -72,14 +74,3 @@ fn lru_hash_forced(ctx: XdpContext) -> u32 {
         None => XDP_PASS,
     }
 }
-
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo) -> ! {
-    loop {}
-}
-
-/// Read by the kernel, which offers some helpers to GPL-compatible programs only.
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -10,7 +10,6 @@ mod firewall;
 mod forced;
 #[path = "../../../ebpf/src/bench/layout.rs"]
 mod layout;
-mod machine;
 mod measure;
 mod object;
 mod outcome;

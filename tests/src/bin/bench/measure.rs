@@ -1,9 +1,10 @@
 //! Measures everything once per round, the contenders in turn.
 
+use tests::machine::Machine;
+
 use crate::{
     arguments::Arguments,
     cell::{Cell, Pattern},
-    machine::Machine,
     outcome::{Line, Outcome, Round},
     stand::Stands,
     traffic::Generator,

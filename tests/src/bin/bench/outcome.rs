@@ -1,11 +1,11 @@
 //! What came out: every round, medians, and the ratios that are aimed at.
 
+use ::tests::machine::Machine;
 use serde::Serialize;
 
 use crate::{
     cell::{Cell, Family, Limit, Pattern},
     contender::Contender,
-    machine::Machine,
 };
 
 /// One measurement.

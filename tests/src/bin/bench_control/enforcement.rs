@@ -13,12 +13,8 @@ use std::{
 use serde::Serialize;
 use serde_json::json;
 use tests::{
-    Daemon, Lab, Sender, Stream, frame,
+    Daemon, Lab, Sender, Stream, api, frame,
     lab::{RX_V4, TX_V4},
-};
-
-use crate::{
-    api,
     machine::{median, percentile},
 };
 
@@ -65,7 +61,7 @@ pub(crate) fn by_api(lab: &Lab, daemon: &Daemon) -> Enforcement {
     let socket = daemon.socket();
     measure(lab, "request", |rate, burst| {
         let limit = json!({ "target": TX_V4.to_string(), "rate": rate, "burst": burst });
-        api::put(&socket, "/v1/limits", &limit);
+        api::request(&socket, "PUT", "/v1/limits", &limit.to_string());
     })
 }
 

@@ -1,13 +1,10 @@
 //! Time and memory of the control plane, with the real daemon on a wire between two namespaces: from
 //! `limiter limit set` to its enforcement, loading many limits, and `limiter top` over many sources.
 
-mod api;
 #[path = "../bench_sketch/arguments.rs"]
 mod arguments;
 mod enforcement;
 mod load;
-#[path = "../bench_sketch/machine.rs"]
-mod machine;
 mod memory;
 mod report;
 #[path = "../bench_sketch/table.rs"]
@@ -17,9 +14,8 @@ mod top;
 use std::{io, process::ExitCode};
 
 use arguments::Arguments;
-use machine::Machine;
 use report::Figures;
-use tests::{Daemon, Lab, is_root};
+use tests::{Daemon, Lab, is_root, machine::Machine};
 
 fn main() -> ExitCode {
     let arguments = match Arguments::of_this_process("bench-control") {
@@ -63,5 +59,5 @@ fn run() -> Figures {
     loads.push(load::deny(&Daemon::start(&lab), 1_000_000));
     eprintln!("tracking a million sources");
     let top = top::measure(&lab);
-    Figures { machine: Machine::at_hand(), enforcement, load: loads, top }
+    Figures { machine: Machine::read(), enforcement, load: loads, top }
 }

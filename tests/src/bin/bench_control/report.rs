@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
+use tests::machine::Machine;
 
 use crate::{
     enforcement::{Enforcement, ROUNDS},
     load::Load,
-    machine::Machine,
     memory::Memory,
     table,
     top::{Times, Top},

@@ -7,12 +7,12 @@ use std::{
 };
 
 use serde::Serialize;
-use tests::{Daemon, DaemonOptions, Flood, Lab, Sources};
-
-use crate::{
+use tests::{
+    Daemon, DaemonOptions, Flood, Lab, Sources,
     machine::{median, percentile},
-    memory::Memory,
 };
+
+use crate::memory::Memory;
 
 /// Sources that send.
 const SOURCES: u32 = 1 << 20;

@@ -3,8 +3,6 @@
 #[path = "../bench_sketch/arguments.rs"]
 mod arguments;
 mod hash;
-#[path = "../bench_sketch/machine.rs"]
-mod machine;
 mod programs;
 
 use std::{
@@ -14,9 +12,9 @@ use std::{
 
 use arguments::Arguments;
 use hash::Hash;
-use machine::{Machine, median};
 use programs::{HASHES, Programs};
 use serde::Serialize;
+use tests::machine::{Machine, median};
 
 /// Rounds; each measures every hash once.
 const ROUNDS: usize = 15;
@@ -65,7 +63,7 @@ fn main() -> ExitCode {
 
 fn measure() -> Figures {
     // Before this thread is kept on one CPU, and sees but one.
-    let machine = Machine::at_hand();
+    let machine = Machine::read();
     let mut programs = Programs::load();
     let mut results: Vec<Cost> = Hash::ALL.map(|hash| Cost::new(hash, &mut programs)).into();
     for _ in 0..ROUNDS {

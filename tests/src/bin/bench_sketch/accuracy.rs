@@ -4,10 +4,10 @@ use std::{collections::HashSet, time::Instant};
 
 use limiter_common::sketch::MAX_COUNT;
 use serde::Serialize;
+use tests::machine::median;
 
 use crate::{
     contenders::{Contender, CountMin, FrequentItems, Limiter, Wanted},
-    machine::median,
     stream::{PACKETS, Stream, TOP},
 };
 

@@ -4,7 +4,6 @@
 mod accuracy;
 mod arguments;
 mod contenders;
-mod machine;
 mod pipeline;
 mod stream;
 mod table;
@@ -18,10 +17,10 @@ use accuracy::Accuracy;
 use arguments::Arguments;
 use contenders::Wanted;
 use limiter_common::sketch::MAX_COUNT;
-use machine::Machine;
 use pipeline::Seen;
 use serde::Serialize;
 use stream::{PACKETS, SOURCES, Stream, TOP};
+use tests::machine::Machine;
 
 /// What is asked of the sketches; the second last is the daemon's default.
 const WANTED: [Wanted; 6] = [
@@ -72,7 +71,7 @@ fn run() -> Figures {
     }
     eprintln!("sending {} through the limiter's decisions", zipf.name);
     let limiter = pipeline::simulate(&zipf);
-    let machine = Machine::at_hand();
+    let machine = Machine::read();
     Figures { machine, packets: PACKETS, sources: SOURCES, top: TOP, results, limiter }
 }
 

@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, collections::HashMap, time::Instant};
 
 use limiter_common::{
-    abi::{Internal, Policy},
+    abi::{Internal, Policy, Tier},
     engine::memory::Memory,
     gate::{MAX_GATE, gate},
     gcra::{Cost, TICKS_PER_NS},
@@ -75,15 +75,15 @@ pub(crate) fn simulate(stream: &Stream) -> Vec<Seen> {
 fn policy(limit: Option<(u64, u64)>) -> Policy {
     let Some((rate, burst)) = limit else { return Policy::unlimited(MAX_GATE) };
     let fixed = (1_000_000_000 * TICKS_PER_NS).div_ceil(rate);
-    Policy {
+    Policy::new(Tier {
         cost: Cost { fixed, per_byte: 0, shift: 0 },
         tolerance: fixed * burst,
         gate: gate(burst, rate * WINDOW.ns() / 1_000_000_000),
-        unit: Policy::PACKETS,
+        unit: Tier::PACKETS,
         rate,
         period_ns: 1_000_000_000,
         burst,
-    }
+    })
 }
 
 fn run(stream: &Stream, per_source: Option<(u64, u64)>) -> Seen {
@@ -117,7 +117,7 @@ fn run(stream: &Stream, per_source: Option<(u64, u64)>) -> Seen {
     let top_error = mean(&errors);
     Seen {
         limit: per_source.map_or("none".to_owned(), |(rate, burst)| format!("{rate}pps/{burst}")),
-        gate: policy.gate,
+        gate: policy.first.gate,
         recall,
         precision,
         top_error,

@@ -6,14 +6,13 @@ use std::{
     path::Path,
 };
 
-/// Sends `body` with PUT to `path`.
+/// Sends a request with a JSON or a text body.
 ///
 /// # Panics
 /// If the daemon does not answer, or refuses.
-pub(crate) fn put(socket: &Path, path: &str, body: &serde_json::Value) {
-    let body = body.to_string();
+pub fn request(socket: &Path, method: &str, path: &str, body: &str) {
     let request = format!(
-        "PUT {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );

@@ -1,0 +1,211 @@
+//! The limits in force, and which of them a packet meets.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Class, Kind, Policy, class::asked};
+
+/// Whom and what a limit is for.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Target {
+    /// Which packets; `None` for all.
+    pub class: Option<Class>,
+    /// Whether all sources share it.
+    pub together: bool,
+    /// The first address of a prefix (IPv4 mapped into IPv6).
+    pub network: u128,
+    /// Its length of 128; 0 for everyone.
+    pub length: u32,
+}
+
+impl Target {
+    /// All packets of everyone, each source by itself.
+    pub const DEFAULT: Self = Self { class: None, together: false, network: 0, length: 0 };
+
+    fn covers(&self, source: u128) -> bool {
+        (source ^ self.network).checked_shr(128 - self.length).unwrap_or(0) == 0
+    }
+}
+
+/// A source's packets of one class, by the class's number; 0 for all packets that are in none with a limit
+/// for the source.
+pub type Account = (u128, u8);
+
+/// A limit, and what it is for.
+type Limit = (Target, Policy);
+
+/// How many classes there are numbers for.
+const NUMBERS: u8 = 64;
+
+/// The limits in force.
+#[derive(Clone, Debug, Default)]
+pub struct Limits {
+    /// By class and whether they are shared.
+    all: HashMap<(Option<Class>, bool), Vec<Limit>>,
+    /// The numbers of the classes that limits are for.
+    numbers: BTreeMap<Class, u8>,
+    /// Those classes by their rank.
+    classes: Vec<Class>,
+    /// The one given last.
+    last: u8,
+}
+
+/// What a packet meets.
+pub(super) struct Met {
+    /// The class that its source has a bucket for.
+    pub(super) number: u8,
+    /// The limit of its source.
+    pub(super) own: Policy,
+    /// Those that it shares, one after the other.
+    pub(super) shared: Vec<Limit>,
+}
+
+impl Limits {
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.all.values().map(Vec::len).sum()
+    }
+
+    /// How many classes they are for.
+    #[must_use]
+    pub fn classes(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Whether there is one for this very target.
+    #[must_use]
+    pub fn has(&self, target: &Target) -> bool {
+        self.of(target.class, target.together).iter().any(|(known, _)| known == target)
+    }
+
+    /// Whether there is one that is not enforced.
+    #[must_use]
+    pub fn any_counts(&self) -> bool {
+        self.all.values().flatten().any(|(_, policy)| !policy.enforce)
+    }
+
+    fn of(&self, class: Option<Class>, together: bool) -> &[Limit] {
+        self.all.get(&(class, together)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Sets a limit, in the place of another one.
+    pub fn set(&mut self, target: Target, policy: Policy) {
+        let limits = self.all.entry((target.class, target.together)).or_default();
+        match limits.iter_mut().find(|(known, _)| *known == target) {
+            Some((_, known)) => *known = policy,
+            None => limits.push((target, policy)),
+        }
+        if let Some(class) = target.class
+            && !self.numbers.contains_key(&class)
+        {
+            // In turn, so that a number that has become free rests.
+            let mut number = self.last % NUMBERS + 1;
+            while self.numbers.values().any(|used| *used == number) {
+                number = number % NUMBERS + 1;
+            }
+            self.last = number;
+            self.numbers.insert(class, number);
+            self.classes.push(class);
+            self.classes.sort_by_key(Class::rank);
+        }
+    }
+
+    /// Removes a limit.
+    pub fn unset(&mut self, target: &Target) {
+        if let Some(limits) = self.all.get_mut(&(target.class, target.together)) {
+            limits.retain(|(known, _)| known != target);
+        }
+        if let Some(class) = target.class
+            && [false, true].iter().all(|together| self.of(target.class, *together).is_empty())
+        {
+            self.numbers.remove(&class);
+            self.classes.retain(|used| *used != class);
+        }
+    }
+
+    /// Of a class's limits, that of the longest prefix that covers a source.
+    fn longest(&self, class: Option<Class>, together: bool, source: u128) -> Option<&Limit> {
+        let covering = self.of(class, together).iter().filter(|(target, _)| target.covers(source));
+        covering.max_by_key(|(target, _)| target.length)
+    }
+
+    /// What a packet of `source` meets.
+    pub(super) fn meet(&self, source: u128, kind: &Kind) -> Met {
+        let asked = asked(&self.classes, kind);
+        let first = |together| {
+            let mut asked = asked.clone();
+            asked.find_map(|class| Some((class, *self.longest(Some(class), together, source)?)))
+        };
+        let (number, own) = match first(false) {
+            Some((class, (_, policy))) => (self.numbers[&class], policy),
+            None => {
+                let limit = self.longest(None, false, source);
+                (0, limit.map_or(Policy::UNLIMITED, |(_, policy)| *policy))
+            }
+        };
+        let mut shared: Vec<_> = first(true).into_iter().map(|(_, limit)| limit).collect();
+        // For all packets: that of the longest prefix, then the total.
+        let mut all: Vec<_> =
+            self.of(None, true).iter().filter(|(target, _)| target.covers(source)).collect();
+        all.sort_by_key(|(target, _)| target.length);
+        shared.extend(all.last().filter(|(target, _)| target.length > 0).copied());
+        shared.extend(all.first().filter(|(target, _)| target.length == 0).copied());
+        Met { number, own, shared }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Tier;
+
+    const UDP: Class = Class { text: "udp", protocol: Some(17), ports: None, flags: None };
+    const DNS: Class =
+        Class { text: "udp:53", protocol: Some(17), ports: Some((53, 53)), flags: None };
+
+    fn policy(burst: u64) -> Policy {
+        let rate =
+            crate::model::Rate { text: "1/s", bytes: false, amount: 1, period: 1_000_000_000 };
+        Policy::new(Tier { rate, burst }, None, 1 << 27, 1522)
+    }
+
+    #[test]
+    fn the_longest_prefix_of_the_narrowest_class_that_covers_a_source() {
+        let mut limits = Limits::default();
+        let of = |class, together, length| Target { class, together, network: 0xfd << 120, length };
+        let everyone = |class, together| Target { network: 0, ..of(class, together, 0) };
+        limits.set(everyone(None, false), policy(1));
+        limits.set(of(None, false, 16), policy(2));
+        limits.set(everyone(Some(UDP), false), policy(3));
+        limits.set(of(Some(DNS), false, 16), policy(4));
+        limits.set(of(Some(UDP), false, 32), policy(5));
+        let dns = Kind { protocol: Some(17), port: Some(53), flags: None };
+        let inside = 0xfd << 120 | 1 << 64;
+        let met = |source, kind: &Kind| {
+            let met = limits.meet(source, kind);
+            (met.number, met.own)
+        };
+        assert_eq!(met(inside, &dns), (2, policy(4)));
+        assert_eq!(met(inside, &Kind { port: None, ..dns }), (1, policy(5)));
+        assert_eq!(met(1, &dns), (1, policy(3)));
+        assert_eq!(met(inside, &Kind::default()), (0, policy(2)));
+        assert_eq!(met(1, &Kind::default()), (0, policy(1)));
+    }
+
+    #[test]
+    fn shared_limits_come_one_after_the_other() {
+        let mut limits = Limits::default();
+        let of = |class, length| Target { class, together: true, network: 0, length };
+        for (class, length) in [(None, 0), (None, 8), (None, 64), (Some(UDP), 0), (Some(DNS), 96)] {
+            limits.set(of(class, length), policy(u64::from(length) + 1));
+        }
+        let dns = Kind { protocol: Some(17), port: Some(53), flags: None };
+        let lengths = |source, kind: &Kind| -> Vec<u32> {
+            limits.meet(source, kind).shared.iter().map(|(target, _)| target.length).collect()
+        };
+        assert_eq!(lengths(1, &dns), [96, 64, 0]);
+        assert_eq!(lengths(1 << 40, &dns), [0, 64, 0], "of the next wider class");
+        assert_eq!(lengths(1 << 100, &Kind::default()), [8, 0]);
+        assert_eq!(lengths(1 << 127, &Kind::default()), [0]);
+    }
+}
