@@ -6,6 +6,7 @@
 //! - [`daemon`] owns both and serialises every change; [`http`] serves it, [`client`] asks it.
 //! - [`doctor`] tells what a machine lacks.
 //! - [`instance`] keeps several daemons on one machine apart.
+//! - [`observe`] tells what goes on to whoever listens.
 //! - [`report`] has what is told, as JSON and as text; [`cli`] the commands.
 
 pub mod cli;
@@ -17,5 +18,6 @@ pub mod doctor;
 pub mod error;
 pub mod http;
 pub mod instance;
+pub mod observe;
 pub mod policy;
 pub mod report;

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use ipnet::IpNet;
@@ -19,6 +20,7 @@ use crate::dataplane::{Event, Mode, OnFull, SharedCounts};
 use crate::error::{Failure, exit};
 use crate::http::Access;
 use crate::instance::{Instance, address};
+use crate::observe::{self, Bus, Sample, What};
 use crate::policy::lists::{Action, find};
 use crate::policy::model::short_prefix;
 use crate::policy::{Change, Changes, LimitSpec, Limits, Management, Store, Target, Whom};
@@ -47,6 +49,8 @@ pub struct Core {
     pub(super) access: Option<Access>,
     /// Which instance this is.
     pub(super) instance: Option<Instance>,
+    /// Who listens to what goes on.
+    pub(super) bus: Bus,
 }
 
 impl Core {
@@ -67,6 +71,7 @@ impl Core {
             trials: BTreeMap::new(),
             access: None,
             instance: None,
+            bus: Bus::default(),
         }
     }
 
@@ -369,10 +374,37 @@ impl Core {
         })
     }
 
+    /// Where samples and events can be listened to.
+    pub fn bus(&self) -> Bus {
+        self.bus.clone()
+    }
+
+    /// What the data plane counts at present.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn sample(&self) -> Result<Sample, Failure> {
+        Ok(Sample {
+            time: SystemTime::now(),
+            monotonic_ns: self.plane.monotonic_ns(),
+            counters: self.plane.counters()?,
+            noise: self.plane.noise(),
+            distinct: self.plane.distinct(),
+        })
+    }
+
     /// What is due every second.
     pub fn tick(&mut self) {
         self.plane.refresh_clock();
-        self.plane.events(&mut log_event);
+        let bus = &self.bus;
+        self.plane.events(&mut |event| {
+            log_event(&event);
+            bus.tell(event.into());
+        });
+        match self.sample() {
+            Ok(sample) => self.bus.sample(&Arc::new(sample)),
+            Err(failure) => tracing::error!("{failure}"),
+        }
         self.top.forget_old();
         self.expire_lists();
         self.ban(Instant::now());
@@ -402,7 +434,20 @@ pub(super) fn internal_of(counters: &Counters, internal: Internal) -> u64 {
     counters.internal[internal as usize]
 }
 
-fn log_event(event: Event) {
+impl From<Event> for observe::Event {
+    fn from(event: Event) -> Self {
+        let source = event.source;
+        let what = match event.kind {
+            EventKind::Limited => {
+                What::Limited { source, limit: event.limit.map(|limit| limit.rate.to_string()) }
+            }
+            EventKind::SetFull => What::SetFull { source },
+        };
+        Self { time: event.time, what }
+    }
+}
+
+fn log_event(event: &Event) {
     let source = short_prefix(&event.source);
     match (event.kind, event.limit) {
         (EventKind::Limited, Some(limit)) => {

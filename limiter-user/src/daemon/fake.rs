@@ -13,6 +13,7 @@ use crate::dataplane::{
     Attachment, Counts, Error, Event, Migrated, Mode, OnFull, SharedCounts, SketchHealth, Source,
     SourceState, TableHealth, TrialView,
 };
+use crate::observe::Distinct;
 use crate::policy::lists::{ListChanges, Lists};
 use crate::policy::model::source_of;
 use crate::policy::{Changes, Class, LimitSpec, Limits, Store, Target, Tier};
@@ -278,6 +279,18 @@ impl Plane for Fake {
 
     fn prefixes(&self) -> (u8, u8) {
         (32, 64)
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        0
+    }
+
+    fn noise(&self) -> f64 {
+        0.0
+    }
+
+    fn distinct(&self) -> Option<Distinct> {
+        None
     }
 
     fn refresh_clock(&self) {}

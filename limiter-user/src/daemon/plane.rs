@@ -9,6 +9,7 @@ use crate::dataplane::{
     Attachment, Counts, Dataplane, Error, Event, Migrated, Mode, OnFull, SharedCounts,
     SketchHealth, Source, TableHealth, TrialView,
 };
+use crate::observe::Distinct;
 use crate::policy::lists::{ListChanges, Lists};
 use crate::policy::{Changes, LimitSpec, Limits, Target, Tier};
 
@@ -42,6 +43,9 @@ pub trait Plane: Send {
     fn sketch(&self) -> SketchHealth;
     fn table(&self) -> TableHealth;
     fn prefixes(&self) -> (u8, u8);
+    fn monotonic_ns(&self) -> u64;
+    fn noise(&self) -> f64;
+    fn distinct(&self) -> Option<Distinct>;
     fn refresh_clock(&self);
     fn events(&mut self, visit: &mut dyn FnMut(Event));
 }
@@ -153,6 +157,18 @@ impl Plane for Dataplane {
 
     fn prefixes(&self) -> (u8, u8) {
         (self.ipv4_prefix(), self.ipv6_prefix())
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.monotonic_ns()
+    }
+
+    fn noise(&self) -> f64 {
+        self.noise()
+    }
+
+    fn distinct(&self) -> Option<Distinct> {
+        self.distinct()
     }
 
     fn refresh_clock(&self) {

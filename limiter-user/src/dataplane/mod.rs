@@ -53,6 +53,7 @@ use publish::{Compiled, PolicyMaps, Publisher, Trying};
 use sources::{Prefixes, SourceMaps};
 use view::{Memory, Now, Tracked};
 
+use crate::observe::Distinct;
 use crate::policy::compile::{compile, decompile};
 use crate::policy::lists::{ListChanges, Lists};
 use crate::policy::{Change, Changes, Class, LimitSpec, Limits, Target};
@@ -506,6 +507,21 @@ impl Dataplane {
     /// The sketch's size and state.
     pub fn sketch(&self) -> SketchHealth {
         self.memory.sketch_health((self.options.epsilon, self.options.delta))
+    }
+
+    /// The present, ns since boot: the time in which the data plane thinks.
+    pub fn monotonic_ns(&self) -> u64 {
+        kernel::monotonic_ns()
+    }
+
+    /// Mean packets of others in a cell of the sketch.
+    pub fn noise(&self) -> f64 {
+        self.memory.noise(Now::take())
+    }
+
+    /// Distinct sources in the last full window; `None` as long as the program does not count them.
+    pub fn distinct(&self) -> Option<Distinct> {
+        None
     }
 
     /// The bucket table's size and state.

@@ -1,0 +1,84 @@
+//! What the data plane counts, at one moment.
+
+use std::time::SystemTime;
+
+use limiter_common::abi::{Counters, Internal, Reason, Tally};
+
+/// Distinct sources in a window, estimated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Distinct {
+    /// How many.
+    pub sources: f64,
+    /// The standard error of that, as a fraction of it.
+    pub standard_error: f64,
+    /// The window, s.
+    pub window_s: f64,
+}
+
+/// What the data plane counts, at one moment. Rates are differences of two samples over the
+/// difference of [`Sample::monotonic_ns`], which no step of the wall clock changes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// When.
+    pub time: SystemTime,
+    /// When, ns since boot.
+    pub monotonic_ns: u64,
+    /// Of all CPUs, since the maps were made. They never fall while the maps are the same.
+    pub counters: Counters,
+    /// Mean packets of others in a cell of the sketch.
+    pub noise: f64,
+    /// Distinct sources in the last full window, if that is counted.
+    pub distinct: Option<Distinct>,
+}
+
+impl Sample {
+    /// Packets and bytes that met a reason.
+    pub const fn tally(&self, reason: Reason) -> Tally {
+        self.counters.verdicts[reason as usize]
+    }
+
+    /// How often something happened beside verdicts.
+    pub const fn internal(&self, what: Internal) -> u64 {
+        self.counters.internal[what as usize]
+    }
+
+    /// Buckets that sources have: a look at counters, where a look at the table takes milliseconds.
+    pub const fn tracked(&self) -> u64 {
+        let replaced = self.internal(Internal::Evictions) + self.internal(Internal::BusyEvictions);
+        self.internal(Internal::Promotions).saturating_sub(replaced)
+    }
+
+    /// Packets and bytes that passed and that were dropped.
+    pub fn verdicts(&self) -> [Tally; 2] {
+        let mut sums = [Tally::default(); 2];
+        for reason in Reason::ALL {
+            let (sum, tally) = (&mut sums[usize::from(!reason.passes())], self.tally(reason));
+            sum.packets += tally.packets;
+            sum.bytes += tally.bytes;
+        }
+        sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_adds_up() {
+        let mut counters = Counters::default();
+        for reason in Reason::ALL {
+            counters.verdicts[reason as usize] = Tally { packets: 1, bytes: 60 };
+        }
+        counters.internal[Internal::Promotions as usize] = 10;
+        counters.internal[Internal::Evictions as usize] = 3;
+        counters.internal[Internal::BusyEvictions as usize] = 1;
+        let time = SystemTime::UNIX_EPOCH;
+        let sample = Sample { time, monotonic_ns: 0, counters, noise: 0.0, distinct: None };
+        let passed = Reason::ALL.into_iter().filter(|reason| reason.passes()).count() as u64;
+        let all = Reason::ALL.len() as u64;
+        let [pass, drop] = sample.verdicts();
+        assert_eq!((pass.packets, drop.bytes), (passed, 60 * (all - passed)));
+        assert_eq!(sample.tracked(), 6);
+    }
+}
