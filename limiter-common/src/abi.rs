@@ -33,7 +33,7 @@ pub struct Layout {
     pub set_mask: u32,
     /// CPUs that may run the program.
     pub cpus: u32,
-    /// Words of the lists' filter that are for single sources; a power of two.
+    /// Words of the lists' filter that there are for single sources; a power of two.
     pub filter_words: u32,
     /// 0.
     pub padding: u32,
@@ -57,7 +57,8 @@ pub struct Config {
     pub malformed: AtomicU64,
     /// What to do when a set has no free buckets: see [`on_full`].
     pub on_full: AtomicU64,
-    /// Which kinds of entries the lists have: see [`crate::lists`].
+    /// Which kinds of entries the lists have, and how much of their filter is in use: see
+    /// [`crate::lists`].
     pub listed: AtomicU64,
     /// The bank of tables that tells classes apart, plus one; 0 for no classes: see [`crate::class`].
     pub classes: AtomicU64,

@@ -16,6 +16,30 @@ pub const SINGLE: u64 = 1;
 /// Bits of [`crate::abi::Config::listed`]: there are entries for prefixes.
 pub const PREFIX: u64 = 2;
 
+/// Bits of [`crate::abi::Config::listed`] from here on: the binary logarithm of how many words of the
+/// filter are in use for single sources.
+const SIZE_SHIFT: u32 = 8;
+
+/// [`crate::abi::Config::listed`] for some kinds of entries, with `words` of the filter, a power of
+/// two, in use for single sources.
+pub const fn in_use(kinds: u64, words: u32) -> u64 {
+    kinds | (words.trailing_zeros() as u64) << SIZE_SHIFT
+}
+
+/// How many words of the filter are in use for single sources: 1 to 2^31, a power of two.
+#[inline(always)]
+pub const fn words_in_use(listed: u64) -> u32 {
+    1 << (listed >> SIZE_SHIFT & 31)
+}
+
+/// How many words of the filter are to be used for so many single sources, if it has `most`. A small
+/// filter stays in the processor's caches, and a packet that finds no cache line there costs more than
+/// everything else about the lists.
+pub fn words_for(sources: usize, most: u32) -> u32 {
+    let words = (sources * BITS_PER_SOURCE as usize).div_ceil(64).next_power_of_two();
+    u32::try_from(words).unwrap_or(most).min(most)
+}
+
 /// Words of the filter that are for prefixes: a bit for each neighbourhood of each family.
 pub const PREFIX_WORDS: u32 = 2 * 65_536 / 64;
 
@@ -68,8 +92,8 @@ impl Entry {
     }
 }
 
-/// Where a source's bits are: the word of the filter, and the bits in it. `words` is how many the
-/// filter has beyond [`PREFIX_WORDS`], a power of two.
+/// Where a source's bits are: the word of the filter, and the bits in it. `words` is how many are in
+/// use beyond [`PREFIX_WORDS`], a power of two.
 #[inline(always)]
 pub const fn bits_of(hash: Hash, words: u32) -> (u32, u64) {
     // A multiplication of its own, so that neither sets nor columns tell which word it is.
@@ -147,6 +171,18 @@ mod tests {
         assert!((0..entries).all(hit));
         let wrong = (entries..2 * entries).filter(|&i| hit(i)).count();
         assert!(wrong * 50 < entries as usize, "{wrong} of {entries}");
+    }
+
+    #[test]
+    fn the_filter_is_as_large_as_its_entries_need() {
+        for (sources, words) in [(0, 1), (1, 1), (4, 1), (5, 2), (1000, 256), (1 << 20, 1 << 18)] {
+            assert_eq!(words_for(sources, 1 << 18), words, "{sources}");
+        }
+        assert_eq!(words_for(usize::MAX / 64, 1 << 18), 1 << 18);
+        for words in [1, 2, 1 << 18] {
+            let listed = in_use(SINGLE | PREFIX, words);
+            assert_eq!((words_in_use(listed), listed & 0xff), (words, SINGLE | PREFIX));
+        }
     }
 
     #[test]

@@ -150,11 +150,6 @@ impl State for Kernel {
     }
 
     #[inline(always)]
-    fn filter_words(&self) -> u32 {
-        layout!(filter_words)
-    }
-
-    #[inline(always)]
     fn filter(&self, index: u32) -> Option<&AtomicU64> {
         element(&FILTER, index)
     }

@@ -140,6 +140,39 @@ fn many_entries_are_added_at_once_or_not_at_all() {
 }
 
 #[test]
+fn a_denied_source_stays_so_while_the_lists_grow_and_shrink() {
+    let lab = &Lab::new(1);
+    let wire = Wire::new(lab);
+    let daemon = Daemon::start(lab);
+    daemon.cli().ok(&["deny", "add", &v4(1).to_string()]);
+    let others = |count: u32| {
+        (0..count).fold(String::new(), |mut text, number| {
+            let address = std::net::Ipv4Addr::from_bits(0x1400_0000 + number * 7);
+            writeln!(text, "{address}").expect("a string takes it");
+            text
+        })
+    };
+    let before = wire.observer.read();
+    std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let stream = |source| Stream::new(frame::udp(source, 100), 10_000.0, 40_000);
+            Sender::new(lab).send(vec![stream(v4(1)), stream(v4(2))])
+        });
+        // Each is several times the one before: the filter is made anew for it.
+        for count in [10, 300, 5000, 40_000] {
+            let added = feed(&daemon, &["deny", "add", "-"], &others(count));
+            assert_eq!(added.code, 0, "{added:#?}");
+        }
+        let removed = feed(&daemon, &["deny", "del", "-"], &others(40_000));
+        assert_eq!(removed.code, 0, "{removed:#?}");
+        assert!(!flood.is_finished(), "the flood ended before the changes did");
+    });
+    let after = wire.observer.read();
+    let arrived = |source| after.from(source) - before.from(source);
+    assert_eq!([arrived(v4(1)), arrived(v4(2))], [0, 40_000]);
+}
+
+#[test]
 fn bad_entries_are_refused_and_change_nothing() {
     let lab = &Lab::new(1);
     let daemon = Daemon::start(lab);

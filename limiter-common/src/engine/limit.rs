@@ -37,6 +37,9 @@ pub(super) struct Packet<'a> {
     fingerprints: &'a AtomicU64,
     /// Monotonic, as of the last clock tick.
     coarse_ns: u64,
+    /// The generation of policies and lists by which it is judged. Read once: a bucket must not be
+    /// marked with one in which the lists were not asked.
+    published: PolicyWord,
 }
 
 impl Packet<'_> {
@@ -86,20 +89,30 @@ pub(super) fn limit<S: State>(
     let of_source = state.hash(source);
     let hash = of_source.of_class(limited.class());
     let coarse_ns = state.now_coarse();
-    let generation = PolicyWord(atomic::load(&config.policy)).generation();
+    let published = PolicyWord(atomic::load(&config.policy));
+    let generation = published.generation();
     let denial = state.denial(hash.0 as u32 % DENIALS as u32)?;
     if denial.holds(hash, coarse_ns, generation) {
         denial.count(length);
         let reason = if denial.index() == LISTED { Reason::Denied } else { Reason::OverLimit };
         return Some(reason);
     }
-    if let Some(reason) = listed(state, config, source, [of_source, hash], coarse_ns, generation)? {
-        return Some(reason);
-    }
     let set = set_of(hash, state.set_mask());
     let fingerprints = state.fingerprints(set)?;
-    let packet = Packet { source, limited, hash, length, set, fingerprints, coarse_ns };
-    let reason = match find(state, &packet, NO_WAY)? {
+    let packet = Packet { source, limited, hash, length, set, fingerprints, coarse_ns, published };
+    let place = find(state, &packet, NO_WAY)?;
+    // A change of the lists raises the generation: a bucket of this one is no listed source's.
+    let asked = match &place {
+        Some(place) => PolicyWord(atomic::load(&place.slot.policy)).generation() == generation,
+        None => false,
+    };
+    if !asked
+        && let Some(reason) =
+            listed(state, config, source, [of_source, hash], coarse_ns, generation)?
+    {
+        return Some(reason);
+    }
+    let reason = match place {
         Some(place) => charge(state, config, &place, &packet)?,
         None => {
             let wall_ns = coarse_ns.wrapping_add(atomic::load(&config.clock_offset));
@@ -205,22 +218,21 @@ fn estimate<S: State>(state: &S, packet: &Packet<'_>, wall_ns: u64) -> Option<Es
 #[inline(always)]
 fn policy_of<'a, S: State>(
     state: &'a S,
-    config: &Config,
     slot: &Slot,
     packet: &Packet<'_>,
 ) -> Option<(&'a Policy, PolicyWord)> {
-    let published = PolicyWord(atomic::load(&config.policy));
     let mut resolved = PolicyWord(atomic::load(&slot.policy));
-    if resolved.generation() != published.generation() {
-        resolved = resolve(state, published, packet);
+    if resolved.generation() != packet.published.generation() {
+        resolved = resolve(state, packet);
         atomic::store(&slot.policy, resolved.0);
     }
     Some((state.policy(resolved.slot())?, resolved))
 }
 
-/// The policy of a packet's source and class in the generation of `published`.
+/// The policy of a packet's source and class.
 #[inline(always)]
-fn resolve<S: State>(state: &S, published: PolicyWord, packet: &Packet<'_>) -> PolicyWord {
+fn resolve<S: State>(state: &S, packet: &Packet<'_>) -> PolicyWord {
+    let published = packet.published;
     let slot = match state.lookup(packet.limited.class(), packet.source) {
         Some(slot) => slot,
         None => packet.limited.found(state).unwrap_or(published.slot()),
@@ -237,7 +249,7 @@ fn charge<S: State>(
     packet: &Packet<'_>,
 ) -> Option<Option<Reason>> {
     let slot = place.slot;
-    let (policy, resolved) = policy_of(state, config, slot, packet)?;
+    let (policy, resolved) = policy_of(state, slot, packet)?;
     let (policy_slot, generation) = (resolved.slot(), resolved.generation());
     let tat = atomic::load(&slot.tat);
     // A source that was over its limit may wait for the coarse clock to reach its next token. Not a
@@ -285,7 +297,7 @@ fn insist<S: State>(
     packet: &Packet<'_>,
 ) -> Option<Option<Reason>> {
     let slot = place.slot;
-    let (policy, resolved) = policy_of(state, config, slot, packet)?;
+    let (policy, resolved) = policy_of(state, slot, packet)?;
     let now_ns = state.now();
     let tat = atomic::load(&slot.tat);
     if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
@@ -377,7 +389,7 @@ fn promote<S: State>(
     packet: &Packet<'_>,
     sketched: &Sketched,
 ) -> Option<Option<Reason>> {
-    let resolved = resolve(state, PolicyWord(atomic::load(&config.policy)), packet);
+    let resolved = resolve(state, packet);
     let policy = state.policy(resolved.slot())?;
     if sketched.estimate.window < policy.first.gate {
         return Some(Some(Reason::BelowGate));

@@ -7,7 +7,7 @@ use crate::atomic;
 use crate::denial::{LISTED, LONGEST_NS};
 use crate::hash::Hash;
 use crate::key::SourceKey;
-use crate::lists::{Entry, PREFIX, SINGLE, bits_of, has, neighbourhood};
+use crate::lists::{Entry, PREFIX, SINGLE, bits_of, has, neighbourhood, words_in_use};
 
 /// The verdict on a source that is on a list; `Some(None)` if it is on none. The hashes are that of the
 /// source, and that of the source and its packet's class.
@@ -28,7 +28,7 @@ pub(super) fn listed<S: State>(
     let now_ns = state.opaque(coarse_ns);
     let mut found = Entry(0);
     if kinds & SINGLE != 0 {
-        let (word, bits) = bits_of(of_source, state.filter_words());
+        let (word, bits) = bits_of(of_source, words_in_use(kinds));
         if has(state.filter(word)?, bits) {
             found = heeded(state.listed(source), now_ns);
         }

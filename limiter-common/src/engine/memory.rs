@@ -12,7 +12,7 @@ use crate::class::{BANKS, TABLE_WORDS, TABLES, Table};
 use crate::denial::{DENIALS, Denial};
 use crate::hash::{Hash, HashKey};
 use crate::key::{PrefixMasks, SourceKey};
-use crate::lists::{Entry, PREFIX, PREFIX_WORDS, SINGLE, bits_of, neighbourhoods};
+use crate::lists::{Entry, PREFIX, PREFIX_WORDS, SINGLE, bits_of, in_use, neighbourhoods};
 use crate::shared::{self, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
 use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot, WAYS};
@@ -114,7 +114,7 @@ impl Memory {
     pub fn list(&mut self, source: SourceKey, entry: Entry) {
         let (word, bits) = bits_of(self.key.hash(source), FILTER_WORDS);
         *self.filter[word as usize].get_mut() |= bits;
-        *self.config.listed.get_mut() |= SINGLE;
+        *self.config.listed.get_mut() |= in_use(SINGLE, FILTER_WORDS);
         self.listed.insert(source, entry);
     }
 
@@ -279,9 +279,6 @@ impl State for Cpu<'_> {
     }
     fn denial(&self, index: u32) -> Option<&Denial> {
         self.denials.get(index as usize)
-    }
-    fn filter_words(&self) -> u32 {
-        FILTER_WORDS
     }
     fn filter(&self, index: u32) -> Option<&AtomicU64> {
         self.memory.filter.get(index as usize)

@@ -4,10 +4,13 @@
 //! parse ─► source ─► just denied? ──yes──► DROP over limit
 //!                       │ no
 //!                       ▼
+//!                    bucket of this generation? ──yes──► charge ─► PASS conforming | DROP over limit
+//!                       │ no
+//!                       ▼
 //!                    listed? ──yes──► PASS allowed | DROP denied
 //!                       │ no
 //!                       ▼
-//!                    bucket? ──yes──► charge ─► PASS conforming | DROP over limit
+//!                    bucket? ──yes──► charge, as above
 //!                       │ no
 //!                       ▼
 //!                  sketch add ─► estimate < least gate? ──yes──► PASS below gate
@@ -80,8 +83,6 @@ pub trait State {
     /// What this CPU remembers of sources over their limit, under a number below
     /// [`crate::denial::DENIALS`].
     fn denial(&self, index: u32) -> Option<&Denial>;
-    /// How many words of the lists' filter are for single sources, a power of two.
-    fn filter_words(&self) -> u32;
     /// A word of the lists' filter.
     fn filter(&self, index: u32) -> Option<&AtomicU64>;
     /// The lists' entry for a single source.

@@ -1,4 +1,4 @@
-use super::memory::Memory;
+use super::memory::{DEFAULT_SLOT, Memory};
 use super::*;
 use crate::abi::{Tier, on_full};
 use crate::gate::gate;
@@ -370,6 +370,30 @@ fn listed_sources_pass_or_are_dropped_whatever_they_send() {
     // Its time is over: it is an ordinary source again, also for the CPU that remembers it.
     memory.advance(600_000_000);
     assert_eq!(packet(&memory, 9), Reason::Conforming);
+    assert_eq!(packet(&memory, 7), Reason::Denied);
+}
+
+#[test]
+fn a_source_with_a_bucket_is_looked_up_when_the_lists_change() {
+    let mut memory = limiter(policy(1000, 100), 64, 1 << 10, 1);
+    let tracked: Vec<_> = (0..20).map(|_| packet(&memory, 7)).collect();
+    assert_eq!(tracked.last(), Some(&Reason::Conforming));
+    let soon = (memory.time() / 1_000_000_000 + 2) as u32;
+    for (generation, action, reason) in
+        [(2, Action::Deny, Reason::Denied), (3, Action::Allow, Reason::Allowed)]
+    {
+        memory.list(source(7), Entry::new(action, soon));
+        memory.publish(generation, DEFAULT_SLOT);
+        // Every packet: it is not marked as one that is on no list.
+        assert!((0..50).all(|_| packet(&memory, 7) == reason));
+    }
+    // Over, without a change.
+    memory.advance(2_000_000_000);
+    assert_eq!(packet(&memory, 7), Reason::Conforming);
+    // Again in the generation in which it is marked, of which nobody has to hear yet.
+    memory.list(source(7), Entry::new(Action::Deny, 0));
+    assert_eq!(packet(&memory, 7), Reason::Conforming);
+    memory.publish(4, DEFAULT_SLOT);
     assert_eq!(packet(&memory, 7), Reason::Denied);
 }
 

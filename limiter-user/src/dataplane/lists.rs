@@ -10,7 +10,9 @@ use aya::Ebpf;
 use ipnet::IpNet;
 use limiter_common::abi::{Config, LISTED_PREFIXES, Layout};
 use limiter_common::atomic;
-use limiter_common::lists::{Entry, PREFIX, PREFIX_WORDS, SINGLE, bits_of, neighbourhoods};
+use limiter_common::lists::{
+    Entry, PREFIX, PREFIX_WORDS, SINGLE, bits_of, in_use, neighbourhoods, words_for,
+};
 
 use super::Error;
 use super::kernel;
@@ -21,6 +23,9 @@ use crate::policy::lists::{Action, ListChanges, Listing, Lists, now};
 /// One in so many entries may have been removed since the filter was made.
 const STALE: usize = 8;
 
+/// The filter may be so many times as large as its entries need.
+const SPACIOUS: u32 = 4;
+
 /// The maps of the lists.
 pub(super) struct ListMaps {
     maps: SourceMaps<IpNet, u64>,
@@ -29,6 +34,8 @@ pub(super) struct ListMaps {
     max_single: usize,
     /// Whoever no entry may shut out: allowed, whatever the lists say.
     exempt: Vec<IpNet>,
+    /// Words of the filter that are in use for single sources; 0 before the first entries.
+    words: u32,
     /// Entries whose bits may still be in the filter.
     stale: usize,
 }
@@ -54,6 +61,7 @@ impl ListMaps {
             filter: super::elements(ebpf, "FILTER")?,
             max_single,
             exempt: Vec::new(),
+            words: 0,
             stale: 0,
         })
     }
@@ -80,8 +88,7 @@ impl ListMaps {
         let gone: Vec<_> = gone.collect();
         let all = lists.iter().map(|(net, listing)| (*net, Some(listing)));
         self.write(gone.into_iter().chain(all))?;
-        self.rebuild(lists, layout);
-        announce(kinds, config);
+        self.rebuild(lists, layout, kinds, config);
         Ok(())
     }
 
@@ -105,9 +112,12 @@ impl ListMaps {
                 None => self.stale += 1,
             }
         }
-        announce(kinds, config);
-        if self.stale > after.len() / STALE {
-            self.rebuild(after, layout);
+        let wanted = words_for(kinds[0], layout.filter_words);
+        let fits = wanted <= self.words && wanted >= self.words / SPACIOUS;
+        if !fits || self.stale > after.len() / STALE {
+            self.rebuild(after, layout, kinds, config);
+        } else {
+            announce(kinds, self.words, config);
         }
         Ok(())
     }
@@ -159,7 +169,7 @@ impl ListMaps {
     fn bits(&self, net: &IpNet, layout: &Layout, mut visit: impl FnMut(u32, u64)) {
         let key = layout.masks.apply(key_of(net.network()));
         if self.maps.is_exact(net) {
-            let (word, bits) = bits_of(layout.hash_key.hash(key), layout.filter_words);
+            let (word, bits) = bits_of(layout.hash_key.hash(key), self.words);
             visit(word, bits);
         } else {
             let length = u32::from(net.prefix_len());
@@ -168,6 +178,9 @@ impl ListMaps {
     }
 
     fn set_bits(&self, net: &IpNet, layout: &Layout) {
+        if self.words == 0 {
+            return;
+        }
         self.bits(net, layout, |word, bits| {
             if let Some(word) = self.filter.all().get(word as usize) {
                 atomic::store(word, atomic::load(word) | bits);
@@ -175,13 +188,27 @@ impl ListMaps {
         });
     }
 
-    /// Clears the bits that no entry needs. A word is replaced at once, so that no entry misses its own.
-    fn rebuild(&mut self, lists: &Lists, layout: &Layout) {
-        let mut words = vec![0; (PREFIX_WORDS + layout.filter_words) as usize];
+    /// Makes the filter as large as `lists` need, whose entries are of these `kinds`, and clears the
+    /// bits that no entry needs. A word is replaced at once, so that no entry misses its own.
+    fn rebuild(&mut self, lists: &Lists, layout: &Layout, kinds: [usize; 3], config: &Config) {
+        let before = std::mem::replace(&mut self.words, words_for(kinds[0], layout.filter_words));
+        let mut wanted = vec![0; (PREFIX_WORDS + self.words) as usize];
         for net in lists.keys().chain(&self.exempt) {
-            self.bits(net, layout, |word, bits| words[word as usize] |= bits);
+            self.bits(net, layout, |word, bits| wanted[word as usize] |= bits);
         }
-        for (word, bits) in self.filter.all().iter().zip(words) {
+        let all = self.filter.all();
+        let wanted = wanted.into_iter().chain(std::iter::repeat(0));
+        if self.words != before {
+            // Packets go by the former size until they are told of the new one: the bits of both.
+            for (word, bits) in all.iter().zip(wanted.clone()).filter(|(_, bits)| *bits != 0) {
+                atomic::store(word, atomic::load(word) | bits);
+            }
+        }
+        announce(kinds, self.words, config);
+        if self.words != before {
+            kernel::wait_for_packets();
+        }
+        for (word, bits) in all.iter().zip(wanted) {
             if atomic::load(word) != bits {
                 atomic::store(word, bits);
             }
@@ -190,10 +217,12 @@ impl ListMaps {
     }
 }
 
-/// Tells the kernel which kinds of entries there are.
-fn announce([single, ipv4, ipv6]: [usize; 3], config: &Config) {
+/// Tells the kernel which kinds of entries there are, and how many words of the filter are in use for
+/// those of single sources.
+fn announce([single, ipv4, ipv6]: [usize; 3], words: u32, config: &Config) {
     let kinds = if single > 0 { SINGLE } else { 0 } | if ipv4 + ipv6 > 0 { PREFIX } else { 0 };
-    atomic::swap(&config.listed, kinds);
+    let listed = if kinds == 0 { 0 } else { in_use(kinds, words) };
+    atomic::swap(&config.listed, listed);
 }
 
 /// What an entry comes to.
