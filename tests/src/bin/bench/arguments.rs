@@ -25,8 +25,8 @@ pub(crate) struct Arguments {
     /// Short measurements and few rounds: noisy, for a first look
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Put so many other sources on the limiter's deny list before
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// So many others are on the deny list of limiter-denying; 0 leaves it out
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub(crate) denied: u32,
     /// Measure only these patterns of traffic
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -41,6 +41,7 @@ impl Arguments {
     pub(crate) fn takes(&self, cell: &Cell) -> bool {
         (self.pattern.is_empty() || self.pattern.contains(&cell.pattern))
             && (self.contender.is_empty() || self.contender.contains(&cell.contender))
+            && (self.denied > 0 || cell.contender != Contender::LimiterDenying)
     }
 
     /// Rounds to measure.

@@ -141,8 +141,10 @@ impl Cell {
     fn compared(contender: Contender, pattern: Pattern) -> Entry {
         match (contender, pattern) {
             (_, Pattern::One) => Entry::Attached,
-            (Contender::Limiter | Contender::LruHash, _) => Entry::Forced,
             (Contender::XdpDrop | Contender::Nft | Contender::Hashlimit, _) => Entry::Attached,
+            (Contender::Limiter | Contender::LimiterDenying | Contender::LruHash, _) => {
+                Entry::Forced
+            }
         }
     }
 

@@ -15,15 +15,16 @@ use crate::{
 
 const SIZE: (u32, u32) = (960, 480);
 /// Of the colours that people who see few tell apart, by Okabe and Ito.
-const COLOURS: [RGBColor; 5] = [
+const COLOURS: [RGBColor; 6] = [
     RGBColor(153, 153, 153),
     RGBColor(0, 114, 178),
+    RGBColor(86, 180, 233),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
 ];
 /// Width of a bar; a group of them is one wide with its margins.
-const BAR: f64 = 0.17;
+const BAR: f64 = 0.15;
 
 /// Bars of packets per second, a group for each pattern, IPv4.
 pub(crate) fn svg(outcome: &Outcome) -> Result<String, String> {

@@ -11,6 +11,8 @@ pub(crate) enum Contender {
     XdpDrop,
     /// The real daemon's program.
     Limiter,
+    /// The same with others on its deny list: see --denied.
+    LimiterDenying,
     /// A token bucket in an LRU hash map, in XDP.
     LruHash,
     /// A dynamic set of nftables at the ingress hook.
@@ -20,14 +22,21 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::XdpDrop, Self::Limiter, Self::LruHash, Self::Nft, Self::Hashlimit];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::XdpDrop,
+        Self::Limiter,
+        Self::LimiterDenying,
+        Self::LruHash,
+        Self::Nft,
+        Self::Hashlimit,
+    ];
 
     /// Its name in tables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::XdpDrop => "xdp-drop",
             Self::Limiter => "limiter",
+            Self::LimiterDenying => "limiter-denying",
             Self::LruHash => "lru-hash",
             Self::Nft => "nft",
             Self::Hashlimit => "hashlimit",
@@ -36,7 +45,12 @@ impl Contender {
 
     /// Whether it is an XDP program.
     pub(crate) const fn is_xdp(self) -> bool {
-        matches!(self, Self::XdpDrop | Self::Limiter | Self::LruHash)
+        matches!(self, Self::XdpDrop | Self::LruHash) || self.is_ours()
+    }
+
+    /// Whether it is the daemon's program.
+    pub(crate) const fn is_ours(self) -> bool {
+        matches!(self, Self::Limiter | Self::LimiterDenying)
     }
 
     /// Whether it limits; all but the bare drop do.

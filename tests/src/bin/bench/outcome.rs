@@ -62,7 +62,8 @@ impl Line {
     }
 }
 
-/// How much faster the limiter is than another.
+/// How much faster the limiter is than another; of [`Contender::LimiterDenying`], how fast that is against
+/// the limiter.
 #[derive(Debug, Serialize)]
 pub(crate) struct Ratio {
     pub(crate) pattern: Pattern,
@@ -131,6 +132,8 @@ const fn goal(pattern: Pattern, against: Contender) -> Option<f64> {
         Contender::LruHash => Some(lru),
         Contender::Nft => Some(nft),
         Contender::Hashlimit => Some(hashlimit),
+        // What is called noise here.
+        Contender::LimiterDenying => Some(0.95),
         Contender::Limiter => None,
     }
 }
@@ -142,7 +145,7 @@ fn ratios(results: &[Line]) -> Vec<Ratio> {
         let Some(ours) = speed(Contender::Limiter) else { continue };
         for against in Contender::ALL {
             if let (Some(goal), Some(theirs)) = (goal(pattern, against), speed(against)) {
-                let ratio = ours / theirs;
+                let ratio = if against.is_ours() { theirs / ours } else { ours / theirs };
                 ratios.push(Ratio { pattern, against, ratio, goal, met: ratio >= goal });
             }
         }

@@ -57,9 +57,12 @@ impl Stands {
                 // A veth device takes frames from XDP only while its peer runs XDP. Passing them is
                 // cheaper than the alternative, generic receive offload.
                 Contender::Nft | Contender::Hashlimit => own(&lab, "pass_all", 1),
-                Contender::Limiter => {
+                Contender::LimiterDenying if denied == 0 => continue,
+                Contender::Limiter | Contender::LimiterDenying => {
                     let daemon = Daemon::start(&lab);
-                    deny(&daemon, denied);
+                    if contender == Contender::LimiterDenying {
+                        deny(&daemon, denied);
+                    }
                     Program::Daemon(daemon)
                 }
             };
@@ -68,23 +71,23 @@ impl Stands {
             }
             stands.stands.push(Stand { contender, entry: Entry::Attached, lab, program });
         }
-        for contender in [Contender::Limiter, Contender::LruHash] {
+        for contender in [Contender::Limiter, Contender::LimiterDenying, Contender::LruHash] {
             let lab = Lab::new(1);
-            let program = match contender {
-                Contender::LruHash => own(&lab, "lru_hash_forced", CAPACITY),
-                _ => Program::Own(object::attach(forced::load(stands.daemon()), "limiter", &lab)),
+            let program = match stands.daemon(contender) {
+                Some(daemon) => Program::Own(object::attach(forced::load(daemon), "limiter", &lab)),
+                None if contender.is_ours() => continue,
+                None => own(&lab, "lru_hash_forced", CAPACITY),
             };
             stands.stands.push(Stand { contender, entry: Entry::Forced, lab, program });
         }
         stands
     }
 
-    fn daemon(&self) -> &Daemon {
-        let daemon = self.stands.iter().find_map(|stand| match &stand.program {
-            Program::Daemon(daemon) => Some(daemon),
+    fn daemon(&self, contender: Contender) -> Option<&Daemon> {
+        self.stands.iter().find_map(|stand| match &stand.program {
+            Program::Daemon(daemon) if stand.contender == contender => Some(daemon),
             _ => None,
-        });
-        daemon.expect("a daemon")
+        })
     }
 
     /// Sets the limit of every contender. The firewalls start with empty tables.
@@ -160,9 +163,6 @@ fn program_of(daemon: &Daemon) -> ProgramFd {
 
 /// Puts sources on the deny list that take no part.
 fn deny(daemon: &Daemon, count: u32) {
-    if count == 0 {
-        return;
-    }
     let mut list = tempfile::tempfile().expect("a temporary file");
     for number in 0..count {
         // From 128.0.0.0 on; what takes part has other addresses.

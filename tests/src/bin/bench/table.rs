@@ -53,7 +53,7 @@ fn lines(out: &mut impl Write, title: &str, lines: &[Line]) -> io::Result<()> {
     writeln!(out, "{title}")?;
     writeln!(
         out,
-        "{:<8} {:<6} {:<11} {:<9} {:>15} {:>7} {:>8} {:>7} {:>8} {:>8}",
+        "{:<8} {:<6} {:<15} {:<9} {:>15} {:>7} {:>8} {:>7} {:>8} {:>8}",
         "sources",
         "family",
         "contender",
@@ -71,7 +71,7 @@ fn lines(out: &mut impl Write, title: &str, lines: &[Line]) -> io::Result<()> {
         let entry = format!("{:?}", cell.entry).to_lowercase();
         writeln!(
             out,
-            "{:<8} {:<6} {:<11} {entry:<9} {:>15} {:>7.3} {:>8} {:>7} {:>8} {:>7.2}%",
+            "{:<8} {:<6} {:<15} {entry:<9} {:>15} {:>7.3} {:>8} {:>7} {:>8} {:>7.2}%",
             cell.pattern.name(),
             cell.family.name(),
             cell.contender.name(),
@@ -87,7 +87,10 @@ fn lines(out: &mut impl Write, title: &str, lines: &[Line]) -> io::Result<()> {
 }
 
 fn ratios(out: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
-    writeln!(out, "limiter against the others (IPv4, ratio of Mpps, goal in brackets)")?;
+    writeln!(
+        out,
+        "limiter against the others, limiter-denying against limiter (IPv4, ratio of Mpps, goal in brackets)"
+    )?;
     write!(out, "{:<8}", "sources")?;
     let others = || Contender::ALL.into_iter().filter(|it| *it != Contender::Limiter);
     for other in others() {
