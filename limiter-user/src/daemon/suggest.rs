@@ -4,7 +4,7 @@
 //! milliseconds. Nothing is kept when the answer is there.
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use limiter_common::gate::MAX_GATE;
@@ -108,8 +108,10 @@ pub async fn suggest(shared: &Shared, question: Question) -> Result<SuggestRepor
     let intervals = over.div_duration_f64(APART).round().max(1.0) as u32;
     let start = Instant::now();
     let mut distinct = Vec::new();
+    let mut times = [SystemTime::now(); 2];
     for interval in 0..=intervals {
         sleep_until(start + over * interval / intervals).await;
+        times[usize::from(interval > 0)] = SystemTime::now();
         for part in 0..parts {
             let buckets = part * PART..(part * PART + PART).min(before.buckets);
             let glance = move |core: &mut Core| Ok(core.glance(buckets, step, within));
@@ -120,8 +122,15 @@ pub async fn suggest(shared: &Shared, question: Question) -> Result<SuggestRepor
         distinct.extend(counted.map(|counted| counted.sources));
     }
     let after = shared.with(move |core| core.whole(whom)).await?;
-    let done =
-        Watched { watch, looks: intervals as usize + 1, each: step, distinct, before, after };
+    let done = Watched {
+        watch,
+        looks: intervals as usize + 1,
+        each: step,
+        times,
+        distinct,
+        before,
+        after,
+    };
     // A million sources take a moment, in which the daemon has others to answer.
     let answer = spawn_blocking(move || done.answer(question));
     answer.await.unwrap_or_else(|_| Err(Failure::new(exit::NEGATIVE, "the watch has failed")))
@@ -133,6 +142,8 @@ struct Watched {
     looks: usize,
     /// How many sources each that was watched stands for.
     each: usize,
+    /// When the first and the last look began.
+    times: [SystemTime; 2],
     /// Numbers of distinct sources, where they are counted.
     distinct: Vec<f64>,
     before: Whole,
@@ -143,7 +154,7 @@ impl Watched {
     fn answer(self, question: Question) -> Result<SuggestReport, Failure> {
         let Question { whom, share, over } = question;
         let target = Target::of(whom);
-        let Self { watch, looks, each, distinct, before, after } = self;
+        let Self { watch, looks, each, times, distinct, before, after } = self;
         let mut rates = watch.finish(looks, u32::try_from(each).unwrap_or(u32::MAX));
         let of_prefix = target.prefix().is_some();
         let light = light(&rates, &distinct, of_prefix, before.below);
@@ -174,6 +185,8 @@ impl Watched {
         };
         Ok(SuggestReport {
             target: whom.short(),
+            from: humantime::format_rfc3339_millis(times[0]).to_string(),
+            to: humantime::format_rfc3339_millis(times[1]).to_string(),
             seconds: over.as_secs_f64(),
             share,
             sources,

@@ -13,6 +13,10 @@ use crate::policy::Rate;
 pub struct SuggestReport {
     /// Whom it is about: `default` for everyone, or a prefix.
     pub target: String,
+    /// When the first look at them was, RFC 3339.
+    pub from: String,
+    /// When the last one was.
+    pub to: String,
     /// For how long they were watched.
     pub seconds: f64,
     /// The share of sources that a limit may touch, 0 to 1.
