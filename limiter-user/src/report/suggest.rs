@@ -101,7 +101,10 @@ fn percent(share: f64) -> String {
 }
 
 fn row(name: &str, of: &Percentiles, factor: f64) -> [String; 6] {
-    let number = |value: f64| format!("{:.0}", factor * value);
+    let number = |value: f64| {
+        let value = factor * value;
+        if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+    };
     let Percentiles { p50, p90, p99, p999, max } = *of;
     [name.into(), number(p50), number(p90), number(p99), number(p999), number(max)]
 }
@@ -138,6 +141,56 @@ impl Print for SuggestReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_text_has_the_commands() {
+        let proposal = |rate: &str, what: &str| ProposalReport {
+            rate: rate.parse().unwrap(),
+            burst: "240 packets".into(),
+            rate_per_second: 200.0,
+            burst_amount: 240,
+            sources: 1,
+            share_of_sources: 0.001,
+            share_of_packets: 0.25,
+            share_of_bytes: 0.5,
+            command: format!("limiter limit set {what}"),
+            try_command: format!("limiter limit try {what}"),
+        };
+        let packets = Percentiles { p50: 10.0, p90: 20.0, p99: 30.0, p999: 40.0, max: 5000.0 };
+        let report = SuggestReport {
+            target: "default".into(),
+            from: "2026-01-01T00:00:00.000Z".into(),
+            to: "2026-01-01T00:00:10.000Z".into(),
+            seconds: 10.0,
+            share: 0.001,
+            sources: 1000,
+            light: LightReport { sources: Some(77), below: 119.2 },
+            packets_per_second: packets,
+            bytes_per_second: Percentiles { max: 125_000.0, ..packets },
+            peak_packets_per_second: packets,
+            total_packets_per_second: 10.0,
+            total_bytes_per_second: 10.0,
+            packets: proposal("200pps", "200pps --burst 240"),
+            bytes: proposal("1mbit", "1mbit --burst 150kbyte"),
+            notes: vec!["something else".into()],
+        };
+        let mut text = Vec::new();
+        report.print(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        for part in [
+            "default: 1000 sources with a bucket sent something within 10 s, and about 77 at a time \
+             fewer than 119pps each",
+            "packets/s 10.0 20.0 30.0 40.0 5000 ",
+            "kbit/s 0.1 0.2 0.2 0.3 1000 ",
+            "limiter limit set 200pps --burst 240 touches 1 source (0.10 % of all), drops 25.0 % of packets \
+             and 50.0 % of bytes ",
+            "limiter limit set 1mbit --burst 150kbyte touches",
+            "limiter limit try 200pps --burst 240 note: something else",
+        ] {
+            let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(words.contains(part), "{part}\n{text}");
+        }
+    }
 
     #[test]
     fn shares_are_told_with_two_figures() {
