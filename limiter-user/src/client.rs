@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use crate::error::{Failure, chain, exit};
 use crate::instance::{self, Instance};
 
-/// How long an answer may take.
+/// How long an answer may take, if nothing else is said.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The largest answer, bytes: a list of a million limits.
@@ -31,18 +31,25 @@ const MAX_ANSWER: usize = 512 << 20;
 pub struct Client {
     socket: PathBuf,
     instance: Option<Instance>,
+    patience: Duration,
 }
 
 impl Client {
     /// A client of the daemon that serves `socket`.
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.into(), instance: None }
+        Self { socket: socket.into(), instance: None, patience: PATIENCE }
     }
 
     /// Says of which instance the daemon is, for what it tells when there is none.
     #[must_use]
     pub fn of(self, instance: Option<Instance>) -> Self {
         Self { instance, ..self }
+    }
+
+    /// Waits so long for an answer.
+    #[must_use]
+    pub fn patient(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Gets a resource.
@@ -93,10 +100,11 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<T, Failure> {
-        let exchange = timeout(PATIENCE, self.exchange(method, path, body));
+        let patience = self.patience;
+        let exchange = timeout(patience, self.exchange(method, path, body));
         let (status, answer) = exchange.await.map_err(|_| {
             let socket = self.socket.display();
-            let message = format!("the daemon on {socket} does not answer within {PATIENCE:?}");
+            let message = format!("the daemon on {socket} does not answer within {patience:?}");
             Failure::new(exit::UNREACHABLE, message).hint("its log may tell why; restart it")
         })??;
         if status.is_success() {

@@ -25,3 +25,24 @@ pub fn write(path: &Path, frames: &[Vec<u8>], gap: u32) -> io::Result<()> {
     }
     fs::write(path, file)
 }
+
+/// Reads the frames of a pcap file in the byte order of this machine, those cut short left out.
+///
+/// # Panics
+/// If it is none.
+#[must_use]
+pub fn read(path: &Path) -> Vec<Vec<u8>> {
+    let file = fs::read(path).expect("a capture can be read");
+    let word =
+        |at: usize| -> u32 { u32::from_ne_bytes(file[at..at + 4].try_into().expect("four bytes")) };
+    assert_eq!(word(0), 0xa1b2_c3d4, "{} is no pcap file", path.display());
+    let (mut frames, mut at) = (Vec::new(), 24);
+    while at + 16 <= file.len() {
+        let (kept, length) = (word(at + 8) as usize, word(at + 12) as usize);
+        if kept == length {
+            frames.push(file[at + 16..at + 16 + kept].to_vec());
+        }
+        at += 16 + kept;
+    }
+    frames
+}

@@ -96,6 +96,9 @@ pub(super) enum Command {
     /// List the heaviest sources
     #[command(after_help = TOP)]
     Top(TopArgs),
+    /// Watch what sources send, and propose a limit that leaves nearly all of them alone
+    #[command(after_help = SUGGEST)]
+    Suggest(SuggestArgs),
     /// Show what is known of a source
     #[command(visible_alias = "why")]
     Show {
@@ -157,6 +160,36 @@ const TOP: &str = "\
 PPS is the rate since an earlier `top`, if one ran 0.2 to 10 seconds ago (the daemon keeps the counts of
 the last two), and else the average since the source got its bucket. With --sort pps the rates must
 be of the present: if there was no such `top`, the command waits 0.2 seconds.";
+
+/// What a proposal is made of.
+const SUGGEST: &str = "\
+The rate is what the given share of sources exceeds, with a fifth more; the burst 120 % of a second, or what
+such sources sent within one second. What it would touch is told for the long run, when bursts are used up.
+Nothing is set: copy the command that is printed, or try it first with `limiter limit try`.
+
+Sources below the gate of the sketch have no bucket (see `limiter status`): they are only counted. Watch
+when traffic is as it should be; in a flood those who flood are a part of the sources.
+
+Exit code 1 if fewer than 20 sources send enough to tell what is usual.";
+
+/// What is to be proposed.
+#[derive(Debug, Args)]
+pub(super) struct SuggestArgs {
+    /// The share of sources that the limit may touch, such as 0.1% or 0.001
+    #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = super::suggest::parse_share)]
+    pub(super) share: f64,
+    /// For the sources in this prefix instead of every source
+    #[arg(
+        long = "for",
+        value_name = "TARGET",
+        default_value = "default",
+        hide_default_value = true
+    )]
+    pub(super) target: String,
+    /// For how long to watch: 1 second to 10 minutes
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub(super) over: Duration,
+}
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ListCommand {

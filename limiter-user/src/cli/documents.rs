@@ -54,6 +54,9 @@ Limits that were set at run time.
 .I /sys/fs/bpf/limiter
 The pinned program's maps and links, which work on without the daemon.
 .TP
+.I /usr/share/limiter
+Alert rules for Prometheus and a dashboard for Grafana; the daemon serves metrics at /metrics of its socket.
+.TP
 .I /etc/limiter/NAME.toml, /run/limiter/NAME/limiter.sock, /var/lib/limiter/NAME, /sys/fs/bpf/limiter@NAME
 The same of the instance NAME.
 .SH INSTANCES

@@ -15,6 +15,7 @@ mod safety;
 mod show;
 mod stats;
 mod status;
+mod suggest;
 mod top;
 mod version;
 
@@ -140,6 +141,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             Command::Allow(command) => list::run(&client, output, Action::Allow, command).await,
             Command::Deny(command) => list::run(&client, output, Action::Deny, command).await,
             Command::Top(arguments) => top::run(&client, output, &arguments).await,
+            Command::Suggest(arguments) => suggest::run(&client, output, &arguments).await,
             Command::Show { address } => show::run(&client, output, &address).await,
             Command::Attach(arguments) => attach::attach(&client, output, arguments).await,
             Command::Detach { interface } => attach::detach(&client, output, &interface).await,

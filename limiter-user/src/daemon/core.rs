@@ -14,6 +14,7 @@ use super::change::How;
 use super::confirm::{Unconfirmed, Undo};
 use super::file_limits::FileLimits;
 use super::plane::Plane;
+use super::scrape;
 use super::top::Top;
 use super::warnings::{self, Warnings};
 use crate::dataplane::{Event, Mode, OnFull, SharedCounts};
@@ -35,7 +36,7 @@ pub struct Core {
     pub(super) plane: Box<dyn Plane>,
     pub(super) store: Store,
     pub(super) on_full: OnFull,
-    started: Instant,
+    pub(super) started: Instant,
     /// Why store and data plane may disagree.
     pub(super) fault: Option<String>,
     pub(super) top: Top,
@@ -51,6 +52,8 @@ pub struct Core {
     pub(super) instance: Option<Instance>,
     /// Who listens to what goes on.
     pub(super) bus: Bus,
+    /// What metrics have found out.
+    pub(super) known: scrape::Known,
 }
 
 impl Core {
@@ -72,6 +75,7 @@ impl Core {
             access: None,
             instance: None,
             bus: Bus::default(),
+            known: None,
         }
     }
 

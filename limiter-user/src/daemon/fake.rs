@@ -34,6 +34,7 @@ pub(crate) struct State {
     pub(crate) exempt: Vec<IpNet>,
     pub(crate) trials: BTreeMap<Target, Tier>,
     pub(crate) drop_malformed: bool,
+    pub(crate) monotonic_ns: u64,
 }
 
 #[derive(Clone, Default)]
@@ -238,6 +239,21 @@ impl Plane for Fake {
         }
     }
 
+    fn tracked(
+        &self,
+        buckets: &mut dyn Iterator<Item = usize>,
+        visit: &mut dyn FnMut(usize, Counts, IpNet),
+    ) {
+        let state = self.state();
+        for bucket in buckets {
+            let Some((address, (passed, dropped))) = state.sources.iter().nth(bucket) else {
+                continue;
+            };
+            let source = source_of(address.parse().unwrap(), 32, 64);
+            visit(bucket, Self::counts_of(*passed, *dropped), source);
+        }
+    }
+
     fn buckets(&self) -> usize {
         self.state().sources.len()
     }
@@ -282,7 +298,7 @@ impl Plane for Fake {
     }
 
     fn monotonic_ns(&self) -> u64 {
-        0
+        self.state().monotonic_ns
     }
 
     fn noise(&self) -> f64 {

@@ -16,8 +16,10 @@ mod notify;
 mod plane;
 mod privileges;
 mod refused;
+mod scrape;
 mod shared;
 mod socket;
+mod suggest;
 mod top;
 mod trials;
 mod warnings;
@@ -39,6 +41,7 @@ pub use confirm::check_period;
 pub use plane::Plane;
 pub use shared::Shared;
 pub use socket::{Socket, SocketGuard};
+pub use suggest::{Question, suggest};
 
 use crate::config::{Given, Settings};
 use crate::dataplane::{Dataplane, Mode, Options};

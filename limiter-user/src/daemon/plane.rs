@@ -38,6 +38,11 @@ pub trait Plane: Send {
     fn stop_trial(&mut self, target: &Target) -> Result<bool, Error>;
     fn trials(&self, n: usize) -> Vec<TrialView>;
     fn counts(&self, visit: &mut dyn FnMut(usize, Counts));
+    fn tracked(
+        &self,
+        buckets: &mut dyn Iterator<Item = usize>,
+        visit: &mut dyn FnMut(usize, Counts, IpNet),
+    );
     fn buckets(&self) -> usize;
     fn sources_at(&self, buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source));
     fn sketch(&self) -> SketchHealth;
@@ -137,6 +142,14 @@ impl Plane for Dataplane {
 
     fn counts(&self, visit: &mut dyn FnMut(usize, Counts)) {
         self.counts(visit);
+    }
+
+    fn tracked(
+        &self,
+        buckets: &mut dyn Iterator<Item = usize>,
+        visit: &mut dyn FnMut(usize, Counts, IpNet),
+    ) {
+        self.tracked(buckets, visit);
     }
 
     fn buckets(&self) -> usize {

@@ -1,20 +1,27 @@
 //! The daemon's core, shared by tasks.
 
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use tokio::task::spawn_blocking;
 
 use super::core::Core;
 use crate::error::{Failure, exit};
+use crate::observe::Latency;
 
 /// A handle to the one [`Core`]. Whatever is done with it is done one after the other.
 #[derive(Clone)]
-pub struct Shared(Arc<Mutex<Core>>);
+pub struct Shared(Arc<Mutex<Core>>, Latency);
 
 impl Shared {
     /// Shares `core`.
     pub fn new(core: Core) -> Self {
-        Self(Arc::new(Mutex::new(core)))
+        Self(Arc::new(Mutex::new(core)), Latency::default())
+    }
+
+    /// What work on the core and requests have taken.
+    pub fn latency(&self) -> &Latency {
+        &self.1
     }
 
     /// Runs `work` on the core, where it may block, after all work that came before.
@@ -26,10 +33,16 @@ impl Shared {
         &self,
         work: impl FnOnce(&mut Core) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let core = Arc::clone(&self.0);
-        let done = spawn_blocking(move || match core.lock() {
-            Ok(mut core) => work(&mut core),
-            Err(_) => Err(in_doubt()),
+        let (core, latency) = (Arc::clone(&self.0), self.1.clone());
+        let wished = Instant::now();
+        let done = spawn_blocking(move || {
+            let mut core = core.lock().map_err(|_| in_doubt())?;
+            let begun = Instant::now();
+            let result = work(&mut core);
+            drop(core);
+            latency.waiting().record(begun - wished);
+            latency.working().record(begun.elapsed());
+            result
         });
         done.await.unwrap_or_else(|_| Err(in_doubt()))
     }

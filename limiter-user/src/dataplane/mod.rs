@@ -489,6 +489,20 @@ impl Dataplane {
         self.memory.occupied(|bucket, slot| visit(bucket, Counts::of(bucket, slot, &pending)));
     }
 
+    /// Visits those of `buckets` that a source has for all packets that no limit of a class applies to:
+    /// what they count, and of which source.
+    pub fn tracked(
+        &self,
+        buckets: &mut dyn Iterator<Item = usize>,
+        visit: &mut dyn FnMut(usize, Counts, IpNet),
+    ) {
+        let pending = self.pending();
+        let tracked = buckets.filter_map(|bucket| Some((bucket, self.memory.at(bucket)?)));
+        for (bucket, tracked) in tracked.filter(|(_, tracked)| u32::from(tracked.class()) == ANY) {
+            visit(bucket, tracked.counts(&pending), self.memory.network(tracked.key()));
+        }
+    }
+
     /// How many buckets there are.
     pub fn buckets(&self) -> usize {
         self.memory.slots.all().len()

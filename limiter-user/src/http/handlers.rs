@@ -48,7 +48,8 @@ pub(super) async fn status(State(shared): State<Shared>) -> Answer<StatusReport>
 }
 
 pub(super) async fn stats(State(shared): State<Shared>) -> Answer<StatsReport> {
-    Ok(Json(shared.with(|core| core.stats()).await?))
+    let stats = shared.with(|core| core.stats()).await?;
+    Ok(Json(stats.with(shared.latency())))
 }
 
 pub(super) async fn limits(State(shared): State<Shared>) -> Answer<LimitList> {

@@ -3,6 +3,8 @@
 mod access;
 mod handlers;
 mod lists;
+pub mod metrics;
+mod suggest;
 mod trials;
 mod types;
 
@@ -16,6 +18,7 @@ use axum::routing::{get, post};
 
 pub(crate) use access::Peer;
 pub use access::{Access, Admins};
+pub use suggest::SuggestQuery;
 pub use types::{
     AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, ListQuery, SetRequest,
     TargetQuery, Texts, TopQuery, TrialQuery, TrialRequest, TrialsQuery,
@@ -57,12 +60,15 @@ pub fn router(shared: Shared) -> Router {
             post(lists::remove).layer(DefaultBodyLimit::max(MAX_LIST)),
         )
         .route("/v1/top", get(handlers::top))
+        .route("/v1/suggest", get(suggest::suggest))
+        .merge(metrics::routes())
         .route("/v1/sources/{address}", get(handlers::source))
         .route("/v1/interfaces", post(handlers::attach))
         .route("/v1/interfaces/{name}", get(handlers::occupant).delete(handlers::detach))
         .fallback(handlers::not_found)
         .method_not_allowed_fallback(handlers::wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn_with_state(shared.clone(), metrics::timed))
         .with_state(shared)
 }
 

@@ -5,9 +5,17 @@
 //! slow misses something and is told how much.
 
 mod bus;
+mod digest;
 pub mod event;
+mod latency;
+pub mod metrics;
+mod rates;
 mod sample;
+pub mod suggest;
 
 pub use bus::Bus;
+pub use digest::{Digest, Percentiles};
 pub use event::{Event, What};
+pub use latency::{Latency, Recorder};
+pub use rates::{Rates, Seen, SourceRate, Watch};
 pub use sample::{Distinct, Sample};

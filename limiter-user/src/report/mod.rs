@@ -9,6 +9,7 @@ mod lists;
 mod source;
 mod stats;
 mod status;
+mod suggest;
 mod text;
 mod trial;
 
@@ -26,11 +27,12 @@ pub use limit::{
 };
 pub use lists::{ListChanged, ListEntry, ListReport};
 pub use source::{Average, SharedReport, Sort, SourceReport, TopEntry, TopReport, TriedReport};
-pub use stats::{CounterReport, StatsReport, TallyReport};
+pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};
 pub use status::{
     AttachReport, DetachReport, EventsReport, Health, InterfaceReport, MigratedReport,
     OccupantReport, SketchReport, StatusReport, StoreReport, TableReport, VersionReport,
 };
+pub use suggest::{LightReport, ProposalReport, SuggestReport};
 pub use trial::{TrialReport, TrialSource, TrialStarted, TrialStopped, TrialsReport};
 
 use std::io::{self, Write};

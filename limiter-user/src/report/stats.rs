@@ -7,6 +7,7 @@ use limiter_common::abi::{Counters, Internal, Reason};
 use serde::{Deserialize, Serialize};
 
 use super::{Print, text};
+use crate::observe::{Latency, Percentiles, Recorder};
 
 /// Packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,8 +31,18 @@ pub struct CounterReport {
     pub bytes: u64,
 }
 
+/// How long one kind of the control plane's work has taken since the daemon started.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatencyReport {
+    /// How often it was done.
+    pub count: u64,
+    /// What it took, seconds.
+    #[serde(flatten)]
+    pub seconds: Percentiles,
+}
+
 /// `stats`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatsReport {
     /// Every verdict and reason; every packet is in exactly one of them.
     pub counters: Vec<CounterReport>,
@@ -39,6 +50,10 @@ pub struct StatsReport {
     pub total: TallyReport,
     /// What happened beside verdicts.
     pub internal: BTreeMap<String, u64>,
+    /// How long the control plane takes: `core_wait` until the daemon's core is free, `core_work` while it
+    /// is in use, `request` from a request to its answer. No packet waits for any of it.
+    #[serde(default)]
+    pub latency: BTreeMap<String, LatencyReport>,
 }
 
 impl StatsReport {
@@ -60,7 +75,23 @@ impl StatsReport {
             .iter()
             .map(|(internal, name)| ((*name).to_owned(), counters.internal[*internal as usize]))
             .collect();
-        Self { counters: rows.into(), total, internal }
+        Self { counters: rows.into(), total, internal, latency: BTreeMap::new() }
+    }
+
+    /// Adds what the control plane takes.
+    #[must_use]
+    pub fn with(mut self, latency: &Latency) -> Self {
+        let kinds: [(&str, &Recorder); 3] = [
+            ("core_wait", latency.waiting()),
+            ("core_work", latency.working()),
+            ("request", latency.requests()),
+        ];
+        for (name, recorder) in kinds {
+            if let Some((count, seconds)) = recorder.percentiles() {
+                self.latency.insert(name.into(), LatencyReport { count, seconds });
+            }
+        }
+        self
     }
 }
 
@@ -86,7 +117,19 @@ impl Print for StatsReport {
         for (name, count) in &self.internal {
             table.add_row([name.clone(), count.to_string()]);
         }
-        writeln!(out, "{}", table.trim_fmt())
+        writeln!(out, "{}", table.trim_fmt())?;
+        if self.latency.is_empty() {
+            return Ok(());
+        }
+        let header = ["CONTROL PLANE (ms)", "COUNT", "P50", "P90", "P99", "P99.9", "MAX"];
+        let mut table = text::table(&header, 1);
+        for (name, LatencyReport { count, seconds }) in &self.latency {
+            let Percentiles { p50, p90, p99, p999, max } = *seconds;
+            let mut row = vec![name.clone(), count.to_string()];
+            row.extend([p50, p90, p99, p999, max].map(|seconds| format!("{:.3}", 1e3 * seconds)));
+            table.add_row(row);
+        }
+        writeln!(out, "\n{}", table.trim_fmt())
     }
 }
 
@@ -108,6 +151,14 @@ mod tests {
         assert_eq!(report.internal["evictions"], 7);
         let over = report.counters.iter().find(|row| row.reason == "over_limit").unwrap();
         assert_eq!((over.verdict.as_str(), over.packets), ("drop", 256));
+        let latency = Latency::default();
+        latency.requests().record(std::time::Duration::from_millis(3));
+        let report = report.with(&latency);
+        let mut text = Vec::new();
+        report.print(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("request") && text.contains("3.000"), "{text}");
+        assert!(!text.contains("core_work"), "nothing was done there");
         let full: Vec<_> = report.counters.iter().filter(|row| row.reason == "set_full").collect();
         assert_eq!((full[0].verdict.as_str(), full[1].verdict.as_str()), ("pass", "drop"));
     }

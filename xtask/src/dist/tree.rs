@@ -19,6 +19,10 @@ const CONFIG: &str = "etc/limiter/limiter.toml";
 /// One for the daemon without an instance, one for each instance.
 const UNITS: [&str; 2] = ["limiter.service", "limiter@.service"];
 
+/// What monitoring needs to know of the limiter.
+const SHARED: [&str; 3] =
+    ["grafana/limiter.json", "prometheus/limiter.rules.test.yml", "prometheus/limiter.rules.yml"];
+
 /// What the units say for systemd 253 and later, and what does the same in Debian 12's 252: there,
 /// `limiter reload` waits and tells `systemctl` how it went.
 const RELOAD: [(&str, &str); 2] = [
@@ -57,6 +61,10 @@ pub(super) fn lay_out(root: &Path, generated: &Path, config: &str) -> Result<()>
         let to = root.join("usr/share/man/man8").join(page.file_name().unwrap_or_default());
         copy(&page, &to)?;
         Cmd::new("gzip").args(["-9n"]).args([to]).capture()?;
+    }
+    let shared = root.join("usr/share/limiter");
+    for file in SHARED {
+        copy(&packaging.join(file), &shared.join(file))?;
     }
     let documents = root.join("usr/share/doc/limiter");
     copy(&packaging.join("debian/copyright"), &documents.join("copyright"))?;

@@ -22,7 +22,7 @@ const fn package(name: &'static str, program: &'static str) -> Package {
     Package { name, program, service: None }
 }
 
-const PACKAGES: [Package; 12] = [
+const PACKAGES: [Package; 13] = [
     package("iproute2", "ip"),
     package("iputils-ping", "ping"),
     package("nftables", "nft"),
@@ -33,6 +33,7 @@ const PACKAGES: [Package; 12] = [
     package("curl", "curl"),
     package("tcpreplay", "tcpreplay"),
     package("ethtool", "ethtool"),
+    Package { service: Some("prometheus"), ..package("prometheus", "promtool") },
     package("dpkg-dev", "dpkg-shlibdeps"),
     package("mmdebstrap", "mmdebstrap"),
 ];

@@ -1,0 +1,52 @@
+//! `limiter suggest`
+
+use std::time::Duration;
+
+use super::args::SuggestArgs;
+use super::output::Output;
+use crate::client::{Client, escape};
+use crate::error::{Failure, exit};
+use crate::http::SuggestQuery;
+use crate::report::SuggestReport;
+
+/// How long the daemon may take beside watching.
+const EXTRA: Duration = Duration::from_secs(30);
+
+pub(super) async fn run(
+    client: &Client,
+    output: &mut Output<'_>,
+    arguments: &SuggestArgs,
+) -> Result<u8, Failure> {
+    let over_ms = u64::try_from(arguments.over.as_millis()).unwrap_or(u64::MAX);
+    let target = arguments.target.clone();
+    let query = SuggestQuery { target, share: arguments.share, over_ms };
+    let over = query.question()?.over;
+    let SuggestQuery { target, share, over_ms } = query;
+    let path = format!("/v1/suggest?target={}&share={share}&over_ms={over_ms}", escape(&target));
+    let report: SuggestReport = client.clone().patient(over + EXTRA).get(&path).await?;
+    output.print(&report)?;
+    Ok(exit::OK)
+}
+
+/// Reads a share such as `0.1%` or `0.001`.
+pub(super) fn parse_share(text: &str) -> Result<f64, String> {
+    let (number, factor) = match text.trim().strip_suffix('%') {
+        Some(percent) => (percent.trim(), 0.01),
+        None => (text.trim(), 1.0),
+    };
+    let value: f64 = number.parse().map_err(|_| "not a share: write 0.1% or 0.001".to_owned())?;
+    Ok(value * factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_percentage_or_a_fraction() {
+        for (text, share) in [("0.1%", 0.001), ("0.001", 0.001), ("5 %", 0.05)] {
+            assert!((parse_share(text).unwrap() - share).abs() < 1e-12, "{text}");
+        }
+        assert!(parse_share("few").is_err() && parse_share("%").is_err());
+    }
+}

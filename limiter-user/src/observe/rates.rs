@@ -1,0 +1,267 @@
+//! What each source sends, from several looks at the counts of buckets.
+//!
+//! The buckets are looked at in parts, so that nobody has to wait for all of them. Each part has its own
+//! times, so the rates are exact however long a look takes.
+
+use super::{Digest, Percentiles};
+
+/// Sources that a part can lose, because others get their buckets, and still tell of.
+const MOST_GONE: usize = 1 << 14;
+
+/// What a bucket counts of its source at a look.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// The number of the bucket.
+    pub bucket: u32,
+    /// When the source got it, ns since boot; tells whether it is still the same one.
+    pub since_ns: u64,
+    /// Packets offered since then.
+    pub packets: u64,
+    /// Bytes offered since then.
+    pub bytes: u64,
+}
+
+/// A source between the first look and the last: 56 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    seen: Seen,
+    /// What had been counted when the watch began.
+    packets: u64,
+    bytes: u64,
+    /// The most between two looks, per second.
+    peak_packets: f32,
+    peak_bytes: f32,
+}
+
+impl Entry {
+    /// A source that has its bucket since before the watch.
+    const fn known(seen: Seen) -> Self {
+        let Seen { packets, bytes, .. } = seen;
+        Self { seen, packets, bytes, peak_packets: 0.0, peak_bytes: 0.0 }
+    }
+
+    /// A source that got its bucket after the last look.
+    const fn fresh(seen: Seen) -> Self {
+        let before = Seen { packets: 0, bytes: 0, ..seen };
+        Self::known(before)
+    }
+
+    /// Takes a later look, and whether it has sent something since.
+    fn update(&mut self, seen: Seen, seconds: f64) -> bool {
+        let packets = seen.packets.saturating_sub(self.seen.packets);
+        let bytes = seen.bytes.saturating_sub(self.seen.bytes);
+        self.peak_packets = self.peak_packets.max((packets as f64 / seconds) as f32);
+        self.peak_bytes = self.peak_bytes.max((bytes as f64 / seconds) as f32);
+        self.seen = seen;
+        packets > 0
+    }
+}
+
+/// What a source sends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SourceRate {
+    /// Packets per second, over all the time.
+    pub packets: f64,
+    /// Bytes per second, over all the time.
+    pub bytes: f64,
+    /// The most packets between two looks, per second.
+    pub peak_packets: f64,
+    /// The most bytes between two looks, per second.
+    pub peak_bytes: f64,
+}
+
+/// Some of the buckets.
+#[derive(Debug, Default)]
+struct Part {
+    first_ns: Option<u64>,
+    last_ns: u64,
+    /// By the number of the bucket.
+    entries: Vec<Entry>,
+    gone: Vec<Entry>,
+    /// Sources that have sent something between two looks, summed over looks.
+    active: u64,
+}
+
+impl Part {
+    fn look(&mut self, now_ns: u64, seen: &[Seen]) {
+        if self.first_ns.is_none() {
+            self.first_ns = Some(now_ns);
+            self.entries = seen.iter().copied().map(Entry::known).collect();
+        } else {
+            let seconds = (now_ns.saturating_sub(self.last_ns).max(1)) as f64 / 1e9;
+            let mut before = std::mem::take(&mut self.entries).into_iter().peekable();
+            self.entries.reserve_exact(seen.len());
+            for seen in seen {
+                while let Some(lost) = before.next_if(|entry| entry.seen.bucket < seen.bucket) {
+                    self.lose(lost);
+                }
+                let same = before.next_if(|entry| entry.seen.bucket == seen.bucket);
+                let mut entry = match same {
+                    Some(entry) if entry.seen.since_ns == seen.since_ns => entry,
+                    other => {
+                        other.into_iter().for_each(|lost| self.lose(lost));
+                        Entry::fresh(*seen)
+                    }
+                };
+                self.active += u64::from(entry.update(*seen, seconds));
+                self.entries.push(entry);
+            }
+            before.for_each(|lost| self.lose(lost));
+        }
+        self.last_ns = now_ns;
+    }
+
+    fn lose(&mut self, entry: Entry) {
+        if entry.seen.packets > entry.packets && self.gone.len() < MOST_GONE {
+            self.gone.push(entry);
+        }
+    }
+
+    /// Those who have sent something.
+    fn rates(self) -> impl Iterator<Item = SourceRate> {
+        let nanoseconds = self.last_ns.saturating_sub(self.first_ns.unwrap_or(self.last_ns));
+        let seconds = nanoseconds.max(1) as f64 / 1e9;
+        let all = self.entries.into_iter().chain(self.gone);
+        let sending = all.filter(|entry| entry.seen.packets > entry.packets);
+        sending.map(move |Entry { seen, packets, bytes, peak_packets, peak_bytes }| SourceRate {
+            packets: (seen.packets - packets) as f64 / seconds,
+            bytes: seen.bytes.saturating_sub(bytes) as f64 / seconds,
+            peak_packets: peak_packets.into(),
+            peak_bytes: peak_bytes.into(),
+        })
+    }
+}
+
+/// Sources that are watched: 56 bytes for each that has a bucket.
+#[derive(Debug)]
+pub struct Watch {
+    parts: Vec<Part>,
+}
+
+impl Watch {
+    /// Watches buckets in so many parts.
+    pub fn new(parts: usize) -> Self {
+        Self { parts: (0..parts).map(|_| Part::default()).collect() }
+    }
+
+    /// Takes a look at a part, at `now_ns` since boot. The numbers of the buckets must ascend.
+    pub fn look(&mut self, part: usize, now_ns: u64, seen: &[Seen]) {
+        if let Some(part) = self.parts.get_mut(part) {
+            part.look(now_ns, seen);
+        }
+    }
+
+    /// What came of `looks` looks, if each source that was watched stands for `each` of them.
+    pub fn finish(self, looks: usize, each: u32) -> Rates {
+        let mut rates = Rates {
+            sources: Vec::new(),
+            each,
+            active: 0.0,
+            packets: Digest::fine(),
+            bytes: Digest::fine(),
+            peak_packets: Digest::fine(),
+            peak_bytes: Digest::fine(),
+        };
+        let intervals = looks.saturating_sub(1).max(1) as f64;
+        for part in self.parts {
+            rates.active += f64::from(each) * part.active as f64 / intervals;
+            rates.add(part.rates());
+        }
+        rates
+    }
+}
+
+/// What sources send, those that sent something.
+#[derive(Debug)]
+pub struct Rates {
+    /// Each of them that was watched.
+    pub sources: Vec<SourceRate>,
+    /// How many sources each of these stands for.
+    pub each: u32,
+    /// How many send between two looks, on average.
+    pub active: f64,
+    /// Packets per second.
+    pub packets: Digest,
+    /// Bytes per second.
+    pub bytes: Digest,
+    /// The most packets between two looks, per second.
+    pub peak_packets: Digest,
+    /// The most bytes between two looks, per second.
+    pub peak_bytes: Digest,
+}
+
+impl Rates {
+    /// Adds the sources of a part: their digests are made apart and merged.
+    fn add(&mut self, rates: impl Iterator<Item = SourceRate>) {
+        let from = self.sources.len();
+        self.sources.extend(rates);
+        let fresh = &self.sources[from..];
+        let merge = |digest: &mut Digest, value: fn(&SourceRate) -> f64| {
+            let mut part = Digest::fine();
+            fresh.iter().for_each(|source| part.add(value(source)));
+            digest.merge(&part);
+        };
+        merge(&mut self.packets, |source| source.packets);
+        merge(&mut self.bytes, |source| source.bytes);
+        merge(&mut self.peak_packets, |source| source.peak_packets);
+        merge(&mut self.peak_bytes, |source| source.peak_bytes);
+    }
+
+    /// Percentiles of packets and bytes per second.
+    pub fn percentiles(&mut self) -> Option<[Percentiles; 2]> {
+        Some([self.packets.percentiles()?, self.bytes.percentiles()?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn seen(bucket: u32, since_ns: u64, packets: u64) -> Seen {
+        Seen { bucket, since_ns, packets, bytes: 100 * packets }
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between_looks() {
+        let mut watch = Watch::new(2);
+        watch.look(0, 10 * SECOND, &[seen(1, 5, 1000), seen(3, 6, 50), seen(7, 7, 9)]);
+        watch.look(1, 11 * SECOND, &[seen(100, 1, 0)]);
+        // Bucket 1 sends on, 3 gets another source, 5 its first one, 7 rests.
+        let second = [seen(1, 5, 1100), seen(3, 8, 20), seen(5, 9, 30), seen(7, 7, 9)];
+        watch.look(0, 11 * SECOND, &second);
+        watch.look(1, 12 * SECOND, &[seen(100, 1, 500)]);
+        let third = [seen(1, 5, 1400), seen(3, 8, 20), seen(5, 9, 40), seen(7, 7, 9)];
+        watch.look(0, 12 * SECOND, &third);
+        watch.look(1, 15 * SECOND, &[seen(100, 1, 500)]);
+        let mut rates = watch.finish(3, 1);
+        let found: Vec<_> = rates.sources.iter().map(|s| (s.packets, s.peak_packets)).collect();
+        // Over two seconds, and over four of the other part.
+        assert_eq!(found, [(200.0, 300.0), (10.0, 20.0), (20.0, 30.0), (125.0, 500.0)]);
+        assert_eq!(rates.sources[0].bytes, 20_000.0);
+        assert_eq!(rates.active, 3.0, "three, then two of the first part; one of the other");
+        let [packets, bytes] = rates.percentiles().unwrap();
+        assert_eq!((packets.max, bytes.max), (200.0, 20_000.0));
+        assert_eq!(rates.packets.count(), 4);
+    }
+
+    #[test]
+    fn who_loses_the_bucket_has_still_sent() {
+        let mut watch = Watch::new(1);
+        watch.look(0, SECOND, &[seen(1, 5, 0), seen(2, 5, 0)]);
+        watch.look(0, 2 * SECOND, &[seen(1, 5, 10), seen(2, 5, 10)]);
+        watch.look(0, 3 * SECOND, &[seen(1, 6, 1)]);
+        let rates = watch.finish(3, 1);
+        let mut found: Vec<_> = rates.sources.iter().map(|s| s.packets).collect();
+        found.sort_unstable_by(f64::total_cmp);
+        assert_eq!(found, [0.5, 5.0, 5.0]);
+    }
+
+    #[test]
+    fn nothing_is_nothing() {
+        let mut rates = Watch::new(3).finish(0, 1);
+        assert!(rates.sources.is_empty() && rates.percentiles().is_none());
+        assert_eq!(rates.active, 0.0);
+    }
+}

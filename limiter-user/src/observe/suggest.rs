@@ -1,0 +1,266 @@
+//! Which limit would leave all but a few sources alone.
+
+use super::Rates;
+use crate::policy::{Rate, Unit};
+
+/// Sources that must have sent something, or nobody can tell what is usual.
+pub const LEAST_SOURCES: usize = 20;
+
+/// What is left above the rate that only the given share of sources exceeds.
+const HEADROOM: f64 = 1.2;
+
+/// A burst is this much of a second's rate at the least, as it is where none is given.
+const LEAST_BURST: f64 = 1.2;
+
+/// Sources without a bucket: too light to be seen one by one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Light {
+    /// How many of them send at a time; `None` if sources are not counted.
+    pub sources: Option<f64>,
+    /// Each of them sends fewer packets per second than this.
+    pub below: f64,
+}
+
+/// All that came meanwhile, per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Traffic {
+    /// Packets per second.
+    pub packets: f64,
+    /// Bytes per second.
+    pub bytes: f64,
+}
+
+/// A limit that is proposed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Proposal {
+    /// The rate.
+    pub rate: Rate,
+    /// The burst, in the rate's unit.
+    pub burst: u64,
+    /// What it would touch.
+    pub touches: Touched,
+}
+
+/// What a limit would touch in the long run, when bursts are used up.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Touched {
+    /// Sources over it.
+    pub sources: u64,
+    /// Of all sources, those without a bucket included as far as they are counted; 0 to 1.
+    pub share_of_sources: f64,
+    /// Packets that would be dropped, of all; 0 to 1.
+    pub share_of_packets: f64,
+    /// Bytes that would be dropped, of all; 0 to 1.
+    pub share_of_bytes: f64,
+}
+
+/// The limit in `unit` that about `share` (0 to 1) of all sources exceed at the most, with some room;
+/// `None` if there are fewer than [`LEAST_SOURCES`].
+pub fn propose(
+    rates: &mut Rates,
+    light: Light,
+    traffic: Traffic,
+    share: f64,
+    unit: Unit,
+) -> Option<Proposal> {
+    let tracked = rates.sources.len();
+    if tracked < LEAST_SOURCES {
+        return None;
+    }
+    let heavy = tracked as f64 * f64::from(rates.each);
+    let all = heavy + light.sources.unwrap_or_default();
+    // Those over the limit are the heaviest, and all of these have a bucket.
+    let rank = 1.0 - share * all / heavy;
+    let (sent, peaks) = match unit {
+        Unit::Packets => (&mut rates.packets, &mut rates.peak_packets),
+        Unit::Bytes => (&mut rates.bytes, &mut rates.peak_bytes),
+    };
+    let (mut usual, peak) = (sent.quantile(rank)?, peaks.quantile(rank)?);
+    if unit == Unit::Packets && rank < 0.0 {
+        // The share reaches down to sources that are too light to be seen.
+        usual = usual.max(light.below);
+    }
+    let (rate, burst) = match unit {
+        Unit::Packets => {
+            let amount = round_up(HEADROOM * usual);
+            let burst = (amount as f64 * LEAST_BURST).ceil() as u64;
+            (Rate::from_parts(amount, SECOND_NS, unit), burst.max(round_up(HEADROOM * peak)))
+        }
+        Unit::Bytes => {
+            // Whole kilobits, and kilobytes of which one holds a full frame at the least.
+            let kilobits = round_up(HEADROOM * usual * 8.0 / 1000.0);
+            let least = (kilobits as f64 * LEAST_BURST / 8.0).ceil() as u64;
+            let burst = least.max(round_up(HEADROOM * peak / 1000.0)).max(2);
+            (Rate::from_parts(kilobits * 125, SECOND_NS, unit), burst * 1000)
+        }
+    };
+    Some(Proposal { rate, burst, touches: touched(rates, traffic, all, rate) })
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What `rate` would touch of `all` sources, whose traffic is `traffic`.
+fn touched(rates: &Rates, traffic: Traffic, all: f64, rate: Rate) -> Touched {
+    let limit = rate.per_second();
+    let (mut sources, mut packets, mut bytes) = (0, 0.0, 0.0);
+    for source in &rates.sources {
+        let offered = match rate.unit() {
+            Unit::Packets => source.packets,
+            Unit::Bytes => source.bytes,
+        };
+        if offered > limit {
+            let dropped = 1.0 - limit / offered;
+            sources += 1;
+            packets += dropped * source.packets;
+            bytes += dropped * source.bytes;
+        }
+    }
+    let each = f64::from(rates.each);
+    // What a source sent below the gate is in the traffic but not in its own count.
+    let of = |part: f64, whole: f64| if whole > 0.0 { (part / whole).min(1.0) } else { 0.0 };
+    Touched {
+        sources: sources * u64::from(rates.each),
+        share_of_sources: of(each * sources as f64, all),
+        share_of_packets: of(each * packets, traffic.packets),
+        share_of_bytes: of(each * bytes, traffic.bytes),
+    }
+}
+
+/// The next larger number of two digits and zeros; at least 1.
+fn round_up(value: f64) -> u64 {
+    let mut unit = 1;
+    // 10^17 is more than any rate.
+    while value / unit as f64 > 99.0 && unit < 100_000_000_000_000_000 {
+        unit *= 10;
+    }
+    ((value / unit as f64).ceil() as u64).max(1) * unit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Seen, Watch};
+    use super::*;
+
+    const NOBODY: Light = Light { sources: Some(0.0), below: 119.0 };
+
+    /// Sources that send `packets` of 100 bytes a second each, evenly.
+    fn rates(packets: &[u64]) -> (Rates, Traffic) {
+        let look = |seconds: u64| -> Vec<Seen> {
+            let counts = packets.iter().map(|packets| packets * seconds);
+            let seen = (0..).zip(counts);
+            let seen = seen.map(|(bucket, packets)| Seen {
+                bucket,
+                since_ns: 1,
+                packets,
+                bytes: 100 * packets,
+            });
+            seen.collect()
+        };
+        let mut watch = Watch::new(1);
+        (0..3).for_each(|second| watch.look(0, second * SECOND_NS, &look(second)));
+        let sum = packets.iter().sum::<u64>() as f64;
+        (watch.finish(3, 1), Traffic { packets: sum, bytes: 100.0 * sum })
+    }
+
+    #[test]
+    fn numbers_are_rounded_up_to_two_digits() {
+        for (value, rounded) in [
+            (0.0, 1),
+            (1.0, 1),
+            (1.2, 2),
+            (99.0, 99),
+            (99.5, 100),
+            (100.0, 100),
+            (101.0, 110),
+            (123_456.0, 130_000),
+            (1e18, 1_000_000_000_000_000_000),
+        ] {
+            assert_eq!(round_up(value), rounded, "{value}");
+        }
+    }
+
+    #[test]
+    fn few_heavy_sources_are_touched_and_nobody_else() {
+        let mut packets = vec![100; 998];
+        packets.extend([5000, 10_000]);
+        let (mut rates, traffic) = rates(&packets);
+        let found = propose(&mut rates, NOBODY, traffic, 0.005, Unit::Packets).unwrap();
+        assert_eq!((found.rate.to_string().as_str(), found.burst), ("120pps", 144));
+        assert_eq!(found.touches.sources, 2);
+        assert!((found.touches.share_of_sources - 0.002).abs() < 1e-9);
+        let dropped = (4880.0 + 9880.0) / (998.0 * 100.0 + 15_000.0);
+        assert!((found.touches.share_of_packets - dropped).abs() < 1e-6, "{found:?}");
+        assert!((found.touches.share_of_bytes - dropped).abs() < 1e-6, "{found:?}");
+        let found = propose(&mut rates, NOBODY, traffic, 0.005, Unit::Bytes).unwrap();
+        // 100 packets of 100 bytes are 10 kbyte.
+        assert_eq!((found.rate.to_string().as_str(), found.burst), ("12kbyte/s", 15_000));
+        assert_eq!(found.touches.sources, 2);
+    }
+
+    #[test]
+    fn a_share_of_less_than_one_source_touches_nobody() {
+        let packets: Vec<u64> = (1..=50).map(|i| 10 * i).collect();
+        let (mut rates, traffic) = rates(&packets);
+        let found = propose(&mut rates, NOBODY, traffic, 0.001, Unit::Packets).unwrap();
+        assert_eq!(
+            (found.rate.to_string().as_str(), found.touches),
+            ("600pps", Touched::default())
+        );
+    }
+
+    #[test]
+    fn light_sources_count_as_sources() {
+        // Of 100 000 sources 100 may be over the limit: the median of those with buckets.
+        let packets: Vec<u64> = (0..200).map(|i| 1000 + i).collect();
+        let (mut rates, traffic) = rates(&packets);
+        let light = Light { sources: Some(99_800.0), below: 119.0 };
+        let found = propose(&mut rates, light, traffic, 0.001, Unit::Packets).unwrap();
+        assert_eq!(found.rate.to_string(), "1400pps", "1100 and some room");
+        // More may be over it than have buckets: what the others send at the most.
+        let found = propose(&mut rates, light, traffic, 0.1, Unit::Packets).unwrap();
+        assert_eq!(found.rate.to_string(), "1200pps", "the least that has a bucket");
+        let crowd = Light { sources: Some(1e6), below: 2000.0 };
+        let found = propose(&mut rates, crowd, traffic, 0.1, Unit::Packets).unwrap();
+        assert_eq!(found.rate.to_string(), "2400pps");
+    }
+
+    #[test]
+    fn bursts_hold_what_was_seen_in_a_second() {
+        let mut watch = Watch::new(1);
+        let seen = |packets| -> Vec<Seen> {
+            let seen = (0..30).map(|bucket| Seen { bucket, since_ns: 1, packets, bytes: packets });
+            seen.collect()
+        };
+        // Silence for nine seconds, then a thousand packets in one.
+        for second in 0..10 {
+            watch.look(0, second * SECOND_NS, &seen(if second == 9 { 1000 } else { 0 }));
+        }
+        let mut rates = watch.finish(10, 1);
+        let traffic = Traffic { packets: 1.0, bytes: 1.0 };
+        let found = propose(&mut rates, NOBODY, traffic, 0.01, Unit::Packets).unwrap();
+        assert_eq!((found.rate.to_string().as_str(), found.burst), ("140pps", 1200));
+    }
+
+    #[test]
+    fn a_sample_tells_the_same_as_all() {
+        let packets: Vec<u64> = (0..1000).map(|i| 500 + i).collect();
+        let (mut all, traffic) = rates(&packets);
+        let some: Vec<u64> = packets.iter().copied().step_by(4).collect();
+        let (some, _) = rates(&some);
+        let mut some = Rates { each: 4, ..some };
+        for share in [0.1, 0.01] {
+            let [all, some] = [&mut all, &mut some]
+                .map(|rates| propose(rates, NOBODY, traffic, share, Unit::Packets).unwrap());
+            assert_eq!((all.rate, all.burst), (some.rate, some.burst));
+            assert!(all.touches.sources.abs_diff(some.touches.sources) <= 4);
+            let shares = (all.touches.share_of_packets, some.touches.share_of_packets);
+            assert!((shares.0 - shares.1).abs() < 0.001, "{shares:?}");
+        }
+    }
+
+    #[test]
+    fn three_sources_are_too_few() {
+        let (mut rates, traffic) = rates(&[10, 20, 30]);
+        assert_eq!(propose(&mut rates, NOBODY, traffic, 0.1, Unit::Packets), None);
+    }
+}
