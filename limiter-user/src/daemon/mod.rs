@@ -39,6 +39,7 @@ pub use confirm::check_period;
 pub use plane::Plane;
 pub use shared::Shared;
 pub use socket::{Socket, SocketGuard};
+pub use top::Scan;
 
 use crate::config::{Given, Settings};
 use crate::dataplane::{Dataplane, Mode, Options};

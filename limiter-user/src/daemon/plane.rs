@@ -1,12 +1,14 @@
 //! The data plane as the daemon uses it, so that its behaviour can be tested without a kernel.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use ipnet::IpNet;
 use limiter_common::abi::Counters;
 
+use super::top::Scan;
 use crate::dataplane::{
-    Attachment, Counts, Dataplane, Error, Event, Migrated, Mode, OnFull, SharedCounts,
+    Attachment, Counts, Dataplane, Error, Event, Member, Migrated, Mode, OnFull, SharedCounts,
     SketchHealth, Source, TableHealth, TrialView,
 };
 use crate::observe::Distinct;
@@ -38,6 +40,11 @@ pub trait Plane: Send {
     fn stop_trial(&mut self, target: &Target) -> Result<bool, Error>;
     fn trials(&self, n: usize) -> Vec<TrialView>;
     fn counts(&self, visit: &mut dyn FnMut(usize, Counts));
+    /// As [`Plane::counts`], by a loop that is compiled for the scan where that is possible.
+    fn scan(&self, scan: &mut Scan<'_>) {
+        self.counts(&mut |bucket, counts| scan.visit(bucket, &counts));
+    }
+    fn members(&self, buckets: Range<usize>, visit: &mut dyn FnMut(usize, Member));
     fn buckets(&self) -> usize;
     fn sources_at(&self, buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source));
     fn sketch(&self) -> SketchHealth;
@@ -137,6 +144,14 @@ impl Plane for Dataplane {
 
     fn counts(&self, visit: &mut dyn FnMut(usize, Counts)) {
         self.counts(visit);
+    }
+
+    fn scan(&self, scan: &mut Scan<'_>) {
+        self.counts_in_order(|bucket, counts| scan.visit(bucket, &counts));
+    }
+
+    fn members(&self, buckets: Range<usize>, visit: &mut dyn FnMut(usize, Member)) {
+        self.members(buckets, visit);
     }
 
     fn buckets(&self) -> usize {

@@ -3,6 +3,7 @@
 mod access;
 mod handlers;
 mod lists;
+mod top;
 mod trials;
 mod types;
 
@@ -17,8 +18,8 @@ use axum::routing::{get, post};
 pub(crate) use access::Peer;
 pub use access::{Access, Admins};
 pub use types::{
-    AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, ListQuery, SetRequest,
-    TargetQuery, Texts, TopQuery, TrialQuery, TrialRequest, TrialsQuery,
+    AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, GroupsQuery, ListQuery,
+    SetRequest, TargetQuery, Texts, TopQuery, TrialQuery, TrialRequest, TrialsQuery,
 };
 
 use crate::daemon::Shared;
@@ -56,7 +57,7 @@ pub fn router(shared: Shared) -> Router {
             "/v1/lists/{list}/remove",
             post(lists::remove).layer(DefaultBodyLimit::max(MAX_LIST)),
         )
-        .route("/v1/top", get(handlers::top))
+        .merge(top::routes())
         .route("/v1/sources/{address}", get(handlers::source))
         .route("/v1/interfaces", post(handlers::attach))
         .route("/v1/interfaces/{name}", get(handlers::occupant).delete(handlers::detach))
