@@ -118,6 +118,7 @@ impl Core {
         let now = Instant::now();
         let latest = self.top.latest.as_ref();
         let buckets = latest.map_or(&[][..], |latest| &latest.buckets[sort as usize]);
+        let buckets = &buckets[..n.min(buckets.len())];
         let earlier = self.top.looks.earlier(now);
         let mut heaviest = Vec::with_capacity(buckets.len());
         self.plane.sources_at(buckets, &mut |bucket, counts, source| {
@@ -133,7 +134,6 @@ impl Core {
             heaviest.push((Reverse(weight(sort, &counts, offered)), source, average));
         });
         heaviest.sort_unstable_by_key(|(weight, source, _)| (*weight, source.source));
-        heaviest.truncate(n);
         let entries = heaviest.iter().map(|(_, source, average)| {
             let gate = source.limit.as_ref().map_or(MAX_GATE, |limit| self.plane.gate_of(limit));
             let mut entry = TopEntry::new(source, gate, *average);
@@ -142,24 +142,22 @@ impl Core {
             }
             entry
         });
+        let sources = entries.collect();
+        let sample = self.sample().ok();
         TopReport {
-            sources: entries.collect(),
+            sources,
             tracked: latest.map_or(0, |latest| latest.tracked),
             age_seconds: latest.map_or(0.0, |latest| latest.at.elapsed().as_secs_f64()),
-            totals: self.totals(),
-            distinct: self.plane.distinct(),
+            totals: sample.as_ref().and_then(|sample| self.totals(sample)),
+            distinct: sample.and_then(|sample| sample.distinct),
         }
     }
 
-    /// What passed and what was dropped since the look that rates are told by.
-    fn totals(&self) -> Option<Totals> {
+    /// What passed and what was dropped until `now` since the look that rates are told by.
+    fn totals(&self, now: &Sample) -> Option<Totals> {
         let look = self.top.looks.earlier(Instant::now())?;
-        let before = look.counters?;
-        let now = self.sample().ok()?;
-        let seconds = now.monotonic_ns.saturating_sub(look.at_ns) as f64 / 1e9;
-        let [passed, dropped] = Sample { counters: before, ..now.clone() }.verdicts();
-        let [passed_now, dropped_now] = now.verdicts();
-        Some(Totals::new([passed, dropped], [passed_now, dropped_now], seconds))
+        let before = Sample { counters: look.counters?, ..now.clone() };
+        Some(Totals::new(before.verdicts(), now.verdicts(), look.at.elapsed().as_secs_f64()))
     }
 
     /// Visits the sources that have buckets of these numbers: a few ten thousand at once, so that others

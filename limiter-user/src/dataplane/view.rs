@@ -183,6 +183,9 @@ pub struct Event {
     pub limit: Option<LimitSpec>,
 }
 
+/// Sets that are looked at together: what is found of them stays in the first-level cache.
+const BLOCK: usize = 512;
+
 /// The shared memory of the maps.
 pub(super) struct Memory {
     pub(super) config: Elements<Config>,
@@ -357,27 +360,36 @@ impl Memory {
         let pending = pending.in_order();
         let mut pending = pending.iter().peekable();
         let mut next = pending.peek().map_or(usize::MAX, |drops| drops.0);
+        let mut taken = [0; BLOCK];
         for (way, slots) in (0..WAYS).zip(self.slots.all().chunks(words.len().max(1))) {
-            let first = way as usize * words.len();
-            for ((set, word), slot) in words.iter().enumerate().zip(slots) {
-                if atomic::load(word) >> (8 * way) & 0xff == 0 || !is_taken(slot) {
-                    continue;
+            let way_start = way as usize * words.len();
+            for (block, words) in words.chunks(BLOCK).enumerate() {
+                let first = block * BLOCK;
+                let slots = slots.get(first..).unwrap_or_default();
+                // Which buckets are taken is chance, which a branch on each would have to guess.
+                let mut count = 0;
+                for (at, word) in words.iter().enumerate() {
+                    taken[count % BLOCK] = at;
+                    count += usize::from(atomic::load(word) >> (8 * way) & 0xff != 0);
                 }
-                let bucket = first + set;
-                let mut counts = Counts::stored(slot);
-                if bucket >= next {
-                    let tag = atomic::load(&slot.tag);
-                    while let Some((_, owner, packets, bytes)) =
-                        pending.next_if(|drops| drops.0 <= bucket)
-                    {
-                        // Buckets that were passed over have no source any more, so no tag either.
-                        if *owner == tag {
-                            counts = counts.and((*packets, *bytes));
+                for &at in &taken[..count] {
+                    let Some(slot) = slots.get(at).filter(|slot| is_taken(slot)) else { continue };
+                    let bucket = way_start + first + at;
+                    let mut counts = Counts::stored(slot);
+                    if bucket >= next {
+                        let tag = atomic::load(&slot.tag);
+                        while let Some((_, owner, packets, bytes)) =
+                            pending.next_if(|drops| drops.0 <= bucket)
+                        {
+                            // A bucket that was passed over has no source any more; nor has its tag.
+                            if *owner == tag {
+                                counts = counts.and((*packets, *bytes));
+                            }
                         }
+                        next = pending.peek().map_or(usize::MAX, |drops| drops.0);
                     }
-                    next = pending.peek().map_or(usize::MAX, |drops| drops.0);
+                    visit(bucket, counts);
                 }
-                visit(bucket, counts);
             }
         }
     }

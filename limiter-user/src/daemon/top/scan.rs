@@ -99,7 +99,7 @@ impl Looks {
 /// lowest number.
 type Weight = (u64, Reverse<usize>);
 
-/// The `n` greatest of what it is given, in ascending order of their numbers.
+/// The `n` greatest of what it is given, in ascending order of the buckets' numbers.
 struct Heaviest {
     n: usize,
     /// What is less heavy than this is none of them.
@@ -136,8 +136,10 @@ impl Heaviest {
         }
     }
 
+    /// The heaviest first.
     fn buckets(self) -> Vec<usize> {
-        self.heap.into_iter().map(|Reverse((_, Reverse(bucket)))| bucket).collect()
+        let sorted = self.heap.into_sorted_vec().into_iter();
+        sorted.map(|Reverse((_, Reverse(bucket)))| bucket).collect()
     }
 }
 
@@ -165,7 +167,7 @@ pub struct Scan<'a> {
 pub(super) struct Found {
     /// The look, if it is to be kept.
     pub(super) kept: Option<Look>,
-    /// The buckets of the heaviest, by each of [`Sort::ALL`].
+    /// The buckets of the heaviest, by each of [`Sort::ALL`], the heaviest first.
     pub(super) buckets: [Vec<usize>; Sort::ALL.len()],
     /// Sources with a bucket.
     pub(super) tracked: u64,
@@ -249,17 +251,15 @@ mod tests {
             counts.iter().enumerate().for_each(|(bucket, counts)| scan.visit(bucket, counts));
             let found = scan.found();
             prop_assert_eq!(found.tracked, sources.len() as u64);
-            for (sort, mut buckets) in Sort::ALL.into_iter().zip(found.buckets) {
+            for (sort, buckets) in Sort::ALL.into_iter().zip(found.buckets) {
                 let mut all: Vec<Weight> = counts
                     .iter()
                     .enumerate()
                     .map(|(at, counts)| (weight(sort, counts, earlier.since(at, counts)), Reverse(at)))
                     .collect();
                 all.sort_unstable();
-                let mut wanted: Vec<_> =
-                    all[all.len() - n.min(all.len())..].iter().map(|(_, Reverse(at))| *at).collect();
-                wanted.sort_unstable();
-                buckets.sort_unstable();
+                let wanted: Vec<_> =
+                    all[all.len() - n.min(all.len())..].iter().rev().map(|(_, Reverse(at))| *at).collect();
                 prop_assert_eq!(buckets, wanted);
             }
         }
