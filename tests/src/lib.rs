@@ -25,8 +25,10 @@ pub mod pcap;
 pub mod process;
 pub mod program;
 pub mod reports;
+pub mod screen;
 pub mod sender;
 pub mod source;
+pub mod zipf;
 
 pub use bystander::Bystander;
 pub use cli::Cli;

@@ -1,4 +1,4 @@
-//! Writes captures for tcpreplay.
+//! Captures: written for tcpreplay, and read.
 
 use std::{fs, io, path::Path};
 
@@ -26,23 +26,32 @@ pub fn write(path: &Path, frames: &[Vec<u8>], gap: u32) -> io::Result<()> {
     fs::write(path, file)
 }
 
-/// Reads the frames of a pcap file in the byte order of this machine, those cut short left out.
+/// The frames of a pcap file of Ethernet frames, of either byte order; `None` if it is something else.
 ///
-/// # Panics
-/// If it is none.
-#[must_use]
-pub fn read(path: &Path) -> Vec<Vec<u8>> {
-    let file = fs::read(path).expect("a capture can be read");
-    let word =
-        |at: usize| -> u32 { u32::from_ne_bytes(file[at..at + 4].try_into().expect("four bytes")) };
-    assert_eq!(word(0), 0xa1b2_c3d4, "{} is no pcap file", path.display());
-    let (mut frames, mut at) = (Vec::new(), 24);
-    while at + 16 <= file.len() {
-        let (kept, length) = (word(at + 8) as usize, word(at + 12) as usize);
-        if kept == length {
-            frames.push(file[at + 16..at + 16 + kept].to_vec());
-        }
-        at += 16 + kept;
+/// # Errors
+/// If the file cannot be read.
+pub fn read(path: &Path) -> io::Result<Option<Vec<Vec<u8>>>> {
+    const HEADER: usize = 24;
+    const RECORD: usize = 16;
+    let file = fs::read(path)?;
+    let word = |at: usize, swapped: bool| {
+        let bytes: [u8; 4] = file.get(at..at + 4)?.try_into().ok()?;
+        Some(if swapped { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+    };
+    let swapped = match word(0, false) {
+        Some(0xa1b2_c3d4 | 0xa1b2_3c4d) => false,
+        Some(0xd4c3_b2a1 | 0x4d3c_b2a1) => true,
+        _ => return Ok(None),
+    };
+    if word(20, swapped) != Some(1) {
+        return Ok(None);
     }
-    frames
+    let (mut frames, mut at) = (Vec::new(), HEADER);
+    while let Some(length) = word(at + 8, swapped) {
+        let start = at + RECORD;
+        at = start + length as usize;
+        // The last one may be cut off.
+        frames.extend(file.get(start..at).map(<[u8]>::to_vec));
+    }
+    Ok(Some(frames))
 }

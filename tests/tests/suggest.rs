@@ -179,7 +179,7 @@ fn a_replayed_capture_is_told_within_a_percent() {
         return;
     }
     tests::lab::require_program("tcpreplay");
-    let frames = pcap::read(&path);
+    let frames = pcap::read(&path).expect("a capture can be read").expect("Ethernet frames");
     let mut counts: HashMap<[u8; 4], u64> = HashMap::new();
     for frame in &frames {
         assert_eq!(frame[12..14], [8, 0], "an IPv4 packet");

@@ -14,7 +14,7 @@ use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
 use crate::instance::Instance;
 use crate::policy::management::parse_management;
-use crate::report::Sort;
+use crate::report::{By, Sort};
 
 /// Rations packets per source address at the network card.
 #[derive(Debug, Parser)]
@@ -93,7 +93,7 @@ pub(super) enum Command {
     /// Drop everything from sources
     #[command(subcommand)]
     Deny(ListCommand),
-    /// List the heaviest sources
+    /// Watch the heaviest sources
     #[command(after_help = TOP)]
     Top(TopArgs),
     /// Watch what sources send, and propose a limit that leaves nearly all of them alone
@@ -155,11 +155,20 @@ pub(super) enum ConfigCommand {
     Schema,
 }
 
-/// How a list of limits is written.
+/// What `top` tells, and its keys.
 const TOP: &str = "\
-PPS is the rate since an earlier `top`, if one ran 0.2 to 10 seconds ago (the daemon keeps the counts of
-the last two), and else the average since the source got its bucket. With --sort pps the rates must
-be of the present: if there was no such `top`, the command waits 0.2 seconds.";
+Keys: d, p, b and k sort by packets dropped, packets/s, bits/s and packets; / filters by a part of the
+line or by a prefix; space stops and goes on; enter shows a source's history and limit, esc goes back;
+? tells all keys; q ends.
+
+PPS and BITS/S are rates since an earlier look of the last 5 seconds (the daemon keeps two while somebody
+looks), and else averages since the source got its bucket; with --sort pps or bits there is such a look, if
+need be after 0.2 seconds. PASSED, DROPPED and BYTES count since the source got its bucket; ERROR is what
+PASSED may be too low by: packets that passed below the gate in the sketch's two windows before that.
+
+--by prefix sums IPv4 sources up by /24 and IPv6 ones by /64, by /56 where 8 or more /64s of it have a
+bucket, and by /48 where 8 or more /56s of it have; --by class sums up all sources of a class that has a
+limit of its own.";
 
 /// What a proposal is made of.
 const SUGGEST: &str = "\
@@ -223,17 +232,20 @@ pub(super) enum ListCommand {
     List,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct TopArgs {
-    /// Print once and end
+    /// Print once and end; --json does so, too
     #[arg(long)]
     pub(super) once: bool,
-    /// How many sources
-    #[arg(short, default_value_t = 20)]
-    pub(super) n: usize,
+    /// How many lines [default: 20, or as many as the terminal has room for]
+    #[arg(short, value_name = "N")]
+    pub(super) n: Option<usize>,
     /// What to sort by
     #[arg(long, value_enum, default_value_t)]
     pub(super) sort: Sort,
+    /// What a line is about
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) by: By,
 }
 
 #[derive(Debug, Args)]

@@ -24,6 +24,11 @@ impl<'a> Output<'a> {
         Self { json, out }
     }
 
+    /// Whether one JSON document is wanted.
+    pub(super) const fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// Prints a report.
     pub(super) fn print(&mut self, report: &(impl Print + Serialize)) -> Result<(), Failure> {
         let printed = if self.json { self.document(report) } else { report.print(self.out) };

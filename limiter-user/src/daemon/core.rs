@@ -409,7 +409,7 @@ impl Core {
             Ok(sample) => self.bus.sample(&Arc::new(sample)),
             Err(failure) => tracing::error!("{failure}"),
         }
-        self.top.forget_old();
+        self.look_if_watched();
         self.expire_lists();
         self.ban(Instant::now());
     }

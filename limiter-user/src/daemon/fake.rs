@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -10,8 +11,8 @@ use limiter_common::abi::{Counters, Reason};
 
 use super::{Core, Plane};
 use crate::dataplane::{
-    Attachment, Counts, Error, Event, Migrated, Mode, OnFull, SharedCounts, SketchHealth, Source,
-    SourceState, TableHealth, TrialView,
+    Attachment, Counts, Error, Event, Member, Migrated, Mode, OnFull, SharedCounts, SketchHealth,
+    Source, SourceState, TableHealth, TrialView,
 };
 use crate::observe::Distinct;
 use crate::policy::lists::{ListChanges, Lists};
@@ -52,7 +53,7 @@ impl Fake {
     }
 
     fn counts_of(passed: u64, dropped: u64) -> Counts {
-        Counts { passed, dropped, bytes: 64 * (passed + dropped), since_ns: 1_000_000 }
+        Counts { passed, dropped, bytes: 64 * (passed + dropped), since_ns: 0 }
     }
 
     fn view(&self, state: &State, address: IpAddr) -> Source {
@@ -251,6 +252,17 @@ impl Plane for Fake {
             };
             let source = source_of(address.parse().unwrap(), 32, 64);
             visit(bucket, Self::counts_of(*passed, *dropped), source);
+        }
+    }
+
+    fn members(&self, buckets: Range<usize>, visit: &mut dyn FnMut(usize, Member)) {
+        let state = self.state();
+        let known = state.sources.iter().enumerate();
+        for (bucket, (address, (passed, dropped))) in known.filter(|(at, _)| buckets.contains(at)) {
+            let source = source_of(address.parse().unwrap(), 32, 64);
+            let counts = Self::counts_of(*passed, *dropped);
+            let (first_seen, last_seen) = (SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH);
+            visit(bucket, Member { source, class: Class::ANY, counts, first_seen, last_seen });
         }
     }
 

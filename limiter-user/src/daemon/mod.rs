@@ -42,6 +42,7 @@ pub use plane::Plane;
 pub use shared::Shared;
 pub use socket::{Socket, SocketGuard};
 pub use suggest::{Question, suggest};
+pub use top::Scan;
 
 use crate::config::{Given, Settings};
 use crate::dataplane::{Dataplane, Mode, Options};

@@ -1,12 +1,14 @@
 //! The data plane as the daemon uses it, so that its behaviour can be tested without a kernel.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use ipnet::IpNet;
 use limiter_common::abi::Counters;
 
+use super::top::Scan;
 use crate::dataplane::{
-    Attachment, Counts, Dataplane, Error, Event, Migrated, Mode, OnFull, SharedCounts,
+    Attachment, Counts, Dataplane, Error, Event, Member, Migrated, Mode, OnFull, SharedCounts,
     SketchHealth, Source, TableHealth, TrialView,
 };
 use crate::observe::Distinct;
@@ -43,6 +45,11 @@ pub trait Plane: Send {
         buckets: &mut dyn Iterator<Item = usize>,
         visit: &mut dyn FnMut(usize, Counts, IpNet),
     );
+    /// As [`Plane::counts`], by a loop that is compiled for the scan where that is possible.
+    fn scan(&self, scan: &mut Scan<'_>) {
+        self.counts(&mut |bucket, counts| scan.visit(bucket, &counts));
+    }
+    fn members(&self, buckets: Range<usize>, visit: &mut dyn FnMut(usize, Member));
     fn buckets(&self) -> usize;
     fn sources_at(&self, buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source));
     fn sketch(&self) -> SketchHealth;
@@ -150,6 +157,14 @@ impl Plane for Dataplane {
         visit: &mut dyn FnMut(usize, Counts, IpNet),
     ) {
         self.tracked(buckets, visit);
+    }
+
+    fn scan(&self, scan: &mut Scan<'_>) {
+        self.counts_in_order(|bucket, counts| scan.visit(bucket, &counts));
+    }
+
+    fn members(&self, buckets: Range<usize>, visit: &mut dyn FnMut(usize, Member)) {
+        self.members(buckets, visit);
     }
 
     fn buckets(&self) -> usize {

@@ -145,7 +145,7 @@ fn top_orders_and_tells_rates() {
     let mut core = fake.core(&directory);
     // Without an earlier look: the average since 1970, and nothing to wait for.
     assert_eq!(core.prepare_top(Sort::Dropped), None);
-    let top = core.top(2, Sort::Dropped);
+    let top = core.top_now(2, Sort::Dropped);
     let names: Vec<_> = top.sources.iter().map(|entry| entry.source.addr().to_string()).collect();
     assert_eq!((names, top.tracked), (vec!["192.0.2.9".into(), "192.0.2.8".into()], 9));
     assert!(top.sources[0].pps_seconds > 1e9 && top.sources[0].pps > 0.0);
@@ -155,16 +155,16 @@ fn top_orders_and_tells_rates() {
     fake.state().sources.insert("192.0.2.5".into(), (1095, 5));
     std::thread::sleep(wait);
     assert_eq!(core.prepare_top(Sort::Pps), None);
-    let top = core.top(3, Sort::Pps);
+    let top = core.top_now(3, Sort::Pps);
     let first = &top.sources[0];
     assert_eq!((first.source.to_string(), top.sources[1].pps), ("192.0.2.5/32".into(), 0.0));
     assert!((first.pps * first.pps_seconds - 1000.0).abs() < 1e-6, "{first:?}");
     // Of equals the first.
     assert_eq!(top.sources[1].source.to_string(), "192.0.2.1/32");
-    assert_eq!(core.top(1, Sort::Packets).sources[0].source.to_string(), "192.0.2.5/32");
+    assert_eq!(core.top_now(1, Sort::Packets).sources[0].source.to_string(), "192.0.2.5/32");
     // Still compared with the first look, the second one is too young.
     fake.state().sources.insert("192.0.2.3".into(), (2097, 3));
-    let top = core.top(1, Sort::Pps);
+    let top = core.top_now(1, Sort::Pps);
     assert_eq!(top.sources[0].source.to_string(), "192.0.2.3/32");
     assert!(top.sources[0].pps_seconds >= 0.2 && top.sources[0].pps > 0.0);
 }
@@ -178,7 +178,36 @@ fn rates_can_be_had_without_an_earlier_look() {
     let wait = core.prepare_top(Sort::Pps).expect("there are no counts to compare with yet");
     std::thread::sleep(wait);
     assert_eq!(core.prepare_top(Sort::Pps), None);
-    assert_eq!(core.top(1, Sort::Pps).sources[0].pps, 0.0);
+    assert_eq!(core.top_now(1, Sort::Pps).sources[0].pps, 0.0);
+}
+
+#[test]
+fn whoever_watches_shares_the_look_of_the_second() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    fake.state().sources.insert("192.0.2.1".into(), (100, 5));
+    let mut core = fake.core(&directory);
+    assert_eq!(core.top(1, Sort::Dropped).tracked, 1);
+    // Another source is heavier now; the look of this second does not know it, one for the moment does.
+    fake.state().sources.insert("192.0.2.2".into(), (100, 50));
+    let watched = core.top(1, Sort::Packets);
+    assert_eq!(
+        (watched.tracked, watched.sources[0].source.to_string()),
+        (1, "192.0.2.1/32".into())
+    );
+    assert!(watched.age_seconds < 1.0 && watched.totals.is_none());
+    std::thread::sleep(Duration::from_millis(220));
+    core.tick();
+    let watched = core.top(1, Sort::Dropped);
+    assert_eq!(
+        (watched.tracked, watched.sources[0].source.to_string()),
+        (2, "192.0.2.2/32".into())
+    );
+    assert!(watched.totals.is_some_and(|totals| totals.seconds >= 0.2));
+    // More lines than any look has found.
+    fake.state().sources.insert("192.0.2.3".into(), (100, 60));
+    assert_eq!(core.top(1000, Sort::Dropped).sources.len(), 3);
+    assert_eq!(core.top_now(2, Sort::Dropped).sources[0].dropped, 60);
 }
 
 #[tokio::test]

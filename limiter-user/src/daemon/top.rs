@@ -1,108 +1,57 @@
 //! The heaviest sources and how fast they are at present.
 //!
-//! A look at all sources reads nothing but their counts. It finds the heaviest, whose views are taken
-//! then, and keeps the counts for the rates of a later look.
+//! A look at all sources reads nothing but their counts. It finds the heaviest by everything they can
+//! be sorted by, whose views are taken then, and keeps the counts for the rates of a later look. While
+//! somebody watches, there is one look a second for all who do; else there is none.
+
+mod scan;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
+use limiter_common::gate::MAX_GATE;
+
+pub use scan::Scan;
+use scan::{APART, Looks, weight};
+
 use super::core::Core;
-use crate::dataplane::Counts;
-use crate::report::{Average, Sort, TopEntry, TopReport};
+use crate::dataplane::Member;
+use crate::observe::Sample;
+use crate::report::{Average, Sort, TopEntry, TopReport, Totals};
 
-/// Looks need to be this far apart for a rate.
-const APART: Duration = Duration::from_millis(200);
+/// For so long after somebody has watched, there is a look each second.
+const WATCHED: Duration = Duration::from_millis(2500);
 
-/// Looks before this are not compared with.
-const STALE: Duration = Duration::from_secs(10);
+/// A look that is not older serves whoever watches.
+const FRESH: Duration = Duration::from_millis(1200);
 
-/// A bucket's count at a look, packed: the lower halves of when its source got it, in microseconds,
-/// and of the source's packets. Within [`STALE`], neither comes round.
-fn pack(counts: &Counts) -> u64 {
-    (counts.since_ns / 1000) << 32 | counts.packets() & u64::from(u32::MAX)
-}
+/// A look finds so many at the least, so that it serves others too.
+const AT_LEAST: usize = 64;
 
-/// Packets since an earlier look, or of a newer source since it got the bucket.
-fn packets_since(earlier: u64, now: u64) -> u64 {
-    let same_source = earlier >> 32 == now >> 32;
-    let before = if same_source { earlier as u32 } else { 0 };
-    u64::from((now as u32).wrapping_sub(before))
-}
-
-/// All counts at one moment, by the number of the bucket.
-struct Look {
+/// What the latest look has found.
+struct Latest {
     at: Instant,
-    counts: Vec<u64>,
+    n: usize,
+    tracked: u64,
+    buckets: [Vec<usize>; Sort::ALL.len()],
 }
 
-impl Look {
-    fn packets_since(&self, bucket: usize, counts: &Counts) -> u64 {
-        packets_since(self.counts.get(bucket).copied().unwrap_or_default(), pack(counts))
-    }
-}
-
-/// Earlier looks, the latest last. They are kept only while somebody looks: the two latest, [`APART`]
-/// from each other, so that of several who look at different times each finds one to compare with.
+/// What is remembered while somebody looks.
 #[derive(Default)]
 pub(super) struct Top {
-    looks: VecDeque<Look>,
+    looks: Looks,
+    latest: Option<Latest>,
+    /// When somebody watched last, and how many sources were asked for since somebody does.
+    watched: Option<(Instant, usize)>,
 }
 
 impl Top {
     /// Frees counts that nobody will compare with.
     pub(super) fn forget_old(&mut self) {
-        self.looks.retain(|look| look.at.elapsed() <= STALE);
-    }
-
-    /// The latest look that is far enough from `now`.
-    fn earlier(&self, now: Instant) -> Option<&Look> {
-        self.looks.iter().rev().find(|look| now.duration_since(look.at) >= APART)
-    }
-
-    /// Room for the counts of a look at `now`, if they are to be kept.
-    fn room(&mut self, now: Instant, buckets: usize) -> Option<Look> {
-        if self.looks.back().is_some_and(|latest| now.duration_since(latest.at) < APART) {
-            return None;
-        }
-        let oldest = if self.looks.len() > 1 { self.looks.pop_front() } else { None };
-        // A count that is left in it is of a source that has its bucket no longer.
-        let counts = oldest.map(|look| look.counts).filter(|counts| counts.len() == buckets);
-        Some(Look { at: now, counts: counts.unwrap_or_else(|| vec![0; buckets]) })
-    }
-}
-
-/// What a bucket is sorted by, and its number. The heaviest is the greatest; of equals, that of the
-/// lowest number.
-type Weight = (u64, Reverse<usize>);
-
-/// The `n` greatest of what it is given.
-struct Heaviest {
-    n: usize,
-    heap: BinaryHeap<Reverse<Weight>>,
-}
-
-impl Heaviest {
-    fn push(&mut self, weight: Weight) {
-        if self.heap.len() < self.n {
-            self.heap.push(Reverse(weight));
-        } else if let Some(mut least) = self.heap.peek_mut()
-            && weight > least.0
-        {
-            *least = Reverse(weight);
-        }
-    }
-}
-
-/// What `sort` compares.
-fn weight(sort: Sort, bucket: usize, counts: &Counts, earlier: Option<&Look>) -> u64 {
-    match sort {
-        Sort::Dropped => counts.dropped,
-        Sort::Packets => counts.packets(),
-        Sort::Bytes => counts.bytes,
-        Sort::Pps => {
-            earlier.map_or(counts.packets(), |earlier| earlier.packets_since(bucket, counts))
-        }
+        self.looks.forget_old();
+        self.latest.take_if(|latest| latest.at.elapsed() > FRESH);
+        self.watched.take_if(|(at, _)| at.elapsed() > WATCHED);
     }
 }
 
@@ -111,123 +60,123 @@ impl Core {
     /// cannot yet; takes the counts to compare with when there are none.
     pub fn prepare_top(&mut self, sort: Sort) -> Option<Duration> {
         self.top.forget_old();
-        if sort != Sort::Pps || self.top.earlier(Instant::now()).is_some() {
+        if !sort.is_rate() || self.top.looks.earlier(Instant::now()).is_some() {
             return None;
         }
-        if self.top.looks.is_empty() {
-            self.look(0, sort);
+        if self.top.looks.latest().is_none() {
+            self.look(AT_LEAST);
         }
-        let latest = self.top.looks.back()?;
+        let latest = self.top.looks.latest()?;
         APART.checked_sub(latest.at.elapsed()).filter(|wait| !wait.is_zero())
     }
 
-    /// Looks at all sources. Returns how many there are, and the buckets of the `n` heaviest.
-    fn look(&mut self, n: usize, sort: Sort) -> (u64, Vec<usize>) {
-        let now = Instant::now();
-        let mut kept = self.top.room(now, self.plane.buckets());
-        let earlier = self.top.earlier(now);
-        let mut heaviest = Heaviest { n, heap: BinaryHeap::new() };
-        let mut tracked = 0;
-        self.plane.counts(&mut |bucket, counts| {
-            tracked += 1;
-            heaviest.push((weight(sort, bucket, &counts, earlier), Reverse(bucket)));
-            if let Some(place) = kept.as_mut().and_then(|look| look.counts.get_mut(bucket)) {
-                *place = pack(&counts);
-            }
-        });
-        self.top.looks.extend(kept);
-        let buckets = heaviest.heap.into_iter().map(|Reverse((_, Reverse(bucket)))| bucket);
-        (tracked, buckets.collect())
+    /// Looks at all sources, for the `n` heaviest.
+    fn look(&mut self, n: usize) {
+        let (now, now_ns) = (Instant::now(), self.plane.monotonic_ns());
+        let mut kept = self.top.looks.room(now, now_ns, self.plane.buckets());
+        if let Some(look) = &mut kept {
+            look.counters = self.plane.counters().ok();
+        }
+        let mut scan = Scan::new(n, self.top.looks.earlier(now), kept);
+        self.plane.scan(&mut scan);
+        let found = scan.found();
+        self.top.looks.keep(found.kept);
+        let (tracked, buckets) = (found.tracked, found.buckets);
+        self.top.latest = Some(Latest { at: now, n, tracked, buckets });
     }
 
-    /// The `n` heaviest sources. Their rates are those since an earlier look of the last ten seconds,
-    /// or else averages since each source got its bucket.
+    /// The look of this second, if somebody watches.
+    pub(super) fn look_if_watched(&mut self) {
+        self.top.forget_old();
+        if let Some((_, n)) = self.top.watched {
+            self.look(n);
+        }
+    }
+
+    /// The `n` heaviest sources at the latest look, which is a second old at the most. Whoever calls
+    /// this each second shares that look with all others who do; it costs a few microseconds for each
+    /// source that is listed. Rates are as of [`Core::top_now`].
     pub fn top(&mut self, n: usize, sort: Sort) -> TopReport {
         self.top.forget_old();
-        let before = Instant::now();
-        let (tracked, buckets) = self.look(n, sort);
-        // The same one that they were found by: the look itself is not far enough from `before`.
-        let earlier = self.top.earlier(before);
+        let wanted = self.top.watched.map_or(AT_LEAST, |(_, wanted)| wanted).max(n);
+        self.top.watched = Some((Instant::now(), wanted));
+        if self.top.latest.as_ref().is_none_or(|latest| latest.n < n) {
+            self.look(wanted);
+        }
+        self.heaviest(n, sort)
+    }
+
+    /// The `n` heaviest sources at present. Their rates are those since an earlier look of the last five
+    /// seconds, or else averages since each source got its bucket.
+    pub fn top_now(&mut self, n: usize, sort: Sort) -> TopReport {
+        self.top.forget_old();
+        self.look(n.max(AT_LEAST));
+        self.heaviest(n, sort)
+    }
+
+    fn heaviest(&self, n: usize, sort: Sort) -> TopReport {
+        let now = Instant::now();
+        let latest = self.top.latest.as_ref();
+        let buckets = latest.map_or(&[][..], |latest| &latest.buckets[sort as usize]);
+        let buckets = &buckets[..n.min(buckets.len())];
+        let earlier = self.top.looks.earlier(now);
         let mut heaviest = Vec::with_capacity(buckets.len());
-        self.plane.sources_at(&buckets, &mut |bucket, counts, source| {
-            let (packets, time) = match earlier {
-                Some(look) => (look.packets_since(bucket, &counts), look.at.elapsed()),
+        self.plane.sources_at(buckets, &mut |bucket, counts, source| {
+            let (offered, time) = match earlier {
+                Some(look) => (look.since(bucket, &counts), look.at.elapsed()),
                 None => {
                     let since = source.first_seen.map(|at| SystemTime::now().duration_since(at));
-                    (counts.packets(), since.and_then(Result::ok).unwrap_or_default())
+                    let since = since.and_then(Result::ok).unwrap_or_default();
+                    ((counts.packets(), counts.bytes), since)
                 }
             };
-            let average = Average::new(packets, time.max(APART));
-            heaviest.push((Reverse(weight(sort, bucket, &counts, earlier)), source, average));
+            let average = Average::new(offered, time.max(APART));
+            heaviest.push((Reverse(weight(sort, &counts, offered)), source, average));
         });
         heaviest.sort_unstable_by_key(|(weight, source, _)| (*weight, source.source));
         let entries = heaviest.iter().map(|(_, source, average)| {
-            let gate = source.limit.as_ref().map_or(0, |limit| self.plane.gate_of(limit));
+            let gate = source.limit.as_ref().map_or(MAX_GATE, |limit| self.plane.gate_of(limit));
             let mut entry = TopEntry::new(source, gate, *average);
             if let Some(limit) = &mut entry.limit {
                 self.complete(limit);
             }
             entry
         });
-        TopReport { sources: entries.collect(), tracked }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn counts(since_ns: u64, passed: u64) -> Counts {
-        Counts { passed, dropped: 1, bytes: 0, since_ns }
-    }
-
-    #[test]
-    fn packets_are_counted_from_the_earlier_look_on() {
-        let start = 77_000_000_000_000;
-        let earlier = pack(&counts(start, 100));
-        assert_eq!(packets_since(earlier, pack(&counts(start, 142))), 42);
-        // The lower half of a count comes round.
-        let earlier = pack(&counts(start, u64::from(u32::MAX) - 10));
-        assert_eq!(packets_since(earlier, pack(&counts(start, u64::from(u32::MAX) + 90))), 100);
-        // Another source has the bucket now, or one where none was.
-        assert_eq!(packets_since(earlier, pack(&counts(start + 5_000_000, 6))), 7);
-        assert_eq!(packets_since(0, pack(&counts(start, 6))), 7);
-    }
-
-    proptest! {
-        #[test]
-        fn the_heaviest_are_found(weights in prop::collection::vec(0u64..50, 0..200), n in 0usize..30) {
-            let mut heaviest = Heaviest { n, heap: BinaryHeap::new() };
-            let mut all: Vec<Weight> =
-                weights.iter().enumerate().map(|(at, weight)| (*weight, Reverse(at))).collect();
-            all.iter().for_each(|weight| heaviest.push(*weight));
-            let mut found: Vec<_> = heaviest.heap.into_iter().map(|Reverse(w)| w).collect();
-            found.sort_unstable();
-            all.sort_unstable();
-            let from = all.len() - n.min(all.len());
-            prop_assert_eq!(&found[..], &all[from..]);
+        let sources = entries.collect();
+        let sample = self.sample().ok();
+        TopReport {
+            sources,
+            tracked: latest.map_or(0, |latest| latest.tracked),
+            age_seconds: latest.map_or(0.0, |latest| latest.at.elapsed().as_secs_f64()),
+            totals: sample.as_ref().and_then(|sample| self.totals(sample)),
+            distinct: sample.and_then(|sample| sample.distinct),
         }
     }
 
-    #[test]
-    fn two_looks_are_kept_apart() {
-        let mut top = Top::default();
-        let start = Instant::now();
-        let at = |ms| start + Duration::from_millis(ms);
-        for (ms, earlier) in [
-            (0, None),
-            (100, None),
-            (300, Some(0)),
-            (400, Some(0)),
-            (600, Some(300)),
-            (700, Some(300)),
-        ] {
-            let kept = top.room(at(ms), 4);
-            assert_eq!(top.earlier(at(ms)).map(|look| look.at), earlier.map(at), "{ms}");
-            top.looks.extend(kept);
-            assert!(top.looks.len() <= 2);
-        }
+    /// What passed and what was dropped until `now` since the look that rates are told by.
+    fn totals(&self, now: &Sample) -> Option<Totals> {
+        let look = self.top.looks.earlier(Instant::now())?;
+        let before = Sample { counters: look.counters?, ..now.clone() };
+        Some(Totals::new(before.verdicts(), now.verdicts(), look.at.elapsed().as_secs_f64()))
+    }
+
+    /// Visits the sources that have buckets of these numbers: a few ten thousand at once, so that others
+    /// get their turn. `None` instead of what each has offered since an earlier look if there is none.
+    pub fn members(
+        &self,
+        buckets: Range<usize>,
+        visit: &mut dyn FnMut(Member, Option<((u64, u64), Duration)>),
+    ) {
+        let earlier = self.top.looks.earlier(Instant::now());
+        let time = earlier.map(|look| look.at.elapsed());
+        self.plane.members(buckets, &mut |bucket, member| {
+            let offered = earlier.map(|look| look.since(bucket, &member.counts));
+            visit(member, offered.zip(time));
+        });
+    }
+
+    /// How many buckets there are.
+    pub fn buckets(&self) -> usize {
+        self.plane.buckets()
     }
 }

@@ -52,6 +52,18 @@ impl Pending {
         self.drops.entry(index).or_default().push(drops);
     }
 
+    /// All of them, by the slot's index: (index, tag, packets, bytes).
+    pub(super) fn in_order(&self) -> Vec<(usize, u64, u64, u64)> {
+        let flat = |(index, drops): (&usize, &Vec<(u64, u64, u64)>)| {
+            let index = *index;
+            drops.iter().map(move |(tag, packets, bytes)| (index, *tag, *packets, *bytes)).collect()
+        };
+        let mut all: Vec<_> =
+            self.drops.iter().flat_map(|drops| -> Vec<_> { flat(drops) }).collect();
+        all.sort_unstable();
+        all
+    }
+
     /// Packets and bytes to add to the slot at `index` that has this tag.
     pub(super) fn of(&self, index: usize, tag: u64) -> (u64, u64) {
         let (row, word, bit) = Self::bit(index);
@@ -78,6 +90,7 @@ mod tests {
         assert_eq!(pending.of(70, 7), (11, 1060));
         assert_eq!(pending.of(70, 9), (0, 0));
         assert_eq!(pending.of(71, 7), (0, 0));
+        assert_eq!(pending.in_order(), [(70, 7, 1, 60), (70, 7, 10, 1000), (70, 8, 5, 500)]);
         // The same bit of the filter.
         assert_eq!(pending.of(70 + 4096, 7), (0, 0));
     }

@@ -1,6 +1,7 @@
 //! What the kernel's memory says of sources, sketch and table.
 
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
@@ -87,19 +88,43 @@ pub struct Counts {
 
 impl Counts {
     pub(super) fn of(bucket: usize, slot: &Slot, pending: &Pending) -> Self {
-        let (packets, bytes) = pending.of(bucket, atomic::load(&slot.tag));
+        Self::stored(slot).and(pending.of(bucket, atomic::load(&slot.tag)))
+    }
+
+    /// What the slot itself says.
+    fn stored(slot: &Slot) -> Self {
         Self {
             passed: atomic::load(&slot.passed),
-            dropped: atomic::load(&slot.dropped) + packets,
-            bytes: atomic::load(&slot.bytes) + bytes,
+            dropped: atomic::load(&slot.dropped),
+            bytes: atomic::load(&slot.bytes),
             since_ns: atomic::load(&slot.first_seen),
         }
+    }
+
+    /// With drops, packets and bytes, that the slot does not say yet.
+    const fn and(self, (packets, bytes): (u64, u64)) -> Self {
+        Self { dropped: self.dropped + packets, bytes: self.bytes + bytes, ..self }
     }
 
     /// Packets offered.
     pub const fn packets(&self) -> u64 {
         self.passed + self.dropped
     }
+}
+
+/// A source with a bucket, as far as sums over many need it.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    /// Its address and how many bits of it count.
+    pub source: IpNet,
+    /// As [`Source::class`].
+    pub class: Class,
+    /// What its bucket counts.
+    pub counts: Counts,
+    /// When it got its bucket.
+    pub first_seen: SystemTime,
+    /// Its last packet since then.
+    pub last_seen: SystemTime,
 }
 
 /// The sketch's size and state.
@@ -157,6 +182,9 @@ pub struct Event {
     /// The limit in force for the source now.
     pub limit: Option<LimitSpec>,
 }
+
+/// Sets that are looked at together: what is found of them stays in the first-level cache.
+const BLOCK: usize = 512;
 
 /// The shared memory of the maps.
 pub(super) struct Memory {
@@ -218,6 +246,11 @@ impl<'a> Tracked<'a> {
     pub(super) fn tried(&self) -> (u64, u64, u64) {
         let Identity { trial, tried, would_drop, .. } = self.identity;
         (atomic::load(trial), atomic::load(tried), atomic::load(would_drop))
+    }
+
+    /// Its last packet, ns since boot.
+    pub(super) fn last_seen_ns(&self) -> u64 {
+        atomic::load(&self.slot.last_seen).max(atomic::load(&self.slot.first_seen))
     }
 
     /// The number of the class that it is for.
@@ -316,6 +349,65 @@ impl Memory {
                 slots.get(bucket).filter(|slot| is_taken(slot)).map(|slot| (bucket, slot))
             })
         })
+    }
+
+    /// Visits the counts of every bucket that a source has, in the order of their numbers. That is the
+    /// order of memory, which the processor reads ahead, and the one in which pending drops need no
+    /// search.
+    #[inline]
+    pub(super) fn counts_in_order(&self, pending: &Pending, mut visit: impl FnMut(usize, Counts)) {
+        let words = self.fingerprints.all();
+        let pending = pending.in_order();
+        let mut pending = pending.iter().peekable();
+        let mut next = pending.peek().map_or(usize::MAX, |drops| drops.0);
+        let mut taken = [0; BLOCK];
+        for (way, slots) in (0..WAYS).zip(self.slots.all().chunks(words.len().max(1))) {
+            let way_start = way as usize * words.len();
+            for (block, words) in words.chunks(BLOCK).enumerate() {
+                let first = block * BLOCK;
+                let slots = slots.get(first..).unwrap_or_default();
+                // Which buckets are taken is chance, which a branch on each would have to guess.
+                let mut count = 0;
+                for (at, word) in words.iter().enumerate() {
+                    taken[count % BLOCK] = at;
+                    count += usize::from(atomic::load(word) >> (8 * way) & 0xff != 0);
+                }
+                for &at in &taken[..count] {
+                    let Some(slot) = slots.get(at).filter(|slot| is_taken(slot)) else { continue };
+                    let bucket = way_start + first + at;
+                    let mut counts = Counts::stored(slot);
+                    if bucket >= next {
+                        let tag = atomic::load(&slot.tag);
+                        while let Some((_, owner, packets, bytes)) =
+                            pending.next_if(|drops| drops.0 <= bucket)
+                        {
+                            // A bucket that was passed over has no source any more; nor has its tag.
+                            if *owner == tag {
+                                counts = counts.and((*packets, *bytes));
+                            }
+                        }
+                        next = pending.peek().map_or(usize::MAX, |drops| drops.0);
+                    }
+                    visit(bucket, counts);
+                }
+            }
+        }
+    }
+
+    /// Visits the buckets of these numbers that sources have.
+    pub(super) fn part(&self, buckets: Range<usize>, mut visit: impl FnMut(usize, &Tracked<'_>)) {
+        let set_mask = self.layout.set_mask as usize;
+        let words = self.fingerprints.all();
+        for bucket in buckets {
+            let shift = bucket / (set_mask + 1) * 8;
+            let word = words.get(bucket & set_mask).map_or(0, atomic::load);
+            if shift < 64
+                && word >> shift & 0xff != 0
+                && let Some(tracked) = self.at(bucket)
+            {
+                visit(bucket, &tracked);
+            }
+        }
     }
 
     /// The sketch's estimate for a source.

@@ -10,17 +10,14 @@ use axum::http::StatusCode;
 use http_body_util::BodyExt;
 
 use super::Refusal;
-use super::types::{
-    AttachRequest, ChangeQuery, ConfigText, ConfirmQuery, SetRequest, TargetQuery, TopQuery,
-};
+use super::types::{AttachRequest, ChangeQuery, ConfigText, ConfirmQuery, SetRequest, TargetQuery};
 use crate::config::ConfigFile;
 use crate::daemon::{How, Shared, no_such_limit};
 use crate::error::{Failure, exit};
 use crate::policy::{Target, list};
 use crate::report::{
     AttachReport, ConfirmReport, DetachReport, LimitList, LimitRemoved, LimitSet, LimitsImported,
-    OccupantReport, ReloadReport, SourceReport, StatsReport, StatusReport, TopReport,
-    VersionReport,
+    OccupantReport, ReloadReport, SourceReport, StatsReport, StatusReport, VersionReport,
 };
 
 pub(super) type Answer<T> = Result<Json<T>, Refusal>;
@@ -124,23 +121,6 @@ pub(super) async fn confirm(
     let Query(ConfirmQuery { abort }) = query.map_err(unreadable)?;
     let done = shared.with(move |core| if abort { core.abort() } else { core.confirm() }).await;
     Ok(Json(done.map_err(conflict)?))
-}
-
-pub(super) async fn top(
-    State(shared): State<Shared>,
-    query: Result<Query<TopQuery>, QueryRejection>,
-) -> Answer<TopReport> {
-    let Query(TopQuery { n, sort }) = query.map_err(unreadable)?;
-    if !(1..=TopQuery::MOST).contains(&n) {
-        let most = TopQuery::MOST;
-        let failure = Failure::new(exit::USAGE, format!("{n} sources cannot be listed"));
-        return Err(failure.hint(format!("ask for 1 to {most}")).into());
-    }
-    // Two looks apart from each other make a rate; the core is free for others in between.
-    while let Some(wait) = shared.with(move |core| Ok(core.prepare_top(sort))).await? {
-        tokio::time::sleep(wait).await;
-    }
-    Ok(Json(shared.with(move |core| Ok(core.top(n, sort))).await?))
 }
 
 pub(super) async fn source(

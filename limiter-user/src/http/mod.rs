@@ -5,6 +5,7 @@ mod handlers;
 mod lists;
 pub mod metrics;
 mod suggest;
+mod top;
 mod trials;
 mod types;
 
@@ -20,8 +21,8 @@ pub(crate) use access::Peer;
 pub use access::{Access, Admins};
 pub use suggest::SuggestQuery;
 pub use types::{
-    AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, ListQuery, SetRequest,
-    TargetQuery, Texts, TopQuery, TrialQuery, TrialRequest, TrialsQuery,
+    AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, GroupsQuery, ListQuery,
+    SetRequest, TargetQuery, Texts, TopQuery, TrialQuery, TrialRequest, TrialsQuery,
 };
 
 use crate::daemon::Shared;
@@ -59,9 +60,9 @@ pub fn router(shared: Shared) -> Router {
             "/v1/lists/{list}/remove",
             post(lists::remove).layer(DefaultBodyLimit::max(MAX_LIST)),
         )
-        .route("/v1/top", get(handlers::top))
         .route("/v1/suggest", get(suggest::suggest))
         .merge(metrics::routes())
+        .merge(top::routes())
         .route("/v1/sources/{address}", get(handlers::source))
         .route("/v1/interfaces", post(handlers::attach))
         .route("/v1/interfaces/{name}", get(handlers::occupant).delete(handlers::detach))

@@ -100,6 +100,8 @@ async fn bad_requests_are_refused_and_change_nothing() {
         ("GET", "/v1/top?n=0", ""),
         ("GET", "/v1/top?n=10001", ""),
         ("GET", "/v1/top?sort=beauty", ""),
+        ("GET", "/v1/groups?by=source", ""),
+        ("GET", "/v1/groups?n=0", ""),
         ("GET", "/v1/sources/nobody", ""),
         ("POST", "/v1/interfaces", r#"{"name":"eth9"}"#),
     ] {
@@ -146,6 +148,21 @@ async fn sources_are_shown() {
     assert!(top["sources"][0]["pps_seconds"].as_f64().is_some_and(|time| time > 1e9), "{top}");
     let (_, top) = api.ask("GET", "/v1/top?n=5&sort=pps", "").await;
     assert_eq!(top["sources"][0]["pps"], json!(0.0));
+}
+
+#[tokio::test]
+async fn sources_are_summed_up() {
+    let api = Api::new();
+    for (source, dropped) in [("192.0.2.1", 7), ("192.0.2.2", 3), ("192.0.3.1", 1)] {
+        api.fake.state().sources.insert(source.into(), (100, dropped));
+    }
+    let (_, groups) = api.ask("GET", "/v1/groups?by=prefix&n=1", "").await;
+    assert_eq!((&groups["known"], &groups["tracked"]), (&json!(2), &json!(3)));
+    let group = &groups["groups"][0];
+    assert_eq!((&group["group"], &group["sources"]), (&json!("192.0.2.0/24"), &json!(2)));
+    assert_eq!((&group["passed"], &group["dropped"]), (&json!(200), &json!(10)));
+    let (_, groups) = api.ask("GET", "/v1/groups?by=class", "").await;
+    assert_eq!((&groups["known"], &groups["groups"][0]["dropped"]), (&json!(1), &json!(11)));
 }
 
 #[tokio::test]

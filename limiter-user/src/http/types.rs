@@ -13,7 +13,7 @@ use crate::dataplane::Mode;
 use crate::error::Failure;
 use crate::policy::ban::BanText;
 use crate::policy::{LimitSpec, Wording};
-use crate::report::Sort;
+use crate::report::{By, Sort};
 
 /// `PUT /v1/limits`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -284,6 +284,9 @@ pub struct TopQuery {
     pub n: usize,
     /// By what.
     pub sort: Sort,
+    /// Whether the answer may be that of the look of this second, which all share who ask again and
+    /// again; else there is a look at all sources for this request.
+    pub live: bool,
 }
 
 impl TopQuery {
@@ -293,7 +296,25 @@ impl TopQuery {
 
 impl Default for TopQuery {
     fn default() -> Self {
-        Self { n: 20, sort: Sort::default() }
+        Self { n: 20, sort: Sort::default(), live: false }
+    }
+}
+
+/// `GET /v1/groups`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GroupsQuery {
+    /// What is summed up: [`By::Prefix`] or [`By::Class`].
+    pub by: By,
+    /// How many groups, 1 to [`TopQuery::MOST`].
+    pub n: usize,
+    /// By what.
+    pub sort: Sort,
+}
+
+impl Default for GroupsQuery {
+    fn default() -> Self {
+        Self { by: By::Prefix, n: 20, sort: Sort::default() }
     }
 }
 

@@ -3,9 +3,10 @@
 use std::time::SystemTime;
 
 use limiter_common::abi::{Counters, Internal, Reason, Tally};
+use serde::{Deserialize, Serialize};
 
 /// Distinct sources in a window, estimated.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Distinct {
     /// How many.
     pub sources: f64,

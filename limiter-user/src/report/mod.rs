@@ -4,13 +4,16 @@
 mod change;
 mod cleanup;
 mod config;
+mod groups;
 mod limit;
 mod lists;
+mod rollup;
 mod source;
 mod stats;
 mod status;
 mod suggest;
-mod text;
+pub(crate) mod text;
+mod top;
 mod trial;
 
 pub use change::{
@@ -21,18 +24,21 @@ pub use config::{
     CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
     ReloadReport, SchemaReport, SettingReport, SettingsReport, Shadowed,
 };
+pub use groups::{GroupEntry, GroupsReport};
 pub use limit::{
     BanReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
     TierReport,
 };
 pub use lists::{ListChanged, ListEntry, ListReport};
-pub use source::{Average, SharedReport, Sort, SourceReport, TopEntry, TopReport, TriedReport};
+pub use rollup::{Rollup, Sums};
+pub use source::{SharedReport, SourceReport, TriedReport};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};
 pub use status::{
     AttachReport, DetachReport, EventsReport, Health, InterfaceReport, MigratedReport,
     OccupantReport, SketchReport, StatusReport, StoreReport, TableReport, VersionReport,
 };
 pub use suggest::{LightReport, ProposalReport, SuggestReport};
+pub use top::{Average, By, Sort, TopEntry, TopReport, Totals};
 pub use trial::{TrialReport, TrialSource, TrialStarted, TrialStopped, TrialsReport};
 
 use std::io::{self, Write};

@@ -1,9 +1,8 @@
 //! Sources: one of them, and the heaviest.
 
 use std::io::{self, Write};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use clap::ValueEnum;
 use ipnet::IpNet;
 use limiter_common::abi::Reason;
 use serde::{Deserialize, Serialize};
@@ -14,7 +13,7 @@ use crate::policy::lists::Action;
 use crate::policy::model::short_prefix;
 use crate::policy::{Class, Rate, Unit};
 
-fn state_name(state: SourceState) -> &'static str {
+pub(super) fn state_name(state: SourceState) -> &'static str {
     match state {
         SourceState::Light => "light",
         SourceState::Conforming => "conforming",
@@ -31,7 +30,7 @@ fn last_drop(source: &Source) -> Option<Reason> {
     Some(if observed { Reason::WouldDrop } else { Reason::OverLimit })
 }
 
-fn moment(at: Option<SystemTime>) -> Option<String> {
+pub(super) fn moment(at: Option<SystemTime>) -> Option<String> {
     at.map(text::time)
 }
 
@@ -207,127 +206,5 @@ impl Print for SourceReport {
             writeln!(out, "passed     {passed} packets\ndropped    {dropped} packets")?;
         }
         Ok(())
-    }
-}
-
-/// What `top` sorts by, the most first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sort {
-    /// Packets dropped.
-    #[default]
-    Dropped,
-    /// Packets per second at present.
-    Pps,
-    /// Packets passed and dropped.
-    Packets,
-    /// Bytes offered.
-    Bytes,
-}
-
-impl Sort {
-    /// The name in options and queries.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Dropped => "dropped",
-            Self::Pps => "pps",
-            Self::Packets => "packets",
-            Self::Bytes => "bytes",
-        }
-    }
-}
-
-/// A line of `top`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TopEntry {
-    /// The source.
-    pub source: IpNet,
-    /// As in [`SourceReport::class`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<Class>,
-    /// As in [`SourceReport::state`].
-    pub state: SourceState,
-    /// The limit in force for it.
-    pub limit: Option<LimitReport>,
-    /// Packets passed since it got its bucket.
-    pub passed: u64,
-    /// Packets dropped since then.
-    pub dropped: u64,
-    /// Bytes offered since then.
-    pub bytes: u64,
-    /// When it got its bucket, RFC 3339.
-    pub first_seen: Option<String>,
-    /// Its last packet, RFC 3339.
-    pub last_seen: Option<String>,
-    /// Packets per second since an earlier look; where there was none in the last ten seconds, on
-    /// average since it got its bucket.
-    pub pps: f64,
-    /// How long a time `pps` is the average of, seconds.
-    pub pps_seconds: f64,
-}
-
-/// Packets per second, over some time.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Average {
-    pps: f64,
-    seconds: f64,
-}
-
-impl Average {
-    /// The average of `packets` in `time`, which must not be zero.
-    pub fn new(packets: u64, time: Duration) -> Self {
-        let seconds = time.as_secs_f64();
-        Self { pps: packets as f64 / seconds, seconds }
-    }
-}
-
-impl TopEntry {
-    /// Tells `source`, the gate of whose limit is `gate`, and its rate.
-    pub fn new(source: &Source, gate: u32, average: Average) -> Self {
-        Self {
-            source: source.source,
-            class: (!source.class.is_any()).then_some(source.class),
-            state: source.state,
-            limit: source.limit.as_ref().map(|limit| LimitReport::new(limit, gate)),
-            passed: source.passed,
-            dropped: source.dropped,
-            bytes: source.bytes,
-            first_seen: moment(source.first_seen),
-            last_seen: moment(source.last_seen),
-            pps: average.pps,
-            pps_seconds: average.seconds,
-        }
-    }
-}
-
-/// `top --once`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TopReport {
-    /// The heaviest sources.
-    pub sources: Vec<TopEntry>,
-    /// Sources with a bucket, these among them.
-    pub tracked: u64,
-}
-
-impl Print for TopReport {
-    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        if !self.sources.is_empty() {
-            let header = ["SOURCE", "CLASS", "STATE", "LIMIT", "PPS", "PASSED", "DROPPED", "BYTES"];
-            let mut table = text::table(&header, 4);
-            for entry in &self.sources {
-                table.add_row([
-                    short_prefix(&entry.source),
-                    entry.class.unwrap_or_default().to_string(),
-                    state_name(entry.state).to_owned(),
-                    entry.limit.as_ref().map_or("none".into(), LimitReport::rates),
-                    format!("{:.0}", entry.pps),
-                    entry.passed.to_string(),
-                    entry.dropped.to_string(),
-                    entry.bytes.to_string(),
-                ]);
-            }
-            writeln!(out, "{}", table.trim_fmt())?;
-        }
-        writeln!(out, "{} of {} tracked sources", self.sources.len(), self.tracked)
     }
 }

@@ -42,9 +42,36 @@ pub(super) fn size(bytes: u64) -> String {
     if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
 }
 
+/// A number with at most four digits and a decimal prefix: `950`, `12.3k`, `4.00G`.
+pub(crate) fn si(value: f64) -> String {
+    let mut value = value.max(0.0);
+    for prefix in ["", "k", "M", "G", "T", "P"] {
+        // What would be rounded up to a thousand has the next prefix.
+        if value < 999.5 || prefix == "P" {
+            return match prefix {
+                "" => format!("{value:.0}"),
+                _ if value < 9.995 => format!("{value:.2}{prefix}"),
+                _ if value < 99.95 => format!("{value:.1}{prefix}"),
+                _ => format!("{value:.0}{prefix}"),
+            };
+        }
+        value /= 1000.0;
+    }
+    String::new()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_have_three_digits() {
+        let texts = [0.4, 999.4, 999.6, 12_345.0, 4e9, 999_600.0, 123_456.0, 2.5e16];
+        assert_eq!(
+            texts.map(si),
+            ["0", "999", "1.00k", "12.3k", "4.00G", "1.00M", "123k", "25.0P"]
+        );
+    }
 
     #[test]
     fn sizes_are_rounded_to_their_unit() {

@@ -16,7 +16,6 @@ mod outcome;
 mod stand;
 mod table;
 mod traffic;
-mod zipf;
 
 use std::{
     fs,

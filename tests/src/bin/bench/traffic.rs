@@ -14,7 +14,7 @@ use aya::{
     programs::ProgramFd,
 };
 use memmap2::MmapOptions;
-use tests::{Lab, frame, lab::TX, sender};
+use tests::{Lab, frame, lab::TX, sender, zipf::Zipf};
 
 use crate::{
     cell::{Family, Pattern},
@@ -22,7 +22,6 @@ use crate::{
         PATTERN_ONE, PATTERN_RANDOM, PATTERN_ROUND_ROBIN, PATTERN_SEQUENCE, SEQUENCE_PAIRS, Traffic,
     },
     object,
-    zipf::Zipf,
 };
 
 /// Frames per batch inside the kernel, well below the 256 places of a veth queue.

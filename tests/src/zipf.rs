@@ -9,14 +9,17 @@ const ADDRESSES: u32 = 1 << 20;
 
 /// Random numbers below 2^20 whose frequencies follow Zipf's law, drawn in constant time (Vose's
 /// alias method).
-pub(crate) struct Zipf {
+#[derive(Debug)]
+pub struct Zipf {
     /// For each rank the chance to be kept, out of 2^32, and the rank taken otherwise.
     columns: Vec<(u32, u32)>,
     state: u64,
 }
 
 impl Zipf {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// A sequence that `seed` determines.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         let weights: Vec<f64> = (1..=RANKS).map(|rank| (rank as f64).powf(-EXPONENT)).collect();
         let mean = weights.iter().sum::<f64>() / RANKS as f64;
         let mut shares: Vec<f64> = weights.iter().map(|weight| weight / mean).collect();
@@ -49,7 +52,7 @@ impl Zipf {
     }
 
     /// A source, ranks being spread over the addresses.
-    pub(crate) fn source(&mut self) -> u32 {
+    pub fn source(&mut self) -> u32 {
         self.rank().wrapping_mul(0x9e37_79b1) % ADDRESSES
     }
 }

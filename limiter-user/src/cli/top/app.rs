@@ -1,0 +1,301 @@
+//! What `limiter top` shows and how it answers keys: no clock, no daemon and no terminal in here.
+
+use std::net::IpAddr;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::filter::Filter;
+use super::history::History;
+use super::line::{Line, Name};
+use crate::error::Failure;
+use crate::observe::Distinct;
+use crate::report::{
+    By, GroupsReport, Health, Print, Sort, SourceReport, StatusReport, TopReport, Totals,
+};
+
+/// Characters of a filter.
+const LONGEST_FILTER: usize = 80;
+
+/// Lines that are asked for, unless told otherwise, and as many when a filter chooses among them.
+const LINES: usize = 100;
+const FILTERED: usize = 1000;
+
+/// What the terminal program has to do after an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    /// Draw.
+    Draw,
+    /// Ask for lines now: other ones are wanted.
+    Ask,
+    /// Ask about the source on the screen.
+    Show,
+    /// End.
+    Quit,
+}
+
+/// What the daemon answers.
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    /// The heaviest sources.
+    Sources(TopReport),
+    /// The heaviest groups.
+    Groups(GroupsReport),
+}
+
+/// What is on the screen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Screen {
+    /// The lines.
+    List,
+    /// One of them.
+    One(Name),
+    /// The keys.
+    Help,
+}
+
+/// Everything that is on the screen.
+#[derive(Debug)]
+pub(super) struct App {
+    pub(super) screen: Screen,
+    pub(super) sort: Sort,
+    pub(super) by: By,
+    n: Option<usize>,
+    pub(super) filter: Filter,
+    /// The filter as it was typed.
+    pub(super) filter_text: String,
+    /// A filter that is being typed.
+    pub(super) typing: Option<String>,
+    pub(super) paused: bool,
+    /// All lines of the last answer.
+    lines: Vec<Line>,
+    /// The line that is chosen.
+    chosen: Option<Name>,
+    pub(super) history: History,
+    pub(super) totals: Option<Totals>,
+    pub(super) distinct: Option<Distinct>,
+    pub(super) tracked: Option<u64>,
+    /// The daemon's health, with what it warns of first.
+    pub(super) health: Option<(Health, Option<String>)>,
+    /// Why the last answer is not there.
+    pub(super) trouble: Option<String>,
+    /// Why the last key did nothing.
+    pub(super) complaint: Option<String>,
+    /// What `show` tells of the source on the screen, or why it does not.
+    pub(super) shown: Result<Vec<String>, String>,
+}
+
+impl App {
+    pub(super) fn new(sort: Sort, by: By, n: Option<usize>) -> Self {
+        Self {
+            screen: Screen::List,
+            sort,
+            by,
+            n,
+            filter: Filter::All,
+            filter_text: String::new(),
+            typing: None,
+            paused: false,
+            lines: Vec::new(),
+            chosen: None,
+            history: History::default(),
+            totals: None,
+            distinct: None,
+            tracked: None,
+            health: None,
+            trouble: None,
+            complaint: None,
+            shown: Ok(Vec::new()),
+        }
+    }
+
+    /// How many lines to ask for.
+    pub(super) fn wanted(&self) -> usize {
+        self.n.unwrap_or(if self.filter == Filter::All { LINES } else { FILTERED })
+    }
+
+    /// The lines that the filter lets through.
+    pub(super) fn lines(&self) -> impl Iterator<Item = &Line> {
+        self.lines.iter().filter(|line| self.filter.matches(line))
+    }
+
+    /// How many lines there are, whatever the filter.
+    pub(super) fn all(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// The place of the chosen line among those that are shown; the first one if it is gone.
+    pub(super) fn place(&self) -> usize {
+        let chosen = self.chosen.as_ref();
+        self.lines().position(|line| Some(&line.name) == chosen).unwrap_or_default()
+    }
+
+    /// The line with a name.
+    pub(super) fn line(&self, name: &Name) -> Option<&Line> {
+        self.lines.iter().find(|line| line.name == *name)
+    }
+
+    /// The source on the screen, about which `show` knows more.
+    pub(super) fn source(&self) -> Option<IpAddr> {
+        match &self.screen {
+            // Of a prefix there is nothing to show.
+            Screen::One(name) if self.by == By::Source => name.text.split('/').next()?.parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// Takes what the daemon answers.
+    pub(super) fn answer(&mut self, answer: Result<Answer, Failure>) {
+        let lines = match answer {
+            Ok(Answer::Sources(report)) => {
+                self.totals = report.totals;
+                self.distinct = report.distinct;
+                self.tracked = Some(report.tracked);
+                report.sources.iter().map(Line::from).collect()
+            }
+            Ok(Answer::Groups(report)) => {
+                (self.totals, self.distinct) = (None, None);
+                self.tracked = Some(report.tracked);
+                report.groups.iter().map(Line::from).collect()
+            }
+            Err(failure) => {
+                self.trouble = Some(text(&failure));
+                return;
+            }
+        };
+        self.trouble = None;
+        self.lines = lines;
+        self.history.add(self.lines.iter().map(|line| (&line.name, line.pps)));
+    }
+
+    /// Takes what the daemon says of itself.
+    pub(super) fn status(&mut self, status: Result<StatusReport, Failure>) {
+        self.health = status.ok().map(|status| (status.state, status.warnings.into_iter().next()));
+    }
+
+    /// Takes what the daemon says of the source on the screen.
+    pub(super) fn show(&mut self, report: Result<SourceReport, Failure>) {
+        self.shown = report.map_err(|failure| text(&failure)).and_then(|report| {
+            let mut out = Vec::new();
+            report.print(&mut out).map_err(|error| error.to_string())?;
+            Ok(String::from_utf8_lossy(&out).lines().map(str::to_owned).collect())
+        });
+    }
+
+    /// Takes a key.
+    pub(super) fn key(&mut self, key: KeyEvent) -> Then {
+        self.complaint = None;
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return if key.code == KeyCode::Char('c') { Then::Quit } else { Then::Draw };
+        }
+        if self.typing.is_some() {
+            return self.type_filter(key.code);
+        }
+        match (&self.screen, key.code) {
+            (_, KeyCode::Char('q')) => return Then::Quit,
+            (Screen::List, KeyCode::Char('?') | KeyCode::F(1)) => self.screen = Screen::Help,
+            (Screen::List, KeyCode::Esc) if self.filter != Filter::All => {
+                self.filter_text.clear();
+                self.filter = Filter::All;
+                return Then::Ask;
+            }
+            (Screen::List, code) => return self.list_key(code),
+            (Screen::Help, _) | (Screen::One(_), KeyCode::Esc | KeyCode::Backspace) => {
+                self.screen = Screen::List;
+            }
+            (Screen::One(_), KeyCode::Char(' ')) => return self.pause(),
+            _ => {}
+        }
+        Then::Draw
+    }
+
+    fn pause(&mut self) -> Then {
+        self.paused = !self.paused;
+        if self.paused { Then::Draw } else { Then::Ask }
+    }
+
+    fn list_key(&mut self, code: KeyCode) -> Then {
+        let sort = match code {
+            KeyCode::Char('d') => Sort::Dropped,
+            KeyCode::Char('p') => Sort::Pps,
+            KeyCode::Char('b') => Sort::Bits,
+            KeyCode::Char('k') => Sort::Packets,
+            KeyCode::Char(' ') => return self.pause(),
+            KeyCode::Char('/') => {
+                self.typing = Some(self.filter_text.clone());
+                return Then::Draw;
+            }
+            KeyCode::Enter => return self.open(),
+            KeyCode::Up => return self.choose(|place, _| place.saturating_sub(1)),
+            KeyCode::Down => return self.choose(|place, _| place + 1),
+            KeyCode::PageUp => return self.choose(|place, _| place.saturating_sub(10)),
+            KeyCode::PageDown => return self.choose(|place, _| place + 10),
+            KeyCode::Home => return self.choose(|_, _| 0),
+            KeyCode::End => return self.choose(|_, last| last),
+            _ => return Then::Draw,
+        };
+        self.sort = sort;
+        // While it is stopped the lines that there are get another order.
+        self.sort_lines();
+        Then::Ask
+    }
+
+    /// Puts the lines in order, until others come.
+    fn sort_lines(&mut self) {
+        let sort = self.sort;
+        let weight = |line: &Line| match sort {
+            Sort::Dropped => line.dropped as f64,
+            Sort::Pps => line.pps,
+            Sort::Bits | Sort::Bytes => line.bps,
+            Sort::Packets => (line.passed + line.dropped) as f64,
+        };
+        self.lines.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
+    }
+
+    fn choose(&mut self, to: impl FnOnce(usize, usize) -> usize) -> Then {
+        let last = self.lines().count().saturating_sub(1);
+        let place = to(self.place(), last).min(last);
+        let chosen = self.lines().nth(place).map(|line| line.name.clone());
+        self.chosen = chosen;
+        Then::Draw
+    }
+
+    fn open(&mut self) -> Then {
+        let Some(name) = self.lines().nth(self.place()).map(|line| line.name.clone()) else {
+            self.complaint = Some("there is no line to look at".into());
+            return Then::Draw;
+        };
+        self.chosen = Some(name.clone());
+        self.screen = Screen::One(name);
+        self.shown = Ok(Vec::new());
+        Then::Show
+    }
+
+    fn type_filter(&mut self, code: KeyCode) -> Then {
+        let Some(typed) = &mut self.typing else { return Then::Draw };
+        match code {
+            KeyCode::Char(character) if typed.chars().count() < LONGEST_FILTER => {
+                typed.push(character);
+            }
+            KeyCode::Backspace => {
+                typed.pop();
+            }
+            KeyCode::Esc => self.typing = None,
+            KeyCode::Enter => match Filter::parse(typed) {
+                Ok(filter) => {
+                    self.filter = filter;
+                    typed.trim().clone_into(&mut self.filter_text);
+                    self.typing = None;
+                    return Then::Ask;
+                }
+                // It can be mended.
+                Err(problem) => self.complaint = Some(problem),
+            },
+            _ => {}
+        }
+        Then::Draw
+    }
+}
+
+fn text(failure: &Failure) -> String {
+    failure.to_string()
+}

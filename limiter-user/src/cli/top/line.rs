@@ -1,0 +1,104 @@
+//! What a line of the screen is about, be it a source, a prefix or a class.
+
+use std::time::SystemTime;
+
+use ipnet::IpNet;
+
+use crate::dataplane::SourceState;
+use crate::policy::Class;
+use crate::policy::model::short_prefix;
+use crate::report::{GroupEntry, LimitReport, TopEntry};
+
+/// By what a line is known again at the next look.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Name {
+    /// The source, the prefix or the class.
+    pub(super) text: String,
+    /// Of a source, the class of its packets.
+    pub(super) class: Option<Class>,
+}
+
+/// A line.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Line {
+    pub(super) name: Name,
+    pub(super) net: Option<IpNet>,
+    pub(super) state: SourceState,
+    pub(super) limit: String,
+    pub(super) pps: f64,
+    pub(super) bps: f64,
+    pub(super) passed: u64,
+    pub(super) dropped: u64,
+    /// What `passed` may be too low by.
+    pub(super) uncounted: Option<u64>,
+    pub(super) first_seen: Option<SystemTime>,
+    pub(super) last_seen: Option<SystemTime>,
+    /// How many sources it sums up, if it does.
+    pub(super) sources: Option<u64>,
+}
+
+fn moment(text: Option<&String>) -> Option<SystemTime> {
+    humantime::parse_rfc3339(text?).ok()
+}
+
+impl From<&TopEntry> for Line {
+    fn from(entry: &TopEntry) -> Self {
+        Self {
+            name: Name { text: short_prefix(&entry.source), class: entry.class },
+            net: Some(entry.source),
+            state: entry.state,
+            limit: entry.limit.as_ref().map_or("none".into(), LimitReport::rates),
+            pps: entry.pps,
+            bps: entry.bps,
+            passed: entry.passed,
+            dropped: entry.dropped,
+            uncounted: Some(entry.uncounted),
+            first_seen: moment(entry.first_seen.as_ref()),
+            last_seen: moment(entry.last_seen.as_ref()),
+            sources: None,
+        }
+    }
+}
+
+impl From<&GroupEntry> for Line {
+    fn from(entry: &GroupEntry) -> Self {
+        // Of a class, this is no prefix.
+        let net = entry.group.parse().ok();
+        let state = if entry.limited > 0 { SourceState::Limited } else { SourceState::Conforming };
+        Self {
+            name: Name { text: entry.group.clone(), class: None },
+            net,
+            state,
+            limit: format!("{} limited", entry.limited),
+            pps: entry.pps,
+            bps: entry.bps,
+            passed: entry.passed,
+            dropped: entry.dropped,
+            uncounted: None,
+            first_seen: moment(entry.first_seen.as_ref()),
+            last_seen: moment(entry.last_seen.as_ref()),
+            sources: Some(entry.sources),
+        }
+    }
+}
+
+impl Line {
+    /// Its state as a word.
+    pub(super) const fn state(&self) -> &'static str {
+        match self.state {
+            SourceState::Light => "light",
+            SourceState::Conforming => "conforming",
+            SourceState::Limited => "limited",
+        }
+    }
+
+    /// Its class as text.
+    pub(super) fn class(&self) -> String {
+        self.name.class.map(|class| class.to_string()).unwrap_or_default()
+    }
+
+    /// What can be searched for.
+    pub(super) fn texts(&self) -> impl Iterator<Item = String> {
+        [self.name.text.clone(), self.class(), self.state().into(), self.limit.clone()].into_iter()
+    }
+}

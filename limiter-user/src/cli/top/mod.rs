@@ -1,0 +1,82 @@
+//! `limiter top`
+
+mod app;
+mod filter;
+mod history;
+mod line;
+mod run;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::io::{IsTerminal, stdin, stdout};
+
+use super::args::TopArgs;
+use super::output::Output;
+use crate::client::Client;
+use crate::error::{Failure, exit};
+use crate::report::{By, GroupsReport, Sort, TopReport};
+
+/// Lines that are printed once, unless told otherwise.
+const LINES: usize = 20;
+
+pub(super) async fn run(
+    client: &Client,
+    output: &mut Output<'_>,
+    arguments: &TopArgs,
+) -> Result<u8, Failure> {
+    if arguments.n == Some(0) {
+        return Err(Failure::new(exit::USAGE, "0 lines cannot be listed")
+            .hint("ask for at least 1, such as `-n 20`"));
+    }
+    if arguments.once || output.is_json() {
+        return once(client, output, arguments).await;
+    }
+    if arguments.by == By::Port {
+        return Err(Failure::new(exit::USAGE, "ports cannot be watched, only listed")
+            .hint("write `limiter top --by port --once`"));
+    }
+    if !stdout().is_terminal() || !stdin().is_terminal() {
+        return Err(Failure::new(exit::USAGE, "top needs a terminal to watch")
+            .hint("write `limiter top --once` to print a list, or `--json` for a document"));
+    }
+    run::watch(client, arguments).await
+}
+
+async fn once(
+    client: &Client,
+    output: &mut Output<'_>,
+    arguments: &TopArgs,
+) -> Result<u8, Failure> {
+    let n = arguments.n.unwrap_or(LINES);
+    match arguments.by {
+        By::Source => {
+            let report: TopReport = client.get(&sources(n, arguments.sort, false)).await?;
+            output.print(&report)?;
+        }
+        By::Prefix | By::Class => {
+            let report: GroupsReport = client.get(&groups(arguments.by, n, arguments.sort)).await?;
+            output.print(&report)?;
+        }
+        By::Port => return by_port(client, output, n).await,
+    }
+    Ok(exit::OK)
+}
+
+/// The resource with the heaviest sources.
+fn sources(n: usize, sort: Sort, live: bool) -> String {
+    let live = if live { "&live=true" } else { "" };
+    format!("/v1/top?n={n}&sort={}{live}", sort.name())
+}
+
+/// The resource with sums over sources.
+fn groups(by: By, n: usize, sort: Sort) -> String {
+    format!("/v1/groups?by={}&n={n}&sort={}", by.name(), sort.name())
+}
+
+/// The heaviest destination ports.
+#[expect(clippy::unused_async, reason = "asking the daemon is")]
+async fn by_port(_: &Client, _: &mut Output<'_>, _: usize) -> Result<u8, Failure> {
+    Err(Failure::new(exit::NEGATIVE, "packets are not counted by port at present")
+        .hint("`limiter top --by class` sums up the classes that have limits of their own"))
+}

@@ -1,0 +1,260 @@
+//! The terminal, the keys and the daemon of `limiter top`.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event as TerminalEvent, KeyEventKind};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::{Instant, sleep_until};
+
+use super::app::{Answer, App, Then};
+use super::view::{self, Theme};
+use super::{groups, sources};
+use crate::cli::args::TopArgs;
+use crate::client::Client;
+use crate::error::{Failure, exit};
+use crate::report::{By, SourceReport, StatusReport, TopReport};
+
+/// Between two questions about the heaviest.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Between two questions about the daemon's health.
+const HEALTH: Duration = Duration::from_secs(5);
+
+/// How often the reader of keys sees whether it is still wanted.
+const ATTENTIVE: Duration = Duration::from_millis(100);
+
+/// Sums over all sources are asked for so rarely that they take this share of the time at the most.
+const SHARE: u32 = 50;
+
+/// Something happened.
+enum Event {
+    Key(event::KeyEvent),
+    Resized,
+    /// The terminal is gone.
+    Gone(io::Error),
+    /// An answer to the question with this number, how long it took, and how old the look was.
+    Answered(u64, Result<Answer, Failure>, Duration),
+    Shown(Result<SourceReport, Failure>),
+    Status(Result<StatusReport, Failure>),
+}
+
+/// The terminal, as it was before once this is dropped; the hook that `try_init` sets sees to panics.
+struct Screen(DefaultTerminal);
+
+impl Screen {
+    fn new() -> Result<Self, Failure> {
+        ratatui::try_init().map(Self).map_err(|error| {
+            ratatui::restore();
+            lost(&error)
+        })
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+fn lost(error: &io::Error) -> Failure {
+    Failure::new(exit::NEGATIVE, format!("cannot use the terminal: {error}"))
+        .hint("`limiter top --once` prints a list without one")
+}
+
+/// Reads keys until nobody wants any.
+struct Keys {
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Keys {
+    fn read(to: Sender<Event>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let read = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let happened = match event::poll(ATTENTIVE) {
+                    Ok(false) => continue,
+                    Ok(true) => event::read(),
+                    Err(error) => Err(error),
+                };
+                let event = match happened {
+                    Ok(TerminalEvent::Key(key)) if key.kind != KeyEventKind::Release => {
+                        Event::Key(key)
+                    }
+                    Ok(TerminalEvent::Resize(..)) => Event::Resized,
+                    Ok(_) => continue,
+                    Err(error) => {
+                        let _ = to.blocking_send(Event::Gone(error));
+                        return;
+                    }
+                };
+                if to.blocking_send(event).is_err() {
+                    return;
+                }
+            }
+        };
+        Self { stop, thread: Some(thread::spawn(read)) }
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // Nobody else may read what is typed after the end.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Questions to the daemon, answered through a channel.
+struct Questions {
+    client: Client,
+    to: Sender<Event>,
+    /// The number of the latest question about the heaviest, and whether it is open.
+    asked: u64,
+    open: bool,
+    showing: bool,
+}
+
+impl Questions {
+    fn heaviest(&mut self, app: &App) {
+        (self.asked, self.open) = (self.asked + 1, true);
+        let (client, to, number) = (self.client.clone(), self.to.clone(), self.asked);
+        let (by, n, sort) = (app.by, app.wanted(), app.sort);
+        tokio::spawn(async move {
+            let start = Instant::now();
+            let answer = if by == By::Source {
+                client.get::<TopReport>(&sources(n, sort, true)).await.map(Answer::Sources)
+            } else {
+                client.get(&groups(by, n, sort)).await.map(Answer::Groups)
+            };
+            // An error means that the program ends.
+            let _ = to.send(Event::Answered(number, answer, start.elapsed())).await;
+        });
+    }
+
+    fn show(&mut self, app: &App) {
+        let Some(source) = app.source().filter(|_| !self.showing) else { return };
+        self.showing = true;
+        let (client, to) = (self.client.clone(), self.to.clone());
+        tokio::spawn(async move {
+            let report = client.get(&format!("/v1/sources/{source}")).await;
+            let _ = to.send(Event::Shown(report)).await;
+        });
+    }
+
+    fn health(&self) {
+        let (client, to) = (self.client.clone(), self.to.clone());
+        tokio::spawn(async move {
+            let _ = to.send(Event::Status(client.get("/v1/status").await)).await;
+        });
+    }
+}
+
+/// When to ask next, after an answer that took some time.
+fn pause(answer: &Result<Answer, Failure>, took: Duration) -> Duration {
+    match answer {
+        // The daemon looks once a second: just after that.
+        Ok(Answer::Sources(report)) => {
+            let age = Duration::try_from_secs_f64(report.age_seconds).unwrap_or_default();
+            let margin = Duration::from_millis(30);
+            (SECOND + margin).saturating_sub(age).clamp(Duration::from_millis(200), SECOND + margin)
+        }
+        Ok(Answer::Groups(_)) => (took * SHARE).clamp(SECOND, 30 * SECOND),
+        Err(_) => SECOND,
+    }
+}
+
+/// Shows the heaviest until the user has seen enough.
+pub(super) async fn watch(client: &Client, arguments: &TopArgs) -> Result<u8, Failure> {
+    let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let mut app = App::new(arguments.sort, arguments.by, arguments.n);
+    let (to, mut events) = channel(64);
+    let mut screen = Screen::new()?;
+    let _keys = Keys::read(to.clone());
+    let mut ends = [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()]
+        .map(|kind| signal(kind).map_err(|error| lost(&error)));
+    let [terminate, hangup, interrupt] = &mut ends;
+    let (terminate, hangup, interrupt) = (
+        terminate.as_mut().map_err(|failure| failure.clone())?,
+        hangup.as_mut().map_err(|failure| failure.clone())?,
+        interrupt.as_mut().map_err(|failure| failure.clone())?,
+    );
+    let mut questions =
+        Questions { client: client.clone(), to, asked: 0, open: false, showing: false };
+    questions.heaviest(&app);
+    let (mut next, mut health) = (Instant::now() + SECOND, Instant::now());
+    loop {
+        let draw = |frame: &mut ratatui::Frame<'_>| {
+            view::draw(frame, &app, SystemTime::now(), Theme::new(colour));
+        };
+        screen.0.draw(draw).map_err(|error| lost(&error))?;
+        tokio::select! {
+            event = events.recv() => {
+                let Some(event) = event else { return Ok(exit::OK) };
+                if handle(event, &mut app, &mut questions, &mut events, &mut next)? {
+                    return Ok(exit::OK);
+                }
+            }
+            () = sleep_until(next), if !questions.open && !app.paused => {
+                questions.heaviest(&app);
+                questions.show(&app);
+            }
+            () = sleep_until(health) => {
+                health = Instant::now() + HEALTH;
+                questions.health();
+            }
+            _ = terminate.recv() => return Ok(exit::OK),
+            _ = hangup.recv() => return Ok(exit::OK),
+            _ = interrupt.recv() => return Ok(exit::OK),
+        }
+    }
+}
+
+/// Takes an event, and all that have come meanwhile. Whether it is the end.
+fn handle(
+    event: Event,
+    app: &mut App,
+    questions: &mut Questions,
+    events: &mut Receiver<Event>,
+    next: &mut Instant,
+) -> Result<bool, Failure> {
+    let mut event = Some(event);
+    while let Some(present) = event {
+        match present {
+            Event::Key(key) => match app.key(key) {
+                Then::Quit => return Ok(true),
+                Then::Ask if !app.paused => questions.heaviest(app),
+                Then::Show => questions.show(app),
+                Then::Ask | Then::Draw => {}
+            },
+            Event::Resized => {}
+            Event::Gone(error) => return Err(lost(&error)),
+            // Of an older question, which was about something else.
+            Event::Answered(number, ..) if number != questions.asked => {}
+            Event::Answered(_, answer, took) => {
+                questions.open = false;
+                *next = Instant::now() + pause(&answer, took);
+                // It came too late to be shown.
+                if !app.paused {
+                    app.answer(answer);
+                }
+            }
+            Event::Shown(report) => {
+                questions.showing = false;
+                app.show(report);
+            }
+            Event::Status(status) => app.status(status),
+        }
+        event = events.try_recv().ok();
+    }
+    Ok(false)
+}

@@ -1,0 +1,261 @@
+//! The heaviest sources.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use ipnet::IpNet;
+use limiter_common::abi::Tally;
+use serde::{Deserialize, Serialize};
+
+use super::source::{moment, state_name};
+use super::{LimitReport, Print, text};
+use crate::dataplane::{Source, SourceState};
+use crate::observe::Distinct;
+use crate::policy::Class;
+use crate::policy::model::short_prefix;
+
+/// What `top` sorts by, the most first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sort {
+    /// Packets dropped.
+    #[default]
+    Dropped,
+    /// Packets per second at present.
+    Pps,
+    /// Bits per second at present.
+    Bits,
+    /// Packets passed and dropped.
+    Packets,
+    /// Bytes offered.
+    Bytes,
+}
+
+impl Sort {
+    /// All of them, in the order of their discriminants.
+    pub const ALL: [Self; 5] = [Self::Dropped, Self::Pps, Self::Bits, Self::Packets, Self::Bytes];
+
+    /// The name in options and queries.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dropped => "dropped",
+            Self::Pps => "pps",
+            Self::Bits => "bits",
+            Self::Packets => "packets",
+            Self::Bytes => "bytes",
+        }
+    }
+
+    /// Whether it takes two looks to sort by it.
+    pub const fn is_rate(self) -> bool {
+        matches!(self, Self::Pps | Self::Bits)
+    }
+}
+
+/// What a line of `top` is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// A source, of each class of packets that has a limit of its own.
+    #[default]
+    Source,
+    /// The sources of an IPv4 /24, of an IPv6 /64, or of an IPv6 /56 or /48 of which many have a bucket.
+    Prefix,
+    /// All sources of a class of packets that has a limit of its own.
+    Class,
+    /// A destination port.
+    Port,
+}
+
+impl By {
+    /// The name in options and queries.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Prefix => "prefix",
+            Self::Class => "class",
+            Self::Port => "port",
+        }
+    }
+}
+
+/// Packets and bits per second, over some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Average {
+    /// Packets per second.
+    pub pps: f64,
+    /// Bits per second.
+    pub bps: f64,
+    /// The time, s.
+    pub seconds: f64,
+}
+
+impl Average {
+    /// The average of so many packets and bytes in `time`, which must not be zero.
+    pub fn new((packets, bytes): (u64, u64), time: Duration) -> Self {
+        let seconds = time.as_secs_f64();
+        Self { pps: packets as f64 / seconds, bps: 8.0 * bytes as f64 / seconds, seconds }
+    }
+}
+
+/// A line of `top`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TopEntry {
+    /// The source.
+    pub source: IpNet,
+    /// As in [`super::SourceReport::class`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
+    /// As in [`super::SourceReport::state`].
+    pub state: SourceState,
+    /// The limit in force for it.
+    pub limit: Option<LimitReport>,
+    /// Packets passed since it got its bucket.
+    pub passed: u64,
+    /// Packets dropped since then.
+    pub dropped: u64,
+    /// Bytes offered since then.
+    pub bytes: u64,
+    /// What `passed` may be too low by: packets that passed below the gate in the two windows of the
+    /// sketch before the source got its bucket. What it sent below the gate before that is not counted
+    /// by source.
+    #[serde(default)]
+    pub uncounted: u64,
+    /// When it got its bucket, RFC 3339.
+    pub first_seen: Option<String>,
+    /// Its last packet, RFC 3339.
+    pub last_seen: Option<String>,
+    /// Packets per second since an earlier look; where there was none in the last seconds, on average
+    /// since it got its bucket.
+    pub pps: f64,
+    /// Bits per second, likewise; give or take 16 bytes in all.
+    #[serde(default)]
+    pub bps: f64,
+    /// How long a time the rates are the average of, seconds.
+    pub pps_seconds: f64,
+}
+
+impl TopEntry {
+    /// Tells `source`, the gate of whose limit is `gate`, and its rates.
+    pub fn new(source: &Source, gate: u32, average: Average) -> Self {
+        Self {
+            source: source.source,
+            class: (!source.class.is_any()).then_some(source.class),
+            state: source.state,
+            limit: source.limit.as_ref().map(|limit| LimitReport::new(limit, gate)),
+            passed: source.passed,
+            dropped: source.dropped,
+            bytes: source.bytes,
+            // Each of the two windows that an estimate is made from can hold all but one of the gate.
+            uncounted: 2 * u64::from(gate.saturating_sub(1)),
+            first_seen: moment(source.first_seen),
+            last_seen: moment(source.last_seen),
+            pps: average.pps,
+            bps: average.bps,
+            pps_seconds: average.seconds,
+        }
+    }
+}
+
+/// What all sources together got, per second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Packets passed per second.
+    pub passed_pps: f64,
+    /// Packets dropped per second.
+    pub dropped_pps: f64,
+    /// Bits passed per second.
+    pub passed_bps: f64,
+    /// Bits dropped per second.
+    pub dropped_bps: f64,
+    /// How long a time these are the average of, seconds.
+    pub seconds: f64,
+}
+
+impl Totals {
+    /// The averages between two pairs of passed and dropped, `seconds` apart.
+    pub fn new(before: [Tally; 2], now: [Tally; 2], seconds: f64) -> Self {
+        let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds.max(1e-3);
+        let [passed_pps, dropped_pps] =
+            [0, 1].map(|which| rate(before[which].packets, now[which].packets));
+        let [passed_bps, dropped_bps] =
+            [0, 1].map(|which| 8.0 * rate(before[which].bytes, now[which].bytes));
+        Self { passed_pps, dropped_pps, passed_bps, dropped_bps, seconds }
+    }
+}
+
+/// `top`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TopReport {
+    /// The heaviest sources.
+    pub sources: Vec<TopEntry>,
+    /// Sources with a bucket, these among them.
+    pub tracked: u64,
+    /// How long ago the heaviest were found, seconds; what is told of each is of the present.
+    #[serde(default)]
+    pub age_seconds: f64,
+    /// What all sources together got since an earlier look, if there was one.
+    #[serde(default)]
+    pub totals: Option<Totals>,
+    /// Distinct sources in the last full window, if that is counted.
+    #[serde(default)]
+    pub distinct: Option<Distinct>,
+}
+
+impl TopReport {
+    /// Distinct sources with the error that two thirds of estimates stay within.
+    pub fn distinct_text(distinct: &Distinct) -> String {
+        let Distinct { sources, standard_error, window_s } = distinct;
+        let error = sources * standard_error;
+        format!("{sources:.0} ± {error:.0} distinct sources in {window_s:.2} s")
+    }
+}
+
+impl Print for TopReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        if !self.sources.is_empty() {
+            let header = [
+                "SOURCE",
+                "CLASS",
+                "STATE",
+                "LIMIT",
+                "FIRST SEEN",
+                "LAST SEEN",
+                "PPS",
+                "BITS/S",
+                "PASSED",
+                "ERROR",
+                "DROPPED",
+                "BYTES",
+            ];
+            let mut table = text::table(&header, 6);
+            for entry in &self.sources {
+                table.add_row([
+                    short_prefix(&entry.source),
+                    entry.class.unwrap_or_default().to_string(),
+                    state_name(entry.state).to_owned(),
+                    entry.limit.as_ref().map_or("none".into(), LimitReport::rates),
+                    entry.first_seen.clone().unwrap_or_default(),
+                    entry.last_seen.clone().unwrap_or_default(),
+                    format!("{:.0}", entry.pps),
+                    text::si(entry.bps),
+                    entry.passed.to_string(),
+                    format!("+{}", entry.uncounted),
+                    entry.dropped.to_string(),
+                    entry.bytes.to_string(),
+                ]);
+            }
+            writeln!(out, "{}", table.trim_fmt())?;
+        }
+        write!(out, "{} of {} tracked sources", self.sources.len(), self.tracked)?;
+        if let Some(totals) = &self.totals {
+            let Totals { passed_pps, dropped_pps, .. } = totals;
+            write!(out, ", {passed_pps:.0} packets/s passed, {dropped_pps:.0} dropped")?;
+        }
+        if let Some(distinct) = &self.distinct {
+            write!(out, ", {}", Self::distinct_text(distinct))?;
+        }
+        writeln!(out)
+    }
+}
