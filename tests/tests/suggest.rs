@@ -9,7 +9,10 @@ use std::{
 };
 
 use serde_json::Value;
-use tests::{Cli, Daemon, DaemonOptions, Lab, Sender, Sent, Stream, frame, lab::TX, pcap, process};
+use tests::{
+    Cli, Daemon, DaemonOptions, Flood, Lab, Sender, Sent, Sources, Stream, frame, lab::TX, pcap,
+    process,
+};
 
 /// Percentiles and what the answer calls them.
 const RANKS: [(&str, f64); 5] =
@@ -211,6 +214,38 @@ fn a_replayed_capture_is_told_within_a_percent() {
         assert!(found.is_some_and(|found| error(found, wanted).abs() < 0.01), "{answer:#}");
     }
     daemon.assert_accounted(&lab);
+}
+
+#[test]
+fn a_million_sources_hold_nobody_up() {
+    const SOURCES: u32 = 1 << 20;
+    let lab = Lab::new(1);
+    let daemon = Daemon::start_with(&lab, DaemonOptions::with(&["--max-sources", "2097152"]));
+    let cli = daemon.cli();
+    track_all(&cli);
+    let crowd = Sources::RoundRobin(Ipv4Addr::new(10, 0, 0, 0).into(), SOURCES);
+    let flooding = Flood::new(crowd, u64::MAX).start(&lab);
+    process::wait_for("a million sources", Duration::from_secs(60), || {
+        let tracked = cli.ok(&["top", "--once", "-n", "1"])["tracked"].as_u64();
+        tracked.filter(|tracked| *tracked > 1_000_000)
+    });
+    let work = || cli.ok(&["stats"])["latency"]["core_work"].clone();
+    let before = work();
+    let start = Instant::now();
+    let answer = cli.ok(&["suggest", "--over", "3s"]);
+    let took = start.elapsed().as_secs_f64();
+    let _flooded = flooding.stop();
+    let after = work();
+    println!(
+        "3 s of {} sources took {took:.2} s; the core: {before}, then {after}",
+        answer["sources"]
+    );
+    // As many as the flood gets to in that time.
+    assert!(answer["sources"].as_u64().is_some_and(|sources| sources > 50_000), "{answer:#}");
+    // Four looks and what comes of them, in a build for tests beside a flood.
+    assert!(took < 30.0, "{took} s");
+    let most = after["p90"].as_f64().expect("a percentile");
+    assert!(most < 0.2, "others wait too long: {after}");
 }
 
 #[test]

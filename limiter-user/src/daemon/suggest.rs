@@ -187,7 +187,7 @@ impl Watched {
             target: whom.short(),
             from: humantime::format_rfc3339_millis(times[0]).to_string(),
             to: humantime::format_rfc3339_millis(times[1]).to_string(),
-            seconds: over.as_secs_f64(),
+            seconds: times[1].duration_since(times[0]).unwrap_or(over).as_secs_f64(),
             share,
             sources,
             light: LightReport {

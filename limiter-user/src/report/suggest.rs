@@ -17,7 +17,7 @@ pub struct SuggestReport {
     pub from: String,
     /// When the last one was.
     pub to: String,
-    /// For how long they were watched.
+    /// For how long they were watched, seconds: what was asked for, or longer if there are very many.
     pub seconds: f64,
     /// The share of sources that a limit may touch, 0 to 1.
     pub share: f64,
@@ -117,7 +117,7 @@ impl Print for SuggestReport {
         };
         writeln!(
             out,
-            "{}: {} sources with a bucket sent something within {} s{light} fewer than {:.0}pps each",
+            "{}: {} sources with a bucket sent something within {:.0} s{light} fewer than {:.0}pps each",
             self.target, self.sources, self.seconds, self.light.below
         )?;
         let mut table = text::table(&["PER SOURCE", "P50", "P90", "P99", "P99.9", "MAX"], 1);
