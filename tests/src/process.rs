@@ -121,3 +121,21 @@ impl Drop for Background {
         let _reaped = self.child.wait();
     }
 }
+
+/// The time that a process has had of all CPUs so far.
+///
+/// # Panics
+/// If there is no such process.
+#[must_use]
+pub fn cpu_time(pid: u32) -> Duration {
+    let mut clock: libc::clockid_t = 0;
+    // SAFETY: the clock's number is written to a live variable.
+    let found = unsafe { libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) };
+    assert_eq!(found, 0, "the clock of process {pid}");
+    // SAFETY: all zeros are a valid `timespec`.
+    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: the time is written to a live variable.
+    let read = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    assert_eq!(read, 0, "the time of process {pid}");
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}

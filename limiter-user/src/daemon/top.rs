@@ -18,7 +18,7 @@ use scan::{APART, Looks, weight};
 use super::core::Core;
 use crate::dataplane::Member;
 use crate::observe::Sample;
-use crate::report::{Average, Sort, TopEntry, TopReport, Totals};
+use crate::report::{Average, Recent, Sort, TopEntry, TopReport, Totals};
 
 /// For so long after somebody has watched, there is a look each second.
 const WATCHED: Duration = Duration::from_millis(2500);
@@ -162,11 +162,7 @@ impl Core {
 
     /// Visits the sources that have buckets of these numbers: a few ten thousand at once, so that others
     /// get their turn. `None` instead of what each has offered since an earlier look if there is none.
-    pub fn members(
-        &self,
-        buckets: Range<usize>,
-        visit: &mut dyn FnMut(Member, Option<((u64, u64), Duration)>),
-    ) {
+    pub fn members(&self, buckets: Range<usize>, visit: &mut dyn FnMut(Member, Option<Recent>)) {
         let earlier = self.top.looks.earlier(Instant::now());
         let time = earlier.map(|look| look.at.elapsed());
         self.plane.members(buckets, &mut |bucket, member| {

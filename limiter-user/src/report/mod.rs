@@ -30,7 +30,7 @@ pub use limit::{
     TierReport,
 };
 pub use lists::{ListChanged, ListEntry, ListReport};
-pub use rollup::{Rollup, Sums};
+pub use rollup::{Recent, Rollup, Sums};
 pub use source::{SharedReport, SourceReport, TriedReport};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};
 pub use status::{

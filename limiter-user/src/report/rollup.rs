@@ -16,6 +16,9 @@ use crate::dataplane::Member;
 /// So many sibling prefixes with a bucket are a spread.
 const SIBLINGS: usize = 8;
 
+/// Packets and bytes that a source has offered, and in which time.
+pub type Recent = ((u64, u64), Duration);
+
 /// Sums over the buckets of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sums {
@@ -41,7 +44,7 @@ pub struct Sums {
 
 impl Sums {
     /// One bucket, with what its source has offered in a time, if that is known.
-    pub fn of(member: &Member, offered: Option<((u64, u64), Duration)>) -> Self {
+    pub fn of(member: &Member, offered: Option<Recent>) -> Self {
         let counts = &member.counts;
         let time = offered.map_or(1.0, |(_, time)| time.as_secs_f64().max(1e-3));
         let (packets, bytes) = offered.map_or((0, 0), |(offered, _)| offered);

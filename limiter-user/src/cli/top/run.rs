@@ -23,8 +23,8 @@ use crate::report::{By, SourceReport, StatusReport, TopReport};
 /// Between two questions about the heaviest.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Between two questions about the daemon's health.
-const HEALTH: Duration = Duration::from_secs(5);
+/// Between two questions about the daemon's health: each makes it look at the whole table.
+const HEALTH: Duration = Duration::from_secs(10);
 
 /// How often the reader of keys sees whether it is still wanted.
 const ATTENTIVE: Duration = Duration::from_millis(100);
@@ -245,7 +245,11 @@ fn handle(
                 *next = Instant::now() + pause(&answer, took);
                 // It came too late to be shown.
                 if !app.paused {
+                    let back = app.trouble.is_some() && answer.is_ok();
                     app.answer(answer);
+                    if back {
+                        questions.health();
+                    }
                 }
             }
             Event::Shown(report) => {

@@ -56,6 +56,11 @@ impl Figures {
             times_row("status", &top.status),
         ];
         table::print(out, header, 1, &rows)?;
+        writeln!(
+            out,
+            "The daemon needs {:.1} ms of a CPU a second while two watch (goal ≤ 20), {:.1} while nobody does.",
+            top.watched_ms, top.idle_ms
+        )?;
         let header = ["MB before", "MB after", "own MB", "MB peak"];
         let Memory { resident, own, peak } = top.after;
         let row = [top.before.resident, resident, own, peak].map(megabytes);
