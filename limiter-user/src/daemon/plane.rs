@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use limiter_common::abi::Counters;
 
 use crate::dataplane::{
-    Attachment, Counts, Dataplane, Error, Event, Migrated, Mode, OnFull, SharedCounts,
+    Attachment, Counts, Dataplane, Error, Event, Migrated, Mode, OnFull, RunTime, SharedCounts,
     SketchHealth, Source, TableHealth, TrialView,
 };
 use crate::observe::Distinct;
@@ -48,6 +48,9 @@ pub trait Plane: Send {
     fn distinct(&self) -> Option<Distinct>;
     fn refresh_clock(&self);
     fn events(&mut self, visit: &mut dyn FnMut(Event));
+    fn run_time(&self) -> Option<RunTime> {
+        None
+    }
 }
 
 impl Plane for Dataplane {
@@ -177,5 +180,9 @@ impl Plane for Dataplane {
 
     fn events(&mut self, visit: &mut dyn FnMut(Event)) {
         self.events(visit);
+    }
+
+    fn run_time(&self) -> Option<RunTime> {
+        self.run_time()
     }
 }

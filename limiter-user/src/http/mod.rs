@@ -5,6 +5,7 @@ mod handlers;
 mod lists;
 mod trials;
 mod types;
+pub mod web;
 
 use axum::Json;
 use axum::Router;

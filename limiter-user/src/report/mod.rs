@@ -6,6 +6,7 @@ mod cleanup;
 mod config;
 mod limit;
 mod lists;
+mod overview;
 mod source;
 mod stats;
 mod status;
@@ -25,6 +26,10 @@ pub use limit::{
     TierReport,
 };
 pub use lists::{ListChanged, ListEntry, ListReport};
+pub use overview::{
+    Commands, CostReport, DistinctReport, Flow, Offender, OverviewReport, ReasonFlow, Shown,
+    Verdict, VerdictLevel, reasons,
+};
 pub use source::{Average, SharedReport, Sort, SourceReport, TopEntry, TopReport, TriedReport};
 pub use stats::{CounterReport, StatsReport, TallyReport};
 pub use status::{

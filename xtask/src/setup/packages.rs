@@ -22,7 +22,7 @@ const fn package(name: &'static str, program: &'static str) -> Package {
     Package { name, program, service: None }
 }
 
-const PACKAGES: [Package; 12] = [
+const PACKAGES: [Package; 15] = [
     package("iproute2", "ip"),
     package("iputils-ping", "ping"),
     package("nftables", "nft"),
@@ -31,6 +31,9 @@ const PACKAGES: [Package; 12] = [
     Package { service: Some("iperf3"), ..package("iperf3", "iperf3") },
     Package { service: Some("nginx"), ..package("nginx-light", "nginx") },
     package("curl", "curl"),
+    package("openssl", "openssl"),
+    package("chromium", "chromium"),
+    package("npm", "npm"),
     package("tcpreplay", "tcpreplay"),
     package("ethtool", "ethtool"),
     package("dpkg-dev", "dpkg-shlibdeps"),
