@@ -186,7 +186,12 @@ fn sizes_and_colours(browser: &mut Browser) {
         browser.look(width, 1000, dark);
         browser.wait("new Promise(done => setTimeout(() => done(true), 1500))", PATIENCE);
         let wide = browser.eval("document.documentElement.scrollWidth");
-        assert!(wide.as_u64().is_some_and(|wide| wide <= u64::from(width)), "{wide} of {width}");
+        let beyond = browser.eval(&format!(
+            "[...document.querySelectorAll('body *')].filter(it => !it.closest('.scroll') &&
+               it.getBoundingClientRect().right > {width}).map(it => it.tagName + '#' + it.id)"
+        ));
+        let fits = wide.as_u64().is_some_and(|wide| wide <= u64::from(width));
+        assert!(fits, "{wide} of {width} pixels wide: {beyond}");
         let drawn = browser.eval("document.querySelectorAll('#chart canvas').length");
         assert_eq!(drawn, 1, "one chart");
         backs.push(browser.eval("getComputedStyle(document.body).backgroundColor"));

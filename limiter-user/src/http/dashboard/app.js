@@ -132,9 +132,11 @@ async function start() {
   const { limits, denied } = tables(admin);
   for (const table of [top, limits, denied]) table.update([]);
   const recent = changes(by('changes'), by('changes-none'));
-  recent();
-  setInterval(recent, CHANGES);
-  history().then(rows => rows.length && chart.before(rows));
+  if (session.changes) {
+    recent();
+    setInterval(recent, CHANGES);
+  }
+  if (session.history) history().then(rows => rows.length && chart.before(rows));
   follow(report => {
     verdict(report.verdict);
     warnings(report.warnings);

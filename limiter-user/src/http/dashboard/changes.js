@@ -40,13 +40,9 @@ export function changes(table, none) {
     { title: 'Ends', cell: item => (until(item) ? left(until(item)) || moment(until(item)) : first(item, 'ttl_seconds') ? `after ${item.ttl_seconds} s` : '') },
   ], item => `${first(item, 'time', 'when', 'at')} ${text(what(item))}`);
   made.update([]);
-  let known = true;
   return async () => {
-    if (!known) return;
-    const answer = await fetch('/v1/changes').catch(() => null);
-    if (answer?.status === 404) known = false;
-    if (!answer?.ok) return;
-    const told = await answer.json();
+    const told = await get('/v1/changes');
+    if (!told) return;
     const all = Array.isArray(told) ? told : told.changes ?? [];
     made.update(all.slice(-20).sort((a, b) => seconds(first(b, 'time', 'when', 'at')) - seconds(first(a, 'time', 'when', 'at'))));
     none.hidden = all.length > 0;

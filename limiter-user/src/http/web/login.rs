@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::Json;
+use axum::body::Body;
 use axum::extract::rejection::FormRejection;
 use axum::extract::{Form, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
+use tower::ServiceExt;
 
 use super::assets;
 use super::guard::{Gate, PENALTY, refusal};
@@ -29,6 +31,19 @@ pub(super) struct SessionReport {
     can_become_admin: bool,
     /// Whether there is a session that can be ended.
     signed_in: bool,
+    /// Whether `/v1/history` is there.
+    history: bool,
+    /// Whether `/v1/changes` is there.
+    changes: bool,
+}
+
+/// Whether the API has a route: it has no method of this name, so nothing is done.
+async fn has(api: &Router, path: &'static str) -> bool {
+    let mut request = Request::new(Body::empty());
+    *request.method_mut() = Method::TRACE;
+    *request.uri_mut() = Uri::from_static(path);
+    let answer = api.clone().oneshot(request).await;
+    answer.is_ok_and(|answer| answer.status() == StatusCode::METHOD_NOT_ALLOWED)
 }
 
 pub(super) async fn page() -> impl IntoResponse {
@@ -79,6 +94,7 @@ pub(super) async fn log_out(State(gate): State<Arc<Gate>>, headers: HeaderMap) -
 
 pub(super) async fn session(
     State(gate): State<Arc<Gate>>,
+    Extension(api): Extension<Router>,
     headers: HeaderMap,
 ) -> Json<SessionReport> {
     let now = Instant::now();
@@ -88,5 +104,7 @@ pub(super) async fn session(
         admin,
         can_become_admin: gate.tokens.has_admin() && !admin,
         signed_in: session.is_some(),
+        history: has(&api, "/v1/history").await,
+        changes: has(&api, "/v1/changes").await,
     })
 }

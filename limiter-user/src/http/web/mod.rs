@@ -17,9 +17,9 @@ pub use listen::{Serving, Web};
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::middleware;
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 
 use self::guard::Gate;
 use self::live::Hub;
@@ -28,7 +28,8 @@ use crate::daemon::Shared;
 /// The routes: those of the API, of which the gate lets only some through, and those of the page.
 fn routes(shared: Shared, gate: Arc<Gate>) -> Router {
     let hub = Hub::new(shared.clone());
-    super::router(shared)
+    let api = super::router(shared);
+    api.clone()
         .merge(Router::new().route("/v1/live", get(live::live)).with_state(hub))
         .merge(assets::routes())
         .merge(
@@ -36,6 +37,7 @@ fn routes(shared: Shared, gate: Arc<Gate>) -> Router {
                 .route("/login", get(login::page).post(login::log_in))
                 .route("/logout", post(login::log_out))
                 .route("/v1/session", get(login::session))
+                .layer(Extension(api))
                 .with_state(Arc::clone(&gate)),
         )
         .layer(middleware::from_fn_with_state(gate, guard::check))
