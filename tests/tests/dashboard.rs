@@ -184,7 +184,7 @@ fn sizes_and_colours(browser: &mut Browser) {
     let mut backs = Vec::new();
     for (width, dark) in [(400, false), (400, true), (1600, false), (1600, true)] {
         browser.look(width, 1000, dark);
-        browser.wait("new Promise(done => setTimeout(() => done(true), 1500))", PATIENCE);
+        browser.eval("new Promise(done => setTimeout(() => done(true), 1500))");
         let wide = browser.eval("document.documentElement.scrollWidth");
         let beyond = browser.eval(&format!(
             "[...document.querySelectorAll('body *')].filter(it => !it.closest('.scroll') &&

@@ -242,9 +242,9 @@ fn clients_that_behave_badly_disturb_nobody() {
         });
         let body = timed(&|stream| {
             let head = format!("POST /login HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Type: \
-                application/x-www-form-urlencoded\r\nConnection: close\r\nContent-Length: 900000\r\n\r\n");
+                application/x-www-form-urlencoded\r\nConnection: close\r\nContent-Length: 9000\r\n\r\n");
             let _ = stream.write_all(head.as_bytes());
-            let _ = stream.write_all(&[b'x'; 128 * 1024]);
+            let _ = stream.write_all(&[b'x'; 1024]);
         });
         // By now it has been closed, or soon will be.
         let begin = Instant::now();
@@ -266,7 +266,7 @@ fn clients_that_behave_badly_disturb_nobody() {
         "{}",
         large.1
     );
-    assert!(body.1.is_empty() || body.1.contains(" 4"), "{}", body.1);
+    assert!(body.1.contains(" 408 ") && body.0 < Duration::from_secs(40), "{body:?}");
     assert!(deaf_is_closed, "who reads nothing is let go");
 
     // Nothing of it is left.

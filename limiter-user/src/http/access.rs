@@ -71,11 +71,6 @@ fn further_groups(stream: &UnixStream) -> io::Result<Vec<u32>> {
     }
 }
 
-/// Stands for whoever is behind a TCP connection.
-pub(super) fn unknown_peer() -> ConnectInfo<Peer> {
-    ConnectInfo(Peer(None))
-}
-
 impl Connected<IncomingStream<'_, UnixListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
         let identity = Identity::of(stream.io());

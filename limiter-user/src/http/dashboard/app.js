@@ -51,7 +51,7 @@ function health(report) {
   const lines = [
     ['State', report.state],
     ['Interfaces', report.interfaces.map(([name, mode]) => `${name} (${mode})`).join(', ') || 'none'],
-    ['Buckets taken', `${whole(table.occupied)} of ${whole(table.capacity)} (${share(table.occupied, table.capacity)})`],
+    ['Buckets taken', `${whole(report.tracked)} of ${whole(table.capacity)} (${share(report.tracked, table.capacity)})`],
     ['Buckets busy', `${whole(table.busy)} (${share(table.busy, table.capacity)})`],
     ['Sets full', `${whole(table.full_sets)} of ${whole(table.sets)}`],
     ['Table', size(table.memory_bytes)],

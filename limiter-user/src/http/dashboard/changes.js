@@ -1,50 +1,54 @@
 // What was before this page was opened: history for the chart, and who has changed what.
 
-import { left, moment } from './format.js';
 import { Chart } from './chart.js';
+import { left, moment } from './format.js';
 import { get } from './live.js';
 import { Table } from './tables.js';
 
-/** The first of the fields that there is. */
-const first = (item, ...names) => names.map(name => item[name]).find(value => value !== undefined && value !== null);
+/** Changes that are shown. */
+const MOST = 20;
 
-const seconds = time => (typeof time === 'number' ? time : new Date(time).getTime() / 1000);
-
-/** Rows for the chart out of the daemon's history; none if it keeps none. */
+/** Rows for the chart out of the daemon's history: a time and a value for each line. */
 export async function history() {
   const told = await get('/v1/history?since=1h');
-  const points = told && first(told, 'points', 'series', 'slots', 'samples');
-  if (!Array.isArray(points)) return [];
-  const value = (point, name) => {
-    if (name === 'passed') return first(point, 'passed_pps') ?? null;
-    const reasons = first(point, 'reasons', 'by_reason') ?? {};
-    if (!Array.isArray(reasons)) return first(reasons, name, `drop_${name}`) ?? 0;
-    const found = reasons.filter(flow => flow.reason === name && (flow.verdict !== 'pass' || name === 'would_drop'));
-    return found.reduce((sum, flow) => sum + flow.pps, 0);
-  };
-  const names = Chart.names();
-  return points
-    .filter(point => point && first(point, 'time') !== undefined)
-    .map(point => [seconds(point.time), ...names.map(name => (value(point, 'passed') === null ? null : value(point, name)))]);
+  if (!Array.isArray(told?.time)) return [];
+  const columns = Chart.names().map(name => {
+    if (name === 'passed') return told.passed_pps;
+    const found = told.reasons.find(one => one.reason === name && (one.verdict === 'drop' || name === 'would_drop'));
+    // Where nothing of a kind was counted there is no column for it.
+    return found ? found.pps : told.passed_pps.map(pps => (pps === null ? null : 0));
+  });
+  return told.time.map((time, at) => [time, ...columns.map(column => column[at] ?? null)]);
 }
 
-/** The table of changes; `update` asks the daemon for them. */
+/** A change in words. */
+function words(item) {
+  const subject = item.interface ? `${item.interface}${item.mode ? ` (${item.mode})` : ''}` : '';
+  const kind = item.event === 'policy' ? '' : item.event ?? '';
+  const confirm = item.confirm_seconds ? `reverted unless confirmed in ${item.confirm_seconds} s` : '';
+  return [kind, subject, item.what ?? '', confirm].filter(Boolean).join(', ');
+}
+
+/** When what a change has made ends. */
+function ends(item) {
+  if (!item.ttl_seconds) return '';
+  const until = new Date(new Date(item.time).getTime() + 1000 * item.ttl_seconds).toISOString();
+  return left(until) || 'over';
+}
+
+/** The table of changes; what is returned asks the daemon for them. */
 export function changes(table, none) {
-  const what = item => first(item, 'what', 'text', 'summary', 'change', 'kind') ?? '';
-  const text = value => (typeof value === 'object' ? JSON.stringify(value) : String(value));
-  const until = item => first(item, 'expires', 'until');
   const made = new Table(table, 'Recent changes', [
-    { title: 'When', header: true, cell: item => moment(first(item, 'time', 'when', 'at') ?? '') },
-    { title: 'Who', cell: item => text(first(item, 'by', 'who', 'user') ?? 'unknown') },
-    { title: 'What', wrap: true, cell: item => text(what(item)) },
-    { title: 'Ends', cell: item => (until(item) ? left(until(item)) || moment(until(item)) : first(item, 'ttl_seconds') ? `after ${item.ttl_seconds} s` : '') },
-  ], item => `${first(item, 'time', 'when', 'at')} ${text(what(item))}`);
+    { title: 'When', header: true, cell: item => moment(item.time) },
+    { title: 'Who', cell: item => item.by?.user ?? 'the daemon' },
+    { title: 'What', wrap: true, cell: words },
+    { title: 'Ends', cell: ends },
+  ], item => `${item.time} ${words(item)}`);
   made.update([]);
   return async () => {
     const told = await get('/v1/changes');
-    if (!told) return;
-    const all = Array.isArray(told) ? told : told.changes ?? [];
-    made.update(all.slice(-20).sort((a, b) => seconds(first(b, 'time', 'when', 'at')) - seconds(first(a, 'time', 'when', 'at'))));
-    none.hidden = all.length > 0;
+    if (!Array.isArray(told?.changes)) return;
+    made.update(told.changes.slice(-MOST).reverse());
+    none.hidden = told.changes.length > 0;
   };
 }

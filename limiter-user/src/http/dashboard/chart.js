@@ -9,6 +9,9 @@ const KEPT = 3600;
 /** Seconds that are shown. */
 const SHOWN = 600;
 
+/** Seconds that the chart is wide, at least. */
+const LEAST = 60;
+
 const LINES = [
   ['passed', 'Passed', '--passed', []],
   ['over_limit', 'Over limit', '--over', []],
@@ -62,8 +65,8 @@ export class Chart {
       ...this.size(),
       legend: { show: false },
       cursor: { drag: { x: false, y: false } },
-      scales: { y: { range: (_, least, most) => [0, Math.max(10, most * 1.1)] } },
-      axes: [axis, { ...axis, size: 70, values: (_, ticks) => ticks.map(tick => pps(tick)) }],
+      scales: { x: { range: (_, first, last) => [Math.min(first ?? 0, (last ?? 0) - LEAST), last ?? 0] }, y: { range: (_, least, most) => [0, Math.max(10, most * 1.1)] } },
+      axes: [axis, { ...axis, size: 90, values: (_, ticks) => ticks.map(tick => pps(tick)) }],
       series: [{}, ...LINES.map(([, label, name, dash], at) => ({
         label, stroke: colour(name), width: 2, dash, show: this.shown[at], points: { show: false }, spanGaps: false,
       }))],
@@ -123,7 +126,7 @@ export class Chart {
     if (!this.plot) return;
     const shown = this.window();
     this.plot.setData(shown);
-    if (Date.now() - this.told < 10000) return;
+    if (shown[0].length > 10 && Date.now() - this.told < 10000) return;
     this.told = Date.now();
     const seconds = shown[0].length ? Math.round(shown[0][shown[0].length - 1] - shown[0][0]) : 0;
     const parts = LINES.map(([, label], at) => {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::{Body, to_bytes};
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
@@ -20,6 +21,9 @@ const AT_WORK: usize = 4;
 
 /// How long a request may take, its body included, until the answer begins.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The largest body of a request, bytes.
+const LARGEST_BODY: usize = 16 * 1024;
 
 /// How long somebody with a wrong token waits for the answer.
 pub(super) const PENALTY: Duration = Duration::from_millis(500);
@@ -162,9 +166,8 @@ impl Gate {
             }
             Needs::Role(role) => role,
         };
-        let role = match self.role(headers, now) {
-            Ok(role) => role,
-            Err(()) => return Some(unauthorized("the token is wrong")),
+        let Ok(role) = self.role(headers, now) else {
+            return Some(unauthorized("the token is wrong"));
         };
         if role >= Some(wanted) {
             return asks_too_much(uri);
@@ -207,14 +210,8 @@ fn unauthorized(text: &str) -> Response {
 }
 
 /// Lets a request through if it may be made, and adds to every answer what a browser may do with it.
-pub(super) async fn check(
-    State(gate): State<Arc<Gate>>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn check(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     let head = (request.method().clone(), request.uri().path().to_owned());
-    // Whoever is behind a TCP connection, the kernel does not tell.
-    request.extensions_mut().insert(crate::http::access::unknown_peer());
     let mut response = match gate.refuses(&request, Instant::now()) {
         Some(refused) => {
             if refused.status() == StatusCode::UNAUTHORIZED {
@@ -227,7 +224,7 @@ pub(super) async fn check(
             Ok(response) => response,
             Err(_) => {
                 let hint = "try again; if it stays so, look at the daemon's log";
-                refusal(StatusCode::SERVICE_UNAVAILABLE, "it has taken too long", hint)
+                refusal(StatusCode::REQUEST_TIMEOUT, "it has taken too long", hint)
             }
         },
     };
@@ -250,8 +247,16 @@ pub(super) async fn check(
 }
 
 async fn at_work(gate: &Gate, request: Request, next: Next) -> Response {
-    // It is never closed.
-    let _permit = gate.work.acquire().await;
+    // All of it first: who sends slowly keeps nobody else waiting.
+    let (head, body) = request.into_parts();
+    let Ok(body) = to_bytes(body, LARGEST_BODY).await else {
+        let hint = format!("send all of at most {LARGEST_BODY} bytes");
+        return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the body cannot be read", &hint);
+    };
+    let public = needs(&head.method, head.uri.path()) == Needs::Nothing;
+    let request = Request::from_parts(head, Body::from(body));
+    // It is never closed. Who signs in, or in vain, keeps nobody else waiting either.
+    let _permit = if public { None } else { gate.work.acquire().await.ok() };
     next.run(request).await
 }
 
