@@ -3,12 +3,16 @@
 //! `LIMITER_EBPF=require` fails without the tools, `skip` never builds it, and unset builds it when
 //! a nightly compiler and bpf-linker are there. So `cargo check` works on any machine, and a binary
 //! without the program says so when it is asked to load it.
+//!
+//! `LIMITER_ASSETS` does the same for what the dashboard draws its charts with, which `cargo xtask
+//! build` fetches. A page without it says so.
 
 use std::env;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 const VARIABLE: &str = "LIMITER_EBPF";
+const ASSETS: &str = "LIMITER_ASSETS";
 
 /// Compiles the program for the third version of the BPF instructions: 32-bit registers, atomics that
 /// return what they found (Linux 5.12). `aya_build` sets the flags of the compiler itself, so these
@@ -32,11 +36,48 @@ fn tools_are_there() -> bool {
     succeeds("bpf-linker", &["--version"]) && succeeds("rustup", &["run", "nightly", "rustc", "-V"])
 }
 
+#[expect(dead_code, unreachable_pub, reason = "xtask includes the same file")]
+mod assets {
+    include!("assets.rs");
+}
+
+/// Puts what the dashboard draws its charts with beside the artefacts, to be embedded.
+fn embed_assets(root: &Path) -> anyhow::Result<()> {
+    println!("cargo::rustc-check-cfg=cfg(chart_library)");
+    println!("cargo::rerun-if-env-changed={ASSETS}");
+    println!("cargo::rerun-if-changed=assets.rs");
+    let folder = format!("{}-{}", assets::PACKAGE, assets::VERSION);
+    let folder = root.join("target/assets").join(folder);
+    // Of what is not there, cargo would think that it has changed each time.
+    if folder.exists() {
+        println!("cargo::rerun-if-changed={}", folder.display());
+    }
+    let there = assets::FILES.iter().all(|(file, _)| folder.join(file).is_file());
+    match env::var(ASSETS).as_deref() {
+        Ok("require") if !there => {
+            anyhow::bail!("no {}: run `cargo xtask setup`", folder.display());
+        }
+        Ok("skip") => return Ok(()),
+        _ if !there => {
+            println!("cargo::warning=built without charts: run `cargo xtask build`");
+            return Ok(());
+        }
+        _ => {}
+    }
+    let out = env::var("OUT_DIR")?;
+    for (file, name) in assets::FILES {
+        std::fs::copy(folder.join(file), Path::new(&out).join(name))?;
+    }
+    println!("cargo::rustc-cfg=chart_library");
+    Ok(())
+}
+
 fn main() -> anyhow::Result<()> {
     println!("cargo::rustc-check-cfg=cfg(kernel_program)");
     println!("cargo::rerun-if-env-changed={VARIABLE}");
     let root = env::var("CARGO_MANIFEST_DIR")?;
     let root = Path::new(&root).parent().unwrap_or(Path::new("."));
+    embed_assets(root)?;
     for source in ["limiter-ebpf", "limiter-common/src"] {
         println!("cargo::rerun-if-changed={}", root.join(source).display());
     }

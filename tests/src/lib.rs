@@ -7,6 +7,7 @@
 //! killed run left behind is removed by the next one.
 
 pub mod api;
+pub mod browser;
 pub mod bystander;
 pub mod cli;
 pub mod cost;
@@ -30,6 +31,7 @@ pub mod sender;
 pub mod source;
 pub mod zipf;
 
+pub use browser::Browser;
 pub use bystander::Bystander;
 pub use cli::Cli;
 pub use daemon::{Daemon, DaemonOptions};

@@ -9,14 +9,16 @@ use crate::{run::Cmd, setup};
 /// Tells the build scripts what to do about the kernel programs: [`REQUIRE`] or [`SKIP`]. Unset,
 /// they embed them if they can and warn if they cannot.
 const EBPF: &str = "LIMITER_EBPF";
+/// The same for what the dashboard draws its charts with.
+const ASSETS: &str = "LIMITER_ASSETS";
 /// Fail if the kernel programs cannot be built.
 pub(crate) const REQUIRE: &str = "require";
 /// Do not build the kernel programs.
 pub(crate) const SKIP: &str = "skip";
 
-/// Sets up the BPF tools where they are missing, and builds.
+/// Sets up the BPF tools and the dashboard's assets where they are missing, and builds.
 pub(crate) fn command(release: bool) -> Result<()> {
-    setup::ensure_bpf_tools()?;
+    setup::ensure_build_tools()?;
     let profile: &[&str] = if release { &["--release"] } else { &[] };
     cargo(["build"], REQUIRE).args(profile).run()
 }
@@ -29,4 +31,5 @@ pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>, ebpf: &s
         .args(args)
         .env("CARGO_TERM_QUIET", "true")
         .env(EBPF, ebpf)
+        .env(ASSETS, ebpf)
 }

@@ -1,5 +1,6 @@
 //! Every command and option.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use super::limit_args::LimitCommand;
 use super::safety::SafetyArgs;
 use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
+use crate::http::web::parse_listen;
 use crate::instance::Instance;
 use crate::policy::management::parse_management;
 use crate::report::{By, Sort};
@@ -353,6 +355,28 @@ pub(crate) struct RunArgs {
     /// Whether the limits stay in force when the daemon ends
     #[arg(long, env = "LIMITER_ON_EXIT", value_enum, default_value = "keep")]
     pub(crate) on_exit: OnExit,
+    /// Serve the dashboard and the API for looking on this address, such as 127.0.0.1:9090 [default: off]
+    ///
+    /// On a loopback address every user of this machine may look, unless there is a --http-token-file. Any
+    /// other address needs a token and --http-tls-cert with --http-tls-key. Nothing can be changed there
+    /// without --http-admin-token-file.
+    #[arg(long, env = "LIMITER_HTTP_LISTEN", value_name = "ADDR:PORT", value_parser = parse_listen)]
+    pub(crate) http_listen: Option<SocketAddr>,
+    /// The file with the token that the dashboard asks for before it shows anything
+    #[arg(long, env = "LIMITER_HTTP_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) http_token_file: Option<PathBuf>,
+    /// The file with the token by which limits and the deny list can be changed over the dashboard
+    #[arg(long, env = "LIMITER_HTTP_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) http_admin_token_file: Option<PathBuf>,
+    /// The dashboard's certificate with its chain, PEM
+    #[arg(long, env = "LIMITER_HTTP_TLS_CERT", value_name = "FILE")]
+    pub(crate) http_tls_cert: Option<PathBuf>,
+    /// The certificate's private key, PEM
+    #[arg(long, env = "LIMITER_HTTP_TLS_KEY", value_name = "FILE")]
+    pub(crate) http_tls_key: Option<PathBuf>,
+    /// A name by which the dashboard is reached, beside addresses and localhost; may be repeated
+    #[arg(long, env = "LIMITER_HTTP_HOST", value_name = "NAME", value_delimiter = ',')]
+    pub(crate) http_host: Vec<String>,
     /// The sketch's error, relative to all packets of a window: its width is e/ε
     #[arg(long, env = "LIMITER_SKETCH_EPSILON", value_name = "ε", default_value_t = 0.000025)]
     pub(crate) sketch_epsilon: f64,

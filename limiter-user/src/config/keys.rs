@@ -1,6 +1,7 @@
 //! What a configuration file may say, as it is written.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use toml::Spanned;
 use crate::cli::Malformed;
 use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
+use crate::http::web::parse_listen;
 
 /// The configuration of `limiter run`. Every key can be left out.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -35,6 +37,20 @@ pub struct Keys {
     pub pin_dir: Option<PathBuf>,
     /// Whether the limits stay in force when the daemon ends.
     pub on_exit: Option<OnExit>,
+    /// Where the dashboard is served, such as `127.0.0.1:9090`; nowhere if left out.
+    #[serde(default, deserialize_with = "listen")]
+    #[schemars(with = "Option<String>")]
+    pub http_listen: Option<SocketAddr>,
+    /// The file with the token that the dashboard asks for before it shows anything.
+    pub http_token_file: Option<PathBuf>,
+    /// The file with the token by which something can be changed over the dashboard.
+    pub http_admin_token_file: Option<PathBuf>,
+    /// The dashboard's certificate with its chain, PEM.
+    pub http_tls_cert: Option<PathBuf>,
+    /// The certificate's private key, PEM.
+    pub http_tls_key: Option<PathBuf>,
+    /// Names by which the dashboard is reached, beside addresses and `localhost`.
+    pub http_host: Option<Vec<String>>,
     /// The sketch's error, relative to all packets of a window: its width is e/ε.
     pub sketch_epsilon: Option<f64>,
     /// The probability that the sketch's error is larger: its depth is ln 1/δ.
@@ -382,4 +398,9 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
     read.map(Some).map_err(|error| {
         de::Error::custom(format!("{text:?} is not a duration such as \"134ms\": {error}"))
     })
+}
+
+fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_listen(&text).map(Some).map_err(de::Error::custom)
 }

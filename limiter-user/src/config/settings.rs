@@ -14,6 +14,7 @@ use crate::cli::{Malformed, RunArgs};
 use crate::daemon::Config;
 use crate::dataplane::{self, Options};
 use crate::error::{Failure, chain, exit};
+use crate::http::web::WebConfig;
 use crate::instance::{Instance, Places};
 use crate::policy::lists::Action;
 use crate::policy::{Classes, Limits, Management, ModelError};
@@ -139,6 +140,7 @@ impl Settings {
         let settings = self;
         take!(settings, keys:
             interfaces, mode, replace, socket_group, admin_group, state_dir, pin_dir, on_exit,
+            http_listen, http_token_file, http_admin_token_file, http_tls_cert, http_tls_key, http_host,
             sketch_epsilon, sketch_delta, sketch_window, max_sources, max_limits, max_listed, ipv4_prefix,
             ipv6_prefix, malformed, on_full,
         );
@@ -209,6 +211,7 @@ impl Settings {
             Ok(()) => {}
         }
         check_names(&self.run.interfaces).map_err(|failure| self.blame("interfaces", failure))?;
+        self.web().check().map_err(|(key, failure)| self.blame(key, failure))?;
         let lengths = (self.run.ipv4_prefix, self.run.ipv6_prefix);
         let management = Management::new(&self.run.management, lengths);
         self.check_limits(lengths, &management)?;
@@ -291,11 +294,24 @@ impl Settings {
         }
     }
 
+    fn web(&self) -> WebConfig {
+        let run = &self.run;
+        WebConfig {
+            listen: run.http_listen,
+            token_file: run.http_token_file.clone(),
+            admin_token_file: run.http_admin_token_file.clone(),
+            tls_cert: run.http_tls_cert.clone(),
+            tls_key: run.http_tls_key.clone(),
+            hosts: run.http_host.clone(),
+        }
+    }
+
     /// A daemon that runs with it.
     pub fn daemon(&self) -> Config {
         let run = self.run.clone();
         Config {
             options: self.options(),
+            web: self.web(),
             interfaces: run.interfaces,
             mode: run.mode,
             replace: run.replace,

@@ -23,7 +23,7 @@ use crate::report::{
 /// What the daemon was configured with, and the file's limits as they are in force.
 #[derive(Default)]
 pub(super) struct FileLimits {
-    limits: Limits,
+    pub(super) limits: Limits,
     pub(super) lists: Lists,
     /// The lists in force, if the file has entries; else they are those of the store.
     pub(super) merged: Option<Lists>,

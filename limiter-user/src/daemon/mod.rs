@@ -1,7 +1,7 @@
 //! The daemon: one owner of data plane and store, served on a socket.
 //!
 //! Nothing that works is touched before everything that can fail by itself has been tried: the
-//! socket, then the store, then the data plane, which takes over what is pinned. If a later step
+//! sockets, then the store, then the data plane, which takes over what is pinned. If a later step
 //! fails, what this start has added is taken away again, and what was there goes on.
 
 mod bans;
@@ -13,6 +13,7 @@ mod file_lists;
 mod lists;
 mod live;
 mod notify;
+mod overview;
 mod plane;
 mod privileges;
 mod refused;
@@ -38,6 +39,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 pub use self::core::{Core, no_such_limit};
 pub use change::How;
 pub use confirm::check_period;
+pub use overview::Watching;
 pub use plane::Plane;
 pub use shared::Shared;
 pub use socket::{Socket, SocketGuard};
@@ -48,6 +50,7 @@ use crate::config::{Given, Settings};
 use crate::dataplane::{Dataplane, Mode, Options};
 use crate::error::{Failure, exit};
 use crate::http;
+use crate::http::web::{Web, WebConfig};
 use crate::instance::Instance;
 use crate::policy::Store;
 
@@ -84,6 +87,8 @@ pub struct Config {
     pub on_exit: OnExit,
     /// Which instance it is.
     pub instance: Option<Instance>,
+    /// Where the dashboard is served.
+    pub web: WebConfig,
     /// The data plane.
     pub options: Options,
 }
@@ -101,6 +106,7 @@ pub fn run(given: Given, settings: Settings) -> Result<(), Failure> {
     config.options.shape()?;
     let access = http::Access::new(config.admin_group.as_deref())?;
     let socket = Socket::bind(&config.socket, &config.socket_group)?;
+    let web = Web::bind(&config.web)?;
     let store = Store::open(&config.state_dir)?;
     // From here on, what an unconfirmed file says does not count.
     let from = refused::at_start(&given, settings, store.path())?;
@@ -118,7 +124,7 @@ pub fn run(given: Given, settings: Settings) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(exit::PRIVILEGE, format!("cannot start: {error}")))?
-        .block_on(serve(config, &socket, access, shared))
+        .block_on(serve(config, &socket, web, access, shared))
 }
 
 /// Opens the data plane, puts the limits in force and attaches.
@@ -181,6 +187,7 @@ fn log_failure(result: Result<(), Failure>) {
 async fn serve(
     config: &Config,
     socket: &Socket,
+    web: Option<Web>,
     access: http::Access,
     shared: Shared,
 ) -> Result<(), Failure> {
@@ -197,6 +204,7 @@ async fn serve(
         let _ = stopped.wait_for(|stop| *stop).await;
     });
     let mut server = tokio::spawn(server.into_future());
+    let web = web.map(|web| web.spawn(shared.clone())).transpose().map_err(io)?;
     tracing::info!("ready: serving {}", config.socket.display());
     notify::ready();
     let outcome = tokio::select! {
@@ -211,6 +219,8 @@ async fn serve(
     };
     tracing::info!("stopping");
     notify::stopping();
+    // Pages that are open would keep it waiting.
+    drop(web);
     if outcome.is_ok() && stop.send(true).is_ok() && timeout(GRACE, &mut server).await.is_err() {
         tracing::warn!("requests were cut off after {GRACE:?}");
         server.abort();

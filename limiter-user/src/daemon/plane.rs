@@ -8,8 +8,8 @@ use limiter_common::abi::Counters;
 
 use super::top::Scan;
 use crate::dataplane::{
-    Attachment, Counts, Dataplane, Error, Event, Member, Migrated, Mode, OnFull, SharedCounts,
-    SketchHealth, Source, TableHealth, TrialView,
+    Attachment, Counts, Dataplane, Error, Event, Member, Migrated, Mode, OnFull, RunTime,
+    SharedCounts, SketchHealth, Source, TableHealth, TrialView,
 };
 use crate::observe::Distinct;
 use crate::policy::lists::{ListChanges, Lists};
@@ -60,6 +60,9 @@ pub trait Plane: Send {
     fn distinct(&self) -> Option<Distinct>;
     fn refresh_clock(&self);
     fn events(&mut self, visit: &mut dyn FnMut(Event));
+    fn run_time(&self) -> Option<RunTime> {
+        None
+    }
 }
 
 impl Plane for Dataplane {
@@ -205,5 +208,9 @@ impl Plane for Dataplane {
 
     fn events(&mut self, visit: &mut dyn FnMut(Event)) {
         self.events(visit);
+    }
+
+    fn run_time(&self) -> Option<RunTime> {
+        self.run_time()
     }
 }

@@ -11,6 +11,7 @@ fn limit(target: &str, rate: &str) -> LimitSpec {
 
 fn config(interfaces: &[&str]) -> Config {
     Config {
+        web: WebConfig::default(),
         interfaces: interfaces.iter().map(ToString::to_string).collect(),
         mode: Mode::Native,
         replace: false,

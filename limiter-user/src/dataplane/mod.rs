@@ -15,6 +15,7 @@ mod orphan;
 mod owner;
 mod pending;
 mod publish;
+mod run_time;
 mod sources;
 mod trial;
 mod trials;
@@ -41,6 +42,7 @@ pub use options::{Mode, OnFull, Options};
 pub use orphan::{Pinned, PinnedOn};
 pub(crate) use owner::pins_of;
 pub use publish::SharedCounts;
+pub use run_time::RunTime;
 pub use trial::try_load;
 pub use trials::TrialView;
 pub use view::{Counts, Event, Member, SketchHealth, Source, SourceState, TableHealth, Tried};
@@ -562,6 +564,12 @@ impl Dataplane {
     /// Distinct sources in the last full window; `None` as long as the program does not count them.
     pub fn distinct(&self) -> Option<Distinct> {
         None
+    }
+
+    /// How long the kernel program has run, and how often, while the kernel measured that; `None` if the
+    /// kernel does not tell.
+    pub fn run_time(&self) -> Option<RunTime> {
+        RunTime::of(&self.ebpf)
     }
 
     /// The bucket table's size and state.

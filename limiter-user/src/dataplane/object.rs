@@ -25,7 +25,7 @@ use super::options::Options;
 use super::{Error, kernel};
 
 /// The program's name in the object.
-const PROGRAM: &str = "limiter";
+pub(super) const PROGRAM: &str = "limiter";
 pub(super) const ABI_PIN: &str = "abi";
 pub(super) const LAYOUT_PIN: &str = "layout";
 

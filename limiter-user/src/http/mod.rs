@@ -8,6 +8,7 @@ mod suggest;
 mod top;
 mod trials;
 mod types;
+pub mod web;
 
 use axum::Json;
 use axum::Router;

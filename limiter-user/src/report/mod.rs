@@ -7,6 +7,7 @@ mod config;
 mod groups;
 mod limit;
 mod lists;
+mod overview;
 mod rollup;
 mod source;
 mod stats;
@@ -30,6 +31,10 @@ pub use limit::{
     TierReport,
 };
 pub use lists::{ListChanged, ListEntry, ListReport};
+pub use overview::{
+    Commands, CostReport, DistinctReport, Flow, Offender, OverviewReport, ReasonFlow, Shown,
+    Verdict, VerdictLevel, reasons,
+};
 pub use rollup::{Recent, Rollup, Sums};
 pub use source::{SharedReport, SourceReport, TriedReport};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};

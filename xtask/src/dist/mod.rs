@@ -27,7 +27,7 @@ pub(crate) struct Args {
 
 /// Builds the package; its path is told on stderr.
 pub(crate) fn command(args: &Args) -> Result<()> {
-    setup::ensure_bpf_tools()?;
+    setup::ensure_build_tools()?;
     setup::ensure_packages_named(&["dpkg-dev"])?;
     cargo(["build", "--release", "--package", "limiter-user"], REQUIRE).run()?;
     let target = workspace::target_dir()?;

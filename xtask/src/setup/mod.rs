@@ -2,6 +2,7 @@
 //!
 //! Every other command calls the part it needs, which then says nothing of what is there already.
 
+mod assets;
 mod bpf_linker;
 mod cargo_deny;
 mod packages;
@@ -20,14 +21,16 @@ pub(crate) fn command(check: bool) -> Result<()> {
     bpf_linker::bring(&mut report);
     cargo_deny::bring(&mut report);
     packages::bring(&mut report, &packages::names());
+    assets::bring(&mut report);
     report.finish()
 }
 
-/// What compiling the kernel program takes.
-pub(crate) fn ensure_bpf_tools() -> Result<()> {
+/// What compiling the kernel program takes, and what is embedded beside it.
+pub(crate) fn ensure_build_tools() -> Result<()> {
     let mut report = Report::new(Mode::Ensure);
     toolchain::bring_nightly(&mut report);
     bpf_linker::bring(&mut report);
+    assets::bring(&mut report);
     report.finish()
 }
 

@@ -22,7 +22,7 @@ const fn package(name: &'static str, program: &'static str) -> Package {
     Package { name, program, service: None }
 }
 
-const PACKAGES: [Package; 13] = [
+const PACKAGES: [Package; 16] = [
     package("iproute2", "ip"),
     package("iputils-ping", "ping"),
     package("nftables", "nft"),
@@ -31,6 +31,9 @@ const PACKAGES: [Package; 13] = [
     Package { service: Some("iperf3"), ..package("iperf3", "iperf3") },
     Package { service: Some("nginx"), ..package("nginx-light", "nginx") },
     package("curl", "curl"),
+    package("openssl", "openssl"),
+    package("chromium", "chromium"),
+    package("npm", "npm"),
     package("tcpreplay", "tcpreplay"),
     package("ethtool", "ethtool"),
     Package { service: Some("prometheus"), ..package("prometheus", "promtool") },

@@ -70,7 +70,7 @@ fn record(total: &mut Summary, name: &str, suite: impl FnOnce(&mut Summary) -> R
 
 fn run_unit(args: &Args, ebpf: &str, total: &mut Summary) -> Result<()> {
     if ebpf == REQUIRE {
-        setup::ensure_bpf_tools()?;
+        setup::ensure_build_tools()?;
     }
     let packages = UNIT.iter().flat_map(|name| ["--package", name]);
     let test = build::cargo(["test", "--no-fail-fast"], ebpf).args(packages);
