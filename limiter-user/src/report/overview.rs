@@ -332,7 +332,7 @@ mod tests {
         };
         let pass = flow("pass", "conforming", 1_234_567.0);
         assert_eq!(
-            text(&[pass.clone()], 0, None, Health::Ok),
+            text(std::slice::from_ref(&pass), 0, None, Health::Ok),
             (VerdictLevel::Quiet, "Nothing is dropped: 1,234,567 packets per second pass.".into())
         );
         let over = flow("drop", "over_limit", 9000.0);
