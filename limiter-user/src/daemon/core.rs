@@ -13,6 +13,7 @@ use super::bans::Bans;
 use super::change::How;
 use super::confirm::{Unconfirmed, Undo};
 use super::file_limits::FileLimits;
+use super::history::Past;
 use super::plane::Plane;
 use super::top::Top;
 use super::warnings::{self, Warnings};
@@ -51,6 +52,8 @@ pub struct Core {
     pub(super) instance: Option<Instance>,
     /// Who listens to what goes on.
     pub(super) bus: Bus,
+    /// What went on.
+    pub(super) past: Past,
 }
 
 impl Core {
@@ -72,6 +75,7 @@ impl Core {
             access: None,
             instance: None,
             bus: Bus::default(),
+            past: Past::default(),
         }
     }
 
@@ -331,6 +335,7 @@ impl Core {
         warnings::of_changes(&mut found, self);
         let config = self.config_report();
         warnings::of_config(&mut found, &config);
+        warnings::of_history(&mut found, &self.past);
         warnings::of_interfaces(&mut found, &attachments);
         warnings::of_counters(&mut found, &counters);
         warnings::of_table(&mut found, &table, self.on_full);
@@ -402,7 +407,10 @@ impl Core {
             bus.tell(event.into());
         });
         match self.sample() {
-            Ok(sample) => self.bus.sample(&Arc::new(sample)),
+            Ok(sample) => {
+                self.past.history.record(&sample);
+                self.bus.sample(&Arc::new(sample));
+            }
             Err(failure) => tracing::error!("{failure}"),
         }
         self.top.forget_old();

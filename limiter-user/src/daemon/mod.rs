@@ -10,6 +10,7 @@ mod confirm;
 mod core;
 mod file_limits;
 mod file_lists;
+mod history;
 mod lists;
 mod live;
 mod notify;
@@ -135,6 +136,7 @@ fn start(
     configure(&mut core);
     core.protect(&config.management);
     core.resume_unconfirmed()?;
+    core.open_history(took_over);
     bring_up(&mut core, config, took_over)?;
     Ok(core)
 }
@@ -201,6 +203,7 @@ async fn serve(
         failure = tick(&shared) => Err(failure),
         () = reload_on(hangup, &shared) => Ok(()),
         failure = confirm::watch(&shared) => Err(failure),
+        failure = history::keep(&shared) => Err(failure),
         ended = &mut server => {
             Err(Failure::new(exit::NEGATIVE, format!("the API has ended by itself: {ended:?}")))
         }
@@ -213,6 +216,7 @@ async fn serve(
     }
     outcome?;
     log_failure(shared.with(Core::revert_at_end).await);
+    log_failure(history::keep_at_end(&shared).await);
     match config.on_exit {
         OnExit::Keep => tracing::info!("stopped; the limits stay in force"),
         OnExit::Detach => {

@@ -2,6 +2,7 @@
 
 mod access;
 mod handlers;
+mod history;
 mod lists;
 mod trials;
 mod types;
@@ -17,8 +18,8 @@ use axum::routing::{get, post};
 pub(crate) use access::Peer;
 pub use access::{Access, Admins};
 pub use types::{
-    AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, ListQuery, SetRequest,
-    TargetQuery, Texts, TopQuery, TrialQuery, TrialRequest, TrialsQuery,
+    AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, HistoryQuery, ListQuery,
+    SetRequest, TargetQuery, Texts, TopQuery, TrialQuery, TrialRequest, TrialsQuery,
 };
 
 use crate::daemon::Shared;
@@ -56,6 +57,7 @@ pub fn router(shared: Shared) -> Router {
             "/v1/lists/{list}/remove",
             post(lists::remove).layer(DefaultBodyLimit::max(MAX_LIST)),
         )
+        .route("/v1/history", get(history::history))
         .route("/v1/top", get(handlers::top))
         .route("/v1/sources/{address}", get(handlers::source))
         .route("/v1/interfaces", post(handlers::attach))

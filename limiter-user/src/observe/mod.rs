@@ -6,6 +6,7 @@
 
 mod bus;
 pub mod event;
+pub mod history;
 mod sample;
 
 pub use bus::Bus;
