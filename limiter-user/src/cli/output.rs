@@ -24,6 +24,22 @@ impl<'a> Output<'a> {
         Self { json, out }
     }
 
+    /// Whether exactly JSON is to be printed.
+    pub(super) const fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Prints bytes as they are. Returns whether anybody still reads.
+    pub(super) fn raw(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+        match self.out.write_all(bytes).and_then(|()| self.out.flush()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => {
+                Err(Failure::new(exit::NEGATIVE, format!("cannot write to stdout: {error}")))
+            }
+            Ok(()) => Ok(true),
+        }
+    }
+
     /// Prints a report.
     pub(super) fn print(&mut self, report: &(impl Print + Serialize)) -> Result<(), Failure> {
         let printed = if self.json { self.document(report) } else { report.print(self.out) };

@@ -8,6 +8,7 @@ mod bans;
 mod change;
 mod confirm;
 mod core;
+mod events;
 mod file_limits;
 mod file_lists;
 mod history;
@@ -38,7 +39,7 @@ pub use self::core::{Core, no_such_limit};
 pub use change::How;
 pub use confirm::check_period;
 pub use plane::Plane;
-pub use shared::Shared;
+pub use shared::{Shared, acting};
 pub use socket::{Socket, SocketGuard};
 
 use crate::config::{Given, Settings};
@@ -197,6 +198,7 @@ async fn serve(
     let mut server = tokio::spawn(server.into_future());
     tracing::info!("ready: serving {}", config.socket.display());
     notify::ready();
+    shared.with(|core| Ok(core.tell_started())).await?;
     let outcome = tokio::select! {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
@@ -210,6 +212,8 @@ async fn serve(
     };
     tracing::info!("stopping");
     notify::stopping();
+    // Whoever streams events does not hold up the end.
+    log_failure(shared.with(|core| Ok(core.tell_stopping())).await);
     if outcome.is_ok() && stop.send(true).is_ok() && timeout(GRACE, &mut server).await.is_err() {
         tracing::warn!("requests were cut off after {GRACE:?}");
         server.abort();

@@ -1,11 +1,29 @@
 //! The daemon's core, shared by tasks.
 
+use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 use tokio::task::spawn_blocking;
 
 use super::core::Core;
 use crate::error::{Failure, exit};
+use crate::observe::event::By;
+
+/// Who asks, where that is known.
+#[derive(Clone)]
+enum Actor {
+    /// A user of this machine, whose name is asked for when something is changed.
+    User(u32),
+}
+
+tokio::task_local! {
+    static ACTOR: Actor;
+}
+
+/// Does something for the user with an id: what it changes is told as that user's doing.
+pub async fn acting<F: Future>(user: u32, work: F) -> F::Output {
+    ACTOR.scope(Actor::User(user), work).await
+}
 
 /// A handle to the one [`Core`]. Whatever is done with it is done one after the other.
 #[derive(Clone)]
@@ -27,9 +45,17 @@ impl Shared {
         work: impl FnOnce(&mut Core) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let core = Arc::clone(&self.0);
-        let done = spawn_blocking(move || match core.lock() {
-            Ok(mut core) => work(&mut core),
-            Err(_) => Err(in_doubt()),
+        let actor = ACTOR.try_with(Clone::clone).ok();
+        let done = spawn_blocking(move || {
+            // Before the core is locked: to find a name may take a while.
+            let by = actor.map(|Actor::User(id)| By::user(id));
+            match core.lock() {
+                Ok(mut core) => {
+                    core.told.by = by;
+                    work(&mut core)
+                }
+                Err(_) => Err(in_doubt()),
+            }
         });
         done.await.unwrap_or_else(|_| Err(in_doubt()))
     }

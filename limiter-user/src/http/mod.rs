@@ -1,25 +1,25 @@
 //! The API: HTTP and JSON over a Unix socket. Whoever may connect may look.
 
 mod access;
+mod events;
 mod handlers;
 mod history;
 mod lists;
 mod trials;
 mod types;
 
-use axum::Json;
-use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
 
 pub(crate) use access::Peer;
 pub use access::{Access, Admins};
 pub use types::{
-    AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, HistoryQuery, ListQuery,
-    SetRequest, TargetQuery, Texts, TopQuery, TrialQuery, TrialRequest, TrialsQuery,
+    AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, EventsQuery, HistoryQuery,
+    ListQuery, SetRequest, TargetQuery, Texts, TopQuery, TrialQuery, TrialRequest, TrialsQuery,
 };
 
 use crate::daemon::Shared;
@@ -57,6 +57,8 @@ pub fn router(shared: Shared) -> Router {
             "/v1/lists/{list}/remove",
             post(lists::remove).layer(DefaultBodyLimit::max(MAX_LIST)),
         )
+        .route("/v1/events", get(events::events).layer(Extension(events::Places::default())))
+        .route("/v1/changes", get(events::changes))
         .route("/v1/history", get(history::history))
         .route("/v1/top", get(handlers::top))
         .route("/v1/sources/{address}", get(handlers::source))

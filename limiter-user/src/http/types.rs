@@ -276,6 +276,14 @@ impl ListQuery {
     }
 }
 
+/// `GET /v1/events`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EventsQuery {
+    /// Kinds of events, with commas between them; all if left out.
+    pub kinds: Option<String>,
+}
+
 /// `GET /v1/history`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

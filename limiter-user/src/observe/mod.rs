@@ -5,9 +5,11 @@
 //! slow misses something and is told how much.
 
 mod bus;
+pub mod detect;
 pub mod event;
 pub mod history;
 mod sample;
+pub mod throttle;
 
 pub use bus::Bus;
 pub use event::{Event, What};

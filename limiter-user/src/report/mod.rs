@@ -2,11 +2,13 @@
 //! the same as text.
 
 mod change;
+mod changes;
 mod cleanup;
 mod config;
 mod history;
 mod limit;
 mod lists;
+mod page;
 mod source;
 mod stats;
 mod status;
@@ -16,6 +18,7 @@ mod trial;
 pub use change::{
     Applied, ConfirmReport, Diff, DiffReport, ListDiff, PendingReport, Replaced, Rule,
 };
+pub use changes::ChangesReport;
 pub use cleanup::{CleanupReport, Remnant, RemnantKind};
 pub use config::{
     CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
@@ -27,6 +30,7 @@ pub use limit::{
     TierReport,
 };
 pub use lists::{ListChanged, ListEntry, ListReport};
+pub use page::IncidentReport;
 pub use source::{Average, SharedReport, Sort, SourceReport, TopEntry, TopReport, TriedReport};
 pub use stats::{CounterReport, StatsReport, TallyReport};
 pub use status::{
