@@ -92,7 +92,12 @@ fn draw(
                 _ => {}
             }
         }
-        for (n, part) in parts.into_iter().enumerate() {
+        parts.retain(|part| !part.is_empty());
+        for (n, mut part) in parts.into_iter().enumerate() {
+            if let [(time, value)] = part[..] {
+                // One point alone is no line: a dash of a few pixels.
+                part.push((time + (last - first) / 200.0, value));
+            }
             let drawn = chart.draw_series([PathElement::new(part, colour)])?;
             if n == 0 {
                 let swatch = move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour);
