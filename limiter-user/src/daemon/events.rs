@@ -8,6 +8,7 @@ use limiter_common::abi::{EventKind, Internal};
 use super::change::How;
 use super::core::Core;
 use crate::dataplane;
+use crate::error::Failure;
 use crate::observe::detect::{Jump, Pressure, Spread};
 use crate::observe::event::By;
 use crate::observe::throttle::Throttle;
@@ -132,20 +133,22 @@ impl Core {
         }
         self.told.looked = Some(now);
         let table = self.plane.table();
-        let busy = table.busy as f64 / (table.capacity as f64).max(1.0);
+        let busy = table.busy as f64 / f64::from(table.capacity).max(1.0);
         if let Some(high) = self.told.pressure.note(busy) {
             self.tell(What::TablePressure { high, busy });
         }
     }
 
-    /// Tells that the daemon works.
-    pub(super) fn tell_started(&mut self) {
+    /// Tells that the daemon works. Cannot fail.
+    pub(super) fn tell_started(&mut self) -> Result<(), Failure> {
         self.tell(What::Started { version: env!("CARGO_PKG_VERSION").into() });
+        Ok(())
     }
 
-    /// Tells that the daemon ends, which also ends what streams events.
-    pub(super) fn tell_stopping(&mut self) {
+    /// Tells that the daemon ends, which also ends what streams events. Cannot fail.
+    pub(super) fn tell_stopping(&mut self) -> Result<(), Failure> {
         self.tell(What::Stopping);
+        Ok(())
     }
 
     /// The last changes and other events.

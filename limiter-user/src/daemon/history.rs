@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::core::Core;
 use super::shared::Shared;
@@ -12,6 +12,9 @@ use crate::observe::history::{History, Keeper, Patch, Series};
 
 /// How often history is written. What a crash costs of it is shown as a gap.
 const PERIOD: Duration = Duration::from_mins(1);
+
+/// How often is looked whether history has been written, at the end.
+const PATIENCE: u32 = 50;
 
 /// What went on, and where it is kept.
 #[derive(Debug, Default)]
@@ -112,8 +115,14 @@ pub(super) async fn keep(shared: &Shared) -> Failure {
     minutes.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         minutes.tick().await;
-        if let Err(failure) = write(shared).await {
-            return failure;
+        // A task of its own: the end of the daemon does not cut it off.
+        let shared = shared.clone();
+        match tokio::spawn(async move { write(&shared).await }).await {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => return failure,
+            Err(error) => {
+                return Failure::new(exit::NEGATIVE, format!("history cannot be kept: {error}"));
+            }
         }
     }
 }
@@ -127,5 +136,12 @@ pub(super) async fn keep_at_end(shared: &Shared) -> Result<(), Failure> {
             Ok(())
         })
         .await?;
+    // What is being written comes first.
+    for _ in 0..PATIENCE {
+        if shared.with(|core| Ok(core.past.keeper.is_some())).await? {
+            break;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
     write(shared).await
 }

@@ -198,7 +198,7 @@ async fn serve(
     let mut server = tokio::spawn(server.into_future());
     tracing::info!("ready: serving {}", config.socket.display());
     notify::ready();
-    shared.with(|core| Ok(core.tell_started())).await?;
+    shared.with(Core::tell_started).await?;
     let outcome = tokio::select! {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
@@ -213,7 +213,7 @@ async fn serve(
     tracing::info!("stopping");
     notify::stopping();
     // Whoever streams events does not hold up the end.
-    log_failure(shared.with(|core| Ok(core.tell_stopping())).await);
+    log_failure(shared.with(Core::tell_stopping).await);
     if outcome.is_ok() && stop.send(true).is_ok() && timeout(GRACE, &mut server).await.is_err() {
         tracing::warn!("requests were cut off after {GRACE:?}");
         server.abort();
