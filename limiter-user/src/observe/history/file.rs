@@ -1,6 +1,7 @@
 //! History in a file, so that a restart keeps it.
 //!
-//! The file has its full size from the start, so a disk that fills up later does not hurt it. Each slot
+//! The file has its full size from the start, so a disk that fills up later does not hurt it where
+//! files are written in place. Each slot
 //! has its place and its checksum: what a crash leaves half written is one slot, and is left out. Where
 //! counting goes on is written to two places in turn, of which the later valid one counts.
 
