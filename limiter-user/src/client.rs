@@ -2,19 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use nix::unistd::{Gid, Group};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::error::{Failure, chain, exit};
@@ -25,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The largest answer, bytes: a list of a million limits.
 const MAX_ANSWER: usize = 512 << 20;
+
+/// The longest line of a stream, bytes.
+const MAX_LINE: usize = 1 << 20;
 
 /// A client of the daemon on one socket. Every request has its own connection.
 #[derive(Clone, Debug)]
@@ -100,19 +105,67 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<T, Failure> {
-        let patience = self.patience;
-        let exchange = timeout(patience, self.exchange(method, path, body));
-        let (status, answer) = exchange.await.map_err(|_| {
-            let socket = self.socket.display();
-            let message = format!("the daemon on {socket} does not answer within {patience:?}");
-            Failure::new(exit::UNREACHABLE, message).hint("its log may tell why; restart it")
-        })??;
+        let exchange = timeout(self.patience, self.exchange(method, path, body));
+        let (status, answer) = exchange.await.map_err(|_| self.silent())??;
         if status.is_success() {
             return serde_json::from_slice(&answer)
                 .map_err(|error| self.broken(&error.to_string()));
         }
-        Err(serde_json::from_slice(&answer)
-            .unwrap_or_else(|_| self.broken(&format!("it answers with status {status}"))))
+        Err(self.refused(status, &answer))
+    }
+
+    /// Gets a resource that has no end, and hands its lines to `each` until that says that it is enough.
+    ///
+    /// # Errors
+    /// As [`Client::get`], what `each` fails with, or code 3 if the daemon hangs up.
+    pub async fn lines(
+        &self,
+        path: &str,
+        mut each: impl FnMut(&[u8]) -> Result<ControlFlow<()>, Failure>,
+    ) -> Result<(), Failure> {
+        let request = self.request(Method::GET, path, Bytes::new());
+        let (response, connection) =
+            timeout(self.patience, request).await.map_err(|_| self.silent())??;
+        let (status, mut body) = (response.status(), response.into_body());
+        if !status.is_success() {
+            let answer = Limited::new(body, MAX_ANSWER).collect().await;
+            let answer = answer.map_err(|error| self.broken(&error.to_string()))?.to_bytes();
+            return Err(self.refused(status, &answer));
+        }
+        let mut rest = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| self.lost(&error))?;
+            rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<_> = rest.drain(..=end).collect();
+                if each(&line[..end])?.is_break() {
+                    return Ok(());
+                }
+            }
+            if rest.len() > MAX_LINE {
+                return Err(self.broken("a line of it does not end"));
+            }
+        }
+        connection.abort();
+        let message = format!("the daemon on {} has ended the stream", self.socket.display());
+        Err(Failure::new(exit::UNREACHABLE, message)
+            .hint("see whether it has ended: its log tells"))
+    }
+
+    fn refused(&self, status: StatusCode, answer: &[u8]) -> Failure {
+        serde_json::from_slice(answer)
+            .unwrap_or_else(|_| self.broken(&format!("it answers with status {status}")))
+    }
+
+    fn silent(&self) -> Failure {
+        let socket = self.socket.display();
+        let message = format!("the daemon on {socket} does not answer within {:?}", self.patience);
+        Failure::new(exit::UNREACHABLE, message).hint("its log may tell why; restart it")
+    }
+
+    fn lost(&self, error: &hyper::Error) -> Failure {
+        let message = format!("the daemon on {} hung up: {}", self.socket.display(), chain(error));
+        Failure::new(exit::UNREACHABLE, message).hint("its log may tell why")
     }
 
     async fn exchange(
@@ -121,13 +174,26 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, Bytes), Failure> {
+        let (response, connection) = self.request(method, path, body).await?;
+        let status = response.status();
+        let answer = Limited::new(response.into_body(), MAX_ANSWER)
+            .collect()
+            .await
+            .map_err(|error| self.broken(&error.to_string()))?;
+        connection.abort();
+        Ok((status, answer.to_bytes()))
+    }
+
+    /// Sends a request. Returns the response, and the task that its connection is.
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(Response<Incoming>, JoinHandle<hyper::Result<()>>), Failure> {
         let stream =
             UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
-        let lost = |error: hyper::Error| {
-            let message =
-                format!("the daemon on {} hung up: {}", self.socket.display(), chain(&error));
-            Failure::new(exit::UNREACHABLE, message).hint("its log may tell why")
-        };
+        let lost = |error: hyper::Error| self.lost(&error);
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
         // Ends with the exchange; what goes wrong on it is told by the request too.
@@ -140,13 +206,7 @@ impl Client {
             .body(Full::new(body))
             .map_err(|error| self.broken(&error.to_string()))?;
         let response = sender.send_request(request).await.map_err(lost)?;
-        let status = response.status();
-        let answer = Limited::new(response.into_body(), MAX_ANSWER)
-            .collect()
-            .await
-            .map_err(|error| self.broken(&error.to_string()))?;
-        connection.abort();
-        Ok((status, answer.to_bytes()))
+        Ok((response, connection))
     }
 
     fn unreachable(&self, error: &std::io::Error) -> Failure {

@@ -15,6 +15,7 @@ use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
 use crate::http::web::parse_listen;
 use crate::instance::Instance;
+use crate::observe::event::Kind;
 use crate::policy::management::parse_management;
 use crate::report::{By, Sort};
 
@@ -101,6 +102,16 @@ pub(super) enum Command {
     /// Watch what sources send, and propose a limit that leaves nearly all of them alone
     #[command(after_help = SUGGEST)]
     Suggest(SuggestArgs),
+    /// Stream what happens until Ctrl-C: as text on a terminal, else as JSON, one event in a line
+    ///
+    /// Of each kind of event some are told in a second, and of more only how many. Whoever reads too
+    /// slowly is told how many events were missed.
+    Monitor(MonitorArgs),
+    /// Write what went on to a file: charts, who was limited, what was changed
+    ///
+    /// The page needs nothing from elsewhere: it can be mailed and kept. The daemon keeps the last hour by
+    /// the second and the last week by the minute.
+    Report(ReportArgs),
     /// Show what is known of a source
     #[command(visible_alias = "why")]
     Show {
@@ -248,6 +259,49 @@ pub(super) struct TopArgs {
     /// What a line is about
     #[arg(long, value_enum, default_value_t)]
     pub(super) by: By,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct MonitorArgs {
+    /// Only events of this kind; may be repeated
+    #[arg(long = "kind", value_enum, value_name = "KIND", value_delimiter = ',')]
+    pub(super) kinds: Vec<Kind>,
+    /// As text, also where stdout is no terminal
+    #[arg(long, conflicts_with = "json")]
+    pub(super) text: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ReportArgs {
+    /// How long ago it begins; a week at the most
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(default_value = "1h")]
+    pub(super) since: Duration,
+    /// How long ago it ends
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(default_value = "0s")]
+    pub(super) until: Duration,
+    /// The length of a step [default: what makes some hundred steps]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub(super) step: Option<Duration>,
+    /// The file; - for stdout
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub(super) out: PathBuf,
+    /// How it is written; --json is --format json
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) format: ReportFormat,
+}
+
+/// How a report is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum ReportFormat {
+    /// A page that needs nothing from elsewhere
+    #[default]
+    Html,
+    /// All that the page is made of
+    Json,
+    /// What was counted, one step in a line
+    Csv,
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,9 @@ mod documents;
 mod limit;
 mod limit_args;
 mod list;
+mod monitor;
 mod output;
+mod report;
 mod run;
 mod safety;
 mod show;
@@ -142,6 +144,8 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             Command::Deny(command) => list::run(&client, output, Action::Deny, command).await,
             Command::Top(arguments) => top::run(&client, output, &arguments).await,
             Command::Suggest(arguments) => suggest::run(&client, output, &arguments).await,
+            Command::Monitor(arguments) => monitor::run(&client, output, &arguments).await,
+            Command::Report(arguments) => report::run(&client, output, &arguments).await,
             Command::Show { address } => show::run(&client, output, &address).await,
             Command::Attach(arguments) => attach::attach(&client, output, arguments).await,
             Command::Detach { interface } => attach::detach(&client, output, &interface).await,

@@ -24,9 +24,20 @@ impl<'a> Output<'a> {
         Self { json, out }
     }
 
-    /// Whether one JSON document is wanted.
+    /// Whether exactly JSON is to be printed.
     pub(super) const fn is_json(&self) -> bool {
         self.json
+    }
+
+    /// Prints bytes as they are. Returns whether anybody still reads.
+    pub(super) fn raw(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+        match self.out.write_all(bytes).and_then(|()| self.out.flush()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => {
+                Err(Failure::new(exit::NEGATIVE, format!("cannot write to stdout: {error}")))
+            }
+            Ok(()) => Ok(true),
+        }
     }
 
     /// Prints a report.

@@ -12,10 +12,11 @@ use ipnet::IpNet;
 
 use super::core::Core;
 use crate::dataplane::Counts;
+use crate::observe::What;
 use crate::policy::ban::{Least, Offered};
 use crate::policy::lists::{ListChanges, Listing, find};
-use crate::policy::model::short_prefix;
 use crate::policy::{Ban, LimitSpec, Target};
+use crate::report::ListEntry;
 
 /// Looks that are closer than this are not compared.
 const APART: Duration = Duration::from_millis(500);
@@ -25,9 +26,6 @@ const MOST_SUSPECTS: usize = 1 << 16;
 
 /// Sources that are banned at once at the most; others are a second later.
 const MOST_AT_ONCE: usize = 1024;
-
-/// Bans that are logged one by one at the most, in a second.
-const NAMED: usize = 3;
 
 /// Packets and bytes of every bucket at one moment, by its number.
 struct Look {
@@ -87,7 +85,7 @@ impl Core {
         match self.change_lists(&changes) {
             Ok(()) => {
                 self.bans.problem = None;
-                log(&changes);
+                self.tell_banned(&changes);
             }
             Err(failure) => {
                 let problem = failure.to_string();
@@ -159,6 +157,28 @@ impl Core {
         (suspects, guilty)
     }
 
+    fn tell_banned(&mut self, changes: &ListChanges) {
+        for (source, listing) in changes {
+            let Some(listing) = listing else { continue };
+            let reason = listing.reason.as_deref().unwrap_or_default().to_owned();
+            let until = ListEntry::new(*source, listing).expires;
+            self.tell(What::Ban { source: *source, reason, until });
+        }
+    }
+
+    /// Those of the targets whose present entries are bans.
+    pub(super) fn banned(&self, changes: &ListChanges) -> Vec<IpNet> {
+        let lists = self.store.lists();
+        let banned = |net: &&IpNet| lists.get(net).is_some_and(|listing| listing.ban);
+        changes.iter().map(|(net, _)| net).filter(banned).copied().collect()
+    }
+
+    pub(super) fn tell_unbanned(&mut self, banned: Vec<IpNet>, why: &str) {
+        for source in banned {
+            self.tell(What::Unban { source, why: why.into() });
+        }
+    }
+
     /// Whether a ban would change what becomes of `source`, and may.
     fn may_ban(&self, source: IpNet) -> bool {
         let managed = self.management.covering(source.addr()).is_some();
@@ -176,23 +196,13 @@ fn listing(limit: &LimitSpec, ban: &Ban, offered: &Offered) -> Listing {
     Listing::banned(ban.lasts, reason)
 }
 
-fn log(changes: &ListChanges) {
-    for (source, listing) in changes.iter().take(NAMED) {
-        let reason = listing.as_ref().and_then(|listing| listing.reason.as_deref());
-        tracing::info!("banned {}: {}", short_prefix(source), reason.unwrap_or_default());
-    }
-    match changes.len().saturating_sub(NAMED) {
-        0 => {}
-        more => tracing::info!("banned {more} more sources"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::daemon::How;
     use crate::daemon::fake::Fake;
     use crate::policy::lists::Action;
+    use crate::policy::model::short_prefix;
     use crate::policy::wording::Wording;
 
     /// A core whose limit for everyone is 10 pps and bans for 60 s after 3 s at 5 times that.

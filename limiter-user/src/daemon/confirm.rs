@@ -17,10 +17,12 @@ use tokio::time::timeout;
 use self::clock::Clocks;
 use self::record::Record;
 pub(super) use self::record::{open, remove, write_json};
+use super::change::How;
 use super::core::Core;
 use super::shared::Shared;
 use crate::config::Settings;
 use crate::error::{Failure, exit};
+use crate::observe::What;
 use crate::policy::Changes;
 use crate::policy::lists::ListChanges;
 use crate::report::{ConfirmReport, PendingReport};
@@ -259,7 +261,7 @@ impl Core {
         let kept = self.unconfirmed.forget()?;
         let (what, targets) =
             kept.map_or_else(Default::default, |kept| (kept.record.what, kept.undo.targets()));
-        tracing::info!("{what} is confirmed");
+        self.tell_policy(format!("{what} is confirmed"), &How::default(), None);
         Ok(ConfirmReport { outcome: "confirmed".into(), what, targets })
     }
 
@@ -316,8 +318,9 @@ impl Core {
 
     fn end_reverted(&mut self) -> Result<(), Failure> {
         if let Some(pending) = self.unconfirmed.forget()? {
-            tracing::warn!("{} was not confirmed: reverted", pending.record.what);
-            self.unconfirmed.reverted = Some((pending.record.what, SystemTime::now()));
+            let (what, by) = (pending.record.what, self.told.by.clone());
+            self.tell(What::Reverted { what: what.clone(), by });
+            self.unconfirmed.reverted = Some((what, SystemTime::now()));
         }
         Ok(())
     }

@@ -7,23 +7,24 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use ipnet::IpNet;
-use limiter_common::abi::{ABI_VERSION, Counters, EventKind, Internal, Reason};
+use limiter_common::abi::{ABI_VERSION, Counters, Internal, Reason};
 
 use super::bans::Bans;
 use super::change::How;
 use super::confirm::{Unconfirmed, Undo};
+use super::events::Told;
 use super::file_limits::FileLimits;
+use super::history::Past;
 use super::plane::Plane;
 use super::scrape;
 use super::top::Top;
 use super::warnings::{self, Warnings};
-use crate::dataplane::{Event, Mode, OnFull, SharedCounts};
+use crate::dataplane::{Mode, OnFull, SharedCounts};
 use crate::error::{Failure, exit};
 use crate::http::Access;
 use crate::instance::{Instance, address};
-use crate::observe::{self, Bus, Sample, What};
+use crate::observe::{Bus, Sample, What};
 use crate::policy::lists::{Action, find};
-use crate::policy::model::short_prefix;
 use crate::policy::{Change, Changes, LimitSpec, Limits, Management, Store, Target, Whom};
 use crate::report::{
     AttachReport, DetachReport, EventsReport, LimitList, LimitRemoved, LimitReport, LimitSet,
@@ -54,6 +55,10 @@ pub struct Core {
     pub(super) bus: Bus,
     /// What metrics have found out.
     pub(super) known: scrape::Known,
+    /// What went on.
+    pub(super) past: Past,
+    /// What was told.
+    pub(super) told: Told,
 }
 
 impl Core {
@@ -76,6 +81,8 @@ impl Core {
             instance: None,
             bus: Bus::default(),
             known: None,
+            past: Past::default(),
+            told: Told::default(),
         }
     }
 
@@ -161,7 +168,8 @@ impl Core {
         let changed = count > 0;
         if changed && !how.dry_run {
             let report = self.report(limit);
-            tracing::info!("limit for {}: {}", limit.target.short(), report.summary());
+            let what = format!("limit for {}: {}", limit.target.short(), report.summary());
+            self.tell_policy(what, how, None);
         }
         Ok(LimitSet { limit: self.report(limit), changed, applied })
     }
@@ -174,7 +182,7 @@ impl Core {
         let read = limits.len() as u64;
         let (changed, applied) = self.request(limits, how)?;
         if changed > 0 && !how.dry_run {
-            tracing::info!("{changed} limits imported");
+            self.tell_policy(format!("{changed} limits imported"), how, None);
         }
         give_memory_back();
         Ok(LimitsImported { read, changed, applied })
@@ -191,7 +199,7 @@ impl Core {
         let removed = self.report(&limit);
         let (_, applied) = self.request(Change::Unset(*target).into(), how)?;
         if !how.dry_run {
-            tracing::info!("limit for {} removed", target.short());
+            self.tell_policy(format!("limit for {} removed", target.short()), how, None);
         }
         Ok(Some(LimitRemoved { removed, applied }))
     }
@@ -294,7 +302,9 @@ impl Core {
         replace: bool,
     ) -> Result<AttachReport, Failure> {
         let attachment = self.plane.attach(interface, mode, replace)?;
-        tracing::info!("attached to {} in {} mode", attachment.name, attachment.mode.name());
+        let (interface, mode) = (attachment.name.clone(), attachment.mode.name().to_owned());
+        let by = self.told.by.clone();
+        self.tell(What::Attached { interface, mode, by });
         Ok(AttachReport { interface: (&attachment).into() })
     }
 
@@ -313,7 +323,8 @@ impl Core {
     /// As [`crate::dataplane::Dataplane::detach`].
     pub fn detach(&mut self, interface: &str) -> Result<DetachReport, Failure> {
         self.plane.detach(interface)?;
-        tracing::info!("detached from {interface}");
+        let by = self.told.by.clone();
+        self.tell(What::Detached { interface: interface.into(), by });
         Ok(DetachReport { detached: interface.into() })
     }
 
@@ -335,6 +346,7 @@ impl Core {
         warnings::of_changes(&mut found, self);
         let config = self.config_report();
         warnings::of_config(&mut found, &config);
+        warnings::of_history(&mut found, &self.past);
         warnings::of_interfaces(&mut found, &attachments);
         warnings::of_counters(&mut found, &counters);
         warnings::of_table(&mut found, &table, self.on_full);
@@ -400,13 +412,13 @@ impl Core {
     /// What is due every second.
     pub fn tick(&mut self) {
         self.plane.refresh_clock();
-        let bus = &self.bus;
-        self.plane.events(&mut |event| {
-            log_event(&event);
-            bus.tell(event.into());
-        });
+        self.tell_of_plane();
         match self.sample() {
-            Ok(sample) => self.bus.sample(&Arc::new(sample)),
+            Ok(sample) => {
+                self.past.history.record(&sample);
+                self.tell_of_sample(&sample);
+                self.bus.sample(&Arc::new(sample));
+            }
             Err(failure) => tracing::error!("{failure}"),
         }
         self.look_if_watched();
@@ -436,32 +448,6 @@ fn give_memory_back() {
 /// One of the counters beside verdicts.
 pub(super) fn internal_of(counters: &Counters, internal: Internal) -> u64 {
     counters.internal[internal as usize]
-}
-
-impl From<Event> for observe::Event {
-    fn from(event: Event) -> Self {
-        let source = event.source;
-        let what = match event.kind {
-            EventKind::Limited => {
-                What::Limited { source, limit: event.limit.map(|limit| limit.rate.to_string()) }
-            }
-            EventKind::SetFull => What::SetFull { source },
-        };
-        Self { time: event.time, what }
-    }
-}
-
-fn log_event(event: &Event) {
-    let source = short_prefix(&event.source);
-    match (event.kind, event.limit) {
-        (EventKind::Limited, Some(limit)) => {
-            tracing::info!("{source} exceeded its limit {}", limit.rate);
-        }
-        (EventKind::Limited, None) => tracing::info!("{source} exceeded its former limit"),
-        (EventKind::SetFull, _) => {
-            tracing::warn!("no bucket is free for {source}: its set of the bucket table is full");
-        }
-    }
 }
 
 /// The failure that removing a limit of the configuration file gets.

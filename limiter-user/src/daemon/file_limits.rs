@@ -228,6 +228,13 @@ impl Core {
         if !how.dry_run {
             self.file.problem = reloaded.as_ref().err().map(ToString::to_string);
         }
+        if let Ok(report) = &reloaded
+            && !how.dry_run
+        {
+            let file = report.file.as_deref().unwrap_or("no file");
+            let what = format!("configuration read again from {file}: {}", report.summary());
+            self.tell_policy(what, how, None);
+        }
         reloaded
     }
 
@@ -374,8 +381,6 @@ impl Core {
 }
 
 fn log(report: &ReloadReport) {
-    let file = report.file.as_deref().unwrap_or("no file");
-    tracing::info!("configuration read again from {file}: {}", report.summary());
     for KeyDiff { key, running, .. } in &report.restart {
         tracing::warn!(
             "{key} has changed, which takes effect with a restart; until then {running}"

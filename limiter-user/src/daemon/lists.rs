@@ -65,7 +65,10 @@ impl Core {
             targets.iter().map(|net| (*net, Some(listing.clone()))).collect();
         let changed = self.request_lists(listing.action, &changes, how)?;
         if !how.dry_run {
-            tracing::info!("{} added to the {} list", changes.len(), listing.action);
+            let some = named(targets.iter().map(short_prefix), targets.len());
+            let what = format!("{some} added to the {} list", listing.action);
+            let ttl = listing.until.map(|until| until.saturating_sub(listing.added).into());
+            self.tell_policy(what, how, ttl);
         }
         Ok(changed)
     }
@@ -94,9 +97,12 @@ impl Core {
                 .hint(format!("`limiter {action} list` shows what is")));
         }
         let changes: ListChanges = targets.iter().map(|net| (*net, None)).collect();
+        let banned = self.banned(&changes);
         let changed = self.request_lists(action, &changes, how)?;
         if !how.dry_run {
-            tracing::info!("{} removed from the {action} list", changes.len());
+            let some = named(targets.iter().map(short_prefix), targets.len());
+            self.tell_policy(format!("{some} removed from the {action} list"), how, None);
+            self.tell_unbanned(banned, "removed");
         }
         Ok(changed)
     }
@@ -162,8 +168,12 @@ impl Core {
         if changes.is_empty() {
             return;
         }
+        let banned = self.banned(&changes);
         match self.change_lists(&changes) {
-            Ok(()) => tracing::info!("{} entries of the lists have expired", changes.len()),
+            Ok(()) => {
+                tracing::info!("{} entries of the lists have expired", changes.len());
+                self.tell_unbanned(banned, "expired");
+            }
             Err(error) => tracing::warn!("cannot remove expired entries of the lists: {error}"),
         }
     }

@@ -8,8 +8,10 @@ mod bans;
 mod change;
 mod confirm;
 mod core;
+mod events;
 mod file_limits;
 mod file_lists;
+mod history;
 mod lists;
 mod live;
 mod notify;
@@ -41,7 +43,7 @@ pub use change::How;
 pub use confirm::check_period;
 pub use overview::Watching;
 pub use plane::Plane;
-pub use shared::Shared;
+pub use shared::{Shared, acting};
 pub use socket::{Socket, SocketGuard};
 pub use suggest::{Question, suggest};
 pub use top::Scan;
@@ -145,6 +147,7 @@ fn start(
     configure(&mut core);
     core.protect(&config.management);
     core.resume_unconfirmed()?;
+    core.open_history(took_over);
     bring_up(&mut core, config, took_over)?;
     Ok(core)
 }
@@ -207,12 +210,14 @@ async fn serve(
     let web = web.map(|web| web.spawn(shared.clone())).transpose().map_err(io)?;
     tracing::info!("ready: serving {}", config.socket.display());
     notify::ready();
+    shared.with(Core::tell_started).await?;
     let outcome = tokio::select! {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
         failure = tick(&shared) => Err(failure),
         () = reload_on(hangup, &shared) => Ok(()),
         failure = confirm::watch(&shared) => Err(failure),
+        failure = history::keep(&shared) => Err(failure),
         ended = &mut server => {
             Err(Failure::new(exit::NEGATIVE, format!("the API has ended by itself: {ended:?}")))
         }
@@ -221,12 +226,15 @@ async fn serve(
     notify::stopping();
     // Pages that are open would keep it waiting.
     drop(web);
+    // Whoever streams events does not hold up the end.
+    log_failure(shared.with(Core::tell_stopping).await);
     if outcome.is_ok() && stop.send(true).is_ok() && timeout(GRACE, &mut server).await.is_err() {
         tracing::warn!("requests were cut off after {GRACE:?}");
         server.abort();
     }
     outcome?;
     log_failure(shared.with(Core::revert_at_end).await);
+    log_failure(history::keep_at_end(&shared).await);
     match config.on_exit {
         OnExit::Keep => tracing::info!("stopped; the limits stay in force"),
         OnExit::Detach => {

@@ -1,5 +1,6 @@
 //! The daemon's core, shared by tasks.
 
+use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -8,6 +9,23 @@ use tokio::task::spawn_blocking;
 use super::core::Core;
 use crate::error::{Failure, exit};
 use crate::observe::Latency;
+use crate::observe::event::By;
+
+/// Who asks, where that is known.
+#[derive(Clone)]
+enum Actor {
+    /// A user of this machine, whose name is asked for when something is changed.
+    User(u32),
+}
+
+tokio::task_local! {
+    static ACTOR: Actor;
+}
+
+/// Does something for the user with an id: what it changes is told as that user's doing.
+pub async fn acting<F: Future>(user: u32, work: F) -> F::Output {
+    ACTOR.scope(Actor::User(user), work).await
+}
 
 /// A handle to the one [`Core`]. Whatever is done with it is done one after the other.
 #[derive(Clone)]
@@ -34,10 +52,14 @@ impl Shared {
         work: impl FnOnce(&mut Core) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let (core, latency) = (Arc::clone(&self.0), self.1.clone());
+        let actor = ACTOR.try_with(Clone::clone).ok();
         let wished = Instant::now();
         let done = spawn_blocking(move || {
+            // Before the core is locked: to find a name may take a while.
+            let by = actor.map(|Actor::User(id)| By::user(id));
             let mut core = core.lock().map_err(|_| in_doubt())?;
             let begun = Instant::now();
+            core.told.by = by;
             let result = work(&mut core);
             drop(core);
             latency.waiting().record(begun - wished);

@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use super::change::How;
 use super::core::Core;
 use crate::error::{Failure, exit};
 use crate::policy::{LimitSpec, Target};
@@ -25,7 +26,8 @@ impl Core {
         }
         self.plane.start_trial(&target, &limit.tier())?;
         self.trials.insert(target, SystemTime::now());
-        tracing::info!("trying {} for {}", limit.rate, target.short());
+        let what = format!("trying {} for {}", limit.rate, target.short());
+        self.tell_policy(what, &How::default(), None);
         Ok(TrialStarted { trying: LimitReport::new(limit, self.plane.gate_of(limit)) })
     }
 
@@ -40,7 +42,8 @@ impl Core {
                 .hint("`limiter limit trials` shows what is tried"));
         }
         self.trials.remove(target);
-        tracing::info!("nothing is tried for {} any more", target.short());
+        let what = format!("nothing is tried for {} any more", target.short());
+        self.tell_policy(what, &How::default(), None);
         Ok(TrialStopped { stopped: *target })
     }
 

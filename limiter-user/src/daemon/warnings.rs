@@ -6,6 +6,7 @@ use limiter_common::abi::{Counters, Internal, Reason};
 use limiter_common::gate::MAX_GATE;
 
 use super::core::{Core, internal_of};
+use super::history::Past;
 use crate::dataplane::{Attachment, Mode, OnFull, SketchHealth, TableHealth};
 use crate::doctor::merging;
 use crate::policy::{Amount, LimitSpec, Limits, Store, Target};
@@ -93,6 +94,11 @@ pub(super) fn of_changes(warnings: &mut Warnings, core: &Core) {
             first.target.short()
         ));
     }
+}
+
+/// What is wrong with what is kept of the past.
+pub(super) fn of_history(warnings: &mut Warnings, past: &Past) {
+    past.problems().for_each(|problem| warnings.note(problem.clone()));
 }
 
 /// What is to be said of the interfaces.

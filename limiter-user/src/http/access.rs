@@ -17,6 +17,7 @@ use nix::unistd::{Group, geteuid};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::Refusal;
+use crate::daemon::acting;
 use crate::error::{Failure, exit};
 
 /// Groups that a process can be in, `NGROUPS_MAX` of linux/limits.h.
@@ -155,8 +156,11 @@ pub(super) async fn check(State(access): State<Access>, request: Request, next: 
         || request.uri().path() == "/v1/config/diff";
     let peer = request.extensions().get::<ConnectInfo<Peer>>();
     let identity = peer.and_then(|ConnectInfo(Peer(identity))| identity.as_ref());
-    if looks || identity.is_some_and(|identity| access.allows(identity)) {
+    if looks {
         return next.run(request).await;
+    }
+    if let Some(user) = identity.filter(|identity| access.allows(identity)).map(|peer| peer.user) {
+        return acting(user, next.run(request)).await;
     }
     let who = identity.map_or("somebody".into(), |peer| format!("user {}", peer.user));
     tracing::warn!("refused to {who}: {} {}", request.method(), request.uri().path());

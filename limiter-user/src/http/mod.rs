@@ -1,7 +1,9 @@
 //! The API: HTTP and JSON over a Unix socket. Whoever may connect may look.
 
 mod access;
+mod events;
 mod handlers;
+mod history;
 mod lists;
 pub mod metrics;
 mod suggest;
@@ -10,20 +12,20 @@ mod trials;
 mod types;
 pub mod web;
 
-use axum::Json;
-use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
 
 pub(crate) use access::Peer;
 pub use access::{Access, Admins};
 pub use suggest::SuggestQuery;
 pub use types::{
-    AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, GroupsQuery, ListQuery,
-    SetRequest, TargetQuery, Texts, TopQuery, TrialQuery, TrialRequest, TrialsQuery,
+    AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, EventsQuery, GroupsQuery,
+    HistoryQuery, ListQuery, SetRequest, TargetQuery, Texts, TopQuery, TrialQuery, TrialRequest,
+    TrialsQuery,
 };
 
 use crate::daemon::Shared;
@@ -64,6 +66,9 @@ pub fn router(shared: Shared) -> Router {
         .route("/v1/suggest", get(suggest::suggest))
         .merge(metrics::routes())
         .merge(top::routes())
+        .route("/v1/events", get(events::events).layer(Extension(events::Places::default())))
+        .route("/v1/changes", get(events::changes))
+        .route("/v1/history", get(history::history))
         .route("/v1/sources/{address}", get(handlers::source))
         .route("/v1/interfaces", post(handlers::attach))
         .route("/v1/interfaces/{name}", get(handlers::occupant).delete(handlers::detach))

@@ -276,6 +276,32 @@ impl ListQuery {
     }
 }
 
+/// `GET /v1/events`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EventsQuery {
+    /// Kinds of events, with commas between them; all if left out.
+    pub kinds: Option<String>,
+}
+
+/// `GET /v1/history`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HistoryQuery {
+    /// How long ago it begins, such as `1h`; a week at the most.
+    pub since: String,
+    /// How long ago it ends, such as `10m`.
+    pub until: String,
+    /// The length of a step, such as `10s`; some hundred steps if left out.
+    pub step: Option<String>,
+}
+
+impl Default for HistoryQuery {
+    fn default() -> Self {
+        Self { since: "1h".into(), until: "0s".into(), step: None }
+    }
+}
+
 /// `GET /v1/top`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

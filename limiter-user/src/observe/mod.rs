@@ -5,13 +5,16 @@
 //! slow misses something and is told how much.
 
 mod bus;
+pub mod detect;
 mod digest;
 pub mod event;
+pub mod history;
 mod latency;
 pub mod metrics;
 mod rates;
 mod sample;
 pub mod suggest;
+pub mod throttle;
 
 pub use bus::Bus;
 pub use digest::{Digest, Percentiles};

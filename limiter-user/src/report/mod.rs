@@ -2,12 +2,15 @@
 //! the same as text.
 
 mod change;
+mod changes;
 mod cleanup;
 mod config;
 mod groups;
+mod history;
 mod limit;
 mod lists;
 mod overview;
+mod page;
 mod rollup;
 mod source;
 mod stats;
@@ -20,12 +23,14 @@ mod trial;
 pub use change::{
     Applied, ConfirmReport, Diff, DiffReport, ListDiff, PendingReport, Replaced, Rule,
 };
+pub use changes::ChangesReport;
 pub use cleanup::{CleanupReport, Remnant, RemnantKind};
 pub use config::{
     CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
     ReloadReport, SchemaReport, SettingReport, SettingsReport, Shadowed,
 };
 pub use groups::{GroupEntry, GroupsReport};
+pub use history::{HistoryReport, ReasonSeries};
 pub use limit::{
     BanReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
     TierReport,
@@ -35,6 +40,7 @@ pub use overview::{
     Commands, CostReport, DistinctReport, Flow, Offender, OverviewReport, ReasonFlow, Shown,
     Verdict, VerdictLevel, reasons,
 };
+pub use page::IncidentReport;
 pub use rollup::{Recent, Rollup, Sums};
 pub use source::{SharedReport, SourceReport, TriedReport};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};

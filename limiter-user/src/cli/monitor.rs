@@ -1,0 +1,51 @@
+//! `limiter monitor`
+
+use std::io::{IsTerminal, stdout};
+use std::ops::ControlFlow;
+
+use super::args::MonitorArgs;
+use super::output::Output;
+use crate::client::Client;
+use crate::error::{Failure, exit};
+use crate::observe::Event;
+use crate::observe::event::{By, Severity};
+
+pub(super) async fn run(
+    client: &Client,
+    output: &mut Output<'_>,
+    arguments: &MonitorArgs,
+) -> Result<u8, Failure> {
+    let as_text = arguments.text || (!output.is_json() && stdout().is_terminal());
+    let kinds: Vec<_> = arguments.kinds.iter().map(|kind| kind.name()).collect();
+    let path = match kinds.is_empty() {
+        true => "/v1/events".to_owned(),
+        false => format!("/v1/events?kinds={}", kinds.join("%2C")),
+    };
+    client
+        .lines(&path, |line| {
+            if line.is_empty() {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let mut line = match as_text.then(|| serde_json::from_slice(line)) {
+                // One that a later daemon tells is shown as it is.
+                None | Some(Err(_)) => line.to_vec(),
+                Some(Ok(event)) => text(&event).into_bytes(),
+            };
+            line.push(b'\n');
+            Ok(if output.raw(&line)? { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        })
+        .await?;
+    Ok(exit::OK)
+}
+
+/// An event in a line.
+fn text(event: &Event) -> String {
+    let time = humantime::format_rfc3339_millis(event.time);
+    let severity = match event.severity {
+        Severity::Info => "",
+        Severity::Warning => "WARNING ",
+        Severity::Error => "ERROR ",
+    };
+    let by = event.what.by().map(|By { user, .. }| format!(" (by {user})")).unwrap_or_default();
+    format!("{time} {severity}{}: {}{by}", event.what.kind().name(), event.what)
+}

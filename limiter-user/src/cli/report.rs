@@ -1,0 +1,53 @@
+//! `limiter report`
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::args::{ReportArgs, ReportFormat};
+use super::output::Output;
+use crate::client::{Client, escape};
+use crate::error::{Failure, exit};
+use crate::report::{IncidentReport, LimitList, StatusReport};
+
+/// Limits from which on only their number is told.
+const MOST_LIMITS: u64 = 10_000;
+
+pub(super) async fn run(
+    client: &Client,
+    output: &mut Output<'_>,
+    arguments: &ReportArgs,
+) -> Result<u8, Failure> {
+    let text = |duration: Duration| escape(&humantime::format_duration(duration).to_string());
+    let (since, until) = (text(arguments.since), text(arguments.until));
+    let step = arguments.step.map(|step| format!("&step={}", text(step))).unwrap_or_default();
+    let history = client.get(&format!("/v1/history?since={since}&until={until}{step}")).await?;
+    let status: StatusReport = client.get("/v1/status").await?;
+    let limits = match status.limits {
+        0..=MOST_LIMITS => client.get("/v1/limits").await?,
+        _ => LimitList { limits: Vec::new() },
+    };
+    let top = client.get("/v1/top?n=20&sort=dropped").await?;
+    let happened = client.get("/v1/changes").await?;
+    let report = IncidentReport::new(history, top, limits, happened, status);
+    let format = if output.is_json() { ReportFormat::Json } else { arguments.format };
+    let content = match format {
+        ReportFormat::Html => report.html(),
+        ReportFormat::Csv => Ok(report.csv()),
+        ReportFormat::Json => serde_json::to_string(&report)
+            .map(|text| text + "\n")
+            .map_err(|error| error.to_string()),
+    };
+    let content = content.map_err(|problem| {
+        Failure::new(exit::NEGATIVE, format!("cannot write the report: {problem}"))
+    })?;
+    if arguments.out == Path::new("-") {
+        output.raw(content.as_bytes())?;
+        return Ok(exit::OK);
+    }
+    std::fs::write(&arguments.out, content).map_err(|error| {
+        let message = format!("cannot write {}: {error}", arguments.out.display());
+        Failure::new(exit::NEGATIVE, message).hint("name another file with --out, or - for stdout")
+    })?;
+    eprintln!("wrote {}", arguments.out.display());
+    Ok(exit::OK)
+}

@@ -1,0 +1,15 @@
+//! What has happened lately.
+
+use serde::{Deserialize, Serialize};
+
+use crate::observe::Event;
+
+/// `GET /v1/changes`: what was changed and what happened lately, since the daemon has started.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ChangesReport {
+    /// The last 100 changes of limits, lists, trials, configuration and interfaces, the latest last: what,
+    /// by whom, when, and for how long.
+    pub changes: Vec<Event>,
+    /// The last 200 other events, the latest last.
+    pub events: Vec<Event>,
+}
