@@ -19,6 +19,7 @@ pub mod engine;
 pub mod gate;
 pub mod gcra;
 pub mod hash;
+pub mod hll;
 pub mod key;
 pub mod lists;
 pub mod packet;

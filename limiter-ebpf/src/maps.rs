@@ -12,6 +12,7 @@ use limiter_common::abi::{
 use limiter_common::class::{BANKS, TABLES, Table};
 use limiter_common::denial::{DENIALS, Denial};
 use limiter_common::hash::HashKey;
+use limiter_common::hll::Registers;
 use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
 use limiter_common::shared::{SHARED_SLOTS, Shared};
 use limiter_common::sketch::Shape;
@@ -64,6 +65,9 @@ pub(crate) static SHARED6: LpmTrie<[u8; 18], u32> =
 pub(crate) static SHARED: Array<Shared> = Array::with_max_entries(SHARED_SLOTS, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static SKETCH: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+/// What counts distinct sources; one element.
+#[map]
+pub(crate) static DISTINCT: Array<Registers> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static FINGERPRINTS: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]

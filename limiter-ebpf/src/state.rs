@@ -10,6 +10,7 @@ use limiter_common::class::Table;
 use limiter_common::denial::{DENIALS, Denial};
 use limiter_common::engine::State;
 use limiter_common::hash::{Hash, HashKey};
+use limiter_common::hll::Registers;
 use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
 use limiter_common::lists::Entry;
 use limiter_common::shared::Shared;
@@ -17,7 +18,7 @@ use limiter_common::sketch::{Shape, Window};
 use limiter_common::table::{Identity, Slot};
 
 use crate::maps::{
-    CLASSES, CONFIG, COUNTERS, DENIED, EVENTS, EXACT, FILTER, FINGERPRINTS, IDENTITIES, LAYOUT,
+    CLASSES, CONFIG, COUNTERS, DENIED, DISTINCT, EVENTS, EXACT, FILTER, FINGERPRINTS, IDENTITIES, LAYOUT,
     LISTED, LISTED4, LISTED6, POLICIES, PREFIXES4, PREFIXES6, SHARED, SHARED4, SHARED6, SKETCH,
     SLOTS,
 };
@@ -172,6 +173,11 @@ impl State for Kernel {
     #[inline(always)]
     fn cell(&self, index: u32) -> Option<&AtomicU64> {
         element(&SKETCH, index)
+    }
+
+    #[inline(always)]
+    fn registers(&self) -> Option<&Registers> {
+        element(&DISTINCT, 0)
     }
 
     #[inline(always)]

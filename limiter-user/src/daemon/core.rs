@@ -353,6 +353,7 @@ impl Core {
             interfaces: attachments.iter().map(Into::into).collect(),
             sketch: sketch.into(),
             table: table.into(),
+            distinct: self.plane.distinct().map(Into::into),
             limits: self.count_in_force() as u64,
             default_limit: self.limit_for(&Target::DEFAULT).map(|l| self.report_in_force(&l)),
             config,

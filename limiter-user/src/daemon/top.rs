@@ -169,7 +169,8 @@ impl Core {
             }
             entry
         });
-        TopReport { sources: entries.collect(), tracked }
+        let distinct = self.plane.distinct().map(Into::into);
+        TopReport { sources: entries.collect(), tracked, distinct }
     }
 }
 

@@ -32,6 +32,8 @@ unsafe impl Shared for Identity {}
 // SAFETY: as above.
 unsafe impl Shared for limiter_common::shared::Shared {}
 // SAFETY: an array of atomics.
+unsafe impl Shared for limiter_common::hll::Registers {}
+// SAFETY: an array of atomics.
 unsafe impl Shared for limiter_common::class::Table {}
 
 type Opaque = Box<dyn std::error::Error + Send + Sync>;

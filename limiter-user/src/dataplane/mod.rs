@@ -138,6 +138,7 @@ impl Dataplane {
             slots: elements(&ebpf, "SLOTS")?,
             identities: elements(&ebpf, "IDENTITIES")?,
             cells: elements(&ebpf, "SKETCH")?,
+            registers: elements(&ebpf, "DISTINCT")?,
             layout,
         };
         let config = memory.config();
@@ -519,9 +520,9 @@ impl Dataplane {
         self.memory.noise(Now::take())
     }
 
-    /// Distinct sources in the last full window; `None` as long as the program does not count them.
+    /// Distinct sources in the last full window.
     pub fn distinct(&self) -> Option<Distinct> {
-        None
+        self.memory.distinct()
     }
 
     /// The bucket table's size and state.

@@ -4,6 +4,7 @@
 mod change;
 mod cleanup;
 mod config;
+mod distinct;
 mod limit;
 mod lists;
 mod source;
@@ -20,6 +21,7 @@ pub use config::{
     CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
     ReloadReport, SchemaReport, SettingReport, SettingsReport, Shadowed,
 };
+pub use distinct::DistinctReport;
 pub use limit::{
     BanReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
     TierReport,

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use limiter_common::abi::Reason;
 use serde::{Deserialize, Serialize};
 
-use super::{LimitReport, ListEntry, Print, text};
+use super::{DistinctReport, LimitReport, ListEntry, Print, text};
 use crate::dataplane::{Source, SourceState, Tried};
 use crate::policy::lists::Action;
 use crate::policy::model::short_prefix;
@@ -307,6 +307,9 @@ pub struct TopReport {
     pub sources: Vec<TopEntry>,
     /// Sources with a bucket, these among them.
     pub tracked: u64,
+    /// Distinct sources in the last full window, those without a bucket among them.
+    #[serde(default)]
+    pub distinct: Option<DistinctReport>,
 }
 
 impl Print for TopReport {
@@ -328,6 +331,7 @@ impl Print for TopReport {
             }
             writeln!(out, "{}", table.trim_fmt())?;
         }
-        writeln!(out, "{} of {} tracked sources", self.sources.len(), self.tracked)
+        let distinct = self.distinct.map(|all| format!(", {}", all.summary())).unwrap_or_default();
+        writeln!(out, "{} of {} tracked sources{distinct}", self.sources.len(), self.tracked)
     }
 }

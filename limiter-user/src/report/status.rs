@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigReport, LimitReport, PendingReport, Print, text};
+use super::{ConfigReport, DistinctReport, LimitReport, PendingReport, Print, text};
 use crate::dataplane::{Attachment, Migrated, Mode, SketchHealth, TableHealth};
 use crate::instance::Instance;
 use crate::policy::model::short_prefix;
@@ -179,6 +179,9 @@ pub struct StatusReport {
     pub sketch: SketchReport,
     /// The bucket table.
     pub table: TableReport,
+    /// Distinct sources in the last full window.
+    #[serde(default)]
+    pub distinct: Option<DistinctReport>,
     /// How many limits are in force, the default included.
     pub limits: u64,
     /// The default limit.
@@ -263,6 +266,9 @@ impl Print for StatusReport {
             table.sets,
             text::size(table.memory_bytes)
         )?;
+        if let Some(distinct) = &self.distinct {
+            writeln!(out, "sources     {}", distinct.summary())?;
+        }
         writeln!(
             out,
             "events      {} lost, {} suppressed",
