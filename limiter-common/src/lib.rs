@@ -23,6 +23,7 @@ pub mod hll;
 pub mod key;
 pub mod lists;
 pub mod packet;
+pub mod sampling;
 pub mod shared;
 pub mod sketch;
 pub mod table;

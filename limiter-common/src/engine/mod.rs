@@ -137,7 +137,9 @@ pub fn judge<S: State, P: Packet + ?Sized>(state: &S, packet: &P) -> Reason {
         Network::NonIp => return Reason::NonIp,
         Network::Unreadable => {
             return match state.config() {
-                Some(config) if atomic::load(&config.malformed) != 0 => Reason::DroppedMalformed,
+                Some(config) if atomic::load(&config.malformed) & 1 != 0 => {
+                    Reason::DroppedMalformed
+                }
                 _ => Reason::PassedMalformed,
             };
         }

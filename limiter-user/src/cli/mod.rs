@@ -2,6 +2,7 @@
 
 mod args;
 mod attach;
+mod capture;
 mod cleanup;
 mod config;
 mod doctor;
@@ -140,6 +141,9 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             Command::Allow(command) => list::run(&client, output, Action::Allow, command).await,
             Command::Deny(command) => list::run(&client, output, Action::Deny, command).await,
             Command::Top(arguments) => top::run(&client, output, &arguments).await,
+            Command::Capture(arguments) => {
+                capture::run(&client, output, arguments, global.json).await
+            }
             Command::Show { address } => show::run(&client, output, &address).await,
             Command::Attach(arguments) => attach::attach(&client, output, arguments).await,
             Command::Detach { interface } => attach::detach(&client, output, &interface).await,

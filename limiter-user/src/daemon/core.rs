@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use limiter_common::abi::{ABI_VERSION, Counters, EventKind, Internal, Reason};
 
 use super::bans::Bans;
+use super::capture::Capture;
 use super::change::How;
 use super::confirm::{Unconfirmed, Undo};
 use super::file_limits::FileLimits;
@@ -51,6 +52,10 @@ pub struct Core {
     pub(super) instance: Option<Instance>,
     /// Who listens to what goes on.
     pub(super) bus: Bus,
+    /// Who captures.
+    pub(super) capture: Option<Capture>,
+    /// How many captures there have been.
+    pub(super) captures: u64,
 }
 
 impl Core {
@@ -72,6 +77,8 @@ impl Core {
             access: None,
             instance: None,
             bus: Bus::default(),
+            capture: None,
+            captures: 0,
         }
     }
 
@@ -407,6 +414,7 @@ impl Core {
             Err(failure) => tracing::error!("{failure}"),
         }
         self.top.forget_old();
+        self.end_forgotten_capture();
         self.expire_lists();
         self.ban(Instant::now());
     }

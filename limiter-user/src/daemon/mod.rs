@@ -5,6 +5,7 @@
 //! fails, what this start has added is taken away again, and what was there goes on.
 
 mod bans;
+mod capture;
 mod change;
 mod confirm;
 mod core;

@@ -6,8 +6,8 @@ use ipnet::IpNet;
 use limiter_common::abi::Counters;
 
 use crate::dataplane::{
-    Attachment, Counts, Dataplane, Error, Event, Migrated, Mode, OnFull, SharedCounts,
-    SketchHealth, Source, TableHealth, TrialView,
+    Attachment, Counts, Dataplane, Error, Event, Migrated, Mode, OnFull, PacketSample,
+    SampleFilter, SharedCounts, SketchHealth, Source, TableHealth, TrialView,
 };
 use crate::observe::Distinct;
 use crate::policy::lists::{ListChanges, Lists};
@@ -48,6 +48,9 @@ pub trait Plane: Send {
     fn distinct(&self) -> Option<Distinct>;
     fn refresh_clock(&self);
     fn events(&mut self, visit: &mut dyn FnMut(Event));
+    fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error>;
+    fn stop_sampling(&mut self);
+    fn samples(&mut self, most: usize, visit: &mut dyn FnMut(PacketSample));
 }
 
 impl Plane for Dataplane {
@@ -177,5 +180,17 @@ impl Plane for Dataplane {
 
     fn events(&mut self, visit: &mut dyn FnMut(Event)) {
         self.events(visit);
+    }
+
+    fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error> {
+        self.start_sampling(filter)
+    }
+
+    fn stop_sampling(&mut self) {
+        self.stop_sampling();
+    }
+
+    fn samples(&mut self, most: usize, visit: &mut dyn FnMut(PacketSample)) {
+        self.samples(most, visit);
     }
 }

@@ -15,6 +15,7 @@ mod orphan;
 mod owner;
 mod pending;
 mod publish;
+mod samples;
 mod sources;
 mod trial;
 mod trials;
@@ -40,6 +41,7 @@ pub use options::{Mode, OnFull, Options};
 pub use orphan::{Pinned, PinnedOn};
 pub(crate) use owner::pins_of;
 pub use publish::SharedCounts;
+pub use samples::{PacketSample, SampleFilter};
 pub use trial::try_load;
 pub use trials::TrialView;
 pub use view::{Counts, Event, SketchHealth, Source, SourceState, TableHealth, Tried};
@@ -50,6 +52,7 @@ use memory::Elements;
 use migrate::Migration;
 use pending::{Denied, Pending};
 use publish::{Compiled, PolicyMaps, Publisher, Trying};
+use samples::Sampler;
 use sources::{Prefixes, SourceMaps};
 use view::{Memory, Now, Tracked};
 
@@ -84,6 +87,7 @@ pub struct Dataplane {
     counters: PerCpuArray<MapData, Counters>,
     denied: Denied,
     events: RingBuf<MapData>,
+    sampler: Sampler,
     max_frame: u32,
 }
 
@@ -163,6 +167,7 @@ impl Dataplane {
         let counters = take(&mut ebpf, "COUNTERS")?;
         let denied = take(&mut ebpf, "DENIED")?;
         let events = take(&mut ebpf, "EVENTS")?;
+        let sampler = Sampler::new(&mut ebpf, memory.config())?;
         let links = if staging.is_none() {
             Links::take_over(&options.pin_dir, object::program(&mut ebpf)?)?
         } else {
@@ -182,6 +187,7 @@ impl Dataplane {
             counters,
             denied,
             events,
+            sampler,
             max_frame: USUAL_FRAME,
         };
         dataplane.set_verdicts(options.drop_malformed, options.on_full);
@@ -337,7 +343,8 @@ impl Dataplane {
     /// the bucket table.
     pub fn set_verdicts(&mut self, drop_malformed: bool, on_full: OnFull) {
         let config = self.memory.config();
-        atomic::store(&config.malformed, u64::from(drop_malformed));
+        let malformed = atomic::load(&config.malformed) & !1 | u64::from(drop_malformed);
+        atomic::store(&config.malformed, malformed);
         atomic::store(&config.on_full, on_full.word());
     }
 
@@ -564,6 +571,34 @@ impl Dataplane {
                 EventKind::Limited
             };
             visit(Event { time: now.wall(event.time_ns), source, kind, limit });
+        }
+    }
+}
+
+impl Dataplane {
+    /// Lets the kernel program take samples of packets, and forgets earlier ones.
+    ///
+    /// # Errors
+    /// If this kernel cannot.
+    pub fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error> {
+        self.sampler.start(self.memory.config(), filter)
+    }
+
+    /// Ends that.
+    pub fn stop_sampling(&mut self) {
+        self.sampler.stop(self.memory.config());
+    }
+
+    /// Visits up to `most` samples that have come since the last call.
+    pub fn samples(&mut self, most: usize, visit: &mut dyn FnMut(PacketSample)) {
+        // Of a packet whose class is unknown, the limit is.
+        let classless = self.publisher.class_ids().next().is_none();
+        let mut samples = Vec::new();
+        self.sampler.visit(most, &mut |sample| samples.push(sample));
+        for sample in samples {
+            let limit = sample.source.filter(|_| classless);
+            let limit = limit.and_then(|source| self.limit_for(source, ANY as u8));
+            visit(PacketSample { limit, ..sample });
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) const ABI_PIN: &str = "abi";
 pub(super) const LAYOUT_PIN: &str = "layout";
 
 /// The maps of the object.
-pub(super) const MAPS: [&str; 21] = [
+pub(super) const MAPS: [&str; 24] = [
     "CONFIG",
     "POLICIES",
     "EXACT",
@@ -51,6 +51,9 @@ pub(super) const MAPS: [&str; 21] = [
     "LISTED4",
     "LISTED6",
     "FILTER",
+    "SAMPLING",
+    "SAMPLES",
+    "SAMPLER",
     "EVENTS",
 ];
 

@@ -1,6 +1,7 @@
 //! The API: HTTP and JSON over a Unix socket. Whoever may connect may look.
 
 mod access;
+mod capture;
 mod handlers;
 mod lists;
 mod trials;
@@ -56,6 +57,8 @@ pub fn router(shared: Shared) -> Router {
             "/v1/lists/{list}/remove",
             post(lists::remove).layer(DefaultBodyLimit::max(MAX_LIST)),
         )
+        .route("/v1/capture", post(capture::start))
+        .route("/v1/capture/{id}", post(capture::fetch).delete(capture::stop))
         .route("/v1/top", get(handlers::top))
         .route("/v1/sources/{address}", get(handlers::source))
         .route("/v1/interfaces", post(handlers::attach))

@@ -1,6 +1,7 @@
 //! What is told about the data plane: the bodies of the API, which `--json` prints as they are, and
 //! the same as text.
 
+mod capture;
 mod change;
 mod cleanup;
 mod config;
@@ -13,6 +14,7 @@ mod status;
 mod text;
 mod trial;
 
+pub use capture::{CaptureBatch, CaptureReport, CaptureRequest, CaptureStarted, SampleReport};
 pub use change::{
     Applied, ConfirmReport, Diff, DiffReport, ListDiff, PendingReport, Replaced, Rule,
 };

@@ -22,7 +22,7 @@ const fn package(name: &'static str, program: &'static str) -> Package {
     Package { name, program, service: None }
 }
 
-const PACKAGES: [Package; 12] = [
+const PACKAGES: [Package; 13] = [
     package("iproute2", "ip"),
     package("iputils-ping", "ping"),
     package("nftables", "nft"),
@@ -32,6 +32,7 @@ const PACKAGES: [Package; 12] = [
     Package { service: Some("nginx"), ..package("nginx-light", "nginx") },
     package("curl", "curl"),
     package("tcpreplay", "tcpreplay"),
+    package("tshark", "tshark"),
     package("ethtool", "ethtool"),
     package("dpkg-dev", "dpkg-shlibdeps"),
     package("mmdebstrap", "mmdebstrap"),
