@@ -59,7 +59,7 @@ fn samples_are_of_those_packets_that_were_asked_for() {
     };
     let (report, dropped) = capture("limited", &["--reason", "over_limit", "-c", "200"]);
     assert_eq!(dropped.len(), 200);
-    let comment = "drop over_limit source=198.51.100.1 limit=1000pps burst=100";
+    let comment = "drop over_limit source=198.51.100.1 limit=1000pps burst=100 packets";
     for packet in &dropped {
         assert_eq!(packet, &["198.51.100.1", comment, "400", "256"].map(str::to_owned));
     }
