@@ -16,7 +16,7 @@ use crate::sketch::Shape;
 use crate::table::{Identity, Slot};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -53,7 +53,8 @@ pub struct Config {
     pub min_gate: AtomicU64,
     /// Wall-clock minus monotonic time in ns.
     pub clock_offset: AtomicU64,
-    /// Verdict for IP packets whose source cannot be read: 0 pass, 1 drop.
+    /// Verdict for IP packets whose source cannot be read in the lowest bit: 0 pass, 1 drop; and of which
+    /// packets samples are wanted: see [`crate::sampling`].
     pub malformed: AtomicU64,
     /// What to do when a set has no free buckets: see [`on_full`].
     pub on_full: AtomicU64,
@@ -392,11 +393,15 @@ pub enum Internal {
     Contended = 7,
     /// Packets added to the sketch.
     SketchAdds = 8,
+    /// Packets that somebody who captures wants to see, whether or not a sample was taken.
+    SamplesMatched = 9,
+    /// A sample found the ring buffer full.
+    SamplesLost = 10,
 }
 
 impl Internal {
     /// All of them with their names, in the order of their discriminants.
-    pub const ALL: [(Self, &'static str); 9] = [
+    pub const ALL: [(Self, &'static str); 11] = [
         (Self::Promotions, "promotions"),
         (Self::Evictions, "evictions"),
         (Self::BusyEvictions, "busy_evictions"),
@@ -406,6 +411,8 @@ impl Internal {
         (Self::EventsSuppressed, "events_suppressed"),
         (Self::Contended, "contended"),
         (Self::SketchAdds, "sketch_adds"),
+        (Self::SamplesMatched, "samples_matched"),
+        (Self::SamplesLost, "samples_lost"),
     ];
 }
 

@@ -4,14 +4,18 @@
 
 mod frame;
 mod maps;
+mod sampler;
 mod state;
 
 use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::macros::xdp;
 use aya_ebpf::programs::XdpContext;
-use limiter_common::engine::judge;
+use limiter_common::abi::Reason;
+use limiter_common::engine::{State, judge};
 
 use crate::frame::Frame;
+use crate::maps::SAMPLER;
+use crate::sampler::sample;
 use crate::state::Kernel;
 
 /// Judges every frame that the interface receives.
@@ -24,6 +28,31 @@ fn limiter(ctx: XdpContext) -> u32 {
     };
     let reason = judge(&kernel, &frame);
     kernel.count(reason, frame.len());
+    if kernel.is_sampled(reason) {
+        kernel.opaque(reason as u64);
+        // It does not come back, unless there is no sampler: then the packet just is not sampled.
+        // SAFETY: the map holds XDP programs only, which take this very context.
+        let _ = unsafe { SAMPLER.tail_call(&ctx, 0) };
+    }
+    action(reason)
+}
+
+/// Takes a sample of a packet that `limiter` has judged. A program of its own, so that the verifier does not
+/// go through it for each way to come to a verdict.
+#[xdp]
+#[inline(always)]
+fn sampler(ctx: XdpContext) -> u32 {
+    let Some(kernel) = Kernel::new() else {
+        return XDP_PASS;
+    };
+    let reason = Reason::of(kernel.told() as u32);
+    // What is not wanted is not wanted.
+    let _ = sample(&ctx, &kernel, reason);
+    action(reason)
+}
+
+#[inline(always)]
+fn action(reason: Reason) -> u32 {
     if reason.passes() { XDP_PASS } else { XDP_DROP }
 }
 

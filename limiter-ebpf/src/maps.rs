@@ -5,14 +5,16 @@ use core::sync::atomic::AtomicU64;
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::LpmTrie;
-use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, PerCpuArray, ProgramArray, RingBuf};
 use limiter_common::abi::{
     Config, Counters, EVENT_RING_BYTES, LISTED_PREFIXES, Layout, POLICY_SLOTS, Policy,
 };
 use limiter_common::class::{BANKS, TABLES, Table};
 use limiter_common::denial::{DENIALS, Denial};
 use limiter_common::hash::HashKey;
+use limiter_common::hll::Registers;
 use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
+use limiter_common::sampling::{RING_BYTES, Sampling};
 use limiter_common::shared::{SHARED_SLOTS, Shared};
 use limiter_common::sketch::Shape;
 use limiter_common::table::{Identity, Slot};
@@ -64,6 +66,9 @@ pub(crate) static SHARED6: LpmTrie<[u8; 18], u32> =
 pub(crate) static SHARED: Array<Shared> = Array::with_max_entries(SHARED_SLOTS, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static SKETCH: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+/// What counts distinct sources; one element.
+#[map]
+pub(crate) static DISTINCT: Array<Registers> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static FINGERPRINTS: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
@@ -89,5 +94,13 @@ pub(crate) static LISTED6: LpmTrie<[u8; 16], u64> =
 /// Who may be listed: see [`limiter_common::lists`].
 #[map]
 pub(crate) static FILTER: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+/// Which samples are wanted.
+#[map]
+pub(crate) static SAMPLING: Array<Sampling> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+#[map]
+pub(crate) static SAMPLES: RingBuf = RingBuf::with_byte_size(RING_BYTES, 0);
+/// The program that takes samples.
+#[map]
+pub(crate) static SAMPLER: ProgramArray = ProgramArray::with_max_entries(1, 0);
 #[map]
 pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(EVENT_RING_BYTES, 0);

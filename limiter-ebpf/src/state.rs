@@ -6,20 +6,23 @@ use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns, bpf_k
 use aya_ebpf::maps::Array;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
 use limiter_common::abi::{Config, Counters, Event, Internal, Policy, Reason, Tally};
+use limiter_common::atomic;
 use limiter_common::class::Table;
 use limiter_common::denial::{DENIALS, Denial};
 use limiter_common::engine::State;
 use limiter_common::hash::{Hash, HashKey};
+use limiter_common::hll::Registers;
 use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
 use limiter_common::lists::Entry;
+use limiter_common::sampling::asked_for;
 use limiter_common::shared::Shared;
 use limiter_common::sketch::{Shape, Window};
 use limiter_common::table::{Identity, Slot};
 
 use crate::maps::{
-    CLASSES, CONFIG, COUNTERS, DENIED, EVENTS, EXACT, FILTER, FINGERPRINTS, IDENTITIES, LAYOUT,
-    LISTED, LISTED4, LISTED6, POLICIES, PREFIXES4, PREFIXES6, SHARED, SHARED4, SHARED6, SKETCH,
-    SLOTS,
+    CLASSES, CONFIG, COUNTERS, DENIED, DISTINCT, EVENTS, EXACT, FILTER, FINGERPRINTS, IDENTITIES,
+    LAYOUT, LISTED, LISTED4, LISTED6, POLICIES, PREFIXES4, PREFIXES6, SHARED, SHARED4, SHARED6,
+    SKETCH, SLOTS,
 };
 
 /// Reads a field of [`LAYOUT`] as the loader set it.
@@ -82,6 +85,24 @@ impl Kernel {
         let tally: &mut Tally = unsafe { &mut (*self.counters).verdicts[index] };
         tally.packets += 1;
         tally.bytes += u64::from(length);
+    }
+}
+
+impl Kernel {
+    /// Whether somebody wants samples of packets that met `reason`.
+    #[inline(always)]
+    pub(crate) fn is_sampled(&self, reason: Reason) -> bool {
+        match self.config() {
+            Some(config) => asked_for(atomic::load(&config.malformed), reason),
+            None => false,
+        }
+    }
+
+    /// What the program before this one has made opaque last.
+    #[inline(always)]
+    pub(crate) fn told(&self) -> u64 {
+        // SAFETY: as in `opaque`.
+        unsafe { (&raw const (*self.counters).scratch).read_volatile() }
     }
 }
 
@@ -172,6 +193,11 @@ impl State for Kernel {
     #[inline(always)]
     fn cell(&self, index: u32) -> Option<&AtomicU64> {
         element(&SKETCH, index)
+    }
+
+    #[inline(always)]
+    fn registers(&self) -> Option<&Registers> {
+        element(&DISTINCT, 0)
     }
 
     #[inline(always)]

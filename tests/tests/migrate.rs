@@ -18,7 +18,9 @@ use tests::{
     lab::RX,
     observer::Then,
     process::{self, Background},
-    program, v4, v6,
+    program,
+    reports::Limit,
+    v4, v6,
 };
 
 /// The oldest layout that can be migrated.
@@ -29,6 +31,12 @@ const MMAPABLE: u32 = 1 << 10;
 
 /// Maps that came after [`OLDEST`].
 const LATER: [&str; 4] = ["classes", "shared4", "shared6", "shared"];
+
+/// The oldest layout of which all maps are used as they are.
+const ADOPTED: u32 = 4;
+
+/// Maps that came after [`ADOPTED`].
+const ADDED: [&str; 4] = ["distinct", "sampling", "samples", "sampler"];
 
 /// Few enough to be copied one by one.
 fn options() -> DaemonOptions {
@@ -177,6 +185,59 @@ fn an_older_layout_is_migrated_under_a_flood() {
 #[test]
 fn an_older_layout_with_the_same_identities_is_migrated_under_a_flood() {
     assert_migrates(false);
+}
+
+#[test]
+fn maps_that_only_lack_some_are_taken_over_under_a_flood() {
+    let lab = Lab::new(1);
+    let mut daemon = Daemon::start_with(&lab, options());
+    let cli = daemon.cli();
+    let each = cli.limit("1000pps", Some("2000"), None);
+    let set = |arguments: &[&str]| -> Limit {
+        let json = cli.ok(&[&["limit", "set"], arguments].concat());
+        serde_json::from_value(json["limit"].clone()).expect("a limit")
+    };
+    // What an upgrade from an older layout would not carry over: a class, and what sources share.
+    let class = set(&["500pps", "--burst", "1000", "--proto", "udp", "--dport", "53"]);
+    let shared = set(&["700pps", "--burst", "1500", "--for", "198.51.100.128/25", "--as-one"]);
+    let limits = cli.limits();
+    let observer = Observer::new(&lab, Then::Discard, &[]);
+    let stream = |frame, rate: f64| Stream::new(frame, rate, 1 << 20);
+    let sending = Sender::new(&lab).start(vec![
+        stream(frame::udp(v4(1), 100), 5000.0),
+        stream(frame::udp_to(v4(2), 100, 53), 5000.0),
+        stream(frame::udp(v4(130), 100), 900.0),
+        stream(frame::udp(v4(10), 100), 900.0),
+    ]);
+    std::thread::sleep(Duration::from_secs(8));
+    daemon.kill();
+    for name in ADDED {
+        fs::remove_file(daemon.pins().join(name)).expect("a map of this version");
+    }
+    forge(&daemon, ADOPTED);
+    daemon.restart(&lab);
+    std::thread::sleep(Duration::from_secs(3));
+    let sent = sending.stop();
+    let observed = observer.read();
+    for (what, source, limit, at) in [
+        ("a flood", v4(1), &each, 0),
+        ("one of a class", v4(2), &class, 1),
+        ("one that shares a limit", v4(130), &shared, 2),
+    ] {
+        limit.assert_admitted(what, observed.from(source), sent[at].seconds());
+    }
+    assert_eq!(observed.from(v4(10)), sent[3].packets(), "a conforming source");
+    assert!(daemon.log().contains("layout version 4"), "{}", daemon.log());
+    assert!(!staging(&daemon).exists() && ADDED.iter().all(|it| daemon.pins().join(it).exists()));
+    let status = daemon.cli().run(&["status"]).json;
+    assert!(status["distinct"]["sources"].as_f64() > Some(3.5), "{status:#}");
+    assert_eq!(status["abi_version"], ABI_VERSION);
+    assert_eq!(daemon.cli().limits(), limits);
+    // From now on it is of this version.
+    daemon.kill();
+    daemon.restart(&lab);
+    assert!(daemon.log().matches("layout version 4").count() <= 1, "{}", daemon.log());
+    daemon.assert_accounted(&lab);
 }
 
 #[test]

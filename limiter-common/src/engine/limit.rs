@@ -16,6 +16,7 @@ use crate::denial::{DENIALS, LEAST_TOLERANCE, LISTED};
 use crate::gate;
 use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::Hash;
+use crate::hll;
 use crate::key::SourceKey;
 use crate::sketch::{Cell, Estimate, MAX_DEPTH, touch};
 use crate::table::{
@@ -97,6 +98,9 @@ pub(super) fn limit<S: State>(
         let reason = if denial.index() == LISTED { Reason::Denied } else { Reason::OverLimit };
         return Some(reason);
     }
+    // Whoever is remembered was here less than a tenth of a window ago.
+    let wall_ns = coarse_ns.wrapping_add(atomic::load(&config.clock_offset));
+    hll::add(state.registers()?, of_source, wall_ns);
     let set = set_of(hash, state.set_mask());
     let fingerprints = state.fingerprints(set)?;
     let packet = Packet { source, limited, hash, length, set, fingerprints, coarse_ns, published };
@@ -115,7 +119,6 @@ pub(super) fn limit<S: State>(
     let reason = match place {
         Some(place) => charge(state, config, &place, &packet)?,
         None => {
-            let wall_ns = coarse_ns.wrapping_add(atomic::load(&config.clock_offset));
             let least_gate = atomic::load(&config.min_gate) as u32;
             if below(state, config, &packet, wall_ns, least_gate)? {
                 return Some(Reason::BelowGate);

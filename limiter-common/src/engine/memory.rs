@@ -1,6 +1,7 @@
 //! The kernel's memory as vectors, with a clock that the caller sets: for tests and simulations.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::boxed::Box;
 use std::collections::HashMap;
 use std::vec;
 use std::vec::Vec;
@@ -11,6 +12,7 @@ use crate::atomic;
 use crate::class::{BANKS, TABLE_WORDS, TABLES, Table};
 use crate::denial::{DENIALS, Denial};
 use crate::hash::{Hash, HashKey};
+use crate::hll::{self, LANES, REGISTERS, Ranks, Registers};
 use crate::key::{PrefixMasks, SourceKey};
 use crate::lists::{Entry, PREFIX, PREFIX_WORDS, SINGLE, bits_of, in_use, neighbourhoods};
 use crate::shared::{self, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
@@ -45,6 +47,7 @@ pub struct Memory {
     slots: Vec<Slot>,
     identities: Vec<Identity>,
     cells: Vec<AtomicU64>,
+    registers: Box<Registers>,
     denials: Vec<Vec<Denial>>,
     filter: Vec<AtomicU64>,
     listed: HashMap<SourceKey, Entry>,
@@ -88,6 +91,7 @@ impl Memory {
             slots: (0..sets * WAYS).map(|_| Slot::default()).collect(),
             identities: (0..sets * WAYS).map(|_| Identity::default()).collect(),
             cells: (0..shape.cells()).map(|_| AtomicU64::new(0)).collect(),
+            registers: Box::new([const { AtomicU64::new(0) }; REGISTERS / LANES]),
             denials: (0..cpus).map(|_| (0..DENIALS).map(|_| Denial::default()).collect()).collect(),
             filter: (0..PREFIX_WORDS + FILTER_WORDS).map(|_| AtomicU64::new(0)).collect(),
             listed: HashMap::new(),
@@ -209,6 +213,12 @@ impl Memory {
         self.events.load(Ordering::Relaxed)
     }
 
+    /// Distinct sources in the last full window, estimated.
+    #[must_use]
+    pub fn distinct(&self) -> f64 {
+        Ranks::full(&self.registers, hll::epoch(self.coarse_time())).estimate()
+    }
+
     /// Every source with a bucket, and its packets passed and dropped since it has one.
     pub fn tracked(&self) -> impl Iterator<Item = (SourceKey, u64, u64)> + '_ {
         let mut pending: HashMap<(u32, u64), u64> = HashMap::new();
@@ -296,6 +306,9 @@ impl State for Cpu<'_> {
     }
     fn cell(&self, index: u32) -> Option<&AtomicU64> {
         self.memory.cells.get(index as usize)
+    }
+    fn registers(&self) -> Option<&Registers> {
+        Some(&self.memory.registers)
     }
     fn policy(&self, slot: u32) -> Option<&Policy> {
         self.memory.policies.get(slot as usize)

@@ -44,6 +44,7 @@ use crate::atomic;
 use crate::class::Table;
 use crate::denial::Denial;
 use crate::hash::Hash;
+use crate::hll::Registers;
 use crate::key::{PrefixMasks, SourceKey};
 use crate::lists::Entry;
 use crate::packet::{Ip, Network, Packet, network};
@@ -91,6 +92,8 @@ pub trait State {
     fn listed_prefix(&self, key: SourceKey) -> Option<Entry>;
     /// A cell of the sketch.
     fn cell(&self, index: u32) -> Option<&AtomicU64>;
+    /// The registers that count distinct sources.
+    fn registers(&self) -> Option<&Registers>;
     /// A compiled limit.
     fn policy(&self, slot: u32) -> Option<&Policy>;
     /// The slot of the longest prefix that has a limit for `class` and contains `key`. For
@@ -134,7 +137,9 @@ pub fn judge<S: State, P: Packet + ?Sized>(state: &S, packet: &P) -> Reason {
         Network::NonIp => return Reason::NonIp,
         Network::Unreadable => {
             return match state.config() {
-                Some(config) if atomic::load(&config.malformed) != 0 => Reason::DroppedMalformed,
+                Some(config) if atomic::load(&config.malformed) & 1 != 0 => {
+                    Reason::DroppedMalformed
+                }
                 _ => Reason::PassedMalformed,
             };
         }

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::capture::CaptureArgs;
 use super::limit_args::LimitCommand;
 use super::safety::SafetyArgs;
 use crate::daemon::OnExit;
@@ -112,6 +113,11 @@ pub(super) enum Command {
     /// The page needs nothing from elsewhere: it can be mailed and kept. The daemon keeps the last hour by
     /// the second and the last week by the minute.
     Report(ReportArgs),
+    /// Write samples of packets to a file, with what became of each
+    ///
+    /// The kernel program takes them, only while this runs and only as many as --rate allows, so that a flood
+    /// does not become a flood of samples; the others are counted. Exit code 1 if no packet matched.
+    Capture(CaptureArgs),
     /// Show what is known of a source
     #[command(visible_alias = "why")]
     Show {

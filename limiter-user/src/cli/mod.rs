@@ -2,6 +2,7 @@
 
 mod args;
 mod attach;
+mod capture;
 mod cleanup;
 mod config;
 mod doctor;
@@ -146,6 +147,9 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             Command::Suggest(arguments) => suggest::run(&client, output, &arguments).await,
             Command::Monitor(arguments) => monitor::run(&client, output, &arguments).await,
             Command::Report(arguments) => report::run(&client, output, &arguments).await,
+            Command::Capture(arguments) => {
+                capture::run(&client, output, arguments, global.json).await
+            }
             Command::Show { address } => show::run(&client, output, &address).await,
             Command::Attach(arguments) => attach::attach(&client, output, arguments).await,
             Command::Detach { interface } => attach::detach(&client, output, &interface).await,

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use limiter_common::abi::{ABI_VERSION, Counters, Internal, Reason};
 
 use super::bans::Bans;
+use super::capture::Capture;
 use super::change::How;
 use super::confirm::{Unconfirmed, Undo};
 use super::events::Told;
@@ -59,6 +60,10 @@ pub struct Core {
     pub(super) past: Past,
     /// What was told.
     pub(super) told: Told,
+    /// Who captures.
+    pub(super) capture: Option<Capture>,
+    /// How many captures there have been.
+    pub(super) captures: u64,
 }
 
 impl Core {
@@ -83,6 +88,8 @@ impl Core {
             known: None,
             past: Past::default(),
             told: Told::default(),
+            capture: None,
+            captures: 0,
         }
     }
 
@@ -369,6 +376,7 @@ impl Core {
             interfaces: attachments.iter().map(Into::into).collect(),
             sketch: sketch.into(),
             table: table.into(),
+            distinct: self.plane.distinct(),
             limits: self.count_in_force() as u64,
             default_limit: self.limit_for(&Target::DEFAULT).map(|l| self.report_in_force(&l)),
             config,
@@ -422,6 +430,7 @@ impl Core {
             Err(failure) => tracing::error!("{failure}"),
         }
         self.look_if_watched();
+        self.end_forgotten_capture();
         self.expire_lists();
         self.ban(Instant::now());
     }

@@ -11,8 +11,8 @@ use limiter_common::abi::{Counters, Reason};
 
 use super::{Core, Plane};
 use crate::dataplane::{
-    Attachment, Counts, Error, Event, Member, Migrated, Mode, OnFull, SharedCounts, SketchHealth,
-    Source, SourceState, TableHealth, TrialView,
+    Attachment, Counts, Error, Event, Member, Migrated, Mode, OnFull, PacketSample, SampleFilter,
+    SharedCounts, SketchHealth, Source, SourceState, TableHealth, TrialView,
 };
 use crate::observe::Distinct;
 use crate::policy::lists::{ListChanges, Lists};
@@ -36,6 +36,7 @@ pub(crate) struct State {
     pub(crate) trials: BTreeMap<Target, Tier>,
     pub(crate) drop_malformed: bool,
     pub(crate) monotonic_ns: u64,
+    pub(crate) sampling: bool,
 }
 
 #[derive(Clone, Default)]
@@ -324,4 +325,15 @@ impl Plane for Fake {
     fn refresh_clock(&self) {}
 
     fn events(&mut self, _: &mut dyn FnMut(Event)) {}
+
+    fn start_sampling(&mut self, _: &SampleFilter) -> Result<(), Error> {
+        self.state().sampling = true;
+        Ok(())
+    }
+
+    fn stop_sampling(&mut self) {
+        self.state().sampling = false;
+    }
+
+    fn samples(&mut self, _: usize, _: &mut dyn FnMut(PacketSample)) {}
 }

@@ -5,6 +5,7 @@
 //! fails, what this start has added is taken away again, and what was there goes on.
 
 mod bans;
+mod capture;
 mod change;
 mod confirm;
 mod core;
@@ -43,7 +44,7 @@ pub use change::How;
 pub use confirm::check_period;
 pub use overview::Watching;
 pub use plane::Plane;
-pub use shared::{Shared, acting};
+pub use shared::{Actor, Shared, acting};
 pub use socket::{Socket, SocketGuard};
 pub use suggest::{Question, suggest};
 pub use top::Scan;

@@ -149,7 +149,7 @@ impl Core {
             passed,
             dropped,
             tracked: top.tracked,
-            distinct: sample.distinct.map(Into::into),
+            distinct: sample.distinct,
             offenders: offenders.collect(),
             reasons: flows,
             noise: sample.noise,

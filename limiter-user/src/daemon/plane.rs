@@ -8,8 +8,8 @@ use limiter_common::abi::Counters;
 
 use super::top::Scan;
 use crate::dataplane::{
-    Attachment, Counts, Dataplane, Error, Event, Member, Migrated, Mode, OnFull, RunTime,
-    SharedCounts, SketchHealth, Source, TableHealth, TrialView,
+    Attachment, Counts, Dataplane, Error, Event, Member, Migrated, Mode, OnFull, PacketSample,
+    RunTime, SampleFilter, SharedCounts, SketchHealth, Source, TableHealth, TrialView,
 };
 use crate::observe::Distinct;
 use crate::policy::lists::{ListChanges, Lists};
@@ -63,6 +63,9 @@ pub trait Plane: Send {
     fn run_time(&self) -> Option<RunTime> {
         None
     }
+    fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error>;
+    fn stop_sampling(&mut self);
+    fn samples(&mut self, most: usize, visit: &mut dyn FnMut(PacketSample));
 }
 
 impl Plane for Dataplane {
@@ -212,5 +215,17 @@ impl Plane for Dataplane {
 
     fn run_time(&self) -> Option<RunTime> {
         self.run_time()
+    }
+
+    fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error> {
+        self.start_sampling(filter)
+    }
+
+    fn stop_sampling(&mut self) {
+        self.stop_sampling();
+    }
+
+    fn samples(&mut self, most: usize, visit: &mut dyn FnMut(PacketSample)) {
+        self.samples(most, visit);
     }
 }

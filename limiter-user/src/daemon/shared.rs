@@ -13,18 +13,29 @@ use crate::observe::event::By;
 
 /// Who asks, where that is known.
 #[derive(Clone)]
-enum Actor {
+pub enum Actor {
     /// A user of this machine, whose name is asked for when something is changed.
     User(u32),
+    /// Whoever has the token of the dashboard.
+    Dashboard,
+}
+
+impl Actor {
+    fn told(self) -> By {
+        match self {
+            Self::User(id) => By::user(id),
+            Self::Dashboard => By::dashboard(),
+        }
+    }
 }
 
 tokio::task_local! {
     static ACTOR: Actor;
 }
 
-/// Does something for the user with an id: what it changes is told as that user's doing.
-pub async fn acting<F: Future>(user: u32, work: F) -> F::Output {
-    ACTOR.scope(Actor::User(user), work).await
+/// Does something for somebody: what it changes is told as theirs.
+pub async fn acting<F: Future>(actor: Actor, work: F) -> F::Output {
+    ACTOR.scope(actor, work).await
 }
 
 /// A handle to the one [`Core`]. Whatever is done with it is done one after the other.
@@ -56,7 +67,7 @@ impl Shared {
         let wished = Instant::now();
         let done = spawn_blocking(move || {
             // Before the core is locked: to find a name may take a while.
-            let by = actor.map(|Actor::User(id)| By::user(id));
+            let by = actor.map(Actor::told);
             let mut core = core.lock().map_err(|_| in_doubt())?;
             let begun = Instant::now();
             core.told.by = by;

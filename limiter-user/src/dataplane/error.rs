@@ -10,6 +10,12 @@ use crate::policy::model::ModelError;
 /// An error of the data plane.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The program that takes samples could not be loaded.
+    #[error("packets cannot be captured: {problem}")]
+    Capture {
+        /// What the kernel says.
+        problem: String,
+    },
     /// An option is out of range.
     #[error("{option}: {problem}")]
     Option {

@@ -31,6 +31,10 @@ unsafe impl Shared for Slot {}
 unsafe impl Shared for Identity {}
 // SAFETY: as above.
 unsafe impl Shared for limiter_common::shared::Shared {}
+// SAFETY: atomics only, 64 bytes without padding (asserted where it is).
+unsafe impl Shared for limiter_common::sampling::Sampling {}
+// SAFETY: an array of atomics.
+unsafe impl Shared for limiter_common::hll::Registers {}
 // SAFETY: an array of atomics.
 unsafe impl Shared for limiter_common::class::Table {}
 

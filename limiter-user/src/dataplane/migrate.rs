@@ -14,7 +14,8 @@
 //! generation that it is from is one that is never published.
 //!
 //! Classes and shared limits are not carried over, neither the numbers of the ones nor the buckets of
-//! the others: they came with layout 4, so nothing that can be migrated has any.
+//! the others: they came with layout 4, so nothing that is migrated this way has any. From that version
+//! on all maps are used as they are ([`ADOPTED_ABI`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -36,9 +37,13 @@ use super::view::Memory;
 /// are what they are now.
 pub(super) const OLDEST_ABI: u32 = 3;
 
+/// The oldest layout version whose maps are used as they are: nothing in them has changed since, and what
+/// has come since lies in maps of its own, which start empty.
+pub(super) const ADOPTED_ABI: u32 = 4;
+
 const _: () = assert!(
-    ABI_VERSION == 4,
-    "layout 4 has classes and shared limits: carry them over, or raise OLDEST_ABI"
+    ABI_VERSION == 5 && ADOPTED_ABI == 4,
+    "layout 4 has classes and shared limits: carry them over, or raise OLDEST_ABI; layout 5 only adds maps"
 );
 
 /// How a data plane came by its buckets, if not from its own version.

@@ -16,6 +16,7 @@ mod owner;
 mod pending;
 mod publish;
 mod run_time;
+mod samples;
 mod sources;
 mod trial;
 mod trials;
@@ -43,6 +44,7 @@ pub use orphan::{Pinned, PinnedOn};
 pub(crate) use owner::pins_of;
 pub use publish::SharedCounts;
 pub use run_time::RunTime;
+pub use samples::{PacketSample, SampleFilter};
 pub use trial::try_load;
 pub use trials::TrialView;
 pub use view::{Counts, Event, Member, SketchHealth, Source, SourceState, TableHealth, Tried};
@@ -53,6 +55,7 @@ use memory::Elements;
 use migrate::Migration;
 use pending::{Denied, Pending};
 use publish::{Compiled, PolicyMaps, Publisher, Trying};
+use samples::Sampler;
 use sources::{Prefixes, SourceMaps};
 use view::{Memory, Now, Tracked};
 
@@ -87,6 +90,7 @@ pub struct Dataplane {
     counters: PerCpuArray<MapData, Counters>,
     denied: Denied,
     events: RingBuf<MapData>,
+    sampler: Sampler,
     max_frame: u32,
 }
 
@@ -141,6 +145,7 @@ impl Dataplane {
             slots: elements(&ebpf, "SLOTS")?,
             identities: elements(&ebpf, "IDENTITIES")?,
             cells: elements(&ebpf, "SKETCH")?,
+            registers: elements(&ebpf, "DISTINCT")?,
             layout,
         };
         let config = memory.config();
@@ -165,6 +170,7 @@ impl Dataplane {
         let counters = take(&mut ebpf, "COUNTERS")?;
         let denied = take(&mut ebpf, "DENIED")?;
         let events = take(&mut ebpf, "EVENTS")?;
+        let sampler = Sampler::new(&mut ebpf, memory.config())?;
         let links = if staging.is_none() {
             Links::take_over(&options.pin_dir, object::program(&mut ebpf)?)?
         } else {
@@ -184,6 +190,7 @@ impl Dataplane {
             counters,
             denied,
             events,
+            sampler,
             max_frame: USUAL_FRAME,
         };
         dataplane.set_verdicts(options.drop_malformed, options.on_full);
@@ -339,7 +346,8 @@ impl Dataplane {
     /// the bucket table.
     pub fn set_verdicts(&mut self, drop_malformed: bool, on_full: OnFull) {
         let config = self.memory.config();
-        atomic::store(&config.malformed, u64::from(drop_malformed));
+        let malformed = atomic::load(&config.malformed) & !1 | u64::from(drop_malformed);
+        atomic::store(&config.malformed, malformed);
         atomic::store(&config.on_full, on_full.word());
     }
 
@@ -561,9 +569,9 @@ impl Dataplane {
         self.memory.noise(Now::take())
     }
 
-    /// Distinct sources in the last full window; `None` as long as the program does not count them.
+    /// Distinct sources in the last full window.
     pub fn distinct(&self) -> Option<Distinct> {
-        None
+        self.memory.distinct()
     }
 
     /// How long the kernel program has run, and how often, while the kernel measured that; `None` if the
@@ -611,6 +619,34 @@ impl Dataplane {
                 EventKind::Limited
             };
             visit(Event { time: now.wall(event.time_ns), source, kind, limit });
+        }
+    }
+}
+
+impl Dataplane {
+    /// Lets the kernel program take samples of packets, and forgets earlier ones.
+    ///
+    /// # Errors
+    /// If this kernel cannot.
+    pub fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error> {
+        self.sampler.start(self.memory.config(), filter)
+    }
+
+    /// Ends that.
+    pub fn stop_sampling(&mut self) {
+        self.sampler.stop(self.memory.config());
+    }
+
+    /// Visits up to `most` samples that have come since the last call.
+    pub fn samples(&mut self, most: usize, visit: &mut dyn FnMut(PacketSample)) {
+        // Of a packet whose class is unknown, the limit is.
+        let classless = self.publisher.class_ids().next().is_none();
+        let mut samples = Vec::new();
+        self.sampler.visit(most, &mut |sample| samples.push(sample));
+        for sample in samples {
+            let limit = sample.source.filter(|_| classless);
+            let limit = limit.and_then(|source| self.limit_for(source, ANY as u8));
+            visit(PacketSample { limit, ..sample });
         }
     }
 }

@@ -20,7 +20,7 @@ use limiter_common::lists::{BITS_PER_SOURCE, PREFIX_WORDS};
 use limiter_common::table::WAYS;
 
 use super::attach::{Links, is_link};
-use super::migrate::{self, Migration, OLDEST_ABI};
+use super::migrate::{self, ADOPTED_ABI, Migration, OLDEST_ABI};
 use super::options::Options;
 use super::{Error, kernel};
 
@@ -30,7 +30,7 @@ pub(super) const ABI_PIN: &str = "abi";
 pub(super) const LAYOUT_PIN: &str = "layout";
 
 /// The maps of the object.
-pub(super) const MAPS: [&str; 20] = [
+pub(super) const MAPS: [&str; 24] = [
     "CONFIG",
     "POLICIES",
     "EXACT",
@@ -41,6 +41,7 @@ pub(super) const MAPS: [&str; 20] = [
     "SHARED6",
     "SHARED",
     "SKETCH",
+    "DISTINCT",
     "FINGERPRINTS",
     "SLOTS",
     "IDENTITIES",
@@ -50,6 +51,9 @@ pub(super) const MAPS: [&str; 20] = [
     "LISTED4",
     "LISTED6",
     "FILTER",
+    "SAMPLING",
+    "SAMPLES",
+    "SAMPLER",
     "EVENTS",
 ];
 
@@ -95,8 +99,13 @@ pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
     }
     let abi = pinned_abi(&options.pin_dir)?;
     let layout = pinned_layout(&options.pin_dir, wanted)?;
-    if abi == ABI_VERSION {
+    if abi >= ADOPTED_ABI {
+        // Maps that an older one of these versions lacks are made and pinned beside the others.
         let ebpf = load_object(object, &layout, options, &options.pin_dir)?;
+        if abi != ABI_VERSION {
+            tracing::info!("taking over maps of layout version {abi}, and adding what they lack");
+            raise_abi(&options.pin_dir, &layout)?;
+        }
         return Ok(Loaded { ebpf, layout, staging: None, migration: None });
     }
     tracing::info!("migrating maps of layout version {abi}");
@@ -272,6 +281,17 @@ fn pin_layout(directory: &Path, layout: &Layout) -> Result<(), Error> {
         map.pin(directory.join(LAYOUT_PIN)).map_err(pin_error)
     };
     pin().map_err(failed)
+}
+
+/// Says of maps of an older version that nothing is missing any more.
+fn raise_abi(directory: &Path, layout: &Layout) -> Result<(), Error> {
+    let raise = || -> Result<(), MapError> {
+        let mut map: Array<MapData, Layout> = open(directory.join(LAYOUT_PIN))?;
+        map.set(0, layout, 0)?;
+        let mut abi: Array<MapData, u32> = open(directory.join(ABI_PIN))?;
+        abi.set(0, ABI_VERSION, 0)
+    };
+    raise().map_err(Error::map("raise the pinned layout version"))
 }
 
 fn pin_error(error: aya::pin::PinError) -> MapError {

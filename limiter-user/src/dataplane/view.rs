@@ -10,6 +10,7 @@ use limiter_common::abi::{Config, EventKind, Layout, Policy, PolicyWord, Tier};
 use limiter_common::atomic;
 use limiter_common::gcra::{Ticks, credit, ticks};
 use limiter_common::hash::Hash;
+use limiter_common::hll::{self, Ranks, Registers};
 use limiter_common::key::SourceKey;
 use limiter_common::sketch::{Cell, Position, Sketch, Window};
 use limiter_common::table::{CLAIMED, Identity, Slot, WAYS, set_of, slot_index};
@@ -17,6 +18,7 @@ use limiter_common::table::{CLAIMED, Identity, Slot, WAYS, set_of, slot_index};
 use super::kernel;
 use super::memory::Elements;
 use super::pending::Pending;
+use crate::observe::Distinct;
 use crate::policy::{Class, LimitSpec, Tier as Spec};
 
 /// How a source fares.
@@ -193,6 +195,7 @@ pub(super) struct Memory {
     pub(super) slots: Elements<Slot>,
     pub(super) identities: Elements<Identity>,
     pub(super) cells: Elements<AtomicU64>,
+    pub(super) registers: Elements<Registers>,
     pub(super) layout: Layout,
 }
 
@@ -275,6 +278,30 @@ impl<'a> Tracked<'a> {
 }
 
 impl Memory {
+    /// Distinct sources in the last full window.
+    pub(super) fn distinct(&self) -> Option<Distinct> {
+        let registers = self.registers.all().first()?;
+        let epoch = || {
+            // As the kernel program reckons, which is up to a millisecond from the wall clock.
+            let offset_ns = atomic::load(&self.config().clock_offset);
+            hll::epoch(kernel::monotonic_ns().wrapping_add(offset_ns))
+        };
+        let mut before = epoch();
+        loop {
+            let ranks = Ranks::full(registers, before);
+            let after = epoch();
+            // Registers that rolled meanwhile have forgotten the window that was asked for.
+            if after == before {
+                return Some(Distinct {
+                    sources: ranks.estimate(),
+                    standard_error: Ranks::STANDARD_ERROR,
+                    window_s: (1u64 << hll::WINDOW_SHIFT) as f64 / 1e9,
+                });
+            }
+            before = after;
+        }
+    }
+
     /// The one element of the configuration.
     pub(super) fn config(&self) -> &Config {
         // The map has one element, as `Elements::new` found when it mapped it.

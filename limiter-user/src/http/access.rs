@@ -17,7 +17,7 @@ use nix::unistd::{Group, geteuid};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::Refusal;
-use crate::daemon::acting;
+use crate::daemon::{Actor, acting};
 use crate::error::{Failure, exit};
 
 /// Groups that a process can be in, `NGROUPS_MAX` of linux/limits.h.
@@ -160,7 +160,7 @@ pub(super) async fn check(State(access): State<Access>, request: Request, next: 
         return next.run(request).await;
     }
     if let Some(user) = identity.filter(|identity| access.allows(identity)).map(|peer| peer.user) {
-        return acting(user, next.run(request)).await;
+        return acting(Actor::User(user), next.run(request)).await;
     }
     let who = identity.map_or("somebody".into(), |peer| format!("user {}", peer.user));
     tracing::warn!("refused to {who}: {} {}", request.method(), request.uri().path());

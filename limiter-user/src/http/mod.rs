@@ -1,6 +1,7 @@
 //! The API: HTTP and JSON over a Unix socket. Whoever may connect may look.
 
 mod access;
+mod capture;
 mod events;
 mod handlers;
 mod history;
@@ -69,6 +70,8 @@ pub fn router(shared: Shared) -> Router {
         .route("/v1/events", get(events::events).layer(Extension(events::Places::default())))
         .route("/v1/changes", get(events::changes))
         .route("/v1/history", get(history::history))
+        .route("/v1/capture", post(capture::start))
+        .route("/v1/capture/{id}", post(capture::fetch).delete(capture::stop))
         .route("/v1/sources/{address}", get(handlers::source))
         .route("/v1/interfaces", post(handlers::attach))
         .route("/v1/interfaces/{name}", get(handlers::occupant).delete(handlers::detach))

@@ -75,6 +75,11 @@ impl By {
         let known = nix::unistd::User::from_uid(uid.into()).ok().flatten();
         Self { uid: Some(uid), user: known.map_or_else(|| uid.to_string(), |user| user.name) }
     }
+
+    /// Whoever has the token of the dashboard.
+    pub fn dashboard() -> Self {
+        Self { uid: None, user: "dashboard".into() }
+    }
 }
 
 /// What happened.

@@ -16,6 +16,15 @@ pub struct Distinct {
     pub window_s: f64,
 }
 
+impl Distinct {
+    /// In a few words, with the error that two thirds of estimates stay within.
+    pub fn summary(&self) -> String {
+        let Self { sources, standard_error, window_s } = self;
+        let error = sources * standard_error;
+        format!("{sources:.0} ± {error:.0} distinct sources in {window_s:.2} s")
+    }
+}
+
 /// What the data plane counts, at one moment. Rates are differences of two samples over the
 /// difference of [`Sample::monotonic_ns`], which no step of the wall clock changes.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +73,12 @@ impl Sample {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_error_is_told_in_sources() {
+        let distinct = Distinct { sources: 20_000.0, standard_error: 0.01625, window_s: 1.0737 };
+        assert_eq!(distinct.summary(), "20000 ± 325 distinct sources in 1.07 s");
+    }
 
     #[test]
     fn a_sample_adds_up() {

@@ -1,6 +1,7 @@
 //! What is told about the data plane: the bodies of the API, which `--json` prints as they are, and
 //! the same as text.
 
+mod capture;
 mod change;
 mod changes;
 mod cleanup;
@@ -20,6 +21,7 @@ pub(crate) mod text;
 mod top;
 mod trial;
 
+pub use capture::{CaptureBatch, CaptureReport, CaptureRequest, CaptureStarted, SampleReport};
 pub use change::{
     Applied, ConfirmReport, Diff, DiffReport, ListDiff, PendingReport, Replaced, Rule,
 };
@@ -37,8 +39,8 @@ pub use limit::{
 };
 pub use lists::{ListChanged, ListEntry, ListReport};
 pub use overview::{
-    Commands, CostReport, DistinctReport, Flow, Offender, OverviewReport, ReasonFlow, Shown,
-    Verdict, VerdictLevel, reasons,
+    Commands, CostReport, Flow, Offender, OverviewReport, ReasonFlow, Shown, Verdict, VerdictLevel,
+    reasons,
 };
 pub use page::IncidentReport;
 pub use rollup::{Recent, Rollup, Sums};

@@ -214,23 +214,6 @@ pub struct Shown<T> {
     pub shown: Vec<T>,
 }
 
-/// Distinct sources in a window.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct DistinctReport {
-    /// An estimate.
-    pub sources: f64,
-    /// Its standard error, as a fraction of it.
-    pub standard_error: f64,
-    /// The window, s.
-    pub window_s: f64,
-}
-
-impl From<Distinct> for DistinctReport {
-    fn from(Distinct { sources, standard_error, window_s }: Distinct) -> Self {
-        Self { sources, standard_error, window_s }
-    }
-}
-
 /// What a packet costs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CostReport {
@@ -258,7 +241,7 @@ pub struct OverviewReport {
     /// Buckets that sources have.
     pub tracked: u64,
     /// Distinct sources, if they are counted.
-    pub distinct: Option<DistinctReport>,
+    pub distinct: Option<Distinct>,
     /// Who is hurting us: most packets dropped at present first.
     pub offenders: Vec<Offender>,
     /// Mean packets of others in a cell of the sketch.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{ConfigReport, LimitReport, PendingReport, Print, text};
 use crate::dataplane::{Attachment, Migrated, Mode, SketchHealth, TableHealth};
 use crate::instance::Instance;
+use crate::observe::Distinct;
 use crate::policy::model::short_prefix;
 
 /// Whether all is well.
@@ -179,6 +180,9 @@ pub struct StatusReport {
     pub sketch: SketchReport,
     /// The bucket table.
     pub table: TableReport,
+    /// Distinct sources in the last full window.
+    #[serde(default)]
+    pub distinct: Option<Distinct>,
     /// How many limits are in force, the default included.
     pub limits: u64,
     /// The default limit.
@@ -263,6 +267,9 @@ impl Print for StatusReport {
             table.sets,
             text::size(table.memory_bytes)
         )?;
+        if let Some(distinct) = &self.distinct {
+            writeln!(out, "sent        {}", distinct.summary())?;
+        }
         writeln!(
             out,
             "events      {} lost, {} suppressed",

@@ -203,15 +203,6 @@ pub struct TopReport {
     pub distinct: Option<Distinct>,
 }
 
-impl TopReport {
-    /// Distinct sources with the error that two thirds of estimates stay within.
-    pub fn distinct_text(distinct: &Distinct) -> String {
-        let Distinct { sources, standard_error, window_s } = distinct;
-        let error = sources * standard_error;
-        format!("{sources:.0} ± {error:.0} distinct sources in {window_s:.2} s")
-    }
-}
-
 impl Print for TopReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         if !self.sources.is_empty() {
@@ -254,7 +245,7 @@ impl Print for TopReport {
             write!(out, ", {passed_pps:.0} packets/s passed, {dropped_pps:.0} dropped")?;
         }
         if let Some(distinct) = &self.distinct {
-            write!(out, ", {}", Self::distinct_text(distinct))?;
+            write!(out, ", {}", distinct.summary())?;
         }
         writeln!(out)
     }

@@ -22,7 +22,7 @@ const fn package(name: &'static str, program: &'static str) -> Package {
     Package { name, program, service: None }
 }
 
-const PACKAGES: [Package; 16] = [
+const PACKAGES: [Package; 17] = [
     package("iproute2", "ip"),
     package("iputils-ping", "ping"),
     package("nftables", "nft"),
@@ -35,6 +35,7 @@ const PACKAGES: [Package; 16] = [
     package("chromium", "chromium"),
     package("npm", "npm"),
     package("tcpreplay", "tcpreplay"),
+    package("tshark", "tshark"),
     package("ethtool", "ethtool"),
     Package { service: Some("prometheus"), ..package("prometheus", "promtool") },
     package("dpkg-dev", "dpkg-shlibdeps"),

@@ -13,7 +13,7 @@ use super::filter::Filter;
 use super::line::{Line, Name};
 use crate::dataplane::SourceState;
 use crate::report::text::si;
-use crate::report::{By, Health, TopReport};
+use crate::report::{By, Health};
 
 /// Colours, or none: everything is told in words, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ fn header(app: &App, theme: Theme) -> Vec<Text<'static>> {
         about = format!("filter {}  {about}", app.filter_text);
     }
     if let Some(distinct) = &app.distinct {
-        about = format!("{about}  {}", TopReport::distinct_text(distinct));
+        about = format!("{about}  {}", distinct.summary());
     }
     vec![Text::from(title), totals, Text::from(about)]
 }

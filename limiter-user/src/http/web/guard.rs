@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::assets;
 use super::tokens::{Role, Tokens};
+use crate::daemon::{Actor, acting};
 use crate::error::{Failure, exit};
 use crate::http::{Refusal, TopQuery};
 
@@ -257,7 +258,7 @@ async fn at_work(gate: &Gate, request: Request, next: Next) -> Response {
     let request = Request::from_parts(head, Body::from(body));
     // It is never closed. Who signs in, or in vain, keeps nobody else waiting either.
     let _permit = if public { None } else { gate.work.acquire().await.ok() };
-    next.run(request).await
+    acting(Actor::Dashboard, next.run(request)).await
 }
 
 #[cfg(test)]

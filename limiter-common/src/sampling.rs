@@ -1,0 +1,151 @@
+//! Samples of packets, for whoever wants to see some: which ones, and how they are handed over.
+//!
+//! The program looks at one word that is at hand anyway ([`asked_for`]). Only while somebody captures, and
+//! for the reasons that were asked for, does it go on to a second program, which copies the packet into a
+//! ring buffer if it is of the wanted sources and its turn has come.
+
+use core::mem::{offset_of, size_of};
+use core::sync::atomic::AtomicU64;
+
+use crate::abi::Reason;
+use crate::atomic;
+use crate::key::SourceKey;
+
+/// The most bytes that are copied of a packet.
+pub const MOST_BYTES: usize = 256;
+
+/// Samples that may follow one another at once.
+const BURST: u64 = 64;
+
+/// The size of the ring buffer in bytes: about 1800 samples.
+pub const RING_BYTES: u32 = 512 * 1024;
+
+/// Bits of [`crate::abi::Config::malformed`] from here on: the reasons of which samples are wanted.
+const REASONS_SHIFT: u32 = 32;
+
+/// [`crate::abi::Config::malformed`] with samples wanted for some reasons: a bit for each discriminant.
+pub const fn asking(malformed: u64, reasons: u16) -> u64 {
+    malformed & u32::MAX as u64 | (reasons as u64) << REASONS_SHIFT
+}
+
+/// Whether samples are wanted of packets that met `reason`.
+#[inline(always)]
+pub const fn asked_for(malformed: u64, reason: Reason) -> bool {
+    malformed >> REASONS_SHIFT >> reason as u32 & 1 != 0
+}
+
+/// Which samples are wanted. One element; the daemon writes all but `next_ns` before it asks for any.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Sampling {
+    /// Upper half of the bits that an address must have in common with `high` and `low`; 0 for any.
+    pub mask_high: AtomicU64,
+    /// Lower half.
+    pub mask_low: AtomicU64,
+    /// Upper half of the address.
+    pub high: AtomicU64,
+    /// Lower half.
+    pub low: AtomicU64,
+    /// Time between two samples, ns.
+    pub interval_ns: AtomicU64,
+    /// Bytes wanted of each, 1 to [`MOST_BYTES`].
+    pub bytes: AtomicU64,
+    /// When the next sample is due, ns since boot.
+    pub next_ns: AtomicU64,
+    /// To a cache line.
+    pub padding: AtomicU64,
+}
+
+impl Sampling {
+    /// Whether samples are wanted from a source, `None` if it is unknown.
+    #[inline(always)]
+    pub fn wants(&self, source: Option<SourceKey>) -> bool {
+        let (mask_high, mask_low) = (atomic::load(&self.mask_high), atomic::load(&self.mask_low));
+        if mask_high | mask_low == 0 {
+            return true;
+        }
+        let Some(source) = source else { return false };
+        (source.high ^ atomic::load(&self.high)) & mask_high == 0
+            && (source.low ^ atomic::load(&self.low)) & mask_low == 0
+    }
+
+    /// Whether a sample's turn has come, and takes it. By the coarse clock, since it is asked for every
+    /// packet that is wanted: of a flood, the first ones of each tick are taken.
+    #[inline(always)]
+    pub fn takes(&self, coarse_ns: u64) -> bool {
+        let interval = atomic::load(&self.interval_ns);
+        let due = atomic::load(&self.next_ns);
+        if due > coarse_ns {
+            return false;
+        }
+        let saved = coarse_ns.saturating_sub(interval.wrapping_mul(BURST));
+        let next = if due < saved { saved } else { due } + interval;
+        atomic::replace(&self.next_ns, due, next)
+    }
+}
+
+/// A record of the ring buffer.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Sample {
+    /// When, ns since boot.
+    pub time_ns: u64,
+    /// A [`Reason`].
+    pub reason: u32,
+    /// Bytes of the packet.
+    pub length: u32,
+    /// Bytes of it that follow.
+    pub captured: u32,
+    /// The interface that it came by.
+    pub ifindex: u32,
+    /// Those bytes; what is behind them means nothing.
+    pub data: [u8; MOST_BYTES],
+}
+
+const _: () = assert!(
+    size_of::<Sampling>() == 64 && size_of::<Sample>() == 280 && offset_of!(Sample, data) == 24
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_reasons_that_were_asked_for() {
+        let word = asking(1, 1 << Reason::OverLimit as u16 | 1 << Reason::NonIp as u16);
+        assert_eq!(word & 1, 1, "the verdict on malformed packets stays");
+        for reason in Reason::ALL {
+            let wanted = matches!(reason, Reason::OverLimit | Reason::NonIp);
+            assert_eq!(asked_for(word, reason), wanted, "{reason:?}");
+            assert!(!asked_for(asking(word, 0), reason));
+        }
+    }
+
+    #[test]
+    fn only_the_sources_that_were_asked_for() {
+        let sampling = Sampling::default();
+        let [inside, outside] = [[192, 0, 2, 7], [192, 0, 3, 7]].map(SourceKey::from_ipv4);
+        assert!(sampling.wants(None) && sampling.wants(Some(inside)));
+        let sampling = Sampling {
+            mask_high: u64::MAX.into(),
+            mask_low: (!0xff).into(),
+            high: inside.high.into(),
+            low: (inside.low & !0xff).into(),
+            ..Sampling::default()
+        };
+        assert!(sampling.wants(Some(inside)) && !sampling.wants(Some(outside)));
+        assert!(!sampling.wants(None));
+    }
+
+    #[test]
+    fn samples_keep_to_their_rate() {
+        let sampling = Sampling { interval_ns: 1_000_000.into(), ..Sampling::default() };
+        let mut taken = 0;
+        for packet in 0..1_000_000u64 {
+            // A million packets in a second, by a clock that ticks each 4 ms.
+            let now = 10_000_000_000 + packet * 1000;
+            taken += u64::from(sampling.takes(now - now % 4_000_000));
+        }
+        assert!((1000..=1000 + BURST + 4).contains(&taken), "{taken}");
+    }
+}

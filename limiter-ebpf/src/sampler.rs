@@ -1,0 +1,60 @@
+//! Hands packets to whoever captures.
+
+use aya_ebpf::helpers::generated::bpf_xdp_load_bytes;
+use aya_ebpf::programs::XdpContext;
+use limiter_common::abi::{Internal, Reason};
+use limiter_common::atomic;
+use limiter_common::engine::State;
+use limiter_common::packet::{Network, network};
+use limiter_common::sampling::{MOST_BYTES, Sample};
+
+use crate::frame::Frame;
+use crate::maps::{SAMPLES, SAMPLING};
+use crate::state::Kernel;
+
+/// Copies a packet that met `reason` into the ring buffer, if it is wanted and there is room.
+#[inline(always)]
+pub(crate) fn sample(ctx: &XdpContext, kernel: &Kernel, reason: Reason) -> Option<()> {
+    let frame = Frame::new(ctx);
+    let sampling = SAMPLING.get(0)?;
+    let source = match network(&frame) {
+        Network::Ip(ip) => Some(ip.source),
+        Network::NonIp | Network::Unreadable => None,
+    };
+    if !sampling.wants(source) {
+        return None;
+    }
+    kernel.note(Internal::SamplesMatched);
+    if !sampling.takes(kernel.now_coarse()) {
+        return None;
+    }
+    let Some(mut record) = SAMPLES.reserve::<Sample>(0) else {
+        kernel.note(Internal::SamplesLost);
+        return None;
+    };
+    let wanted = atomic::load(&sampling.bytes) as u32;
+    let length = frame.len();
+    // A number that the compiler knows nothing about, so that it leaves the bounds to the verifier.
+    let captured = kernel.opaque(u64::from(if length < wanted { length } else { wanted })) as u32;
+    if captured == 0 || captured > MOST_BYTES as u32 {
+        record.discard(0);
+        return None;
+    }
+    let at = record.as_mut_ptr();
+    // SAFETY: `at` is a reserved record, to which each field is written; the helper writes `captured` bytes
+    // at most, for which there is room; the context is the program's own.
+    let failed = unsafe {
+        (&raw mut (*at).time_ns).write(kernel.now());
+        (&raw mut (*at).reason).write(reason as u32);
+        (&raw mut (*at).length).write(length);
+        (&raw mut (*at).captured).write(captured);
+        (&raw mut (*at).ifindex).write((*ctx.ctx).ingress_ifindex);
+        bpf_xdp_load_bytes(ctx.ctx, 0, (&raw mut (*at).data).cast(), captured) != 0
+    };
+    if failed {
+        record.discard(0)
+    } else {
+        record.submit(0)
+    }
+    Some(())
+}

@@ -1,0 +1,188 @@
+//! `limiter capture`
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Args;
+use hyper::Method;
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::{DataLink, PcapError};
+
+use super::output::Output;
+use crate::client::Client;
+use crate::error::{Failure, chain, exit};
+use crate::report::{CaptureBatch, CaptureReport, CaptureRequest, CaptureStarted, SampleReport};
+
+/// How long to wait for more samples.
+const PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Args)]
+pub(super) struct CaptureArgs {
+    /// Packets that are dropped
+    #[arg(long)]
+    dropped: bool,
+    /// Packets that pass
+    #[arg(long)]
+    passed: bool,
+    /// Packets that meet this reason, as `limiter stats` calls it; may be repeated
+    #[arg(long = "reason", value_name = "REASON")]
+    reasons: Vec<String>,
+    /// Packets from this address or prefix
+    #[arg(long, value_name = "CIDR")]
+    source: Option<String>,
+    /// End after so many samples
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 1000)]
+    count: u64,
+    /// Where to write them, as pcapng with the reason in each packet's comment; - is standard output
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    file: PathBuf,
+    /// Bytes of each packet, 256 at the most
+    #[arg(long, value_name = "BYTES", default_value_t = 256)]
+    snaplen: u32,
+    /// End after this time
+    #[arg(long = "for", value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(default_value = "30s")]
+    lasts: Duration,
+    /// Samples in a second at the most
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    rate: u32,
+}
+
+pub(super) async fn run(
+    client: &Client,
+    output: &mut Output<'_>,
+    arguments: CaptureArgs,
+    json: bool,
+) -> Result<u8, Failure> {
+    let CaptureArgs { dropped, passed, reasons, source, count, file, snaplen, lasts, rate } =
+        arguments;
+    let to_stdout = file.as_os_str() == "-";
+    if to_stdout && json {
+        return Err(Failure::new(exit::USAGE, "--json and -w - both write to standard output")
+            .hint("name a file, or leave --json out"));
+    }
+    let request = CaptureRequest { dropped, passed, reasons, source, rate, snaplen };
+    // Before there is a file.
+    request.filter()?;
+    let started: CaptureStarted = client.send(Method::POST, "/v1/capture", &request).await?;
+    let path = format!("/v1/capture/{}", started.id);
+    let mut writer = match File::open(&file, snaplen) {
+        Ok(writer) => writer,
+        Err(failure) => {
+            // It would end by itself, but not at once.
+            let _: Result<CaptureBatch, _> = client.delete(&path).await;
+            return Err(failure);
+        }
+    };
+    let start = Instant::now();
+    let (mut samples, mut over) = (0, false);
+    let last = loop {
+        let batch: CaptureBatch = if over {
+            client.delete(&path).await?
+        } else {
+            client.send(Method::POST, &path, &()).await?
+        };
+        let few = batch.samples.is_empty();
+        for sample in &batch.samples {
+            if samples < count {
+                writer.write(sample)?;
+                samples += 1;
+            }
+        }
+        writer.flush()?;
+        if over {
+            break batch;
+        }
+        over = samples >= count || start.elapsed() >= lasts;
+        if few && !over {
+            tokio::time::sleep(PAUSE.min(lasts.saturating_sub(start.elapsed()))).await;
+        }
+    };
+    let report = CaptureReport {
+        file: file.display().to_string(),
+        samples,
+        matched: last.matched,
+        lost: last.lost,
+        seconds: start.elapsed().as_secs_f64(),
+    };
+    if to_stdout {
+        tracing::info!("{samples} samples of {} matching packets", last.matched);
+    } else {
+        output.print(&report)?;
+    }
+    Ok(if samples == 0 { exit::NEGATIVE } else { exit::OK })
+}
+
+/// A file of samples.
+struct File<'a> {
+    path: &'a Path,
+    writer: PcapNgWriter<BufWriter<Box<dyn Write>>>,
+    snaplen: u32,
+    /// The number of each interface in the file.
+    interfaces: BTreeMap<String, u32>,
+}
+
+impl<'a> File<'a> {
+    fn open(path: &'a Path, snaplen: u32) -> Result<Self, Failure> {
+        let failed = |error: &dyn std::fmt::Display| unwritable(path, error);
+        let out: Box<dyn Write> = if path.as_os_str() == "-" {
+            Box::new(io::stdout())
+        } else {
+            // Nobody else is to read what is in packets.
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            Box::new(options.open(path).map_err(|error| failed(&error))?)
+        };
+        let writer = PcapNgWriter::new(BufWriter::new(out)).map_err(|error| failed(&error))?;
+        Ok(Self { path, writer, snaplen, interfaces: BTreeMap::new() })
+    }
+
+    fn write(&mut self, sample: &SampleReport) -> Result<(), Failure> {
+        let path = self.path;
+        let failed = |error: PcapError| unwritable(path, &chain(&error));
+        let interface_id = match self.interfaces.get(&sample.interface) {
+            Some(id) => *id,
+            None => {
+                let id = self.interfaces.len() as u32;
+                let name = Cow::Owned(sample.interface.clone());
+                let options = vec![
+                    InterfaceDescriptionOption::IfName(name),
+                    // Nanoseconds.
+                    InterfaceDescriptionOption::IfTsResol(9),
+                ];
+                let (linktype, snaplen) = (DataLink::ETHERNET, self.snaplen);
+                let block = InterfaceDescriptionBlock { linktype, snaplen, options };
+                self.writer.write_pcapng_block(block).map_err(failed)?;
+                self.interfaces.insert(sample.interface.clone(), id);
+                id
+            }
+        };
+        let timestamp = sample.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let block = EnhancedPacketBlock {
+            interface_id,
+            timestamp,
+            original_len: sample.length,
+            data: Cow::Borrowed(&sample.data),
+            options: vec![EnhancedPacketOption::Comment(Cow::Borrowed(&sample.comment))],
+        };
+        self.writer.write_pcapng_block(block).map_err(failed).map(drop)
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        self.writer.get_mut().flush().map_err(|error| unwritable(self.path, &error))
+    }
+}
+
+fn unwritable(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(exit::NEGATIVE, format!("cannot write to {}: {error}", path.display()))
+        .hint("choose another file for -w; what has been written stays")
+}
