@@ -52,8 +52,8 @@ pub struct Sampling {
     pub bytes: AtomicU64,
     /// When the next sample is due, ns since boot.
     pub next_ns: AtomicU64,
-    /// To a cache line.
-    pub padding: AtomicU64,
+    /// Of 2^32 packets that are wanted, how many are taken, by chance; 0 for all of them.
+    pub keep: AtomicU64,
 }
 
 impl Sampling {
@@ -67,6 +67,13 @@ impl Sampling {
         let Some(source) = source else { return false };
         (source.high ^ atomic::load(&self.high)) & mask_high == 0
             && (source.low ^ atomic::load(&self.low)) & mask_low == 0
+    }
+
+    /// Whether a packet is among those that are taken, by a random number.
+    #[inline(always)]
+    pub fn keeps(&self, random: u32) -> bool {
+        let keep = atomic::load(&self.keep);
+        keep == 0 || u64::from(random) < keep
     }
 
     /// Whether a sample's turn has come, and takes it. By the coarse clock, since it is asked for every
@@ -135,6 +142,14 @@ mod tests {
         };
         assert!(sampling.wants(Some(inside)) && !sampling.wants(Some(outside)));
         assert!(!sampling.wants(None));
+    }
+
+    #[test]
+    fn chance_takes_the_share_that_was_asked_for() {
+        let sampling = Sampling::default();
+        assert!(sampling.keeps(0) && sampling.keeps(u32::MAX));
+        let half = Sampling { keep: (1 << 31).into(), ..Sampling::default() };
+        assert!(half.keeps(0) && half.keeps((1 << 31) - 1) && !half.keeps(1 << 31));
     }
 
     #[test]

@@ -32,7 +32,7 @@ fn limiter(ctx: XdpContext) -> u32 {
         kernel.opaque(reason as u64);
         // It does not come back, unless there is no sampler: then the packet just is not sampled.
         // SAFETY: the map holds XDP programs only, which take this very context.
-        let _ = unsafe { SAMPLER.tail_call(&ctx, 0) };
+        unsafe { SAMPLER.tail_call(&ctx, 0) };
     }
     action(reason)
 }

@@ -1,6 +1,6 @@
 //! Hands packets to whoever captures.
 
-use aya_ebpf::helpers::generated::bpf_xdp_load_bytes;
+use aya_ebpf::helpers::generated::{bpf_get_prandom_u32, bpf_xdp_load_bytes};
 use aya_ebpf::programs::XdpContext;
 use limiter_common::abi::{Internal, Reason};
 use limiter_common::atomic;
@@ -25,7 +25,9 @@ pub(crate) fn sample(ctx: &XdpContext, kernel: &Kernel, reason: Reason) -> Optio
         return None;
     }
     kernel.note(Internal::SamplesMatched);
-    if !sampling.takes(kernel.now_coarse()) {
+    // SAFETY: the helper takes nothing and returns a random number.
+    let random = unsafe { bpf_get_prandom_u32() };
+    if !sampling.keeps(random) || !sampling.takes(kernel.now_coarse()) {
         return None;
     }
     let Some(mut record) = SAMPLES.reserve::<Sample>(0) else {
@@ -52,9 +54,9 @@ pub(crate) fn sample(ctx: &XdpContext, kernel: &Kernel, reason: Reason) -> Optio
         bpf_xdp_load_bytes(ctx.ctx, 0, (&raw mut (*at).data).cast(), captured) != 0
     };
     if failed {
-        record.discard(0)
+        record.discard(0);
     } else {
-        record.submit(0)
+        record.submit(0);
     }
     Some(())
 }

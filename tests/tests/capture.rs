@@ -124,3 +124,41 @@ fn bad_requests_are_explained_and_a_client_that_disappears_ends_its_capture() {
     assert!(fs::metadata(&other).is_ok_and(|it| it.len() > 0), "a file without packets");
     daemon.assert_accounted(&lab);
 }
+
+#[test]
+fn ports_are_told_from_samples_of_a_flood() {
+    let lab = Lab::new(1);
+    let daemon = Daemon::start(&lab);
+    let cli = daemon.cli();
+    // What is for port 53 is dropped nearly always.
+    cli.ok(&["limit", "set", "10pps", "--proto", "udp", "--dport", "53"]);
+    let stream = |frame, rate: f64| Stream::new(frame, rate, 1 << 20);
+    let sending = Sender::new(&lab).start(vec![
+        stream(frame::udp_to(v4(1), 100, 53), 20_000.0),
+        stream(frame::udp_to(v4(2), 200, 4242), 10_000.0),
+        stream(frame::tcp_syn(v6(1, 1)), 5000.0),
+        stream(frame::echo(v4(3)), 1000.0),
+    ]);
+    std::thread::sleep(Duration::from_millis(500));
+    let report = cli.ok(&["top", "--by", "port", "--once"]);
+    let sent = sending.stop();
+    println!("{report:#}");
+    // More than 4000 in a second are wanted of none of many: not all of them were looked at.
+    let number = |value: &serde_json::Value| value.as_f64().expect("a number");
+    let (samples, packets) = (number(&report["samples"]), number(&report["packets"]));
+    assert!(samples > 4000.0 && samples * 2.0 < packets, "{samples} of {packets}");
+    let ports = report["ports"].as_array().expect("ports");
+    let expected = [("udp:53", 0), ("udp:4242", 1), ("tcp:80", 2), ("icmp", 3)];
+    for ((name, stream), found) in expected.into_iter().zip(ports) {
+        assert!(found["port"].as_str().is_some_and(|port| port == name), "{found}");
+        let (pps, error) = (number(&found["pps"]), number(&found["pps_error"]));
+        let really = sent[stream].rate();
+        println!("{name}: {pps:.0} ± {error:.0} of {really:.0}");
+        // And what the sender's pace may have been in those two seconds.
+        assert!((pps - really).abs() < 5.0 * error + 0.05 * really, "{name}: {found}, {really}");
+        let dropped = number(&found["dropped"]);
+        assert!(if stream == 0 { dropped > 0.98 } else { dropped == 0.0 }, "{found}");
+    }
+    assert_eq!(report["known"].as_u64(), Some(4), "{report:#}");
+    daemon.assert_accounted(&lab);
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use limiter_common::abi::Internal;
 
 use super::core::{Core, internal_of};
-use crate::dataplane::SampleFilter;
+use crate::dataplane::{PacketSample, SampleFilter};
 use crate::error::{Failure, exit};
 use crate::report::{CaptureBatch, CaptureStarted, SampleReport};
 
@@ -55,24 +55,36 @@ impl Core {
     /// # Errors
     /// If that capture is over.
     pub fn captured(&mut self, id: u64) -> Result<CaptureBatch, Failure> {
+        let mut samples = Vec::new();
+        let [matched, lost] = self.fetch_samples(id, &mut |sample, interface| {
+            samples.push(SampleReport::new(sample, interface));
+        })?;
+        Ok(CaptureBatch { samples, matched, lost })
+    }
+
+    /// Visits the samples that have come, and where each packet came in. Returns how many packets have
+    /// matched since the capture began, and how many samples were lost.
+    ///
+    /// # Errors
+    /// If that capture is over.
+    pub(super) fn fetch_samples(
+        &mut self,
+        id: u64,
+        visit: &mut dyn FnMut(PacketSample, String),
+    ) -> Result<[u64; 2], Failure> {
         let [matched, lost] = self.sampled()?;
         let Some(capture) = self.capture.as_mut().filter(|capture| capture.id == id) else {
             return Err(Failure::new(exit::NEGATIVE, "the capture is over")
                 .hint("whoever captures has to fetch the samples every second"));
         };
         capture.asked = Instant::now();
-        let mut samples = Vec::new();
         self.plane.samples(BATCH, &mut |sample| {
             let known = capture.interfaces.get(&sample.ifindex);
             let name = known.cloned().unwrap_or_else(|| format!("if{}", sample.ifindex));
-            samples.push(SampleReport::new(sample, name));
+            visit(sample, name);
         });
         let [matched_before, lost_before] = capture.before;
-        Ok(CaptureBatch {
-            samples,
-            matched: matched.saturating_sub(matched_before),
-            lost: lost.saturating_sub(lost_before),
-        })
+        Ok([matched.saturating_sub(matched_before), lost.saturating_sub(lost_before)])
     }
 
     /// Ends a capture, if it is still that one. What has come last.

@@ -22,7 +22,7 @@ use crate::policy::LimitSpec;
 const PROGRAM: &str = "sampler";
 
 /// Which samples are wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SampleFilter {
     /// Of packets that met these reasons.
     pub reasons: Vec<Reason>,
@@ -32,6 +32,8 @@ pub struct SampleFilter {
     pub rate: u32,
     /// Bytes of each, 1 to [`MOST_BYTES`].
     pub snaplen: u32,
+    /// Of those packets the share that is taken, by chance, above 0 and at most 1.
+    pub share: f64,
 }
 
 /// A packet, or its beginning.
@@ -103,6 +105,7 @@ impl Sampler {
             (&control.interval_ns, 1_000_000_000 / u64::from(filter.rate.max(1))),
             (&control.bytes, u64::from(filter.snaplen).min(MOST_BYTES as u64)),
             (&control.next_ns, 0),
+            (&control.keep, keep(filter.share)),
         ] {
             atomic::store(word, value);
         }
@@ -125,6 +128,13 @@ impl Sampler {
             }
         }
     }
+}
+
+/// [`Sampling::keep`] for a share of all packets.
+fn keep(share: f64) -> u64 {
+    const ALL: f64 = (1u64 << 32) as f64;
+    // A tiny share is not all of them.
+    if share < 1.0 { ((share * ALL) as u64).max(1) } else { 0 }
 }
 
 /// Loads the program, and lets the one that judges packets find it.
@@ -187,6 +197,11 @@ mod tests {
         assert_eq!((sample.reason, sample.length, sample.ifindex), (Reason::OverLimit, 1000, 5));
         assert_eq!((sample.data, sample.source), (vec![1; 3], None));
         assert!(parse(&bytes[..26], Now::take()).is_none());
+    }
+
+    #[test]
+    fn a_share_is_out_of_two_to_the_32() {
+        assert_eq!([1.0, 0.5, 1e-12].map(keep), [0, 1 << 31, 1]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Routes whose answer waits for traffic on purpose.
-const PATIENT: [&str; 2] = ["/v1/suggest", "/v1/top"];
+const PATIENT: [&str; 3] = ["/v1/ports", "/v1/suggest", "/v1/top"];
 
 /// The routes that scrape.
 pub fn routes() -> Router<Shared> {

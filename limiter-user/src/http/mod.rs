@@ -25,8 +25,8 @@ pub use access::{Access, Admins};
 pub use suggest::SuggestQuery;
 pub use types::{
     AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, EventsQuery, GroupsQuery,
-    HistoryQuery, ListQuery, SetRequest, TargetQuery, Texts, TopQuery, TrialQuery, TrialRequest,
-    TrialsQuery,
+    HistoryQuery, ListQuery, PortsQuery, SetRequest, TargetQuery, Texts, TopQuery, TrialQuery,
+    TrialRequest, TrialsQuery,
 };
 
 use crate::daemon::Shared;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -10,12 +11,12 @@ use axum::{Extension, Json, Router};
 use tokio::sync::Mutex;
 
 use super::Refusal;
-use super::handlers::{Answer, unreadable};
-use super::types::{GroupsQuery, TopQuery};
-use crate::daemon::Shared;
+use super::handlers::{Answer, conflict, unreadable};
+use super::types::{GroupsQuery, PortsQuery, TopQuery};
+use crate::daemon::{Shared, ports};
 use crate::error::{Failure, exit};
 use crate::policy::Class;
-use crate::report::{By, GroupsReport, Rollup, Sort, Sums, TopReport};
+use crate::report::{By, GroupsReport, PortsReport, Rollup, Sort, Sums, TopReport};
 
 /// Buckets that are summed up at once: about a millisecond's work, then the core is free for others.
 const AT_ONCE: usize = 16_384;
@@ -27,6 +28,7 @@ pub(super) fn routes() -> Router<Shared> {
     Router::new()
         .route("/v1/top", get(top))
         .route("/v1/groups", get(groups))
+        .route("/v1/ports", get(by_port))
         .layer(Extension(Turn::default()))
 }
 
@@ -94,6 +96,20 @@ async fn groups(
             Err(Refusal::from(failure.hint("ask for by=prefix or by=class")))
         }
     }
+}
+
+async fn by_port(
+    State(shared): State<Shared>,
+    query: Result<Query<PortsQuery>, QueryRejection>,
+) -> Answer<PortsReport> {
+    let Query(PortsQuery { n, over_ms }) = query.map_err(unreadable)?;
+    check(n)?;
+    if !(100..=60_000).contains(&over_ms) {
+        let message = format!("packets cannot be looked at for {over_ms} ms");
+        return Err(Failure::new(exit::USAGE, message).hint("ask for 100 to 60000 ms").into());
+    }
+    let counted = ports(&shared, n, Duration::from_millis(over_ms)).await;
+    Ok(Json(counted.map_err(conflict)?))
 }
 
 /// Adds every source to `sums`, some at a time.

@@ -344,6 +344,22 @@ impl Default for GroupsQuery {
     }
 }
 
+/// `GET /v1/ports`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PortsQuery {
+    /// How many ports, 1 to [`TopQuery::MOST`].
+    pub n: usize,
+    /// For how long packets are looked at, 100 to 60,000 ms.
+    pub over_ms: u64,
+}
+
+impl Default for PortsQuery {
+    fn default() -> Self {
+        Self { n: 20, over_ms: 2000 }
+    }
+}
+
 /// `POST /v1/interfaces`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -79,7 +79,7 @@ impl CaptureRequest {
             }
         }
         let (rate, snaplen) = (self.rate, self.snaplen);
-        Ok(SampleFilter { reasons, source: source.transpose()?, rate, snaplen })
+        Ok(SampleFilter { reasons, source: source.transpose()?, rate, snaplen, share: 1.0 })
     }
 }
 

@@ -12,6 +12,7 @@ mod limit;
 mod lists;
 mod overview;
 mod page;
+mod ports;
 mod rollup;
 mod source;
 mod stats;
@@ -43,6 +44,7 @@ pub use overview::{
     reasons,
 };
 pub use page::IncidentReport;
+pub use ports::{PortEntry, PortsReport, Seen};
 pub use rollup::{Recent, Rollup, Sums};
 pub use source::{SharedReport, SourceReport, TriedReport};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};

@@ -15,7 +15,7 @@ use super::args::TopArgs;
 use super::output::Output;
 use crate::client::Client;
 use crate::error::{Failure, exit};
-use crate::report::{By, GroupsReport, Sort, TopReport};
+use crate::report::{By, GroupsReport, PortsReport, Sort, TopReport};
 
 /// Lines that are printed once, unless told otherwise.
 const LINES: usize = 20;
@@ -58,7 +58,10 @@ async fn once(
             let report: GroupsReport = client.get(&groups(arguments.by, n, arguments.sort)).await?;
             output.print(&report)?;
         }
-        By::Port => return by_port(client, output, n).await,
+        By::Port => {
+            let report: PortsReport = client.get(&format!("/v1/ports?n={n}")).await?;
+            output.print(&report)?;
+        }
     }
     Ok(exit::OK)
 }
@@ -72,11 +75,4 @@ fn sources(n: usize, sort: Sort, live: bool) -> String {
 /// The resource with sums over sources.
 fn groups(by: By, n: usize, sort: Sort) -> String {
     format!("/v1/groups?by={}&n={n}&sort={}", by.name(), sort.name())
-}
-
-/// The heaviest destination ports.
-#[expect(clippy::unused_async, reason = "asking the daemon is")]
-async fn by_port(_: &Client, _: &mut Output<'_>, _: usize) -> Result<u8, Failure> {
-    Err(Failure::new(exit::NEGATIVE, "packets are not counted by port at present")
-        .hint("`limiter top --by class` sums up the classes that have limits of their own"))
 }

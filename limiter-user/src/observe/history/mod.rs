@@ -5,7 +5,7 @@
 //! one. A moment is told by how long ago it was from what the wall clock says at the last sample: whoever
 //! sets the clock right sets what is told of the past right too, and moments stay in their order.
 //!
-//! Pauses of up to [`SHORT`] seconds between samples are spread over the seconds evenly. A longer one,
+//! Pauses of up to 3 seconds between samples are spread over the seconds evenly. A longer one,
 //! because the daemon was down, is a gap: its seconds stay empty, and what was counted in it is in the
 //! one slot after it, as a mean over that time. So nothing that was counted is lost, and nobody sees a
 //! course of events that nobody has seen.
