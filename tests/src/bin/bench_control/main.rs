@@ -1,5 +1,6 @@
 //! Time and memory of the control plane, with the real daemon on a wire between two namespaces: from
-//! `limiter limit set` to its enforcement, loading many limits, and `limiter top` over many sources.
+//! `limiter limit set` to its enforcement, loading many limits, `limiter top` over many sources, and what
+//! it costs to watch them.
 
 #[path = "../bench_sketch/arguments.rs"]
 mod arguments;
@@ -10,6 +11,7 @@ mod report;
 #[path = "../bench_sketch/table.rs"]
 mod table;
 mod top;
+mod watched;
 
 use std::{io, process::ExitCode};
 
@@ -59,5 +61,7 @@ fn run() -> Figures {
     loads.push(load::deny(&Daemon::start(&lab), 1_000_000));
     eprintln!("tracking a million sources");
     let top = top::measure(&lab);
-    Figures { machine: Machine::read(), enforcement, load: loads, top }
+    eprintln!("watching a million sources");
+    let watched = watched::measure(&lab);
+    Figures { machine: Machine::read(), enforcement, load: loads, top, watched }
 }

@@ -11,6 +11,7 @@ use crate::{
     memory::Memory,
     table,
     top::{Times, Top},
+    watched::{Span, Watched},
 };
 
 /// All figures of a run.
@@ -20,6 +21,7 @@ pub(crate) struct Figures {
     pub(crate) enforcement: Vec<Enforcement>,
     pub(crate) load: Vec<Load>,
     pub(crate) top: Top,
+    pub(crate) watched: Watched,
 }
 
 impl Figures {
@@ -56,11 +58,6 @@ impl Figures {
             times_row("status", &top.status),
         ];
         table::print(out, header, 1, &rows)?;
-        writeln!(
-            out,
-            "The daemon needs {:.1} ms of a CPU a second while two watch (goal ≤ 20), {:.1} while nobody does.",
-            top.watched_ms, top.idle_ms
-        )?;
         let header = ["MB before", "MB after", "own MB", "MB peak"];
         let Memory { resident, own, peak } = top.after;
         let row = [top.before.resident, resident, own, peak].map(megabytes);
@@ -69,8 +66,25 @@ impl Figures {
             out,
             "MB of the daemon's resident memory, the parts of the kernel's maps that it has looked at\n\
              included; own MB without them."
-        )
+        )?;
+        let Watched { tracked, alone, watched, refreshes: [top, page], .. } = &self.watched;
+        writeln!(
+            out,
+            "\n{tracked} sources that go on sending, while nobody watches and while `top` is refreshed {top:.1} \
+             and\na dashboard {page:.1} times a second"
+        )?;
+        let header = ["", "daemon, % of a CPU", "Mpps", "goal: 2 % more"];
+        let share = watched.cpu - alone.cpu;
+        let rows = [
+            span_row("alone", alone, String::new()),
+            span_row("watched", watched, met(share <= 0.02)),
+        ];
+        table::print(out, header, 1, &rows)
     }
+}
+
+fn span_row(who: &str, span: &Span, goal: String) -> [String; 4] {
+    [who.to_owned(), format!("{:.2}", 100.0 * span.cpu), format!("{:.2}", span.mpps), goal]
 }
 
 fn times_row(command: &str, times: &Times) -> [String; 5] {

@@ -10,7 +10,6 @@ use serde::Serialize;
 use tests::{
     Daemon, DaemonOptions, Flood, Lab, Sources, api,
     machine::{median, percentile},
-    process::cpu_time,
 };
 
 use crate::memory::Memory;
@@ -26,9 +25,6 @@ const ROUNDS: usize = 20;
 
 /// Between two of them: far enough for `top` to take new counts each time.
 const APART: Duration = Duration::from_millis(300);
-
-/// How long it is watched, s.
-const WATCHED: u32 = 10;
 
 /// After this the daemon has no counts any more to compare with.
 const FORGOTTEN: Duration = Duration::from_secs(12);
@@ -58,11 +54,6 @@ pub(crate) struct Top {
     pub(crate) by_rate: Times,
     /// `status`.
     pub(crate) status: Times,
-    /// What the daemon needs of a CPU while two watch, ms a second: one 100 sources by packets per
-    /// second, the other 10 by drops.
-    pub(crate) watched_ms: f64,
-    /// The same while nobody does.
-    pub(crate) idle_ms: f64,
     /// The daemon before the sources sent anything.
     pub(crate) before: Memory,
     /// The daemon after all of it.
@@ -98,28 +89,8 @@ pub(crate) fn measure(lab: &Lab) -> Top {
         let occupied = answer.json["table"]["occupied"].as_u64();
         assert!(occupied.is_some_and(|occupied| occupied >= WANTED), "{answer:#?}");
     });
-    thread::sleep(FORGOTTEN);
-    let idle_ms = cpu_ms(&daemon, &[]);
-    let watched_ms = cpu_ms(
-        &daemon,
-        &["/v1/top?n=100&sort=pps&live=true", "/v1/top?n=10&sort=dropped&live=true"],
-    );
     let after = Memory::of(daemon.pid());
-    Top { tracked, times, by_rate, status, watched_ms, idle_ms, before, after }
-}
-
-/// What a daemon needs of a CPU while it is asked each second, ms a second.
-fn cpu_ms(daemon: &Daemon, paths: &[&str]) -> f64 {
-    let (start, before) = (Instant::now(), cpu_time(daemon.pid()));
-    for second in 1..=WATCHED {
-        for path in paths {
-            api::request(&daemon.socket(), "GET", path, "");
-        }
-        let due = start + Duration::from_secs(1) * second;
-        thread::sleep(due.saturating_duration_since(Instant::now()));
-    }
-    let time = cpu_time(daemon.pid()).saturating_sub(before);
-    time.as_secs_f64() * 1e3 / start.elapsed().as_secs_f64()
+    Top { tracked, times, by_rate, status, before, after }
 }
 
 fn time(mut run: impl FnMut()) -> Times {
