@@ -99,7 +99,7 @@ fn compare(name: &str, frames: &[Vec<u8>], rate: f64, limit: (&str, &str)) -> (u
             (bound, worst) = (uncounted.max(bound), error.max(worst));
             told.push(address(entry));
         }
-        // In the very order, as far as the counts are far enough from each other.
+        // In the very order, as far as the counts are far enough from each other; of equal ones any is right.
         let largest = frames.iter().map(Vec::len).max().unwrap_or_default() as u64;
         let slack = if sort == "packets" { bound } else { bound * largest };
         for (place, (source, (_, wanted))) in told.iter().zip(&order).enumerate() {
@@ -115,9 +115,6 @@ fn compare(name: &str, frames: &[Vec<u8>], rate: f64, limit: (&str, &str)) -> (u
             exact.len(),
             told.len()
         );
-        if bound == 0 {
-            assert_eq!(same, told.len(), "{name} by {sort}: {told:?}");
-        }
     }
     (bound, worst)
 }

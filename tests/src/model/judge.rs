@@ -243,6 +243,7 @@ impl Model {
         ways.retain(|way| way.verdict == verdict);
         let mut outcome = Outcome::Agrees;
         if ways.is_empty() {
+            println!("of {account:?}, {kind:?}, {tracked:?}, at {now:?}: {reason}, {stages:?}");
             return Outcome::Differs;
         }
         self.seen.take(met.number, &stages, &ways);

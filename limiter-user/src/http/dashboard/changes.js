@@ -18,7 +18,10 @@ export async function history() {
     // Where nothing of a kind was counted there is no column for it.
     return found ? found.pps : told.passed_pps.map(pps => (pps === null ? null : 0));
   });
-  return told.time.map((time, at) => [time, ...columns.map(column => column[at] ?? null)]);
+  const rows = told.time.map((time, at) => [time, ...columns.map(column => column[at] ?? null)]);
+  // What was before the first daemon is no time that the chart is about.
+  const first = rows.findIndex(([, passed]) => passed !== null);
+  return first < 0 ? [] : rows.slice(first);
 }
 
 /** A change in words. */
