@@ -8,7 +8,7 @@ use std::{
 
 use serde::Serialize;
 use tests::{
-    Daemon, DaemonOptions, Flood, Lab, Sources, api,
+    Daemon, DaemonOptions, Flood, Lab, Sources,
     machine::{median, percentile},
 };
 
