@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -241,25 +240,16 @@ impl Plane for Fake {
         }
     }
 
-    fn tracked(
+    fn members(
         &self,
         buckets: &mut dyn Iterator<Item = usize>,
-        visit: &mut dyn FnMut(usize, Counts, IpNet),
+        visit: &mut dyn FnMut(usize, Member),
     ) {
         let state = self.state();
         for bucket in buckets {
             let Some((address, (passed, dropped))) = state.sources.iter().nth(bucket) else {
                 continue;
             };
-            let source = source_of(address.parse().unwrap(), 32, 64);
-            visit(bucket, Self::counts_of(*passed, *dropped), source);
-        }
-    }
-
-    fn members(&self, buckets: Range<usize>, visit: &mut dyn FnMut(usize, Member)) {
-        let state = self.state();
-        let known = state.sources.iter().enumerate();
-        for (bucket, (address, (passed, dropped))) in known.filter(|(at, _)| buckets.contains(at)) {
             let source = source_of(address.parse().unwrap(), 32, 64);
             let counts = Self::counts_of(*passed, *dropped);
             let (first_seen, last_seen) = (SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH);

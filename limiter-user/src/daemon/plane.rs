@@ -1,7 +1,6 @@
 //! The data plane as the daemon uses it, so that its behaviour can be tested without a kernel.
 
 use std::net::IpAddr;
-use std::ops::Range;
 
 use ipnet::IpNet;
 use limiter_common::abi::Counters;
@@ -40,16 +39,15 @@ pub trait Plane: Send {
     fn stop_trial(&mut self, target: &Target) -> Result<bool, Error>;
     fn trials(&self, n: usize) -> Vec<TrialView>;
     fn counts(&self, visit: &mut dyn FnMut(usize, Counts));
-    fn tracked(
-        &self,
-        buckets: &mut dyn Iterator<Item = usize>,
-        visit: &mut dyn FnMut(usize, Counts, IpNet),
-    );
     /// As [`Plane::counts`], by a loop that is compiled for the scan where that is possible.
     fn scan(&self, scan: &mut Scan<'_>) {
         self.counts(&mut |bucket, counts| scan.visit(bucket, &counts));
     }
-    fn members(&self, buckets: Range<usize>, visit: &mut dyn FnMut(usize, Member));
+    fn members(
+        &self,
+        buckets: &mut dyn Iterator<Item = usize>,
+        visit: &mut dyn FnMut(usize, Member),
+    );
     fn buckets(&self) -> usize;
     fn sources_at(&self, buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source));
     fn sketch(&self) -> SketchHealth;
@@ -157,19 +155,15 @@ impl Plane for Dataplane {
         self.counts(visit);
     }
 
-    fn tracked(
-        &self,
-        buckets: &mut dyn Iterator<Item = usize>,
-        visit: &mut dyn FnMut(usize, Counts, IpNet),
-    ) {
-        self.tracked(buckets, visit);
-    }
-
     fn scan(&self, scan: &mut Scan<'_>) {
         self.counts_in_order(|bucket, counts| scan.visit(bucket, &counts));
     }
 
-    fn members(&self, buckets: Range<usize>, visit: &mut dyn FnMut(usize, Member)) {
+    fn members(
+        &self,
+        buckets: &mut dyn Iterator<Item = usize>,
+        visit: &mut dyn FnMut(usize, Member),
+    ) {
         self.members(buckets, visit);
     }
 

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::core::Core;
 use super::shared::Shared;
+use crate::dataplane::Member;
 use crate::error::{Failure, exit};
 use crate::observe::suggest::{LEAST_SOURCES, Light, Proposal, Traffic, propose};
 use crate::observe::{Rates, Sample, Seen, Watch};
@@ -81,12 +82,10 @@ impl Core {
         let mut seen = Vec::new();
         let first = part.start.next_multiple_of(step);
         let now = self.plane.monotonic_ns();
-        self.plane.tracked(&mut (first..part.end).step_by(step), &mut |bucket, counts, source| {
-            let (Ok(bucket), true) =
-                (u32::try_from(bucket), within.is_none_or(|net| net.contains(&source)))
-            else {
-                return;
-            };
+        self.plane.members(&mut (first..part.end).step_by(step), &mut |bucket, member| {
+            let Member { source, class, counts, .. } = member;
+            let wanted = class.is_any() && within.is_none_or(|net| net.contains(&source));
+            let (Ok(bucket), true) = (u32::try_from(bucket), wanted) else { return };
             let (packets, bytes) = (counts.packets(), counts.bytes);
             seen.push(Seen { bucket, since_ns: counts.since_ns, packets, bytes });
         });

@@ -162,10 +162,14 @@ impl Core {
 
     /// Visits the sources that have buckets of these numbers: a few ten thousand at once, so that others
     /// get their turn. `None` instead of what each has offered since an earlier look if there is none.
-    pub fn members(&self, buckets: Range<usize>, visit: &mut dyn FnMut(Member, Option<Recent>)) {
+    pub fn members(
+        &self,
+        mut buckets: Range<usize>,
+        visit: &mut dyn FnMut(Member, Option<Recent>),
+    ) {
         let earlier = self.top.looks.earlier(Instant::now());
         let time = earlier.map(|look| look.at.elapsed());
-        self.plane.members(buckets, &mut |bucket, member| {
+        self.plane.members(&mut buckets, &mut |bucket, member| {
             let offered = earlier.map(|look| look.since(bucket, &member.counts));
             visit(member, offered.zip(time));
         });

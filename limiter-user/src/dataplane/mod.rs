@@ -23,7 +23,6 @@ mod trials;
 mod view;
 
 use std::net::IpAddr;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
@@ -500,20 +499,6 @@ impl Dataplane {
         self.memory.occupied(|bucket, slot| visit(bucket, Counts::of(bucket, slot, &pending)));
     }
 
-    /// Visits those of `buckets` that a source has for all packets that no limit of a class applies to:
-    /// what they count, and of which source.
-    pub fn tracked(
-        &self,
-        buckets: &mut dyn Iterator<Item = usize>,
-        visit: &mut dyn FnMut(usize, Counts, IpNet),
-    ) {
-        let pending = self.pending();
-        let tracked = buckets.filter_map(|bucket| Some((bucket, self.memory.at(bucket)?)));
-        for (bucket, tracked) in tracked.filter(|(_, tracked)| u32::from(tracked.class()) == ANY) {
-            visit(bucket, tracked.counts(&pending), self.memory.network(tracked.key()));
-        }
-    }
-
     /// The same in the order of the numbers, for whoever looks often: the visit is compiled into the
     /// loop over the table.
     #[inline]
@@ -522,7 +507,11 @@ impl Dataplane {
     }
 
     /// Visits the sources that have buckets of these numbers.
-    pub fn members(&self, buckets: Range<usize>, visit: &mut dyn FnMut(usize, Member)) {
+    pub fn members(
+        &self,
+        buckets: &mut dyn Iterator<Item = usize>,
+        visit: &mut dyn FnMut(usize, Member),
+    ) {
         let (pending, now) = (self.pending(), Now::take());
         self.memory.part(buckets, |bucket, tracked| {
             let counts = tracked.counts(&pending);

@@ -1,7 +1,6 @@
 //! What the kernel's memory says of sources, sketch and table.
 
 use std::net::IpAddr;
-use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
@@ -422,7 +421,11 @@ impl Memory {
     }
 
     /// Visits the buckets of these numbers that sources have.
-    pub(super) fn part(&self, buckets: Range<usize>, mut visit: impl FnMut(usize, &Tracked<'_>)) {
+    pub(super) fn part(
+        &self,
+        buckets: impl Iterator<Item = usize>,
+        mut visit: impl FnMut(usize, &Tracked<'_>),
+    ) {
         let set_mask = self.layout.set_mask as usize;
         let words = self.fingerprints.all();
         for bucket in buckets {
