@@ -1,7 +1,7 @@
 //! The harness measures what it claims to. Shown without the limiter, with a program that passes
 //! everything or drops everything in its place.
 
-use std::{net::Ipv4Addr, path::Path, sync::mpsc, time::Duration};
+use std::{net::Ipv4Addr, path::Path, process::Command, sync::mpsc, time::Duration};
 
 use tests::{
     Bystander, Flood, Flooded, Lab, Observer, Sender, Sources, Stream, frame, lab::RX,
@@ -154,4 +154,18 @@ fn a_panic_leaves_no_namespace_behind() {
     for path in receiver.recv().unwrap() {
         assert!(!Path::new(&path).exists(), "{path} is still there");
     }
+}
+
+/// Only that it runs, with the daemon's own program: its figures are for people.
+#[test]
+fn the_benchmark_runs() {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_bench"));
+    bench.env("LIMITER_BIN", tests::cli::limiter_binary());
+    let quickly = "--quick --rounds 1 --contender limiter --pattern 16m --denied 1000";
+    bench.args(quickly.split(' '));
+    let output = bench.output().expect("the benchmark");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let measured = text.lines().filter(|line| line.contains("forced") && line.contains("limiter"));
+    assert!(measured.count() >= 2, "{text}");
 }

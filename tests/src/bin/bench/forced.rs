@@ -2,7 +2,7 @@
 //! passed packet costs further on is not measured. It is a copy of the daemon's object on the
 //! daemon's maps, in which every exit is a jump to two more instructions: drop, exit.
 
-use std::{ffi::OsString, fs};
+use std::{ffi::OsString, fs, ops::Range};
 
 use ::tests::{Daemon, cli::limiter_binary};
 use aya::{
@@ -18,7 +18,10 @@ const PROGRAM: &[u8] = b"limiter";
 const EM_BPF: u64 = 247;
 /// Type of a section: the table of symbols.
 const SHT_SYMTAB: u64 = 2;
+/// Type of a section: relocations.
+const SHT_REL: u64 = 9;
 const SYMBOL: usize = 24;
+const RELOCATION: usize = 16;
 const INSTRUCTION: usize = 8;
 /// Of the instructions, the only one that is two long.
 const LOAD_64: u8 = 0x18;
@@ -37,7 +40,7 @@ pub(crate) fn load(daemon: &Daemon) -> Ebpf {
     let object = embedded_object(&bytes).unwrap_or_else(|| {
         panic!("{} is without its kernel program: run `cargo xtask bench`", binary.display())
     });
-    let object = always_drop(object).expect("an object with one function, the program");
+    let object = always_drop(object).expect("an object with the program");
     let pins = daemon.pins();
     let layout = MapData::from_pin(pins.join("layout")).and_then(Map::from_map_data);
     let layout: Array<MapData, Layout> =
@@ -66,17 +69,50 @@ fn embedded_object(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(start..start + sections + size)
 }
 
-/// The object with a program that always drops. Its code goes to the end of the file, where there is
-/// room. `None` if the program is not alone in its section.
+/// The object with a program that always drops. The code of its section goes to the end of the file,
+/// where there is room, and what comes after the program moves back by two instructions. `None` if the
+/// object is not as it should be.
 fn always_drop(object: &[u8]) -> Option<Vec<u8>> {
-    let symbol = symbol(object, PROGRAM)?;
-    let section = section(object, number(object, symbol + 6, 2)?)?;
-    let (offset, size) = (number(object, section + 24, 8)?, number(object, section + 32, 8)?);
-    if number(object, symbol + 8, 8)? != 0 || number(object, symbol + 16, 8)? != size {
-        return None;
-    }
+    let program = symbol(object, PROGRAM)?;
+    let home = number(object, program + 6, 2)?;
+    let at = section(object, home)?;
+    let (offset, size) = (number(object, at + 24, 8)?, number(object, at + 32, 8)?);
+    let (start, length) = (number(object, program + 8, 8)?, number(object, program + 16, 8)?);
+    let end = start + length;
     let mut code = object.get(offset..offset + size)?.to_vec();
-    let end = size / INSTRUCTION;
+    exits_jump(code.get_mut(start..end)?)?;
+    code.splice(end..end, DROP);
+    let mut patched = object.to_vec();
+    patched.resize(object.len().next_multiple_of(INSTRUCTION), 0);
+    let (offset, size) = (patched.len(), code.len());
+    patched.extend(code);
+    let mut set = |at: usize, value: usize| {
+        patched[at..at + 8].copy_from_slice(&(value as u64).to_le_bytes());
+    };
+    set(at + 24, offset);
+    set(at + 32, size);
+    set(program + 16, length + DROP.len());
+    for symbol in entries(object, SHT_SYMTAB, SYMBOL)? {
+        let value = number(object, symbol + 8, 8)?;
+        if number(object, symbol + 6, 2)? == home && value >= end {
+            set(symbol + 8, value + DROP.len());
+        }
+    }
+    let of_code = |header: &usize| number(object, header + 44, 4) == Some(home);
+    for relocations in headers(object, SHT_REL)?.into_iter().filter(of_code) {
+        for entry in content(object, relocations)?.step_by(RELOCATION) {
+            let place = number(object, entry, 8)?;
+            if place >= end {
+                set(entry, place + DROP.len());
+            }
+        }
+    }
+    Some(patched)
+}
+
+/// Turns every exit of a program into a jump to what will come after it. `None` if that is too far.
+fn exits_jump(code: &mut [u8]) -> Option<()> {
+    let end = code.len() / INSTRUCTION;
     let mut at = 0;
     while at < end {
         let instruction = &mut code[at * INSTRUCTION..(at + 1) * INSTRUCTION];
@@ -91,15 +127,7 @@ fn always_drop(object: &[u8]) -> Option<Vec<u8>> {
         }
         at += 1;
     }
-    code.extend(DROP);
-    let mut patched = object.to_vec();
-    patched.resize(object.len().next_multiple_of(INSTRUCTION), 0);
-    let (offset, size) = (patched.len() as u64, code.len() as u64);
-    patched.extend(code);
-    for (at, value) in [(section + 24, offset), (section + 32, size), (symbol + 16, size)] {
-        patched[at..at + 8].copy_from_slice(&value.to_le_bytes());
-    }
-    Some(patched)
+    Some(())
 }
 
 /// Where the header of a section is.
@@ -107,15 +135,30 @@ fn section(object: &[u8], index: usize) -> Option<usize> {
     Some(number(object, 40, 8)? + index * number(object, 58, 2)?)
 }
 
+/// Where the headers of the sections of a type are.
+fn headers(object: &[u8], kind: u64) -> Option<Vec<usize>> {
+    let count = number(object, 60, 2)?;
+    let sections = (0..count).filter_map(|index| section(object, index));
+    Some(sections.filter(|&at| read(object, at + 4, 4) == Some(kind)).collect())
+}
+
+/// Where the content of a section is.
+fn content(object: &[u8], header: usize) -> Option<Range<usize>> {
+    let (start, size) = (number(object, header + 24, 8)?, number(object, header + 32, 8)?);
+    Some(start..start + size)
+}
+
+/// Where the entries of the first section of a type are.
+fn entries(object: &[u8], kind: u64, size: usize) -> Option<impl Iterator<Item = usize>> {
+    let first = *headers(object, kind)?.first()?;
+    Some(content(object, first)?.step_by(size))
+}
+
 /// Where the entry of a symbol is.
 fn symbol(object: &[u8], name: &[u8]) -> Option<usize> {
-    let count = number(object, 60, 2)?;
-    let mut sections = (0..count).filter_map(|index| section(object, index));
-    let table = sections.find(|&at| read(object, at + 4, 4) == Some(SHT_SYMTAB))?;
-    let strings = section(object, number(object, table + 40, 4)?)?;
-    let strings = number(object, strings + 24, 8)?;
-    let (start, size) = (number(object, table + 24, 8)?, number(object, table + 32, 8)?);
-    (start..start + size).step_by(SYMBOL).find(|&at| {
+    let table = *headers(object, SHT_SYMTAB)?.first()?;
+    let strings = content(object, section(object, number(object, table + 40, 4)?)?)?.start;
+    entries(object, SHT_SYMTAB, SYMBOL)?.find(|&at| {
         let text = number(object, at, 4).and_then(|text| object.get(strings + text..));
         text.is_some_and(|text| text.split(|&byte| byte == 0).next() == Some(name))
     })
@@ -195,10 +238,26 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_alone_is_left_alone() {
+    fn what_comes_after_the_program_moves_and_stays_as_it_is() {
         let mut object = elf(247, &[EXIT, EXIT].map(instruction).concat());
+        let program = symbol(&object, PROGRAM).unwrap();
+        object[program + 16] = 8;
+        // The other symbol of the object is that of the function after it.
+        let other = program - SYMBOL;
+        object[other + 8] = 8;
+        let patched = always_drop(&object).unwrap();
+        let code = content(&patched, section(&patched, 0).unwrap()).unwrap();
+        let wanted = [vec![JUMP, 0, 0, 0, 0, 0, 0, 0], DROP.to_vec(), instruction(EXIT).to_vec()];
+        assert_eq!(patched[code], wanted.concat());
+        assert_eq!(number(&patched, program + 16, 8), Some(24));
+        assert_eq!(number(&patched, other + 8, 8), Some(24));
+    }
+
+    #[test]
+    fn a_program_beyond_its_section_is_refused() {
+        let mut object = elf(247, &instruction(EXIT));
         let symbol = symbol(&object, PROGRAM).unwrap();
-        object[symbol + 16] = 8;
+        object[symbol + 16] = 16;
         assert_eq!(always_drop(&object), None);
     }
 }
