@@ -2,12 +2,14 @@
 //!
 //! A look at all sources reads nothing but their counts. It finds the heaviest by everything they can
 //! be sorted by, whose views are taken then, and keeps the counts for the rates of a later look. While
-//! somebody watches, there is one look a second for all who do; else there is none.
+//! somebody watches, there is one look a second for all who do, or fewer where there are so many sources
+//! that looks would need more than a hundredth of a CPU; else there is none. What the sources that were
+//! found have sent is read whenever somebody asks.
 
 mod scan;
 
 use std::cmp::Reverse;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::{Duration, Instant, SystemTime};
 
 use limiter_common::gate::MAX_GATE;
@@ -20,11 +22,17 @@ use crate::dataplane::Member;
 use crate::observe::Sample;
 use crate::report::{Average, Recent, Sort, TopEntry, TopReport, Totals};
 
-/// For so long after somebody has watched, there is a look each second.
+/// For so long after somebody has watched, there are looks.
 const WATCHED: Duration = Duration::from_millis(2500);
 
-/// A look that is not older serves whoever watches.
-const FRESH: Duration = Duration::from_millis(1200);
+/// A look comes so long after the one before at the least, and at the most.
+const PERIOD: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3);
+
+/// A look comes after so many times what the one before has taken.
+const SHARE: u32 = 100;
+
+/// What the clock that calls for looks may be off by.
+const SLACK: Duration = Duration::from_millis(200);
 
 /// A look finds so many at the least, so that it serves others too.
 const AT_LEAST: usize = 64;
@@ -32,9 +40,16 @@ const AT_LEAST: usize = 64;
 /// What the latest look has found.
 struct Latest {
     at: Instant,
+    /// When the next one is due, from its beginning on.
+    next: Duration,
     n: usize,
     tracked: u64,
     buckets: [Vec<usize>; Sort::ALL.len()],
+}
+
+/// How long after the beginning of a look that took `cost` the next one is due.
+fn period(cost: Duration) -> Duration {
+    cost.saturating_mul(SHARE).clamp(*PERIOD.start(), *PERIOD.end())
 }
 
 /// What is remembered while somebody looks.
@@ -50,7 +65,7 @@ impl Top {
     /// Frees counts that nobody will compare with.
     pub(super) fn forget_old(&mut self) {
         self.looks.forget_old();
-        self.latest.take_if(|latest| latest.at.elapsed() > FRESH);
+        self.latest.take_if(|latest| latest.at.elapsed() > latest.next + SLACK);
         self.watched.take_if(|(at, _)| at.elapsed() > WATCHED);
     }
 }
@@ -82,20 +97,24 @@ impl Core {
         let found = scan.found();
         self.top.looks.keep(found.kept);
         let (tracked, buckets) = (found.tracked, found.buckets);
-        self.top.latest = Some(Latest { at: now, n, tracked, buckets });
+        let next = period(now.elapsed());
+        self.top.latest = Some(Latest { at: now, next, n, tracked, buckets });
     }
 
-    /// The look of this second, if somebody watches.
+    /// The look that is due, if somebody watches. To be called each second.
     pub(super) fn look_if_watched(&mut self) {
         self.top.forget_old();
-        if let Some((_, n)) = self.top.watched {
+        let is_due = |latest: &Latest| latest.at.elapsed() + SLACK >= latest.next;
+        if let Some((_, n)) = self.top.watched
+            && self.top.latest.as_ref().is_none_or(is_due)
+        {
             self.look(n);
         }
     }
 
-    /// The `n` heaviest sources at the latest look, which is a second old at the most. Whoever calls
-    /// this each second shares that look with all others who do; it costs a few microseconds for each
-    /// source that is listed. Rates are as of [`Core::top_now`].
+    /// The `n` heaviest sources at the latest look, which is a second old, of a million sources up to
+    /// three. Whoever calls this each second shares that look with all others who do; it costs a few
+    /// microseconds for each source that is listed. Rates are as of [`Core::top_now`].
     pub fn top(&mut self, n: usize, sort: Sort) -> TopReport {
         self.top.forget_old();
         let wanted = self.top.watched.map_or(AT_LEAST, |(_, wanted)| wanted).max(n);
@@ -178,5 +197,17 @@ impl Core {
     /// How many buckets there are.
     pub fn buckets(&self) -> usize {
         self.plane.buckets()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_take_a_hundredth_of_a_cpu_at_the_most() {
+        let ms = Duration::from_millis;
+        let periods = [0, 1, 10, 25, 30, 400].map(|cost| period(ms(cost)).as_millis());
+        assert_eq!(periods, [1000, 1000, 1000, 2500, 3000, 3000]);
     }
 }

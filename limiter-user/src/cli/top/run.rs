@@ -162,9 +162,9 @@ impl Questions {
 /// When to ask next, after an answer that took some time.
 fn pause(answer: &Result<Answer, Failure>, took: Duration) -> Duration {
     match answer {
-        // The daemon looks once a second: just after that.
+        // The daemon looks once a second, or every few seconds: just after that.
         Ok(Answer::Sources(report)) => {
-            let age = Duration::try_from_secs_f64(report.age_seconds).unwrap_or_default();
+            let age = Duration::try_from_secs_f64(report.age_seconds.fract()).unwrap_or_default();
             let margin = Duration::from_millis(30);
             (SECOND + margin).saturating_sub(age).clamp(Duration::from_millis(200), SECOND + margin)
         }
