@@ -8,6 +8,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use super::core::Core;
 use super::shared::Shared;
 use crate::error::{Failure, exit};
+use crate::observe::detect::Jump;
 use crate::observe::history::{History, Keeper, Patch, Series};
 
 /// How often history is written. What a crash costs of it is shown as a gap.
@@ -47,6 +48,9 @@ impl Core {
         };
         let (keeper, history, problem) = Keeper::open(&path, &now, same_maps);
         self.past.history = history;
+        // The last hour ends now, not when the earlier daemon did.
+        self.past.history.record(&now);
+        self.told.jump = Jump::after(&self.past.history.distinct());
         if keeper.has_file() {
             problem.iter().for_each(|problem| tracing::warn!("{problem}"));
             self.past.lost = problem;
