@@ -18,6 +18,7 @@ pub mod frame;
 pub mod lab;
 pub mod leftovers;
 pub mod machine;
+pub mod measuring;
 pub mod model;
 pub mod monitor;
 pub mod namespace;
