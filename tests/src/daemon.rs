@@ -30,11 +30,13 @@ pub struct DaemonOptions {
     pub interfaces: Vec<String>,
     /// More arguments of `limiter run`.
     pub arguments: Vec<String>,
+    /// Folder of its store, if it is not to be beside its socket.
+    pub state: Option<PathBuf>,
 }
 
 impl Default for DaemonOptions {
     fn default() -> Self {
-        Self { interfaces: vec![RX.to_owned()], arguments: Vec::new() }
+        Self { interfaces: vec![RX.to_owned()], arguments: Vec::new(), state: None }
     }
 }
 
@@ -48,7 +50,7 @@ impl DaemonOptions {
     /// Protects nothing yet.
     #[must_use]
     pub fn idle() -> Self {
-        Self { interfaces: Vec::new(), arguments: Vec::new() }
+        Self { interfaces: Vec::new(), ..Self::default() }
     }
 }
 
@@ -156,7 +158,7 @@ impl Daemon {
     /// Folder of its store.
     #[must_use]
     pub fn state_folder(&self) -> PathBuf {
-        self.home.path().join("state")
+        state_folder(self.home.path(), &self.options)
     }
 
     /// Folder of its pins.
@@ -263,9 +265,13 @@ fn command_of(
     for interface in &options.interfaces {
         command.args(["-i", interface]);
     }
-    command.arg("--state-dir").arg(home.join("state")).arg("--pin-dir").arg(pins);
+    command.arg("--state-dir").arg(state_folder(home, options)).arg("--pin-dir").arg(pins);
     command.args(&options.arguments);
     command
+}
+
+fn state_folder(home: &Path, options: &DaemonOptions) -> PathBuf {
+    options.state.clone().unwrap_or_else(|| home.join("state"))
 }
 
 fn log_file(home: &Path) -> PathBuf {

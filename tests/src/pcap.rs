@@ -1,6 +1,12 @@
 //! Captures: written for tcpreplay, and read.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::{Path, PathBuf},
+};
+
+use crate::frame;
 
 /// Writes `frames` as a pcap file, `gap` microseconds apart.
 ///
@@ -54,4 +60,82 @@ pub fn read(path: &Path) -> io::Result<Option<Vec<Vec<u8>>>> {
         frames.extend(file.get(start..at).map(<[u8]>::to_vec));
     }
     Ok(Some(frames))
+}
+
+/// The folder of real captures; `None` where there is none, which is printed: the project does not
+/// contain them.
+#[must_use]
+pub fn captures() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/captures");
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    println!("skipped: there is no folder of captures at {}", folder.display());
+    None
+}
+
+/// Where the header of an IP frame begins, after its tags, and whether it is IPv4; `None` if it is
+/// something else.
+fn header(frame: &[u8]) -> Option<(usize, bool)> {
+    let mut at = 12;
+    let kind = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
+    while matches!(kind(at)?, frame::TAG | frame::SERVICE_TAG) {
+        at += 4;
+    }
+    match kind(at)? {
+        0x0800 => Some((at + 2, true)),
+        0x86dd => Some((at + 2, false)),
+        _ => None,
+    }
+}
+
+/// The source of an IP frame, as the limiter sees it: an address, or the first of a /64.
+#[must_use]
+pub fn source(frame: &[u8]) -> Option<IpAddr> {
+    let (header, v4) = header(frame)?;
+    if v4 {
+        let octets: [u8; 4] = frame.get(header + 12..header + 16)?.try_into().ok()?;
+        return Some(Ipv4Addr::from(octets).into());
+    }
+    let octets: [u8; 16] = frame.get(header + 8..header + 24)?.try_into().ok()?;
+    let bits = u128::from_be_bytes(octets) & !u128::from(u64::MAX);
+    Some(Ipv6Addr::from_bits(bits).into())
+}
+
+/// The frame with another source: of its address, or its /64, the last 32 bits are changed where `change`
+/// has ones. Different sources stay different. The checksums are no longer right, which only who
+/// receives it would notice.
+#[must_use]
+pub fn with_other_source(frame: &[u8], change: u32) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    if let Some((header, _)) = header(&frame) {
+        // The address of IPv4, and the second half of the /64 of IPv6.
+        let at = header + 12;
+        let bytes = frame.get_mut(at..at + 4).into_iter().flatten();
+        bytes.zip(change.to_be_bytes()).for_each(|(byte, change)| *byte ^= change);
+    }
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_found_and_changed() {
+        let v4 = frame::udp(Ipv4Addr::new(198, 51, 100, 7).into(), 64);
+        let v6 = frame::udp("2001:db8:1:2::3".parse().unwrap(), 80);
+        let tagged = frame::tagged(&frame::tagged(&v4, frame::TAG, 5), frame::SERVICE_TAG, 6);
+        for (frame, first, second) in [
+            (&v4, "198.51.100.7", "198.51.101.5"),
+            (&tagged, "198.51.100.7", "198.51.101.5"),
+            (&v6, "2001:db8:1:2::", "2001:db8:1:100::"),
+        ] {
+            assert_eq!(source(frame), first.parse().ok());
+            assert_eq!(source(&with_other_source(frame, 0x102)), second.parse().ok());
+        }
+        assert_eq!(source(&frame::arp()), None);
+        assert_eq!(with_other_source(&frame::arp(), 1), frame::arp());
+        assert_eq!(source(&v4[..20]), None);
+    }
 }

@@ -211,7 +211,8 @@ fn instances_limit_the_same_source_each_by_itself() {
 #[test]
 fn interfaces_of_one_daemon_share_a_bucket() {
     let lab = two_wires();
-    let options = DaemonOptions { interfaces: vec![RX.into(), RX2.into()], arguments: Vec::new() };
+    let options =
+        DaemonOptions { interfaces: vec![RX.into(), RX2.into()], ..DaemonOptions::default() };
     let daemon = Daemon::start_with(&lab, options);
     let limit = daemon.cli().limit("1000pps", Some("1000"), None);
     let observers = [RX, RX2].map(|device| Observer::on(&lab, device, Then::Discard, &[]));

@@ -15,8 +15,8 @@ use std::{
 
 use serde_json::Value;
 use tests::{
-    Daemon, DaemonOptions, Flood, Lab, Sources, api, lab::require_program, process, reports::Stats,
-    v4,
+    Cli, Daemon, DaemonOptions, Flood, Lab, Observer, Sender, Sources, Stream, api, frame,
+    lab::require_program, machine::median, observer::Then, process, reports::Stats, v4,
 };
 
 const CLASSIC: &str = "text/plain;version=0.0.4";
@@ -250,18 +250,35 @@ fn usage(pid: u32) -> (Duration, u64) {
     (Duration::from_millis(10 * (number(11) + number(12))), 4096 * number(21))
 }
 
+/// Runs `status` four times a second for so long, as an operator would. How long each took, s.
+fn statuses(cli: &Cli, length: Duration) -> Vec<f64> {
+    let start = Instant::now();
+    let mut times = Vec::new();
+    while start.elapsed() < length {
+        let asked = Instant::now();
+        let answer = cli.run(&["status"]);
+        assert!(answer.code <= 1, "{answer:?}");
+        times.push(asked.elapsed().as_secs_f64());
+        thread::sleep(Duration::from_millis(250).saturating_sub(asked.elapsed()));
+    }
+    times
+}
+
 #[test]
 fn a_hundred_scrapes_a_second_under_a_flood_cost_little() {
     const SECONDS: u64 = 8;
     let lab = Lab::new(1);
     let daemon = Daemon::start_with(&lab, DaemonOptions::default());
-    let cli = daemon.cli();
+    let cli = &daemon.cli();
     // A table of a quarter of a million sources: a look at it takes a moment.
     cli.limit("1pps", Some("8"), None);
+    let limit = cli.limit("1000pps", Some("2000"), Some("198.51.100.0/24"));
+    let observer = Observer::new(&lab, Then::Discard, &["10.0.0.0/8"]);
     let crowd = Sources::RoundRobin(Ipv4Addr::new(10, 0, 0, 0).into(), 1 << 18);
     let flooding = Flood::new(crowd, u64::MAX).at_rate(200_000).start(&lab);
     thread::sleep(Duration::from_secs(3));
-    let _warm = scrape(&daemon);
+    let warm = scrape(&daemon);
+    assert!(warm["limiter_tracked_sources"] > 200_000.0);
     let measure = |work: &dyn Fn()| {
         let (cpu, memory) = usage(daemon.pid());
         let start = Instant::now();
@@ -271,6 +288,16 @@ fn a_hundred_scrapes_a_second_under_a_flood_cost_little() {
         (100.0 * share, grown.saturating_sub(memory))
     };
     let (idle, _) = measure(&|| thread::sleep(Duration::from_secs(SECONDS / 2)));
+    let alone = statuses(cli, Duration::from_secs(2));
+    // One is over its limit, another keeps to it, while all this goes on.
+    let stream = |host, rate: f64| {
+        Stream::new(frame::udp(v4(host), 100), rate, (rate * (SECONDS - 1) as f64) as u64)
+    };
+    let sending = Sender::new(&lab).start(vec![stream(66, 5000.0), stream(10, 900.0)]);
+    let operator = thread::spawn({
+        let cli = cli.clone();
+        move || statuses(&cli, Duration::from_secs(SECONDS - 1))
+    });
     let start = Instant::now();
     let slowest = Cell::new(Duration::ZERO);
     let (busy, grown) = measure(&|| {
@@ -284,12 +311,26 @@ fn a_hundred_scrapes_a_second_under_a_flood_cost_little() {
         }
     });
     let rate = 100.0 * SECONDS as f64 / start.elapsed().as_secs_f64();
+    let sent = sending.join();
+    let beside = operator.join().expect("every status is answered");
+    let observed = observer.read();
     let _flooded = flooding.stop();
     println!(
         "{rate:.0} scrapes a second: {busy:.1} % of a CPU, {idle:.1} % without; slowest {:?}; \
          {grown} bytes more memory",
         slowest.get()
     );
+    let worst = beside.iter().copied().fold(0.0, f64::max);
+    println!(
+        "status takes {:.0} ms in the median beside them and {:.0} at most, {:.0} without them",
+        1e3 * median(&beside),
+        1e3 * worst,
+        1e3 * median(&alone)
+    );
     assert!(busy - idle < 40.0, "{busy:.1} % of a CPU");
     assert!(grown < 16 << 20, "{grown} bytes more memory");
+    assert!(beside.len() as u64 > SECONDS && worst < 2.0, "{beside:.3?}");
+    limit.assert_admitted("flood", observed.from(v4(66)), sent[0].seconds());
+    assert_eq!(observed.from(v4(10)), sent[1].packets(), "it keeps to its limit");
+    daemon.assert_accounted(&lab);
 }

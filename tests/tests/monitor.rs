@@ -1,72 +1,21 @@
 //! `limiter monitor`, with real packets: what happens is told as it happens.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{Read as _, Write as _},
     os::unix::net::UnixStream,
     path::Path,
-    process::{Child, Command, Stdio},
-    sync::mpsc::{Receiver, channel},
+    process::Command,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
-use tests::{Daemon, Lab, Sender, Stream, cli::limiter_binary, frame, process::wait_for, v4};
+use tests::{
+    Daemon, Lab, Monitor, Sender, Stream, cli::limiter_binary, frame, monitor::is,
+    process::wait_for, v4,
+};
 
 /// Connections for events that a daemon serves at once.
 const MOST: usize = 64;
-
-/// A running `limiter monitor`, ended on drop.
-struct Monitor {
-    child: Child,
-    lines: Receiver<String>,
-}
-
-impl Monitor {
-    fn start(socket: &Path, arguments: &[&str]) -> Self {
-        let mut child = Command::new(limiter_binary())
-            .arg("--socket")
-            .arg(socket)
-            .arg("monitor")
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("monitor starts");
-        let (sender, lines) = channel();
-        let out = BufReader::new(child.stdout.take().expect("a pipe"));
-        std::thread::spawn(move || {
-            out.lines().map_while(Result::ok).try_for_each(|l| sender.send(l))
-        });
-        Self { child, lines }
-    }
-
-    fn line(&self, limit: Duration) -> Option<String> {
-        self.lines.recv_timeout(limit).ok()
-    }
-
-    /// The next event that `wanted` wants, within `limit`.
-    fn event(&self, limit: Duration, wanted: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + limit;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let line = self.line(left).unwrap_or_else(|| panic!("no such event in {limit:?}"));
-            let event = serde_json::from_str(&line).expect("a line is a JSON document");
-            if wanted(&event) {
-                return event;
-            }
-        }
-    }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        let _ended = self.child.kill();
-        let _reaped = self.child.wait();
-    }
-}
-
-fn is<'a>(kind: &'a str) -> impl Fn(&Value) -> bool + 'a {
-    move |event| event["event"] == kind
-}
 
 /// Connects by hand and asks for events. The head of the answer has come when this returns.
 fn listen(socket: &Path) -> (UnixStream, String) {
@@ -159,11 +108,7 @@ fn limits_bans_and_changes_are_told_as_they_happen() {
     daemon.terminate();
     assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
     policies.event(Duration::from_secs(2), is("stopping"));
-    let mut policies = policies;
-    let code = wait_for("the end of monitor", Duration::from_secs(5), || {
-        policies.child.try_wait().expect("a child")
-    });
-    assert_eq!(code.code(), Some(3));
+    assert_eq!(policies.ended(Duration::from_secs(5)), Some(3));
 }
 
 #[test]

@@ -1,9 +1,19 @@
 //! `limiter report`: what went on as a page, as JSON and as a table, also after a restart.
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 use serde_json::Value;
-use tests::{Daemon, Lab, Sender, Stream, cli::limiter_binary, frame, v4};
+use tests::{Browser, Daemon, Lab, Sender, Stream, cli::limiter_binary, frame, v4, v6};
+
+/// Where pictures are kept.
+fn pictures() -> PathBuf {
+    let own = std::env::current_exe().expect("the path of this program");
+    let folder = own.ancestors().skip(1).find(|folder| !folder.ends_with("deps"));
+    let folder = folder.and_then(|folder| folder.parent()).expect("the target directory");
+    let folder = folder.join("report");
+    fs::create_dir_all(&folder).expect("a folder for pictures");
+    folder
+}
 
 /// Runs `limiter report` and returns what it prints.
 fn report(daemon: &Daemon, arguments: &[&str]) -> String {
@@ -122,4 +132,93 @@ fn what_cannot_be_told_is_refused_and_a_damaged_file_stops_nobody() {
     let warnings = status["warnings"].to_string();
     assert!(warnings.contains("history.damaged"), "{status}");
     assert_eq!(status["state"], "ok");
+}
+
+#[test]
+fn a_browser_shows_the_page_in_all_sizes_and_colours_and_asks_nobody() {
+    let lab = &Lab::new(1);
+    let daemon = Daemon::start(lab);
+    let cli = daemon.cli();
+    cli.limit("100pps", Some("100"), None);
+    // Long names, and many events.
+    let comment = "a-reason-without-a-space-".repeat(8);
+    cli.ok(&["deny", "add", "2001:db8:ffff:ffff::/64", "--reason", &comment]);
+    for (net, rate) in [("2001:db8:1234:5678::/64", "5kpps"), ("203.0.113.0/24", "10mbit")] {
+        cli.ok(&["limit", "set", rate, "--for", net]);
+    }
+    let mut streams = vec![Stream::new(frame::udp(v4(66), 100), 5000.0, 20_000)];
+    for site in 0..20 {
+        streams.push(Stream::new(frame::udp(v6(0xff00 | site, 1), 100), 300.0, 1000));
+    }
+    let _sent = Sender::new(lab).send(streams);
+    std::thread::sleep(Duration::from_millis(1200));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("report.html");
+    report(&daemon, &["--since", "1m", "--out", &path.display().to_string()]);
+    let url = format!("file://{}", path.display());
+
+    let mut browser = Browser::start(&lab.receiver);
+    for (width, dark) in [(400, false), (400, true), (1600, false), (1600, true)] {
+        browser.look(width, 1000, dark);
+        browser.open(&url);
+        let wide = browser.eval("document.documentElement.scrollWidth");
+        let beyond = browser.eval(&format!(
+            "[...document.querySelectorAll('body *')].filter(it => !it.parentElement.closest('.wide') &&
+               it.getBoundingClientRect().right > {width}).map(it => it.tagName + ' ' + it.textContent)"
+        ));
+        let fits = wide.as_u64().is_some_and(|wide| wide <= u64::from(width));
+        assert!(fits, "{wide} of {width} pixels wide: {beyond}");
+        // Of each chart how large it is, how high the highest line is that is no axis, and how small its
+        // letters are.
+        let charts = browser.eval(
+            "[...document.querySelectorAll('svg[role=img]')].map(chart => {
+               const size = it => { const { width, height } = it.getBoundingClientRect(); return [width, height]; };
+               const high = what => [...chart.querySelectorAll(what)].map(it => size(it)[1]);
+               return [...size(chart), Math.max(...high('polyline:not([stroke=\"#000000\"])')),
+                 Math.min(...high('text')), chart.getAttribute('aria-label')]; })",
+        );
+        println!("{width} pixels, dark {dark}: {charts}");
+        let charts = charts.as_array().expect("charts");
+        assert_eq!(charts.len(), 3, "{charts:?}");
+        for chart in charts {
+            let number = |at: usize| chart[at].as_f64().unwrap_or_default();
+            let (across, high, line, letters) = (number(0), number(1), number(2), number(3));
+            assert!(across >= 700.0 && high > across / 5.0, "{chart}");
+            assert!(line > high / 2.0 && line < high, "a line goes up: {chart}");
+            assert!(letters >= 8.0, "letters that can be read: {chart}");
+        }
+        // What is written can be told from what it is written on, in the charts, too.
+        let colours = browser.eval(
+            "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color,
+              getComputedStyle(document.querySelector('svg text')).fill]",
+        );
+        let light = |at: usize| brightness(colours[at].as_str().unwrap_or_default());
+        assert_eq!(light(0) < 0.5, dark, "{colours}");
+        assert!(
+            (light(0) - light(1)).abs() > 0.6 && (light(0) - light(2)).abs() > 0.6,
+            "{colours}"
+        );
+        let name = format!("{width}-{}.png", if dark { "dark" } else { "light" });
+        browser.screenshot(&pictures().join(&name));
+        println!("{}", pictures().join(name).display());
+    }
+    assert!(browser.text("body").contains("198.51.100.66"));
+    assert!(browser.complaints.is_empty(), "{:#?}", browser.complaints);
+    let others: Vec<_> =
+        browser.requests.iter().filter(|asked| **asked != url && *asked != "about:blank").collect();
+    assert!(others.is_empty() && browser.requests.contains(&url), "{:#?}", browser.requests);
+}
+
+/// How bright a colour as a browser writes it is, 0 to 1; -1 for something else.
+fn brightness(colour: &str) -> f64 {
+    let parts = colour.strip_prefix("rgb(").and_then(|rest| rest.strip_suffix(')'));
+    let parts: Vec<f64> = parts
+        .into_iter()
+        .flat_map(|it| it.split(','))
+        .filter_map(|it| it.trim().parse().ok())
+        .collect();
+    match parts[..] {
+        [red, green, blue] => (red + green + blue) / (3.0 * 255.0),
+        _ => -1.0,
+    }
 }

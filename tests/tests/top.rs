@@ -3,8 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::HashMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    path::Path,
+    net::{IpAddr, Ipv4Addr},
     time::{Duration, Instant},
 };
 
@@ -21,33 +20,11 @@ struct Exact {
     bytes: u64,
 }
 
-/// The source of an IP frame, as the limiter sees it: an address, or the first of a /64.
-fn source_of(frame: &[u8]) -> Option<IpAddr> {
-    let mut at = 12;
-    let kind = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
-    while matches!(kind(at)?, frame::TAG | frame::SERVICE_TAG) {
-        at += 4;
-    }
-    let header = at + 2;
-    match kind(at)? {
-        0x0800 => {
-            let octets: [u8; 4] = frame.get(header + 12..header + 16)?.try_into().ok()?;
-            Some(Ipv4Addr::from(octets).into())
-        }
-        0x86dd => {
-            let octets: [u8; 16] = frame.get(header + 8..header + 24)?.try_into().ok()?;
-            let bits = u128::from_be_bytes(octets) & !u128::from(u64::MAX);
-            Some(Ipv6Addr::from_bits(bits).into())
-        }
-        _ => None,
-    }
-}
-
 /// Counts by source, without the limiter.
 fn count(frames: &[Vec<u8>]) -> HashMap<IpAddr, Exact> {
     let mut counts: HashMap<IpAddr, Exact> = HashMap::new();
     for frame in frames {
-        if let Some(source) = source_of(frame) {
+        if let Some(source) = pcap::source(frame) {
             let count = counts.entry(source).or_default();
             count.packets += 1;
             count.bytes += frame.len() as u64;
@@ -138,16 +115,12 @@ fn top_agrees_with_exact_counts_of_a_zipf_flood() {
 
 #[test]
 fn top_agrees_with_exact_counts_of_real_captures() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/captures");
-    if !folder.is_dir() {
-        println!("skipped: there is no folder of captures at {}", folder.display());
-        return;
-    }
+    let Some(folder) = pcap::captures() else { return };
     for name in ["srvloc.pcap", "gnutella.pcap", "bot.pcap", "reddit.pcap"] {
         let frames = pcap::read(&folder.join(name)).expect("a capture can be read");
         let mut frames = frames.unwrap_or_else(|| panic!("{name} is no pcap file of Ethernet"));
         // What the wire takes, whose source can be read.
-        frames.retain(|frame| frame.len() <= 1514 && source_of(frame).is_some());
+        frames.retain(|frame| frame.len() <= 1514 && pcap::source(frame).is_some());
         assert!(frames.len() > 200, "{name}: {} frames", frames.len());
         assert_eq!(compare(name, &frames, 20_000.0, ("5pps", "20")), (0, 0), "{name}");
     }

@@ -32,7 +32,8 @@ pub(super) struct Told {
     throttle: Throttle,
     changes: VecDeque<Event>,
     others: VecDeque<Event>,
-    jump: Jump,
+    /// Whether sources are suddenly many.
+    pub(super) jump: Jump,
     spread: Spread,
     pressure: Pressure,
     /// Events that were lost at the last sample.

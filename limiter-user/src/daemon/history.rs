@@ -3,15 +3,19 @@
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 
 use super::core::Core;
 use super::shared::Shared;
 use crate::error::{Failure, exit};
+use crate::observe::detect::Jump;
 use crate::observe::history::{History, Keeper, Patch, Series};
 
 /// How often history is written. What a crash costs of it is shown as a gap.
 const PERIOD: Duration = Duration::from_mins(1);
+
+/// When it is tried again after it could not be written.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// How often is looked whether history has been written, at the end.
 const PATIENCE: u32 = 50;
@@ -47,6 +51,9 @@ impl Core {
         };
         let (keeper, history, problem) = Keeper::open(&path, &now, same_maps);
         self.past.history = history;
+        // The last hour ends now, not when the earlier daemon did.
+        self.past.history.record(&now);
+        self.told.jump = Jump::after(&self.past.history.distinct());
         if keeper.has_file() {
             problem.iter().for_each(|problem| tracing::warn!("{problem}"));
             self.past.lost = problem;
@@ -57,11 +64,13 @@ impl Core {
     }
 
     fn note_past(&mut self, problem: Option<String>) {
-        // It will be the same in a minute.
-        if let Some(problem) = &problem
-            && self.past.problem.as_ref() != Some(problem)
-        {
-            tracing::warn!("{problem}");
+        match (&self.past.problem, &problem) {
+            // It may be the same many times.
+            (before, Some(problem)) if before.as_ref() != Some(problem) => {
+                tracing::warn!("{problem}");
+            }
+            (Some(_), None) => tracing::info!("history is kept again"),
+            _ => {}
         }
         self.past.problem = problem;
     }
@@ -90,10 +99,10 @@ impl Core {
     }
 }
 
-/// Writes history once. The core is free for others meanwhile.
-async fn write(shared: &Shared) -> Result<(), Failure> {
+/// Writes history once. The core is free for others meanwhile. Returns whether all is well with it.
+async fn write(shared: &Shared) -> Result<bool, Failure> {
     let Some((mut keeper, patch)) = shared.with(|core| Ok(core.history_out())).await? else {
-        return Ok(());
+        return Ok(true);
     };
     let written = spawn_blocking(move || {
         let written = keeper.write(&patch);
@@ -103,22 +112,20 @@ async fn write(shared: &Shared) -> Result<(), Failure> {
     let (keeper, written) = written.await.map_err(failed)?;
     shared
         .with(move |core| {
+            let well = written.is_ok();
             core.history_written(keeper, written);
-            Ok(())
+            Ok(well)
         })
         .await
 }
 
-/// Writes history each minute, until that is no longer possible.
+/// Writes history each minute, until an internal error.
 pub(super) async fn keep(shared: &Shared) -> Failure {
-    let mut minutes = interval(PERIOD);
-    minutes.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        minutes.tick().await;
         // A task of its own: the end of the daemon does not cut it off.
-        let shared = shared.clone();
-        match tokio::spawn(async move { write(&shared).await }).await {
-            Ok(Ok(())) => {}
+        let writer = shared.clone();
+        match tokio::spawn(async move { write(&writer).await }).await {
+            Ok(Ok(well)) => sleep(if well { PERIOD } else { AGAIN }).await,
             Ok(Err(failure)) => return failure,
             Err(error) => {
                 return Failure::new(exit::NEGATIVE, format!("history cannot be kept: {error}"));
@@ -143,5 +150,5 @@ pub(super) async fn keep_at_end(shared: &Shared) -> Result<(), Failure> {
         }
         sleep(Duration::from_millis(20)).await;
     }
-    write(shared).await
+    write(shared).await.map(drop)
 }

@@ -28,6 +28,19 @@ pub struct Jump {
 }
 
 impl Jump {
+    /// Knows what was usual before: distinct sources in each second of the last hour, the oldest first,
+    /// as far as somebody counted.
+    pub fn after(hour: &[Option<f64>]) -> Self {
+        let mut jump = Self::default();
+        for seconds in hour.chunks(VALUE as usize) {
+            let known: Vec<f64> = seconds.iter().flatten().copied().collect();
+            if !known.is_empty() {
+                jump.close(known.iter().sum::<f64>() / known.len() as f64);
+            }
+        }
+        jump
+    }
+
     /// Notes the distinct sources of a window that ends `now`. Returns the median of the hour if they
     /// have just become many times that.
     pub fn note(&mut self, now: u64, sources: f64) -> Option<f64> {
@@ -161,6 +174,20 @@ mod tests {
         jump.note(8000, 10.0);
         assert_eq!(jump.note(8001, 50_000.0), None);
         assert_eq!(jump.hour.len(), VALUES);
+    }
+
+    #[test]
+    fn what_was_usual_before_a_restart_is_known() {
+        let mut hour = vec![Some(200.0); 1000];
+        hour.extend([None; 2000]);
+        hour.extend([Some(50.0); 35]);
+        let mut jump = Jump::after(&hour);
+        assert_eq!((jump.hour.len(), jump.hour[103]), (104, 50.0), "gaps are no values");
+        assert_eq!(jump.note(7, 1999.0), None);
+        assert_eq!(jump.note(8, 2000.0), Some(200.0));
+        let mut little = Jump::after(&[Some(200.0); 50]);
+        assert_eq!(little.note(7, 1e6), None, "50 s are too few");
+        assert_eq!(Jump::after(&vec![Some(1.0); 9999]).hour.len(), VALUES);
     }
 
     #[test]

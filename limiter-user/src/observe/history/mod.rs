@@ -189,6 +189,14 @@ impl History {
         Series { step, points: (first..=end / slots).map(point).collect() }
     }
 
+    /// Distinct sources in each second of the last hour, the oldest first; `None` where they were not
+    /// counted.
+    pub fn distinct(&self) -> Vec<Option<f64>> {
+        let last = self.last.map_or(0, |last| last.second());
+        let first = (last + 1).saturating_sub(SECONDS as u64);
+        (first..=last).map(|second| self.seconds.get(second)?.distinct()).collect()
+    }
+
     /// Goes on with what an earlier daemon has stored. `same_boot` says whether the monotonic clock is
     /// still the same, `same_maps` whether the counters may be.
     fn resume(&mut self, mut last: Last, now: &Sample, same_boot: bool, same_maps: bool) {

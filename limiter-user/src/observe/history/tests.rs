@@ -54,6 +54,9 @@ fn each_second_has_what_was_added_in_it() {
     for second in 1..=5 {
         history.record(&scene.pass(1000, second * 10));
     }
+    let distinct = history.distinct();
+    assert_eq!((distinct.len(), distinct[SECONDS - 6]), (SECONDS, None));
+    assert!(distinct[SECONDS - 5..].iter().all(|sources| *sources == Some(7.0)));
     let points = seconds(&history, 4);
     let packets: Vec<_> = points
         .iter()

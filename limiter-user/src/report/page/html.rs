@@ -18,7 +18,7 @@ h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}.soft{color:var(--soft)
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.9rem}\
 th,td{text-align:left;padding:.25rem .75rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}\
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\
-svg{width:100%;height:auto}svg text{fill:var(--fg)}\
+svg{width:100%;min-width:44rem;height:auto}svg text{fill:var(--fg)}\
 svg [stroke=\"#000000\"]{stroke:var(--fg)}";
 
 /// `text` without anything that a page gives meaning to.
@@ -100,7 +100,8 @@ fn charts(report: &IncidentReport) -> Result<String, String> {
         ("Sources", &sources[..]),
     ] {
         let svg = chart::svg(title, &history.time, lines)?;
-        page.push_str(&format!("<h2>{}</h2>\n{svg}\n", escape(title)));
+        // Where the page is narrow, a chart of its width could not be read.
+        page.push_str(&format!("<h2>{}</h2>\n<div class=\"wide\">{svg}</div>\n", escape(title)));
     }
     Ok(page)
 }
