@@ -2,14 +2,14 @@
 
 use super::args::{Global, LogFormat};
 use super::output::{Output, start_log};
-use crate::config::Given;
+use crate::config::{Given, Settings};
 use crate::daemon;
 use crate::error::{Failure, exit};
 use crate::instance::address;
 
 pub(super) fn run(output: &mut Output<'_>, global: &Global, given: Given) -> Result<u8, Failure> {
     let settings = given.read_file().and_then(|file| given.with(file));
-    let format = settings.as_ref().map_or(given.log_format(), |settings| settings.log_format());
+    let format = settings.as_ref().map_or(given.log_format(), Settings::log_format);
     start_log(global, format);
     match settings.and_then(|settings| daemon::run(given, settings)) {
         Ok(()) => Ok(exit::OK),
