@@ -88,17 +88,27 @@ fn the_kernel_program_writes_while_a_daemon_wants_it() {
     assert!(told <= 4 * LINES && left_out > 100, "{told} told, {left_out} left out");
     let on = instructions(&daemon);
 
+    // A packet that a line is written about can be sampled as well.
+    let (cli, file) = (daemon.cli(), home.path().join("samples").display().to_string());
+    let capture = std::thread::spawn(move || {
+        cli.ok(&["capture", "--source", "198.51.100.202", "--for", "3s", "-w", &file])
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    promote(&lab, [v4(202)]);
+    assert_eq!(capture.join().expect("a capture")["matched"], 300);
+    assert!(daemon.log().contains("kernel: 198.51.100.202 got a bucket"));
+
     // Nobody reads: it goes on without.
     assert!(daemon.terminate().success());
-    promote(&lab, [v4(202)]);
+    promote(&lab, [v4(203)]);
 
     configure(&home, "kernel_log = false\n");
     daemon.restart(&lab);
     assert!(daemon.log().contains("took over"), "{}", daemon.log());
     let written = lines(&daemon.log()).len();
-    promote(&lab, [v4(203), v6(3, 1)]);
+    promote(&lab, [v4(204), v6(3, 1)]);
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(promotions(&daemon), promotions_on + 3);
+    assert_eq!(promotions(&daemon), promotions_on + 4);
     assert_eq!(lines(&daemon.log()).len(), written, "{:#?}", lines(&daemon.log()));
     let off = instructions(&daemon);
     println!("{off} instructions when it is off, {on} when it is on");
@@ -109,15 +119,15 @@ fn the_kernel_program_writes_while_a_daemon_wants_it() {
     daemon.kill();
     daemon.restart(&lab);
     daemon.kill();
-    promote(&lab, [v4(204)]);
-    daemon.restart(&lab);
     promote(&lab, [v4(205)]);
+    daemon.restart(&lab);
+    promote(&lab, [v4(206)]);
     wait_for("a line of the new program", Duration::from_secs(5), || {
-        daemon.log().contains("198.51.100.205 got a bucket").then_some(())
+        daemon.log().contains("198.51.100.206 got a bucket").then_some(())
     });
     let log = daemon.log();
-    assert!(!lines(&log).iter().any(|line| line.contains("100.204")), "{:#?}", lines(&log));
-    assert_eq!(promotions(&daemon), promotions_on + 5);
+    assert!(!lines(&log).iter().any(|line| line.contains("100.205")), "{:#?}", lines(&log));
+    assert_eq!(promotions(&daemon), promotions_on + 6);
     daemon.assert_accounted(&lab);
 }
 
