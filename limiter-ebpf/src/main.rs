@@ -3,6 +3,7 @@
 #![no_main]
 
 mod frame;
+mod log;
 mod maps;
 mod sampler;
 mod state;
@@ -14,7 +15,7 @@ use limiter_common::abi::Reason;
 use limiter_common::engine::{State, judge};
 
 use crate::frame::Frame;
-use crate::maps::SAMPLER;
+use crate::maps::{LOGGER, SAMPLER};
 use crate::sampler::sample;
 use crate::state::Kernel;
 
@@ -28,13 +29,27 @@ fn limiter(ctx: XdpContext) -> u32 {
     };
     let reason = judge(&kernel, &frame);
     kernel.count(reason, frame.len());
-    if kernel.is_sampled(reason) {
+    if log::is_marked() {
         kernel.opaque(reason as u64);
-        // It does not come back, unless there is no sampler: then the packet just is not sampled.
+        // It goes on there, unless nobody reads.
         // SAFETY: the map holds XDP programs only, which take this very context.
-        unsafe { SAMPLER.tail_call(&ctx, 0) };
+        unsafe { LOGGER.tail_call(&ctx, 0) };
+        log::forget();
     }
-    action(reason)
+    finish(&ctx, &kernel, reason)
+}
+
+/// Writes lines about a packet that `limiter` has judged.
+#[xdp]
+#[inline(always)]
+fn logger(ctx: XdpContext) -> u32 {
+    let Some(kernel) = Kernel::new() else {
+        return XDP_PASS;
+    };
+    let reason = Reason::of(kernel.told() as u32);
+    // What cannot be written is not written.
+    let _ = log::write(&ctx, &kernel);
+    finish(&ctx, &kernel, reason)
 }
 
 /// Takes a sample of a packet that `limiter` has judged. A program of its own, so that the verifier does not
@@ -48,6 +63,18 @@ fn sampler(ctx: XdpContext) -> u32 {
     let reason = Reason::of(kernel.told() as u32);
     // What is not wanted is not wanted.
     let _ = sample(&ctx, &kernel, reason);
+    action(reason)
+}
+
+/// Ends a packet that met `reason`, with a sample of it if somebody wants one.
+#[inline(always)]
+fn finish(ctx: &XdpContext, kernel: &Kernel, reason: Reason) -> u32 {
+    if kernel.is_sampled(reason) {
+        kernel.opaque(reason as u64);
+        // It does not come back, unless there is no sampler: then the packet just is not sampled.
+        // SAFETY: the map holds XDP programs only, which take this very context.
+        unsafe { SAMPLER.tail_call(ctx, 0) };
+    }
     action(reason)
 }
 

@@ -19,6 +19,8 @@ use limiter_common::shared::{SHARED_SLOTS, Shared};
 use limiter_common::sketch::Shape;
 use limiter_common::table::{Identity, Slot};
 
+use crate::log::Marked;
+
 /// What is fixed while the maps live. The loader overwrites it before the program is verified, so
 /// that the verifier sees constants and prunes what they rule out.
 #[unsafe(no_mangle)]
@@ -102,5 +104,13 @@ pub(crate) static SAMPLES: RingBuf = RingBuf::with_byte_size(RING_BYTES, 0);
 /// The program that takes samples.
 #[map]
 pub(crate) static SAMPLER: ProgramArray = ProgramArray::with_max_entries(1, 0);
+/// What each CPU has to tell of the packet at hand; one element. Never pinned, as it is of no use to
+/// another program.
+#[map]
+pub(crate) static MARKED: PerCpuArray<Marked> = PerCpuArray::with_max_entries(1, 0);
+/// The program that writes lines. Never pinned: the kernel empties it when the daemon is gone, and nobody
+/// writes for nobody.
+#[map]
+pub(crate) static LOGGER: ProgramArray = ProgramArray::with_max_entries(1, 0);
 #[map]
 pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(EVENT_RING_BYTES, 0);

@@ -19,6 +19,7 @@ use limiter_common::shared::Shared;
 use limiter_common::sketch::{Shape, Window};
 use limiter_common::table::{Identity, Slot};
 
+use crate::log;
 use crate::maps::{
     CLASSES, CONFIG, COUNTERS, DENIED, DISTINCT, EVENTS, EXACT, FILTER, FINGERPRINTS, IDENTITIES,
     LAYOUT, LISTED, LISTED4, LISTED6, POLICIES, PREFIXES4, PREFIXES6, SHARED, SHARED4, SHARED6,
@@ -268,6 +269,7 @@ impl State for Kernel {
         // SAFETY: as in `count`.
         let counter = unsafe { &mut (*self.counters).internal[what as usize & 15] };
         *counter += 1;
+        log::mark(what);
         *counter
     }
 

@@ -65,12 +65,12 @@ pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let kept: Value =
         serde_json::from_str(&kept).with_context(|| format!("{} is not JSON", path.display()))?;
     let rows = compare(&kept, &now);
-    println!("{:<10} {:<22} {:>9} {:>9} {:>8}", "program", "figure", "kept", "now", "change");
+    println!("{:<12} {:<22} {:>9} {:>9} {:>8}", "program", "figure", "kept", "now", "change");
     for row in &rows {
         let kept = row.kept.map_or_else(|| "-".to_owned(), |kept| kept.to_string());
         let growth =
             row.growth().map_or_else(|| "new".to_owned(), |growth| format!("{growth:+.1}%"));
-        println!("{:<10} {:<22} {kept:>9} {:>9} {growth:>8}", row.program, row.figure, row.now);
+        println!("{:<12} {:<22} {kept:>9} {:>9} {growth:>8}", row.program, row.figure, row.now);
     }
     if kept["kernel"] != now["kernel"] {
         say(format_args!("the table is from Linux {}, this is {}", kept["kernel"], now["kernel"]));

@@ -358,6 +358,19 @@ pub enum Malformed {
     Drop,
 }
 
+/// How the daemon's log is written.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For human beings.
+    #[default]
+    Text,
+    /// One JSON object in a line.
+    Json,
+}
+
 /// The settings of a daemon: each, but for the last, is also a key of the configuration file.
 #[derive(Clone, Debug, Args, Serialize)]
 pub(crate) struct RunArgs {
@@ -468,6 +481,26 @@ pub(crate) struct RunArgs {
     /// What happens to a source for which the bucket table has no place
     #[arg(long, env = "LIMITER_ON_FULL", value_enum, default_value = "pass")]
     pub(crate) on_full: OnFull,
+    /// How the log on stderr is written: for human beings, or one JSON object in a line
+    #[arg(long, env = "LIMITER_LOG_FORMAT", value_enum, default_value = "text")]
+    pub(crate) log_format: LogFormat,
+    /// Let the kernel program write to the log what happens to which source: who gets a bucket, or finds none
+    ///
+    /// For diagnosis. At most 20 packets a second and CPU are written about; of others the number is told.
+    /// LIMITER_LOG=warn,limiter::kernel=info leaves only such lines and warnings. While it is off it costs
+    /// nothing: the kernel takes the instructions out.
+    #[arg(
+        long,
+        env = "LIMITER_KERNEL_LOG",
+        value_name = "BOOL",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    pub(crate) kernel_log: bool,
     /// Start with fresh maps, without the buckets and counters of the pinned ones; limits are kept
     #[arg(long)]
     #[serde(skip)]

@@ -29,7 +29,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 pub(crate) use args::RunArgs;
-pub use args::{Cli, Malformed};
+pub use args::{Cli, LogFormat, Malformed};
 use args::{Command, ConfigCommand};
 use limit_args::LimitCommand;
 use output::Output;
@@ -49,7 +49,10 @@ pub fn main(arguments: Vec<OsString>, out: &mut dyn Write) -> u8 {
         Ok(parsed) => parsed,
         Err(error) => return usage(&arguments, &error, out),
     };
-    output::start_log(cli.global.verbose, cli.global.quiet);
+    // The daemon's configuration says how its log is written.
+    if !matches!(cli.command, Command::Run(_)) {
+        output::start_log(&cli.global, LogFormat::Text);
+    }
     let instance = cli.global.instance.clone();
     let mut output = Output::new(cli.global.json, out);
     match execute(cli, &matches, &mut output) {
@@ -82,7 +85,9 @@ fn usage(arguments: &[OsString], error: &clap::Error, out: &mut dyn Write) -> u8
 fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8, Failure> {
     let global = cli.global;
     match cli.command {
-        Command::Run(arguments) => return run::run(config::given(*arguments, &global, matches)),
+        Command::Run(arguments) => {
+            return run::run(output, &global, config::given(*arguments, &global, matches));
+        }
         Command::Version => return version::run(output),
         Command::Doctor(arguments) => {
             let pin_dir = config::pin_dir(arguments.pin_dir, &global);

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
+use super::args::{Global, LogFormat};
 use crate::error::{Failure, exit};
 use crate::report::Print;
 
@@ -79,20 +80,23 @@ impl<'a> Output<'a> {
 }
 
 /// Starts the log on stderr; `LIMITER_LOG` overrides the flags.
-pub(super) fn start_log(verbose: u8, quiet: bool) {
-    let level = match (quiet, verbose) {
+pub(super) fn start_log(global: &Global, format: LogFormat) {
+    let level = match (global.quiet, global.verbose) {
         (true, _) => "error",
         (_, 0) => "info",
         (_, 1) => "debug",
         _ => "trace",
     };
     let filter = std::env::var("LIMITER_LOG").ok().and_then(|text| EnvFilter::try_new(text).ok());
-    let started = tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter.unwrap_or_else(|| EnvFilter::new(level)))
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(verbose > 0)
-        .try_init();
+        .with_writer(io::stderr);
+    let started = match format {
+        LogFormat::Text => {
+            log.with_ansi(io::stderr().is_terminal()).with_target(global.verbose > 0).try_init()
+        }
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    };
     if started.is_err() {
         tracing::debug!("a log has been started already");
     }

@@ -1,11 +1,24 @@
 //! `limiter run`
 
-use crate::config::Given;
+use super::args::{Global, LogFormat};
+use super::output::{Output, start_log};
+use crate::config::{Given, Settings};
 use crate::daemon;
 use crate::error::{Failure, exit};
+use crate::instance::address;
 
-pub(super) fn run(given: Given) -> Result<u8, Failure> {
-    let settings = given.with(given.read_file()?)?;
-    daemon::run(given, settings)?;
-    Ok(exit::OK)
+pub(super) fn run(output: &mut Output<'_>, global: &Global, given: Given) -> Result<u8, Failure> {
+    let settings = given.read_file().and_then(|file| given.with(file));
+    let format = settings.as_ref().map_or(given.log_format(), Settings::log_format);
+    start_log(global, format);
+    match settings.and_then(|settings| daemon::run(given, settings)) {
+        Ok(()) => Ok(exit::OK),
+        Err(failure) if format == LogFormat::Json => {
+            // Whoever reads the log expects nothing else there.
+            let hint = failure.hint.as_deref().map(|hint| address(hint, global.instance.as_ref()));
+            tracing::error!(hint, "{failure}");
+            Ok(output.document_of(&Failure { hint, ..failure }))
+        }
+        Err(failure) => Err(failure),
+    }
 }

@@ -10,7 +10,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::cli::Malformed;
+use crate::cli::{LogFormat, Malformed};
 use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
 use crate::http::web::parse_listen;
@@ -73,6 +73,10 @@ pub struct Keys {
     pub malformed: Option<Malformed>,
     /// What happens to a source for which the bucket table has no place.
     pub on_full: Option<OnFull>,
+    /// How the log on stderr is written.
+    pub log_format: Option<LogFormat>,
+    /// Whether the kernel program writes to the log what happens to which source; for diagnosis.
+    pub kernel_log: Option<bool>,
     /// From where the host is managed.
     #[serde(default)]
     pub management: ManagementTable,

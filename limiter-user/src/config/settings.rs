@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::file::ConfigFile;
 use super::problem::Place;
-use crate::cli::{Malformed, RunArgs};
+use crate::cli::{LogFormat, Malformed, RunArgs};
 use crate::daemon::Config;
 use crate::dataplane::{self, Options};
 use crate::error::{Failure, chain, exit};
@@ -85,6 +85,11 @@ impl Given {
         given
     }
 
+    /// How the log is written, as far as is known without the file.
+    pub fn log_format(&self) -> LogFormat {
+        self.run.log_format
+    }
+
     /// Reads the file that was named, or else the usual one if it is there.
     ///
     /// # Errors
@@ -142,7 +147,7 @@ impl Settings {
             interfaces, mode, replace, socket_group, admin_group, state_dir, pin_dir, on_exit,
             http_listen, http_token_file, http_admin_token_file, http_tls_cert, http_tls_key, http_host,
             sketch_epsilon, sketch_delta, sketch_window, max_sources, max_limits, max_listed, ipv4_prefix,
-            ipv6_prefix, malformed, on_full,
+            ipv6_prefix, malformed, on_full, log_format, kernel_log,
         );
         if let (Some(socket), false) = (keys.socket, settings.fixed.contains_key("socket")) {
             settings.socket = socket;
@@ -184,6 +189,11 @@ impl Settings {
         };
         values.insert("socket".into(), self.socket.display().to_string().into());
         values.into_iter().collect()
+    }
+
+    /// How the log is written.
+    pub fn log_format(&self) -> LogFormat {
+        self.run.log_format
     }
 
     /// The daemon's socket.
@@ -290,6 +300,7 @@ impl Settings {
             ipv6_prefix: run.ipv6_prefix,
             drop_malformed: run.malformed == Malformed::Drop,
             on_full: run.on_full,
+            kernel_log: run.kernel_log,
             reset: run.reset_state,
         }
     }

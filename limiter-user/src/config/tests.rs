@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::settings::{Flag, Variable};
 use super::*;
-use crate::cli::{Cli, RunArgs};
+use crate::cli::{Cli, LogFormat, RunArgs};
 use crate::error::{Failure, exit};
 use crate::policy::lists::Action;
 use crate::policy::{Ban, LimitSpec, Limits, Target};
@@ -118,6 +118,24 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
     let daemon = settings.daemon();
     assert_eq!((daemon.options.max_sources, daemon.interfaces.len()), (4096, 1));
     assert!(!daemon.replace);
+}
+
+#[test]
+fn the_log_is_as_the_file_says() {
+    let text = "kernel_log = true\nlog_format = \"json\"\n";
+    let log = |arguments: &[&str], text| {
+        let settings = settings(arguments, text).unwrap();
+        (settings.daemon().options.kernel_log, settings.log_format())
+    };
+    assert_eq!(log(&[], ""), (false, LogFormat::Text));
+    assert_eq!(log(&[], text), (true, LogFormat::Json));
+    assert_eq!(
+        log(&["--kernel-log=false", "--log-format", "text"], text),
+        (false, LogFormat::Text)
+    );
+    assert_eq!(log(&["--kernel-log"], ""), (true, LogFormat::Text));
+    let failure = settings(&[], "log_format = \"jsn\"").unwrap_err();
+    assert!(failure.hint.is_some_and(|hint| hint.contains("`json`")), "{}", failure.message);
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod events;
 mod file_limits;
 mod file_lists;
 mod history;
+mod kernel_log;
 mod lists;
 mod live;
 mod notify;
@@ -52,7 +53,7 @@ pub use suggest::{Question, suggest};
 pub use top::Scan;
 
 use crate::config::{Given, Settings};
-use crate::dataplane::{Dataplane, Mode, Options};
+use crate::dataplane::{Dataplane, KernelLog, Mode, Options};
 use crate::error::{Failure, exit};
 use crate::http;
 use crate::http::web::{Web, WebConfig};
@@ -122,29 +123,35 @@ pub fn run(given: Given, settings: Settings) -> Result<(), Failure> {
         core.start_from(given, from);
         core.access = Some(access.clone());
     };
-    let shared = Shared::new(start(config, store, configure)?);
+    let (core, kernel_log) = start(config, store, configure)?;
+    let shared = Shared::new(core);
     // Before there are other threads: each has privileges of its own.
     privileges::give_up()?;
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(exit::PRIVILEGE, format!("cannot start: {error}")))?
-        .block_on(serve(config, &socket, web, access, shared))
+        .block_on(async {
+            kernel_log::forward(kernel_log);
+            serve(config, &socket, web, access, shared).await
+        })
 }
 
-/// Opens the data plane, puts the limits in force and attaches.
+/// Opens the data plane, puts the limits in force and attaches. Also returns what the kernel program
+/// writes, if it does.
 fn start(
     config: &Config,
     store: Store,
     configure: impl FnOnce(&mut Core),
-) -> Result<Core, Failure> {
+) -> Result<(Core, Option<KernelLog>), Failure> {
     for limit in store.limits().iter() {
         limit
             .check_prefix(config.options.ipv4_prefix, config.options.ipv6_prefix)
             .map_err(|error| Failure::from(error).context("a stored limit does not fit"))?;
     }
-    let plane = Dataplane::open(&config.options)?;
+    let mut plane = Dataplane::open(&config.options)?;
     let took_over = plane.took_over();
+    let kernel_log = plane.take_log();
     let mut core = Core::new(Box::new(plane), store, config.options.on_full);
     core.instance.clone_from(&config.instance);
     configure(&mut core);
@@ -152,7 +159,7 @@ fn start(
     core.resume_unconfirmed()?;
     core.open_history(took_over);
     bring_up(&mut core, config, took_over)?;
-    Ok(core)
+    Ok((core, kernel_log))
 }
 
 /// Puts the limits in force and attaches; takes back what it has added if it cannot do all of it.

@@ -34,6 +34,7 @@ fn config(interfaces: &[&str]) -> Config {
             ipv6_prefix: 64,
             drop_malformed: false,
             on_full: OnFull::Pass,
+            kernel_log: false,
             reset: false,
         },
     }

@@ -16,6 +16,12 @@ pub enum Error {
         /// What the kernel says.
         problem: String,
     },
+    /// The program that writes lines could not be loaded, or what it writes cannot be read.
+    #[error("the kernel program cannot write to the log")]
+    KernelLog {
+        /// Why not.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// An option is out of range.
     #[error("{option}: {problem}")]
     Option {

@@ -7,6 +7,7 @@ mod foreign;
 pub(crate) mod kernel;
 pub(crate) mod link;
 mod lists;
+mod log;
 mod memory;
 mod migrate;
 mod object;
@@ -35,6 +36,7 @@ use limiter_common::key::SourceKey;
 
 pub use attach::{Attachment, detach_link};
 pub use error::Error;
+pub use log::KernelLog;
 pub use migrate::Migrated;
 pub(crate) use object::STAGING_SUFFIX;
 pub use object::has_program;
@@ -58,6 +60,7 @@ use samples::Sampler;
 use sources::{Prefixes, SourceMaps};
 use view::{Memory, Now, Tracked};
 
+use crate::error::chain;
 use crate::observe::Distinct;
 use crate::policy::compile::{compile, decompile};
 use crate::policy::lists::{ListChanges, Lists};
@@ -90,6 +93,7 @@ pub struct Dataplane {
     denied: Denied,
     events: RingBuf<MapData>,
     sampler: Sampler,
+    log: Option<KernelLog>,
     max_frame: u32,
 }
 
@@ -170,6 +174,13 @@ impl Dataplane {
         let denied = take(&mut ebpf, "DENIED")?;
         let events = take(&mut ebpf, "EVENTS")?;
         let sampler = Sampler::new(&mut ebpf, memory.config())?;
+        let log = if options.kernel_log {
+            let log = KernelLog::new(&mut ebpf);
+            // Limits do not depend on it.
+            log.inspect_err(|error| tracing::warn!("{}", chain(error))).ok()
+        } else {
+            None
+        };
         let links = if staging.is_none() {
             Links::take_over(&options.pin_dir, object::program(&mut ebpf)?)?
         } else {
@@ -190,6 +201,7 @@ impl Dataplane {
             denied,
             events,
             sampler,
+            log,
             max_frame: USUAL_FRAME,
         };
         dataplane.set_verdicts(options.drop_malformed, options.on_full);
@@ -201,6 +213,11 @@ impl Dataplane {
     /// Whether a data plane was there already.
     pub fn took_over(&self) -> bool {
         self.took_over
+    }
+
+    /// What the kernel program writes from now on, if [`Options::kernel_log`] is set and it can; once.
+    pub fn take_log(&mut self) -> Option<KernelLog> {
+        self.log.take()
     }
 
     /// What was migrated from an older layout at the first [`Dataplane::publish`].

@@ -22,14 +22,14 @@ use limiter_common::table::WAYS;
 use super::attach::{Links, is_link};
 use super::migrate::{self, ADOPTED_ABI, Migration, OLDEST_ABI};
 use super::options::Options;
-use super::{Error, kernel};
+use super::{Error, kernel, log};
 
 /// The program's name in the object.
 pub(super) const PROGRAM: &str = "limiter";
 pub(super) const ABI_PIN: &str = "abi";
 pub(super) const LAYOUT_PIN: &str = "layout";
 
-/// The maps of the object.
+/// The maps of the object that are pinned. Those of its log are made anew with each program.
 pub(super) const MAPS: [&str; 24] = [
     "CONFIG",
     "POLICIES",
@@ -238,9 +238,11 @@ fn load_object(
     directory: &Path,
 ) -> Result<Ebpf, Error> {
     let paths = MAPS.map(|name| pin_of(directory, name));
+    let kernel_log = u8::from(options.kernel_log);
     let mut loader = EbpfLoader::new();
     loader
         .override_global("LAYOUT", layout, true)
+        .override_global(log::SWITCH, &kernel_log, true)
         .map_max_entries("EXACT", options.max_limits.max(1))
         .map_max_entries("SKETCH", layout.sketch.cells())
         .map_max_entries("FINGERPRINTS", layout.set_mask + 1)
@@ -248,6 +250,10 @@ fn load_object(
         .map_max_entries("FILTER", PREFIX_WORDS + layout.filter_words)
         .map_max_entries("SLOTS", (layout.set_mask + 1) * WAYS)
         .map_max_entries("IDENTITIES", (layout.set_mask + 1) * WAYS);
+    if !options.kernel_log {
+        // A page, the least there is.
+        loader.map_max_entries(log::RING, 1);
+    }
     for (name, path) in MAPS.iter().zip(&paths) {
         loader.map_pin_path(name, path.as_path());
     }

@@ -87,6 +87,8 @@ pub struct Options {
     pub drop_malformed: bool,
     /// What happens when a set of the bucket table is full.
     pub on_full: OnFull,
+    /// Whether the kernel program writes lines for [`super::KernelLog`].
+    pub kernel_log: bool,
     /// Whether to start with fresh maps and discard the buckets and counters of pinned ones.
     pub reset: bool,
 }
@@ -222,6 +224,7 @@ mod tests {
             ipv6_prefix: 64,
             drop_malformed: false,
             on_full: OnFull::Pass,
+            kernel_log: false,
             reset: false,
         }
     }

@@ -70,7 +70,7 @@ impl Sampler {
         let control = elements(ebpf, "SAMPLING")?;
         let ring = take(ebpf, "SAMPLES")?;
         let programs = take(ebpf, "SAMPLER")?;
-        let (programs, broken) = match install(ebpf, programs) {
+        let (programs, broken) = match install(ebpf, PROGRAM, programs) {
             Ok(programs) => (Some(programs), None),
             // Limits do not depend on it.
             Err(error) => {
@@ -137,12 +137,13 @@ fn keep(share: f64) -> u64 {
     if share < 1.0 { ((share * ALL) as u64).max(1) } else { 0 }
 }
 
-/// Loads the program, and lets the one that judges packets find it.
-fn install(
+/// Loads the program `name`, and lets the one that judges packets find it in `programs`.
+pub(super) fn install(
     ebpf: &mut Ebpf,
+    name: &str,
     mut programs: ProgramArray<MapData>,
 ) -> Result<ProgramArray<MapData>, Box<dyn std::error::Error + Send + Sync>> {
-    let program = ebpf.program_mut(PROGRAM).ok_or("it is not in the object")?;
+    let program = ebpf.program_mut(name).ok_or("it is not in the object")?;
     let program: &mut Xdp = program.try_into().map_err(|error: ProgramError| Box::new(error))?;
     program.load()?;
     programs.set(0, program.fd()?, 0)?;

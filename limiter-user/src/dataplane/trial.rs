@@ -33,6 +33,7 @@ pub fn try_load() -> Result<Option<u32>, Error> {
         ipv6_prefix: 64,
         drop_malformed: false,
         on_full: OnFull::Pass,
+        kernel_log: false,
         reset: false,
     };
     let layout = usual.layout(HashKey { words: [1; 10] })?;

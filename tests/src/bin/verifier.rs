@@ -4,8 +4,8 @@
 use std::{fs, os::fd::AsFd as _, process::ExitCode};
 
 use aya::programs::loaded_programs;
-use serde_json::json;
-use tests::{Daemon, Lab, cost, is_root, program};
+use serde_json::{Value, json};
+use tests::{Daemon, DaemonOptions, Lab, cost, is_root, program};
 
 fn main() -> ExitCode {
     if !is_root() {
@@ -13,26 +13,38 @@ fn main() -> ExitCode {
         return ExitCode::from(4);
     }
     let lab = Lab::new(1);
-    let daemon = Daemon::start(&lab);
-    let id = program::id(&daemon);
-    let info = loaded_programs()
-        .filter_map(Result::ok)
-        .find(|info| info.id() == id)
-        .unwrap_or_else(|| panic!("the kernel has no program {id}"));
-    let fd = info.fd().unwrap_or_else(|error| panic!("cannot open program {id}: {error}"));
-    let code = cost::instructions(fd.as_fd());
+    let (name, off) = measure(&Daemon::start(&lab), None);
+    let logging = Daemon::start_with(&lab, DaemonOptions::with(&["--kernel-log"]));
+    let (_, on) = measure(&logging, None);
+    let (logger, lines) = measure(&logging, Some("logger"));
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let document = json!({
         "kernel": kernel.trim(),
-        "programs": {
-            info.name_as_str().unwrap_or("?"): {
-                "verified_instructions": info.verified_instruction_count(),
-                "instructions": code.len(),
-                "machine_code_bytes": info.size_jitted(),
-                "stack_bytes": cost::stack_bytes(&code),
-            },
-        },
+        "programs": { (name.clone()): off, (format!("{name} +log")): on, (logger): lines },
     });
     println!("{document}");
     ExitCode::SUCCESS
+}
+
+/// The figures of a daemon's program; or of the first one called `other` that was loaded after that.
+fn measure(daemon: &Daemon, other: Option<&str>) -> (String, Value) {
+    let id = program::id(daemon);
+    let info = loaded_programs()
+        .filter_map(Result::ok)
+        .find(|info| match other {
+            Some(name) => info.id() > id && info.name_as_str() == Some(name),
+            None => info.id() == id,
+        })
+        .unwrap_or_else(|| {
+            panic!("the kernel has no program {}", other.unwrap_or("of the daemon"))
+        });
+    let fd = info.fd().unwrap_or_else(|error| panic!("cannot open {}: {error}", info.id()));
+    let code = cost::instructions(fd.as_fd());
+    let figures = json!({
+        "verified_instructions": info.verified_instruction_count(),
+        "instructions": code.len(),
+        "machine_code_bytes": info.size_jitted(),
+        "stack_bytes": cost::stack_bytes(&code),
+    });
+    (info.name_as_str().unwrap_or("?").to_owned(), figures)
 }
