@@ -36,12 +36,14 @@ pub(crate) fn sample(ctx: &XdpContext, kernel: &Kernel, reason: Reason) -> Optio
     };
     let wanted = atomic::load(&sampling.bytes) as u32;
     let length = frame.len();
-    // A number that the compiler knows nothing about, so that it leaves the bounds to the verifier.
-    let captured = kernel.opaque(u64::from(if length < wanted { length } else { wanted })) as u32;
-    if captured == 0 || captured > MOST_BYTES as u32 {
+    let least = if length < wanted { length } else { wanted };
+    if least == 0 || least > MOST_BYTES as u32 {
         record.discard(0);
         return None;
     }
+    // A number that the compiler knows nothing about, so that it leaves the bounds to the verifier; and
+    // bounds that Linux 6.1 sees, which takes none from comparisons of half a register.
+    let captured = (kernel.opaque(u64::from(least - 1)) & (MOST_BYTES as u64 - 1)) + 1;
     let at = record.as_mut_ptr();
     // SAFETY: `at` is a reserved record, to which each field is written; the helper writes `captured` bytes
     // at most, for which there is room; the context is the program's own.
@@ -49,9 +51,9 @@ pub(crate) fn sample(ctx: &XdpContext, kernel: &Kernel, reason: Reason) -> Optio
         (&raw mut (*at).time_ns).write(kernel.now());
         (&raw mut (*at).reason).write(reason as u32);
         (&raw mut (*at).length).write(length);
-        (&raw mut (*at).captured).write(captured);
+        (&raw mut (*at).captured).write(captured as u32);
         (&raw mut (*at).ifindex).write((*ctx.ctx).ingress_ifindex);
-        bpf_xdp_load_bytes(ctx.ctx, 0, (&raw mut (*at).data).cast(), captured) != 0
+        bpf_xdp_load_bytes(ctx.ctx, 0, (&raw mut (*at).data).cast(), captured as u32) != 0
     };
     if failed {
         record.discard(0);
