@@ -92,17 +92,20 @@ pub(crate) fn forget() {
 macro_rules! tell {
     ($ctx:expr, $source:expr, $text:literal) => {
         match $source.ipv4() {
-            // SAFETY: the helper takes nothing.
-            Some(v4) => {
-                info!($ctx, target: TARGET, $text, v4, unsafe { bpf_get_smp_processor_id() })
-            }
+            Some(v4) => info!($ctx, target: TARGET, $text, v4, cpu()),
             None => {
                 let v6 = $source.octets();
-                // SAFETY: the helper takes nothing.
-                info!($ctx, target: TARGET, $text, v6, unsafe { bpf_get_smp_processor_id() })
+                info!($ctx, target: TARGET, $text, v6, cpu())
             }
         }
     };
+}
+
+/// The number of this CPU.
+#[inline(always)]
+fn cpu() -> u32 {
+    // SAFETY: the helper takes nothing.
+    unsafe { bpf_get_smp_processor_id() }
 }
 
 /// Writes what was marked.
