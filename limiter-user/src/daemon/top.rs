@@ -47,9 +47,13 @@ struct Latest {
     buckets: [Vec<usize>; Sort::ALL.len()],
 }
 
-/// How long after the beginning of a look that took `cost` the next one is due.
-fn period(cost: Duration) -> Duration {
-    cost.saturating_mul(SHARE).clamp(*PERIOD.start(), *PERIOD.end())
+/// With fewer sources there is a look each second.
+const MANY: u64 = 250_000;
+
+/// How long after the beginning of a look at so many sources, which took `cost`, the next one is due.
+fn period(tracked: u64, cost: Duration) -> Duration {
+    let share = if tracked < MANY { Duration::ZERO } else { cost.saturating_mul(SHARE) };
+    share.clamp(*PERIOD.start(), *PERIOD.end())
 }
 
 /// What is remembered while somebody looks.
@@ -97,14 +101,16 @@ impl Core {
         let found = scan.found();
         self.top.looks.keep(found.kept);
         let (tracked, buckets) = (found.tracked, found.buckets);
-        let next = period(now.elapsed());
+        let next = period(tracked, now.elapsed());
         self.top.latest = Some(Latest { at: now, next, n, tracked, buckets });
     }
 
     /// The look that is due, if somebody watches. To be called each second.
     pub(super) fn look_if_watched(&mut self) {
         self.top.forget_old();
-        let is_due = |latest: &Latest| latest.at.elapsed() + SLACK >= latest.next;
+        let is_due = |latest: &Latest| {
+            latest.next == *PERIOD.start() || latest.at.elapsed() + SLACK >= latest.next
+        };
         if let Some((_, n)) = self.top.watched
             && self.top.latest.as_ref().is_none_or(is_due)
         {
@@ -207,7 +213,9 @@ mod tests {
     #[test]
     fn looks_take_a_hundredth_of_a_cpu_at_the_most() {
         let ms = Duration::from_millis;
-        let periods = [0, 1, 10, 25, 30, 400].map(|cost| period(ms(cost)).as_millis());
-        assert_eq!(periods, [1000, 1000, 1000, 2500, 3000, 3000]);
+        let periods =
+            |tracked| [0, 10, 25, 30, 400].map(|cost| period(tracked, ms(cost)).as_millis());
+        assert_eq!(periods(1_000_000), [1000, 1000, 2500, 3000, 3000]);
+        assert_eq!(periods(1000), [1000; 5]);
     }
 }
