@@ -13,6 +13,7 @@ pub mod cli;
 pub mod cost;
 pub mod daemon;
 pub mod disk;
+pub mod fleet;
 pub mod flood;
 pub mod frame;
 pub mod lab;
@@ -32,6 +33,7 @@ pub mod reports;
 pub mod screen;
 pub mod sender;
 pub mod source;
+pub mod timeline;
 pub mod zipf;
 
 pub use browser::Browser;
@@ -39,6 +41,7 @@ pub use bystander::Bystander;
 pub use cli::Cli;
 pub use daemon::{Daemon, DaemonOptions};
 pub use disk::SmallDisk;
+pub use fleet::Fleet;
 pub use flood::{Flood, Flooded, Sources};
 pub use lab::Lab;
 pub use monitor::Monitor;
@@ -47,6 +50,7 @@ pub use observer::Observer;
 pub use program::Program;
 pub use sender::{Sender, Sent, Stream};
 pub use source::{v4, v6};
+pub use timeline::Timeline;
 
 /// Panics unless this process has root's privileges, which namespaces and XDP need.
 pub fn require_root() {

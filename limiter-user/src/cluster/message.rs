@@ -1,0 +1,63 @@
+//! What hosts tell each other about rights.
+
+use std::time::Duration;
+
+use super::{KeyId, Moment, Share, ViewId};
+
+/// What one host tells another one about rights, as often as [`super`] says. All that it gives for a time
+/// counts from `echo` for the receiver, and for the sender from when that had come: so the receiver's end
+/// is never after the sender's, whatever their clocks say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// When it was made, by the sender's clock; later in each message.
+    pub sent: Moment,
+    /// The latest `sent` that has come from the receiver. Without it nothing is given.
+    pub echo: Option<Moment>,
+    /// The views that the sender has delegated by and that may still be relied on, the present one first.
+    pub views: Vec<ViewId>,
+    /// What the sender delegates to the receiver of each key that the receiver owns in all of `views`.
+    pub delegated: Share,
+    /// For how long.
+    pub delegated_for: Duration,
+    /// Keys that the receiver owns and the sender needs grants for.
+    pub reports: Vec<Report>,
+    /// What the receiver may use beside its floor, of keys that the sender owns.
+    pub grants: Vec<Grant>,
+    /// For how long.
+    pub granted_for: Duration,
+    /// Home rights on their way to the receiver, until it has acknowledged them.
+    pub transfers: Vec<Transfer>,
+    /// Numbers of transfers that have come from the receiver and are kept.
+    pub received: Vec<u64>,
+}
+
+/// What a host asks an owner for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The source and its limit.
+    pub key: KeyId,
+    /// What it sends to this host, drops included, as a part of the limit.
+    pub demand: Share,
+    /// The number of the latest grant that the host goes by, 0 for none. It goes by no earlier one any more.
+    pub in_use: u32,
+}
+
+/// What an owner lets a host use, beside its floor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The source and its limit.
+    pub key: KeyId,
+    /// How much.
+    pub share: Share,
+    /// Its number, from 1 on, higher than those of all earlier grants of the owner to this host.
+    pub number: u32,
+}
+
+/// Home rights that move for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Its number, unique among those of the sender for ever.
+    pub number: u64,
+    /// How much of every limit.
+    pub share: Share,
+}

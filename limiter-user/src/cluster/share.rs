@@ -1,0 +1,95 @@
+//! Parts of a limit.
+
+use std::iter::Sum;
+use std::ops::{Add, AddAssign};
+
+use serde::Serialize;
+
+/// A part of a limit, of its rate and its burst alike, in units of 2^-32. What a host may use is at most
+/// [`Share::WHOLE`]; demand may be more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Share(u64);
+
+impl Share {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// The limit.
+    pub const WHOLE: Self = Self(1 << 32);
+
+    /// So many units.
+    pub const fn of_units(units: u64) -> Self {
+        Self(units)
+    }
+
+    /// In units.
+    pub const fn units(self) -> u64 {
+        self.0
+    }
+
+    /// So much of the limit; 0 if `part` is negative or no number.
+    pub fn of(part: f64) -> Self {
+        Self((part * Self::WHOLE.0 as f64) as u64)
+    }
+
+    /// As a part of the limit.
+    pub fn part(self) -> f64 {
+        self.0 as f64 / Self::WHOLE.0 as f64
+    }
+
+    /// Whether it is nothing.
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// What is left without `other`, nothing if that is more.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// `numerator / denominator` of it, rounded down; nothing if the denominator is 0.
+    #[must_use]
+    pub const fn times(self, numerator: u64, denominator: u64) -> Self {
+        if denominator == 0 {
+            return Self::NONE;
+        }
+        let product = self.0 as u128 * numerator as u128 / denominator as u128;
+        Self(if product > u64::MAX as u128 { u64::MAX } else { product as u64 })
+    }
+}
+
+impl Add for Share {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Share {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sum for Share {
+    fn sum<I: Iterator<Item = Self>>(shares: I) -> Self {
+        shares.fold(Self::NONE, Self::add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_rounded_down_and_never_overflow() {
+        assert_eq!(Share::of(0.5) + Share::of(0.5), Share::WHOLE);
+        assert_eq!(Share::of(-1.0), Share::NONE);
+        let thirds = [Share::WHOLE.times(1, 3); 3].into_iter().sum::<Share>();
+        assert!(thirds < Share::WHOLE && thirds.part() > 0.999_999);
+        assert_eq!(Share::of_units(u64::MAX) + Share::WHOLE, Share::of_units(u64::MAX));
+        assert_eq!(Share::WHOLE.times(1, 0), Share::NONE);
+        assert_eq!(Share::of(0.25).without(Share::WHOLE), Share::NONE);
+    }
+}

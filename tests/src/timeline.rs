@@ -1,0 +1,209 @@
+//! When packets got past XDP, one by one, by the kernel's own clock: what a whole fleet has admitted in
+//! any span of time can be told from it.
+
+use std::{
+    collections::VecDeque,
+    io,
+    mem::{self, MaybeUninit},
+    net::Ipv4Addr,
+    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use crate::{Lab, Observer, lab::RX, observer::Then};
+
+/// Room for packets that wait to be read.
+const BUFFER: libc::c_int = 64 << 20;
+/// Bytes of a frame that are looked at: Ethernet and IPv4 headers.
+const HEADERS: usize = 34;
+
+/// Notes when packets of one IPv4 source pass on a host.
+#[derive(Debug)]
+pub struct Timeline<'lab> {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Duration>>,
+    /// Ends the packets after they were noted.
+    _end: Observer<'lab>,
+}
+
+impl<'lab> Timeline<'lab> {
+    /// Begins to note packets of `source` on the receiver of `lab`. They go no further.
+    ///
+    /// # Panics
+    /// If the socket cannot be made.
+    #[must_use]
+    pub fn new(lab: &'lab Lab, source: Ipv4Addr) -> Self {
+        let end = Observer::new(lab, Then::Discard, &[]);
+        let stop = Arc::new(AtomicBool::new(false));
+        let socket = lab.receiver.run_inside(|| packet_socket().expect("a packet socket"));
+        let flag = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || note(&socket, source, &flag));
+        Self { stop, thread, _end: end }
+    }
+
+    /// The times of all packets, since the epoch, ascending.
+    ///
+    /// # Panics
+    /// If the thread has.
+    #[must_use]
+    pub fn stop(self) -> Vec<Duration> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut times = self.thread.join().expect("the thread that notes");
+        times.sort_unstable();
+        times
+    }
+}
+
+/// The most packets in any span of time that is so long, as times of many hosts tell together.
+#[must_use]
+pub fn busiest(times: &[Vec<Duration>], span: Duration) -> u64 {
+    let mut all: Vec<_> = times.iter().flatten().copied().collect();
+    all.sort_unstable();
+    let mut window = VecDeque::new();
+    let mut most = 0;
+    for time in all {
+        window.push_back(time);
+        while window.front().is_some_and(|&first| time - first >= span) {
+            window.pop_front();
+        }
+        most = most.max(window.len());
+    }
+    most as u64
+}
+
+/// How far all hosts together went beyond a bucket of `burst` tokens that gets `rate` a second, at worst,
+/// over any span of time: 0 if they did not.
+#[must_use]
+pub fn excess(times: &[Vec<Duration>], rate: f64, burst: f64) -> f64 {
+    let mut all: Vec<_> = times.iter().flatten().copied().collect();
+    all.sort_unstable();
+    let Some(&(mut last)) = all.first() else { return 0.0 };
+    let (mut debt, mut worst) = (0.0_f64, 0.0_f64);
+    for time in all {
+        debt = (debt - (time - last).as_secs_f64() * rate).max(0.0) + 1.0;
+        last = time;
+        worst = worst.max(debt - burst);
+    }
+    worst
+}
+
+fn packet_socket() -> io::Result<OwnedFd> {
+    let all = i32::from((libc::ETH_P_IP as u16).to_be());
+    // SAFETY: socket takes numbers only.
+    let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, all) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    let name = std::ffi::CString::new(RX)?;
+    // SAFETY: the name ends with a zero.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    // SAFETY: zeros are a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_IP as u16).to_be();
+    address.sll_ifindex = i32::try_from(index).map_err(io::Error::other)?;
+    let length = mem::size_of_val(&address) as u32;
+    // SAFETY: the address is of the length that is given.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    if bound != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let wait = libc::timeval { tv_sec: 0, tv_usec: 50_000 };
+    set(&socket, libc::SO_RCVBUFFORCE, &BUFFER)?;
+    set(&socket, libc::SO_TIMESTAMPNS, &1_i32)?;
+    set(&socket, libc::SO_RCVTIMEO, &wait)?;
+    Ok(socket)
+}
+
+fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
+    let length = mem::size_of::<T>() as u32;
+    // SAFETY: the value is of the length that is given.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw const *value).cast(),
+            length,
+        )
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Notes packets of `source` until it is told to stop and there are none left.
+fn note(socket: &OwnedFd, source: Ipv4Addr, stop: &AtomicBool) -> Vec<Duration> {
+    let mut times = Vec::new();
+    loop {
+        match receive(socket) {
+            Some((from, time)) if from == source => times.push(time),
+            Some(_) => {}
+            None if stop.load(Ordering::Relaxed) => return times,
+            None => {}
+        }
+    }
+}
+
+/// The next packet's source and time; `None` if there is none for a moment.
+fn receive(socket: &OwnedFd) -> Option<(Ipv4Addr, Duration)> {
+    let mut frame = [0_u8; HEADERS];
+    let mut control = [MaybeUninit::<u64>::uninit(); 8];
+    let mut part = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
+    // SAFETY: zeros are a valid, empty header.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = mem::size_of_val(&control);
+    // SAFETY: the header's pointers are to buffers of the lengths beside them, which live on.
+    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, 0) };
+    if length < HEADERS as isize {
+        return None;
+    }
+    let mut time = None;
+    // SAFETY: the kernel has filled the header; the macros walk the control messages in it.
+    let mut message = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
+    while !message.is_null() {
+        // SAFETY: a message of the kernel's, whole.
+        let what = unsafe { &*message };
+        if (what.cmsg_level, what.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
+            // SAFETY: data of this type are a time; it need not be aligned.
+            let spec =
+                unsafe { libc::CMSG_DATA(message).cast::<libc::timespec>().read_unaligned() };
+            time = Some(Duration::new(spec.tv_sec as u64, spec.tv_nsec as u32));
+        }
+        // SAFETY: as above.
+        message = unsafe { libc::CMSG_NXTHDR(&raw const header, message) };
+    }
+    Some((Ipv4Addr::new(frame[26], frame[27], frame[28], frame[29]), time?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every(ms: u64, count: u64, from: u64) -> Vec<Duration> {
+        (0..count).map(|i| Duration::from_millis(from + i * ms)).collect()
+    }
+
+    #[test]
+    fn the_busiest_second_is_found_over_all_hosts() {
+        let times = [every(10, 300, 0), every(10, 100, 1500)];
+        assert_eq!(busiest(&times, Duration::from_secs(1)), 200);
+        assert_eq!(busiest(&[], Duration::from_secs(1)), 0);
+    }
+
+    #[test]
+    fn what_goes_beyond_a_bucket_is_told() {
+        // 200 a second for two seconds: 400 of a burst of 100 and 200 more.
+        let worst = excess(&[every(10, 200, 0), every(10, 200, 5)], 100.0, 100.0);
+        assert!((worst - 100.0).abs() < 2.0, "{worst}");
+        assert!(excess(&[every(10, 500, 0)], 100.0, 1.0).abs() < 0.01);
+    }
+}
