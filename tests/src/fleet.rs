@@ -100,8 +100,12 @@ impl Fleet {
     /// If nftables refuses.
     pub fn lose(&self, percent: u32) {
         for host in 0..self.hosts.len() {
-            let rule = format!("iifname {CONTROL} numgen random mod 100 < {percent} drop");
-            self.filter(host, &[rule]);
+            let chance = if percent < 100 {
+                format!("numgen random mod 100 < {percent}")
+            } else {
+                String::new()
+            };
+            self.filter(host, &[format!("iifname {CONTROL} {chance} drop")]);
         }
     }
 

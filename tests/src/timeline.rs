@@ -93,9 +93,10 @@ pub fn excess(times: &[Vec<Duration>], rate: f64, burst: f64) -> f64 {
 }
 
 fn packet_socket() -> io::Result<OwnedFd> {
-    let all = i32::from((libc::ETH_P_IP as u16).to_be());
+    // Those of one protocol would be handed over after the hook at which packets end.
+    let all = (libc::ETH_P_ALL as u16).to_be();
     // SAFETY: socket takes numbers only.
-    let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, all) };
+    let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, all.into()) };
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -107,7 +108,7 @@ fn packet_socket() -> io::Result<OwnedFd> {
     // SAFETY: zeros are a valid address.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_IP as u16).to_be();
+    address.sll_protocol = all;
     address.sll_ifindex = i32::try_from(index).map_err(io::Error::other)?;
     let length = mem::size_of_val(&address) as u32;
     // SAFETY: the address is of the length that is given.
@@ -181,7 +182,9 @@ fn receive(socket: &OwnedFd) -> Option<(Ipv4Addr, Duration)> {
         // SAFETY: as above.
         message = unsafe { libc::CMSG_NXTHDR(&raw const header, message) };
     }
-    Some((Ipv4Addr::new(frame[26], frame[27], frame[28], frame[29]), time?))
+    let is_ipv4 = frame[12..14] == (libc::ETH_P_IP as u16).to_be_bytes();
+    let source = if is_ipv4 { [frame[26], frame[27], frame[28], frame[29]] } else { [0; 4] };
+    Some((source.into(), time?))
 }
 
 #[cfg(test)]
