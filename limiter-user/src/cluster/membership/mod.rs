@@ -220,11 +220,9 @@ impl Membership {
 
     /// Tells all that this host has another weight.
     pub fn set_weight(&mut self, now: Moment, weight: u32) {
-        let changed = Identity {
-            weight: weight.clamp(1, MOST_WEIGHT),
-            renewal: self.me.renewal.saturating_add(1),
-            ..self.me.clone()
-        };
+        let mut changed = self.me.clone();
+        changed.weight = weight.clamp(1, MOST_WEIGHT);
+        changed.renewal = changed.renewal.saturating_add(1);
         if changed.weight != self.me.weight {
             self.become_me(changed.clone());
             self.drive(now, |swim, effects| swim.change_identity(changed, effects));

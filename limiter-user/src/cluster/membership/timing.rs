@@ -28,7 +28,9 @@ pub(super) fn config(members: usize) -> Config {
         // Between continents, too.
         probe_rtt: Duration::from_millis(300),
         num_indirect_probes: count(3),
-        max_transmissions: NonZeroU8::new((4.0 * decades).ceil().clamp(3.0, 20.0) as u8)
+        // Of those that an epidemic with so many infections each leaves out there are few enough, one of
+        // 20,000, even where every tenth packet is lost.
+        max_transmissions: NonZeroU8::new((4.0 * decades).ceil().clamp(11.0, 20.0) as u8)
             .unwrap_or(NonZeroU8::MIN),
         // Whoever is suspected has to hear of it, and all have to hear that it is not so.
         suspect_to_down_after: Duration::from_millis(if members > 100 { 3000 } else { 2000 }),

@@ -9,7 +9,7 @@ pub const WIDTH: u64 = (WORDS as u64 - 1) * 64;
 
 /// The numbers of the latest frames that have come, a bit for each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Window {
+pub(super) struct Window {
     /// One above the highest.
     end: u64,
     words: [u64; WORDS],
@@ -21,7 +21,7 @@ impl Window {
     }
 
     /// Whether it has not come yet, as far as is known: what is too far behind counts as come.
-    pub fn is_new(&self, number: u64) -> bool {
+    pub(super) fn is_new(&self, number: u64) -> bool {
         if number >= self.end {
             return true;
         }
@@ -30,7 +30,7 @@ impl Window {
     }
 
     /// Notes that it has come. It has to be new.
-    pub fn note(&mut self, number: u64) {
+    pub(super) fn note(&mut self, number: u64) {
         if number >= self.end {
             // The words between are of numbers that are too far behind now.
             let last = if self.end == 0 { None } else { Some((self.end - 1) / 64) };
