@@ -16,7 +16,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foca::{Foca, Member, NoCustomBroadcast, Notification, OwnedNotification, Timer};
+use foca::{Foca, Member, NoCustomBroadcast, Notification, OwnedNotification, State, Timer};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -29,6 +29,11 @@ use super::{HostId, Moment};
 /// What is said begins with who says it.
 const FOCA: u8 = 0;
 const ROSTER: u8 = 1;
+
+/// How often suspicions are looked at, and how old one may become. Whoever suspects somebody ends that by
+/// itself, unless it has to renew itself meanwhile; then nobody would.
+const SWEEP: Duration = Duration::from_secs(1);
+const SUSPECTED: Duration = Duration::from_secs(5);
 
 /// Events that are kept until somebody asks for them.
 const MOST_EVENTS: usize = 4096;
@@ -97,6 +102,9 @@ pub struct Membership {
     members: Arc<Members>,
     refused: BTreeMap<HostId, Identity>,
     roster: Roster,
+    /// Who is suspected, in which incarnation and since when, as of the latest sweep.
+    suspects: BTreeMap<SocketAddr, (Member<Identity>, Moment)>,
+    sweep: Moment,
     /// The number of members that foca is configured for.
     sized_for: usize,
     random: SmallRng,
@@ -127,6 +135,8 @@ impl Membership {
             named: BTreeMap::new(),
             refused: BTreeMap::new(),
             roster: Roster::new(now, random.random()),
+            suspects: BTreeMap::new(),
+            sweep: now.after(SWEEP),
             sized_for: 1,
             random,
             outgoing: VecDeque::new(),
@@ -191,6 +201,10 @@ impl Membership {
             let timer = entry.remove();
             self.drive(now, |swim, effects| swim.handle_timer(timer, effects));
         }
+        if now >= self.sweep {
+            self.sweep = now.after(SWEEP);
+            self.sweep_suspects(now);
+        }
         if self.swim.is_none() {
             return;
         }
@@ -208,7 +222,8 @@ impl Membership {
     /// When something is due.
     pub fn next(&self) -> Moment {
         let timer = self.timers.first_key_value().map(|((moment, _), _)| *moment);
-        timer.map_or(self.roster.next(), |moment| moment.min(self.roster.next()))
+        let own = self.roster.next().min(self.sweep);
+        timer.map_or(own, |moment| moment.min(own))
     }
 
     /// Tells the others that this host goes. Nothing is said afterwards.
@@ -237,6 +252,29 @@ impl Membership {
     /// The next thing that has happened.
     pub fn event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// Ends suspicions that nobody else ends.
+    fn sweep_suspects(&mut self, now: Moment) {
+        let Some(swim) = &self.swim else { return };
+        let (mut suspects, mut down) = (BTreeMap::new(), Vec::new());
+        for member in swim.iter_membership_state() {
+            if member.state() != State::Suspect {
+                continue;
+            }
+            let before = self.suspects.get(&member.id().address);
+            let since =
+                before.filter(|(before, _)| before == member).map_or(now, |(_, since)| *since);
+            if now.since(since) < SUSPECTED {
+                suspects.insert(member.id().address, (member.clone(), since));
+            } else {
+                down.push(Member::new(member.id().clone(), member.incarnation(), State::Down));
+            }
+        }
+        self.suspects = suspects;
+        if !down.is_empty() {
+            self.drive(now, |swim, effects| swim.apply_many(down.into_iter(), true, effects));
+        }
     }
 
     fn drive(

@@ -154,7 +154,8 @@ impl Net {
         while !self.living().all(|(number, host)| is(number, host)) {
             if self.now.since(start) >= most {
                 let sizes = self.living().filter(|(number, host)| !is(*number, host));
-                let sizes: Vec<_> = sizes.map(|(number, host)| (number, host.members().len())).collect();
+                let sizes: Vec<_> =
+                    sizes.map(|(number, host)| (number, host.members().len())).collect();
                 panic!("not within {most:?}, hosts and the members that they know: {sizes:?}");
             }
             self.run(Duration::from_millis(20));
