@@ -8,6 +8,7 @@ mod bench;
 mod build;
 mod demo;
 mod dist;
+mod fuzz;
 mod lint;
 mod run;
 mod setup;
@@ -49,6 +50,8 @@ enum Command {
     Demo(demo::Args),
     /// Measure the limiter beside its competitors, or its sketch, or its control plane
     Bench(bench::Args),
+    /// Try hostile packets, many more than the tests do
+    Fuzz(fuzz::Args),
     /// Build a Debian package: binary, unit, configuration, manual pages, completions
     Dist(dist::Args),
     /// Print what the kernel's verifier makes of the program, and whether that has grown
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::command(&args),
         Command::Demo(args) => demo::command(&args),
         Command::Bench(args) => bench::command(&args),
+        Command::Fuzz(args) => fuzz::command(&args),
         Command::Dist(args) => dist::command(&args).map(|()| ExitCode::SUCCESS),
         Command::Verifier(args) => verifier::command(&args),
     };

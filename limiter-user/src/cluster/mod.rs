@@ -4,8 +4,11 @@
 //! sum is the limit whatever the network does: see `ALGORITHM.md`. What decides ([`escrow`]) knows neither
 //! clock nor network; the daemon and the simulator drive the same code.
 
+pub mod link;
+pub mod membership;
 pub mod message;
 pub mod share;
+pub mod wire;
 
 pub use message::Message;
 pub use share::Share;

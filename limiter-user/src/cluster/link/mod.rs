@@ -1,0 +1,352 @@
+//! One host among others: whom it listens to, and what it sends.
+//!
+//! [`Link`] has neither socket nor clock; [`task`] gives it both. Hosts address each other's present run:
+//! who does not know it says hello first, to a seed for instance, and is told. What was recorded earlier
+//! is for an earlier run, and is not listened to (see [`Opener`]).
+
+mod hello;
+pub mod seeds;
+pub mod task;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use self::hello::Hello;
+use super::membership::{Event, Identity, Members, Membership};
+use super::wire::{Content, Counts, For, KeyRing, Opened, Opener, Packet, Rejection, Sealer};
+use super::{HostId, Moment};
+
+/// What has come and waits for somebody to take it, at most.
+const MOST_DELIVERIES: usize = 8192;
+
+/// Hellos that are answered in a second.
+const MOST_ANSWERS: u32 = 500;
+
+/// How often a seed that is not there is greeted, at first and at last.
+const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
+
+/// A cluster, by a random number that the host has made up that founded it. Never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ClusterId(pub u64);
+
+impl ClusterId {
+    /// As frames name it. Never 0.
+    const fn short(self) -> u16 {
+        let id = self.0;
+        let folded = (id ^ id >> 16 ^ id >> 32 ^ id >> 48) as u16;
+        if folded == 0 { 1 } else { folded }
+    }
+}
+
+/// What a host is, and knows when it starts.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Itself.
+    pub me: Identity,
+    /// The cluster that it belongs to; `None` until it has been let into one.
+    pub cluster: Option<ClusterId>,
+    /// The keys.
+    pub ring: KeyRing,
+    /// For what is left to chance.
+    pub seed: u64,
+}
+
+/// What has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// A member has said something.
+    Said {
+        /// Who.
+        from: HostId,
+        /// The hash of the limits that it has, if it told.
+        digest: Option<u64>,
+        /// What.
+        content: Content,
+    },
+    /// Somebody came or went.
+    Member(Event),
+    /// This host belongs to this cluster from now on. That has to be kept.
+    Joined(ClusterId),
+}
+
+/// One host among others.
+pub struct Link {
+    cluster: Option<ClusterId>,
+    ring: KeyRing,
+    sealer: Sealer,
+    opener: Opener,
+    membership: Membership,
+    seeds: Vec<SocketAddr>,
+    greet: Moment,
+    pause: Duration,
+    /// Answers since a moment.
+    answers: (Moment, u32),
+    counts: Counts,
+    outgoing: VecDeque<(SocketAddr, Vec<u8>)>,
+    deliveries: VecDeque<Delivery>,
+}
+
+impl Link {
+    /// A host that knows nobody yet.
+    pub fn new(now: Moment, settings: Settings) -> Self {
+        let Settings { me, cluster, ring, seed } = settings;
+        Self {
+            cluster,
+            ring,
+            sealer: Sealer::new(me.host(), me.epoch),
+            opener: Opener::new(me.host(), me.epoch),
+            membership: Membership::new(now, me, seed),
+            seeds: Vec::new(),
+            greet: now,
+            pause: PAUSES[0],
+            answers: (now, 0),
+            counts: Counts::default(),
+            outgoing: VecDeque::new(),
+            deliveries: VecDeque::new(),
+        }
+    }
+
+    /// The cluster that it belongs to.
+    pub const fn cluster(&self) -> Option<ClusterId> {
+        self.cluster
+    }
+
+    /// Who is there.
+    pub const fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// The members that are there, this host included.
+    pub const fn members(&self) -> &Arc<Members> {
+        self.membership.members()
+    }
+
+    /// What has come and gone.
+    pub const fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Counts frames that the network did not take.
+    pub const fn count_unsent(&mut self) {
+        self.counts.unsent += 1;
+    }
+
+    /// The keys, to be changed.
+    pub const fn ring(&mut self) -> &mut KeyRing {
+        &mut self.ring
+    }
+
+    /// Where others may be found.
+    pub fn set_seeds(&mut self, now: Moment, seeds: Vec<SocketAddr>) {
+        if self.seeds != seeds {
+            self.seeds = seeds;
+            (self.greet, self.pause) = (now, PAUSES[0]);
+        }
+    }
+
+    /// Tells all that this host has another weight.
+    pub fn set_weight(&mut self, now: Moment, weight: u32) {
+        self.membership.set_weight(now, weight);
+        self.settle();
+    }
+
+    /// Tells the others that this host goes.
+    pub fn leave(&mut self, now: Moment) {
+        self.membership.leave(now);
+        self.seeds.clear();
+        self.settle();
+    }
+
+    /// A datagram has come.
+    pub fn receive(&mut self, now: Moment, from: SocketAddr, datagram: &mut [u8]) {
+        let length = datagram.len();
+        match self.hear(now, from, datagram) {
+            Ok(()) => {
+                self.counts.received += 1;
+                self.counts.received_bytes += length as u64;
+            }
+            Err(rejection) => self.counts.reject(rejection, now, from),
+        }
+        self.settle();
+    }
+
+    /// Says something to a member. Returns whether it is one.
+    pub fn send(&mut self, to: HostId, digest: Option<u64>, content: &Content) -> bool {
+        let member = self.members().get(&to).filter(|member| member.host() != self.me().host());
+        let Some((address, run)) = member.map(|to| (to.address, to.epoch.short())) else {
+            self.counts.unsent += 1;
+            return false;
+        };
+        self.seal(address, run, digest, content);
+        true
+    }
+
+    /// Does what is due.
+    pub fn poll(&mut self, now: Moment) {
+        self.membership.poll(now);
+        if now >= self.greet {
+            self.greet_seeds(now);
+        }
+        self.settle();
+    }
+
+    /// When something is due.
+    pub fn next(&self) -> Moment {
+        self.membership.next().min(self.greet)
+    }
+
+    /// The next frame to be sent, and where to.
+    pub fn outgoing(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        self.outgoing.pop_front()
+    }
+
+    /// The next thing that has come.
+    pub fn delivery(&mut self) -> Option<Delivery> {
+        self.deliveries.pop_front()
+    }
+
+    const fn me(&self) -> &Identity {
+        self.membership.me()
+    }
+
+    fn short(&self) -> u16 {
+        self.cluster.map_or(0, ClusterId::short)
+    }
+
+    fn greet_seeds(&mut self, now: Moment) {
+        for address in self.seeds.clone() {
+            if !self.membership.is_alive_at(address) {
+                self.hello(address, 0);
+            }
+        }
+        self.greet = now.after(self.pause);
+        self.pause = (2 * self.pause).min(PAUSES[1]);
+    }
+
+    fn hello(&mut self, address: SocketAddr, run: u32) {
+        let hello = Hello { cluster: self.cluster, identity: self.me().clone() };
+        self.seal(address, run, None, &Content::Hello(hello.bytes()));
+    }
+
+    /// Says who this host is to somebody who does not know it, or an earlier run of it.
+    fn answer(&mut self, now: Moment, address: SocketAddr, run: u32) {
+        if self.cluster.is_none() {
+            return;
+        }
+        if now.since(self.answers.0) >= Duration::from_secs(1) {
+            self.answers = (now, 0);
+        }
+        if self.answers.1 < MOST_ANSWERS {
+            self.answers.1 += 1;
+            self.hello(address, run);
+        }
+    }
+
+    fn seal(&mut self, address: SocketAddr, run: u32, digest: Option<u64>, content: &Content) {
+        let Ok(contents) = Packet::encode(digest, content) else {
+            self.counts.unsent += 1;
+            return;
+        };
+        let cluster = self.short();
+        for content in contents {
+            match self.sealer.seal(&self.ring, cluster, run, &content) {
+                Some(frame) => {
+                    self.counts.sent += 1;
+                    self.counts.sent_bytes += frame.len() as u64;
+                    self.outgoing.push_back((address, frame));
+                }
+                None => self.counts.unsent += 1,
+            }
+        }
+    }
+
+    fn hear(
+        &mut self,
+        now: Moment,
+        address: SocketAddr,
+        datagram: &mut [u8],
+    ) -> Result<(), Rejection> {
+        let cluster = self.short();
+        let opened = self.opener.open(&self.ring, cluster, datagram)?;
+        let run = opened.epoch.short();
+        match opened.to {
+            For::This => self.listen(now, &opened),
+            For::Another => {
+                self.answer(now, address, run);
+                Err(Rejection::Elsewhen)
+            }
+            For::Anybody => {
+                // It may have been recorded: it is answered, and nothing else.
+                let Content::Hello(bytes) = Packet::decode(opened.content)?.content else {
+                    return Err(Rejection::Malformed);
+                };
+                Hello::read(&bytes, &opened)?;
+                self.answer(now, address, run);
+                Ok(())
+            }
+        }
+    }
+
+    fn listen(&mut self, now: Moment, opened: &Opened<'_>) -> Result<(), Rejection> {
+        let Packet { digest, content } = Packet::decode(opened.content)?;
+        let from = opened.from;
+        if let Content::Hello(bytes) = content {
+            return self.meet(now, Hello::read(&bytes, opened)?);
+        }
+        if self.cluster.is_none() || opened.cluster != self.short() {
+            return Err(Rejection::Cluster);
+        }
+        if let Content::Membership(bytes) = content {
+            self.membership.receive(now, from, &bytes);
+            return Ok(());
+        }
+        // Of two hosts that have one name only one is listened to.
+        let member = self.members().get(&from).filter(|_| from != self.me().host());
+        if member.is_none_or(|member| member.epoch != opened.epoch) {
+            return Err(Rejection::Stranger);
+        }
+        if self.deliveries.len() >= MOST_DELIVERIES {
+            return Err(Rejection::Overrun);
+        }
+        self.deliveries.push_back(Delivery::Said { from, digest, content });
+        Ok(())
+    }
+
+    fn meet(&mut self, now: Moment, hello: Hello) -> Result<(), Rejection> {
+        match (self.cluster, hello.cluster) {
+            (_, None) => return Ok(()),
+            (Some(mine), Some(theirs)) if mine != theirs => return Err(Rejection::Cluster),
+            (Some(_), Some(_)) => {}
+            (None, Some(theirs)) => {
+                self.cluster = Some(theirs);
+                self.deliveries.push_back(Delivery::Joined(theirs));
+            }
+        }
+        self.membership.meet(now, hello.identity);
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        while let Some((to, bytes)) = self.membership.outgoing() {
+            self.seal(to.address, to.epoch.short(), None, &Content::Membership(bytes));
+        }
+        while let Some(event) = self.membership.event() {
+            if matches!(event, Event::Down(_)) {
+                self.pause = PAUSES[0];
+            }
+            // Who is there can be asked for at any time: events are for whoever tells of them.
+            if self.deliveries.len() < 2 * MOST_DELIVERIES {
+                self.deliveries.push_back(Delivery::Member(event));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod fuzz;
+#[cfg(test)]
+mod tests;

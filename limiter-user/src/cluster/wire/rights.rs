@@ -1,0 +1,198 @@
+//! Messages about rights as bytes.
+//!
+//! A message may be longer than a frame, so it is written as parts, each of which is a message that
+//! stands alone: all say when they were made, what they echo and what is delegated, and the lists are
+//! divided among them. Every number that gives somebody something is rounded down.
+
+use std::time::Duration;
+
+use super::bytes::{Malformed, Reader, put_number};
+use super::float;
+use crate::cluster::message::{Grant, Report, Transfer};
+use crate::cluster::{KeyId, Message, Moment, Share, ViewId};
+
+/// Views that a message may name. Where more are outstanding nothing is delegated until some have lapsed.
+pub const MOST_VIEWS: usize = 32;
+
+const ECHO: u8 = 1;
+const DELEGATED: u8 = 2;
+const GRANTED: u8 = 4;
+
+const REPORTS: u8 = 1;
+const GRANTS: u8 = 2;
+const TRANSFERS: u8 = 3;
+const RECEIVED: u8 = 4;
+
+/// Appends what of `message` there is to say to parts of at most `longest` bytes, which has to be at
+/// least 400.
+pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
+    let lowest = message.grants.iter().map(|grant| grant.number).min().unwrap_or(0);
+    let mut parts = Parts::new(head(message, lowest), longest);
+    for report in &message.reports {
+        parts.item(REPORTS, |to| {
+            to.extend(report.key.0.to_be_bytes());
+            to.extend(float::up(report.demand).to_be_bytes());
+            put_number(to, report.in_use.into());
+        });
+    }
+    for grant in &message.grants {
+        parts.item(GRANTS, |to| {
+            to.extend(grant.key.0.to_be_bytes());
+            to.extend(float::down(grant.share).to_be_bytes());
+            put_number(to, (grant.number - lowest).into());
+        });
+    }
+    for transfer in &message.transfers {
+        parts.item(TRANSFERS, |to| {
+            put_number(to, transfer.number);
+            put_number(to, transfer.share.units());
+        });
+    }
+    for number in &message.received {
+        parts.item(RECEIVED, |to| put_number(to, *number));
+    }
+    parts.finish()
+}
+
+/// What every part begins with.
+fn head(message: &Message, lowest: u32) -> Vec<u8> {
+    let mut to = vec![0];
+    to.extend(message.sent.0.to_be_bytes());
+    if let Some(echo) = message.echo {
+        to[0] |= ECHO;
+        to.extend(echo.0.to_be_bytes());
+    }
+    // A view left out would let the receiver count on more than was given.
+    let told = message.views.len() <= MOST_VIEWS;
+    if told && !message.delegated.is_none() {
+        to[0] |= DELEGATED;
+        to.extend(float::down(message.delegated).to_be_bytes());
+        put_number(&mut to, milliseconds(message.delegated_for));
+    }
+    let views = if told { &message.views[..] } else { &[] };
+    to.push(views.len() as u8);
+    to.extend(views.iter().flat_map(|view| view.0.to_be_bytes()));
+    if !message.grants.is_empty() {
+        to[0] |= GRANTED;
+        put_number(&mut to, milliseconds(message.granted_for));
+        put_number(&mut to, lowest.into());
+    }
+    to
+}
+
+/// Rounded down.
+fn milliseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Divides items among parts.
+struct Parts {
+    head: Vec<u8>,
+    longest: usize,
+    parts: Vec<Vec<u8>>,
+    part: Vec<u8>,
+    /// The section that the part ends with: of what, and where its number of items is.
+    section: Option<(u8, usize)>,
+    item: Vec<u8>,
+}
+
+impl Parts {
+    fn new(head: Vec<u8>, longest: usize) -> Self {
+        let part = head.clone();
+        Self { head, longest, parts: Vec::new(), part, section: None, item: Vec::new() }
+    }
+
+    fn item(&mut self, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
+        self.item.clear();
+        write(&mut self.item);
+        if self.part.len() + 2 + self.item.len() > self.longest {
+            self.parts.push(std::mem::replace(&mut self.part, self.head.clone()));
+            self.section = None;
+        }
+        let counted = self.section.filter(|(of, at)| *of == kind && self.part[*at] < u8::MAX);
+        let at = counted.map_or_else(
+            || {
+                self.part.extend([kind, 0]);
+                self.part.len() - 1
+            },
+            |(_, at)| at,
+        );
+        self.section = Some((kind, at));
+        self.part[at] += 1;
+        self.part.extend_from_slice(&self.item);
+    }
+
+    fn finish(mut self) -> Vec<Vec<u8>> {
+        self.parts.push(self.part);
+        self.parts
+    }
+}
+
+/// Reads one part.
+///
+/// # Errors
+/// If it is none. What it may allocate is bounded by the bytes there are: an item takes at least one.
+pub fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
+    let mut from = Reader::new(bytes);
+    let flags = from.u8()?;
+    if flags & !(ECHO | DELEGATED | GRANTED) != 0 {
+        return Err(Malformed);
+    }
+    let mut message = Message { sent: Moment(from.u64()?), ..Message::default() };
+    if flags & ECHO != 0 {
+        message.echo = Some(Moment(from.u64()?));
+    }
+    if flags & DELEGATED != 0 {
+        message.delegated = float::read(from.u16()?);
+        message.delegated_for = Duration::from_millis(from.number()?);
+    }
+    let views = usize::from(from.u8()?);
+    // What is delegated by no view would be delegated by any.
+    if views > MOST_VIEWS || (views == 0 && flags & DELEGATED != 0) {
+        return Err(Malformed);
+    }
+    for _ in 0..views {
+        message.views.push(ViewId(from.u64()?));
+    }
+    let mut lowest = 0;
+    if flags & GRANTED != 0 {
+        message.granted_for = Duration::from_millis(from.number()?);
+        lowest = from.small()?;
+    }
+    while !from.is_empty() {
+        let (kind, count) = (from.u8()?, from.u8()?);
+        for _ in 0..count {
+            item(&mut from, kind, lowest, &mut message)?;
+        }
+    }
+    Ok(message)
+}
+
+fn item(
+    from: &mut Reader<'_>,
+    kind: u8,
+    lowest: u32,
+    message: &mut Message,
+) -> Result<(), Malformed> {
+    match kind {
+        REPORTS => message.reports.push(Report {
+            key: KeyId(from.u64()?),
+            demand: float::read(from.u16()?),
+            in_use: from.small()?,
+        }),
+        GRANTS => message.grants.push(Grant {
+            key: KeyId(from.u64()?),
+            share: float::read(from.u16()?),
+            number: from.small()?.checked_add(lowest).ok_or(Malformed)?,
+        }),
+        TRANSFERS => message
+            .transfers
+            .push(Transfer { number: from.number()?, share: Share::of_units(from.number()?) }),
+        RECEIVED => message.received.push(from.number()?),
+        _ => return Err(Malformed),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+/// What a frame has room for.
+const LONGEST: usize = 1149;
+
+fn share() -> impl Strategy<Value = Share> {
+    prop_oneof![
+        Just(Share::NONE),
+        Just(Share::WHOLE),
+        (0_u64..=1 << 32).prop_map(Share::of_units),
+        any::<u64>().prop_map(Share::of_units),
+    ]
+}
+
+prop_compose! {
+    fn message()(
+        sent: u64,
+        echo: Option<u64>,
+        views in vec(any::<u64>(), 1..5),
+        delegated in share(),
+        spans in [0_u64..5_000_000_000, 0_u64..5_000_000_000],
+        reports in vec((any::<u64>(), share(), any::<u32>()), 0..400),
+        grants in vec((any::<u64>(), share(), 1..=u32::MAX), 0..400),
+        transfers in vec((any::<u64>(), any::<u64>()), 0..100),
+        received in vec(any::<u64>(), 0..300),
+    ) -> Message {
+        Message {
+            sent: Moment(sent),
+            echo: echo.map(Moment),
+            views: views.into_iter().map(ViewId).collect(),
+            delegated,
+            delegated_for: Duration::from_nanos(spans[0]),
+            reports: reports
+                .into_iter()
+                .map(|(key, demand, in_use)| Report { key: KeyId(key), demand, in_use })
+                .collect(),
+            grants: grants
+                .into_iter()
+                .map(|(key, share, number)| Grant { key: KeyId(key), share, number })
+                .collect(),
+            granted_for: Duration::from_nanos(spans[1]),
+            transfers: transfers
+                .into_iter()
+                .map(|(number, units)| Transfer { number, share: Share::of_units(units) })
+                .collect(),
+            received,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn parts_make_up_the_message_and_give_no_more(message in message()) {
+        let parts = encode(&message, LONGEST);
+        let mut whole = Message::default();
+        for part in &parts {
+            prop_assert!(part.len() <= LONGEST);
+            let read = decode(part).unwrap();
+            prop_assert_eq!((read.sent, read.echo), (message.sent, message.echo));
+            prop_assert_eq!(&read.views, &message.views);
+            prop_assert!(read.delegated <= message.delegated);
+            prop_assert!(read.delegated_for <= message.delegated_for);
+            prop_assert!(read.granted_for <= message.granted_for);
+            prop_assert!(read.grants.is_empty() || message.granted_for.as_millis() == read.granted_for.as_millis());
+            whole.reports.extend(read.reports);
+            whole.grants.extend(read.grants);
+            whole.transfers.extend(read.transfers);
+            whole.received.extend(read.received);
+        }
+        prop_assert_eq!(&whole.transfers, &message.transfers);
+        prop_assert_eq!(&whole.received, &message.received);
+        prop_assert_eq!(whole.reports.len(), message.reports.len());
+        for (read, sent) in whole.reports.iter().zip(&message.reports) {
+            prop_assert_eq!((read.key, read.in_use), (sent.key, sent.in_use));
+            prop_assert!(read.demand >= sent.demand || sent.demand.part() > 1000.0);
+        }
+        prop_assert_eq!(whole.grants.len(), message.grants.len());
+        for (read, sent) in whole.grants.iter().zip(&message.grants) {
+            prop_assert_eq!((read.key, read.number), (sent.key, sent.number));
+            prop_assert!(read.share <= sent.share);
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..1200)) {
+        if let Ok(message) = decode(&bytes) {
+            prop_assert!(encode(&message, LONGEST).iter().all(|part| decode(part).is_ok()));
+        }
+    }
+
+    #[test]
+    fn a_part_cut_short_gives_no_more_than_the_whole(message in message(), cut in 0_usize..1200) {
+        let part = encode(&message, LONGEST).remove(0);
+        let cut = cut.min(part.len());
+        if let Ok(read) = decode(&part[..cut]) {
+            prop_assert!(read.grants.len() <= message.grants.len());
+        }
+    }
+}
+
+#[test]
+fn what_is_delegated_by_too_many_views_or_none_is_not_delegated() {
+    let delegated = Share::of(0.25);
+    let span = Duration::from_secs(1);
+    let views = (0..=MOST_VIEWS as u64).map(ViewId).collect();
+    let message = Message { views, delegated, delegated_for: span, ..Message::default() };
+    let read = decode(&encode(&message, LONGEST)[0]).unwrap();
+    assert_eq!((read.delegated, read.views.len()), (Share::NONE, 0));
+    // Flags, sent, share, span, no view.
+    let mut bytes = vec![DELEGATED];
+    bytes.extend([0; 8]);
+    bytes.extend([0x40, 0, 100, 0]);
+    assert_eq!(decode(&bytes), Err(Malformed));
+}
+
+#[test]
+fn a_hot_key_costs_little() {
+    let report = |key| Report { key: KeyId(key), demand: Share::of(0.3), in_use: 77 };
+    let grant =
+        |key| Grant { key: KeyId(key), share: Share::of(0.3), number: 1_000_000 + key as u32 };
+    let message = Message {
+        echo: Some(Moment(1)),
+        views: vec![ViewId(1)],
+        reports: (0..40).map(report).collect(),
+        grants: (0..40).map(grant).collect(),
+        ..Message::default()
+    };
+    let parts = encode(&message, LONGEST);
+    assert_eq!(parts.len(), 1);
+    assert!(parts[0].len() <= 40 + 80 * 11, "{}", parts[0].len());
+}
