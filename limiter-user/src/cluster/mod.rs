@@ -4,9 +4,13 @@
 //! sum is the limit whatever the network does: see `ALGORITHM.md`. What decides ([`escrow`]) knows neither
 //! clock nor network; the daemon and the simulator drive the same code.
 
+pub mod config;
+pub mod key_file;
+pub mod limits;
 pub mod message;
 pub mod share;
 
+pub use config::ClusterConfig;
 pub use message::Message;
 pub use share::Share;
 
