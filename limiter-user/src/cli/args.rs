@@ -10,13 +10,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::capture::CaptureArgs;
+use super::cluster::ClusterCommand;
 use super::limit_args::LimitCommand;
 use super::safety::SafetyArgs;
+use crate::cluster::config::{KEY_FILE, Seed, parse_listen as parse_cluster_listen};
 use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
 use crate::http::web::parse_listen;
 use crate::instance::Instance;
 use crate::observe::event::Kind;
+use crate::policy::Reach;
 use crate::policy::management::parse_management;
 use crate::report::{By, Sort};
 
@@ -143,6 +146,9 @@ pub(super) enum Command {
     /// --pin-dir only of that one, and refuses while its daemon runs. Removing a data plane that is attached ends its protection, so
     /// that needs --yes.
     Cleanup(CleanupArgs),
+    /// Share limits with other hosts
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Show the versions of the program and of its map layouts
     Version,
     /// Write manual pages and shell completions
@@ -236,6 +242,9 @@ pub(super) enum ListCommand {
         /// Why, for whoever reads the list later
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
+        /// On this host alone, or on all hosts of the cluster, which only the deny list can be [default: local]
+        #[arg(long, value_enum, value_name = "SCOPE")]
+        scope: Option<Reach>,
         #[command(flatten)]
         safety: SafetyArgs,
     },
@@ -501,6 +510,31 @@ pub(crate) struct RunArgs {
         hide_default_value = true
     )]
     pub(crate) kernel_log: bool,
+    /// The host's name in the cluster [default: its own]
+    #[arg(long, env = "LIMITER_CLUSTER_NAME", value_name = "NAME")]
+    pub(crate) cluster_name: Option<String>,
+    /// Be in a cluster: the address and UDP port of this host that its peers come to [default: none]
+    #[arg(
+        long,
+        env = "LIMITER_CLUSTER_LISTEN",
+        value_name = "ADDR:PORT",
+        value_parser = parse_cluster_listen
+    )]
+    pub(crate) cluster_listen: Option<SocketAddr>,
+    /// Members of the cluster to ask for the others: addresses or DNS names with ports, commas between them
+    ///
+    /// A host without seeds that has been in no cluster yet founds one.
+    #[arg(long, env = "LIMITER_CLUSTER_SEEDS", value_name = "HOST:PORT", value_delimiter = ',')]
+    pub(crate) cluster_seeds: Vec<Seed>,
+    /// The file with the key that all hosts of the cluster have; see `limiter cluster key generate`
+    #[arg(long, env = "LIMITER_CLUSTER_KEY_FILE", value_name = "FILE", default_value = KEY_FILE)]
+    pub(crate) cluster_key_file: PathBuf,
+    /// The host's part of every limit, relative to those of the others: 1 to 1000
+    #[arg(long, env = "LIMITER_CLUSTER_WEIGHT", value_name = "N", default_value_t = 100)]
+    pub(crate) cluster_weight: u32,
+    /// The region that the host is in: limits are shared within regions first
+    #[arg(long, env = "LIMITER_CLUSTER_REGION", value_name = "NAME", default_value = "default")]
+    pub(crate) cluster_region: String,
     /// Start with fresh maps, without the buckets and counters of the pinned ones; limits are kept
     #[arg(long)]
     #[serde(skip)]

@@ -119,6 +119,12 @@ pub(super) fn pin_dir(given: Option<PathBuf>, global: &Global) -> PathBuf {
     })
 }
 
+/// The file with the cluster's key that the configuration names.
+pub(super) fn key_file(global: &Global) -> Result<PathBuf, Failure> {
+    let settings = bare(global)?.with(find(global, None)?)?;
+    Ok(settings.cluster().key_file)
+}
+
 /// `limiter config check`
 pub(super) fn check(
     output: &mut Output<'_>,
@@ -127,6 +133,7 @@ pub(super) fn check(
 ) -> Result<u8, Failure> {
     let file = find(global, file.as_deref())?;
     let settings = bare(global)?.with(file)?;
+    settings.check_key()?;
     let limits = settings.file.limits().len() as u64;
     let listed = settings.file.lists().len() as u64;
     output.print(&CheckReport { file: name(&settings), limits, listed })?;

@@ -45,6 +45,9 @@ Privileges are missing, or the kernel refuses.
 .I /etc/limiter/limiter.toml
 The daemon's configuration.
 .TP
+.I /etc/limiter/cluster.key
+The key of the cluster, if the host is in one.
+.TP
 .I /run/limiter/limiter.sock
 Its socket, for root and the group limiter.
 .TP

@@ -24,13 +24,16 @@ pub(super) async fn set(
     output: &mut Output<'_>,
     arguments: SetArgs,
 ) -> Result<u8, Failure> {
-    let SetArgs { rate, also, burst, no_enforce, target, kind, ban, safety } = arguments;
+    let SetArgs { rate, also, burst, no_enforce, target, kind, ban, scope, partition, safety } =
+        arguments;
     let request = SetRequest {
         target: kind.target(&target)?.to_string(),
         rate: Texts([rate].into_iter().chain(also).collect()),
         burst: Texts(burst),
         enforce: !no_enforce,
         ban: ban.request(),
+        scope,
+        partition,
     };
     request.limit()?;
     let path = format!("/v1/limits{}", safety.query(&[])?);

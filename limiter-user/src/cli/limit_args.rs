@@ -8,7 +8,7 @@ use super::safety::SafetyArgs;
 use crate::error::Failure;
 use crate::http::BanRequest;
 use crate::policy::class::ClassText;
-use crate::policy::{ModelError, Target, Whom};
+use crate::policy::{ModelError, Partition, Reach, Target, Whom};
 
 const RATES: &str = "\
 Rates:
@@ -31,7 +31,8 @@ Examples:
   limiter limit set 400/minute --for 2001:db8::/48
   limiter limit set 200pps --proto udp --dport 53
   limiter limit set 50pps --syn --ban-for 10m
-  limiter limit set 1gbit --for 203.0.113.0/24 --as-one";
+  limiter limit set 1gbit --for 203.0.113.0/24 --as-one
+  limiter limit set 500pps --scope cluster";
 
 const LIST: &str = "\
 A limit a line, as for `limit set`; # begins a comment:
@@ -42,6 +43,7 @@ A limit a line, as for `limit set`; # begins a comment:
   2001:db8::/48              400/minute no-enforce
   default udp:53             200pps
   default tcp/syn,!ack       50pps ban-for=10m ban-after=5s ban-factor=10
+  192.0.2.0/24               500pps scope=cluster partition=conservative
   203.0.113.0/24 as-one      1gbit
 
 A class is PROTO[:PORTS][/FLAGS]: udp:53, tcp:80-443, tcp/syn,!ack, icmp, 47, or *:53 for TCP and UDP.";
@@ -140,6 +142,17 @@ pub(super) struct SetArgs {
     pub(super) kind: KindArgs,
     #[command(flatten)]
     pub(super) ban: BanArgs,
+    /// Where it holds: on this host alone, or as one limit on all hosts of the cluster [default: local]
+    ///
+    /// A limit for the cluster reaches all its hosts, and so does its removal; what a source gets from all
+    /// of them together is within it. A local limit of a host hides that of the cluster for the same target
+    /// on this host. Needs [cluster] in the configuration.
+    #[arg(long, value_enum, value_name = "SCOPE")]
+    pub(super) scope: Option<Reach>,
+    /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached [default:
+    /// conservative]
+    #[arg(long, value_enum, value_name = "POLICY", requires = "scope")]
+    pub(super) partition: Option<Partition>,
     #[command(flatten)]
     pub(super) safety: SafetyArgs,
 }

@@ -22,12 +22,13 @@ pub(super) async fn run(
             let report: ListReport = client.get(&path).await?;
             output.print(&report)?;
         }
-        ListCommand::Add { targets, ttl, reason, safety } => {
+        ListCommand::Add { targets, ttl, reason, scope, safety } => {
             // What cannot be an entry is refused here, so that it needs no daemon to be told.
-            Listing::new(action, ttl, reason.clone())?;
+            Listing::new(action, ttl, reason.clone())?.scoped(scope)?;
             let ttl = ttl.map(|ttl| ttl.as_secs().to_string());
             let mut more = Vec::new();
             more.extend(ttl.as_deref().map(|ttl| ("ttl_seconds", ttl)));
+            more.extend(scope.map(|scope| ("scope", scope.name())));
             more.extend(reason.as_deref().map(|reason| ("reason", reason)));
             let path = format!("{path}{}", safety.query(&more)?);
             let report: ListChanged = client.send_text(&path, text(targets)?).await?;

@@ -4,6 +4,7 @@ mod args;
 mod attach;
 mod capture;
 mod cleanup;
+mod cluster;
 mod config;
 mod doctor;
 mod documents;
@@ -100,6 +101,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
                 None => cleanup::all(output, config::places(&global, matches), &arguments),
             };
         }
+        Command::Cluster(command) => return cluster::run(output, &global, command),
         Command::Documents { directory } => return documents::run(&directory),
         Command::Config(ConfigCommand::Check { file }) => {
             return config::check(output, &global, file);
@@ -163,6 +165,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             | Command::Version
             | Command::Doctor(_)
             | Command::Cleanup(_)
+            | Command::Cluster(_)
             | Command::Documents { .. } => unreachable!("handled above"),
         }
     })

@@ -6,10 +6,14 @@
 
 pub mod link;
 pub mod membership;
+pub mod config;
+pub mod key_file;
+pub mod limits;
 pub mod message;
 pub mod share;
 pub mod wire;
 
+pub use config::ClusterConfig;
 pub use message::Message;
 pub use share::Share;
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use toml::Spanned;
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 use super::keys::{BanTable, DefaultLimit, Keys, LimitTable, ListTable, Several, Targets, Text};
 use super::problem::{self, Place};
+use crate::cluster::config::Seed;
 use crate::error::{Failure, exit};
 use crate::policy::ban::BanText;
 use crate::policy::class::{ClassPart, ClassText};
@@ -20,7 +21,9 @@ use crate::policy::lists::{Action, Listing, Lists};
 use crate::policy::management::parse_management;
 use crate::policy::model::short_prefix;
 use crate::policy::wording::Part;
-use crate::policy::{Classes, LimitSpec, Limits, ModelError, Target, Whom, Wording};
+use crate::policy::{
+    Classes, LimitSpec, Limits, ModelError, Partition, Reach, Target, Whom, Wording,
+};
 
 /// The largest file, bytes.
 const LARGEST: u64 = 64 << 20;
@@ -35,6 +38,7 @@ pub struct ConfigFile {
     limits: Limits,
     lists: Lists,
     management: Vec<IpNet>,
+    pub(super) seeds: Vec<Seed>,
     /// As it was written.
     text: Arc<str>,
     /// Where the value of each key and each limit's target is.
@@ -76,7 +80,23 @@ impl ConfigFile {
         let table = DeTable::parse(text).map_err(|error| problem::of_toml(path, text, &error))?;
         for (key, value) in table.get_ref().iter() {
             let place = Place::of(text, value.span().start);
-            file.values.insert(key.get_ref().as_ref().to_owned(), place);
+            let key = key.get_ref().as_ref();
+            if let ("cluster", DeValue::Table(inner)) = (key, value.get_ref()) {
+                // Its keys have names of their own elsewhere.
+                for (inner, value) in inner.iter() {
+                    let name = format!("{key}_{}", inner.get_ref());
+                    file.values.insert(name, Place::of(text, value.span().start));
+                }
+            }
+            file.values.insert(key.to_owned(), place);
+        }
+        for seed in file.keys.cluster.seeds.iter().flatten() {
+            let read = seed.get_ref().parse().map_err(|problem: String| {
+                let (message, hint) = problem.split_once(": ").unwrap_or((&problem, ""));
+                let failure = Failure::new(exit::USAGE, message).hint(hint);
+                problem::at(path, text, seed.span().start, failure)
+            });
+            file.seeds.push(read?);
         }
         for address in &file.keys.management.addresses {
             let net = parse_management(address.get_ref())
@@ -162,14 +182,15 @@ impl ConfigFile {
             let limit = match default.get_ref() {
                 DefaultLimit::Rate(rate) => {
                     let rate = Spanned::new(default.span(), Several::One(Text(rate.clone())));
-                    Amounts { rate: &rate, burst: None, enforce: true, ban: None }
-                        .limit(Target::DEFAULT, byte)
+                    Amounts::of(&rate).limit(Target::DEFAULT, byte)
                 }
                 DefaultLimit::Amount(table) => Amounts {
                     rate: &table.rate,
                     burst: table.burst.as_ref(),
                     enforce: table.enforce,
                     ban: table.ban.as_ref(),
+                    scope: table.scope.as_ref(),
+                    partition: table.partition.as_ref(),
                 }
                 .limit(Target::DEFAULT, byte),
             };
@@ -183,6 +204,8 @@ impl ConfigFile {
                 burst: entry.burst.as_ref(),
                 enforce: entry.enforce,
                 ban: entry.ban.as_ref(),
+                scope: entry.scope.as_ref(),
+                partition: entry.partition.as_ref(),
             };
             add(amounts.limit(target, byte).map_err(wrong)?, byte, class)?;
         }
@@ -295,9 +318,16 @@ struct Amounts<'a> {
     burst: Option<&'a Spanned<Several>>,
     enforce: bool,
     ban: Option<&'a Spanned<BanTable>>,
+    scope: Option<&'a Spanned<Reach>>,
+    partition: Option<&'a Spanned<Partition>>,
 }
 
-impl Amounts<'_> {
+impl<'a> Amounts<'a> {
+    /// A rate of which nothing more is said.
+    const fn of(rate: &'a Spanned<Several>) -> Self {
+        Self { rate, burst: None, enforce: true, ban: None, scope: None, partition: None }
+    }
+
     /// The limit of `target`, which is written at `byte`.
     fn limit(&self, target: Target, byte: usize) -> Result<LimitSpec, Misplaced> {
         let list = |several: &Spanned<Several>| several.span().start;
@@ -314,12 +344,19 @@ impl Amounts<'_> {
                     parts.map(|text| text.as_ref().map(|text| text.0.as_str()));
                 BanText { after, factor, lasts }
             }),
+            scope: self.scope.map(|scope| *scope.get_ref()),
+            partition: self.partition.map(|partition| *partition.get_ref()),
         };
         wording.limit(target).map_err(|(part, failure)| {
             let blamed = match part {
                 Part::Rate(place) => rates.get(place).map_or(list(self.rate), |(_, at)| *at),
                 Part::Burst(place) => bursts.get(place).map_or(byte, |(_, at)| *at),
                 Part::Ban => self.ban.map_or(byte, |ban| ban.span().start),
+                Part::Scope => {
+                    let scope = self.scope.map(|scope| scope.span().start);
+                    let partition = self.partition.map(|partition| partition.span().start);
+                    scope.or(partition).unwrap_or(byte)
+                }
                 Part::Target => byte,
             };
             let hint = failure.hint.as_deref().map(in_file);

@@ -16,7 +16,7 @@ const FILES: u32 = 100_000;
 const RELOADED: u32 = 20;
 
 /// What a mutation puts in: what means something to TOML or to a limit, and what never should occur.
-const PIECES: [&[u8]; 49] = [
+const PIECES: [&[u8]; 55] = [
     b"=",
     b"\"",
     b"'",
@@ -63,6 +63,12 @@ const PIECES: [&[u8]; 49] = [
     b"ban = { for = \"1s\" }\n",
     b"\"1mbit\"",
     b"for = \"192.0.2.1/32\"\n",
+    b"scope = \"cluster\"\n",
+    b"scope = \"local\"\n",
+    b"partition = \"conservative\"\n",
+    b"[cluster]\nlisten = \"192.0.2.10:7700\"\n",
+    b"seeds = [\"a:1\", \"[::1]:1\"]\n",
+    b"weight = 0\n",
     b"[[deny]]\nfor = ",
     b"[[allow]]\nfor = \"192.0.2.9\"\n",
     b"[\"192.0.2.66\", \"198.51.100.99\"]",
@@ -133,7 +139,7 @@ fn no_file_makes_it_panic_and_a_refused_one_changes_nothing() {
     let given = given(&[]);
     core.configure(given.clone(), given.with(good).unwrap());
     core.enforce().unwrap();
-    assert_eq!(core.limits().limits.len(), 4);
+    assert_eq!(core.limits().limits.len(), 5);
     let mut random = Random(0x5eed);
     let (mut accepted, mut refused, mut failed) = (0, 0, 0);
     for number in 0..FILES {

@@ -11,9 +11,11 @@ use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use crate::cli::{LogFormat, Malformed};
+use crate::cluster::config::parse_listen as parse_cluster_listen;
 use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
 use crate::http::web::parse_listen;
+use crate::policy::{Partition, Reach};
 
 /// The configuration of `limiter run`. Every key can be left out.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -80,6 +82,9 @@ pub struct Keys {
     /// From where the host is managed.
     #[serde(default)]
     pub management: ManagementTable,
+    /// The cluster that the host belongs to: none if nothing is said.
+    #[serde(default)]
+    pub cluster: ClusterTable,
     /// Limits that are not for a prefix.
     #[serde(default)]
     pub limits: LimitsTable,
@@ -104,6 +109,28 @@ pub struct ManagementTable {
     pub addresses: Vec<Spanned<String>>,
 }
 
+/// `[cluster]`
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterTable {
+    /// The host's name there; its own if left out.
+    pub name: Option<String>,
+    /// The address and UDP port of this host that its peers come to, such as `192.0.2.10:7700`; without it
+    /// the host is in no cluster.
+    #[serde(default, deserialize_with = "cluster_listen")]
+    #[schemars(with = "Option<String>")]
+    pub listen: Option<SocketAddr>,
+    /// Members to ask for the others: addresses or DNS names with ports.
+    #[schemars(with = "Option<Vec<String>>")]
+    pub seeds: Option<Vec<Spanned<String>>>,
+    /// The file with the key that all hosts of the cluster have.
+    pub key_file: Option<PathBuf>,
+    /// The host's part of every limit, relative to those of the others: 1 to 1000.
+    pub weight: Option<u32>,
+    /// The region that the host is in: limits are shared within regions first.
+    pub region: Option<String>,
+}
+
 /// `[limits]`
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -120,7 +147,7 @@ pub enum DefaultLimit {
     /// A rate, such as `1000pps`.
     Rate(String),
     /// A rate and a burst.
-    Amount(AmountTable),
+    Amount(Box<AmountTable>),
 }
 
 /// `{ rate = …, burst = … }`
@@ -139,6 +166,12 @@ pub struct AmountTable {
     /// Denies sources that go on to be far over the limit.
     #[schemars(with = "Option<BanTable>")]
     pub ban: Option<Spanned<BanTable>>,
+    /// Where it holds: on this host alone, which is meant if left out, or on all of the cluster together.
+    #[schemars(with = "Option<Reach>")]
+    pub scope: Option<Spanned<Reach>>,
+    /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached.
+    #[schemars(with = "Option<Partition>")]
+    pub partition: Option<Spanned<Partition>>,
 }
 
 /// `[[limit]]`
@@ -177,6 +210,12 @@ pub struct LimitTable {
     /// Denies sources that go on to be far over the limit.
     #[schemars(with = "Option<BanTable>")]
     pub ban: Option<Spanned<BanTable>>,
+    /// Where it holds: on this host alone, which is meant if left out, or on all of the cluster together.
+    #[schemars(with = "Option<Reach>")]
+    pub scope: Option<Spanned<Reach>>,
+    /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached.
+    #[schemars(with = "Option<Partition>")]
+    pub partition: Option<Spanned<Partition>>,
 }
 
 /// `{ after = …, factor = …, for = … }`
@@ -388,7 +427,7 @@ impl<'de> Deserialize<'de> for DefaultLimit {
 
             fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<DefaultLimit, A::Error> {
                 AmountTable::deserialize(de::value::MapAccessDeserializer::new(map))
-                    .map(DefaultLimit::Amount)
+                    .map(|table| DefaultLimit::Amount(Box::new(table)))
             }
         }
 
@@ -402,6 +441,13 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
     read.map(Some).map_err(|error| {
         de::Error::custom(format!("{text:?} is not a duration such as \"134ms\": {error}"))
     })
+}
+
+fn cluster_listen<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_cluster_listen(&text).map(Some).map_err(de::Error::custom)
 }
 
 fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {

@@ -11,12 +11,14 @@ use serde_json::Value;
 use super::file::ConfigFile;
 use super::problem::Place;
 use crate::cli::{LogFormat, Malformed, RunArgs};
+use crate::cluster::{ClusterConfig, key_file};
 use crate::daemon::Config;
 use crate::dataplane::{self, Options};
 use crate::error::{Failure, chain, exit};
 use crate::http::web::WebConfig;
 use crate::instance::{Instance, Places};
 use crate::policy::lists::Action;
+use crate::policy::scope::no_cluster;
 use crate::policy::{Classes, Limits, Management, ModelError};
 
 /// Where a value comes from.
@@ -139,6 +141,17 @@ macro_rules! take {
     };
 }
 
+/// As [`take`], for keys of `[cluster]`.
+macro_rules! take_cluster {
+    ($settings:ident, $table:ident: $($key:ident = $inner:ident),+ $(,)?) => {
+        $(if let (Some(value), false) =
+            (&$table.$inner, $settings.fixed.contains_key(stringify!($key)))
+        {
+            $settings.run.$key = value.clone().into();
+        })+
+    };
+}
+
 impl Settings {
     fn merge(&mut self) {
         let keys = self.file.keys.clone();
@@ -149,6 +162,14 @@ impl Settings {
             sketch_epsilon, sketch_delta, sketch_window, max_sources, max_limits, max_listed, ipv4_prefix,
             ipv6_prefix, malformed, on_full, log_format, kernel_log,
         );
+        let cluster = keys.cluster;
+        take_cluster!(settings, cluster:
+            cluster_name = name, cluster_listen = listen, cluster_key_file = key_file,
+            cluster_weight = weight, cluster_region = region,
+        );
+        if cluster.seeds.is_some() && !settings.fixed.contains_key("cluster_seeds") {
+            settings.run.cluster_seeds.clone_from(&settings.file.seeds);
+        }
         if let (Some(socket), false) = (keys.socket, settings.fixed.contains_key("socket")) {
             settings.socket = socket;
         }
@@ -204,7 +225,13 @@ impl Settings {
     /// Puts a key's name and origin before a failure.
     fn blame(&self, key: &str, failure: Failure) -> Failure {
         match self.origin(key) {
-            Origin::File(place) => self.file.blame(place, failure.context(key)),
+            Origin::File(place) => {
+                let key = match key.strip_prefix("cluster_") {
+                    Some(inner) => format!("cluster.{inner}"),
+                    None => key.to_owned(),
+                };
+                self.file.blame(place, failure.context(key))
+            }
             Origin::Environment => failure.context(Variable(key)),
             Origin::Flag | Origin::Default => failure.context(Flag(key)),
         }
@@ -222,10 +249,40 @@ impl Settings {
         }
         check_names(&self.run.interfaces).map_err(|failure| self.blame("interfaces", failure))?;
         self.web().check().map_err(|(key, failure)| self.blame(key, failure))?;
+        self.cluster().check().map_err(|(key, failure)| self.blame(key, failure))?;
+        self.check_scopes(self.cluster().is_on())?;
         let lengths = (self.run.ipv4_prefix, self.run.ipv6_prefix);
         let management = Management::new(&self.run.management, lengths);
         self.check_limits(lengths, &management)?;
         self.check_lists(lengths, &management)
+    }
+
+    /// Whether the file's limits hold where they can, in a cluster or not.
+    ///
+    /// # Errors
+    /// The first limit that is for the cluster where there is none, by its place.
+    pub fn check_scopes(&self, clustered: bool) -> Result<(), Failure> {
+        if clustered || !self.file.limits().in_cluster() {
+            return Ok(());
+        }
+        let Some(limit) = self.file.limits().iter().find(|limit| !limit.scope.is_local()) else {
+            return Ok(());
+        };
+        let failure = no_cluster(&format!("the limit for {}", limit.target.short()));
+        let place = self.file.place_of_limit(&limit.target);
+        Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)))
+    }
+
+    /// Whether the host has the key of the cluster that it is to be in.
+    ///
+    /// # Errors
+    /// As [`key_file::read`], if it is to be in one.
+    pub fn check_key(&self) -> Result<(), Failure> {
+        let ClusterConfig { listen: Some(_), key_file: path, .. } = self.cluster() else {
+            return Ok(());
+        };
+        let keys = key_file::read(&path);
+        keys.map(drop).map_err(|failure| self.blame("cluster_key_file", failure))
     }
 
     /// Whether the entries of the file's lists fit sources of so many bits, IPv4 and IPv6, and
@@ -317,12 +374,26 @@ impl Settings {
         }
     }
 
+    /// The cluster that the host is to be in.
+    pub fn cluster(&self) -> ClusterConfig {
+        let run = &self.run;
+        ClusterConfig {
+            name: run.cluster_name.clone(),
+            listen: run.cluster_listen,
+            seeds: run.cluster_seeds.clone(),
+            key_file: run.cluster_key_file.clone(),
+            weight: run.cluster_weight,
+            region: run.cluster_region.clone(),
+        }
+    }
+
     /// A daemon that runs with it.
     pub fn daemon(&self) -> Config {
         let run = self.run.clone();
         Config {
             options: self.options(),
             web: self.web(),
+            cluster: self.cluster(),
             interfaces: run.interfaces,
             mode: run.mode,
             replace: run.replace,

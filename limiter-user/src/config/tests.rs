@@ -9,7 +9,7 @@ use super::*;
 use crate::cli::{Cli, LogFormat, RunArgs};
 use crate::error::{Failure, exit};
 use crate::policy::lists::Action;
-use crate::policy::{Ban, LimitSpec, Limits, Target};
+use crate::policy::{Ban, LimitSpec, Limits, Partition, Scope, Target};
 
 /// What `limiter run` with `arguments` is given.
 pub(super) fn given(arguments: &[&str]) -> Given {
@@ -47,7 +47,9 @@ fn the_default_file_is_the_default() {
     let in_force = settings(&[], &example).unwrap();
     for ((key, value), (_, default)) in in_force.values().into_iter().zip(none.values()) {
         assert_eq!(in_force.origin_text(&key), format!("limiter.toml:{}", line_of(&example, &key)));
-        if key != "admin_group" && !key.starts_with("http_") {
+        let example = key == "admin_group" || key.starts_with("http_");
+        if !example && !["cluster_name", "cluster_listen", "cluster_seeds"].contains(&key.as_str())
+        {
             assert_eq!(value, default, "{key}");
         }
     }
@@ -57,13 +59,20 @@ fn the_default_file_is_the_default() {
     let dns = limit("default udp:53", "200pps", None).banning(ban).unwrap();
     let shared = limit("198.51.100.0/24 as-one", "100kpps", Some(100_000));
     let shared = shared.and("1gbit".parse().unwrap(), Some(16_000_000)).unwrap();
-    assert_eq!(limits, [limit("default", "1000pps", Some(2000)), dns, shared, net]);
+    let scope = Scope::Cluster { partition: Partition::Conservative };
+    let wide = limit("192.0.2.0/24", "500pps", None).scoped(scope).unwrap();
+    assert_eq!(limits, [limit("default", "1000pps", Some(2000)), dns, wide, shared, net]);
     let denied = in_force.file.lists().iter().filter(|(_, entry)| entry.action == Action::Deny);
     assert_eq!((denied.count(), in_force.file.lists().len()), (2, 3));
 }
 
 fn line_of(text: &str, key: &str) -> usize {
     let start = |line: &str| line.starts_with(&format!("{key} =")) || line == format!("[{key}]");
+    if let Some(inner) = key.strip_prefix("cluster_") {
+        let table = line_of(text, "cluster");
+        let rest: Vec<_> = text.lines().skip(table).collect();
+        return table + line_of(&rest.join("\n"), inner);
+    }
     text.lines().position(start).unwrap_or_else(|| panic!("{key} is not in the file")) + 1
 }
 
@@ -82,11 +91,14 @@ fn every_option_is_a_key_everywhere() {
     assert_eq!(values, options, "what is shown");
     let schema = schemars::schema_for!(Keys).to_value();
     let properties = schema["properties"].as_object().unwrap();
-    let keys: BTreeSet<_> = properties
+    let mut keys: BTreeSet<_> = properties
         .keys()
         .filter(|key| !["limit", "limits", "allow", "deny"].contains(&key.as_str()))
         .cloned()
         .collect();
+    assert!(keys.remove("cluster"));
+    let cluster = schema["$defs"]["ClusterTable"]["properties"].as_object().unwrap();
+    keys.extend(cluster.keys().map(|key| format!("cluster_{key}")));
     assert_eq!(keys, options, "what a file can have");
     assert_eq!(schema["additionalProperties"], false);
     for (key, property) in properties {
@@ -338,6 +350,50 @@ fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
             "4:7",
             "management addresses",
             "another target",
+        ),
+        ("[cluster]\nlisten = \"edge-1:7700\"", "2:10", "not an address", "config default"),
+        ("[cluster]\nlisten = \"192.0.2.1:0\"", "2:10", "port 0", "config default"),
+        ("[cluster]\nseeds = [\"a:1\"]", "2:9", "cluster.seeds: there are seeds", "listen ="),
+        (
+            "[cluster]\nlisten = \"192.0.2.1:7\"\nseeds = [\"a:1\", \"b\"]",
+            "3:17",
+            "no port",
+            "192.0.2",
+        ),
+        (
+            "[cluster]\nlisten = \"192.0.2.1:7\"\nname = \"x\"\nseeds = [\"a:1\", \"A:1\"]",
+            "4:9",
+            "a:1 is there twice",
+            "once",
+        ),
+        ("[cluster]\nweight = 0", "2:10", "cluster.weight: 0 is out of range", "1 to 1000"),
+        ("[cluster]\nweight = -1", "2:10", "whole number", ""),
+        ("[cluster]\nname = \"a b\"", "2:8", "cluster.name: \"a b\" is not the name", "edge-1"),
+        ("[cluster]\nregion = \"\"", "2:10", "cluster.region: \"\" is not", "edge-1"),
+        ("[cluster]\nkeyfile = \"x\"", "2:1", "unknown key `keyfile`", "`key_file`"),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\nscope = \"cluster\"",
+            "2:7",
+            "this host is in none",
+            "[cluster]",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\nscope = \"world\"",
+            "4:9",
+            "unknown value `world`",
+            "`cluster`",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nrate = \"1pps\"\npartition = \"conservative\"",
+            "4:13",
+            "no partition policy",
+            "scope cluster",
+        ),
+        (
+            "[[limit]]\nfor = \"default\"\nas_one = true\nrate = \"1pps\"\nscope = \"cluster\"",
+            "5:9",
+            "each source has by itself",
+            "as-one",
         ),
         ("[management]\naddresses = [\"bastion\"]", "2:14", "bastion", "address"),
         ("mode = \"native", "1:", "", ""),

@@ -351,8 +351,14 @@ mod tests {
 
     #[test]
     fn either_unit_can_be_too_much() {
-        let wording =
-            Wording { rates: vec!["10pps", "8kbit"], bursts: vec![], enforce: true, ban: None };
+        let wording = Wording {
+            rates: vec!["10pps", "8kbit"],
+            bursts: vec![],
+            enforce: true,
+            ban: None,
+            scope: None,
+            partition: None,
+        };
         let both = wording.limit(Target::DEFAULT).unwrap();
         let ban = Ban { after: 1, factor: 2, lasts: 1 };
         let both = both.banning(Some(ban)).unwrap();

@@ -86,6 +86,7 @@ impl Core {
     ) -> Result<(u64, Applied), Failure> {
         self.may_change(how)?;
         changes.forget_absent(self.limits_in_store());
+        changes = self.above_cluster(changes);
         self.vet(&changes)?;
         changes.forget_present(self.limits_in_store());
         let count = changes.len() as u64;
@@ -118,6 +119,7 @@ impl Core {
                 self.management.check(&limit.target)?;
             }
         }
+        self.check_cluster(changes)?;
         self.check_classes(changes)
     }
 
@@ -138,6 +140,7 @@ impl Core {
     /// What the operator should know of `changes`.
     fn warnings_about(&self, changes: &Changes, how: &How) -> Vec<String> {
         let mut warnings: Vec<_> = self.meeting(changes).into_iter().collect();
+        warnings.extend(self.hides_cluster(changes));
         let idle = changes.iter().find_map(|change| match change {
             Change::Set(limit) if self.management.contains(&limit.target) => Some(limit.target),
             _ => None,

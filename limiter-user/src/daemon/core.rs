@@ -17,9 +17,11 @@ use super::events::Told;
 use super::file_limits::FileLimits;
 use super::history::Past;
 use super::plane::Plane;
+use super::replicated::Replicated;
 use super::scrape;
 use super::top::Top;
 use super::warnings::{self, Warnings};
+use crate::cluster::limits::Row;
 use crate::dataplane::{Mode, OnFull, SharedCounts};
 use crate::error::{Failure, exit};
 use crate::http::Access;
@@ -64,6 +66,8 @@ pub struct Core {
     pub(super) capture: Option<Capture>,
     /// How many captures there have been.
     pub(super) captures: u64,
+    /// What is the cluster's, if the host is in one.
+    pub(super) replicated: Option<Replicated>,
 }
 
 impl Core {
@@ -90,6 +94,7 @@ impl Core {
             told: Told::default(),
             capture: None,
             captures: 0,
+            replicated: None,
         }
     }
 
@@ -107,10 +112,16 @@ impl Core {
     /// Stores changes before anything is in force.
     pub(super) fn store_only(&mut self, undo: &Undo) -> Result<(), Failure> {
         if !undo.limits.is_empty() {
-            self.store.apply(&undo.limits)?;
+            let rows = self.replicate(&undo.limits, &undo.limits.former(self.store.limits()))?;
+            let stored = self.store.apply_with(&undo.limits, &rows, || ());
+            self.replicated(stored.is_ok());
+            stored?;
         }
         if !undo.lists.is_empty() {
-            self.store.list_then(&undo.lists, |_| ())?;
+            let rows = self.replicate_lists(&undo.lists)?;
+            let stored = self.store.list_with(&undo.lists, &rows, |_| ());
+            self.replicated(stored.is_ok());
+            stored?;
         }
         // What the file's lists are beneath has changed.
         self.file.merge(self.store.lists());
@@ -153,11 +164,12 @@ impl Core {
         LimitReport { origin: self.origin_of(&limit.target), ..self.report(limit) }
     }
 
-    /// Adds what the data plane does not know of a limit: where it comes from, and the ban.
+    /// Adds what the data plane does not know of a limit: where it comes from, where it holds, and the ban.
     pub(super) fn complete(&self, limit: &mut LimitReport) {
         limit.origin = self.origin_of(&limit.target);
-        let ban = self.limit_for(&limit.target).and_then(|limit| limit.ban);
-        limit.ban = ban.map(Into::into);
+        let whole = self.limit_for(&limit.target);
+        limit.ban = whole.and_then(|limit| limit.ban).map(Into::into);
+        limit.set_scope(whole.map(|limit| limit.scope).unwrap_or_default());
     }
 
     /// All limits.
@@ -213,13 +225,23 @@ impl Core {
 
     /// Stores changes, then puts them in force; undoes them in the store if that fails.
     pub(super) fn change(&mut self, changes: &Changes) -> Result<(), Failure> {
+        let rows = self.replicate(changes, &changes.former(self.store.limits()))?;
+        self.change_with(changes, rows)
+    }
+
+    /// As [`Core::change`], where `rows` are what the replica has changed and is to be durable with it.
+    pub(super) fn change_with(&mut self, changes: &Changes, rows: Vec<Row>) -> Result<(), Failure> {
         let former = changes.former(self.store.limits());
-        let effect = self.beneath(changes);
+        let former_rows = self.undoing_rows(&rows);
+        let effect = self.beneath(changes).into_owned();
         let plane = &mut self.plane;
-        let published = self.store.apply_then(changes, || plane.change(&effect))?;
-        let Err(error) = published else { return Ok(()) };
+        let publish = || if effect.is_empty() { Ok(()) } else { plane.change(&effect) };
+        let stored = self.store.apply_with(changes, &rows, publish);
+        self.replicated(matches!(stored, Ok(Ok(()))));
+        let Err(error) = stored? else { return Ok(()) };
         let failure = Failure::from(error).context("the limits stay as they were");
-        let restored = self.store.apply(&changes.reversed(&former)).map_err(Failure::from);
+        let undo = changes.reversed(&former);
+        let restored = self.store.apply_with(&undo, &former_rows, || ()).map_err(Failure::from);
         self.publish_again(restored);
         Err(failure)
     }
@@ -354,6 +376,7 @@ impl Core {
         let config = self.config_report();
         warnings::of_config(&mut found, &config);
         warnings::of_history(&mut found, &self.past);
+        found.texts.extend(self.cluster_warnings());
         warnings::of_interfaces(&mut found, &attachments);
         warnings::of_counters(&mut found, &counters);
         warnings::of_table(&mut found, &table, self.on_full);

@@ -68,6 +68,7 @@ impl Core {
         self.file.lists = settings.file.lists().clone();
         self.file.merge(self.store.lists());
         self.file.refused = refused;
+        self.join(&settings.cluster());
         self.unconfirmed.note_damage(damaged);
         let file = settings.file.path.as_ref().map(|path| path.display().to_string());
         let running = settings.values();

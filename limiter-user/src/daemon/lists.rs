@@ -8,9 +8,11 @@ use ipnet::IpNet;
 use super::change::{How, named};
 use super::confirm::Undo;
 use super::core::Core;
+use crate::cluster::limits::Row;
 use crate::error::{Failure, exit};
 use crate::policy::lists::{Action, ListChanges, Listing, Lists, find, find_by, now};
 use crate::policy::model::short_prefix;
+use crate::policy::scope::no_cluster;
 use crate::report::{Applied, LimitOrigin, ListChanged, ListDiff, ListEntry, ListReport};
 
 impl Core {
@@ -44,6 +46,9 @@ impl Core {
         how: &How,
     ) -> Result<ListChanged, Failure> {
         self.may_change(how)?;
+        if listing.cluster && self.replicated.is_none() {
+            return Err(no_cluster("a denial"));
+        }
         for net in targets {
             // What contains management addresses does not hold for them, but a part of them would.
             if listing.action == Action::Deny {
@@ -96,7 +101,7 @@ impl Core {
             return Err(Failure::new(exit::NEGATIVE, format!("{net} is not on the {action} list"))
                 .hint(format!("`limiter {action} list` shows what is")));
         }
-        let changes: ListChanges = targets.iter().map(|net| (*net, None)).collect();
+        let changes = targets.iter().map(|net| (*net, self.denied_by_cluster(net))).collect();
         let banned = self.banned(&changes);
         let changed = self.request_lists(action, &changes, how)?;
         if !how.dry_run {
@@ -164,7 +169,8 @@ impl Core {
 
     /// Removes the entries whose time is over, which the kernel does not heed any more.
     pub(super) fn expire_lists(&mut self) {
-        let changes: ListChanges = self.store.lists().over(now()).map(|net| (net, None)).collect();
+        let over = self.store.lists().over(now());
+        let changes: ListChanges = over.map(|net| (net, self.denied_by_cluster(&net))).collect();
         if changes.is_empty() {
             return;
         }
@@ -180,19 +186,33 @@ impl Core {
 
     /// Stores changes, then puts them in force; undoes them in the store if that fails.
     pub(super) fn change_lists(&mut self, changes: &ListChanges) -> Result<(), Failure> {
+        let rows = self.replicate_lists(changes)?;
+        self.change_lists_with(changes, &rows)
+    }
+
+    /// As [`Core::change_lists`], where `rows` are what the replica has changed and is to be durable with it.
+    pub(super) fn change_lists_with(
+        &mut self,
+        changes: &ListChanges,
+        rows: &[Row],
+    ) -> Result<(), Failure> {
         let former = self.store.lists().undoing(changes);
+        let former_rows = self.undoing_rows(rows);
         let effect = self.lists_beneath(changes).into_owned();
         let (plane, merged) = (&mut self.plane, &mut self.file.merged);
-        let published = self.store.list_then(changes, |stored| match merged {
+        let published = self.store.list_with(changes, rows, |stored| match merged {
             None => plane.change_lists(&effect, stored),
             Some(merged) => {
                 merged.apply(&effect);
                 plane.change_lists(&effect, merged)
             }
-        })?;
-        let Err(error) = published else { return Ok(()) };
+        });
+        if !rows.is_empty() {
+            self.replicated(matches!(published, Ok(Ok(()))));
+        }
+        let Err(error) = published? else { return Ok(()) };
         let failure = Failure::from(error).context("the lists stay as they were");
-        let restored = self.store.list_then(&former, |_| ()).map_err(Failure::from);
+        let restored = self.store.list_with(&former, &former_rows, |_| ()).map_err(Failure::from);
         let back = self.lists_beneath(&former).into_owned();
         if let Some(merged) = &mut self.file.merged {
             merged.apply(&back);

@@ -50,6 +50,7 @@ impl Core {
         // The prefixes that it runs with may be others than the file has now.
         settings.check_limits(prefixes, &management)?;
         settings.check_lists(prefixes, &management)?;
+        settings.check_scopes(self.replicated.is_some())?;
         settings.check_classes(self.limits_in_store())?;
         let file_lists = aged(settings.file.lists(), self.file_lists());
         let (live, restart) = self

@@ -22,6 +22,7 @@ mod plane;
 mod ports;
 mod privileges;
 mod refused;
+mod replicated;
 mod scrape;
 mod shared;
 mod socket;
@@ -52,6 +53,7 @@ pub use socket::{Socket, SocketGuard};
 pub use suggest::{Question, suggest};
 pub use top::Scan;
 
+use crate::cluster::ClusterConfig;
 use crate::config::{Given, Settings};
 use crate::dataplane::{Dataplane, KernelLog, Mode, Options};
 use crate::error::{Failure, exit};
@@ -97,6 +99,8 @@ pub struct Config {
     pub web: WebConfig,
     /// The data plane.
     pub options: Options,
+    /// The cluster.
+    pub cluster: ClusterConfig,
 }
 
 /// How long requests may take to end when the daemon does.
@@ -110,6 +114,7 @@ const GRACE: Duration = Duration::from_secs(5);
 pub fn run(given: Given, settings: Settings) -> Result<(), Failure> {
     let config = settings.daemon();
     config.options.shape()?;
+    settings.check_key()?;
     let access = http::Access::new(config.admin_group.as_deref())?;
     let socket = Socket::bind(&config.socket, &config.socket_group)?;
     let web = Web::bind(&config.web)?;
@@ -157,6 +162,7 @@ fn start(
     configure(&mut core);
     core.protect(&config.management);
     core.resume_unconfirmed()?;
+    core.settle_cluster()?;
     core.open_history(took_over);
     bring_up(&mut core, config, took_over)?;
     Ok((core, kernel_log))
@@ -287,5 +293,7 @@ async fn tick(shared: &Shared) -> Failure {
 pub(crate) mod fake;
 #[cfg(test)]
 mod reload_tests;
+#[cfg(test)]
+mod replicated_tests;
 #[cfg(test)]
 mod tests;

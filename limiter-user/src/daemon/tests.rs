@@ -11,6 +11,7 @@ fn limit(target: &str, rate: &str) -> LimitSpec {
 
 fn config(interfaces: &[&str]) -> Config {
     Config {
+        cluster: ClusterConfig::default(),
         web: WebConfig::default(),
         interfaces: interfaces.iter().map(ToString::to_string).collect(),
         mode: Mode::Native,
@@ -100,7 +101,14 @@ fn lists_are_in_force_before_limits() {
     let fake = Fake::default();
     let mut core = fake.core(&directory);
     let denied: IpNet = "192.0.2.1/32".parse().unwrap();
-    let listing = Listing { action: Action::Deny, reason: None, added: 0, until: None, ban: false };
+    let listing = Listing {
+        action: Action::Deny,
+        reason: None,
+        added: 0,
+        until: None,
+        ban: false,
+        cluster: false,
+    };
     core.list_add(&[denied], &listing, &How::default()).unwrap();
     fake.state().lists = Lists::default();
     // Limits are what lets a fresh data plane take the place of another.

@@ -28,7 +28,7 @@ pub(super) async fn add(
     let Query(query) = query.map_err(unreadable)?;
     let targets = targets.map_err(unreadable)?;
     let how = query.how();
-    let listing = Listing::new(action, query.ttl(), query.reason)?;
+    let listing = Listing::new(action, query.ttl(), query.reason)?.scoped(query.scope)?;
     let added = shared
         .with(move |core| {
             let targets = read(&targets, core.prefixes())?;

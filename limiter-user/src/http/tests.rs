@@ -41,7 +41,8 @@ async fn limits_are_set_listed_and_removed() {
     let (status, answer) = api.ask("PUT", "/v1/limits", body).await;
     let limit = json!({
         "target": "198.51.100.7/32", "rate": "10kpps", "burst": "2000 packets",
-        "rate_per_second": 10_000.0, "burst_amount": 2000, "unit": "packets", "enforce": true, "gate": 16, "origin": "runtime",
+        "rate_per_second": 10_000.0, "burst_amount": 2000, "unit": "packets", "enforce": true, "gate": 16, "scope": "local",
+        "origin": "runtime",
     });
     assert_eq!((status, &answer), (200, &json!({"limit": limit, "changed": true})));
     let (_, answer) = api.ask("GET", "/v1/limits", "").await;
@@ -63,7 +64,7 @@ async fn limits_are_set_listed_and_removed() {
     let limit = json!({
         "target": "default udp:53", "class": "udp:53", "rate": "100pps", "burst": "500 packets",
         "rate_per_second": 100.0, "burst_amount": 500, "unit": "packets", "also": also,
-        "enforce": true, "gate": 16, "origin": "runtime",
+        "enforce": true, "gate": 16, "scope": "local", "origin": "runtime",
         "ban": {"after_seconds": 5, "factor": 3, "for_seconds": 600},
     });
     assert_eq!((status, &answer["limit"]), (200, &limit));

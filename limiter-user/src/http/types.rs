@@ -12,7 +12,7 @@ use crate::daemon::How;
 use crate::dataplane::Mode;
 use crate::error::Failure;
 use crate::policy::ban::BanText;
-use crate::policy::{LimitSpec, Wording};
+use crate::policy::{LimitSpec, Partition, Reach, Wording};
 use crate::report::{By, Sort};
 
 /// `PUT /v1/limits`.
@@ -34,6 +34,13 @@ pub struct SetRequest {
     /// What becomes of a source that goes on to be far over it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ban: Option<BanRequest>,
+    /// Where it holds: `local`, which is meant if left out, or `cluster`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Reach>,
+    /// Of a limit for the cluster, what becomes of the shares of hosts that cannot be reached:
+    /// `conservative`, which is meant if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<Partition>,
 }
 
 /// A ban that is asked for.
@@ -130,6 +137,8 @@ impl SetRequest {
             bursts: self.burst.as_strs(),
             enforce: self.enforce,
             ban: self.ban.as_ref().map(BanRequest::text),
+            scope: self.scope,
+            partition: self.partition,
         };
         wording.limit(self.target.parse()?).map_err(|(_, failure)| failure)
     }
@@ -160,6 +169,8 @@ impl TrialRequest {
             bursts: self.burst.iter().map(String::as_str).collect(),
             enforce: true,
             ban: None,
+            scope: None,
+            partition: None,
         };
         wording.limit(self.target.parse()?).map_err(|(_, failure)| failure)
     }
@@ -255,6 +266,8 @@ pub struct ListQuery {
     pub ttl_seconds: Option<u64>,
     /// Why.
     pub reason: Option<String>,
+    /// Where it holds: `local`, which is meant if left out, or `cluster`, on the deny list.
+    pub scope: Option<Reach>,
     /// As [`ChangeQuery::dry_run`].
     pub dry_run: bool,
     /// As [`ChangeQuery::confirm_ms`].

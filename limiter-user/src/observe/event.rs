@@ -76,6 +76,11 @@ impl By {
         Self { uid: Some(uid), user: known.map_or_else(|| uid.to_string(), |user| user.name) }
     }
 
+    /// Somebody on another host of the cluster.
+    pub fn cluster(host: &str) -> Self {
+        Self { uid: None, user: format!("cluster: {host}") }
+    }
+
     /// Whoever has the token of the dashboard.
     pub fn dashboard() -> Self {
         Self { uid: None, user: "dashboard".into() }

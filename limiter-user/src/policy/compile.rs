@@ -5,6 +5,7 @@ use limiter_common::gate::{MAX_GATE, MIN_FRAME, gate};
 use limiter_common::gcra::{Cost, MAX_TOLERANCE, TICKS_PER_NS};
 
 use super::model::{LimitSpec, Target, Tier as Spec};
+use super::scope::Scope;
 use super::units::{Rate, Unit};
 use crate::dataplane::Error;
 
@@ -90,12 +91,13 @@ pub fn compile_tier(
     Ok(Tier { cost, tolerance, gate, unit, rate: amount, period_ns, burst })
 }
 
-/// The limit that a policy was compiled from, for whom it is; `None` for "no limit". What the kernel has
-/// no part in, a ban, is not in it.
+/// The limit that a policy was compiled from, for whom it is; `None` for "no limit". What the kernel
+/// has no part in, a ban and where else it holds, is not in it.
 pub fn decompile(target: Target, policy: &Policy) -> Option<LimitSpec> {
     let Spec { rate, burst } = decompile_tier(&policy.first)?;
     let also = if policy.has_second() { decompile_tier(&policy.second) } else { None };
-    Some(LimitSpec { target, rate, burst, also, enforce: !policy.observes(), ban: None })
+    let (enforce, scope) = (!policy.observes(), Scope::Local);
+    Some(LimitSpec { target, rate, burst, also, enforce, ban: None, scope })
 }
 
 /// The rate that a tier was compiled from; `None` for "no limit".

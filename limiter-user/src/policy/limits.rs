@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::ban::Ban;
 use super::class::Class;
 use super::model::{LimitSpec, Target, Tier};
+use super::scope::Scope;
 use super::units::Rate;
 
 /// How much a source may send: a limit without its target.
@@ -24,21 +25,23 @@ pub struct Amount {
     pub enforce: bool,
     /// What becomes of a source that goes on to be far over it.
     pub ban: Option<Ban>,
+    /// Where it holds.
+    pub scope: Scope,
 }
 
 impl Amount {
     /// The limit of `target` that has this amount.
     pub const fn of(self, target: Target) -> LimitSpec {
-        let Self { rate, burst, also, enforce, ban } = self;
-        LimitSpec { target, rate, burst, also, enforce, ban }
+        let Self { rate, burst, also, enforce, ban, scope } = self;
+        LimitSpec { target, rate, burst, also, enforce, ban, scope }
     }
 }
 
 impl LimitSpec {
     /// The limit without its target.
     pub const fn amount(&self) -> Amount {
-        let Self { rate, burst, also, enforce, ban, .. } = *self;
-        Amount { rate, burst, also, enforce, ban }
+        let Self { rate, burst, also, enforce, ban, scope, .. } = *self;
+        Amount { rate, burst, also, enforce, ban, scope }
     }
 }
 
@@ -109,6 +112,11 @@ impl Limits {
         let (old, new): (Vec<_>, _) =
             after.into_keys().partition(|class| self.classes.contains_key(class));
         [old, new].concat()
+    }
+
+    /// Whether one of them is for the cluster.
+    pub fn in_cluster(&self) -> bool {
+        self.amounts().any(|(amount, _)| !amount.scope.is_local())
     }
 
     /// Whether one of them bans.

@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use clap::ValueEnum;
+
 use super::class::Class;
 use super::limits::Changes;
 use super::model::{LimitSpec, Target, Whom};
@@ -146,10 +148,26 @@ fn parse_limit(whom: Whom, rest: &str, line: &str) -> Result<LimitSpec, Failure>
         bursts: bursts.map_or_else(Vec::new, |bursts| bursts.split('+').collect()),
         enforce: true,
         ban: None,
+        scope: None,
+        partition: None,
     };
     for word in words {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
         let place = match name {
+            "scope" => {
+                let scope = named(name, value)?;
+                if wording.scope.replace(scope).is_some() {
+                    return refuse(format!("{name} is there twice"));
+                }
+                continue;
+            }
+            "partition" => {
+                let partition = named(name, value)?;
+                if wording.partition.replace(partition).is_some() {
+                    return refuse(format!("{name} is there twice"));
+                }
+                continue;
+            }
             NO_ENFORCE if value.is_empty() && wording.enforce => {
                 wording.enforce = false;
                 continue;
@@ -164,6 +182,16 @@ fn parse_limit(whom: Whom, rest: &str, line: &str) -> Result<LimitSpec, Failure>
         }
     }
     wording.limit(Target { whom, class, together }).map_err(|(_, failure)| failure)
+}
+
+/// What an option's value names.
+fn named<T: ValueEnum>(option: &str, value: &str) -> Result<T, Failure> {
+    T::from_str(value, false).map_err(|_| {
+        let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+        let names: Vec<_> = names.map(|one| format!("{option}={}", one.get_name())).collect();
+        Failure::new(exit::USAGE, format!("what is {option}={value}?"))
+            .hint(format!("write {}, or leave it out", names.join(" or ")))
+    })
 }
 
 /// The option for a limit that is only counted.
@@ -200,7 +228,8 @@ mod tests {
             "default udp:53 100pps 200\ndefault udp:53 as-one 50kpps\n10.0.0.0/8 as-one 1gbit\n\
              192.0.2.1 1000pps+10mbit 2000+64kbyte ban-for=10m # two\n192.0.2.2 10mbit+1000pps\n\
              192.0.2.3 tcp/syn,!ack 40/minute no-enforce\n192.0.2.4 40/minute 50\n\
-             192.0.2.5 5pps 9 ban-factor=3 ban-after=2s ban-for=1h",
+             192.0.2.5 5pps 9 ban-factor=3 ban-after=2s ban-for=1h\n\
+             192.0.2.6 5pps scope=cluster partition=conservative no-enforce",
         )
         .unwrap();
         let found: Vec<_> = limits
@@ -221,6 +250,7 @@ mod tests {
                 "192.0.2.3 tcp/syn,!ack: 40/minute burst 1 packet, not enforced",
                 "192.0.2.4: 40/minute burst 50 packets",
                 "192.0.2.5: 5pps burst 9 packets, ban 1h after 2s at 3×",
+                "192.0.2.6: 5pps burst 6 packets, not enforced, cluster-wide",
             ]
         );
     }
@@ -272,6 +302,10 @@ mod tests {
             ("1.1.1.1 5pps ban=5m", "line 1", "what is \"ban=5m\"?"),
             ("1.1.1.1 5pps ban-for=5m ban-for=6m", "line 1", "ban-for is there twice"),
             ("1.1.1.1 5pps ban-after=5s", "line 1", "how long it lasts"),
+            ("1.1.1.1 5pps scope=world", "line 1", "what is scope=world?"),
+            ("1.1.1.1 5pps scope=local scope=local", "line 1", "scope is there twice"),
+            ("1.1.1.1 5pps partition=conservative", "line 1", "no partition policy"),
+            ("1.1.1.0/24 as-one 5pps scope=cluster", "line 1", "each source has by itself"),
         ] {
             let error = parse(text).unwrap_err();
             let text = error.to_string();

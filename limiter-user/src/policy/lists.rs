@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use super::listed::Lists;
 use super::model::{ModelError, Whom, prefixes_of};
+use super::scope::Reach;
 use crate::error::{Failure, exit};
 
 /// What becomes of a listed source.
@@ -64,6 +65,9 @@ pub struct Listing {
     /// Whether nobody has asked for it: a limit's ban has made it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ban: bool,
+    /// Whether it holds on all hosts of the cluster.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cluster: bool,
 }
 
 impl Listing {
@@ -93,7 +97,16 @@ impl Listing {
                 Some(until)
             }
         };
-        if let Some(reason) = &reason
+        Self { action, reason: reason.map(Into::into), added, until, ban: false, cluster: false }
+            .checked()
+    }
+
+    /// The entry, which comes from elsewhere.
+    ///
+    /// # Errors
+    /// A reason that is too long, or has line breaks.
+    pub fn checked(self) -> Result<Self, Failure> {
+        if let Some(reason) = &self.reason
             && (reason.len() > 256 || reason.chars().any(char::is_control))
         {
             return Err(Failure::new(
@@ -102,14 +115,29 @@ impl Listing {
             )
             .hint("give a few words"));
         }
-        Ok(Self { action, reason: reason.map(Into::into), added, until, ban: false })
+        Ok(self)
+    }
+
+    /// The entry on this host alone, which it is if nothing is said, or on all hosts of the cluster.
+    ///
+    /// # Errors
+    /// If it is for the cluster and not for the deny list.
+    pub fn scoped(self, reach: Option<Reach>) -> Result<Self, Failure> {
+        let cluster = reach == Some(Reach::Cluster);
+        if cluster && self.action != Action::Deny {
+            return Err(Failure::new(exit::USAGE, "only denials can be for the cluster").hint(
+                "leave --scope out, and allow the source on each host that is to let it through",
+            ));
+        }
+        Ok(Self { cluster, ..self })
     }
 
     /// A ban that begins now and lasts so many seconds.
     pub fn banned(seconds: u32, reason: String) -> Self {
         let added = now();
         let until = Some(added.saturating_add(seconds));
-        Self { action: Action::Deny, reason: Some(reason.into()), added, until, ban: true }
+        let reason = Some(reason.into());
+        Self { action: Action::Deny, reason, added, until, ban: true, cluster: false }
     }
 
     /// Whether it is over at `now`, in seconds since 1970.

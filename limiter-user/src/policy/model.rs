@@ -5,6 +5,7 @@ use limiter_common::gcra::{MAX_TOLERANCE, TICKS_PER_NS};
 
 use super::ban::{Ban, BanError};
 use super::class::ClassError;
+use super::scope::{Partition, Scope};
 pub use super::target::{Target, Whom, prefixes_of, short_prefix, source_of};
 use super::units::{Rate, Unit, format_burst};
 
@@ -26,6 +27,8 @@ pub struct LimitSpec {
     pub enforce: bool,
     /// What becomes of a source that goes on to be far over it.
     pub ban: Option<Ban>,
+    /// Where it holds.
+    pub scope: Scope,
 }
 
 /// A rate and its burst.
@@ -99,6 +102,18 @@ pub enum ModelError {
     /// A class that cannot be.
     #[error(transparent)]
     Class(#[from] ClassError),
+    /// A limit of one host with a policy for partitions of the cluster.
+    #[error("a local limit has no partition policy such as {}", partition.name())]
+    LocalPartition {
+        /// The policy.
+        partition: Partition,
+    },
+    /// A limit that many sources share, for the cluster.
+    #[error("{}: only limits that each source has by itself can be for the cluster", target.short())]
+    SharedInCluster {
+        /// Whom it is for.
+        target: Target,
+    },
     /// A ban that cannot be.
     #[error(transparent)]
     Ban(#[from] BanError),
@@ -136,6 +151,12 @@ impl ModelError {
             Self::SameUnit { .. } => {
                 "give one rate of packets and one of bytes, for instance 1000pps and 10mbit".into()
             }
+            Self::LocalPartition { .. } => {
+                "leave the partition policy out, or give the limit the scope cluster".into()
+            }
+            Self::SharedInCluster { .. } => {
+                "leave as-one out, or give the limit the scope local".into()
+            }
             Self::Class(error) => error.hint(),
             Self::Ban(error) => error.hint(),
         }
@@ -151,7 +172,7 @@ impl LimitSpec {
     pub fn new(target: Target, rate: Rate, burst: Option<u64>) -> Result<Self, ModelError> {
         target.check()?;
         let Tier { rate, burst } = Tier::new(rate, burst)?;
-        Ok(Self { target, rate, burst, also: None, enforce: true, ban: None })
+        Ok(Self { target, rate, burst, also: None, enforce: true, ban: None, scope: Scope::Local })
     }
 
     /// The limit with another one, in the other unit, that holds at the same time.
@@ -180,6 +201,17 @@ impl LimitSpec {
             return Err(BanError::NotEnforced.into());
         }
         Ok(Self { ban, ..self })
+    }
+
+    /// The limit in a scope.
+    ///
+    /// # Errors
+    /// [`ModelError::SharedInCluster`] if it is for the cluster and shared by many sources.
+    pub const fn scoped(self, scope: Scope) -> Result<Self, ModelError> {
+        if !scope.is_local() && self.target.together {
+            return Err(ModelError::SharedInCluster { target: self.target });
+        }
+        Ok(Self { scope, ..self })
     }
 
     /// The rate and the burst that every limit has.

@@ -2,6 +2,7 @@
 
 use super::ban::BanText;
 use super::model::{LimitSpec, ModelError, Target};
+use super::scope::{Partition, Reach, Scope};
 use super::units::{Rate, Unit, UnitError, parse_burst};
 use crate::error::{Failure, exit};
 
@@ -16,9 +17,14 @@ pub struct Wording<'a> {
     pub enforce: bool,
     /// What becomes of a source that goes on to be far over it.
     pub ban: Option<BanText<'a>>,
+    /// Where it holds; on this host alone if that is not said.
+    pub scope: Option<Reach>,
+    /// What becomes of the shares of hosts that cannot be reached; they stay idle if that is not said.
+    pub partition: Option<Partition>,
 }
 
-/// What is wrong with a limit: one of its rates or bursts by its number, the ban, or for whom it is.
+/// What is wrong with a limit: one of its rates or bursts by its number, the ban, where it holds, or for
+/// whom it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A rate.
@@ -27,6 +33,8 @@ pub enum Part {
     Burst(usize),
     /// The ban.
     Ban,
+    /// The scope.
+    Scope,
     /// The target.
     Target,
 }
@@ -81,7 +89,11 @@ impl Wording<'_> {
         let ban = |error: Failure| (Part::Ban, error);
         let wanted = self.ban.map(|text| text.read()).transpose();
         let wanted = wanted.map_err(|error| ban(ModelError::from(error).into()))?;
-        limit.enforced(self.enforce).banning(wanted).map_err(|error| ban(error.into()))
+        let limit =
+            limit.enforced(self.enforce).banning(wanted).map_err(|error| ban(error.into()))?;
+        Scope::read(self.scope, self.partition)
+            .and_then(|scope| limit.scoped(scope))
+            .map_err(|error| (Part::Scope, error.into()))
     }
 
     /// Each burst: its place, the place of the rate that it is for, and packets or bytes.
@@ -127,7 +139,7 @@ mod tests {
 
     fn wording<'a>(rates: &[&'a str], bursts: &[&'a str]) -> Wording<'a> {
         let (rates, bursts) = (rates.to_vec(), bursts.to_vec());
-        Wording { rates, bursts, enforce: true, ban: None }
+        Wording { rates, bursts, enforce: true, ban: None, scope: None, partition: None }
     }
 
     #[test]
@@ -199,6 +211,18 @@ mod tests {
                 shared,
                 Part::Ban,
                 "share",
+            ),
+            (
+                Wording { scope: Some(Reach::Cluster), ..wording(&["5pps"], &[]) },
+                shared,
+                Part::Scope,
+                "10.0.0.0/8 as-one: only limits that each source has",
+            ),
+            (
+                Wording { partition: Some(Partition::Conservative), ..wording(&["5pps"], &[]) },
+                Target::DEFAULT,
+                Part::Scope,
+                "no partition policy",
             ),
             (
                 Wording { ban, enforce: false, ..wording(&["5pps"], &[]) },

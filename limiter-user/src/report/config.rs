@@ -14,7 +14,7 @@ use super::{
 };
 use crate::policy::lists::Action;
 use crate::policy::model::short_prefix;
-use crate::policy::{LimitSpec, Target};
+use crate::policy::{LimitSpec, Partition, Reach, Target};
 
 /// A value as a person writes it.
 fn written(value: &Value) -> String {
@@ -55,6 +55,12 @@ pub struct FileLimitReport {
     /// What becomes of a source that goes on to be far over it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ban: Option<BanReport>,
+    /// Where it holds.
+    #[serde(default)]
+    pub scope: Reach,
+    /// Of a limit for the cluster, what becomes of the shares of hosts that cannot be reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<Partition>,
     /// File and line.
     pub origin: String,
 }
@@ -88,14 +94,15 @@ pub struct SettingsReport {
 impl FileLimitReport {
     /// Tells `limit`, which is found at `origin`.
     pub fn new(limit: &LimitSpec, origin: String) -> Self {
-        let LimitReport { target, rate, burst, also, enforce, ban, .. } =
+        let LimitReport { target, rate, burst, also, enforce, ban, scope, partition, .. } =
             LimitReport::new(limit, 0);
-        Self { target, rate: rate.to_string(), burst, also, enforce, ban, origin }
+        let rate = rate.to_string();
+        Self { target, rate, burst, also, enforce, ban, scope, partition, origin }
     }
 
     fn summary(&self) -> String {
-        let Self { rate, burst, also, enforce, ban, .. } = self;
-        describe(rate, burst, also.as_ref(), *enforce, *ban)
+        let Self { rate, burst, also, enforce, ban, scope, .. } = self;
+        describe(rate, burst, also.as_ref(), *enforce, *ban, *scope)
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::{Applied, Print, text};
-use crate::policy::{Ban, Class, LimitSpec, Rate, Target, Tier, Unit};
+use crate::policy::{Ban, Class, LimitSpec, Partition, Rate, Reach, Scope, Target, Tier, Unit};
 
 /// Where a limit comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +112,12 @@ pub struct LimitReport {
     /// What becomes of a source that goes on to be far over it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ban: Option<BanReport>,
+    /// Where it holds.
+    #[serde(default)]
+    pub scope: Reach,
+    /// Of a limit for the cluster, what becomes of the shares of hosts that cannot be reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<Partition>,
     /// Where it comes from.
     #[serde(default)]
     pub origin: LimitOrigin,
@@ -124,12 +130,14 @@ pub(super) fn describe(
     also: Option<&TierReport>,
     enforce: bool,
     ban: Option<BanReport>,
+    reach: Reach,
 ) -> String {
     let also = also.map(|also| format!(" and {} burst {}", also.rate, also.burst));
     let ban = ban.map(|ban| format!(", {}", ban.summary()));
     let enforced = if enforce { "" } else { ", not enforced" };
     let [also, ban] = [also, ban].map(Option::unwrap_or_default);
-    format!("{rate} burst {burst}{also}{enforced}{ban}")
+    let wide = if reach == Reach::Cluster { ", cluster-wide" } else { "" };
+    format!("{rate} burst {burst}{also}{enforced}{ban}{wide}")
 }
 
 impl LimitReport {
@@ -150,14 +158,21 @@ impl LimitReport {
             gate,
             enforce: limit.enforce,
             ban: limit.ban.map(Into::into),
+            scope: limit.scope.reach(),
+            partition: limit.scope.partition(),
             origin: LimitOrigin::Runtime,
         }
+    }
+
+    /// Tells where it holds.
+    pub fn set_scope(&mut self, scope: Scope) {
+        (self.scope, self.partition) = (scope.reach(), scope.partition());
     }
 
     /// The limit in a few words.
     pub fn summary(&self) -> String {
         let rate = self.rate.to_string();
-        describe(&rate, &self.burst, self.also.as_ref(), self.enforce, self.ban)
+        describe(&rate, &self.burst, self.also.as_ref(), self.enforce, self.ban, self.scope)
     }
 
     /// Its rates as tables have them.
@@ -207,7 +222,7 @@ impl Print for LimitList {
         if self.limits.is_empty() {
             return writeln!(out, "no limits are set");
         }
-        let header = ["TARGET", "RATE", "BURST", "GATE", "ENFORCED", "BAN", "FROM"];
+        let header = ["TARGET", "RATE", "BURST", "GATE", "ENFORCED", "BAN", "SCOPE", "FROM"];
         let mut table = text::table(&header, 1);
         for limit in &self.limits {
             table.add_row([
@@ -217,6 +232,7 @@ impl Print for LimitList {
                 limit.gate.to_string(),
                 if limit.enforce { "yes" } else { "no" }.to_owned(),
                 limit.ban.map_or("no".into(), |ban| ban.summary().replacen("ban ", "", 1)),
+                limit.scope.name().to_owned(),
                 limit.origin.name().to_owned(),
             ]);
         }

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{Applied, LimitOrigin, Print, Rule, text};
+use crate::policy::Reach;
 use crate::policy::lists::{Action, Listing};
 use crate::policy::model::short_prefix;
 
@@ -26,6 +27,9 @@ pub struct ListEntry {
     /// Whether a limit's ban has made it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ban: bool,
+    /// Where it holds.
+    #[serde(default)]
+    pub scope: Reach,
     /// Where it comes from.
     #[serde(default)]
     pub origin: LimitOrigin,
@@ -60,6 +64,7 @@ impl ListEntry {
             added: time(listing.added),
             expires: listing.until.map(time),
             ban: listing.ban,
+            scope: if listing.cluster { Reach::Cluster } else { Reach::Local },
             origin: LimitOrigin::Runtime,
         }
     }
@@ -99,12 +104,14 @@ pub struct ListReport {
 impl Print for ListReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         if !self.entries.is_empty() {
-            let mut table = text::table(&["TARGET", "ADDED", "EXPIRES", "FROM", "REASON"], 0);
+            let mut table =
+                text::table(&["TARGET", "ADDED", "EXPIRES", "SCOPE", "FROM", "REASON"], 0);
             for entry in &self.entries {
                 table.add_row([
                     short_prefix(&entry.target),
                     entry.added.clone(),
                     entry.expires.clone().unwrap_or_else(|| "never".into()),
+                    entry.scope.name().into(),
                     entry.origin.name().into(),
                     entry.because(),
                 ]);
@@ -147,7 +154,7 @@ mod tests {
     fn a_dry_run_says_what_comes_and_goes() {
         let entry = |target: &str, action, reason: &str, until| {
             let reason = (!reason.is_empty()).then(|| reason.into());
-            let listing = Listing { action, reason, added: 0, until, ban: false };
+            let listing = Listing { action, reason, added: 0, until, ban: false, cluster: false };
             Some(ListEntry::new(target.parse().unwrap(), &listing))
         };
         let mut diff = ListDiff::default();

@@ -5,6 +5,7 @@ mod capture;
 mod change;
 mod changes;
 mod cleanup;
+mod cluster;
 mod config;
 mod groups;
 mod history;
@@ -28,6 +29,7 @@ pub use change::{
 };
 pub use changes::ChangesReport;
 pub use cleanup::{CleanupReport, Remnant, RemnantKind};
+pub use cluster::KeyGenerated;
 pub use config::{
     CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
     ReloadReport, SchemaReport, SettingReport, SettingsReport, Shadowed,

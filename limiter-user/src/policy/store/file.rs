@@ -1,5 +1,6 @@
 //! One database file: its tables, and how it is written.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,12 +10,13 @@ use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition, 
 
 use super::StoreError;
 use super::rows::{Record, Rows, rank};
+use crate::cluster::limits::Row;
 use crate::policy::lists::{ListChanges, Listing, Lists};
 use crate::policy::{Change, Changes, LimitSpec, Limits, Target};
 
 /// The version of the tables below. Files of earlier ones are read as they are and become this one with
 /// the next change: what is new since then is left out of their rows.
-pub(super) const SCHEMA: u64 = 3;
+pub(super) const SCHEMA: u64 = 4;
 
 /// `schema` and `revision`. The revision rises with every change.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
@@ -24,14 +26,38 @@ const LIMITS: TableDefinition<'_, &str, &str> = TableDefinition::new("limits");
 /// A source or prefix, and a [`Listing`] as JSON. Since schema 2.
 const LISTS: TableDefinition<'_, &str, &str> = TableDefinition::new("lists");
 
-/// What is to be written.
-pub(super) enum Batch<'a> {
+/// What is replicated in the cluster: rows as [`crate::cluster::limits`] makes them. Since schema 4.
+const REPLICA: TableDefinition<'_, &str, &str> = TableDefinition::new("replica");
+
+/// What is to be written, in one transaction.
+pub(super) struct Batch<'a> {
     /// Limits.
-    Limits(Rows<'a>),
+    limits: Rows<'a>,
     /// Entries of the lists.
-    Lists(&'a ListChanges),
-    /// All there is, to a file that is empty.
-    All(Rows<'a>, &'a Lists),
+    lists: Vec<(&'a IpNet, Option<&'a Listing>)>,
+    /// What is replicated.
+    replica: Vec<(&'a str, Option<&'a str>)>,
+}
+
+impl<'a> Batch<'a> {
+    /// Changes.
+    pub(super) fn new(limits: &'a Changes, lists: &'a ListChanges, replica: &'a [Row]) -> Self {
+        Self {
+            limits: Rows::new(limits),
+            lists: lists.iter().map(|(net, listing)| (net, listing.as_ref())).collect(),
+            replica: replica.iter().map(|(key, row)| (key.as_str(), row.as_deref())).collect(),
+        }
+    }
+
+    /// All of `content`, whose limits are `limits`.
+    fn all(limits: &'a Changes, content: &'a Content) -> Self {
+        let replica = content.replica.iter().map(|(key, row)| (key.as_str(), Some(row.as_str())));
+        Self {
+            limits: Rows::new(limits),
+            lists: content.lists.iter().map(|(net, listing)| (net, Some(listing))).collect(),
+            replica: replica.collect(),
+        }
+    }
 }
 
 /// Everything in a file.
@@ -40,6 +66,7 @@ pub(super) struct Content {
     pub(super) revision: u64,
     pub(super) limits: Limits,
     pub(super) lists: Lists,
+    pub(super) replica: BTreeMap<String, String>,
 }
 
 /// Why a file's content could not be had.
@@ -93,11 +120,22 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
             lists.insert(net, listing);
         }
     }
-    Ok(Content { revision, limits, lists })
+    let mut replica = BTreeMap::new();
+    if schema > 3 {
+        for row in transaction.open_table(REPLICA)?.iter()? {
+            let (key, row) = row?;
+            replica.insert(key.value().to_owned(), row.value().to_owned());
+        }
+    }
+    Ok(Content { revision, limits, lists, replica })
 }
 
 pub(super) fn limit(target: &str, record: &str) -> Result<LimitSpec, String> {
     let target = target.parse::<Target>().map_err(|error| error.to_string())?;
+    limit_of(target, record)
+}
+
+pub(super) fn limit_of(target: Target, record: &str) -> Result<LimitSpec, String> {
     let record: Record = serde_json::from_str(record).map_err(|error| error.to_string())?;
     record.limit(target).map_err(|error| error.to_string())
 }
@@ -116,21 +154,20 @@ fn put(
     let mut meta = transaction.open_table(META)?;
     meta.insert("schema", SCHEMA)?;
     meta.insert("revision", revision)?;
-    match batch {
-        Batch::Limits(rows) => put_limits(transaction, rows)?,
-        Batch::All(rows, _) => put_limits(transaction, rows)?,
-        Batch::Lists(_) => {}
-    }
-    let mut rows: Vec<(&IpNet, Option<&Listing>)> = match batch {
-        Batch::Limits(_) => return Ok(()),
-        Batch::Lists(changes) => {
-            changes.iter().map(|(net, listing)| (net, listing.as_ref())).collect()
-        }
-        Batch::All(_, lists) => lists.iter().map(|(net, listing)| (net, Some(listing))).collect(),
-    };
+    // Every table is there afterwards, as the schema says.
+    put_limits(transaction, &batch.limits)?;
+    let mut rows = batch.lists.clone();
     // A row beside the last one finds its page at hand, and fills it.
     rows.sort_by_cached_key(|(net, _)| rank(&Target::from(**net)));
-    put_lists(transaction, &rows)
+    put_lists(transaction, &rows)?;
+    let mut replica = transaction.open_table(REPLICA)?;
+    for (key, row) in &batch.replica {
+        match row {
+            Some(row) => replica.insert(*key, *row)?,
+            None => replica.remove(*key)?,
+        };
+    }
+    Ok(())
 }
 
 fn put_lists(
@@ -220,7 +257,7 @@ impl StoreFile {
             let database = builder().create(&staging)?;
             let transaction = database.begin_write()?;
             let all: Changes = content.limits.iter().map(Change::Set).collect();
-            put(&transaction, content.revision, &Batch::All(Rows::new(&all), &content.lists))?;
+            put(&transaction, content.revision, &Batch::all(&all, content))?;
             transaction.commit()?;
             Ok(())
         };

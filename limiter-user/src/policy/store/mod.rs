@@ -10,6 +10,7 @@ mod file;
 mod rows;
 mod vet;
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::DirBuilderExt;
@@ -24,7 +25,8 @@ use rows::Rows;
 use vet::{Verdict, vet};
 
 use super::lists::{ListChanges, Lists};
-use super::{Changes, Limits, Target};
+use super::{Changes, LimitSpec, Limits, Target};
+use crate::cluster::limits::Row;
 
 const MAIN: &str = "limits.redb";
 const MIRROR: &str = "limits.redb.mirror";
@@ -36,6 +38,7 @@ pub struct Store {
     mirror: StoreFile,
     limits: Limits,
     lists: Lists,
+    replica: BTreeMap<String, String>,
     path: PathBuf,
     recovered: Option<String>,
     mirror_problem: Option<String>,
@@ -62,6 +65,7 @@ impl Store {
             mirror,
             limits: content.limits,
             lists: content.lists,
+            replica: content.replica,
             path: main_path,
             recovered,
             mirror_problem: None,
@@ -82,6 +86,11 @@ impl Store {
     /// The allow and deny lists.
     pub const fn lists(&self) -> &Lists {
         &self.lists
+    }
+
+    /// What is replicated in the cluster, by key.
+    pub const fn replica(&self) -> &BTreeMap<String, String> {
+        &self.replica
     }
 
     /// What was damaged and recovered when the store was opened.
@@ -114,7 +123,21 @@ impl Store {
         changes: &Changes,
         then: impl FnOnce() -> R,
     ) -> Result<R, StoreError> {
-        self.write(&Batch::Limits(Rows::new(changes)), |limits, _| {
+        self.apply_with(changes, &[], then)
+    }
+
+    /// As [`Store::apply_then`], with what is replicated of them in the cluster.
+    ///
+    /// # Errors
+    /// As [`Store::apply_then`].
+    pub fn apply_with<R>(
+        &mut self,
+        changes: &Changes,
+        replica: &[Row],
+        then: impl FnOnce() -> R,
+    ) -> Result<R, StoreError> {
+        let none = ListChanges::new();
+        self.write(&Batch::new(changes, &none, replica), replica, |limits, _| {
             limits.apply(changes);
             then()
         })
@@ -130,7 +153,21 @@ impl Store {
         changes: &ListChanges,
         then: impl FnOnce(&Lists) -> R,
     ) -> Result<R, StoreError> {
-        self.write(&Batch::Lists(changes), |_, lists| {
+        self.list_with(changes, &[], then)
+    }
+
+    /// As [`Store::list_then`], with what is replicated of them in the cluster.
+    ///
+    /// # Errors
+    /// As [`Store::apply_then`].
+    pub fn list_with<R>(
+        &mut self,
+        changes: &ListChanges,
+        replica: &[Row],
+        then: impl FnOnce(&Lists) -> R,
+    ) -> Result<R, StoreError> {
+        let none = Changes::default();
+        self.write(&Batch::new(&none, changes, replica), replica, |_, lists| {
             lists.apply(changes);
             then(lists)
         })
@@ -139,6 +176,7 @@ impl Store {
     fn write<R>(
         &mut self,
         batch: &Batch<'_>,
+        rows: &[Row],
         then: impl FnOnce(&mut Limits, &mut Lists) -> R,
     ) -> Result<R, StoreError> {
         let before = self.main.revision;
@@ -146,7 +184,7 @@ impl Store {
         // A mirror that has missed a change is made anew, when it is known of what.
         let follows = self.mirror.revision == before;
         let (main, mirror) = (&mut self.main, &mut self.mirror);
-        let (limits, lists) = (&mut self.limits, &mut self.lists);
+        let (limits, lists, replica) = (&mut self.limits, &mut self.lists, &mut self.replica);
         let (result, mirrored) = thread::scope(|scope| {
             let (committed, commit) = mpsc::channel();
             let copying = follows.then(|| {
@@ -157,6 +195,12 @@ impl Store {
             main.write(revision, batch, || true)?;
             // Nobody listens to this where there is no thread, or it has failed already.
             let _ = committed.send(());
+            for (key, row) in rows {
+                match row {
+                    Some(row) => drop(replica.insert(key.clone(), row.clone())),
+                    None => drop(replica.remove(key)),
+                }
+            }
             let result = then(limits, lists);
             let mirrored = match copying {
                 None => None,
@@ -170,7 +214,7 @@ impl Store {
         })?;
         let mirrored = mirrored.unwrap_or_else(|| {
             let (limits, lists) = (self.limits.clone(), self.lists.clone());
-            let content = Content { revision, limits, lists };
+            let content = Content { revision, limits, lists, replica: self.replica.clone() };
             StoreFile::create(&self.path.with_file_name(MIRROR), &content)
                 .map(|mirror| self.mirror = mirror)
                 .map_err(|error| error.to_string())
@@ -181,6 +225,19 @@ impl Store {
         }
         Ok(result)
     }
+}
+
+/// A limit as the database has it, beside its target.
+pub fn record(limit: &LimitSpec) -> String {
+    rows::record(&limit.amount())
+}
+
+/// The limit of `target` that [`record`] has written.
+///
+/// # Errors
+/// If it makes no sense.
+pub fn read_record(target: &Target, record: &str) -> Result<LimitSpec, String> {
+    file::limit_of(*target, record)
 }
 
 /// `changes` as the database has them: each target, and the record of its limit.
@@ -271,7 +328,7 @@ fn settle(
     notes: &mut Vec<String>,
 ) -> Result<StoreFile, StoreError> {
     let problem = match verdict {
-        Verdict::Good(found) if found == *content => {
+        Verdict::Good(found) if *found == *content => {
             return StoreFile::open(path, content.revision);
         }
         // A crash came between the two files' commits, or this file was removed.

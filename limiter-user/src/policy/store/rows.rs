@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::policy::{Amount, Ban, Changes, LimitSpec, ModelError, Rate, Target, Tier, Whom};
+use crate::policy::{Amount, Ban, Changes, LimitSpec, ModelError, Rate, Scope, Target, Tier, Whom};
 
 /// What a database has of a limit, beside its target.
 #[derive(Serialize, Deserialize)]
@@ -21,6 +21,9 @@ pub(super) struct Record {
     /// Since schema 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ban: Option<Banned>,
+    /// Since schema 4.
+    #[serde(default, skip_serializing_if = "Scope::is_local")]
+    scope: Scope,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -38,10 +41,10 @@ struct Banned {
 
 impl From<&Amount> for Record {
     fn from(amount: &Amount) -> Self {
-        let &Amount { rate, burst, also, enforce, ban } = amount;
+        let &Amount { rate, burst, also, enforce, ban, scope } = amount;
         let also = also.map(|Tier { rate, burst }| Also { rate, burst });
         let ban = ban.map(|Ban { after, factor, lasts }| Banned { after, factor, lasts });
-        Self { rate, burst, also, enforce, ban }
+        Self { rate, burst, also, enforce, ban, scope }
     }
 }
 
@@ -56,12 +59,18 @@ impl Record {
             limit = limit.and(rate, Some(burst))?;
         }
         let ban = self.ban.map(|Banned { after, factor, lasts }| Ban::new(after, factor, lasts));
-        limit.banning(ban.transpose()?)
+        limit.banning(ban.transpose()?)?.scoped(self.scope)
     }
 }
 
 const fn enforced() -> bool {
     true
+}
+
+/// The record of a limit as JSON.
+pub(super) fn record(amount: &Amount) -> String {
+    // Plain values always make JSON.
+    serde_json::to_string(&Record::from(amount)).unwrap_or_default()
 }
 
 /// The rows that changes make.
@@ -76,9 +85,7 @@ pub(super) struct Rows<'a> {
 impl<'a> Rows<'a> {
     pub(super) fn new(changes: &'a Changes) -> Self {
         let amounts = changes.amounts().iter();
-        // Writing plain values to a string cannot fail.
-        let records =
-            amounts.map(|amount| serde_json::to_string(&Record::from(amount)).unwrap_or_default());
+        let records = amounts.map(record);
         // A row beside the last one finds its page at hand, and fills it.
         let places = changes.numbered().zip(0u32..);
         let mut keyed: Vec<_> = places.map(|((target, _), at)| (rank(&target), at)).collect();

@@ -2,7 +2,7 @@ use std::fs;
 
 use super::file::SCHEMA;
 use super::*;
-use crate::policy::{Change, LimitSpec};
+use crate::policy::{Change, LimitSpec, Partition, Scope};
 
 fn limit(target: &str, rate: &str) -> LimitSpec {
     LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
@@ -264,6 +264,11 @@ fn rows_tell_all_of_a_limit() {
     let changes: Changes = [
         Change::Set(both.banning(ban).unwrap()),
         Change::Set(limit("10.0.0.0/8 icmp as-one", "5pps").enforced(false)),
+        Change::Set(
+            limit("10.0.0.0/8", "5pps")
+                .scoped(Scope::Cluster { partition: Partition::Conservative })
+                .unwrap(),
+        ),
         Change::Unset("default tcp:80".parse().unwrap()),
     ]
     .into_iter()
@@ -271,7 +276,7 @@ fn rows_tell_all_of_a_limit() {
     let rows = to_rows(&changes);
     let mut again: Vec<_> = from_rows(&rows).unwrap().iter().collect();
     again.sort_by_key(|change| matches!(change, Change::Unset(_)));
-    assert_eq!(again.len(), 3);
+    assert_eq!(again.len(), 4);
     assert!(changes.iter().all(|change| again.contains(&change)), "{rows:?}");
     for (target, record) in [
         ("default tcp:0", r#"{"rate":"5pps","burst":5}"#),
@@ -281,6 +286,11 @@ fn rows_tell_all_of_a_limit() {
             "10.0.0.0/8 as-one",
             r#"{"rate":"5pps","burst":5,"ban":{"after":1,"factor":1,"lasts":1}}"#,
         ),
+        (
+            "10.0.0.0/8 as-one",
+            r#"{"rate":"5pps","burst":5,"scope":{"cluster":{"partition":"conservative"}}}"#,
+        ),
+        ("default", r#"{"rate":"5pps","burst":5,"scope":{"cluster":{"partition":"lucky"}}}"#),
     ] {
         from_rows(&[(target.into(), Some(record.into()))]).unwrap_err();
     }
@@ -333,4 +343,30 @@ fn lists_survive_and_the_mirror_has_them_too() {
     store.list_then(&vec![(net, None)], |lists| assert!(lists.is_empty())).unwrap();
     drop(store);
     assert!(Store::open(directory.path()).unwrap().lists().is_empty());
+}
+
+#[test]
+fn what_is_replicated_is_in_the_transaction_of_what_follows_from_it() {
+    let (directory, limits) = filled();
+    let row = |key: &str, row: Option<&str>| (key.to_owned(), row.map(str::to_owned));
+    {
+        let mut store = Store::open(directory.path()).unwrap();
+        assert!(store.replica().is_empty());
+        let rows = [row("default", Some("1")), row("denied 192.0.2.1/32", Some("2"))];
+        store.apply_with(&Change::Unset(Target::DEFAULT).into(), &rows, || ()).unwrap();
+        let rows = [row("default", None), row("forgotten", Some("3"))];
+        store.list_with(&vec![], &rows, |_| ()).unwrap();
+    }
+    // The mirror has it, too.
+    fs::write(directory.path().join(MAIN), b"garbage").unwrap();
+    let mut store = Store::open(directory.path()).unwrap();
+    let kept: Vec<_> = store.replica().iter().map(|(key, row)| format!("{key}={row}")).collect();
+    assert_eq!(kept, ["denied 192.0.2.1/32=2", "forgotten=3"]);
+    assert_eq!((store.limits().len(), store.recovered().is_some()), (limits.len() - 1, true));
+    // A mirror that is made anew has all of it.
+    store.mirror.revision -= 1;
+    store.apply_with(&Changes::default(), &[row("default", Some("4"))], || ()).unwrap();
+    drop(store);
+    fs::remove_file(directory.path().join(MAIN)).unwrap();
+    assert_eq!(Store::open(directory.path()).unwrap().replica().len(), 3);
 }

@@ -21,7 +21,7 @@ const GROWTH: usize = 64 << 20;
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// Whole, with this content.
-    Good(Content),
+    Good(Box<Content>),
     /// Damaged in this way.
     Corrupt(String),
     /// Not there.
@@ -59,7 +59,7 @@ pub(super) fn vet(path: &Path) -> Result<Verdict, StoreError> {
         .map_err(|source| StoreError::Io { action: "check", path: path.into(), source })?
         .join();
     match judged {
-        Ok(Ok(content)) => Ok(Verdict::Good(content)),
+        Ok(Ok(content)) => Ok(Verdict::Good(Box::new(content))),
         Ok(Err(Unreadable::Newer(found))) => Err(StoreError::Newer { path: path.into(), found }),
         Ok(Err(Unreadable::Corrupt(problem))) => Ok(Verdict::Corrupt(problem)),
         Err(_) => Ok(Verdict::Corrupt("the database panicked on it".into())),

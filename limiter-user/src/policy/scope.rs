@@ -1,0 +1,131 @@
+//! Where a limit holds: on one host, or as one limit on all hosts of a cluster.
+
+use clap::ValueEnum;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::model::ModelError;
+use crate::error::{Failure, exit};
+
+/// Where a limit holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// On this host alone.
+    #[default]
+    Local,
+    /// On all hosts of the cluster together: what a source gets from all of them is within the limit.
+    Cluster {
+        /// What becomes of the shares of hosts that cannot be reached.
+        partition: Partition,
+    },
+}
+
+/// What becomes of the shares of hosts that cannot be reached.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Partition {
+    /// They stay idle: nobody ever gets more than the limit.
+    #[default]
+    Conservative,
+}
+
+impl Partition {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Conservative => "conservative",
+        }
+    }
+}
+
+/// A scope without what goes with it, as options and files name it.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Reach {
+    /// On this host alone.
+    #[default]
+    Local,
+    /// On all hosts of the cluster together.
+    Cluster,
+}
+
+impl Reach {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Cluster => "cluster",
+        }
+    }
+}
+
+impl Scope {
+    /// The scope that is meant by what was said of it; local, or conservative, if nothing was.
+    ///
+    /// # Errors
+    /// [`ModelError::LocalPartition`] for a limit of one host with a policy for partitions.
+    pub fn read(reach: Option<Reach>, partition: Option<Partition>) -> Result<Self, ModelError> {
+        match (reach.unwrap_or_default(), partition) {
+            (Reach::Local, None) => Ok(Self::Local),
+            (Reach::Local, Some(partition)) => Err(ModelError::LocalPartition { partition }),
+            (Reach::Cluster, partition) => {
+                Ok(Self::Cluster { partition: partition.unwrap_or_default() })
+            }
+        }
+    }
+
+    /// Whether it is one host's.
+    pub const fn is_local(&self) -> bool {
+        matches!(self, Self::Local)
+    }
+
+    /// How it is named.
+    pub const fn reach(self) -> Reach {
+        match self {
+            Self::Local => Reach::Local,
+            Self::Cluster { .. } => Reach::Cluster,
+        }
+    }
+
+    /// What becomes of the shares of hosts that cannot be reached, where there are any.
+    pub const fn partition(self) -> Option<Partition> {
+        match self {
+            Self::Local => None,
+            Self::Cluster { partition } => Some(partition),
+        }
+    }
+}
+
+/// The failure that something for the cluster gets where there is none.
+pub fn no_cluster(what: &str) -> Failure {
+    let message = format!("{what} is to be for the cluster, but this host is in none");
+    Failure::new(exit::USAGE, message).hint(
+        "add [cluster] with listen and a key to the configuration and restart the daemon, or choose \
+         the scope local",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_is_local_or_conservative() {
+        let conservative = Some(Partition::Conservative);
+        assert_eq!(Scope::read(None, None), Ok(Scope::Local));
+        assert_eq!(Scope::read(Some(Reach::Local), None), Ok(Scope::Local));
+        let cluster = Scope::read(Some(Reach::Cluster), None).unwrap();
+        assert_eq!(Scope::read(Some(Reach::Cluster), conservative), Ok(cluster));
+        assert_eq!((cluster.reach(), cluster.partition()), (Reach::Cluster, conservative));
+        for reach in [None, Some(Reach::Local)] {
+            let error = Scope::read(reach, conservative).unwrap_err();
+            assert!(error.to_string().contains("conservative"), "{error}");
+            assert!(error.hint().contains("cluster"));
+        }
+    }
+}
