@@ -3,6 +3,8 @@
 use limiter_common::abi::{Policy, Tier};
 use limiter_common::gate::{MAX_GATE, MIN_FRAME, gate};
 use limiter_common::gcra::{Cost, MAX_TOLERANCE, TICKS_PER_NS};
+use limiter_common::share::floor::Floor;
+use limiter_common::share::{MAX_SHARED_COST, Multiplier};
 
 use super::model::{LimitSpec, Target, Tier as Spec};
 use super::units::{Rate, Unit};
@@ -27,6 +29,50 @@ pub fn compile(limit: &LimitSpec, window_shift: u32, max_frame: u32) -> Result<P
         policy.first.gate = MAX_GATE;
     }
     Ok(if limit.enforce { policy } else { policy.observing() })
+}
+
+/// Compiles a limit of the cluster, of which each source has the `floor` on this host, as [`compile`].
+///
+/// # Errors
+/// As [`compile`], and [`Error::Limit`] for a limit that sources share, or one under which a packet of
+/// `max_frame` bytes takes longer than four minutes.
+pub fn compile_shared(
+    limit: &LimitSpec,
+    floor: &Floor,
+    window_shift: u32,
+    max_frame: u32,
+) -> Result<Policy, Error> {
+    let refuse = |problem: &str, hint: &str| Error::Limit {
+        target: limit.target.to_string(),
+        problem: problem.into(),
+        hint: hint.into(),
+    };
+    if limit.target.together {
+        let hint = "drop `--as-one`, or let each host have a limit of its own";
+        return Err(refuse("the hosts of a cluster share limits of single sources only", hint));
+    }
+    let policy = compile(limit, window_shift, max_frame)?;
+    let tiers = [Some(policy.first), policy.has_second().then_some(policy.second)];
+    let tiers = || tiers.into_iter().flatten();
+    if tiers().any(|tier| tier.cost.of(max_frame) > MAX_SHARED_COST) {
+        let hint = "under a limit of the cluster a packet may take four minutes at the most";
+        return Err(refuse("it is too slow to be divided among hosts", hint));
+    }
+    let gates = tiers().map(|tier| floor_gate(&tier, floor.share(), window_shift, max_frame));
+    let gate = gates.min().unwrap_or(1);
+    let filled = [policy.first, policy.second].map(|tier| floor.filled(tier.tolerance));
+    let mut shared = policy.shared_by_hosts(floor.share(), filled);
+    shared.first.gate = gate.min(policy.first.gate);
+    Ok(shared)
+}
+
+/// The gate of a tier of which each source has a part.
+fn floor_gate(tier: &Tier, floor: Multiplier, window_shift: u32, max_frame: u32) -> u32 {
+    let size = if tier.counts() == Tier::BYTES { max_frame.max(1) } else { 1 };
+    let part = |amount: f64| (amount * floor.part() / f64::from(size)) as u64;
+    let window_ns = (1u64 << window_shift) as f64;
+    let per_window = tier.rate as f64 * window_ns / tier.period_ns.max(1) as f64;
+    gate(part(tier.burst as f64), part(per_window))
 }
 
 /// Compiles one rate, as [`compile`].
