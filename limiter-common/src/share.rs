@@ -45,6 +45,13 @@ impl Multiplier {
     /// The bit that every one has.
     const VALID: u32 = 1 << FRACTION;
 
+    /// From its bits, of which the one that each has is set whatever comes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits | Self::VALID)
+    }
+
     /// That of a share in units of 2^-32; of a smaller one rather than of a larger one, by less than
     /// 2^-15 of it.
     #[must_use]

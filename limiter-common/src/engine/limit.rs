@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU64;
 
 use super::State;
 use super::classes::Limited;
-use super::draw::{Drawn, Tats, Words, judge, lasts};
+use super::draw::{Drawn, Tats, Words, judge, lasts, price_at, price_of, priced};
 use super::listed::listed;
 use super::shadow::{begin, shadow};
 use crate::abi::{
@@ -18,7 +18,7 @@ use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::Hash;
 use crate::hll;
 use crate::key::SourceKey;
-use crate::share::{Grant, Held, Price};
+use crate::share::{Grant, Held, Multiplier, Price};
 use crate::sketch::{Cell, Estimate, MAX_DEPTH, touch};
 use crate::table::{
     CLAIMED, DENIED, Matches, Slot, WAYS, fingerprint, set_fingerprint, set_of, slot_index,
@@ -74,6 +74,7 @@ impl<'a> Place<'a> {
             atomic::replace(&rights.floor, u64::from(floor), u64::from(own));
             floor = own;
         }
+        let floor = Multiplier::from_bits(state.opaque(u64::from(floor)) as u32).0;
         Some(Held { grant: Grant(atomic::load(&rights.grant)), floor })
     }
 
@@ -281,10 +282,16 @@ fn charge<S: State>(
     let waits = atomic::load(&slot.last_seen) & DENIED != 0
         && !policy.has_second()
         && tat <= ticks(packet.coarse_ns) + policy.first.tolerance
-        && lasts(&policy.first, held.at(packet.coarse_ns), tat, packet.length, packet.coarse_ns)
-            > 0;
+        && lasts(
+            state,
+            &policy.first,
+            price_at(state, held, packet.coarse_ns),
+            tat,
+            packet.length,
+            packet.coarse_ns,
+        ) > 0;
     let now_ns = if waits { packet.coarse_ns } else { state.now() };
-    let price = held.at(now_ns);
+    let price = price_at(state, held, now_ns);
     // The tag after the TAT: whoever replaces the source claims the TAT first.
     if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
         return Some(None);
@@ -329,7 +336,7 @@ fn insist<S: State>(
     if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
         return Some(None);
     }
-    let words = place.words(state, policy, held.at(now_ns))?;
+    let words = place.words(state, policy, price_at(state, held, now_ns))?;
     if words.insist(state, policy, tat, packet.length, ticks(now_ns)) {
         record(slot, &slot.passed, packet, now_ns & !DENIED);
         return Some(Some(Reason::Conforming));
@@ -348,7 +355,7 @@ fn denies_for<S: State>(
     length: u32,
     now_ns: u64,
 ) -> Option<u64> {
-    let first = lasts(&policy.first, price, tat, length, now_ns);
+    let first = lasts(state, &policy.first, price, tat, length, now_ns);
     if !policy.has_second() {
         return Some(first);
     }
@@ -357,7 +364,7 @@ fn denies_for<S: State>(
         return Some(0);
     }
     let second_tat = atomic::load(&state.identity(index)?.second_tat);
-    let second = lasts(&policy.second, price, second_tat, length, now_ns);
+    let second = lasts(state, &policy.second, price, second_tat, length, now_ns);
     Some(if second > first { second } else { first })
 }
 
@@ -446,19 +453,19 @@ fn promote<S: State>(
     let mut price = Price::LOCAL;
     let mut full = [now; 2];
     if policy.is_shared() {
-        price = Price::of_share(policy.floor());
-        full = policy.filled().map(|filled| if filled > now { filled } else { now });
+        price = price_of(state, policy.floor());
+        full = policy.filled().map(|filled| state.opaque(if filled > now { filled } else { now }));
     }
     if policy.is_shared() || atomic::load(&rights.floor) != 0 {
         atomic::store(&rights.floor, price.word());
         atomic::store(&rights.grant, Grant::nothing_at(now_ns).0);
     }
-    let second = full[1] + owed.debt(&policy.second, price);
-    let start = Tats { first: full[0] + owed.debt(&policy.first, price), second };
-    let (drawn, next) = judge(policy, price, start, packet.length, now);
+    let second = full[1] + owed.debt(state, &policy.second, price);
+    let start = Tats { first: full[0] + owed.debt(state, &policy.first, price), second };
+    let (drawn, next) = judge(state, policy, price, start, packet.length, now);
     let admitted = state.opaque(u64::from(drawn == Drawn::ADMITTED)) != 0;
     atomic::store(&identity.second_tat, next.second);
-    begin(identity, policy, now + owed.debt(&policy.shadow, Price::LOCAL));
+    begin(identity, policy, now + owed.debt(state, &policy.shadow, Price::LOCAL));
     if policy.has_shadow() {
         shadow(state, policy, index, packet, now)?;
     }
@@ -509,8 +516,8 @@ struct Owed {
 impl Owed {
     /// The debt that a tier starts with.
     #[inline(always)]
-    fn debt(&self, tier: &Tier, price: Price) -> Ticks {
-        let cost = price.of(tier.cost.of(MIN_FRAME));
+    fn debt<S: State>(&self, state: &S, tier: &Tier, price: Price) -> Ticks {
+        let cost = priced(state, price, tier.cost.of(MIN_FRAME));
         gate::debt(self.estimate, self.others, cost, self.age_ns)
     }
 }
