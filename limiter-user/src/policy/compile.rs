@@ -228,6 +228,56 @@ mod tests {
         assert_eq!(compiled("10mbit", 1514).gate, 1);
     }
 
+    fn share(part: f64) -> Floor {
+        Floor::new(Multiplier::of_units((part * (1u64 << 32) as f64) as u64), 0)
+    }
+
+    #[test]
+    fn a_limit_of_the_cluster_has_the_gate_of_its_floor_and_is_the_same_limit() {
+        let limit = limit("1000pps", 2000);
+        let whole = compile(&limit, 27, 1514).unwrap();
+        for (part, gate) in [(1.0, 16), (0.05, 4), (0.01, 1), (0.0, 1)] {
+            let policy = compile_shared(&limit, &share(part), 27, 1514).unwrap();
+            assert_eq!(policy.first.gate, gate, "{part}");
+            assert!(policy.is_shared() && (policy.floor().part() - part).abs() < 1e-4);
+            assert_eq!(
+                (policy.first.cost, policy.first.tolerance),
+                (whole.first.cost, whole.first.tolerance)
+            );
+            assert_eq!(decompile(Target::DEFAULT, &policy), Some(limit));
+        }
+        let mut two = limit;
+        two.also = Some(self::limit("10mbit", 64_000).tier());
+        let policy = compile_shared(&two, &share(0.5), 27, 1514).unwrap();
+        // Half of 42 frames at once.
+        assert_eq!((policy.first.gate, policy.floor()), (2, share(0.5).share()));
+        assert_eq!(decompile(Target::DEFAULT, &policy), Some(two));
+    }
+
+    #[test]
+    fn who_gets_a_bucket_after_a_raise_finds_it_no_fuller_than_before() {
+        let limit = limit("1000pps", 2000);
+        let at = 5_000_000_000 * TICKS_PER_NS;
+        let raised = share(0.1).becoming(share(0.4).share(), at);
+        let policy = compile_shared(&limit, &raised, 27, 1514).unwrap();
+        // A quarter of the burst is left, but for units of a quarter of a second.
+        let due = (at + policy.first.tolerance / 4 * 3) as f64;
+        let [filled, _] = policy.filled();
+        assert!(filled as f64 >= due && filled as f64 <= due + (1u64 << 33) as f64);
+        assert_eq!(compile_shared(&limit, &share(0.4), 27, 1514).unwrap().filled(), [0; 2]);
+    }
+
+    #[test]
+    fn what_cannot_be_divided_is_refused() {
+        let shared = |limit: &LimitSpec| compile_shared(limit, &share(0.5), 27, 1514);
+        assert!(matches!(shared(&limit("1/hour", 1)), Err(Error::Limit { .. })));
+        assert!(matches!(shared(&limit("10/hour", 1)), Err(Error::Limit { .. })));
+        assert!(shared(&limit("20/hour", 1)).is_ok());
+        let mut together = limit("1000pps", 100);
+        together.target.together = true;
+        assert!(matches!(shared(&together), Err(Error::Limit { .. })));
+    }
+
     #[test]
     fn what_cannot_be_computed_is_refused() {
         for (rate, burst) in [("1/hour", 1000), ("10pps", u64::MAX), ("1byte/s", u64::MAX)] {
