@@ -182,7 +182,7 @@ impl Dataplane {
             let mut all = 0..if round == 0 { self.buckets() } else { 0 };
             let buckets = std::iter::from_fn(|| all.next().or_else(|| again.next()));
             self.memory.part(buckets, |bucket, tracked| {
-                let Some(policy) = slots.policy(self, tracked.policy_slot()) else { return };
+                let Some(policy) = slots.policy(self, tracked) else { return };
                 let outcome = tracked.under(&policy).change(tracked.tag(), None, clock);
                 if matches!(outcome, Outcome::Missed) && round + 1 < ROUNDS {
                     missed.push(bucket);
@@ -201,7 +201,7 @@ impl Dataplane {
         let mut slots = ClusterSlots::default();
         for BucketShare { bucket, tag, share, until_ns } in shares {
             let tracked = self.memory.at(bucket);
-            let policy = tracked.as_ref().and_then(|it| slots.policy(self, it.policy_slot()));
+            let policy = tracked.as_ref().and_then(|it| slots.policy(self, it));
             let (Some(tracked), Some(policy)) = (tracked, policy) else {
                 changed.gone += 1;
                 continue;
@@ -218,7 +218,7 @@ impl Dataplane {
         let mut slots = ClusterSlots::default();
         for (bucket, lowered) in changed.lowered {
             let Some(tracked) = self.memory.at(bucket) else { continue };
-            if let Some(policy) = slots.policy(self, tracked.policy_slot()) {
+            if let Some(policy) = slots.policy(self, &tracked) {
                 lowered.give_back(&tracked.under(&policy));
             }
         }
@@ -229,7 +229,7 @@ impl Dataplane {
         let pending = self.pending();
         let mut slots = ClusterSlots::default();
         self.memory.part(buckets, |_, tracked| {
-            if slots.policy(self, tracked.policy_slot()).is_some() {
+            if slots.policy(self, tracked).is_some() {
                 visit(ClusterBucket::of(tracked, tracked.counts(&pending)));
             }
         });
@@ -244,7 +244,7 @@ impl Dataplane {
         let (pending, now) = (self.pending(), Now::take());
         let mut slots = ClusterSlots::default();
         self.memory.part(buckets, |_, tracked| {
-            let Some(policy) = slots.policy(self, tracked.policy_slot()) else { return };
+            let Some(policy) = slots.policy(self, tracked) else { return };
             let source = self.memory.network(tracked.key());
             let Some(limit) = self.limit_for(source.addr(), tracked.class()) else { return };
             visit(ClusterMember {
@@ -260,7 +260,7 @@ impl Dataplane {
     /// The bucket that a source has for packets of no class.
     pub fn cluster_bucket(&self, address: std::net::IpAddr) -> Option<ClusterBucket> {
         let tracked = self.memory.find(self.memory.key_of(address), 0)?;
-        ClusterSlots::default().policy(self, tracked.policy_slot())?;
+        ClusterSlots::default().policy(self, &tracked)?;
         Some(ClusterBucket::of(&tracked, tracked.counts(&self.pending())))
     }
 }
@@ -298,14 +298,23 @@ struct ClusterSlots {
 }
 
 impl ClusterSlots {
-    /// The policy in a slot, if it is the cluster's.
-    fn policy(&mut self, dataplane: &Dataplane, slot: u32) -> Option<Policy> {
+    /// The policy that the next packet of a bucket's source meets, if it is the cluster's.
+    fn policy(&mut self, dataplane: &Dataplane, tracked: &Tracked<'_>) -> Option<Policy> {
+        let publisher = &dataplane.publisher;
+        let resolved = tracked.policy_word();
+        if resolved.generation() != publisher.generation() {
+            // No packet has come since policies have changed.
+            let network = dataplane.memory.network(tracked.key());
+            let (_, policy) = publisher.policy_for(network.addr(), tracked.class());
+            return policy.filter(Policy::is_shared);
+        }
+        let slot = resolved.slot();
         if let Some((last, policy)) = self.last
             && last == slot
         {
             return policy;
         }
-        let policy = dataplane.publisher.policy(slot).filter(Policy::is_shared);
+        let policy = publisher.policy(slot).filter(Policy::is_shared);
         self.last = Some((slot, policy));
         policy
     }

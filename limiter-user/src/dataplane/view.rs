@@ -282,7 +282,12 @@ impl<'a> Tracked<'a> {
 
     /// The slot of its policy.
     pub(super) fn policy_slot(&self) -> u32 {
-        PolicyWord(atomic::load(&self.slot.policy)).slot()
+        self.policy_word().slot()
+    }
+
+    /// The same, and the generation in which it was looked up.
+    pub(super) fn policy_word(&self) -> PolicyWord {
+        PolicyWord(atomic::load(&self.slot.policy))
     }
 
     /// The number of the bucket.
