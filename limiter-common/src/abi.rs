@@ -8,15 +8,16 @@ use core::mem::{offset_of, size_of};
 use core::sync::atomic::AtomicU64;
 
 use crate::denial::Denial;
-use crate::gcra::{Cost, MAX_TOLERANCE};
+use crate::gcra::{Cost, MAX_TOLERANCE, Ticks};
 use crate::hash::HashKey;
 use crate::key::{PrefixMasks, SourceKey};
+use crate::share::{Multiplier, Rights};
 use crate::shared::Shared;
 use crate::sketch::Shape;
 use crate::table::{Identity, Slot};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -127,7 +128,8 @@ pub struct Tier {
     pub cost: Cost,
     /// Burst as time, ticks.
     pub tolerance: u64,
-    /// Estimates below this need no bucket; in a policy's first tier, for the sake of all its tiers.
+    /// Estimates below this need no bucket; in a policy's first tier, for the sake of all its tiers. In the
+    /// other two of a policy of the cluster: see [`Policy::filled`].
     pub gate: u32,
     /// [`Tier::PACKETS`], [`Tier::BYTES`] or [`Tier::NOTHING`]; in the first tier with bits of
     /// [`Policy`], in the shadow with the trial's number above [`Policy::TRIAL_SHIFT`].
@@ -188,6 +190,14 @@ impl Policy {
     pub const SECOND: u32 = 1 << 9;
     /// A bit of the first tier's unit: there is a shadow.
     pub const SHADOW: u32 = 1 << 10;
+    /// A bit of the first tier's unit: the limit is the cluster's, and the bits from
+    /// [`Policy::FLOOR_SHIFT`] on are the share that each bucket has without end.
+    pub const CLUSTER: u32 = 1 << 11;
+    /// Bits of the first tier's unit below the floor, a [`Multiplier`] without the lowest bit of its
+    /// mantissa.
+    pub const FLOOR_SHIFT: u32 = 12;
+    /// log2 of the units that [`Policy::filled`] is kept in, ticks: a quarter of a second.
+    const FILLED_SHIFT: u32 = 32;
     /// Bits of the shadow's unit below the number of its trial.
     pub const TRIAL_SHIFT: u32 = 16;
 
@@ -216,7 +226,11 @@ impl Policy {
     pub const fn trying(mut self, shadow: Tier, trial: u16) -> Self {
         self.first.unit |= Self::SHADOW;
         self.lower_gate(shadow.gate);
+        let filled = self.shadow.gate;
         self.shadow = shadow;
+        if self.is_shared() {
+            self.shadow.gate = filled;
+        }
         self.shadow.unit |= (trial as u32) << Self::TRIAL_SHIFT;
         self
     }
@@ -226,6 +240,24 @@ impl Policy {
     pub const fn observing(mut self) -> Self {
         self.first.unit |= Self::OBSERVE;
         self
+    }
+
+    /// As a limit of the cluster, of which each bucket has the share `floor` without end, rounded down. Who
+    /// gets a bucket finds it full at `filled`, by tier, at the earliest (0 for at once): a larger floor than
+    /// before brings nobody tokens.
+    #[must_use]
+    pub const fn shared_by_hosts(mut self, floor: Multiplier, filled: [Ticks; 2]) -> Self {
+        let unit = self.first.unit & (Self::CLUSTER - 1);
+        let floor = floor.even().0 >> 1;
+        self.first.unit = unit | Self::CLUSTER | floor << Self::FLOOR_SHIFT;
+        self.second.gate = Self::filled_units(filled[0]);
+        self.shadow.gate = Self::filled_units(filled[1]);
+        self
+    }
+
+    const fn filled_units(at: Ticks) -> u32 {
+        let units = at.div_ceil(1 << Self::FILLED_SHIFT);
+        if units > u32::MAX as u64 { u32::MAX } else { units as u32 }
     }
 
     const fn lower_gate(&mut self, gate: u32) {
@@ -250,6 +282,25 @@ impl Policy {
     #[inline(always)]
     pub const fn has_shadow(&self) -> bool {
         self.first.unit & Self::SHADOW != 0
+    }
+
+    /// Whether the limit is the cluster's.
+    #[inline(always)]
+    pub const fn is_shared(&self) -> bool {
+        self.first.unit & Self::CLUSTER != 0
+    }
+
+    /// The share of a limit of the cluster that each bucket has without end.
+    #[inline(always)]
+    pub const fn floor(&self) -> Multiplier {
+        Multiplier(self.first.unit >> Self::FLOOR_SHIFT << 1)
+    }
+
+    /// When a bucket of the cluster's limit that is made now is full at the earliest, by tier.
+    #[inline(always)]
+    pub const fn filled(&self) -> [Ticks; 2] {
+        let [first, second] = [self.second.gate as u64, self.shadow.gate as u64];
+        [first << Self::FILLED_SHIFT, second << Self::FILLED_SHIFT]
     }
 
     /// The number of the trial that the shadow belongs to.
@@ -471,6 +522,7 @@ const _: () = {
     assert!(size_of::<Policy>() == 192 && offset_of!(Policy, shadow) == 128);
     assert!(size_of::<Slot>() == 64 && offset_of!(Slot, first_seen) == 56);
     assert!(size_of::<Identity>() == 64 && offset_of!(Identity, trial) == 40);
+    assert!(size_of::<Rights>() == 16 && offset_of!(Rights, floor) == 8);
     assert!(size_of::<Shared>() == 64);
     assert!(size_of::<Counters>() == 448 && offset_of!(Counters, internal) == 256);
     assert!(size_of::<Denial>() == 32);

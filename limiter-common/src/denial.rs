@@ -27,6 +27,9 @@ pub const LEAST_TOLERANCE: Ticks = 40_000_000 * TICKS_PER_NS;
 /// counters and the time of its last packet are.
 pub const LONGEST_NS: u64 = 100_000_000;
 
+/// The same where the limit is the cluster's: the share of the bucket may have become larger, ns.
+pub const LONGEST_SHARED_NS: u64 = 10_000_000;
+
 /// In the place of a slot's index: the source is on the deny list.
 pub const LISTED: u32 = u32::MAX;
 

@@ -10,7 +10,7 @@
 //! epoch that cannot be other sources' noise, as if all had come at the earliest moment they can
 //! have come. What is not charged is at most the gate.
 
-use crate::gcra::{Cost, TICKS_PER_NS, Ticks};
+use crate::gcra::{TICKS_PER_NS, Ticks};
 use crate::sketch::{Estimate, Shape};
 
 /// No gate is larger. Sources faster than this many packets in a window always get a bucket.
@@ -52,15 +52,16 @@ pub const fn noise(total: u32, lag: u32, shape: Shape) -> u32 {
 /// How far ahead of now the theoretical arrival time of a new bucket lies: its initial debt.
 ///
 /// `estimate` includes the packet at hand, which is judged (and charged) afterwards; `others` is
-/// noise plus what other CPUs may charge by themselves; `age_ns` is how long ago, at the most, the
-/// first of the estimate's packets of this epoch came.
+/// noise plus what other CPUs may charge by themselves; `cost` is that of the smallest packet
+/// ([`MIN_FRAME`]); `age_ns` is how long ago, at the most, the first of the estimate's packets of this
+/// epoch came.
 #[inline(always)]
-pub const fn debt(estimate: Estimate, others: u32, cost: &Cost, age_ns: u64) -> Ticks {
+pub const fn debt(estimate: Estimate, others: u32, cost: Ticks, age_ns: u64) -> Ticks {
     let owed = estimate.current.saturating_sub(1).saturating_sub(others);
     // A promotion happens when a count reaches the gate; far more is noise, or a table that was
     // full. The bound keeps the product small.
     let owed = if owed > MAX_GATE { MAX_GATE } else { owed };
-    (owed as u64 * cost.of(MIN_FRAME)).saturating_sub(age_ns * TICKS_PER_NS)
+    (owed as u64 * cost).saturating_sub(age_ns * TICKS_PER_NS)
 }
 
 #[cfg(test)]
@@ -94,15 +95,15 @@ mod tests {
 
     #[test]
     fn debt_is_what_cannot_have_been_earned_since() {
-        let cost = Cost { fixed: 1_000_000 * TICKS_PER_NS, per_byte: 0, shift: 0 };
+        let cost = 1_000_000 * TICKS_PER_NS;
         let sixteen = Estimate { window: 16, current: 16, first: 0 };
         // Fifteen packets at once, and the one at hand.
-        assert_eq!(debt(sixteen, 0, &cost, 0), 15 * cost.fixed);
+        assert_eq!(debt(sixteen, 0, cost, 0), 15 * cost);
         // Five of them were earned in 5 ms; after 15 ms nothing is owed.
-        assert_eq!(debt(sixteen, 0, &cost, 5_000_000), 10 * cost.fixed);
-        assert_eq!(debt(sixteen, 0, &cost, 15_000_000), 0);
+        assert_eq!(debt(sixteen, 0, cost, 5_000_000), 10 * cost);
+        assert_eq!(debt(sixteen, 0, cost, 15_000_000), 0);
         // Noise is not charged.
-        assert_eq!(debt(sixteen, 15, &cost, 0), 0);
-        assert_eq!(debt(Estimate { window: 1, current: 1, first: 0 }, 0, &cost, 0), 0);
+        assert_eq!(debt(sixteen, 15, cost, 0), 0);
+        assert_eq!(debt(Estimate { window: 1, current: 1, first: 0 }, 0, cost, 0), 0);
     }
 }

@@ -24,6 +24,7 @@ pub mod key;
 pub mod lists;
 pub mod packet;
 pub mod sampling;
+pub mod share;
 pub mod shared;
 pub mod sketch;
 pub mod table;

@@ -15,6 +15,7 @@ use limiter_common::hll::Registers;
 use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
 use limiter_common::lists::Entry;
 use limiter_common::sampling::asked_for;
+use limiter_common::share::Rights;
 use limiter_common::shared::Shared;
 use limiter_common::sketch::{Shape, Window};
 use limiter_common::table::{Identity, Slot};
@@ -22,8 +23,8 @@ use limiter_common::table::{Identity, Slot};
 use crate::log;
 use crate::maps::{
     CLASSES, CONFIG, COUNTERS, DENIED, DISTINCT, EVENTS, EXACT, FILTER, FINGERPRINTS, IDENTITIES,
-    LAYOUT, LISTED, LISTED4, LISTED6, POLICIES, PREFIXES4, PREFIXES6, SHARED, SHARED4, SHARED6,
-    SKETCH, SLOTS,
+    LAYOUT, LISTED, LISTED4, LISTED6, POLICIES, PREFIXES4, PREFIXES6, RIGHTS, SHARED, SHARED4,
+    SHARED6, SKETCH, SLOTS,
 };
 
 /// Reads a field of [`LAYOUT`] as the loader set it.
@@ -161,6 +162,11 @@ impl State for Kernel {
     #[inline(always)]
     fn identity(&self, index: u32) -> Option<&Identity> {
         element(&IDENTITIES, index)
+    }
+
+    #[inline(always)]
+    fn rights(&self, index: u32) -> Option<&Rights> {
+        element(&RIGHTS, index)
     }
 
     #[inline(always)]

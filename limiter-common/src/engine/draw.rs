@@ -5,9 +5,10 @@ use core::sync::atomic::AtomicU64;
 use super::State;
 use crate::abi::{Policy, Tier};
 use crate::atomic;
-use crate::denial;
+use crate::denial::{self, LONGEST_SHARED_NS};
 use crate::gate::MIN_FRAME;
 use crate::gcra::{Decision, Ticks, decide, ticks};
+use crate::share::{Held, Multiplier, Price};
 use crate::table::CLAIMED;
 
 /// What became of a packet that asked a bucket for its tokens. A number, so that the verifier can be
@@ -33,17 +34,45 @@ pub(super) struct Tats {
     pub(super) second: Ticks,
 }
 
+/// What packets cost at `now_ns` under what a bucket may use. The verifier learns nothing of a share but
+/// that there is one, as otherwise it would follow each way to come by it.
+#[inline(always)]
+pub(super) fn price_at<S: State>(state: &S, held: Held, now_ns: u64) -> Price {
+    if held.floor == 0 { Price::LOCAL } else { price_of(state, held.at(now_ns).multiplier()) }
+}
+
+/// What packets cost under a share, as [`price_at`].
+#[inline(always)]
+pub(super) fn price_of<S: State>(state: &S, share: Multiplier) -> Price {
+    Price::of_share(Multiplier::from_bits(state.opaque(u64::from(share.0)) as u32))
+}
+
+/// What a packet costs that costs `cost` under the whole limit.
+#[inline(always)]
+pub(super) fn priced<S: State>(state: &S, price: Price, cost: Ticks) -> Ticks {
+    if price.is_shared() { state.opaque(price.of(cost)) } else { cost }
+}
+
 /// Judges a packet of `length` bytes by all tiers of a policy, and says what its bucket comes to.
 #[inline(always)]
-pub(super) fn judge(policy: &Policy, at: Tats, length: u32, now: Ticks) -> (Drawn, Tats) {
+pub(super) fn judge<S: State>(
+    state: &S,
+    policy: &Policy,
+    price: Price,
+    at: Tats,
+    length: u32,
+    now: Ticks,
+) -> (Drawn, Tats) {
     let mut next = at;
-    match decide(at.first, now, policy.first.cost.of(length), policy.first.tolerance) {
+    let cost = priced(state, price, policy.first.cost.of(length));
+    match decide(at.first, now, cost, policy.first.tolerance) {
         Decision::Admit(tat) => next.first = tat,
         Decision::Clamp(first) => return (Drawn::CLAMPED, Tats { first, ..at }),
         Decision::Deny => return (Drawn::DENIED, at),
     }
     if policy.has_second() {
-        match decide(at.second, now, policy.second.cost.of(length), policy.second.tolerance) {
+        let cost = priced(state, price, policy.second.cost.of(length));
+        match decide(at.second, now, cost, policy.second.tolerance) {
             Decision::Admit(tat) => next.second = tat,
             Decision::Clamp(second) => return (Drawn::CLAMPED, Tats { second, ..at }),
             Decision::Deny => return (Drawn::DENIED, at),
@@ -55,6 +84,8 @@ pub(super) fn judge(policy: &Policy, at: Tats, length: u32, now: Ticks) -> (Draw
 /// The words of a bucket.
 #[derive(Clone, Copy)]
 pub(super) struct Words<'a> {
+    /// What packets cost.
+    pub(super) price: Price,
     pub(super) first: &'a AtomicU64,
     /// The second tier's, where the policy has one.
     pub(super) second: &'a AtomicU64,
@@ -79,7 +110,7 @@ impl Words<'_> {
         now: Ticks,
     ) -> Drawn {
         let at = self.at(policy, tat);
-        let (drawn, next) = judge(policy, at, length, now);
+        let (drawn, next) = judge(state, policy, self.price, at, length, now);
         let drawn = Drawn(state.opaque(drawn.0));
         if drawn == Drawn::DENIED {
             return drawn;
@@ -112,7 +143,7 @@ impl Words<'_> {
         now: Ticks,
     ) -> bool {
         let at = self.at(policy, tat);
-        let (drawn, next) = judge(policy, at, length, now);
+        let (drawn, next) = judge(state, policy, self.price, at, length, now);
         if state.opaque(drawn.0) != Drawn::ADMITTED.0 {
             return false;
         }
@@ -127,7 +158,19 @@ impl Words<'_> {
 /// How long, in ns from `ns` on, a tier whose bucket is at `tat` will deny every packet; `length` is
 /// that of the packet at hand.
 #[inline(always)]
-pub(super) fn lasts(tier: &Tier, tat: Ticks, length: u32, ns: u64) -> u64 {
-    let least = tier.cost.of(MIN_FRAME);
-    denial::lasts(tat.saturating_sub(ticks(ns)), tier.cost.of(length), least, tier.tolerance)
+pub(super) fn lasts<S: State>(
+    state: &S,
+    tier: &Tier,
+    price: Price,
+    tat: Ticks,
+    length: u32,
+    ns: u64,
+) -> u64 {
+    let least = priced(state, price, tier.cost.of(MIN_FRAME));
+    let cost = priced(state, price, tier.cost.of(length));
+    let lasts = denial::lasts(tat.saturating_sub(ticks(ns)), cost, least, tier.tolerance);
+    if !price.is_shared() {
+        return lasts;
+    }
+    state.opaque(if lasts > LONGEST_SHARED_NS { LONGEST_SHARED_NS } else { lasts })
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU64;
 
 use super::State;
 use super::classes::Limited;
-use super::draw::{Drawn, Tats, Words, judge, lasts};
+use super::draw::{Drawn, Tats, Words, judge, lasts, price_at, price_of, priced};
 use super::listed::listed;
 use super::shadow::{begin, shadow};
 use crate::abi::{
@@ -13,11 +13,12 @@ use crate::abi::{
 };
 use crate::atomic;
 use crate::denial::{DENIALS, LEAST_TOLERANCE, LISTED};
-use crate::gate;
+use crate::gate::{self, MIN_FRAME};
 use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::Hash;
 use crate::hll;
 use crate::key::SourceKey;
+use crate::share::{Grant, Held, Multiplier, Price};
 use crate::sketch::{Cell, Estimate, MAX_DEPTH, touch};
 use crate::table::{
     CLAIMED, DENIED, Matches, Slot, WAYS, fingerprint, set_fingerprint, set_of, slot_index,
@@ -59,14 +60,32 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
+    /// What its bucket may use. To be read before its time: see [`crate::share`].
+    #[inline(always)]
+    fn held<S: State>(&self, state: &S, policy: &Policy) -> Option<Held> {
+        if !policy.is_shared() {
+            return Some(Held::LOCAL);
+        }
+        let rights = state.rights(self.index)?;
+        let own = policy.floor().0;
+        let mut floor = atomic::load(&rights.floor) as u32;
+        if floor < own {
+            // The floor has become smaller, or the limit the cluster's, since the bucket was made.
+            atomic::replace(&rights.floor, u64::from(floor), u64::from(own));
+            floor = own;
+        }
+        let floor = Multiplier::from_bits(state.opaque(u64::from(floor)) as u32).0;
+        Some(Held { grant: Grant(atomic::load(&rights.grant)), floor })
+    }
+
     /// The words of its bucket.
     #[inline(always)]
-    fn words<S: State>(&self, state: &'a S, policy: &Policy) -> Option<Words<'a>> {
+    fn words<S: State>(&self, state: &'a S, policy: &Policy, price: Price) -> Option<Words<'a>> {
         let first = &self.slot.tat;
         // Without a second tier, that word is in a line that no packet touches.
         let second =
             if policy.has_second() { &state.identity(self.index)?.second_tat } else { first };
-        Some(Words { first, second })
+        Some(Words { price, first, second })
     }
 }
 
@@ -254,20 +273,30 @@ fn charge<S: State>(
     let slot = place.slot;
     let (policy, resolved) = policy_of(state, slot, packet)?;
     let (policy_slot, generation) = (resolved.slot(), resolved.generation());
+    let held = place.held(state, policy)?;
     let tat = atomic::load(&slot.tat);
     // A source that was over its limit may wait for the coarse clock to reach its next token. Not a
     // bucket that is in debt by that clock: it must be clamped if it is by the exact one. Nor one of
-    // two tiers, each of which has a time of its own.
+    // two tiers, each of which has a time of its own. It is denied then, as it would be by the exact clock
+    // if its share is over by that.
     let waits = atomic::load(&slot.last_seen) & DENIED != 0
         && !policy.has_second()
         && tat <= ticks(packet.coarse_ns) + policy.first.tolerance
-        && lasts(&policy.first, tat, packet.length, packet.coarse_ns) > 0;
+        && lasts(
+            state,
+            &policy.first,
+            price_at(state, held, packet.coarse_ns),
+            tat,
+            packet.length,
+            packet.coarse_ns,
+        ) > 0;
     let now_ns = if waits { packet.coarse_ns } else { state.now() };
+    let price = price_at(state, held, now_ns);
     // The tag after the TAT: whoever replaces the source claims the TAT first.
     if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
         return Some(None);
     }
-    let words = place.words(state, policy)?;
+    let words = place.words(state, policy, price)?;
     let drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns));
     if drawn == Drawn::CONTENDED {
         return Some(None);
@@ -282,7 +311,7 @@ fn charge<S: State>(
     }
     // A trial has to see each packet.
     if drawn == Drawn::DENIED && !policy.observes() && !policy.has_shadow() {
-        let lasts_ns = denies_for(state, policy, place.index, tat, packet.length, now_ns)?;
+        let lasts_ns = denies_for(state, policy, price, place.index, tat, packet.length, now_ns)?;
         if lasts_ns > 0 {
             remember(state, place.index, packet.hash, now_ns + lasts_ns, generation)?;
         }
@@ -301,12 +330,13 @@ fn insist<S: State>(
 ) -> Option<Option<Reason>> {
     let slot = place.slot;
     let (policy, resolved) = policy_of(state, slot, packet)?;
+    let held = place.held(state, policy)?;
     let now_ns = state.now();
     let tat = atomic::load(&slot.tat);
     if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
         return Some(None);
     }
-    let words = place.words(state, policy)?;
+    let words = place.words(state, policy, price_at(state, held, now_ns))?;
     if words.insist(state, policy, tat, packet.length, ticks(now_ns)) {
         record(slot, &slot.passed, packet, now_ns & !DENIED);
         return Some(Some(Reason::Conforming));
@@ -319,12 +349,13 @@ fn insist<S: State>(
 fn denies_for<S: State>(
     state: &S,
     policy: &Policy,
+    price: Price,
     index: u32,
     tat: Ticks,
     length: u32,
     now_ns: u64,
 ) -> Option<u64> {
-    let first = lasts(&policy.first, tat, length, now_ns);
+    let first = lasts(state, &policy.first, price, tat, length, now_ns);
     if !policy.has_second() {
         return Some(first);
     }
@@ -333,7 +364,7 @@ fn denies_for<S: State>(
         return Some(0);
     }
     let second_tat = atomic::load(&state.identity(index)?.second_tat);
-    let second = lasts(&policy.second, second_tat, length, now_ns);
+    let second = lasts(state, &policy.second, price, second_tat, length, now_ns);
     Some(if second > first { second } else { first })
 }
 
@@ -418,12 +449,23 @@ fn promote<S: State>(
     // The slot is ours until its TAT says otherwise. It is complete before its tag and fingerprint
     // name it.
     let owed = owed(state, config, packet, sketched, now_ns);
-    let second = now + owed.debt(&policy.second);
-    let start = Tats { first: now + owed.debt(&policy.first), second };
-    let (drawn, next) = judge(policy, start, packet.length, now);
+    let rights = state.rights(index)?;
+    let mut price = Price::LOCAL;
+    let mut full = [now; 2];
+    if policy.is_shared() {
+        price = price_of(state, policy.floor());
+        full = policy.filled().map(|filled| state.opaque(if filled > now { filled } else { now }));
+    }
+    if policy.is_shared() || atomic::load(&rights.floor) != 0 {
+        atomic::store(&rights.floor, price.word());
+        atomic::store(&rights.grant, Grant::nothing_at(now_ns).0);
+    }
+    let second = full[1] + owed.debt(state, &policy.second, price);
+    let start = Tats { first: full[0] + owed.debt(state, &policy.first, price), second };
+    let (drawn, next) = judge(state, policy, price, start, packet.length, now);
     let admitted = state.opaque(u64::from(drawn == Drawn::ADMITTED)) != 0;
     atomic::store(&identity.second_tat, next.second);
-    begin(identity, policy, now + owed.debt(&policy.shadow));
+    begin(identity, policy, now + owed.debt(state, &policy.shadow, Price::LOCAL));
     if policy.has_shadow() {
         shadow(state, policy, index, packet, now)?;
     }
@@ -474,8 +516,9 @@ struct Owed {
 impl Owed {
     /// The debt that a tier starts with.
     #[inline(always)]
-    fn debt(&self, tier: &Tier) -> Ticks {
-        gate::debt(self.estimate, self.others, &tier.cost, self.age_ns)
+    fn debt<S: State>(&self, state: &S, tier: &Tier, price: Price) -> Ticks {
+        let cost = priced(state, price, tier.cost.of(MIN_FRAME));
+        gate::debt(self.estimate, self.others, cost, self.age_ns)
     }
 }
 

@@ -15,6 +15,8 @@ use crate::hash::{Hash, HashKey};
 use crate::hll::{self, LANES, REGISTERS, Ranks, Registers};
 use crate::key::{PrefixMasks, SourceKey};
 use crate::lists::{Entry, PREFIX, PREFIX_WORDS, SINGLE, bits_of, in_use, neighbourhoods};
+use crate::share::Rights;
+use crate::share::change::Bucket;
 use crate::shared::{self, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
 use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot, WAYS};
@@ -46,6 +48,7 @@ pub struct Memory {
     fingerprints: Vec<AtomicU64>,
     slots: Vec<Slot>,
     identities: Vec<Identity>,
+    rights: Vec<Rights>,
     cells: Vec<AtomicU64>,
     registers: Box<Registers>,
     denials: Vec<Vec<Denial>>,
@@ -90,6 +93,7 @@ impl Memory {
             fingerprints: (0..sets).map(|_| AtomicU64::new(0)).collect(),
             slots: (0..sets * WAYS).map(|_| Slot::default()).collect(),
             identities: (0..sets * WAYS).map(|_| Identity::default()).collect(),
+            rights: (0..sets * WAYS).map(|_| Rights::default()).collect(),
             cells: (0..shape.cells()).map(|_| AtomicU64::new(0)).collect(),
             registers: Box::new([const { AtomicU64::new(0) }; REGISTERS / LANES]),
             denials: (0..cpus).map(|_| (0..DENIALS).map(|_| Denial::default()).collect()).collect(),
@@ -235,6 +239,17 @@ impl Memory {
         })
     }
 
+    /// The bucket of a source for packets of no class, and its tag.
+    #[must_use]
+    pub fn bucket(&self, source: SourceKey) -> Option<(u64, Bucket<'_>)> {
+        let tag = self.key.hash(source).0;
+        let index = self.slots.iter().position(|slot| atomic::load(&slot.tag) == tag)?;
+        let slot = &self.slots[index];
+        let policy = PolicyWord(atomic::load(&slot.policy)).slot() as usize;
+        let (identity, rights) = (&self.identities[index], &self.rights[index]);
+        Some((tag, Bucket { slot, identity, rights, policy: self.policies.get(policy)? }))
+    }
+
     /// Every source with a bucket, and how many packets what is tried would have dropped of it.
     pub fn tried(&self) -> impl Iterator<Item = (SourceKey, u64)> + '_ {
         let slots = self.slots.iter().zip(&self.identities);
@@ -286,6 +301,9 @@ impl State for Cpu<'_> {
     }
     fn identity(&self, index: u32) -> Option<&Identity> {
         self.memory.identities.get(index as usize)
+    }
+    fn rights(&self, index: u32) -> Option<&Rights> {
+        self.memory.rights.get(index as usize)
     }
     fn denial(&self, index: u32) -> Option<&Denial> {
         self.denials.get(index as usize)

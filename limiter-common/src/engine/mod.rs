@@ -48,6 +48,7 @@ use crate::hll::Registers;
 use crate::key::{PrefixMasks, SourceKey};
 use crate::lists::Entry;
 use crate::packet::{Ip, Network, Packet, network};
+use crate::share::Rights;
 use crate::shared::Shared;
 use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot};
@@ -81,6 +82,8 @@ pub trait State {
     fn slot(&self, index: u32) -> Option<&Slot>;
     /// Whose slot it is.
     fn identity(&self, index: u32) -> Option<&Identity>;
+    /// What a slot's bucket may use of a limit of the cluster.
+    fn rights(&self, index: u32) -> Option<&Rights>;
     /// What this CPU remembers of sources over their limit, under a number below
     /// [`crate::denial::DENIALS`].
     fn denial(&self, index: u32) -> Option<&Denial>;
@@ -180,5 +183,7 @@ fn verdict<S: State>(
 
 #[cfg(test)]
 mod policy_tests;
+#[cfg(test)]
+mod share_tests;
 #[cfg(test)]
 mod tests;

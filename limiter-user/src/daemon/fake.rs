@@ -76,6 +76,7 @@ impl Fake {
             limit,
             tokens: counts.map(|_| 1.5),
             also_tokens: None,
+            share: None,
             trial: None,
             estimate: 3,
             passed,

@@ -1,14 +1,17 @@
 //! The data plane as the daemon uses it, so that its behaviour can be tested without a kernel.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use ipnet::IpNet;
 use limiter_common::abi::Counters;
 
 use super::top::Scan;
+use crate::cluster::Share;
 use crate::dataplane::{
-    Attachment, Counts, Dataplane, Error, Event, Member, Migrated, Mode, OnFull, PacketSample,
-    RunTime, SampleFilter, SharedCounts, SketchHealth, Source, TableHealth, TrialView,
+    Attachment, BucketShare, ClusterBucket, ClusterMember, Counts, Dataplane, Error, Event, Member,
+    Migrated, Mode, OnFull, PacketSample, RunTime, SampleFilter, SharedCounts, SharesChanged,
+    SketchHealth, Source, TableHealth, TrialView,
 };
 use crate::observe::Distinct;
 use crate::policy::lists::{ListChanges, Lists};
@@ -60,6 +63,24 @@ pub trait Plane: Send {
     fn events(&mut self, visit: &mut dyn FnMut(Event));
     fn run_time(&self) -> Option<RunTime> {
         None
+    }
+    fn set_floor(
+        &mut self,
+        _floor: Share,
+        _includes: fn(&LimitSpec) -> bool,
+    ) -> Result<SharesChanged, Error> {
+        Ok(SharesChanged::default())
+    }
+    fn set_shares(&self, _shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged {
+        SharesChanged::default()
+    }
+    fn give_back(&self, _changed: SharesChanged) {}
+    fn cluster_buckets(&self, _buckets: Range<usize>, _visit: &mut dyn FnMut(ClusterBucket)) {}
+    fn cluster_members(
+        &self,
+        _buckets: &mut dyn Iterator<Item = usize>,
+        _visit: &mut dyn FnMut(ClusterMember),
+    ) {
     }
     fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error>;
     fn stop_sampling(&mut self);
@@ -209,6 +230,34 @@ impl Plane for Dataplane {
 
     fn run_time(&self) -> Option<RunTime> {
         self.run_time()
+    }
+
+    fn set_floor(
+        &mut self,
+        floor: Share,
+        includes: fn(&LimitSpec) -> bool,
+    ) -> Result<SharesChanged, Error> {
+        self.set_floor(floor, includes)
+    }
+
+    fn set_shares(&self, shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged {
+        self.set_shares(shares)
+    }
+
+    fn give_back(&self, changed: SharesChanged) {
+        self.give_back(changed);
+    }
+
+    fn cluster_buckets(&self, buckets: Range<usize>, visit: &mut dyn FnMut(ClusterBucket)) {
+        self.cluster_buckets(buckets, visit);
+    }
+
+    fn cluster_members(
+        &self,
+        buckets: &mut dyn Iterator<Item = usize>,
+        visit: &mut dyn FnMut(ClusterMember),
+    ) {
+        self.cluster_members(buckets, visit);
     }
 
     fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error> {

@@ -18,6 +18,7 @@ mod pending;
 mod publish;
 mod run_time;
 mod samples;
+mod shares;
 mod sources;
 mod trial;
 mod trials;
@@ -46,9 +47,12 @@ pub(crate) use owner::pins_of;
 pub use publish::SharedCounts;
 pub use run_time::RunTime;
 pub use samples::{PacketSample, SampleFilter};
+pub use shares::{BucketShare, ClusterBucket, ClusterMember, SharesChanged, wait_for_packets};
 pub use trial::try_load;
 pub use trials::TrialView;
-pub use view::{Counts, Event, Member, SketchHealth, Source, SourceState, TableHealth, Tried};
+pub use view::{
+    Counts, Event, HeldShare, Member, SketchHealth, Source, SourceState, TableHealth, Tried,
+};
 
 use attach::Links;
 use lists::ListMaps;
@@ -62,7 +66,7 @@ use view::{Memory, Now, Tracked};
 
 use crate::error::chain;
 use crate::observe::Distinct;
-use crate::policy::compile::{compile, decompile};
+use crate::policy::compile::decompile;
 use crate::policy::lists::{ListChanges, Lists};
 use crate::policy::{Change, Changes, Class, LimitSpec, Limits, Target};
 
@@ -95,6 +99,8 @@ pub struct Dataplane {
     sampler: Sampler,
     log: Option<KernelLog>,
     max_frame: u32,
+    /// The limits that are the cluster's, if it is in one.
+    cluster: Option<shares::ClusterLimits>,
 }
 
 /// Takes the map `name` out of a loaded object, as the type it should have.
@@ -147,6 +153,7 @@ impl Dataplane {
             fingerprints: elements(&ebpf, "FINGERPRINTS")?,
             slots: elements(&ebpf, "SLOTS")?,
             identities: elements(&ebpf, "IDENTITIES")?,
+            rights: elements(&ebpf, "RIGHTS")?,
             cells: elements(&ebpf, "SKETCH")?,
             registers: elements(&ebpf, "DISTINCT")?,
             layout,
@@ -203,6 +210,7 @@ impl Dataplane {
             sampler,
             log,
             max_frame: USUAL_FRAME,
+            cluster: None,
         };
         dataplane.set_verdicts(options.drop_malformed, options.on_full);
         dataplane.refresh_clock();
@@ -408,7 +416,7 @@ impl Dataplane {
             limit.check_prefix(v4, v6)?;
             let policy = &mut policies[amount][usize::from(target.together)];
             if policy.is_none() {
-                *policy = Some(compile(&limit, self.memory.layout.window_shift, self.max_frame)?);
+                *policy = Some(self.policy_of(&limit)?);
             }
         }
         Ok(policies)
@@ -447,8 +455,7 @@ impl Dataplane {
     /// The estimate below which a source with this limit needs no bucket; 1 means that every source
     /// gets one at once, as happens to limits that are slow for the sketch's window.
     pub fn gate_of(&self, limit: &LimitSpec) -> u32 {
-        compile(limit, self.memory.layout.window_shift, self.max_frame)
-            .map_or(1, |policy| policy.first.gate)
+        self.policy_of(limit).map_or(1, |policy| policy.first.gate)
     }
 
     /// The counters, summed over CPUs.

@@ -30,7 +30,7 @@ pub(super) const ABI_PIN: &str = "abi";
 pub(super) const LAYOUT_PIN: &str = "layout";
 
 /// The maps of the object that are pinned. Those of its log are made anew with each program.
-pub(super) const MAPS: [&str; 24] = [
+pub(super) const MAPS: [&str; 25] = [
     "CONFIG",
     "POLICIES",
     "EXACT",
@@ -45,6 +45,7 @@ pub(super) const MAPS: [&str; 24] = [
     "FINGERPRINTS",
     "SLOTS",
     "IDENTITIES",
+    "RIGHTS",
     "COUNTERS",
     "DENIED",
     "LISTED",
@@ -249,7 +250,8 @@ fn load_object(
         .map_max_entries("LISTED", options.max_listed)
         .map_max_entries("FILTER", PREFIX_WORDS + layout.filter_words)
         .map_max_entries("SLOTS", (layout.set_mask + 1) * WAYS)
-        .map_max_entries("IDENTITIES", (layout.set_mask + 1) * WAYS);
+        .map_max_entries("IDENTITIES", (layout.set_mask + 1) * WAYS)
+        .map_max_entries("RIGHTS", (layout.set_mask + 1) * WAYS);
     if !options.kernel_log {
         // A page, the least there is.
         loader.map_max_entries(log::RING, 1);

@@ -11,8 +11,10 @@ use limiter_common::gcra::{Ticks, credit, ticks};
 use limiter_common::hash::Hash;
 use limiter_common::hll::{self, Ranks, Registers};
 use limiter_common::key::SourceKey;
+use limiter_common::share::change::Bucket;
+use limiter_common::share::{Multiplier, Price, Rights};
 use limiter_common::sketch::{Cell, Position, Sketch, Window};
-use limiter_common::table::{CLAIMED, Identity, Slot, WAYS, set_of, slot_index};
+use limiter_common::table::{CLAIMED, DENIED, Identity, Slot, WAYS, set_of, slot_index};
 
 use super::kernel;
 use super::memory::Elements;
@@ -57,6 +59,8 @@ pub struct Source {
     pub bytes: u64,
     /// What a limit that is tried would have dropped of it.
     pub trial: Option<Tried>,
+    /// What this host may use of a limit of the cluster.
+    pub share: Option<HeldShare>,
     /// When it got its bucket.
     pub first_seen: Option<SystemTime>,
     /// Its last packet since then.
@@ -72,6 +76,17 @@ pub struct Tried {
     pub packets: u64,
     /// Of those, how many it would have dropped.
     pub would_drop: u64,
+}
+
+/// What a bucket may use of a limit of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeldShare {
+    /// At present, as a part of the limit.
+    pub share: f64,
+    /// The least of it, which does not end.
+    pub floor: f64,
+    /// When it falls to the floor, if it is more.
+    pub until: Option<SystemTime>,
 }
 
 /// What a bucket counts of its source, since the source got it.
@@ -193,6 +208,7 @@ pub(super) struct Memory {
     pub(super) fingerprints: Elements<AtomicU64>,
     pub(super) slots: Elements<Slot>,
     pub(super) identities: Elements<Identity>,
+    pub(super) rights: Elements<Rights>,
     pub(super) cells: Elements<AtomicU64>,
     pub(super) registers: Elements<Registers>,
     pub(super) layout: Layout,
@@ -235,13 +251,17 @@ pub(super) struct Tracked<'a> {
     tat: Ticks,
     slot: &'a Slot,
     identity: &'a Identity,
+    rights: &'a Rights,
 }
 
 impl<'a> Tracked<'a> {
     /// `None` if the slot is empty or being filled.
-    fn new(bucket: usize, slot: &'a Slot, identity: &'a Identity) -> Option<Self> {
+    fn new(bucket: usize, memory: &'a Memory) -> Option<Self> {
+        let (slot, identity) =
+            (memory.slots.all().get(bucket)?, memory.identities.all().get(bucket)?);
+        let rights = memory.rights.all().get(bucket)?;
         let tat = atomic::load(&slot.tat);
-        is_taken(slot).then_some(Self { bucket, tat, slot, identity })
+        is_taken(slot).then_some(Self { bucket, tat, slot, identity, rights })
     }
 
     /// What was counted in trials, and the number of the last one.
@@ -262,7 +282,46 @@ impl<'a> Tracked<'a> {
 
     /// The slot of its policy.
     pub(super) fn policy_slot(&self) -> u32 {
-        PolicyWord(atomic::load(&self.slot.policy)).slot()
+        self.policy_word().slot()
+    }
+
+    /// The same, and the generation in which it was looked up.
+    pub(super) fn policy_word(&self) -> PolicyWord {
+        PolicyWord(atomic::load(&self.slot.policy))
+    }
+
+    /// The number of the bucket.
+    pub(super) const fn bucket(&self) -> usize {
+        self.bucket
+    }
+
+    /// What tells its source and class from others.
+    pub(super) fn tag(&self) -> u64 {
+        atomic::load(&self.slot.tag)
+    }
+
+    /// Whether its last packet was over the limit.
+    pub(super) fn is_denied(&self) -> bool {
+        atomic::load(&self.slot.last_seen) & DENIED != 0
+    }
+
+    /// Its words, under the policy in its slot.
+    pub(super) const fn under<'b>(&self, policy: &'b Policy) -> Bucket<'b>
+    where
+        'a: 'b,
+    {
+        Bucket { slot: self.slot, identity: self.identity, rights: self.rights, policy }
+    }
+
+    /// What it may use under a limit of the cluster.
+    pub(super) fn share(&self, policy: &Policy, now: Now) -> HeldShare {
+        let held = self.under(policy).held();
+        let share = held.at(now.monotonic_ns).multiplier();
+        HeldShare {
+            share: share.part(),
+            floor: Multiplier(held.floor).part(),
+            until: (share.0 < held.floor).then(|| now.wall(held.grant.until_ns())),
+        }
     }
 
     /// What it counts.
@@ -324,13 +383,13 @@ impl Memory {
             let index = slot_index(set, way, self.layout.set_mask) as usize;
             let slot = self.slots.all().get(index)?;
             let found = atomic::load(&slot.tag) == hash.0;
-            found.then(|| Tracked::new(index, slot, self.identities.all().get(index)?)).flatten()
+            found.then(|| Tracked::new(index, self)).flatten()
         })
     }
 
     /// The bucket with a number, if a source has it.
     pub(super) fn at(&self, bucket: usize) -> Option<Tracked<'_>> {
-        Tracked::new(bucket, self.slots.all().get(bucket)?, self.identities.all().get(bucket)?)
+        Tracked::new(bucket, self)
     }
 
     /// Makes the buckets for classes full, which nobody sends packets of any more: another class may get
@@ -514,6 +573,9 @@ impl Memory {
         let tiers =
             policy.map(|policy| [Some(policy.first), policy.has_second().then_some(policy.second)]);
         let tats = [tracked.tat, atomic::load(&tracked.identity.second_tat)];
+        let shared = policy.filter(|policy| policy.is_shared());
+        let price = shared.map(|policy| tracked.under(policy).price(now.monotonic_ns));
+        let price = price.unwrap_or(Price::LOCAL);
         let [left, also_left] = tiers.map_or([None; 2], |tiers| {
             let mut left = [None; 2];
             for ((tier, tat), left) in tiers.into_iter().zip(tats).zip(&mut left) {
@@ -524,10 +586,9 @@ impl Memory {
         });
         // A source at its limit has a token now and then: within a sixteenth of its burst it counts
         // as limited.
-        let used_up = left
-            .iter()
-            .chain(&also_left)
-            .any(|(tier, left)| *left < (tier.tolerance / 16).max(2 * tier.cost.of(1514)));
+        let used_up = left.iter().chain(&also_left).any(|(tier, left)| {
+            *left < (tier.tolerance / 16).max(2 * price.of(tier.cost.of(1514)))
+        });
         let recent = now.monotonic_ns.saturating_sub(last_seen) < 1_000_000_000;
         let state = if counts.dropped > 0 && used_up && recent {
             SourceState::Limited
@@ -539,9 +600,11 @@ impl Memory {
             class,
             state,
             limit,
-            tokens: left.map(|(tier, left)| tokens(&tier, left)),
-            also_tokens: also_left.map(|(tier, left)| tokens(&tier, left)),
+            tokens: left.map(|(tier, left)| tokens(&tier, left) * price.multiplier().part()),
+            also_tokens: also_left
+                .map(|(tier, left)| tokens(&tier, left) * price.multiplier().part()),
             trial: None,
+            share: shared.map(|policy| tracked.share(policy, now)),
             estimate: self.estimate(tracked.key(), tracked.class(), now),
             passed: counts.passed,
             dropped: counts.dropped,
@@ -562,6 +625,7 @@ impl Memory {
             tokens: None,
             also_tokens: None,
             trial: None,
+            share: None,
             estimate: self.estimate(key, 0, now),
             passed: 0,
             dropped: 0,

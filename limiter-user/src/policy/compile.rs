@@ -3,6 +3,8 @@
 use limiter_common::abi::{Policy, Tier};
 use limiter_common::gate::{MAX_GATE, MIN_FRAME, gate};
 use limiter_common::gcra::{Cost, MAX_TOLERANCE, TICKS_PER_NS};
+use limiter_common::share::floor::Floor;
+use limiter_common::share::{MAX_SHARED_COST, Multiplier};
 
 use super::model::{LimitSpec, Target, Tier as Spec};
 use super::scope::Scope;
@@ -28,6 +30,50 @@ pub fn compile(limit: &LimitSpec, window_shift: u32, max_frame: u32) -> Result<P
         policy.first.gate = MAX_GATE;
     }
     Ok(if limit.enforce { policy } else { policy.observing() })
+}
+
+/// Compiles a limit of the cluster, of which each source has the `floor` on this host, as [`compile`].
+///
+/// # Errors
+/// As [`compile`], and [`Error::Limit`] for a limit that sources share, or one under which a packet of
+/// `max_frame` bytes takes longer than four minutes.
+pub fn compile_shared(
+    limit: &LimitSpec,
+    floor: &Floor,
+    window_shift: u32,
+    max_frame: u32,
+) -> Result<Policy, Error> {
+    let refuse = |problem: &str, hint: &str| Error::Limit {
+        target: limit.target.to_string(),
+        problem: problem.into(),
+        hint: hint.into(),
+    };
+    if limit.target.together {
+        let hint = "drop `--as-one`, or let each host have a limit of its own";
+        return Err(refuse("the hosts of a cluster share limits of single sources only", hint));
+    }
+    let policy = compile(limit, window_shift, max_frame)?;
+    let tiers = [Some(policy.first), policy.has_second().then_some(policy.second)];
+    let tiers = || tiers.into_iter().flatten();
+    if tiers().any(|tier| tier.cost.of(max_frame) > MAX_SHARED_COST) {
+        let hint = "under a limit of the cluster a packet may take four minutes at the most";
+        return Err(refuse("it is too slow to be divided among hosts", hint));
+    }
+    let gates = tiers().map(|tier| floor_gate(&tier, floor.share(), window_shift, max_frame));
+    let gate = gates.min().unwrap_or(1);
+    let filled = [policy.first, policy.second].map(|tier| floor.filled(tier.tolerance));
+    let mut shared = policy.shared_by_hosts(floor.share(), filled);
+    shared.first.gate = gate.min(policy.first.gate);
+    Ok(shared)
+}
+
+/// The gate of a tier of which each source has a part.
+fn floor_gate(tier: &Tier, floor: Multiplier, window_shift: u32, max_frame: u32) -> u32 {
+    let size = if tier.counts() == Tier::BYTES { max_frame.max(1) } else { 1 };
+    let part = |amount: f64| (amount * floor.part() / f64::from(size)) as u64;
+    let window_ns = (1u64 << window_shift) as f64;
+    let per_window = tier.rate as f64 * window_ns / tier.period_ns.max(1) as f64;
+    gate(part(tier.burst as f64), part(per_window))
 }
 
 /// Compiles one rate, as [`compile`].
@@ -182,6 +228,56 @@ mod tests {
         assert_eq!(compiled("10mbit", 1_500_000).gate, 16);
         assert_eq!(compiled("10mbit", 64_000).gate, 5);
         assert_eq!(compiled("10mbit", 1514).gate, 1);
+    }
+
+    fn share(part: f64) -> Floor {
+        Floor::new(Multiplier::of_units((part * (1u64 << 32) as f64) as u64), 0)
+    }
+
+    #[test]
+    fn a_limit_of_the_cluster_has_the_gate_of_its_floor_and_is_the_same_limit() {
+        let limit = limit("1000pps", 2000);
+        let whole = compile(&limit, 27, 1514).unwrap();
+        for (part, gate) in [(1.0, 16), (0.05, 4), (0.01, 1), (0.0, 1)] {
+            let policy = compile_shared(&limit, &share(part), 27, 1514).unwrap();
+            assert_eq!(policy.first.gate, gate, "{part}");
+            assert!(policy.is_shared() && (policy.floor().part() - part).abs() < 1e-4);
+            assert_eq!(
+                (policy.first.cost, policy.first.tolerance),
+                (whole.first.cost, whole.first.tolerance)
+            );
+            assert_eq!(decompile(Target::DEFAULT, &policy), Some(limit));
+        }
+        let mut two = limit;
+        two.also = Some(self::limit("10mbit", 64_000).tier());
+        let policy = compile_shared(&two, &share(0.5), 27, 1514).unwrap();
+        // Half of 42 frames at once.
+        assert_eq!((policy.first.gate, policy.floor()), (2, share(0.5).share()));
+        assert_eq!(decompile(Target::DEFAULT, &policy), Some(two));
+    }
+
+    #[test]
+    fn who_gets_a_bucket_after_a_raise_finds_it_no_fuller_than_before() {
+        let limit = limit("1000pps", 2000);
+        let at = 5_000_000_000 * TICKS_PER_NS;
+        let raised = share(0.1).becoming(share(0.4).share(), at);
+        let policy = compile_shared(&limit, &raised, 27, 1514).unwrap();
+        // A quarter of the burst is left, but for units of a quarter of a second.
+        let due = (at + policy.first.tolerance / 4 * 3) as f64;
+        let [filled, _] = policy.filled();
+        assert!(filled as f64 >= due && filled as f64 <= due + (1u64 << 33) as f64);
+        assert_eq!(compile_shared(&limit, &share(0.4), 27, 1514).unwrap().filled(), [0; 2]);
+    }
+
+    #[test]
+    fn what_cannot_be_divided_is_refused() {
+        let shared = |limit: &LimitSpec| compile_shared(limit, &share(0.5), 27, 1514);
+        assert!(matches!(shared(&limit("1/hour", 1)), Err(Error::Limit { .. })));
+        assert!(matches!(shared(&limit("10/hour", 1)), Err(Error::Limit { .. })));
+        assert!(shared(&limit("20/hour", 1)).is_ok());
+        let mut together = limit("1000pps", 100);
+        together.target.together = true;
+        assert!(matches!(shared(&together), Err(Error::Limit { .. })));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use limiter_common::abi::Reason;
 use serde::{Deserialize, Serialize};
 
 use super::{LimitReport, ListEntry, Print, text};
-use crate::dataplane::{Source, SourceState, Tried};
+use crate::dataplane::{HeldShare, Source, SourceState, Tried};
 use crate::policy::lists::Action;
 use crate::policy::model::short_prefix;
 use crate::policy::{Class, Rate, Unit};
@@ -77,6 +77,9 @@ pub struct SourceReport {
     /// What a limit that is tried would have dropped of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<TriedReport>,
+    /// What this host may use of the limit, where hosts of a cluster share it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<ShareReport>,
     /// The same for each class of its packets that it has a bucket for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<Self>,
@@ -96,6 +99,23 @@ pub struct TriedReport {
     pub packets: u64,
     /// Of those, how many it would have dropped.
     pub would_drop: u64,
+}
+
+/// What this host may use of a limit that hosts of a cluster share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShareReport {
+    /// The part of the limit that it may use at present, 0 to 1.
+    pub share: f64,
+    /// The part that it may use without end, 0 to 1.
+    pub floor: f64,
+    /// When its share falls to that, if it is more, RFC 3339.
+    pub until: Option<String>,
+}
+
+impl From<HeldShare> for ShareReport {
+    fn from(HeldShare { share, floor, until }: HeldShare) -> Self {
+        Self { share, floor, until: moment(until) }
+    }
 }
 
 impl From<Tried> for TriedReport {
@@ -138,6 +158,7 @@ impl SourceReport {
             last_seen: moment(source.last_seen),
             listed: None,
             trial: source.trial.map(Into::into),
+            share: source.share.map(Into::into),
             classes: Vec::new(),
             shared: Vec::new(),
         }
@@ -162,6 +183,13 @@ impl SourceReport {
             writeln!(out, "tokens     {tokens:.1} of {} {unit}", limit.burst_amount)?;
             if let (Some(tokens), Some(also)) = (self.also_tokens, &limit.also) {
                 writeln!(out, "           {tokens:.1} of {} bytes", also.burst_amount)?;
+            }
+        }
+        if let Some(ShareReport { share, floor, until }) = &self.share {
+            write!(out, "share      {:.2} % of the cluster's limit", share * 100.0)?;
+            match until {
+                Some(until) => writeln!(out, " until {until}, then {:.2} %", floor * 100.0)?,
+                None => writeln!(out)?,
             }
         }
         writeln!(out, "passed     {} packets", self.passed)?;

@@ -153,6 +153,11 @@ impl Publisher {
         self.exempt = nets.to_vec();
     }
 
+    /// The generation of policies in force.
+    pub(super) const fn generation(&self) -> u32 {
+        self.generation
+    }
+
     /// The policy in a slot.
     pub(super) fn policy(&self, slot: u32) -> Option<Policy> {
         self.slots.policy(slot)

@@ -1,0 +1,256 @@
+//! Parts of a limit: what the buckets of a limit that the hosts of a cluster have in common may use.
+//!
+//! A host's bucket runs at a share s of its limit: it earns s · rate and holds s · burst. In a bucket that
+//! counts time, that changes one number only: a packet costs 1/s times as much. How far a bucket may be in
+//! debt (burst / rate) stays.
+//!
+//! The share is a [`Grant`], which ends by itself, or else the floor, which does not. The floor is that of
+//! the policy, and no more than the bucket's own, which it got when it was made: so only who changes the
+//! bucket's words in the right order ([`change`]) can raise the share of a bucket, and then it has no more
+//! tokens than before.
+
+use core::sync::atomic::AtomicU64;
+
+use crate::gcra::{MAX_TOLERANCE, Ticks};
+
+#[cfg(any(test, feature = "user"))]
+pub mod change;
+#[cfg(any(test, feature = "user"))]
+pub mod floor;
+
+/// The most ticks that a packet may cost under the whole limit: almost five minutes.
+pub const MAX_SHARED_COST: Ticks = 1 << 42;
+
+/// What a packet costs that no bucket has the room for.
+pub const NEVER: Ticks = 2 * MAX_TOLERANCE;
+
+/// Fraction bits of the mantissa.
+const FRACTION: u32 = 15;
+
+/// The largest exponent: a share below 2^-21 is nothing.
+const MAX_EXPONENT: u32 = 20;
+
+/// What a packet's cost is multiplied by under a share: its inverse, as `exponent:5 | mantissa:16`, of
+/// which the mantissa's top bit is set. So the greater number is the smaller share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Multiplier(pub u32);
+
+impl Multiplier {
+    /// The whole limit.
+    pub const WHOLE: Self = Self(1 << FRACTION);
+    /// No part of it: every packet costs [`NEVER`].
+    pub const NOTHING: Self = Self((1 << Self::BITS) - 1);
+    /// How many bits it has.
+    pub const BITS: u32 = 21;
+    /// The bit that every one has.
+    const VALID: u32 = 1 << FRACTION;
+
+    /// From its bits, of which the one that each has is set whatever comes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits | Self::VALID)
+    }
+
+    /// That of a share in units of 2^-32; of a smaller one rather than of a larger one, by less than
+    /// 2^-15 of it.
+    #[must_use]
+    pub const fn of_units(units: u64) -> Self {
+        if units >= 1 << 32 {
+            return Self::WHOLE;
+        }
+        if units < 1 << 11 {
+            return Self::NOTHING;
+        }
+        // 2^exponent ≤ 2^32 / units < 2^(exponent + 1).
+        let mut exponent = units.leading_zeros() - 32;
+        if units.is_power_of_two() {
+            exponent = 32 - units.trailing_zeros();
+        }
+        let mut mantissa = (1u64 << (32 + FRACTION - exponent)).div_ceil(units) as u32;
+        if mantissa > 0xffff {
+            exponent += 1;
+            mantissa = Self::VALID;
+        }
+        if exponent > MAX_EXPONENT { Self::NOTHING } else { Self(exponent << 16 | mantissa) }
+    }
+
+    /// What a packet costs that costs `cost` under the whole limit, rounded up; [`NEVER`] if that is more
+    /// than [`MAX_SHARED_COST`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn cost(self, cost: Ticks) -> Ticks {
+        let exponent = self.0 >> 16 & 31;
+        if exponent > MAX_EXPONENT || cost > MAX_SHARED_COST {
+            return NEVER;
+        }
+        // 42 bits, 16 and 5 make 63.
+        let shift = MAX_EXPONENT - exponent;
+        let product = (cost * (self.0 & 0xffff) as u64) << (MAX_EXPONENT - FRACTION);
+        let raised = (product + ((1u64 << shift) - 1)) >> shift;
+        if raised > NEVER { NEVER } else { raised }
+    }
+
+    /// That of a share which is no larger, without the lowest bit of the mantissa.
+    #[must_use]
+    pub const fn even(self) -> Self {
+        if self.is_nothing() {
+            return Self(Self::NOTHING.0 - 1);
+        }
+        let rounded = (self.0 + 1) & !1;
+        // All bits of the mantissa were set.
+        if rounded & 0xffff == 0 { Self(rounded | Self::VALID) } else { Self(rounded) }
+    }
+
+    /// Whether it is of no share at all.
+    #[must_use]
+    pub const fn is_nothing(self) -> bool {
+        self.0 >> 16 & 31 > MAX_EXPONENT
+    }
+
+    /// Itself times 2^15.
+    const fn scaled(self) -> u64 {
+        ((self.0 & 0xffff) as u64) << (self.0 >> 16 & 31)
+    }
+
+    /// The part of the limit, 0 to 1.
+    #[must_use]
+    pub fn part(self) -> f64 {
+        if self.is_nothing() { 0.0 } else { (1u64 << FRACTION) as f64 / self.scaled() as f64 }
+    }
+}
+
+/// The share of a bucket for a time: `end:43 | multiplier:21`, the end in [`UNIT_NS`] since boot. A word
+/// without a multiplier gives nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grant(pub u64);
+
+/// log2 of the units that a grant's end is in, ns.
+const UNIT_SHIFT: u32 = 20;
+
+/// The units that a grant's end is in, ns: it ends up to this much early, never late.
+pub const UNIT_NS: u64 = 1 << UNIT_SHIFT;
+
+impl Grant {
+    /// Nothing.
+    pub const NOTHING: Self = Self(0);
+
+    /// A share until `until_ns` since boot.
+    #[must_use]
+    pub const fn new(multiplier: Multiplier, until_ns: u64) -> Self {
+        Self(until_ns >> UNIT_SHIFT << Multiplier::BITS | multiplier.0 as u64)
+    }
+
+    /// What a bucket starts with that is made at `now_ns`: nothing, in a word that no bucket in its place
+    /// had before.
+    #[inline(always)]
+    #[must_use]
+    pub const fn nothing_at(now_ns: u64) -> Self {
+        // All bits of the time, but for the one that every multiplier has.
+        let (low, high) = (now_ns & (Multiplier::VALID as u64 - 1), now_ns >> FRACTION & 31);
+        Self(now_ns >> UNIT_SHIFT << Multiplier::BITS | high << 16 | low)
+    }
+
+    /// Whether it gives something at `now_ns`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn holds(self, now_ns: u64) -> bool {
+        self.0 & Multiplier::VALID as u64 != 0 && now_ns >> UNIT_SHIFT < self.0 >> Multiplier::BITS
+    }
+
+    /// What it gives.
+    #[inline(always)]
+    #[must_use]
+    pub const fn multiplier(self) -> Multiplier {
+        Multiplier(self.0 as u32 & Multiplier::NOTHING.0)
+    }
+
+    /// When it ends, ns since boot.
+    #[must_use]
+    pub const fn until_ns(self) -> u64 {
+        self.0 >> Multiplier::BITS << UNIT_SHIFT
+    }
+}
+
+/// What a bucket may use of its limit. Same index as the slot; packets touch it where the policy is the
+/// cluster's, and when a bucket is made.
+#[derive(Debug, Default)]
+#[repr(C, align(16))]
+pub struct Rights {
+    /// A [`Grant`]. The daemon writes it, and whoever makes the bucket.
+    pub grant: AtomicU64,
+    /// The [`Multiplier`] of the bucket's own floor; 0 if it never was under a limit of the cluster.
+    pub floor: AtomicU64,
+}
+
+/// What a bucket may use, as its words say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// For a time.
+    pub grant: Grant,
+    /// Without end; 0 for all of a limit that is this host's alone.
+    pub floor: u32,
+}
+
+impl Held {
+    /// A limit that is this host's alone.
+    pub const LOCAL: Self = Self { grant: Grant::NOTHING, floor: 0 };
+
+    /// What packets cost at `now_ns`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn at(self, now_ns: u64) -> Price {
+        let granted = self.grant.multiplier().0;
+        // Never less than the floor, or the end of a grant could raise the share.
+        if self.floor != 0 && self.grant.holds(now_ns) && granted < self.floor {
+            return Price(granted);
+        }
+        Price(self.floor)
+    }
+}
+
+/// What makes a cost of the whole limit that of a bucket's share: a [`Multiplier`], or 0 where a limit is
+/// this host's alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Price(u32);
+
+impl Price {
+    /// That of a limit that is this host's alone.
+    pub const LOCAL: Self = Self(0);
+
+    /// That of a share.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_share(multiplier: Multiplier) -> Self {
+        Self(multiplier.0)
+    }
+
+    /// As a word.
+    #[inline(always)]
+    pub(crate) const fn word(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// Whether the limit is the cluster's.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_shared(self) -> bool {
+        self.0 != 0
+    }
+
+    /// The share.
+    #[must_use]
+    pub const fn multiplier(self) -> Multiplier {
+        if self.0 == 0 { Multiplier::WHOLE } else { Multiplier(self.0) }
+    }
+
+    /// What a packet costs.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(self, cost: Ticks) -> Ticks {
+        if self.0 == 0 { cost } else { Multiplier(self.0).cost(cost) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! Changes what a bucket may use, while packets are charged to it.
+//!
+//! Only the share changes, never how many tokens there are, but for those that a smaller share has no room
+//! for. Packets are charged meanwhile, and whoever changes the bucket may die at any moment: then it has
+//! fewer tokens than it could have, never more.
+//!
+//! * **A larger share** makes a bucket's credit, which is time, worth more. So the debt that keeps its worth
+//!   is added first, by compare-and-swap, and then the word is written. A packet that finds debt and word in
+//!   between pays too much. A packet reads the words before the time, so one that finds the new word finds
+//!   the debt.
+//! * **A smaller share** is written first. What the credit is worth less is given back when no packet is
+//!   judged any more that has read the old word ([`Lowered`]).
+//! * What was read may be over when the word is written: time earns at the larger share from then on only.
+//!   So a raise adds [`MARGIN_NS`] of debt more, and takes back what was not needed. A grant that ends within
+//!   that time counts as ended.
+//! * **Whose bucket it is** may change at any moment. The time is replaced only where the tag is right, and a
+//!   new bucket's grant is a word that was never there before, so neither replacement hits another source.
+
+use core::sync::atomic::AtomicU64;
+
+use super::{Grant, Held, Multiplier, Price, Rights};
+use crate::abi::{Policy, Tier};
+use crate::atomic;
+use crate::gcra::{Ticks, credit, ticks};
+use crate::table::{CLAIMED, Identity, Slot};
+
+/// What a change may take from the first look at a bucket to the last word written, ns.
+pub const MARGIN_NS: u64 = 1_000_000;
+
+/// How often a bucket is tried that packets are charged to at the same moment.
+const TRIES: u32 = 32;
+
+/// The words of a bucket under a limit of the cluster.
+#[derive(Clone, Copy)]
+pub struct Bucket<'a> {
+    /// The bucket.
+    pub slot: &'a Slot,
+    /// What few buckets need.
+    pub identity: &'a Identity,
+    /// What it may use.
+    pub rights: &'a Rights,
+    /// The policy that its slot was resolved to.
+    pub policy: &'a Policy,
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome {
+    /// It is made.
+    Done,
+    /// It is made, and something is to be given back.
+    Lowered(Lowered),
+    /// It is not: the bucket is another source's by now, or no packet has come since its limit is the
+    /// cluster's.
+    Gone,
+    /// It is not: packets came too fast, or this took too long. Tokens may be lost.
+    Missed,
+}
+
+/// A bucket whose share was lowered. Call [`Lowered::give_back`] when no packet is judged any more that
+/// was so then.
+#[derive(Clone, Copy, Debug)]
+pub struct Lowered {
+    tag: u64,
+    grant: Grant,
+    at: Ticks,
+    from: Multiplier,
+    to: Multiplier,
+    tats: [Ticks; 2],
+}
+
+/// What credit at one share is worth at another one, at the most `tolerance`, rounded down.
+#[must_use]
+pub fn worth(credit: Ticks, from: Multiplier, to: Multiplier, tolerance: Ticks) -> Ticks {
+    if from.is_nothing() {
+        return 0;
+    }
+    if to.is_nothing() {
+        return credit;
+    }
+    let worth = u128::from(credit) * u128::from(to.scaled()) / u128::from(from.scaled());
+    u64::try_from(worth).unwrap_or(u64::MAX).min(tolerance)
+}
+
+/// The theoretical arrival time of a bucket that was at `tat`, from now on at another share with the same
+/// tokens.
+#[must_use]
+pub fn converted(
+    tat: Ticks,
+    now: Ticks,
+    tolerance: Ticks,
+    from: Multiplier,
+    to: Multiplier,
+) -> Ticks {
+    now + tolerance - worth(credit(tat, now, tolerance), from, to, tolerance)
+}
+
+/// How much earlier the theoretical arrival time of a bucket becomes that was at `before` when its share was
+/// lowered at `at`, and is at `after` by now. What it was charged in between counts as if it had been at the
+/// larger share.
+#[must_use]
+pub fn surplus(
+    [before, after]: [Ticks; 2],
+    at: Ticks,
+    tolerance: Ticks,
+    from: Multiplier,
+    to: Multiplier,
+) -> Ticks {
+    let left = credit(before, at, tolerance);
+    let gained = worth(left, from, to, tolerance) - left;
+    let charged = after.saturating_sub(before.max(at));
+    gained.saturating_sub(worth(charged, from, to, Ticks::MAX) - charged)
+}
+
+/// Replaces a time by another one, as long as `holds`. Whether it did; `None` if it no longer holds.
+fn replace(
+    word: &AtomicU64,
+    holds: impl Fn() -> bool,
+    to: impl Fn(Ticks) -> Option<Ticks>,
+) -> Option<bool> {
+    for _ in 0..TRIES {
+        let tat = atomic::load(word);
+        // The tag after the time: whoever replaces the source claims the time first.
+        if tat == CLAIMED || !holds() {
+            return None;
+        }
+        let Some(next) = to(tat) else { return Some(false) };
+        if atomic::replace(word, tat, next) {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
+impl<'a> Bucket<'a> {
+    /// What it may use.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        let floor = atomic::load(&self.rights.floor) as u32;
+        let grant = Grant(atomic::load(&self.rights.grant));
+        Held { grant, floor: floor.max(self.policy.floor().0) }
+    }
+
+    /// Its tiers and their times, the one that tells whose it is last.
+    fn tiers(&self) -> impl Iterator<Item = (usize, &'a Tier, &'a AtomicU64)> {
+        let policy = self.policy;
+        let second = (1, &policy.second, &self.identity.second_tat);
+        let second = policy.has_second().then_some(second);
+        second.into_iter().chain([(0, &policy.first, &self.slot.tat)])
+    }
+
+    fn is_of(&self, tag: u64) -> bool {
+        atomic::load(&self.slot.tag) == tag
+    }
+
+    /// Gives the bucket of the source with `tag` a grant, or leaves it the one that it has, and the floor
+    /// of its policy. `clock` tells the exact time, ns since boot.
+    pub fn change(&self, tag: u64, grant: Option<Grant>, clock: impl Fn() -> u64) -> Outcome {
+        let old_floor = atomic::load(&self.rights.floor);
+        let held = self.held();
+        let at_ns = clock();
+        if tag == 0 || old_floor == 0 || !self.is_of(tag) || !self.policy.is_shared() {
+            return Outcome::Gone;
+        }
+        let after = Held { grant: grant.unwrap_or(held.grant), floor: self.policy.floor().0 };
+        let from = held.at(at_ns + MARGIN_NS).multiplier();
+        let to = after.at(at_ns).multiplier();
+        let at = ticks(at_ns);
+        let raises = to < from;
+        let mut tats = [0; 2];
+        let mut raised = [0; 2];
+        for (tier, Tier { tolerance, .. }, word) in self.tiers() {
+            let mut seen = 0;
+            let mut next = 0;
+            if raises {
+                let charge = |tat| converted(tat, at, *tolerance, from, to) + ticks(MARGIN_NS);
+                for _ in 0..TRIES {
+                    seen = atomic::load(word);
+                    if seen == CLAIMED || !self.is_of(tag) {
+                        return Outcome::Gone;
+                    }
+                    next = charge(seen);
+                    if atomic::replace(word, seen, next) {
+                        break;
+                    }
+                    next = 0;
+                }
+                if next == 0 {
+                    return Outcome::Missed;
+                }
+            } else {
+                seen = atomic::load(word);
+                if seen == CLAIMED || !self.is_of(tag) {
+                    return Outcome::Gone;
+                }
+            }
+            tats[tier] = seen;
+            raised[tier] = next;
+        }
+        if clock().saturating_sub(at_ns) > MARGIN_NS {
+            return Outcome::Missed;
+        }
+        if !self.write(old_floor, held.grant, after) {
+            return Outcome::Gone;
+        }
+        let took = clock().saturating_sub(at_ns);
+        let holds = || self.is_of(tag);
+        for (tier, _, word) in self.tiers() {
+            if raises && took < MARGIN_NS {
+                // Not from a bucket that has been clamped.
+                let back = ticks(MARGIN_NS - took);
+                replace(word, holds, |tat| (tat >= raised[tier]).then(|| tat - back));
+            } else if took > MARGIN_NS {
+                let late = ticks(took - if raises { MARGIN_NS } else { 0 });
+                replace(word, holds, |tat| Some(tat.max(at) + late));
+            }
+        }
+        if to > from {
+            return Outcome::Lowered(Lowered { tag, grant: after.grant, at, from, to, tats });
+        }
+        Outcome::Done
+    }
+
+    /// Writes the words, if they are what they were.
+    fn write(&self, old_floor: u64, old_grant: Grant, after: Held) -> bool {
+        let floor = u64::from(after.floor);
+        if old_floor != floor && !atomic::replace(&self.rights.floor, old_floor, floor) {
+            return false;
+        }
+        old_grant == after.grant || atomic::replace(&self.rights.grant, old_grant.0, after.grant.0)
+    }
+
+    /// What packets cost at a moment.
+    #[must_use]
+    pub fn price(&self, now_ns: u64) -> Price {
+        self.held().at(now_ns)
+    }
+}
+
+impl Lowered {
+    /// Gives the credit that is worth less now its former worth, as far as there is room.
+    pub fn give_back(&self, bucket: &Bucket<'_>) {
+        let holds = || bucket.is_of(self.tag) && atomic::load(&bucket.rights.grant) == self.grant.0;
+        for (tier, Tier { tolerance, .. }, word) in bucket.tiers() {
+            replace(word, holds, |tat| {
+                let surplus =
+                    surplus([self.tats[tier], tat], self.at, *tolerance, self.from, self.to);
+                (surplus > 0).then(|| tat - surplus)
+            });
+        }
+    }
+}
