@@ -143,7 +143,7 @@ fn the_key_is_made_once_and_checked() {
     let before = fs::read(files.key()).expect("a key");
     assert_eq!(run(&["--config", &config, "cluster", "key", "generate", "--force"]).code, 0);
     assert_ne!(fs::read(files.key()).expect("a key"), before);
-    for (damage, about) in [(0o644, "everyone may read"), (0, "cannot read")] {
+    for (damage, about) in [(0o644, "others than its owner"), (0, "cannot read")] {
         if damage == 0 {
             fs::remove_file(files.key()).expect("a key");
         } else {

@@ -7,20 +7,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
-use siphasher::sip::SipHasher24;
 
-use super::HostId;
+use super::membership::{LONGEST_NAME, LONGEST_REGION, MOST_WEIGHT};
 use crate::error::{Failure, exit};
 
 /// Where the key lies if that is not said.
 pub const KEY_FILE: &str = "/etc/limiter/cluster.key";
-
-/// The longest names of a host and of a region, bytes.
-const LONGEST_NAME: usize = 64;
-const LONGEST_REGION: usize = 32;
-
-/// The greatest weight.
-const MOST_WEIGHT: u32 = 1000;
 
 /// Where the kernel tells the host's name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
@@ -218,16 +210,10 @@ impl ClusterConfig {
     }
 }
 
-impl HostId {
-    /// The number of the host with a name.
-    pub fn of(name: &str) -> Self {
-        Self(SipHasher24::new().hash(name.as_bytes()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::HostId;
 
     fn config() -> ClusterConfig {
         ClusterConfig {

@@ -6,58 +6,70 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::wire::KEY;
 use crate::error::{Failure, exit};
 
 /// A key.
-pub type Key = [u8; 32];
+pub type Key = [u8; KEY];
 
-/// Keys in a file: while one is replaced there are two.
-const MOST_KEYS: usize = 2;
+/// Bytes of a file, at most.
+const LONGEST: u64 = 4096;
 
-/// Bytes of a file.
-const LARGEST: u64 = 4096;
-
-/// Reads the keys in a file, the one to seal with first.
+/// Reads the keys in a file: the one to seal with, and one that is accepted too while keys are changed.
+/// Lines that begin with `#` say nothing.
 ///
 /// # Errors
-/// If it cannot be read, is open to everyone, or has no keys in it.
-pub fn read(path: &Path) -> Result<Vec<Key>, Failure> {
+/// If it cannot be read, is open to others, or has something else in it.
+pub fn read(path: &Path) -> Result<(Key, Option<Key>), Failure> {
     let name = path.display();
-    let refuse = |message: String| Failure::new(exit::USAGE, message);
     let make = format!(
         "copy the file of another host of the cluster, or make a key with `limiter cluster key generate \
          {name}`"
     );
-    let failed =
-        |error: io::Error| refuse(format!("cannot read {name}: {error}")).hint(make.clone());
+    let refuse = |message: String| Failure::new(exit::USAGE, message).hint(make.clone());
+    let failed = |error: io::Error| refuse(format!("cannot read the key file {name}: {error}"));
     let file = File::open(path).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.permissions().mode();
-    if mode & 0o007 != 0 {
+    if file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0 {
+        let message = format!("others than its owner may read or change the key file {name}");
         let hint = format!("run `chmod 600 {name}`, and better make another key");
-        return Err(refuse(format!("everyone may read or change {name}")).hint(hint));
+        return Err(Failure::new(exit::USAGE, message).hint(hint));
     }
     let mut text = String::new();
-    file.take(LARGEST).read_to_string(&mut text).map_err(failed)?;
-    let lines =
-        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let keys: Option<Vec<_>> = lines.map(decode).collect();
-    match keys {
-        Some(keys) if (1..=MOST_KEYS).contains(&keys.len()) => Ok(keys),
-        _ => {
-            let message =
-                format!("{name} has no key in it: that is a line of 64 hexadecimal digits");
-            Err(refuse(message).hint(make))
+    file.take(LONGEST + 1).read_to_string(&mut text).map_err(failed)?;
+    let wrong = |what: String| refuse(format!("the key file {name} {what}"));
+    if text.len() as u64 > LONGEST {
+        return Err(wrong(format!("has more than {LONGEST} bytes")));
+    }
+    parse(&text).map_err(wrong)
+}
+
+/// Reads the text of a key file; says what is wrong with it otherwise.
+fn parse(text: &str) -> Result<(Key, Option<Key>), String> {
+    let mut keys = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if !line.is_empty() && !line.starts_with('#') {
+            keys.push(decode(line).ok_or_else(|| {
+                format!("has no key in line {}: that is 64 hexadecimal digits", number + 1)
+            })?);
         }
+    }
+    match *keys {
+        [] => Err("has no key in it".to_owned()),
+        [one] => Ok((one, None)),
+        [one, other] if one == other => Err("has the same key twice".to_owned()),
+        [one, other] => Ok((one, Some(other))),
+        _ => Err(format!("has {} keys: two at most are in use", keys.len())),
     }
 }
 
 fn decode(line: &str) -> Option<Key> {
-    let mut key = [0; 32];
-    if line.len() != 64 || !line.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    let mut key = [0; KEY];
+    if line.len() != 2 * KEY || !line.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
-    for (place, byte) in key.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(line.get(2 * place..2 * place + 2)?, 16).ok()?;
+    for (byte, digits) in key.iter_mut().zip(line.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()?;
     }
     Some(key)
 }
@@ -69,7 +81,7 @@ fn decode(line: &str) -> Option<Key> {
 /// If there is a file already, or it cannot be written.
 pub fn generate(path: &Path, force: bool) -> Result<bool, Failure> {
     let name = path.display();
-    let mut key: Key = [0; 32];
+    let mut key: Key = [0; KEY];
     getrandom::fill(&mut key).map_err(|error| {
         Failure::new(exit::PRIVILEGE, format!("the kernel has no random numbers: {error}"))
     })?;
@@ -129,7 +141,7 @@ mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let keys = read(&path).unwrap();
-        assert_eq!(keys.len(), 1);
+        assert_eq!(keys.1, None);
         let refused = generate(&path, false).unwrap_err();
         assert_eq!(refused.code, exit::NEGATIVE);
         assert!(refused.hint.unwrap().contains("--force"));
@@ -153,13 +165,27 @@ mod tests {
             read(&path)
         };
         let (one, two) = ("0123456789abcdef".repeat(4), "fedcba9876543210".repeat(4));
-        let ring = write(&format!("# new\n{one}\n\n{two}\n"), 0o640).unwrap();
-        assert_eq!((ring.len(), ring[0][0], ring[1][0]), (2, 0x01, 0xfe));
-        assert!(write(&one, 0o644).unwrap_err().message.contains("everyone may read"));
-        let short = &one[1..];
-        for wrong in ["", "# none", short, "x", &format!("{one}\n{two}\n{one}"), &"g".repeat(64)] {
-            let failure = write(wrong, 0o600).unwrap_err();
-            assert!(failure.message.contains("no key in it"), "{failure}");
+        let (seals, accepted) = write(&format!("# new\n{one}\n\n {two}\r\n"), 0o400).unwrap();
+        assert_eq!((seals[0], accepted.unwrap()[0]), (0x01, 0xfe));
+        for mode in [0o644, 0o640, 0o604, 0o620] {
+            fs::remove_file(&path).unwrap();
+            let failure = write(&one, mode).unwrap_err();
+            assert!(failure.hint.unwrap().contains("chmod 600"));
+            assert_eq!(failure.code, exit::USAGE);
+        }
+        fs::remove_file(&path).unwrap();
+        let wrong = [
+            ("", "no key in it"),
+            ("# none", "no key in it"),
+            (&one[1..], "line 1"),
+            (&format!("{one}\n{}", "é".repeat(32)), "line 2"),
+            (&format!("{one}\n{}", one.to_uppercase()), "same key twice"),
+            (&format!("{one}\n{two}\n{one}"), "has 3 keys"),
+            (&"#".repeat(5000), "4096"),
+        ];
+        for (text, what) in wrong {
+            let failure = write(text, 0o600).unwrap_err();
+            assert!(failure.message.contains(what), "{failure}");
         }
     }
 }

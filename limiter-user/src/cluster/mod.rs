@@ -4,14 +4,16 @@
 //! sum is the limit whatever the network does: see `ALGORITHM.md`. What decides ([`escrow`]) knows neither
 //! clock nor network; the daemon and the simulator drive the same code.
 
-pub mod link;
-pub mod membership;
 pub mod config;
 pub mod key_file;
 pub mod limits;
+pub mod link;
+pub mod membership;
 pub mod message;
 pub mod share;
 pub mod wire;
+
+use siphasher::sip::SipHasher24;
 
 pub use config::ClusterConfig;
 pub use message::Message;
@@ -21,6 +23,13 @@ pub use share::Share;
 /// incarnations and refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct HostId(pub u64);
+
+impl HostId {
+    /// That of the host of this name.
+    pub fn of(name: &str) -> Self {
+        Self(SipHasher24::new().hash(name.as_bytes()))
+    }
+}
 
 /// A source under a limit of the cluster, by a hash that all its hosts compute with the same secret. Where
 /// two sources meet on one number they share one limit; a host that tracks both of them grants neither more

@@ -19,15 +19,6 @@ pub const LONGEST_REGION: usize = 32;
 /// The largest weight.
 pub const MOST_WEIGHT: u32 = 1000;
 
-impl HostId {
-    /// That of the host of this name.
-    pub fn of(name: &str) -> Self {
-        let mut hasher = SipHasher24::new();
-        hasher.write(name.as_bytes());
-        Self(hasher.finish())
-    }
-}
-
 /// Who a host is, as all members know it.
 #[derive(Clone, Debug)]
 pub struct Identity {
