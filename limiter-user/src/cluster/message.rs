@@ -49,7 +49,8 @@ pub struct Grant {
     pub key: KeyId,
     /// How much.
     pub share: Share,
-    /// Its number, from 1 on, higher than those of all earlier grants of the owner to this host.
+    /// Its number, from 1 on, higher than those of all earlier grants of the key by the owner to this host
+    /// that may still be in force.
     pub number: u32,
 }
 

@@ -5,6 +5,7 @@
 //! clock nor network; the daemon and the simulator drive the same code.
 
 pub mod config;
+pub mod escrow;
 pub mod key_file;
 pub mod limits;
 pub mod link;
@@ -16,6 +17,7 @@ pub mod wire;
 use siphasher::sip::SipHasher24;
 
 pub use config::ClusterConfig;
+pub use escrow::Escrow;
 pub use message::Message;
 pub use share::Share;
 

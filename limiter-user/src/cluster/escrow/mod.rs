@@ -1,0 +1,373 @@
+//! Moves rights between hosts so that together they never use more than a limit: see `ALGORITHM.md`, whose
+//! invariants are named here by their numbers.
+//!
+//! It knows neither a clock nor a network and draws no random numbers: the daemon and the simulator tell it
+//! the time and what has come, and do what it says, in this order: what is to be kept is made durable, the
+//! floor and the grants are told to the kernel, then the messages are sent. Where one of the steps fails,
+//! the later ones are left out; lost messages are made up for. It is polled after what it was told, and when
+//! it has said so; a poll with nothing to do costs next to nothing.
+
+mod clock;
+mod fair;
+mod hold;
+mod home;
+mod lost;
+mod own;
+mod peer;
+mod poll;
+mod receive;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+pub use fair::{Want, max_min};
+pub use lost::Partition;
+
+use crate::cluster::message::Transfer;
+use crate::cluster::{HostId, KeyId, Message, Moment, Share};
+
+use clock::Clock;
+use hold::Held;
+use own::Owned;
+use peer::Peer;
+use view::Views;
+
+/// The most keys that a host asks grants for; others run at their floor.
+pub const MAX_HELD: usize = 1 << 14;
+/// The most keys that a host divides among others.
+pub const MAX_OWNED: usize = 1 << 16;
+/// The most hosts that are heard.
+const MAX_PEERS: usize = 4_096;
+
+/// How a host is set up.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This host.
+    pub me: HostId,
+    /// Its weight among the members: what it gets of home rights.
+    pub weight: u32,
+    /// The part of its home right that it never delegates; the same on all hosts.
+    pub floor: Share,
+    /// How often and for how long.
+    pub timing: Timing,
+    /// Spreads the messages of hosts over time.
+    pub seed: u64,
+    /// A fault to be found by those who test.
+    #[doc(hidden)]
+    pub planted: Option<Planted>,
+}
+
+impl Settings {
+    /// The usual ones for a host.
+    pub fn new(me: HostId, weight: u32) -> Self {
+        let floor = Share::WHOLE.times(5, 100);
+        Self { me, weight, floor, timing: Timing::default(), seed: me.0, planted: None }
+    }
+}
+
+/// How often hosts talk and how long rights are given for. All hosts of a cluster have the same durations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Between two messages to a host while nothing is urgent.
+    pub every: Duration,
+    /// The same while something changes.
+    pub hot: Duration,
+    /// How long a delegation lasts, for the host that gives it.
+    pub delegation: Duration,
+    /// How long a grant lasts, for the host that gives it; less than a delegation.
+    pub grant: Duration,
+    /// After how long without a report a key is forgotten.
+    pub forget: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            every: Duration::from_millis(200),
+            hot: Duration::from_millis(50),
+            delegation: Duration::from_millis(1_500),
+            grant: Duration::from_millis(500),
+            forget: Duration::from_secs(3),
+        }
+    }
+}
+
+impl Timing {
+    /// The longest that anything is given for.
+    pub fn longest(&self) -> Duration {
+        self.delegation.max(self.grant)
+    }
+}
+
+/// Faults that a test plants to see that they are found.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// An owner grants without taking off what others hold.
+    GrantNotSubtracted,
+    /// A holder counts a lease from when it came.
+    LeaseFromReceipt,
+    /// An owner does not ask by which views it was delegated to.
+    ViewsNotCompared,
+    /// A transfer is taken as often as it comes.
+    TransferTakenTwice,
+    /// Home rights are sent on without waiting for what was delegated out of them.
+    TransferNotWaited,
+    /// A restarted host does not wait for what it gave before.
+    RestartNotWaited,
+}
+
+/// What must survive a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The home right.
+    pub home: Share,
+    /// The number of the next transfer; 0 is none.
+    pub next_transfer: u64,
+    /// Home rights that have been given away and not been acknowledged: they are in `home` no more.
+    pub outgoing: Vec<(HostId, Transfer)>,
+    /// The highest number that was taken from each host.
+    pub incoming: BTreeMap<HostId, u64>,
+    /// A moment that no message has told yet.
+    pub clock: Moment,
+}
+
+impl Kept {
+    /// What the founder of a cluster starts with: all. Every other host starts with [`Kept::default`].
+    pub fn founder() -> Self {
+        Self { home: Share::WHOLE, ..Self::default() }
+    }
+}
+
+/// What the kernel is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The source and its limit.
+    pub key: KeyId,
+    /// All that it may use here, the floor included.
+    pub share: Share,
+    /// Until when, by the host's clock; the floor from then on.
+    pub until: Moment,
+}
+
+/// What is to be done, in the order that the module's text names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outputs {
+    /// Whether [`Escrow::kept`] must be durable before anything else is done.
+    pub keep: bool,
+    /// What every key may use from now on without end, if that has changed.
+    pub floor: Option<Share>,
+    /// What some keys may use from now on.
+    pub grants: Vec<Granted>,
+    /// What to send.
+    pub messages: Vec<(HostId, Message)>,
+    /// Whether all is handed over, after [`Escrow::leave`].
+    pub left: bool,
+    /// When to poll again if nothing happens before, by the host's clock.
+    pub next: Moment,
+}
+
+/// What was refused or could not be done, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counters {
+    /// Keys that were not tracked because there were too many.
+    pub keys_refused: u64,
+    /// Messages of hosts that were not heard because there were too many.
+    pub hosts_refused: u64,
+    /// Delegations by views that this host does not know.
+    pub views_unknown: u64,
+    /// Messages with a moment that this run of the host has not told.
+    pub echoes_refused: u64,
+    /// Transfers that would make the home right more than the whole.
+    pub transfers_refused: u64,
+}
+
+/// The rights of one host.
+#[derive(Debug)]
+pub struct Escrow {
+    settings: Settings,
+    clock: Clock,
+    kept: Kept,
+    keep: bool,
+    /// Until then this host gives nothing and takes no grants: what it gave before may be outstanding.
+    quiet: Moment,
+    views: Views,
+    peers: BTreeMap<HostId, Peer>,
+    held: Held,
+    owned: Owned,
+    /// From when transfers may be sent, by number.
+    sendable: BTreeMap<u64, Moment>,
+    /// When everything is looked at the next time.
+    round: Moment,
+    leaving: bool,
+    /// What other hosts had when they were heard last.
+    homes: BTreeMap<HostId, Share>,
+    /// What this host uses beside of keys whose limit stays available.
+    lost: Share,
+    /// The home right that the kernel's floor is of.
+    told_home: Option<Share>,
+    counters: Counters,
+}
+
+impl Escrow {
+    /// A host that starts with what it has kept. A host that has run before gives and takes nothing for as
+    /// long as the longest lease.
+    pub fn new(settings: Settings, kept: Kept, now: Moment) -> Self {
+        let clock = Clock::new(now, kept.clock);
+        let start = clock.start;
+        let fresh = kept.clock == Moment(0) && kept.incoming.is_empty();
+        let waits = !fresh && settings.planted != Some(Planted::RestartNotWaited);
+        let grace = clock::grace(settings.timing.longest());
+        let quiet = if waits { start.after(grace) } else { start };
+        let every = settings.timing.every.as_nanos().max(1) as u64;
+        let members = BTreeMap::from([(settings.me, settings.weight)]);
+        Self {
+            round: Moment(start.0 + settings.seed % every),
+            quiet,
+            views: Views::new(members, start),
+            sendable: kept.outgoing.iter().map(|(_, sent)| (sent.number, quiet)).collect(),
+            settings,
+            clock,
+            kept,
+            keep: false,
+            peers: BTreeMap::new(),
+            held: Held::default(),
+            owned: Owned::default(),
+            leaving: false,
+            homes: BTreeMap::new(),
+            lost: Share::NONE,
+            told_home: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// What must be durable when [`Outputs::keep`] says so.
+    pub fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    /// What was refused.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Tells the members that are alive as this host sees them, with their weights. The host itself is one
+    /// of them whether it is listed or not.
+    pub fn set_members(&mut self, now: Moment, members: &BTreeMap<HostId, u32>) {
+        let now = self.clock.advance(now);
+        let mut members = members.clone();
+        members.entry(self.settings.me).or_insert(self.settings.weight);
+        if self.views.enter(now, &members) {
+            self.held.owners_changed();
+            self.owned.all_dirty();
+            self.round = self.round.min(now);
+            let far = self.settings.timing.longest() * 4;
+            self.peers.retain(|host, peer| members.contains_key(host) || peer.needed(now, far));
+        }
+    }
+
+    /// Tells what a tracked source sends at present, as a part of its limit, drops included, and whether
+    /// packets of it are dropped. A key that is not told of for some seconds is forgotten.
+    pub fn demand(&mut self, now: Moment, key: KeyId, demand: Share, limited: bool) {
+        let now = self.clock.advance(now);
+        let floor = self.floor();
+        let Some(urgency) = self.held.demand(now, key, demand, limited, floor) else {
+            self.counters.keys_refused += 1;
+            return;
+        };
+        self.report_soon(now, key, urgency);
+    }
+
+    /// Tells that a key is tracked no more: nothing of it is used here.
+    pub fn forget(&mut self, key: KeyId) {
+        let now = self.clock.now();
+        if let Some(urgency) = self.held.forget(now, key) {
+            self.report_soon(now, key, urgency);
+        }
+    }
+
+    /// Takes a message of another host.
+    pub fn receive(&mut self, now: Moment, from: HostId, message: &Message) {
+        let now = self.clock.advance(now);
+        self.take(now, from, message);
+    }
+
+    /// Does everything that is due.
+    pub fn poll(&mut self, now: Moment) -> Outputs {
+        let now = self.clock.advance(now);
+        self.step(now)
+    }
+
+    /// Begins to hand everything over: the floor is nothing from the next poll on, and
+    /// [`Outputs::left`] says when all of it has come somewhere.
+    pub fn leave(&mut self, now: Moment) {
+        let now = self.clock.advance(now);
+        self.leaving = true;
+        self.round = now;
+    }
+
+    /// What this host may use of a key at that moment and until when: its floor and what it was granted, or
+    /// its home right where the owner is silent. The floor, without end, of a key that is not tracked.
+    pub fn share_of(&self, now: Moment, key: KeyId) -> (Share, Moment) {
+        match self.usable(self.clock.at(now), key) {
+            Some((share, until)) => (share, self.clock.host(until)),
+            None => (self.floor(), Moment(u64::MAX)),
+        }
+    }
+
+    /// What this host may use of every key without end.
+    pub fn floor(&self) -> Share {
+        self.kept.home.times(self.settings.floor.units(), Share::WHOLE.units())
+    }
+
+    /// The home right of this host.
+    pub fn home(&self) -> Share {
+        self.kept.home
+    }
+
+    /// The owner of a key as this host sees it.
+    pub fn owner(&self, key: KeyId) -> Option<HostId> {
+        self.views.owner(key)
+    }
+
+    /// What a host has last said to have as its home right, as far as it has.
+    pub fn home_of(&self, host: HostId) -> Option<Share> {
+        if host == self.settings.me {
+            return Some(self.kept.home);
+        }
+        let delegated = self.peers.get(&host)?.offered?;
+        Some(self.whole_of(delegated))
+    }
+
+    /// What this host delegates of each key.
+    fn lent(&self) -> Share {
+        self.kept.home.without(self.floor())
+    }
+
+    /// The home right of a host that delegates so much.
+    fn whole_of(&self, delegated: Share) -> Share {
+        let rest = Share::WHOLE.without(self.settings.floor).units();
+        delegated.times(Share::WHOLE.units(), rest)
+    }
+
+    fn planted(&self, fault: Planted) -> bool {
+        self.settings.planted == Some(fault)
+    }
+}
+
+/// How soon something is to be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Urgency {
+    /// With the next round.
+    None,
+    /// In some tens of milliseconds.
+    Hot,
+    /// At once.
+    Now,
+}
+
+/// Keys that something is to be done about before the next round.
+type Dirty = BTreeSet<KeyId>;

@@ -1,0 +1,397 @@
+//! The keys that this host owns: who wants how much, what is there, what was granted.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::message::{Grant, Report};
+use crate::cluster::{HostId, KeyId, Moment, Share, ViewId};
+
+use super::view::Views;
+use super::{Dirty, Escrow, MAX_OWNED, Planted, Want, max_min};
+
+/// How much more is granted than is wanted where there is enough, so that what rises is not limited at once.
+const SPARE: (u64, u64) = (6, 5);
+/// The same where there is not: no more than what a demand is known to.
+const CLOSE: (u64, u64) = (51, 50);
+
+/// A grant that a host may go by.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    number: u32,
+    share: Share,
+    /// When it was said first. None while it has not been.
+    first: Option<Moment>,
+    /// Its end here, once it was said.
+    end: Moment,
+}
+
+/// What one host wants of a key and has of it.
+#[derive(Clone, Debug, Default)]
+struct Claim {
+    demand: Share,
+    /// When that came, and its moment by the reporter's clock.
+    heard: Moment,
+    sent: Moment,
+    /// All that it may go by, numbers ascending.
+    given: Vec<Given>,
+    /// The highest number that was used.
+    number: u32,
+    /// To be said before the next round.
+    dirty: bool,
+}
+
+impl Claim {
+    /// Whatever it goes by, it is not more than this.
+    fn outstanding(&self) -> Share {
+        self.given.iter().map(|given| given.share).max().unwrap_or_default()
+    }
+
+    fn current(&self) -> Share {
+        self.given.last().map_or(Share::NONE, |given| given.share)
+    }
+
+    fn expire(&mut self, now: Moment) {
+        self.given.retain(|given| given.first.is_none() || given.end > now);
+    }
+
+    /// Decides on another grant. One that was never said is forgotten.
+    fn give(&mut self, share: Share) {
+        if self.given.last().is_some_and(|last| last.first.is_none()) {
+            self.given.pop();
+        } else {
+            self.number += 1;
+        }
+        let given = Given { number: self.number, share, first: None, end: Moment(0) };
+        self.given.push(given);
+        self.dirty = true;
+    }
+}
+
+/// A key that this host owns by the view of somebody.
+#[derive(Debug, Default)]
+pub(super) struct Key {
+    claims: BTreeMap<HostId, Claim>,
+    /// Whether this host owns it by some views.
+    mine: Vec<(ViewId, bool)>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Owned {
+    pub(super) keys: BTreeMap<KeyId, Key>,
+    /// To be divided anew before the next round.
+    pub(super) dirty: Dirty,
+}
+
+/// What is delegated to this host, as far as it lasts long enough, by the views that it was delegated by.
+pub(super) struct Pools {
+    /// Hosts that delegate by one list of views, together.
+    alike: BTreeMap<Vec<ViewId>, Share>,
+    /// What other hosts delegate by several lists, each of which is enough.
+    several: Vec<Vec<(Vec<ViewId>, Share)>>,
+}
+
+/// What is known of a host that wants some of a key.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    demand: Share,
+    /// What it may use anyway.
+    floor: Share,
+    weight: u32,
+    current: Share,
+}
+
+/// The floor of a host that delegates so much beside it, the floor being that part of its home right.
+pub(super) fn floor_beside(delegated: Share, part: Share) -> Share {
+    delegated.times(part.units(), Share::WHOLE.without(part).units())
+}
+
+/// What each should be granted of a pool.
+fn targets(pool: Share, wanted: &[Wanted]) -> Vec<Share> {
+    let demanding = wanted.iter().filter(|want| !want.demand.is_none()).count();
+    if demanding == 1 {
+        let all = |want: &Wanted| if want.demand.is_none() { Share::NONE } else { pool };
+        return wanted.iter().map(all).collect();
+    }
+    let want = |(numerator, denominator)| {
+        move |want: &Wanted| want.demand.times(numerator, denominator).without(want.floor)
+    };
+    let (close, ample) = (want(CLOSE), want(SPARE));
+    let needs = |want: &Wanted| Want { share: close(want), weight: want.weight };
+    let mut targets = max_min(pool, &wanted.iter().map(needs).collect::<Vec<_>>());
+    let left = pool.without(targets.iter().copied().sum());
+    let more = |(want, target): (&Wanted, &Share)| Want {
+        share: ample(want).without(*target),
+        weight: want.weight,
+    };
+    let extra = max_min(left, &wanted.iter().zip(&targets).map(more).collect::<Vec<_>>());
+    for (target, extra) in targets.iter_mut().zip(extra) {
+        *target += extra;
+    }
+    let all: Share = wanted.iter().map(ample).sum();
+    let short = all > pool;
+    // Small changes are not worth a message, and where all are satisfied nobody needs what one has too much.
+    for (target, want) in targets.iter_mut().zip(wanted) {
+        let current = want.current;
+        let change = target.without(current) + current.without(*target);
+        // Where there is too little for all, what is not given lies idle.
+        let near = change <= current.times(1, if short && *target > current { 400 } else { 50 });
+        let enough = short || current >= close(want);
+        let kept = !short && *target < current && *target > current.times(1, 2);
+        if !want.demand.is_none() && (near && enough || kept) {
+            *target = current;
+        }
+    }
+    targets
+}
+
+impl Key {
+    fn owned(&mut self, key: KeyId, views: &Views, me: HostId, list: &[ViewId]) -> bool {
+        !list.is_empty()
+            && list.iter().all(|&id| {
+                if let Some((_, mine)) = self.mine.iter().find(|(known, _)| *known == id) {
+                    return *mine;
+                }
+                let Some(members) = views.find(id) else { return false };
+                let mine = members.owner(key) == Some(me);
+                if self.mine.len() == 16 {
+                    self.mine.remove(0);
+                }
+                self.mine.push((id, mine));
+                mine
+            })
+    }
+
+    /// What this host may grant of the key in all.
+    fn pool(&mut self, key: KeyId, views: &Views, me: HostId, pools: &Pools) -> Share {
+        let mut sum = Share::NONE;
+        for (list, share) in &pools.alike {
+            if self.owned(key, views, me, list) {
+                sum += *share;
+            }
+        }
+        for lists in &pools.several {
+            let owned = lists.iter().filter(|(list, _)| self.owned(key, views, me, list));
+            sum += owned.map(|(_, share)| *share).max().unwrap_or_default();
+        }
+        sum
+    }
+}
+
+impl Owned {
+    pub(super) fn all_dirty(&mut self) {
+        self.dirty.extend(self.keys.keys().copied());
+    }
+
+    /// Whether something of a key was decided and could not be said yet.
+    pub(super) fn unsaid(&self, key: KeyId) -> bool {
+        self.keys.get(&key).is_some_and(|key| key.claims.values().any(|claim| claim.dirty))
+    }
+
+    /// What this host grants itself.
+    pub(super) fn mine(&self, now: Moment, key: KeyId, me: HostId) -> Option<(Share, Moment)> {
+        let given = self.keys.get(&key)?.claims.get(&me)?.given.last()?;
+        (given.end > now).then_some((given.share, given.end))
+    }
+
+    fn claim(&mut self, key: KeyId, host: HostId) -> Option<&mut Claim> {
+        if self.keys.len() >= MAX_OWNED && !self.keys.contains_key(&key) {
+            return None;
+        }
+        let claims = &mut self.keys.entry(key).or_default().claims;
+        if claims.len() >= super::MAX_PEERS && !claims.contains_key(&host) {
+            return None;
+        }
+        Some(claims.entry(host).or_default())
+    }
+
+    /// Takes a report that answers `echo`; false if there are too many keys.
+    pub(super) fn report(
+        &mut self,
+        now: Moment,
+        from: HostId,
+        sent: Moment,
+        echo: Option<Moment>,
+        report: &Report,
+        floor: Share,
+    ) -> bool {
+        if report.demand.is_none() && !self.keys.contains_key(&report.key) {
+            return true;
+        }
+        let Some(claim) = self.claim(report.key, from) else { return false };
+        claim.expire(now);
+        let mut changed = false;
+        // The host goes by no grant before this one any more; it cannot have known this one before it was
+        // said, so a report from before that is about another run or another life of the key (I5).
+        let known = claim.given.iter().find(|given| given.number == report.in_use);
+        if known.is_some_and(|known| known.first.is_some_and(|first| echo >= Some(first))) {
+            let before = claim.outstanding();
+            claim.given.retain(|given| given.number >= report.in_use);
+            changed = claim.outstanding() < before;
+        }
+        if sent >= claim.sent {
+            let (less, more) = (claim.demand.min(report.demand), claim.demand.max(report.demand));
+            // Where more is wanted than was granted, how much more changes nothing.
+            let current = claim.current();
+            let asked = !current.is_none() && less > (current + floor).times(CLOSE.0, CLOSE.1);
+            changed |= !asked && more.without(less) > claim.demand.times(1, 20);
+            claim.demand = report.demand;
+            claim.sent = sent;
+            claim.heard = now;
+        }
+        if changed {
+            self.dirty.insert(report.key);
+        }
+        true
+    }
+}
+
+impl Escrow {
+    /// What is delegated to this host for at least as long as a grant that is given now.
+    pub(super) fn pools(&mut self, now: Moment) -> Pools {
+        let mut pools = Pools { alike: BTreeMap::new(), several: Vec::new() };
+        if now < self.quiet {
+            return pools;
+        }
+        let end = now.after(self.settings.timing.grant);
+        let blind = self.planted(Planted::ViewsNotCompared);
+        for peer in self.peers.values_mut() {
+            let mut lists: Vec<(Vec<ViewId>, Share)> = peer
+                .delegations
+                .iter()
+                .filter(|delegation| delegation.until >= end)
+                .map(|delegation| (delegation.views.clone(), delegation.share))
+                .collect();
+            if blind {
+                lists.iter_mut().for_each(|(views, _)| views.truncate(1));
+            }
+            match lists.len() {
+                0 => {}
+                1 => {
+                    for (views, share) in lists {
+                        *pools.alike.entry(views).or_default() += share;
+                    }
+                }
+                _ => pools.several.push(lists),
+            }
+        }
+        // What this host delegates to itself may be granted until then.
+        if !self.leaving && !self.views.crowded() {
+            self.views.lend(end);
+            let views = self.views.listed();
+            let lent = self.lent();
+            *pools.alike.entry(views).or_default() += lent;
+        }
+        pools
+    }
+
+    /// Divides a key among those who want it; what was decided may be said in this poll.
+    pub(super) fn divide(&mut self, now: Moment, id: KeyId, pools: &Pools) {
+        let me = self.settings.me;
+        let timing = self.settings.timing;
+        let floor = self.floor();
+        let blind = self.planted(Planted::GrantNotSubtracted);
+        // What this host wants itself, as long as it tracks the key and owns it by its own view.
+        let own = self.held.wanted(id, floor).filter(|_| self.views.owner(id) == Some(me));
+        if let Some(claim) = match own {
+            Some(_) => self.owned.claim(id, me),
+            None => self.owned.keys.get_mut(&id).and_then(|key| key.claims.get_mut(&me)),
+        } {
+            claim.demand = own.unwrap_or_default();
+            claim.heard = now;
+        }
+        let Some(key) = self.owned.keys.get_mut(&id) else { return };
+        let pool = key.pool(id, &self.views, me, pools);
+        key.claims.values_mut().for_each(|claim| claim.expire(now));
+        let silent = timing.forget.min(timing.grant * 2);
+        let (peers, part) = (&self.peers, self.settings.floor);
+        let wants: Vec<Wanted> = key
+            .claims
+            .iter()
+            .map(|(&host, claim)| {
+                let peer = peers.get(&host);
+                let reached =
+                    host == me || peer.is_some_and(|peer| peer.lease(now, timing.grant).is_some());
+                let counts = reached && now.since(claim.heard) < silent;
+                let offered = peer.and_then(|peer| peer.offered).unwrap_or_default();
+                Wanted {
+                    demand: if counts { claim.demand } else { Share::NONE },
+                    floor: if host == me { floor } else { floor_beside(offered, part) },
+                    weight: self.views.present().weight(host),
+                    current: claim.current(),
+                }
+            })
+            .collect();
+        let targets = targets(pool, &wants);
+        let mut sum: Share = key.claims.values().map(Claim::outstanding).sum();
+        // First what is lowered, then what is raised: in each case only so far that with all that the others
+        // may still go by it is no more than the pool (I4).
+        for raise in [false, true] {
+            for ((host, claim), &target) in key.claims.iter_mut().zip(&targets) {
+                let current = claim.current();
+                if raise != (target >= current) {
+                    continue;
+                }
+                let outstanding = claim.outstanding();
+                let others = sum.without(outstanding);
+                let free = if blind { pool } else { pool.without(others) };
+                let share = target.min(free);
+                let little = share > current && share.without(current) < current.times(1, 400);
+                if share != current && !little {
+                    claim.give(share);
+                }
+                if *host == me {
+                    // The kernel is told before anybody hears of what this leaves.
+                    let mut given: Vec<Given> = claim.given.drain(..).rev().take(1).collect();
+                    for given in &mut given {
+                        given.first = Some(now);
+                        given.end = now.after(timing.grant);
+                    }
+                    claim.given = given;
+                    claim.dirty = false;
+                    self.held.touched.insert(id);
+                }
+                sum = others + claim.outstanding();
+            }
+        }
+        for (&host, claim) in &key.claims {
+            if claim.dirty
+                && let Some(peer) = self.peers.get_mut(&host)
+            {
+                peer.want(now, std::time::Duration::ZERO);
+            }
+        }
+        let unused = |claim: &Claim| claim.given.iter().all(|given| given.first.is_none());
+        key.claims.retain(|host, claim| {
+            let stale = now.since(claim.heard) > timing.forget && unused(claim);
+            !(stale || *host == me && own.is_none() && claim.current().is_none())
+        });
+        if key.claims.is_empty() {
+            self.owned.keys.remove(&id);
+        }
+    }
+
+    /// The grants of a divided key for the hosts that get a message, who may rely on them until `ends`.
+    pub(super) fn grants(
+        &mut self,
+        id: KeyId,
+        sent: &BTreeMap<HostId, (Moment, Moment)>,
+        all: bool,
+        grants: &mut BTreeMap<HostId, Vec<Grant>>,
+    ) {
+        let Some(key) = self.owned.keys.get_mut(&id) else { return };
+        for (host, claim) in &mut key.claims {
+            let Some(&(sent, end)) = sent.get(host) else { continue };
+            let more = claim.given.len() > 1;
+            let dirty = claim.dirty;
+            let Some(last) = claim.given.last_mut() else { continue };
+            if !(dirty || all && (more || !last.share.is_none())) {
+                continue;
+            }
+            last.first.get_or_insert(sent);
+            last.end = last.end.max(end);
+            claim.dirty = false;
+            let grant = Grant { key: id, share: last.share, number: last.number };
+            grants.entry(*host).or_default().push(grant);
+        }
+    }
+}

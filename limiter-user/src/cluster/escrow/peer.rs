@@ -1,0 +1,136 @@
+//! What a host knows of another one.
+
+use std::time::Duration;
+
+use crate::cluster::{Message, Moment, Share, ViewId};
+
+/// The shortest time between two messages to one host.
+const GAP: Duration = Duration::from_millis(10);
+/// Of how many different lists of views delegations of one host are remembered.
+const DELEGATIONS: usize = 4;
+
+/// What another host has delegated.
+#[derive(Clone, Debug)]
+pub(super) struct Delegation {
+    /// When it was made, by its giver's clock.
+    sent: Moment,
+    pub(super) share: Share,
+    /// Its end here.
+    pub(super) until: Moment,
+    pub(super) views: Vec<ViewId>,
+}
+
+/// Another host.
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    /// The latest moment that it has told, by its clock.
+    theirs: Option<Moment>,
+    /// When that came.
+    heard: Moment,
+    /// The latest moment of this host that it has sent back.
+    pub(super) echoed: Option<Moment>,
+    /// What it delegates, by lists of views, the latest last.
+    pub(super) delegations: Vec<Delegation>,
+    /// What it says to delegate, in force or not.
+    pub(super) offered: Option<Share>,
+    /// Whether that is in force: not while it starts or leaves.
+    pub(super) delegates: bool,
+    /// Until when it may rely on what this host has delegated to it.
+    pub(super) lent: Moment,
+    /// The transfer to acknowledge.
+    pub(super) taken: Option<u64>,
+    last_sent: Moment,
+    due: Option<Moment>,
+}
+
+impl Peer {
+    /// Takes the moment of a message; whether it is the latest one.
+    pub(super) fn hear(&mut self, now: Moment, sent: Moment) -> bool {
+        let later = self.theirs.is_none_or(|theirs| sent > theirs);
+        if later {
+            self.theirs = Some(sent);
+            self.heard = now;
+        }
+        later || self.theirs == Some(sent)
+    }
+
+    /// Its latest moment, if a lease that long from when it came is not over: what is given now for so long
+    /// ends then.
+    pub(super) fn lease(&self, now: Moment, span: Duration) -> Option<(Moment, Moment)> {
+        let end = self.heard.after(span);
+        self.theirs.filter(|_| end > now).map(|theirs| (theirs, end))
+    }
+
+    /// Its latest moment.
+    pub(super) fn theirs(&self) -> Option<Moment> {
+        self.theirs
+    }
+
+    /// Whether it has been heard lately.
+    pub(super) fn alive(&self, now: Moment, span: Duration) -> bool {
+        self.theirs.is_some() && now.since(self.heard) < span
+    }
+
+    /// Whether it has lately told that it hears this host.
+    pub(super) fn hears(&self, now: Moment, span: Duration) -> bool {
+        self.echoed.is_some_and(|echoed| now.since(echoed) < span)
+    }
+
+    /// Whether this host has told it that moment, or a later one.
+    pub(super) fn told(&self, moment: Moment) -> bool {
+        moment <= self.last_sent
+    }
+
+    /// Whether something that was given to or by it may still matter.
+    pub(super) fn needed(&self, now: Moment, far: Duration) -> bool {
+        self.alive(now, far) || self.lent > now
+    }
+
+    /// Takes what it delegates until then. An older message says nothing about newer ones, but what it gives
+    /// is given: it counts under its own views (I6).
+    pub(super) fn delegate(&mut self, now: Moment, until: Moment, message: &Message) {
+        self.delegations.retain(|known| known.until > now);
+        let known = self.delegations.iter().position(|known| known.views == message.views);
+        if let Some(at) = known {
+            if self.delegations[at].sent >= message.sent {
+                return;
+            }
+            self.delegations.remove(at);
+        }
+        if message.delegated.is_none() || until <= now {
+            return;
+        }
+        if self.delegations.len() == DELEGATIONS {
+            self.delegations.remove(0);
+        }
+        self.delegations.push(Delegation {
+            sent: message.sent,
+            share: message.delegated.min(Share::WHOLE),
+            until,
+            views: message.views.clone(),
+        });
+    }
+
+    /// A message is to be sent so long after the last one, or sooner if one is already wanted.
+    pub(super) fn want(&mut self, now: Moment, span: Duration) {
+        let due = self.last_sent.after(span.max(GAP)).max(now);
+        self.due = Some(self.due.map_or(due, |known| known.min(due)));
+    }
+
+    /// Whether a message is due.
+    pub(super) fn due(&self, now: Moment) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+
+    /// When a message is due.
+    pub(super) fn next(&self) -> Option<Moment> {
+        self.due
+    }
+
+    /// A message goes out; its moment, later than that of all others to this host.
+    pub(super) fn send(&mut self, now: Moment) -> Moment {
+        self.due = None;
+        self.last_sent = now.max(Moment(self.last_sent.0 + 1));
+        self.last_sent
+    }
+}

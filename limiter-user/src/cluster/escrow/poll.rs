@@ -1,0 +1,191 @@
+//! What a host does when it is time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::cluster::{HostId, KeyId, Message, Moment};
+
+use super::{Escrow, Granted, Outputs};
+
+impl Escrow {
+    pub(super) fn step(&mut self, now: Moment) -> Outputs {
+        let timing = self.settings.timing;
+        let mut out = Outputs::default();
+        self.views.expire(now);
+        if let Some(clock) = self.clock.renew(self.kept.clock) {
+            self.kept.clock = clock;
+            self.keep = true;
+        }
+        let round = now >= self.round;
+        let mut stale = Vec::new();
+        if round {
+            stale = self.held.expire(now, timing.forget);
+            self.give_away(now);
+            self.look_for_lost(now);
+            // In step with its own clock, however late this poll is.
+            let every = timing.every.as_nanos().max(1) as u64;
+            let since = now.0.saturating_sub(self.round.0);
+            self.round = Moment(self.round.0 + (since / every + 1) * every);
+        }
+        // From here on the home right is what it will be when the messages go out.
+        let floor = self.floor();
+        if self.told_home != Some(self.kept.home) {
+            self.told_home = Some(self.kept.home);
+            out.floor = Some(floor);
+            self.held.touched.extend(self.held.keys.keys().copied());
+        }
+        let divided = self.divide_all(now, round);
+        out.messages = self.messages(now, round, &divided);
+        let unsaid = divided.into_iter().filter(|&key| self.owned.unsaid(key));
+        let unsaid: Vec<KeyId> = unsaid.collect();
+        self.owned.dirty.extend(unsaid);
+        // Last, because a host that delegates in these messages stops to use the same itself.
+        out.grants = self.words(now, round);
+        out.grants.extend(stale.into_iter().map(|key| {
+            let until = self.clock.host(now);
+            Granted { key, share: floor, until }
+        }));
+        out.keep = std::mem::take(&mut self.keep);
+        let alone = self.views.present().iter().all(|(host, _)| host == self.settings.me);
+        let empty = self.kept.home.is_none() || alone;
+        out.left = self.leaving && empty && self.kept.outgoing.is_empty();
+        let due = self.peers.values().filter_map(super::Peer::next).min();
+        let next = due.map_or(self.round, |due| due.min(self.round));
+        out.next = self.clock.host(next);
+        out
+    }
+
+    /// Divides all keys that this host owns, or those that something has changed of; which.
+    fn divide_all(&mut self, now: Moment, all: bool) -> Vec<KeyId> {
+        if all {
+            let floor = self.floor();
+            let me = self.settings.me;
+            let mine: Vec<KeyId> = self.held.keys.keys().copied().collect();
+            for key in mine {
+                if self.owner_of(key) == Some(me)
+                    && self.held.wanted(key, floor).is_some_and(|wanted| !wanted.is_none())
+                {
+                    self.owned.dirty.insert(key);
+                }
+            }
+            self.owned.all_dirty();
+        }
+        let keys = std::mem::take(&mut self.owned.dirty);
+        if keys.is_empty() {
+            return Vec::new();
+        }
+        let pools = self.pools(now);
+        for &key in &keys {
+            self.divide(now, key, &pools);
+        }
+        keys.into_iter().collect()
+    }
+
+    /// Who gets a message now.
+    fn receivers(&self, now: Moment, round: bool) -> BTreeSet<HostId> {
+        let due = |host: &HostId| self.peers.get(host).is_some_and(|peer| peer.due(now));
+        let view = self.views.present();
+        let mut receivers: BTreeSet<HostId> =
+            self.peers.keys().filter(|host| due(host)).copied().collect();
+        if round {
+            receivers.extend(view.iter().map(|(host, _)| host));
+            let heard = |peer: &super::Peer| peer.alive(now, self.settings.timing.delegation);
+            receivers
+                .extend(self.peers.iter().filter(|(_, peer)| heard(peer)).map(|(host, _)| host));
+            receivers.remove(&self.settings.me);
+        }
+        receivers
+    }
+
+    fn messages(&mut self, now: Moment, all: bool, divided: &[KeyId]) -> Vec<(HostId, Message)> {
+        let timing = self.settings.timing;
+        let receivers = self.receivers(now, all);
+        if receivers.is_empty() {
+            return Vec::new();
+        }
+        let mut sent: BTreeMap<HostId, Moment> = BTreeMap::new();
+        let mut leases: BTreeMap<HostId, (Moment, Moment)> = BTreeMap::new();
+        for &to in &receivers {
+            let peer = self.peers.entry(to).or_default();
+            let moment = peer.send(now);
+            sent.insert(to, moment);
+            if let Some((_, end)) = peer.lease(now, timing.grant) {
+                leases.insert(to, (moment, end));
+            }
+        }
+        let mut grants = BTreeMap::new();
+        for &key in divided {
+            self.grants(key, &leases, all, &mut grants);
+        }
+        let mut reports = self.reports(now, &receivers, all);
+        let gives = now >= self.quiet && !self.leaving && !self.views.crowded();
+        let views = self.views.listed();
+        let lent = self.lent();
+        let mut messages = Vec::new();
+        for to in receivers {
+            let member = self.views.present().has(to);
+            let transfers = self.transfers(now, to);
+            let Some(peer) = self.peers.get_mut(&to) else { continue };
+            let lease = peer.lease(now, timing.delegation).map(|(_, end)| end);
+            // Who does not hear this host cannot use what it gives.
+            let hears = peer.hears(now, timing.delegation);
+            let given = lease.filter(|_| gives && member && hears);
+            if let Some(end) = given {
+                peer.lent = peer.lent.max(end);
+                self.views.lend(end);
+            }
+            let delegated_for = if given.is_some() { timing.delegation } else { Duration::ZERO };
+            let message = Message {
+                sent: sent.get(&to).copied().unwrap_or(now),
+                echo: peer.theirs(),
+                views: views.clone(),
+                delegated: lent,
+                delegated_for,
+                reports: reports.remove(&to).unwrap_or_default(),
+                grants: grants.remove(&to).unwrap_or_default(),
+                granted_for: timing.grant,
+                transfers,
+                received: peer.taken.take().into_iter().collect(),
+            };
+            messages.push((to, message));
+        }
+        messages
+    }
+
+    /// What the kernel must be told.
+    fn words(&mut self, now: Moment, all: bool) -> Vec<Granted> {
+        let mut keys = std::mem::take(&mut self.held.touched);
+        keys.extend(std::mem::take(&mut self.held.reclaimed));
+        if all {
+            keys.extend(self.held.keys.keys().copied());
+        }
+        let floor = self.floor();
+        let mut words = Vec::new();
+        for key in keys {
+            let usable = self.usable(now, key);
+            let reclaims = self.reclaims(now, key);
+            let Some(held) = self.held.keys.get_mut(&key).filter(|held| held.tracked()) else {
+                continue;
+            };
+            if reclaims {
+                self.held.reclaimed.insert(key);
+            }
+            let half = now.after(self.settings.timing.grant / 2);
+            let same = match (held.word, usable) {
+                (Some((had, end)), Some((share, until))) => {
+                    had == share && (until == end || !all && until > end && end > half)
+                }
+                // What has ended is the floor already.
+                (had, None) => had.is_none_or(|(_, end)| end <= now),
+                (None, Some(_)) => false,
+            };
+            if same {
+                continue;
+            }
+            held.word = usable;
+            let (share, until) = usable.unwrap_or((floor, now));
+            words.push(Granted { key, share, until: self.clock.host(until) });
+        }
+        words
+    }
+}

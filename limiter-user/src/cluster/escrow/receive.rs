@@ -1,0 +1,83 @@
+//! What a host makes of a message.
+
+use crate::cluster::{HostId, Message, Moment};
+
+use super::clock::usable;
+use super::own::floor_beside;
+use super::{Escrow, MAX_PEERS, Planted, Urgency};
+
+/// The most views that a message may list.
+const VIEWS: usize = 16;
+
+impl Escrow {
+    pub(super) fn take(&mut self, now: Moment, from: HostId, message: &Message) {
+        if from == self.settings.me {
+            return;
+        }
+        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&from) {
+            self.counters.hosts_refused += 1;
+            return;
+        }
+        let start = self.clock.start;
+        let peer = self.peers.entry(from).or_default();
+        let latest = peer.hear(now, message.sent);
+        // Only what answers a message of this run counts: before it others may have been told other things.
+        let echo = message.echo.filter(|&echo| echo >= start && peer.told(echo));
+        if message.echo.is_some() && echo.is_none() {
+            self.counters.echoes_refused += 1;
+        }
+        peer.echoed = peer.echoed.max(echo);
+        if latest {
+            peer.offered = Some(message.delegated);
+            peer.delegates = !message.delegated_for.is_zero();
+            self.remember(from, message.delegated);
+        }
+        if let Some(echo) = echo {
+            self.take_delegation(now, echo, from, message);
+            self.take_grants(now, echo, from, message);
+            self.take_transfers(from, message);
+        }
+        self.take_acknowledgements(from, message);
+        let offered = self.peers.get(&from).and_then(|peer| peer.offered).unwrap_or_default();
+        let floor = floor_beside(offered, self.settings.floor);
+        for report in &message.reports {
+            if !self.owned.report(now, from, message.sent, echo, report, floor) {
+                self.counters.keys_refused += 1;
+            }
+        }
+    }
+
+    fn take_delegation(&mut self, now: Moment, echo: Moment, from: HostId, message: &Message) {
+        if message.views.is_empty() || message.views.len() > VIEWS {
+            return;
+        }
+        if !message.views.iter().all(|&view| self.views.find(view).is_some()) {
+            // It may be known later, while the delegation lasts: so it is remembered all the same.
+            self.counters.views_unknown += 1;
+        }
+        let base = if self.planted(Planted::LeaseFromReceipt) { now } else { echo };
+        let until = base.after(usable(message.delegated_for));
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.delegate(now, until, message);
+        }
+    }
+
+    fn take_grants(&mut self, now: Moment, echo: Moment, owner: HostId, message: &Message) {
+        if now < self.quiet {
+            return;
+        }
+        let longest = self.settings.timing.grant;
+        let base = if self.planted(Planted::LeaseFromReceipt) { now } else { echo };
+        let until = base.after(usable(message.granted_for.min(longest)));
+        let memory = base.after(longest);
+        let mut urgency = Urgency::None;
+        for grant in message.grants.iter().filter(|grant| grant.number > 0) {
+            let its = self.held.grant(now, owner, grant, until, memory);
+            if its > Urgency::None {
+                self.held.dirty.insert(grant.key);
+            }
+            urgency = urgency.max(its);
+        }
+        self.say_soon(now, owner, urgency);
+    }
+}

@@ -1,0 +1,203 @@
+//! Where the network works, the limit is used.
+
+use super::super::*;
+use super::world::{MS, Net, World};
+
+const GOOD: Net = Net { loss: 0, twice: 0, late: 0, delay: 2 };
+
+fn settled(hosts: usize, seed: u64, net: Net) -> World {
+    let mut world = World::new(seed, &vec![100; hosts], hosts, 1, net);
+    world.run(35_000);
+    assert_eq!(world.wrong, None);
+    world
+}
+
+fn demand(world: &mut World, at: usize, part: f64) {
+    let key = world.keys[0];
+    world.hosts[at].demand.insert(key, Share::of(part));
+}
+
+/// How long it takes until so much is admitted, ms.
+fn until(world: &mut World, part: f64, most: u64) -> Option<u64> {
+    let key = world.keys[0];
+    let start = world.now;
+    while world.admitted(key) < part {
+        world.run(1);
+        assert_eq!(world.wrong, None);
+        if world.now - start > most * MS {
+            return None;
+        }
+    }
+    Some((world.now - start) / MS)
+}
+
+/// The mean of what is admitted for so long.
+fn mean(world: &mut World, ms: u64) -> f64 {
+    let key = world.keys[0];
+    let mut sum = 0.0;
+    for _ in 0..ms {
+        world.run(1);
+        sum += world.admitted(key);
+    }
+    assert_eq!(world.wrong, None);
+    sum / ms as f64
+}
+
+#[test]
+fn home_rights_come_to_their_weights() {
+    let world = settled(3, 1, GOOD);
+    for host in &world.hosts {
+        let home = host.escrow.as_ref().unwrap().home().part();
+        assert!((home - 1.0 / 3.0).abs() < 0.01, "{home}");
+    }
+    assert!(world.rights() > Share::of(0.999_999), "{:?}", world.rights());
+}
+
+#[test]
+fn one_host_with_all_the_demand_gets_nearly_all() {
+    for seed in 0..4 {
+        let mut world = settled(3, seed, GOOD);
+        demand(&mut world, 1, 2.0);
+        let took = until(&mut world, 0.94, 2_000);
+        assert!(took.is_some_and(|ms| ms <= 500), "{seed}: {took:?}");
+        let mean = mean(&mut world, 5_000);
+        assert!(mean >= 0.94, "{seed}: {mean}");
+    }
+}
+
+#[test]
+fn spread_demand_uses_the_limit() {
+    for (hosts, parts) in [(3, [1.0, 1.0, 1.0]), (3, [2.0, 0.2, 0.5]), (3, [0.6, 0.15, 0.7])] {
+        let mut world = settled(hosts, 7, GOOD);
+        for (at, part) in parts.into_iter().enumerate() {
+            demand(&mut world, at, part);
+        }
+        world.run(1_000);
+        let mean = mean(&mut world, 5_000);
+        assert!(mean >= 0.98, "{parts:?}: {mean}");
+    }
+}
+
+#[test]
+fn demand_that_moves_takes_its_share_along() {
+    for seed in 0..4 {
+        let mut world = settled(3, seed, GOOD);
+        for round in 0..6 {
+            let (from, to) = (round % 3, (round + 1) % 3);
+            demand(&mut world, from, 0.0);
+            demand(&mut world, to, 2.0);
+            let took = until(&mut world, 0.9, 2_000);
+            assert!(took.is_some_and(|ms| ms <= 500), "{seed}, {round}: {took:?}");
+            world.run(1_500);
+        }
+    }
+}
+
+#[test]
+fn losses_cost_little() {
+    let net = Net { loss: 10, twice: 5, late: 1, delay: 20 };
+    let mut world = settled(3, 3, net);
+    (0..3).for_each(|at| demand(&mut world, at, 1.0));
+    world.run(1_000);
+    let mean = mean(&mut world, 10_000);
+    println!("one packet of ten lost: {mean}");
+    assert!(mean >= 0.9, "{mean}");
+}
+
+#[test]
+fn a_partition_leaves_each_side_its_own() {
+    let mut world = settled(3, 5, GOOD);
+    (0..3).for_each(|at| demand(&mut world, at, 1.0));
+    world.run(1_000);
+    for other in 0..2 {
+        world.cut.extend([(2, other), (other, 2)]);
+    }
+    world.run(2_500);
+    // Seen at last.
+    let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, u32> {
+        hosts.iter().map(|&at| (world.hosts[at].id, 100)).collect()
+    };
+    let (large, small) = (side(&world, &[0, 1]), side(&world, &[2]));
+    world.see(0, large.clone());
+    world.see(1, large);
+    world.see(2, small);
+    world.run(2_500);
+    let mean = mean(&mut world, 3_000);
+    assert!(mean >= 0.96, "{mean}");
+}
+
+#[test]
+fn a_limit_that_stays_available_is_used_in_full_on_each_side() {
+    let mut world = settled(3, 6, GOOD);
+    let key = world.keys[0];
+    world.available = Some(key);
+    (0..3).for_each(|at| demand(&mut world, at, 1.0));
+    world.run(2_000);
+    let sides = |world: &World| {
+        [world.share(0, key) + world.share(1, key), world.share(2, key)].map(Share::part)
+    };
+    let [large, small] = sides(&world);
+    assert!(large + small <= 1.0 && large + small > 0.98, "{large} {small}");
+    for other in 0..2 {
+        world.cut.extend([(2, other), (other, 2)]);
+    }
+    world.run(1_000);
+    let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, u32> {
+        hosts.iter().map(|&at| (world.hosts[at].id, 100)).collect()
+    };
+    let (first, second) = (side(&world, &[0, 1]), side(&world, &[2]));
+    world.see(0, first.clone());
+    world.see(1, first);
+    world.see(2, second);
+    world.run(4_000);
+    let [large, small] = sides(&world);
+    assert!(large <= 1.0 && small <= 1.0 && large > 0.98 && small > 0.98, "{large} {small}");
+    // Together again they share one.
+    world.cut.clear();
+    world.all_see_all();
+    world.run(2_500);
+    for _ in 0..3_000 {
+        world.run(1);
+        let [large, small] = sides(&world);
+        assert!(large + small <= 1.0, "{large} {small}");
+    }
+    let [large, small] = sides(&world);
+    assert!(large + small > 0.98, "{large} {small}");
+    assert_eq!(world.wrong, None);
+}
+
+#[test]
+fn who_leaves_hands_over_and_who_crashes_keeps_its_right() {
+    let mut world = settled(3, 9, GOOD);
+    world.leave(1);
+    world.run(3_000);
+    assert!(world.hosts[1].left);
+    assert_eq!(world.hosts[1].escrow.as_ref().unwrap().home(), Share::NONE);
+    world.hosts[1].escrow = None;
+    world.all_see_all();
+    world.run(15_000);
+    assert!(world.rights() > Share::of(0.999_999), "{:?}", world.rights());
+    world.crash(2, false, None);
+    world.all_see_all();
+    world.run(3_000);
+    let before = world.hosts[0].escrow.as_ref().unwrap().home();
+    assert!((before.part() - 0.5).abs() < 0.02, "{before:?}");
+    world.start(2);
+    world.all_see_all();
+    (0..3).for_each(|at| demand(&mut world, at, 1.0));
+    world.run(4_000);
+    let key = world.keys[0];
+    assert!(world.admitted(key) > 0.98, "{}", world.admitted(key));
+}
+
+#[test]
+fn runs_repeat_exactly() {
+    let run = || {
+        let mut world =
+            World::new(11, &[100; 4], 4, 2, Net { loss: 5, twice: 5, late: 5, delay: 30 });
+        demand(&mut world, 2, 1.5);
+        world.run(5_000);
+        format!("{:?}", world.hosts.iter().map(|host| &host.escrow).collect::<Vec<_>>())
+    };
+    assert_eq!(run(), run());
+}

@@ -1,0 +1,279 @@
+//! The rights of hosts in a bad world: never more than the whole, and in a good one nearly all of it.
+
+mod good;
+mod scale;
+mod world;
+
+use proptest::prelude::*;
+
+use super::*;
+use world::{MS, Net, Random, World};
+
+/// What goes wrong.
+#[derive(Clone, Debug)]
+enum Event {
+    /// A host hears another one no more, for so many milliseconds; both ways or one.
+    Cut {
+        from: usize,
+        to: usize,
+        both: bool,
+        ms: u64,
+    },
+    /// One host sees only some of the others, for so long.
+    Blind {
+        at: usize,
+        sees: u8,
+        ms: u64,
+    },
+    /// All know who is up, as far as they can.
+    Agree,
+    /// A daemon stands still.
+    Pause {
+        at: usize,
+        ms: u64,
+    },
+    /// A daemon dies, between two of its steps or at any time, or the machine does.
+    Crash {
+        at: usize,
+        machine: bool,
+        after: Option<u8>,
+        ms: u64,
+    },
+    /// One more host.
+    Join,
+    /// A host hands over.
+    Leave {
+        at: usize,
+    },
+    /// What a host's source sends, in per cent of the limit.
+    Demand {
+        at: usize,
+        key: usize,
+        percent: u64,
+    },
+    Forget {
+        at: usize,
+        key: usize,
+    },
+    /// Another weight, which not all hear of at once.
+    Weight {
+        at: usize,
+        weight: u32,
+    },
+}
+
+fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
+    let host = 0..5usize;
+    let event = prop_oneof![
+        3 => (0..5usize, 0..5usize, any::<bool>(), 200..4_000u64)
+            .prop_map(|(from, to, both, ms)| Event::Cut { from, to, both, ms }),
+        2 => (host.clone(), any::<u8>(), 100..3_000u64)
+            .prop_map(|(at, sees, ms)| Event::Blind { at, sees, ms }),
+        2 => Just(Event::Agree),
+        2 => (host.clone(), 50..4_000u64).prop_map(|(at, ms)| Event::Pause { at, ms }),
+        2 => (host.clone(), any::<bool>(), prop::option::of(0..4u8), 10..3_000u64)
+            .prop_map(|(at, machine, after, ms)| Event::Crash { at, machine, after, ms }),
+        1 => Just(Event::Join),
+        1 => host.clone().prop_map(|at| Event::Leave { at }),
+        6 => (host.clone(), 0..2usize, prop_oneof![Just(0), 1..300u64])
+            .prop_map(|(at, key, percent)| Event::Demand { at, key, percent }),
+        1 => (host.clone(), 0..2usize).prop_map(|(at, key)| Event::Forget { at, key }),
+        1 => (host, 1..300u32).prop_map(|(at, weight)| Event::Weight { at, weight }),
+    ];
+    prop::collection::vec((0..600u64, event), 10..40)
+}
+
+fn net() -> impl Strategy<Value = Net> {
+    (0..30u64, 0..20u64, 0..10u64, prop_oneof![0..5u64, 0..150u64])
+        .prop_map(|(loss, twice, late, delay)| Net { loss, twice, late, delay })
+}
+
+/// Runs a world through all of it; what was wrong, if anything.
+fn run(seed: u64, net: Net, events: &[(u64, Event)], planted: Option<Planted>) -> Option<String> {
+    suffer(seed, net, events, planted).wrong
+}
+
+fn suffer(seed: u64, net: Net, events: &[(u64, Event)], planted: Option<Planted>) -> World {
+    let weights = [100, 100, 50, 200, 100];
+    let mut world = World::new(seed, &weights, 3, 2, net);
+    world.plant(planted);
+    let mut random = Random(seed ^ 1);
+    // What ends or begins again by itself.
+    let mut later: Vec<(u64, Event)> = Vec::new();
+    for at in 0..3 {
+        let key = world.keys[0];
+        world.hosts[at].demand.insert(key, Share::of(random.below(200) as f64 / 100.0));
+    }
+    world.run(1_500);
+    for (wait, event) in events {
+        for _ in 0..*wait {
+            world.run(1);
+            let now = world.now / MS;
+            let due: Vec<(u64, Event)> = later.extract_if(.., |(at, _)| *at <= now).collect();
+            for (_, event) in due {
+                happen(&mut world, &event, None);
+            }
+        }
+        happen(&mut world, event, Some(&mut later));
+        if world.wrong.is_some() {
+            return world;
+        }
+    }
+    world.run(2_000);
+    world
+}
+
+/// With `later` it begins, without it ends.
+fn happen(world: &mut World, event: &Event, later: Option<&mut Vec<(u64, Event)>>) {
+    let begins = later.is_some();
+    let now = world.now / MS;
+    let again = |ms: u64| {
+        if let Some(later) = later {
+            later.push((now + ms, event.clone()));
+        }
+    };
+    match *event {
+        Event::Cut { from, to, both, ms } => {
+            let mut ways = vec![(from, to)];
+            if both {
+                ways.push((to, from));
+            }
+            for way in ways {
+                if begins {
+                    world.cut.insert(way);
+                } else {
+                    world.cut.remove(&way);
+                }
+            }
+            again(ms);
+        }
+        Event::Blind { at, sees, ms } if begins => {
+            let some = |(other, host): (usize, &world::Host)| {
+                (sees & (1 << other) != 0).then_some((host.id, host.weight))
+            };
+            let members = world.hosts.iter().enumerate().filter_map(some).collect();
+            world.see(at, members);
+            again(ms);
+        }
+        Event::Blind { .. } | Event::Agree => world.all_see_all(),
+        Event::Pause { at, ms } => world.pause(at, ms),
+        Event::Crash { at, machine, after, ms } => {
+            if begins {
+                if world.hosts[at].on {
+                    world.crash(at, machine, after);
+                    again(ms);
+                }
+            } else if world.hosts[at].escrow.is_none() {
+                world.start(at);
+            }
+        }
+        Event::Join => {
+            let new = world.hosts.iter().position(|host| !host.on && host.members.is_empty());
+            if let Some(at) = new {
+                world.start(at);
+                world.all_see_all();
+            }
+        }
+        Event::Leave { at } => world.leave(at),
+        Event::Demand { at, key, percent } => {
+            let key = world.keys[key];
+            world.hosts[at].demand.insert(key, Share::of(percent as f64 / 100.0));
+        }
+        Event::Weight { at, weight } => {
+            world.hosts[at].weight = weight;
+            let members = world.hosts[at].members.clone();
+            let changed = |(id, old)| (id, if id == world.hosts[at].id { weight } else { old });
+            world.see(at, members.into_iter().map(changed).collect());
+        }
+        Event::Forget { at, key } => {
+            let key = world.keys[key];
+            world.forget(at, key);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn never_more_than_the_whole(seed: u64, net in net(), events in events()) {
+        let wrong = run(seed, net, &events, None);
+        prop_assert!(wrong.is_none(), "{}", wrong.unwrap_or_default());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    #[test]
+    fn afterwards_the_limit_is_used_again(seed: u64, net in net(), events in events()) {
+        // Where all leave nobody is left to take anything.
+        let mut events = events;
+        for (_, event) in &mut events {
+            if let Event::Leave { at } = event {
+                *at = 3 + *at % 2;
+            }
+        }
+        let mut world = suffer(seed, net, &events, None);
+        world.heal();
+        for at in 0..world.hosts.len() {
+            if world.hosts[at].escrow.is_none() && !world.hosts[at].members.is_empty() {
+                world.start(at);
+            }
+        }
+        world.all_see_all();
+        // Who is leaving goes; the others are told.
+        world.run(8_000);
+        world.all_see_all();
+        for at in 0..world.hosts.len() {
+            for key in world.keys.clone() {
+                world.hosts[at].demand.insert(key, Share::WHOLE);
+            }
+        }
+        world.run(3_000);
+        let keys = world.keys.clone();
+        let mut admitted = vec![0.0; keys.len()];
+        for _ in 0..4_000 {
+            world.run(1);
+            for (sum, &key) in admitted.iter_mut().zip(&keys) {
+                *sum += world.admitted(key) / 4_000.0;
+            }
+        }
+        prop_assert!(world.wrong.is_none(), "{}", world.wrong.unwrap_or_default());
+        let gone: Share = world.hosts.iter().filter(|host| host.left).map(world::Host::home).sum();
+        for admitted in admitted {
+            // Home rights may still be on their way.
+            let admitted = admitted + gone.part();
+            prop_assert!(admitted > 0.95, "{} of {:?}", admitted, world.rights());
+        }
+    }
+}
+
+/// How many random worlds it takes to see a fault.
+fn found(planted: Planted, most: u32) -> Option<(u32, String)> {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+    let random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut runner = TestRunner::new_with_rng(Config::default(), random);
+    let worlds = (any::<u64>(), net(), events());
+    (1..=most).find_map(|tried| {
+        let (seed, net, events) = worlds.new_tree(&mut runner).unwrap().current();
+        run(seed, net, &events, Some(planted)).map(|wrong| (tried, wrong))
+    })
+}
+
+#[test]
+fn planted_faults_are_found() {
+    for planted in [
+        Planted::GrantNotSubtracted,
+        Planted::LeaseFromReceipt,
+        Planted::ViewsNotCompared,
+        Planted::TransferTakenTwice,
+        Planted::TransferNotWaited,
+        Planted::RestartNotWaited,
+    ] {
+        let found = found(planted, 100);
+        println!("{planted:?}: {found:?}");
+        assert!(found.is_some(), "{planted:?} was not found");
+    }
+}

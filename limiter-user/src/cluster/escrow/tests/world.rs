@@ -1,0 +1,459 @@
+//! A small world: hosts with kernels and clocks of their own, and a bad network between them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::super::*;
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    pub(super) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+pub(super) const MS: u64 = 1_000_000;
+
+/// What the network does to each packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Net {
+    /// Per cent.
+    pub(super) loss: u64,
+    pub(super) twice: u64,
+    /// Packets that come very late.
+    pub(super) late: u64,
+    /// The longest usual delay, ms.
+    pub(super) delay: u64,
+}
+
+/// A kernel: what it enforces whatever the daemon does.
+#[derive(Debug, Default)]
+struct Kernel {
+    floor: Share,
+    words: BTreeMap<KeyId, (Share, Moment)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) id: HostId,
+    pub(super) weight: u32,
+    /// Millionths that its clock is too fast.
+    drift: i64,
+    offset: u64,
+    /// When it was switched on.
+    since: u64,
+    /// Whether the machine runs, and its daemon.
+    pub(super) on: bool,
+    pub(super) escrow: Option<Escrow>,
+    disk: Kept,
+    kernel: Kernel,
+    next: Moment,
+    inbox: VecDeque<(HostId, Message)>,
+    paused: u64,
+    /// What was being done when it was stopped.
+    held_up: Option<(Outputs, u8)>,
+    /// The daemon dies after so many steps of what it does next.
+    dies_at: Option<u8>,
+    pub(super) demand: BTreeMap<KeyId, Share>,
+    pub(super) members: BTreeMap<HostId, u32>,
+    pub(super) left: bool,
+    pub(super) bytes: u64,
+}
+
+impl Host {
+    pub(super) fn home(&self) -> Share {
+        self.disk.home
+    }
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) now: u64,
+    pub(super) hosts: Vec<Host>,
+    pub(super) keys: Vec<KeyId>,
+    net: Net,
+    planted: Option<Planted>,
+    random: Random,
+    packets: BTreeMap<(u64, u64), (usize, usize, Message)>,
+    sent: u64,
+    /// One-way ways that are cut.
+    pub(super) cut: BTreeSet<(usize, usize)>,
+    /// The key whose limit stays available.
+    pub(super) available: Option<KeyId>,
+    /// What was wrong first.
+    pub(super) wrong: Option<String>,
+    pub(super) most: Share,
+}
+
+impl World {
+    /// A founder and others that start with nothing; the later ones are not there yet.
+    pub(super) fn new(seed: u64, weights: &[u32], started: usize, keys: u64, net: Net) -> Self {
+        let mut random = Random(seed);
+        let hosts = weights.iter().map(|&weight| Host {
+            id: HostId(random.next()),
+            weight,
+            drift: random.below(2_001) as i64 - 1_000,
+            offset: random.below(1 << 50),
+            since: 0,
+            on: false,
+            escrow: None,
+            disk: Kept::default(),
+            kernel: Kernel::default(),
+            next: Moment(0),
+            inbox: VecDeque::new(),
+            paused: 0,
+            held_up: None,
+            dies_at: None,
+            demand: BTreeMap::new(),
+            members: BTreeMap::new(),
+            left: false,
+            bytes: 0,
+        });
+        let hosts = hosts.collect();
+        let keys = (0..keys).map(|_| KeyId(random.next())).collect();
+        let mut world = Self {
+            now: 0,
+            hosts,
+            keys,
+            net,
+            planted: None,
+            random,
+            packets: BTreeMap::new(),
+            sent: 0,
+            cut: BTreeSet::new(),
+            available: None,
+            wrong: None,
+            most: Share::NONE,
+        };
+        world.hosts[0].disk = Kept::founder();
+        (0..started).for_each(|at| world.start(at));
+        world.all_see_all();
+        world
+    }
+
+    pub(super) fn plant(&mut self, planted: Option<Planted>) {
+        self.planted = planted;
+        for at in 0..self.hosts.len() {
+            if self.hosts[at].escrow.take().is_some() {
+                self.start(at);
+            }
+        }
+    }
+
+    fn local(&self, at: usize) -> Moment {
+        let host = &self.hosts[at];
+        let passed = self.now - host.since;
+        let drift = passed as i64 / 1_000 * host.drift / 1_000;
+        Moment((host.offset + passed).saturating_add_signed(drift))
+    }
+
+    /// Starts a daemon.
+    pub(super) fn start(&mut self, at: usize) {
+        if !self.hosts[at].on {
+            self.hosts[at].on = true;
+            self.hosts[at].kernel = Kernel::default();
+        }
+        let now = self.local(at);
+        let host = &mut self.hosts[at];
+        let mut settings = Settings::new(host.id, host.weight);
+        settings.planted = self.planted;
+        let mut escrow = Escrow::new(settings, host.disk.clone(), now);
+        escrow.set_members(now, &host.members);
+        host.next = now;
+        host.escrow = Some(escrow);
+        host.inbox.clear();
+        host.held_up = None;
+        host.paused = 0;
+        host.left = false;
+    }
+
+    /// Kills a daemon, maybe in the middle of something, or the whole machine, whose clock starts again.
+    pub(super) fn crash(&mut self, at: usize, machine: bool, after: Option<u8>) {
+        if after.is_some() && self.hosts[at].escrow.is_some() && !machine {
+            self.hosts[at].dies_at = after;
+            return;
+        }
+        let boots = self.random.below(60_000) * MS;
+        let host = &mut self.hosts[at];
+        host.escrow = None;
+        host.held_up = None;
+        if machine {
+            host.on = false;
+            host.since = self.now;
+            host.offset = boots;
+        }
+    }
+
+    pub(super) fn pause(&mut self, at: usize, ms: u64) {
+        self.hosts[at].paused = self.now + ms * MS;
+    }
+
+    /// The network is good from now on, and nothing stands still.
+    pub(super) fn heal(&mut self) {
+        self.cut.clear();
+        self.net = Net { loss: 0, twice: 0, late: 0, delay: 2 };
+        for host in &mut self.hosts {
+            host.paused = 0;
+            host.dies_at = None;
+        }
+    }
+
+    /// Who is up is what everybody knows.
+    pub(super) fn all_see_all(&mut self) {
+        let all: BTreeMap<HostId, u32> = self
+            .hosts
+            .iter()
+            .filter(|host| host.escrow.is_some() && !host.left)
+            .map(|host| (host.id, host.weight))
+            .collect();
+        for at in 0..self.hosts.len() {
+            if self.hosts[at].on {
+                self.see(at, all.clone());
+            }
+        }
+    }
+
+    pub(super) fn see(&mut self, at: usize, members: BTreeMap<HostId, u32>) {
+        let now = self.local(at);
+        let host = &mut self.hosts[at];
+        host.members = members;
+        if let Some(escrow) = &mut host.escrow {
+            escrow.set_members(now, &host.members);
+        }
+    }
+
+    pub(super) fn leave(&mut self, at: usize) {
+        let now = self.local(at);
+        if let Some(escrow) = &mut self.hosts[at].escrow {
+            escrow.leave(now);
+        }
+    }
+
+    pub(super) fn forget(&mut self, at: usize, key: KeyId) {
+        let host = &mut self.hosts[at];
+        host.demand.remove(&key);
+        if let Some(escrow) = &mut host.escrow {
+            escrow.forget(key);
+            host.kernel.words.remove(&key);
+        }
+    }
+
+    /// What the kernel of a host lets through of a key.
+    pub(super) fn share(&self, at: usize, key: KeyId) -> Share {
+        let host = &self.hosts[at];
+        if !host.on {
+            return Share::NONE;
+        }
+        match host.kernel.words.get(&key) {
+            Some(&(share, until)) if self.local(at) < until => share,
+            _ => host.kernel.floor,
+        }
+    }
+
+    /// What all let through of a key.
+    pub(super) fn all(&self, key: KeyId) -> Share {
+        (0..self.hosts.len()).map(|at| self.share(at, key)).sum()
+    }
+
+    /// What is admitted of a key while all send as much as was said.
+    pub(super) fn admitted(&self, key: KeyId) -> f64 {
+        let of = |at: usize| {
+            let demand = self.hosts[at].demand.get(&key).copied().unwrap_or_default();
+            self.share(at, key).min(demand).part()
+        };
+        (0..self.hosts.len()).map(of).sum()
+    }
+
+    /// All home rights and what is on its way.
+    pub(super) fn rights(&self) -> Share {
+        let mut sum = Share::NONE;
+        for host in &self.hosts {
+            sum += host.disk.home;
+            for (to, transfer) in &host.disk.outgoing {
+                let to = self.hosts.iter().find(|host| host.id == *to).unwrap();
+                let taken = to.disk.incoming.get(&host.id).copied().unwrap_or(0);
+                if taken < transfer.number {
+                    sum += transfer.share;
+                }
+            }
+        }
+        sum
+    }
+
+    fn check(&mut self, what: &str) {
+        for &key in &self.keys {
+            let all = self.all(key);
+            self.most = self.most.max(all);
+            if all > Share::WHOLE && self.available != Some(key) && self.wrong.is_none() {
+                let of = |at: usize| self.share(at, key).part();
+                let shares: Vec<f64> = (0..self.hosts.len()).map(of).collect();
+                self.wrong = Some(format!(
+                    "{what} at {} ms: {} of the limit, {shares:?}",
+                    self.now / MS,
+                    all.part()
+                ));
+            }
+        }
+        if self.rights() > Share::WHOLE && self.wrong.is_none() {
+            self.wrong =
+                Some(format!("{what} at {} ms: rights {:?}", self.now / MS, self.rights()));
+        }
+    }
+
+    fn send(&mut self, from: usize, to: HostId, message: &Message) {
+        let Some(to) = self.hosts.iter().position(|host| host.id == to) else { return };
+        let items = message.reports.len() + message.grants.len() + message.transfers.len();
+        self.hosts[from].bytes += 60 + 14 * items as u64;
+        for part in self.split(message) {
+            if self.cut.contains(&(from, to)) || self.random.chance(self.net.loss) {
+                continue;
+            }
+            let copies = 1 + u64::from(self.random.chance(self.net.twice));
+            for _ in 0..copies {
+                let mut delay = self.random.below(self.net.delay * MS + 1);
+                if self.random.chance(self.net.late) {
+                    delay += self.random.below(4_000) * MS;
+                }
+                self.sent += 1;
+                self.packets.insert((self.now + delay, self.sent), (from, to, part.clone()));
+            }
+        }
+    }
+
+    /// Long messages come in parts, each with what concerns all of it.
+    fn split(&mut self, message: &Message) -> Vec<Message> {
+        if !self.random.chance(30) {
+            return vec![message.clone()];
+        }
+        let head = Message {
+            reports: Vec::new(),
+            grants: Vec::new(),
+            transfers: Vec::new(),
+            received: Vec::new(),
+            ..message.clone()
+        };
+        let mut parts = vec![head.clone(), head];
+        for report in &message.reports {
+            parts[self.random.below(2) as usize].reports.push(*report);
+        }
+        for grant in &message.grants {
+            parts[self.random.below(2) as usize].grants.push(*grant);
+        }
+        parts[self.random.below(2) as usize].transfers.clone_from(&message.transfers);
+        parts[self.random.below(2) as usize].received.clone_from(&message.received);
+        parts
+    }
+
+    /// Does what the core said, step by step.
+    fn carry_out(&mut self, at: usize, out: Outputs, from: u8) {
+        let paused = |world: &Self| world.hosts[at].paused > world.now;
+        for step in from..4 {
+            if self.hosts[at].dies_at == Some(step) {
+                self.hosts[at].dies_at = None;
+                self.hosts[at].escrow = None;
+                return;
+            }
+            if paused(self) {
+                self.hosts[at].held_up = Some((out, step));
+                return;
+            }
+            let host = &mut self.hosts[at];
+            match step {
+                0 => {
+                    if let (true, Some(escrow)) = (out.keep, &host.escrow) {
+                        host.disk = escrow.kept().clone();
+                    }
+                }
+                1 => host.kernel.floor = out.floor.unwrap_or(host.kernel.floor),
+                2 => {
+                    for granted in &out.grants {
+                        host.kernel.words.insert(granted.key, (granted.share, granted.until));
+                    }
+                }
+                _ => {
+                    for (to, message) in &out.messages {
+                        self.send(at, *to, message);
+                    }
+                }
+            }
+            // Between the steps of one host the sum may not be more either.
+            self.check("a step");
+        }
+        let host = &mut self.hosts[at];
+        host.left |= out.left;
+        host.next = out.next;
+    }
+
+    /// One millisecond.
+    pub(super) fn step(&mut self) {
+        self.now += MS;
+        while let Some((&(due, number), _)) = self.packets.first_key_value() {
+            if due > self.now {
+                break;
+            }
+            let (from, to, message) = self.packets.remove(&(due, number)).unwrap();
+            let id = self.hosts[from].id;
+            let host = &mut self.hosts[to];
+            if host.escrow.is_some() && host.inbox.len() < 200 {
+                host.inbox.push_back((id, message));
+                host.next = Moment(0);
+            }
+        }
+        for at in 0..self.hosts.len() {
+            let local = self.local(at);
+            if self.hosts[at].paused > self.now {
+                continue;
+            }
+            if let Some((out, step)) = self.hosts[at].held_up.take() {
+                self.carry_out(at, out, step);
+            }
+            // Each host measures what its sources send ten times a second.
+            let measures = (self.now / MS + at as u64 * 37).is_multiple_of(100);
+            let shares: Vec<(KeyId, Share)> =
+                self.keys.iter().map(|&key| (key, self.share(at, key))).collect();
+            let host = &mut self.hosts[at];
+            let Some(escrow) = &mut host.escrow else { continue };
+            while let Some((from, message)) = host.inbox.pop_front() {
+                escrow.receive(local, from, &message);
+            }
+            if measures {
+                for (key, share) in shares {
+                    if let Some(&demand) = host.demand.get(&key) {
+                        escrow.demand(local, key, demand, demand > share);
+                        if self.available == Some(key) {
+                            escrow.set_partition(key, Partition::Available);
+                        }
+                    }
+                }
+            }
+            if measures || local >= host.next {
+                let out = escrow.poll(local);
+                self.carry_out(at, out, 0);
+            }
+        }
+        self.check("a tick");
+    }
+
+    pub(super) fn run(&mut self, ms: u64) {
+        for _ in 0..ms {
+            if self.wrong.is_some() {
+                return;
+            }
+            self.step();
+        }
+    }
+}

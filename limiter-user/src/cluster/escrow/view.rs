@@ -1,0 +1,249 @@
+//! Who is a member, as a host sees it, and who owns a key by that.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::cluster::{HostId, KeyId, Moment, ViewId};
+
+/// How many views with something outstanding a host lists; while there are more it delegates nothing.
+const LISTED: usize = 8;
+/// How many views that it has been in a host remembers, to understand others who still are.
+const KNOWN: usize = 64;
+
+/// The members of a view with their weights.
+#[derive(Debug)]
+pub(super) struct Members {
+    pub(super) id: ViewId,
+    weights: BTreeMap<HostId, u32>,
+    even: bool,
+}
+
+impl Members {
+    fn new(weights: BTreeMap<HostId, u32>) -> Self {
+        let id = weights.iter().fold(mix(weights.len() as u64), |id, (host, &weight)| {
+            mix(id ^ mix(host.0 ^ mix(u64::from(weight))))
+        });
+        let mut all = weights.values();
+        let first = all.next();
+        let even = all.all(|weight| Some(weight) == first) && first != Some(&0);
+        Self { id: ViewId(id), weights, even }
+    }
+
+    pub(super) fn has(&self, host: HostId) -> bool {
+        self.weights.contains_key(&host)
+    }
+
+    pub(super) fn weight(&self, host: HostId) -> u32 {
+        self.weights.get(&host).copied().unwrap_or(0)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (HostId, u32)> {
+        self.weights.iter().map(|(&host, &weight)| (host, weight))
+    }
+
+    /// Weighted rendezvous hashing: each host draws a number for the key, `-ln(u) / weight`, and the least
+    /// one wins. In whole numbers, because all hosts must come to the same answer on any processor.
+    pub(super) fn owner(&self, key: KeyId) -> Option<HostId> {
+        let draw = |host: HostId| mix(key.0 ^ mix(host.0 ^ 0x5bd1_e995_9e37_79b9));
+        if self.even {
+            return self.weights.keys().copied().max_by_key(|&host| (draw(host), host));
+        }
+        let mut best: Option<(u64, u32, HostId)> = None;
+        for (&host, &weight) in self.weights.iter().filter(|(_, weight)| **weight > 0) {
+            let cost = bits_below_one(draw(host));
+            let less = best.is_none_or(|(least, its, _)| {
+                u128::from(cost) * u128::from(its) < u128::from(least) * u128::from(weight)
+            });
+            if less {
+                best = Some((cost, weight, host));
+            }
+        }
+        best.map(|(_, _, host)| host)
+    }
+}
+
+/// One view and how long what was delegated under it may be relied on.
+#[derive(Debug)]
+struct Lent {
+    members: Arc<Members>,
+    until: Moment,
+}
+
+/// The views of one host: the present one, older ones by which something is still outstanding, and those it
+/// has been in lately.
+#[derive(Debug)]
+pub(super) struct Views {
+    present: Lent,
+    older: Vec<Lent>,
+    /// Latest last, with when the host has left it.
+    known: Vec<Arc<Members>>,
+    pub(super) since: Moment,
+}
+
+impl Views {
+    pub(super) fn new(members: BTreeMap<HostId, u32>, now: Moment) -> Self {
+        let members = Arc::new(Members::new(members));
+        let present = Lent { members: Arc::clone(&members), until: Moment(0) };
+        Self { present, older: Vec::new(), known: vec![members], since: now }
+    }
+
+    /// Enters a view; whether it is another one.
+    pub(super) fn enter(&mut self, now: Moment, weights: &BTreeMap<HostId, u32>) -> bool {
+        if self.present.members.weights == *weights {
+            return false;
+        }
+        self.expire(now);
+        let new = Arc::new(Members::new(weights.clone()));
+        let mut next = Lent { members: Arc::clone(&new), until: Moment(0) };
+        if let Some(at) = self.older.iter().position(|lent| lent.members.id == new.id) {
+            next = self.older.remove(at);
+        }
+        let left = std::mem::replace(&mut self.present, next);
+        if left.until > now {
+            self.older.push(left);
+        }
+        self.known.retain(|known| known.id != new.id);
+        if self.known.len() == KNOWN {
+            self.known.remove(0);
+        }
+        self.known.push(new);
+        self.since = now;
+        true
+    }
+
+    pub(super) fn expire(&mut self, now: Moment) {
+        self.older.retain(|lent| lent.until > now);
+    }
+
+    pub(super) fn present(&self) -> &Members {
+        &self.present.members
+    }
+
+    /// Something is delegated under the present view that may be relied on until then.
+    pub(super) fn lend(&mut self, until: Moment) {
+        self.present.until = self.present.until.max(until);
+    }
+
+    /// Whether there are so many views with something outstanding that no more may be added.
+    pub(super) fn crowded(&self) -> bool {
+        self.older.len() >= LISTED
+    }
+
+    /// The views by which something may be outstanding, the present one first.
+    pub(super) fn listed(&self) -> Vec<ViewId> {
+        let older = self.older.iter().map(|lent| lent.members.id);
+        std::iter::once(self.present.members.id).chain(older.take(LISTED)).collect()
+    }
+
+    /// The owners of a key by the older views.
+    pub(super) fn older_owners(&self, key: KeyId) -> impl Iterator<Item = Option<HostId>> {
+        self.older.iter().map(move |lent| lent.members.owner(key))
+    }
+
+    pub(super) fn owner(&self, key: KeyId) -> Option<HostId> {
+        self.present.members.owner(key)
+    }
+
+    /// A view that the host is or has lately been in.
+    pub(super) fn find(&self, id: ViewId) -> Option<&Members> {
+        self.known.iter().map(Arc::as_ref).find(|known| known.id == id)
+    }
+
+    /// Until when anything that was delegated under any view may be relied on.
+    pub(super) fn until(&self) -> Moment {
+        let older = self.older.iter().map(|lent| lent.until).max().unwrap_or_default();
+        self.present.until.max(older)
+    }
+}
+
+/// MurmurHash3's finaliser.
+fn mix(word: u64) -> u64 {
+    let word = (word ^ (word >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let word = (word ^ (word >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    word ^ (word >> 33)
+}
+
+/// `-log2(u)` for `u = (draw + 1) / 2^64`, in units of 2^-24, rounded up and at least 1.
+fn bits_below_one(draw: u64) -> u64 {
+    let zeros = draw.leading_zeros();
+    if zeros == 64 {
+        return 64 << 24;
+    }
+    // 1 ≤ mantissa < 2 in units of 2^-63; its logarithm bit by bit, by squaring.
+    let mut mantissa = u128::from(draw << zeros);
+    let mut log = 0u64;
+    for _ in 0..24 {
+        mantissa = (mantissa * mantissa) >> 63;
+        log <<= 1;
+        if mantissa >> 64 != 0 {
+            log |= 1;
+            mantissa >>= 1;
+        }
+    }
+    ((u64::from(zeros) + 1) << 24) - log
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(weights: &[u32]) -> Members {
+        let of = |(at, &weight): (usize, &u32)| (HostId(mix(at as u64 + 1)), weight);
+        Members::new(weights.iter().enumerate().map(of).collect())
+    }
+
+    #[test]
+    fn keys_go_to_owners_by_weight_and_stay_when_another_comes() {
+        for (weights, tolerance) in [(vec![100, 100, 100], 0.02), (vec![100, 300, 50, 550], 0.02)] {
+            let view = members(&weights);
+            let sum = f64::from(weights.iter().sum::<u32>());
+            let mut more = weights.clone();
+            more.push(100);
+            let grown = members(&more);
+            let new = HostId(mix(weights.len() as u64 + 1));
+            let (mut owned, mut moved) = (BTreeMap::new(), 0);
+            let keys = 20_000u64;
+            for key in (1..=keys).map(|key| KeyId(mix(key))) {
+                let owner = view.owner(key).unwrap();
+                *owned.entry(owner).or_insert(0u32) += 1;
+                let after = grown.owner(key).unwrap();
+                // Equal weights compare draws, unequal ones their logarithms: the same order.
+                assert!(after == owner || after == new, "{key:?} went from {owner:?} to {after:?}");
+                moved += u32::from(after == new);
+            }
+            for (host, weight) in view.iter() {
+                let part = f64::from(owned[&host]) / keys as f64;
+                assert!((part - f64::from(weight) / sum).abs() < tolerance, "{weight}: {part}");
+            }
+            let expected = 100.0 / (sum + 100.0);
+            assert!((f64::from(moved) / keys as f64 - expected).abs() < tolerance);
+        }
+    }
+
+    #[test]
+    fn logarithms_are_right() {
+        for draw in [1, 2, 3, 1 << 40, u64::MAX / 3, u64::MAX / 2, u64::MAX - 1, u64::MAX] {
+            let real = 64.0 - (draw as f64).log2();
+            let ours = bits_below_one(draw) as f64 / f64::from(1 << 24);
+            assert!((real - ours).abs() < 2e-7, "{draw}: {ours}, not {real}");
+        }
+    }
+
+    #[test]
+    fn a_view_is_listed_until_all_under_it_has_lapsed() {
+        let weights = |hosts: &[u64]| hosts.iter().map(|&host| (HostId(host), 1)).collect();
+        let mut views = Views::new(weights(&[1]), Moment(0));
+        views.lend(Moment(100));
+        assert!(views.enter(Moment(10), &weights(&[1, 2])));
+        assert_eq!(views.listed().len(), 2);
+        assert_eq!(views.until(), Moment(100));
+        // Back again: it is the present one, and the other had nothing.
+        assert!(views.enter(Moment(20), &weights(&[1])));
+        assert_eq!((views.listed().len(), views.until()), (1, Moment(100)));
+        views.enter(Moment(30), &weights(&[1, 2]));
+        views.expire(Moment(99));
+        assert_eq!(views.listed().len(), 2);
+        views.expire(Moment(100));
+        assert_eq!(views.listed().len(), 1);
+    }
+}
