@@ -12,6 +12,7 @@ pub mod link;
 pub mod membership;
 pub mod message;
 pub mod share;
+pub mod simulate;
 pub mod wire;
 
 use siphasher::sip::SipHasher24;

@@ -1,0 +1,210 @@
+//! What sources send, and to which hosts.
+
+use std::f64::consts::TAU;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::rng::Rng;
+use super::scenario::Span;
+
+/// How the packets of sources come to the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// To all hosts alike.
+    Spread,
+    /// To the hosts by Zipf's law, in an order of each source's own; and the sources send by it, too.
+    Zipf,
+    /// All packets of a source to one host.
+    One,
+    /// All to one host, and every `period` to another one.
+    Hopping,
+    /// All to one host, and from `at` on to another one.
+    Step,
+    /// Nothing, and from `at` on a flood on all hosts.
+    Cold,
+    /// To all hosts, as days go: each host's busiest hour is another one, and `period` is a day.
+    Diurnal,
+}
+
+/// Demand of a scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Demand {
+    /// How it is spread over hosts and time.
+    pub pattern: Pattern,
+    /// Sources.
+    pub keys: usize,
+    /// What a source sends, as a multiple of its limit; the heaviest one, by Zipf's law.
+    pub load: f64,
+    /// By how much what a host gets of a source goes up and down, as a part of it, every 100 ms.
+    pub noise: f64,
+    /// How long until the source hops, or a day.
+    pub period: Span,
+    /// When it steps or begins.
+    pub at: Span,
+}
+
+impl Default for Demand {
+    fn default() -> Self {
+        let second = Span(Duration::from_secs(1));
+        Self {
+            pattern: Pattern::Spread,
+            keys: 2,
+            load: 4.0,
+            noise: 0.1,
+            period: second,
+            at: second,
+        }
+    }
+}
+
+/// Zipf's exponent, as that of real traffic is found to be.
+const EXPONENT: f64 = 1.1;
+
+/// Demand with a seed.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    demand: Demand,
+    hosts: usize,
+    /// For each source, what it sends, and its hosts in an order of its own.
+    sources: Vec<(f64, Vec<usize>)>,
+    zipf: Vec<f64>,
+    /// For each source and host.
+    noise: Vec<f64>,
+    noisy_since: Option<u64>,
+    rng: Rng,
+}
+
+impl Traffic {
+    pub(super) fn new(demand: Demand, hosts: usize, mut rng: Rng) -> Self {
+        let zipf = |n: usize| (1..=n).map(|rank| (rank as f64).powf(-EXPONENT)).collect::<Vec<_>>();
+        let by_rank = zipf(demand.keys);
+        let load = |key: usize| match demand.pattern {
+            Pattern::Zipf => demand.load * by_rank[key],
+            _ => demand.load,
+        };
+        let sources = (0..demand.keys).map(|key| (load(key), rng.order(hosts))).collect();
+        let noise = vec![1.0; demand.keys * hosts];
+        Self { demand, hosts, sources, zipf: zipf(hosts), noise, noisy_since: None, rng }
+    }
+
+    /// When what the hosts get changes on purpose, s.
+    pub(super) fn steps(&self, duration: f64) -> Vec<f64> {
+        let period = self.demand.period.seconds();
+        match self.demand.pattern {
+            Pattern::Step | Pattern::Cold => vec![self.demand.at.seconds()],
+            Pattern::Hopping => {
+                (1..).map(|n| f64::from(n) * period).take_while(|at| *at < duration).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Puts into `rates` what a source sends to each host at `real` ns, in limits; only hosts that are
+    /// `there` get anything.
+    pub(super) fn rates(&mut self, key: usize, real: u64, there: &[bool], rates: &mut [f64]) {
+        let now = real as f64 / 1e9;
+        self.ruffle(real);
+        rates.fill(0.0);
+        let (load, order) = &self.sources[key];
+        let Demand { pattern, period, at, .. } = self.demand;
+        let after = now >= at.seconds();
+        // By the network's routes the next one that is there gets what would come to a host that is not.
+        let nth =
+            |n: usize| (n..n + self.hosts).map(|i| order[i % self.hosts]).find(|host| there[*host]);
+        let only = match pattern {
+            Pattern::One => Some(0),
+            Pattern::Step => Some(usize::from(after)),
+            Pattern::Hopping => Some((now / period.seconds()) as usize),
+            Pattern::Spread | Pattern::Zipf | Pattern::Cold | Pattern::Diurnal => None,
+        };
+        if let Some(n) = only {
+            if let Some(host) = nth(n) {
+                rates[host] = load * self.noise[key * self.hosts + host];
+            }
+            return;
+        }
+        let day = now / period.seconds();
+        let weight = |rank: usize| match pattern {
+            Pattern::Zipf => self.zipf[rank],
+            Pattern::Diurnal => 1.0 + 0.9 * (TAU * (day + rank as f64 / self.hosts as f64)).cos(),
+            Pattern::Cold if !after => 0.0,
+            _ => 1.0,
+        };
+        let mut sum = 0.0;
+        for (rank, host) in order.iter().enumerate().filter(|(_, host)| there[**host]) {
+            rates[*host] = weight(rank);
+            sum += rates[*host];
+        }
+        if sum <= 0.0 {
+            return;
+        }
+        let load = match pattern {
+            Pattern::Diurnal => load * (0.55 - 0.45 * (TAU * day).cos()),
+            _ => *load,
+        };
+        for (host, rate) in rates.iter_mut().enumerate() {
+            *rate *= load / sum * self.noise[key * self.hosts + host];
+        }
+    }
+
+    fn ruffle(&mut self, real: u64) {
+        const STEP: u64 = 100_000_000;
+        if self.demand.noise > 0.0 && self.noisy_since.is_none_or(|since| real >= since + STEP) {
+            self.noisy_since = Some(real - real % STEP);
+            let noise = self.demand.noise;
+            self.noise.iter_mut().for_each(|one| *one = self.rng.between(1.0 - noise, 1.0 + noise));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(pattern: Pattern, real: f64, there: [bool; 3]) -> [f64; 3] {
+        let demand = Demand { pattern, noise: 0.0, load: 3.0, ..Demand::default() };
+        let mut traffic = Traffic::new(demand, 3, Rng::new(5));
+        let mut rates = [9.0; 3];
+        traffic.rates(1, (real * 1e9) as u64, &there, &mut rates);
+        rates
+    }
+
+    fn sum(rates: [f64; 3]) -> f64 {
+        rates.iter().sum()
+    }
+
+    #[test]
+    fn patterns_send_where_they_say() {
+        const ALL: [bool; 3] = [true; 3];
+        assert_eq!(rates(Pattern::Spread, 0.0, ALL), [1.0; 3]);
+        assert_eq!(rates(Pattern::Cold, 0.5, ALL), [0.0; 3]);
+        assert_eq!(rates(Pattern::Cold, 1.5, ALL), [1.0; 3]);
+        let one = rates(Pattern::One, 5.0, ALL);
+        assert!(one.contains(&3.0) && sum(one) == 3.0);
+        assert_eq!(rates(Pattern::Step, 0.9, ALL), rates(Pattern::Hopping, 0.9, ALL));
+        assert_eq!(rates(Pattern::Step, 1.1, ALL), rates(Pattern::Hopping, 1.1, ALL));
+        assert_ne!(rates(Pattern::Step, 0.9, ALL), rates(Pattern::Step, 1.1, ALL));
+        let zipf = rates(Pattern::Zipf, 0.0, ALL);
+        assert!(
+            (sum(zipf) - 3.0 * 2_f64.powf(-EXPONENT)).abs() < 1e-9,
+            "the second source: {zipf:?}"
+        );
+        assert!((sum(rates(Pattern::Diurnal, 0.5, ALL)) - 3.0).abs() < 1e-9);
+        assert!((sum(rates(Pattern::Diurnal, 0.0, ALL)) - 0.3).abs() < 1e-9);
+    }
+
+    #[test]
+    fn hosts_that_are_gone_get_nothing_and_others_all() {
+        for pattern in [Pattern::Spread, Pattern::One, Pattern::Hopping, Pattern::Step] {
+            for there in [[false, true, true], [false, false, true], [true, false, true]] {
+                let rates = rates(pattern, 0.0, there);
+                assert!((sum(rates) - 3.0).abs() < 1e-9, "{pattern:?}: {rates:?}");
+                assert!(rates.iter().zip(there).all(|(rate, there)| there || *rate == 0.0));
+            }
+            assert_eq!(rates(pattern, 0.0, [false; 3]), [0.0; 3]);
+        }
+    }
+}

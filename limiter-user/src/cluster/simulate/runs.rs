@@ -1,0 +1,181 @@
+//! Many runs at once.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::judge::Verdict;
+use super::outcome::{Outcome, Series};
+use super::scenario::Scenario;
+use super::scheme::{Baseline, EscrowHost, SchemeKind};
+use super::world::World;
+
+/// How often it is told how far the runs are.
+const TELL: Duration = Duration::from_secs(10);
+
+/// What runs of one scenario under one scheme were like, over all seeds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// The scenario's number in the list.
+    pub scenario: usize,
+    /// The scheme.
+    pub scheme: SchemeKind,
+    /// The worst of each figure, and the mean utilisation.
+    pub verdict: Verdict,
+    /// The seed of the worst overage in a second.
+    pub worst_seed: u64,
+    /// The least utilisation.
+    pub least_utilisation: f64,
+    /// The longest way back to 90 %, s; `Some(None)` if a run was never back; `None` if there was no step.
+    pub convergence: Option<Option<f64>>,
+    /// The median of all of them.
+    pub median_convergence: Option<f64>,
+    /// The most that a host sent, bytes per second.
+    pub bytes: f64,
+    /// Of the first seed.
+    pub series: Series,
+    /// What was to be reached and was not; baselines have no goals.
+    pub missed: Vec<String>,
+}
+
+/// One run.
+pub fn run(scenario: &Scenario, scheme: SchemeKind, seed: u64) -> Outcome {
+    match scheme {
+        SchemeKind::Escrow => {
+            World::new(scenario, seed, |birth| EscrowHost::new(birth, None)).run()
+        }
+        kind => World::new(scenario, seed, |birth| Baseline::new(kind, birth)).run(),
+    }
+}
+
+/// Runs all scenarios under all schemes with the seeds from `first` on, on all CPUs.
+pub fn run_all(
+    scenarios: &[Scenario],
+    schemes: &[SchemeKind],
+    first: u64,
+    seeds: usize,
+) -> Vec<Summary> {
+    let groups: Vec<(usize, SchemeKind)> = (0..scenarios.len())
+        .flat_map(|scenario| schemes.iter().map(move |scheme| (scenario, *scheme)))
+        .collect();
+    let jobs = groups.len() * seeds;
+    let next = AtomicUsize::new(0);
+    let (sender, receiver) = mpsc::channel();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(jobs.max(1));
+    let mut outcomes: Vec<Option<Outcome>> = vec![None; jobs];
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (sender, next, groups) = (sender.clone(), &next, &groups);
+            scope.spawn(move || {
+                loop {
+                    let job = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((scenario, scheme)) = groups.get(job / seeds.max(1)) else { return };
+                    let seed = first.wrapping_add((job % seeds) as u64);
+                    let mut outcome = run(&scenarios[*scenario], *scheme, seed);
+                    if job % seeds != 0 {
+                        // A thousand of them would be much.
+                        outcome.series = Series::default();
+                    }
+                    if sender.send((job, outcome)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut told = Instant::now();
+        for (done, (job, outcome)) in receiver.into_iter().enumerate() {
+            outcomes[job] = Some(outcome);
+            if told.elapsed() >= TELL {
+                told = Instant::now();
+                tracing::info!("{} of {jobs} runs are done", done + 1);
+            }
+        }
+    });
+    let of_group = |(i, (scenario, scheme)): (usize, &(usize, SchemeKind))| {
+        let outcomes = outcomes[i * seeds..(i + 1) * seeds].iter().flatten();
+        summary(*scenario, &scenarios[*scenario], *scheme, first, outcomes)
+    };
+    groups.iter().enumerate().map(of_group).collect()
+}
+
+fn summary<'a>(
+    number: usize,
+    scenario: &Scenario,
+    scheme: SchemeKind,
+    first: u64,
+    outcomes: impl Iterator<Item = &'a Outcome>,
+) -> Summary {
+    let mut all = Summary {
+        scenario: number,
+        scheme,
+        verdict: Verdict::default(),
+        worst_seed: first,
+        least_utilisation: f64::INFINITY,
+        convergence: None,
+        median_convergence: None,
+        bytes: 0.0,
+        series: Series::default(),
+        missed: Vec::new(),
+    };
+    let (mut runs, mut sum, mut steps) = (0_u32, 0.0, Vec::new());
+    for (seed, outcome) in (first..).zip(outcomes) {
+        let (found, worst) = (&outcome.verdict, &mut all.verdict);
+        if found.worst_overage > worst.worst_overage {
+            all.worst_seed = seed;
+        }
+        worst.worst_overage = worst.worst_overage.max(found.worst_overage);
+        worst.bound_excess = worst.bound_excess.max(found.bound_excess);
+        worst.share_sum = worst.share_sum.max(found.share_sum);
+        all.least_utilisation = all.least_utilisation.min(found.utilisation);
+        all.bytes = all.bytes.max(outcome.bytes);
+        steps.extend(outcome.convergence.iter().map(|step| step.unwrap_or(f64::INFINITY)));
+        if runs == 0 {
+            all.series = outcome.series.clone();
+        }
+        (runs, sum) = (runs + 1, sum + found.utilisation);
+    }
+    all.verdict.utilisation = sum / f64::from(runs.max(1));
+    steps.sort_by(f64::total_cmp);
+    let finite = |seconds: &f64| seconds.is_finite().then_some(*seconds);
+    all.convergence = steps.last().map(finite);
+    all.median_convergence = steps.get(steps.len() / 2).and_then(finite);
+    if scheme.has_goals() {
+        all.missed = missed(scenario, &all);
+    }
+    all
+}
+
+/// What may come of rounding alone, in the sum of shares and in the bound.
+const ROUNDING: f64 = 1e-6;
+
+fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
+    let goals = &scenario.goals;
+    let mut missed = Vec::new();
+    let mut goal = |met: bool, text: String| {
+        if !met {
+            missed.push(text);
+        }
+    };
+    let percent = |part: f64| format!("{:.3} %", 100.0 * part);
+    let Verdict { worst_overage, bound_excess, share_sum, utilisation } = all.verdict;
+    goal(worst_overage <= goals.overage, {
+        let seed = all.worst_seed;
+        format!("overage {} in a second (seed {seed})", percent(worst_overage))
+    });
+    goal(bound_excess <= ROUNDING, format!("{} beyond burst + rate·T", percent(bound_excess)));
+    goal(share_sum <= 1.0 + ROUNDING, format!("shares add up to {share_sum:.6}"));
+    if let Some(least) = goals.utilisation {
+        goal(utilisation >= least, format!("utilisation {utilisation:.3}, not {least}"));
+    }
+    if let (Some(most), Some(convergence)) = (goals.convergence, all.convergence) {
+        let most = most.seconds();
+        let met = convergence.is_some_and(|seconds| seconds <= most + 1e-9);
+        let found = convergence.map_or("never".to_owned(), |s| format!("{:.0} ms", s * 1e3));
+        goal(met, format!("back to 90 %: {found}, not {:.0} ms", most * 1e3));
+    }
+    if let Some(most) = goals.bytes {
+        goal(all.bytes <= most, format!("{:.0} bytes/s, not {most:.0}", all.bytes));
+    }
+    missed
+}

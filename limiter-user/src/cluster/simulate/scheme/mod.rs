@@ -1,0 +1,138 @@
+//! What can keep a limit over many hosts: the escrow, and what it is compared with.
+
+mod baseline;
+mod escrow;
+
+use std::collections::BTreeMap;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::super::{HostId, KeyId, Message, Moment, Share};
+pub(super) use baseline::Baseline;
+pub(super) use escrow::EscrowHost;
+
+/// A way to keep a limit over many hosts.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum SchemeKind {
+    /// Rights are moved between hosts, never copied: what the daemon does.
+    Escrow,
+    /// Each host has the whole limit.
+    None,
+    /// Each host has the same share of it.
+    Static,
+    /// Hosts tell each other what they admitted, and take it from their own buckets of the whole limit.
+    Debit,
+    /// Each host has its part of the demand that it has heard of.
+    Proportional,
+}
+
+impl SchemeKind {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Escrow, Self::None, Self::Static, Self::Debit, Self::Proportional];
+
+    /// Whether it has goals to reach; the others are there to compare with.
+    pub const fn has_goals(self) -> bool {
+        matches!(self, Self::Escrow)
+    }
+
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Escrow => "escrow",
+            Self::None => "none",
+            Self::Static => "static",
+            Self::Debit => "debit",
+            Self::Proportional => "proportional",
+        }
+    }
+}
+
+/// What a host sends to another one.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Payload {
+    /// The escrow's.
+    Rights(Message),
+    /// What a host has counted, and when it sent that.
+    Counts(Moment, Vec<Count>),
+}
+
+/// What a host has counted of a source.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Count {
+    pub(super) key: KeyId,
+    /// Admitted since the daemon's start.
+    pub(super) admitted: f64,
+    pub(super) demand: Share,
+}
+
+/// The most that a packet carries beside addresses.
+const PACKET: usize = 1200;
+/// What a packet has beside entries: nonce, tag and header.
+const HEADER: usize = 28;
+/// What a source takes in it.
+const ENTRY: usize = 24;
+/// Entries in a packet: one place is for what stands before them.
+const ENTRIES: usize = (PACKET - HEADER) / ENTRY - 4;
+
+impl Payload {
+    /// Bytes on the wire, IP and UDP left out.
+    pub(super) fn bytes(&self) -> usize {
+        let content = match self {
+            Self::Rights(message) => {
+                let entries = message.reports.len() + message.grants.len();
+                let others = message.transfers.len() + message.received.len();
+                ENTRY * (entries + others + 1)
+            }
+            Self::Counts(_, counts) => ENTRY * counts.len(),
+        };
+        content + HEADER * content.div_ceil(PACKET - HEADER).max(1)
+    }
+}
+
+/// What the daemon saw of a source since it last looked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sample {
+    /// What was sent, as a part of the limit.
+    pub(super) demand: Share,
+    /// What was admitted, in seconds of the whole limit.
+    pub(super) admitted: f64,
+    /// Whether anything was dropped.
+    pub(super) limited: bool,
+}
+
+/// What a daemon does.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Actions {
+    /// Written to the kernel: what may be used of a source, and until when.
+    pub(super) shares: Vec<(KeyId, Share, Moment)>,
+    /// Written to the kernel: what may be used of every source without end.
+    pub(super) floor: Option<Share>,
+    /// Taken from buckets, in seconds of the whole limit.
+    pub(super) debits: Vec<(KeyId, f64)>,
+    pub(super) messages: Vec<(HostId, Payload)>,
+    /// It has handed over all that it had.
+    pub(super) left: bool,
+    /// When it has to be asked again.
+    pub(super) next: Moment,
+}
+
+/// What decides on a host.
+pub(super) trait Scheme {
+    /// The members that the host sees, itself included, with their weights.
+    fn members(&mut self, now: Moment, members: &BTreeMap<HostId, u32>);
+    fn demand(&mut self, now: Moment, key: KeyId, sample: Sample);
+    /// Nothing has come of a source for long.
+    fn forget(&mut self, key: KeyId);
+    fn receive(&mut self, now: Moment, from: HostId, message: &Payload);
+    /// Everything due.
+    fn poll(&mut self, now: Moment) -> Actions;
+    /// The daemon was killed and starts with what it had kept.
+    fn restart(&mut self, now: Moment);
+    /// Begins to hand over what it has.
+    fn leave(&mut self, now: Moment);
+}
