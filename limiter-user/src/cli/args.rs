@@ -14,6 +14,7 @@ use super::cluster::ClusterCommand;
 use super::limit_args::LimitCommand;
 use super::safety::SafetyArgs;
 use crate::cluster::config::{KEY_FILE, Seed, parse_listen as parse_cluster_listen};
+use super::simulate::SimulateCommand;
 use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
 use crate::http::web::parse_listen;
@@ -149,6 +150,9 @@ pub(super) enum Command {
     /// Share limits with other hosts
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Try out on simulated hosts what cannot be tried out on real ones; needs no daemon
+    #[command(subcommand)]
+    Simulate(SimulateCommand),
     /// Show the versions of the program and of its map layouts
     Version,
     /// Write manual pages and shell completions

@@ -17,6 +17,7 @@ mod report;
 mod run;
 mod safety;
 mod show;
+mod simulate;
 mod stats;
 mod status;
 mod suggest;
@@ -103,6 +104,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
         }
         Command::Cluster(command) => return cluster::run(output, &global, command),
         Command::Documents { directory } => return documents::run(&directory),
+        Command::Simulate(command) => return simulate::run(output, &command),
         Command::Config(ConfigCommand::Check { file }) => {
             return config::check(output, &global, file);
         }
@@ -164,6 +166,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             | Command::Config(_)
             | Command::Version
             | Command::Doctor(_)
+            | Command::Simulate(_)
             | Command::Cleanup(_)
             | Command::Cluster(_)
             | Command::Documents { .. } => unreachable!("handled above"),

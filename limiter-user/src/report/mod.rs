@@ -15,6 +15,7 @@ mod overview;
 mod page;
 mod ports;
 mod rollup;
+mod simulation;
 mod source;
 mod stats;
 mod status;
@@ -48,6 +49,7 @@ pub use overview::{
 pub use page::IncidentReport;
 pub use ports::{PortEntry, PortsReport, Seen};
 pub use rollup::{Recent, Rollup, Sums};
+pub use simulation::{SimulationReport, SimulationRow};
 pub use source::{SharedReport, SourceReport, TriedReport};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};
 pub use status::{

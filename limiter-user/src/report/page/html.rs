@@ -9,7 +9,7 @@ use crate::report::LimitReport;
 /// Limits that the page lists; more are counted.
 const LIMITS: usize = 100;
 
-const STYLE: &str = "\
+pub(super) const STYLE: &str = "\
 :root{color-scheme:light dark;--fg:#1b1f24;--bg:#fff;--soft:#5b6470;--line:#d5dae0;--box:#f3f5f7}\
 @media(prefers-color-scheme:dark){:root{--fg:#e6e9ed;--bg:#14171b;--soft:#9aa4b0;--line:#343b44;--box:#1e2329}}\
 body{font:16px/1.5 system-ui,sans-serif;color:var(--fg);background:var(--bg);max-width:60rem;margin:2rem auto;padding:0 1rem}\
@@ -40,7 +40,7 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// A table; columns from `numbers` on are numbers.
-fn table(name: &str, header: &[&str], numbers: usize, rows: &[Vec<String>]) -> String {
+pub(super) fn table(name: &str, header: &[&str], numbers: usize, rows: &[Vec<String>]) -> String {
     let class = |i: usize| if i >= numbers { " class=\"n\"" } else { "" };
     let cells = |tag: &str, row: &mut dyn Iterator<Item = &str>| {
         let cell = |(i, text): (usize, &str)| {

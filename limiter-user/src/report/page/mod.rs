@@ -2,6 +2,7 @@
 
 mod chart;
 mod html;
+mod simulation;
 mod verdict;
 
 use std::fmt::Write;

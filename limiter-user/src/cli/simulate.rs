@@ -1,0 +1,206 @@
+//! `limiter simulate`
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+use super::output::Output;
+use crate::cluster::simulate::{self, MOST_HOSTS, Scenario, SchemeKind};
+use crate::error::{Failure, exit};
+use crate::report::SimulationReport;
+
+/// The largest file of a scenario, bytes.
+const LARGEST: u64 = 1 << 20;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SimulateCommand {
+    /// Run clusters on a virtual network that fails, and judge whether they keep one limit
+    ///
+    /// Without a file or a scenario, all built-in scenarios are run. Exit code 1 if a goal is missed.
+    #[command(after_help = CLUSTER)]
+    Cluster(Box<ClusterArgs>),
+}
+
+/// What is simulated and what is told.
+const CLUSTER: &str = "\
+Each host has a clock of its own, a bucket for each source as in the kernel, and the daemon's own code to
+share limits with the others over a network that loses, delays, doubles and reorders messages. Scenarios
+add partitions, hangs, crashes, restarts, joins and leaves. A run is determined by its seed.
+
+OVERAGE IN 1 S is the most that all hosts together admitted of a source within any second beyond burst +
+rate · 1 s, as a part of that, in the worst of all runs; IN ANY TIME the same for windows of every length,
+the clocks' drift allowed for. UTILISATION is what was admitted of min(offered, limit), after warming up.
+BACK TO 90 % is how long it takes after the demand moved. PER HOST is what the host that sends most does.
+
+Beside the escrow there are schemes to compare with: none (each host has the whole limit), static (each
+has the same share), debit (each takes from its buckets what others say that they admitted), proportional
+(each has its part of the demand that it has heard of).
+
+A file has one scenario; --print shows a built-in one to start from:
+  limiter simulate cluster --scenario partition --print > mine.toml
+  limiter simulate cluster mine.toml --seeds 100 --chart mine.html";
+
+#[derive(Debug, Args)]
+pub(super) struct ClusterArgs {
+    /// A scenario of your own
+    #[arg(value_name = "FILE.toml", conflicts_with_all = ["scenario", "suite"])]
+    file: Option<PathBuf>,
+    /// All built-in scenarios, which is what is done without a file or a scenario
+    #[arg(long, conflicts_with = "scenario")]
+    suite: bool,
+    /// Only this built-in scenario; may be repeated
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    scenario: Vec<String>,
+    /// Runs of each scenario
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    seeds: u32,
+    /// The first run's seed; each run's is one more
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    first_seed: u64,
+    /// Hosts, such as 3,10,100 [default: what the scenario says]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    hosts: Vec<usize>,
+    /// Only these schemes; may be repeated [default: all]
+    #[arg(long, value_enum, value_name = "SCHEME", value_delimiter = ',')]
+    scheme: Vec<SchemeKind>,
+    /// Also write a page with charts
+    #[arg(long, value_name = "FILE.html")]
+    chart: Option<PathBuf>,
+    /// Print the scenario as TOML and end
+    #[arg(long, requires = "scenario", conflicts_with = "json")]
+    print: bool,
+}
+
+pub(super) fn run(output: &mut Output<'_>, command: &SimulateCommand) -> Result<u8, Failure> {
+    let SimulateCommand::Cluster(arguments) = command;
+    if arguments.print {
+        for name in &arguments.scenario {
+            output.raw(simulate::text(name)?.as_bytes())?;
+        }
+        return Ok(exit::OK);
+    }
+    let scenarios = scenarios(arguments)?;
+    let mut schemes = arguments.scheme.clone();
+    if schemes.is_empty() {
+        schemes = SchemeKind::ALL.to_vec();
+    }
+    let seeds = arguments.seeds as usize;
+    let summaries = simulate::run_all(&scenarios, &schemes, arguments.first_seed, seeds);
+    let report = SimulationReport::new(&scenarios, &summaries, seeds);
+    if let Some(path) = &arguments.chart {
+        let page = report.html(&scenarios, &summaries).map_err(|problem| {
+            Failure::new(exit::NEGATIVE, format!("cannot write the charts: {problem}"))
+        })?;
+        std::fs::write(path, page).map_err(|error| {
+            let message = format!("cannot write {}: {error}", path.display());
+            Failure::new(exit::NEGATIVE, message).hint("name another file with --chart")
+        })?;
+    }
+    output.print(&report)?;
+    Ok(if report.ok { exit::OK } else { exit::NEGATIVE })
+}
+
+/// The scenarios that are asked for, in the sizes that are.
+fn scenarios(arguments: &ClusterArgs) -> Result<Vec<Scenario>, Failure> {
+    if let Some(hosts) = arguments.hosts.iter().find(|hosts| !(1..=MOST_HOSTS).contains(*hosts)) {
+        return Err(Failure::new(exit::USAGE, format!("{hosts} hosts cannot be simulated"))
+            .hint(format!("--hosts is from 1 to {MOST_HOSTS}")));
+    }
+    let (found, asked) = match (&arguments.file, &arguments.scenario[..]) {
+        (Some(path), _) => (vec![Scenario::parse(path, &read(path)?)?], true),
+        (None, []) => (simulate::suite()?, false),
+        (None, names) => {
+            let all: Result<Vec<_>, _> = names.iter().map(|name| simulate::named(name)).collect();
+            (all?, true)
+        }
+    };
+    let mut scenarios = Vec::new();
+    for scenario in &found {
+        // Heavy ones are run only where their size is asked for.
+        let fits = |hosts: usize| asked || hosts >= scenario.least_hosts;
+        match &arguments.hosts[..] {
+            [] if asked || scenario.least_hosts == 0 => scenarios.push(scenario.clone()),
+            sizes => {
+                for hosts in sizes.iter().filter(|hosts| fits(**hosts)) {
+                    scenarios.push(scenario.with_hosts(*hosts)?);
+                }
+            }
+        }
+    }
+    Ok(scenarios)
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let refuse = |problem: &dyn std::fmt::Display| {
+        let message = format!("cannot read {}: {problem}", path.display());
+        Failure::new(exit::USAGE, message)
+            .hint("name a TOML file, or a built-in scenario with --scenario")
+    };
+    let size = std::fs::metadata(path).map_err(|error| refuse(&error))?.len();
+    if size > LARGEST {
+        return Err(refuse(&"it is larger than a mebibyte"));
+    }
+    std::fs::read_to_string(path).map_err(|error| refuse(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::Cli;
+    use crate::cli;
+    use clap::Parser;
+
+    fn limiter(arguments: &[&str]) -> (u8, String) {
+        let all = ["limiter", "simulate", "cluster"].iter().chain(arguments);
+        let mut out = Vec::new();
+        let code = cli::main(all.map(Into::into).collect(), &mut out);
+        (code, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn a_file_of_ones_own_is_run_and_drawn() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+        let (file, page) = (path("x.toml"), path("x.html"));
+        std::fs::write(&file, "name = \"mine\"\nhosts = 2\nduration = \"2s\"\ntick = \"10ms\"")
+            .unwrap();
+        let (code, out) = limiter(&[
+            &file,
+            "--seeds",
+            "2",
+            "--scheme",
+            "none,static",
+            "--chart",
+            &page,
+            "--json",
+        ]);
+        assert_eq!(code, 0);
+        let document: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let rows = document["scenarios"].as_array().unwrap();
+        assert_eq!((rows.len(), &document["ok"]), (2, &true.into()));
+        assert_eq!((&rows[0]["name"], &rows[0]["scheme"]), (&"mine".into(), &"none".into()));
+        assert_eq!((&rows[0]["hosts"], &rows[0]["seeds"]), (&2.into(), &2.into()));
+        assert!(rows[0]["worst_overage"].as_f64().unwrap() > 0.9);
+        let page = std::fs::read_to_string(page).unwrap();
+        assert!(page.contains("<svg") && page.contains("mine, 2 hosts"));
+        let (_, text) = limiter(&[&file, "--seeds", "1", "--scheme", "static", "--hosts", "3,4"]);
+        assert!(text.contains("mine") && text.contains("2 runs"), "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused() {
+        for arguments in [
+            &["nowhere.toml"][..],
+            &["--scenario", "spraed"],
+            &["--hosts", "0"],
+            &["--scenario", "reboot", "--hosts", "1"],
+            &["--seeds", "0"],
+            &["--print"],
+        ] {
+            assert_eq!(limiter(arguments).0, 2, "{arguments:?}");
+        }
+        let (code, text) = limiter(&["--scenario", "chaos", "--print"]);
+        assert!(code == 0 && text.contains("[[fault]]"));
+        let all = ["limiter", "simulate", "cluster", "--suite", "--hosts", "3,10"];
+        assert!(Cli::try_parse_from(all).is_ok());
+    }
+}
