@@ -110,7 +110,7 @@ fn packet_socket() -> io::Result<OwnedFd> {
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = all;
     address.sll_ifindex = i32::try_from(index).map_err(io::Error::other)?;
-    let length = mem::size_of_val(&address) as u32;
+    let length = size_of_val(&address) as u32;
     // SAFETY: the address is of the length that is given.
     let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
     if bound != 0 {
@@ -124,7 +124,7 @@ fn packet_socket() -> io::Result<OwnedFd> {
 }
 
 fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
-    let length = mem::size_of::<T>() as u32;
+    let length = size_of::<T>() as u32;
     // SAFETY: the value is of the length that is given.
     let set = unsafe {
         libc::setsockopt(
@@ -161,7 +161,7 @@ fn receive(socket: &OwnedFd) -> Option<(Ipv4Addr, Duration)> {
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
-    header.msg_controllen = mem::size_of_val(&control);
+    header.msg_controllen = size_of_val(&control);
     // SAFETY: the header's pointers are to buffers of the lengths beside them, which live on.
     let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, 0) };
     if length < HEADERS as isize {
