@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::super::wire::{Content, MOST_CONTENT, OVERHEAD, Packet};
 use super::super::{HostId, KeyId, Message, Moment, Share};
 pub(super) use baseline::Baseline;
 pub(super) use escrow::EscrowHost;
@@ -70,27 +71,25 @@ pub(super) struct Count {
     pub(super) demand: Share,
 }
 
-/// The most that a packet carries beside addresses.
-const PACKET: usize = 1200;
-/// What a packet has beside entries: nonce, tag and header.
-const HEADER: usize = 28;
-/// What a source takes in it.
+/// What a source takes in a packet of counts, as nobody has built them.
 const ENTRY: usize = 24;
-/// Entries in a packet: one place is for what stands before them.
-const ENTRIES: usize = (PACKET - HEADER) / ENTRY - 4;
+/// Entries in a packet.
+const ENTRIES: usize = MOST_CONTENT / ENTRY;
 
 impl Payload {
     /// Bytes on the wire, IP and UDP left out.
     pub(super) fn bytes(&self) -> usize {
-        let content = match self {
+        match self {
             Self::Rights(message) => {
-                let entries = message.reports.len() + message.grants.len();
-                let others = message.transfers.len() + message.received.len();
-                ENTRY * (entries + others + 1)
+                let packets = Packet::encode(None, &Content::Rights(Box::new(message.clone())));
+                // Rights are split, so they are never too long.
+                packets.iter().flatten().map(|content| content.len() + OVERHEAD).sum()
             }
-            Self::Counts(_, counts) => ENTRY * counts.len(),
-        };
-        content + HEADER * content.div_ceil(PACKET - HEADER).max(1)
+            Self::Counts(_, counts) => {
+                let content = ENTRY * counts.len();
+                content + OVERHEAD * content.div_ceil(MOST_CONTENT).max(1)
+            }
+        }
     }
 }
 
