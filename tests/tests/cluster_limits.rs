@@ -71,6 +71,10 @@ fn a_limit_for_the_cluster_is_enforced_kept_and_told() {
         (&set["limit"]["scope"], &set["limit"]["partition"]),
         (&json!("cluster"), &json!("conservative"))
     );
+    // Nobody is to believe that hosts share it already.
+    let status = daemon.cli().run(&["status"]);
+    assert_eq!((status.code, &status.json["state"]), (1, &json!("degraded")));
+    assert!(status.json["warnings"].to_string().contains("does not connect"), "{status:?}");
     let limit: Limit = serde_json::from_value(set["limit"].clone()).expect("a limit");
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let sent = Sender::new(&lab)

@@ -144,9 +144,10 @@ pub(super) struct SetArgs {
     pub(super) ban: BanArgs,
     /// Where it holds: on this host alone, or as one limit on all hosts of the cluster [default: local]
     ///
-    /// A limit for the cluster reaches all its hosts, and so does its removal; what a source gets from all
-    /// of them together is within it. A local limit of a host hides that of the cluster for the same target
-    /// on this host. Needs [cluster] in the configuration.
+    /// A limit for the cluster is for all its hosts; what a source gets from all of them together is to be
+    /// within it. This version does not connect hosts yet: each keeps it by itself, and `limiter status`
+    /// says so. A local limit of a host hides that of the cluster for the same target on this host. Needs
+    /// [cluster] in the configuration.
     #[arg(long, value_enum, value_name = "SCOPE")]
     pub(super) scope: Option<Reach>,
     /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached [default:

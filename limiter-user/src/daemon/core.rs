@@ -373,6 +373,7 @@ impl Core {
         let mut found = Warnings::default();
         warnings::of_store(&mut found, &self.store, self.fault.as_deref());
         warnings::of_changes(&mut found, self);
+        warnings::of_cluster(&mut found, self);
         let config = self.config_report();
         warnings::of_config(&mut found, &config);
         warnings::of_history(&mut found, &self.past);

@@ -38,6 +38,16 @@ impl Warnings {
     }
 }
 
+/// What hosts do not do for each other yet.
+pub(super) fn of_cluster(warnings: &mut Warnings, core: &Core) {
+    if core.in_force().in_cluster() {
+        warnings.degraded(
+            "this version does not connect the hosts of a cluster yet: each of them keeps limits with \
+             scope cluster by itself, so all together may let through as many times as much",
+        );
+    }
+}
+
 /// What is wrong with the store.
 pub(super) fn of_store(warnings: &mut Warnings, store: &Store, fault: Option<&str>) {
     if let Some(fault) = fault {
