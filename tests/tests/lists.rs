@@ -67,7 +67,7 @@ fn denied_sources_are_dropped_and_allowed_ones_pass_whatever_they_send() {
     let wire = Wire::new(lab);
     let mut daemon = Daemon::start(lab);
     let cli = daemon.cli();
-    cli.limit("100pps", Some("100"), None);
+    let limit = cli.limit("100pps", Some("100"), None);
     let (denied, allowed, inside, spared, neighbour, six) =
         (v4(1), v4(2), "203.0.113.7", "203.0.113.200", v4(5), v6(1, 1));
     let address = |text: &str| text.parse::<IpAddr>().expect("an address");
@@ -77,8 +77,7 @@ fn denied_sources_are_dropped_and_allowed_ones_pass_whatever_they_send() {
     let sources = [denied, allowed, address(inside), address(spared), neighbour, six];
     let (counts, seconds) = wire.send(&sources, 1000);
     assert_eq!(counts[..4], [0, 1000, 0, 1000], "exactly");
-    let allowed = 100.0 + 100.0 * seconds;
-    assert!((counts[4] as f64 - allowed).abs() <= 2.0, "a neighbour: {counts:?} of {allowed}");
+    limit.assert_admitted("a neighbour", counts[4], seconds);
     assert_eq!(counts[5], 0);
     assert_eq!((counted(&daemon, "denied"), counted(&daemon, "allowed")), (3000, 2000));
     daemon.assert_accounted(lab);

@@ -52,11 +52,14 @@ mod tests {
         assert_eq!(read(down(Share::WHOLE)), Share::WHOLE);
         assert_eq!(down(Share::of_units(u64::MAX)), u16::MAX);
         assert_eq!(up(Share::of_units(u64::MAX)), u16::MAX);
+        // What is above the largest code has no code on its safe side.
+        let largest = read(u16::MAX);
+        assert_eq!(up(Share::of_units(largest.units() + 1)), u16::MAX);
     }
 
     proptest! {
         #[test]
-        fn rounding_is_to_the_safe_side_and_little(units in 0..1_u64 << 42) {
+        fn rounding_is_to_the_safe_side_and_little(units in 0..=read(u16::MAX).units()) {
             let share = Share::of_units(units);
             let (low, high) = (read(down(share)).units(), read(up(share)).units());
             prop_assert!(low <= units && units <= high);
