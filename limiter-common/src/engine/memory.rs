@@ -245,7 +245,13 @@ impl Memory {
         let tag = self.key.hash(source).0;
         let index = self.slots.iter().position(|slot| atomic::load(&slot.tag) == tag)?;
         let slot = &self.slots[index];
-        let policy = PolicyWord(atomic::load(&slot.policy)).slot() as usize;
+        // That which its next packet meets, as the daemon finds it.
+        let published = PolicyWord(atomic::load(&self.config.policy));
+        let mut resolved = PolicyWord(atomic::load(&slot.policy));
+        if resolved.generation() != published.generation() {
+            resolved = published;
+        }
+        let policy = resolved.slot() as usize;
         let (identity, rights) = (&self.identities[index], &self.rights[index]);
         Some((tag, Bucket { slot, identity, rights, policy: self.policies.get(policy)? }))
     }
