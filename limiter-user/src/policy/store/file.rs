@@ -1,29 +1,35 @@
 //! One database file: its tables, and how it is written.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
-use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{
+    Builder, Database, ReadableDatabase, ReadableTable, Table, TableDefinition, TableHandle,
+    WriteTransaction,
+};
 
 use super::StoreError;
-use super::rows::{Record, Rows, rank};
+use super::entry;
+use super::rows::{Record, Rows};
 use crate::cluster::limits::Row;
 use crate::policy::lists::{ListChanges, Listing, Lists};
 use crate::policy::{Change, Changes, LimitSpec, Limits, Target};
 
 /// The version of the tables below. Files of earlier ones are read as they are and become this one with
 /// the next change: what is new since then is left out of their rows.
-pub(super) const SCHEMA: u64 = 4;
+pub(super) const SCHEMA: u64 = 5;
 
 /// `schema` and `revision`. The revision rises with every change.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 /// The target (with a class and who shares it since schema 3), and a [`Record`] as JSON.
 const LIMITS: TableDefinition<'_, &str, &str> = TableDefinition::new("limits");
 
-/// A source or prefix, and a [`Listing`] as JSON. Since schema 2.
+/// A source or prefix, and a [`Listing`], both as [`entry`] writes them. Since schema 5.
+const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("entries");
+
+/// The same as text and as JSON. From schema 2 to 4.
 const LISTS: TableDefinition<'_, &str, &str> = TableDefinition::new("lists");
 
 /// What is replicated in the cluster: rows as [`crate::cluster::limits`] makes them. Since schema 4.
@@ -42,9 +48,12 @@ pub(super) struct Batch<'a> {
 impl<'a> Batch<'a> {
     /// Changes.
     pub(super) fn new(limits: &'a Changes, lists: &'a ListChanges, replica: &'a [Row]) -> Self {
+        let mut lists: Vec<_> = lists.iter().map(|(net, entry)| (net, entry.as_ref())).collect();
+        // A row beside the last one finds its page at hand, and fills it.
+        lists.sort_unstable_by_key(|(net, _)| *net);
         Self {
             limits: Rows::new(limits),
-            lists: lists.iter().map(|(net, listing)| (net, listing.as_ref())).collect(),
+            lists,
             replica: replica.iter().map(|(key, row)| (key.as_str(), row.as_deref())).collect(),
         }
     }
@@ -112,7 +121,15 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
     let mut limits = Limits::default();
     limits.apply(&found);
     let mut lists = Lists::default();
-    if schema > 1 {
+    if schema > 4 {
+        for row in transaction.open_table(ENTRIES)?.iter()? {
+            let (key, value) = row?;
+            let wrong = |problem: String| Unreadable::Corrupt(format!("a list: {problem}"));
+            let no_prefix = || wrong(format!("{:?} is no prefix", key.value()));
+            let net = entry::net(key.value()).ok_or_else(no_prefix)?;
+            lists.insert(net, entry::read(value.value()).map_err(wrong)?);
+        }
+    } else if schema > 1 {
         for row in transaction.open_table(LISTS)?.iter()? {
             let (target, listing) = row?;
             let (net, listing) = listed(target.value(), listing.value())
@@ -156,10 +173,7 @@ fn put(
     meta.insert("revision", revision)?;
     // Every table is there afterwards, as the schema says.
     put_limits(transaction, &batch.limits)?;
-    let mut rows = batch.lists.clone();
-    // A row beside the last one finds its page at hand, and fills it.
-    rows.sort_by_cached_key(|(net, _)| rank(&Target::from(**net)));
-    put_lists(transaction, &rows)?;
+    put_lists(transaction, &batch.lists)?;
     let mut replica = transaction.open_table(REPLICA)?;
     for (key, row) in &batch.replica {
         match row {
@@ -174,26 +188,41 @@ fn put_lists(
     transaction: &WriteTransaction,
     rows: &[(&IpNet, Option<&Listing>)],
 ) -> Result<(), redb::Error> {
-    let mut table = transaction.open_table(LISTS)?;
-    // Many entries that were added at once say the same.
-    let mut last: Option<(&Listing, String)> = None;
-    let mut target = String::new();
+    let mut table = transaction.open_table(ENTRIES)?;
+    let mut value = Vec::new();
+    take_over(transaction, &mut table)?;
     for (net, listing) in rows {
-        target.clear();
-        // Writing to a string cannot fail.
-        let _ = write!(target, "{net}");
-        let Some(listing) = *listing else {
-            table.remove(target.as_str())?;
+        let (key, length) = entry::key(net);
+        let key = &key[..length];
+        let Some(listing) = listing else {
+            table.remove(key)?;
             continue;
         };
-        if last.as_ref().is_none_or(|(said, _)| *said != listing) {
-            // Plain values always make JSON.
-            last = Some((listing, serde_json::to_string(listing).unwrap_or_default()));
-        }
-        if let Some((_, text)) = &last {
-            table.insert(target.as_str(), text.as_str())?;
+        entry::write(listing, &mut value);
+        table.insert(key, value.as_slice())?;
+    }
+    Ok(())
+}
+
+/// Makes rows of a file of an earlier schema those of this one.
+fn take_over(
+    transaction: &WriteTransaction,
+    table: &mut Table<'_, &[u8], &[u8]>,
+) -> Result<(), redb::Error> {
+    if !transaction.list_tables()?.any(|table| table.name() == LISTS.name()) {
+        return Ok(());
+    }
+    let mut value = Vec::new();
+    for row in transaction.open_table(LISTS)?.iter()? {
+        let (target, listing) = row?;
+        // It made sense when the file was opened.
+        if let Ok((net, listing)) = listed(target.value(), listing.value()) {
+            let (key, length) = entry::key(&net);
+            entry::write(&listing, &mut value);
+            table.insert(&key[..length], value.as_slice())?;
         }
     }
+    transaction.delete_table(LISTS)?;
     Ok(())
 }
 

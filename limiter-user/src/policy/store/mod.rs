@@ -5,6 +5,7 @@
 //! mirror commits only what the main file has. When the main file turns out to be damaged
 //! it is set aside and made anew from the mirror, and the other way round.
 
+mod entry;
 mod error;
 mod file;
 mod rows;

@@ -131,7 +131,7 @@ static HEXADECIMAL: LazyLock<Vec<u16>> =
 
 /// Orders targets of a family as their text is ordered; in IPv6 nearly so, because of `::` and what
 /// follows the last part.
-pub(super) fn rank(target: &Target) -> u128 {
+fn rank(target: &Target) -> u128 {
     match target.whom {
         Whom::Default => u128::MAX,
         Whom::Prefix(IpNet::V4(net)) => {

@@ -2,6 +2,7 @@ use std::fs;
 
 use super::file::SCHEMA;
 use super::*;
+use crate::policy::lists::{Action, Listing};
 use crate::policy::{Change, LimitSpec, Partition, Scope};
 
 fn limit(target: &str, rate: &str) -> LimitSpec {
@@ -249,10 +250,18 @@ fn a_store_of_an_earlier_version_is_read_and_becomes_this_one() {
     for name in [MAIN, MIRROR] {
         let database = redb::Database::open(directory.path().join(name)).unwrap();
         use redb::ReadableDatabase;
-        let meta = database.begin_read().unwrap().open_table(meta).unwrap();
+        let transaction = database.begin_read().unwrap();
+        let meta = transaction.open_table(meta).unwrap();
         assert_eq!(meta.get("schema").unwrap().unwrap().value(), SCHEMA, "{name}");
+        assert!(transaction.open_table(rows("lists")).is_err(), "{name}");
     }
     let store = Store::open(directory.path()).unwrap();
+    let listed: Vec<_> = store.lists().iter().collect();
+    let was = Listing {
+        added: 1_700_000_000,
+        ..Listing::new(Action::Deny, None, Some("scanner".into())).unwrap()
+    };
+    assert_eq!(listed, [(&"192.0.2.1/32".parse().unwrap(), &was)]);
     let all = [old[0], new, banning, old[1]];
     assert!(store.limits().iter().eq(all), "{:?}", store.limits());
 }
