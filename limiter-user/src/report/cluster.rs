@@ -21,3 +21,46 @@ impl Print for KeyGenerated {
         writeln!(out, "{}: a new key{replaced}; copy it to all hosts of the cluster", self.file)
     }
 }
+
+/// A host in its cluster, of `status`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// The host's name there.
+    pub name: String,
+    /// Whether it belongs to a cluster yet.
+    pub joined: bool,
+    /// Hosts that are there, this one included.
+    pub members: u64,
+    /// The host's home right, as a part of each limit of the cluster.
+    pub home: f64,
+    /// What it has given away of that and has not come to others yet.
+    pub on_the_way: f64,
+    /// What it may use of each source's limit without asking.
+    pub floor: f64,
+    /// Sources under limits of the cluster that send enough to matter.
+    pub sources: u64,
+    /// Those of them that are over what they may use here.
+    pub limited: u64,
+    /// Messages about rights that were sent.
+    pub messages: u64,
+    /// Messages that were not sent, because what had to be done before could not be.
+    pub withheld: u64,
+    /// Whether the host has handed over all its rights.
+    pub left: bool,
+}
+
+impl ClusterStatus {
+    /// It in a line.
+    pub(super) fn summary(&self) -> String {
+        let Self { name, members, home, sources, limited, .. } = self;
+        let home = 100.0 * home;
+        match (self.joined, self.left) {
+            (_, true) => format!("{name} has left"),
+            (false, _) => format!("{name} belongs to none yet"),
+            _ => format!(
+                "{name}, {members} hosts, {home:.1} % of limits at home, {sources} sources shared, {limited} \
+                 limited"
+            ),
+        }
+    }
+}
