@@ -124,8 +124,13 @@ impl Hosts {
     /// If they do not come.
     pub fn wait_even(&self, hosts: &[usize]) {
         let (begun, part) = (Instant::now(), 1.0 / hosts.len() as f64);
+        let mut last = Vec::new();
         process::wait_for("even home rights", PATIENCE, || {
             let homes: Vec<f64> = hosts.iter().map(|&host| self.home(host)).collect();
+            if homes != last {
+                println!("  {:.1} s: home rights {homes:.3?}", begun.elapsed().as_secs_f64());
+                last.clone_from(&homes);
+            }
             homes.iter().all(|home| (home - part).abs() < 0.1 * part).then_some(())
         });
         println!("home rights are even after {:.1} s", begun.elapsed().as_secs_f64());
