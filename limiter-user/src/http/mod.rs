@@ -2,6 +2,7 @@
 
 mod access;
 mod capture;
+mod cluster;
 mod events;
 mod handlers;
 mod history;
@@ -25,8 +26,8 @@ pub use access::{Access, Admins};
 pub use suggest::SuggestQuery;
 pub use types::{
     AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, EventsQuery, GroupsQuery,
-    HistoryQuery, ListQuery, PortsQuery, SetRequest, TargetQuery, Texts, TopQuery, TrialQuery,
-    TrialRequest, TrialsQuery,
+    HistoryQuery, LeaveQuery, ListQuery, PortsQuery, SetRequest, TargetQuery, Texts, TopQuery,
+    TrialQuery, TrialRequest, TrialsQuery,
 };
 
 use crate::daemon::Shared;
@@ -67,6 +68,7 @@ pub fn router(shared: Shared) -> Router {
         .route("/v1/suggest", get(suggest::suggest))
         .merge(metrics::routes())
         .merge(top::routes())
+        .merge(cluster::routes())
         .route("/v1/events", get(events::events).layer(Extension(events::Places::default())))
         .route("/v1/changes", get(events::changes))
         .route("/v1/history", get(history::history))

@@ -7,6 +7,7 @@
 mod demand;
 mod kept;
 mod key;
+mod leave;
 mod replica;
 mod rights;
 mod router;
@@ -48,6 +49,7 @@ pub struct Cluster {
     pub shared: Shared,
     /// How rights are divided at present, once a second.
     pub rights: watch::Receiver<RightsReport>,
+    orders: mpsc::Sender<rights::Input>,
 }
 
 /// What this host has of the cluster's limits, and asks others for.
@@ -146,7 +148,9 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
     let host = rights::Host { me, weight, kept, link: link.clone(), address, digest: told };
     let rights = rights::start(host, shared.clone())?;
     let report = rights.report.clone();
-    let cluster = Cluster { me, name, link, shared: shared.without_cluster(), rights: report };
+    let orders = rights.inbox.clone();
+    let shared_core = shared.without_cluster();
+    let cluster = Cluster { me, name, link, shared: shared_core, rights: report, orders };
     shared.set_cluster(cluster.clone());
     shared.with_now(|core| {
         core.cluster = Some(View::of(&cluster));
