@@ -2,6 +2,7 @@
 
 mod access;
 mod capture;
+mod cluster_keys;
 mod events;
 mod handlers;
 mod history;
@@ -67,6 +68,7 @@ pub fn router(shared: Shared) -> Router {
         .route("/v1/suggest", get(suggest::suggest))
         .merge(metrics::routes())
         .merge(top::routes())
+        .merge(cluster_keys::routes())
         .route("/v1/events", get(events::events).layer(Extension(events::Places::default())))
         .route("/v1/changes", get(events::changes))
         .route("/v1/history", get(history::history))

@@ -37,7 +37,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use self::file::KeysFile;
 use self::saying::{Kind, Saying};
@@ -69,7 +69,7 @@ pub struct Id {
 }
 
 /// How far a host is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// It accepts the new key.
@@ -429,11 +429,16 @@ impl Rotation {
         }
         self.told.insert(from, Told { id, stage, view, at: now });
         let (mine, at) = self.state();
+        if id == self.kept.last && stage < Stage::Forgotten {
+            // It was away when all others were told that this has ended; there may be another one by now.
+            let saying = Saying { kind: Kind::Order, stage: Stage::Forgotten, ..*told };
+            self.messages.push((from, saying.bytes()));
+        }
         if !self.leads() || id < mine {
             return;
         }
         if id == mine {
-            if at > stage {
+            if at > stage && at != Stage::Forgotten {
                 // It may have missed what all others were told.
                 self.order(from);
             }
@@ -489,7 +494,7 @@ impl Rotation {
         self.lost.is_some_and(|lost| now.since(lost) < GONE)
     }
 
-    const fn is_left_alone(&self) -> bool {
+    fn is_left_alone(&self) -> bool {
         self.kept.others && self.members.is_empty()
     }
 
@@ -500,7 +505,9 @@ impl Rotation {
             self.members.keys().all(|host| {
                 self.told.get(host).is_some_and(|told| {
                     let agrees = now.since(told.at) < FRESH && told.view == self.view;
-                    told.id == id && told.stage >= stage && (agrees || !fresh)
+                    // Who is in a later one has ended this one: it is not replaced once it is used.
+                    let later = stage == Stage::Using && told.id > id;
+                    later || told.id == id && told.stage >= stage && (agrees || !fresh)
                 })
             })
         };
