@@ -82,6 +82,9 @@ pub trait Plane: Send {
         _visit: &mut dyn FnMut(ClusterMember),
     ) {
     }
+    fn buckets_of(&self, _source: IpNet) -> Vec<usize> {
+        Vec::new()
+    }
     fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error>;
     fn stop_sampling(&mut self);
     fn samples(&mut self, most: usize, visit: &mut dyn FnMut(PacketSample));
@@ -258,6 +261,10 @@ impl Plane for Dataplane {
         visit: &mut dyn FnMut(ClusterMember),
     ) {
         self.cluster_members(buckets, visit);
+    }
+
+    fn buckets_of(&self, source: IpNet) -> Vec<usize> {
+        self.buckets_of(source)
     }
 
     fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error> {

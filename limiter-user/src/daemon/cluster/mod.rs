@@ -4,11 +4,16 @@
 //! is for: rights to a thread of their own ([`rights`]), which divides limits and tells the data plane; what
 //! limits there are to the replica ([`replica`]); every other topic to a task of its own.
 
+mod demand;
 mod kept;
+mod key;
 mod replica;
 mod rights;
 pub mod rotation;
 mod router;
+mod sources;
+mod status;
+mod words;
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -16,6 +21,7 @@ use std::path::Path;
 use tokio::sync::{mpsc, watch};
 
 use self::kept::KeptFile;
+pub(super) use self::status::{Concern, View};
 use super::Shared;
 use crate::cluster::link::task as link;
 use crate::cluster::link::{ClusterId, Settings};
@@ -49,18 +55,28 @@ pub struct Cluster {
 }
 
 /// What this host has of the cluster's limits, and asks others for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RightsReport {
     /// The home right.
     pub home: Share,
+    /// Home rights that were given away and have not come to others yet.
+    pub on_the_way: Share,
     /// What it may use of each source's limit without end.
     pub floor: Share,
     /// Sources under limits of the cluster that are looked at often.
     pub keys: usize,
     /// Those of them that were over their share when they were looked at last.
     pub limited: usize,
-    /// Shares that are to be told to the data plane and could not be yet.
+    /// Numbers that two sources have at present, which are left at their floor.
+    pub twice: usize,
+    /// What the data plane is to be told and could not be yet.
     pub unwritten: usize,
+    /// Whether another host has had this one's name for longer: then it asks for nothing and gives nothing.
+    pub refused: bool,
+    /// Whether this host has handed over all its rights.
+    pub left: bool,
+    /// What cannot be done at present.
+    pub problem: Option<String>,
     /// What was refused.
     pub counters: escrow::Counters,
     /// What the daemon has done and what went wrong.
@@ -130,15 +146,20 @@ impl Running {
 /// If a thread or the socket cannot be had.
 pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
     let Prepared { socket, settings, seeds, name, weight, kept, keys: kept_keys } = prepared;
-    let me = settings.me.host();
+    let (me, address) = (settings.me.host(), settings.me.address);
     let (link, deliveries, _ended) = link::start_on(settings, socket, &seeds)?;
     let (digest, told) = watch::channel(0);
-    let host = rights::Host { me, weight, kept, link: link.clone(), digest: told };
+    let host = rights::Host { me, weight, kept, link: link.clone(), address, digest: told };
     let rights = rights::start(host, shared.clone())?;
     let (keys, keys_ordered, tell_keys) = rotation::handle();
+    let report = rights.report.clone();
     let cluster =
-        Cluster { me, name, link, shared: shared.clone(), rights: rights.report.clone(), keys };
+        Cluster { me, name, link, shared: shared.without_cluster(), rights: report, keys };
     shared.set_cluster(cluster.clone());
+    shared.with_now(|core| {
+        core.cluster = Some(View::of(&cluster));
+        Ok(())
+    })?;
     let (limits, limits_inbox) = mpsc::channel(MOST_WAITING);
     tokio::spawn(replica::serve(cluster.clone(), limits_inbox, digest));
     // Tasks of other topics hang in here: a channel, the task, and the sender in `Inboxes`.
