@@ -3,6 +3,7 @@
 mod access;
 mod capture;
 mod cluster;
+mod cluster_keys;
 mod events;
 mod handlers;
 mod history;
@@ -69,6 +70,7 @@ pub fn router(shared: Shared) -> Router {
         .merge(metrics::routes())
         .merge(top::routes())
         .merge(cluster::routes())
+        .merge(cluster_keys::routes())
         .route("/v1/events", get(events::events).layer(Extension(events::Places::default())))
         .route("/v1/changes", get(events::changes))
         .route("/v1/history", get(history::history))

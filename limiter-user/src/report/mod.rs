@@ -9,6 +9,7 @@ mod cluster;
 mod config;
 mod groups;
 mod history;
+mod keys;
 mod limit;
 mod lists;
 mod overview;
@@ -37,6 +38,7 @@ pub use config::{
 };
 pub use groups::{GroupEntry, GroupsReport};
 pub use history::{HistoryReport, ReasonSeries};
+pub use keys::KeysReport;
 pub use limit::{
     BanReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
     TierReport,

@@ -64,6 +64,8 @@ pub struct Report {
     pub lost: u64,
     /// Members that are not listened to, since another host has had their name for longer.
     pub refused: BTreeMap<HostId, Identity>,
+    /// See [`Link::other_key`].
+    pub other_key: Option<(u16, Moment)>,
 }
 
 /// A link that runs. It ends when all of these and of what was made from them are gone.
@@ -255,6 +257,7 @@ impl Task {
                 counts: self.link.counts().clone(),
                 lost: self.lost,
                 refused: self.link.membership().refused().clone(),
+                other_key: self.link.other_key(),
             });
         }
     }

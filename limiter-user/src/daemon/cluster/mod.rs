@@ -10,6 +10,7 @@ mod key;
 mod leave;
 mod replica;
 mod rights;
+pub mod rotation;
 mod router;
 mod sources;
 mod status;
@@ -26,7 +27,8 @@ use super::Shared;
 use crate::cluster::link::task as link;
 use crate::cluster::link::{ClusterId, Settings};
 use crate::cluster::membership::Identity;
-use crate::cluster::wire::{Epoch, KeyRing};
+use crate::cluster::rotation::KeysFile;
+use crate::cluster::wire::{Epoch, Topic};
 use crate::cluster::{ClusterConfig, HostId, Share, escrow, key_file};
 use crate::error::{Failure, exit};
 
@@ -49,6 +51,8 @@ pub struct Cluster {
     pub shared: Shared,
     /// How rights are divided at present, once a second.
     pub rights: watch::Receiver<RightsReport>,
+    /// The keys that are in use.
+    pub keys: rotation::Keys,
     orders: mpsc::Sender<rights::Input>,
 }
 
@@ -89,6 +93,7 @@ pub(super) struct Prepared {
     name: String,
     weight: u32,
     kept: KeptFile,
+    keys: (KeysFile, crate::cluster::rotation::Kept),
 }
 
 impl Prepared {
@@ -101,7 +106,8 @@ impl Prepared {
         let Some(listen) = config.listen else { return Ok(None) };
         link::check_address(listen)?;
         let name = config.name()?;
-        let ring = KeyRing::of(key_file::read(&config.key_file)?);
+        let keys = KeysFile::open(directory, key_file::read(&config.key_file)?)?;
+        let ring = keys.1.ring();
         let mut kept = KeptFile::open(directory, &name)?;
         let socket = link::bind(listen)?;
         let unix = crate::policy::lists::now();
@@ -112,7 +118,7 @@ impl Prepared {
         let me = Identity::new(&name, &config.region, listen, epoch, config.weight);
         let settings = Settings { me, cluster: kept.cluster(), ring, seed: random()? };
         let seeds = config.seeds.iter().map(ToString::to_string).collect();
-        Ok(Some(Self { socket, settings, seeds, name, weight: config.weight, kept }))
+        Ok(Some(Self { socket, settings, seeds, name, weight: config.weight, kept, keys }))
     }
 
     /// What this host may use of each source's limit until others are heard.
@@ -141,16 +147,16 @@ impl Running {
 /// # Errors
 /// If a thread or the socket cannot be had.
 pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
-    let Prepared { socket, settings, seeds, name, weight, kept } = prepared;
+    let Prepared { socket, settings, seeds, name, weight, kept, keys: kept_keys } = prepared;
     let (me, address) = (settings.me.host(), settings.me.address);
     let (link, deliveries, _ended) = link::start_on(settings, socket, &seeds)?;
     let (digest, told) = watch::channel(0);
     let host = rights::Host { me, weight, kept, link: link.clone(), address, digest: told };
     let rights = rights::start(host, shared.clone())?;
+    let (keys, keys_ordered, tell_keys) = rotation::handle();
     let report = rights.report.clone();
-    let orders = rights.inbox.clone();
-    let shared_core = shared.without_cluster();
-    let cluster = Cluster { me, name, link, shared: shared_core, rights: report, orders };
+    let (orders, alone) = (rights.inbox.clone(), shared.without_cluster());
+    let cluster = Cluster { me, name, link, shared: alone, rights: report, keys, orders };
     shared.set_cluster(cluster.clone());
     shared.with_now(|core| {
         core.cluster = Some(View::of(&cluster));
@@ -159,8 +165,13 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
     let (limits, limits_inbox) = mpsc::channel(MOST_WAITING);
     tokio::spawn(replica::serve(cluster.clone(), limits_inbox, digest));
     // Tasks of other topics hang in here: a channel, the task, and the sender in `Inboxes`.
-    let inboxes =
-        router::Inboxes { rights: rights.inbox.clone(), limits, others: Default::default() };
+    let (keys, keys_inbox) = mpsc::channel(MOST_WAITING);
+    tokio::spawn(rotation::serve(cluster.clone(), keys_inbox, keys_ordered, tell_keys, kept_keys));
+    let inboxes = router::Inboxes {
+        rights: rights.inbox.clone(),
+        limits,
+        others: [(Topic::Keys, keys)].into(),
+    };
     tokio::spawn(router::route(deliveries, inboxes, cluster.clone()));
     Ok(Running { cluster, rights })
 }
