@@ -344,7 +344,9 @@ impl Task {
         self.note(failed);
         if self.keep || self.words.len() > 0 {
             self.work.messages_withheld += out.messages.len() as u64;
-            self.due.poll = self.due.poll.min(now.after(AGAIN));
+            // A disk that is full is so for a while.
+            let again = if self.keep { LATER } else { AGAIN };
+            self.due.poll = self.due.poll.min(now.after(again));
             return Ok(());
         }
         if !self.refused {
@@ -358,7 +360,10 @@ impl Task {
         if self.left
             && let Some(done) = self.leaving.take()
         {
-            let _ = done.send(self.go());
+            let disbanded = self.go();
+            // What is told from now on: the link ends, and this thread with it.
+            self.report();
+            let _ = done.send(disbanded);
         }
         Ok(())
     }
