@@ -71,6 +71,16 @@ pub trait Plane: Send {
     ) -> Result<SharesChanged, Error> {
         Ok(SharesChanged::default())
     }
+    fn change_floor(
+        &mut self,
+        _floor: Share,
+        _includes: fn(&LimitSpec) -> bool,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+    fn renew_floors(&self, _buckets: Range<usize>) -> SharesChanged {
+        SharesChanged::default()
+    }
     fn set_shares(&self, _shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged {
         SharesChanged::default()
     }
@@ -81,6 +91,9 @@ pub trait Plane: Send {
         _buckets: &mut dyn Iterator<Item = usize>,
         _visit: &mut dyn FnMut(ClusterMember),
     ) {
+    }
+    fn buckets_of(&self, _source: IpNet) -> Vec<usize> {
+        Vec::new()
     }
     fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error>;
     fn stop_sampling(&mut self);
@@ -240,6 +253,18 @@ impl Plane for Dataplane {
         self.set_floor(floor, includes)
     }
 
+    fn change_floor(
+        &mut self,
+        floor: Share,
+        includes: fn(&LimitSpec) -> bool,
+    ) -> Result<(), Error> {
+        self.change_floor(floor, includes)
+    }
+
+    fn renew_floors(&self, buckets: Range<usize>) -> SharesChanged {
+        self.renew_floors(buckets)
+    }
+
     fn set_shares(&self, shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged {
         self.set_shares(shares)
     }
@@ -258,6 +283,10 @@ impl Plane for Dataplane {
         visit: &mut dyn FnMut(ClusterMember),
     ) {
         self.cluster_members(buckets, visit);
+    }
+
+    fn buckets_of(&self, source: IpNet) -> Vec<usize> {
+        self.buckets_of(source)
     }
 
     fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use limiter_common::abi::Policy;
+use limiter_common::class::ANY;
 use limiter_common::gcra::{Ticks, ticks};
 use limiter_common::share::change::{Lowered, Outcome};
 use limiter_common::share::floor::Floor;
@@ -51,10 +52,24 @@ pub struct SharesChanged {
     pub gone: u64,
     /// Not made, as packets came too fast or the daemon was held up: try again.
     pub missed: u64,
+    /// The buckets of single changes that were not made, as they are gone.
+    pub gone_buckets: Vec<usize>,
+    /// The buckets of single changes to be tried again.
+    pub missed_buckets: Vec<usize>,
     lowered: Vec<(usize, Lowered)>,
 }
 
 impl SharesChanged {
+    /// Adds what became of other changes, of which tokens are to be given back, too.
+    pub fn merge(&mut self, other: Self) {
+        self.made += other.made;
+        self.gone += other.gone;
+        self.missed += other.missed;
+        self.gone_buckets.extend(other.gone_buckets);
+        self.missed_buckets.extend(other.missed_buckets);
+        self.lowered.extend(other.lowered);
+    }
+
     /// Whether tokens are to be given back by [`Dataplane::give_back`] when [`wait_for_packets`] has returned.
     pub const fn is_lowered(&self) -> bool {
         !self.lowered.is_empty()
@@ -131,6 +146,20 @@ impl Dataplane {
         floor: Share,
         includes: fn(&LimitSpec) -> bool,
     ) -> Result<SharesChanged, Error> {
+        self.change_floor(floor, includes)?;
+        Ok(self.renew_floors(0..self.buckets()))
+    }
+
+    /// As [`Dataplane::set_floor`], but where the floor becomes larger buckets keep the one that they have
+    /// until [`Dataplane::renew_floors`]. A smaller one is in force at once.
+    ///
+    /// # Errors
+    /// As [`Dataplane::set_floor`].
+    pub fn change_floor(
+        &mut self,
+        floor: Share,
+        includes: fn(&LimitSpec) -> bool,
+    ) -> Result<(), Error> {
         let share = multiplier(floor);
         let at = ticks(kernel::monotonic_ns());
         let former = self.cluster.as_ref().map(|cluster| cluster.floor.clone());
@@ -149,7 +178,7 @@ impl Dataplane {
             self.cluster = before;
             return Err(error);
         }
-        Ok(self.renew_floors())
+        Ok(())
     }
 
     /// The floor that a daemon before this one has left.
@@ -172,14 +201,14 @@ impl Dataplane {
         }
     }
 
-    /// Lets buckets have the floor of their policy.
-    fn renew_floors(&self) -> SharesChanged {
+    /// Lets these buckets have the floor of their policy.
+    pub fn renew_floors(&self, buckets: Range<usize>) -> SharesChanged {
         let mut changed = SharesChanged::default();
         let mut slots = ClusterSlots::default();
         let mut missed: Vec<usize> = Vec::new();
         for round in 0..ROUNDS {
             let mut again = std::mem::take(&mut missed).into_iter();
-            let mut all = 0..if round == 0 { self.buckets() } else { 0 };
+            let mut all = if round == 0 { buckets.clone() } else { 0..0 };
             let buckets = std::iter::from_fn(|| all.next().or_else(|| again.next()));
             self.memory.part(buckets, |bucket, tracked| {
                 let Some(policy) = slots.policy(self, tracked) else { return };
@@ -204,10 +233,17 @@ impl Dataplane {
             let policy = tracked.as_ref().and_then(|it| slots.policy(self, it));
             let (Some(tracked), Some(policy)) = (tracked, policy) else {
                 changed.gone += 1;
+                changed.gone_buckets.push(bucket);
                 continue;
             };
             let grant = Grant::new(multiplier(share), until_ns);
-            changed.count(bucket, tracked.under(&policy).change(tag, Some(grant), clock));
+            let outcome = tracked.under(&policy).change(tag, Some(grant), clock);
+            match outcome {
+                Outcome::Gone => changed.gone_buckets.push(bucket),
+                Outcome::Missed => changed.missed_buckets.push(bucket),
+                Outcome::Done | Outcome::Lowered(_) => {}
+            }
+            changed.count(bucket, outcome);
         }
         changed
     }
@@ -255,6 +291,13 @@ impl Dataplane {
                 share: tracked.share(&policy, now),
             });
         });
+    }
+
+    /// The buckets that a source has, whether a limit of the cluster applies to them or not.
+    pub fn buckets_of(&self, source: IpNet) -> Vec<usize> {
+        let key = self.memory.key_of(source.addr());
+        let classes = std::iter::once(ANY as u8).chain(self.publisher.class_ids());
+        classes.filter_map(|class| Some(self.memory.find(key, class)?.bucket())).collect()
     }
 
     /// The bucket that a source has for packets of no class.

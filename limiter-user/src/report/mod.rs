@@ -9,6 +9,7 @@ mod cluster;
 mod config;
 mod groups;
 mod history;
+mod keys;
 mod limit;
 mod lists;
 mod overview;
@@ -30,13 +31,14 @@ pub use change::{
 };
 pub use changes::ChangesReport;
 pub use cleanup::{CleanupReport, Remnant, RemnantKind};
-pub use cluster::KeyGenerated;
+pub use cluster::{ClusterLeft, ClusterStatus, KeyGenerated};
 pub use config::{
     CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
     ReloadReport, SchemaReport, SettingReport, SettingsReport, Shadowed,
 };
 pub use groups::{GroupEntry, GroupsReport};
 pub use history::{HistoryReport, ReasonSeries};
+pub use keys::KeysReport;
 pub use limit::{
     BanReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
     TierReport,
