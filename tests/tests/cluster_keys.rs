@@ -35,7 +35,6 @@ fn a_key_is_changed_under_load_without_a_lapse() {
     let all = [0, 1, 2];
     hosts.daemons[1].cli().ok(&["limit", "set", "3000pps", "--burst", "300", "--scope", "cluster"]);
     hosts.wait_limit(&all, "3000pps");
-    hosts.wait_even(&all);
     let before = keys(&hosts, 0);
     assert_eq!((&before["number"], &before["accepted"]), (&json!(0), &Value::Null));
     let watch = hosts.watch(SOURCE);
@@ -114,6 +113,9 @@ fn without_a_cluster_there_is_no_key_to_change() {
     for arguments in [["cluster", "key", "rotate"], ["cluster", "key", "status"]] {
         let answer = daemon.cli().run(&arguments);
         assert_eq!(answer.code, 2, "{answer:?}");
-        assert!(answer.json["error"]["hint"].to_string().contains("[cluster] listen"), "{answer:?}");
+        assert!(
+            answer.json["error"]["hint"].to_string().contains("[cluster] listen"),
+            "{answer:?}"
+        );
     }
 }
