@@ -26,10 +26,16 @@ pub const PORT: u16 = 7700;
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// How a host is started.
-fn options(folder: &TempDir, host: usize, seeds: &[usize], more: &[&str]) -> DaemonOptions {
+fn options(
+    folder: &TempDir,
+    host: usize,
+    name: &str,
+    seeds: &[usize],
+    more: &[&str],
+) -> DaemonOptions {
     let mut arguments = vec![
         "--cluster-name".to_owned(),
-        name(host),
+        name.to_owned(),
         "--cluster-listen".to_owned(),
         format!("{}:{PORT}", Fleet::address(host)),
         "--cluster-key-file".to_owned(),
@@ -86,10 +92,18 @@ impl Hosts {
     /// # Panics
     /// If it does not start.
     pub fn join(&mut self, more: &[&str]) {
+        self.join_as(&name(self.fleet.hosts.len()), more);
+    }
+
+    /// As [`Hosts::join`], with a name that another one may have.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn join_as(&mut self, name: &str, more: &[&str]) {
         let host = self.fleet.hosts.len();
         self.fleet.add_host();
         let seeds: Vec<usize> = (0..host.min(2)).collect();
-        let options = options(&self.folder, host, &seeds, more);
+        let options = options(&self.folder, host, name, &seeds, more);
         self.daemons.push(Daemon::start_with(&self.fleet.hosts[host], options));
     }
 
@@ -130,8 +144,13 @@ impl Hosts {
     /// If they do not come.
     pub fn wait_even(&self, hosts: &[usize]) {
         let (begun, part) = (Instant::now(), 1.0 / hosts.len() as f64);
+        let mut last = Vec::new();
         process::wait_for("even home rights", PATIENCE, || {
             let homes: Vec<f64> = hosts.iter().map(|&host| self.home(host)).collect();
+            if homes != last {
+                println!("  {:.1} s: home rights {homes:.3?}", begun.elapsed().as_secs_f64());
+                last.clone_from(&homes);
+            }
             homes.iter().all(|home| (home - part).abs() < 0.1 * part).then_some(())
         });
         println!("home rights are even after {:.1} s", begun.elapsed().as_secs_f64());

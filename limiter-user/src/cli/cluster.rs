@@ -13,7 +13,8 @@ use crate::client::Client;
 use crate::cluster::key_file::generate;
 use crate::cluster::rotation::Stage;
 use crate::error::{Failure, exit};
-use crate::report::{KeyGenerated, KeysReport};
+use crate::http::LeaveQuery;
+use crate::report::{ClusterLeft, KeyGenerated, KeysReport};
 
 /// Where the daemon tells of keys.
 const KEYS: &str = "/v1/cluster/keys";
@@ -23,6 +24,16 @@ pub(super) enum ClusterCommand {
     /// Make and change the key that all hosts of the cluster have
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Hand this host's part of the cluster's limits over to the others, and leave
+    ///
+    /// From then on nothing passes this host that is under a limit of the cluster: take its traffic away before.
+    /// A host that only restarts needs no leave: its part waits for it, and so it does after a crash. Exit code 1
+    /// if not all could be handed over in time.
+    Leave {
+        /// How long that may take
+        #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
+        wait: Duration,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -70,7 +81,7 @@ pub(super) fn alone(
         ClusterCommand::Key(KeyCommand::Generate { file, force }) => {
             Some(make_key(output, global, file.as_ref(), *force))
         }
-        ClusterCommand::Key(_) => None,
+        ClusterCommand::Key(_) | ClusterCommand::Leave { .. } => None,
     }
 }
 
@@ -94,7 +105,10 @@ pub(super) async fn run(
     output: &mut Output<'_>,
     command: ClusterCommand,
 ) -> Result<u8, Failure> {
-    let ClusterCommand::Key(command) = command;
+    let command = match command {
+        ClusterCommand::Key(command) => command,
+        ClusterCommand::Leave { wait } => return leave(client, output, wait).await,
+    };
     let KeyCommand::Rotate { wait } = command else {
         let report: KeysReport = client.get(KEYS).await?;
         output.print(&report)?;
@@ -112,4 +126,13 @@ pub(super) async fn run(
         }
         tokio::time::sleep(ASK).await;
     }
+}
+
+async fn leave(client: &Client, output: &mut Output<'_>, wait: Duration) -> Result<u8, Failure> {
+    let seconds = wait.as_secs().clamp(1, LeaveQuery::MOST);
+    let client = client.clone().patient(Duration::from_secs(seconds + 10));
+    let path = format!("/v1/cluster/leave?seconds={seconds}");
+    let left: ClusterLeft = client.send(Method::POST, &path, &serde_json::json!({})).await?;
+    output.print(&left)?;
+    Ok(exit::OK)
 }

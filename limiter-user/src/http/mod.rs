@@ -2,6 +2,7 @@
 
 mod access;
 mod capture;
+mod cluster;
 mod cluster_keys;
 mod events;
 mod handlers;
@@ -26,8 +27,8 @@ pub use access::{Access, Admins};
 pub use suggest::SuggestQuery;
 pub use types::{
     AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, EventsQuery, GroupsQuery,
-    HistoryQuery, ListQuery, PortsQuery, SetRequest, TargetQuery, Texts, TopQuery, TrialQuery,
-    TrialRequest, TrialsQuery,
+    HistoryQuery, LeaveQuery, ListQuery, PortsQuery, SetRequest, TargetQuery, Texts, TopQuery,
+    TrialQuery, TrialRequest, TrialsQuery,
 };
 
 use crate::daemon::Shared;
@@ -68,6 +69,7 @@ pub fn router(shared: Shared) -> Router {
         .route("/v1/suggest", get(suggest::suggest))
         .merge(metrics::routes())
         .merge(top::routes())
+        .merge(cluster::routes())
         .merge(cluster_keys::routes())
         .route("/v1/events", get(events::events).layer(Extension(events::Places::default())))
         .route("/v1/changes", get(events::changes))

@@ -64,3 +64,30 @@ impl ClusterStatus {
         }
     }
 }
+
+/// `cluster leave`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClusterLeft {
+    /// The host's name.
+    pub name: String,
+    /// Hosts that were there to take its rights.
+    pub others: u64,
+    /// Whether it was alone and had never been otherwise, so that the cluster is no more.
+    pub disbanded: bool,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl Print for ClusterLeft {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { name, others, disbanded, seconds } = self;
+        if *disbanded {
+            return writeln!(out, "{name} was alone in its cluster, and is in none now");
+        }
+        writeln!(
+            out,
+            "{name} has handed its rights over to {others} other hosts in {seconds:.1} s, and has left; what is \
+             under limits of the cluster is dropped here: stop the daemon, or restart it to come back"
+        )
+    }
+}

@@ -26,6 +26,17 @@ pub(super) struct Gauge {
     span: Duration,
 }
 
+/// What a source has sent lately.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Look {
+    /// As a part of its limit, drops included.
+    pub(super) demand: Share,
+    /// Whether that was anything.
+    pub(super) sends: bool,
+    /// Whether some of it was dropped.
+    pub(super) drops: bool,
+}
+
 /// In how long a limit lets [`ENOUGH`] packets through.
 fn span_of(limit: &LimitSpec) -> Duration {
     let span = |tier: &Tier| {
@@ -54,14 +65,14 @@ impl Gauge {
         now.since(Moment(self.counts.since_ns)) < YOUNG
     }
 
-    /// Takes a later look. Tells what the source has sent since the last one that told something, and whether
-    /// that was anything; nothing if it is too early to tell, unless that is `urgent`.
+    /// Takes a later look. Tells what the source has sent since the last one that told something; nothing if
+    /// it is too early to tell, unless that is `urgent`.
     pub(super) fn look(
         &mut self,
         now: Moment,
         member: &ClusterMember,
         urgent: bool,
-    ) -> Option<(Share, bool)> {
+    ) -> Option<Look> {
         let counts = member.bucket.counts;
         let long = now.since(self.since);
         let before = self.counts;
@@ -69,7 +80,8 @@ impl Gauge {
             // Another life of the bucket.
             let (gauge, demand) = Self::begin(now, member, Share::NONE);
             *self = gauge;
-            return Some((demand, counts.packets() > 0));
+            let (sends, drops) = (counts.packets() > 0, counts.dropped > 0);
+            return Some(Look { demand, sends, drops });
         }
         // Drops are moved from a CPU's memory to the bucket meanwhile, and may be missed for a moment.
         let packets = counts.packets().saturating_sub(before.packets());
@@ -78,6 +90,23 @@ impl Gauge {
             return None;
         }
         *self = Self { counts, since: now, span: span_of(&member.limit) };
-        Some((member.demand(&before, long), packets > 0))
+        let drops = counts.dropped > before.dropped;
+        Some(Look { demand: member.demand(&before, long), sends: packets > 0, drops })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Target;
+
+    #[test]
+    fn a_look_takes_long_enough_to_tell_something() {
+        for (rate, ms) in
+            [("1000pps", 40), ("200pps", 160), ("1pps", 1000), ("1gbit", 40), ("80kbit", 1000)]
+        {
+            let limit = LimitSpec::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap();
+            assert_eq!(span_of(&limit), Duration::from_millis(ms), "{rate}");
+        }
     }
 }

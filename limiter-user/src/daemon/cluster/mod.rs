@@ -7,6 +7,7 @@
 mod demand;
 mod kept;
 mod key;
+mod leave;
 mod replica;
 mod rights;
 pub mod rotation;
@@ -52,6 +53,7 @@ pub struct Cluster {
     pub rights: watch::Receiver<RightsReport>,
     /// The keys that are in use.
     pub keys: rotation::Keys,
+    orders: mpsc::Sender<rights::Input>,
 }
 
 /// What this host has of the cluster's limits, and asks others for.
@@ -153,8 +155,8 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
     let rights = rights::start(host, shared.clone())?;
     let (keys, keys_ordered, tell_keys) = rotation::handle();
     let report = rights.report.clone();
-    let cluster =
-        Cluster { me, name, link, shared: shared.without_cluster(), rights: report, keys };
+    let (orders, alone) = (rights.inbox.clone(), shared.without_cluster());
+    let cluster = Cluster { me, name, link, shared: alone, rights: report, keys, orders };
     shared.set_cluster(cluster.clone());
     shared.with_now(|core| {
         core.cluster = Some(View::of(&cluster));

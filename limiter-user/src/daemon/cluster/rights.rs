@@ -47,8 +47,8 @@ pub(super) enum Input {
     Said(HostId, Box<Message>),
     /// This host belongs to this cluster from now on.
     Joined(ClusterId),
-    /// Hand everything over, and tell when that is done.
-    Leave(oneshot::Sender<()>),
+    /// Hand everything over, and tell when that is done: whether the cluster is no more.
+    Leave(oneshot::Sender<bool>),
     /// End.
     End,
 }
@@ -150,7 +150,7 @@ struct Task {
     /// Another host has had this one's name for longer.
     refused: bool,
     /// Who waits to hear that all is handed over.
-    leaving: Option<oneshot::Sender<()>>,
+    leaving: Option<oneshot::Sender<bool>>,
     left: bool,
     work: Work,
     problem: Option<String>,
@@ -238,7 +238,7 @@ impl Task {
         self.sources = Some(Sources::new(Keys::of(id)));
     }
 
-    fn leave(&mut self, done: oneshot::Sender<()>) {
+    fn leave(&mut self, done: oneshot::Sender<bool>) {
         self.escrow.leave(monotonic());
         self.leaving = Some(done);
     }
@@ -351,8 +351,7 @@ impl Task {
         if self.left
             && let Some(done) = self.leaving.take()
         {
-            self.go();
-            let _ = done.send(());
+            let _ = done.send(self.go());
         }
         Ok(())
     }
@@ -386,15 +385,14 @@ impl Task {
         }
     }
 
-    /// Everything is handed over.
-    fn go(&mut self) {
+    /// Everything is handed over. Returns whether the cluster is no more.
+    fn go(&mut self) -> bool {
         match self.host.kept.disband() {
             Ok(true) => tracing::info!("this host was alone in its cluster, which is no more"),
-            Ok(false) => {
-                tracing::info!("this host has left the cluster, and has no rights any more")
-            }
+            Ok(false) => tracing::info!("this host has left the cluster, and has no rights now"),
             Err(failure) => tracing::error!("cannot keep that this host has left: {failure}"),
         }
+        self.host.kept.cluster().is_none()
     }
 
     fn note(&mut self, failed: Option<Failure>) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use super::demand::Gauge;
+use super::demand::{Gauge, Look};
 use super::key::Keys;
 use crate::cluster::escrow::MAX_HELD;
 use crate::cluster::{KeyId, Moment, Share};
@@ -191,9 +191,9 @@ impl Sources {
         let Some(tracked) = self.tracked.get_mut(&key).filter(its) else { return false };
         tracked.turn = self.turn;
         let starts = bucket.limited && !tracked.limited;
-        if let Some((part, sends)) = tracked.gauge.look(now, member, starts) {
+        if let Some(Look { demand: part, sends, drops }) = tracked.gauge.look(now, member, starts) {
             // Whoever sends nothing is not limited, whatever became of its last packet.
-            tracked.limited = bucket.limited && sends;
+            tracked.limited = sends && (drops || bucket.limited);
             if part >= bounds.least() || tracked.limited {
                 tracked.busy = now;
             }
@@ -291,7 +291,7 @@ impl Search {
         let end = (self.at + self.chunk).min(buckets);
         // What a source sends in the time that a round takes, if it matters.
         let seconds = self.took.unwrap_or_default().as_secs_f64();
-        let enough = (bounds.slowest * bounds.least().part() * seconds).max(1.0) as u32;
+        let enough = (bounds.slowest * bounds.least().part() * seconds).ceil().max(1.0) as u32;
         let first = self.took.is_none();
         let begun = Instant::now();
         let counted = &mut self.counted;
@@ -314,3 +314,6 @@ impl Search {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
