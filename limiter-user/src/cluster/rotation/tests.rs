@@ -25,11 +25,14 @@ struct Host {
     heard: Option<u16>,
 }
 
+/// What is on its way: when it comes, from whom, to whom and to which run of it, sealed with which key, and what it
+/// says, if that is of keys.
+type Way = (u64, usize, usize, u64, Key, Option<Vec<u8>>);
+
 struct World {
     now: u64,
     hosts: Vec<Host>,
-    /// When, from whom, to whom and to which run of it, sealed with, content (none: something else).
-    ways: Vec<(u64, usize, usize, u64, Key, Option<Vec<u8>>)>,
+    ways: Vec<Way>,
     random: SmallRng,
     loss: f64,
     /// The chance of a crash in a step.
