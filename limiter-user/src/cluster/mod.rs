@@ -13,6 +13,7 @@ pub mod membership;
 pub mod message;
 pub mod share;
 pub mod simulate;
+pub mod views;
 pub mod wire;
 
 use siphasher::sip::SipHasher24;
