@@ -7,6 +7,7 @@
 mod bans;
 mod capture;
 mod change;
+pub mod cluster;
 mod confirm;
 mod core;
 mod events;
@@ -53,7 +54,7 @@ pub use socket::{Socket, SocketGuard};
 pub use suggest::{Question, suggest};
 pub use top::Scan;
 
-use crate::cluster::ClusterConfig;
+use crate::cluster::{ClusterConfig, Share};
 use crate::config::{Given, Settings};
 use crate::dataplane::{Dataplane, KernelLog, Mode, Options};
 use crate::error::{Failure, exit};
@@ -123,12 +124,14 @@ pub fn run(given: Given, settings: Settings) -> Result<(), Failure> {
     let from = refused::at_start(&given, settings, store.path())?;
     let (socket_path, state_dir) = (config.socket, config.state_dir);
     let config = &Config { socket: socket_path, state_dir, ..from.settings.daemon() };
+    let cluster = cluster::Prepared::new(&config.cluster, &config.state_dir)?;
     access.set(http::Admins::of(config.admin_group.as_deref())?);
     let configure = |core: &mut Core| {
         core.start_from(given, from);
         core.access = Some(access.clone());
     };
-    let (core, kernel_log) = start(config, store, configure)?;
+    let floor = cluster.as_ref().map(cluster::Prepared::floor);
+    let (core, kernel_log) = start(config, store, floor, configure)?;
     let shared = Shared::new(core);
     // Before there are other threads: each has privileges of its own.
     privileges::give_up()?;
@@ -138,15 +141,16 @@ pub fn run(given: Given, settings: Settings) -> Result<(), Failure> {
         .map_err(|error| Failure::new(exit::PRIVILEGE, format!("cannot start: {error}")))?
         .block_on(async {
             kernel_log::forward(kernel_log);
-            serve(config, &socket, web, access, shared).await
+            serve(config, &socket, web, access, shared, cluster).await
         })
 }
 
-/// Opens the data plane, puts the limits in force and attaches. Also returns what the kernel program
-/// writes, if it does.
+/// Opens the data plane, puts the limits in force and attaches; in a cluster `floor` is what sources may use
+/// of its limits. Also returns what the kernel program writes, if it does.
 fn start(
     config: &Config,
     store: Store,
+    floor: Option<Share>,
     configure: impl FnOnce(&mut Core),
 ) -> Result<(Core, Option<KernelLog>), Failure> {
     for limit in store.limits().iter() {
@@ -163,6 +167,7 @@ fn start(
     core.protect(&config.management);
     core.resume_unconfirmed()?;
     core.settle_cluster()?;
+    floor.map_or(Ok(()), |floor| core.begin_with_floor(floor))?;
     core.open_history(took_over);
     bring_up(&mut core, config, took_over)?;
     Ok((core, kernel_log))
@@ -209,6 +214,7 @@ async fn serve(
     web: Option<Web>,
     access: http::Access,
     shared: Shared,
+    cluster: Option<cluster::Prepared>,
 ) -> Result<(), Failure> {
     let io = |error: std::io::Error| Failure::new(exit::NEGATIVE, format!("cannot serve: {error}"));
     let listener = tokio::net::UnixListener::from_std(socket.listener()?).map_err(io)?;
@@ -224,6 +230,10 @@ async fn serve(
     });
     let mut server = tokio::spawn(server.into_future());
     let web = web.map(|web| web.spawn(shared.clone())).transpose().map_err(io)?;
+    let cluster = match cluster {
+        Some(prepared) => Some(cluster::start(prepared, &shared)?),
+        None => None,
+    };
     tracing::info!("ready: serving {}", config.socket.display());
     notify::ready();
     shared.with(Core::tell_started).await?;
@@ -242,6 +252,9 @@ async fn serve(
     notify::stopping();
     // Pages that are open would keep it waiting.
     drop(web);
+    if let Some(cluster) = cluster {
+        cluster.end().await;
+    }
     // Whoever streams events does not hold up the end.
     log_failure(shared.with(Core::tell_stopping).await);
     if outcome.is_ok() && stop.send(true).is_ok() && timeout(GRACE, &mut server).await.is_err() {

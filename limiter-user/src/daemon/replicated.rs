@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use super::change::How;
 use super::core::Core;
 use crate::cluster::limits::{Applied, Item, Now, Replica, ReplicaReport, Row, Value, WallMs};
-use crate::cluster::{ClusterConfig, HostId};
+use crate::cluster::{ClusterConfig, HostId, Share};
 use crate::error::{Failure, exit};
 use crate::observe::event::By;
 use crate::policy::lists::{ListChanges, Listing};
@@ -32,6 +32,11 @@ pub(super) struct Replicated {
 pub(super) fn wall() -> WallMs {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether a limit is one of all hosts together.
+pub(super) fn is_clusters(limit: &LimitSpec) -> bool {
+    !limit.scope.is_local()
 }
 
 impl Core {
@@ -71,6 +76,17 @@ impl Core {
             self.store.list_then(&lists, |_| ())?;
         }
         self.file.merge(self.store.lists());
+        Ok(())
+    }
+
+    /// Lets sources use `floor` of each limit of the cluster, before limits are in force.
+    ///
+    /// # Errors
+    /// If the data plane refuses.
+    pub(super) fn begin_with_floor(&mut self, floor: Share) -> Result<(), Failure> {
+        self.plane.set_floor(floor, is_clusters).map_err(|error| {
+            Failure::from(error).context("cannot put the limits of the cluster in force")
+        })?;
         Ok(())
     }
 

@@ -1,11 +1,12 @@
 //! The daemon's core, shared by tasks.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use tokio::task::spawn_blocking;
 
+use super::cluster::Cluster;
 use super::core::Core;
 use crate::error::{Failure, exit};
 use crate::observe::Latency;
@@ -40,12 +41,42 @@ pub async fn acting<F: Future>(actor: Actor, work: F) -> F::Output {
 
 /// A handle to the one [`Core`]. Whatever is done with it is done one after the other.
 #[derive(Clone)]
-pub struct Shared(Arc<Mutex<Core>>, Latency);
+pub struct Shared(Arc<Mutex<Core>>, Latency, Arc<OnceLock<Cluster>>);
 
 impl Shared {
     /// Shares `core`.
     pub fn new(core: Core) -> Self {
-        Self(Arc::new(Mutex::new(core)), Latency::default())
+        Self(Arc::new(Mutex::new(core)), Latency::default(), Arc::default())
+    }
+
+    /// The cluster that this host talks to, if it is to be in one.
+    pub fn cluster(&self) -> Option<&Cluster> {
+        self.2.get()
+    }
+
+    /// Lets all who share the core find the cluster, from now on.
+    pub(super) fn set_cluster(&self, cluster: Cluster) {
+        // There is one in the life of a daemon.
+        let _ = self.2.set(cluster);
+    }
+
+    /// Runs `work` on the core in this thread, which may block, after all work that came before.
+    ///
+    /// # Errors
+    /// As [`Shared::with`].
+    pub fn with_now<T>(
+        &self,
+        work: impl FnOnce(&mut Core) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let wished = Instant::now();
+        let mut core = self.0.lock().map_err(|_| in_doubt())?;
+        let begun = Instant::now();
+        core.told.by = None;
+        let result = work(&mut core);
+        drop(core);
+        self.1.waiting().record(begun - wished);
+        self.1.working().record(begun.elapsed());
+        result
     }
 
     /// What work on the core and requests have taken.

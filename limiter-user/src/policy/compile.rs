@@ -7,7 +7,7 @@ use limiter_common::share::floor::Floor;
 use limiter_common::share::{MAX_SHARED_COST, Multiplier};
 
 use super::model::{LimitSpec, Target, Tier as Spec};
-use super::scope::Scope;
+use super::scope::{Partition, Scope};
 use super::units::{Rate, Unit};
 use crate::dataplane::Error;
 
@@ -138,11 +138,15 @@ pub fn compile_tier(
 }
 
 /// The limit that a policy was compiled from, for whom it is; `None` for "no limit". What the kernel
-/// has no part in, a ban and where else it holds, is not in it.
+/// has no part in, a ban and what becomes of it in a partition, is not in it.
 pub fn decompile(target: Target, policy: &Policy) -> Option<LimitSpec> {
     let Spec { rate, burst } = decompile_tier(&policy.first)?;
     let also = if policy.has_second() { decompile_tier(&policy.second) } else { None };
-    let (enforce, scope) = (!policy.observes(), Scope::Local);
+    let enforce = !policy.observes();
+    let scope = match policy.is_shared() {
+        true => Scope::Cluster { partition: Partition::default() },
+        false => Scope::Local,
+    };
     Some(LimitSpec { target, rate, burst, also, enforce, ban: None, scope })
 }
 
@@ -237,6 +241,7 @@ mod tests {
     #[test]
     fn a_limit_of_the_cluster_has_the_gate_of_its_floor_and_is_the_same_limit() {
         let limit = limit("1000pps", 2000);
+        let scope = Scope::Cluster { partition: Partition::default() };
         let whole = compile(&limit, 27, 1514).unwrap();
         for (part, gate) in [(1.0, 16), (0.05, 4), (0.01, 1), (0.0, 1)] {
             let policy = compile_shared(&limit, &share(part), 27, 1514).unwrap();
@@ -246,9 +251,9 @@ mod tests {
                 (policy.first.cost, policy.first.tolerance),
                 (whole.first.cost, whole.first.tolerance)
             );
-            assert_eq!(decompile(Target::DEFAULT, &policy), Some(limit));
+            assert_eq!(decompile(Target::DEFAULT, &policy), Some(limit.scoped(scope).unwrap()));
         }
-        let mut two = limit;
+        let mut two = limit.scoped(scope).unwrap();
         two.also = Some(self::limit("10mbit", 64_000).tier());
         let policy = compile_shared(&two, &share(0.5), 27, 1514).unwrap();
         // Half of 42 frames at once.

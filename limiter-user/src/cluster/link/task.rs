@@ -91,6 +91,23 @@ pub fn monotonic() -> Moment {
     Moment(now.as_nanos() as u64)
 }
 
+/// A socket on `listen`.
+///
+/// # Errors
+/// If it cannot listen there.
+pub fn bind(listen: SocketAddr) -> Result<std::net::UdpSocket, Failure> {
+    let bound = std::net::UdpSocket::bind(listen);
+    let bound = bound.and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+    let socket = bound.map_err(|error| {
+        let message = format!("cannot listen on {listen} for other hosts: {error}");
+        let hint = "give [cluster] listen an address of this host and a port that is free";
+        Failure::new(exit::USAGE, message).hint(hint)
+    })?;
+    // Less is good enough where it is not allowed.
+    let _ = SockRef::from(&socket).set_recv_buffer_size(BUFFER);
+    Ok(socket)
+}
+
 /// Listens on `listen` and begins, in the runtime that this is called in.
 ///
 /// # Errors
@@ -100,13 +117,21 @@ pub async fn start(
     listen: SocketAddr,
     seeds: &[String],
 ) -> Result<(Handle, mpsc::Receiver<Delivery>, JoinHandle<()>), Failure> {
-    let socket = UdpSocket::bind(listen).await.map_err(|error| {
-        let message = format!("cannot listen on {listen} for other hosts: {error}");
-        let hint = "give [cluster] listen an address of this host and a port that is free";
-        Failure::new(exit::USAGE, message).hint(hint)
+    start_on(settings, bind(listen)?, seeds)
+}
+
+/// Begins on a socket that [`bind`] has made, in the runtime that this is called in.
+///
+/// # Errors
+/// If the runtime cannot have it.
+pub fn start_on(
+    settings: Settings,
+    socket: std::net::UdpSocket,
+    seeds: &[String],
+) -> Result<(Handle, mpsc::Receiver<Delivery>, JoinHandle<()>), Failure> {
+    let socket = UdpSocket::from_std(socket).map_err(|error| {
+        Failure::new(exit::NEGATIVE, format!("cannot listen for other hosts: {error}"))
     })?;
-    // Less is good enough where it is not allowed.
-    let _ = SockRef::from(&socket).set_recv_buffer_size(BUFFER);
     let (orders, ordered) = mpsc::channel(MOST_ORDERS);
     let (delivered, deliveries) = mpsc::channel(MOST_DELIVERIES);
     let link = Link::new(monotonic(), settings);

@@ -1,0 +1,329 @@
+//! What a host must not forget: the cluster that it belongs to, its last run, and its rights.
+//!
+//! It has a file of its own, beside the store: rights move while limits are written, and a store writes one
+//! change after the other. All of it is written at once or not at all, with a number that tells damage. A
+//! damaged file is set aside: then the host starts with nothing, and what it had lies idle, as an older file
+//! would give rights twice.
+
+use std::fs;
+use std::hash::Hasher as _;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use siphasher::sip::SipHasher24;
+
+use crate::cluster::escrow::Kept;
+use crate::cluster::link::ClusterId;
+use crate::cluster::message::Transfer;
+use crate::cluster::wire::Epoch;
+use crate::cluster::{HostId, Moment, Share};
+use crate::daemon::confirm::write_json;
+use crate::error::{Failure, exit};
+
+const FILE: &str = "cluster.json";
+
+/// The version of the file's format.
+const VERSION: u32 = 1;
+
+/// The whole file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    state: State,
+    /// A hash of `state` as JSON.
+    check: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct State {
+    version: u32,
+    /// By which others know it.
+    name: String,
+    epoch: Epoch,
+    cluster: Option<ClusterId>,
+    /// An earlier file was damaged: this host may have belonged to a cluster, and founds none.
+    lost: bool,
+    home: u64,
+    next_transfer: u64,
+    /// To whom, number, share.
+    outgoing: Vec<(u64, u64, u64)>,
+    /// From whom, number.
+    incoming: Vec<(u64, u64)>,
+    clock: u64,
+}
+
+impl State {
+    fn check(&self) -> u64 {
+        // Plain values always make JSON.
+        let text = serde_json::to_string(self).unwrap_or_default();
+        let mut hasher = SipHasher24::new();
+        hasher.write(text.as_bytes());
+        hasher.finish()
+    }
+
+    fn rights(&self) -> Kept {
+        let transfer = |&(to, number, share): &(u64, u64, u64)| {
+            (HostId(to), Transfer { number, share: Share::of_units(share) })
+        };
+        Kept {
+            home: Share::of_units(self.home).min(Share::WHOLE),
+            next_transfer: self.next_transfer,
+            outgoing: self.outgoing.iter().map(transfer).collect(),
+            incoming: self.incoming.iter().map(|&(from, number)| (HostId(from), number)).collect(),
+            clock: Moment(self.clock),
+        }
+    }
+
+    fn set_rights(&mut self, kept: &Kept) {
+        let outgoing = kept.outgoing.iter();
+        self.home = kept.home.units();
+        self.next_transfer = kept.next_transfer;
+        self.outgoing = outgoing.map(|(to, t)| (to.0, t.number, t.share.units())).collect();
+        self.incoming = kept.incoming.iter().map(|(from, number)| (from.0, *number)).collect();
+        self.clock = kept.clock.0;
+    }
+}
+
+/// The file, and what is in it.
+#[derive(Debug)]
+pub(super) struct KeptFile {
+    path: PathBuf,
+    /// What was read or written last.
+    state: Option<State>,
+    /// Whether there was one that was damaged.
+    lost: bool,
+    name: String,
+}
+
+impl KeptFile {
+    /// Opens the file of the host `name` in the state directory, where there may be none yet.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is another host's.
+    pub(super) fn open(directory: &Path, name: &str) -> Result<Self, Failure> {
+        let path = directory.join(FILE);
+        let (state, lost) = read(&path)?;
+        if let Some(state) = &state
+            && state.name != name
+            && !state.outgoing.is_empty()
+        {
+            let former = &state.name;
+            let message = format!("rights are on their way to other hosts, given by {former}");
+            return Err(Failure::new(exit::USAGE, message).hint(format!(
+                "they would be given twice by {name}: start once more with the name {former}, and \
+                 change it when `limiter status` tells of no rights on their way"
+            )));
+        }
+        Ok(Self { path, state, lost, name: name.to_owned() })
+    }
+
+    /// Begins a run. `founded` is the number of the cluster that this host founds if it belongs to none.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn begin(
+        &mut self,
+        epoch: Epoch,
+        founded: Option<ClusterId>,
+    ) -> Result<(), Failure> {
+        let mut state = self.state.clone().unwrap_or_else(|| State {
+            version: VERSION,
+            name: String::new(),
+            epoch,
+            cluster: None,
+            lost: self.lost,
+            home: 0,
+            next_transfer: 0,
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+            clock: 0,
+        });
+        state.name.clone_from(&self.name);
+        state.epoch = epoch;
+        if state.cluster.is_none()
+            && !state.lost
+            && let Some(founded) = founded
+        {
+            state.cluster = Some(founded);
+            state.set_rights(&Kept::founder());
+            tracing::info!("this host has founded a cluster, and has all of its limits");
+        }
+        self.write(state)
+    }
+
+    /// The last run.
+    pub(super) fn epoch(&self) -> Option<Epoch> {
+        self.state.as_ref().map(|state| state.epoch)
+    }
+
+    /// The cluster that this host belongs to.
+    pub(super) fn cluster(&self) -> Option<ClusterId> {
+        self.state.as_ref()?.cluster
+    }
+
+    /// Its rights.
+    pub(super) fn rights(&self) -> Kept {
+        self.state.as_ref().map(State::rights).unwrap_or_default()
+    }
+
+    /// Keeps that this host belongs to a cluster.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn join(&mut self, cluster: ClusterId) -> Result<(), Failure> {
+        self.change(|state| (state.cluster, state.lost) = (Some(cluster), false))
+    }
+
+    /// Keeps rights.
+    ///
+    /// # Errors
+    /// If they cannot be written; what was kept before is then.
+    pub(super) fn keep(&mut self, rights: &Kept) -> Result<(), Failure> {
+        self.change(|state| state.set_rights(rights))
+    }
+
+    /// Forgets the cluster, if this host has neither given rights to another one nor taken any: then nobody
+    /// else has anything of it. Returns whether that was so.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn disband(&mut self) -> Result<bool, Failure> {
+        let alone = |state: &State| state.next_transfer <= 1 && state.incoming.is_empty();
+        if !self.state.as_ref().is_some_and(alone) {
+            return Ok(false);
+        }
+        self.change(|state| {
+            state.cluster = None;
+            state.home = 0;
+        })?;
+        Ok(true)
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut State)) -> Result<(), Failure> {
+        let Some(mut state) = self.state.clone() else { return Ok(()) };
+        change(&mut state);
+        self.write(state)
+    }
+
+    fn write(&mut self, state: State) -> Result<(), Failure> {
+        if self.state.as_ref() != Some(&state) {
+            let check = state.check();
+            write_json(&self.path, &Content { state: state.clone(), check })?;
+            self.state = Some(state);
+        }
+        Ok(())
+    }
+}
+
+/// Reads the file, and tells whether it was damaged and has been set aside.
+fn read(path: &Path) -> Result<(Option<State>, bool), Failure> {
+    let name = path.display();
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((None, false)),
+        Err(error) if error.kind() == ErrorKind::InvalidData => String::new(),
+        Err(error) => {
+            return Err(Failure::new(exit::PRIVILEGE, format!("cannot read {name}: {error}")));
+        }
+    };
+    let problem = match serde_json::from_str::<Content>(&text) {
+        Ok(Content { state, check }) if state.check() == check && state.version == VERSION => {
+            return Ok((Some(state), false));
+        }
+        Ok(Content { state, .. }) if state.version > VERSION => {
+            let message = format!("{name} was written by a later version");
+            return Err(Failure::new(exit::USAGE, message).hint("run that version, or a later one"));
+        }
+        Ok(_) => "its checksum is wrong".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let aside = path.with_extension("json.damaged");
+    fs::rename(path, &aside).map_err(|error| {
+        Failure::new(exit::PRIVILEGE, format!("{name} is damaged and cannot be set aside: {error}"))
+    })?;
+    tracing::error!(
+        "{name} is damaged ({problem}) and now {}: this host starts without rights of its own, those that \
+         it had lie idle",
+        aside.display()
+    );
+    Ok((None, true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn epoch(second: u64) -> Epoch {
+        Epoch::starting(None, second, 7)
+    }
+
+    #[test]
+    fn what_is_kept_is_read_again() {
+        let home = tempfile::tempdir().unwrap();
+        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        assert_eq!((file.epoch(), file.cluster(), file.rights()), (None, None, Kept::default()));
+        file.begin(epoch(5), Some(ClusterId(9))).unwrap();
+        assert_eq!(file.rights(), Kept::founder());
+        let transfer = Transfer { number: 4, share: Share::of(0.25) };
+        let kept = Kept {
+            home: Share::of(0.75),
+            next_transfer: 5,
+            outgoing: vec![(HostId(2), transfer)],
+            incoming: [(HostId(2), 3)].into(),
+            clock: Moment(u64::MAX),
+        };
+        file.keep(&kept).unwrap();
+        let mut again = KeptFile::open(home.path(), "a").unwrap();
+        assert_eq!((again.epoch(), again.cluster()), (Some(epoch(5)), Some(ClusterId(9))));
+        assert_eq!(again.rights(), kept);
+        // Who belongs to a cluster founds no other one.
+        again.begin(epoch(6), Some(ClusterId(10))).unwrap();
+        assert_eq!((again.cluster(), again.rights()), (Some(ClusterId(9)), kept.clone()));
+        assert!(!again.disband().unwrap());
+        // What is on its way is known by the name of who gives it.
+        let failure = KeptFile::open(home.path(), "b").unwrap_err();
+        assert!(failure.hint.is_some_and(|hint| hint.contains("name a,")));
+        again.keep(&Kept { outgoing: Vec::new(), ..kept }).unwrap();
+        KeptFile::open(home.path(), "b").unwrap();
+    }
+
+    #[test]
+    fn a_joiner_has_nothing_and_a_founder_that_was_alone_can_join_others() {
+        let home = tempfile::tempdir().unwrap();
+        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        file.begin(epoch(5), Some(ClusterId(9))).unwrap();
+        assert!(file.disband().unwrap());
+        file.begin(epoch(6), None).unwrap();
+        assert_eq!((file.cluster(), file.rights()), (None, Kept::default()));
+        file.join(ClusterId(3)).unwrap();
+        let file = KeptFile::open(home.path(), "a").unwrap();
+        assert_eq!((file.cluster(), file.rights().home), (Some(ClusterId(3)), Share::NONE));
+    }
+
+    #[test]
+    fn a_damaged_file_gives_nothing_and_is_set_aside() {
+        for damage in ["", "{", "home\":4294967296", "\u{fffd}"] {
+            let home = tempfile::tempdir().unwrap();
+            let mut file = KeptFile::open(home.path(), "a").unwrap();
+            file.begin(epoch(5), Some(ClusterId(9))).unwrap();
+            file.keep(&Kept { home: Share::of(0.5), ..Kept::founder() }).unwrap();
+            let path = home.path().join(FILE);
+            let text = fs::read_to_string(&path).unwrap();
+            let text = match damage {
+                "home\":4294967296" => text.replace("home\":2147483648", damage),
+                damage => damage.to_owned(),
+            };
+            fs::write(&path, text).unwrap();
+            let mut file = KeptFile::open(home.path(), "a").unwrap();
+            // It may have founded one, whose limits others have now.
+            file.begin(epoch(6), Some(ClusterId(10))).unwrap();
+            let mut file = KeptFile::open(home.path(), "a").unwrap();
+            file.begin(epoch(7), Some(ClusterId(11))).unwrap();
+            assert_eq!((file.cluster(), file.rights()), (None, Kept::default()));
+            assert!(path.exists() && path.with_extension("json.damaged").exists());
+            file.join(ClusterId(9)).unwrap();
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The daemon in a cluster: what makes its hosts share limits.
+//!
+//! The link ([`crate::cluster::link::task`]) talks to other hosts. What comes from them is given to whom it
+//! is for: rights to a thread of their own ([`rights`]), which divides limits and tells the data plane; what
+//! limits there are to the replica ([`replica`]); every other topic to a task of its own.
+
+mod kept;
+mod replica;
+mod rights;
+mod router;
+
+use std::net::UdpSocket;
+use std::path::Path;
+
+use tokio::sync::{mpsc, watch};
+
+use self::kept::KeptFile;
+use super::Shared;
+use crate::cluster::link::task as link;
+use crate::cluster::link::{ClusterId, Settings};
+use crate::cluster::membership::Identity;
+use crate::cluster::wire::{Epoch, KeyRing};
+use crate::cluster::{ClusterConfig, HostId, Share, escrow, key_file};
+use crate::error::{Failure, exit};
+
+/// What came from members, on one topic.
+pub type Inbox = mpsc::Receiver<(HostId, Vec<u8>)>;
+
+/// What waits for a task at most; what comes then is counted and dropped.
+const MOST_WAITING: usize = 1024;
+
+/// What tasks of the cluster have in common; cheap to clone.
+#[derive(Clone)]
+pub struct Cluster {
+    /// This host.
+    pub me: HostId,
+    /// Its name.
+    pub name: String,
+    /// By which it talks to others.
+    pub link: link::Handle,
+    /// Limits and data plane.
+    pub shared: Shared,
+    /// How rights are divided at present, once a second.
+    pub rights: watch::Receiver<RightsReport>,
+}
+
+/// What this host has of the cluster's limits, and asks others for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RightsReport {
+    /// The home right.
+    pub home: Share,
+    /// What it may use of each source's limit without end.
+    pub floor: Share,
+    /// Sources under limits of the cluster that are looked at often.
+    pub keys: usize,
+    /// Those of them that were over their share when they were looked at last.
+    pub limited: usize,
+    /// Shares that are to be told to the data plane and could not be yet.
+    pub unwritten: usize,
+    /// What was refused.
+    pub counters: escrow::Counters,
+    /// What the daemon has done and what went wrong.
+    pub work: rights::Work,
+}
+
+/// What a start needs, tried before anything is touched.
+pub(super) struct Prepared {
+    socket: UdpSocket,
+    settings: Settings,
+    seeds: Vec<String>,
+    name: String,
+    weight: u32,
+    kept: KeptFile,
+}
+
+impl Prepared {
+    /// Reads the key and what is kept, and listens; nothing if the host is to be in no cluster. The state
+    /// directory has to be this daemon's.
+    ///
+    /// # Errors
+    /// What is wrong with the address, the key or what is kept.
+    pub(super) fn new(config: &ClusterConfig, directory: &Path) -> Result<Option<Self>, Failure> {
+        let Some(listen) = config.listen else { return Ok(None) };
+        link::check_address(listen)?;
+        let name = config.name()?;
+        let ring = KeyRing::of(key_file::read(&config.key_file)?);
+        let mut kept = KeptFile::open(directory, &name)?;
+        let socket = link::bind(listen)?;
+        let unix = crate::policy::lists::now();
+        let epoch = Epoch::starting(kept.epoch(), unix.into(), random()? as u32);
+        let founds = config.seeds.is_empty();
+        let founded = if founds { Some(ClusterId(random()?.max(1))) } else { None };
+        kept.begin(epoch, founded)?;
+        let me = Identity::new(&name, &config.region, listen, epoch, config.weight);
+        let settings = Settings { me, cluster: kept.cluster(), ring, seed: random()? };
+        let seeds = config.seeds.iter().map(ToString::to_string).collect();
+        Ok(Some(Self { socket, settings, seeds, name, weight: config.weight, kept }))
+    }
+
+    /// What this host may use of each source's limit until others are heard.
+    pub(super) fn floor(&self) -> Share {
+        rights::floor_of(self.kept.rights().home)
+    }
+}
+
+/// The cluster that runs.
+pub(super) struct Running {
+    cluster: Cluster,
+    rights: rights::Thread,
+}
+
+impl Running {
+    /// Ends it: this host keeps what is its own, and the others are told that it goes.
+    pub(super) async fn end(self) {
+        self.rights.end().await;
+        self.cluster.link.order(link::Order::Leave);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+/// Begins to talk to other hosts.
+///
+/// # Errors
+/// If a thread or the socket cannot be had.
+pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
+    let Prepared { socket, settings, seeds, name, weight, kept } = prepared;
+    let me = settings.me.host();
+    let (link, deliveries, _ended) = link::start_on(settings, socket, &seeds)?;
+    let (digest, told) = watch::channel(0);
+    let host = rights::Host { me, weight, kept, link: link.clone(), digest: told };
+    let rights = rights::start(host, shared.clone())?;
+    let cluster = Cluster { me, name, link, shared: shared.clone(), rights: rights.report.clone() };
+    shared.set_cluster(cluster.clone());
+    let (limits, limits_inbox) = mpsc::channel(MOST_WAITING);
+    tokio::spawn(replica::serve(cluster.clone(), limits_inbox, digest));
+    // Tasks of other topics hang in here: a channel, the task, and the sender in `Inboxes`.
+    let inboxes =
+        router::Inboxes { rights: rights.inbox.clone(), limits, others: Default::default() };
+    tokio::spawn(router::route(deliveries, inboxes, cluster.clone()));
+    Ok(Running { cluster, rights })
+}
+
+/// A random number.
+fn random() -> Result<u64, Failure> {
+    getrandom::u64().map_err(|error| {
+        Failure::new(exit::PRIVILEGE, format!("the kernel has no random numbers: {error}"))
+    })
+}
