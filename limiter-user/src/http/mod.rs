@@ -3,6 +3,7 @@
 mod access;
 mod capture;
 mod events;
+mod fleet;
 mod handlers;
 mod history;
 mod lists;
@@ -67,6 +68,7 @@ pub fn router(shared: Shared) -> Router {
         .route("/v1/suggest", get(suggest::suggest))
         .merge(metrics::routes())
         .merge(top::routes())
+        .merge(fleet::routes())
         .route("/v1/events", get(events::events).layer(Extension(events::Places::default())))
         .route("/v1/changes", get(events::changes))
         .route("/v1/history", get(history::history))

@@ -18,7 +18,7 @@ use super::{groups, sources};
 use crate::cli::args::TopArgs;
 use crate::client::Client;
 use crate::error::{Failure, exit};
-use crate::report::{By, SourceReport, StatusReport, TopReport};
+use crate::report::{By, ClusterSourceReport, ClusterTopReport, SourceReport, StatusReport, TopReport};
 
 /// Between two questions about the heaviest.
 const SECOND: Duration = Duration::from_secs(1);
@@ -41,6 +41,7 @@ enum Event {
     /// An answer to the question with this number, how long it took, and how old the look was.
     Answered(u64, Result<Answer, Failure>, Duration),
     Shown(Result<SourceReport, Failure>),
+    ShownAll(Result<ClusterSourceReport, Failure>),
     Status(Result<StatusReport, Failure>),
 }
 
@@ -122,17 +123,22 @@ struct Questions {
     asked: u64,
     open: bool,
     showing: bool,
+    /// Whether all hosts of the cluster are asked.
+    cluster: bool,
 }
 
 impl Questions {
     fn heaviest(&mut self, app: &App) {
         (self.asked, self.open) = (self.asked + 1, true);
         let (client, to, number) = (self.client.clone(), self.to.clone(), self.asked);
-        let (by, n, sort) = (app.by, app.wanted(), app.sort);
+        let (by, n, sort, cluster) = (app.by, app.wanted(), app.sort, self.cluster);
         tokio::spawn(async move {
             let start = Instant::now();
-            let answer = if by == By::Source {
-                client.get::<TopReport>(&sources(n, sort, true)).await.map(Answer::Sources)
+            let path = sources(n, sort, true, cluster);
+            let answer = if cluster {
+                client.get::<ClusterTopReport>(&path).await.map(Answer::Fleet)
+            } else if by == By::Source {
+                client.get::<TopReport>(&path).await.map(Answer::Sources)
             } else {
                 client.get(&groups(by, n, sort)).await.map(Answer::Groups)
             };
@@ -144,10 +150,14 @@ impl Questions {
     fn show(&mut self, app: &App) {
         let Some(source) = app.source().filter(|_| !self.showing) else { return };
         self.showing = true;
-        let (client, to) = (self.client.clone(), self.to.clone());
+        let (client, to, cluster) = (self.client.clone(), self.to.clone(), self.cluster);
         tokio::spawn(async move {
-            let report = client.get(&format!("/v1/sources/{source}")).await;
-            let _ = to.send(Event::Shown(report)).await;
+            let shown = if cluster {
+                Event::ShownAll(client.get(&format!("/v1/cluster/sources/{source}")).await)
+            } else {
+                Event::Shown(client.get(&format!("/v1/sources/{source}")).await)
+            };
+            let _ = to.send(shown).await;
         });
     }
 
@@ -167,6 +177,10 @@ fn pause(answer: &Result<Answer, Failure>, took: Duration) -> Duration {
             let age = Duration::try_from_secs_f64(report.age_seconds.fract()).unwrap_or_default();
             let margin = Duration::from_millis(30);
             (SECOND + margin).saturating_sub(age).clamp(Duration::from_millis(200), SECOND + margin)
+        }
+        Ok(Answer::Fleet(report)) => {
+            SECOND.saturating_sub(Duration::try_from_secs_f64(report.took_seconds).unwrap_or_default())
+                .max(SECOND / 5)
         }
         Ok(Answer::Groups(_)) => (took * SHARE).clamp(SECOND, 30 * SECOND),
         Err(_) => SECOND,
@@ -188,8 +202,14 @@ pub(super) async fn watch(client: &Client, arguments: &TopArgs) -> Result<u8, Fa
         hangup.as_mut().map_err(|failure| failure.clone())?,
         interrupt.as_mut().map_err(|failure| failure.clone())?,
     );
-    let mut questions =
-        Questions { client: client.clone(), to, asked: 0, open: false, showing: false };
+    let mut questions = Questions {
+        client: client.clone(),
+        to,
+        asked: 0,
+        open: false,
+        showing: false,
+        cluster: arguments.cluster,
+    };
     questions.heaviest(&app);
     let (mut next, mut health) = (Instant::now() + SECOND, Instant::now());
     loop {
@@ -253,6 +273,10 @@ fn handle(
                 }
             }
             Event::Shown(report) => {
+                questions.showing = false;
+                app.show(report);
+            }
+            Event::ShownAll(report) => {
                 questions.showing = false;
                 app.show(report);
             }

@@ -12,9 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use limiter_common::hash::HashKey;
 use limiter_common::hll::{MAX_RANK, REGISTERS, Ranks};
-use siphasher::sip::SipHasher24;
 
 use super::Distinct;
 use crate::cluster::HostId;
@@ -23,13 +21,6 @@ const BITS: usize = 6;
 
 /// Bytes of packed registers.
 const PACKED: usize = REGISTERS * BITS / 8;
-
-/// What a key is known by. It says nothing about the key.
-pub fn fingerprint(key: &HashKey) -> u64 {
-    // Ten words of secret in a hash that is keyed with two of them: none of them can be found from it.
-    let bytes: Vec<u8> = key.words.iter().flat_map(|word| word.to_be_bytes()).collect();
-    SipHasher24::new_with_keys(key.words[0], key.words[1]).hash(&bytes)
-}
 
 /// Registers as they are sent.
 pub fn pack(ranks: &Ranks) -> Vec<u8> {
@@ -115,6 +106,7 @@ pub fn merge(answers: &BTreeMap<HostId, Distinct>) -> (Vec<Group>, Vec<HostId>) 
 mod tests {
     use std::sync::atomic::AtomicU64;
 
+    use limiter_common::hash::HashKey;
     use limiter_common::hll::{LANES, add, epoch};
     use limiter_common::key::SourceKey;
     use proptest::prelude::*;
@@ -135,13 +127,6 @@ mod tests {
 
     fn distinct(key: u64, window: u16, sources: std::ops::Range<u32>) -> Distinct {
         Distinct { key, window, ranks: pack(&seen(sources)) }
-    }
-
-    #[test]
-    fn a_key_is_known_by_a_number_that_any_other_key_lacks() {
-        let mut other = KEY;
-        other.words[9] ^= 1;
-        assert_ne!(fingerprint(&KEY), fingerprint(&other));
     }
 
     #[test]

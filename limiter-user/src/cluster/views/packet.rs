@@ -123,7 +123,8 @@ impl<'a> Piece<'a> {
         let (number, of) = (from.u16()?, from.u16()?);
         // All but the last one are full, so that their number says how much they are.
         let bytes = from.rest();
-        let fits = if number + 1 < of { bytes.len() == ROOM } else { bytes.len() <= ROOM };
+        let last = usize::from(number) + 1 >= usize::from(of);
+        let fits = if last { bytes.len() <= ROOM } else { bytes.len() == ROOM };
         if number >= of || of > most || !fits {
             return Err(Malformed);
         }

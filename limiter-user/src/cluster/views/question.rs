@@ -10,13 +10,13 @@ use crate::cluster::wire::bytes::Malformed;
 use crate::dataplane::SourceState;
 use crate::policy::Class;
 use crate::policy::lists::Action;
-use crate::report::Sort;
+use crate::report::{Sort, Totals};
 
 /// Which form questions and answers have.
 const FORM: u8 = 1;
 
 /// Sources that are asked for at once, at most.
-pub const MOST_PLACES: usize = 4000;
+pub const MOST_PLACES: usize = 2000;
 
 /// Characters of a text, at most.
 const LONGEST: usize = 400;
@@ -80,6 +80,8 @@ pub struct Candidates {
     pub sources: Vec<Counted>,
     /// Sources that have a bucket there, these among them.
     pub tracked: u64,
+    /// What all sources together get there.
+    pub totals: Option<Totals>,
 }
 
 /// What a host has counted of a source since that got its bucket there.
@@ -163,12 +165,10 @@ pub struct Host {
     pub home: f64,
     /// What it may use without grants.
     pub floor: f64,
-    /// Sources that it needs grants for.
+    /// Sources under limits of the cluster that it asks grants for.
     pub keys: u64,
-    /// Grants that it uses.
-    pub grants_held: u64,
-    /// Grants that it has given to others.
-    pub grants_given: u64,
+    /// Those of them that were over its share at its latest look.
+    pub limited: u64,
     /// A hash of the limits that the cluster has, as it knows them.
     pub limits: u64,
     /// Members that are there as far as it knows, itself included.
@@ -248,9 +248,14 @@ impl Answer {
         match self {
             Self::Pong | Self::Distinct(_) => true,
             Self::Host(host) => is_fit(&host.version) && are_numbers(&[host.home, host.floor]),
-            Self::Candidates(Candidates { sources, .. }) | Self::Points(sources) => {
-                sources.iter().all(|it| are_numbers(&[it.pps, it.bps, it.seconds]))
+            Self::Candidates(Candidates { sources, totals, .. }) => {
+                are_counted(sources)
+                    && totals.is_none_or(|it| {
+                        let rates = [it.passed_pps, it.dropped_pps, it.passed_bps, it.dropped_bps];
+                        are_numbers(&rates) && are_numbers(&[it.seconds])
+                    })
             }
+            Self::Points(sources) => are_counted(sources),
             Self::Source(known) => known.buckets.iter().all(|bucket| {
                 let share = bucket.share.unwrap_or_default();
                 are_numbers(&[bucket.pps[0], bucket.pps[1], bucket.bps, share[0], share[1]])
@@ -259,6 +264,10 @@ impl Answer {
             Self::Trouble(text) => is_fit(text),
         }
     }
+}
+
+fn are_counted(sources: &[Counted]) -> bool {
+    sources.iter().all(|it| are_numbers(&[it.pps, it.bps, it.seconds]))
 }
 
 fn are_numbers(values: &[f64]) -> bool {

@@ -8,6 +8,7 @@ mod kept;
 mod replica;
 mod rights;
 mod router;
+pub mod views;
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -15,12 +16,14 @@ use std::path::Path;
 use tokio::sync::{mpsc, watch};
 
 use self::kept::KeptFile;
+pub use self::views::Views;
 use super::Shared;
 use crate::cluster::link::task as link;
 use crate::cluster::link::{ClusterId, Settings};
 use crate::cluster::membership::Identity;
-use crate::cluster::wire::{Epoch, KeyRing};
+use crate::cluster::wire::{Epoch, KeyRing, Topic};
 use crate::cluster::{ClusterConfig, HostId, Share, escrow, key_file};
+use crate::dataplane::HashSecret;
 use crate::error::{Failure, exit};
 
 /// What came from members, on one topic.
@@ -42,6 +45,10 @@ pub struct Cluster {
     pub shared: Shared,
     /// How rights are divided at present, once a second.
     pub rights: watch::Receiver<RightsReport>,
+    /// By which all members are asked.
+    pub views: Views,
+    /// The hash of the limits that the cluster has, as this host knows them.
+    pub digest: watch::Receiver<u64>,
 }
 
 /// What this host has of the cluster's limits, and asks others for.
@@ -97,6 +104,12 @@ impl Prepared {
         Ok(Some(Self { socket, settings, seeds, name, weight: config.weight, kept }))
     }
 
+    /// What the hash of fresh maps is made from. It is made anew from the key that is first in the file then:
+    /// while keys are changed, hosts may have different ones.
+    pub(super) fn hash_secret(&self) -> HashSecret {
+        HashSecret(self.settings.ring.active().derived())
+    }
+
     /// What this host may use of each source's limit until others are heard.
     pub(super) fn floor(&self) -> Share {
         rights::floor_of(self.kept.rights().home)
@@ -127,15 +140,26 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
     let me = settings.me.host();
     let (link, deliveries, _ended) = link::start_on(settings, socket, &seeds)?;
     let (digest, told) = watch::channel(0);
-    let host = rights::Host { me, weight, kept, link: link.clone(), digest: told };
+    let host = rights::Host { me, weight, kept, link: link.clone(), digest: told.clone() };
     let rights = rights::start(host, shared.clone())?;
-    let cluster = Cluster { me, name, link, shared: shared.clone(), rights: rights.report.clone() };
+    let (views, questions) = Views::new();
+    let cluster = Cluster {
+        me,
+        name,
+        link,
+        shared: shared.clone(),
+        rights: rights.report.clone(),
+        views,
+        digest: told,
+    };
     shared.set_cluster(cluster.clone());
     let (limits, limits_inbox) = mpsc::channel(MOST_WAITING);
     tokio::spawn(replica::serve(cluster.clone(), limits_inbox, digest));
     // Tasks of other topics hang in here: a channel, the task, and the sender in `Inboxes`.
-    let inboxes =
-        router::Inboxes { rights: rights.inbox.clone(), limits, others: Default::default() };
+    let (asked, views_inbox) = mpsc::channel(MOST_WAITING);
+    tokio::spawn(views::serve(cluster.clone(), views_inbox, questions));
+    let others = [(Topic::Views, asked)].into();
+    let inboxes = router::Inboxes { rights: rights.inbox.clone(), limits, others };
     tokio::spawn(router::route(deliveries, inboxes, cluster.clone()));
     Ok(Running { cluster, rights })
 }
