@@ -406,6 +406,7 @@ impl Core {
             config,
             confirm: self.unconfirmed.report(),
             management: self.management.nets().to_vec(),
+            overage: Vec::new(),
             events: EventsReport {
                 lost: internal(Internal::EventsLost),
                 suppressed: internal(Internal::EventsSuppressed),

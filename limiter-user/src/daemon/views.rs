@@ -2,6 +2,7 @@
 
 use std::hash::Hasher as _;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use limiter_common::gate::MAX_GATE;
@@ -9,7 +10,7 @@ use siphasher::sip::SipHasher24;
 
 use super::core::Core;
 use crate::cluster::views::{Candidates, Counted, Distinct, Held, Known, Place, distinct};
-use crate::dataplane::{Source, SourceState};
+use crate::dataplane::{ClusterBucket, ClusterMember, Source, SourceState};
 use crate::error::Failure;
 use crate::policy::LimitSpec;
 use crate::policy::lists::find;
@@ -136,6 +137,29 @@ impl Core {
         let found = self.plane.registers()?;
         let ranks = distinct::pack(&found.ranks);
         Some(Distinct { key: found.key, window: found.window, ranks })
+    }
+
+    /// The present, ns since boot.
+    pub(super) fn now_ns(&self) -> u64 {
+        self.plane.monotonic_ns()
+    }
+
+    /// As [`crate::dataplane::Dataplane::cluster_buckets`].
+    pub(super) fn cluster_buckets(
+        &self,
+        buckets: Range<usize>,
+        visit: &mut dyn FnMut(ClusterBucket),
+    ) {
+        self.plane.cluster_buckets(buckets, visit);
+    }
+
+    /// As [`crate::dataplane::Dataplane::cluster_members`].
+    pub(super) fn cluster_members(
+        &self,
+        buckets: &mut dyn Iterator<Item = usize>,
+        visit: &mut dyn FnMut(ClusterMember),
+    ) {
+        self.plane.cluster_members(buckets, visit);
     }
 
     /// How long the daemon has run.

@@ -54,7 +54,7 @@ pub use overview::{
 };
 pub use page::IncidentReport;
 pub use peers::{
-    ClockReport, PeerDetails, PeerReport, PeerState, PeersReport, RefusedReport, Unanswered,
+    ClockReport, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport, RefusedReport, Unanswered,
 };
 pub use ports::{PortEntry, PortsReport, Seen};
 pub use rollup::{Recent, Rollup, Sums};

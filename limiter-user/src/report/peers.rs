@@ -137,6 +137,30 @@ pub struct PeerReport {
     pub clock: Option<ClockReport>,
 }
 
+/// What was used of a limit of the cluster in the last seconds, by the source that used most of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OverageReport {
+    /// Whom and what the limit is for.
+    pub limit: String,
+    /// Packets that all hosts let through, over what one bucket of the whole limit would have. Above 1 it
+    /// was exceeded.
+    pub ratio: f64,
+    /// What `ratio` may be at the most: 1, but for limits that hosts may exceed while others are lost.
+    pub bound: f64,
+    /// Packets that passed.
+    pub passed: u64,
+    /// In how long a time, seconds.
+    pub seconds: f64,
+}
+
+impl OverageReport {
+    /// It in a few words.
+    pub fn summary(&self) -> String {
+        let Self { limit, ratio, bound, .. } = self;
+        format!("{limit}: {:.1} % used of what may be ({:.0} %)", ratio * 100.0, bound * 100.0)
+    }
+}
+
 /// `peers`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeersReport {
@@ -152,6 +176,8 @@ pub struct PeersReport {
     pub limits_same: bool,
     /// Round trips between hosts lately, of all that answer, ms.
     pub lag_ms: Option<Percentiles>,
+    /// What was used of limits of the cluster lately, as this host has counted.
+    pub overage: Vec<OverageReport>,
     /// Distinct sources that hosts have seen together.
     pub distinct: ClusterDistinctReport,
 }
@@ -232,6 +258,9 @@ impl Print for PeersReport {
         }
         writeln!(out, "{} of each limit is with hosts that answer", percent(self.home))?;
         self.distinct.print_counts(out)?;
+        for overage in &self.overage {
+            writeln!(out, "limit for {}", overage.summary())?;
+        }
         if self.cluster.is_none() {
             writeln!(out, "this host has not been let into a cluster yet")?;
         }

@@ -4,6 +4,7 @@
 //! is for: rights to a thread of their own ([`rights`]), which divides limits and tells the data plane; what
 //! limits there are to the replica ([`replica`]); every other topic to a task of its own.
 
+mod audit;
 mod kept;
 mod replica;
 mod rights;
@@ -12,6 +13,7 @@ pub mod views;
 
 use std::net::UdpSocket;
 use std::path::Path;
+use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
@@ -25,6 +27,7 @@ use crate::cluster::wire::{Epoch, KeyRing, Topic};
 use crate::cluster::{ClusterConfig, HostId, Share, escrow, key_file};
 use crate::dataplane::HashSecret;
 use crate::error::{Failure, exit};
+use crate::report::OverageReport;
 
 /// What came from members, on one topic.
 pub type Inbox = mpsc::Receiver<(HostId, Vec<u8>)>;
@@ -47,6 +50,8 @@ pub struct Cluster {
     pub rights: watch::Receiver<RightsReport>,
     /// By which all members are asked.
     pub views: Views,
+    /// What was used of limits of the cluster lately, as counted.
+    pub overage: watch::Receiver<Arc<Vec<OverageReport>>>,
     /// The hash of the limits that the cluster has, as this host knows them.
     pub digest: watch::Receiver<u64>,
 }
@@ -143,6 +148,7 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
     let host = rights::Host { me, weight, kept, link: link.clone(), digest: told.clone() };
     let rights = rights::start(host, shared.clone())?;
     let (views, questions) = Views::new();
+    let (tell_overage, overage) = watch::channel(Arc::default());
     let cluster = Cluster {
         me,
         name,
@@ -150,6 +156,7 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
         shared: shared.clone(),
         rights: rights.report.clone(),
         views,
+        overage,
         digest: told,
     };
     shared.set_cluster(cluster.clone());
@@ -158,7 +165,9 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
     // Tasks of other topics hang in here: a channel, the task, and the sender in `Inboxes`.
     let (asked, views_inbox) = mpsc::channel(MOST_WAITING);
     tokio::spawn(views::serve(cluster.clone(), views_inbox, questions));
-    let others = [(Topic::Views, asked)].into();
+    let (counted, audit_inbox) = mpsc::channel(MOST_WAITING);
+    tokio::spawn(audit::serve(cluster.clone(), audit_inbox, tell_overage));
+    let others = [(Topic::Views, asked), (Topic::Counters, counted)].into();
     let inboxes = router::Inboxes { rights: rights.inbox.clone(), limits, others };
     tokio::spawn(router::route(deliveries, inboxes, cluster.clone()));
     Ok(Running { cluster, rights })

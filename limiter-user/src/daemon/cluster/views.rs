@@ -19,6 +19,8 @@ use crate::cluster::views::lag::Lag;
 use crate::cluster::views::{Answer, Answerer, Asked, Asker, Outcome, Question};
 use crate::cluster::wire::{Content, Topic};
 use crate::cluster::{HostId, Moment};
+use crate::observe::Percentiles;
+use crate::observe::metrics::Clustered;
 
 /// Questions of this host that wait, at most.
 const MOST_WAITING: usize = 16;
@@ -77,9 +79,33 @@ impl Views {
         replied.await.ok()
     }
 
+    /// Round trips of questions of this host.
+    pub fn lag(&self) -> Option<Percentiles> {
+        self.noticed(|noticed| noticed.lag.percentiles())
+    }
+
     /// What is known, for a moment. What a panic would leave is as good as anything.
     fn noticed<T>(&self, look: impl FnOnce(&mut Noticed) -> T) -> T {
         look(&mut self.noticed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Cluster {
+    /// What metrics tell of the cluster.
+    pub fn clustered(&self) -> Clustered {
+        let (report, rights) = (self.link.report.borrow().clone(), *self.rights.borrow());
+        let counts = &report.counts;
+        let refused = counts.rejections().map(|(why, rejected)| (why.name(), rejected.packets));
+        Clustered {
+            members: self.link.members.borrow().len(),
+            suspects: report.suspects.len(),
+            home: rights.home.part(),
+            keys: rights.keys,
+            lag: self.views.lag(),
+            frames: [counts.received, counts.sent, counts.unsent + report.lost],
+            refused: refused.collect(),
+            overage: Arc::clone(&self.overage.borrow()),
+        }
     }
 }
 

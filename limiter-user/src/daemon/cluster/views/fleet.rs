@@ -186,6 +186,7 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
         home: details().map(|details| details.home).sum(),
         limits_same: details().all(|details| details.limits_same),
         lag_ms: lag::merged(hosts.values().map(|host| host.lag.as_slice())),
+        overage: cluster.overage.borrow().to_vec(),
         distinct,
         peers,
     })
