@@ -16,6 +16,7 @@ pub mod disk;
 pub mod fleet;
 pub mod flood;
 pub mod frame;
+pub mod hosts;
 pub mod lab;
 pub mod leftovers;
 pub mod machine;

@@ -54,7 +54,8 @@ impl Hosts {
     }
 
     fn configure(&self, host: usize, clustered: bool) {
-        let seeds = if host == 0 { "[]".into() } else { format!("[\"{}:7700\"]", Fleet::address(0)) };
+        let seeds =
+            if host == 0 { "[]".into() } else { format!("[\"{}:7700\"]", Fleet::address(0)) };
         let text = format!(
             "[cluster]\nname = \"edge-{host}\"\nlisten = \"{}:7700\"\nkey_file = \"{}\"\nseeds = {seeds}\n",
             Fleet::address(host),
@@ -133,16 +134,25 @@ fn the_heaviest_of_three_hosts_are_those_of_exact_counts() {
         }
         (0..55).for_each(|_| send(host.into(), hidden, 100));
     }
-    let sending: Vec<_> = hosts.fleet.hosts.iter().zip(frames).map(|(lab, frames)| {
-        let count = frames.len() as u64;
-        Sender::new(lab).start(vec![Stream::cycle(frames, 40_000.0, count)])
-    }).collect();
+    let sending: Vec<_> = hosts
+        .fleet
+        .hosts
+        .iter()
+        .zip(frames)
+        .map(|(lab, frames)| {
+            let count = frames.len() as u64;
+            Sender::new(lab).start(vec![Stream::cycle(frames, 40_000.0, count)])
+        })
+        .collect();
     sending.into_iter().for_each(|sending| drop(sending.join()));
     sleep(Duration::from_millis(300));
-    for (host, sort, n) in [(0, "packets", 40), (1, "bytes", 40), (2, "packets", 200), (1, "packets", 1)] {
+    for (host, sort, n) in
+        [(0, "packets", 40), (1, "bytes", 40), (2, "packets", 200), (1, "packets", 1)]
+    {
         let n_text = n.to_string();
         let began = Instant::now();
-        let report = hosts.ask(host, &["top", "--cluster", "--once", "--sort", sort, "-n", &n_text]);
+        let report =
+            hosts.ask(host, &["top", "--cluster", "--once", "--sort", sort, "-n", &n_text]);
         let took = began.elapsed();
         assert_eq!((report.code, unanswered(&report.json)), (0, vec![]), "{report:?}");
         let report = report.json;
@@ -152,7 +162,8 @@ fn the_heaviest_of_three_hosts_are_those_of_exact_counts() {
         let told = list(&report, "sources");
         assert_eq!(told.len(), n);
         for (place, (told, (_, wanted))) in told.iter().zip(&order).enumerate() {
-            let source: Ipv4Addr = text(told, "source").trim_end_matches("/32").parse().expect("a source");
+            let source: Ipv4Addr =
+                text(told, "source").trim_end_matches("/32").parse().expect("a source");
             let count = exact[&source];
             let packets = number(told, "passed") + number(told, "dropped");
             assert_eq!((packets as u64, number(told, "bytes") as u64), count, "{source}");
@@ -166,8 +177,10 @@ fn the_heaviest_of_three_hosts_are_those_of_exact_counts() {
             number(&report, "took_seconds") * 1e3
         );
     }
-    let report = hosts.ask(0, &["top", "--cluster", "--once", "--sort", "packets", "-n", "200"]).json;
-    let found = list(&report, "sources").iter().find(|it| text(it, "source").starts_with("192.0.2.77"));
+    let report =
+        hosts.ask(0, &["top", "--cluster", "--once", "--sort", "packets", "-n", "200"]).json;
+    let found =
+        list(&report, "sources").iter().find(|it| text(it, "source").starts_with("192.0.2.77"));
     assert_eq!(found.map(|it| number(it, "hosts") as u64), Some(3));
     // What one host has is less.
     let alone = hosts.ask(0, &["top", "--once", "--sort", "packets", "-n", "10000"]).json;
@@ -234,7 +247,10 @@ fn rates_and_one_source_are_summed_and_who_does_not_answer_is_named() {
         peer.map_or("nobody", |peer| text(peer, "state")).to_owned()
     };
     assert_eq!(peers.code, 1, "{peers:?}");
-    assert!(["silent", "suspect", "gone"].contains(&state(&peers.json, "edge-2").as_str()), "{peers:?}");
+    assert!(
+        ["silent", "suspect", "gone"].contains(&state(&peers.json, "edge-2").as_str()),
+        "{peers:?}"
+    );
     sending.into_iter().for_each(|sending| drop(sending.stop()));
 
     // It dies, and is gone; nobody waits for it any more.
@@ -327,7 +343,8 @@ fn peers_tell_of_clocks_lag_limits_and_what_is_refused() {
         assert!(number(&details["lag_ms"], "p50") > 0.0);
         if host < 2 {
             // All have one clock here.
-            let (ahead, error) = (number(&peer["clock"], "ahead_ms"), number(&peer["clock"], "error_ms"));
+            let (ahead, error) =
+                (number(&peer["clock"], "ahead_ms"), number(&peer["clock"], "error_ms"));
             println!("edge-{host}: {ahead:+.3} ms ahead, give or take {error:.3} ms");
             assert!(ahead.abs() <= error + 0.001 && error < 50.0, "{peer:#}");
         }
@@ -335,7 +352,10 @@ fn peers_tell_of_clocks_lag_limits_and_what_is_refused() {
     let lag = &peers["lag_ms"];
     println!("round trips: p50 {:.2} ms, p99 {:.2} ms", number(lag, "p50"), number(lag, "p99"));
     // Nonsense from somebody without the key is counted, and explained.
-    let target = format!("exec 3<>/dev/udp/{}/7700; for i in 1 2 3; do printf hello >&3; done", Fleet::address(0));
+    let target = format!(
+        "exec 3<>/dev/udp/{}/7700; for i in 1 2 3; do printf hello >&3; done",
+        Fleet::address(0)
+    );
     let mut shell = hosts.fleet.hosts[1].receiver.command("bash");
     assert!(shell.args(["-c", &target]).status().expect("a shell").success());
     wait_for("the count", PATIENCE, || {

@@ -197,8 +197,7 @@ fn rules_and_dashboard_name_what_there_is() {
     let counted = ["limiter_distinct_sources", "limiter_distinct_sources_standard_error_ratio"];
     // Only there in a cluster: see `cluster_views.rs`.
     let clustered = |name: &str| name.starts_with("limiter_cluster_");
-    let known =
-        |name: &str| names.contains(name) || counted.contains(&name) || clustered(name);
+    let known = |name: &str| names.contains(name) || counted.contains(&name) || clustered(name);
 
     let text = fs::read_to_string(packaging().join("grafana/limiter.json")).expect("the dashboard");
     let dashboard: Value = serde_json::from_str(&text).expect("JSON");

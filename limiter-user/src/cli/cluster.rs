@@ -1,21 +1,39 @@
 //! `limiter cluster`
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use clap::Subcommand;
+use hyper::Method;
 
 use super::args::Global;
 use super::config::key_file;
 use super::output::Output;
+use crate::client::Client;
 use crate::cluster::key_file::generate;
+use crate::cluster::rotation::Stage;
 use crate::error::{Failure, exit};
-use crate::report::KeyGenerated;
+use crate::http::LeaveQuery;
+use crate::report::{ClusterLeft, KeyGenerated, KeysReport};
+
+/// Where the daemon tells of keys.
+const KEYS: &str = "/v1/cluster/keys";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ClusterCommand {
     /// Make and change the key that all hosts of the cluster have
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Hand this host's part of the cluster's limits over to the others, and leave
+    ///
+    /// From then on nothing passes this host that is under a limit of the cluster: take its traffic away before.
+    /// A host that only restarts needs no leave: its part waits for it, and so it does after a crash. Exit code 1
+    /// if not all could be handed over in time.
+    Leave {
+        /// How long that may take
+        #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
+        wait: Duration,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -31,19 +49,90 @@ pub(super) enum KeyCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Let all hosts of the cluster use a new key, without a moment in which two do not understand each other
+    ///
+    /// All members that are there get it under the present key, keep it, and accept both. When all of them do,
+    /// they begin to seal with the new one, and forget the old one ten seconds later. It can be asked for on any
+    /// host. Waits until this host uses the new key; exit code 1 if it does not by then, and goes on all the same.
+    ///
+    /// The new key is kept in the state directory (cluster.keys, only for its owner); the key file is left as it is,
+    /// and counts again once it is changed. A host that is away meanwhile has only the old key and stays out: copy
+    /// cluster.keys of another host to its key file. Where the present key has become known to somebody who
+    /// listens, give all hosts a new key file by another way instead: the new key travels under the present one.
+    Rotate {
+        /// How long to wait for it
+        #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
+        wait: Duration,
+    },
+    /// Tell which keys are in use, in short, and how far a rotation is
+    Status,
 }
 
-pub(super) fn run(
+/// How often it is asked how far the rotation is.
+const ASK: Duration = Duration::from_millis(200);
+
+/// What needs no daemon; otherwise `None`.
+pub(super) fn alone(
     output: &mut Output<'_>,
     global: &Global,
-    command: ClusterCommand,
+    command: &ClusterCommand,
+) -> Option<Result<u8, Failure>> {
+    match command {
+        ClusterCommand::Key(KeyCommand::Generate { file, force }) => {
+            Some(make_key(output, global, file.as_ref(), *force))
+        }
+        ClusterCommand::Key(_) | ClusterCommand::Leave { .. } => None,
+    }
+}
+
+fn make_key(
+    output: &mut Output<'_>,
+    global: &Global,
+    file: Option<&PathBuf>,
+    force: bool,
 ) -> Result<u8, Failure> {
-    let ClusterCommand::Key(KeyCommand::Generate { file, force }) = command;
     let file = match file {
-        Some(file) => file,
+        Some(file) => file.clone(),
         None => key_file(global)?,
     };
     let replaced = generate(&file, force)?;
     output.print(&KeyGenerated { file: file.display().to_string(), replaced })?;
+    Ok(exit::OK)
+}
+
+pub(super) async fn run(
+    client: &Client,
+    output: &mut Output<'_>,
+    command: ClusterCommand,
+) -> Result<u8, Failure> {
+    let command = match command {
+        ClusterCommand::Key(command) => command,
+        ClusterCommand::Leave { wait } => return leave(client, output, wait).await,
+    };
+    let KeyCommand::Rotate { wait } = command else {
+        let report: KeysReport = client.get(KEYS).await?;
+        output.print(&report)?;
+        return Ok(exit::OK);
+    };
+    let before: KeysReport =
+        client.send(Method::POST, &format!("{KEYS}/rotate"), &serde_json::json!({})).await?;
+    let until = Instant::now() + wait;
+    loop {
+        let report: KeysReport = client.get(KEYS).await?;
+        let done = report.number > before.number && report.stage != Stage::Accepted;
+        if done || Instant::now() >= until {
+            output.print(&report)?;
+            return Ok(if done { exit::OK } else { exit::NEGATIVE });
+        }
+        tokio::time::sleep(ASK).await;
+    }
+}
+
+async fn leave(client: &Client, output: &mut Output<'_>, wait: Duration) -> Result<u8, Failure> {
+    let seconds = wait.as_secs().clamp(1, LeaveQuery::MOST);
+    let client = client.clone().patient(Duration::from_secs(seconds + 10));
+    let path = format!("/v1/cluster/leave?seconds={seconds}");
+    let left: ClusterLeft = client.send(Method::POST, &path, &serde_json::json!({})).await?;
+    output.print(&left)?;
     Ok(exit::OK)
 }

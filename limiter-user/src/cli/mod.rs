@@ -103,7 +103,11 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
                 None => cleanup::all(output, config::places(&global, matches), &arguments),
             };
         }
-        Command::Cluster(command) => return cluster::run(output, &global, command),
+        Command::Cluster(ref command) => {
+            if let Some(done) = cluster::alone(output, &global, command) {
+                return done;
+            }
+        }
         Command::Documents { directory } => return documents::run(&directory),
         Command::Simulate(command) => return simulate::run(output, &command),
         Command::Config(ConfigCommand::Check { file }) => {
@@ -164,6 +168,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
                 show::run(&client, output, &address, cluster).await
             }
             Command::Peers => peers::run(&client, output).await,
+            Command::Cluster(command) => cluster::run(&client, output, command).await,
             Command::Attach(arguments) => attach::attach(&client, output, arguments).await,
             Command::Detach { interface } => attach::detach(&client, output, &interface).await,
             Command::Run(_)
@@ -172,7 +177,6 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             | Command::Doctor(_)
             | Command::Simulate(_)
             | Command::Cleanup(_)
-            | Command::Cluster(_)
             | Command::Documents { .. } => unreachable!("handled above"),
         }
     })

@@ -32,6 +32,9 @@ rate · 1 s, as a part of that, in the worst of all runs; IN ANY TIME the same f
 the clocks' drift allowed for. UTILISATION is what was admitted of min(offered, limit), after warming up.
 BACK TO 90 % is how long it takes after the demand moved. PER HOST is what the host that sends most does.
 
+In the scenario members, hosts do nothing but find out who is there, as the daemon does (scheme membership):
+nothing is limited in it.
+
 Beside the escrow there are schemes to compare with: none (each host has the whole limit), static (each
 has the same share), debit (each takes from its buckets what others say that they admitted), proportional
 (each has its part of the demand that it has heard of).
@@ -45,7 +48,10 @@ pub(super) struct ClusterArgs {
     /// A scenario of your own
     #[arg(value_name = "FILE.toml", conflicts_with_all = ["scenario", "suite"])]
     file: Option<PathBuf>,
-    /// All built-in scenarios, which is what is done without a file or a scenario
+    /// All built-in scenarios, and a table of what is to be reached
+    ///
+    /// Heavy ones (a hundred hosts with a thousand sources, a thousand hosts finding each other) come in their
+    /// own size and with few seeds, unless --hosts asks for less than a hundred alone.
     #[arg(long, conflicts_with = "scenario")]
     suite: bool,
     /// Only this built-in scenario; may be repeated
@@ -86,7 +92,8 @@ pub(super) fn run(output: &mut Output<'_>, command: &SimulateCommand) -> Result<
     }
     let seeds = arguments.seeds as usize;
     let summaries = simulate::run_all(&scenarios, &schemes, arguments.first_seed, seeds);
-    let report = SimulationReport::new(&scenarios, &summaries, seeds);
+    let mut report = SimulationReport::new(&scenarios, &summaries);
+    report.with_goals = arguments.suite;
     if let Some(path) = &arguments.chart {
         let page = report.html(&scenarios, &summaries).map_err(|problem| {
             Failure::new(exit::NEGATIVE, format!("cannot write the charts: {problem}"))
@@ -116,10 +123,16 @@ fn scenarios(arguments: &ClusterArgs) -> Result<Vec<Scenario>, Failure> {
     };
     let mut scenarios = Vec::new();
     for scenario in &found {
+        let heavy = scenario.least_hosts > 0;
         // Heavy ones are run only where their size is asked for.
         let fits = |hosts: usize| asked || hosts >= scenario.least_hosts;
         match &arguments.hosts[..] {
-            [] if asked || scenario.least_hosts == 0 => scenarios.push(scenario.clone()),
+            sizes if arguments.suite && heavy => {
+                if sizes.is_empty() || sizes.iter().any(|hosts| fits(*hosts)) {
+                    scenarios.push(scenario.clone());
+                }
+            }
+            [] if asked || !heavy => scenarios.push(scenario.clone()),
             sizes => {
                 for hosts in sizes.iter().filter(|hosts| fits(**hosts)) {
                     scenarios.push(scenario.with_hosts(*hosts)?);

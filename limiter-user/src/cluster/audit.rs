@@ -150,7 +150,8 @@ impl Counter {
         self.number += 1;
         let mut most: Vec<_> = self.counted.iter().collect();
         most.sort_by(|(key, a), (other, b)| b.fresh.total_cmp(&a.fresh).then(key.cmp(other)));
-        let passed = most.iter().take(MOST_TOLD).map(|(key, counted)| (**key, counted.sum)).collect();
+        let passed =
+            most.iter().take(MOST_TOLD).map(|(key, counted)| (**key, counted.sum)).collect();
         for counted in self.counted.values_mut() {
             counted.fresh /= 2.0;
         }
@@ -231,7 +232,8 @@ impl Audit {
         let mut span: Option<(Moment, Moment)> = None;
         for host in self.hosts.values() {
             let recent = host.samples.iter().filter(|sample| now.since(sample.at) <= WINDOW);
-            let (mut first, mut last): (BTreeMap<Key, u64>, BTreeMap<Key, u64>) = Default::default();
+            let (mut first, mut last): (BTreeMap<Key, u64>, BTreeMap<Key, u64>) =
+                Default::default();
             for sample in recent {
                 let (from, to) = span.unwrap_or((sample.at, sample.at));
                 span = Some((from.min(sample.at), to.max(sample.at)));
@@ -264,8 +266,8 @@ impl Audit {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use rand::rngs::SmallRng;
     use rand::SeedableRng as _;
+    use rand::rngs::SmallRng;
 
     use super::*;
 
@@ -294,7 +296,8 @@ mod tests {
             for host in 0..hosts {
                 let now = Moment(ms * 1_000_000);
                 if ms % 100 == 0 {
-                    let seen = Seen { key: KEY, passed: passed[host] as u64, since: 1, rate: 1000.0 };
+                    let seen =
+                        Seen { key: KEY, passed: passed[host] as u64, since: 1, rate: 1000.0 };
                     counters[host].look(now, seen);
                 }
                 if ms % 2000 == 137 * host as u64 % 2000 {
@@ -341,7 +344,8 @@ mod tests {
         let mut audit = Audit::default();
         let limits = BTreeMap::from([(KEY.limit, Allowed { rate: 1.0, burst: 1.0 })]);
         let tell = |run, number, passed| Told { run, number, passed: vec![(KEY, passed)] };
-        for told in [tell(1, 1, 10), tell(1, 2, 20), tell(1, 2, 20), tell(1, 1, 10), tell(1, 3, 25)] {
+        for told in [tell(1, 1, 10), tell(1, 2, 20), tell(1, 2, 20), tell(1, 1, 10), tell(1, 3, 25)]
+        {
             audit.hear(now, HostId(1), told);
         }
         assert_eq!(audit.judge(now, &limits)[&KEY.limit].passed, 15);

@@ -21,6 +21,14 @@ const LONGEST: u64 = 4096;
 /// # Errors
 /// If it cannot be read, is open to others, or has something else in it.
 pub fn read(path: &Path) -> Result<(Key, Option<Key>), Failure> {
+    read_with_text(path).map(|(keys, _)| keys)
+}
+
+/// The same, and all that the file says.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn read_with_text(path: &Path) -> Result<((Key, Option<Key>), String), Failure> {
     let name = path.display();
     let make = format!(
         "copy the file of another host of the cluster, or make a key with `limiter cluster key generate \
@@ -40,7 +48,8 @@ pub fn read(path: &Path) -> Result<(Key, Option<Key>), Failure> {
     if text.len() as u64 > LONGEST {
         return Err(wrong(format!("has more than {LONGEST} bytes")));
     }
-    parse(&text).map_err(wrong)
+    let keys = parse(&text).map_err(wrong)?;
+    Ok((keys, text))
 }
 
 /// Reads the text of a key file; says what is wrong with it otherwise.
@@ -74,6 +83,11 @@ fn decode(line: &str) -> Option<Key> {
     Some(key)
 }
 
+/// A key as its line has it.
+pub(super) fn encode(key: &Key) -> String {
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Writes a new key to `path`, all of it or nothing, for its owner alone. Another file there is only
 /// replaced with `force`. Returns whether there was one.
 ///
@@ -85,7 +99,7 @@ pub fn generate(path: &Path, force: bool) -> Result<bool, Failure> {
     getrandom::fill(&mut key).map_err(|error| {
         Failure::new(exit::PRIVILEGE, format!("the kernel has no random numbers: {error}"))
     })?;
-    let text: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = encode(&key);
     let existed = path.symlink_metadata().is_ok();
     put(path, &format!("{text}\n"), force).map_err(|error| {
         if error.kind() == ErrorKind::AlreadyExists {
@@ -104,7 +118,7 @@ pub fn generate(path: &Path, force: bool) -> Result<bool, Failure> {
 }
 
 /// Writes `text` beside `path` and moves it there.
-fn put(path: &Path, text: &str, force: bool) -> io::Result<()> {
+pub(super) fn put(path: &Path, text: &str, force: bool) -> io::Result<()> {
     if !force && path.symlink_metadata().is_ok() {
         return Err(ErrorKind::AlreadyExists.into());
     }

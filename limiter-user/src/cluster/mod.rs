@@ -12,6 +12,7 @@ pub mod limits;
 pub mod link;
 pub mod membership;
 pub mod message;
+pub mod rotation;
 pub mod share;
 pub mod simulate;
 pub mod views;

@@ -12,6 +12,7 @@ use limiter_common::abi::{ABI_VERSION, Counters, Internal, Reason};
 use super::bans::Bans;
 use super::capture::Capture;
 use super::change::How;
+use super::cluster;
 use super::confirm::{Unconfirmed, Undo};
 use super::events::Told;
 use super::file_limits::FileLimits;
@@ -68,6 +69,8 @@ pub struct Core {
     pub(super) captures: u64,
     /// What is the cluster's, if the host is in one.
     pub(super) replicated: Option<Replicated>,
+    /// How the host fares in its cluster, once that runs.
+    pub(super) cluster: Option<cluster::View>,
 }
 
 impl Core {
@@ -95,6 +98,7 @@ impl Core {
             capture: None,
             captures: 0,
             replicated: None,
+            cluster: None,
         }
     }
 
@@ -102,6 +106,11 @@ impl Core {
     pub fn protect(&mut self, listed: &[IpNet]) {
         self.management = Management::new(listed, self.plane.prefixes());
         self.plane.exempt(self.management.nets());
+    }
+
+    /// The data plane.
+    pub(super) fn plane(&self) -> &dyn Plane {
+        &*self.plane
     }
 
     /// The limits that are stored.
@@ -404,6 +413,7 @@ impl Core {
             limits: self.count_in_force() as u64,
             default_limit: self.limit_for(&Target::DEFAULT).map(|l| self.report_in_force(&l)),
             config,
+            cluster: self.cluster.as_ref().map(cluster::View::report),
             confirm: self.unconfirmed.report(),
             management: self.management.nets().to_vec(),
             overage: Vec::new(),

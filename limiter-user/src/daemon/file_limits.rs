@@ -86,6 +86,11 @@ impl Core {
         &self.file.lists
     }
 
+    /// The file's limits.
+    pub(super) const fn limits_in_file(&self) -> &Limits {
+        &self.file.limits
+    }
+
     /// The file's name.
     pub(super) fn file_name(&self) -> Option<String> {
         self.file.source.as_ref()?.file.clone()

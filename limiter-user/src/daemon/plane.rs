@@ -11,8 +11,7 @@ use crate::cluster::Share;
 use crate::dataplane::{
     Attachment, BucketShare, ClusterBucket, ClusterMember, Counts, Dataplane, Error, Event, Member,
     Migrated, Mode, OnFull, PacketSample, RunTime, SampleFilter, SharedCounts, SharesChanged,
-    SketchHealth, Source, TableHealth, TrialView,
-    WindowRanks,
+    SketchHealth, Source, TableHealth, TrialView, WindowRanks,
 };
 use crate::observe::Distinct;
 use crate::policy::lists::{ListChanges, Lists};
@@ -89,6 +88,9 @@ pub trait Plane: Send {
         _buckets: &mut dyn Iterator<Item = usize>,
         _visit: &mut dyn FnMut(ClusterMember),
     ) {
+    }
+    fn buckets_of(&self, _source: IpNet) -> Vec<usize> {
+        Vec::new()
     }
     fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error>;
     fn stop_sampling(&mut self);
@@ -274,6 +276,10 @@ impl Plane for Dataplane {
         visit: &mut dyn FnMut(ClusterMember),
     ) {
         self.cluster_members(buckets, visit);
+    }
+
+    fn buckets_of(&self, source: IpNet) -> Vec<usize> {
+        self.buckets_of(source)
     }
 
     fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error> {

@@ -60,6 +60,11 @@ impl Shared {
         let _ = self.2.set(cluster);
     }
 
+    /// The same for those whom the cluster holds itself: it would never end otherwise.
+    pub(super) fn without_cluster(&self) -> Self {
+        Self(Arc::clone(&self.0), self.1.clone(), Arc::default())
+    }
+
     /// Runs `work` on the core in this thread, which may block, after all work that came before.
     ///
     /// # Errors

@@ -215,7 +215,8 @@ mod tests {
     #[test]
     fn rates_are_of_the_time_between() {
         let rates = |before, now| {
-            let Held { pps, bps, .. } = with_rates(now, &before, Duration::from_millis(250)).buckets[0];
+            let Held { pps, bps, .. } =
+                with_rates(now, &before, Duration::from_millis(250)).buckets[0];
             (pps, bps)
         };
         let limited = SourceState::Limited;

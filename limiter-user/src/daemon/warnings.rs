@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use limiter_common::abi::{Counters, Internal, Reason};
 use limiter_common::gate::MAX_GATE;
 
+use super::cluster::Concern;
 use super::core::{Core, internal_of};
 use super::history::Past;
 use crate::dataplane::{Attachment, Mode, OnFull, SketchHealth, TableHealth};
@@ -38,13 +39,11 @@ impl Warnings {
     }
 }
 
-/// What hosts do not do for each other yet.
+/// What is to be said of the host in its cluster.
 pub(super) fn of_cluster(warnings: &mut Warnings, core: &Core) {
-    if core.in_force().in_cluster() {
-        warnings.degraded(
-            "this version does not connect the hosts of a cluster yet: each of them keeps limits with \
-             scope cluster by itself, so all together may let through as many times as much",
-        );
+    let Some(cluster) = &core.cluster else { return };
+    for Concern { text, degraded } in cluster.concerns(core.in_force().in_cluster()) {
+        if degraded { warnings.degraded(text) } else { warnings.note(text) }
     }
 }
 

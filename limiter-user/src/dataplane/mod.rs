@@ -597,8 +597,7 @@ impl Dataplane {
     pub fn bucket_of(&self, source: IpNet, class: Class) -> Option<usize> {
         let key = self.memory.key_of(source.addr());
         let known = |id: &u8| self.publisher.class(*id) == Some(class);
-        let id =
-            if class.is_any() { ANY as u8 } else { self.publisher.class_ids().find(known)? };
+        let id = if class.is_any() { ANY as u8 } else { self.publisher.class_ids().find(known)? };
         Some(self.memory.find(key, id)?.bucket())
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use limiter_common::abi::Policy;
+use limiter_common::class::ANY;
 use limiter_common::gcra::{Ticks, ticks};
 use limiter_common::share::change::{Lowered, Outcome};
 use limiter_common::share::floor::Floor;
@@ -51,10 +52,24 @@ pub struct SharesChanged {
     pub gone: u64,
     /// Not made, as packets came too fast or the daemon was held up: try again.
     pub missed: u64,
+    /// The buckets of single changes that were not made, as they are gone.
+    pub gone_buckets: Vec<usize>,
+    /// The buckets of single changes to be tried again.
+    pub missed_buckets: Vec<usize>,
     lowered: Vec<(usize, Lowered)>,
 }
 
 impl SharesChanged {
+    /// Adds what became of other changes, of which tokens are to be given back, too.
+    pub fn merge(&mut self, other: Self) {
+        self.made += other.made;
+        self.gone += other.gone;
+        self.missed += other.missed;
+        self.gone_buckets.extend(other.gone_buckets);
+        self.missed_buckets.extend(other.missed_buckets);
+        self.lowered.extend(other.lowered);
+    }
+
     /// Whether tokens are to be given back by [`Dataplane::give_back`] when [`wait_for_packets`] has returned.
     pub const fn is_lowered(&self) -> bool {
         !self.lowered.is_empty()
@@ -204,10 +219,17 @@ impl Dataplane {
             let policy = tracked.as_ref().and_then(|it| slots.policy(self, it));
             let (Some(tracked), Some(policy)) = (tracked, policy) else {
                 changed.gone += 1;
+                changed.gone_buckets.push(bucket);
                 continue;
             };
             let grant = Grant::new(multiplier(share), until_ns);
-            changed.count(bucket, tracked.under(&policy).change(tag, Some(grant), clock));
+            let outcome = tracked.under(&policy).change(tag, Some(grant), clock);
+            match outcome {
+                Outcome::Gone => changed.gone_buckets.push(bucket),
+                Outcome::Missed => changed.missed_buckets.push(bucket),
+                Outcome::Done | Outcome::Lowered(_) => {}
+            }
+            changed.count(bucket, outcome);
         }
         changed
     }
@@ -255,6 +277,13 @@ impl Dataplane {
                 share: tracked.share(&policy, now),
             });
         });
+    }
+
+    /// The buckets that a source has, whether a limit of the cluster applies to them or not.
+    pub fn buckets_of(&self, source: IpNet) -> Vec<usize> {
+        let key = self.memory.key_of(source.addr());
+        let classes = std::iter::once(ANY as u8).chain(self.publisher.class_ids());
+        classes.filter_map(|class| Some(self.memory.find(key, class)?.bucket())).collect()
     }
 
     /// The bucket that a source has for packets of no class.

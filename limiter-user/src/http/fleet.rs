@@ -14,9 +14,7 @@ use crate::cluster::views::MOST_PLACES;
 use crate::daemon::Shared;
 use crate::daemon::cluster::{Cluster, views};
 use crate::error::{Failure, exit};
-use crate::report::{
-    ClusterDistinctReport, ClusterSourceReport, ClusterTopReport, PeersReport,
-};
+use crate::report::{ClusterDistinctReport, ClusterSourceReport, ClusterTopReport, PeersReport};
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()

@@ -2,6 +2,8 @@
 
 mod access;
 mod capture;
+mod cluster;
+mod cluster_keys;
 mod events;
 mod fleet;
 mod handlers;
@@ -26,8 +28,8 @@ pub use access::{Access, Admins};
 pub use suggest::SuggestQuery;
 pub use types::{
     AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, EventsQuery, GroupsQuery,
-    HistoryQuery, ListQuery, PortsQuery, SetRequest, TargetQuery, Texts, TopQuery, TrialQuery,
-    TrialRequest, TrialsQuery,
+    HistoryQuery, LeaveQuery, ListQuery, PortsQuery, SetRequest, TargetQuery, Texts, TopQuery,
+    TrialQuery, TrialRequest, TrialsQuery,
 };
 
 use crate::daemon::Shared;
@@ -69,6 +71,8 @@ pub fn router(shared: Shared) -> Router {
         .merge(metrics::routes())
         .merge(top::routes())
         .merge(fleet::routes())
+        .merge(cluster::routes())
+        .merge(cluster_keys::routes())
         .route("/v1/events", get(events::events).layer(Extension(events::Places::default())))
         .route("/v1/changes", get(events::changes))
         .route("/v1/history", get(history::history))

@@ -390,3 +390,15 @@ pub struct AttachRequest {
 const fn native() -> Mode {
     Mode::Native
 }
+
+/// Query of leaving the cluster.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct LeaveQuery {
+    /// How long rights may take to be handed over, s.
+    pub seconds: u64,
+}
+
+impl LeaveQuery {
+    /// The longest that it may take, s.
+    pub const MOST: u64 = 600;
+}

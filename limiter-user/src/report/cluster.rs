@@ -21,3 +21,73 @@ impl Print for KeyGenerated {
         writeln!(out, "{}: a new key{replaced}; copy it to all hosts of the cluster", self.file)
     }
 }
+
+/// A host in its cluster, of `status`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// The host's name there.
+    pub name: String,
+    /// Whether it belongs to a cluster yet.
+    pub joined: bool,
+    /// Hosts that are there, this one included.
+    pub members: u64,
+    /// The host's home right, as a part of each limit of the cluster.
+    pub home: f64,
+    /// What it has given away of that and has not come to others yet.
+    pub on_the_way: f64,
+    /// What it may use of each source's limit without asking.
+    pub floor: f64,
+    /// Sources under limits of the cluster that send enough to matter.
+    pub sources: u64,
+    /// Those of them that are over what they may use here.
+    pub limited: u64,
+    /// Messages about rights that were sent.
+    pub messages: u64,
+    /// Messages that were not sent, because what had to be done before could not be.
+    pub withheld: u64,
+    /// Whether the host has handed over all its rights.
+    pub left: bool,
+}
+
+impl ClusterStatus {
+    /// It in a line.
+    pub(super) fn summary(&self) -> String {
+        let Self { name, members, home, sources, limited, .. } = self;
+        let home = 100.0 * home;
+        match (self.joined, self.left) {
+            (_, true) => format!("{name} has left"),
+            (false, _) => format!("{name} belongs to none yet"),
+            _ => format!(
+                "{name}, {members} hosts, {home:.1} % of limits at home, {sources} sources shared, {limited} \
+                 limited"
+            ),
+        }
+    }
+}
+
+/// `cluster leave`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClusterLeft {
+    /// The host's name.
+    pub name: String,
+    /// Hosts that were there to take its rights.
+    pub others: u64,
+    /// Whether it was alone and had never been otherwise, so that the cluster is no more.
+    pub disbanded: bool,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl Print for ClusterLeft {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { name, others, disbanded, seconds } = self;
+        if *disbanded {
+            return writeln!(out, "{name} was alone in its cluster, and is in none now");
+        }
+        writeln!(
+            out,
+            "{name} has handed its rights over to {others} other hosts in {seconds:.1} s, and has left; what is \
+             under limits of the cluster is dropped here: stop the daemon, or restart it to come back"
+        )
+    }
+}

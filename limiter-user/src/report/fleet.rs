@@ -74,13 +74,22 @@ impl Print for ClusterTopReport {
             writeln!(out, "{}", table.trim_fmt())?;
         }
         let (hosts, all) = (self.hosts.len(), self.hosts.len() + self.unanswered.len());
-        write!(out, "{} sources, {} buckets on {hosts} of {all} hosts", self.sources.len(), self.tracked)?;
+        write!(
+            out,
+            "{} sources, {} buckets on {hosts} of {all} hosts",
+            self.sources.len(),
+            self.tracked
+        )?;
         if let Some(Totals { passed_pps, dropped_pps, .. }) = &self.totals {
             write!(out, ", {passed_pps:.0} packets/s passed, {dropped_pps:.0} dropped")?;
         }
         writeln!(out)?;
         if !self.exact {
-            writeln!(out, "a source that is not listed may have up to {:.0}", self.unlisted_at_most)?;
+            writeln!(
+                out,
+                "a source that is not listed may have up to {:.0}",
+                self.unlisted_at_most
+            )?;
         }
         print_unanswered(out, &self.unanswered)
     }
@@ -163,8 +172,17 @@ impl Print for ClusterSourceReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "source     {}", short_prefix(&self.source))?;
         let header = [
-            "HOST", "CLASS", "STATE", "LIMIT", "SHARE", "PASSED/S", "DROPPED/S", "BITS/S", "PASSED",
-            "DROPPED", "BYTES",
+            "HOST",
+            "CLASS",
+            "STATE",
+            "LIMIT",
+            "SHARE",
+            "PASSED/S",
+            "DROPPED/S",
+            "BITS/S",
+            "PASSED",
+            "DROPPED",
+            "BYTES",
         ];
         let share = |share: Option<f64>| {
             share.map_or_else(|| "-".to_owned(), |share| format!("{:.2} %", share * 100.0))

@@ -10,6 +10,7 @@ mod config;
 mod fleet;
 mod groups;
 mod history;
+mod keys;
 mod limit;
 mod lists;
 mod overview;
@@ -32,7 +33,7 @@ pub use change::{
 };
 pub use changes::ChangesReport;
 pub use cleanup::{CleanupReport, Remnant, RemnantKind};
-pub use cluster::KeyGenerated;
+pub use cluster::{ClusterLeft, ClusterStatus, KeyGenerated};
 pub use config::{
     CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
     ReloadReport, SchemaReport, SettingReport, SettingsReport, Shadowed,
@@ -43,6 +44,7 @@ pub use fleet::{
 };
 pub use groups::{GroupEntry, GroupsReport};
 pub use history::{HistoryReport, ReasonSeries};
+pub use keys::KeysReport;
 pub use limit::{
     BanReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
     TierReport,
@@ -54,7 +56,8 @@ pub use overview::{
 };
 pub use page::IncidentReport;
 pub use peers::{
-    ClockReport, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport, RefusedReport, Unanswered,
+    ClockReport, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport, RefusedReport,
+    Unanswered,
 };
 pub use ports::{PortEntry, PortsReport, Seen};
 pub use rollup::{Recent, Rollup, Sums};

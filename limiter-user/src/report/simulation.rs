@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::{Print, text};
-use crate::cluster::simulate::{Scenario, SchemeKind, Summary};
+use crate::cluster::simulate::{Bound, Figure, GOALS, Goal, Scenario, SchemeKind, Summary};
 
 /// `limiter simulate cluster`: one row for each scenario, number of hosts and scheme.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,6 +14,9 @@ pub struct SimulationReport {
     pub scenarios: Vec<SimulationRow>,
     /// Whether all goals were reached.
     pub ok: bool,
+    /// Whether the table of goals is printed.
+    #[serde(skip)]
+    pub with_goals: bool,
 }
 
 /// Runs of one scenario under one scheme.
@@ -48,18 +51,29 @@ pub struct SimulationRow {
     pub median_convergence_ms: Option<f64>,
     /// What the host that sent most has sent, bytes per second.
     pub bytes_per_second: f64,
-    /// What was to be reached and was not. Only the escrow has goals.
+    /// What deciding took on the host where it took most, as a part of one core of this machine; absent where
+    /// it was not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<f64>,
+    /// The longest time until all hosts knew of each other, ms; absent where no membership was simulated, or
+    /// if they never did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub joined_ms: Option<f64>,
+    /// The same for a crash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detected_ms: Option<f64>,
+    /// What was to be reached and was not. Only the escrow and the membership have goals.
     pub missed: Vec<String>,
 }
 
 impl SimulationRow {
-    fn new(scenario: &Scenario, summary: &Summary, seeds: usize) -> Self {
+    fn new(scenario: &Scenario, summary: &Summary) -> Self {
         let ms = |seconds: f64| (seconds * 1e6).round() / 1e3;
         Self {
             name: scenario.name.clone(),
             scheme: summary.scheme,
             hosts: scenario.hosts,
-            seeds,
+            seeds: summary.seeds,
             worst_overage: summary.verdict.worst_overage,
             worst_seed: summary.worst_seed,
             bound_excess: summary.verdict.bound_excess,
@@ -69,7 +83,29 @@ impl SimulationRow {
             convergence_ms: summary.convergence.flatten().map(ms),
             median_convergence_ms: summary.median_convergence.map(ms),
             bytes_per_second: summary.bytes,
+            cpu: summary.cpu,
+            joined_ms: summary.joined.flatten().map(ms),
+            detected_ms: summary.detected.flatten().map(ms),
             missed: summary.missed.clone(),
+        }
+    }
+
+    /// A figure, where there is one; infinite if what was waited for never came.
+    fn figure(&self, figure: Figure) -> Option<f64> {
+        // A time that is absent in a row with a goal for it is one that never came.
+        let time = |ms: Option<f64>, there: bool| match ms {
+            None if there => Some(f64::INFINITY),
+            ms => ms.map(|ms| ms / 1e3),
+        };
+        let members = self.scheme == SchemeKind::Membership;
+        match figure {
+            Figure::Overage => (!members).then_some(self.worst_overage),
+            Figure::Utilisation => (!members).then_some(self.utilisation),
+            Figure::Convergence => time(self.convergence_ms, !members),
+            Figure::Bytes => Some(self.bytes_per_second),
+            Figure::Cpu => self.cpu,
+            Figure::Joined => time(self.joined_ms, members),
+            Figure::Detected => time(self.detected_ms, members),
         }
     }
 
@@ -82,14 +118,19 @@ impl SimulationRow {
             (true, true) => "reached",
             (true, false) => "MISSED",
         };
+        // Where nothing is limited nothing can be told of it.
+        let limits = |text: String| match self.scheme {
+            SchemeKind::Membership => "–".to_owned(),
+            _ => text,
+        };
         vec![
             self.name.clone(),
             self.scheme.name().to_owned(),
             self.hosts.to_string(),
-            percent(self.worst_overage),
-            percent(self.bound_excess),
-            format!("{:.3}", self.utilisation),
-            format!("{:.3}", self.least_utilisation),
+            limits(percent(self.worst_overage)),
+            limits(percent(self.bound_excess)),
+            limits(format!("{:.3}", self.utilisation)),
+            limits(format!("{:.3}", self.least_utilisation)),
             ms(self.median_convergence_ms),
             ms(self.convergence_ms),
             format!("{}B/s", text::si(self.bytes_per_second)),
@@ -114,12 +155,53 @@ impl SimulationReport {
         "GOALS",
     ];
 
-    /// What was found, of `seeds` runs each.
-    pub fn new(scenarios: &[Scenario], summaries: &[Summary], seeds: usize) -> Self {
-        let row =
-            |summary: &Summary| SimulationRow::new(&scenarios[summary.scenario], summary, seeds);
+    /// What was found.
+    pub fn new(scenarios: &[Scenario], summaries: &[Summary]) -> Self {
+        let row = |summary: &Summary| SimulationRow::new(&scenarios[summary.scenario], summary);
         let ok = summaries.iter().all(|summary| summary.missed.is_empty());
-        Self { scenarios: summaries.iter().map(row).collect(), ok }
+        Self { scenarios: summaries.iter().map(row).collect(), ok, with_goals: false }
+    }
+
+    /// The worst of a goal's figure that a scheme had.
+    fn worst(&self, goal: &Goal, of: impl Fn(SchemeKind) -> bool) -> Option<f64> {
+        let rows = self.scenarios.iter().filter(|row| of(row.scheme) && goal.is_of(&row.name));
+        rows.filter_map(|row| row.figure(goal.figure)).reduce(|a, b| goal.bound.worse(a, b))
+    }
+
+    /// The goals, what was found, and what the schemes have that it is compared with.
+    fn goals(&self) -> comfy_table::Table {
+        let baselines: Vec<SchemeKind> =
+            SchemeKind::ALL.into_iter().filter(|scheme| !scheme.has_goals()).collect();
+        let mut columns = vec!["FIGURE", "GOAL", "FOUND", ""];
+        columns.extend(baselines.iter().map(|scheme| scheme.name()));
+        let mut table = text::table(&columns, 1);
+        for goal in GOALS {
+            let show =
+                |value: Option<f64>| value.map_or("–".to_owned(), |v| shown(goal.figure, v));
+            let (sign, bound) = match goal.bound {
+                Bound::AtMost(most) => ("≤", most),
+                Bound::AtLeast(least) => ("≥", least),
+            };
+            let found = self.worst(goal, SchemeKind::has_goals);
+            let verdict = match found.map(|found| goal.bound.is_met(found)) {
+                None => "not run",
+                Some(true) => "reached",
+                Some(false) if goal.figure == Figure::Cpu && cfg!(debug_assertions) => {
+                    "debug build"
+                }
+                Some(false) => "MISSED",
+            };
+            let mut cells = vec![
+                goal.about.to_owned(),
+                format!("{sign} {}", shown(goal.figure, bound)),
+                show(found),
+                verdict.to_owned(),
+            ];
+            let baseline = |scheme: &SchemeKind| show(self.worst(goal, |of| of == *scheme));
+            cells.extend(baselines.iter().map(baseline));
+            table.add_row(cells);
+        }
+        table
     }
 
     /// What was missed, in sentences.
@@ -128,6 +210,21 @@ impl SimulationReport {
         missed
             .map(|row| format!("{}, {} hosts: {}", row.name, row.hosts, row.missed.join("; ")))
             .collect()
+    }
+}
+
+/// A figure for people.
+fn shown(figure: Figure, value: f64) -> String {
+    if value.is_infinite() {
+        return "never".to_owned();
+    }
+    match figure {
+        Figure::Overage => format!("{:.2} %", 100.0 * value),
+        Figure::Utilisation => format!("{value:.3}"),
+        Figure::Convergence => format!("{:.0} ms", 1e3 * value),
+        Figure::Bytes => format!("{}B/s", text::si(value)),
+        Figure::Cpu => format!("{:.1} %", 100.0 * value),
+        Figure::Joined | Figure::Detected => format!("{value:.1} s"),
     }
 }
 
@@ -147,6 +244,14 @@ impl Print for SimulationReport {
             table.add_row(cells);
         }
         writeln!(out, "{table}")?;
+        if self.with_goals {
+            writeln!(out, "\n{}", self.goals())?;
+            writeln!(
+                out,
+                "FOUND is the daemon's own code; the schemes beside it are there to compare with. What \
+                 deciding costs was measured on this machine.\n"
+            )?;
+        }
         for missed in self.missed() {
             writeln!(out, "missed: {missed}")?;
         }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigReport, LimitReport, OverageReport, PendingReport, Print, text};
+use super::{ClusterStatus, ConfigReport, LimitReport, OverageReport, PendingReport, Print, text};
 use crate::dataplane::{Attachment, Migrated, Mode, SketchHealth, TableHealth};
 use crate::instance::Instance;
 use crate::observe::Distinct;
@@ -190,6 +190,9 @@ pub struct StatusReport {
     /// The configuration file and its limits.
     #[serde(default)]
     pub config: ConfigReport,
+    /// How the host fares in its cluster, if it is in one.
+    #[serde(default)]
+    pub cluster: Option<ClusterStatus>,
     /// The change that is reverted unless it is confirmed.
     pub confirm: Option<PendingReport>,
     /// Addresses that no limit applies to.
@@ -240,6 +243,9 @@ impl Print for StatusReport {
         let default = self.default_limit.as_ref().map_or("none".into(), LimitReport::summary);
         writeln!(out, "limits      {}, default {default}", self.limits)?;
         writeln!(out, "config      {}", self.config.summary())?;
+        if let Some(cluster) = &self.cluster {
+            writeln!(out, "cluster     {}", cluster.summary())?;
+        }
         if let Some(confirm) = &self.confirm {
             writeln!(out, "confirm     {}", confirm.summary())?;
         }

@@ -10,7 +10,8 @@ use super::line::{Line, Name};
 use crate::error::Failure;
 use crate::observe::Distinct;
 use crate::report::{
-    By, ClusterTopReport, GroupsReport, Health, Print, Sort, StatusReport, TopReport, Totals,
+    By, ClusterSourceReport, ClusterTopReport, GroupsReport, Health, Print, Sort, SourceReport,
+    StatusReport, TopReport, Totals,
 };
 
 /// Characters of a filter.
@@ -186,7 +187,16 @@ impl App {
     }
 
     /// Takes what the daemon says of the source on the screen.
-    pub(super) fn show(&mut self, report: Result<impl Print, Failure>) {
+    pub(super) fn show(&mut self, report: Result<SourceReport, Failure>) {
+        self.tell(report);
+    }
+
+    /// The same of all hosts.
+    pub(super) fn show_all(&mut self, report: Result<ClusterSourceReport, Failure>) {
+        self.tell(report);
+    }
+
+    fn tell(&mut self, report: Result<impl Print, Failure>) {
         self.shown = report.map_err(|failure| text(&failure)).and_then(|report| {
             let mut out = Vec::new();
             report.print(&mut out).map_err(|error| error.to_string())?;

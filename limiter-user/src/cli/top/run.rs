@@ -18,7 +18,9 @@ use super::{groups, sources};
 use crate::cli::args::TopArgs;
 use crate::client::Client;
 use crate::error::{Failure, exit};
-use crate::report::{By, ClusterSourceReport, ClusterTopReport, SourceReport, StatusReport, TopReport};
+use crate::report::{
+    By, ClusterSourceReport, ClusterTopReport, SourceReport, StatusReport, TopReport,
+};
 
 /// Between two questions about the heaviest.
 const SECOND: Duration = Duration::from_secs(1);
@@ -178,10 +180,9 @@ fn pause(answer: &Result<Answer, Failure>, took: Duration) -> Duration {
             let margin = Duration::from_millis(30);
             (SECOND + margin).saturating_sub(age).clamp(Duration::from_millis(200), SECOND + margin)
         }
-        Ok(Answer::Fleet(report)) => {
-            SECOND.saturating_sub(Duration::try_from_secs_f64(report.took_seconds).unwrap_or_default())
-                .max(SECOND / 5)
-        }
+        Ok(Answer::Fleet(report)) => SECOND
+            .saturating_sub(Duration::try_from_secs_f64(report.took_seconds).unwrap_or_default())
+            .max(SECOND / 5),
         Ok(Answer::Groups(_)) => (took * SHARE).clamp(SECOND, 30 * SECOND),
         Err(_) => SECOND,
     }
@@ -278,7 +279,7 @@ fn handle(
             }
             Event::ShownAll(report) => {
                 questions.showing = false;
-                app.show(report);
+                app.show_all(report);
             }
             Event::Status(status) => app.status(status),
         }

@@ -224,7 +224,7 @@ fn a_source_is_looked_at() {
     assert_eq!(app.source(), Some("2001:db8:0:5::".parse().unwrap()));
     app.answer(Ok(Answer::Sources(sources())));
     app.show(
-        serde_json::from_value::<crate::report::SourceReport>(json!({
+        serde_json::from_value(json!({
             "source": "2001:db8:0:5::/64", "tracked": true, "state": "limited", "limit": null,
             "management": null, "tokens": null, "estimate": 3, "passed": 500, "dropped": 1_000_000,
             "bytes": 64_000_000, "first_seen": null, "last_seen": null,

@@ -86,6 +86,8 @@ pub struct Link {
     /// Answers since a moment.
     answers: (Moment, u32),
     counts: Counts,
+    /// The other key in short, and when a frame came that was sealed with it.
+    other_key: Option<(u16, Moment)>,
     outgoing: VecDeque<(SocketAddr, Vec<u8>)>,
     deliveries: VecDeque<Delivery>,
 }
@@ -105,6 +107,7 @@ impl Link {
             pause: PAUSES[0],
             answers: (now, 0),
             counts: Counts::default(),
+            other_key: None,
             outgoing: VecDeque::new(),
             deliveries: VecDeque::new(),
         }
@@ -138,6 +141,12 @@ impl Link {
     /// The keys, to be changed.
     pub const fn ring(&mut self) -> &mut KeyRing {
         &mut self.ring
+    }
+
+    /// The key that was not the one to seal with when a frame came that was sealed with it, in short, and when
+    /// one came last. Whoever has sent it may not be a member.
+    pub const fn other_key(&self) -> Option<(u16, Moment)> {
+        self.other_key
     }
 
     /// Where others may be found.
@@ -273,6 +282,9 @@ impl Link {
         let cluster = self.short();
         let opened = self.opener.open(&self.ring, cluster, datagram)?;
         let run = opened.epoch.short();
+        if let (true, Some(key)) = (opened.other_key, self.ring.other()) {
+            self.other_key = Some((key.short(), now));
+        }
         match opened.to {
             For::This => self.listen(now, &opened),
             For::Another => {

@@ -66,6 +66,8 @@ pub struct Report {
     pub refused: BTreeMap<HostId, Identity>,
     /// Members that may be gone: somebody has not heard of them for a while.
     pub suspects: BTreeSet<HostId>,
+    /// See [`Link::other_key`].
+    pub other_key: Option<(u16, Moment)>,
 }
 
 /// A link that runs. It ends when all of these and of what was made from them are gone.
@@ -258,6 +260,7 @@ impl Task {
                 lost: self.lost,
                 refused: self.link.membership().refused().clone(),
                 suspects: self.link.membership().suspects(),
+                other_key: self.link.other_key(),
             });
         }
     }

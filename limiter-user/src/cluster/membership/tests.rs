@@ -1,198 +1,37 @@
 //! Members on a virtual network.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
 
 use super::*;
-use crate::cluster::wire::Epoch;
+use crate::cluster::simulate::members::{Net, identity};
+use crate::cluster::simulate::{Conditions, Span};
 
-const MILLISECOND: u64 = 1_000_000;
-const SECOND: u64 = 1_000_000_000;
-
-fn identity(number: usize, second: u64) -> Identity {
-    let address = ([10, 0, (number >> 8) as u8, number as u8], 7946).into();
-    let epoch = Epoch::starting(None, second, number as u32 + 1);
-    Identity::new(&format!("host-{number}"), "default", address, epoch, 100)
+/// A net whose frames take 1 to 5 ms, and one of `loss` is lost.
+fn net(loss: f64) -> Net {
+    let span = |ms| Span(Duration::from_millis(ms));
+    let conditions = Conditions { delay: span(1), jitter: span(4), loss, ..Conditions::default() };
+    Net::new(conditions, 7)
 }
 
-/// What is on its way: when it comes, to which address and run, from whom.
-type Flight = (Reverse<(Moment, u64)>, SocketAddr, Epoch, usize, Vec<u8>);
-
-/// Hosts by their numbers. A frame takes 1 to 5 ms, and one of `loss` is lost.
-struct Net {
-    now: Moment,
-    hosts: Vec<Option<Membership>>,
-    places: HashMap<SocketAddr, usize>,
-    flights: BinaryHeap<Flight>,
-    due: BinaryHeap<Reverse<(Moment, usize)>>,
-    sent: u64,
-    bytes: u64,
-    /// Hosts below this number and the others do not hear each other.
-    cut: Option<usize>,
-    loss: f64,
-    random: SmallRng,
+fn until(net: &mut Net, most: Duration, is: impl Fn(usize, &Membership) -> bool) -> Duration {
+    net.until(most, is).unwrap_or_else(|others| {
+        panic!("not within {most:?}, hosts and the members that they know: {others:?}")
+    })
 }
 
-impl Net {
-    fn new(loss: f64) -> Self {
-        Self {
-            now: Moment(SECOND),
-            hosts: Vec::new(),
-            places: HashMap::new(),
-            flights: BinaryHeap::new(),
-            due: BinaryHeap::new(),
-            sent: 0,
-            bytes: 0,
-            cut: None,
-            loss,
-            random: SmallRng::seed_from_u64(7),
-        }
-    }
+/// So many hosts that know each other; how long that took.
+fn cluster(count: usize, loss: f64) -> (Net, Duration) {
+    let mut net = net(loss);
+    let took = net.start_all(count).unwrap_or_else(|others| panic!("not all: {others:?}"));
+    (net, took)
+}
 
-    fn start(&mut self, number: usize, me: Identity) {
-        self.places.insert(me.address, number);
-        if self.hosts.len() <= number {
-            self.hosts.resize_with(number + 1, || None);
-        }
-        self.hosts[number] = Some(Membership::new(self.now, me, number as u64));
-        self.due.push(Reverse((self.now, number)));
-    }
-
-    /// As after a hello.
-    fn meet(&mut self, number: usize, seed: usize) {
-        let seed = self.host(seed).me().clone();
-        let now = self.now;
-        self.hosts[number].as_mut().unwrap().meet(now, seed);
-        self.collect(number);
-    }
-
-    fn host(&self, number: usize) -> &Membership {
-        self.hosts[number].as_ref().unwrap()
-    }
-
-    fn collect(&mut self, number: usize) {
-        let Some(host) = &mut self.hosts[number] else { return };
-        while let Some((to, bytes)) = host.outgoing() {
-            self.sent += 1;
-            self.bytes += bytes.len() as u64 + 51;
-            if self.random.random_bool(self.loss) {
-                continue;
-            }
-            let delay = self.random.random_range(MILLISECOND..5 * MILLISECOND);
-            let key = Reverse((Moment(self.now.0 + delay), self.sent));
-            self.flights.push((key, to.address, to.epoch, number, bytes));
-        }
-        self.due.push(Reverse((host.next(), number)));
-    }
-
-    fn is_cut(&self, from: usize, to: usize) -> bool {
-        self.cut.is_some_and(|cut| (from < cut) != (to < cut))
-    }
-
-    /// Goes on until a moment.
-    fn run_until(&mut self, end: Moment) {
-        loop {
-            let flight = self.flights.peek().map_or(Moment(u64::MAX), |flight| flight.0.0.0);
-            let due = self.due.peek().map_or(Moment(u64::MAX), |due| due.0.0);
-            if flight.min(due) > end {
-                self.now = end;
-                return;
-            }
-            if due < flight {
-                let Some(Reverse((moment, number))) = self.due.pop() else { return };
-                self.now = self.now.max(moment);
-                let now = self.now;
-                // A host may be in the list more than once.
-                if let Some(host) = &mut self.hosts[number]
-                    && host.next() <= now
-                {
-                    host.poll(now);
-                    self.collect(number);
-                }
-                continue;
-            }
-            let Some((Reverse((moment, _)), address, epoch, from, bytes)) = self.flights.pop()
-            else {
-                return;
-            };
-            self.now = self.now.max(moment);
-            self.deliver(address, epoch, from, &bytes);
-        }
-    }
-
-    fn deliver(&mut self, address: SocketAddr, epoch: Epoch, from: usize, bytes: &[u8]) {
-        let Some(&to) = self.places.get(&address) else { return };
-        let now = self.now;
-        let sender = self.hosts[from].as_ref().map(|host| host.me().host());
-        if self.is_cut(from, to) {
-            return;
-        }
-        let (Some(sender), Some(host)) = (sender, &mut self.hosts[to]) else { return };
-        if host.me().epoch == epoch {
-            host.receive(now, sender, bytes);
-            self.collect(to);
-        } else {
-            // The link answers what was for an earlier run by saying who it is.
-            let me = host.me().clone();
-            self.hosts[from].as_mut().unwrap().meet(now, me);
-            self.collect(from);
-        }
-    }
-
-    fn run(&mut self, span: Duration) {
-        self.run_until(self.now.after(span));
-    }
-
-    fn living(&self) -> impl Iterator<Item = (usize, &Membership)> {
-        let hosts = self.hosts.iter().enumerate();
-        hosts.filter_map(|(number, host)| host.as_ref().map(|host| (number, host)))
-    }
-
-    /// How long it takes until this is true of every host.
-    fn until(&mut self, most: Duration, is: impl Fn(usize, &Membership) -> bool) -> Duration {
-        let start = self.now;
-        while !self.living().all(|(number, host)| is(number, host)) {
-            if self.now.since(start) >= most {
-                let sizes = self.living().filter(|(number, host)| !is(*number, host));
-                let sizes: Vec<_> =
-                    sizes.map(|(number, host)| (number, host.members().len())).collect();
-                panic!("not within {most:?}, hosts and the members that they know: {sizes:?}");
-            }
-            self.run(Duration::from_millis(20));
-        }
-        self.now.since(start)
-    }
-
-    /// So many hosts that know each other; how long that took.
-    fn cluster(count: usize, loss: f64) -> (Self, Duration) {
-        let mut net = Self::new(loss);
-        for number in 0..count {
-            net.start(number, identity(number, 1));
-        }
-        let start = net.now;
-        // Who has no answer asks again, as the link does.
-        while net.living().any(|(_, host)| host.members().len() == 1) {
-            assert!(net.now.since(start) < Duration::from_secs(10));
-            for number in 1..count {
-                if net.host(number).members().len() == 1 {
-                    net.meet(number, 0);
-                }
-            }
-            net.run(Duration::from_millis(500));
-        }
-        let patience = Duration::from_secs(20);
-        net.until(patience, |_, host| host.members().len() == count);
-        let took = net.now.since(start);
-        (net, took)
-    }
-
-    /// What a host sends in a second.
-    fn rate(&mut self) -> (u64, u64) {
-        let (sent, bytes) = (self.sent, self.bytes);
-        self.run(Duration::from_secs(10));
-        let hosts = self.living().count() as u64 * 10;
-        ((self.sent - sent) / hosts, (self.bytes - bytes) / hosts)
-    }
+/// What a host sends in a second.
+fn rate(net: &mut Net) -> (u64, u64) {
+    let (sent, bytes) = (net.sent, net.bytes);
+    net.run(Duration::from_secs(10));
+    let hosts = net.living().count() as u64 * 10;
+    ((net.sent - sent) / hosts, (net.bytes - bytes) / hosts)
 }
 
 /// Whether two are the same to the last renewal.
@@ -205,17 +44,18 @@ fn are_one(hosts: &Net) -> bool {
 /// Everything that may happen to so many members; the figures.
 fn ordeal(count: usize, loss: f64) -> Vec<(&'static str, Duration)> {
     let mut figures = Vec::new();
-    let (mut net, took) = Net::cluster(count, loss);
+    let (mut net, took) = cluster(count, loss);
     figures.push(("all start at once", took));
     net.run(Duration::from_secs(30));
     assert!(are_one(&net));
-    let (packets, bytes) = net.rate();
+    let (packets, bytes) = rate(&mut net);
     println!("{count} members at rest: {packets} packets, {bytes} bytes a second and host");
 
     net.start(count, identity(count, 2));
     net.meet(count, count / 2);
     net.meet(count, 0);
-    let took = net.until(Duration::from_secs(20), |_, host| host.members().len() == count + 1);
+    let took =
+        until(&mut net, Duration::from_secs(20), |_, host| host.members().len() == count + 1);
     figures.push(("one joins", took));
 
     net.run(Duration::from_secs(10));
@@ -224,7 +64,7 @@ fn ordeal(count: usize, loss: f64) -> Vec<(&'static str, Duration)> {
     net.hosts[7] = None;
     let patience = Duration::from_secs(30);
     let is_gone = |host: &Membership| gone.iter().all(|gone| !host.members().contains_key(gone));
-    let took = net.until(patience, |_, host| is_gone(host));
+    let took = until(&mut net, patience, |_, host| is_gone(host));
     assert!(net.living().all(|(_, host)| host.members().len() == count - 1));
     figures.push(("two crash", took));
 
@@ -232,7 +72,7 @@ fn ordeal(count: usize, loss: f64) -> Vec<(&'static str, Duration)> {
     net.meet(3, 0);
     net.meet(3, 1);
     let back = identity(3, 50);
-    let took = net.until(patience, |_, host| host.members().get(&back.host()) == Some(&back));
+    let took = until(&mut net, patience, |_, host| host.members().get(&back.host()) == Some(&back));
     figures.push(("one comes back", took));
 
     // So soon that nobody has noticed.
@@ -241,7 +81,7 @@ fn ordeal(count: usize, loss: f64) -> Vec<(&'static str, Duration)> {
     net.meet(5, 0);
     net.meet(5, 1);
     let back = identity(5, 60);
-    let took = net.until(patience, |_, host| host.members().get(&back.host()) == Some(&back));
+    let took = until(&mut net, patience, |_, host| host.members().get(&back.host()) == Some(&back));
     figures.push(("one starts again", took));
 
     net.run(Duration::from_secs(10));
@@ -250,12 +90,13 @@ fn ordeal(count: usize, loss: f64) -> Vec<(&'static str, Duration)> {
     net.cut = Some(cut);
     let low = net.living().filter(|(number, _)| *number < cut).count();
     let sizes = move |number: usize| if number < cut { low } else { present - low };
-    let took =
-        net.until(Duration::from_secs(60), |number, host| host.members().len() == sizes(number));
+    let took = until(&mut net, Duration::from_secs(60), |number, host| {
+        host.members().len() == sizes(number)
+    });
     figures.push(("the network is cut", took));
     net.run(Duration::from_secs(20));
     net.cut = None;
-    let took = net.until(Duration::from_secs(120), |_, host| host.members().len() == present);
+    let took = until(&mut net, Duration::from_secs(120), |_, host| host.members().len() == present);
     figures.push(("it is whole again", took));
 
     net.run(Duration::from_secs(40));
@@ -265,7 +106,7 @@ fn ordeal(count: usize, loss: f64) -> Vec<(&'static str, Duration)> {
     net.collect(10);
     net.hosts[10] = None;
     let left = identity(10, 1).host();
-    let took = net.until(patience, |_, host| !host.members().contains_key(&left));
+    let took = until(&mut net, patience, |_, host| !host.members().contains_key(&left));
     figures.push(("one leaves", took));
     for (what, took) in &figures {
         println!("{count} members, {:>2.0} % lost, {what}: {took:?}", loss * 100.0);
@@ -302,7 +143,7 @@ fn a_thousand_members_know_who_is_there() {
 
 #[test]
 fn nobody_is_lost_where_every_twentieth_packet_is() {
-    let (mut net, _) = Net::cluster(20, 0.05);
+    let (mut net, _) = cluster(20, 0.05);
     while net.hosts[4].as_mut().unwrap().event().is_some() {}
     net.run(Duration::from_secs(120));
     let mut lost = 0;
@@ -314,7 +155,7 @@ fn nobody_is_lost_where_every_twentieth_packet_is() {
 
 #[test]
 fn of_two_hosts_of_one_name_the_first_keeps_it() {
-    let (mut net, _) = Net::cluster(5, 0.0);
+    let (mut net, _) = cluster(5, 0.0);
     let first = identity(2, 1);
     let mut second = identity(2, 9);
     second.address = ([10, 9, 9, 9], 7946).into();
@@ -325,7 +166,7 @@ fn of_two_hosts_of_one_name_the_first_keeps_it() {
     let conflict = |host: HostId, first: &Identity, second: &Identity, of: &Membership| {
         of.members().get(&host) == Some(first) && of.refused().get(&host) == Some(second)
     };
-    let took = net.until(Duration::from_secs(5), |_, of| conflict(host, &first, &second, of));
+    let took = until(&mut net, Duration::from_secs(5), |_, of| conflict(host, &first, &second, of));
     println!("two hosts of one name are noticed after {took:?}");
     for number in [0, 2, 5] {
         let of = net.hosts[number].as_mut().unwrap();
@@ -335,7 +176,7 @@ fn of_two_hosts_of_one_name_the_first_keeps_it() {
     }
     // The first one goes; then the other one is let in.
     net.hosts[2] = None;
-    let took = net.until(Duration::from_secs(10), |_, of| {
+    let took = until(&mut net, Duration::from_secs(10), |_, of| {
         of.members().get(&host) == Some(&second) && of.refused().is_empty()
     });
     println!("the second one is let in after {took:?}");
@@ -343,32 +184,32 @@ fn of_two_hosts_of_one_name_the_first_keeps_it() {
 
 #[test]
 fn a_weight_is_told_to_all() {
-    let (mut net, _) = Net::cluster(8, 0.0);
+    let (mut net, _) = cluster(8, 0.0);
     let now = net.now;
     net.hosts[6].as_mut().unwrap().set_weight(now, 250);
     net.collect(6);
     let host = identity(6, 1).host();
-    net.until(Duration::from_secs(5), |_, of| of.members()[&host].weight == 250);
+    until(&mut net, Duration::from_secs(5), |_, of| of.members()[&host].weight == 250);
     net.run(Duration::from_secs(5));
     assert!(net.living().all(|(_, host)| host.members().len() == 8));
 }
 
 #[test]
 fn a_host_that_hung_is_let_in_again() {
-    let (mut net, _) = Net::cluster(8, 0.0);
+    let (mut net, _) = cluster(8, 0.0);
     let hung = net.hosts[6].take();
     let host = identity(6, 1).host();
-    net.until(Duration::from_secs(10), |_, of| !of.members().contains_key(&host));
+    until(&mut net, Duration::from_secs(10), |_, of| !of.members().contains_key(&host));
     net.hosts[6] = hung;
     net.due.push(Reverse((net.now, 6)));
-    let took = net.until(Duration::from_secs(30), |_, of| of.members().len() == 8);
+    let took = until(&mut net, Duration::from_secs(30), |_, of| of.members().len() == 8);
     println!("a host that hung is back after {took:?}");
 }
 
 #[test]
 fn no_bytes_make_it_panic_or_grow() {
     let mut random = SmallRng::seed_from_u64(3);
-    let (mut net, _) = Net::cluster(4, 0.0);
+    let (mut net, _) = cluster(4, 0.0);
     let mut corpus = Vec::new();
     for number in 0..4 {
         let to = identity((number + 1) % 4, 1);

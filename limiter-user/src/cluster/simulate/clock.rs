@@ -1,4 +1,8 @@
-//! A host's monotonic clock.
+//! A host's monotonic clock, and a clock for what it costs.
+
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
 
 use super::super::Moment;
 
@@ -32,6 +36,45 @@ impl Clock {
     pub(super) fn step(&mut self, seconds: f64) {
         self.base = self.base.saturating_add_signed((seconds * 1e9) as i64);
     }
+}
+
+/// Adds up the time that this thread has the CPU. It is off by default: a run's outcome is to be the same
+/// each time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stopwatch {
+    on: bool,
+    started: Duration,
+    sum: Duration,
+}
+
+impl Stopwatch {
+    /// Measures from now on.
+    pub(super) const fn switch_on(&mut self) {
+        self.on = true;
+    }
+
+    /// Something begins.
+    pub(super) fn start(&mut self) {
+        if self.on {
+            self.started = thread_time();
+        }
+    }
+
+    /// It ends.
+    pub(super) fn stop(&mut self) {
+        if self.on {
+            self.sum += thread_time().saturating_sub(self.started);
+        }
+    }
+
+    /// What was measured by now.
+    pub(super) const fn sum(&self) -> Duration {
+        self.sum
+    }
+}
+
+fn thread_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]

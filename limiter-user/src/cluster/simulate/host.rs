@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::super::{HostId, KeyId, Moment, Share};
-use super::clock::Clock;
+use super::clock::{Clock, Stopwatch};
 use super::kernel::Bucket;
 use super::scheme::{Actions, Payload, Sample, Scheme};
 
@@ -66,6 +66,8 @@ pub(super) struct Host<S> {
     /// How many faults make others take it for dead.
     pub(super) suspected: u32,
     pub(super) bytes: u64,
+    /// What deciding took of a core.
+    pub(super) cpu: Stopwatch,
 }
 
 impl<S: Scheme> Host<S> {
@@ -85,6 +87,7 @@ impl<S: Scheme> Host<S> {
             view: vec![true; hosts],
             suspected: 0,
             bytes: 0,
+            cpu: Stopwatch::default(),
         }
     }
 
@@ -133,6 +136,7 @@ impl<S: Scheme> Host<S> {
             return;
         }
         self.looked = counted;
+        self.cpu.start();
         for (track, key) in self.tracks.iter_mut().zip(keys) {
             let offered = track.offered - track.seen.0;
             if offered <= 0.0 && !track.tracked {
@@ -150,6 +154,7 @@ impl<S: Scheme> Host<S> {
                 self.daemon.forget(*key);
             }
         }
+        self.cpu.stop();
     }
 
     /// Writes to the kernel.
@@ -184,7 +189,9 @@ impl<S: Scheme> Host<S> {
     pub(super) fn receive(&mut self, real: u64, from: HostId, message: &Rc<Payload>) -> bool {
         match self.state {
             State::Running => {
+                self.cpu.start();
                 self.daemon.receive(self.clock.local(real), from, message);
+                self.cpu.stop();
                 true
             }
             State::Paused => {

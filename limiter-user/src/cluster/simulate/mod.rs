@@ -10,9 +10,11 @@
 
 mod clock;
 mod demand;
+mod goals;
 mod host;
 mod judge;
 mod kernel;
+pub(in crate::cluster) mod members;
 mod network;
 mod outcome;
 mod rng;
@@ -23,6 +25,7 @@ mod suite;
 mod world;
 
 pub use demand::{Demand, Pattern};
+pub use goals::{Bound, Figure, GOALS, Goal};
 pub use judge::{Judge, Verdict};
 pub use network::Conditions;
 pub use outcome::{Outcome, Series};

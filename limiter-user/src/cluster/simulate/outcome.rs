@@ -10,7 +10,7 @@ const SERVED: f64 = 0.9;
 const POINTS: f64 = 20.0;
 
 /// What a run was like.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// What the judge found.
     pub verdict: Verdict,
@@ -19,6 +19,13 @@ pub struct Outcome {
     pub convergence: Vec<Option<f64>>,
     /// What the host that sent most has sent, bytes per second.
     pub bytes: f64,
+    /// What deciding took on the host where it took most, as a part of one core; `None` where it was not measured.
+    pub cpu: Option<f64>,
+    /// How long it took until all hosts knew of each other, s; `Some(None)` if they never did, `None` where that
+    /// was not looked at.
+    pub joined: Option<Option<f64>>,
+    /// The same for a crash.
+    pub detected: Option<Option<f64>>,
     /// Over time.
     pub series: Series,
 }
@@ -59,7 +66,7 @@ impl Record {
 
     pub(super) fn outcome(self, verdict: Verdict, bytes: f64) -> Outcome {
         let convergence = self.convergence();
-        Outcome { verdict, convergence, bytes, series: self.series() }
+        Outcome { verdict, convergence, bytes, series: self.series(), ..Outcome::default() }
     }
 
     fn convergence(&self) -> Vec<Option<f64>> {

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::judge::Verdict;
+use super::members;
 use super::outcome::{Outcome, Series};
 use super::scenario::Scenario;
 use super::scheme::{Baseline, EscrowHost, SchemeKind};
@@ -32,6 +33,14 @@ pub struct Summary {
     pub median_convergence: Option<f64>,
     /// The most that a host sent, bytes per second.
     pub bytes: f64,
+    /// The most that deciding took on a host, as a part of one core, where it was measured.
+    pub cpu: Option<f64>,
+    /// The longest time until all hosts knew of each other, s, as `convergence`.
+    pub joined: Option<Option<f64>>,
+    /// The longest time until all knew of a crash.
+    pub detected: Option<Option<f64>>,
+    /// Runs.
+    pub seeds: usize,
     /// Of the first seed.
     pub series: Series,
     /// What was to be reached and was not; baselines have no goals.
@@ -44,6 +53,7 @@ pub fn run(scenario: &Scenario, scheme: SchemeKind, seed: u64) -> Outcome {
         SchemeKind::Escrow => {
             World::new(scenario, seed, |birth| EscrowHost::new(birth, None)).run()
         }
+        SchemeKind::Membership => members::run(scenario, seed),
         kind => World::new(scenario, seed, |birth| Baseline::new(kind, birth)).run(),
     }
 }
@@ -55,24 +65,36 @@ pub fn run_all(
     first: u64,
     seeds: usize,
 ) -> Vec<Summary> {
-    let groups: Vec<(usize, SchemeKind)> = (0..scenarios.len())
-        .flat_map(|scenario| schemes.iter().map(move |scheme| (scenario, *scheme)))
-        .collect();
-    let jobs = groups.len() * seeds;
+    let of_scenario = |(number, scenario): (usize, &Scenario)| {
+        let schemes = if scenario.membership { &[SchemeKind::Membership][..] } else { schemes };
+        schemes.iter().map(|scheme| (number, *scheme)).collect::<Vec<_>>()
+    };
+    let groups: Vec<(usize, SchemeKind)> =
+        scenarios.iter().enumerate().flat_map(of_scenario).collect();
+    // Where the runs of each group begin in the list of all, and in the end how many there are.
+    let mut starts = vec![0];
+    for (scenario, _) in &groups {
+        starts.push(starts[starts.len() - 1] + scenarios[*scenario].seeds(seeds));
+    }
+    let jobs = starts[groups.len()];
     let next = AtomicUsize::new(0);
     let (sender, receiver) = mpsc::channel();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(jobs.max(1));
     let mut outcomes: Vec<Option<Outcome>> = vec![None; jobs];
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            let (sender, next, groups) = (sender.clone(), &next, &groups);
+            let (sender, next, groups, starts) = (sender.clone(), &next, &groups, &starts);
             scope.spawn(move || {
                 loop {
                     let job = next.fetch_add(1, Ordering::Relaxed);
-                    let Some((scenario, scheme)) = groups.get(job / seeds.max(1)) else { return };
-                    let seed = first.wrapping_add((job % seeds) as u64);
-                    let mut outcome = run(&scenarios[*scenario], *scheme, seed);
-                    if job % seeds != 0 {
+                    if job >= jobs {
+                        return;
+                    }
+                    let group = starts.partition_point(|start| *start <= job) - 1;
+                    let ((scenario, scheme), number) = (groups[group], job - starts[group]);
+                    let seed = first.wrapping_add(number as u64);
+                    let mut outcome = run(&scenarios[scenario], scheme, seed);
+                    if number > 0 {
                         // A thousand of them would be much.
                         outcome.series = Series::default();
                     }
@@ -93,7 +115,7 @@ pub fn run_all(
         }
     });
     let of_group = |(i, (scenario, scheme)): (usize, &(usize, SchemeKind))| {
-        let outcomes = outcomes[i * seeds..(i + 1) * seeds].iter().flatten();
+        let outcomes = outcomes[starts[i]..starts[i + 1]].iter().flatten();
         summary(*scenario, &scenarios[*scenario], *scheme, first, outcomes)
     };
     groups.iter().enumerate().map(of_group).collect()
@@ -115,6 +137,10 @@ fn summary<'a>(
         convergence: None,
         median_convergence: None,
         bytes: 0.0,
+        cpu: None,
+        joined: None,
+        detected: None,
+        seeds: 0,
         series: Series::default(),
         missed: Vec::new(),
     };
@@ -129,6 +155,10 @@ fn summary<'a>(
         worst.share_sum = worst.share_sum.max(found.share_sum);
         all.least_utilisation = all.least_utilisation.min(found.utilisation);
         all.bytes = all.bytes.max(outcome.bytes);
+        all.cpu = outcome.cpu.map(|cpu| cpu.max(all.cpu.unwrap_or(0.0))).or(all.cpu);
+        all.joined = longest(all.joined, outcome.joined);
+        all.detected = longest(all.detected, outcome.detected);
+        all.seeds += 1;
         steps.extend(outcome.convergence.iter().map(|step| step.unwrap_or(f64::INFINITY)));
         if runs == 0 {
             all.series = outcome.series.clone();
@@ -144,6 +174,14 @@ fn summary<'a>(
         all.missed = missed(scenario, &all);
     }
     all
+}
+
+/// The longer of two times, of which one may not have been taken, or have had no end.
+fn longest(one: Option<Option<f64>>, other: Option<Option<f64>>) -> Option<Option<f64>> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.zip(other).map(|(one, other)| one.max(other))),
+        (one, other) => one.or(other),
+    }
 }
 
 /// What may come of rounding alone, in the sum of shares and in the bound.
@@ -176,6 +214,20 @@ fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
     }
     if let Some(most) = goals.bytes {
         goal(all.bytes <= most, format!("{:.0} bytes/s, not {most:.0}", all.bytes));
+    }
+    if let (Some(most), Some(cpu), false) = (goals.cpu, all.cpu, cfg!(debug_assertions)) {
+        let text = format!("{:.1} % of a core, not {:.1} %", 100.0 * cpu, 100.0 * most);
+        goal(cpu <= most, text);
+    }
+    let times = [
+        ("all know of each other", goals.joined, all.joined),
+        ("all know of a crash", goals.detected, all.detected),
+    ];
+    for (what, most, found) in times {
+        let (Some(most), Some(found)) = (most, found) else { continue };
+        let met = found.is_some_and(|seconds| seconds <= most.seconds());
+        let found = found.map_or("never".to_owned(), |s| format!("{s:.1} s"));
+        goal(met, format!("{what}: {found}, not {:.1} s", most.seconds()));
     }
     missed
 }

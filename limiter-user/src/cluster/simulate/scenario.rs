@@ -127,11 +127,25 @@ pub struct Goals {
     pub convergence: Option<Span>,
     /// What a host sends, bytes per second, at most.
     pub bytes: Option<f64>,
+    /// What deciding takes on a host, as a part of one core, at most. It is measured where it is asked for.
+    pub cpu: Option<f64>,
+    /// The time until all know of each other, at most, where `membership` is simulated.
+    pub joined: Option<Span>,
+    /// The time until all know of a crash, at most, where `membership` is simulated.
+    pub detected: Option<Span>,
 }
 
 impl Default for Goals {
     fn default() -> Self {
-        Self { overage: 0.001, utilisation: None, convergence: None, bytes: None }
+        Self {
+            overage: 0.001,
+            utilisation: None,
+            convergence: None,
+            bytes: None,
+            cpu: None,
+            joined: None,
+            detected: None,
+        }
     }
 }
 
@@ -150,6 +164,13 @@ pub struct Scenario {
     /// It says something only with so many hosts, and the suite leaves it out with fewer.
     #[serde(default)]
     pub least_hosts: usize,
+    /// It is run with so many seeds at most, because each run takes long; as many as asked for if 0.
+    #[serde(default)]
+    pub most_seeds: usize,
+    /// Who is there, and nothing else: the daemon's own membership without traffic. All hosts start at one
+    /// moment, and when all is calm one crashes. Only `hosts` and `network` matter then.
+    #[serde(default)]
+    pub membership: bool,
     /// How long it runs.
     #[serde(default = "ten_seconds")]
     pub duration: Span,
@@ -263,6 +284,9 @@ impl Scenario {
         if self.hosts == 0 || self.hosts > MOST_HOSTS {
             return whole(&format!("`hosts` is a number from 1 to {MOST_HOSTS}"));
         }
+        if self.membership && (self.hosts < 2 || !self.faults.is_empty()) {
+            return whole("with `membership` there are two hosts at least and no faults");
+        }
         if self.demand.keys == 0 || self.demand.keys > MOST_KEYS {
             return whole(&format!("`keys` is a number from 1 to {MOST_KEYS}"));
         }
@@ -339,6 +363,11 @@ impl Scenario {
             return Some(message.into());
         }
         None
+    }
+
+    /// With how many seeds it is run where so many are asked for.
+    pub(super) const fn seeds(&self, asked: usize) -> usize {
+        if self.most_seeds == 0 || asked < self.most_seeds { asked } else { self.most_seeds }
     }
 
     /// The hosts of a fault.

@@ -28,6 +28,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("suspect", include_str!("suite/suspect.toml")),
     ("chaos", include_str!("suite/chaos.toml")),
     ("overhead", include_str!("suite/overhead.toml")),
+    ("members", include_str!("suite/members.toml")),
 ];
 
 /// The text of a built-in scenario.

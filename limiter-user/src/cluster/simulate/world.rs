@@ -133,6 +133,9 @@ impl<'a, S: Scheme> World<'a, S> {
             let now = clock.local(0);
             let birth = Birth { me: id, weight: WEIGHT, hosts: n, one_of, seed, now };
             let mut host = Host::new(id, clock, make(birth), n, scenario.demand.keys);
+            if scenario.goals.cpu.is_some() {
+                host.cpu.switch_on();
+            }
             if joiners.contains(&i) {
                 host.kill(State::Off);
             }
@@ -195,7 +198,10 @@ impl<'a, S: Scheme> World<'a, S> {
         }
         let seconds = scenario.duration.seconds();
         let most = self.hosts.iter().map(|host| host.bytes).max().unwrap_or(0);
-        self.record.outcome(self.judge.verdict(), most as f64 / seconds)
+        let mut outcome = self.record.outcome(self.judge.verdict(), most as f64 / seconds);
+        let cpu = self.hosts.iter().map(|host| host.cpu.sum().as_secs_f64() / seconds);
+        outcome.cpu = scenario.goals.cpu.map(|_| cpu.fold(0.0, f64::max));
+        outcome
     }
 
     fn plan_fault(&mut self, number: usize, fault: &Fault) {
@@ -327,7 +333,9 @@ impl<'a, S: Scheme> World<'a, S> {
             return;
         }
         let now = self.hosts[host].clock.local(self.now);
+        self.hosts[host].cpu.start();
         let actions = self.hosts[host].daemon.poll(now);
+        self.hosts[host].cpu.stop();
         self.do_actions(host, actions);
     }
 
@@ -337,7 +345,9 @@ impl<'a, S: Scheme> World<'a, S> {
         let (from, next) = (host.id, host.clock.real(actions.next));
         for (to, payload) in actions.messages {
             let Some(&to) = self.numbers.get(&to) else { continue };
+            self.hosts[number].cpu.start();
             self.hosts[number].bytes += payload.bytes() as u64;
+            self.hosts[number].cpu.stop();
             let payload = Rc::new(payload);
             for delay in self.network.send(number, to).into_iter().flatten() {
                 let payload = Rc::clone(&payload);

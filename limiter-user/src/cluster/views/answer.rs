@@ -143,7 +143,8 @@ impl Answerer {
             return;
         }
         self.poll(now);
-        let of_one = |asked: Asked| Asked { ticket: 0, ..asked }..=Asked { ticket: u64::MAX, ..asked };
+        let of_one =
+            |asked: Asked| Asked { ticket: 0, ..asked }..=Asked { ticket: u64::MAX, ..asked };
         if self.kept.range(of_one(asked)).count() >= MOST_OF_ONE {
             // The oldest one: who asks something new has mostly had the answer.
             let oldest = self.kept.range(of_one(asked)).min_by_key(|(_, kept)| kept.since);

@@ -97,8 +97,7 @@ impl Asker {
             let asked = Waiting { pieces: Pieces::default(), again, pause: AGAIN, timed: None };
             waiting.insert(host, asked);
         }
-        let open =
-            Open { question, until, waiting, answers: BTreeMap::new(), silent: Vec::new() };
+        let open = Open { question, until, waiting, answers: BTreeMap::new(), silent: Vec::new() };
         self.open.insert(self.ticket, open);
         Some(self.ticket)
     }

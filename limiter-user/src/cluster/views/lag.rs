@@ -72,7 +72,10 @@ mod tests {
         let bytes = hosts.each_ref().map(Lag::bytes);
         assert!(bytes.iter().all(|bytes| bytes.len() < 1100), "{}", bytes[0].len());
         let all = merged(bytes.iter().map(Vec::as_slice)).unwrap();
-        assert!((all.p50 / 500.0 - 1.0).abs() < 0.03 && (all.p99 / 990.0 - 1.0).abs() < 0.02, "{all:?}");
+        assert!(
+            (all.p50 / 500.0 - 1.0).abs() < 0.03 && (all.p99 / 990.0 - 1.0).abs() < 0.02,
+            "{all:?}"
+        );
         assert_eq!(all.max, 1000.0);
         assert_eq!(read(&bytes[1]).unwrap().max, 999.0);
         for _ in 0..2 * MOST {

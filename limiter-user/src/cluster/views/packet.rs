@@ -88,7 +88,9 @@ impl<'a> Saying<'a> {
         let kind = from.u8()?;
         let ticket = from.u64()?;
         match kind {
-            ASK => Ok(Self::Ask { ticket, sent: from.u64()?, piece: Piece::read(from, MOST_ASKED)? }),
+            ASK => {
+                Ok(Self::Ask { ticket, sent: from.u64()?, piece: Piece::read(from, MOST_ASKED)? })
+            }
             PART => Ok(Self::Part {
                 ticket,
                 echo: from.u64()?,
@@ -177,7 +179,11 @@ impl Pieces {
 
     /// Those that have not come.
     pub(super) fn missing(&self) -> Vec<u16> {
-        (0..).zip(&self.parts).filter(|(_, part)| part.is_none()).map(|(number, _)| number).collect()
+        (0..)
+            .zip(&self.parts)
+            .filter(|(_, part)| part.is_none())
+            .map(|(number, _)| number)
+            .collect()
     }
 
     /// All of it, if it has all come.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rand::rngs::SmallRng;
 use rand::SeedableRng as _;
+use rand::rngs::SmallRng;
 
 use super::packet::{Piece, Saying};
 use super::*;
@@ -86,7 +86,8 @@ impl World {
         while let Some((to, bytes)) = self.asker.outgoing() {
             self.send(ME, to, bytes);
         }
-        let (due, later) = std::mem::take(&mut self.network).into_iter().partition(|it| it.0 <= now);
+        let (due, later) =
+            std::mem::take(&mut self.network).into_iter().partition(|it| it.0 <= now);
         self.network = later;
         let due: Network = due;
         for (_, from, to, bytes) in due {
@@ -143,7 +144,10 @@ fn all_that_answer_are_heard_and_the_others_named() {
     for (host, answered) in &outcome.answers {
         assert_eq!(answered.bytes, world.answer[host]);
         let error = (answered.ahead_ns - AHEAD as i64).unsigned_abs();
-        assert!(u128::from(error) <= answered.round_trip.as_nanos() / 2 + u128::from(STEP), "{error}");
+        assert!(
+            u128::from(error) <= answered.round_trip.as_nanos() / 2 + u128::from(STEP),
+            "{error}"
+        );
     }
     // Without loss nothing is sent twice, but to who says nothing.
     assert!(world.worked.values().all(|times| *times == 1));
@@ -233,7 +237,8 @@ struct Table(BTreeMap<u32, u64>);
 
 impl Table {
     fn candidates(&self, n: usize) -> Candidates {
-        let mut sources: Vec<_> = self.0.iter().map(|(at, dropped)| counted(*at, *dropped)).collect();
+        let mut sources: Vec<_> =
+            self.0.iter().map(|(at, dropped)| counted(*at, *dropped)).collect();
         sources.sort_by_key(|counted| std::cmp::Reverse(counted.dropped));
         sources.truncate(n);
         Candidates { sources, tracked: self.0.len() as u64, totals: None }
@@ -299,8 +304,9 @@ fn a_source_that_is_nowhere_among_the_first_is_found() {
 #[test]
 fn where_it_is_not_certain_it_says_by_how_much() {
     // More sources than are ever asked for, all alike.
-    let tables: Vec<_> =
-        (0..3).map(|host: u32| Table((0..9000).map(|at| (host * 7000 + at, 100)).collect())).collect();
+    let tables: Vec<_> = (0..3)
+        .map(|host: u32| Table((0..9000).map(|at| (host * 7000 + at, 100)).collect()))
+        .collect();
     let (merged, bar, exact) = asked(&tables, 10);
     assert!(!exact && bar >= 200.0, "{bar}");
     assert!(merged.len() <= MOST_PLACES);
@@ -371,7 +377,9 @@ fn a_question() -> impl Strategy<Value = Question> {
 #[test]
 fn what_cannot_be_is_refused() {
     let candidates = |n| Question::Candidates { sort: Sort::Pps, n, live: false }.bytes();
-    assert!(Question::read(&candidates(2001)).is_err() && Question::read(&candidates(2000)).is_ok());
+    assert!(
+        Question::read(&candidates(2001)).is_err() && Question::read(&candidates(2000)).is_ok()
+    );
     let points = |pps| Answer::Points(vec![Counted { pps, ..counted(1, 1) }]).bytes();
     assert!(Answer::read(&points(1.0)).is_ok());
     for wrong in [f64::NAN, f64::INFINITY, -1.0] {
@@ -383,10 +391,16 @@ fn what_cannot_be_is_refused() {
     let piece = Piece { number: u16::MAX, of: 1, bytes: &[] };
     assert!(Saying::read(&Saying::Ask { ticket: 1, sent: 1, piece }.bytes()).is_err());
     // The most that may be asked fits, and its answer does.
-    let places = (0..MOST_PLACES as u32)
-        .map(|at| Place { class: "tcp[syn,!ack]:65530-65535".parse().unwrap_or_default(), ..place(at) });
+    let places = (0..MOST_PLACES as u32).map(|at| Place {
+        class: "tcp[syn,!ack]:65530-65535".parse().unwrap_or_default(),
+        ..place(at)
+    });
     assert!(Question::Points(places.collect()).bytes().len() <= MOST_QUESTION);
-    let big = Counted { first_seen_ms: Some(1 << 41), last_seen_ms: Some(1 << 41), ..counted(1, 1 << 40) };
+    let big = Counted {
+        first_seen_ms: Some(1 << 41),
+        last_seen_ms: Some(1 << 41),
+        ..counted(1, 1 << 40)
+    };
     let sources = vec![Counted { passed: 1 << 40, ..big }; MOST_PLACES];
     let length = Answer::Points(sources).bytes().len();
     assert!(length <= MOST_ANSWER, "{length} of {MOST_ANSWER}");

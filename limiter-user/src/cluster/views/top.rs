@@ -110,9 +110,10 @@ pub fn merge(sort: Sort, hosts: &BTreeMap<HostId, Vec<Counted>>) -> Vec<Merged> 
 /// Whether the first `n` of `merged` are those of the merged table, when no other source weighs more than
 /// `bar`.
 pub fn is_exact(sort: Sort, n: usize, merged: &[Merged], bar: f64) -> bool {
-    bar <= 0.0 || n.checked_sub(1).is_some_and(|last| {
-        merged.get(last).is_some_and(|merged| weight(sort, &merged.sum) >= bar)
-    })
+    bar <= 0.0
+        || n.checked_sub(1).is_some_and(|last| {
+            merged.get(last).is_some_and(|merged| weight(sort, &merged.sum) >= bar)
+        })
 }
 
 impl Merged {

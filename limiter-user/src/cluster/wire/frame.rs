@@ -76,6 +76,8 @@ pub struct Opened<'a> {
     pub cluster: u16,
     /// For whom.
     pub to: For,
+    /// It is sealed with the key that is accepted besides, not with the one that this host seals with.
+    pub other_key: bool,
     /// What it says.
     pub content: &'a [u8],
 }
@@ -165,14 +167,14 @@ impl Opener {
         }
         let sealed = &mut datagram[Header::LENGTH..];
         let (content, tag) = sealed.split_last_chunk_mut::<TAG>().ok_or(Rejection::Short)?;
-        ring.open(&header, content, *tag)?;
+        let other_key = ring.open(&header, content, *tag)?;
         if to == For::This {
             let fresh = || Sender { latest: header.epoch, runs: Vec::new() };
             let sender = self.senders.entry(header.from).or_insert_with(fresh);
             sender.note(header.epoch, header.number);
         }
         let Header { from, epoch, cluster, .. } = header;
-        Ok(Opened { from, epoch, cluster, to, content })
+        Ok(Opened { from, epoch, cluster, to, other_key, content })
     }
 }
 

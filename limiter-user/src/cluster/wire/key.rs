@@ -138,7 +138,7 @@ impl KeyRing {
         self.other.as_ref()
     }
 
-    /// Those that a frame may be sealed with.
+    /// Those that a frame may be sealed with. Returns whether it was sealed with the one that is only accepted.
     ///
     /// # Errors
     /// If it is sealed with none of them.
@@ -147,13 +147,13 @@ impl KeyRing {
         header: &Header,
         content: &mut [u8],
         tag: [u8; TAG],
-    ) -> Result<(), Rejection> {
+    ) -> Result<bool, Rejection> {
         let mut rejection = Rejection::Key;
-        for key in [Some(&self.active), self.other.as_ref()].into_iter().flatten() {
-            if key.short == header.key {
+        for (key, other) in [(Some(&self.active), false), (self.other.as_ref(), true)] {
+            if let Some(key) = key.filter(|key| key.short == header.key) {
                 // A wrong tag leaves the content as it was.
                 if key.open(header, content, tag) {
-                    return Ok(());
+                    return Ok(other);
                 }
                 rejection = Rejection::Forged;
             }

@@ -64,7 +64,9 @@ fn head(message: &Message, lowest: u32) -> Vec<u8> {
     }
     // A view left out would let the receiver count on more than was given.
     let told = message.views.len() <= MOST_VIEWS;
-    if told && !message.delegated.is_none() {
+    // Who has nothing to delegate yet tells that it would: so others know that it is to be given some.
+    let delegates = !message.delegated.is_none() || !message.delegated_for.is_zero();
+    if told && delegates && !message.views.is_empty() {
         to[0] |= DELEGATED;
         to.extend(float::down(message.delegated).to_be_bytes());
         put_number(&mut to, milliseconds(message.delegated_for));

@@ -5,11 +5,18 @@
 //! limits there are to the replica ([`replica`]); every other topic to a task of its own.
 
 mod audit;
+mod demand;
 mod kept;
+mod key;
+mod leave;
 mod replica;
 mod rights;
+pub mod rotation;
 mod router;
+mod sources;
+mod status;
 pub mod views;
+mod words;
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -18,12 +25,14 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 use self::kept::KeptFile;
+pub(super) use self::status::{Concern, View};
 pub use self::views::Views;
 use super::Shared;
 use crate::cluster::link::task as link;
 use crate::cluster::link::{ClusterId, Settings};
 use crate::cluster::membership::Identity;
-use crate::cluster::wire::{Epoch, KeyRing, Topic};
+use crate::cluster::rotation::KeysFile;
+use crate::cluster::wire::{Epoch, Topic};
 use crate::cluster::{ClusterConfig, HostId, Share, escrow, key_file};
 use crate::dataplane::HashSecret;
 use crate::error::{Failure, exit};
@@ -54,21 +63,34 @@ pub struct Cluster {
     pub overage: watch::Receiver<Arc<Vec<OverageReport>>>,
     /// The hash of the limits that the cluster has, as this host knows them.
     pub digest: watch::Receiver<u64>,
+    /// The keys that are in use.
+    pub keys: rotation::Keys,
+    orders: mpsc::Sender<rights::Input>,
 }
 
 /// What this host has of the cluster's limits, and asks others for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RightsReport {
     /// The home right.
     pub home: Share,
+    /// Home rights that were given away and have not come to others yet.
+    pub on_the_way: Share,
     /// What it may use of each source's limit without end.
     pub floor: Share,
     /// Sources under limits of the cluster that are looked at often.
     pub keys: usize,
     /// Those of them that were over their share when they were looked at last.
     pub limited: usize,
-    /// Shares that are to be told to the data plane and could not be yet.
+    /// Numbers that two sources have at present, which are left at their floor.
+    pub twice: usize,
+    /// What the data plane is to be told and could not be yet.
     pub unwritten: usize,
+    /// Whether another host has had this one's name for longer: then it asks for nothing and gives nothing.
+    pub refused: bool,
+    /// Whether this host has handed over all its rights.
+    pub left: bool,
+    /// What cannot be done at present.
+    pub problem: Option<String>,
     /// What was refused.
     pub counters: escrow::Counters,
     /// What the daemon has done and what went wrong.
@@ -83,6 +105,7 @@ pub(super) struct Prepared {
     name: String,
     weight: u32,
     kept: KeptFile,
+    keys: (KeysFile, crate::cluster::rotation::Kept),
 }
 
 impl Prepared {
@@ -95,7 +118,8 @@ impl Prepared {
         let Some(listen) = config.listen else { return Ok(None) };
         link::check_address(listen)?;
         let name = config.name()?;
-        let ring = KeyRing::of(key_file::read(&config.key_file)?);
+        let keys = KeysFile::open(directory, key_file::read(&config.key_file)?)?;
+        let ring = keys.1.ring();
         let mut kept = KeptFile::open(directory, &name)?;
         let socket = link::bind(listen)?;
         let unix = crate::policy::lists::now();
@@ -106,7 +130,7 @@ impl Prepared {
         let me = Identity::new(&name, &config.region, listen, epoch, config.weight);
         let settings = Settings { me, cluster: kept.cluster(), ring, seed: random()? };
         let seeds = config.seeds.iter().map(ToString::to_string).collect();
-        Ok(Some(Self { socket, settings, seeds, name, weight: config.weight, kept }))
+        Ok(Some(Self { socket, settings, seeds, name, weight: config.weight, kept, keys }))
     }
 
     /// What the hash of fresh maps is made from. It is made anew from the key that is first in the file then:
@@ -141,33 +165,42 @@ impl Running {
 /// # Errors
 /// If a thread or the socket cannot be had.
 pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
-    let Prepared { socket, settings, seeds, name, weight, kept } = prepared;
-    let me = settings.me.host();
+    let Prepared { socket, settings, seeds, name, weight, kept, keys: kept_keys } = prepared;
+    let (me, address) = (settings.me.host(), settings.me.address);
     let (link, deliveries, _ended) = link::start_on(settings, socket, &seeds)?;
     let (digest, told) = watch::channel(0);
-    let host = rights::Host { me, weight, kept, link: link.clone(), digest: told.clone() };
+    let host = rights::Host { me, weight, kept, link: link.clone(), address, digest: told.clone() };
     let rights = rights::start(host, shared.clone())?;
+    let (keys, keys_ordered, tell_keys) = rotation::handle();
     let (views, questions) = Views::new();
     let (tell_overage, overage) = watch::channel(Arc::default());
     let cluster = Cluster {
         me,
         name,
         link,
-        shared: shared.clone(),
+        shared: shared.without_cluster(),
         rights: rights.report.clone(),
         views,
         overage,
         digest: told,
+        keys,
+        orders: rights.inbox.clone(),
     };
     shared.set_cluster(cluster.clone());
+    shared.with_now(|core| {
+        core.cluster = Some(View::of(&cluster));
+        Ok(())
+    })?;
     let (limits, limits_inbox) = mpsc::channel(MOST_WAITING);
     tokio::spawn(replica::serve(cluster.clone(), limits_inbox, digest));
     // Tasks of other topics hang in here: a channel, the task, and the sender in `Inboxes`.
+    let (keys, keys_inbox) = mpsc::channel(MOST_WAITING);
+    tokio::spawn(rotation::serve(cluster.clone(), keys_inbox, keys_ordered, tell_keys, kept_keys));
     let (asked, views_inbox) = mpsc::channel(MOST_WAITING);
     tokio::spawn(views::serve(cluster.clone(), views_inbox, questions));
     let (counted, audit_inbox) = mpsc::channel(MOST_WAITING);
     tokio::spawn(audit::serve(cluster.clone(), audit_inbox, tell_overage));
-    let others = [(Topic::Views, asked), (Topic::Counters, counted)].into();
+    let others = [(Topic::Keys, keys), (Topic::Views, asked), (Topic::Counters, counted)].into();
     let inboxes = router::Inboxes { rights: rights.inbox.clone(), limits, others };
     tokio::spawn(router::route(deliveries, inboxes, cluster.clone()));
     Ok(Running { cluster, rights })

@@ -1,18 +1,45 @@
 //! Divides limits: a thread that looks at what sources send, asks and hears other hosts, and tells the data
 //! plane what it may let through.
+//!
+//! What the escrow decides is done in the order that its argument rests on: what is kept is made durable,
+//! then the data plane is told, then other hosts are. Where something cannot be done, what comes after it is
+//! not either; it is tried again, and messages that were not sent are made up for by later ones.
 
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::sleep;
 
 use super::kept::KeptFile;
+use super::key::Keys;
+use super::sources::{Bounds, Demand, Seen, Sources};
+use super::words::{Giver, Words};
 use super::{MOST_WAITING, RightsReport};
+use crate::cluster::escrow::{self, Escrow, Outputs};
 use crate::cluster::link::ClusterId;
-use crate::cluster::link::task as link;
-use crate::cluster::{HostId, Message, Share, escrow};
+use crate::cluster::link::task::{self as link, Order, monotonic};
+use crate::cluster::wire::Content;
+use crate::cluster::{HostId, Message, Moment, Share};
 use crate::daemon::Shared;
+use crate::daemon::core::Core;
 use crate::error::{Failure, exit};
+
+/// How often it is looked at what sources send while that matters to somebody.
+const SOON: Duration = Duration::from_millis(50);
+/// The same while it does not.
+const LATER: Duration = Duration::from_millis(200);
+/// Of its time a thread may look for this part at most: 1/20.
+const PART: u32 = 20;
+/// How often it is told how rights are divided, and looked what limits there are.
+const REPORT: Duration = Duration::from_secs(1);
+/// How soon is tried again what could not be done.
+const AGAIN: Duration = Duration::from_millis(20);
+/// Messages that are taken in one go.
+const BATCH: usize = 256;
+/// Bytes of a frame, where a limit counts them.
+const FRAME: f64 = 1514.0;
 
 /// What comes to it.
 pub(super) enum Input {
@@ -20,8 +47,8 @@ pub(super) enum Input {
     Said(HostId, Box<Message>),
     /// This host belongs to this cluster from now on.
     Joined(ClusterId),
-    /// Hand everything over, and tell when that is done.
-    Leave(oneshot::Sender<()>),
+    /// Hand everything over, and tell when that is done: whether the cluster is no more.
+    Leave(oneshot::Sender<bool>),
     /// End.
     End,
 }
@@ -29,8 +56,20 @@ pub(super) enum Input {
 /// What it has done, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Work {
-    /// Shares that were told to the data plane.
+    /// Looks at what sources send.
+    pub looks: u64,
+    /// Shares that the data plane was told.
     pub shares_told: u64,
+    /// The same that were tried again, as packets came at the same moment.
+    pub shares_again: u64,
+    /// Messages that were given to the link.
+    pub messages: u64,
+    /// Messages that were not, because what has to be done before could not be.
+    pub messages_withheld: u64,
+    /// Sources that were not tracked because there were too many.
+    pub sources_refused: u64,
+    /// The longest that a look has taken, ms.
+    pub longest_look_ms: u64,
 }
 
 /// Who this is, and how it reaches others.
@@ -39,6 +78,8 @@ pub(super) struct Host {
     pub(super) weight: u32,
     pub(super) kept: KeptFile,
     pub(super) link: link::Handle,
+    /// Where it listens: another host may have its name.
+    pub(super) address: std::net::SocketAddr,
     /// The hash of the limits, which rides in every message.
     pub(super) digest: watch::Receiver<u64>,
 }
@@ -60,7 +101,8 @@ impl Thread {
 
 /// What a host with this home right may use of each source's limit without end.
 pub(super) fn floor_of(home: Share) -> Share {
-    home.times(escrow::Settings::new(HostId(0), 1).floor.units(), Share::WHOLE.units())
+    let floor = escrow::Settings::new(HostId(0), 1).floor;
+    home.times(floor.units(), Share::WHOLE.units())
 }
 
 /// Starts the thread.
@@ -71,29 +113,335 @@ pub(super) fn start(host: Host, shared: Shared) -> Result<Thread, Failure> {
     let (inbox, inputs) = mpsc::channel(MOST_WAITING);
     let (tell, report) = watch::channel(RightsReport::default());
     let failed = |error| Failure::new(exit::PRIVILEGE, format!("cannot start a thread: {error}"));
+    let giver = Giver::start(shared.clone())?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
     let thread = std::thread::Builder::new()
         .name("rights".into())
-        .spawn(move || runtime.block_on(Task { host, shared, tell }.run(inputs)))
+        .spawn(move || {
+            let task = Task::new(host, shared, giver, tell);
+            runtime.block_on(task.run(inputs));
+        })
         .map_err(failed)?;
     Ok(Thread { inbox, report, thread })
+}
+
+/// When things are due.
+struct Due {
+    look: Moment,
+    report: Moment,
+    poll: Moment,
 }
 
 struct Task {
     host: Host,
     shared: Shared,
+    giver: Giver,
     tell: watch::Sender<RightsReport>,
+    escrow: Escrow,
+    /// Nothing while this host belongs to no cluster.
+    sources: Option<Sources>,
+    words: Words,
+    /// What is kept has to be made durable.
+    keep: bool,
+    due: Due,
+    /// The least that limits of the cluster let through, packets a second, if there are any.
+    slowest: Option<f64>,
+    /// Another host has had this one's name for longer.
+    refused: bool,
+    /// Who waits to hear that all is handed over.
+    leaving: Option<oneshot::Sender<bool>>,
+    left: bool,
+    work: Work,
+    problem: Option<String>,
 }
 
 impl Task {
-    async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
-        while let Some(input) = inputs.recv().await {
-            match input {
-                Input::Joined(id) => drop(self.host.kept.join(id)),
-                Input::End => return,
-                _ => {}
-            }
+    fn new(host: Host, shared: Shared, giver: Giver, tell: watch::Sender<RightsReport>) -> Self {
+        let now = monotonic();
+        let settings = escrow::Settings::new(host.me, host.weight);
+        let escrow = Escrow::new(settings, host.kept.rights(), now);
+        let sources = host.kept.cluster().map(|id| Sources::new(Keys::of(id)));
+        Self {
+            host,
+            shared,
+            giver,
+            tell,
+            escrow,
+            sources,
+            words: Words::default(),
+            keep: false,
+            due: Due { look: now, report: now, poll: now },
+            slowest: None,
+            refused: false,
+            leaving: None,
+            left: false,
+            work: Work::default(),
+            problem: None,
         }
     }
+
+    async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        let mut members = self.host.link.members.clone();
+        members.mark_changed();
+        loop {
+            let now = monotonic();
+            if members.has_changed().unwrap_or_default() {
+                let seen = members.borrow_and_update();
+                let weights = seen.iter().map(|(host, member)| (*host, member.weight)).collect();
+                drop(seen);
+                self.escrow.set_members(now, &weights);
+                self.due.poll = now;
+            }
+            if let Err(failure) = self.step(now) {
+                // The core's state is in doubt: the kernel falls back to the floor by itself.
+                tracing::error!("limits of the cluster are not divided any more: {failure}");
+                return;
+            }
+            let next = self.due.look.min(self.due.report).min(self.due.poll);
+            let pause = next.since(monotonic());
+            let count = tokio::select! {
+                count = inputs.recv_many(&mut batch, BATCH) => count,
+                changed = members.changed() => match changed {
+                    Ok(()) => { members.mark_changed(); continue }
+                    Err(_) => return,
+                },
+                () = sleep(pause) => continue,
+            };
+            if count == 0 {
+                return;
+            }
+            for input in batch.drain(..) {
+                match input {
+                    Input::Said(from, message) => self.hear(from, &message),
+                    Input::Joined(id) => self.join(id),
+                    Input::Leave(done) => self.leave(done),
+                    Input::End => return,
+                }
+            }
+            self.due.poll = Moment(0);
+        }
+    }
+
+    fn hear(&mut self, from: HostId, message: &Message) {
+        if !self.refused && !self.left {
+            self.escrow.receive(monotonic(), from, message);
+        }
+    }
+
+    fn join(&mut self, id: ClusterId) {
+        if let Err(failure) = self.host.kept.join(id) {
+            // It is told again with the next start.
+            tracing::error!("cannot keep which cluster this host belongs to: {failure}");
+        }
+        self.sources = Some(Sources::new(Keys::of(id)));
+    }
+
+    fn leave(&mut self, done: oneshot::Sender<bool>) {
+        self.escrow.leave(monotonic());
+        self.leaving = Some(done);
+    }
+
+    /// Does what is due.
+    fn step(&mut self, now: Moment) -> Result<(), Failure> {
+        if now >= self.due.report {
+            self.due.report = now.after(REPORT);
+            self.look_at_members();
+            self.look_at_limits()?;
+            self.report();
+        }
+        if now >= self.due.look {
+            self.look(now)?;
+            self.due.poll = now;
+        }
+        if now >= self.due.poll {
+            let now = monotonic();
+            let out = self.escrow.poll(now);
+            self.due.poll = out.next;
+            self.carry_out(now, out)?;
+        }
+        Ok(())
+    }
+
+    /// Whether another host has this one's name.
+    fn look_at_members(&mut self) {
+        let report = self.host.link.report.borrow();
+        let refused = report.refused.get(&self.host.me);
+        let refused = refused.is_some_and(|identity| identity.address == self.host.address);
+        drop(report);
+        if refused && !self.refused {
+            tracing::error!(
+                "another host has this one's name: it asks for no rights and gives none"
+            );
+        }
+        self.refused = refused;
+    }
+
+    fn look_at_limits(&mut self) -> Result<(), Failure> {
+        self.slowest = self.shared.with_now(|core| Ok(core.slowest_of_cluster()))?;
+        Ok(())
+    }
+
+    /// Looks at what sources send.
+    fn look(&mut self, now: Moment) -> Result<(), Failure> {
+        let floor = self.escrow.floor();
+        let Some(sources) = &mut self.sources else {
+            self.due.look = now.after(LATER);
+            return Ok(());
+        };
+        if self.slowest.is_none() && sources.is_empty() {
+            self.due.look = now.after(LATER);
+            return Ok(());
+        }
+        let bounds = Bounds { floor, slowest: self.slowest.unwrap_or(f64::MAX) };
+        let begun = monotonic();
+        let idle = self.refused || self.left;
+        let seen = self.shared.with_now(|core| {
+            let noticed = core.begun_to_be_limited();
+            Ok(if idle {
+                Seen { over: sources.drop_all(), ..Seen::default() }
+            } else {
+                sources.look(core.plane(), monotonic(), &noticed, bounds)
+            })
+        })?;
+        let ended = monotonic();
+        let took = ended.since(begun);
+        self.work.looks += 1;
+        self.work.longest_look_ms = self.work.longest_look_ms.max(took.as_millis() as u64);
+        self.work.sources_refused = sources.refused;
+        let pause = if sources.is_empty() { LATER.min(2 * SOON) } else { SOON };
+        self.due.look = now.after(pause.max(took * PART));
+        for key in seen.gone {
+            self.escrow.forget(key);
+        }
+        for (key, bucket) in seen.over {
+            self.escrow.forget(key);
+            self.words.revoke(bucket, ended);
+        }
+        for Demand { key, part, limited } in seen.demands {
+            self.escrow.demand(ended, key, part, limited);
+        }
+        Ok(())
+    }
+
+    /// Does what the escrow says.
+    fn carry_out(&mut self, now: Moment, out: Outputs) -> Result<(), Failure> {
+        self.keep |= out.keep;
+        self.words.set_floor(out.floor);
+        if let Some(sources) = &self.sources {
+            self.words.grant(out.grants, sources);
+        }
+        self.left |= out.left;
+        let failed = self.prepare()?;
+        self.note(failed);
+        if self.keep || self.words.len() > 0 {
+            self.work.messages_withheld += out.messages.len() as u64;
+            self.due.poll = self.due.poll.min(now.after(AGAIN));
+            return Ok(());
+        }
+        if !self.refused {
+            let digest = Some(*self.host.digest.borrow());
+            for (to, message) in out.messages {
+                let content = Content::Rights(Box::new(message));
+                self.work.messages += 1;
+                self.host.link.order(Order::Send { to, digest, content });
+            }
+        }
+        if self.left
+            && let Some(done) = self.leaving.take()
+        {
+            let _ = done.send(self.go());
+        }
+        Ok(())
+    }
+
+    /// Makes durable what is kept, and tells the data plane. Returns what could not be done.
+    fn prepare(&mut self) -> Result<Option<Failure>, Failure> {
+        if self.keep {
+            if let Err(failure) = self.host.kept.keep(self.escrow.kept()) {
+                return Ok(Some(failure));
+            }
+            self.keep = false;
+        }
+        if self.words.len() == 0 {
+            return Ok(None);
+        }
+        let (words, giver, sources) = (&mut self.words, &self.giver, self.sources.as_ref());
+        let told = self.shared.with_now(|core| Ok(words.tell(core, sources, giver)))?;
+        match told {
+            Ok(told) => {
+                self.work.shares_told += told.made;
+                self.work.shares_again += told.again;
+                for key in told.gone {
+                    self.escrow.forget(key);
+                    if let Some(sources) = &mut self.sources {
+                        sources.drop(key);
+                    }
+                }
+                Ok(None)
+            }
+            Err(failure) => Ok(Some(failure)),
+        }
+    }
+
+    /// Everything is handed over. Returns whether the cluster is no more.
+    fn go(&mut self) -> bool {
+        match self.host.kept.disband() {
+            Ok(true) => tracing::info!("this host was alone in its cluster, which is no more"),
+            Ok(false) => tracing::info!("this host has left the cluster, and has no rights now"),
+            Err(failure) => tracing::error!("cannot keep that this host has left: {failure}"),
+        }
+        self.host.kept.cluster().is_none()
+    }
+
+    fn note(&mut self, failed: Option<Failure>) {
+        let text = failed.map(|failure| failure.to_string());
+        if text != self.problem {
+            match &text {
+                Some(text) => tracing::error!("limits of the cluster cannot be divided: {text}"),
+                None => tracing::info!("limits of the cluster are divided again"),
+            }
+            self.problem = text;
+        }
+    }
+
+    fn report(&mut self) {
+        let (keys, limited) = self.sources.as_ref().map_or((0, 0), Sources::count);
+        let kept = self.escrow.kept();
+        self.tell.send_replace(RightsReport {
+            home: self.escrow.home(),
+            on_the_way: kept.outgoing.iter().map(|(_, transfer)| transfer.share).sum(),
+            floor: self.escrow.floor(),
+            keys,
+            limited,
+            twice: self.sources.as_ref().map_or(0, Sources::twice),
+            unwritten: self.words.len(),
+            refused: self.refused,
+            left: self.left,
+            problem: self.problem.clone(),
+            counters: self.escrow.counters(),
+            work: self.work,
+        });
+    }
+}
+
+impl Core {
+    /// The least that limits of the cluster let through whole, packets a second; nothing if there are none.
+    fn slowest_of_cluster(&self) -> Option<f64> {
+        let amounts = self.limits_in_store().amounts().chain(self.limits_in_file().amounts());
+        let clusters = amounts.filter(|(amount, _)| !amount.scope.is_local());
+        let rates = clusters.map(|(amount, _)| {
+            let limit = amount.of(crate::policy::Target::DEFAULT);
+            let tiers = std::iter::once(limit.tier()).chain(limit.also);
+            tiers.map(|tier| packets_a_second(&tier)).fold(f64::MAX, f64::min)
+        });
+        rates.reduce(f64::min)
+    }
+}
+
+fn packets_a_second(tier: &crate::policy::Tier) -> f64 {
+    let period_s = tier.rate.period_ns() as f64 / 1e9;
+    let frame = if tier.rate.unit() == crate::policy::Unit::Bytes { FRAME } else { 1.0 };
+    tier.rate.amount() as f64 / frame / period_s.max(1e-9)
 }

@@ -93,7 +93,7 @@ impl Views {
 impl Cluster {
     /// What metrics tell of the cluster.
     pub fn clustered(&self) -> Clustered {
-        let (report, rights) = (self.link.report.borrow().clone(), *self.rights.borrow());
+        let (report, rights) = (self.link.report.borrow().clone(), self.rights.borrow().clone());
         let counts = &report.counts;
         let refused = counts.rejections().map(|(why, rejected)| (why.name(), rejected.packets));
         Clustered {

@@ -20,7 +20,7 @@ impl SimulationReport {
             .collect();
         let verdict = if self.ok { "All goals are reached." } else { "Not all goals are reached." };
         let mut charts = String::new();
-        for (number, scenario) in scenarios.iter().enumerate() {
+        for (number, scenario) in scenarios.iter().enumerate().filter(|(_, s)| !s.membership) {
             let of_it: Vec<_> = summaries.iter().filter(|s| s.scenario == number).collect();
             charts.push_str(&of_scenario(scenario, &of_it)?);
         }

@@ -29,16 +29,19 @@ pub enum SchemeKind {
     Debit,
     /// Each host has its part of the demand that it has heard of.
     Proportional,
+    /// No limit at all: who is there, as the daemon finds out.
+    #[value(skip)]
+    Membership,
 }
 
 impl SchemeKind {
-    /// All of them.
+    /// All that keep a limit.
     pub const ALL: [Self; 5] =
         [Self::Escrow, Self::None, Self::Static, Self::Debit, Self::Proportional];
 
     /// Whether it has goals to reach; the others are there to compare with.
     pub const fn has_goals(self) -> bool {
-        matches!(self, Self::Escrow)
+        matches!(self, Self::Escrow | Self::Membership)
     }
 
     /// What it is called.
@@ -49,6 +52,7 @@ impl SchemeKind {
             Self::Static => "static",
             Self::Debit => "debit",
             Self::Proportional => "proportional",
+            Self::Membership => "membership",
         }
     }
 }

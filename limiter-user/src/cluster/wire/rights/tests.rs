@@ -102,6 +102,14 @@ proptest! {
 }
 
 #[test]
+fn who_has_nothing_tells_that_it_would_delegate() {
+    let span = Duration::from_millis(1500);
+    let message = Message { views: vec![ViewId(1)], delegated_for: span, ..Message::default() };
+    let read = decode(&encode(&message, LONGEST)[0]).unwrap();
+    assert_eq!((read.delegated, read.delegated_for), (Share::NONE, span));
+}
+
+#[test]
 fn what_is_delegated_by_too_many_views_or_none_is_not_delegated() {
     let delegated = Share::of(0.25);
     let span = Duration::from_secs(1);

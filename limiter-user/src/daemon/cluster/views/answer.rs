@@ -58,7 +58,7 @@ async fn source(cluster: &Cluster, address: std::net::IpAddr) -> Result<Answer, 
 
 async fn host(cluster: &Cluster) -> Result<Answer, Failure> {
     let uptime = cluster.shared.with(|core| Ok(core.uptime())).await?;
-    let rights = *cluster.rights.borrow();
+    let rights = cluster.rights.borrow().clone();
     let report = cluster.link.report.borrow().clone();
     let (counts, members) = (&report.counts, cluster.link.members.borrow().len());
     let rejected = (0..).zip(Rejection::ALL).map(|(at, why)| (at, counts.rejected(why).packets));

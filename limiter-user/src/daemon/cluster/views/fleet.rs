@@ -65,7 +65,9 @@ impl Round {
             match Answer::read(&std::mem::take(&mut answered.bytes)) {
                 Ok(answer) => round.put(host, answer),
                 Err(_) => {
-                    round.unanswered.insert(host, "its answer makes no sense: another version".into());
+                    round
+                        .unanswered
+                        .insert(host, "its answer makes no sense: another version".into());
                 }
             }
             round.timing.insert(host, answered);
@@ -86,7 +88,9 @@ impl Round {
         for (host, answer) in std::mem::take(&mut self.answers) {
             match read(answer) {
                 Some(answer) => drop(taken.insert(host, answer)),
-                None => drop(self.unanswered.insert(host, "its answer is to something else".into())),
+                None => {
+                    drop(self.unanswered.insert(host, "its answer is to something else".into()))
+                }
             }
         }
         taken
@@ -329,10 +333,7 @@ fn entry(sum: &Counted, limit: Option<crate::report::LimitReport>) -> TopEntry {
 }
 
 /// What all hosts know of the source that `address` belongs to.
-pub async fn source(
-    cluster: &Cluster,
-    address: IpAddr,
-) -> Result<ClusterSourceReport, Failure> {
+pub async fn source(cluster: &Cluster, address: IpAddr) -> Result<ClusterSourceReport, Failure> {
     let until = monotonic().after(PATIENCE);
     let mut round = Round::of(cluster, Question::Source(address), until).await?;
     let known = round.take(|answer| match answer {
@@ -400,9 +401,7 @@ fn sums_of(hosts: &[HostSource]) -> Vec<SourceSums> {
 }
 
 /// How many distinct sources all hosts have seen.
-pub async fn distinct(
-    cluster: &Cluster,
-) -> Result<ClusterDistinctReport, Failure> {
+pub async fn distinct(cluster: &Cluster) -> Result<ClusterDistinctReport, Failure> {
     distinct_until(cluster, monotonic().after(PATIENCE)).await
 }
 

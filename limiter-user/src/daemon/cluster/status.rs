@@ -1,0 +1,119 @@
+//! What the daemon knows of its cluster, for whoever asks the core.
+
+use tokio::sync::watch;
+
+use super::{Cluster, RightsReport};
+use crate::cluster::link::task as link;
+use crate::cluster::{HostId, Share};
+use crate::report::ClusterStatus;
+
+/// Home rights that are so much less than the whole are not worth a word.
+const LEAST_HOME: Share = Share::of_units(1 << 22);
+
+/// The cluster as the core sees it.
+pub(in crate::daemon) struct View {
+    me: HostId,
+    name: String,
+    link: link::Handle,
+    rights: watch::Receiver<RightsReport>,
+}
+
+/// Something to tell, and whether limits are not kept as promised.
+pub(in crate::daemon) struct Concern {
+    pub(in crate::daemon) text: String,
+    pub(in crate::daemon) degraded: bool,
+}
+
+impl View {
+    pub(super) fn of(cluster: &Cluster) -> Self {
+        let Cluster { me, name, link, rights, .. } = cluster;
+        Self { me: *me, name: name.clone(), link: link.clone(), rights: rights.clone() }
+    }
+
+    /// How it fares.
+    pub(in crate::daemon) fn report(&self) -> ClusterStatus {
+        let (members, link) = (self.link.members.borrow(), self.link.report.borrow());
+        let rights = self.rights.borrow();
+        ClusterStatus {
+            name: self.name.clone(),
+            joined: link.cluster.is_some(),
+            members: members.len() as u64,
+            home: rights.home.part(),
+            on_the_way: rights.on_the_way.part(),
+            floor: rights.floor.part(),
+            sources: rights.keys as u64,
+            limited: rights.limited as u64,
+            messages: rights.work.messages,
+            withheld: rights.work.messages_withheld,
+            left: rights.left,
+        }
+    }
+
+    /// What the operator should know. `limited` tells whether there are limits of the cluster.
+    pub(in crate::daemon) fn concerns(&self, limited: bool) -> Vec<Concern> {
+        let mut concerns = Vec::new();
+        let mut note = |degraded: bool, text: String| concerns.push(Concern { text, degraded });
+        let (members, link) = (self.link.members.borrow(), self.link.report.borrow());
+        let rights = self.rights.borrow();
+        // The thread that divides limits holds the other end.
+        if self.rights.has_changed().is_err() && !rights.left {
+            note(true, "limits of the cluster are not divided any more: restart the daemon".into());
+        }
+        if rights.refused {
+            let text = "another host of the cluster is called %, too, and has been for longer: this one has no \
+                        part in its limits beside its floor; give each host its own name";
+            note(true, text.replace('%', &self.name));
+        }
+        for (host, refused) in link.refused.iter().filter(|(host, _)| **host != self.me) {
+            let name = members.get(host).map_or("?", |kept| kept.name());
+            note(
+                false,
+                format!(
+                    "two hosts are called {name}: the one at {} is not listened to",
+                    refused.address
+                ),
+            );
+        }
+        if rights.left {
+            note(limited, "this host has left the cluster: what is under its limits is dropped here; restart the \
+                           daemon to come back".into());
+            return concerns;
+        }
+        if let Some(problem) = &rights.problem {
+            note(true, format!("limits of the cluster cannot be divided: {problem}"));
+        }
+        if link.cluster.is_none() {
+            note(limited, "this host belongs to no cluster yet: no seed has answered, and what is under limits of \
+                           the cluster is dropped until one does".into());
+        } else if rights.home.is_none() {
+            note(limited, "this host has no part of the cluster's limits yet: others give it some when they see \
+                           it".into());
+        }
+        let lost = Share::WHOLE.without(rights.home + rights.on_the_way);
+        if link.cluster.is_some() && members.len() <= 1 && lost > LEAST_HOME {
+            note(
+                limited,
+                format!(
+                    "no other host of the cluster is there: this one has {:.0} % of each of its limits",
+                    100.0 * rights.home.part()
+                ),
+            );
+        }
+        for seed in self.link.seeds.borrow().iter() {
+            if let Some(error) = &seed.error {
+                note(false, format!("the seed {} is not found: {error}", seed.name));
+            }
+        }
+        if rights.counters.transfers_refused > 0 {
+            note(
+                true,
+                format!(
+                    "{} home rights were refused, since they would make more than the whole: the store of some host \
+                 was copied or restored",
+                    rights.counters.transfers_refused
+                ),
+            );
+        }
+        concerns
+    }
+}

@@ -1,0 +1,275 @@
+//! Daemons that are one cluster, and what they admit together.
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    Daemon, DaemonOptions, Fleet, Sender, Stream, Timeline,
+    cli::limiter_binary,
+    frame, process,
+    sender::Sending,
+    timeline::{busiest, excess},
+};
+
+/// The port that daemons listen on.
+pub const PORT: u16 = 7700;
+
+/// How long hosts may take to find each other and to divide rights, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// How a host is started.
+fn options(folder: &TempDir, host: usize, seeds: &[usize], more: &[&str]) -> DaemonOptions {
+    let mut arguments = vec![
+        "--cluster-name".to_owned(),
+        name(host),
+        "--cluster-listen".to_owned(),
+        format!("{}:{PORT}", Fleet::address(host)),
+        "--cluster-key-file".to_owned(),
+        key_file(folder).display().to_string(),
+    ];
+    for seed in seeds {
+        arguments.push("--cluster-seeds".to_owned());
+        arguments.push(format!("{}:{PORT}", Fleet::address(*seed)));
+    }
+    arguments.extend(more.iter().map(ToString::to_string));
+    DaemonOptions { arguments, ..DaemonOptions::default() }
+}
+
+fn key_file(folder: &TempDir) -> PathBuf {
+    folder.path().join("cluster.key")
+}
+
+/// The name of a host.
+#[must_use]
+pub fn name(host: usize) -> String {
+    format!("edge-{}", host + 1)
+}
+
+/// Daemons on the hosts of a network. The first one has founded the cluster.
+#[derive(Debug)]
+pub struct Hosts {
+    /// The daemons, in the order of the hosts.
+    pub daemons: Vec<Daemon>,
+    /// The network.
+    pub fleet: Fleet,
+    folder: TempDir,
+}
+
+impl Hosts {
+    /// Starts `count` daemons with `more` arguments, and waits until they see each other.
+    ///
+    /// # Panics
+    /// If they do not.
+    #[must_use]
+    pub fn start(count: usize, more: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut generate = Command::new(limiter_binary());
+        process::run(generate.args(["cluster", "key", "generate"]).arg(key_file(&folder)));
+        let mut hosts = Self { daemons: Vec::new(), fleet: Fleet::new(0), folder };
+        for _ in 0..count {
+            hosts.join(more);
+        }
+        hosts.wait_members(&(0..count).collect::<Vec<_>>(), count as u64);
+        hosts
+    }
+
+    /// Starts one more host.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn join(&mut self, more: &[&str]) {
+        let host = self.fleet.hosts.len();
+        self.fleet.add_host();
+        let seeds: Vec<usize> = (0..host.min(2)).collect();
+        let options = options(&self.folder, host, &seeds, more);
+        self.daemons.push(Daemon::start_with(&self.fleet.hosts[host], options));
+    }
+
+    /// What a host says of itself in its cluster.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn status(&self, host: usize) -> Value {
+        self.daemons[host].cli().run(&["status"]).json["cluster"].clone()
+    }
+
+    /// The home right of a host, as a part of the whole.
+    #[must_use]
+    pub fn home(&self, host: usize) -> f64 {
+        self.status(host)["home"].as_f64().unwrap_or(-1.0)
+    }
+
+    /// Waits until each of `hosts` sees so many members.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub fn wait_members(&self, hosts: &[usize], count: u64) {
+        process::wait_for(format!("{count} members"), PATIENCE, || {
+            hosts.iter().all(|&host| self.status(host)["members"] == count).then_some(())
+        });
+    }
+
+    /// Waits until each of `hosts` has its part of rights, by a tenth.
+    ///
+    /// # Panics
+    /// If they do not come.
+    pub fn wait_even(&self, hosts: &[usize]) {
+        let (begun, part) = (Instant::now(), 1.0 / hosts.len() as f64);
+        let mut last = Vec::new();
+        process::wait_for("even home rights", PATIENCE, || {
+            let homes: Vec<f64> = hosts.iter().map(|&host| self.home(host)).collect();
+            if homes != last {
+                println!("  {:.1} s: home rights {homes:.3?}", begun.elapsed().as_secs_f64());
+                last.clone_from(&homes);
+            }
+            homes.iter().all(|home| (home - part).abs() < 0.1 * part).then_some(())
+        });
+        println!("home rights are even after {:.1} s", begun.elapsed().as_secs_f64());
+    }
+
+    /// Waits until a limit of the cluster is in force on each of `hosts`.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn wait_limit(&self, hosts: &[usize], rate: &str) -> Duration {
+        let begun = Instant::now();
+        for &host in hosts {
+            let cli = self.daemons[host].cli();
+            process::wait_for(format!("the limit on {}", name(host)), PATIENCE, || {
+                let limits = cli.ok(&["limit", "list"])["limits"].clone();
+                (limits[0]["rate"] == rate && limits[0]["scope"] == "cluster").then_some(())
+            });
+        }
+        begun.elapsed()
+    }
+
+    /// Begins to note when packets of `source` pass on each host.
+    #[must_use]
+    pub fn watch(&self, source: Ipv4Addr) -> Watch<'_> {
+        let timelines = self.fleet.hosts.iter().map(|lab| Timeline::new(lab, source)).collect();
+        Watch { timelines, begun: now() }
+    }
+
+    /// Begins to send what comes from `source` to a host, so many packets a second.
+    #[must_use]
+    pub fn send(&self, host: usize, source: Ipv4Addr, rate: f64) -> Sending {
+        let stream = Stream::new(frame::udp(IpAddr::V4(source), 100), rate, 1 << 24);
+        Sender::new(&self.fleet.hosts[host]).start(vec![stream])
+    }
+
+    /// Ends the daemon of a host as a crash would.
+    pub fn kill(&mut self, host: usize) {
+        self.daemons[host].kill();
+    }
+
+    /// Starts the daemon of a host again.
+    pub fn restart(&mut self, host: usize) {
+        self.daemons[host].restart(&self.fleet.hosts[host]);
+    }
+
+    /// The log of a host.
+    #[must_use]
+    pub fn log(&self, host: usize) -> String {
+        self.daemons[host].log()
+    }
+
+    /// Takes what a host keeps of its rights.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn kept(&self, host: usize) -> Value {
+        let file = self.daemons[host].state_folder().join("cluster.json");
+        let text = fs::read_to_string(file).expect("what a host keeps");
+        serde_json::from_str(&text).expect("JSON")
+    }
+}
+
+/// Since the epoch, as timelines tell it.
+#[must_use]
+pub fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970")
+}
+
+/// Timelines that are being written.
+#[derive(Debug)]
+pub struct Watch<'a> {
+    timelines: Vec<Timeline<'a>>,
+    begun: Duration,
+}
+
+impl Watch<'_> {
+    /// Ends them.
+    #[must_use]
+    pub fn stop(self) -> Admitted {
+        let times = self.timelines.into_iter().map(Timeline::stop).collect();
+        Admitted { times, begun: self.begun }
+    }
+}
+
+/// When packets passed, on each host.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    times: Vec<Vec<Duration>>,
+    begun: Duration,
+}
+
+impl Admitted {
+    /// How many passed on each host, from `from` until `to` after the start.
+    #[must_use]
+    pub fn counts(&self, from: f64, to: f64) -> Vec<usize> {
+        let at = |seconds: f64| self.begun + Duration::from_secs_f64(seconds);
+        let within = |times: &Vec<Duration>| {
+            times.iter().filter(|&&time| time >= at(from) && time < at(to)).count()
+        };
+        self.times.iter().map(within).collect()
+    }
+
+    /// What part of `rate` was used, all hosts together, from `from` until `to` after the start.
+    #[must_use]
+    pub fn utilisation(&self, rate: f64, from: f64, to: f64) -> f64 {
+        self.counts(from, to).iter().sum::<usize>() as f64 / (rate * (to - from))
+    }
+
+    /// When, from `from` on, `part` of `rate` was used again for half a second, in seconds after that.
+    #[must_use]
+    pub fn back(&self, rate: f64, part: f64, from: f64, to: f64) -> Option<f64> {
+        const HALF: f64 = 0.5;
+        let steps = ((to - from - HALF) / 0.02) as u32;
+        let mut starts = (0..=steps).map(|step| f64::from(step) * 0.02);
+        starts.find(|at| self.utilisation(rate, from + at, from + at + HALF) >= part)
+    }
+
+    /// Asserts that no second had more than the limit has room for, and prints by how much it was kept.
+    ///
+    /// # Panics
+    /// If one had 1 % more.
+    pub fn assert_kept(&self, what: &str, rate: f64, burst: f64) {
+        let most = busiest(&self.times, Duration::from_secs(1)) as f64;
+        let beyond = excess(&self.times, rate, burst);
+        println!(
+            "{what}: {most} packets in the busiest second, {:.2} % of {}; {beyond:.1} beyond the bucket at worst",
+            100.0 * most / (rate + burst),
+            rate + burst
+        );
+        assert!(most <= 1.01 * (rate + burst), "{what}: {most} in a second");
+        assert!(beyond <= 0.01 * (rate + burst), "{what}: {beyond} beyond the bucket");
+    }
+
+    /// Prints how many passed on each host in each second.
+    pub fn print(&self, seconds: u32) {
+        for second in 0..seconds {
+            let second = f64::from(second);
+            println!("  second {second}: {:?}", self.counts(second, second + 1.0));
+        }
+    }
+}

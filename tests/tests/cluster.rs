@@ -1,0 +1,135 @@
+//! Real daemons that keep one limit together, by real packets: spread, at one host, stepping from host to
+//! host, through a crash and through a partition.
+
+use std::{
+    net::Ipv4Addr,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use tests::hosts::Hosts;
+
+const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
+const RATE: f64 = 3000.0;
+const BURST: f64 = 300.0;
+/// What is sent to a host that is flooded, packets a second.
+const FLOOD: f64 = 5000.0;
+
+fn seconds(seconds: f64) {
+    sleep(Duration::from_secs_f64(seconds));
+}
+
+/// Three hosts with even rights, and a limit that was set on one of them.
+fn three() -> Hosts {
+    let hosts = Hosts::start(3, &[]);
+    let all = [0, 1, 2];
+    hosts.daemons[1].cli().ok(&["limit", "set", "3000pps", "--burst", "300", "--scope", "cluster"]);
+    let taken = hosts.wait_limit(&all, "3000pps");
+    println!("the limit is in force on all hosts after {:.2} s", taken.as_secs_f64());
+    hosts.wait_even(&all);
+    hosts
+}
+
+#[test]
+fn one_source_gets_one_limit_from_three_hosts() {
+    let hosts = three();
+    let watch = hosts.watch(SOURCE);
+    let sending: Vec<_> = (0..3).map(|host| hosts.send(host, SOURCE, FLOOD)).collect();
+    seconds(8.0);
+    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    let admitted = watch.stop();
+    admitted.print(8);
+    admitted.assert_kept("spread over three", RATE, BURST);
+    let used = admitted.utilisation(RATE, 2.0, 8.0);
+    println!("spread over three: {used:.3} of the limit is used");
+    (0..3).for_each(|host| println!("{}", hosts.status(host)));
+    assert!(used >= 0.9, "{used}");
+}
+
+/// What of the limit has to be used where one host has all demand: the floors of the others lie idle.
+const ALONE: f64 = 0.9;
+
+#[test]
+fn demand_moves_from_host_to_host_and_the_limit_with_it() {
+    let hosts = three();
+    let watch = hosts.watch(SOURCE);
+    let first = hosts.send(0, SOURCE, FLOOD);
+    seconds(6.0);
+    drop(first.stop());
+    let second = hosts.send(2, SOURCE, FLOOD);
+    seconds(6.0);
+    drop(second.stop());
+    let admitted = watch.stop();
+    admitted.print(12);
+    admitted.assert_kept("one host, then another", RATE, BURST);
+    let used = admitted.utilisation(RATE, 1.5, 5.5);
+    let start = admitted.back(RATE, ALONE, 0.0, 4.0);
+    let step = admitted.back(RATE, ALONE, 6.0, 11.0);
+    println!("one loaded host: {used:.3} of the limit is used, from {start:?} s on");
+    println!("a step to another host: {:.0} % used again after {step:?} s", 100.0 * ALONE);
+    assert!(used >= ALONE, "{used}");
+    assert!(step.is_some_and(|step| step <= 1.5), "{step:?}");
+}
+
+#[test]
+fn a_host_that_dies_costs_no_more_than_its_part_and_comes_back() {
+    let mut hosts = three();
+    // Its buckets go on without it.
+    let (watch, sending) = {
+        let watch = hosts.watch(SOURCE);
+        let sending: Vec<_> = (0..3).map(|host| hosts.send(host, SOURCE, FLOOD)).collect();
+        seconds(4.0);
+        (watch, sending)
+    };
+    let pid = hosts.daemons[1].pid();
+    // SAFETY: kill takes plain numbers; the daemon is a child of this process, and not reaped yet.
+    unsafe { libc::kill(pid.cast_signed(), libc::SIGKILL) };
+    seconds(10.0);
+    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    let admitted = watch.stop();
+    admitted.print(14);
+    admitted.assert_kept("one of three is killed", RATE, BURST);
+    let after = admitted.utilisation(RATE, 9.0, 14.0);
+    println!("one of three is killed: {after:.3} of the limit is used five seconds later");
+    // Its home right lies idle, but for its floor, which its kernel goes on with.
+    assert!((0.6..=0.72).contains(&after), "{after}");
+    hosts.kill(1);
+    let watch = Instant::now();
+    hosts.restart(1);
+    hosts.wait_members(&[0, 1, 2], 3);
+    println!("it is back after {:.1} s", watch.elapsed().as_secs_f64());
+    assert!((hosts.home(1) - 1.0 / 3.0).abs() < 0.05, "{}", hosts.status(1));
+    let watch = hosts.watch(SOURCE);
+    let sending: Vec<_> = (0..3).map(|host| hosts.send(host, SOURCE, FLOOD)).collect();
+    seconds(7.0);
+    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    let admitted = watch.stop();
+    admitted.print(7);
+    admitted.assert_kept("it is back", RATE, BURST);
+    let used = admitted.utilisation(RATE, 4.0, 7.0);
+    println!("it is back: {used:.3} of the limit is used");
+    assert!(used >= 0.9, "{used}");
+}
+
+#[test]
+fn a_partition_costs_no_packet_too_many_and_heals() {
+    let hosts = three();
+    let watch = hosts.watch(SOURCE);
+    let sending: Vec<_> = (0..3).map(|host| hosts.send(host, SOURCE, FLOOD)).collect();
+    seconds(3.0);
+    hosts.fleet.split(&[&[0, 1], &[2]]);
+    seconds(9.0);
+    hosts.fleet.split(&[&[0, 1, 2]]);
+    seconds(8.0);
+    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    let admitted = watch.stop();
+    admitted.print(20);
+    admitted.assert_kept("a partition that heals", RATE, BURST);
+    let (split, healed) =
+        (admitted.utilisation(RATE, 8.0, 12.0), admitted.utilisation(RATE, 17.0, 20.0));
+    println!("a partition: {split:.3} of the limit is used while it lasts, {healed:.3} afterwards");
+    // Each side has what is its own.
+    assert!(split >= 0.9, "{split}");
+    assert!(healed >= 0.9, "{healed}");
+    hosts.wait_members(&[0, 1, 2], 3);
+}
