@@ -373,6 +373,46 @@ fn peers_tell_of_clocks_lag_limits_and_what_is_refused() {
 }
 
 #[test]
+fn what_all_hosts_let_through_is_counted_and_told() {
+    let hosts = Hosts::start(3);
+    let set = ["limit", "set", "2kpps", "--burst", "400", "--scope", "cluster"];
+    hosts.daemons[0].cli().ok(&set);
+    let source = Ipv4Addr::new(198, 51, 100, 9);
+    let stream = || vec![Stream::new(frame::udp(source.into(), 100), 4000.0, u64::MAX)];
+    let sending: Vec<_> =
+        hosts.fleet.hosts.iter().map(|lab| Sender::new(lab).start(stream())).collect();
+    let overage = |host: usize| {
+        let status = hosts.ask(host, &["status"]).json;
+        list(&status, "overage").iter().find(|it| text(it, "limit") == "default").cloned()
+    };
+    sleep(Duration::from_secs(16));
+    for host in 0..3 {
+        let found = wait_for("the limit to be judged", PATIENCE, || overage(host));
+        let (ratio, passed) = (number(&found, "ratio"), number(&found, "passed"));
+        let seconds = number(&found, "seconds");
+        println!(
+            "edge-{host}: {passed} packets passed in {seconds:.1} s: {ratio:.3} of what may be"
+        );
+        assert!((0.3..=1.0).contains(&ratio), "{found:#}");
+        assert_eq!(number(&found, "bound"), 1.0);
+    }
+    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    // All that the rules for a cluster ask for is there.
+    let socket = hosts.daemons[1].socket();
+    let (_, metrics) = tests::api::get(&socket, "/metrics", "text/plain");
+    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/prometheus/limiter.rules.yml");
+    let rules = fs::read_to_string(rules).expect("rules");
+    let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let named: Vec<_> = words.filter(|word| word.starts_with("limiter_cluster_")).collect();
+    assert!(named.len() >= 4, "{named:?}");
+    for name in named {
+        assert!(metrics.contains(&format!("\n{name}")), "no {name} in {metrics}");
+    }
+    let peers = hosts.ask(2, &["peers"]).json;
+    assert!(!list(&peers, "overage").is_empty(), "{peers:#}");
+}
+
+#[test]
 fn a_host_in_no_cluster_says_so() {
     let lab = tests::Lab::new(1);
     let daemon = Daemon::start(&lab);

@@ -95,6 +95,10 @@ pub struct PeerDetails {
     pub keys: u64,
     /// Those of them that are over its share.
     pub limited: u64,
+    /// Sources that it has grants of.
+    pub grants_held: u64,
+    /// Grants of sources that it owns which others may go by.
+    pub grants_given: u64,
     /// A hash of the limits that the cluster has, as it knows them.
     pub limits: String,
     /// Whether the host that was asked knows the same limits.
@@ -187,7 +191,7 @@ fn percent(part: f64) -> String {
 }
 
 impl PeerReport {
-    fn row(&self) -> [String; 13] {
+    fn row(&self) -> [String; 14] {
         let of = |tell: &dyn Fn(&PeerDetails) -> String| {
             self.details.as_ref().map_or_else(|| "-".to_owned(), tell)
         };
@@ -215,6 +219,7 @@ impl PeerReport {
             of(&|details| percent(details.floor)),
             of(&|details| details.keys.to_string()),
             of(&|details| details.limited.to_string()),
+            of(&|details| format!("{} / {}", details.grants_held, details.grants_given)),
             clock,
             of(&lag),
         ]
@@ -235,6 +240,7 @@ impl Print for PeersReport {
             "FLOOR",
             "SHARED",
             "LIMITED",
+            "GRANTS HELD/GIVEN",
             "CLOCK MS",
             "LAG P50/P99 MS",
         ];

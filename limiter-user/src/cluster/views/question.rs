@@ -169,6 +169,8 @@ pub struct Host {
     pub keys: u64,
     /// Those of them that were over its share at its latest look.
     pub limited: u64,
+    /// Sources that it has grants of, and grants that it has given to others.
+    pub grants: [u64; 2],
     /// A hash of the limits that the cluster has, as it knows them.
     pub limits: u64,
     /// Members that are there as far as it knows, itself included.

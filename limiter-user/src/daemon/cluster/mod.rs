@@ -81,6 +81,8 @@ pub struct RightsReport {
     pub keys: usize,
     /// Those of them that were over their share when they were looked at last.
     pub limited: usize,
+    /// Sources that it has grants of, and grants that it has given to others.
+    pub grants: [usize; 2],
     /// Numbers that two sources have at present, which are left at their floor.
     pub twice: usize,
     /// What the data plane is to be told and could not be yet.

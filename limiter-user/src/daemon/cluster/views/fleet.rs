@@ -141,6 +141,8 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
             floor: host.floor,
             keys: host.keys,
             limited: host.limited,
+            grants_held: host.grants[0],
+            grants_given: host.grants[1],
             limits: format!("{:016x}", host.limits),
             limits_same: Some(host.limits) == own_limits,
             members: host.members,
