@@ -26,10 +26,16 @@ pub const PORT: u16 = 7700;
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// How a host is started.
-fn options(folder: &TempDir, host: usize, seeds: &[usize], more: &[&str]) -> DaemonOptions {
+fn options(
+    folder: &TempDir,
+    host: usize,
+    name: &str,
+    seeds: &[usize],
+    more: &[&str],
+) -> DaemonOptions {
     let mut arguments = vec![
         "--cluster-name".to_owned(),
-        name(host),
+        name.to_owned(),
         "--cluster-listen".to_owned(),
         format!("{}:{PORT}", Fleet::address(host)),
         "--cluster-key-file".to_owned(),
@@ -86,10 +92,18 @@ impl Hosts {
     /// # Panics
     /// If it does not start.
     pub fn join(&mut self, more: &[&str]) {
+        self.join_as(&name(self.fleet.hosts.len()), more);
+    }
+
+    /// As [`Hosts::join`], with a name that another one may have.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn join_as(&mut self, name: &str, more: &[&str]) {
         let host = self.fleet.hosts.len();
         self.fleet.add_host();
         let seeds: Vec<usize> = (0..host.min(2)).collect();
-        let options = options(&self.folder, host, &seeds, more);
+        let options = options(&self.folder, host, name, &seeds, more);
         self.daemons.push(Daemon::start_with(&self.fleet.hosts[host], options));
     }
 

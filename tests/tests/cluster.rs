@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tests::hosts::Hosts;
+use tests::{hosts::Hosts, process::wait_for};
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const RATE: f64 = 3000.0;
@@ -132,4 +132,75 @@ fn a_partition_costs_no_packet_too_many_and_heals() {
     assert!(split >= 0.9, "{split}");
     assert!(healed >= 0.9, "{healed}");
     hosts.wait_members(&[0, 1, 2], 3);
+}
+
+#[test]
+fn a_daemon_that_hangs_costs_no_packet_too_many() {
+    let hosts = three();
+    let watch = hosts.watch(SOURCE);
+    let sending: Vec<_> = (0..3).map(|host| hosts.send(host, SOURCE, FLOOD)).collect();
+    for _ in 0..2 {
+        seconds(3.0);
+        hosts.daemons[0].signal(libc::SIGSTOP);
+        seconds(4.0);
+        hosts.daemons[0].signal(libc::SIGCONT);
+    }
+    seconds(5.0);
+    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    let admitted = watch.stop();
+    admitted.print(19);
+    admitted.assert_kept("a daemon that hangs", RATE, BURST);
+    let used = admitted.utilisation(RATE, 16.5, 19.0);
+    println!("a daemon that hangs: {used:.3} of the limit is used when it goes on");
+    assert!(used >= 0.9, "{used}");
+}
+
+#[test]
+fn a_host_hands_over_what_it_has_and_comes_back() {
+    let mut hosts = three();
+    {
+        let watch = hosts.watch(SOURCE);
+        let sending: Vec<_> = (0..3).map(|host| hosts.send(host, SOURCE, FLOOD)).collect();
+        seconds(2.0);
+        let left = hosts.daemons[2].cli().ok(&["cluster", "leave"]);
+        println!("left: {left}");
+        assert_eq!(left["others"], 2);
+        seconds(6.0);
+        sending.into_iter().for_each(|sending| drop(sending.stop()));
+        let admitted = watch.stop();
+        admitted.print(8);
+        admitted.assert_kept("a host leaves", RATE, BURST);
+    }
+    hosts.wait_members(&[0, 1], 2);
+    let homes = [hosts.home(0), hosts.home(1), hosts.home(2)];
+    println!("home rights: {homes:.4?}");
+    assert!(homes[0] + homes[1] > 0.9999 && homes[2] == 0.0, "{homes:?}");
+    let status = hosts.daemons[2].cli().run(&["status"]);
+    assert_eq!(status.code, 1, "{status:?}");
+    assert!(status.json["warnings"].to_string().contains("has left the cluster"), "{status:?}");
+    assert_eq!(hosts.daemons[2].terminate().code(), Some(0));
+    hosts.restart(2);
+    hosts.wait_members(&[0, 1, 2], 3);
+    hosts.wait_even(&[0, 1, 2]);
+    // Who restarts keeps what it has, and is seen to go and to come at once.
+    assert_eq!(hosts.daemons[1].terminate().code(), Some(0));
+    hosts.wait_members(&[0, 2], 2);
+    hosts.restart(1);
+    hosts.wait_members(&[0, 1, 2], 3);
+    assert!((hosts.home(1) - 1.0 / 3.0).abs() < 0.05, "{}", hosts.status(1));
+}
+
+#[test]
+fn of_two_hosts_with_one_name_the_later_has_no_part() {
+    let mut hosts = Hosts::start(2, &[]);
+    hosts.join_as("edge-1", &[]);
+    let told = |host: usize, what: &str| {
+        let status = hosts.daemons[host].cli().run(&["status"]);
+        status.json["warnings"].to_string().contains(what).then_some(())
+    };
+    let patience = Duration::from_secs(30);
+    wait_for("the later one to know", patience, || told(2, "called edge-1, too"));
+    wait_for("the others to know", patience, || told(1, "two hosts are called edge-1"));
+    assert!(hosts.home(2) <= 0.0, "{}", hosts.status(2));
+    assert!(hosts.daemons[2].log().contains("another host has this one's name"));
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -10,8 +11,9 @@ use limiter_common::abi::{Counters, Reason};
 
 use super::{Core, Plane};
 use crate::dataplane::{
-    Attachment, Counts, Error, Event, Member, Migrated, Mode, OnFull, PacketSample, SampleFilter,
-    SharedCounts, SketchHealth, Source, SourceState, TableHealth, TrialView,
+    Attachment, BucketShare, ClusterBucket, ClusterMember, Counts, Error, Event, Member, Migrated,
+    Mode, OnFull, PacketSample, SampleFilter, SharedCounts, SharesChanged, SketchHealth, Source,
+    SourceState, TableHealth, TrialView,
 };
 use crate::observe::Distinct;
 use crate::policy::lists::{ListChanges, Lists};
@@ -36,6 +38,12 @@ pub(crate) struct State {
     pub(crate) drop_malformed: bool,
     pub(crate) monotonic_ns: u64,
     pub(crate) sampling: bool,
+    /// Sources under limits of the cluster.
+    pub(crate) cluster: Vec<ClusterMember>,
+    /// What they may use of those, by bucket.
+    pub(crate) shares: BTreeMap<usize, BucketShare>,
+    /// Buckets that cannot be told so often.
+    pub(crate) missed: BTreeMap<usize, u32>,
 }
 
 #[derive(Clone, Default)]
@@ -259,7 +267,54 @@ impl Plane for Fake {
     }
 
     fn buckets(&self) -> usize {
-        self.state().sources.len()
+        let state = self.state();
+        let cluster = state.cluster.iter().map(|member| member.bucket.bucket + 1).max();
+        state.sources.len().max(cluster.unwrap_or_default())
+    }
+
+    fn cluster_buckets(&self, buckets: Range<usize>, visit: &mut dyn FnMut(ClusterBucket)) {
+        let state = self.state();
+        let all = state.cluster.iter().map(|member| member.bucket);
+        all.filter(|bucket| buckets.contains(&bucket.bucket)).for_each(visit);
+    }
+
+    fn cluster_members(
+        &self,
+        buckets: &mut dyn Iterator<Item = usize>,
+        visit: &mut dyn FnMut(ClusterMember),
+    ) {
+        let state = self.state();
+        for bucket in buckets {
+            let its = |member: &&ClusterMember| member.bucket.bucket == bucket;
+            state.cluster.iter().filter(its).cloned().for_each(&mut *visit);
+        }
+    }
+
+    fn buckets_of(&self, source: IpNet) -> Vec<usize> {
+        let state = self.state();
+        let its = state.cluster.iter().filter(|member| member.source == source);
+        its.map(|member| member.bucket.bucket).collect()
+    }
+
+    fn set_shares(&self, shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged {
+        let mut state = self.state();
+        let mut changed = SharesChanged::default();
+        for share in shares {
+            let its = |member: &ClusterMember| {
+                (member.bucket.bucket, member.bucket.tag) == (share.bucket, share.tag)
+            };
+            if !state.cluster.iter().any(its) {
+                changed.gone_buckets.push(share.bucket);
+            } else if let Some(left) = state.missed.get_mut(&share.bucket).filter(|left| **left > 0)
+            {
+                *left -= 1;
+                changed.missed_buckets.push(share.bucket);
+            } else {
+                changed.made += 1;
+                state.shares.insert(share.bucket, share);
+            }
+        }
+        changed
     }
 
     fn sources_at(&self, buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source)) {

@@ -94,3 +94,19 @@ impl Gauge {
         Some(Look { demand: member.demand(&before, long), sends: packets > 0, drops })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Target;
+
+    #[test]
+    fn a_look_takes_long_enough_to_tell_something() {
+        for (rate, ms) in
+            [("1000pps", 40), ("200pps", 160), ("1pps", 1000), ("1gbit", 40), ("80kbit", 1000)]
+        {
+            let limit = LimitSpec::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap();
+            assert_eq!(span_of(&limit), Duration::from_millis(ms), "{rate}");
+        }
+    }
+}

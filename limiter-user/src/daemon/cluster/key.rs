@@ -71,5 +71,5 @@ mod tests {
         assert_eq!(one, KeyId(KNOWN));
     }
 
-    const KNOWN: u64 = 0;
+    const KNOWN: u64 = 6_317_242_270_570_038_118;
 }

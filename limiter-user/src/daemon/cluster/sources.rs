@@ -291,7 +291,7 @@ impl Search {
         let end = (self.at + self.chunk).min(buckets);
         // What a source sends in the time that a round takes, if it matters.
         let seconds = self.took.unwrap_or_default().as_secs_f64();
-        let enough = (bounds.slowest * bounds.least().part() * seconds).max(1.0) as u32;
+        let enough = (bounds.slowest * bounds.least().part() * seconds).ceil().max(1.0) as u32;
         let first = self.took.is_none();
         let begun = Instant::now();
         let counted = &mut self.counted;
@@ -314,3 +314,6 @@ impl Search {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! Sources as looks at a table find them, over a data plane in memory.
+
+use super::*;
+use crate::cluster::escrow::Granted;
+use crate::cluster::link::ClusterId;
+use crate::daemon::cluster::words::{Giver, Words};
+use crate::daemon::fake::Fake;
+use crate::daemon::{Core, Shared};
+use crate::dataplane::{ClusterBucket, Counts, HeldShare};
+use crate::policy::{Class, LimitSpec, Target};
+
+const MS: u64 = 1_000_000;
+
+fn member(bucket: usize, source: &str, since_ms: u64) -> ClusterMember {
+    let counts = Counts { since_ns: since_ms * MS, ..Counts::default() };
+    let tag = 1000 + bucket as u64;
+    ClusterMember {
+        bucket: ClusterBucket { bucket, tag, counts, limited: false },
+        source: source.parse().unwrap(),
+        class: Class::ANY,
+        limit: LimitSpec::new(Target::DEFAULT, "1000pps".parse().unwrap(), None).unwrap(),
+        share: HeldShare { share: 0.0, floor: 0.0, until: None },
+    }
+}
+
+fn bounds() -> Bounds {
+    Bounds { floor: Share::of(0.05), slowest: 1000.0 }
+}
+
+struct World {
+    fake: Fake,
+    sources: Sources,
+    now: u64,
+}
+
+impl World {
+    fn new(members: Vec<ClusterMember>) -> Self {
+        let fake = Fake::default();
+        fake.state().cluster = members;
+        Self { fake, sources: Sources::new(Keys::of(ClusterId(7))), now: 10_000 }
+    }
+
+    /// Some time passes, in which a bucket counts packets.
+    fn send(&self, bucket: usize, passed: u64, dropped: u64) {
+        let mut state = self.fake.state();
+        let counts = &mut state.cluster[bucket].bucket.counts;
+        counts.passed += passed;
+        counts.dropped += dropped;
+        state.cluster[bucket].bucket.limited = dropped > 0;
+    }
+
+    fn look(&mut self, ms: u64) -> Seen {
+        self.now += ms;
+        self.sources.look(&self.fake, Moment(self.now * MS), &[], bounds())
+    }
+
+    fn key(&self, source: &str) -> KeyId {
+        self.sources.keys.key(source.parse().unwrap(), Class::ANY)
+    }
+}
+
+#[test]
+fn who_begins_to_send_is_found_and_told_of_until_it_is_idle() {
+    let mut world = World::new(vec![member(0, "192.0.2.1/32", 0), member(1, "192.0.2.2/32", 0)]);
+    // What was counted before the first round is not of now.
+    world.send(0, 1_000_000, 0);
+    assert!(world.look(50).demands.is_empty() && world.sources.is_empty());
+    world.send(0, 100, 0);
+    world.send(1, 1, 0);
+    assert!(world.look(100).demands.is_empty());
+    assert_eq!(world.sources.count(), (1, 0));
+    let key = world.key("192.0.2.1/32");
+    for (passed, dropped, part) in [(50, 0, 0.5), (50, 150, 2.0), (10, 0, 0.1)] {
+        world.send(0, passed, dropped);
+        let demands = world.look(100).demands;
+        assert_eq!(demands.len(), 1, "{demands:?}");
+        assert_eq!((demands[0].key, demands[0].limited), (key, dropped > 0));
+        assert!((demands[0].part.part() - part).abs() < 1e-6, "{demands:?}");
+    }
+    let mut seen = Seen::default();
+    for _ in 0..31 {
+        seen = world.look(100);
+    }
+    assert_eq!(seen.over, [(key, (0, 1000))]);
+    assert!(world.sources.is_empty());
+}
+
+#[test]
+fn a_source_that_is_limited_is_noticed_at_once() {
+    let mut world = World::new(vec![member(0, "192.0.2.1/32", 9_990)]);
+    world.send(0, 10, 30);
+    let source: IpNet = "192.0.2.1/32".parse().unwrap();
+    world.now += 10;
+    let seen = world.sources.look(&world.fake, Moment(world.now * MS), &[source], bounds());
+    // 40 packets in 20 ms where 20 may come.
+    assert!(
+        seen.demands[0].limited && (seen.demands[0].part.part() - 2.0).abs() < 1e-6,
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn a_bucket_that_becomes_another_source_s_is_that_of_a_new_one() {
+    let mut world = World::new(vec![member(0, "192.0.2.1/32", 0)]);
+    world.look(50);
+    world.send(0, 100, 900);
+    world.look(50);
+    assert_eq!(world.sources.count(), (1, 1));
+    let other = ClusterMember {
+        bucket: ClusterBucket { tag: 5, ..member(0, "192.0.2.9/32", 10_100).bucket },
+        ..member(0, "192.0.2.9/32", 10_100)
+    };
+    world.fake.state().cluster = vec![other];
+    world.send(0, 5, 45);
+    let seen = world.look(50);
+    assert_eq!(seen.gone, [world.key("192.0.2.1/32")]);
+    assert_eq!(seen.demands[0].key, world.key("192.0.2.9/32"));
+    assert_eq!(world.sources.bucket(seen.demands[0].key), Some((0, 5)));
+}
+
+#[test]
+fn two_buckets_of_one_number_have_their_floor() {
+    let mut world = World::new(vec![member(0, "192.0.2.1/32", 0)]);
+    world.look(50);
+    world.send(0, 100, 900);
+    world.look(50);
+    let key = world.key("192.0.2.1/32");
+    world.fake.state().cluster.push(member(1, "192.0.2.1/32", 10_100));
+    world.send(1, 100, 900);
+    let seen = world.look(50);
+    // The table has grown: it is gone through anew.
+    let seen = if seen.over.is_empty() { world.look(50) } else { seen };
+    assert_eq!(seen.over, [(key, (0, 1000))]);
+    assert!(seen.demands.is_empty() && world.sources.is_empty());
+    assert_eq!(world.sources.twice(), 1);
+    world.send(0, 100, 900);
+    assert!(world.look(50).demands.is_empty() && world.sources.is_empty());
+}
+
+/// A core over the world's data plane, and what gives tokens back to it.
+fn core(world: &World) -> (tempfile::TempDir, Core, Giver) {
+    let home = tempfile::tempdir().unwrap();
+    let core = world.fake.core(&home);
+    let other = tempfile::tempdir().unwrap();
+    let giver = Giver::start(Shared::new(world.fake.core(&other))).unwrap();
+    (home, core, giver)
+}
+
+#[test]
+fn what_could_not_be_told_is_told_again_and_what_is_gone_is_forgotten() {
+    let mut world = World::new(vec![member(0, "192.0.2.1/32", 0), member(1, "192.0.2.2/32", 0)]);
+    world.look(50);
+    world.send(0, 100, 900);
+    world.send(1, 100, 900);
+    world.look(50);
+    let (_home, mut core, giver) = core(&world);
+    let [first, second] = ["192.0.2.1/32", "192.0.2.2/32"].map(|source| world.key(source));
+    let grant = |key| Granted { key, share: Share::of(0.5), until: Moment(99) };
+    let mut words = Words::default();
+    words.grant(vec![grant(first), grant(second)], &world.sources);
+    world.fake.state().missed.insert(0, 6);
+    let told = words.tell(&mut core, Some(&world.sources), &giver).unwrap();
+    // Nothing may be said to others while one is left.
+    assert_eq!((told.made, words.len()), (1, 1));
+    words.revoke((0, 1000), Moment(50));
+    let told = words.tell(&mut core, Some(&world.sources), &giver).unwrap();
+    assert_eq!((told.made, told.again, words.len()), (1, 2, 0));
+    assert_eq!(world.fake.state().shares[&0].share, Share::NONE);
+    assert_eq!(world.fake.state().shares[&1].until_ns, 99);
+    world.fake.state().cluster.remove(1);
+    words.grant(vec![grant(second)], &world.sources);
+    let told = words.tell(&mut core, Some(&world.sources), &giver).unwrap();
+    assert_eq!((told.made, told.gone, words.len()), (0, vec![second], 0));
+}
