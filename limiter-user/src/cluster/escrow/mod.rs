@@ -329,7 +329,7 @@ impl Escrow {
     }
 
     /// Keys that this host has grants of, and grants of keys that it owns which other hosts may go by.
-    pub fn grants(&self, now: Moment) -> [usize; 2] {
+    pub fn count_grants(&self, now: Moment) -> [usize; 2] {
         [self.held.granted(self.clock.at(now)), self.owned.granted(self.settings.me)]
     }
 
