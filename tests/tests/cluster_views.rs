@@ -22,6 +22,9 @@ use tests::{
     zipf::Zipf,
 };
 
+/// The signal that a process cannot refuse to stop at.
+const SIGSTOP: i32 = 19;
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Hosts with one key.
@@ -231,7 +234,7 @@ fn rates_and_one_source_are_summed_and_who_does_not_answer_is_named() {
     assert_eq!(number(sums, "hosts"), 3.0);
 
     // A daemon that hangs.
-    hosts.daemons[2].signal(nix_stop());
+    hosts.daemons[2].signal(SIGSTOP);
     let began = Instant::now();
     let top = hosts.ask(0, &["top", "--cluster", "--once", "--sort", "pps"]);
     let took = began.elapsed();
@@ -265,11 +268,6 @@ fn rates_and_one_source_are_summed_and_who_does_not_answer_is_named() {
     hosts.daemons[2].restart(lab);
     hosts.wait_complete();
     assert_eq!(state(&hosts.ask(0, &["peers"]).json, "edge-2"), "alive");
-}
-
-/// The number of SIGSTOP.
-const fn nix_stop() -> i32 {
-    19
 }
 
 #[test]
@@ -321,7 +319,9 @@ fn distinct_sources_are_merged_where_hosts_have_one_hash_key() {
     assert_eq!(text(&list(&groups[1], "hosts")[0], "host"), "edge-2");
     let found = number(&groups[0]["distinct"], "sources");
     assert!((found / 12_000.0 - 1.0).abs() < 4.0 * 0.01625, "{found}");
-    floods.into_iter().for_each(|flood| drop(flood.stop()));
+    for flood in floods {
+        let _sent = flood.stop();
+    }
 }
 
 #[test]

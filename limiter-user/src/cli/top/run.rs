@@ -42,9 +42,9 @@ enum Event {
     Gone(io::Error),
     /// An answer to the question with this number, how long it took, and how old the look was.
     Answered(u64, Result<Answer, Failure>, Duration),
-    Shown(Result<SourceReport, Failure>),
+    Shown(Result<Box<SourceReport>, Failure>),
     ShownAll(Result<ClusterSourceReport, Failure>),
-    Status(Result<StatusReport, Failure>),
+    Status(Result<Box<StatusReport>, Failure>),
 }
 
 /// The terminal, as it was before once this is dropped; the hook that `try_init` sets sees to panics.
@@ -157,7 +157,7 @@ impl Questions {
             let shown = if cluster {
                 Event::ShownAll(client.get(&format!("/v1/cluster/sources/{source}")).await)
             } else {
-                Event::Shown(client.get(&format!("/v1/sources/{source}")).await)
+                Event::Shown(client.get(&format!("/v1/sources/{source}")).await.map(Box::new))
             };
             let _ = to.send(shown).await;
         });
@@ -166,7 +166,7 @@ impl Questions {
     fn health(&self) {
         let (client, to) = (self.client.clone(), self.to.clone());
         tokio::spawn(async move {
-            let _ = to.send(Event::Status(client.get("/v1/status").await)).await;
+            let _ = to.send(Event::Status(client.get("/v1/status").await.map(Box::new))).await;
         });
     }
 }
@@ -275,13 +275,13 @@ fn handle(
             }
             Event::Shown(report) => {
                 questions.showing = false;
-                app.show(report);
+                app.show(report.map(|report| *report));
             }
             Event::ShownAll(report) => {
                 questions.showing = false;
                 app.show_all(report);
             }
-            Event::Status(status) => app.status(status),
+            Event::Status(status) => app.status(status.map(|status| *status)),
         }
         event = events.try_recv().ok();
     }

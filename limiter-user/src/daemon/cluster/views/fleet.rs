@@ -86,11 +86,10 @@ impl Round {
     fn take<T>(&mut self, read: impl Fn(Answer) -> Option<T>) -> BTreeMap<HostId, T> {
         let mut taken = BTreeMap::new();
         for (host, answer) in std::mem::take(&mut self.answers) {
-            match read(answer) {
-                Some(answer) => drop(taken.insert(host, answer)),
-                None => {
-                    drop(self.unanswered.insert(host, "its answer is to something else".into()))
-                }
+            if let Some(answer) = read(answer) {
+                taken.insert(host, answer);
+            } else {
+                self.unanswered.insert(host, "its answer is to something else".into());
             }
         }
         taken
