@@ -179,6 +179,18 @@ mod estimate {
             ranks
         }
 
+        /// These ranks, each at most [`MAX_RANK`].
+        #[must_use]
+        pub fn of(ranks: [u8; REGISTERS]) -> Self {
+            Self(Box::new(ranks.map(|rank| rank.min(MAX_RANK as u8))))
+        }
+
+        /// The ranks, one for each register.
+        #[must_use]
+        pub fn ranks(&self) -> &[u8; REGISTERS] {
+            &self.0
+        }
+
         /// Adds the sources that another host, or another window, has seen.
         pub fn merge(&mut self, other: &Self) {
             for (rank, theirs) in self.0.iter_mut().zip(other.0.iter()) {

@@ -38,6 +38,7 @@ fn options(pins: &Path) -> Options {
         drop_malformed: false,
         on_full: OnFull::Pass,
         kernel_log: false,
+        hash_secret: None,
         reset: false,
     }
 }

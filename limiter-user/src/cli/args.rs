@@ -128,7 +128,16 @@ pub(super) enum Command {
         /// An address of the source
         #[arg(value_name = "IP")]
         address: String,
+        /// What each host of the cluster knows of it, and the sums
+        ///
+        /// Exit code 1 if a host does not answer within a second; it is named.
+        #[arg(long)]
+        cluster: bool,
     },
+    /// Show the hosts of the cluster: who is there, what each may use, clocks, lag
+    ///
+    /// Exit code 1 if a member does not answer within a second, or has other limits.
+    Peers,
     /// Attach to an interface
     Attach(AttachArgs),
     /// Detach from an interface
@@ -278,6 +287,11 @@ pub(super) struct TopArgs {
     /// What a line is about
     #[arg(long, value_enum, default_value_t)]
     pub(super) by: By,
+    /// Of all hosts of the cluster together, as if their traffic had come to one
+    ///
+    /// Exit code 1 if a host does not answer within a second; it is named.
+    #[arg(long)]
+    pub(super) cluster: bool,
 }
 
 #[derive(Debug, Args)]

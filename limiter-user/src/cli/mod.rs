@@ -13,6 +13,7 @@ mod limit_args;
 mod list;
 mod monitor;
 mod output;
+mod peers;
 mod report;
 mod run;
 mod safety;
@@ -163,8 +164,11 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             Command::Capture(arguments) => {
                 capture::run(&client, output, arguments, global.json).await
             }
+            Command::Show { address, cluster } => {
+                show::run(&client, output, &address, cluster).await
+            }
+            Command::Peers => peers::run(&client, output).await,
             Command::Cluster(command) => cluster::run(&client, output, command).await,
-            Command::Show { address } => show::run(&client, output, &address).await,
             Command::Attach(arguments) => attach::attach(&client, output, arguments).await,
             Command::Detach { interface } => attach::detach(&client, output, &interface).await,
             Command::Run(_)

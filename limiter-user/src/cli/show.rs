@@ -5,17 +5,24 @@ use std::net::IpAddr;
 use super::output::Output;
 use crate::client::Client;
 use crate::error::{Failure, exit};
-use crate::report::SourceReport;
+use crate::report::{ClusterSourceReport, SourceReport};
 
 pub(super) async fn run(
     client: &Client,
     output: &mut Output<'_>,
     address: &str,
+    cluster: bool,
 ) -> Result<u8, Failure> {
     let address: IpAddr = address.trim().parse().map_err(|_| {
         Failure::new(exit::USAGE, format!("{address:?} is not an IP address"))
             .hint("give one address of the source, such as 198.51.100.7 or 2001:db8::1")
     })?;
+    if cluster {
+        let path = format!("/v1/cluster/sources/{address}");
+        let report: ClusterSourceReport = client.get(&path).await?;
+        output.print(&report)?;
+        return Ok(if report.unanswered.is_empty() { exit::OK } else { exit::NEGATIVE });
+    }
     let report: SourceReport = client.get(&format!("/v1/sources/{address}")).await?;
     output.print(&report)?;
     Ok(exit::OK)

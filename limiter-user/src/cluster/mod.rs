@@ -4,6 +4,7 @@
 //! sum is the limit whatever the network does: see `ALGORITHM.md`. What decides ([`escrow`]) knows neither
 //! clock nor network; the daemon and the simulator drive the same code.
 
+pub mod audit;
 pub mod config;
 pub mod escrow;
 pub mod key_file;
@@ -14,6 +15,7 @@ pub mod message;
 pub mod rotation;
 pub mod share;
 pub mod simulate;
+pub mod views;
 pub mod wire;
 
 use siphasher::sip::SipHasher24;

@@ -358,6 +358,7 @@ impl Settings {
             drop_malformed: run.malformed == Malformed::Drop,
             on_full: run.on_full,
             kernel_log: run.kernel_log,
+            hash_secret: None,
             reset: run.reset_state,
         }
     }

@@ -416,6 +416,7 @@ impl Core {
             cluster: self.cluster.as_ref().map(cluster::View::report),
             confirm: self.unconfirmed.report(),
             management: self.management.nets().to_vec(),
+            overage: Vec::new(),
             events: EventsReport {
                 lost: internal(Internal::EventsLost),
                 suppressed: internal(Internal::EventsSuppressed),

@@ -30,6 +30,7 @@ mod socket;
 mod suggest;
 mod top;
 mod trials;
+mod views;
 mod warnings;
 
 use std::path::PathBuf;
@@ -123,8 +124,10 @@ pub fn run(given: Given, settings: Settings) -> Result<(), Failure> {
     // From here on, what an unconfirmed file says does not count.
     let from = refused::at_start(&given, settings, store.path())?;
     let (socket_path, state_dir) = (config.socket, config.state_dir);
-    let config = &Config { socket: socket_path, state_dir, ..from.settings.daemon() };
+    let mut config = Config { socket: socket_path, state_dir, ..from.settings.daemon() };
     let cluster = cluster::Prepared::new(&config.cluster, &config.state_dir)?;
+    config.options.hash_secret = cluster.as_ref().map(cluster::Prepared::hash_secret);
+    let config = &config;
     access.set(http::Admins::of(config.admin_group.as_deref())?);
     let configure = |core: &mut Core| {
         core.start_from(given, from);

@@ -11,11 +11,11 @@ use crate::cluster::Share;
 use crate::dataplane::{
     Attachment, BucketShare, ClusterBucket, ClusterMember, Counts, Dataplane, Error, Event, Member,
     Migrated, Mode, OnFull, PacketSample, RunTime, SampleFilter, SharedCounts, SharesChanged,
-    SketchHealth, Source, TableHealth, TrialView,
+    SketchHealth, Source, TableHealth, TrialView, WindowRanks,
 };
 use crate::observe::Distinct;
 use crate::policy::lists::{ListChanges, Lists};
-use crate::policy::{Changes, LimitSpec, Limits, Target, Tier};
+use crate::policy::{Changes, Class, LimitSpec, Limits, Target, Tier};
 
 /// What the daemon asks of a data plane; see [`Dataplane`] for what each does.
 #[expect(missing_docs, reason = "the methods are those of `Dataplane`, documented there")]
@@ -59,6 +59,13 @@ pub trait Plane: Send {
     fn monotonic_ns(&self) -> u64;
     fn noise(&self) -> f64;
     fn distinct(&self) -> Option<Distinct>;
+    /// The number of the bucket that a source has for packets of a class.
+    fn bucket_of(&self, _source: IpNet, _class: Class) -> Option<usize> {
+        None
+    }
+    fn registers(&self) -> Option<WindowRanks> {
+        None
+    }
     fn refresh_clock(&self);
     fn events(&mut self, visit: &mut dyn FnMut(Event));
     fn run_time(&self) -> Option<RunTime> {
@@ -231,6 +238,14 @@ impl Plane for Dataplane {
 
     fn distinct(&self) -> Option<Distinct> {
         self.distinct()
+    }
+
+    fn bucket_of(&self, source: IpNet, class: Class) -> Option<usize> {
+        self.bucket_of(source, class)
+    }
+
+    fn registers(&self) -> Option<WindowRanks> {
+        self.registers()
     }
 
     fn refresh_clock(&self) {

@@ -29,7 +29,7 @@ impl Core {
         self.known = Some((at, Arc::clone(&slow)));
         let age = now.saturating_duration_since(at);
         let uptime = now.saturating_duration_since(self.started);
-        Ok(Scrape { sample: self.sample()?, slow, age, uptime })
+        Ok(Scrape { sample: self.sample()?, slow, age, uptime, cluster: None })
     }
 
     fn slow(&self) -> Result<Slow, Failure> {

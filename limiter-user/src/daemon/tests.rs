@@ -36,6 +36,7 @@ fn config(interfaces: &[&str]) -> Config {
             drop_malformed: false,
             on_full: OnFull::Pass,
             kernel_log: false,
+            hash_secret: None,
             reset: false,
         },
     }

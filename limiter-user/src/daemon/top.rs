@@ -18,7 +18,7 @@ pub use scan::Scan;
 use scan::{APART, Looks, weight};
 
 use super::core::Core;
-use crate::dataplane::Member;
+use crate::dataplane::{Member, Source};
 use crate::observe::Sample;
 use crate::report::{Average, Recent, Sort, TopEntry, TopReport, Totals};
 
@@ -122,28 +122,36 @@ impl Core {
     /// three. Whoever calls this each second shares that look with all others who do; it costs a few
     /// microseconds for each source that is listed. Rates are as of [`Core::top_now`].
     pub fn top(&mut self, n: usize, sort: Sort) -> TopReport {
+        self.watch(n);
+        self.heaviest(n, sort)
+    }
+
+    /// Somebody watches the `n` heaviest: see [`Core::top`].
+    pub(super) fn watch(&mut self, n: usize) {
         self.top.forget_old();
         let wanted = self.top.watched.map_or(AT_LEAST, |(_, wanted)| wanted).max(n);
         self.top.watched = Some((Instant::now(), wanted));
         if self.top.latest.as_ref().is_none_or(|latest| latest.n < n) {
             self.look(wanted);
         }
-        self.heaviest(n, sort)
     }
 
     /// The `n` heaviest sources at present. Their rates are those since an earlier look of the last five
     /// seconds, or else averages since each source got its bucket.
     pub fn top_now(&mut self, n: usize, sort: Sort) -> TopReport {
-        self.top.forget_old();
-        self.look(n.max(AT_LEAST));
+        self.look_now(n);
         self.heaviest(n, sort)
     }
 
-    fn heaviest(&self, n: usize, sort: Sort) -> TopReport {
+    /// Looks at present: see [`Core::top_now`].
+    pub(super) fn look_now(&mut self, n: usize) {
+        self.top.forget_old();
+        self.look(n.max(AT_LEAST));
+    }
+
+    /// The sources that have these buckets, with their rates, the heaviest first.
+    pub(super) fn looked_at(&self, buckets: &[usize], sort: Sort) -> Vec<(Source, Average)> {
         let now = Instant::now();
-        let latest = self.top.latest.as_ref();
-        let buckets = latest.map_or(&[][..], |latest| &latest.buckets[sort as usize]);
-        let buckets = &buckets[..n.min(buckets.len())];
         let earlier = self.top.looks.earlier(now);
         let mut heaviest = Vec::with_capacity(buckets.len());
         self.plane.sources_at(buckets, &mut |bucket, counts, source| {
@@ -159,7 +167,20 @@ impl Core {
             heaviest.push((Reverse(weight(sort, &counts, offered)), source, average));
         });
         heaviest.sort_unstable_by_key(|(weight, source, _)| (*weight, source.source));
-        let entries = heaviest.iter().map(|(_, source, average)| {
+        heaviest.into_iter().map(|(_, source, average)| (source, average)).collect()
+    }
+
+    /// The buckets of the `n` heaviest at the latest look, and how many sources had one.
+    pub(super) fn latest(&self, n: usize, sort: Sort) -> (&[usize], u64) {
+        let Some(latest) = &self.top.latest else { return (&[], 0) };
+        let buckets = &latest.buckets[sort as usize];
+        (&buckets[..n.min(buckets.len())], latest.tracked)
+    }
+
+    fn heaviest(&self, n: usize, sort: Sort) -> TopReport {
+        let latest = self.top.latest.as_ref();
+        let heaviest = self.looked_at(self.latest(n, sort).0, sort);
+        let entries = heaviest.iter().map(|(source, average)| {
             let gate = source.limit.as_ref().map_or(MAX_GATE, |limit| self.plane.gate_of(limit));
             let mut entry = TopEntry::new(source, gate, *average);
             if let Some(limit) = &mut entry.limit {
@@ -179,7 +200,7 @@ impl Core {
     }
 
     /// What passed and what was dropped until `now` since the look that rates are told by.
-    fn totals(&self, now: &Sample) -> Option<Totals> {
+    pub(super) fn totals(&self, now: &Sample) -> Option<Totals> {
         let look = self.top.looks.earlier(Instant::now())?;
         let before = Sample { counters: look.counters?, ..now.clone() };
         Some(Totals::new(before.verdicts(), now.verdicts(), look.at.elapsed().as_secs_f64()))

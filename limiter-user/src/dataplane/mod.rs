@@ -41,7 +41,7 @@ pub use log::KernelLog;
 pub use migrate::Migrated;
 pub(crate) use object::STAGING_SUFFIX;
 pub use object::has_program;
-pub use options::{Mode, OnFull, Options};
+pub use options::{HashSecret, Mode, OnFull, Options};
 pub use orphan::{Pinned, PinnedOn};
 pub(crate) use owner::pins_of;
 pub use publish::SharedCounts;
@@ -52,6 +52,7 @@ pub use trial::try_load;
 pub use trials::TrialView;
 pub use view::{
     Counts, Event, HeldShare, Member, SketchHealth, Source, SourceState, TableHealth, Tried,
+    WindowRanks,
 };
 
 use attach::Links;
@@ -585,6 +586,19 @@ impl Dataplane {
     /// Distinct sources in the last full window.
     pub fn distinct(&self) -> Option<Distinct> {
         self.memory.distinct()
+    }
+
+    /// What that is estimated from.
+    pub fn registers(&self) -> Option<WindowRanks> {
+        self.memory.registers()
+    }
+
+    /// The number of the bucket that a source has for packets of a class.
+    pub fn bucket_of(&self, source: IpNet, class: Class) -> Option<usize> {
+        let key = self.memory.key_of(source.addr());
+        let known = |id: &u8| self.publisher.class(*id) == Some(class);
+        let id = if class.is_any() { ANY as u8 } else { self.publisher.class_ids().find(known)? };
+        Some(self.memory.find(key, id)?.bucket())
     }
 
     /// How long the kernel program has run, and how often, while the kernel measured that; `None` if the

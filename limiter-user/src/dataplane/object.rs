@@ -21,7 +21,7 @@ use limiter_common::table::WAYS;
 
 use super::attach::{Links, is_link};
 use super::migrate::{self, ADOPTED_ABI, Migration, OLDEST_ABI};
-use super::options::Options;
+use super::options::{HashSecret, Options};
 use super::{Error, kernel, log};
 
 /// The program's name in the object.
@@ -84,7 +84,7 @@ pub(super) struct Loaded {
 pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
     let object = OBJECT.ok_or(Error::NoProgram)?;
     // Before anything is touched: the options must make sense.
-    let wanted = options.layout(random_key()?)?;
+    let wanted = options.layout(hash_key(options.hash_secret)?)?;
     kernel::check()?;
     kernel::ensure_bpffs(&options.pin_dir)?;
     let staging = staging_of(&options.pin_dir);
@@ -222,12 +222,20 @@ pub(super) fn remove(directory: &Path) -> Result<(), Error> {
     }
 }
 
-fn random_key() -> Result<HashKey, Error> {
-    let mut bytes = [0; 80];
-    getrandom::fill(&mut bytes).map_err(|error| Error::Load(Box::new(error)))?;
+/// The key of the hash: random, or made from a secret.
+fn hash_key(secret: Option<HashSecret>) -> Result<HashKey, Error> {
+    let bytes = match secret {
+        Some(HashSecret(bytes)) => bytes,
+        None => {
+            let mut bytes = [0; 80];
+            getrandom::fill(&mut bytes).map_err(|error| Error::Load(Box::new(error)))?;
+            bytes
+        }
+    };
     let mut words = [0; 10];
     for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        *word = u64::from_ne_bytes(chunk.try_into().unwrap_or_default());
+        // The same on hosts of either kind.
+        *word = u64::from_be_bytes(chunk.try_into().unwrap_or_default());
     }
     Ok(HashKey { words })
 }

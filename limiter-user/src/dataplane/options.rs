@@ -62,6 +62,16 @@ impl OnFull {
     }
 }
 
+/// A secret that the hash of a fresh data plane is made from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct HashSecret(pub [u8; 80]);
+
+impl std::fmt::Debug for HashSecret {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("HashSecret(..)")
+    }
+}
+
 /// How to open the data plane.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -89,6 +99,9 @@ pub struct Options {
     pub on_full: OnFull,
     /// Whether the kernel program writes lines for [`super::KernelLog`].
     pub kernel_log: bool,
+    /// What the hash of fresh maps is made from, random if left out. Hosts whose hash is the same can count
+    /// distinct sources together. Maps that are taken over keep theirs.
+    pub hash_secret: Option<HashSecret>,
     /// Whether to start with fresh maps and discard the buckets and counters of pinned ones.
     pub reset: bool,
 }
@@ -225,6 +238,7 @@ mod tests {
             drop_malformed: false,
             on_full: OnFull::Pass,
             kernel_log: false,
+            hash_secret: None,
             reset: false,
         }
     }

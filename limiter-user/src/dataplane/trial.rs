@@ -34,6 +34,7 @@ pub fn try_load() -> Result<Option<u32>, Error> {
         drop_malformed: false,
         on_full: OnFull::Pass,
         kernel_log: false,
+        hash_secret: None,
         reset: false,
     };
     let layout = usual.layout(HashKey { words: [1; 10] })?;

@@ -8,19 +8,31 @@ use ipnet::IpNet;
 use limiter_common::abi::{Config, EventKind, Layout, Policy, PolicyWord, Tier};
 use limiter_common::atomic;
 use limiter_common::gcra::{Ticks, credit, ticks};
-use limiter_common::hash::Hash;
+use limiter_common::hash::{Hash, HashKey};
 use limiter_common::hll::{self, Ranks, Registers};
 use limiter_common::key::SourceKey;
 use limiter_common::share::change::Bucket;
 use limiter_common::share::{Multiplier, Price, Rights};
 use limiter_common::sketch::{Cell, Position, Sketch, Window};
 use limiter_common::table::{CLAIMED, DENIED, Identity, Slot, WAYS, set_of, slot_index};
+use siphasher::sip::SipHasher24;
 
 use super::kernel;
 use super::memory::Elements;
 use super::pending::Pending;
 use crate::observe::Distinct;
 use crate::policy::{Class, LimitSpec, Tier as Spec};
+
+/// What the distinct sources of a window are estimated from.
+#[derive(Clone, Debug)]
+pub struct WindowRanks {
+    /// The registers.
+    pub ranks: Ranks,
+    /// The number of the window, modulo 2^16.
+    pub window: u16,
+    /// A number that stands for the secret of the hash that has filled them.
+    pub key: u64,
+}
 
 /// How a source fares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -335,9 +347,24 @@ impl<'a> Tracked<'a> {
     }
 }
 
+/// What a key is known by. It says nothing about the key: the hash is keyed with two words of it.
+fn fingerprint(key: &HashKey) -> u64 {
+    let bytes: Vec<u8> = key.words.iter().flat_map(|word| word.to_be_bytes()).collect();
+    SipHasher24::new_with_keys(key.words[0], key.words[1]).hash(&bytes)
+}
+
 impl Memory {
     /// Distinct sources in the last full window.
     pub(super) fn distinct(&self) -> Option<Distinct> {
+        Some(Distinct {
+            sources: self.registers()?.ranks.estimate(),
+            standard_error: Ranks::STANDARD_ERROR,
+            window_s: (1u64 << hll::WINDOW_SHIFT) as f64 / 1e9,
+        })
+    }
+
+    /// The registers of the last full window.
+    pub(super) fn registers(&self) -> Option<WindowRanks> {
         let registers = self.registers.all().first()?;
         let epoch = || {
             // As the kernel program reckons, which is up to a millisecond from the wall clock.
@@ -350,11 +377,8 @@ impl Memory {
             let after = epoch();
             // Registers that rolled meanwhile have forgotten the window that was asked for.
             if after == before {
-                return Some(Distinct {
-                    sources: ranks.estimate(),
-                    standard_error: Ranks::STANDARD_ERROR,
-                    window_s: (1u64 << hll::WINDOW_SHIFT) as f64 / 1e9,
-                });
+                let key = fingerprint(&self.layout.hash_key);
+                return Some(WindowRanks { ranks, window: after.wrapping_sub(1), key });
             }
             before = after;
         }

@@ -41,7 +41,9 @@ pub(super) async fn version() -> Json<VersionReport> {
 }
 
 pub(super) async fn status(State(shared): State<Shared>) -> Answer<StatusReport> {
-    Ok(Json(shared.with(|core| core.status()).await?))
+    let mut status = shared.with(|core| core.status()).await?;
+    status.overage = shared.cluster().map(|it| it.overage.borrow().to_vec()).unwrap_or_default();
+    Ok(Json(status))
 }
 
 pub(super) async fn stats(State(shared): State<Shared>) -> Answer<StatsReport> {

@@ -11,6 +11,7 @@ use axum::routing::get;
 
 use super::Refusal;
 use crate::daemon::Shared;
+use crate::daemon::cluster::Cluster;
 use crate::error::{Failure, exit};
 use crate::observe::metrics::{classic, openmetrics};
 
@@ -21,7 +22,14 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Routes whose answer waits for traffic on purpose.
-const PATIENT: [&str; 3] = ["/v1/ports", "/v1/suggest", "/v1/top"];
+const PATIENT: [&str; 6] = [
+    "/v1/ports",
+    "/v1/suggest",
+    "/v1/top",
+    "/v1/cluster/peers",
+    "/v1/cluster/top",
+    "/v1/cluster/distinct",
+];
 
 /// The routes that scrape.
 pub fn routes() -> Router<Shared> {
@@ -29,7 +37,8 @@ pub fn routes() -> Router<Shared> {
 }
 
 async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Refusal> {
-    let scrape = shared.with(|core| core.scrape(Instant::now())).await?;
+    let mut scrape = shared.with(|core| core.scrape(Instant::now())).await?;
+    scrape.cluster = shared.cluster().map(Cluster::clustered);
     let text = openmetrics(scrape, shared.latency()).map_err(|_| {
         Failure::new(exit::NEGATIVE, "the metrics cannot be written").hint("restart the daemon")
     })?;
@@ -54,7 +63,8 @@ fn asks_for_openmetrics(headers: &HeaderMap) -> bool {
 
 /// Records how long a request takes.
 pub(super) async fn timed(State(shared): State<Shared>, request: Request, next: Next) -> Response {
-    let patient = PATIENT.contains(&request.uri().path());
+    let path = request.uri().path();
+    let patient = PATIENT.contains(&path) || path.starts_with("/v1/cluster/sources/");
     let start = Instant::now();
     let response = next.run(request).await;
     if !patient {

@@ -5,6 +5,7 @@ mod capture;
 mod cluster;
 mod cluster_keys;
 mod events;
+mod fleet;
 mod handlers;
 mod history;
 mod lists;
@@ -69,6 +70,7 @@ pub fn router(shared: Shared) -> Router {
         .route("/v1/suggest", get(suggest::suggest))
         .merge(metrics::routes())
         .merge(top::routes())
+        .merge(fleet::routes())
         .merge(cluster::routes())
         .merge(cluster_keys::routes())
         .route("/v1/events", get(events::events).layer(Extension(events::Places::default())))

@@ -32,7 +32,7 @@ pub(super) fn routes() -> Router<Shared> {
         .layer(Extension(Turn::default()))
 }
 
-fn check(n: usize) -> Result<(), Failure> {
+pub(super) fn check(n: usize) -> Result<(), Failure> {
     let most = TopQuery::MOST;
     if (1..=most).contains(&n) {
         return Ok(());

@@ -10,6 +10,9 @@ const FINE: u16 = 1000;
 /// The same of a coarse one, which lives as long as the daemon does.
 const COARSE: u16 = 200;
 
+/// The same of one that is sent to other hosts: at most 1.7 kB.
+const SMALL: u16 = 50;
+
 /// A t-digest: the distribution of any number of values in at most 160 kB. Digests of parts merge to
 /// that of the whole.
 #[derive(Clone, Debug)]
@@ -24,6 +27,25 @@ impl Digest {
     /// A fifth of that.
     pub fn coarse() -> Self {
         Self::new(COARSE)
+    }
+
+    /// For what hosts tell each other.
+    pub fn small() -> Self {
+        Self::new(SMALL)
+    }
+
+    /// As it is sent.
+    pub fn bytes(mut self) -> Vec<u8> {
+        self.0.serialize()
+    }
+
+    /// Reads one that may come from anybody; `None` if it is none, or not a small one.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let digest = TDigestMut::deserialize(bytes).ok()?;
+        let is_number = |value: Option<f64>| value.is_none_or(f64::is_finite);
+        let is_small = digest.k() <= SMALL && digest.total_weight() < 1 << 48;
+        (is_small && is_number(digest.min_value()) && is_number(digest.max_value()))
+            .then_some(Self(digest))
     }
 
     fn new(k: u16) -> Self {
@@ -81,6 +103,8 @@ pub struct Percentiles {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// Heavy-tailed values, like rates of sources: a Pareto distribution by its quantiles, shuffled.
@@ -139,6 +163,31 @@ mod tests {
             }
             // In another order too.
             parts.reverse();
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_comes_from_others_can_do_no_harm(
+            count in 0usize..300,
+            changed in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let mut digest = Digest::small();
+            rates(307)[..count].iter().for_each(|value| digest.add(*value));
+            let mut bytes = digest.clone().bytes();
+            prop_assert!(bytes.len() < 1700, "{}", bytes.len());
+            prop_assert_eq!(Digest::read(&bytes).unwrap().percentiles(), digest.percentiles());
+            for (at, byte) in changed {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            for bytes in [&bytes[..], &bytes[..cut.index(bytes.len())]] {
+                if let Some(read) = Digest::read(bytes) {
+                    digest.merge(&read);
+                    digest.percentiles();
+                }
+            }
         }
     }
 

@@ -7,6 +7,7 @@ mod changes;
 mod cleanup;
 mod cluster;
 mod config;
+mod fleet;
 mod groups;
 mod history;
 mod keys;
@@ -14,6 +15,7 @@ mod limit;
 mod lists;
 mod overview;
 mod page;
+mod peers;
 mod ports;
 mod rollup;
 mod simulation;
@@ -36,6 +38,10 @@ pub use config::{
     CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
     ReloadReport, SchemaReport, SettingReport, SettingsReport, Shadowed,
 };
+pub use fleet::{
+    ClusterDistinctReport, ClusterSourceReport, ClusterTopEntry, ClusterTopReport, DistinctGroup,
+    DistinctHost, HostSource, SourceSums,
+};
 pub use groups::{GroupEntry, GroupsReport};
 pub use history::{HistoryReport, ReasonSeries};
 pub use keys::KeysReport;
@@ -49,9 +55,14 @@ pub use overview::{
     reasons,
 };
 pub use page::IncidentReport;
+pub use peers::{
+    ClockReport, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport, RefusedReport,
+    Unanswered,
+};
 pub use ports::{PortEntry, PortsReport, Seen};
 pub use rollup::{Recent, Rollup, Sums};
 pub use simulation::{SimulationReport, SimulationRow};
+pub(crate) use source::moment;
 pub use source::{SharedReport, SourceReport, TriedReport};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};
 pub use status::{

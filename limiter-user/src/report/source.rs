@@ -30,7 +30,7 @@ fn last_drop(source: &Source) -> Option<Reason> {
     Some(if observed { Reason::WouldDrop } else { Reason::OverLimit })
 }
 
-pub(super) fn moment(at: Option<SystemTime>) -> Option<String> {
+pub(crate) fn moment(at: Option<SystemTime>) -> Option<String> {
     at.map(text::time)
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterStatus, ConfigReport, LimitReport, PendingReport, Print, text};
+use super::{ClusterStatus, ConfigReport, LimitReport, OverageReport, PendingReport, Print, text};
 use crate::dataplane::{Attachment, Migrated, Mode, SketchHealth, TableHealth};
 use crate::instance::Instance;
 use crate::observe::Distinct;
@@ -197,6 +197,9 @@ pub struct StatusReport {
     pub confirm: Option<PendingReport>,
     /// Addresses that no limit applies to.
     pub management: Vec<IpNet>,
+    /// What was used of limits of the cluster lately, on all its hosts, as counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overage: Vec<OverageReport>,
     /// Events that did not reach the daemon.
     pub events: EventsReport,
     /// What the operator should know.
@@ -275,6 +278,9 @@ impl Print for StatusReport {
         )?;
         if let Some(distinct) = &self.distinct {
             writeln!(out, "sent        {}", distinct.summary())?;
+        }
+        for overage in &self.overage {
+            writeln!(out, "cluster     limit for {}", overage.summary())?;
         }
         writeln!(
             out,

@@ -10,7 +10,8 @@ use super::line::{Line, Name};
 use crate::error::Failure;
 use crate::observe::Distinct;
 use crate::report::{
-    By, GroupsReport, Health, Print, Sort, SourceReport, StatusReport, TopReport, Totals,
+    By, ClusterSourceReport, ClusterTopReport, GroupsReport, Health, Print, Sort, SourceReport,
+    StatusReport, TopReport, Totals,
 };
 
 /// Characters of a filter.
@@ -38,6 +39,8 @@ pub(super) enum Then {
 pub(super) enum Answer {
     /// The heaviest sources.
     Sources(TopReport),
+    /// The heaviest sources of all hosts.
+    Fleet(ClusterTopReport),
     /// The heaviest groups.
     Groups(GroupsReport),
 }
@@ -76,6 +79,8 @@ pub(super) struct App {
     pub(super) tracked: Option<u64>,
     /// The daemon's health, with what it warns of first.
     pub(super) health: Option<(Health, Option<String>)>,
+    /// Hosts that answered, of how many, and who did not, where all hosts are asked.
+    pub(super) hosts: Option<(usize, usize, Vec<String>)>,
     /// Why the last answer is not there.
     pub(super) trouble: Option<String>,
     /// Why the last key did nothing.
@@ -102,6 +107,7 @@ impl App {
             distinct: None,
             tracked: None,
             health: None,
+            hosts: None,
             trouble: None,
             complaint: None,
             shown: Ok(Vec::new()),
@@ -152,6 +158,14 @@ impl App {
                 self.tracked = Some(report.tracked);
                 report.sources.iter().map(Line::from).collect()
             }
+            Ok(Answer::Fleet(report)) => {
+                (self.totals, self.distinct) = (report.totals, None);
+                self.tracked = Some(report.tracked);
+                let (hosts, missing) = (report.hosts.len(), report.unanswered);
+                let names = missing.into_iter().map(|it| it.host).collect::<Vec<_>>();
+                self.hosts = Some((hosts, hosts + names.len(), names));
+                report.sources.iter().map(|source| Line::from(&source.entry)).collect()
+            }
             Ok(Answer::Groups(report)) => {
                 (self.totals, self.distinct) = (None, None);
                 self.tracked = Some(report.tracked);
@@ -174,6 +188,15 @@ impl App {
 
     /// Takes what the daemon says of the source on the screen.
     pub(super) fn show(&mut self, report: Result<SourceReport, Failure>) {
+        self.tell(report);
+    }
+
+    /// The same of all hosts.
+    pub(super) fn show_all(&mut self, report: Result<ClusterSourceReport, Failure>) {
+        self.tell(report);
+    }
+
+    fn tell(&mut self, report: Result<impl Print, Failure>) {
         self.shown = report.map_err(|failure| text(&failure)).and_then(|report| {
             let mut out = Vec::new();
             report.print(&mut out).map_err(|error| error.to_string())?;

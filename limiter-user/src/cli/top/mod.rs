@@ -15,7 +15,7 @@ use super::args::TopArgs;
 use super::output::Output;
 use crate::client::Client;
 use crate::error::{Failure, exit};
-use crate::report::{By, GroupsReport, PortsReport, Sort, TopReport};
+use crate::report::{By, ClusterTopReport, GroupsReport, PortsReport, Sort, TopReport};
 
 /// Lines that are printed once, unless told otherwise.
 const LINES: usize = 20;
@@ -28,6 +28,11 @@ pub(super) async fn run(
     if arguments.n == Some(0) {
         return Err(Failure::new(exit::USAGE, "0 lines cannot be listed")
             .hint("ask for at least 1, such as `-n 20`"));
+    }
+    if arguments.cluster && arguments.by != By::Source {
+        let message = format!("hosts of a cluster are not summed up by {}", arguments.by.name());
+        return Err(Failure::new(exit::USAGE, message)
+            .hint("leave out --by, or ask one host by leaving out --cluster"));
     }
     if arguments.once || output.is_json() {
         return once(client, output, arguments).await;
@@ -50,8 +55,15 @@ async fn once(
 ) -> Result<u8, Failure> {
     let n = arguments.n.unwrap_or(LINES);
     match arguments.by {
+        By::Source if arguments.cluster => {
+            let report: ClusterTopReport =
+                client.get(&sources(n, arguments.sort, false, true)).await?;
+            output.print(&report)?;
+            let well = report.unanswered.is_empty();
+            return Ok(if well { exit::OK } else { exit::NEGATIVE });
+        }
         By::Source => {
-            let report: TopReport = client.get(&sources(n, arguments.sort, false)).await?;
+            let report: TopReport = client.get(&sources(n, arguments.sort, false, false)).await?;
             output.print(&report)?;
         }
         By::Prefix | By::Class => {
@@ -66,10 +78,11 @@ async fn once(
     Ok(exit::OK)
 }
 
-/// The resource with the heaviest sources.
-fn sources(n: usize, sort: Sort, live: bool) -> String {
+/// The resource with the heaviest sources, of one host or of all.
+fn sources(n: usize, sort: Sort, live: bool, cluster: bool) -> String {
     let live = if live { "&live=true" } else { "" };
-    format!("/v1/top?n={n}&sort={}{live}", sort.name())
+    let place = if cluster { "/cluster" } else { "" };
+    format!("/v1{place}/top?n={n}&sort={}{live}", sort.name())
 }
 
 /// The resource with sums over sources.

@@ -18,7 +18,9 @@ use super::{groups, sources};
 use crate::cli::args::TopArgs;
 use crate::client::Client;
 use crate::error::{Failure, exit};
-use crate::report::{By, SourceReport, StatusReport, TopReport};
+use crate::report::{
+    By, ClusterSourceReport, ClusterTopReport, SourceReport, StatusReport, TopReport,
+};
 
 /// Between two questions about the heaviest.
 const SECOND: Duration = Duration::from_secs(1);
@@ -40,8 +42,9 @@ enum Event {
     Gone(io::Error),
     /// An answer to the question with this number, how long it took, and how old the look was.
     Answered(u64, Result<Answer, Failure>, Duration),
-    Shown(Result<SourceReport, Failure>),
-    Status(Result<StatusReport, Failure>),
+    Shown(Result<Box<SourceReport>, Failure>),
+    ShownAll(Result<ClusterSourceReport, Failure>),
+    Status(Result<Box<StatusReport>, Failure>),
 }
 
 /// The terminal, as it was before once this is dropped; the hook that `try_init` sets sees to panics.
@@ -122,17 +125,22 @@ struct Questions {
     asked: u64,
     open: bool,
     showing: bool,
+    /// Whether all hosts of the cluster are asked.
+    cluster: bool,
 }
 
 impl Questions {
     fn heaviest(&mut self, app: &App) {
         (self.asked, self.open) = (self.asked + 1, true);
         let (client, to, number) = (self.client.clone(), self.to.clone(), self.asked);
-        let (by, n, sort) = (app.by, app.wanted(), app.sort);
+        let (by, n, sort, cluster) = (app.by, app.wanted(), app.sort, self.cluster);
         tokio::spawn(async move {
             let start = Instant::now();
-            let answer = if by == By::Source {
-                client.get::<TopReport>(&sources(n, sort, true)).await.map(Answer::Sources)
+            let path = sources(n, sort, true, cluster);
+            let answer = if cluster {
+                client.get::<ClusterTopReport>(&path).await.map(Answer::Fleet)
+            } else if by == By::Source {
+                client.get::<TopReport>(&path).await.map(Answer::Sources)
             } else {
                 client.get(&groups(by, n, sort)).await.map(Answer::Groups)
             };
@@ -144,17 +152,21 @@ impl Questions {
     fn show(&mut self, app: &App) {
         let Some(source) = app.source().filter(|_| !self.showing) else { return };
         self.showing = true;
-        let (client, to) = (self.client.clone(), self.to.clone());
+        let (client, to, cluster) = (self.client.clone(), self.to.clone(), self.cluster);
         tokio::spawn(async move {
-            let report = client.get(&format!("/v1/sources/{source}")).await;
-            let _ = to.send(Event::Shown(report)).await;
+            let shown = if cluster {
+                Event::ShownAll(client.get(&format!("/v1/cluster/sources/{source}")).await)
+            } else {
+                Event::Shown(client.get(&format!("/v1/sources/{source}")).await.map(Box::new))
+            };
+            let _ = to.send(shown).await;
         });
     }
 
     fn health(&self) {
         let (client, to) = (self.client.clone(), self.to.clone());
         tokio::spawn(async move {
-            let _ = to.send(Event::Status(client.get("/v1/status").await)).await;
+            let _ = to.send(Event::Status(client.get("/v1/status").await.map(Box::new))).await;
         });
     }
 }
@@ -168,6 +180,9 @@ fn pause(answer: &Result<Answer, Failure>, took: Duration) -> Duration {
             let margin = Duration::from_millis(30);
             (SECOND + margin).saturating_sub(age).clamp(Duration::from_millis(200), SECOND + margin)
         }
+        Ok(Answer::Fleet(report)) => SECOND
+            .saturating_sub(Duration::try_from_secs_f64(report.took_seconds).unwrap_or_default())
+            .max(SECOND / 5),
         Ok(Answer::Groups(_)) => (took * SHARE).clamp(SECOND, 30 * SECOND),
         Err(_) => SECOND,
     }
@@ -188,8 +203,14 @@ pub(super) async fn watch(client: &Client, arguments: &TopArgs) -> Result<u8, Fa
         hangup.as_mut().map_err(|failure| failure.clone())?,
         interrupt.as_mut().map_err(|failure| failure.clone())?,
     );
-    let mut questions =
-        Questions { client: client.clone(), to, asked: 0, open: false, showing: false };
+    let mut questions = Questions {
+        client: client.clone(),
+        to,
+        asked: 0,
+        open: false,
+        showing: false,
+        cluster: arguments.cluster,
+    };
     questions.heaviest(&app);
     let (mut next, mut health) = (Instant::now() + SECOND, Instant::now());
     loop {
@@ -254,9 +275,13 @@ fn handle(
             }
             Event::Shown(report) => {
                 questions.showing = false;
-                app.show(report);
+                app.show(report.map(|report| *report));
             }
-            Event::Status(status) => app.status(status),
+            Event::ShownAll(report) => {
+                questions.showing = false;
+                app.show_all(report);
+            }
+            Event::Status(status) => app.status(status.map(|status| *status)),
         }
         event = events.try_recv().ok();
     }

@@ -135,6 +135,23 @@ fn keys_sort() {
 }
 
 #[test]
+fn a_fleet_is_shown_as_one_host_and_who_is_missing_is_named() {
+    let mut heaviest = entry("198.51.100.7/32", "limited", 2_400_000.0, 900, 48_000_000);
+    heaviest["hosts"] = 2.into();
+    heaviest["limit_differs"] = true.into();
+    let report = json!({
+        "sources": [heaviest], "hosts": ["edge-1", "edge-2"], "exact": true, "tracked": 5,
+        "unanswered": [{"host": "edge-3", "problem": "it does not answer"}],
+        "unlisted_at_most": 0.0, "totals": null, "took_seconds": 0.1,
+    });
+    let mut app = App::new(Sort::Dropped, By::Source, None);
+    app.answer(Ok(Answer::Fleet(serde_json::from_value(report).unwrap())));
+    let shown = screen(&app, 120, 9);
+    assert!(shown.starts_with("limiter top  2 of 3 hosts  without edge-3"), "{shown}");
+    assert!(shown.contains("198.51.100.7"), "{shown}");
+}
+
+#[test]
 fn a_filter_chooses_and_says_when_it_matches_nothing() {
     let mut app = app();
     press(&mut app, KeyCode::Char('/'));

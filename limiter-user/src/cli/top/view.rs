@@ -132,6 +132,13 @@ fn header(app: &App, theme: Theme) -> Vec<Text<'static>> {
     if app.paused {
         title.push(Span::styled("  PAUSED", bold));
     }
+    if let Some((heard, all, missing)) = &app.hosts {
+        let text = format!("  {heard} of {all} hosts");
+        title.push(Span::raw(text));
+        if !missing.is_empty() {
+            title.push(Span::styled(format!("  without {}", missing.join(", ")), theme.bad()));
+        }
+    }
     match (&app.trouble, &app.health) {
         (Some(trouble), _) => {
             title.push(Span::styled(format!("  NO ANSWER, trying again: {trouble}"), theme.bad()));

@@ -52,6 +52,14 @@ pub(super) struct Held {
     pub(super) reclaimed: Dirty,
 }
 
+impl Held {
+    /// Keys that it has a grant of.
+    pub(super) fn granted(&self, now: Moment) -> usize {
+        let lasts = |key: &&Key| key.grants.values().any(|taken| taken.until > now);
+        self.keys.values().filter(lasts).count()
+    }
+}
+
 impl Key {
     pub(super) fn tracked(&self) -> bool {
         self.tracked

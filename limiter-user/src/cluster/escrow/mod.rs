@@ -328,6 +328,11 @@ impl Escrow {
         self.kept.home
     }
 
+    /// Keys that this host has grants of, and grants of keys that it owns which other hosts may go by.
+    pub fn count_grants(&self, now: Moment) -> [usize; 2] {
+        [self.held.granted(self.clock.at(now)), self.owned.granted(self.settings.me)]
+    }
+
     /// The owner of a key as this host sees it.
     pub fn owner(&self, key: KeyId) -> Option<HostId> {
         self.views.owner(key)

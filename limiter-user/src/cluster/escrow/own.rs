@@ -82,6 +82,14 @@ pub(super) struct Owned {
     pub(super) dirty: Dirty,
 }
 
+impl Owned {
+    /// Grants that others may go by.
+    pub(super) fn granted(&self, me: HostId) -> usize {
+        let claims = self.keys.values().flat_map(|key| &key.claims);
+        claims.filter(|(host, claim)| **host != me && !claim.outstanding().is_none()).count()
+    }
+}
+
 /// What is delegated to this host, as far as it lasts long enough, by the views that it was delegated by.
 pub(super) struct Pools {
     /// Hosts that delegate by one list of views, together.

@@ -1,6 +1,6 @@
 //! A [`Link`] with a socket and a clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +64,8 @@ pub struct Report {
     pub lost: u64,
     /// Members that are not listened to, since another host has had their name for longer.
     pub refused: BTreeMap<HostId, Identity>,
+    /// Members that may be gone: somebody has not heard of them for a while.
+    pub suspects: BTreeSet<HostId>,
     /// See [`Link::other_key`].
     pub other_key: Option<(u16, Moment)>,
 }
@@ -257,6 +259,7 @@ impl Task {
                 counts: self.link.counts().clone(),
                 lost: self.lost,
                 refused: self.link.membership().refused().clone(),
+                suspects: self.link.membership().suspects(),
                 other_key: self.link.other_key(),
             });
         }

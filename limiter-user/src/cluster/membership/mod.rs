@@ -244,6 +244,11 @@ impl Membership {
         }
     }
 
+    /// Members that somebody suspects to be gone, as of the latest look at them.
+    pub fn suspects(&self) -> BTreeSet<HostId> {
+        self.suspects.values().map(|(member, _)| member.id().host()).collect()
+    }
+
     /// The next thing to be sent, and to whom.
     pub fn outgoing(&mut self) -> Option<(Identity, Vec<u8>)> {
         self.outgoing.pop_front()

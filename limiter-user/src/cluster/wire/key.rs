@@ -47,6 +47,22 @@ impl Key {
             .map_or([0; TAG], Into::into)
     }
 
+    /// Another secret, that who has the key can make and nobody else: a key stream by a nonce that no frame
+    /// has.
+    pub fn derived<const N: usize>(&self) -> [u8; N] {
+        let mut nonce = [0xff; 24];
+        nonce[23] = 0xfe;
+        let mut secret = [0; N];
+        // It is only refused above 256 GiB.
+        let sealed = self.cipher.encrypt_inout_detached(
+            &XNonce::from(nonce),
+            b"limiter: hash of sources",
+            secret.as_mut_slice().into(),
+        );
+        debug_assert!(sealed.is_ok(), "it is short");
+        secret
+    }
+
     /// Which one it is, in short; two keys may have the same.
     pub const fn short(&self) -> u16 {
         self.short
@@ -165,5 +181,15 @@ mod tests {
         assert_eq!(ring, KeyRing::new(new.clone()));
         assert_ne!(old.short(), new.short());
         assert!(!format!("{ring:?}").contains("02020202"));
+    }
+
+    #[test]
+    fn what_is_derived_is_the_same_for_who_has_the_key_and_for_nobody_else() {
+        let [one, other] = [1, 2].map(|byte| Key::new([byte; KEY]));
+        let secret = one.derived::<80>();
+        assert_eq!(secret, Key::new([1; KEY]).derived());
+        assert_ne!(secret, other.derived());
+        assert!(secret.chunks(8).all(|word| word.iter().any(|byte| *byte != 0)));
+        assert_ne!(secret[..TAG], one.check());
     }
 }

@@ -4,6 +4,7 @@
 //! is for: rights to a thread of their own ([`rights`]), which divides limits and tells the data plane; what
 //! limits there are to the replica ([`replica`]); every other topic to a task of its own.
 
+mod audit;
 mod demand;
 mod kept;
 mod key;
@@ -14,15 +15,18 @@ pub mod rotation;
 mod router;
 mod sources;
 mod status;
+pub mod views;
 mod words;
 
 use std::net::UdpSocket;
 use std::path::Path;
+use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
 use self::kept::KeptFile;
 pub(super) use self::status::{Concern, View};
+pub use self::views::Views;
 use super::Shared;
 use crate::cluster::link::task as link;
 use crate::cluster::link::{ClusterId, Settings};
@@ -30,7 +34,9 @@ use crate::cluster::membership::Identity;
 use crate::cluster::rotation::KeysFile;
 use crate::cluster::wire::{Epoch, Topic};
 use crate::cluster::{ClusterConfig, HostId, Share, escrow, key_file};
+use crate::dataplane::HashSecret;
 use crate::error::{Failure, exit};
+use crate::report::OverageReport;
 
 /// What came from members, on one topic.
 pub type Inbox = mpsc::Receiver<(HostId, Vec<u8>)>;
@@ -51,6 +57,12 @@ pub struct Cluster {
     pub shared: Shared,
     /// How rights are divided at present, once a second.
     pub rights: watch::Receiver<RightsReport>,
+    /// By which all members are asked.
+    pub views: Views,
+    /// What was used of limits of the cluster lately, as counted.
+    pub overage: watch::Receiver<Arc<Vec<OverageReport>>>,
+    /// The hash of the limits that the cluster has, as this host knows them.
+    pub digest: watch::Receiver<u64>,
     /// The keys that are in use.
     pub keys: rotation::Keys,
     orders: mpsc::Sender<rights::Input>,
@@ -69,6 +81,8 @@ pub struct RightsReport {
     pub keys: usize,
     /// Those of them that were over their share when they were looked at last.
     pub limited: usize,
+    /// Sources that it has grants of, and grants that it has given to others.
+    pub grants: [usize; 2],
     /// Numbers that two sources have at present, which are left at their floor.
     pub twice: usize,
     /// What the data plane is to be told and could not be yet.
@@ -121,6 +135,12 @@ impl Prepared {
         Ok(Some(Self { socket, settings, seeds, name, weight: config.weight, kept, keys }))
     }
 
+    /// What the hash of fresh maps is made from. It is made anew from the key that is first in the file then:
+    /// while keys are changed, hosts may have different ones.
+    pub(super) fn hash_secret(&self) -> HashSecret {
+        HashSecret(self.settings.ring.active().derived())
+    }
+
     /// What this host may use of each source's limit until others are heard.
     pub(super) fn floor(&self) -> Share {
         rights::floor_of(self.kept.rights().home)
@@ -151,12 +171,23 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
     let (me, address) = (settings.me.host(), settings.me.address);
     let (link, deliveries, _ended) = link::start_on(settings, socket, &seeds)?;
     let (digest, told) = watch::channel(0);
-    let host = rights::Host { me, weight, kept, link: link.clone(), address, digest: told };
+    let host = rights::Host { me, weight, kept, link: link.clone(), address, digest: told.clone() };
     let rights = rights::start(host, shared.clone())?;
     let (keys, keys_ordered, tell_keys) = rotation::handle();
-    let report = rights.report.clone();
-    let (orders, alone) = (rights.inbox.clone(), shared.without_cluster());
-    let cluster = Cluster { me, name, link, shared: alone, rights: report, keys, orders };
+    let (views, questions) = Views::new();
+    let (tell_overage, overage) = watch::channel(Arc::default());
+    let cluster = Cluster {
+        me,
+        name,
+        link,
+        shared: shared.without_cluster(),
+        rights: rights.report.clone(),
+        views,
+        overage,
+        digest: told,
+        keys,
+        orders: rights.inbox.clone(),
+    };
     shared.set_cluster(cluster.clone());
     shared.with_now(|core| {
         core.cluster = Some(View::of(&cluster));
@@ -167,11 +198,12 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
     // Tasks of other topics hang in here: a channel, the task, and the sender in `Inboxes`.
     let (keys, keys_inbox) = mpsc::channel(MOST_WAITING);
     tokio::spawn(rotation::serve(cluster.clone(), keys_inbox, keys_ordered, tell_keys, kept_keys));
-    let inboxes = router::Inboxes {
-        rights: rights.inbox.clone(),
-        limits,
-        others: [(Topic::Keys, keys)].into(),
-    };
+    let (asked, views_inbox) = mpsc::channel(MOST_WAITING);
+    tokio::spawn(views::serve(cluster.clone(), views_inbox, questions));
+    let (counted, audit_inbox) = mpsc::channel(MOST_WAITING);
+    tokio::spawn(audit::serve(cluster.clone(), audit_inbox, tell_overage));
+    let others = [(Topic::Keys, keys), (Topic::Views, asked), (Topic::Counters, counted)].into();
+    let inboxes = router::Inboxes { rights: rights.inbox.clone(), limits, others };
     tokio::spawn(router::route(deliveries, inboxes, cluster.clone()));
     Ok(Running { cluster, rights })
 }

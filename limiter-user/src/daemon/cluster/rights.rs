@@ -430,6 +430,7 @@ impl Task {
             floor: self.escrow.floor(),
             keys,
             limited,
+            grants: self.escrow.count_grants(monotonic()),
             twice: self.sources.as_ref().map_or(0, Sources::twice),
             unwritten: self.words.len(),
             refused: self.refused,

@@ -3,6 +3,7 @@
 //! Counters are read from the maps at the moment of a scrape, so they go on where they were when the
 //! daemon starts again. What takes a look at the whole table is at most [`KEPT`] old.
 
+mod cluster;
 mod page;
 mod text;
 
@@ -11,8 +12,8 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 
-use super::{Latency, Sample};
-use crate::report::StatusReport;
+use super::{Latency, Percentiles, Sample};
+use crate::report::{OverageReport, StatusReport};
 use page::Page;
 pub use text::classic;
 
@@ -36,6 +37,27 @@ pub struct Slow {
     pub trials: u64,
 }
 
+/// What a host tells of its cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Clustered {
+    /// Members that are there, this host included.
+    pub members: usize,
+    /// Those of them that somebody has not heard of for a while.
+    pub suspects: usize,
+    /// The part of each limit that is this host's own.
+    pub home: f64,
+    /// Sources that it shares with others.
+    pub keys: usize,
+    /// Round trips of its questions, ms.
+    pub lag: Option<Percentiles>,
+    /// Frames that it has listened to and sent, and those that were lost here.
+    pub frames: [u64; 3],
+    /// Packets that it has not listened to, by reason.
+    pub refused: Vec<(&'static str, u64)>,
+    /// What was used of limits.
+    pub overage: Arc<Vec<OverageReport>>,
+}
+
 /// Everything that a scrape tells.
 #[derive(Clone, Debug)]
 pub struct Scrape {
@@ -47,6 +69,8 @@ pub struct Scrape {
     pub age: Duration,
     /// How long the daemon has run.
     pub uptime: Duration,
+    /// The cluster, if the host is in one.
+    pub cluster: Option<Clustered>,
 }
 
 /// The metrics in the OpenMetrics text format.

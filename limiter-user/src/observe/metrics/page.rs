@@ -16,21 +16,21 @@ use crate::report::Health;
 #[derive(Debug)]
 pub(super) struct Page(pub(super) Scrape);
 
-type Written = Result<(), Error>;
+pub(super) type Written = Result<(), Error>;
 
 /// A label and its value.
-type Label<'a> = (&'static str, &'a str);
+pub(super) type Label<'a> = (&'static str, &'a str);
 
 /// Writes one family after the other.
-struct Families<'a>(DescriptorEncoder<'a>);
+pub(super) struct Families<'a>(DescriptorEncoder<'a>);
 
 impl Families<'_> {
-    fn counter(&mut self, name: &str, help: &str, value: u64) -> Written {
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> Written {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         metric.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
-    fn counters<const N: usize>(
+    pub(super) fn counters<const N: usize>(
         &mut self,
         name: &str,
         help: &str,
@@ -43,21 +43,26 @@ impl Families<'_> {
         Ok(())
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> Written {
+    pub(super) fn gauge(
+        &mut self,
+        name: &str,
+        help: &str,
+        value: impl EncodeGaugeValue,
+    ) -> Written {
         self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }
 
-    fn in_unit(&mut self, name: &str, unit: &Unit, help: &str, value: f64) -> Written {
+    pub(super) fn in_unit(&mut self, name: &str, unit: &Unit, help: &str, value: f64) -> Written {
         self.0.encode_descriptor(name, help, Some(unit), MetricType::Gauge)?.encode_gauge(&value)
     }
 
     /// Gauges that one label tells apart.
-    fn gauges<'l>(
+    pub(super) fn gauges<'l>(
         &mut self,
         name: &str,
         unit: Option<&Unit>,
         help: &str,
-        rows: impl IntoIterator<Item = (Label<'l>, u64)>,
+        rows: impl IntoIterator<Item = (Label<'l>, impl EncodeGaugeValue)>,
     ) -> Written {
         let mut metric = self.0.encode_descriptor(name, help, unit, MetricType::Gauge)?;
         for (label, value) in rows {
@@ -79,6 +84,9 @@ impl Collector for Page {
         self.table(&mut families)?;
         self.sketch(&mut families)?;
         self.policy(&mut families)?;
+        if let Some(cluster) = &self.0.cluster {
+            super::cluster::write(cluster, &mut families)?;
+        }
         self.daemon(&mut families)
     }
 }

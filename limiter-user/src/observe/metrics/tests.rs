@@ -34,6 +34,26 @@ fn scrape() -> Scrape {
         slow: Arc::new(slow),
         age: Duration::from_millis(500),
         uptime: Duration::from_secs(90),
+        cluster: Some(cluster()),
+    }
+}
+
+fn cluster() -> Clustered {
+    let overage = OverageReport {
+        limit: "default udp:53".into(),
+        ratio: 0.75,
+        bound: 2.0,
+        passed: 9000,
+        seconds: 10.5,
+    };
+    Clustered {
+        members: 3,
+        home: 0.5,
+        lag: Some(Percentiles { p99: 20.0, ..Percentiles::default() }),
+        frames: [7, 8, 9],
+        refused: vec![("forged", 2)],
+        overage: Arc::new(vec![overage]),
+        ..Clustered::default()
     }
 }
 
@@ -73,6 +93,13 @@ fn every_counter_is_told_in_both_formats() {
         ("limiter_interface_info{interface=\"eth\\\"0\",mode=\"generic\"}", 1.0),
         ("limiter_degraded", 0.0),
         ("limiter_uptime_seconds", 90.0),
+        ("limiter_cluster_members", 3.0),
+        ("limiter_cluster_home_ratio", 0.5),
+        ("limiter_cluster_lag_seconds{quantile=\"0.99\"}", 0.02),
+        ("limiter_cluster_frames_total{frames=\"lost\"}", 9.0),
+        ("limiter_cluster_refused_packets_total{reason=\"forged\"}", 2.0),
+        ("limiter_cluster_overage_ratio{limit=\"default udp:53\"}", 0.75),
+        ("limiter_cluster_overage_bound_ratio{limit=\"default udp:53\"}", 2.0),
         ("limiter_table_look_age_seconds", 0.5),
         ("limiter_core_work_seconds_count", 1.0),
         ("limiter_core_work_seconds_bucket{le=\"0.001\"}", 0.0),

@@ -1,0 +1,13 @@
+//! `limiter peers`
+
+use super::output::Output;
+use crate::client::Client;
+use crate::error::{Failure, exit};
+use crate::report::PeersReport;
+
+pub(super) async fn run(client: &Client, output: &mut Output<'_>) -> Result<u8, Failure> {
+    let report: PeersReport = client.get("/v1/cluster/peers").await?;
+    output.print(&report)?;
+    let well = report.unanswered.is_empty() && report.limits_same;
+    Ok(if well { exit::OK } else { exit::NEGATIVE })
+}

@@ -1,0 +1,188 @@
+//! Counts whether all hosts together keep limits: [`crate::cluster::audit`] with a clock and a network.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::Range;
+use std::sync::Arc;
+
+use siphasher::sip::SipHasher24;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{Cluster, Inbox};
+use crate::cluster::audit::{Allowed, Audit, Counter, Key, MOST_TOLD, PERIOD, Seen};
+use crate::cluster::link::ClusterId;
+use crate::cluster::link::task::{Order, monotonic};
+use crate::cluster::wire::{Content, Topic};
+use crate::daemon::core::Core;
+use crate::dataplane::ClusterMember;
+use crate::error::Failure;
+use crate::policy::{Partition, Unit};
+use crate::report::OverageReport;
+
+/// Buckets that are looked at while the core is locked: less than a millisecond's work.
+const AT_ONCE: usize = 32_768;
+
+/// Buckets that are looked at closely, at most.
+const CLOSELY: usize = 4 * MOST_TOLD;
+
+/// Limits that are judged, at most.
+const MOST_LIMITS: usize = 256;
+
+/// A limit that sources of this host are under.
+struct Limit {
+    target: String,
+    allowed: Allowed,
+    partition: Partition,
+}
+
+/// Tells others what this host lets through, and judges what all do, until the link is gone.
+pub(super) async fn serve(
+    cluster: Cluster,
+    mut inbox: Inbox,
+    tell: watch::Sender<Arc<Vec<OverageReport>>>,
+) {
+    let mut task = Task {
+        counter: Counter::new(getrandom::u64().unwrap_or_default()),
+        audit: Audit::default(),
+        limits: BTreeMap::new(),
+        buckets: BTreeMap::new(),
+        cluster,
+    };
+    let mut ticks = interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            came = inbox.recv() => match came {
+                Some((from, bytes)) => {
+                    if let Ok(told) = crate::cluster::audit::Told::read(&bytes) {
+                        task.audit.hear(monotonic(), from, told);
+                    }
+                }
+                None => return,
+            },
+            _ = ticks.tick() => match task.turn().await {
+                Ok(found) => drop(tell.send(Arc::new(found))),
+                Err(failure) => tracing::debug!("what is let through cannot be counted: {failure}"),
+            },
+        }
+    }
+}
+
+struct Task {
+    cluster: Cluster,
+    counter: Counter,
+    audit: Audit,
+    limits: BTreeMap<u64, Limit>,
+    /// Where sources that are counted have their buckets.
+    buckets: BTreeMap<Key, usize>,
+}
+
+impl Task {
+    async fn turn(&mut self) -> Result<Vec<OverageReport>, Failure> {
+        let Some(id) = self.cluster.link.report.borrow().cluster else { return Ok(Vec::new()) };
+        let now = monotonic();
+        for member in self.members().await? {
+            self.note(id, &member);
+        }
+        let counted: std::collections::BTreeSet<_> = self.counter.keys().collect();
+        self.buckets.retain(|key, _| counted.contains(key));
+        let told = self.counter.tell(now);
+        if !told.passed.is_empty() {
+            let content = Content::Other(Topic::Counters, told.bytes());
+            let members = Arc::clone(&self.cluster.link.members.borrow());
+            for to in members.keys().filter(|host| **host != self.cluster.me) {
+                let content = content.clone();
+                self.cluster.link.order(Order::Send { to: *to, digest: None, content });
+            }
+        }
+        self.audit.hear(now, self.cluster.me, told);
+        self.audit.forget_old(now);
+        Ok(self.judge())
+    }
+
+    /// The buckets under limits of the cluster that let most through, and those that are counted.
+    async fn members(&self) -> Result<Vec<ClusterMember>, Failure> {
+        let shared = &self.cluster.shared;
+        let look = |core: &mut Core| {
+            let any = core.in_force().in_cluster();
+            Ok((if any { core.buckets() } else { 0 }, core.now_ns()))
+        };
+        let (buckets, now_ns) = shared.with(look).await?;
+        let mut most: BinaryHeap<Reverse<(bool, u64, usize)>> = BinaryHeap::new();
+        for first in (0..buckets).step_by(AT_ONCE) {
+            let part = first..buckets.min(first + AT_ONCE);
+            let found = shared.with(move |core| Ok(heaviest(core, part, now_ns))).await?;
+            most.extend(found);
+            while most.len() > CLOSELY {
+                most.pop();
+            }
+        }
+        let mut at: Vec<_> = most.into_iter().map(|Reverse((.., bucket))| bucket).collect();
+        at.extend(self.buckets.values());
+        at.sort_unstable();
+        at.dedup();
+        shared
+            .with(move |core| {
+                let mut members = Vec::with_capacity(at.len());
+                core.cluster_members(&mut at.into_iter(), &mut |member| members.push(member));
+                Ok(members)
+            })
+            .await
+    }
+
+    fn note(&mut self, id: ClusterId, member: &ClusterMember) {
+        let tier = member.limit.tier();
+        let (true, Unit::Packets) = (member.limit.enforce, tier.rate.unit()) else { return };
+        // All hosts have the number of the cluster, and nobody else: nobody can make sources meet.
+        let hasher = SipHasher24::new_with_keys(id.0, u64::from_be_bytes(*b"audit\0\0\0"));
+        let target = member.limit.target.to_string();
+        let limit = hasher.hash(target.as_bytes());
+        let source = hasher.hash(format!("{} {}", member.source, member.class).as_bytes());
+        let rate = tier.rate.per_second();
+        if self.limits.len() < MOST_LIMITS || self.limits.contains_key(&limit) {
+            let allowed = Allowed { rate, burst: tier.burst as f64 };
+            let partition = member.limit.scope.partition().unwrap_or_default();
+            self.limits.insert(limit, Limit { target, allowed, partition });
+        }
+        let key = Key { limit, source };
+        let (passed, since) = (member.bucket.counts.passed, member.bucket.counts.since_ns);
+        self.buckets.insert(key, member.bucket.bucket);
+        self.counter.look(monotonic(), Seen { key, passed, since, rate });
+    }
+
+    fn judge(&mut self) -> Vec<OverageReport> {
+        let allowed = self.limits.iter().map(|(limit, known)| (*limit, known.allowed)).collect();
+        let found = self.audit.judge(monotonic(), &allowed);
+        // Limits that nobody uses any more make room.
+        self.limits.retain(|limit, _| found.contains_key(limit));
+        let told = found.iter().filter_map(|(limit, found)| {
+            let Limit { target, partition, .. } = self.limits.get(limit)?;
+            let bound = match partition {
+                // What lost hosts have lies idle.
+                Partition::Conservative => 1.0,
+            };
+            Some(OverageReport {
+                limit: target.clone(),
+                ratio: found.ratio,
+                bound,
+                passed: found.passed,
+                seconds: found.seconds,
+            })
+        });
+        told.collect()
+    }
+}
+
+/// Of the buckets in `part`, those that are over their share, and those that let most through on average.
+fn heaviest(core: &Core, part: Range<usize>, now_ns: u64) -> Vec<Reverse<(bool, u64, usize)>> {
+    let mut most = BinaryHeap::new();
+    core.cluster_buckets(part, &mut |bucket| {
+        let seconds = now_ns.saturating_sub(bucket.counts.since_ns) / 1_000_000_000 + 1;
+        most.push(Reverse((bucket.limited, bucket.counts.passed / seconds, bucket.bucket)));
+        if most.len() > CLOSELY {
+            most.pop();
+        }
+    });
+    most.into_vec()
+}

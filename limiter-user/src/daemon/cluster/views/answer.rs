@@ -1,0 +1,83 @@
+//! What this host answers, others and itself.
+
+use std::time::Duration;
+
+use limiter_common::abi::ABI_VERSION;
+
+use super::Cluster;
+use crate::cluster::views::{Answer, Host, Question};
+use crate::cluster::wire::{PROTOCOL, Rejection};
+use crate::daemon::views::with_rates;
+use crate::error::Failure;
+use crate::report::Sort;
+
+/// Over how long a time the rates of one source are told.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Answers a question.
+pub(super) async fn answer(cluster: &Cluster, question: Question) -> Answer {
+    let answered = match question {
+        Question::Ping => Ok(Answer::Pong),
+        Question::Host => host(cluster).await,
+        Question::Candidates { sort, n, live } => candidates(cluster, sort, n as usize, live).await,
+        Question::Points(places) => {
+            cluster.shared.with(move |core| Ok(Answer::Points(core.points(&places)))).await
+        }
+        Question::Source(address) => source(cluster, address).await,
+        Question::Distinct => {
+            cluster.shared.with(|core| Ok(Answer::Distinct(core.registers()))).await
+        }
+    };
+    answered.unwrap_or_else(|failure| {
+        let text: String = failure.message.chars().filter(|char| !char.is_control()).collect();
+        Answer::Trouble(text.chars().take(90).collect())
+    })
+}
+
+async fn candidates(
+    cluster: &Cluster,
+    sort: Sort,
+    n: usize,
+    live: bool,
+) -> Result<Answer, Failure> {
+    // Rates are told in any case.
+    while let Some(wait) = cluster.shared.with(|core| Ok(core.prepare_top(Sort::Pps))).await? {
+        tokio::time::sleep(wait).await;
+    }
+    let found = cluster.shared.with(move |core| Ok(core.heaviest_here(n, sort, live))).await?;
+    Ok(Answer::Candidates(found))
+}
+
+async fn source(cluster: &Cluster, address: std::net::IpAddr) -> Result<Answer, Failure> {
+    let before = cluster.shared.with(move |core| core.known(address)).await?;
+    let began = tokio::time::Instant::now();
+    tokio::time::sleep(LOOK).await;
+    let now = cluster.shared.with(move |core| core.known(address)).await?;
+    Ok(Answer::Source(Box::new(with_rates(now, &before, began.elapsed()))))
+}
+
+async fn host(cluster: &Cluster) -> Result<Answer, Failure> {
+    let uptime = cluster.shared.with(|core| Ok(core.uptime())).await?;
+    let rights = cluster.rights.borrow().clone();
+    let report = cluster.link.report.borrow().clone();
+    let (counts, members) = (&report.counts, cluster.link.members.borrow().len());
+    let rejected = (0..).zip(Rejection::ALL).map(|(at, why)| (at, counts.rejected(why).packets));
+    Ok(Answer::Host(Box::new(Host {
+        version: env!("CARGO_PKG_VERSION").into(),
+        protocol: PROTOCOL.into(),
+        abi: ABI_VERSION,
+        uptime_s: uptime.as_secs(),
+        home: rights.home.part(),
+        floor: rights.floor.part(),
+        keys: rights.keys as u64,
+        limited: rights.limited as u64,
+        grants: rights.grants.map(|count| count as u64),
+        limits: *cluster.digest.borrow(),
+        members: members as u64,
+        received: counts.received,
+        sent: counts.sent,
+        lost: counts.unsent + report.lost,
+        rejected: rejected.filter(|(_, packets)| *packets > 0).collect(),
+        lag: cluster.views.noticed(|noticed| noticed.lag.bytes()),
+    })))
+}

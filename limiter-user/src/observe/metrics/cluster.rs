@@ -1,0 +1,69 @@
+//! What is told of the cluster that a host is in.
+
+use prometheus_client::registry::Unit;
+
+use super::Clustered;
+use super::page::{Families, Label, Written};
+
+/// Writes it.
+pub(super) fn write(cluster: &Clustered, to: &mut Families<'_>) -> Written {
+    let ratio = Unit::Other("ratio".into());
+    to.gauge(
+        "cluster_members",
+        "Hosts of the cluster that are there, this one included",
+        cluster.members as u64,
+    )?;
+    to.gauge(
+        "cluster_suspects",
+        "Of these, those that somebody has not heard of for a while",
+        cluster.suspects as u64,
+    )?;
+    to.in_unit(
+        "cluster_home",
+        &ratio,
+        "The part of each limit of the cluster that is this host's own",
+        cluster.home,
+    )?;
+    to.gauge(
+        "cluster_keys",
+        "Sources under limits of the cluster that this host asks others for grants for",
+        cluster.keys as u64,
+    )?;
+    if let Some(lag) = cluster.lag {
+        let quantiles = [("0.5", lag.p50), ("0.9", lag.p90), ("0.99", lag.p99), ("1", lag.max)];
+        to.gauges(
+            "cluster_lag",
+            Some(&Unit::Seconds),
+            "Round trips of questions to other hosts, of some minutes",
+            quantiles.map(|(quantile, ms)| (("quantile", quantile), ms / 1e3)),
+        )?;
+    }
+    let frames = ["received", "sent", "lost"].into_iter().zip(cluster.frames);
+    to.counters(
+        "cluster_frames",
+        "Frames of other hosts that were listened to, frames that were sent, and those of either that were \
+         lost on this host",
+        frames.map(|(what, count)| ([("frames", what)], count)),
+    )?;
+    to.counters(
+        "cluster_refused_packets",
+        "Packets that were not listened to; `limiter peers` explains the reasons",
+        cluster.refused.iter().map(|(reason, count)| ([("reason", *reason)], *count)),
+    )?;
+    let overage = || cluster.overage.iter();
+    let label = |limit| -> Label<'_> { ("limit", limit) };
+    to.gauges(
+        "cluster_overage",
+        Some(&ratio),
+        "Packets that all hosts let through of the source that used most of a limit in the last seconds, \
+         over what one bucket of that limit would have",
+        overage().map(|it| (label(it.limit.as_str()), it.ratio)),
+    )?;
+    to.gauges(
+        "cluster_overage_bound",
+        Some(&ratio),
+        "What limiter_cluster_overage_ratio is at the most: 1, but for limits that may be exceeded while \
+         hosts are lost",
+        overage().map(|it| (label(it.limit.as_str()), it.bound)),
+    )
+}

@@ -1,0 +1,275 @@
+//! The hosts of a cluster.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ClusterDistinctReport, Print, text};
+use crate::observe::Percentiles;
+
+/// A host that did not answer a question to all, or not in full.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unanswered {
+    /// Its name.
+    pub host: String,
+    /// What it said instead, or that it said nothing.
+    pub problem: String,
+}
+
+/// Tells who did not answer.
+pub(super) fn print_unanswered(out: &mut dyn Write, unanswered: &[Unanswered]) -> io::Result<()> {
+    for Unanswered { host, problem } in unanswered {
+        writeln!(out, "without {host}: {problem}")?;
+    }
+    Ok(())
+}
+
+/// How a host is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PeerState {
+    /// It is the one that was asked.
+    This,
+    /// It answers.
+    Alive,
+    /// Others have not heard of it for a while, and it may be gone.
+    Suspect,
+    /// It is a member, and does not answer.
+    Silent,
+    /// It was there, and is not any more.
+    Gone,
+}
+
+impl PeerState {
+    /// Its name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::This => "this",
+            Self::Alive => "alive",
+            Self::Suspect => "suspect",
+            Self::Silent => "silent",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// Packets that a host has not listened to, for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedReport {
+    /// The reason, as metrics call it.
+    pub reason: String,
+    /// The same in words.
+    pub meaning: String,
+    /// How many.
+    pub packets: u64,
+}
+
+/// How a host's clock is, and how long packets take.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClockReport {
+    /// How far its wall clock is ahead of that of the host that was asked, ms.
+    pub ahead_ms: f64,
+    /// What that may be off by, ms: half of the round trip.
+    pub error_ms: f64,
+    /// How long a question and its answer were on their way, ms.
+    pub round_trip_ms: f64,
+}
+
+/// What a host says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeerDetails {
+    /// Its version.
+    pub version: String,
+    /// The version of the protocol between hosts.
+    pub protocol: u32,
+    /// The version of the layout of its maps.
+    pub abi: u32,
+    /// How long its daemon has run, seconds.
+    pub uptime_seconds: u64,
+    /// The part of each limit that is its own, 0 to 1.
+    pub home: f64,
+    /// The part that it may use without asking others, 0 to 1.
+    pub floor: f64,
+    /// Sources that it shares with others.
+    pub keys: u64,
+    /// Those of them that are over its share.
+    pub limited: u64,
+    /// Sources that it has grants of.
+    pub grants_held: u64,
+    /// Grants of sources that it owns which others may go by.
+    pub grants_given: u64,
+    /// A hash of the limits that the cluster has, as it knows them.
+    pub limits: String,
+    /// Whether the host that was asked knows the same limits.
+    pub limits_same: bool,
+    /// Members that are there as far as it knows, itself included.
+    pub members: u64,
+    /// Frames of others that it has listened to.
+    pub received: u64,
+    /// Frames that it has sent.
+    pub sent: u64,
+    /// Frames that could not be sent, or that it had no time for.
+    pub lost: u64,
+    /// Packets that it has not listened to.
+    pub refused: Vec<RefusedReport>,
+    /// Round trips of its questions to others lately, ms.
+    pub lag_ms: Option<Percentiles>,
+}
+
+/// A host of the cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeerReport {
+    /// Its name.
+    pub host: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its region.
+    pub region: String,
+    /// Its part of limits, beside those of others.
+    pub weight: u32,
+    /// How it is.
+    pub state: PeerState,
+    /// How long ago it went, seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone_seconds: Option<f64>,
+    /// What it says of itself, if it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<PeerDetails>,
+    /// Its clock, if it is another host and answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<ClockReport>,
+}
+
+/// What was used of a limit of the cluster in the last seconds, by the source that used most of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OverageReport {
+    /// Whom and what the limit is for.
+    pub limit: String,
+    /// Packets that all hosts let through, over what one bucket of the whole limit would have. Above 1 it
+    /// was exceeded.
+    pub ratio: f64,
+    /// What `ratio` may be at the most: 1, but for limits that hosts may exceed while others are lost.
+    pub bound: f64,
+    /// Packets that passed.
+    pub passed: u64,
+    /// In how long a time, seconds.
+    pub seconds: f64,
+}
+
+impl OverageReport {
+    /// It in a few words.
+    pub fn summary(&self) -> String {
+        let Self { limit, ratio, bound, .. } = self;
+        format!("{limit}: {:.1} % used of what may be ({:.0} %)", ratio * 100.0, bound * 100.0)
+    }
+}
+
+/// `peers`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeersReport {
+    /// The cluster's number; `None` for a host that has not been let into one.
+    pub cluster: Option<String>,
+    /// The hosts, in the order of their names.
+    pub peers: Vec<PeerReport>,
+    /// Members that did not answer.
+    pub unanswered: Vec<Unanswered>,
+    /// The sum of the home rights of those that answer: the rest of each limit lies idle, or is on its way.
+    pub home: f64,
+    /// Whether all that answer know the same limits.
+    pub limits_same: bool,
+    /// Round trips between hosts lately, of all that answer, ms.
+    pub lag_ms: Option<Percentiles>,
+    /// What was used of limits of the cluster lately, as this host has counted.
+    pub overage: Vec<OverageReport>,
+    /// Distinct sources that hosts have seen together.
+    pub distinct: ClusterDistinctReport,
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.2} %", part * 100.0)
+}
+
+impl PeerReport {
+    fn row(&self) -> [String; 14] {
+        let of = |tell: &dyn Fn(&PeerDetails) -> String| {
+            self.details.as_ref().map_or_else(|| "-".to_owned(), tell)
+        };
+        let clock = self.clock.map_or_else(
+            || "-".to_owned(),
+            |clock| format!("{:+.1} ± {:.1}", clock.ahead_ms, clock.error_ms),
+        );
+        let lag = |details: &PeerDetails| {
+            let lag = details.lag_ms.map(|lag| format!("{:.1} / {:.1}", lag.p50, lag.p99));
+            lag.unwrap_or_else(|| "-".into())
+        };
+        let state = match self.gone_seconds {
+            Some(seconds) => format!("gone for {}", text::seconds(seconds as u64)),
+            None => self.state.name().into(),
+        };
+        [
+            self.host.clone(),
+            self.address.to_string(),
+            state,
+            self.region.clone(),
+            of(&|details| if details.limits_same { "same" } else { "differ" }.into()),
+            of(&|details| format!("{} / {}", details.version, details.protocol)),
+            self.weight.to_string(),
+            of(&|details| percent(details.home)),
+            of(&|details| percent(details.floor)),
+            of(&|details| details.keys.to_string()),
+            of(&|details| details.limited.to_string()),
+            of(&|details| format!("{} / {}", details.grants_held, details.grants_given)),
+            clock,
+            of(&lag),
+        ]
+    }
+}
+
+impl Print for PeersReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let header = [
+            "HOST",
+            "ADDRESS",
+            "STATE",
+            "REGION",
+            "LIMITS",
+            "VERSION",
+            "WEIGHT",
+            "HOME",
+            "FLOOR",
+            "SHARED",
+            "LIMITED",
+            "GRANTS HELD/GIVEN",
+            "CLOCK MS",
+            "LAG P50/P99 MS",
+        ];
+        let mut table = text::table(&header, 6);
+        for peer in &self.peers {
+            table.add_row(peer.row());
+        }
+        writeln!(out, "{}", table.trim_fmt())?;
+        for peer in &self.peers {
+            for refused in peer.details.iter().flat_map(|details| &details.refused) {
+                let RefusedReport { meaning, packets, .. } = refused;
+                writeln!(out, "{}: {packets} packets not listened to: {meaning}", peer.host)?;
+            }
+        }
+        if let Some(Percentiles { p50, p90, p99, max, .. }) = self.lag_ms {
+            writeln!(
+                out,
+                "round trips between hosts: half within {p50:.1} ms, 90 % {p90:.1} ms, 99 % {p99:.1} ms, \
+                 the longest {max:.1} ms"
+            )?;
+        }
+        writeln!(out, "{} of each limit is with hosts that answer", percent(self.home))?;
+        self.distinct.print_counts(out)?;
+        for overage in &self.overage {
+            writeln!(out, "limit for {}", overage.summary())?;
+        }
+        if self.cluster.is_none() {
+            writeln!(out, "this host has not been let into a cluster yet")?;
+        }
+        print_unanswered(out, &self.unanswered)
+    }
+}
