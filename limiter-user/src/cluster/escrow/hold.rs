@@ -289,7 +289,7 @@ impl Escrow {
             add(mine, end);
         }
         if self.reclaims(now, key) {
-            add(self.lent(), now.after(self.settings.timing.grant));
+            add(self.beside_floor(self.kept.home), now.after(self.settings.timing.grant));
         }
         if held.partition == Partition::Available {
             add(self.lost, now.after(self.settings.timing.grant));

@@ -31,6 +31,7 @@ use crate::cluster::{HostId, KeyId, Message, Moment, Share};
 
 use clock::Clock;
 use hold::Held;
+use home::Ceded;
 use own::Owned;
 use peer::Peer;
 use view::Views;
@@ -198,6 +199,8 @@ pub struct Escrow {
     peers: BTreeMap<HostId, Peer>,
     held: Held,
     owned: Owned,
+    /// Parts of the home right that are to be given away and wait until nobody can use them.
+    ceding: Vec<Ceded>,
     /// From when transfers may be sent, by number.
     sendable: BTreeMap<u64, Moment>,
     /// When everything is looked at the next time.
@@ -228,6 +231,7 @@ impl Escrow {
             round: Moment(start.0 + settings.seed % every),
             quiet,
             views: Views::new(members, start),
+            ceding: Vec::new(),
             sendable: kept.outgoing.iter().map(|(_, sent)| (sent.number, quiet)).collect(),
             settings,
             clock,
@@ -344,7 +348,12 @@ impl Escrow {
 
     /// What this host delegates of each key.
     fn lent(&self) -> Share {
-        self.kept.home.without(self.floor())
+        self.beside_floor(self.kept.home.without(self.ceded()))
+    }
+
+    /// What is delegated of a home right.
+    fn beside_floor(&self, home: Share) -> Share {
+        home.without(home.times(self.settings.floor.units(), Share::WHOLE.units()))
     }
 
     /// The home right of a host that delegates so much.

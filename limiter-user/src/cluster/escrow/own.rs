@@ -255,12 +255,13 @@ impl Escrow {
         let end = now.after(self.settings.timing.grant);
         let blind = self.planted(Planted::ViewsNotCompared);
         for peer in self.peers.values_mut() {
-            let mut lists: Vec<(Vec<ViewId>, Share)> = peer
-                .delegations
-                .iter()
-                .filter(|delegation| delegation.until >= end)
-                .map(|delegation| (delegation.views.clone(), delegation.share))
-                .collect();
+            let mut lists: Vec<(Vec<ViewId>, Share)> = Vec::new();
+            for delegation in peer.delegations.iter().filter(|known| known.until >= end) {
+                match lists.iter_mut().find(|(views, _)| *views == delegation.views) {
+                    Some((_, share)) => *share = delegation.share.max(*share),
+                    None => lists.push((delegation.views.clone(), delegation.share)),
+                }
+            }
             if blind {
                 lists.iter_mut().for_each(|(views, _)| views.truncate(1));
             }
@@ -278,7 +279,7 @@ impl Escrow {
         if !self.leaving && !self.views.crowded() {
             self.views.lend(end);
             let views = self.views.listed();
-            let lent = self.lent();
+            let lent = self.lent_here(end);
             *pools.alike.entry(views).or_default() += lent;
         }
         pools

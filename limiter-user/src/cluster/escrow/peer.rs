@@ -6,14 +6,15 @@ use crate::cluster::{Message, Moment, Share, ViewId};
 
 /// The shortest time between two messages to one host.
 const GAP: Duration = Duration::from_millis(10);
-/// Of how many different lists of views delegations of one host are remembered.
-const DELEGATIONS: usize = 4;
+/// How many delegations of one host are remembered: a host that gives away its home right delegates less each
+/// time, and what it delegated before holds until its end.
+const DELEGATIONS: usize = 16;
+/// What a delegation rises by is worth dividing anew at once: 2^-8.
+const RISE: Share = Share::of_units(1 << 24);
 
 /// What another host has delegated.
 #[derive(Clone, Debug)]
 pub(super) struct Delegation {
-    /// When it was made, by its giver's clock.
-    sent: Moment,
     pub(super) share: Share,
     /// Its end here.
     pub(super) until: Moment,
@@ -29,7 +30,7 @@ pub(super) struct Peer {
     heard: Moment,
     /// The latest moment of this host that it has sent back.
     pub(super) echoed: Option<Moment>,
-    /// What it delegates, by lists of views, the latest last.
+    /// What it delegates, by lists of views, the latest last: none is covered by another one.
     pub(super) delegations: Vec<Delegation>,
     /// What it says to delegate, in force or not.
     pub(super) offered: Option<Share>,
@@ -86,29 +87,29 @@ impl Peer {
         self.alive(now, far) || self.lent > now
     }
 
-    /// Takes what it delegates until then. An older message says nothing about newer ones, but what it gives
-    /// is given: it counts under its own views (I6).
-    pub(super) fn delegate(&mut self, now: Moment, until: Moment, message: &Message) {
+    /// Takes what it delegates until then; whether that is much more than before. Each message gives for
+    /// itself and under its own views (I6): what an earlier one gave holds until its end, even if this one
+    /// gives less.
+    pub(super) fn delegate(&mut self, now: Moment, until: Moment, message: &Message) -> bool {
         self.delegations.retain(|known| known.until > now);
-        let known = self.delegations.iter().position(|known| known.views == message.views);
-        if let Some(at) = known {
-            if self.delegations[at].sent >= message.sent {
-                return;
-            }
-            self.delegations.remove(at);
+        let share = message.delegated.min(Share::WHOLE);
+        if share.is_none() || until <= now {
+            return false;
         }
-        if message.delegated.is_none() || until <= now {
-            return;
+        let before = self.delegations.iter().map(|known| known.share).max().unwrap_or_default();
+        let more = |one: &Delegation, share: Share, until: Moment| {
+            one.views == message.views && one.share >= share && one.until >= until
+        };
+        if self.delegations.iter().any(|known| more(known, share, until)) {
+            return false;
         }
+        let new = Delegation { share, until, views: message.views.clone() };
+        self.delegations.retain(|known| !more(&new, known.share, known.until));
         if self.delegations.len() == DELEGATIONS {
             self.delegations.remove(0);
         }
-        self.delegations.push(Delegation {
-            sent: message.sent,
-            share: message.delegated.min(Share::WHOLE),
-            until,
-            views: message.views.clone(),
-        });
+        self.delegations.push(new);
+        share > before + RISE
     }
 
     /// A message is to be sent so long after the last one, or sooner if one is already wanted.

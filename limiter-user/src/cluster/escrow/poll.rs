@@ -27,6 +27,7 @@ impl Escrow {
             let since = now.0.saturating_sub(self.round.0);
             self.round = Moment(self.round.0 + (since / every + 1) * every);
         }
+        self.hand_over(now);
         // From here on the home right is what it will be when the messages go out.
         let floor = self.floor();
         if self.told_home != Some(self.kept.home) {
@@ -50,7 +51,8 @@ impl Escrow {
         let empty = self.kept.home.is_none() || alone;
         out.left = self.leaving && empty && self.kept.outgoing.is_empty();
         let due = self.peers.values().filter_map(super::Peer::next).min();
-        let next = due.map_or(self.round, |due| due.min(self.round));
+        let waiting = self.ceding.iter().map(|ceded| ceded.end).filter(|end| *end > now).min();
+        let next = [due, waiting].into_iter().flatten().fold(self.round, Moment::min);
         out.next = self.clock.host(next);
         out
     }

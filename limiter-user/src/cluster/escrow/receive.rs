@@ -57,8 +57,10 @@ impl Escrow {
         }
         let base = if self.planted(Planted::LeaseFromReceipt) { now } else { echo };
         let until = base.after(usable(message.delegated_for));
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.delegate(now, until, message);
+        if let Some(peer) = self.peers.get_mut(&from)
+            && peer.delegate(now, until, message)
+        {
+            self.owned.all_dirty();
         }
     }
 

@@ -53,6 +53,49 @@ fn home_rights_come_to_their_weights() {
     assert!(world.rights() > Share::of(0.999_999), "{:?}", world.rights());
 }
 
+/// A founder under load, whom others join: how long until each has at least 90 % of what its weight says, ms,
+/// and what is admitted on the average meanwhile, and at least in half a second.
+fn founded(hosts: usize, demands: usize, seed: u64) -> (u64, f64, f64) {
+    let mut world = World::new(seed, &vec![100; hosts], 1, 2, GOOD);
+    demand(&mut world, 0, 2.0);
+    world.run(3_000);
+    for at in 1..hosts {
+        world.start(at);
+        if at < demands {
+            demand(&mut world, at, 2.0);
+        }
+    }
+    world.all_see_all();
+    let start = world.now;
+    let target = Share::WHOLE.times(9, 10 * hosts as u64);
+    let (mut sum, mut least) = (0.0, 1.0_f64);
+    while world.hosts.iter().any(|host| host.home() < target) {
+        let half = mean(&mut world, 500);
+        least = least.min(half);
+        sum += half;
+        if world.now - start > 60_000 * MS {
+            return (u64::MAX, sum, least);
+        }
+    }
+    let took = (world.now - start) / MS;
+    (took, sum / (took as f64 / 500.0), least)
+}
+
+#[test]
+fn a_founder_under_load_shares_soon_and_goes_on() {
+    for (hosts, demands, most) in [(3, 1, 6_000), (3, 3, 6_000), (10, 1, 10_000), (10, 10, 10_000)] {
+        for seed in 0..2 {
+            let (took, mean, least) = founded(hosts, demands, seed);
+            println!(
+                "{hosts} hosts, demand at {demands}: even after {took} ms, {mean:.3} used \
+                 meanwhile, {least:.3} at least in half a second"
+            );
+            assert!(took <= most, "{took}");
+            assert!(mean >= 0.8 && least >= 0.6, "{mean} {least}");
+        }
+    }
+}
+
 #[test]
 fn one_host_with_all_the_demand_gets_nearly_all() {
     for seed in 0..4 {
