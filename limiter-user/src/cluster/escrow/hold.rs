@@ -258,17 +258,32 @@ impl Escrow {
         };
         let mut reports: BTreeMap<HostId, Vec<Report>> = BTreeMap::new();
         for key in keys {
-            let Some(owner) = self.owner_of(key).filter(|owner| due.contains(owner)) else {
-                continue;
-            };
-            let dirty = self.held.dirty.remove(&key);
+            let Some(owner) = self.owner_of(key) else { continue };
+            let dirty = due.contains(&owner) && self.held.dirty.remove(&key);
+            let former = self.former_owners(now, key, owner);
             let Some(held) = self.held.keys.get_mut(&key) else { continue };
-            if dirty || held.reported(now, floor) {
+            if !dirty && !held.reported(now, floor) {
+                continue;
+            }
+            for owner in former.into_iter().chain([owner]).filter(|owner| due.contains(owner)) {
                 let report = held.report(now, key, owner, floor);
                 reports.entry(owner).or_default().push(report);
             }
         }
         reports
+    }
+
+    /// Other hosts that own a key by an older view: they grant on out of what was delegated to them by it, until
+    /// the owner by the present one is delegated to.
+    fn former_owners(&self, now: Moment, key: KeyId, owner: HostId) -> Vec<HostId> {
+        let relies = |host: HostId| self.peers.get(&host).is_some_and(|peer| peer.lent > now);
+        let mut former: Vec<HostId> = Vec::new();
+        for host in self.views.older_owners(key).flatten() {
+            if host != owner && host != self.settings.me && relies(host) && !former.contains(&host) {
+                former.push(host);
+            }
+        }
+        former
     }
 
     /// What this host may use of a tracked key beside its floor, floor included, and until when. None if it
@@ -310,6 +325,7 @@ impl Escrow {
             None => true,
         };
         let held = self.held.keys.get(&key).and_then(|held| held.owner);
-        lapsed(held.or_else(|| self.views.owner(key))) && self.views.older_owners(key).all(lapsed)
+        let present = held.or_else(|| self.views.owner(key));
+        self.views.counting_owners(key, present).into_iter().all(lapsed)
     }
 }

@@ -75,22 +75,21 @@ impl Escrow {
         if now < self.quiet || self.kept.home.is_none() {
             return;
         }
-        // All delegations end until then.
+        // All delegations end until then, those to this host itself and what it uses of its own too.
         let waits = !self.planted(Planted::TransferNotWaited);
         let peers = self.peers.values().map(|peer| peer.lent).max().unwrap_or_default();
-        let lent = peers.max(now.after(self.settings.timing.grant));
+        let lent = peers.max(self.views.until()).max(now.after(self.settings.timing.grant));
+        let end = if waits { lent } else { now };
         if self.leaving {
             self.ceding.clear();
-            // Those to this host itself too.
-            let from = if waits { lent.max(self.views.until()) } else { now };
             for (to, share) in self.legacies(now) {
-                self.transfer(to, share, from);
+                self.transfer(to, share, end);
             }
             return;
         }
         let share = self.surplus(now);
         if !share.is_none() {
-            self.ceding.push(Ceded { share, end: if waits { lent } else { now } });
+            self.ceding.push(Ceded { share, end });
         }
     }
 
@@ -139,13 +138,6 @@ impl Escrow {
         self.ceding.iter().map(|ceded| ceded.share).sum()
     }
 
-    /// What this host delegates to itself until then.
-    pub(super) fn lent_here(&self, until: Moment) -> Share {
-        let gone = self.ceding.iter().filter(|ceded| ceded.end < until);
-        let gone = gone.map(|ceded| ceded.share).sum();
-        self.beside_floor(self.kept.home.without(gone))
-    }
-
     fn on_the_way(&self, to: HostId) -> Share {
         let its = self.kept.outgoing.iter().filter(|(host, _)| *host == to);
         its.map(|(_, transfer)| transfer.share).sum()
@@ -185,7 +177,9 @@ impl Escrow {
         let ceded = self.ceded();
         let mine = self.target(self.settings.me);
         let surplus = self.kept.home.without(mine).without(ceded);
-        let settled = now.since(self.views.since) > self.settings.timing.every * 4;
+        // While owners change what is ceded would be used by nobody.
+        let long = now.since(self.views.since) > self.settings.timing.every * 4;
+        let settled = long && self.views.next().is_none();
         if !settled || surplus <= mine.times(1, HYSTERESIS).max(LEAST) {
             return Share::NONE;
         }

@@ -197,6 +197,8 @@ pub struct Escrow {
     quiet: Moment,
     views: Views,
     peers: BTreeMap<HostId, Peer>,
+    /// What this host delegates to itself.
+    own: Peer,
     held: Held,
     owned: Owned,
     /// Parts of the home right that are to be given away and wait until nobody can use them.
@@ -238,6 +240,7 @@ impl Escrow {
             kept,
             keep: false,
             peers: BTreeMap::new(),
+            own: Peer::default(),
             held: Held::default(),
             owned: Owned::default(),
             leaving: false,

@@ -72,6 +72,9 @@ pub(super) struct Key {
     claims: BTreeMap<HostId, Claim>,
     /// Whether this host owns it by some views.
     mine: Vec<(ViewId, bool)>,
+    /// What was delegated by an older view comes to its end, and another host owns the key: its grants are left
+    /// to run out.
+    ending: bool,
 }
 
 /// All of them.
@@ -159,6 +162,15 @@ impl Key {
                 self.mine.push((id, mine));
                 mine
             })
+    }
+
+    /// Nothing more is said of it.
+    fn let_end(&mut self) {
+        for claim in self.claims.values_mut() {
+            claim.given.retain(|given| given.first.is_some());
+            claim.dirty = false;
+        }
+        self.claims.retain(|_, claim| !claim.given.is_empty());
     }
 
     /// What this host may grant of the key in all.
@@ -254,7 +266,15 @@ impl Escrow {
         }
         let end = now.after(self.settings.timing.grant);
         let blind = self.planted(Planted::ViewsNotCompared);
-        for peer in self.peers.values_mut() {
+        // What this host delegates to itself is as any delegation.
+        if !self.leaving && !self.views.crowded() {
+            let until = now.after(self.settings.timing.delegation);
+            self.views.lend(until);
+            let views = self.views.listed();
+            let lent = self.lent();
+            self.own.delegate(now, until, lent, &views);
+        }
+        for peer in self.peers.values().chain([&self.own]) {
             let mut lists: Vec<(Vec<ViewId>, Share)> = Vec::new();
             for delegation in peer.delegations.iter().filter(|known| known.until >= end) {
                 match lists.iter_mut().find(|(views, _)| *views == delegation.views) {
@@ -275,13 +295,6 @@ impl Escrow {
                 _ => pools.several.push(lists),
             }
         }
-        // What this host delegates to itself may be granted until then.
-        if !self.leaving && !self.views.crowded() {
-            self.views.lend(end);
-            let views = self.views.listed();
-            let lent = self.lent_here(end);
-            *pools.alike.entry(views).or_default() += lent;
-        }
         pools
     }
 
@@ -291,8 +304,10 @@ impl Escrow {
         let timing = self.settings.timing;
         let floor = self.floor();
         let blind = self.planted(Planted::GrantNotSubtracted);
-        // What this host wants itself, as long as it tracks the key and owns it by its own view.
-        let own = self.held.wanted(id, floor).filter(|_| self.views.owner(id) == Some(me));
+        // What this host wants itself, as long as it tracks the key and owns it by a view of its own.
+        let present = self.owner_of(id) == Some(me);
+        let mine = present || self.views.older_owners(id).any(|owner| owner == Some(me));
+        let own = self.held.wanted(id, floor).filter(|_| mine);
         if let Some(claim) = match own {
             Some(_) => self.owned.claim(id, me),
             None => self.owned.keys.get_mut(&id).and_then(|key| key.claims.get_mut(&me)),
@@ -303,6 +318,16 @@ impl Escrow {
         let Some(key) = self.owned.keys.get_mut(&id) else { return };
         let pool = key.pool(id, &self.views, me, pools);
         key.claims.values_mut().for_each(|claim| claim.expire(now));
+        let mut sum: Share = key.claims.values().map(Claim::outstanding).sum();
+        let present = [self.views.present().id];
+        key.ending = pool < sum && !key.owned(id, &self.views, me, &present);
+        if key.ending {
+            key.let_end();
+            if key.claims.is_empty() {
+                self.owned.keys.remove(&id);
+            }
+            return;
+        }
         let silent = timing.forget.min(timing.grant * 2);
         let (peers, part) = (&self.peers, self.settings.floor);
         let wants: Vec<Wanted> = key
@@ -323,7 +348,6 @@ impl Escrow {
             })
             .collect();
         let targets = targets(pool, &wants);
-        let mut sum: Share = key.claims.values().map(Claim::outstanding).sum();
         // First what is lowered, then what is raised: in each case only so far that with all that the others
         // may still go by it is no more than the pool (I4).
         for raise in [false, true] {
@@ -379,7 +403,7 @@ impl Escrow {
         all: bool,
         grants: &mut BTreeMap<HostId, Vec<Grant>>,
     ) {
-        let Some(key) = self.owned.keys.get_mut(&id) else { return };
+        let Some(key) = self.owned.keys.get_mut(&id).filter(|key| !key.ending) else { return };
         for (host, claim) in &mut key.claims {
             let Some(&(sent, end)) = sent.get(host) else { continue };
             let more = claim.given.len() > 1;

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use crate::cluster::{Message, Moment, Share, ViewId};
+use crate::cluster::{Moment, Share, ViewId};
 
 /// The shortest time between two messages to one host.
 const GAP: Duration = Duration::from_millis(10);
 /// How many delegations of one host are remembered: a host that gives away its home right delegates less each
 /// time, and what it delegated before holds until its end.
 const DELEGATIONS: usize = 16;
-/// What a delegation rises by is worth dividing anew at once: 2^-8.
-const RISE: Share = Share::of_units(1 << 24);
 
 /// What another host has delegated.
 #[derive(Clone, Debug)]
@@ -19,6 +17,13 @@ pub(super) struct Delegation {
     /// Its end here.
     pub(super) until: Moment,
     pub(super) views: Vec<ViewId>,
+}
+
+impl Delegation {
+    /// Whether nothing is lost without the other one.
+    fn covers(&self, other: &Self) -> bool {
+        self.views == other.views && self.share >= other.share && self.until >= other.until
+    }
 }
 
 /// Another host.
@@ -87,29 +92,33 @@ impl Peer {
         self.alive(now, far) || self.lent > now
     }
 
-    /// Takes what it delegates until then; whether that is much more than before. Each message gives for
+    /// Takes what it delegates until then; whether that is much more than before by the same views. Each message gives for
     /// itself and under its own views (I6): what an earlier one gave holds until its end, even if this one
     /// gives less.
-    pub(super) fn delegate(&mut self, now: Moment, until: Moment, message: &Message) -> bool {
+    pub(super) fn delegate(
+        &mut self,
+        now: Moment,
+        until: Moment,
+        share: Share,
+        views: &[ViewId],
+    ) -> bool {
         self.delegations.retain(|known| known.until > now);
-        let share = message.delegated.min(Share::WHOLE);
+        let share = share.min(Share::WHOLE);
         if share.is_none() || until <= now {
             return false;
         }
-        let before = self.delegations.iter().map(|known| known.share).max().unwrap_or_default();
-        let more = |one: &Delegation, share: Share, until: Moment| {
-            one.views == message.views && one.share >= share && one.until >= until
-        };
-        if self.delegations.iter().any(|known| more(known, share, until)) {
+        let alike = self.delegations.iter().filter(|known| known.views == views);
+        let before = alike.map(|known| known.share).max().unwrap_or_default();
+        let new = Delegation { share, until, views: views.to_vec() };
+        if self.delegations.iter().any(|known| known.covers(&new)) {
             return false;
         }
-        let new = Delegation { share, until, views: message.views.clone() };
-        self.delegations.retain(|known| !more(&new, known.share, known.until));
+        self.delegations.retain(|known| !new.covers(known));
         if self.delegations.len() == DELEGATIONS {
             self.delegations.remove(0);
         }
         self.delegations.push(new);
-        share > before + RISE
+        share > before + before.times(1, 16)
     }
 
     /// A message is to be sent so long after the last one, or sooner if one is already wanted.

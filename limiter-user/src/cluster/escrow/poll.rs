@@ -11,7 +11,10 @@ impl Escrow {
     pub(super) fn step(&mut self, now: Moment) -> Outputs {
         let timing = self.settings.timing;
         let mut out = Outputs::default();
-        self.views.expire(now);
+        if self.views.expire(now) {
+            // Owners by the present view may be delegated to at last.
+            self.round = self.round.min(now);
+        }
         if let Some(clock) = self.clock.renew(self.kept.clock) {
             self.kept.clock = clock;
             self.keep = true;
@@ -52,7 +55,7 @@ impl Escrow {
         out.left = self.leaving && empty && self.kept.outgoing.is_empty();
         let due = self.peers.values().filter_map(super::Peer::next).min();
         let waiting = self.ceding.iter().map(|ceded| ceded.end).filter(|end| *end > now).min();
-        let next = [due, waiting].into_iter().flatten().fold(self.round, Moment::min);
+        let next = [due, waiting, self.views.next()].into_iter().flatten().fold(self.round, Moment::min);
         out.next = self.clock.host(next);
         out
     }

@@ -58,7 +58,7 @@ impl Escrow {
         let base = if self.planted(Planted::LeaseFromReceipt) { now } else { echo };
         let until = base.after(usable(message.delegated_for));
         if let Some(peer) = self.peers.get_mut(&from)
-            && peer.delegate(now, until, message)
+            && peer.delegate(now, until, message.delegated, &message.views)
         {
             self.owned.all_dirty();
         }

@@ -230,7 +230,8 @@ proptest! {
                 world.hosts[at].demand.insert(key, Share::WHOLE);
             }
         }
-        world.run(3_000);
+        // Home rights are on their way for some seconds.
+        world.run(12_000);
         let keys = world.keys.clone();
         let mut admitted = vec![0.0; keys.len()];
         for _ in 0..4_000 {
