@@ -217,7 +217,8 @@ proptest! {
         let mut world = suffer(seed, net, &events, None);
         world.heal();
         for at in 0..world.hosts.len() {
-            if world.hosts[at].escrow.is_none() && !world.hosts[at].members.is_empty() {
+            let host = &world.hosts[at];
+            if host.escrow.is_none() && (host.on || !host.members.is_empty()) {
                 world.start(at);
             }
         }
