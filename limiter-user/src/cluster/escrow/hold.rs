@@ -11,6 +11,9 @@ use super::{Dirty, Escrow, MAX_HELD, Partition, Urgency};
 /// Of how many owners grants of one key count: one, and those before it while the view changes.
 const OWNERS: usize = 4;
 
+/// Where more keys than this are tracked, one that nothing has changed of is reported every other round.
+const MANY: usize = 64;
+
 /// A grant that this host goes by.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
@@ -235,8 +238,8 @@ impl Escrow {
     pub(super) fn say_soon(&mut self, now: Moment, to: HostId, urgency: Urgency) {
         let span = match urgency {
             Urgency::None => return,
-            Urgency::Hot => self.settings.timing.hot,
-            Urgency::Now => Duration::ZERO,
+            Urgency::Hot => self.settings.timing.hot.max(self.gap()),
+            Urgency::Now => self.gap(),
         };
         if let Some(peer) = self.peers.get_mut(&to) {
             peer.want(now, span);
@@ -257,12 +260,17 @@ impl Escrow {
             self.held.dirty.iter().copied().collect()
         };
         let mut reports: BTreeMap<HostId, Vec<Report>> = BTreeMap::new();
+        // New owners know nothing yet.
+        let halves = self.held.keys.len() > MANY && self.views.next().is_none();
+        self.rounds += u64::from(all);
+        let rounds = self.rounds;
         for key in keys {
+            let turn = !halves || (key.0 ^ rounds) & 1 == 0;
             let Some(owner) = self.owner_of(key) else { continue };
             let dirty = due.contains(&owner) && self.held.dirty.remove(&key);
             let former = self.former_owners(now, key, owner);
             let Some(held) = self.held.keys.get_mut(&key) else { continue };
-            if !dirty && !held.reported(now, floor) {
+            if !dirty && !(turn && held.reported(now, floor)) {
                 continue;
             }
             for owner in former.into_iter().chain([owner]).filter(|owner| due.contains(owner)) {
@@ -279,7 +287,8 @@ impl Escrow {
         let relies = |host: HostId| self.peers.get(&host).is_some_and(|peer| peer.lent > now);
         let mut former: Vec<HostId> = Vec::new();
         for host in self.views.older_owners(key).flatten() {
-            if host != owner && host != self.settings.me && relies(host) && !former.contains(&host) {
+            if host != owner && host != self.settings.me && relies(host) && !former.contains(&host)
+            {
                 former.push(host);
             }
         }

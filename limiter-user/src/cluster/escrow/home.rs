@@ -38,7 +38,8 @@ impl Escrow {
                 self.kept.incoming.insert(from, transfer.number.max(highest));
                 self.keep = true;
                 // All others may grant out of it at once.
-                let (now, hot) = (self.clock.now(), self.settings.timing.hot);
+                let hot = self.settings.timing.hot.max(self.gap());
+                let now = self.clock.now();
                 self.peers.values_mut().for_each(|peer| peer.want(now, hot));
             }
             let now = self.clock.now();
@@ -113,9 +114,7 @@ impl Escrow {
             } else if !share.is_none() {
                 left = left.without(share);
                 self.transfer(to, share, now);
-                if let Some(peer) = self.peers.get_mut(&to) {
-                    peer.want(now, std::time::Duration::ZERO);
-                }
+                self.say_soon(now, to, Urgency::Now);
             }
         }
         // What is not wanted any more stays here.

@@ -36,6 +36,10 @@ use own::Owned;
 use peer::Peer;
 use view::Views;
 
+/// The shortest time between two messages to one host; longer by as much for each so many hosts there are, because
+/// what is urgent often concerns all of them.
+const GAP: Duration = Duration::from_millis(10);
+const GAP_HOSTS: u32 = 32;
 /// The most keys that a host asks grants for; others run at their floor.
 pub const MAX_HELD: usize = 1 << 14;
 /// The most keys that a host divides among others.
@@ -207,6 +211,8 @@ pub struct Escrow {
     sendable: BTreeMap<u64, Moment>,
     /// When everything is looked at the next time.
     round: Moment,
+    /// How often that was done.
+    rounds: u64,
     leaving: bool,
     /// What other hosts had when they were heard last.
     homes: BTreeMap<HostId, Share>,
@@ -231,6 +237,7 @@ impl Escrow {
         let members = BTreeMap::from([(settings.me, settings.weight)]);
         Self {
             round: Moment(start.0 + settings.seed % every),
+            rounds: 0,
             quiet,
             views: Views::new(members, start),
             ceding: Vec::new(),
@@ -363,6 +370,11 @@ impl Escrow {
     fn whole_of(&self, delegated: Share) -> Share {
         let rest = Share::WHOLE.without(self.settings.floor).units();
         delegated.times(Share::WHOLE.units(), rest)
+    }
+
+    /// How long after the last message to a host the next one goes out at the earliest.
+    fn gap(&self) -> Duration {
+        GAP * (1 + u32::try_from(self.peers.len()).unwrap_or(u32::MAX) / GAP_HOSTS).min(20)
     }
 
     fn planted(&self, fault: Planted) -> bool {

@@ -302,7 +302,7 @@ impl Escrow {
     pub(super) fn divide(&mut self, now: Moment, id: KeyId, pools: &Pools) {
         let me = self.settings.me;
         let timing = self.settings.timing;
-        let floor = self.floor();
+        let (floor, gap) = (self.floor(), self.gap());
         let blind = self.planted(Planted::GrantNotSubtracted);
         // What this host wants itself, as long as it tracks the key and owns it by a view of its own.
         let present = self.owner_of(id) == Some(me);
@@ -328,7 +328,7 @@ impl Escrow {
             }
             return;
         }
-        let silent = timing.forget.min(timing.grant * 2);
+        let silent = timing.forget.min(timing.grant * 3);
         let (peers, part) = (&self.peers, self.settings.floor);
         let wants: Vec<Wanted> = key
             .claims
@@ -382,7 +382,7 @@ impl Escrow {
             if claim.dirty
                 && let Some(peer) = self.peers.get_mut(&host)
             {
-                peer.want(now, std::time::Duration::ZERO);
+                peer.want(now, gap);
             }
         }
         let unused = |claim: &Claim| claim.given.iter().all(|given| given.first.is_none());

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use crate::cluster::{Moment, Share, ViewId};
 
-/// The shortest time between two messages to one host.
-const GAP: Duration = Duration::from_millis(10);
 /// How many delegations of one host are remembered: a host that gives away its home right delegates less each
 /// time, and what it delegated before holds until its end.
 const DELEGATIONS: usize = 16;
@@ -123,7 +121,7 @@ impl Peer {
 
     /// A message is to be sent so long after the last one, or sooner if one is already wanted.
     pub(super) fn want(&mut self, now: Moment, span: Duration) {
-        let due = self.last_sent.after(span.max(GAP)).max(now);
+        let due = self.last_sent.after(span).max(now);
         self.due = Some(self.due.map_or(due, |known| known.min(due)));
     }
 

@@ -55,7 +55,8 @@ impl Escrow {
         out.left = self.leaving && empty && self.kept.outgoing.is_empty();
         let due = self.peers.values().filter_map(super::Peer::next).min();
         let waiting = self.ceding.iter().map(|ceded| ceded.end).filter(|end| *end > now).min();
-        let next = [due, waiting, self.views.next()].into_iter().flatten().fold(self.round, Moment::min);
+        let next =
+            [due, waiting, self.views.next()].into_iter().flatten().fold(self.round, Moment::min);
         out.next = self.clock.host(next);
         out
     }

@@ -98,8 +98,7 @@ impl Views {
         self.expire(now);
         let new = Arc::new(Members::new(weights.clone()));
         self.number += 1;
-        let mut next =
-            Lent { members: Arc::clone(&new), until: Moment(0), number: self.number };
+        let mut next = Lent { members: Arc::clone(&new), until: Moment(0), number: self.number };
         if let Some(at) = self.older.iter().position(|lent| lent.members.id == new.id) {
             next = self.older.remove(at);
         }
@@ -156,7 +155,11 @@ impl Views {
     /// The owners by whom a key may count that the present owner and those of older views are: who owns it in
     /// one view counts nothing where another owns it in an earlier one, because that was listed with it ever
     /// since (I6).
-    pub(super) fn counting_owners(&self, key: KeyId, present: Option<HostId>) -> Vec<Option<HostId>> {
+    pub(super) fn counting_owners(
+        &self,
+        key: KeyId,
+        present: Option<HostId>,
+    ) -> Vec<Option<HostId>> {
         if self.older.is_empty() {
             return vec![present];
         }

@@ -83,7 +83,8 @@ fn founded(hosts: usize, demands: usize, seed: u64) -> (u64, f64, f64) {
 
 #[test]
 fn a_founder_under_load_shares_soon_and_goes_on() {
-    for (hosts, demands, most) in [(3, 1, 6_000), (3, 3, 6_000), (10, 1, 10_000), (10, 10, 10_000)] {
+    for (hosts, demands, most) in [(3, 1, 6_000), (3, 3, 6_000), (10, 1, 10_000), (10, 10, 10_000)]
+    {
         for seed in 0..2 {
             let (took, mean, least) = founded(hosts, demands, seed);
             println!(
