@@ -69,7 +69,8 @@ impl Key {
         let demand = if self.idle(floor) { Share::NONE } else { self.demand };
         self.told = demand;
         let taken = self.grants.get(&owner).filter(|taken| taken.memory > now);
-        Report { key, demand, in_use: taken.map_or(0, |taken| taken.number) }
+        let majority = self.partition == Partition::MajorityReclaim;
+        Report { key, demand, in_use: taken.map_or(0, |taken| taken.number), majority }
     }
 
     /// Whether the owner must hear of it in each round.
@@ -131,6 +132,12 @@ impl Held {
             held.partition = partition;
             self.touched.insert(key);
         }
+    }
+
+    /// Whether a majority decides about the limit of a key.
+    pub(super) fn by_majority(&self, key: KeyId) -> bool {
+        let held = self.keys.get(&key);
+        held.is_some_and(|held| held.partition == Partition::MajorityReclaim)
     }
 
     /// Nothing of a key is used any more.
@@ -270,7 +277,7 @@ impl Escrow {
             let dirty = due.contains(&owner) && self.held.dirty.remove(&key);
             let former = self.former_owners(now, key, owner);
             let Some(held) = self.held.keys.get_mut(&key) else { continue };
-            if !dirty && !(turn && held.reported(now, floor)) {
+            if !(dirty || turn && held.reported(now, floor)) {
                 continue;
             }
             for owner in former.into_iter().chain([owner]).filter(|owner| due.contains(owner)) {
@@ -313,7 +320,13 @@ impl Escrow {
             add(mine, end);
         }
         if self.reclaims(now, key) {
-            add(self.beside_floor(self.kept.home), now.after(self.settings.timing.grant));
+            let end = now.after(self.settings.timing.grant);
+            if held.partition == Partition::MajorityReclaim {
+                let (mandated, until) = self.mandated(now, end);
+                add(mandated, until);
+            } else {
+                add(self.beside_floor(self.kept.home), end);
+            }
         }
         if held.partition == Partition::Available {
             add(self.lost, now.after(self.settings.timing.grant));

@@ -20,6 +20,8 @@ const LEAST: Share = Share::of_units(1 << 16);
 pub(super) struct Ceded {
     share: Share,
     pub(super) end: Moment,
+    /// It was still told to be delegated by then.
+    mark: Moment,
 }
 
 impl Escrow {
@@ -38,6 +40,7 @@ impl Escrow {
                 self.kept.incoming.insert(from, transfer.number.max(highest));
                 self.keep = true;
                 // All others may grant out of it at once.
+                self.taken = self.mark(self.clock.now());
                 let hot = self.settings.timing.hot.max(self.gap());
                 let now = self.clock.now();
                 self.peers.values_mut().for_each(|peer| peer.want(now, hot));
@@ -79,47 +82,56 @@ impl Escrow {
         // All delegations end until then, those to this host itself and what it uses of its own too.
         let waits = !self.planted(Planted::TransferNotWaited);
         let peers = self.peers.values().map(|peer| peer.lent).max().unwrap_or_default();
-        let lent = peers.max(self.views.until()).max(now.after(self.settings.timing.grant));
+        let own = self.own_votes.max(now.after(self.settings.timing.grant));
+        let lent = peers.max(self.views.until()).max(own);
         let end = if waits { lent } else { now };
-        if self.leaving {
-            self.ceding.clear();
-            for (to, share) in self.legacies(now) {
-                self.transfer(to, share, end);
-            }
-            return;
-        }
-        let share = self.surplus(now);
+        let mark = self.mark(now);
+        let share =
+            if self.leaving { self.kept.home.without(self.ceded()) } else { self.surplus(now) };
         if !share.is_none() {
-            self.ceding.push(Ceded { share, end });
+            self.ceding.push(Ceded { share, end, mark });
         }
     }
 
     /// Gives away what nobody can use any more: takes it off the home right, and in the same poll off what the
     /// kernel has, before the messages tell of it (I3).
     pub(super) fn hand_over(&mut self, now: Moment) {
-        if !self.ceding.iter().any(|ceded| ceded.end <= now) {
+        let mark = |ceded: &Ceded| (ceded.end <= now).then_some(ceded.mark);
+        let marks: Vec<Moment> = self.ceding.iter().filter_map(mark).collect();
+        // Who decides about limits must know first how much this host has left.
+        let Some(mark) = marks.into_iter().filter(|mark| self.majority_heard(*mark)).max() else {
             return;
-        }
-        let ready: Share =
-            self.ceding.extract_if(.., |ceded| ceded.end <= now).map(|ceded| ceded.share).sum();
-        let short = self.short(now).unwrap_or_default();
+        };
+        let due = |ceded: &mut Ceded| ceded.end <= now && ceded.mark <= mark;
+        let ready: Share = self.ceding.extract_if(.., due).map(|ceded| ceded.share).sum();
+        let short = if self.leaving { self.heirs(now) } else { self.short(now) };
+        let short = short.unwrap_or_default();
         let lack: Share = short.iter().map(|(_, lacks)| *lacks).sum();
-        let give = ready.min(lack).min(self.kept.home);
+        let give = if self.leaving { ready } else { ready.min(lack) }.min(self.kept.home);
         let mut left = give;
-        let mut waits = false;
+        let mut waits = self.leaving;
+        let (mut rest, mut free) = (lack, Vec::new());
         for (to, lacks) in short {
-            let share = give.times(lacks.units(), lack.units());
-            if !self.on_the_way(to).is_none() {
+            if self.on_the_way(to).is_none() {
+                free.push((to, lacks));
+            } else {
+                rest = rest.without(if self.leaving { lacks } else { Share::NONE });
                 waits = true;
-            } else if !share.is_none() {
+            }
+        }
+        for (to, lacks) in free {
+            let share = if self.leaving { left } else { give };
+            let share = share.times(lacks.units(), rest.units());
+            rest = rest.without(if self.leaving { lacks } else { Share::NONE });
+            if !share.is_none() {
                 left = left.without(share);
                 self.transfer(to, share, now);
                 self.say_soon(now, to, Urgency::Now);
             }
         }
         // What is not wanted any more stays here.
-        if waits && left > LEAST {
-            self.ceding.push(Ceded { share: left, end: now });
+        if waits && left > if self.leaving { Share::NONE } else { LEAST } {
+            self.ceding.push(Ceded { share: left, end: now, mark });
         }
     }
 
@@ -142,33 +154,15 @@ impl Escrow {
         its.map(|(_, transfer)| transfer.share).sum()
     }
 
-    /// Everything, to those who stay, by weight.
-    fn legacies(&self, now: Moment) -> Vec<(HostId, Share)> {
-        let me = self.settings.me;
-        let heard = |host: HostId| {
-            let span = self.settings.timing.delegation;
-            let stays = |peer: &super::Peer| peer.alive(now, span) && peer.delegates;
-            self.peers.get(&host).is_some_and(stays)
-        };
-        let heirs: Vec<(HostId, u32)> = self
-            .views
-            .present()
-            .iter()
-            .filter(|&(host, weight)| host != me && weight > 0 && heard(host))
-            .filter(|&(host, _)| self.on_the_way(host).is_none())
-            .collect();
-        let mut weights: u64 = heirs.iter().map(|(_, weight)| u64::from(*weight)).sum();
-        let mut left = self.kept.home;
-        let mut gifts = Vec::new();
-        for (host, weight) in heirs {
-            let share = left.times(u64::from(weight), weights);
-            weights -= u64::from(weight);
-            left = left.without(share);
-            if !share.is_none() {
-                gifts.push((host, share));
-            }
-        }
-        gifts
+    /// Those who stay, with their weights.
+    fn heirs(&self, now: Moment) -> Option<Vec<(HostId, Share)>> {
+        let span = self.settings.timing.delegation;
+        let stays = |peer: &super::Peer| peer.alive(now, span) && peer.delegates;
+        let heard = |host: &HostId| self.peers.get(host).is_some_and(stays);
+        let view = self.views.present().iter();
+        let others = view.filter(|(host, weight)| *host != self.settings.me && *weight > 0);
+        let heirs = others.filter(|(host, _)| heard(host));
+        Some(heirs.map(|(host, weight)| (host, Share::of_units(weight.into()))).collect())
     }
 
     /// What is more than this host's weight says and others lack, as far as it is not being given away yet.

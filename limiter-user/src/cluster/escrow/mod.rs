@@ -12,6 +12,7 @@ mod fair;
 mod hold;
 mod home;
 mod lost;
+mod majority;
 mod own;
 mod peer;
 mod poll;
@@ -32,6 +33,7 @@ use crate::cluster::{HostId, KeyId, Message, Moment, Share};
 use clock::Clock;
 use hold::Held;
 use home::Ceded;
+use majority::Mandate;
 use own::Owned;
 use peer::Peer;
 use view::Views;
@@ -58,6 +60,8 @@ pub struct Settings {
     pub floor: Share,
     /// How often and for how long.
     pub timing: Timing,
+    /// Whether there are limits that a majority decides about, as in [`Partition::MajorityReclaim`]; the same on all hosts.
+    pub majority: bool,
     /// Spreads the messages of hosts over time.
     pub seed: u64,
     /// A fault to be found by those who test.
@@ -69,7 +73,15 @@ impl Settings {
     /// The usual ones for a host.
     pub fn new(me: HostId, weight: u32) -> Self {
         let floor = Share::WHOLE.times(5, 100);
-        Self { me, weight, floor, timing: Timing::default(), seed: me.0, planted: None }
+        Self {
+            me,
+            weight,
+            floor,
+            timing: Timing::default(),
+            majority: false,
+            seed: me.0,
+            planted: None,
+        }
     }
 }
 
@@ -123,6 +135,8 @@ pub enum Planted {
     TransferNotWaited,
     /// A restarted host does not wait for what it gave before.
     RestartNotWaited,
+    /// A host votes for one while its vote for another one holds.
+    VotedTwice,
 }
 
 /// What must survive a restart.
@@ -216,6 +230,16 @@ pub struct Escrow {
     leaving: bool,
     /// What other hosts had when they were heard last.
     homes: BTreeMap<HostId, Share>,
+    /// The latest own moment that these have told to have heard.
+    fresh: BTreeMap<HostId, Moment>,
+    /// After what this host had told when it last took rights of others.
+    taken: Moment,
+    /// Whom this host has voted for, for each right, and until when that holds.
+    voted: BTreeMap<HostId, (HostId, Moment)>,
+    /// Until when a vote for itself holds.
+    own_votes: Moment,
+    /// What a majority lets this host use.
+    mandates: Vec<Mandate>,
     /// What this host uses beside of keys whose limit stays available.
     lost: Share,
     /// The home right that the kernel's floor is of.
@@ -252,6 +276,11 @@ impl Escrow {
             owned: Owned::default(),
             leaving: false,
             homes: BTreeMap::new(),
+            fresh: BTreeMap::new(),
+            taken: Moment(0),
+            voted: BTreeMap::new(),
+            own_votes: Moment(0),
+            mandates: Vec::new(),
             lost: Share::NONE,
             told_home: None,
             counters: Counters::default(),
@@ -315,8 +344,8 @@ impl Escrow {
         self.step(now)
     }
 
-    /// Begins to hand everything over: the floor is nothing from the next poll on, and
-    /// [`Outputs::left`] says when all of it has come somewhere.
+    /// Begins to hand everything over: nothing is delegated any more, the floor is nothing when all that was
+    /// has ended, and [`Outputs::left`] says when all of it has come somewhere.
     pub fn leave(&mut self, now: Moment) {
         let now = self.clock.advance(now);
         self.leaving = true;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::cluster::message::{Grant, Report};
 use crate::cluster::{HostId, KeyId, Moment, Share, ViewId};
 
+use super::peer::Amount;
 use super::view::Views;
 use super::{Dirty, Escrow, MAX_OWNED, Planted, Want, max_min};
 
@@ -75,6 +76,8 @@ pub(super) struct Key {
     /// What was delegated by an older view comes to its end, and another host owns the key: its grants are left
     /// to run out.
     ending: bool,
+    /// A majority decides about its limit.
+    majority: bool,
 }
 
 /// All of them.
@@ -88,9 +91,9 @@ pub(super) struct Owned {
 /// What is delegated to this host, as far as it lasts long enough, by the views that it was delegated by.
 pub(super) struct Pools {
     /// Hosts that delegate by one list of views, together.
-    alike: BTreeMap<Vec<ViewId>, Share>,
+    alike: BTreeMap<Vec<ViewId>, Amount>,
     /// What other hosts delegate by several lists, each of which is enough.
-    several: Vec<Vec<(Vec<ViewId>, Share)>>,
+    several: Vec<Vec<(Vec<ViewId>, Amount)>>,
 }
 
 /// What is known of a host that wants some of a key.
@@ -175,17 +178,17 @@ impl Key {
 
     /// What this host may grant of the key in all.
     fn pool(&mut self, key: KeyId, views: &Views, me: HostId, pools: &Pools) -> Share {
-        let mut sum = Share::NONE;
-        for (list, share) in &pools.alike {
+        let mut sum = Amount::default();
+        for (list, amount) in &pools.alike {
             if self.owned(key, views, me, list) {
-                sum += *share;
+                sum.add(*amount);
             }
         }
         for lists in &pools.several {
             let owned = lists.iter().filter(|(list, _)| self.owned(key, views, me, list));
-            sum += owned.map(|(_, share)| *share).max().unwrap_or_default();
+            sum.add(owned.fold(Amount::default(), |most, (_, amount)| most.max(*amount)));
         }
-        sum
+        if self.majority { sum.voted } else { sum.share }
     }
 }
 
@@ -229,7 +232,12 @@ impl Owned {
         if report.demand.is_none() && !self.keys.contains_key(&report.key) {
             return true;
         }
-        let Some(claim) = self.claim(report.key, from) else { return false };
+        if self.claim(report.key, from).is_none() {
+            return false;
+        }
+        let Some(key) = self.keys.get_mut(&report.key) else { return false };
+        key.majority |= report.majority;
+        let Some(claim) = key.claims.get_mut(&from) else { return false };
         claim.expire(now);
         let mut changed = false;
         // The host goes by no grant before this one any more; it cannot have known this one before it was
@@ -271,15 +279,17 @@ impl Escrow {
             let until = now.after(self.settings.timing.delegation);
             self.views.lend(until);
             let views = self.views.listed();
-            let lent = self.lent();
+            let lent = Amount::of(self.lent());
             self.own.delegate(now, until, lent, &views);
+            let (voted, until) = self.mandated(now, until);
+            self.own.delegate(now, until, Amount::voted(voted), &views);
         }
         for peer in self.peers.values().chain([&self.own]) {
-            let mut lists: Vec<(Vec<ViewId>, Share)> = Vec::new();
+            let mut lists: Vec<(Vec<ViewId>, Amount)> = Vec::new();
             for delegation in peer.delegations.iter().filter(|known| known.until >= end) {
                 match lists.iter_mut().find(|(views, _)| *views == delegation.views) {
-                    Some((_, share)) => *share = delegation.share.max(*share),
-                    None => lists.push((delegation.views.clone(), delegation.share)),
+                    Some((_, amount)) => *amount = delegation.amount.max(*amount),
+                    None => lists.push((delegation.views.clone(), delegation.amount)),
                 }
             }
             if blind {
@@ -288,8 +298,8 @@ impl Escrow {
             match lists.len() {
                 0 => {}
                 1 => {
-                    for (views, share) in lists {
-                        *pools.alike.entry(views).or_default() += share;
+                    for (views, amount) in lists {
+                        pools.alike.entry(views).or_default().add(amount);
                     }
                 }
                 _ => pools.several.push(lists),
@@ -316,6 +326,7 @@ impl Escrow {
             claim.heard = now;
         }
         let Some(key) = self.owned.keys.get_mut(&id) else { return };
+        key.majority |= self.held.by_majority(id);
         let pool = key.pool(id, &self.views, me, pools);
         key.claims.values_mut().for_each(|claim| claim.expire(now));
         let mut sum: Share = key.claims.values().map(Claim::outstanding).sum();

@@ -4,14 +4,43 @@ use std::time::Duration;
 
 use crate::cluster::{Moment, Share, ViewId};
 
+use super::majority::Ballot;
+
 /// How many delegations of one host are remembered: a host that gives away its home right delegates less each
 /// time, and what it delegated before holds until its end.
-const DELEGATIONS: usize = 16;
+const DELEGATIONS: usize = 24;
+
+/// How much is delegated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amount {
+    pub(super) share: Share,
+    /// Of keys whose limit a majority decides about, instead.
+    pub(super) voted: Share,
+}
+
+impl Amount {
+    pub(super) fn of(share: Share) -> Self {
+        Self { share: share.min(Share::WHOLE), ..Self::default() }
+    }
+
+    pub(super) fn voted(voted: Share) -> Self {
+        Self { voted: voted.min(Share::WHOLE), ..Self::default() }
+    }
+
+    pub(super) fn max(self, other: Self) -> Self {
+        Self { share: self.share.max(other.share), voted: self.voted.max(other.voted) }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.share += other.share;
+        self.voted += other.voted;
+    }
+}
 
 /// What another host has delegated.
 #[derive(Clone, Debug)]
 pub(super) struct Delegation {
-    pub(super) share: Share,
+    pub(super) amount: Amount,
     /// Its end here.
     pub(super) until: Moment,
     pub(super) views: Vec<ViewId>,
@@ -20,7 +49,9 @@ pub(super) struct Delegation {
 impl Delegation {
     /// Whether nothing is lost without the other one.
     fn covers(&self, other: &Self) -> bool {
-        self.views == other.views && self.share >= other.share && self.until >= other.until
+        self.amount.max(other.amount) == self.amount
+            && self.until >= other.until
+            && self.views == other.views
     }
 }
 
@@ -43,6 +74,8 @@ pub(super) struct Peer {
     pub(super) lent: Moment,
     /// The transfer to acknowledge.
     pub(super) taken: Option<u64>,
+    /// Its votes.
+    pub(super) ballots: Vec<Ballot>,
     last_sent: Moment,
     due: Option<Moment>,
 }
@@ -80,6 +113,11 @@ impl Peer {
         self.echoed.is_some_and(|echoed| now.since(echoed) < span)
     }
 
+    /// The latest moment that it was told.
+    pub(super) fn last_sent(&self) -> Moment {
+        self.last_sent
+    }
+
     /// Whether this host has told it that moment, or a later one.
     pub(super) fn told(&self, moment: Moment) -> bool {
         moment <= self.last_sent
@@ -97,17 +135,16 @@ impl Peer {
         &mut self,
         now: Moment,
         until: Moment,
-        share: Share,
+        amount: Amount,
         views: &[ViewId],
     ) -> bool {
         self.delegations.retain(|known| known.until > now);
-        let share = share.min(Share::WHOLE);
-        if share.is_none() || until <= now {
+        if amount == Amount::default() || until <= now || views.is_empty() {
             return false;
         }
         let alike = self.delegations.iter().filter(|known| known.views == views);
-        let before = alike.map(|known| known.share).max().unwrap_or_default();
-        let new = Delegation { share, until, views: views.to_vec() };
+        let before = alike.fold(Amount::default(), |most, known| most.max(known.amount));
+        let new = Delegation { amount, until, views: views.to_vec() };
         if self.delegations.iter().any(|known| known.covers(&new)) {
             return false;
         }
@@ -116,7 +153,8 @@ impl Peer {
             self.delegations.remove(0);
         }
         self.delegations.push(new);
-        share > before + before.times(1, 16)
+        let rose = |share: Share, before: Share| share > before + before.times(1, 16);
+        rose(amount.share, before.share) || rose(amount.voted, before.voted)
     }
 
     /// A message is to be sent so long after the last one, or sooner if one is already wanted.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::cluster::{HostId, KeyId, Message, Moment};
+use crate::cluster::{HostId, KeyId, Message, Moment, Share};
 
 use super::{Escrow, Granted, Outputs};
 
@@ -19,6 +19,7 @@ impl Escrow {
             self.kept.clock = clock;
             self.keep = true;
         }
+        self.count_votes(now);
         let round = now >= self.round;
         let mut stale = Vec::new();
         if round {
@@ -140,6 +141,15 @@ impl Escrow {
                 peer.lent = peer.lent.max(end);
                 self.views.lend(end);
             }
+            let (mut majority, mut majority_for) = (Share::NONE, Duration::ZERO);
+            let mut votes = Vec::new();
+            if let Some(end) = given {
+                votes = self.votes_for(now, to, end);
+                let (mandated, until) = self.mandated(now, end);
+                majority = mandated;
+                majority_for = timing.delegation.saturating_sub(end.since(until));
+            }
+            let Some(peer) = self.peers.get_mut(&to) else { continue };
             let delegated_for = if given.is_some() { timing.delegation } else { Duration::ZERO };
             let message = Message {
                 sent: sent.get(&to).copied().unwrap_or(now),
@@ -147,6 +157,9 @@ impl Escrow {
                 views: views.clone(),
                 delegated: lent,
                 delegated_for,
+                majority,
+                majority_for,
+                votes,
                 reports: reports.remove(&to).unwrap_or_default(),
                 grants: grants.remove(&to).unwrap_or_default(),
                 granted_for: timing.grant,
