@@ -210,7 +210,7 @@ fn item(
             .transfers
             .push(Transfer { number: from.number()?, share: Share::of_units(from.number()?) }),
         VOTES => {
-            message.votes.push(Vote { host: HostId(from.u64()?), known: float::read(from.u16()?) })
+            message.votes.push(Vote { host: HostId(from.u64()?), known: float::read(from.u16()?) });
         }
         RECEIVED => message.received.push(from.number()?),
         _ => return Err(Malformed),
