@@ -74,6 +74,8 @@ pub(super) struct Peer {
     pub(super) lent: Moment,
     /// The transfer to acknowledge.
     pub(super) taken: Option<u64>,
+    /// How long it takes at least until it answers, as of late.
+    trip: Option<Duration>,
     /// Its votes.
     pub(super) ballots: Vec<Ballot>,
     last_sent: Moment,
@@ -89,6 +91,19 @@ impl Peer {
             self.heard = now;
         }
         later || self.theirs == Some(sent)
+    }
+
+    /// Takes the moment that it answers.
+    pub(super) fn answers(&mut self, now: Moment, echo: Moment) {
+        self.echoed = self.echoed.max(Some(echo));
+        // What it takes changes slowly; that some answers are late says nothing.
+        let took = now.since(echo);
+        self.trip = Some(self.trip.map_or(took, |trip| took.min(trip + trip / 16)));
+    }
+
+    /// Whether so much of a lease is over when it comes.
+    pub(super) fn far(&self, span: Duration) -> bool {
+        self.trip.is_some_and(|trip| trip > span)
     }
 
     /// Its latest moment, if a lease that long from when it came is not over: what is given now for so long

@@ -27,7 +27,9 @@ impl Escrow {
         if message.echo.is_some() && echo.is_none() {
             self.counters.echoes_refused += 1;
         }
-        peer.echoed = peer.echoed.max(echo);
+        if let Some(echo) = echo {
+            peer.answers(now, echo);
+        }
         if latest {
             peer.offered = Some(message.delegated);
             peer.delegates = !message.delegated_for.is_zero();
