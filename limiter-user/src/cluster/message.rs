@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{KeyId, Moment, Share, ViewId};
+use super::{HostId, KeyId, Moment, Share, ViewId};
 
 /// What one host tells another one about rights, as often as [`super`] says. All that it gives for a time
 /// counts from `echo` for the receiver, and for the sender from when that had come: so the receiver's end
@@ -19,6 +19,13 @@ pub struct Message {
     pub delegated: Share,
     /// For how long.
     pub delegated_for: Duration,
+    /// What the sender delegates instead of keys whose limit a majority decides about.
+    pub majority: Share,
+    /// For how long.
+    pub majority_for: Duration,
+    /// Whose rights the sender votes that the receiver may use, for as long as what is delegated. The vote weighs
+    /// what is delegated.
+    pub votes: Vec<Vote>,
     /// Keys that the receiver owns and the sender needs grants for.
     pub reports: Vec<Report>,
     /// What the receiver may use beside its floor, of keys that the sender owns.
@@ -40,6 +47,17 @@ pub struct Report {
     pub demand: Share,
     /// The number of the latest grant that the host goes by, 0 for none. It goes by no earlier one any more.
     pub in_use: u32,
+    /// Whether a majority decides about the limit while hosts are lost.
+    pub majority: bool,
+}
+
+/// That the receiver may use a right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vote {
+    /// Whose right it is: the receiver's own, or that of a host that is lost.
+    pub host: HostId,
+    /// What the sender knows that host to have beside its floor, the whole if it is the receiver.
+    pub known: Share,
 }
 
 /// What an owner lets a host use, beside its floor.

@@ -11,6 +11,9 @@ use super::{Dirty, Escrow, MAX_HELD, Partition, Urgency};
 /// Of how many owners grants of one key count: one, and those before it while the view changes.
 const OWNERS: usize = 4;
 
+/// Where more keys than this are tracked, one that nothing has changed of is reported every other round.
+const MANY: usize = 64;
+
 /// A grant that this host goes by.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
@@ -74,7 +77,8 @@ impl Key {
         let demand = if self.idle(floor) { Share::NONE } else { self.demand };
         self.told = demand;
         let taken = self.grants.get(&owner).filter(|taken| taken.memory > now);
-        Report { key, demand, in_use: taken.map_or(0, |taken| taken.number) }
+        let majority = self.partition == Partition::MajorityReclaim;
+        Report { key, demand, in_use: taken.map_or(0, |taken| taken.number), majority }
     }
 
     /// Whether the owner must hear of it in each round.
@@ -136,6 +140,12 @@ impl Held {
             held.partition = partition;
             self.touched.insert(key);
         }
+    }
+
+    /// Whether a majority decides about the limit of a key.
+    pub(super) fn by_majority(&self, key: KeyId) -> bool {
+        let held = self.keys.get(&key);
+        held.is_some_and(|held| held.partition == Partition::MajorityReclaim)
     }
 
     /// Nothing of a key is used any more.
@@ -243,8 +253,8 @@ impl Escrow {
     pub(super) fn say_soon(&mut self, now: Moment, to: HostId, urgency: Urgency) {
         let span = match urgency {
             Urgency::None => return,
-            Urgency::Hot => self.settings.timing.hot,
-            Urgency::Now => Duration::ZERO,
+            Urgency::Hot => self.settings.timing.hot.max(self.gap()),
+            Urgency::Now => self.gap(),
         };
         if let Some(peer) = self.peers.get_mut(&to) {
             peer.want(now, span);
@@ -265,18 +275,39 @@ impl Escrow {
             self.held.dirty.iter().copied().collect()
         };
         let mut reports: BTreeMap<HostId, Vec<Report>> = BTreeMap::new();
+        // New owners know nothing yet.
+        let halves = self.held.keys.len() > MANY && self.views.next().is_none();
+        self.rounds += u64::from(all);
+        let rounds = self.rounds;
         for key in keys {
-            let Some(owner) = self.owner_of(key).filter(|owner| due.contains(owner)) else {
-                continue;
-            };
-            let dirty = self.held.dirty.remove(&key);
+            let turn = !halves || (key.0 ^ rounds) & 1 == 0;
+            let Some(owner) = self.owner_of(key) else { continue };
+            let dirty = due.contains(&owner) && self.held.dirty.remove(&key);
+            let former = self.former_owners(now, key, owner);
             let Some(held) = self.held.keys.get_mut(&key) else { continue };
-            if dirty || held.reported(now, floor) {
+            if !(dirty || turn && held.reported(now, floor)) {
+                continue;
+            }
+            for owner in former.into_iter().chain([owner]).filter(|owner| due.contains(owner)) {
                 let report = held.report(now, key, owner, floor);
                 reports.entry(owner).or_default().push(report);
             }
         }
         reports
+    }
+
+    /// Other hosts that own a key by an older view: they grant on out of what was delegated to them by it, until
+    /// the owner by the present one is delegated to.
+    fn former_owners(&self, now: Moment, key: KeyId, owner: HostId) -> Vec<HostId> {
+        let relies = |host: HostId| self.peers.get(&host).is_some_and(|peer| peer.lent > now);
+        let mut former: Vec<HostId> = Vec::new();
+        for host in self.views.older_owners(key).flatten() {
+            if host != owner && host != self.settings.me && relies(host) && !former.contains(&host)
+            {
+                former.push(host);
+            }
+        }
+        former
     }
 
     /// What this host may use of a tracked key beside its floor, floor included, and until when. None if it
@@ -297,7 +328,13 @@ impl Escrow {
             add(mine, end);
         }
         if self.reclaims(now, key) {
-            add(self.lent(), now.after(self.settings.timing.grant));
+            let end = now.after(self.settings.timing.grant);
+            if held.partition == Partition::MajorityReclaim {
+                let (mandated, until) = self.mandated(now, end);
+                add(mandated, until);
+            } else {
+                add(self.beside_floor(self.kept.home), end);
+            }
         }
         if held.partition == Partition::Available {
             add(self.lost, now.after(self.settings.timing.grant));
@@ -318,6 +355,7 @@ impl Escrow {
             None => true,
         };
         let held = self.held.keys.get(&key).and_then(|held| held.owner);
-        lapsed(held.or_else(|| self.views.owner(key))) && self.views.older_owners(key).all(lapsed)
+        let present = held.or_else(|| self.views.owner(key));
+        self.views.counting_owners(key, present).into_iter().all(lapsed)
     }
 }

@@ -11,6 +11,9 @@ pub enum Partition {
     /// They leave them alone: the limit holds whatever happens.
     #[default]
     Conservative,
+    /// Those who have more than half of all rights together use what the lost ones had beside their floors. The
+    /// limit holds whatever happens; who is on the lesser side has its floor alone.
+    MajorityReclaim,
     /// They use them as their own: each side of a partition uses the whole limit, so k sides use k times as
     /// much in all.
     Available,
@@ -23,12 +26,15 @@ impl Escrow {
     }
 
     /// Remembers what a host has, for the case that it is lost.
-    pub(super) fn remember(&mut self, host: HostId, offered: Share) {
+    pub(super) fn remember(&mut self, host: HostId, offered: Share, echo: Option<Moment>) {
         let home = self.whole_of(offered);
         if home.is_none() {
             self.homes.remove(&host);
+            self.fresh.remove(&host);
         } else if self.homes.len() < MAX_PEERS || self.homes.contains_key(&host) {
             self.homes.insert(host, home);
+            let fresh = self.fresh.entry(host).or_default();
+            *fresh = echo.unwrap_or_default().max(*fresh);
         }
     }
 

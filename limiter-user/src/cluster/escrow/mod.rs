@@ -12,6 +12,7 @@ mod fair;
 mod hold;
 mod home;
 mod lost;
+mod majority;
 mod own;
 mod peer;
 mod poll;
@@ -31,10 +32,16 @@ use crate::cluster::{HostId, KeyId, Message, Moment, Share};
 
 use clock::Clock;
 use hold::Held;
+use home::Ceded;
+use majority::Mandate;
 use own::Owned;
 use peer::Peer;
 use view::Views;
 
+/// The shortest time between two messages to one host; longer by as much for each so many hosts there are, because
+/// what is urgent often concerns all of them.
+const GAP: Duration = Duration::from_millis(10);
+const GAP_HOSTS: u32 = 32;
 /// The most keys that a host asks grants for; others run at their floor.
 pub const MAX_HELD: usize = 1 << 14;
 /// The most keys that a host divides among others.
@@ -53,6 +60,8 @@ pub struct Settings {
     pub floor: Share,
     /// How often and for how long.
     pub timing: Timing,
+    /// Whether there are limits that a majority decides about, as in [`Partition::MajorityReclaim`]; the same on all hosts.
+    pub majority: bool,
     /// Spreads the messages of hosts over time.
     pub seed: u64,
     /// A fault to be found by those who test.
@@ -64,7 +73,15 @@ impl Settings {
     /// The usual ones for a host.
     pub fn new(me: HostId, weight: u32) -> Self {
         let floor = Share::WHOLE.times(5, 100);
-        Self { me, weight, floor, timing: Timing::default(), seed: me.0, planted: None }
+        Self {
+            me,
+            weight,
+            floor,
+            timing: Timing::default(),
+            majority: false,
+            seed: me.0,
+            planted: None,
+        }
     }
 }
 
@@ -118,6 +135,8 @@ pub enum Planted {
     TransferNotWaited,
     /// A restarted host does not wait for what it gave before.
     RestartNotWaited,
+    /// A host votes for one while its vote for another one holds.
+    VotedTwice,
 }
 
 /// What must survive a restart.
@@ -196,15 +215,31 @@ pub struct Escrow {
     quiet: Moment,
     views: Views,
     peers: BTreeMap<HostId, Peer>,
+    /// What this host delegates to itself.
+    own: Peer,
     held: Held,
     owned: Owned,
+    /// Parts of the home right that are to be given away and wait until nobody can use them.
+    ceding: Vec<Ceded>,
     /// From when transfers may be sent, by number.
     sendable: BTreeMap<u64, Moment>,
     /// When everything is looked at the next time.
     round: Moment,
+    /// How often that was done.
+    rounds: u64,
     leaving: bool,
     /// What other hosts had when they were heard last.
     homes: BTreeMap<HostId, Share>,
+    /// The latest own moment that these have told to have heard.
+    fresh: BTreeMap<HostId, Moment>,
+    /// After what this host had told when it last took rights of others.
+    taken: Moment,
+    /// Whom this host has voted for, for each right, and until when that holds.
+    voted: BTreeMap<HostId, (HostId, Moment)>,
+    /// Until when a vote for itself holds.
+    own_votes: Moment,
+    /// What a majority lets this host use.
+    mandates: Vec<Mandate>,
     /// What this host uses beside of keys whose limit stays available.
     lost: Share,
     /// The home right that the kernel's floor is of.
@@ -226,18 +261,26 @@ impl Escrow {
         let members = BTreeMap::from([(settings.me, settings.weight)]);
         Self {
             round: Moment(start.0 + settings.seed % every),
+            rounds: 0,
             quiet,
             views: Views::new(members, start),
+            ceding: Vec::new(),
             sendable: kept.outgoing.iter().map(|(_, sent)| (sent.number, quiet)).collect(),
             settings,
             clock,
             kept,
             keep: false,
             peers: BTreeMap::new(),
+            own: Peer::default(),
             held: Held::default(),
             owned: Owned::default(),
             leaving: false,
             homes: BTreeMap::new(),
+            fresh: BTreeMap::new(),
+            taken: Moment(0),
+            voted: BTreeMap::new(),
+            own_votes: Moment(0),
+            mandates: Vec::new(),
             lost: Share::NONE,
             told_home: None,
             counters: Counters::default(),
@@ -301,8 +344,8 @@ impl Escrow {
         self.step(now)
     }
 
-    /// Begins to hand everything over: the floor is nothing from the next poll on, and
-    /// [`Outputs::left`] says when all of it has come somewhere.
+    /// Begins to hand everything over: nothing is delegated any more, the floor is nothing when all that was
+    /// has ended, and [`Outputs::left`] says when all of it has come somewhere.
     pub fn leave(&mut self, now: Moment) {
         let now = self.clock.advance(now);
         self.leaving = true;
@@ -349,13 +392,23 @@ impl Escrow {
 
     /// What this host delegates of each key.
     fn lent(&self) -> Share {
-        self.kept.home.without(self.floor())
+        self.beside_floor(self.kept.home.without(self.ceded()))
+    }
+
+    /// What is delegated of a home right.
+    fn beside_floor(&self, home: Share) -> Share {
+        home.without(home.times(self.settings.floor.units(), Share::WHOLE.units()))
     }
 
     /// The home right of a host that delegates so much.
     fn whole_of(&self, delegated: Share) -> Share {
         let rest = Share::WHOLE.without(self.settings.floor).units();
         delegated.times(Share::WHOLE.units(), rest)
+    }
+
+    /// How long after the last message to a host the next one goes out at the earliest.
+    fn gap(&self) -> Duration {
+        GAP * (1 + u32::try_from(self.peers.len()).unwrap_or(u32::MAX) / GAP_HOSTS).min(20)
     }
 
     fn planted(&self, fault: Planted) -> bool {

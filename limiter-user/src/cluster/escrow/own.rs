@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::cluster::message::{Grant, Report};
 use crate::cluster::{HostId, KeyId, Moment, Share, ViewId};
 
+use super::peer::Amount;
 use super::view::Views;
 use super::{Dirty, Escrow, MAX_OWNED, Planted, Want, max_min};
 
@@ -72,6 +73,11 @@ pub(super) struct Key {
     claims: BTreeMap<HostId, Claim>,
     /// Whether this host owns it by some views.
     mine: Vec<(ViewId, bool)>,
+    /// What was delegated by an older view comes to its end, and another host owns the key: its grants are left
+    /// to run out.
+    ending: bool,
+    /// A majority decides about its limit.
+    majority: bool,
 }
 
 /// All of them.
@@ -93,9 +99,9 @@ impl Owned {
 /// What is delegated to this host, as far as it lasts long enough, by the views that it was delegated by.
 pub(super) struct Pools {
     /// Hosts that delegate by one list of views, together.
-    alike: BTreeMap<Vec<ViewId>, Share>,
+    alike: BTreeMap<Vec<ViewId>, Amount>,
     /// What other hosts delegate by several lists, each of which is enough.
-    several: Vec<Vec<(Vec<ViewId>, Share)>>,
+    several: Vec<Vec<(Vec<ViewId>, Amount)>>,
 }
 
 /// What is known of a host that wants some of a key.
@@ -169,19 +175,28 @@ impl Key {
             })
     }
 
+    /// Nothing more is said of it.
+    fn let_end(&mut self) {
+        for claim in self.claims.values_mut() {
+            claim.given.retain(|given| given.first.is_some());
+            claim.dirty = false;
+        }
+        self.claims.retain(|_, claim| !claim.given.is_empty());
+    }
+
     /// What this host may grant of the key in all.
     fn pool(&mut self, key: KeyId, views: &Views, me: HostId, pools: &Pools) -> Share {
-        let mut sum = Share::NONE;
-        for (list, share) in &pools.alike {
+        let mut sum = Amount::default();
+        for (list, amount) in &pools.alike {
             if self.owned(key, views, me, list) {
-                sum += *share;
+                sum.add(*amount);
             }
         }
         for lists in &pools.several {
             let owned = lists.iter().filter(|(list, _)| self.owned(key, views, me, list));
-            sum += owned.map(|(_, share)| *share).max().unwrap_or_default();
+            sum.add(owned.fold(Amount::default(), |most, (_, amount)| most.max(*amount)));
         }
-        sum
+        if self.majority { sum.voted } else { sum.share }
     }
 }
 
@@ -225,7 +240,12 @@ impl Owned {
         if report.demand.is_none() && !self.keys.contains_key(&report.key) {
             return true;
         }
-        let Some(claim) = self.claim(report.key, from) else { return false };
+        if self.claim(report.key, from).is_none() {
+            return false;
+        }
+        let Some(key) = self.keys.get_mut(&report.key) else { return false };
+        key.majority |= report.majority;
+        let Some(claim) = key.claims.get_mut(&from) else { return false };
         claim.expire(now);
         let mut changed = false;
         // The host goes by no grant before this one any more; it cannot have known this one before it was
@@ -262,32 +282,36 @@ impl Escrow {
         }
         let end = now.after(self.settings.timing.grant);
         let blind = self.planted(Planted::ViewsNotCompared);
-        for peer in self.peers.values_mut() {
-            let mut lists: Vec<(Vec<ViewId>, Share)> = peer
-                .delegations
-                .iter()
-                .filter(|delegation| delegation.until >= end)
-                .map(|delegation| (delegation.views.clone(), delegation.share))
-                .collect();
+        // What this host delegates to itself is as any delegation.
+        if !self.leaving && !self.views.crowded() {
+            let until = now.after(self.settings.timing.delegation);
+            self.views.lend(until);
+            let views = self.views.listed();
+            let lent = Amount::of(self.lent());
+            self.own.delegate(now, until, lent, &views);
+            let (voted, until) = self.mandated(now, until);
+            self.own.delegate(now, until, Amount::voted(voted), &views);
+        }
+        for peer in self.peers.values().chain([&self.own]) {
+            let mut lists: Vec<(Vec<ViewId>, Amount)> = Vec::new();
+            for delegation in peer.delegations.iter().filter(|known| known.until >= end) {
+                match lists.iter_mut().find(|(views, _)| *views == delegation.views) {
+                    Some((_, amount)) => *amount = delegation.amount.max(*amount),
+                    None => lists.push((delegation.views.clone(), delegation.amount)),
+                }
+            }
             if blind {
                 lists.iter_mut().for_each(|(views, _)| views.truncate(1));
             }
             match lists.len() {
                 0 => {}
                 1 => {
-                    for (views, share) in lists {
-                        *pools.alike.entry(views).or_default() += share;
+                    for (views, amount) in lists {
+                        pools.alike.entry(views).or_default().add(amount);
                     }
                 }
                 _ => pools.several.push(lists),
             }
-        }
-        // What this host delegates to itself may be granted until then.
-        if !self.leaving && !self.views.crowded() {
-            self.views.lend(end);
-            let views = self.views.listed();
-            let lent = self.lent();
-            *pools.alike.entry(views).or_default() += lent;
         }
         pools
     }
@@ -296,10 +320,12 @@ impl Escrow {
     pub(super) fn divide(&mut self, now: Moment, id: KeyId, pools: &Pools) {
         let me = self.settings.me;
         let timing = self.settings.timing;
-        let floor = self.floor();
+        let (floor, gap) = (self.floor(), self.gap());
         let blind = self.planted(Planted::GrantNotSubtracted);
-        // What this host wants itself, as long as it tracks the key and owns it by its own view.
-        let own = self.held.wanted(id, floor).filter(|_| self.views.owner(id) == Some(me));
+        // What this host wants itself, as long as it tracks the key and owns it by a view of its own.
+        let present = self.owner_of(id) == Some(me);
+        let mine = present || self.views.older_owners(id).any(|owner| owner == Some(me));
+        let own = self.held.wanted(id, floor).filter(|_| mine);
         if let Some(claim) = match own {
             Some(_) => self.owned.claim(id, me),
             None => self.owned.keys.get_mut(&id).and_then(|key| key.claims.get_mut(&me)),
@@ -308,9 +334,20 @@ impl Escrow {
             claim.heard = now;
         }
         let Some(key) = self.owned.keys.get_mut(&id) else { return };
+        key.majority |= self.held.by_majority(id);
         let pool = key.pool(id, &self.views, me, pools);
         key.claims.values_mut().for_each(|claim| claim.expire(now));
-        let silent = timing.forget.min(timing.grant * 2);
+        let mut sum: Share = key.claims.values().map(Claim::outstanding).sum();
+        let present = [self.views.present().id];
+        key.ending = pool < sum && !key.owned(id, &self.views, me, &present);
+        if key.ending {
+            key.let_end();
+            if key.claims.is_empty() {
+                self.owned.keys.remove(&id);
+            }
+            return;
+        }
+        let silent = timing.forget.min(timing.grant * 3);
         let (peers, part) = (&self.peers, self.settings.floor);
         let wants: Vec<Wanted> = key
             .claims
@@ -330,7 +367,6 @@ impl Escrow {
             })
             .collect();
         let targets = targets(pool, &wants);
-        let mut sum: Share = key.claims.values().map(Claim::outstanding).sum();
         // First what is lowered, then what is raised: in each case only so far that with all that the others
         // may still go by it is no more than the pool (I4).
         for raise in [false, true] {
@@ -365,7 +401,7 @@ impl Escrow {
             if claim.dirty
                 && let Some(peer) = self.peers.get_mut(&host)
             {
-                peer.want(now, std::time::Duration::ZERO);
+                peer.want(now, gap);
             }
         }
         let unused = |claim: &Claim| claim.given.iter().all(|given| given.first.is_none());
@@ -386,7 +422,7 @@ impl Escrow {
         all: bool,
         grants: &mut BTreeMap<HostId, Vec<Grant>>,
     ) {
-        let Some(key) = self.owned.keys.get_mut(&id) else { return };
+        let Some(key) = self.owned.keys.get_mut(&id).filter(|key| !key.ending) else { return };
         for (host, claim) in &mut key.claims {
             let Some(&(sent, end)) = sent.get(host) else { continue };
             let more = claim.given.len() > 1;

@@ -2,22 +2,57 @@
 
 use std::time::Duration;
 
-use crate::cluster::{Message, Moment, Share, ViewId};
+use crate::cluster::{Moment, Share, ViewId};
 
-/// The shortest time between two messages to one host.
-const GAP: Duration = Duration::from_millis(10);
-/// Of how many different lists of views delegations of one host are remembered.
-const DELEGATIONS: usize = 4;
+use super::majority::Ballot;
+
+/// How many delegations of one host are remembered: a host that gives away its home right delegates less each
+/// time, and what it delegated before holds until its end.
+const DELEGATIONS: usize = 24;
+
+/// How much is delegated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amount {
+    pub(super) share: Share,
+    /// Of keys whose limit a majority decides about, instead.
+    pub(super) voted: Share,
+}
+
+impl Amount {
+    pub(super) fn of(share: Share) -> Self {
+        Self { share: share.min(Share::WHOLE), ..Self::default() }
+    }
+
+    pub(super) fn voted(voted: Share) -> Self {
+        Self { voted: voted.min(Share::WHOLE), ..Self::default() }
+    }
+
+    pub(super) fn max(self, other: Self) -> Self {
+        Self { share: self.share.max(other.share), voted: self.voted.max(other.voted) }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.share += other.share;
+        self.voted += other.voted;
+    }
+}
 
 /// What another host has delegated.
 #[derive(Clone, Debug)]
 pub(super) struct Delegation {
-    /// When it was made, by its giver's clock.
-    sent: Moment,
-    pub(super) share: Share,
+    pub(super) amount: Amount,
     /// Its end here.
     pub(super) until: Moment,
     pub(super) views: Vec<ViewId>,
+}
+
+impl Delegation {
+    /// Whether nothing is lost without the other one.
+    fn covers(&self, other: &Self) -> bool {
+        self.amount.max(other.amount) == self.amount
+            && self.until >= other.until
+            && self.views == other.views
+    }
 }
 
 /// Another host.
@@ -29,7 +64,7 @@ pub(super) struct Peer {
     heard: Moment,
     /// The latest moment of this host that it has sent back.
     pub(super) echoed: Option<Moment>,
-    /// What it delegates, by lists of views, the latest last.
+    /// What it delegates, by lists of views, the latest last: none is covered by another one.
     pub(super) delegations: Vec<Delegation>,
     /// What it says to delegate, in force or not.
     pub(super) offered: Option<Share>,
@@ -39,6 +74,10 @@ pub(super) struct Peer {
     pub(super) lent: Moment,
     /// The transfer to acknowledge.
     pub(super) taken: Option<u64>,
+    /// How long it takes at least until it answers, as of late.
+    trip: Option<Duration>,
+    /// Its votes.
+    pub(super) ballots: Vec<Ballot>,
     last_sent: Moment,
     due: Option<Moment>,
 }
@@ -52,6 +91,19 @@ impl Peer {
             self.heard = now;
         }
         later || self.theirs == Some(sent)
+    }
+
+    /// Takes the moment that it answers.
+    pub(super) fn answers(&mut self, now: Moment, echo: Moment) {
+        self.echoed = self.echoed.max(Some(echo));
+        // What it takes changes slowly; that some answers are late says nothing.
+        let took = now.since(echo);
+        self.trip = Some(self.trip.map_or(took, |trip| took.min(trip + trip / 16)));
+    }
+
+    /// Whether so much of a lease is over when it comes.
+    pub(super) fn far(&self, span: Duration) -> bool {
+        self.trip.is_some_and(|trip| trip > span)
     }
 
     /// Its latest moment, if a lease that long from when it came is not over: what is given now for so long
@@ -76,6 +128,11 @@ impl Peer {
         self.echoed.is_some_and(|echoed| now.since(echoed) < span)
     }
 
+    /// The latest moment that it was told.
+    pub(super) fn last_sent(&self) -> Moment {
+        self.last_sent
+    }
+
     /// Whether this host has told it that moment, or a later one.
     pub(super) fn told(&self, moment: Moment) -> bool {
         moment <= self.last_sent
@@ -86,34 +143,38 @@ impl Peer {
         self.alive(now, far) || self.lent > now
     }
 
-    /// Takes what it delegates until then. An older message says nothing about newer ones, but what it gives
-    /// is given: it counts under its own views (I6).
-    pub(super) fn delegate(&mut self, now: Moment, until: Moment, message: &Message) {
+    /// Takes what it delegates until then; whether that is much more than before by the same views. Each message gives for
+    /// itself and under its own views (I6): what an earlier one gave holds until its end, even if this one
+    /// gives less.
+    pub(super) fn delegate(
+        &mut self,
+        now: Moment,
+        until: Moment,
+        amount: Amount,
+        views: &[ViewId],
+    ) -> bool {
         self.delegations.retain(|known| known.until > now);
-        let known = self.delegations.iter().position(|known| known.views == message.views);
-        if let Some(at) = known {
-            if self.delegations[at].sent >= message.sent {
-                return;
-            }
-            self.delegations.remove(at);
+        if amount == Amount::default() || until <= now || views.is_empty() {
+            return false;
         }
-        if message.delegated.is_none() || until <= now {
-            return;
+        let alike = self.delegations.iter().filter(|known| known.views == views);
+        let before = alike.fold(Amount::default(), |most, known| most.max(known.amount));
+        let new = Delegation { amount, until, views: views.to_vec() };
+        if self.delegations.iter().any(|known| known.covers(&new)) {
+            return false;
         }
+        self.delegations.retain(|known| !new.covers(known));
         if self.delegations.len() == DELEGATIONS {
             self.delegations.remove(0);
         }
-        self.delegations.push(Delegation {
-            sent: message.sent,
-            share: message.delegated.min(Share::WHOLE),
-            until,
-            views: message.views.clone(),
-        });
+        self.delegations.push(new);
+        let rose = |share: Share, before: Share| share > before + before.times(1, 16);
+        rose(amount.share, before.share) || rose(amount.voted, before.voted)
     }
 
     /// A message is to be sent so long after the last one, or sooner if one is already wanted.
     pub(super) fn want(&mut self, now: Moment, span: Duration) {
-        let due = self.last_sent.after(span.max(GAP)).max(now);
+        let due = self.last_sent.after(span).max(now);
         self.due = Some(self.due.map_or(due, |known| known.min(due)));
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::cluster::{HostId, KeyId, Message, Moment};
+use crate::cluster::{HostId, KeyId, Message, Moment, Share};
 
 use super::{Escrow, Granted, Outputs};
 
@@ -11,11 +11,15 @@ impl Escrow {
     pub(super) fn step(&mut self, now: Moment) -> Outputs {
         let timing = self.settings.timing;
         let mut out = Outputs::default();
-        self.views.expire(now);
+        if self.views.expire(now) {
+            // Owners by the present view may be delegated to at last.
+            self.round = self.round.min(now);
+        }
         if let Some(clock) = self.clock.renew(self.kept.clock) {
             self.kept.clock = clock;
             self.keep = true;
         }
+        self.count_votes(now);
         let round = now >= self.round;
         let mut stale = Vec::new();
         if round {
@@ -23,10 +27,11 @@ impl Escrow {
             self.give_away(now);
             self.look_for_lost(now);
             // In step with its own clock, however late this poll is.
-            let every = timing.every.as_nanos().max(1) as u64;
+            let every = self.every(now).as_nanos().max(1) as u64;
             let since = now.0.saturating_sub(self.round.0);
             self.round = Moment(self.round.0 + (since / every + 1) * every);
         }
+        self.hand_over(now);
         // From here on the home right is what it will be when the messages go out.
         let floor = self.floor();
         if self.told_home != Some(self.kept.home) {
@@ -50,9 +55,21 @@ impl Escrow {
         let empty = self.kept.home.is_none() || alone;
         out.left = self.leaving && empty && self.kept.outgoing.is_empty();
         let due = self.peers.values().filter_map(super::Peer::next).min();
-        let next = due.map_or(self.round, |due| due.min(self.round));
+        let waiting = self.ceding.iter().map(|ceded| ceded.end).filter(|end| *end > now).min();
+        let next =
+            [due, waiting, self.views.next()].into_iter().flatten().fold(self.round, Moment::min);
         out.next = self.clock.host(next);
         out
+    }
+
+    /// How long a round takes: where others are so far away that much of a grant is over when it comes, half as
+    /// long as usual, so that the next one comes in time.
+    fn every(&self, now: Moment) -> Duration {
+        let timing = self.settings.timing;
+        let far = |peer: &super::Peer| {
+            peer.alive(now, timing.delegation) && peer.far(timing.grant * 3 / 10)
+        };
+        if self.peers.values().any(far) { timing.every / 2 } else { timing.every }
     }
 
     /// Divides all keys that this host owns, or those that something has changed of; which.
@@ -134,6 +151,15 @@ impl Escrow {
                 peer.lent = peer.lent.max(end);
                 self.views.lend(end);
             }
+            let (mut majority, mut majority_for) = (Share::NONE, Duration::ZERO);
+            let mut votes = Vec::new();
+            if let Some(end) = given {
+                votes = self.votes_for(now, to, end);
+                let (mandated, until) = self.mandated(now, end);
+                majority = mandated;
+                majority_for = timing.delegation.saturating_sub(end.since(until));
+            }
+            let Some(peer) = self.peers.get_mut(&to) else { continue };
             let delegated_for = if given.is_some() { timing.delegation } else { Duration::ZERO };
             let message = Message {
                 sent: sent.get(&to).copied().unwrap_or(now),
@@ -141,6 +167,9 @@ impl Escrow {
                 views: views.clone(),
                 delegated: lent,
                 delegated_for,
+                majority,
+                majority_for,
+                votes,
                 reports: reports.remove(&to).unwrap_or_default(),
                 grants: grants.remove(&to).unwrap_or_default(),
                 granted_for: timing.grant,

@@ -4,6 +4,7 @@ use crate::cluster::{HostId, Message, Moment};
 
 use super::clock::usable;
 use super::own::floor_beside;
+use super::peer::Amount;
 use super::{Escrow, MAX_PEERS, Planted, Urgency};
 
 /// The most views that a message may list.
@@ -26,15 +27,18 @@ impl Escrow {
         if message.echo.is_some() && echo.is_none() {
             self.counters.echoes_refused += 1;
         }
-        peer.echoed = peer.echoed.max(echo);
+        if let Some(echo) = echo {
+            peer.answers(now, echo);
+        }
         if latest {
             peer.offered = Some(message.delegated);
             peer.delegates = !message.delegated_for.is_zero();
-            self.remember(from, message.delegated);
+            self.remember(from, message.delegated, echo);
         }
         if let Some(echo) = echo {
             self.take_delegation(now, echo, from, message);
             self.take_grants(now, echo, from, message);
+            self.take_votes(now, echo, from, message);
             self.take_transfers(from, message);
         }
         self.take_acknowledgements(from, message);
@@ -57,8 +61,13 @@ impl Escrow {
         }
         let base = if self.planted(Planted::LeaseFromReceipt) { now } else { echo };
         let until = base.after(usable(message.delegated_for));
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.delegate(now, until, message);
+        let voted = base.after(usable(message.majority_for));
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let views = &message.views;
+        let rose = peer.delegate(now, until, Amount::of(message.delegated), views);
+        let rose_too = peer.delegate(now, voted, Amount::voted(message.majority), views);
+        if rose || rose_too {
+            self.owned.all_dirty();
         }
     }
 

@@ -67,6 +67,8 @@ impl Members {
 struct Lent {
     members: Arc<Members>,
     until: Moment,
+    /// The how manyth view it is; it has been listed ever since.
+    number: u64,
 }
 
 /// The views of one host: the present one, older ones by which something is still outstanding, and those it
@@ -78,13 +80,14 @@ pub(super) struct Views {
     /// Latest last, with when the host has left it.
     known: Vec<Arc<Members>>,
     pub(super) since: Moment,
+    number: u64,
 }
 
 impl Views {
     pub(super) fn new(members: BTreeMap<HostId, u32>, now: Moment) -> Self {
         let members = Arc::new(Members::new(members));
-        let present = Lent { members: Arc::clone(&members), until: Moment(0) };
-        Self { present, older: Vec::new(), known: vec![members], since: now }
+        let present = Lent { members: Arc::clone(&members), until: Moment(0), number: 0 };
+        Self { present, older: Vec::new(), known: vec![members], since: now, number: 0 }
     }
 
     /// Enters a view; whether it is another one.
@@ -94,7 +97,8 @@ impl Views {
         }
         self.expire(now);
         let new = Arc::new(Members::new(weights.clone()));
-        let mut next = Lent { members: Arc::clone(&new), until: Moment(0) };
+        self.number += 1;
+        let mut next = Lent { members: Arc::clone(&new), until: Moment(0), number: self.number };
         if let Some(at) = self.older.iter().position(|lent| lent.members.id == new.id) {
             next = self.older.remove(at);
         }
@@ -111,8 +115,16 @@ impl Views {
         true
     }
 
-    pub(super) fn expire(&mut self, now: Moment) {
+    /// Lists no more what nothing is outstanding under; whether there was any.
+    pub(super) fn expire(&mut self, now: Moment) -> bool {
+        let before = self.older.len();
         self.older.retain(|lent| lent.until > now);
+        self.older.len() < before
+    }
+
+    /// When an older view is listed no more.
+    pub(super) fn next(&self) -> Option<Moment> {
+        self.older.iter().map(|lent| lent.until).min()
     }
 
     pub(super) fn present(&self) -> &Members {
@@ -138,6 +150,26 @@ impl Views {
     /// The owners of a key by the older views.
     pub(super) fn older_owners(&self, key: KeyId) -> impl Iterator<Item = Option<HostId>> {
         self.older.iter().map(move |lent| lent.members.owner(key))
+    }
+
+    /// The owners by whom a key may count that the present owner and those of older views are: who owns it in
+    /// one view counts nothing where another owns it in an earlier one, because that was listed with it ever
+    /// since (I6).
+    pub(super) fn counting_owners(
+        &self,
+        key: KeyId,
+        present: Option<HostId>,
+    ) -> Vec<Option<HostId>> {
+        if self.older.is_empty() {
+            return vec![present];
+        }
+        let older = self.older.iter().map(|lent| (lent.number, lent.members.owner(key)));
+        let all: Vec<(u64, Option<HostId>)> =
+            older.chain([(self.present.number, present)]).collect();
+        let counts = |&&(number, owner): &&(u64, Option<HostId>)| {
+            all.iter().all(|&(earlier, its)| earlier >= number || its == owner)
+        };
+        all.iter().filter(counts).map(|(_, owner)| *owner).collect()
     }
 
     pub(super) fn owner(&self, key: KeyId) -> Option<HostId> {

@@ -10,9 +10,9 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::tests::{Wire, identity, ring};
 use super::*;
-use crate::cluster::message::{Grant, Report, Transfer};
+use crate::cluster::message::{Grant, Report, Transfer, Vote};
 use crate::cluster::wire::{Header, TAG, Topic};
-use crate::cluster::{KeyId, Message, Share, ViewId};
+use crate::cluster::{HostId, KeyId, Message, Share, ViewId};
 
 /// Packets that are tried, unless the environment wants more.
 fn packets() -> u64 {
@@ -23,7 +23,12 @@ fn packets() -> u64 {
 fn contents() -> Vec<Content> {
     let views = vec![ViewId(1), ViewId(2)];
     let reports = (0..60)
-        .map(|key| Report { key: KeyId(key << 40), demand: Share::of(0.7), in_use: key as u32 })
+        .map(|key| Report {
+            key: KeyId(key << 40),
+            demand: Share::of(0.7),
+            in_use: key as u32,
+            majority: key > 50,
+        })
         .collect();
     let grants = (0..60)
         .map(|key| Grant { key: KeyId(key), share: Share::of(0.2), number: key as u32 + 1 })
@@ -33,6 +38,9 @@ fn contents() -> Vec<Content> {
         views,
         delegated: Share::of(0.3),
         delegated_for: Duration::from_secs(1),
+        majority: Share::of(0.2),
+        majority_for: Duration::from_secs(1),
+        votes: vec![Vote { host: HostId(9), known: Share::of(0.2) }],
         reports,
         grants,
         granted_for: Duration::from_millis(500),

@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_long_message_takes_several_frames_and_the_hash_rides_once() {
         let reports = (0..500)
-            .map(|key| Report { key: KeyId(key), demand: Share::WHOLE, in_use: 1 })
+            .map(|key| Report { key: KeyId(key), demand: Share::WHOLE, in_use: 1, majority: false })
             .collect();
         let message = Message { reports, ..Message::default() };
         let frames = Packet::encode(Some(4), &Content::Rights(Box::new(message))).unwrap();

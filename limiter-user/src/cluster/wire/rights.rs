@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::bytes::{Malformed, Reader, put_number};
 use super::float;
-use crate::cluster::message::{Grant, Report, Transfer};
-use crate::cluster::{KeyId, Message, Moment, Share, ViewId};
+use crate::cluster::message::{Grant, Report, Transfer, Vote};
+use crate::cluster::{HostId, KeyId, Message, Moment, Share, ViewId};
 
 /// Views that a message may name. Where more are outstanding nothing is delegated until some have lapsed.
 pub const MOST_VIEWS: usize = 32;
@@ -17,11 +17,15 @@ pub const MOST_VIEWS: usize = 32;
 const ECHO: u8 = 1;
 const DELEGATED: u8 = 2;
 const GRANTED: u8 = 4;
+const MAJORITY: u8 = 8;
 
 const REPORTS: u8 = 1;
 const GRANTS: u8 = 2;
 const TRANSFERS: u8 = 3;
 const RECEIVED: u8 = 4;
+/// Reports of keys whose limit a majority decides about.
+const REPORTS_MAJORITY: u8 = 5;
+const VOTES: u8 = 6;
 
 /// Appends what of `message` there is to say to parts of at most `longest` bytes, which has to be at
 /// least 400.
@@ -29,7 +33,8 @@ pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
     let lowest = message.grants.iter().map(|grant| grant.number).min().unwrap_or(0);
     let mut parts = Parts::new(head(message, lowest), longest);
     for report in &message.reports {
-        parts.item(REPORTS, |to| {
+        let kind = if report.majority { REPORTS_MAJORITY } else { REPORTS };
+        parts.item(kind, |to| {
             to.extend(report.key.0.to_be_bytes());
             to.extend(float::up(report.demand).to_be_bytes());
             put_number(to, report.in_use.into());
@@ -46,6 +51,12 @@ pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
         parts.item(TRANSFERS, |to| {
             put_number(to, transfer.number);
             put_number(to, transfer.share.units());
+        });
+    }
+    for vote in &message.votes {
+        parts.item(VOTES, |to| {
+            to.extend(vote.host.0.to_be_bytes());
+            to.extend(float::down(vote.known).to_be_bytes());
         });
     }
     for number in &message.received {
@@ -70,6 +81,11 @@ fn head(message: &Message, lowest: u32) -> Vec<u8> {
         to[0] |= DELEGATED;
         to.extend(float::down(message.delegated).to_be_bytes());
         put_number(&mut to, milliseconds(message.delegated_for));
+    }
+    if told && !message.majority.is_none() {
+        to[0] |= MAJORITY;
+        to.extend(float::down(message.majority).to_be_bytes());
+        put_number(&mut to, milliseconds(message.majority_for));
     }
     let views = if told { &message.views[..] } else { &[] };
     to.push(views.len() as u8);
@@ -137,7 +153,7 @@ impl Parts {
 pub fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
     let mut from = Reader::new(bytes);
     let flags = from.u8()?;
-    if flags & !(ECHO | DELEGATED | GRANTED) != 0 {
+    if flags & !(ECHO | DELEGATED | GRANTED | MAJORITY) != 0 {
         return Err(Malformed);
     }
     let mut message = Message { sent: Moment(from.u64()?), ..Message::default() };
@@ -148,9 +164,13 @@ pub fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
         message.delegated = float::read(from.u16()?);
         message.delegated_for = Duration::from_millis(from.number()?);
     }
+    if flags & MAJORITY != 0 {
+        message.majority = float::read(from.u16()?);
+        message.majority_for = Duration::from_millis(from.number()?);
+    }
     let views = usize::from(from.u8()?);
     // What is delegated by no view would be delegated by any.
-    if views > MOST_VIEWS || (views == 0 && flags & DELEGATED != 0) {
+    if views > MOST_VIEWS || (views == 0 && flags & (DELEGATED | MAJORITY) != 0) {
         return Err(Malformed);
     }
     for _ in 0..views {
@@ -177,10 +197,11 @@ fn item(
     message: &mut Message,
 ) -> Result<(), Malformed> {
     match kind {
-        REPORTS => message.reports.push(Report {
+        REPORTS | REPORTS_MAJORITY => message.reports.push(Report {
             key: KeyId(from.u64()?),
             demand: float::read(from.u16()?),
             in_use: from.small()?,
+            majority: kind == REPORTS_MAJORITY,
         }),
         GRANTS => message.grants.push(Grant {
             key: KeyId(from.u64()?),
@@ -190,6 +211,9 @@ fn item(
         TRANSFERS => message
             .transfers
             .push(Transfer { number: from.number()?, share: Share::of_units(from.number()?) }),
+        VOTES => {
+            message.votes.push(Vote { host: HostId(from.u64()?), known: float::read(from.u16()?) });
+        }
         RECEIVED => message.received.push(from.number()?),
         _ => return Err(Malformed),
     }

@@ -53,6 +53,50 @@ fn home_rights_come_to_their_weights() {
     assert!(world.rights() > Share::of(0.999_999), "{:?}", world.rights());
 }
 
+/// A founder under load, whom others join: how long until each has at least 90 % of what its weight says, ms,
+/// and what is admitted on the average meanwhile, and at least in half a second.
+fn founded(hosts: usize, demands: usize, seed: u64) -> (u64, f64, f64) {
+    let mut world = World::new(seed, &vec![100; hosts], 1, 2, GOOD);
+    demand(&mut world, 0, 2.0);
+    world.run(3_000);
+    for at in 1..hosts {
+        world.start(at);
+        if at < demands {
+            demand(&mut world, at, 2.0);
+        }
+    }
+    world.all_see_all();
+    let start = world.now;
+    let target = Share::WHOLE.times(9, 10 * hosts as u64);
+    let (mut sum, mut least) = (0.0, 1.0_f64);
+    while world.hosts.iter().any(|host| host.home() < target) {
+        let half = mean(&mut world, 500);
+        least = least.min(half);
+        sum += half;
+        if world.now - start > 60_000 * MS {
+            return (u64::MAX, sum, least);
+        }
+    }
+    let took = (world.now - start) / MS;
+    (took, sum / (took as f64 / 500.0), least)
+}
+
+#[test]
+fn a_founder_under_load_shares_soon_and_goes_on() {
+    for (hosts, demands, most) in [(3, 1, 6_000), (3, 3, 6_000), (10, 1, 10_000), (10, 10, 10_000)]
+    {
+        for seed in 0..2 {
+            let (took, mean, least) = founded(hosts, demands, seed);
+            println!(
+                "{hosts} hosts, demand at {demands}: even after {took} ms, {mean:.3} used \
+                 meanwhile, {least:.3} at least in half a second"
+            );
+            assert!(took <= most, "{took}");
+            assert!(mean >= 0.8 && least >= 0.6, "{mean} {least}");
+        }
+    }
+}
+
 #[test]
 fn one_host_with_all_the_demand_gets_nearly_all() {
     for seed in 0..4 {
@@ -164,6 +208,69 @@ fn a_limit_that_stays_available_is_used_in_full_on_each_side() {
     let [large, small] = sides(&world);
     assert!(large + small > 0.98, "{large} {small}");
     assert_eq!(world.wrong, None);
+}
+
+#[test]
+fn a_majority_uses_what_lost_hosts_had() {
+    for lost in 0..3 {
+        let mut world = World::new(6, &[100; 3], 3, 1, GOOD);
+        let key = world.keys[0];
+        world.decide(key);
+        world.run(15_000);
+        (0..3).for_each(|at| demand(&mut world, at, 1.0));
+        world.run(2_000);
+        assert!(mean(&mut world, 1_000) >= 0.98);
+        let rest: Vec<usize> = (0..3).filter(|at| *at != lost).collect();
+        for &other in &rest {
+            world.cut.extend([(lost, other), (other, lost)]);
+        }
+        world.run(1_000);
+        let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, u32> {
+            hosts.iter().map(|&at| (world.hosts[at].id, 100)).collect()
+        };
+        let (larger, smaller) = (side(&world, &rest), side(&world, &[lost]));
+        rest.iter().for_each(|&at| world.see(at, larger.clone()));
+        world.see(lost, smaller);
+        let cut = world.now;
+        let used = |world: &World| rest.iter().map(|&at| world.share(at, key).part()).sum::<f64>();
+        while used(&world) < 0.94 && world.now - cut < 6_000 * MS {
+            world.run(1);
+        }
+        println!("{:.2} used {} ms after the loss was seen", used(&world), (world.now - cut) / MS);
+        let mut sum = 0.0;
+        for _ in 0..3_000 {
+            world.run(1);
+            sum += used(&world) / 3_000.0;
+        }
+        println!("{sum:.4} used from then on");
+        assert!(sum >= 0.94, "{lost}: {sum}");
+        assert!(world.share(lost, key) <= Share::WHOLE.times(2, 100));
+        // Back again, and it is as before.
+        world.cut.clear();
+        world.all_see_all();
+        world.run(6_000);
+        assert!(world.share(lost, key) > Share::of(0.3));
+        let mean = mean(&mut world, 3_000);
+        assert!(mean >= 0.98, "{lost}: {mean}");
+    }
+}
+
+#[test]
+fn without_a_majority_there_are_floors_alone() {
+    let mut world = World::new(8, &[100; 4], 4, 1, GOOD);
+    let key = world.keys[0];
+    world.decide(key);
+    world.run(15_000);
+    (0..4).for_each(|at| demand(&mut world, at, 1.0));
+    world.run(2_000);
+    for (one, other) in [(0, 2), (0, 3), (1, 2), (1, 3)] {
+        world.cut.extend([(one, other), (other, one)]);
+    }
+    world.run(4_000);
+    assert!(world.all(key) <= Share::of(0.051), "{}", world.all(key).part());
+    world.cut.clear();
+    world.run(4_000);
+    assert!(mean(&mut world, 1_000) > 0.98);
 }
 
 #[test]

@@ -25,6 +25,11 @@ enum Event {
         sees: u8,
         ms: u64,
     },
+    /// A host is cut off, and all notice it for some time.
+    Lost {
+        at: usize,
+        ms: u64,
+    },
     /// All know who is up, as far as they can.
     Agree,
     /// A daemon stands still.
@@ -70,6 +75,7 @@ fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
         2 => (host.clone(), any::<u8>(), 100..3_000u64)
             .prop_map(|(at, sees, ms)| Event::Blind { at, sees, ms }),
         2 => Just(Event::Agree),
+        2 => (host.clone(), 1_500..5_000u64).prop_map(|(at, ms)| Event::Lost { at, ms }),
         2 => (host.clone(), 50..4_000u64).prop_map(|(at, ms)| Event::Pause { at, ms }),
         2 => (host.clone(), any::<bool>(), prop::option::of(0..4u8), 10..3_000u64)
             .prop_map(|(at, machine, after, ms)| Event::Crash { at, machine, after, ms }),
@@ -96,7 +102,13 @@ fn run(seed: u64, net: Net, events: &[(u64, Event)], planted: Option<Planted>) -
 fn suffer(seed: u64, net: Net, events: &[(u64, Event)], planted: Option<Planted>) -> World {
     let weights = [100, 100, 50, 200, 100];
     let mut world = World::new(seed, &weights, 3, 2, net);
-    world.plant(planted);
+    world.planted = planted;
+    // In one world of two a majority decides about one key.
+    let decided = world.keys[(seed >> 1 & 1) as usize];
+    match seed & 1 {
+        1 => world.decide(decided),
+        _ => world.plant(planted),
+    }
     let mut random = Random(seed ^ 1);
     // What ends or begins again by itself.
     let mut later: Vec<(u64, Event)> = Vec::new();
@@ -153,6 +165,31 @@ fn happen(world: &mut World, event: &Event, later: Option<&mut Vec<(u64, Event)>
             };
             let members = world.hosts.iter().enumerate().filter_map(some).collect();
             world.see(at, members);
+            again(ms);
+        }
+        Event::Lost { at, ms } => {
+            let others: Vec<usize> = (0..world.hosts.len()).filter(|other| *other != at).collect();
+            for &other in &others {
+                for way in [(at, other), (other, at)] {
+                    if begins {
+                        world.cut.insert(way);
+                    } else {
+                        world.cut.remove(&way);
+                    }
+                }
+            }
+            world.all_see_all();
+            if begins {
+                let id = world.hosts[at].id;
+                for other in others {
+                    if !world.hosts[other].on {
+                        continue;
+                    }
+                    let mut members = world.hosts[other].members.clone();
+                    members.remove(&id);
+                    world.see(other, members);
+                }
+            }
             again(ms);
         }
         Event::Blind { .. } | Event::Agree => world.all_see_all(),
@@ -217,7 +254,8 @@ proptest! {
         let mut world = suffer(seed, net, &events, None);
         world.heal();
         for at in 0..world.hosts.len() {
-            if world.hosts[at].escrow.is_none() && !world.hosts[at].members.is_empty() {
+            let host = &world.hosts[at];
+            if host.escrow.is_none() && (host.on || !host.members.is_empty()) {
                 world.start(at);
             }
         }
@@ -230,7 +268,8 @@ proptest! {
                 world.hosts[at].demand.insert(key, Share::WHOLE);
             }
         }
-        world.run(3_000);
+        // Home rights are on their way for some seconds.
+        world.run(12_000);
         let keys = world.keys.clone();
         let mut admitted = vec![0.0; keys.len()];
         for _ in 0..4_000 {
@@ -271,6 +310,7 @@ fn planted_faults_are_found() {
         Planted::TransferTakenTwice,
         Planted::TransferNotWaited,
         Planted::RestartNotWaited,
+        Planted::VotedTwice,
     ] {
         let found = found(planted, 100);
         println!("{planted:?}: {found:?}");

@@ -86,7 +86,7 @@ pub(super) struct World {
     pub(super) hosts: Vec<Host>,
     pub(super) keys: Vec<KeyId>,
     net: Net,
-    planted: Option<Planted>,
+    pub(super) planted: Option<Planted>,
     random: Random,
     packets: BTreeMap<(u64, u64), (usize, usize, Message)>,
     sent: u64,
@@ -94,6 +94,8 @@ pub(super) struct World {
     pub(super) cut: BTreeSet<(usize, usize)>,
     /// The key whose limit stays available.
     pub(super) available: Option<KeyId>,
+    /// The key whose limit a majority decides about.
+    pub(super) majority: Option<KeyId>,
     /// What was wrong first.
     pub(super) wrong: Option<String>,
     pub(super) most: Share,
@@ -136,6 +138,7 @@ impl World {
             sent: 0,
             cut: BTreeSet::new(),
             available: None,
+            majority: None,
             wrong: None,
             most: Share::NONE,
         };
@@ -143,6 +146,12 @@ impl World {
         (0..started).for_each(|at| world.start(at));
         world.all_see_all();
         world
+    }
+
+    /// A majority decides about that key from the start.
+    pub(super) fn decide(&mut self, key: KeyId) {
+        self.majority = Some(key);
+        self.plant(self.planted);
     }
 
     pub(super) fn plant(&mut self, planted: Option<Planted>) {
@@ -171,6 +180,7 @@ impl World {
         let host = &mut self.hosts[at];
         let mut settings = Settings::new(host.id, host.weight);
         settings.planted = self.planted;
+        settings.majority = self.majority.is_some();
         let mut escrow = Escrow::new(settings, host.disk.clone(), now);
         escrow.set_members(now, &host.members);
         host.next = now;
@@ -344,6 +354,7 @@ impl World {
             grants: Vec::new(),
             transfers: Vec::new(),
             received: Vec::new(),
+            votes: Vec::new(),
             ..message.clone()
         };
         let mut parts = vec![head.clone(), head];
@@ -354,6 +365,7 @@ impl World {
             parts[self.random.below(2) as usize].grants.push(*grant);
         }
         parts[self.random.below(2) as usize].transfers.clone_from(&message.transfers);
+        parts[self.random.below(2) as usize].votes.clone_from(&message.votes);
         parts[self.random.below(2) as usize].received.clone_from(&message.received);
         parts
     }
@@ -436,6 +448,9 @@ impl World {
                         escrow.demand(local, key, demand, demand > share);
                         if self.available == Some(key) {
                             escrow.set_partition(key, Partition::Available);
+                        }
+                        if self.majority == Some(key) {
+                            escrow.set_partition(key, Partition::MajorityReclaim);
                         }
                     }
                 }

@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn long_messages_come_in_parts_that_stand_alone() {
-        let report = |i| Report { key: KeyId(i), demand: Share::WHOLE, in_use: 1 };
+        let report = |i| Report { key: KeyId(i), demand: Share::WHOLE, in_use: 1, majority: false };
         let grant = |i| Grant { key: KeyId(i), share: Share::WHOLE, number: 1 };
         let whole = Message {
             sent: Moment(5),

@@ -22,7 +22,9 @@ prop_compose! {
         views in vec(any::<u64>(), 1..5),
         delegated in share(),
         spans in [0_u64..5_000_000_000, 0_u64..5_000_000_000],
-        reports in vec((any::<u64>(), share(), any::<u32>()), 0..400),
+        majority in share(),
+        votes in vec((any::<u64>(), share()), 0..20),
+        reports in vec((any::<u64>(), share(), any::<u32>(), any::<bool>()), 0..400),
         grants in vec((any::<u64>(), share(), 1..=u32::MAX), 0..400),
         transfers in vec((any::<u64>(), any::<u64>()), 0..100),
         received in vec(any::<u64>(), 0..300),
@@ -33,9 +35,20 @@ prop_compose! {
             views: views.into_iter().map(ViewId).collect(),
             delegated,
             delegated_for: Duration::from_nanos(spans[0]),
+            majority,
+            majority_for: Duration::from_nanos(spans[1]),
+            votes: votes
+                .into_iter()
+                .map(|(host, known)| Vote { host: HostId(host), known })
+                .collect(),
             reports: reports
                 .into_iter()
-                .map(|(key, demand, in_use)| Report { key: KeyId(key), demand, in_use })
+                .map(|(key, demand, in_use, majority)| Report {
+                    key: KeyId(key),
+                    demand,
+                    in_use,
+                    majority,
+                })
                 .collect(),
             grants: grants
                 .into_iter()
@@ -64,8 +77,11 @@ proptest! {
             prop_assert!(read.delegated <= message.delegated);
             prop_assert!(read.delegated_for <= message.delegated_for);
             prop_assert!(read.granted_for <= message.granted_for);
+            prop_assert!(read.majority <= message.majority);
+            prop_assert!(read.majority_for <= message.majority_for);
             prop_assert!(read.grants.is_empty() || message.granted_for.as_millis() == read.granted_for.as_millis());
             whole.reports.extend(read.reports);
+            whole.votes.extend(read.votes);
             whole.grants.extend(read.grants);
             whole.transfers.extend(read.transfers);
             whole.received.extend(read.received);
@@ -75,7 +91,13 @@ proptest! {
         prop_assert_eq!(whole.reports.len(), message.reports.len());
         for (read, sent) in whole.reports.iter().zip(&message.reports) {
             prop_assert_eq!((read.key, read.in_use), (sent.key, sent.in_use));
+            prop_assert_eq!(read.majority, sent.majority);
             prop_assert!(read.demand >= sent.demand || sent.demand.part() > 1000.0);
+        }
+        prop_assert_eq!(whole.votes.len(), message.votes.len());
+        for (read, sent) in whole.votes.iter().zip(&message.votes) {
+            prop_assert_eq!(read.host, sent.host);
+            prop_assert!(read.known <= sent.known);
         }
         prop_assert_eq!(whole.grants.len(), message.grants.len());
         for (read, sent) in whole.grants.iter().zip(&message.grants) {
@@ -126,7 +148,8 @@ fn what_is_delegated_by_too_many_views_or_none_is_not_delegated() {
 
 #[test]
 fn a_hot_key_costs_little() {
-    let report = |key| Report { key: KeyId(key), demand: Share::of(0.3), in_use: 77 };
+    let report =
+        |key| Report { key: KeyId(key), demand: Share::of(0.3), in_use: 77, majority: false };
     let grant =
         |key| Grant { key: KeyId(key), share: Share::of(0.3), number: 1_000_000 + key as u32 };
     let message = Message {
