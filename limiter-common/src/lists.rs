@@ -1,10 +1,11 @@
 //! Sources that are let through or dropped whatever they send: the allow and deny lists.
 //!
 //! An entry is for a single source or for a prefix of many, and may expire. So that a million entries
-//! cost others next to nothing, a packet asks a filter first: a Bloom filter of one word per source
-//! (Putze, Sanders and Singler, "Cache-, hash- and space-efficient Bloom filters", 2009) for single
-//! sources, and a bit for each sixteenth-bit neighbourhood for prefixes. Filters may say yes for no
-//! reason, never no; the maps decide.
+//! cost others next to nothing, a packet asks filters first: a bit for each sixteenth-bit neighbourhood,
+//! both for prefixes and for single sources, and for the latter a Bloom filter of one word per source (Putze,
+//! Sanders and Singler, "Cache-, hash- and space-efficient Bloom filters", 2009). The bits stay in the
+//! processor's caches, the Bloom filter of many entries does not; and who is listed lies close together
+//! mostly. Filters may say yes for no reason, never no; the maps decide.
 
 use crate::atomic;
 use crate::hash::Hash;
@@ -41,7 +42,10 @@ pub fn words_for(sources: usize, most: u32) -> u32 {
 }
 
 /// Words of the filter that are for prefixes: a bit for each neighbourhood of each family.
-pub const PREFIX_WORDS: u32 = 2 * 65_536 / 64;
+pub const PREFIX_WORDS: u32 = NEARBY_WORDS;
+
+/// Words of what tells in which neighbourhoods single sources are listed.
+pub const NEARBY_WORDS: u32 = 2 * 65_536 / 64;
 
 /// Bits of the filter for each entry for a single source that there may be.
 pub const BITS_PER_SOURCE: u32 = 16;
@@ -114,6 +118,12 @@ pub const fn neighbourhood(key: SourceKey) -> u32 {
             65_536 | first.wrapping_mul(0x9e37_79b1) >> 16
         }
     }
+}
+
+/// Where the bit of a neighbourhood is: the word, and the bit in it.
+#[inline(always)]
+pub const fn bit_of(neighbourhood: u32) -> (u32, u64) {
+    (neighbourhood / 64, 1 << (neighbourhood % 64))
 }
 
 /// The neighbourhoods of a family, of which a prefix of `length` bits may cover many.

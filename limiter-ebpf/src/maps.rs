@@ -14,6 +14,7 @@ use limiter_common::denial::{DENIALS, Denial};
 use limiter_common::hash::HashKey;
 use limiter_common::hll::Registers;
 use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
+use limiter_common::lists::NEARBY_WORDS;
 use limiter_common::sampling::{RING_BYTES, Sampling};
 use limiter_common::share::Rights;
 use limiter_common::shared::{SHARED_SLOTS, Shared};
@@ -97,6 +98,9 @@ pub(crate) static LISTED4: LpmTrie<[u8; 4], u64> =
 #[map]
 pub(crate) static LISTED6: LpmTrie<[u8; 16], u64> =
     LpmTrie::with_max_entries(LISTED_PREFIXES, BPF_F_NO_PREALLOC);
+/// A bit for each neighbourhood in which a single source is listed.
+#[map]
+pub(crate) static NEARBY: Array<AtomicU64> = Array::with_max_entries(NEARBY_WORDS, BPF_F_MMAPABLE);
 /// Who may be listed: see [`limiter_common::lists`].
 #[map]
 pub(crate) static FILTER: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);

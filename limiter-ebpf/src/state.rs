@@ -23,8 +23,8 @@ use limiter_common::table::{Identity, Slot};
 use crate::log;
 use crate::maps::{
     CLASSES, CONFIG, COUNTERS, DENIED, DISTINCT, EVENTS, EXACT, FILTER, FINGERPRINTS, IDENTITIES,
-    LAYOUT, LISTED, LISTED4, LISTED6, POLICIES, PREFIXES4, PREFIXES6, RIGHTS, SHARED, SHARED4,
-    SHARED6, SKETCH, SLOTS,
+    LAYOUT, LISTED, LISTED4, LISTED6, NEARBY, POLICIES, PREFIXES4, PREFIXES6, RIGHTS, SHARED,
+    SHARED4, SHARED6, SKETCH, SLOTS,
 };
 
 /// Reads a field of [`LAYOUT`] as the loader set it.
@@ -175,6 +175,11 @@ impl State for Kernel {
         // only ever accessed word by word.
         let denied: &[Denial; DENIALS] = unsafe { &*DENIED.get_ptr(0)? };
         Some(&denied[index as usize % DENIALS])
+    }
+
+    #[inline(always)]
+    fn nearby(&self, index: u32) -> Option<&AtomicU64> {
+        element(&NEARBY, index)
     }
 
     #[inline(always)]

@@ -7,7 +7,7 @@ use crate::atomic;
 use crate::denial::{LISTED, LONGEST_NS};
 use crate::hash::Hash;
 use crate::key::SourceKey;
-use crate::lists::{Entry, PREFIX, SINGLE, bits_of, has, neighbourhood, words_in_use};
+use crate::lists::{Entry, PREFIX, SINGLE, bit_of, bits_of, has, neighbourhood, words_in_use};
 
 /// The verdict on a source that is on a list; `Some(None)` if it is on none. The hashes are that of the
 /// source, and that of the source and its packet's class.
@@ -27,7 +27,8 @@ pub(super) fn listed<S: State>(
     let source = state.copy(source);
     let now_ns = state.opaque(coarse_ns);
     let mut found = Entry(0);
-    if kinds & SINGLE != 0 {
+    let (near, bit) = bit_of(neighbourhood(source));
+    if kinds & SINGLE != 0 && has(state.nearby(near)?, bit) {
         let (word, bits) = bits_of(of_source, words_in_use(kinds));
         if has(state.filter(word)?, bits) {
             found = heeded(state.listed(source), now_ns);
@@ -35,11 +36,8 @@ pub(super) fn listed<S: State>(
     }
     // A number that the verifier knows nothing of, or it would follow each way to come by it.
     found = Entry(state.opaque(found.0));
-    if found.is_nothing() && kinds & PREFIX != 0 {
-        let near = neighbourhood(source);
-        if has(state.filter(near / 64)?, 1 << (near % 64)) {
-            found = heeded(state.listed_prefix(source), now_ns);
-        }
+    if found.is_nothing() && kinds & PREFIX != 0 && has(state.filter(near)?, bit) {
+        found = heeded(state.listed_prefix(source), now_ns);
     }
     let entry = Entry(state.opaque(found.0));
     if entry.is_nothing() {

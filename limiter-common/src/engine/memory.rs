@@ -14,7 +14,10 @@ use crate::denial::{DENIALS, Denial};
 use crate::hash::{Hash, HashKey};
 use crate::hll::{self, LANES, REGISTERS, Ranks, Registers};
 use crate::key::{PrefixMasks, SourceKey};
-use crate::lists::{Entry, PREFIX, PREFIX_WORDS, SINGLE, bits_of, in_use, neighbourhoods};
+use crate::lists::{
+    Entry, NEARBY_WORDS, PREFIX, PREFIX_WORDS, SINGLE, bit_of, bits_of, in_use, neighbourhood,
+    neighbourhoods,
+};
 use crate::share::Rights;
 use crate::share::change::Bucket;
 use crate::shared::{self, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
@@ -52,6 +55,7 @@ pub struct Memory {
     cells: Vec<AtomicU64>,
     registers: Box<Registers>,
     denials: Vec<Vec<Denial>>,
+    nearby: Vec<AtomicU64>,
     filter: Vec<AtomicU64>,
     listed: HashMap<SourceKey, Entry>,
     listed_prefixes: HashMap<(SourceKey, u32), Entry>,
@@ -97,6 +101,7 @@ impl Memory {
             cells: (0..shape.cells()).map(|_| AtomicU64::new(0)).collect(),
             registers: Box::new([const { AtomicU64::new(0) }; REGISTERS / LANES]),
             denials: (0..cpus).map(|_| (0..DENIALS).map(|_| Denial::default()).collect()).collect(),
+            nearby: (0..NEARBY_WORDS).map(|_| AtomicU64::new(0)).collect(),
             filter: (0..PREFIX_WORDS + FILTER_WORDS).map(|_| AtomicU64::new(0)).collect(),
             listed: HashMap::new(),
             listed_prefixes: HashMap::new(),
@@ -122,6 +127,8 @@ impl Memory {
     pub fn list(&mut self, source: SourceKey, entry: Entry) {
         let (word, bits) = bits_of(self.key.hash(source), FILTER_WORDS);
         *self.filter[word as usize].get_mut() |= bits;
+        let (word, bit) = bit_of(neighbourhood(source));
+        *self.nearby[word as usize].get_mut() |= bit;
         *self.config.listed.get_mut() |= in_use(SINGLE, FILTER_WORDS);
         self.listed.insert(source, entry);
     }
@@ -131,7 +138,8 @@ impl Memory {
         let network = SourceKey::from_ipv4(network);
         let filter = &mut self.filter;
         neighbourhoods(network, length, |near| {
-            *filter[near as usize / 64].get_mut() |= 1 << (near % 64);
+            let (word, bit) = bit_of(near);
+            *filter[word as usize].get_mut() |= bit;
         });
         *self.config.listed.get_mut() |= PREFIX;
         self.listed_prefixes.insert((network, length), entry);
@@ -313,6 +321,9 @@ impl State for Cpu<'_> {
     }
     fn denial(&self, index: u32) -> Option<&Denial> {
         self.denials.get(index as usize)
+    }
+    fn nearby(&self, index: u32) -> Option<&AtomicU64> {
+        self.memory.nearby.get(index as usize)
     }
     fn filter(&self, index: u32) -> Option<&AtomicU64> {
         self.memory.filter.get(index as usize)

@@ -87,6 +87,8 @@ pub trait State {
     /// What this CPU remembers of sources over their limit, under a number below
     /// [`crate::denial::DENIALS`].
     fn denial(&self, index: u32) -> Option<&Denial>;
+    /// A word of what tells where single sources are listed.
+    fn nearby(&self, index: u32) -> Option<&AtomicU64>;
     /// A word of the lists' filter.
     fn filter(&self, index: u32) -> Option<&AtomicU64>;
     /// The lists' entry for a single source.

@@ -11,7 +11,8 @@ use ipnet::IpNet;
 use limiter_common::abi::{Config, LISTED_PREFIXES, Layout};
 use limiter_common::atomic;
 use limiter_common::lists::{
-    Entry, PREFIX, PREFIX_WORDS, SINGLE, bits_of, in_use, neighbourhoods, words_for,
+    Entry, NEARBY_WORDS, PREFIX, PREFIX_WORDS, SINGLE, bit_of, bits_of, in_use, neighbourhood,
+    neighbourhoods, words_for,
 };
 
 use super::Error;
@@ -29,6 +30,7 @@ const SPACIOUS: u32 = 4;
 /// The maps of the lists.
 pub(super) struct ListMaps {
     maps: SourceMaps<IpNet, u64>,
+    nearby: Elements<AtomicU64>,
     filter: Elements<AtomicU64>,
     /// How many single sources there is room for.
     max_single: usize,
@@ -58,6 +60,7 @@ impl ListMaps {
         let names = ["LISTED", "LISTED4", "LISTED6"];
         Ok(Self {
             maps: SourceMaps::take(ebpf, names, layout.masks.lengths())?,
+            nearby: super::elements(ebpf, "NEARBY")?,
             filter: super::elements(ebpf, "FILTER")?,
             max_single,
             exempt: Vec::new(),
@@ -165,15 +168,20 @@ impl ListMaps {
         Ok(wanted)
     }
 
-    /// Calls `visit` with each word of the filter that an entry concerns, and its bits there.
-    fn bits(&self, net: &IpNet, layout: &Layout, mut visit: impl FnMut(u32, u64)) {
+    /// Calls `visit` with each word of the filters that an entry concerns, and its bits there.
+    fn bits(&self, net: &IpNet, layout: &Layout, mut visit: impl FnMut(Word, u64)) {
         let key = layout.masks.apply(key_of(net.network()));
         if self.maps.is_exact(net) {
             let (word, bits) = bits_of(layout.hash_key.hash(key), self.words);
-            visit(word, bits);
+            visit(Word::Filter(word), bits);
+            let (word, bit) = bit_of(neighbourhood(key));
+            visit(Word::Nearby(word), bit);
         } else {
             let length = u32::from(net.prefix_len());
-            neighbourhoods(key, length, |near| visit(near / 64, 1 << (near % 64)));
+            neighbourhoods(key, length, |near| {
+                let (word, bit) = bit_of(near);
+                visit(Word::Filter(word), bit);
+            });
         }
     }
 
@@ -182,7 +190,11 @@ impl ListMaps {
             return;
         }
         self.bits(net, layout, |word, bits| {
-            if let Some(word) = self.filter.all().get(word as usize) {
+            let word = match word {
+                Word::Filter(word) => self.filter.all().get(word as usize),
+                Word::Nearby(word) => self.nearby.all().get(word as usize),
+            };
+            if let Some(word) = word {
                 atomic::store(word, atomic::load(word) | bits);
             }
         });
@@ -193,9 +205,14 @@ impl ListMaps {
     fn rebuild(&mut self, lists: &Lists, layout: &Layout, kinds: [usize; 3], config: &Config) {
         let before = std::mem::replace(&mut self.words, words_for(kinds[0], layout.filter_words));
         let mut wanted = vec![0; (PREFIX_WORDS + self.words) as usize];
+        let mut nearby = [0; NEARBY_WORDS as usize];
         for net in lists.keys().chain(&self.exempt) {
-            self.bits(net, layout, |word, bits| wanted[word as usize] |= bits);
+            self.bits(net, layout, |word, bits| match word {
+                Word::Filter(word) => wanted[word as usize] |= bits,
+                Word::Nearby(word) => nearby[word as usize] |= bits,
+            });
         }
+        replace(self.nearby.all(), nearby);
         let all = self.filter.all();
         let wanted = wanted.into_iter().chain(std::iter::repeat(0));
         if self.words != before {
@@ -208,12 +225,23 @@ impl ListMaps {
         if self.words != before {
             kernel::wait_for_packets();
         }
-        for (word, bits) in all.iter().zip(wanted) {
-            if atomic::load(word) != bits {
-                atomic::store(word, bits);
-            }
-        }
+        replace(all, wanted);
         self.stale = 0;
+    }
+}
+
+/// A word of one of the filters.
+enum Word {
+    Filter(u32),
+    Nearby(u32),
+}
+
+/// Replaces the words that differ, each at once.
+fn replace(all: &[AtomicU64], wanted: impl IntoIterator<Item = u64>) {
+    for (word, bits) in all.iter().zip(wanted) {
+        if atomic::load(word) != bits {
+            atomic::store(word, bits);
+        }
     }
 }
 

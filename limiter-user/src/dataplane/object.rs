@@ -30,7 +30,7 @@ pub(super) const ABI_PIN: &str = "abi";
 pub(super) const LAYOUT_PIN: &str = "layout";
 
 /// The maps of the object that are pinned. Those of its log are made anew with each program.
-pub(super) const MAPS: [&str; 25] = [
+pub(super) const MAPS: [&str; 26] = [
     "CONFIG",
     "POLICIES",
     "EXACT",
@@ -51,6 +51,7 @@ pub(super) const MAPS: [&str; 25] = [
     "LISTED",
     "LISTED4",
     "LISTED6",
+    "NEARBY",
     "FILTER",
     "SAMPLING",
     "SAMPLES",

@@ -28,6 +28,9 @@ pub(crate) struct Arguments {
     /// So many others are on the deny list of limiter-denying; 0 leaves it out
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub(crate) denied: u32,
+    /// Spread them over all of IPv4 at random, so that there is no neighbourhood without one
+    #[arg(long)]
+    pub(crate) denied_anywhere: bool,
     /// Measure only these patterns of traffic
     #[arg(long, value_enum, value_delimiter = ',')]
     pattern: Vec<Pattern>,

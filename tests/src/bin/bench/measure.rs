@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     tests::lab::require_program("nft");
     tests::lab::require_program("iptables");
     eprintln!("building a wire for each contender");
-    let mut stands = Stands::new(arguments.denied);
+    let mut stands = Stands::new(arguments.denied, arguments.denied_anywhere);
     let generator = Generator::new();
     let mut lines: Vec<Line> = Vec::new();
     for pattern in Pattern::ALL {

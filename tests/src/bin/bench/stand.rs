@@ -47,7 +47,7 @@ impl Stands {
     ///
     /// # Panics
     /// If one cannot be built.
-    pub(crate) fn new(denied: u32) -> Self {
+    pub(crate) fn new(denied: u32, anywhere: bool) -> Self {
         let mut stands = Self { stands: Vec::new() };
         for contender in Contender::ALL {
             let lab = Lab::new(1);
@@ -61,7 +61,7 @@ impl Stands {
                 Contender::Limiter | Contender::LimiterDenying => {
                     let daemon = Daemon::start(&lab);
                     if contender == Contender::LimiterDenying {
-                        deny(&daemon, denied);
+                        deny(&daemon, denied, anywhere);
                     }
                     Program::Daemon(daemon)
                 }
@@ -161,12 +161,16 @@ fn program_of(daemon: &Daemon) -> ProgramFd {
     info.and_then(|info| info.fd().ok()).expect("the daemon's program is loaded")
 }
 
-/// Puts sources on the deny list that take no part.
-fn deny(daemon: &Daemon, count: u32) {
+/// Puts sources on the deny list that take no part: in a row, or anywhere.
+fn deny(daemon: &Daemon, count: u32, anywhere: bool) {
     let mut list = tempfile::tempfile().expect("a temporary file");
-    for number in 0..count {
-        // From 128.0.0.0 on; what takes part has other addresses.
-        let source = Ipv4Addr::from_bits(0x8000_0000 + number);
+    // What takes part is in 10.0.0.0/8, of which the former has nothing and the latter one in 4000.
+    let source = |number: u32| match anywhere {
+        // Times an odd number, each comes once.
+        true => number.wrapping_mul(0x9e37_79b1),
+        false => 0x8000_0000 + number,
+    };
+    for source in (0..count).map(source).map(Ipv4Addr::from_bits) {
         writeln!(list, "{source}").expect("room for a list of addresses");
     }
     list.rewind().expect("a file has a beginning");
