@@ -15,6 +15,9 @@ pub(crate) struct Args {
     /// Print one JSON document on stdout, and everything else on stderr
     #[arg(long)]
     json: bool,
+    /// Show three hosts that share one limit, one of which dies
+    #[arg(long)]
+    cluster: bool,
     /// Handed to the demo as they are
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
@@ -22,10 +25,11 @@ pub(crate) struct Args {
 
 /// Sets up, builds and runs the demo as root; its exit status is ours.
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
-    let json: &[&str] = if args.json { &["--json"] } else { &[] };
+    let flags = [(args.json, "--json"), (args.cluster, "--cluster")];
+    let flags = flags.into_iter().filter_map(|(is, flag)| is.then_some(flag));
     let program = workspace::target_dir()?.join("debug").join("demo");
     // Before the build, so that nobody waits for it only to hear that root is needed.
-    let demo = Cmd::new(program).args(json).args(&args.args).into_root()?;
+    let demo = Cmd::new(program).args(flags).args(&args.args).into_root()?;
     setup::ensure_packages_named(&["iproute2", "nftables"])?;
     build::command(false)?;
     let status = demo.status()?;

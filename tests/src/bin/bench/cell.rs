@@ -139,13 +139,8 @@ impl Cell {
     /// One source is dropped nearly always, so there limiters in XDP are compared as they are. Under
     /// the other patterns many packets conform, and what becomes of them would be measured.
     fn compared(contender: Contender, pattern: Pattern) -> Entry {
-        match (contender, pattern) {
-            (_, Pattern::One) => Entry::Attached,
-            (Contender::XdpDrop | Contender::Nft | Contender::Hashlimit, _) => Entry::Attached,
-            (Contender::Limiter | Contender::LimiterDenying | Contender::LruHash, _) => {
-                Entry::Forced
-            }
-        }
+        let limits_in_xdp = contender.is_xdp() && contender.limits();
+        if pattern != Pattern::One && limits_in_xdp { Entry::Forced } else { Entry::Attached }
     }
 
     /// Whether this line is compared with the others of its pattern.

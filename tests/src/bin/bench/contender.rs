@@ -13,6 +13,8 @@ pub(crate) enum Contender {
     Limiter,
     /// The same with others on its deny list: see --denied.
     LimiterDenying,
+    /// The same with a limit that a cluster shares, of which this host has all.
+    LimiterCluster,
     /// A token bucket in an LRU hash map, in XDP.
     LruHash,
     /// A dynamic set of nftables at the ingress hook.
@@ -22,10 +24,11 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::XdpDrop,
         Self::Limiter,
         Self::LimiterDenying,
+        Self::LimiterCluster,
         Self::LruHash,
         Self::Nft,
         Self::Hashlimit,
@@ -37,6 +40,7 @@ impl Contender {
             Self::XdpDrop => "xdp-drop",
             Self::Limiter => "limiter",
             Self::LimiterDenying => "limiter-denying",
+            Self::LimiterCluster => "limiter-cluster",
             Self::LruHash => "lru-hash",
             Self::Nft => "nft",
             Self::Hashlimit => "hashlimit",
@@ -50,7 +54,7 @@ impl Contender {
 
     /// Whether it is the daemon's program.
     pub(crate) const fn is_ours(self) -> bool {
-        matches!(self, Self::Limiter | Self::LimiterDenying)
+        matches!(self, Self::Limiter | Self::LimiterDenying | Self::LimiterCluster)
     }
 
     /// Whether it limits; all but the bare drop do.

@@ -62,7 +62,7 @@ impl Line {
     }
 }
 
-/// How much faster the limiter is than another; of [`Contender::LimiterDenying`], how fast that is against
+/// How much faster the limiter is than another; of the limiter that does more, how fast that is against
 /// the limiter.
 #[derive(Debug, Serialize)]
 pub(crate) struct Ratio {
@@ -133,7 +133,7 @@ const fn goal(pattern: Pattern, against: Contender) -> Option<f64> {
         Contender::Nft => Some(nft),
         Contender::Hashlimit => Some(hashlimit),
         // What is called noise here.
-        Contender::LimiterDenying => Some(0.95),
+        Contender::LimiterDenying | Contender::LimiterCluster => Some(0.95),
         Contender::Limiter => None,
     }
 }

@@ -4,6 +4,7 @@
 use std::{
     io::{Seek as _, Write as _},
     net::Ipv4Addr,
+    path::Path,
     process::Command,
 };
 
@@ -12,8 +13,9 @@ use aya::{
     programs::{ProgramFd, loaded_programs},
 };
 use tests::{
-    Daemon, Lab,
+    Daemon, DaemonOptions, Lab,
     cli::{answer, limiter_binary},
+    process,
 };
 
 use crate::{
@@ -49,6 +51,7 @@ impl Stands {
     /// If one cannot be built.
     pub(crate) fn new(denied: u32, anywhere: bool) -> Self {
         let mut stands = Self { stands: Vec::new() };
+        let key = tempfile::tempdir().expect("a temporary folder");
         for contender in Contender::ALL {
             let lab = Lab::new(1);
             let program = match contender {
@@ -58,8 +61,11 @@ impl Stands {
                 // cheaper than the alternative, generic receive offload.
                 Contender::Nft | Contender::Hashlimit => own(&lab, "pass_all", 1),
                 Contender::LimiterDenying if denied == 0 => continue,
-                Contender::Limiter | Contender::LimiterDenying => {
-                    let daemon = Daemon::start(&lab);
+                Contender::Limiter | Contender::LimiterDenying | Contender::LimiterCluster => {
+                    let daemon = match contender {
+                        Contender::LimiterCluster => founder(&lab, key.path()),
+                        _ => Daemon::start(&lab),
+                    };
                     if contender == Contender::LimiterDenying {
                         deny(&daemon, denied, anywhere);
                     }
@@ -71,7 +77,8 @@ impl Stands {
             }
             stands.stands.push(Stand { contender, entry: Entry::Attached, lab, program });
         }
-        for contender in [Contender::Limiter, Contender::LimiterDenying, Contender::LruHash] {
+        let ours = Contender::ALL.into_iter().filter(|contender| contender.is_ours());
+        for contender in ours.chain([Contender::LruHash]) {
             let lab = Lab::new(1);
             let program = match stands.daemon(contender) {
                 Some(daemon) => Program::Own(object::attach(forced::load(daemon), "limiter", &lab)),
@@ -99,8 +106,11 @@ impl Stands {
             match (stand.contender, &mut stand.program) {
                 (Contender::LruHash, Program::Own(object)) => object::set_limit(object, limit),
                 (_, Program::Daemon(daemon)) => {
-                    let rate = format!("{}pps", limit.rate);
-                    daemon.cli().ok(&["limit", "set", &rate, "--burst", &limit.burst.to_string()]);
+                    let (rate, burst) = (format!("{}pps", limit.rate), limit.burst.to_string());
+                    let shared = stand.contender == Contender::LimiterCluster;
+                    let scope = if shared { "cluster" } else { "local" };
+                    let set = ["limit", "set", &rate, "--burst", &burst, "--scope", scope];
+                    daemon.cli().ok(&set);
                 }
                 (Contender::Nft, _) => firewall::nft(&stand.lab, limit),
                 (Contender::Hashlimit, _) => firewall::hashlimit(&stand.lab, limit),
@@ -150,6 +160,16 @@ impl Stands {
 
 fn own(lab: &Lab, name: &'static str, sources: u32) -> Program {
     Program::Own(object::attach(object::load(sources), name, lab))
+}
+
+/// The one host of a cluster.
+fn founder(lab: &Lab, folder: &Path) -> Daemon {
+    let key = folder.join("cluster.key").display().to_string();
+    process::run(Command::new(limiter_binary()).args(["cluster", "key", "generate", &key]));
+    process::run(lab.receiver.ip(&["link", "set", "lo", "up"]));
+    let listen = ["--cluster-name", "bench", "--cluster-listen", "127.0.0.1:7700"];
+    let arguments = [&listen[..], &["--cluster-key-file", &key]].concat();
+    Daemon::start_with(lab, DaemonOptions::with(&arguments))
 }
 
 /// The program that the daemon has attached.

@@ -89,7 +89,7 @@ fn lines(out: &mut impl Write, title: &str, lines: &[Line]) -> io::Result<()> {
 fn ratios(out: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
     writeln!(
         out,
-        "limiter against the others, limiter-denying against limiter (IPv4, ratio of Mpps, goal in brackets)"
+        "limiter against the others, limiter-denying and limiter-cluster against limiter (IPv4, ratio of Mpps, goal in brackets)"
     )?;
     write!(out, "{:<8}", "sources")?;
     let others = || Contender::ALL.into_iter().filter(|it| *it != Contender::Limiter);

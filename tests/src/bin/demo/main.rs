@@ -1,7 +1,9 @@
 //! Shows the limiter at work: builds a wire between two namespaces, starts the real daemon on it,
 //! sets limits with the real client, sends a flood, a source of large frames and some sources that
-//! keep to their limits, and compares what got through with what should have.
+//! keep to their limits, and compares what got through with what should have. Or several hosts that share
+//! one limit.
 
+mod cluster;
 mod report;
 mod traffic;
 
@@ -10,29 +12,41 @@ use std::{
     process::ExitCode,
 };
 
+use clap::Parser;
 use report::Report;
 use tests::{Daemon, Lab, Observer, Sender, is_root, observer::Then};
 
 /// Seconds of traffic.
 const SECONDS: u64 = 5;
 
+/// Show the limiter at work
+#[derive(Parser)]
+#[command(name = "demo")]
+struct Arguments {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    /// Show three hosts that share one limit, one of which dies
+    #[arg(long)]
+    cluster: bool,
+}
+
 fn main() -> ExitCode {
-    let json = match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {
-        [] => false,
-        [flag] if flag == "--json" => true,
-        other => {
-            eprintln!("unknown arguments {other:?}; the demo takes --json or nothing");
-            return ExitCode::from(2);
-        }
-    };
+    let Arguments { json, cluster } = Arguments::parse();
     if !is_root() {
         eprintln!("the demo needs root: run `cargo xtask demo` as root or with sudo");
         return ExitCode::from(4);
     }
-    let report = run();
-    let ok = report.ok;
     let mut stdout = io::stdout().lock();
-    let written = if json { report.print_json(&mut stdout) } else { report.print(&mut stdout) };
+    let (ok, written) = if cluster {
+        let report = cluster::run();
+        let written = if json { report.print_json(&mut stdout) } else { report.print(&mut stdout) };
+        (report.ok, written)
+    } else {
+        let report = run();
+        let written = if json { report.print_json(&mut stdout) } else { report.print(&mut stdout) };
+        (report.ok, written)
+    };
     if let Err(error) = written.and_then(|()| stdout.flush()) {
         eprintln!("cannot print the result: {error}");
         return ExitCode::FAILURE;
