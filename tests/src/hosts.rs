@@ -175,15 +175,13 @@ impl Hosts {
     /// Begins to note when packets of `source` pass on each host.
     #[must_use]
     pub fn watch(&self, source: Ipv4Addr) -> Watch<'_> {
-        let timelines = self.fleet.hosts.iter().map(|lab| Timeline::new(lab, source)).collect();
-        Watch { timelines, begun: now() }
+        Watch::new(&self.fleet, source)
     }
 
     /// Begins to send what comes from `source` to a host, so many packets a second.
     #[must_use]
     pub fn send(&self, host: usize, source: Ipv4Addr, rate: f64) -> Sending {
-        let stream = Stream::new(frame::udp(IpAddr::V4(source), 100), rate, 1 << 24);
-        Sender::new(&self.fleet.hosts[host]).start(vec![stream])
+        flood(&self.fleet, host, source, rate)
     }
 
     /// Ends the daemon of a host as a crash would.
@@ -214,6 +212,13 @@ impl Hosts {
     }
 }
 
+/// Begins to send what comes from `source` to a host, so many packets a second.
+#[must_use]
+pub fn flood(fleet: &Fleet, host: usize, source: Ipv4Addr, rate: f64) -> Sending {
+    let stream = Stream::new(frame::udp(IpAddr::V4(source), 100), rate, 1 << 24);
+    Sender::new(&fleet.hosts[host]).start(vec![stream])
+}
+
 /// Since the epoch, as timelines tell it.
 #[must_use]
 pub fn now() -> Duration {
@@ -227,7 +232,14 @@ pub struct Watch<'a> {
     begun: Duration,
 }
 
-impl Watch<'_> {
+impl<'a> Watch<'a> {
+    /// Begins to note when packets of `source` pass on each host.
+    #[must_use]
+    pub fn new(fleet: &'a Fleet, source: Ipv4Addr) -> Self {
+        let timelines = fleet.hosts.iter().map(|lab| Timeline::new(lab, source)).collect();
+        Self { timelines, begun: now() }
+    }
+
     /// Ends them.
     #[must_use]
     pub fn stop(self) -> Admitted {
@@ -274,8 +286,7 @@ impl Admitted {
     /// # Panics
     /// If one had 1 % more.
     pub fn assert_kept(&self, what: &str, rate: f64, burst: f64) {
-        let most = busiest(&self.times, Duration::from_secs(1)) as f64;
-        let beyond = excess(&self.times, rate, burst);
+        let (most, beyond) = (self.busiest() as f64, self.beyond(rate, burst));
         println!(
             "{what}: {most} packets in the busiest second, {:.2} % of {}; {beyond:.1} beyond the bucket at worst",
             100.0 * most / (rate + burst),
@@ -283,6 +294,18 @@ impl Admitted {
         );
         assert!(most <= 1.01 * (rate + burst), "{what}: {most} in a second");
         assert!(beyond <= 0.01 * (rate + burst), "{what}: {beyond} beyond the bucket");
+    }
+
+    /// The most packets that passed in any second, all hosts together.
+    #[must_use]
+    pub fn busiest(&self) -> u64 {
+        busiest(&self.times, Duration::from_secs(1))
+    }
+
+    /// By how many packets all hosts together went beyond a bucket of the whole limit at worst.
+    #[must_use]
+    pub fn beyond(&self, rate: f64, burst: f64) -> f64 {
+        excess(&self.times, rate, burst)
     }
 
     /// Prints how many passed on each host in each second.

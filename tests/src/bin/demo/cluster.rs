@@ -4,12 +4,16 @@
 use std::{
     io::{self, Write},
     net::Ipv4Addr,
+    process::Command,
     thread::sleep,
     time::Duration,
 };
 
 use serde::Serialize;
-use tests::hosts::{Admitted, Hosts, now};
+use tests::{
+    cli::limiter_binary,
+    hosts::{Admitted, Hosts, Watch, flood, now},
+};
 
 /// Who floods.
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 66);
@@ -113,25 +117,29 @@ pub(crate) fn run() -> Report {
     let taken = hosts.wait_limit(&all, "3000pps");
     eprintln!("in force on all hosts after {:.2} s; dividing rights", taken.as_secs_f64());
     hosts.wait_even(&all);
-    let watch = hosts.watch(SOURCE);
+    let Hosts { daemons, fleet, .. } = &mut hosts;
+    let watch = Watch::new(fleet, SOURCE);
     let begun = now();
     let mut acts = Vec::new();
     for act in &ACTS {
         eprintln!("{}", act.what);
         let starts = (now() - begun).as_secs_f64();
         let sending: Vec<_> =
-            act.flooded.iter().map(|&host| hosts.send(host, SOURCE, FLOOD)).collect();
+            act.flooded.iter().map(|&host| flood(fleet, host, SOURCE, FLOOD)).collect();
         match act.last {
             Last::Stays => {}
-            Last::Dies => hosts.daemons[HOSTS - 1].kill(),
-            Last::Returns => hosts.daemons[HOSTS - 1].restart(&hosts.fleet.hosts[HOSTS - 1]),
+            Last::Dies => daemons[HOSTS - 1].kill(),
+            Last::Returns => daemons[HOSTS - 1].restart(&fleet.hosts[HOSTS - 1]),
         }
         sleep(Duration::from_secs_f64(act.lasts));
         sending.into_iter().for_each(|sending| drop(sending.stop()));
         acts.push((act, starts));
     }
     let admitted = watch.stop();
-    let peers = hosts.daemons[0].cli().text(&["peers"]);
+    let mut peers = Command::new(limiter_binary());
+    let peers = peers.arg("--socket").arg(daemons[0].socket()).arg("peers").output();
+    let peers = peers.expect("the client can be run").stdout;
+    let peers = String::from_utf8_lossy(&peers).into_owned();
     Report::new(&admitted, &acts, peers)
 }
 
