@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tests::{hosts::Hosts, process::wait_for};
+use tests::{
+    hosts::Hosts,
+    process::{cpu_time, wait_for},
+};
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const RATE: f64 = 3000.0;
@@ -35,7 +38,12 @@ fn one_source_gets_one_limit_from_three_hosts() {
     let hosts = three();
     let watch = hosts.watch(SOURCE);
     let sending: Vec<_> = (0..3).map(|host| hosts.send(host, SOURCE, FLOOD)).collect();
+    let before: Vec<_> = hosts.daemons.iter().map(|daemon| cpu_time(daemon.pid())).collect();
     seconds(8.0);
+    for (daemon, before) in hosts.daemons.iter().zip(before) {
+        let took = (cpu_time(daemon.pid()) - before).as_secs_f64();
+        println!("a daemon takes {:.1} % of a CPU", 100.0 * took / 8.0);
+    }
     sending.into_iter().for_each(|sending| drop(sending.stop()));
     let admitted = watch.stop();
     admitted.print(8);

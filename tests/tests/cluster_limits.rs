@@ -1,7 +1,7 @@
 //! Limits for a cluster on one of its hosts: how a host comes to be in one, and that such limits are set,
 //! kept, told and removed like others.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, process::Command, time::Duration};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -111,10 +111,14 @@ fn a_limit_for_the_cluster_is_enforced_kept_and_told() {
     let refused = daemon.cli().run(&shared);
     let message = refused.json["error"]["message"].as_str().unwrap_or_default();
     assert!(refused.code == 2 && message.contains("each source has by itself"), "{refused:?}");
-    // What is changed of [cluster] needs a restart.
-    files.write("weight = 7\n");
+    // Of what is changed of [cluster] the weight needs no restart.
+    files.write("weight = 7\nregion = \"far\"\n");
     let told = daemon.cli().ok(&["reload"]);
-    assert_eq!(told["restart"][0]["key"], "cluster_weight", "{told:#}");
+    assert_eq!(told["restart"][0]["key"], "cluster_region", "{told:#}");
+    assert_eq!(told["live"][0]["key"], "cluster_weight", "{told:#}");
+    process::wait_for("the weight", Duration::from_secs(5), || {
+        (daemon.cli().run(&["status"]).json["cluster"]["weight"] == 7).then_some(())
+    });
 }
 
 #[test]

@@ -413,7 +413,7 @@ impl Core {
             limits: self.count_in_force() as u64,
             default_limit: self.limit_for(&Target::DEFAULT).map(|l| self.report_in_force(&l)),
             config,
-            cluster: self.cluster.as_ref().map(cluster::View::report),
+            cluster: self.cluster.as_ref().map(|cluster| Box::new(cluster.report())),
             confirm: self.unconfirmed.report(),
             management: self.management.nets().to_vec(),
             overage: Vec::new(),

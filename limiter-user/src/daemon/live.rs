@@ -11,7 +11,7 @@ use crate::policy::{Changes, Management};
 use crate::report::KeyDiff;
 
 /// The keys.
-const LIVE: [&str; 4] = ["admin_group", "malformed", "management", "on_full"];
+const LIVE: [&str; 5] = ["admin_group", "cluster_weight", "malformed", "management", "on_full"];
 
 /// What reading the configuration again comes to.
 pub(super) struct Plan {
@@ -101,6 +101,9 @@ impl Core {
         if !plan.live.is_empty() {
             self.plane.set_verdicts(config.options.drop_malformed, config.options.on_full);
             self.on_full = config.options.on_full;
+            if let Some(cluster) = &self.cluster {
+                cluster.set_weight(config.cluster.weight);
+            }
         }
         if let Some(management) = plan.management {
             self.management = management;

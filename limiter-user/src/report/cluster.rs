@@ -31,6 +31,8 @@ pub struct ClusterStatus {
     pub joined: bool,
     /// Hosts that are there, this one included.
     pub members: u64,
+    /// The host's weight, as the others know it.
+    pub weight: u32,
     /// The host's home right, as a part of each limit of the cluster.
     pub home: f64,
     /// What it has given away of that and has not come to others yet.

@@ -192,7 +192,7 @@ pub struct StatusReport {
     pub config: ConfigReport,
     /// How the host fares in its cluster, if it is in one.
     #[serde(default)]
-    pub cluster: Option<ClusterStatus>,
+    pub cluster: Option<Box<ClusterStatus>>,
     /// The change that is reverted unless it is confirmed.
     pub confirm: Option<PendingReport>,
     /// Addresses that no limit applies to.

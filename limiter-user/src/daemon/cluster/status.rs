@@ -30,6 +30,11 @@ impl View {
         Self { me: *me, name: name.clone(), link: link.clone(), rights: rights.clone() }
     }
 
+    /// Lets all know that this host has another weight: home rights follow it.
+    pub(in crate::daemon) fn set_weight(&self, weight: u32) {
+        self.link.order(link::Order::Weight(weight));
+    }
+
     /// How it fares.
     pub(in crate::daemon) fn report(&self) -> ClusterStatus {
         let (members, link) = (self.link.members.borrow(), self.link.report.borrow());
@@ -38,6 +43,7 @@ impl View {
             name: self.name.clone(),
             joined: link.cluster.is_some(),
             members: members.len() as u64,
+            weight: members.get(&self.me).map_or(0, |me| me.weight),
             home: rights.home.part(),
             on_the_way: rights.on_the_way.part(),
             floor: rights.floor.part(),
