@@ -107,6 +107,12 @@ impl Hosts {
         self.daemons.push(Daemon::start_with(&self.fleet.hosts[host], options));
     }
 
+    /// The key file, which all hosts read.
+    #[must_use]
+    pub fn key_file(&self) -> PathBuf {
+        key_file(&self.folder)
+    }
+
     /// What a host says of itself in its cluster.
     ///
     /// # Panics

@@ -33,7 +33,7 @@ the clocks' drift allowed for. UTILISATION is what was admitted of min(offered, 
 BACK TO 90 % is how long it takes after the demand moved. PER HOST is what the host that sends most does.
 
 In the scenario members, hosts do nothing but find out who is there, as the daemon does (scheme membership):
-nothing is limited in it.
+nothing is limited in it, and PER HOST is the mean of all hosts at rest.
 
 Beside the escrow there are schemes to compare with: none (each host has the whole limit), static (each
 has the same share), debit (each takes from its buckets what others say that they admitted), proportional

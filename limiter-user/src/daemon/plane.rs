@@ -78,6 +78,16 @@ pub trait Plane: Send {
     ) -> Result<SharesChanged, Error> {
         Ok(SharesChanged::default())
     }
+    fn change_floor(
+        &mut self,
+        _floor: Share,
+        _includes: fn(&LimitSpec) -> bool,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+    fn renew_floors(&self, _buckets: Range<usize>) -> SharesChanged {
+        SharesChanged::default()
+    }
     fn set_shares(&self, _shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged {
         SharesChanged::default()
     }
@@ -256,6 +266,18 @@ impl Plane for Dataplane {
         includes: fn(&LimitSpec) -> bool,
     ) -> Result<SharesChanged, Error> {
         self.set_floor(floor, includes)
+    }
+
+    fn change_floor(
+        &mut self,
+        floor: Share,
+        includes: fn(&LimitSpec) -> bool,
+    ) -> Result<(), Error> {
+        self.change_floor(floor, includes)
+    }
+
+    fn renew_floors(&self, buckets: Range<usize>) -> SharesChanged {
+        self.renew_floors(buckets)
     }
 
     fn set_shares(&self, shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged {

@@ -146,6 +146,20 @@ impl Dataplane {
         floor: Share,
         includes: fn(&LimitSpec) -> bool,
     ) -> Result<SharesChanged, Error> {
+        self.change_floor(floor, includes)?;
+        Ok(self.renew_floors(0..self.buckets()))
+    }
+
+    /// As [`Dataplane::set_floor`], but where the floor becomes larger buckets keep the one that they have
+    /// until [`Dataplane::renew_floors`]. A smaller one is in force at once.
+    ///
+    /// # Errors
+    /// As [`Dataplane::set_floor`].
+    pub fn change_floor(
+        &mut self,
+        floor: Share,
+        includes: fn(&LimitSpec) -> bool,
+    ) -> Result<(), Error> {
         let share = multiplier(floor);
         let at = ticks(kernel::monotonic_ns());
         let former = self.cluster.as_ref().map(|cluster| cluster.floor.clone());
@@ -164,7 +178,7 @@ impl Dataplane {
             self.cluster = before;
             return Err(error);
         }
-        Ok(self.renew_floors())
+        Ok(())
     }
 
     /// The floor that a daemon before this one has left.
@@ -187,14 +201,14 @@ impl Dataplane {
         }
     }
 
-    /// Lets buckets have the floor of their policy.
-    fn renew_floors(&self) -> SharesChanged {
+    /// Lets these buckets have the floor of their policy.
+    pub fn renew_floors(&self, buckets: Range<usize>) -> SharesChanged {
         let mut changed = SharesChanged::default();
         let mut slots = ClusterSlots::default();
         let mut missed: Vec<usize> = Vec::new();
         for round in 0..ROUNDS {
             let mut again = std::mem::take(&mut missed).into_iter();
-            let mut all = 0..if round == 0 { self.buckets() } else { 0 };
+            let mut all = if round == 0 { buckets.clone() } else { 0..0 };
             let buckets = std::iter::from_fn(|| all.next().or_else(|| again.next()));
             self.memory.part(buckets, |bucket, tracked| {
                 let Some(policy) = slots.policy(self, tracked) else { return };

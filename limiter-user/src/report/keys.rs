@@ -27,6 +27,9 @@ pub struct KeysReport {
     pub waiting: Vec<String>,
     /// Whether somebody was lost lately, without whom nothing is decided.
     pub lost: bool,
+    /// Frames that came sealed with a key that this host does not accept, or were changed on their way, since
+    /// the daemon started.
+    pub refused: u64,
     /// The file with the keys, once they have been changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
@@ -46,6 +49,7 @@ impl Default for KeysReport {
             leader: String::new(),
             waiting: Vec::new(),
             lost: false,
+            refused: 0,
             file: None,
             problem: None,
         }
@@ -88,6 +92,9 @@ impl Print for KeysReport {
                 out,
                 "somebody was lost: it goes on with all, or {gone} seconds later without"
             )?;
+        }
+        if self.refused > 0 {
+            writeln!(out, "frames with another key: {}", self.refused)?;
         }
         if let Some(problem) = &self.problem {
             writeln!(out, "it does not go on: {problem}")?;

@@ -187,6 +187,8 @@ pub struct Rotation {
     lost: Option<Moment>,
     /// The leader has been seeing all members use the new key since then.
     used: Option<Moment>,
+    /// Whom this host has told how far it is since it leads, and which run of it.
+    reported: Option<(HostId, u64)>,
     /// It is to be asked for a rotation until then.
     asks: Option<Moment>,
     /// Somebody has asked this host for one.
@@ -209,6 +211,7 @@ impl Rotation {
             told: BTreeMap::new(),
             lost: kept_rotation.then_some(now),
             used: None,
+            reported: None,
             asks: None,
             wanted: false,
             due: now,
@@ -537,8 +540,11 @@ impl Rotation {
                 Some(until) if now < until => self.say(leader, Kind::Ask),
                 _ => self.asks = None,
             }
-            if self.kept.rotation.is_some() && now >= self.remind {
-                self.remind = now.after(REMIND);
+            // A leader that is new here may not know of the last rotation; one that was away, of this one.
+            let run = self.members.get(&leader).map(|run| (leader, *run));
+            let new = run != self.reported && self.state().0.number > 0;
+            if new || self.kept.rotation.is_some() && now >= self.remind {
+                (self.remind, self.reported) = (now.after(REMIND), run);
                 self.tell(leader);
             }
             return;

@@ -25,11 +25,14 @@ struct Host {
     heard: Option<u16>,
 }
 
+/// What is on its way: when it comes, from whom, to whom and to which run of it, sealed with which key, and what it
+/// says, if that is of keys.
+type Way = (u64, usize, usize, u64, Key, Option<Vec<u8>>);
+
 struct World {
     now: u64,
     hosts: Vec<Host>,
-    /// When, from whom, to whom and to which run of it, sealed with, content (none: something else).
-    ways: Vec<(u64, usize, usize, u64, Key, Option<Vec<u8>>)>,
+    ways: Vec<Way>,
     random: SmallRng,
     loss: f64,
     /// The chance of a crash in a step.
@@ -404,4 +407,21 @@ fn two_keys_of_the_operators_are_left_alone_and_nonsense_is_counted() {
     host.receive(now, HostId(1), &good);
     assert_eq!((host.kept().sealing, host.kept().accepted), (key(2), Some(key(1))));
     assert!(!format!("{:?}", host.kept()).contains("0707"));
+}
+
+#[test]
+fn a_leader_that_is_new_hears_of_the_last_rotation() {
+    let now = Moment(5);
+    let done = Kept { last: Id { number: 4, tag: 9 }, ..Kept::new((key(1), None)) };
+    let mut member = Rotation::new(now, HostId(5), done);
+    let mut leader = Rotation::new(now, HostId(1), Kept::new((key(1), None)));
+    leader.set_members(now, [(HostId(5), 1)].into());
+    member.set_members(now, [(HostId(1), 1)].into());
+    for (to, bytes) in member.poll(now) {
+        assert_eq!(to, HostId(1));
+        leader.receive(now, HostId(5), &bytes);
+    }
+    leader.begin(now, key(2), 0);
+    assert_eq!(leader.kept().rotation, Some((Id { number: 5, tag: 0 }, Stage::Accepted)));
+    assert!(member.poll(now.after(REMIND + EVERY)).is_empty(), "it is told once");
 }

@@ -131,6 +131,8 @@ struct Due {
     look: Moment,
     report: Moment,
     poll: Moment,
+    /// When more buckets are given a larger floor.
+    renew: Moment,
 }
 
 struct Task {
@@ -171,7 +173,7 @@ impl Task {
             sources,
             words: Words::default(),
             keep: false,
-            due: Due { look: now, report: now, poll: now },
+            due: Due { look: now, report: now, poll: now, renew: Moment(u64::MAX) },
             slowest: None,
             refused: false,
             leaving: None,
@@ -199,7 +201,7 @@ impl Task {
                 tracing::error!("limits of the cluster are not divided any more: {failure}");
                 return;
             }
-            let next = self.due.look.min(self.due.report).min(self.due.poll);
+            let next = self.due.look.min(self.due.report).min(self.due.poll).min(self.due.renew);
             let pause = next.since(monotonic());
             let count = tokio::select! {
                 count = inputs.recv_many(&mut batch, BATCH) => count,
@@ -254,6 +256,11 @@ impl Task {
         if now >= self.due.look {
             self.look(now)?;
             self.due.poll = now;
+        }
+        if now >= self.due.renew {
+            let (words, giver) = (&mut self.words, &self.giver);
+            let more = self.shared.with_now(|core| Ok(words.renew(core, giver)))?;
+            self.due.renew = if more { monotonic().after(AGAIN) } else { Moment(u64::MAX) };
         }
         if now >= self.due.poll {
             let now = monotonic();
@@ -366,6 +373,9 @@ impl Task {
         }
         if self.words.len() == 0 {
             return Ok(None);
+        }
+        if self.words.has_floor() {
+            self.due.renew = Moment(0);
         }
         let (words, giver, sources) = (&mut self.words, &self.giver, self.sources.as_ref());
         let told = self.shared.with_now(|core| Ok(words.tell(core, sources, giver)))?;

@@ -11,7 +11,7 @@ use crate::cluster::HostId;
 use crate::cluster::key_file::Key;
 use crate::cluster::link::task::{Order as Link, monotonic};
 use crate::cluster::rotation::{ACCEPTED, Kept, KeysFile, Refusal, Rotation, Stage};
-use crate::cluster::wire::{Content, KEY, Topic};
+use crate::cluster::wire::{Content, KEY, Rejection, Topic};
 use crate::error::{Failure, exit};
 use crate::report::KeysReport;
 
@@ -221,6 +221,8 @@ impl Task {
         let name = |host: &HostId| {
             members.get(host).map_or_else(|| format!("{:016x}", host.0), |m| m.name().to_owned())
         };
+        let link = self.cluster.link.report.borrow();
+        let refused = |why| link.counts.rejected(why).packets;
         KeysReport {
             number: status.number,
             stage: status.stage,
@@ -230,6 +232,7 @@ impl Task {
             leader: name(&status.leader),
             waiting: status.waiting.iter().map(name).collect(),
             lost: status.lost,
+            refused: refused(Rejection::Key) + refused(Rejection::Forged),
             file: self.file.as_ref().map(|file| file.path().display().to_string()),
             problem: self.problem.clone(),
         }

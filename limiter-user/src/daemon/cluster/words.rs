@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use super::sources::Sources;
 use crate::cluster::escrow::Granted;
@@ -15,6 +16,12 @@ use crate::error::{Failure, exit};
 /// How often a bucket is tried that packets are charged to at the same moment.
 const TRIES: usize = 4;
 
+/// How long buckets may be given a larger floor at a time, while the core is locked.
+const BUDGET: Duration = Duration::from_millis(1);
+
+/// How many of them at a time, at least and at most.
+const CHUNK: [usize; 2] = [1 << 10, 1 << 20];
+
 /// Changes whose tokens wait to be given back, at most; others lose some.
 const MOST_WAITING: usize = 64;
 
@@ -22,6 +29,10 @@ const MOST_WAITING: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Words {
     floor: Option<Share>,
+    /// From which bucket on a larger floor is still to be given.
+    renew: Option<usize>,
+    /// How many buckets are given it at a time.
+    chunk: usize,
     /// A bucket and its tag, the share and its end.
     shares: BTreeMap<(usize, u64), (Share, Moment)>,
 }
@@ -41,6 +52,11 @@ impl Words {
     /// How much there is.
     pub(super) fn len(&self) -> usize {
         self.shares.len() + usize::from(self.floor.is_some())
+    }
+
+    /// Whether the floor is to be another one.
+    pub(super) const fn has_floor(&self) -> bool {
+        self.floor.is_some()
     }
 
     /// The floor is to be this one.
@@ -74,9 +90,10 @@ impl Words {
     ) -> Result<Told, Failure> {
         let mut told = Told::default();
         if let Some(floor) = self.floor {
-            let changed = core.plane.set_floor(floor, is_clusters)?;
+            core.plane.change_floor(floor, is_clusters)?;
             self.floor = None;
-            giver.give_back(changed);
+            // Buckets that have less meanwhile are no danger to anybody.
+            self.renew = Some(0);
         }
         for round in 0..TRIES {
             if self.shares.is_empty() {
@@ -86,6 +103,20 @@ impl Words {
             self.tell_shares(&*core.plane, sources, giver, &mut told);
         }
         Ok(told)
+    }
+
+    /// Gives some more buckets the floor, as many as fit in a moment. Returns whether there are more.
+    pub(super) fn renew(&mut self, core: &Core, giver: &Giver) -> bool {
+        let Some(from) = self.renew else { return false };
+        let buckets = core.plane.buckets();
+        let to = (from + self.chunk.max(CHUNK[0])).min(buckets);
+        let begun = Instant::now();
+        giver.give_back(core.plane.renew_floors(from..to));
+        let ratio = BUDGET.as_secs_f64() / begun.elapsed().as_secs_f64().max(1e-6);
+        let next = (to - from) as f64 * ratio.clamp(0.25, 2.0);
+        self.chunk = (next as usize).clamp(CHUNK[0], CHUNK[1]);
+        self.renew = Some(to).filter(|to| *to < buckets);
+        self.renew.is_some()
     }
 
     fn tell_shares(
