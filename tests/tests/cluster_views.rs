@@ -125,7 +125,7 @@ fn the_heaviest_of_three_hosts_are_those_of_exact_counts() {
     for i in 0..60_000_usize {
         // Who is where depends on the source, so that hosts have different ones; some are everywhere.
         let source = zipf.source();
-        let host = if source % 5 == 0 { i % 3 } else { source as usize % 3 };
+        let host = if source.is_multiple_of(5) { i % 3 } else { source as usize % 3 };
         send(host, Ipv4Addr::from_bits(first + source), 64 + i % 7 * 50);
     }
     // One that is nowhere among the first hundred, and is the second one of all together.
