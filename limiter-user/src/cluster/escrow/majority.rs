@@ -91,7 +91,11 @@ impl Escrow {
         if !self.settings.majority {
             return true;
         }
-        let heard = self.peers.values().filter(|peer| peer.echoed > Some(mark));
+        // What one says now it cannot have been given by another one who said that it had it within less time than
+        // giving takes.
+        let (now, span) = (self.clock.now(), self.settings.timing.delegation / 2);
+        let knows = |peer: &&super::Peer| peer.echoed > Some(mark) && peer.hears(now, span);
+        let heard = self.peers.values().filter(knows);
         let theirs: Share = heard.filter_map(|peer| peer.offered).sum();
         theirs + self.beside_floor(self.kept.home) > self.half()
     }

@@ -349,3 +349,31 @@ fn who_comes_back_waits_for_what_others_were_let_use() {
     println!("{found:?}");
     assert!(found.is_some());
 }
+
+#[test]
+fn who_leaves_waits_until_votes_that_knew_more_have_ended() {
+    let net = Net { loss: 6, twice: 13, late: 1, delay: 19 };
+    let ev = vec![
+        (455, Event::Agree),
+        (518, Event::Cut { from: 0, to: 4, both: false, ms: 200 }),
+        (443, Event::Agree),
+        (589, Event::Agree),
+        (512, Event::Join),
+        (547, Event::Agree),
+        (444, Event::Crash { at: 0, machine: false, after: Some(0), ms: 1892 }),
+        (195, Event::Leave { at: 4 }),
+        (280, Event::Agree),
+        (120, Event::Join),
+        (324, Event::Lost { at: 3, ms: 2636 }),
+        (390, Event::Pause { at: 3, ms: 413 }),
+        (250, Event::Leave { at: 3 }),
+        (312, Event::Crash { at: 0, machine: false, after: None, ms: 19 }),
+        (261, Event::Forget { at: 0, key: 1 }),
+        (437, Event::Demand { at: 0, key: 1, percent: 0 }),
+        (589, Event::Lost { at: 2, ms: 2500 }),
+        (203, Event::Join),
+        (194, Event::Agree),
+    ];
+    let world = suffer(16221895249789371437, net, &ev, None);
+    assert_eq!(world.wrong, None);
+}
