@@ -3,6 +3,7 @@
 use crate::cluster::message::Transfer;
 use crate::cluster::{HostId, Message, Moment, Share};
 
+use super::clock::grace;
 use super::{Escrow, Planted, Urgency};
 
 /// How much of its home right a host has on the way at most while there is demand, unless it leaves: the half.
@@ -22,6 +23,8 @@ pub(super) struct Ceded {
     pub(super) end: Moment,
     /// It was still told to be delegated by then.
     mark: Moment,
+    /// When a majority had heard that, if it decides about limits.
+    heard: Option<Moment>,
 }
 
 impl Escrow {
@@ -89,21 +92,30 @@ impl Escrow {
         let share =
             if self.leaving { self.kept.home.without(self.ceded()) } else { self.surplus(now) };
         if !share.is_none() {
-            self.ceding.push(Ceded { share, end, mark });
+            self.ceding.push(Ceded { share, end, mark, heard: None });
         }
     }
 
     /// Gives away what nobody can use any more: takes it off the home right, and in the same poll off what the
     /// kernel has, before the messages tell of it (I3).
     pub(super) fn hand_over(&mut self, now: Moment) {
-        let mark = |ceded: &Ceded| (ceded.end <= now).then_some(ceded.mark);
-        let marks: Vec<Moment> = self.ceding.iter().filter_map(mark).collect();
-        // Who decides about limits must know first how much this host has left.
-        let Some(mark) = marks.into_iter().filter(|mark| self.majority_heard(*mark)).max() else {
-            return;
-        };
-        let due = |ceded: &mut Ceded| ceded.end <= now && ceded.mark <= mark;
+        // Who decides about limits must know first how much this host has left, and what was voted before must
+        // have ended.
+        let asks = self.settings.majority;
+        let last = self.ceding.iter().map(|ceded| ceded.mark).max().unwrap_or_default();
+        for at in 0..self.ceding.len() {
+            if asks && self.ceding[at].heard.is_none() && self.majority_heard(self.ceding[at].mark)
+            {
+                self.ceding[at].heard = Some(now);
+            }
+        }
+        let wait = grace(self.settings.timing.longest());
+        let heard = |ceded: &Ceded| ceded.heard.is_some_and(|heard| heard.after(wait) <= now);
+        let due = |ceded: &mut Ceded| ceded.end <= now && (!asks || heard(ceded));
         let ready: Share = self.ceding.extract_if(.., due).map(|ceded| ceded.share).sum();
+        if ready.is_none() {
+            return;
+        }
         let short = if self.leaving { self.heirs(now) } else { self.short(now) };
         let short = short.unwrap_or_default();
         let lack: Share = short.iter().map(|(_, lacks)| *lacks).sum();
@@ -131,7 +143,7 @@ impl Escrow {
         }
         // What is not wanted any more stays here.
         if waits && left > if self.leaving { Share::NONE } else { LEAST } {
-            self.ceding.push(Ceded { share: left, end: now, mark });
+            self.ceding.push(Ceded { share: left, end: now, mark: last, heard: Some(Moment(0)) });
         }
     }
 

@@ -5,7 +5,7 @@ use crate::cluster::{HostId, KeyId, Moment, Share};
 use super::{Escrow, MAX_PEERS};
 
 /// What the others do with the rights of a host that they hear no more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Partition {
     /// They leave them alone: the limit holds whatever happens.

@@ -3,6 +3,8 @@
 //! Of such a limit nothing beside floors is used without the consent of hosts that have more than half of all
 //! rights. A host asks for it all the time. Where it is lost, one of the others, the regent, may ask instead.
 
+use std::collections::BTreeMap;
+
 use crate::cluster::message::Vote;
 use crate::cluster::{HostId, Message, Moment, Share};
 
@@ -10,7 +12,7 @@ use super::clock::usable;
 use super::{Escrow, Planted};
 
 /// The most hosts that a message votes about.
-pub(super) const VOTES: usize = 16;
+pub(super) const VOTES: usize = 64;
 
 /// The vote of another host.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +91,11 @@ impl Escrow {
         if !self.settings.majority {
             return true;
         }
-        let heard = self.peers.values().filter(|peer| peer.echoed > Some(mark));
+        // What one says now it cannot have been given by another one who said that it had it within less time than
+        // giving takes.
+        let (now, span) = (self.clock.now(), self.settings.timing.delegation / 2);
+        let knows = |peer: &&super::Peer| peer.echoed > Some(mark) && peer.hears(now, span);
+        let heard = self.peers.values().filter(knows);
         let theirs: Share = heard.filter_map(|peer| peer.offered).sum();
         theirs + self.beside_floor(self.kept.home) > self.half()
     }
@@ -152,14 +158,13 @@ impl Escrow {
         if self.regent() == Some(me) {
             rights.extend(self.lost_hosts(now));
         }
+        let mut all: BTreeMap<HostId, Vec<Ballot>> = BTreeMap::new();
+        let ballots = self.peers.values().flat_map(|peer| &peer.ballots);
+        for ballot in ballots.filter(|ballot| ballot.until > now) {
+            all.entry(ballot.of).or_default().push(*ballot);
+        }
         for (of, known) in rights {
-            let mut ballots: Vec<Ballot> = self
-                .peers
-                .values()
-                .flat_map(|peer| &peer.ballots)
-                .filter(|ballot| ballot.of == of && ballot.until > now)
-                .copied()
-                .collect();
+            let mut ballots = all.remove(&of).unwrap_or_default();
             if self.votes(now, of, me, until) {
                 // Who has this host's right next must wait for that, too.
                 self.own_votes = until;

@@ -10,6 +10,7 @@ use toml::Spanned;
 
 use super::demand::{Demand, Pattern};
 use super::network::Conditions;
+use crate::cluster::escrow::Partition;
 use crate::config::Place;
 use crate::error::{Failure, exit};
 
@@ -191,6 +192,9 @@ pub struct Scenario {
     /// shared by then.
     #[serde(default)]
     pub founded: bool,
+    /// What is done with the rights of hosts that are lost.
+    #[serde(default)]
+    pub policy: Partition,
     /// What sources send.
     #[serde(default)]
     pub demand: Demand,

@@ -25,6 +25,8 @@ const TEXTS: &[(&str, &str)] = &[
     ("join", include_str!("suite/join.toml")),
     ("leave", include_str!("suite/leave.toml")),
     ("founded", include_str!("suite/founded.toml")),
+    ("founder", include_str!("suite/founder.toml")),
+    ("majority", include_str!("suite/majority.toml")),
     ("suspect", include_str!("suite/suspect.toml")),
     ("chaos", include_str!("suite/chaos.toml")),
     ("overhead", include_str!("suite/overhead.toml")),

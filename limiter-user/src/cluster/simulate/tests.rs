@@ -103,6 +103,7 @@ fn planted_bugs_are_found_within_a_hundred_seeds() {
         (Planted::TransferTakenTwice, &["founded", "join", "chaos"]),
         (Planted::TransferNotWaited, &["join", "founded"]),
         (Planted::RestartNotWaited, &["restart", "reboot"]),
+        (Planted::VotedTwice, &["majority"]),
     ] {
         assert!(finds(bug, names).is_some(), "{bug:?}");
     }

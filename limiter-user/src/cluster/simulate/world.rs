@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
 
+use super::super::escrow::Partition;
 use super::super::{HostId, KeyId, Moment};
 use super::clock::Clock;
 use super::demand::Traffic;
@@ -82,6 +83,8 @@ pub(super) struct Birth {
     pub(super) one_of: u64,
     /// What chance there is comes from this.
     pub(super) seed: u64,
+    /// What is done with the rights of hosts that are lost.
+    pub(super) policy: Partition,
     /// When.
     pub(super) now: Moment,
 }
@@ -131,7 +134,8 @@ impl<'a, S: Scheme> World<'a, S> {
             };
             let seed = clocks.bits();
             let now = clock.local(0);
-            let birth = Birth { me: id, weight: WEIGHT, hosts: n, one_of, seed, now };
+            let policy = scenario.policy;
+            let birth = Birth { me: id, weight: WEIGHT, hosts: n, one_of, seed, policy, now };
             let mut host = Host::new(id, clock, make(birth), n, scenario.demand.keys);
             if scenario.goals.cpu.is_some() {
                 host.cpu.switch_on();

@@ -160,11 +160,19 @@ impl Scheme for Baseline {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::super::escrow::Partition;
     use super::*;
 
     fn host(kind: SchemeKind, me: u64) -> Baseline {
-        let birth =
-            Birth { me: HostId(me), weight: 1, hosts: 2, one_of: 2, seed: 0, now: Moment(0) };
+        let birth = Birth {
+            me: HostId(me),
+            weight: 1,
+            hosts: 2,
+            one_of: 2,
+            seed: 0,
+            policy: Partition::default(),
+            now: Moment(0),
+        };
         let mut host = Baseline::new(kind, birth);
         host.members(Moment(0), &BTreeMap::from([(HostId(1), 1), (HostId(2), 1)]));
         host

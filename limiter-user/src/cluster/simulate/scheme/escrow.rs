@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::super::escrow::{Escrow, Kept, Planted, Settings};
+use super::super::super::escrow::{Escrow, Kept, Partition, Planted, Settings};
 use super::super::super::{HostId, KeyId, Message, Moment, Share};
 use super::super::world::Birth;
 use super::{Actions, ENTRIES, Payload, Sample, Scheme};
@@ -14,6 +14,7 @@ pub(in super::super) struct EscrowHost {
     escrow: Escrow,
     /// What is on the disk.
     durable: Kept,
+    policy: Partition,
     /// Sources that are tracked no more: the kernel is told before anybody else hears of it.
     forgotten: Vec<KeyId>,
 }
@@ -21,11 +22,12 @@ pub(in super::super) struct EscrowHost {
 impl EscrowHost {
     /// A host, with a fault if one is to be found.
     pub(in super::super) fn new(birth: Birth, planted: Option<Planted>) -> Self {
-        let Birth { me, weight, one_of, seed, now, .. } = birth;
-        let settings = Settings { seed, planted, ..Settings::new(me, weight) };
+        let Birth { me, weight, one_of, seed, policy, now, .. } = birth;
+        let majority = policy == Partition::MajorityReclaim;
+        let settings = Settings { seed, planted, majority, ..Settings::new(me, weight) };
         let durable = Kept { home: Share::WHOLE.times(1, one_of), ..Kept::default() };
         let escrow = Escrow::new(settings.clone(), durable.clone(), now);
-        Self { settings, escrow, durable, forgotten: Vec::new() }
+        Self { settings, escrow, durable, policy, forgotten: Vec::new() }
     }
 }
 
@@ -49,6 +51,7 @@ impl Scheme for EscrowHost {
 
     fn demand(&mut self, now: Moment, key: KeyId, sample: Sample) {
         self.escrow.demand(now, key, sample.demand, sample.limited);
+        self.escrow.set_partition(key, self.policy);
     }
 
     fn forget(&mut self, key: KeyId) {
