@@ -1,8 +1,8 @@
 //! The daemon in a cluster: what makes its hosts share limits.
 //!
 //! The link ([`crate::cluster::link::task`]) talks to other hosts. What comes from them is given to whom it
-//! is for: rights to a thread of their own ([`rights`]), which divides limits and tells the data plane; what
-//! limits there are to the replica ([`replica`]); every other topic to a task of its own.
+//! is for: rights to a thread of their own (`rights`), which divides limits and tells the data plane; what
+//! limits there are to the replica (`replica`); every other topic to a task of its own.
 
 mod audit;
 mod demand;
