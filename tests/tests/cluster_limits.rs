@@ -82,8 +82,9 @@ fn a_limit_for_the_cluster_is_enforced_kept_and_told() {
         .remove(0);
     let (admitted, due) = (observer.read().from(v4(66)), 1000.0 * sent.seconds());
     println!("{admitted} of {due:.0} and a burst of 2000");
-    // More than the floor is its own when it is seen to need it, and brings no tokens.
-    assert!((0.95 * due..=due + 2000.0).contains(&(admitted as f64)), "{admitted} of {due}");
+    // More than the floor is its own when it is seen to need it, which a busy machine takes some tenths of a
+    // second for, and brings no tokens.
+    assert!((0.8 * due..=due + 2000.0).contains(&(admitted as f64)), "{admitted} of {due}");
     let shown = daemon.cli().ok(&["show", &v4(66).to_string()]);
     assert_eq!(shown["limit"]["scope"], "cluster", "{shown:#}");
     // It outlives the daemon, with its scope; so does that of the file.
