@@ -32,7 +32,8 @@ Examples:
   limiter limit set 200pps --proto udp --dport 53
   limiter limit set 50pps --syn --ban-for 10m
   limiter limit set 1gbit --for 203.0.113.0/24 --as-one
-  limiter limit set 500pps --scope cluster";
+  limiter limit set 500pps --scope cluster
+  limiter limit set 500pps --scope cluster --partition majority-reclaim";
 
 const LIST: &str = "\
 A limit a line, as for `limit set`; # begins a comment:
@@ -43,7 +44,7 @@ A limit a line, as for `limit set`; # begins a comment:
   2001:db8::/48              400/minute no-enforce
   default udp:53             200pps
   default tcp/syn,!ack       50pps ban-for=10m ban-after=5s ban-factor=10
-  192.0.2.0/24               500pps scope=cluster partition=conservative
+  192.0.2.0/24               500pps scope=cluster partition=majority-reclaim
   203.0.113.0/24 as-one      1gbit
 
 A class is PROTO[:PORTS][/FLAGS]: udp:53, tcp:80-443, tcp/syn,!ack, icmp, 47, or *:53 for TCP and UDP.";
@@ -145,13 +146,17 @@ pub(super) struct SetArgs {
     /// Where it holds: on this host alone, or as one limit on all hosts of the cluster [default: local]
     ///
     /// A limit for the cluster is for all its hosts; what a source gets from all of them together is to be
-    /// within it. This version does not connect hosts yet: each keeps it by itself, and `limiter status`
-    /// says so. A local limit of a host hides that of the cluster for the same target on this host. Needs
+    /// within it. A local limit of a host hides that of the cluster for the same target on this host. Needs
     /// [cluster] in the configuration.
     #[arg(long, value_enum, value_name = "SCOPE")]
     pub(super) scope: Option<Reach>,
     /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached [default:
     /// conservative]
+    ///
+    /// Each host has a share of the limit. While hosts are lost or cut off from others, theirs are either left
+    /// alone, which never lets too much through and costs as much as they are; or used by the rest, which is
+    /// safe as long as that has the majority of shares; or used by everybody on each side, which may let
+    /// through k times the limit where there are k sides. When hosts see each other again all is as before.
     #[arg(long, value_enum, value_name = "POLICY", requires = "scope")]
     pub(super) partition: Option<Partition>,
     #[command(flatten)]

@@ -16,7 +16,7 @@ const FILES: u32 = 100_000;
 const RELOADED: u32 = 20;
 
 /// What a mutation puts in: what means something to TOML or to a limit, and what never should occur.
-const PIECES: [&[u8]; 55] = [
+const PIECES: [&[u8]; 56] = [
     b"=",
     b"\"",
     b"'",
@@ -66,6 +66,7 @@ const PIECES: [&[u8]; 55] = [
     b"scope = \"cluster\"\n",
     b"scope = \"local\"\n",
     b"partition = \"conservative\"\n",
+    b"partition = \"majority-reclaim\"\n",
     b"[cluster]\nlisten = \"192.0.2.10:7700\"\n",
     b"seeds = [\"a:1\", \"[::1]:1\"]\n",
     b"weight = 0\n",

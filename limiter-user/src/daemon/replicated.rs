@@ -428,6 +428,12 @@ impl Core {
                  or of another one is wrong"
             ));
         }
+        if let Some((item, why)) = replica.odd() {
+            warnings.push(format!(
+                "what the cluster says of {item} is not in force here, because this version does not understand \
+                 it: {why}"
+            ));
+        }
         if report.refused.ahead > 0 {
             warnings.push(format!(
                 "{} changes of the cluster were not taken, because they are stamped more than a day ahead of \

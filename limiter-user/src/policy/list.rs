@@ -229,7 +229,9 @@ mod tests {
              192.0.2.1 1000pps+10mbit 2000+64kbyte ban-for=10m # two\n192.0.2.2 10mbit+1000pps\n\
              192.0.2.3 tcp/syn,!ack 40/minute no-enforce\n192.0.2.4 40/minute 50\n\
              192.0.2.5 5pps 9 ban-factor=3 ban-after=2s ban-for=1h\n\
-             192.0.2.6 5pps scope=cluster partition=conservative no-enforce",
+             192.0.2.6 5pps scope=cluster partition=conservative no-enforce\n\
+             192.0.2.7 5pps scope=cluster partition=available\n\
+             192.0.2.8 5pps partition=majority-reclaim scope=cluster",
         )
         .unwrap();
         let found: Vec<_> = limits
@@ -251,6 +253,8 @@ mod tests {
                 "192.0.2.4: 40/minute burst 50 packets",
                 "192.0.2.5: 5pps burst 9 packets, ban 1h after 2s at 3×",
                 "192.0.2.6: 5pps burst 6 packets, not enforced, cluster-wide",
+                "192.0.2.7: 5pps burst 6 packets, cluster-wide (available)",
+                "192.0.2.8: 5pps burst 6 packets, cluster-wide (majority-reclaim)",
             ]
         );
     }

@@ -27,9 +27,15 @@ pub enum Scope {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Partition {
-    /// They stay idle: nobody ever gets more than the limit.
+    /// They stay idle: nobody ever gets more than the limit
     #[default]
     Conservative,
+    /// Hosts with more than half of all shares together use them; nobody ever gets more than the limit, and who is
+    /// cut off from them has little
+    MajorityReclaim,
+    /// Those who remain use them: each side of a partition has the whole limit, so k sides let through k times
+    /// as much together
+    Available,
 }
 
 impl Partition {
@@ -37,6 +43,17 @@ impl Partition {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Conservative => "conservative",
+            Self::MajorityReclaim => "majority-reclaim",
+            Self::Available => "available",
+        }
+    }
+
+    /// How many times the limit all hosts may let through together while hosts on `sides` sides cannot reach
+    /// each other.
+    pub fn bound(self, sides: u32) -> f64 {
+        match self {
+            Self::Conservative | Self::MajorityReclaim => 1.0,
+            Self::Available => f64::from(sides.max(1)),
         }
     }
 }
@@ -127,5 +144,27 @@ mod tests {
             assert!(error.to_string().contains("conservative"), "{error}");
             assert!(error.hint().contains("cluster"));
         }
+    }
+
+    #[test]
+    fn names_are_the_same_everywhere() {
+        for partition in Partition::value_variants() {
+            let value = partition.to_possible_value().unwrap();
+            assert_eq!(value.get_name(), partition.name());
+            let json = serde_json::to_value(partition).unwrap();
+            assert_eq!(json, partition.name());
+            assert_eq!(serde_json::from_value::<Partition>(json).unwrap(), *partition);
+        }
+        let error = serde_json::from_str::<Partition>("\"lucky\"").unwrap_err().to_string();
+        assert!(error.contains("lucky") && error.contains("majority-reclaim"), "{error}");
+    }
+
+    #[test]
+    fn only_what_stays_available_is_exceeded() {
+        let bounds = |sides| {
+            [Partition::Conservative, Partition::MajorityReclaim, Partition::Available]
+                .map(|partition| partition.bound(sides))
+        };
+        assert_eq!([bounds(0), bounds(1), bounds(3)], [[1.0; 3], [1.0; 3], [1.0, 1.0, 3.0]]);
     }
 }

@@ -101,8 +101,8 @@ impl FileLimitReport {
     }
 
     fn summary(&self) -> String {
-        let Self { rate, burst, also, enforce, ban, scope, .. } = self;
-        describe(rate, burst, also.as_ref(), *enforce, *ban, *scope)
+        let Self { rate, burst, also, enforce, ban, partition, .. } = self;
+        describe(rate, burst, also.as_ref(), *enforce, *ban, *partition)
     }
 }
 

@@ -118,9 +118,20 @@ pub struct LimitReport {
     /// Of a limit for the cluster, what becomes of the shares of hosts that cannot be reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
+    /// What each further side of a partition may let through beyond the limit, packets or bytes per second, and as
+    /// much of the burst: hosts on k sides that cannot reach each other exceed it by k - 1 times this. Nothing if
+    /// they never do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond_per_side: Option<f64>,
     /// Where it comes from.
     #[serde(default)]
     pub origin: LimitOrigin,
+}
+
+/// What each further side of a partition lets through beyond a limit, if it does.
+fn beyond_per_side(scope: Scope, rate_per_second: f64) -> Option<f64> {
+    let partition = scope.partition()?;
+    Some(rate_per_second * (partition.bound(2) - partition.bound(1))).filter(|more| *more > 0.0)
 }
 
 /// A limit in a few words, without its target.
@@ -130,13 +141,18 @@ pub(super) fn describe(
     also: Option<&TierReport>,
     enforce: bool,
     ban: Option<BanReport>,
-    reach: Reach,
+    partition: Option<Partition>,
 ) -> String {
     let also = also.map(|also| format!(" and {} burst {}", also.rate, also.burst));
     let ban = ban.map(|ban| format!(", {}", ban.summary()));
     let enforced = if enforce { "" } else { ", not enforced" };
     let [also, ban] = [also, ban].map(Option::unwrap_or_default);
-    let wide = if reach == Reach::Cluster { ", cluster-wide" } else { "" };
+    let wide = match partition {
+        None => "",
+        Some(Partition::Conservative) => ", cluster-wide",
+        Some(Partition::MajorityReclaim) => ", cluster-wide (majority-reclaim)",
+        Some(Partition::Available) => ", cluster-wide (available)",
+    };
     format!("{rate} burst {burst}{also}{enforced}{ban}{wide}")
 }
 
@@ -160,6 +176,7 @@ impl LimitReport {
             ban: limit.ban.map(Into::into),
             scope: limit.scope.reach(),
             partition: limit.scope.partition(),
+            beyond_per_side: beyond_per_side(limit.scope, rate_per_second),
             origin: LimitOrigin::Runtime,
         }
     }
@@ -167,12 +184,32 @@ impl LimitReport {
     /// Tells where it holds.
     pub fn set_scope(&mut self, scope: Scope) {
         (self.scope, self.partition) = (scope.reach(), scope.partition());
+        self.beyond_per_side = beyond_per_side(scope, self.rate_per_second);
+    }
+
+    /// Where it holds, as tables have it.
+    fn scopes(&self) -> String {
+        match self.partition.filter(|partition| *partition != Partition::default()) {
+            Some(partition) => format!("{} ({})", self.scope.name(), partition.name()),
+            None => self.scope.name().to_owned(),
+        }
+    }
+
+    /// By how much hosts may exceed it while they cannot reach each other, if they do.
+    pub fn bound(&self) -> Option<String> {
+        let (target, rates) = (self.target.short(), self.rates());
+        let note = || {
+            format!(
+                "{target}: each side of a partition lets {rates} through, so k sides k times as much"
+            )
+        };
+        self.beyond_per_side.map(|_| note())
     }
 
     /// The limit in a few words.
     pub fn summary(&self) -> String {
         let rate = self.rate.to_string();
-        describe(&rate, &self.burst, self.also.as_ref(), self.enforce, self.ban, self.scope)
+        describe(&rate, &self.burst, self.also.as_ref(), self.enforce, self.ban, self.partition)
     }
 
     /// Its rates as tables have them.
@@ -232,11 +269,12 @@ impl Print for LimitList {
                 limit.gate.to_string(),
                 if limit.enforce { "yes" } else { "no" }.to_owned(),
                 limit.ban.map_or("no".into(), |ban| ban.summary().replacen("ban ", "", 1)),
-                limit.scope.name().to_owned(),
+                limit.scopes(),
                 limit.origin.name().to_owned(),
             ]);
         }
-        writeln!(out, "{}", table.trim_fmt())
+        writeln!(out, "{}", table.trim_fmt())?;
+        self.limits.iter().filter_map(LimitReport::bound).try_for_each(|it| writeln!(out, "{it}"))
     }
 }
 
@@ -259,6 +297,7 @@ impl Print for LimitSet {
         }
         let note = if self.changed { "" } else { " (as before)" };
         writeln!(out, "{}: {}{note}", self.limit.target.short(), self.limit.summary())?;
+        self.limit.bound().map_or(Ok(()), |bound| writeln!(out, "{bound}"))?;
         self.applied.print_confirm(out)
     }
 }

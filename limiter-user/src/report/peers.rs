@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ClusterDistinctReport, Print, text};
 use crate::observe::Percentiles;
+use crate::policy::Partition;
 
 /// A host that did not answer a question to all, or not in full.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,6 +152,9 @@ pub struct OverageReport {
     pub ratio: f64,
     /// What `ratio` may be at the most: 1, but for limits that hosts may exceed while others are lost.
     pub bound: f64,
+    /// What becomes of the limit while hosts cannot reach each other.
+    #[serde(default)]
+    pub partition: Partition,
     /// Packets that passed.
     pub passed: u64,
     /// In how long a time, seconds.
@@ -160,8 +164,14 @@ pub struct OverageReport {
 impl OverageReport {
     /// It in a few words.
     pub fn summary(&self) -> String {
-        let Self { limit, ratio, bound, .. } = self;
-        format!("{limit}: {:.1} % used of what may be ({:.0} %)", ratio * 100.0, bound * 100.0)
+        let Self { limit, ratio, bound, partition, .. } = self;
+        let [ratio, bound] = [ratio * 100.0, bound * 100.0];
+        let note = match partition {
+            Partition::Conservative => "",
+            Partition::MajorityReclaim => ", majority-reclaim",
+            Partition::Available => ", available: 100 % for each side of a partition",
+        };
+        format!("{limit}: {ratio:.1} % used of what may be ({bound:.0} %{note})")
     }
 }
 

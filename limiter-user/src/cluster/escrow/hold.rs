@@ -133,13 +133,14 @@ impl Held {
         })
     }
 
-    pub(super) fn set_partition(&mut self, key: KeyId, partition: Partition) {
-        if let Some(held) = self.keys.get_mut(&key)
-            && held.partition != partition
-        {
-            held.partition = partition;
-            self.touched.insert(key);
-        }
+    /// Sets what becomes of a tracked key while hosts are lost. Returns whether it was something else before.
+    pub(super) fn set_partition(&mut self, key: KeyId, partition: Partition) -> bool {
+        let Some(held) = self.keys.get_mut(&key).filter(|held| held.partition != partition) else {
+            return false;
+        };
+        held.partition = partition;
+        self.touched.insert(key);
+        true
     }
 
     /// Whether a majority decides about the limit of a key.

@@ -1,40 +1,57 @@
 //! What becomes of the rights of hosts that are not there.
 
 use crate::cluster::{HostId, KeyId, Moment, Share};
+pub use crate::policy::Partition;
 
-use super::{Escrow, MAX_PEERS};
-
-/// What the others do with the rights of a host that they hear no more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Partition {
-    /// They leave them alone: the limit holds whatever happens.
-    #[default]
-    Conservative,
-    /// Those who have more than half of all rights together use what the lost ones had beside their floors. The
-    /// limit holds whatever happens; who is on the lesser side has its floor alone.
-    MajorityReclaim,
-    /// They use them as their own: each side of a partition uses the whole limit, so k sides use k times as
-    /// much in all.
-    Available,
-}
+use super::{Escrow, MAX_PEERS, Urgency};
 
 impl Escrow {
     /// Sets what is done with a key while hosts are lost. It is forgotten with the key.
     pub fn set_partition(&mut self, key: KeyId, partition: Partition) {
-        self.held.set_partition(key, partition);
+        if self.held.set_partition(key, partition) {
+            self.report_soon(self.clock.now(), key, Urgency::Hot);
+        }
     }
 
-    /// Remembers what a host has, for the case that it is lost.
-    pub(super) fn remember(&mut self, host: HostId, offered: Share, echo: Option<Moment>) {
+    /// From now on, until the end of this run, this host goes by votes: there are limits that a majority decides
+    /// about. It does not stop with the last of them, because others may not know yet that it was that.
+    pub fn go_by_majority(&mut self) {
+        self.settings.majority = true;
+    }
+
+    /// How many hosts with rights are lost, as this one sees it.
+    pub fn count_lost(&self, now: Moment) -> usize {
+        let now = self.clock.at(now);
+        self.homes.keys().filter(|host| self.is_lost(now, **host)).count()
+    }
+
+    /// Whether a host is seen no more, and was not heard for longer than any lease.
+    pub(super) fn is_lost(&self, now: Moment, host: HostId) -> bool {
+        let span = self.settings.timing.longest();
+        !self.views.present().has(host)
+            && !self.peers.get(&host).is_some_and(|peer| peer.alive(now, span))
+    }
+
+    /// Remembers what a host has, for the case that it is lost, and, if it goes by votes, which moment of this
+    /// host it has heard.
+    pub(super) fn remember(
+        &mut self,
+        host: HostId,
+        offered: Share,
+        echo: Option<Moment>,
+        votes: bool,
+    ) {
         let home = self.whole_of(offered);
         if home.is_none() {
             self.homes.remove(&host);
             self.fresh.remove(&host);
         } else if self.homes.len() < MAX_PEERS || self.homes.contains_key(&host) {
             self.homes.insert(host, home);
-            let fresh = self.fresh.entry(host).or_default();
-            *fresh = echo.unwrap_or_default().max(*fresh);
+            // Who does not go by votes yet may have given something away that those who vote do not know of.
+            if let Some(echo) = echo.filter(|_| votes) {
+                let fresh = self.fresh.entry(host).or_default();
+                *fresh = echo.max(*fresh);
+            }
         }
     }
 
@@ -53,11 +70,7 @@ impl Escrow {
         if now < self.quiet || self.leaving {
             return;
         }
-        let span = self.settings.timing.longest();
-        let gone = |host: HostId| {
-            !view.has(host) && !self.peers.get(&host).is_some_and(|peer| peer.alive(now, span))
-        };
-        let theirs = self.homes.iter().filter(|(host, _)| gone(**host));
+        let theirs = self.homes.iter().filter(|(host, _)| self.is_lost(now, **host));
         let lost: Share = theirs.map(|(_, home)| *home).sum();
         let lost = lost.min(Share::WHOLE.without(present));
         let weights: u64 = view.iter().map(|(_, weight)| u64::from(weight)).sum();

@@ -108,13 +108,8 @@ impl Escrow {
     /// Hosts with rights that this one hears no more and may vote about: it must have heard them since it
     /// last took rights of others, who may have known more.
     fn lost_hosts(&self, now: Moment) -> Vec<(HostId, Share)> {
-        let view = self.views.present();
-        let span = self.settings.timing.longest();
-        let gone = |host: HostId| {
-            !view.has(host) && !self.peers.get(&host).is_some_and(|peer| peer.alive(now, span))
-        };
         let fresh = |host| self.fresh.get(&host).is_some_and(|fresh| *fresh > self.taken);
-        let lost = self.homes.iter().filter(|(host, _)| gone(**host) && fresh(**host));
+        let lost = self.homes.iter().filter(|(host, _)| self.is_lost(now, **host) && fresh(**host));
         // A unit less, for what rounding has added.
         let known = |home: Share| self.beside_floor(home).without(Share::of_units(1));
         lost.map(|(host, home)| (*host, known(*home))).take(VOTES - 1).collect()

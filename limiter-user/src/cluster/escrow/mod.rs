@@ -60,7 +60,8 @@ pub struct Settings {
     pub floor: Share,
     /// How often and for how long.
     pub timing: Timing,
-    /// Whether there are limits that a majority decides about, as in [`Partition::MajorityReclaim`]; the same on all hosts.
+    /// Whether there are limits that a majority decides about, as in [`Partition::MajorityReclaim`]; on all hosts, from
+    /// the start or by [`Escrow::go_by_majority`].
     pub majority: bool,
     /// Spreads the messages of hosts over time.
     pub seed: u64,

@@ -38,6 +38,8 @@ struct Claim {
     number: u32,
     /// To be said before the next round.
     dirty: bool,
+    /// Whether the host says that a majority decides about the limit.
+    majority: bool,
 }
 
 impl Claim {
@@ -76,8 +78,6 @@ pub(super) struct Key {
     /// What was delegated by an older view comes to its end, and another host owns the key: its grants are left
     /// to run out.
     ending: bool,
-    /// A majority decides about its limit.
-    majority: bool,
 }
 
 /// All of them.
@@ -186,6 +186,8 @@ impl Key {
 
     /// What this host may grant of the key in all.
     fn pool(&mut self, key: KeyId, views: &Views, me: HostId, pools: &Pools) -> Share {
+        // While hosts do not agree, what all of them may use.
+        let majority = self.claims.values().any(|claim| claim.majority);
         let mut sum = Amount::default();
         for (list, amount) in &pools.alike {
             if self.owned(key, views, me, list) {
@@ -196,7 +198,7 @@ impl Key {
             let owned = lists.iter().filter(|(list, _)| self.owned(key, views, me, list));
             sum.add(owned.fold(Amount::default(), |most, (_, amount)| most.max(*amount)));
         }
-        if self.majority { sum.voted } else { sum.share }
+        if majority { sum.voted } else { sum.share }
     }
 }
 
@@ -244,7 +246,6 @@ impl Owned {
             return false;
         }
         let Some(key) = self.keys.get_mut(&report.key) else { return false };
-        key.majority |= report.majority;
         let Some(claim) = key.claims.get_mut(&from) else { return false };
         claim.expire(now);
         let mut changed = false;
@@ -262,6 +263,8 @@ impl Owned {
             let current = claim.current();
             let asked = !current.is_none() && less > (current + floor).times(CLOSE.0, CLOSE.1);
             changed |= !asked && more.without(less) > claim.demand.times(1, 20);
+            changed |= claim.majority != report.majority;
+            claim.majority = report.majority;
             claim.demand = report.demand;
             claim.sent = sent;
             claim.heard = now;
@@ -326,15 +329,16 @@ impl Escrow {
         let present = self.owner_of(id) == Some(me);
         let mine = present || self.views.older_owners(id).any(|owner| owner == Some(me));
         let own = self.held.wanted(id, floor).filter(|_| mine);
+        let majority = self.held.by_majority(id);
         if let Some(claim) = match own {
             Some(_) => self.owned.claim(id, me),
             None => self.owned.keys.get_mut(&id).and_then(|key| key.claims.get_mut(&me)),
         } {
             claim.demand = own.unwrap_or_default();
             claim.heard = now;
+            claim.majority = majority;
         }
         let Some(key) = self.owned.keys.get_mut(&id) else { return };
-        key.majority |= self.held.by_majority(id);
         let pool = key.pool(id, &self.views, me, pools);
         key.claims.values_mut().for_each(|claim| claim.expire(now));
         let mut sum: Share = key.claims.values().map(Claim::outstanding).sum();

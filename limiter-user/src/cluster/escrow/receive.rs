@@ -33,7 +33,7 @@ impl Escrow {
         if latest {
             peer.offered = Some(message.delegated);
             peer.delegates = !message.delegated_for.is_zero();
-            self.remember(from, message.delegated, echo);
+            self.remember(from, message.delegated, echo, !message.votes.is_empty());
         }
         if let Some(echo) = echo {
             self.take_delegation(now, echo, from, message);

@@ -122,6 +122,8 @@ pub struct Replica {
     again: Moment,
     compared: HostId,
     refused: Refused,
+    /// An item of which something was said that this host does not understand, and why.
+    odd: Option<(Item, String)>,
     /// What has changed since it was last told to be durable, and what was there before.
     unsaved: BTreeMap<Item, Option<Entry>>,
     /// As `forgotten`, before that.
@@ -149,6 +151,7 @@ impl Replica {
             again: Moment::default(),
             compared: HostId(0),
             refused: Refused::default(),
+            odd: None,
             unsaved: BTreeMap::new(),
             saved_forgotten: forgotten,
         }
@@ -198,6 +201,12 @@ impl Replica {
             refused: self.refused,
             clock_ahead_ms: self.clock.ahead().as_millis() as u64,
         }
+    }
+
+    /// An item of which a member has said something that this host does not understand, as a later version may, and
+    /// why; what it was before holds on.
+    pub fn odd(&self) -> Option<&(Item, String)> {
+        self.odd.as_ref()
     }
 
     /// Says what an item is from now on, nothing if it is removed, and tells all members. Returns whether
@@ -384,12 +393,14 @@ impl Replica {
             Content::Gone(_) => None,
             Content::Is(content) => match item.value(content) {
                 Ok(value) => Some(value),
-                Err(_) => {
+                Err(why) => {
                     self.refused.odd += 1;
+                    self.odd = Some((item, why));
                     return None;
                 }
             },
         };
+        self.odd.take_if(|(odd, _)| *odd == item);
         let end = value.as_ref().and_then(Value::end);
         let known = self.table.get(&item);
         let was_live = known.is_some_and(Entry::is_live);

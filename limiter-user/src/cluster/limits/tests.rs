@@ -483,4 +483,26 @@ fn what_makes_no_sense_is_counted() {
     }
     let refused = net.replicas[1].report().refused;
     assert_eq!((refused.odd, refused.packets), (2, 4));
+    assert_eq!(net.replicas[1].odd(), None, "what was said last is understood");
+}
+
+#[test]
+fn what_a_later_version_says_is_named_and_changes_nothing() {
+    let mut net = Net::new(2);
+    let (item, value) = limit(1, 5);
+    let send = |net: &mut Net, at: u64, text: &str| {
+        let content = Content::Is(text.into());
+        let entries = vec![(item, Entry { stamp: Stamp::at(START + at), host: 10, content })];
+        let packet = Packet { forgotten: Stamp::default(), body: Body::Entries(entries) }.bytes();
+        let now = net.now(1);
+        net.replicas[1].receive(now, id(0), &packet).unwrap()
+    };
+    assert_eq!(send(&mut net, 1, &value.text()).len(), 1);
+    let later = value.text().replace("conservative", "lucky");
+    assert_eq!(send(&mut net, 2, &later), []);
+    let (of, why) = net.replicas[1].odd().unwrap();
+    assert!(*of == item && why.contains("lucky") && why.contains("available"), "{why}");
+    assert_eq!(net.replicas[1].get(&item), Some(value.clone()));
+    assert_eq!(send(&mut net, 3, &value.text().replace("6pps", "7pps")).len(), 1);
+    assert_eq!(net.replicas[1].odd(), None);
 }

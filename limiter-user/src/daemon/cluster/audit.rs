@@ -1,16 +1,18 @@
 //! Counts whether all hosts together keep limits: [`crate::cluster::audit`] with a clock and a network.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use siphasher::sip::SipHasher24;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Cluster, Inbox};
-use crate::cluster::audit::{Allowed, Audit, Counter, Key, MOST_TOLD, PERIOD, Seen};
+use crate::cluster::Moment;
+use crate::cluster::audit::{Allowed, Audit, Counter, Key, MOST_TOLD, PERIOD, Seen, WINDOW};
 use crate::cluster::link::ClusterId;
 use crate::cluster::link::task::{Order, monotonic};
 use crate::cluster::wire::{Content, Topic};
@@ -29,6 +31,26 @@ const CLOSELY: usize = 4 * MOST_TOLD;
 /// Limits that are judged, at most.
 const MOST_LIMITS: usize = 256;
 
+/// For how long it matters that hosts were lost: what was let through meanwhile is judged, and told late.
+const LATELY: Duration = WINDOW.saturating_add(PERIOD.saturating_mul(2));
+
+/// The most hosts that were lost at a time, lately.
+#[derive(Debug, Default)]
+struct Lost(VecDeque<(Moment, u32)>);
+
+impl Lost {
+    /// Notes how many are lost, and tells the most that were lately.
+    fn most(&mut self, now: Moment, lost: u32) -> u32 {
+        self.0.retain(|(when, _)| now.since(*when) <= LATELY);
+        // Fewer than now do not matter any more.
+        while self.0.back().is_some_and(|(_, before)| *before <= lost) {
+            self.0.pop_back();
+        }
+        self.0.push_back((now, lost));
+        self.0.front().map_or(lost, |(_, most)| *most)
+    }
+}
+
 /// A limit that sources of this host are under.
 struct Limit {
     target: String,
@@ -46,6 +68,7 @@ pub(super) async fn serve(
         counter: Counter::new(getrandom::u64().unwrap_or_default()),
         audit: Audit::default(),
         limits: BTreeMap::new(),
+        lost: Lost::default(),
         buckets: BTreeMap::new(),
         cluster,
     };
@@ -74,6 +97,7 @@ struct Task {
     counter: Counter,
     audit: Audit,
     limits: BTreeMap<u64, Limit>,
+    lost: Lost,
     /// Where sources that are counted have their buckets.
     buckets: BTreeMap<Key, usize>,
 }
@@ -125,7 +149,13 @@ impl Task {
         shared
             .with(move |core| {
                 let mut members = Vec::with_capacity(at.len());
-                core.cluster_members(&mut at.into_iter(), &mut |member| members.push(member));
+                core.cluster_members(&mut at.into_iter(), &mut |mut member| {
+                    // The data plane does not know what becomes of it while hosts are lost.
+                    if let Some(limit) = core.limit_for(&member.limit.target) {
+                        member.limit.scope = limit.scope;
+                    }
+                    members.push(member);
+                });
                 Ok(members)
             })
             .await
@@ -153,19 +183,20 @@ impl Task {
 
     fn judge(&mut self) -> Vec<OverageReport> {
         let allowed = self.limits.iter().map(|(limit, known)| (*limit, known.allowed)).collect();
-        let found = self.audit.judge(monotonic(), &allowed);
+        let now = monotonic();
+        let found = self.audit.judge(now, &allowed);
+        let lost = u32::try_from(self.cluster.rights.borrow().lost).unwrap_or(u32::MAX);
+        // Each of them may be on a side of its own.
+        let sides = self.lost.most(now, lost).saturating_add(1);
         // Limits that nobody uses any more make room.
         self.limits.retain(|limit, _| found.contains_key(limit));
         let told = found.iter().filter_map(|(limit, found)| {
             let Limit { target, partition, .. } = self.limits.get(limit)?;
-            let bound = match partition {
-                // What lost hosts have lies idle.
-                Partition::Conservative => 1.0,
-            };
             Some(OverageReport {
                 limit: target.clone(),
                 ratio: found.ratio,
-                bound,
+                bound: partition.bound(sides),
+                partition: *partition,
                 passed: found.passed,
                 seconds: found.seconds,
             })
@@ -185,4 +216,19 @@ fn heaviest(core: &Core, part: Range<usize>, now_ns: u64) -> Vec<Reverse<(bool, 
         }
     });
     most.into_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_hosts_count_until_what_was_let_through_meanwhile_is_judged() {
+        let mut lost = Lost::default();
+        let at = |seconds| Moment(0).after(Duration::from_secs(seconds));
+        let most = [(0, 0), (2, 1), (4, 2), (6, 1), (8, 0), (18, 0), (19, 0), (21, 0), (40, 0)]
+            .map(|(second, now)| lost.most(at(second), now));
+        assert_eq!(most, [0, 1, 2, 2, 2, 2, 1, 0, 0]);
+        assert_eq!(lost.most(at(41), 3), 3);
+    }
 }

@@ -9,6 +9,7 @@ mod demand;
 mod kept;
 mod key;
 mod leave;
+mod partitions;
 mod replica;
 mod rights;
 pub mod rotation;
@@ -87,6 +88,8 @@ pub struct RightsReport {
     pub twice: usize,
     /// What the data plane is to be told and could not be yet.
     pub unwritten: usize,
+    /// Hosts with rights that are lost, as this one sees it.
+    pub lost: usize,
     /// Whether another host has had this one's name for longer: then it asks for nothing and gives nothing.
     pub refused: bool,
     /// Whether this host has handed over all its rights.

@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use super::kept::KeptFile;
 use super::key::Keys;
+use super::partitions::Partitions;
 use super::sources::{Bounds, Demand, Seen, Sources};
 use super::words::{Giver, Words};
 use super::{MOST_WAITING, RightsReport};
@@ -149,6 +150,8 @@ struct Task {
     due: Due,
     /// The least that limits of the cluster let through, packets a second, if there are any.
     slowest: Option<f64>,
+    /// What becomes of limits while hosts are lost.
+    partitions: Partitions,
     /// Another host has had this one's name for longer.
     refused: bool,
     /// Who waits to hear that all is handed over.
@@ -175,6 +178,7 @@ impl Task {
             keep: false,
             due: Due { look: now, report: now, poll: now, renew: Moment(u64::MAX) },
             slowest: None,
+            partitions: Partitions::default(),
             refused: false,
             leaving: None,
             left: false,
@@ -247,6 +251,11 @@ impl Task {
 
     /// Does what is due.
     fn step(&mut self, now: Moment) -> Result<(), Failure> {
+        if self.host.digest.has_changed().unwrap_or_default() {
+            // Other limits may be in force.
+            self.host.digest.mark_unchanged();
+            self.due.report = now;
+        }
         if now >= self.due.report {
             self.due.report = now.after(REPORT);
             self.look_at_members();
@@ -286,7 +295,14 @@ impl Task {
     }
 
     fn look_at_limits(&mut self) -> Result<(), Failure> {
-        self.slowest = self.shared.with_now(|core| Ok(core.slowest_of_cluster()))?;
+        let partitions = &mut self.partitions;
+        self.slowest = self.shared.with_now(|core| {
+            partitions.begin(core);
+            Ok(core.slowest_of_cluster())
+        })?;
+        if self.partitions.by_majority() {
+            self.escrow.go_by_majority();
+        }
         Ok(())
     }
 
@@ -304,12 +320,15 @@ impl Task {
         let bounds = Bounds { floor, slowest: self.slowest.unwrap_or(f64::MAX) };
         let begun = monotonic();
         let idle = self.refused || self.left;
+        let partitions = &mut self.partitions;
         let seen = self.shared.with_now(|core| {
             let noticed = core.begun_to_be_limited();
             Ok(if idle {
                 Seen { over: sources.drop_all(), ..Seen::default() }
             } else {
-                sources.look(core.plane(), monotonic(), &noticed, bounds)
+                let seen = sources.look(core.plane(), monotonic(), &noticed, bounds);
+                partitions.learn(core, seen.demands.iter().map(|demand| demand.target));
+                seen
             })
         })?;
         let ended = monotonic();
@@ -326,8 +345,9 @@ impl Task {
             self.escrow.forget(key);
             self.words.revoke(bucket, ended);
         }
-        for Demand { key, part, limited } in seen.demands {
+        for Demand { key, part, limited, target } in seen.demands {
             self.escrow.demand(ended, key, part, limited);
+            self.escrow.set_partition(key, self.partitions.of(&target));
         }
         Ok(())
     }
@@ -433,6 +453,7 @@ impl Task {
             grants: self.escrow.count_grants(monotonic()),
             twice: self.sources.as_ref().map_or(0, Sources::twice),
             unwritten: self.words.len(),
+            lost: self.escrow.count_lost(monotonic()),
             refused: self.refused,
             left: self.left,
             problem: self.problem.clone(),

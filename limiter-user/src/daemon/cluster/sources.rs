@@ -15,6 +15,7 @@ use crate::cluster::escrow::MAX_HELD;
 use crate::cluster::{KeyId, Moment, Share};
 use crate::daemon::Plane;
 use crate::dataplane::ClusterMember;
+use crate::policy::Target;
 
 /// How long the search for new sources may take at a time, while the core is locked.
 const BUDGET: Duration = Duration::from_millis(1);
@@ -52,6 +53,8 @@ pub(super) struct Demand {
     pub(super) part: Share,
     /// Whether packets of it are dropped.
     pub(super) limited: bool,
+    /// The limit that it is under.
+    pub(super) target: Target,
 }
 
 /// What a look has come to.
@@ -197,7 +200,8 @@ impl Sources {
             if part >= bounds.least() || tracked.limited {
                 tracked.busy = now;
             }
-            seen.demands.push(Demand { key, part, limited: tracked.limited });
+            let (limited, target) = (tracked.limited, member.limit.target);
+            seen.demands.push(Demand { key, part, limited, target });
         }
         true
     }
@@ -253,7 +257,7 @@ impl Sources {
         self.tracked.insert(key, tracked);
         self.at.insert(bucket.bucket, key);
         if !part.is_none() {
-            seen.demands.push(Demand { key, part, limited });
+            seen.demands.push(Demand { key, part, limited, target: member.limit.target });
         }
     }
 }

@@ -40,6 +40,7 @@ fn scrape() -> Scrape {
 
 fn cluster() -> Clustered {
     let overage = OverageReport {
+        partition: crate::policy::Partition::Conservative,
         limit: "default udp:53".into(),
         ratio: 0.75,
         bound: 2.0,

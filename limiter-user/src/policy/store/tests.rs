@@ -299,9 +299,21 @@ fn rows_tell_all_of_a_limit() {
             "10.0.0.0/8 as-one",
             r#"{"rate":"5pps","burst":5,"scope":{"cluster":{"partition":"conservative"}}}"#,
         ),
-        ("default", r#"{"rate":"5pps","burst":5,"scope":{"cluster":{"partition":"lucky"}}}"#),
     ] {
         from_rows(&[(target.into(), Some(record.into()))]).unwrap_err();
+    }
+    let of = |partition: &str| {
+        let scope = format!(r#"{{"cluster":{{"partition":"{partition}"}}}}"#);
+        let record = format!(r#"{{"rate":"5pps","burst":5,"scope":{scope}}}"#);
+        from_rows(&[("default".into(), Some(record))])
+    };
+    // A later version has set it: nothing of the limit is taken.
+    let error = of("lucky").unwrap_err().to_string();
+    assert!(error.contains("lucky") && error.contains("majority-reclaim"), "{error}");
+    for partition in [Partition::Conservative, Partition::MajorityReclaim, Partition::Available] {
+        let rows = of(partition.name()).unwrap();
+        let Some(Change::Set(limit)) = rows.iter().next() else { panic!("{rows:?}") };
+        assert_eq!(limit.scope, Scope::Cluster { partition });
     }
 }
 
