@@ -106,10 +106,25 @@ fn noise(random: &mut Random, seen: &[Vec<u8>]) -> Vec<Vec<u8>> {
         if number % 2 == 0 && length > HEAD {
             let head = &seen[random.below(seen.len() as u64) as usize];
             datagram[..HEAD].copy_from_slice(&head[..HEAD]);
+            if number % 4 == 0 {
+                // One that has not come yet: only its seal tells that it is forged.
+                datagram[HEAD - 4..HEAD].copy_from_slice(&(random.number() as u32).to_be_bytes());
+            }
         }
         made.push(datagram);
     }
     made
+}
+
+/// Datagrams that came to a host when there was no room for them in its socket.
+fn no_room(hosts: &Hosts, host: usize) -> u64 {
+    let counts = hosts.fleet.hosts[host].receiver.command("cat").arg("/proc/net/snmp").output();
+    let text = String::from_utf8(counts.expect("counts").stdout).expect("text");
+    let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
+    let names = lines.next().into_iter().flat_map(str::split_whitespace);
+    let values = lines.next().into_iter().flat_map(str::split_whitespace);
+    let found = names.zip(values).find(|(name, _)| *name == "RcvbufErrors");
+    found.and_then(|(_, value)| value.parse().ok()).expect("RcvbufErrors")
 }
 
 #[test]
@@ -154,7 +169,7 @@ fn what_hostile_and_misconfigured_hosts_send_is_told_of_and_changes_nothing() {
     });
     attack.refused("with a bit flipped", &flipped, &["forged"]);
     let cut = changed(&seen, |frame| frame.truncate(random.below(frame.len() as u64) as usize));
-    attack.refused("cut short", &cut, &["short", "forged"]);
+    attack.refused("cut short", &cut, &["short", "replayed"]);
     let another = changed(&seen, |frame| frame[1] = frame[1].wrapping_add(1));
     attack.refused("of another protocol", &another, &["protocol"]);
     let another = changed(&seen, |frame| frame[3] ^= 1);
@@ -180,11 +195,14 @@ fn what_hostile_and_misconfigured_hosts_send_is_told_of_and_changes_nothing() {
         grown >> 10,
         memory >> 10
     );
-    assert!(sent as f64 / (to - from) > 40_000.0, "{sent} datagrams");
+    println!("noise: {} datagrams found no room", no_room(&hosts, 0));
+    assert!(sent as f64 / (to - from) > 20_000.0, "{sent} datagrams");
     assert!(part < 0.9 && grown < 16 << 20, "{part} of a CPU, {grown} bytes");
     let counted = refused(&hosts, 1, 0);
     println!("refused in all: {counted:?}");
-    assert!(counted.contains_key("foreign"), "{counted:?}");
+    for reason in ["foreign", "forged", "replayed"] {
+        assert!(counted[reason] > 1000, "{counted:?}");
+    }
     sending.into_iter().for_each(|sending| drop(sending.stop()));
     let admitted = watch.stop();
     admitted.assert_kept("while a host is attacked", RATE, BURST);
@@ -333,6 +351,8 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
             status["sources"],
             status["limited"]
         );
+        println!("  {status}");
+        println!("  {} datagrams found no room", no_room(&hosts, host));
         assert!(grown < 128 << 20, "{grown} bytes more");
         assert_eq!(status["members"], 3, "{status}");
         // What is asked for is bounded, whatever comes.
@@ -352,6 +372,10 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
     );
     for host in all {
         let shown = hosts.daemons[host].cli().run(&["show", &GOOD.to_string()]).json;
-        println!("{}: {shown}", tests::hosts::name(host));
+        let (passed, dropped) = (&shown["passed"], &shown["dropped"]);
+        println!(
+            "{}: the one that conforms: {passed} passed, {dropped} dropped",
+            tests::hosts::name(host)
+        );
     }
 }

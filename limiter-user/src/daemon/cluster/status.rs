@@ -1,5 +1,6 @@
 //! What the daemon knows of its cluster, for whoever asks the core.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -141,7 +142,7 @@ impl View {
 
 /// Whether a seed was found, and no member is there.
 fn is_silent(seed: &Seed, members: &Members) -> bool {
-    let there = |address| members.values().any(|member| member.address == *address);
+    let there = |at: &SocketAddr| members.values().any(|member| member.address == *at);
     !seed.addresses.is_empty() && !seed.addresses.iter().any(there)
 }
 
