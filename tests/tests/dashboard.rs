@@ -290,8 +290,8 @@ fn hosts_of_a_cluster_show_and_only_there() {
     browser.wait(&has_row("peers", "edge-2"), PATIENCE);
     let state = |host: &str| {
         format!(
-            "[...document.querySelectorAll('#peers tbody tr')].find(row =>
-               row.cells[0].textContent === '{host}')?.cells[1].textContent ?? ''"
+            "([...document.querySelectorAll('#peers tbody tr')].find(row =>
+               row.cells[0].textContent === '{host}')?.cells[1].textContent ?? '')"
         )
     };
     assert_eq!(browser.eval(&state("edge-1")), "this");
