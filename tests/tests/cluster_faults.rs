@@ -359,7 +359,8 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
         // What is asked for is bounded, whatever comes.
         assert!(status["sources"].as_u64().is_some_and(|sources| sources <= 1 << 14), "{status}");
     }
-    let sent: u64 = many.into_iter().flat_map(|many| many.stop()).map(|sent| sent.packets()).sum();
+    let sent: u64 =
+        many.into_iter().flat_map(tests::sender::Sending::stop).map(|sent| sent.packets()).sum();
     sending.into_iter().for_each(|sending| drop(sending.stop()));
     good.into_iter().for_each(|sending| drop(sending.stop()));
     let admitted = watch.stop();
