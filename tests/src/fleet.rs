@@ -100,6 +100,10 @@ impl Fleet {
     /// If nftables refuses.
     pub fn lose(&self, percent: u32) {
         for host in 0..self.hosts.len() {
+            if percent == 0 {
+                self.filter(host, &[]);
+                continue;
+            }
             let chance = if percent < 100 {
                 format!("numgen random mod 100 < {percent}")
             } else {

@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::{IpAddr, Ipv4Addr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -26,20 +26,14 @@ pub const PORT: u16 = 7700;
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// How a host is started.
-fn options(
-    folder: &TempDir,
-    host: usize,
-    name: &str,
-    seeds: &[usize],
-    more: &[&str],
-) -> DaemonOptions {
+fn options(key: &Path, host: usize, name: &str, seeds: &[usize], more: &[&str]) -> DaemonOptions {
     let mut arguments = vec![
         "--cluster-name".to_owned(),
         name.to_owned(),
         "--cluster-listen".to_owned(),
         format!("{}:{PORT}", Fleet::address(host)),
         "--cluster-key-file".to_owned(),
-        key_file(folder).display().to_string(),
+        key.display().to_string(),
     ];
     for seed in seeds {
         arguments.push("--cluster-seeds".to_owned());
@@ -51,6 +45,11 @@ fn options(
 
 fn key_file(folder: &TempDir) -> PathBuf {
     folder.path().join("cluster.key")
+}
+
+fn generate(key: &Path) {
+    let mut generate = Command::new(limiter_binary());
+    process::run(generate.args(["cluster", "key", "generate"]).arg(key));
 }
 
 /// The name of a host.
@@ -77,8 +76,7 @@ impl Hosts {
     #[must_use]
     pub fn start(count: usize, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut generate = Command::new(limiter_binary());
-        process::run(generate.args(["cluster", "key", "generate"]).arg(key_file(&folder)));
+        generate(&key_file(&folder));
         let mut hosts = Self { daemons: Vec::new(), fleet: Fleet::new(0), folder };
         for _ in 0..count {
             hosts.join(more);
@@ -100,10 +98,25 @@ impl Hosts {
     /// # Panics
     /// If it does not start.
     pub fn join_as(&mut self, name: &str, more: &[&str]) {
+        self.start_host(name, &self.key_file(), more);
+    }
+
+    /// As [`Hosts::join`], with a key of its own.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn join_with_other_key(&mut self, more: &[&str]) {
+        let host = self.fleet.hosts.len();
+        let key = self.folder.path().join(format!("{host}.key"));
+        generate(&key);
+        self.start_host(&name(host), &key, more);
+    }
+
+    fn start_host(&mut self, name: &str, key: &Path, more: &[&str]) {
         let host = self.fleet.hosts.len();
         self.fleet.add_host();
         let seeds: Vec<usize> = (0..host.min(2)).collect();
-        let options = options(&self.folder, host, name, &seeds, more);
+        let options = options(key, host, name, &seeds, more);
         self.daemons.push(Daemon::start_with(&self.fleet.hosts[host], options));
     }
 

@@ -35,6 +35,7 @@ pub mod screen;
 pub mod sender;
 pub mod source;
 pub mod timeline;
+pub mod wiretap;
 pub mod zipf;
 
 pub use browser::Browser;

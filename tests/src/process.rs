@@ -3,6 +3,7 @@
 use std::{
     borrow::BorrowMut,
     fmt::Debug,
+    fs,
     os::unix::process::CommandExt as _,
     process::{Child, Command, ExitStatus, Output},
     time::{Duration, Instant},
@@ -138,4 +139,17 @@ pub fn cpu_time(pid: u32) -> Duration {
     let read = unsafe { libc::clock_gettime(clock, &raw mut time) };
     assert_eq!(read, 0, "the time of process {pid}");
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// The memory that a process has for itself, in bytes: what is not a file, nor shared with the kernel.
+///
+/// # Panics
+/// If there is no such process.
+#[must_use]
+pub fn own_memory(pid: u32) -> u64 {
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or_else(|| panic!("{path} does not tell RssAnon")) * 1024
 }

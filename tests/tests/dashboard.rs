@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tests::{Browser, Daemon, DaemonOptions, Lab, Sender, Stream, frame, v4};
+use tests::{Browser, Daemon, DaemonOptions, Lab, Sender, Stream, frame, hosts::Hosts, v4};
 
 const URL: &str = "http://127.0.0.1:9090/";
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -278,4 +278,45 @@ fn an_admin_can_change_what_others_can_only_see() {
     browser.wait("document.getElementById('done').textContent.includes('failed')", PATIENCE);
     assert!(browser.text("#done").contains("no unit"), "{}", browser.text("#done"));
     let _ = sending.stop();
+}
+
+#[test]
+fn hosts_of_a_cluster_show_and_only_there() {
+    let mut hosts = Hosts::start(2, &["--http-listen", "127.0.0.1:9090"]);
+    hosts.daemons[1].cli().ok(&["limit", "set", "1000pps", "--scope", "cluster"]);
+    hosts.wait_limit(&[0, 1], "1000pps");
+    let mut browser = open(&hosts.fleet.hosts[0]);
+    browser.wait(&has_row("peers", "edge-1"), PATIENCE);
+    browser.wait(&has_row("peers", "edge-2"), PATIENCE);
+    let state = |host: &str| {
+        format!(
+            "([...document.querySelectorAll('#peers tbody tr')].find(row =>
+               row.cells[0].textContent === '{host}')?.cells[1].textContent ?? '')"
+        )
+    };
+    assert_eq!(browser.eval(&state("edge-1")), "this");
+    assert_eq!(browser.eval(&state("edge-2")), "alive");
+    browser.wait(
+        "document.getElementById('peers-note').textContent.includes('100.00 % of each limit')",
+        6 * PATIENCE,
+    );
+    browser.look(400, 1000, true);
+    let wide = browser.eval("document.documentElement.scrollWidth");
+    assert!(wide.as_u64().is_some_and(|wide| wide <= 400), "{wide} pixels");
+    browser.look(1600, 1000, false);
+    browser.screenshot(&pictures().join("cluster.png"));
+    // One that dies is told of, first.
+    hosts.kill(1);
+    browser.wait(&format!("{}.startsWith('gone for')", state("edge-2")), 6 * PATIENCE);
+    assert_eq!(browser.text("#peers tbody th"), "edge-2");
+    assert_clean(&browser);
+    drop(browser);
+
+    // Elsewhere there is nothing to show.
+    let lab = Lab::new(1);
+    let options = DaemonOptions::with(&["--http-listen", "127.0.0.1:9090"]);
+    let _daemon = Daemon::start_with(&lab, options);
+    let browser = &mut open(&lab);
+    assert_eq!(browser.eval("document.getElementById('cluster').hidden"), true);
+    assert_clean(browser);
 }

@@ -184,6 +184,9 @@ pub struct PeersReport {
     pub peers: Vec<PeerReport>,
     /// Members that did not answer.
     pub unanswered: Vec<Unanswered>,
+    /// What is to be said of the host that was asked in its cluster, as in its status.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// The sum of the home rights of those that answer: the rest of each limit lies idle, or is on its way.
     pub home: f64,
     /// Whether all that answer know the same limits.
@@ -279,6 +282,9 @@ impl Print for PeersReport {
         }
         if self.cluster.is_none() {
             writeln!(out, "this host has not been let into a cluster yet")?;
+        }
+        for warning in &self.warnings {
+            writeln!(out, "warning: {warning}")?;
         }
         print_unanswered(out, &self.unanswered)
     }

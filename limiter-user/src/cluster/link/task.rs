@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt};
 use nix::time::{ClockId, clock_gettime};
 use socket2::SockRef;
 use tokio::net::UdpSocket;
@@ -107,8 +108,11 @@ pub fn bind(listen: SocketAddr) -> Result<std::net::UdpSocket, Failure> {
         let hint = "give [cluster] listen an address of this host and a port that is free";
         Failure::new(exit::USAGE, message).hint(hint)
     })?;
-    // Less is good enough where it is not allowed.
-    let _ = SockRef::from(&socket).set_recv_buffer_size(BUFFER);
+    // What the system allows anybody holds a hundred datagrams: not one report of a busy host. Who may pass
+    // that limit does; less is good enough where it is not allowed.
+    if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
+        let _ = SockRef::from(&socket).set_recv_buffer_size(BUFFER);
+    }
     Ok(socket)
 }
 

@@ -1,14 +1,23 @@
 //! What the daemon knows of its cluster, for whoever asks the core.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use tokio::sync::watch;
 
 use super::{Cluster, RightsReport};
-use crate::cluster::link::task as link;
-use crate::cluster::{HostId, Share};
+use crate::cluster::link::seeds::Seed;
+use crate::cluster::link::task::{self as link, monotonic};
+use crate::cluster::membership::Members;
+use crate::cluster::wire::{Counts, Rejected, Rejection};
+use crate::cluster::{HostId, Moment, Share};
 use crate::report::ClusterStatus;
 
 /// Home rights that are so much less than the whole are not worth a word.
 const LEAST_HOME: Share = Share::of_units(1 << 22);
+
+/// For how long it is told that packets were not listened to.
+const LATELY: Duration = Duration::from_secs(60);
 
 /// The cluster as the core sees it.
 pub(in crate::daemon) struct View {
@@ -108,7 +117,14 @@ impl View {
         for seed in self.link.seeds.borrow().iter() {
             if let Some(error) = &seed.error {
                 note(false, format!("the seed {} is not found: {error}", seed.name));
+            } else if is_silent(seed, &members) {
+                let text = "nobody answers at the seed %: no host of the cluster listens there, or its key is \
+                            another one";
+                note(false, text.replace('%', &seed.name));
             }
+        }
+        for text in strangers(&link.counts, monotonic()) {
+            note(false, text);
         }
         if rights.counters.transfers_refused > 0 {
             note(
@@ -121,5 +137,59 @@ impl View {
             );
         }
         concerns
+    }
+}
+
+/// Whether a seed was found, and no member is there.
+fn is_silent(seed: &Seed, members: &Members) -> bool {
+    let there = |at: &SocketAddr| members.values().any(|member| member.address == *at);
+    !seed.addresses.is_empty() && !seed.addresses.iter().any(there)
+}
+
+/// Of hosts that would be members if they were set up alike. What else is refused may be anybody's.
+const FROM_STRANGERS: [Rejection; 4] =
+    [Rejection::Key, Rejection::Cluster, Rejection::Protocol, Rejection::Layout];
+
+/// What is to be said of hosts that are not listened to, and have sent something lately.
+fn strangers(counts: &Counts, now: Moment) -> impl Iterator<Item = String> {
+    FROM_STRANGERS.into_iter().filter_map(move |why| {
+        let Rejected { packets, latest } = counts.rejected(why);
+        let (at, from) = latest.filter(|(at, _)| now.since(*at) < LATELY)?;
+        let ago = now.since(at).as_secs();
+        Some(format!(
+            "{packets} packets were not listened to, the latest from {from} {ago} s ago: {why}"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::membership::Identity;
+    use crate::cluster::wire::Epoch;
+
+    #[test]
+    fn hosts_that_are_set_up_otherwise_are_told_of_for_a_while() {
+        let (mut counts, at) = (Counts::default(), Moment(1_000_000_000));
+        counts.reject(Rejection::Key, at, ([192, 0, 2, 1], 7700).into());
+        counts.reject(Rejection::Foreign, at, ([192, 0, 2, 2], 53).into());
+        let told = |after| strangers(&counts, at.after(after)).collect::<Vec<_>>();
+        let expected =
+            "1 packets were not listened to, the latest from 192.0.2.1:7700 3 s ago: another key";
+        assert_eq!(told(Duration::from_secs(3)), [expected]);
+        assert!(told(LATELY).is_empty());
+    }
+
+    #[test]
+    fn a_seed_is_silent_where_it_was_found_and_no_member_is() {
+        let epoch = Epoch::starting(None, 1, 2);
+        let member = Identity::new("a", "default", ([192, 0, 2, 1], 7700).into(), epoch, 100);
+        let members = Members::from([(member.host(), member)]);
+        let mut seed = Seed::new("name:7700");
+        assert!(!is_silent(&seed, &members));
+        seed.addresses = vec![([192, 0, 2, 9], 7700).into()];
+        assert!(is_silent(&seed, &members));
+        seed.addresses.push(([192, 0, 2, 1], 7700).into());
+        assert!(!is_silent(&seed, &members));
     }
 }

@@ -4,6 +4,7 @@ import { changes, history } from './changes.js';
 import { Chart } from './chart.js';
 import { bits, left, moment, pps, size, source, whole } from './format.js';
 import { change, follow, get } from './live.js';
+import { peers } from './peers.js';
 import { offenders } from './sources.js';
 import { Table, element, say } from './tables.js';
 
@@ -14,6 +15,9 @@ const SPOKEN = 15000;
 
 /** How often the list of changes is asked for, ms. */
 const CHANGES = 5000;
+
+/** How often the hosts of the cluster are asked how they are, ms. */
+const PEERS = 5000;
 
 let spoken = { level: '', at: 0 };
 
@@ -135,6 +139,13 @@ async function start() {
   if (session.changes) {
     recent();
     setInterval(recent, CHANGES);
+  }
+  if ((await get('/v1/status'))?.cluster) {
+    const hosts = peers(by('peers'), by('peers-note'));
+    by('cluster').hidden = false;
+    hosts();
+    // Nobody is asked while nobody looks.
+    setInterval(() => document.hidden || hosts(), PEERS);
   }
   if (session.history) history().then(rows => rows.length && chart.before(rows));
   follow(report => {

@@ -35,7 +35,7 @@ const LIBRARY: [(&str, &str, &str); 3] = [
 ];
 
 /// Path, type and text of each file.
-const FILES: [(&str, &str, &str); 10] = [
+const FILES: [(&str, &str, &str); 11] = [
     ("/", HTML, page!("index.html")),
     ("/assets/style.css", CSS, page!("style.css")),
     ("/assets/app.js", SCRIPT, page!("app.js")),
@@ -43,6 +43,7 @@ const FILES: [(&str, &str, &str); 10] = [
     ("/assets/chart.js", SCRIPT, page!("chart.js")),
     ("/assets/format.js", SCRIPT, page!("format.js")),
     ("/assets/live.js", SCRIPT, page!("live.js")),
+    ("/assets/peers.js", SCRIPT, page!("peers.js")),
     ("/assets/sources.js", SCRIPT, page!("sources.js")),
     ("/assets/tables.js", SCRIPT, page!("tables.js")),
     ("/assets/icon.svg", "image/svg+xml", page!("icon.svg")),

@@ -55,7 +55,7 @@ fn needs(method: &Method, path: &str) -> Needs {
         "/login" | "/logout" => Needs::Nothing,
         _ if looks && assets::is_public(path) => Needs::Nothing,
         "/" | "/metrics" | "/v1/version" | "/v1/status" | "/v1/stats" | "/v1/top" | "/v1/live"
-        | "/v1/session" | "/v1/history" | "/v1/changes"
+        | "/v1/session" | "/v1/history" | "/v1/changes" | "/v1/cluster/peers"
             if looks =>
         {
             Needs::Role(Role::Reader)

@@ -1,0 +1,383 @@
+//! What goes wrong between real daemons, and what others do to them: all of it is counted and told of, and
+//! the limit is kept meanwhile.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tests::{
+    Fleet, Sender, Stream, frame,
+    hosts::{Hosts, Watch, flood},
+    model::traffic::Random,
+    process::{cpu_time, own_memory, wait_for},
+    wiretap::{Pelting, Wiretap},
+};
+
+const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
+const RATE: f64 = 3000.0;
+const BURST: f64 = 300.0;
+const LIMIT: [&str; 6] = ["limit", "set", "3000pps", "--burst", "300", "--scope"];
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn seconds(seconds: f64) {
+    sleep(Duration::from_secs_f64(seconds));
+}
+
+fn set_limit(hosts: &Hosts, all: &[usize]) {
+    hosts.daemons[1].cli().ok(&[&LIMIT[..], &["cluster"]].concat());
+    hosts.wait_limit(all, "3000pps");
+    hosts.wait_even(all);
+}
+
+fn control(host: usize) -> Ipv4Addr {
+    match Fleet::address(host) {
+        IpAddr::V4(address) => address,
+        IpAddr::V6(address) => panic!("{address} is not of the network between hosts"),
+    }
+}
+
+fn peers(hosts: &Hosts, host: usize) -> Value {
+    hosts.daemons[host].cli().run(&["peers"]).json
+}
+
+/// What a host has not listened to, by reason, as another host tells.
+fn refused(hosts: &Hosts, asked: usize, of: usize) -> BTreeMap<String, u64> {
+    let told = wait_for("what a host tells of itself", PATIENCE, || {
+        let report = peers(hosts, asked);
+        let peers = report["peers"].as_array()?;
+        let peer = peers.iter().find(|peer| peer["host"] == tests::hosts::name(of))?;
+        peer["details"]["refused"].as_array().cloned()
+    });
+    let counted = told.iter().map(|refused| {
+        assert!(refused["meaning"].as_str().is_some_and(|meaning| !meaning.is_empty()));
+        let reason = refused["reason"].as_str().expect("a reason").to_owned();
+        (reason, refused["packets"].as_u64().expect("a count"))
+    });
+    counted.collect()
+}
+
+/// What is sent to the first host by the one that has another key.
+struct Attack<'a> {
+    hosts: &'a Hosts,
+    attacker: usize,
+}
+
+impl Attack<'_> {
+    /// Sends all of them once, and asserts that each is counted as refused, some of them for `reasons`.
+    fn refused(&self, what: &str, datagrams: &[Vec<u8>], reasons: &[&str]) {
+        let before = refused(self.hosts, 1, 0);
+        let sent = datagrams.len() as u64;
+        let from = &self.hosts.fleet.hosts[self.attacker].receiver;
+        let pelting = Pelting::start(from, control(0), datagrams.to_vec(), 5000.0, sent);
+        assert_eq!(pelting.join(), sent);
+        let told = wait_for(what, PATIENCE, || {
+            let mut told = refused(self.hosts, 1, 0);
+            for (reason, count) in &mut told {
+                *count -= before.get(reason).copied().unwrap_or(0);
+            }
+            told.retain(|_, count| *count > 0);
+            (told.values().sum::<u64>() >= sent).then_some(told)
+        });
+        println!("{what}: {sent} datagrams, refused: {told:?}");
+        for reason in reasons {
+            assert!(told.contains_key(*reason), "{what}: nothing is {reason}: {told:?}");
+        }
+    }
+}
+
+/// Each of `frames`, changed.
+fn changed(frames: &[Vec<u8>], mut change: impl FnMut(&mut Vec<u8>)) -> Vec<Vec<u8>> {
+    let mut frames = frames.to_vec();
+    frames.iter_mut().for_each(&mut change);
+    frames
+}
+
+/// What anybody can make up: noise, and noise behind a head that was seen on the wire.
+fn noise(random: &mut Random, seen: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    const HEAD: usize = 34;
+    let mut made = Vec::new();
+    for number in 0..4096 {
+        let length = random.below(1200) as usize;
+        let mut datagram: Vec<u8> = (0..length).map(|_| random.number() as u8).collect();
+        if number % 2 == 0 && length > HEAD {
+            let head = &seen[random.below(seen.len() as u64) as usize];
+            datagram[..HEAD].copy_from_slice(&head[..HEAD]);
+            if number % 4 == 0 {
+                // One that has not come yet: only its seal tells that it is forged.
+                datagram[HEAD - 4..HEAD].copy_from_slice(&(random.number() as u32).to_be_bytes());
+            }
+        }
+        made.push(datagram);
+    }
+    made
+}
+
+/// Datagrams that came to a host when there was no room for them in its socket.
+fn no_room(hosts: &Hosts, host: usize) -> u64 {
+    let counts = hosts.fleet.hosts[host].receiver.command("cat").arg("/proc/net/snmp").output();
+    let text = String::from_utf8(counts.expect("counts").stdout).expect("text");
+    let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
+    let names = lines.next().into_iter().flat_map(str::split_whitespace);
+    let values = lines.next().into_iter().flat_map(str::split_whitespace);
+    let found = names.zip(values).find(|(name, _)| *name == "RcvbufErrors");
+    found.and_then(|(_, value)| value.parse().ok()).expect("RcvbufErrors")
+}
+
+#[test]
+fn what_hostile_and_misconfigured_hosts_send_is_told_of_and_changes_nothing() {
+    let mut hosts = Hosts::start(2, &[]);
+    let nobody = format!("{}:7700", Fleet::address(199));
+    hosts.join(&["--cluster-seeds", "nowhere.invalid:7700", "--cluster-seeds", &nobody]);
+    let all = [0, 1, 2];
+    hosts.wait_members(&all, 3);
+    set_limit(&hosts, &all);
+    hosts.join_with_other_key(&[]);
+
+    // All of it is told by who is asked.
+    let told = |host: usize, what: &str| {
+        wait_for(what, PATIENCE, || {
+            let warnings = peers(&hosts, host)["warnings"].to_string();
+            let status = hosts.daemons[host].cli().run(&["status"]).json["warnings"].to_string();
+            (warnings.contains(what) && status.contains(what)).then_some(())
+        });
+    };
+    told(2, "the seed nowhere.invalid:7700 is not found");
+    told(2, &format!("nobody answers at the seed {nobody}"));
+    told(0, &format!("from {}:7700", Fleet::address(3)));
+    told(0, "another key");
+    told(3, "this host belongs to no cluster yet");
+    told(3, &format!("nobody answers at the seed {}:7700", Fleet::address(0)));
+    assert_eq!(hosts.status(3)["members"], 1);
+
+    let watch = Watch::new(&hosts.fleet, SOURCE);
+    let sending: Vec<_> = all.map(|host| flood(&hosts.fleet, host, SOURCE, 3000.0)).into();
+    let begun = Instant::now();
+    let tap = Wiretap::new(&hosts.fleet.hosts[0].receiver);
+    seconds(3.0);
+    let seen = tap.stop();
+    assert!(seen.len() > 30, "{} datagrams in 3 s", seen.len());
+    let seen: Vec<_> = seen.into_iter().take(4000).collect();
+    let (mut random, attack) = (Random(5), Attack { hosts: &hosts, attacker: 3 });
+    attack.refused("sent once more", &seen, &["replayed", "key"]);
+    let flipped = changed(&seen, |frame| {
+        let bit = random.below(8 * frame.len() as u64) as usize;
+        frame[bit / 8] ^= 1 << (bit % 8);
+    });
+    attack.refused("with a bit flipped", &flipped, &["forged"]);
+    let cut = changed(&seen, |frame| frame.truncate(random.below(frame.len() as u64) as usize));
+    attack.refused("cut short", &cut, &["short", "replayed"]);
+    let another = changed(&seen, |frame| frame[1] = frame[1].wrapping_add(1));
+    attack.refused("of another protocol", &another, &["protocol"]);
+    let another = changed(&seen, |frame| frame[3] ^= 1);
+    attack.refused("of another layout", &another, &["layout"]);
+    told(0, "another version of the protocol");
+    told(0, "one with the same layout of maps");
+
+    // A flood of noise.
+    let pid = hosts.daemons[0].pid();
+    let (memory, cpu, from) = (own_memory(pid), cpu_time(pid), begun.elapsed().as_secs_f64());
+    let noise = noise(&mut random, &seen);
+    let attacker = &hosts.fleet.hosts[3].receiver;
+    let pelting = Pelting::start(attacker, control(0), noise, 50_000.0, u64::MAX);
+    seconds(5.0);
+    let sent = pelting.stop();
+    let to = begun.elapsed().as_secs_f64();
+    let (took, grown) = (cpu_time(pid) - cpu, own_memory(pid).saturating_sub(memory));
+    let part = took.as_secs_f64() / (to - from);
+    println!(
+        "noise: {:.0} datagrams/s; the daemon takes {:.0} % of a CPU, and {} KiB more than {} KiB",
+        sent as f64 / (to - from),
+        100.0 * part,
+        grown >> 10,
+        memory >> 10
+    );
+    println!("noise: {} datagrams found no room", no_room(&hosts, 0));
+    assert!(sent as f64 / (to - from) > 20_000.0, "{sent} datagrams");
+    assert!(part < 0.9 && grown < 16 << 20, "{part} of a CPU, {grown} bytes");
+    let counted = refused(&hosts, 1, 0);
+    println!("refused in all: {counted:?}");
+    for reason in ["foreign", "forged", "replayed"] {
+        assert!(counted[reason] > 1000, "{counted:?}");
+    }
+    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    let admitted = watch.stop();
+    admitted.assert_kept("while a host is attacked", RATE, BURST);
+    let used = admitted.utilisation(RATE, from + 1.0, to);
+    println!("while a host is attacked: {used:.3} of the limit is used");
+    // What members say is lost in the crowd where the machine is busy; the floors remain.
+    assert!(used > 0.2, "{used}");
+    for host in all {
+        let status = hosts.status(host);
+        assert_eq!(status["members"], 3, "{status}");
+        assert!((hosts.home(host) - 1.0 / 3.0).abs() < 0.04, "{status}");
+    }
+
+    // Who was started again remembers nothing of what was recorded, and takes none of it.
+    hosts.kill(0);
+    hosts.restart(0);
+    hosts.wait_members(&all, 3);
+    let attack = Attack { hosts: &hosts, attacker: 3 };
+    attack.refused("sent to a later run", &seen, &["elsewhen"]);
+    hosts.wait_members(&all, 3);
+    assert!(!hosts.log(0).contains("panicked") && !hosts.log(3).contains("panicked"));
+}
+
+#[test]
+fn five_hosts_keep_the_limit_through_loss_deafness_a_hang_and_restarts() {
+    let mut hosts = Hosts::start(5, &[]);
+    let all = [0, 1, 2, 3, 4];
+    set_limit(&hosts, &all);
+    let watch = Watch::new(&hosts.fleet, SOURCE);
+    let sending: Vec<_> = all.map(|host| flood(&hosts.fleet, host, SOURCE, 2000.0)).into();
+    let begun = Instant::now();
+    let mut phases = vec![("all is well", 0.0)];
+    let mut phase = |what| phases.push((what, begun.elapsed().as_secs_f64()));
+    seconds(4.0);
+    hosts.fleet.lose(10);
+    phase("a tenth is lost");
+    seconds(6.0);
+    // What it says is heard; what two others say is not heard by it.
+    hosts.fleet.deafen(1, &[0, 2]);
+    phase("one does not hear two");
+    seconds(6.0);
+    hosts.fleet.lose(10);
+    phase("it hears them again");
+    seconds(4.0);
+    hosts.daemons[2].signal(libc::SIGSTOP);
+    phase("one hangs");
+    seconds(3.0);
+    hosts.daemons[2].signal(libc::SIGCONT);
+    phase("it goes on");
+    seconds(4.0);
+    phase("each is started again");
+    for host in all {
+        assert_eq!(hosts.daemons[host].terminate().code(), Some(0));
+        hosts.daemons[host].restart(&hosts.fleet.hosts[host]);
+        seconds(0.5);
+    }
+    hosts.fleet.lose(0);
+    phase("nothing is lost");
+    seconds(5.0);
+    let end = begun.elapsed().as_secs_f64();
+    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    let admitted = watch.stop();
+    let mut last = 0.0;
+    for (at, (what, from)) in phases.iter().enumerate() {
+        let to = phases.get(at + 1).map_or(end, |next| next.1);
+        last = admitted.utilisation(RATE, *from, to);
+        println!("{what}, {:.1} s: {last:.3} of the limit is used", to - from);
+    }
+    admitted.print(end as u32);
+    admitted.assert_kept("five hosts, one fault after the other", RATE, BURST);
+    hosts.wait_members(&all, 5);
+    let homes = all.map(|host| hosts.home(host));
+    println!("home rights: {homes:.4?}");
+    assert!(homes.iter().sum::<f64>() <= 1.0 + 1e-9, "{homes:?}");
+    assert!(last > 0.7, "{last}");
+    for host in all {
+        assert!(!hosts.log(host).contains("panicked"), "{}", hosts.log(host));
+    }
+}
+
+#[test]
+fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
+    const MANY: u32 = 100_000;
+    const GOOD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 5);
+    let hosts = Hosts::start(3, &[]);
+    let all = [0, 1, 2];
+    set_limit(&hosts, &all);
+    let cli = hosts.daemons[0].cli();
+    cli.ok(&[
+        "limit",
+        "set",
+        "30/minute",
+        "--burst",
+        "2",
+        "--for",
+        "10.0.0.0/8",
+        "--scope",
+        "cluster",
+    ]);
+    cli.ok(&[
+        "limit",
+        "set",
+        "600pps",
+        "--burst",
+        "300",
+        "--for",
+        "203.0.113.0/24",
+        "--scope",
+        "cluster",
+    ]);
+    wait_for("three limits on all hosts", PATIENCE, || {
+        let count = |host: usize| {
+            let limits = hosts.daemons[host].cli().ok(&["limit", "list"])["limits"].clone();
+            limits.as_array().map_or(0, Vec::len)
+        };
+        all.iter().all(|&host| count(host) == 3).then_some(())
+    });
+    let watch = Watch::new(&hosts.fleet, SOURCE);
+    let begun = Instant::now();
+    let sending: Vec<_> = all.map(|host| flood(&hosts.fleet, host, SOURCE, 2000.0)).into();
+    let good: Vec<_> = all.map(|host| flood(&hosts.fleet, host, GOOD, 150.0)).into();
+    seconds(4.0);
+    let pids = all.map(|host| hosts.daemons[host].pid());
+    let before = pids.map(|pid| (cpu_time(pid), own_memory(pid)));
+    let from = begun.elapsed().as_secs_f64();
+    let first = Ipv4Addr::new(10, 0, 0, 0).to_bits();
+    let frames: Vec<_> =
+        (0..MANY).map(|at| frame::udp(Ipv4Addr::from_bits(first + at).into(), 64)).collect();
+    let many: Vec<_> = [0, 1]
+        .map(|host| {
+            let stream = Stream::cycle(frames.clone(), 20_000.0, 1 << 24);
+            Sender::new(&hosts.fleet.hosts[host]).start(vec![stream])
+        })
+        .into();
+    seconds(10.0);
+    let to = begun.elapsed().as_secs_f64();
+    for (host, (cpu, memory)) in all.into_iter().zip(before) {
+        let part = (cpu_time(pids[host]) - cpu).as_secs_f64() / (to - from);
+        let grown = own_memory(pids[host]).saturating_sub(memory);
+        let status = hosts.status(host);
+        println!(
+            "{}: {:.0} % of a CPU, {} KiB more than {} KiB; {} sources are shared, {} limited",
+            tests::hosts::name(host),
+            100.0 * part,
+            grown >> 10,
+            memory >> 10,
+            status["sources"],
+            status["limited"]
+        );
+        println!("  {status}");
+        println!("  {} datagrams found no room", no_room(&hosts, host));
+        assert!(grown < 128 << 20, "{grown} bytes more");
+        assert_eq!(status["members"], 3, "{status}");
+        // What is asked for is bounded, whatever comes.
+        assert!(status["sources"].as_u64().is_some_and(|sources| sources <= 1 << 14), "{status}");
+    }
+    let sent: u64 =
+        many.into_iter().flat_map(tests::sender::Sending::stop).map(|sent| sent.packets()).sum();
+    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    good.into_iter().for_each(|sending| drop(sending.stop()));
+    let admitted = watch.stop();
+    println!("{:.0} packets/s of {MANY} sources", sent as f64 / (to - from));
+    admitted.print(to as u32);
+    admitted.assert_kept("beside 100,000 sources", RATE, BURST);
+    println!(
+        "beside 100,000 sources: {:.3} of the limit is used, {:.3} before",
+        admitted.utilisation(RATE, from + 1.0, to),
+        admitted.utilisation(RATE, 2.0, from)
+    );
+    for host in all {
+        let shown = hosts.daemons[host].cli().run(&["show", &GOOD.to_string()]).json;
+        let (passed, dropped) = (&shown["passed"], &shown["dropped"]);
+        println!(
+            "{}: the one that conforms: {passed} passed, {dropped} dropped",
+            tests::hosts::name(host)
+        );
+    }
+}
