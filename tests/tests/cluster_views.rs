@@ -2,7 +2,7 @@
 //! sent to each.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
@@ -104,6 +104,12 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_else(|| panic!("no text {key} in {value:#}"))
 }
 
+/// The metrics of the cluster that a text names.
+fn clustered(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("limiter_cluster_")).collect()
+}
+
 /// The hosts that a report names as not having answered.
 fn unanswered(report: &Value) -> Vec<&str> {
     list(report, "unanswered").iter().map(|host| text(host, "host")).collect()
@@ -185,9 +191,55 @@ fn the_heaviest_of_three_hosts_are_those_of_exact_counts() {
     let found =
         list(&report, "sources").iter().find(|it| text(it, "source").starts_with("192.0.2.77"));
     assert_eq!(found.map(|it| number(it, "hosts") as u64), Some(3));
+    sums_are_those_of_exact_counts(&hosts, &exact);
     // What one host has is less.
     let alone = hosts.ask(0, &["top", "--once", "--sort", "packets", "-n", "10000"]).json;
     assert!(number(&alone, "tracked") < number(&report, "tracked"));
+}
+
+/// Sums by prefix and by class, of all hosts.
+fn sums_are_those_of_exact_counts(hosts: &Hosts, exact: &BTreeMap<Ipv4Addr, (u64, u64)>) {
+    let mut prefixes: BTreeMap<Ipv4Addr, (u64, u64)> = BTreeMap::new();
+    for (source, (packets, bytes)) in exact {
+        let sums = prefixes.entry(Ipv4Addr::from_bits(source.to_bits() & !0xff)).or_default();
+        (sums.0, sums.1) = (sums.0 + packets, sums.1 + bytes);
+    }
+    let mut order: Vec<_> = prefixes.values().map(|(packets, _)| *packets).collect();
+    order.sort_unstable_by(|a, b| b.cmp(a));
+    let arguments = ["top", "--cluster", "--once", "--sort", "packets", "--by"];
+    let told_of = |group: &Value| {
+        let packets = number(group, "passed") + number(group, "dropped");
+        (packets as u64, number(group, "bytes") as u64)
+    };
+    for (host, n) in [(0, 30), (2, 3)] {
+        let n_text = n.to_string();
+        let report = hosts.ask(host, &[&arguments[..], &["prefix", "-n", &n_text]].concat());
+        assert_eq!((report.code, unanswered(&report.json)), (0, vec![]), "{report:?}");
+        let (report, told) = (&report.json, list(&report.json, "groups"));
+        assert_eq!((report["exact"].as_bool(), told.len()), (Some(true), n), "{report:#}");
+        for (group, wanted) in told.iter().zip(&order) {
+            let net: Ipv4Addr =
+                text(group, "group").trim_end_matches("/24").parse().expect("a /24");
+            assert_eq!((told_of(group), told_of(group).0), (prefixes[&net], *wanted), "{net}");
+        }
+        println!(
+            "top --cluster --by prefix -n {n}: as exactly counted, of {} ({:.0} ms in the daemon)",
+            prefixes.len(),
+            number(report, "took_seconds") * 1e3
+        );
+    }
+    let report = hosts.ask(1, &[&arguments[..], &["prefix", "-n", "300"]].concat()).json;
+    assert_eq!(report["exact"], true, "{report:#}");
+    // Each host has a /24 of 172.16 alone; the hidden one is on all three.
+    let own = list(&report, "groups").iter().find(|it| text(it, "group") == "172.16.1.0/24");
+    assert_eq!(own.map(|it| number(it, "hosts") as u64), Some(1));
+    let hidden = list(&report, "groups").iter().find(|it| text(it, "group") == "192.0.2.0/24");
+    assert_eq!(hidden.map(|it| number(it, "hosts") as u64), Some(3));
+    let report = hosts.ask(1, &[&arguments[..], &["class"]].concat()).json;
+    let all = exact.values().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
+    let told: Vec<_> = list(&report, "groups").iter().map(told_of).collect();
+    assert_eq!(told, [all], "{report:#}");
+    assert_eq!(number(&report, "tracked"), number(&list(&report, "groups")[0], "sources"));
 }
 
 #[test]
@@ -238,6 +290,8 @@ fn rates_and_one_source_are_summed_and_who_does_not_answer_is_named() {
     let began = Instant::now();
     let top = hosts.ask(0, &["top", "--cluster", "--once", "--sort", "pps"]);
     let took = began.elapsed();
+    let groups = hosts.ask(0, &["top", "--cluster", "--once", "--by", "prefix"]);
+    assert_eq!((groups.code, unanswered(&groups.json)), (1, vec!["edge-2"]), "{groups:?}");
     println!("with a daemon that hangs, top --cluster took {took:.0?}");
     assert_eq!((top.code, unanswered(&top.json)), (1, vec!["edge-2"]), "{top:?}");
     assert!(took < Duration::from_millis(1800), "{took:?}");
@@ -397,17 +451,27 @@ fn what_all_hosts_let_through_is_counted_and_told() {
         assert_eq!(number(&found, "bound"), 1.0);
     }
     sending.into_iter().for_each(|sending| drop(sending.stop()));
-    // All that the rules for a cluster ask for is there.
+    // One is refused: without any there is no such count.
+    let target = format!("echo hello > /dev/udp/{}/7700", Fleet::address(1));
+    let mut shell = hosts.fleet.hosts[0].receiver.command("bash");
+    assert!(shell.args(["-c", &target]).status().expect("a shell").success());
+    // All that rules and dashboard ask for is there, and all that there is can be seen.
     let socket = hosts.daemons[1].socket();
-    let (_, metrics) = tests::api::get(&socket, "/metrics", "text/plain");
-    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/prometheus/limiter.rules.yml");
-    let rules = fs::read_to_string(rules).expect("rules");
-    let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let named: Vec<_> = words.filter(|word| word.starts_with("limiter_cluster_")).collect();
-    assert!(named.len() >= 4, "{named:?}");
-    for name in named {
-        assert!(metrics.contains(&format!("\n{name}")), "no {name} in {metrics}");
-    }
+    let metrics = wait_for("the refused one to be counted", PATIENCE, || {
+        let (_, metrics) = tests::api::get(&socket, "/metrics", "text/plain");
+        metrics.contains("\nlimiter_cluster_refused_packets_total{").then_some(metrics)
+    });
+    let there: BTreeSet<_> =
+        metrics.lines().filter(|line| !line.starts_with('#')).flat_map(clustered).collect();
+    assert!(there.len() >= 9, "{there:?}");
+    let file = |name| {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging");
+        fs::read_to_string(format!("{folder}/{name}")).expect("a file of the package")
+    };
+    let (rules, dashboard) = (file("prometheus/limiter.rules.yml"), file("grafana/limiter.json"));
+    let asked = clustered(&rules);
+    assert!(asked.len() >= 4 && asked.is_subset(&there), "{asked:?} of {there:?}");
+    assert_eq!(clustered(&dashboard), there);
     let peers = hosts.ask(2, &["peers"]).json;
     assert!(!list(&peers, "overage").is_empty(), "{peers:#}");
 }
@@ -423,5 +487,7 @@ fn a_host_in_no_cluster_says_so() {
         assert!(told.json["error"]["hint"].is_string(), "{told:?}");
     }
     let told = daemon.cli().run(&["top", "--cluster", "--by", "prefix"]);
+    assert_eq!(told.code, 1, "{told:?}");
+    let told = daemon.cli().run(&["top", "--cluster", "--by", "port"]);
     assert_eq!(told.code, 2, "{told:?}");
 }

@@ -13,6 +13,7 @@ mod core;
 mod events;
 mod file_limits;
 mod file_lists;
+pub mod groups;
 mod history;
 mod kernel_log;
 mod lists;

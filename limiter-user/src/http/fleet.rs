@@ -8,18 +8,22 @@ use axum::routing::get;
 use axum::{Json, Router};
 
 use super::handlers::{Answer, conflict, unreadable};
-use super::types::TopQuery;
+use super::types::{GroupsQuery, TopQuery};
 use super::{Refusal, top};
 use crate::cluster::views::MOST_PLACES;
 use crate::daemon::Shared;
 use crate::daemon::cluster::{Cluster, views};
 use crate::error::{Failure, exit};
-use crate::report::{ClusterDistinctReport, ClusterSourceReport, ClusterTopReport, PeersReport};
+use crate::report::{
+    By, ClusterDistinctReport, ClusterGroupsReport, ClusterSourceReport, ClusterTopReport,
+    PeersReport,
+};
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
         .route("/v1/cluster/peers", get(peers))
         .route("/v1/cluster/top", get(heaviest))
+        .route("/v1/cluster/groups", get(groups))
         .route("/v1/cluster/distinct", get(distinct))
         .route("/v1/cluster/sources/{address}", get(source))
 }
@@ -43,6 +47,18 @@ async fn heaviest(
     let Query(TopQuery { n, sort, live }) = query.map_err(unreadable)?;
     top::check(n)?;
     Ok(Json(views::top(cluster(&shared)?, n.min(MOST_PLACES), sort, live).await?))
+}
+
+async fn groups(
+    State(shared): State<Shared>,
+    query: Result<Query<GroupsQuery>, QueryRejection>,
+) -> Answer<ClusterGroupsReport> {
+    let Query(GroupsQuery { by, n, sort }) = query.map_err(unreadable)?;
+    top::check(n)?;
+    if !matches!(by, By::Prefix | By::Class) {
+        return Err(top::not_summed(by).into());
+    }
+    Ok(Json(views::groups(cluster(&shared)?, by, n.min(MOST_PLACES), sort).await?))
 }
 
 async fn distinct(State(shared): State<Shared>) -> Answer<ClusterDistinctReport> {

@@ -22,12 +22,13 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Routes whose answer waits for traffic on purpose.
-const PATIENT: [&str; 6] = [
+const PATIENT: [&str; 7] = [
     "/v1/ports",
     "/v1/suggest",
     "/v1/top",
     "/v1/cluster/peers",
     "/v1/cluster/top",
+    "/v1/cluster/groups",
     "/v1/cluster/distinct",
 ];
 

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::{By, Print, Sort, Sums, text};
+use super::peers::print_unanswered;
+use super::{By, Print, Sort, Sums, Unanswered, text};
 
 /// A line of `top --by prefix` or `top --by class`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,15 +72,8 @@ impl GroupsReport {
         groups: impl IntoIterator<Item = (String, Sums)>,
     ) -> Self {
         let mut groups: Vec<_> = groups.into_iter().collect();
-        let weight = |sums: &Sums| match sort {
-            Sort::Dropped => sums.dropped as f64,
-            Sort::Pps => sums.pps,
-            Sort::Bits => sums.bps,
-            Sort::Packets => (sums.passed + sums.dropped) as f64,
-            Sort::Bytes => sums.bytes as f64,
-        };
         groups.sort_by(|(a_name, a), (b_name, b)| {
-            weight(b).total_cmp(&weight(a)).then_with(|| a_name.cmp(b_name))
+            b.weight(sort).total_cmp(&a.weight(sort)).then_with(|| a_name.cmp(b_name))
         });
         let tracked = groups.iter().map(|(_, sums)| sums.sources).sum();
         let known = groups.len() as u64;
@@ -89,42 +83,99 @@ impl GroupsReport {
     }
 }
 
+/// The table of groups; `hosts` tells on how many hosts each one has a bucket, if it is of all.
+fn print_groups<'a>(
+    out: &mut dyn Write,
+    by: By,
+    groups: impl Iterator<Item = (&'a GroupEntry, Option<usize>)>,
+) -> io::Result<()> {
+    let groups: Vec<_> = groups.collect();
+    let Some((_, first)) = groups.first() else { return Ok(()) };
+    let name = by.name().to_uppercase();
+    let mut header = vec![name.as_str(), "FIRST SEEN", "LAST SEEN"];
+    header.extend(first.map(|_| "HOSTS"));
+    header.extend(["SOURCES", "LIMITED", "PPS", "BITS/S", "PASSED", "DROPPED", "BYTES"]);
+    let mut table = text::table(&header, 3);
+    for (entry, hosts) in groups {
+        let mut row = vec![
+            entry.group.clone(),
+            entry.first_seen.clone().unwrap_or_default(),
+            entry.last_seen.clone().unwrap_or_default(),
+        ];
+        row.extend(hosts.map(|hosts| hosts.to_string()));
+        row.extend([
+            entry.sources.to_string(),
+            entry.limited.to_string(),
+            format!("{:.0}", entry.pps),
+            text::si(entry.bps),
+            entry.passed.to_string(),
+            entry.dropped.to_string(),
+            entry.bytes.to_string(),
+        ]);
+        table.add_row(row);
+    }
+    writeln!(out, "{}", table.trim_fmt())
+}
+
+const fn plural(by: By) -> &'static str {
+    if matches!(by, By::Class) { "classes" } else { "prefixes" }
+}
+
 impl Print for GroupsReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let name = self.by.name();
-        if !self.groups.is_empty() {
-            let name = name.to_uppercase();
-            let header = [
-                name.as_str(),
-                "FIRST SEEN",
-                "LAST SEEN",
-                "SOURCES",
-                "LIMITED",
-                "PPS",
-                "BITS/S",
-                "PASSED",
-                "DROPPED",
-                "BYTES",
-            ];
-            let mut table = text::table(&header, 3);
-            for entry in &self.groups {
-                table.add_row([
-                    entry.group.clone(),
-                    entry.first_seen.clone().unwrap_or_default(),
-                    entry.last_seen.clone().unwrap_or_default(),
-                    entry.sources.to_string(),
-                    entry.limited.to_string(),
-                    format!("{:.0}", entry.pps),
-                    text::si(entry.bps),
-                    entry.passed.to_string(),
-                    entry.dropped.to_string(),
-                    entry.bytes.to_string(),
-                ]);
-            }
-            writeln!(out, "{}", table.trim_fmt())?;
-        }
+        print_groups(out, self.by, self.groups.iter().map(|entry| (entry, None)))?;
         let (shown, known, tracked) = (self.groups.len(), self.known, self.tracked);
-        let plural = if self.by == By::Class { "classes" } else { "prefixes" };
-        writeln!(out, "{shown} of {known} {plural}, {tracked} tracked sources")
+        writeln!(out, "{shown} of {known} {}, {tracked} tracked sources", plural(self.by))
+    }
+}
+
+/// A line of `top --cluster --by prefix` or `top --cluster --by class`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClusterGroupEntry {
+    /// The sums over all hosts that answered. A source counts on each host where it has a bucket.
+    #[serde(flatten)]
+    pub entry: GroupEntry,
+    /// Hosts where something of it has a bucket.
+    pub hosts: usize,
+}
+
+/// `top --cluster --by prefix` and `top --cluster --by class`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClusterGroupsReport {
+    /// What they are.
+    pub by: By,
+    /// The heaviest of all hosts together.
+    pub groups: Vec<ClusterGroupEntry>,
+    /// Hosts that answered.
+    pub hosts: Vec<String>,
+    /// Members that did not, or not in full: what they have is not in the sums.
+    pub unanswered: Vec<Unanswered>,
+    /// Whether these are the heaviest for certain, with all that hosts have of them, of the hosts that answered.
+    pub exact: bool,
+    /// If not: what a group that is not listed may have at most, in what is sorted by.
+    pub unlisted_at_most: f64,
+    /// How many there are; `None` where hosts have too many to tell of all.
+    pub known: Option<u64>,
+    /// Buckets on all hosts; a source counts on each host where it has one.
+    pub tracked: u64,
+    /// How long the answer took, seconds.
+    pub took_seconds: f64,
+}
+
+impl Print for ClusterGroupsReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let groups = self.groups.iter().map(|group| (&group.entry, Some(group.hosts)));
+        print_groups(out, self.by, groups)?;
+        let (hosts, all) = (self.hosts.len(), self.hosts.len() + self.unanswered.len());
+        write!(out, "{} ", self.groups.len())?;
+        if let Some(known) = self.known {
+            write!(out, "of {known} ")?;
+        }
+        writeln!(out, "{}, {} buckets on {hosts} of {all} hosts", plural(self.by), self.tracked)?;
+        if !self.exact {
+            let most = self.unlisted_at_most;
+            writeln!(out, "one that is not listed may have up to {most:.0}")?;
+        }
+        print_unanswered(out, &self.unanswered)
     }
 }

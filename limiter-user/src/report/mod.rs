@@ -42,7 +42,7 @@ pub use fleet::{
     ClusterDistinctReport, ClusterSourceReport, ClusterTopEntry, ClusterTopReport, DistinctGroup,
     DistinctHost, HostSource, SourceSums,
 };
-pub use groups::{GroupEntry, GroupsReport};
+pub use groups::{ClusterGroupEntry, ClusterGroupsReport, GroupEntry, GroupsReport};
 pub use history::{HistoryReport, ReasonSeries};
 pub use keys::KeysReport;
 pub use limit::{
@@ -60,7 +60,7 @@ pub use peers::{
     Unanswered,
 };
 pub use ports::{PortEntry, PortsReport, Seen};
-pub use rollup::{Recent, Rollup, Sums};
+pub use rollup::{Recent, Rollup, Row, Sums, family};
 pub use simulation::{SimulationReport, SimulationRow};
 pub(crate) use source::moment;
 pub use source::{SharedReport, SourceReport, TriedReport};

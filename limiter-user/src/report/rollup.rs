@@ -5,16 +5,20 @@
 //! where 8 or more /56s of a /48 have, they are one row, the /48, whatever else of it has.
 //! Sources that are wider than a row would be are rows of their own. Nothing is counted twice.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 
+use super::Sort;
 use crate::dataplane::Member;
 
 /// So many sibling prefixes with a bucket are a spread.
 const SIBLINGS: usize = 8;
+
+/// The shortest prefix that sources are summed by because they are many.
+const WIDEST: u8 = 48;
 
 /// Packets and bytes that a source has offered, and in which time.
 pub type Recent = ((u64, u64), Duration);
@@ -63,16 +67,48 @@ impl Sums {
 
     /// Adds others'.
     pub fn add(&mut self, other: &Self) {
-        self.sources += other.sources;
-        self.limited += other.limited;
-        self.passed += other.passed;
-        self.dropped += other.dropped;
-        self.bytes += other.bytes;
+        for (sum, other) in [
+            (&mut self.sources, other.sources),
+            (&mut self.limited, other.limited),
+            (&mut self.passed, other.passed),
+            (&mut self.dropped, other.dropped),
+            (&mut self.bytes, other.bytes),
+        ] {
+            *sum = sum.saturating_add(other);
+        }
         self.pps += other.pps;
         self.bps += other.bps;
         let first = [self.first_seen, other.first_seen].into_iter().flatten().min();
         (self.first_seen, self.last_seen) = (first, self.last_seen.max(other.last_seen));
     }
+
+    /// What groups are compared by.
+    pub fn weight(&self, sort: Sort) -> f64 {
+        match sort {
+            Sort::Dropped => self.dropped as f64,
+            Sort::Pps => self.pps,
+            Sort::Bits => self.bps,
+            Sort::Packets => self.passed as f64 + self.dropped as f64,
+            Sort::Bytes => self.bytes as f64,
+        }
+    }
+}
+
+/// A row, as others can go on with it: hosts of a cluster put theirs together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row {
+    /// The prefix.
+    pub net: IpNet,
+    /// Whether it is a row because so much of it has a bucket: then all narrower rows of others belong to it.
+    pub spread: bool,
+    /// Its sums.
+    pub sums: Sums,
+}
+
+/// The prefix that holds all rows that can become one with this one, whatever others have.
+pub fn family(net: IpNet) -> IpNet {
+    let longest = if net.addr().is_ipv4() { 24 } else { WIDEST };
+    self::net(net.addr(), net.prefix_len().min(longest)).trunc()
 }
 
 /// Sums by prefix.
@@ -80,17 +116,22 @@ impl Sums {
 pub struct Rollup {
     /// By the first 24 bits and how many of them count.
     v4: HashMap<(u32, u8), Sums>,
-    /// By the first 64 bits and how many of them count.
-    v6: HashMap<(u64, u8), Sums>,
+    v6: Nets,
+    /// Those of `v6` that are known to be a spread.
+    spread: HashSet<(u64, u8)>,
 }
+
+/// IPv6 rows, by the first 64 bits and how many of them count.
+type Nets = HashMap<(u64, u8), Sums>;
 
 /// The first `length` bits of the 64.
 const fn cut(bits: u64, length: u8) -> u64 {
     if length == 0 { 0 } else { bits & u64::MAX << (64 - length) }
 }
 
-/// Sums rows by wider prefixes of `length` where there are many below one. Those wider than that stay.
-fn widen(rows: HashMap<(u64, u8), Sums>, length: u8) -> HashMap<(u64, u8), Sums> {
+/// Sums rows by wider prefixes of `length` where there are many below one, or it is among `spread`; notes
+/// those there. Rows wider than that stay.
+fn widen(rows: Nets, length: u8, spread: &mut HashSet<(u64, u8)>) -> Nets {
     // Siblings are told apart eight bits below.
     let mut siblings: HashMap<u64, Vec<u64>> = HashMap::new();
     for &(bits, own) in rows.keys() {
@@ -102,11 +143,12 @@ fn widen(rows: HashMap<(u64, u8), Sums>, length: u8) -> HashMap<(u64, u8), Sums>
             }
         }
     }
-    let mut widened: HashMap<(u64, u8), Sums> = HashMap::with_capacity(rows.len());
+    let many = siblings.into_iter().filter(|(_, siblings)| siblings.len() >= SIBLINGS);
+    spread.extend(many.map(|(parent, _)| (parent, length)));
+    let mut widened = Nets::with_capacity(rows.len());
     for ((bits, own), sums) in rows {
-        let parent = cut(bits, length);
-        let spread = own > length && siblings.get(&parent).is_some_and(|s| s.len() >= SIBLINGS);
-        let key = if spread { (parent, length) } else { (bits, own) };
+        let parent = (cut(bits, length), length);
+        let key = if own > length && spread.contains(&parent) { parent } else { (bits, own) };
         widened.entry(key).or_default().add(&sums);
     }
     widened
@@ -130,14 +172,30 @@ impl Rollup {
         }
     }
 
+    /// Adds a row of others.
+    pub fn add_row(&mut self, row: &Row) {
+        self.add(&row.net, &row.sums);
+        if let (IpNet::V6(net), true) = (&row.net, row.spread) {
+            let (bits, length) = ((net.network().to_bits() >> 64) as u64, net.prefix_len());
+            // Others are not summed by anything else.
+            if length == 56 || length == WIDEST {
+                self.spread.insert((cut(bits, length), length));
+            }
+        }
+    }
+
     /// The rows: no source is in two of them.
-    pub fn rows(self) -> impl Iterator<Item = (IpNet, Sums)> {
-        let v4 = self
-            .v4
-            .into_iter()
-            .map(|((bits, length), sums)| (net(Ipv4Addr::from_bits(bits).into(), length), sums));
-        let v6 = widen(widen(self.v6, 56), 48).into_iter().map(|((bits, length), sums)| {
-            (net(Ipv6Addr::from_bits(u128::from(bits) << 64).into(), length), sums)
+    pub fn rows(mut self) -> impl Iterator<Item = Row> {
+        let spread = &mut self.spread;
+        let v6 = widen(widen(self.v6, 56, spread), WIDEST, spread);
+        let spread = self.spread;
+        let v4 = self.v4.into_iter().map(|((bits, length), sums)| {
+            let net = net(Ipv4Addr::from_bits(bits).into(), length);
+            Row { net, spread: false, sums }
+        });
+        let v6 = v6.into_iter().map(move |((bits, length), sums)| {
+            let net = net(Ipv6Addr::from_bits(u128::from(bits) << 64).into(), length);
+            Row { net, spread: spread.contains(&(bits, length)), sums }
         });
         v4.chain(v6)
     }
@@ -164,7 +222,7 @@ mod tests {
             rollup.add(&source.parse().unwrap(), &one(1));
         }
         let mut rows: Vec<_> =
-            rollup.rows().map(|(net, sums)| (net.to_string(), sums.sources)).collect();
+            rollup.rows().map(|row| (row.net.to_string(), row.sums.sources)).collect();
         rows.sort();
         rows
     }
@@ -212,7 +270,7 @@ mod tests {
             for (source, count) in &sources {
                 rollup.add(source, &one(*count));
             }
-            let rows: Vec<_> = rollup.rows().collect();
+            let rows: Vec<_> = rollup.rows().map(|row| (row.net, row.sums)).collect();
             let sum = |f: fn(&Sums) -> u64| rows.iter().map(|(_, sums)| f(sums)).sum::<u64>();
             prop_assert_eq!(sum(|sums| sums.sources), sources.len() as u64);
             prop_assert_eq!(sum(|sums| sums.passed), sources.iter().map(|(_, count)| count).sum::<u64>());
@@ -233,6 +291,36 @@ mod tests {
                     prop_assert_eq!(inside.filter(|other| other.prefix_len() > 56).count(), 0);
                 }
             }
+        }
+
+        #[test]
+        fn rows_of_hosts_add_up_to_those_of_one(
+            v4 in prop::collection::vec((0u32..2000, 8u8..=32, 0usize..3), 0..40),
+            v6 in prop::collection::vec((0u64..12, 0u64..12, 40u8..=64, 0usize..3), 0..150),
+        ) {
+            let v4 = v4.into_iter().map(|(host, length, at)| {
+                (net(Ipv4Addr::from_bits(host << 6).into(), length).trunc(), at)
+            });
+            let v6 = v6.into_iter().map(|(high, low, length, at)| {
+                let bits = u128::from(0x2001_0db8_0000_0000 | high << 8 | low) << 64;
+                (net(Ipv6Addr::from_bits(bits).into(), length).trunc(), at)
+            });
+            let (mut one, mut hosts) = (Rollup::default(), <[Rollup; 3]>::default());
+            for (passed, (source, at)) in (1..).zip(v4.chain(v6)) {
+                one.add(&source, &self::one(passed));
+                hosts[at].add(&source, &self::one(passed));
+            }
+            let mut all = Rollup::default();
+            for row in hosts.into_iter().flat_map(Rollup::rows) {
+                prop_assert!(family(row.net).contains(&row.net));
+                all.add_row(&row);
+            }
+            let sorted = |rollup: Rollup| {
+                let mut rows: Vec<_> = rollup.rows().collect();
+                rows.sort_by_key(|row| row.net);
+                rows
+            };
+            prop_assert_eq!(sorted(all), sorted(one));
         }
     }
 }

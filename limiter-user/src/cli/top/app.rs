@@ -10,8 +10,8 @@ use super::line::{Line, Name};
 use crate::error::Failure;
 use crate::observe::Distinct;
 use crate::report::{
-    By, ClusterSourceReport, ClusterTopReport, GroupsReport, Health, Print, Sort, SourceReport,
-    StatusReport, TopReport, Totals,
+    By, ClusterGroupsReport, ClusterSourceReport, ClusterTopReport, GroupsReport, Health, Print,
+    Sort, SourceReport, StatusReport, TopReport, Totals, Unanswered,
 };
 
 /// Characters of a filter.
@@ -43,6 +43,8 @@ pub(super) enum Answer {
     Fleet(ClusterTopReport),
     /// The heaviest groups.
     Groups(GroupsReport),
+    /// The heaviest groups of all hosts.
+    FleetGroups(ClusterGroupsReport),
 }
 
 /// What is on the screen.
@@ -161,15 +163,19 @@ impl App {
             Ok(Answer::Fleet(report)) => {
                 (self.totals, self.distinct) = (report.totals, None);
                 self.tracked = Some(report.tracked);
-                let (hosts, missing) = (report.hosts.len(), report.unanswered);
-                let names = missing.into_iter().map(|it| it.host).collect::<Vec<_>>();
-                self.hosts = Some((hosts, hosts + names.len(), names));
+                self.heard(report.hosts.len(), report.unanswered);
                 report.sources.iter().map(|source| Line::from(&source.entry)).collect()
             }
             Ok(Answer::Groups(report)) => {
                 (self.totals, self.distinct) = (None, None);
                 self.tracked = Some(report.tracked);
                 report.groups.iter().map(Line::from).collect()
+            }
+            Ok(Answer::FleetGroups(report)) => {
+                (self.totals, self.distinct) = (None, None);
+                self.tracked = Some(report.tracked);
+                self.heard(report.hosts.len(), report.unanswered);
+                report.groups.iter().map(|group| Line::from(&group.entry)).collect()
             }
             Err(failure) => {
                 self.trouble = Some(text(&failure));
@@ -179,6 +185,12 @@ impl App {
         self.trouble = None;
         self.lines = lines;
         self.history.add(self.lines.iter().map(|line| (&line.name, line.pps)));
+    }
+
+    /// So many hosts have answered, and these have not.
+    fn heard(&mut self, hosts: usize, missing: Vec<Unanswered>) {
+        let names = missing.into_iter().map(|it| it.host).collect::<Vec<_>>();
+        self.hosts = Some((hosts, hosts + names.len(), names));
     }
 
     /// Takes what the daemon says of itself.

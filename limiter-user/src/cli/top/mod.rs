@@ -15,7 +15,10 @@ use super::args::TopArgs;
 use super::output::Output;
 use crate::client::Client;
 use crate::error::{Failure, exit};
-use crate::report::{By, ClusterTopReport, GroupsReport, PortsReport, Sort, TopReport};
+use crate::report::{
+    By, ClusterGroupsReport, ClusterTopReport, GroupsReport, PortsReport, Sort, TopReport,
+    Unanswered,
+};
 
 /// Lines that are printed once, unless told otherwise.
 const LINES: usize = 20;
@@ -29,10 +32,9 @@ pub(super) async fn run(
         return Err(Failure::new(exit::USAGE, "0 lines cannot be listed")
             .hint("ask for at least 1, such as `-n 20`"));
     }
-    if arguments.cluster && arguments.by != By::Source {
-        let message = format!("hosts of a cluster are not summed up by {}", arguments.by.name());
-        return Err(Failure::new(exit::USAGE, message)
-            .hint("leave out --by, or ask one host by leaving out --cluster"));
+    if arguments.cluster && arguments.by == By::Port {
+        return Err(Failure::new(exit::USAGE, "ports are counted on one host at a time")
+            .hint("ask each host by itself: leave out --cluster"));
     }
     if arguments.once || output.is_json() {
         return once(client, output, arguments).await;
@@ -59,15 +61,21 @@ async fn once(
             let report: ClusterTopReport =
                 client.get(&sources(n, arguments.sort, false, true)).await?;
             output.print(&report)?;
-            let well = report.unanswered.is_empty();
-            return Ok(if well { exit::OK } else { exit::NEGATIVE });
+            return Ok(all_or_not(&report.unanswered));
         }
         By::Source => {
             let report: TopReport = client.get(&sources(n, arguments.sort, false, false)).await?;
             output.print(&report)?;
         }
+        By::Prefix | By::Class if arguments.cluster => {
+            let report: ClusterGroupsReport =
+                client.get(&groups(arguments.by, n, arguments.sort, true)).await?;
+            output.print(&report)?;
+            return Ok(all_or_not(&report.unanswered));
+        }
         By::Prefix | By::Class => {
-            let report: GroupsReport = client.get(&groups(arguments.by, n, arguments.sort)).await?;
+            let path = groups(arguments.by, n, arguments.sort, false);
+            let report: GroupsReport = client.get(&path).await?;
             output.print(&report)?;
         }
         By::Port => {
@@ -85,7 +93,13 @@ fn sources(n: usize, sort: Sort, live: bool, cluster: bool) -> String {
     format!("/v1{place}/top?n={n}&sort={}{live}", sort.name())
 }
 
-/// The resource with sums over sources.
-fn groups(by: By, n: usize, sort: Sort) -> String {
-    format!("/v1/groups?by={}&n={n}&sort={}", by.name(), sort.name())
+/// The resource with sums over sources, of one host or of all.
+fn groups(by: By, n: usize, sort: Sort, cluster: bool) -> String {
+    let place = if cluster { "/cluster" } else { "" };
+    format!("/v1{place}/groups?by={}&n={n}&sort={}", by.name(), sort.name())
+}
+
+/// Whether all hosts are in a list.
+const fn all_or_not(unanswered: &[Unanswered]) -> u8 {
+    if unanswered.is_empty() { exit::OK } else { exit::NEGATIVE }
 }

@@ -18,9 +18,7 @@ use super::{groups, sources};
 use crate::cli::args::TopArgs;
 use crate::client::Client;
 use crate::error::{Failure, exit};
-use crate::report::{
-    By, ClusterSourceReport, ClusterTopReport, SourceReport, StatusReport, TopReport,
-};
+use crate::report::{By, ClusterSourceReport, SourceReport, StatusReport};
 
 /// Between two questions about the heaviest.
 const SECOND: Duration = Duration::from_secs(1);
@@ -136,13 +134,12 @@ impl Questions {
         let (by, n, sort, cluster) = (app.by, app.wanted(), app.sort, self.cluster);
         tokio::spawn(async move {
             let start = Instant::now();
-            let path = sources(n, sort, true, cluster);
-            let answer = if cluster {
-                client.get::<ClusterTopReport>(&path).await.map(Answer::Fleet)
-            } else if by == By::Source {
-                client.get::<TopReport>(&path).await.map(Answer::Sources)
-            } else {
-                client.get(&groups(by, n, sort)).await.map(Answer::Groups)
+            let (path, summed) = (sources(n, sort, true, cluster), groups(by, n, sort, cluster));
+            let answer = match (by, cluster) {
+                (By::Source, true) => client.get(&path).await.map(Answer::Fleet),
+                (By::Source, false) => client.get(&path).await.map(Answer::Sources),
+                (_, true) => client.get(&summed).await.map(Answer::FleetGroups),
+                (_, false) => client.get(&summed).await.map(Answer::Groups),
             };
             // An error means that the program ends.
             let _ = to.send(Event::Answered(number, answer, start.elapsed())).await;
@@ -183,7 +180,7 @@ fn pause(answer: &Result<Answer, Failure>, took: Duration) -> Duration {
         Ok(Answer::Fleet(report)) => SECOND
             .saturating_sub(Duration::try_from_secs_f64(report.took_seconds).unwrap_or_default())
             .max(SECOND / 5),
-        Ok(Answer::Groups(_)) => (took * SHARE).clamp(SECOND, 30 * SECOND),
+        Ok(Answer::Groups(_) | Answer::FleetGroups(_)) => (took * SHARE).clamp(SECOND, 30 * SECOND),
         Err(_) => SECOND,
     }
 }

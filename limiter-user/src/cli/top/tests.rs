@@ -149,6 +149,20 @@ fn a_fleet_is_shown_as_one_host_and_who_is_missing_is_named() {
     let shown = screen(&app, 120, 9);
     assert!(shown.starts_with("limiter top  2 of 3 hosts  without edge-3"), "{shown}");
     assert!(shown.contains("198.51.100.7"), "{shown}");
+    let report = json!({
+        "by": "prefix", "hosts": ["edge-1"], "exact": true, "tracked": 5, "known": 1,
+        "unanswered": [{"host": "edge-2", "problem": "it does not answer"}],
+        "unlisted_at_most": 0.0, "took_seconds": 0.1,
+        "groups": [{
+            "group": "198.51.100.0/24", "sources": 3, "limited": 1, "passed": 9, "dropped": 4,
+            "bytes": 900, "pps": 7.0, "bps": 70.0, "first_seen": null, "last_seen": null, "hosts": 1,
+        }],
+    });
+    let mut app = App::new(Sort::Dropped, By::Prefix, None);
+    app.answer(Ok(Answer::FleetGroups(serde_json::from_value(report).unwrap())));
+    let shown = screen(&app, 120, 9);
+    assert!(shown.starts_with("limiter top  1 of 2 hosts  without edge-2"), "{shown}");
+    assert!(shown.contains("198.51.100.0/24"), "{shown}");
 }
 
 #[test]

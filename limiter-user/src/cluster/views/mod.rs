@@ -10,6 +10,7 @@
 mod answer;
 mod ask;
 pub mod distinct;
+pub mod groups;
 pub mod lag;
 mod packet;
 mod question;

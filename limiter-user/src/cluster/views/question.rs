@@ -6,11 +6,12 @@ use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::groups::Groups;
 use crate::cluster::wire::bytes::Malformed;
 use crate::dataplane::SourceState;
 use crate::policy::Class;
 use crate::policy::lists::Action;
-use crate::report::{Sort, Totals};
+use crate::report::{By, Sort, Totals};
 
 /// Which form questions and answers have.
 const FORM: u8 = 1;
@@ -43,6 +44,22 @@ pub enum Question {
     Source(IpAddr),
     /// How many distinct sources it has seen.
     Distinct,
+    /// The heaviest groups of sources that it has.
+    Groups {
+        /// What they are: [`By::Prefix`] or [`By::Class`].
+        by: By,
+        /// By what.
+        sort: Sort,
+        /// How many families of prefixes (see [`crate::report::family`]), at most [`MOST_PLACES`].
+        n: u32,
+    },
+    /// What it has of these families of prefixes; if they are too many the heaviest by `sort`.
+    GroupsOf {
+        /// Them.
+        nets: Vec<IpNet>,
+        /// By what.
+        sort: Sort,
+    },
 }
 
 /// A source and a class of its packets.
@@ -71,6 +88,8 @@ pub enum Answer {
     Distinct(Option<Distinct>),
     /// It cannot say, and why.
     Trouble(String),
+    /// To [`Question::Groups`] and [`Question::GroupsOf`].
+    Groups(Groups),
 }
 
 /// The heaviest sources of a host.
@@ -224,6 +243,10 @@ impl Question {
         let fits = match &question {
             Self::Candidates { n, .. } => *n as usize <= MOST_PLACES,
             Self::Points(places) => places.len() <= MOST_PLACES,
+            Self::Groups { by, n, .. } => {
+                *n as usize <= MOST_PLACES && matches!(by, By::Prefix | By::Class)
+            }
+            Self::GroupsOf { nets, .. } => nets.len() <= MOST_PLACES,
             _ => true,
         };
         if fits { Ok(question) } else { Err(Malformed) }
@@ -264,6 +287,9 @@ impl Answer {
                     && bucket.limit.as_deref().is_none_or(is_fit)
             }),
             Self::Trouble(text) => is_fit(text),
+            Self::Groups(Groups { rows, bar, .. }) => {
+                are_numbers(&[*bar]) && rows.iter().all(|row| are_numbers(&[row.pps, row.bps]))
+            }
         }
     }
 }

@@ -2,8 +2,10 @@
 
 mod answer;
 mod fleet;
+mod groups;
 
 pub use fleet::{distinct, peers, source, top};
+pub use groups::groups;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};

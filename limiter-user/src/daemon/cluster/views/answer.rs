@@ -1,15 +1,19 @@
 //! What this host answers, others and itself.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use limiter_common::abi::ABI_VERSION;
 
 use super::Cluster;
-use crate::cluster::views::{Answer, Host, Question};
+use crate::cluster::views::groups::{Group, Grouped, Groups, MOST_ROWS, choose};
+use crate::cluster::views::{Answer, Host, MOST_PLACES, Question};
 use crate::cluster::wire::{PROTOCOL, Rejection};
+use crate::daemon::groups;
 use crate::daemon::views::with_rates;
 use crate::error::Failure;
-use crate::report::Sort;
+use crate::policy::Class;
+use crate::report::{By, Sort, Sums};
 
 /// Over how long a time the rates of one source are told.
 const LOOK: Duration = Duration::from_millis(250);
@@ -24,6 +28,17 @@ pub(super) async fn answer(cluster: &Cluster, question: Question) -> Answer {
             cluster.shared.with(move |core| Ok(Answer::Points(core.points(&places)))).await
         }
         Question::Source(address) => source(cluster, address).await,
+        Question::Groups { by: By::Class, .. } => groups::by_class(&cluster.shared)
+            .await
+            .map(|classes| Answer::Groups(of_classes(classes))),
+        Question::Groups { sort, n, .. } => {
+            let rollup = groups::by_prefix(&cluster.shared, None).await;
+            rollup.map(|rollup| Answer::Groups(choose(sort, n as usize, rollup.rows())))
+        }
+        Question::GroupsOf { nets, sort } => {
+            let rollup = groups::by_prefix(&cluster.shared, Some(nets)).await;
+            rollup.map(|rollup| Answer::Groups(choose(sort, MOST_PLACES, rollup.rows())))
+        }
         Question::Distinct => {
             cluster.shared.with(|core| Ok(Answer::Distinct(core.registers()))).await
         }
@@ -34,6 +49,13 @@ pub(super) async fn answer(cluster: &Cluster, question: Question) -> Answer {
     })
 }
 
+fn of_classes(classes: HashMap<Class, Sums>) -> Groups {
+    let tracked = classes.values().map(|sums| sums.sources).sum();
+    let rows = classes.iter().map(|(class, sums)| Grouped::new(Group::Class(*class), sums));
+    // A data plane has room for fewer classes than that.
+    Groups { rows: rows.take(MOST_ROWS).collect(), tracked, left_out: 0, bar: 0.0 }
+}
+
 async fn candidates(
     cluster: &Cluster,
     sort: Sort,
@@ -41,9 +63,7 @@ async fn candidates(
     live: bool,
 ) -> Result<Answer, Failure> {
     // Rates are told in any case.
-    while let Some(wait) = cluster.shared.with(|core| Ok(core.prepare_top(Sort::Pps))).await? {
-        tokio::time::sleep(wait).await;
-    }
+    groups::prepare(&cluster.shared, Sort::Pps).await?;
     let found = cluster.shared.with(move |core| Ok(core.heaviest_here(n, sort, live))).await?;
     Ok(Answer::Candidates(found))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use limiter_common::hll::{Ranks, WINDOW_SHIFT};
 
@@ -13,7 +13,7 @@ use crate::cluster::link::task::monotonic;
 use crate::cluster::membership::Members;
 use crate::cluster::views::{
     Answer, Answered, Candidates, Counted, Distinct, Known, MOST_PLACES, Place, Question, distinct,
-    lag, top,
+    groups, lag, top,
 };
 use crate::cluster::wire::Rejection;
 use crate::cluster::{HostId, Moment};
@@ -22,30 +22,34 @@ use crate::error::{Failure, exit};
 use crate::observe;
 use crate::report::{
     ClockReport, ClusterDistinctReport, ClusterSourceReport, ClusterTopEntry, ClusterTopReport,
-    DistinctGroup, DistinctHost, HostSource, PeerDetails, PeerReport, PeerState, PeersReport,
-    RefusedReport, Sort, SourceSums, TopEntry, Totals, Unanswered, moment,
+    DistinctGroup, DistinctHost, HostSource, PeerDetails, PeerReport, PeerState,
+    PeersReport, RefusedReport, Sort, SourceSums, TopEntry, Totals, Unanswered, moment,
 };
 
 /// How long hosts have for an answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long of that for the first question, where there are several: a host may look twice, a fifth of a
 /// second apart.
-const FIRST: Duration = Duration::from_millis(600);
+pub(super) const FIRST: Duration = Duration::from_millis(600);
 
 /// What hosts have answered.
-struct Round {
+pub(super) struct Round {
     members: Arc<Members>,
     answers: BTreeMap<HostId, Answer>,
     /// How long their packets took, and what their clocks said.
     timing: BTreeMap<HostId, Answered>,
     /// Who did not answer, and what they said instead.
-    unanswered: BTreeMap<HostId, String>,
+    pub(super) unanswered: BTreeMap<HostId, String>,
 }
 
 impl Round {
     /// Asks all members.
-    async fn of(cluster: &Cluster, question: Question, until: Moment) -> Result<Self, Failure> {
+    pub(super) async fn of(
+        cluster: &Cluster,
+        question: Question,
+        until: Moment,
+    ) -> Result<Self, Failure> {
         let members = Arc::clone(&cluster.link.members.borrow());
         let (own, outcome) =
             tokio::join!(answer(cluster, question.clone()), cluster.views.ask(question, until));
@@ -83,7 +87,7 @@ impl Round {
     }
 
     /// The answers that are what was asked for.
-    fn take<T>(&mut self, read: impl Fn(Answer) -> Option<T>) -> BTreeMap<HostId, T> {
+    pub(super) fn take<T>(&mut self, read: impl Fn(Answer) -> Option<T>) -> BTreeMap<HostId, T> {
         let mut taken = BTreeMap::new();
         for (host, answer) in std::mem::take(&mut self.answers) {
             if let Some(answer) = read(answer) {
@@ -95,12 +99,12 @@ impl Round {
         taken
     }
 
-    fn name(&self, host: HostId) -> String {
+    pub(super) fn name(&self, host: HostId) -> String {
         let member = self.members.get(&host);
         member.map_or_else(|| format!("{:016x}", host.0), |member| member.name().into())
     }
 
-    fn unanswered(&self) -> Vec<Unanswered> {
+    pub(super) fn unanswered(&self) -> Vec<Unanswered> {
         let told = self.unanswered.iter();
         let mut told: Vec<_> = told
             .map(|(host, problem)| Unanswered { host: self.name(*host), problem: problem.clone() })
@@ -316,11 +320,7 @@ fn add(sum: Option<Totals>, more: Option<Totals>) -> Option<Totals> {
 }
 
 fn entry(sum: &Counted, limit: Option<crate::report::LimitReport>) -> TopEntry {
-    // What cannot be a moment is none.
-    let at = |ms: Option<u64>| {
-        let at = UNIX_EPOCH.checked_add(Duration::from_millis(ms?))?;
-        moment(Some(at).filter(|at| *at < SystemTime::now() + Duration::from_secs(1 << 33)))
-    };
+    let at = |ms| moment(groups::moment(ms, SystemTime::now()));
     let Place { source, class } = sum.place;
     TopEntry {
         source,
