@@ -11,7 +11,8 @@ use crate::policy::{Changes, Management};
 use crate::report::KeyDiff;
 
 /// The keys.
-const LIVE: [&str; 5] = ["admin_group", "cluster_weight", "malformed", "management", "on_full"];
+const LIVE: [&str; 6] =
+    ["admin_group", "cluster_seeds", "cluster_weight", "malformed", "management", "on_full"];
 
 /// What reading the configuration again comes to.
 pub(super) struct Plan {
@@ -103,6 +104,7 @@ impl Core {
             self.on_full = config.options.on_full;
             if let Some(cluster) = &self.cluster {
                 cluster.set_weight(config.cluster.weight);
+                cluster.set_seeds(&config.cluster.seeds);
             }
         }
         if let Some(management) = plan.management {

@@ -1,14 +1,19 @@
 //! Where seeds are: names become addresses again and again, since they move.
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 /// How often names are looked up: soon again where one was not found, at last, and where all were.
 const PAUSES: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(30), Duration::from_secs(30)];
+
+/// Names that are looked up at once.
+const AT_ONCE: usize = 8;
 
 /// Addresses of a seed, at most.
 const MOST_ADDRESSES: usize = 64;
@@ -33,22 +38,20 @@ impl Seed {
         Self { name: name.to_owned(), addresses: Vec::new(), error: None }
     }
 
-    /// Looks for it. What was found before stays if it cannot be found now. Returns whether it was.
-    async fn resolve(&mut self) -> bool {
-        let found = tokio::time::timeout(PATIENCE, tokio::net::lookup_host(&*self.name)).await;
+    /// Takes what was found for it. What was found before stays if it cannot be found now. Returns whether it
+    /// was.
+    fn take(&mut self, found: Result<Vec<SocketAddr>, String>) -> bool {
         let error = match found {
-            Ok(Ok(addresses)) => {
-                let addresses: BTreeSet<_> = addresses.take(MOST_ADDRESSES).collect();
-                if addresses.is_empty() {
-                    "it has no address".to_owned()
-                } else {
+            Ok(addresses) => {
+                let addresses: BTreeSet<_> = addresses.into_iter().take(MOST_ADDRESSES).collect();
+                if !addresses.is_empty() {
                     self.addresses = addresses.into_iter().collect();
                     self.error = None;
                     return true;
                 }
+                "it has no address".to_owned()
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {} s", PATIENCE.as_secs()),
+            Err(error) => error,
         };
         if self.error.as_ref() != Some(&error) {
             tracing::warn!("cannot find the seed {}: {error}; trying again", self.name);
@@ -58,41 +61,184 @@ impl Seed {
     }
 }
 
-/// Keeps looking for all of them, until nobody wants to know.
-pub(super) async fn look(seeds: watch::Sender<Vec<Seed>>) {
-    let mut known = seeds.borrow().clone();
-    let mut pause = PAUSES[0];
-    loop {
-        let mut found = true;
-        for seed in &mut known {
-            found &= seed.resolve().await;
+/// Asks the system where a name is.
+async fn resolve(name: String) -> Result<Vec<SocketAddr>, String> {
+    match tokio::time::timeout(PATIENCE, tokio::net::lookup_host(name)).await {
+        Ok(Ok(addresses)) => Ok(addresses.take(MOST_ADDRESSES).collect()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+/// Looks for all of them, some at a time: one that nobody answers for does not hold up the others long. Returns
+/// whether all were found.
+async fn look_once<R, F>(known: &mut [Seed], resolve: &R) -> bool
+where
+    R: Fn(String) -> F,
+    F: Future<Output = Result<Vec<SocketAddr>, String>> + Send + 'static,
+{
+    let mut all = true;
+    for part in known.chunks_mut(AT_ONCE) {
+        let mut looking = JoinSet::new();
+        for (at, seed) in part.iter().enumerate() {
+            let found = resolve(seed.name.clone());
+            looking.spawn(async move { (at, found.await) });
         }
+        while let Some(looked) = looking.join_next().await {
+            let Ok((at, found)) = looked else { continue };
+            all &= part.get_mut(at).is_none_or(|seed| seed.take(found));
+        }
+    }
+    all
+}
+
+/// Those that are wanted from now on; what is known of them stays.
+fn take_over(known: &[Seed], wanted: &[String]) -> Vec<Seed> {
+    let former = |name: &String| known.iter().find(|seed| seed.name == *name).cloned();
+    wanted.iter().map(|name| former(name).unwrap_or_else(|| Seed::new(name))).collect()
+}
+
+/// Keeps looking for all that are wanted, until nobody wants to know.
+pub(super) async fn look(seeds: watch::Sender<Vec<Seed>>, wanted: watch::Receiver<Vec<String>>) {
+    look_by(seeds, wanted, resolve, PAUSES).await;
+}
+
+async fn look_by<R, F>(
+    seeds: watch::Sender<Vec<Seed>>,
+    mut wanted: watch::Receiver<Vec<String>>,
+    resolve: R,
+    pauses: [Duration; 3],
+) where
+    R: Fn(String) -> F,
+    F: Future<Output = Result<Vec<SocketAddr>, String>> + Send + 'static,
+{
+    let mut known = seeds.borrow().clone();
+    let mut pause = pauses[0];
+    loop {
+        let mut looked = known.clone();
+        let found = tokio::select! {
+            found = look_once(&mut looked, &resolve) => Some(found),
+            // What has begun is of no use any more.
+            Ok(()) = wanted.changed() => None,
+            () = seeds.closed() => return,
+        };
+        let Some(found) = found else {
+            known = take_over(&known, &wanted.borrow_and_update());
+            pause = pauses[0];
+            continue;
+        };
+        known = looked;
         let changed = |before: &mut Vec<Seed>| {
             let changed = *before != known;
             before.clone_from(&known);
             changed
         };
         seeds.send_if_modified(changed);
-        pause = if found { PAUSES[2] } else { pause };
+        pause = if found { pauses[2] } else { pause };
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(pause) => {
+                pause = if found { pauses[0] } else { (2 * pause).min(pauses[1]) };
+            }
+            Ok(()) = wanted.changed() => {
+                known = take_over(&known, &wanted.borrow_and_update());
+                pause = pauses[0];
+            }
             () = seeds.closed() => return,
         }
-        pause = if found { PAUSES[0] } else { (2 * pause).min(PAUSES[1]) };
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]
     async fn what_was_found_stays_and_what_was_not_is_told() {
         let mut seed = Seed::new("127.0.0.1:7946");
-        assert!(seed.resolve().await);
+        assert!(seed.take(resolve(seed.name.clone()).await));
         assert_eq!(seed.addresses, [([127, 0, 0, 1], 7946).into()]);
         seed.name = "no port".to_owned();
-        assert!(!seed.resolve().await);
+        assert!(!seed.take(resolve(seed.name.clone()).await));
         assert!(seed.error.is_some() && seed.addresses.len() == 1);
+    }
+
+    /// What names are at present, and how often any was looked up.
+    type Names = Arc<Mutex<(BTreeMap<String, [u8; 4]>, usize)>>;
+
+    fn names() -> Names {
+        Arc::default()
+    }
+
+    fn move_to(names: &Names, name: &str, to: [u8; 4]) {
+        names.lock().unwrap().0.insert(name.to_owned(), to);
+    }
+
+    fn begin(
+        names: &Names,
+        seeds: &[&str],
+    ) -> (watch::Receiver<Vec<Seed>>, watch::Sender<Vec<String>>) {
+        let seeds: Vec<String> = seeds.iter().map(ToString::to_string).collect();
+        let (tell, told) = watch::channel(take_over(&[], &seeds));
+        let (want, wanted) = watch::channel(seeds);
+        let names = Arc::clone(names);
+        let resolve = move |name: String| {
+            let mut names = names.lock().unwrap();
+            names.1 += 1;
+            let found = names.0.get(&name).map(|at| vec![SocketAddr::from((*at, 7700))]);
+            async move { found.ok_or_else(|| "no such name".to_owned()) }
+        };
+        // A thousandth of the real ones.
+        tokio::spawn(look_by(tell, wanted, resolve, PAUSES.map(|pause| pause / 1000)));
+        (told, want)
+    }
+
+    async fn until(told: &mut watch::Receiver<Vec<Seed>>, fits: impl FnMut(&Vec<Seed>) -> bool) {
+        let waited = tokio::time::timeout(Duration::from_secs(20), told.wait_for(fits)).await;
+        waited.expect("in time").unwrap();
+    }
+
+    fn is_at(seed: &Seed, at: [u8; 4]) -> bool {
+        seed.addresses == [SocketAddr::from((at, 7700))] && seed.error.is_none()
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_name_that_moves_is_followed_and_one_that_comes_is_found() {
+        let names = names();
+        move_to(&names, "a", [192, 0, 2, 1]);
+        let (mut told, _want) = begin(&names, &["a", "b"]);
+        until(&mut told, |seeds| is_at(&seeds[0], [192, 0, 2, 1]) && seeds[1].error.is_some())
+            .await;
+        move_to(&names, "b", [192, 0, 2, 2]);
+        until(&mut told, |seeds| is_at(&seeds[1], [192, 0, 2, 2])).await;
+        move_to(&names, "a", [192, 0, 2, 9]);
+        until(&mut told, |seeds| is_at(&seeds[0], [192, 0, 2, 9])).await;
+        // Who is gone from the DNS may be there still.
+        names.lock().unwrap().0.clear();
+        until(&mut told, |seeds| seeds.iter().all(|seed| seed.error.is_some())).await;
+        assert_eq!(told.borrow()[0].addresses, [SocketAddr::from(([192, 0, 2, 9], 7700))]);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn other_seeds_are_taken_at_once_and_known_ones_stay() {
+        let names = names();
+        move_to(&names, "a", [192, 0, 2, 1]);
+        move_to(&names, "b", [192, 0, 2, 2]);
+        let (mut told, want) = begin(&names, &["a", "gone"]);
+        until(&mut told, |seeds| is_at(&seeds[0], [192, 0, 2, 1])).await;
+        want.send(vec!["b".into(), "a".into()]).unwrap();
+        until(&mut told, |seeds| seeds.len() == 2 && is_at(&seeds[0], [192, 0, 2, 2])).await;
+        assert!(is_at(&told.borrow()[1], [192, 0, 2, 1]) && told.borrow()[1].name == "a");
+        // None is a choice, too.
+        want.send(Vec::new()).unwrap();
+        until(&mut told, Vec::is_empty).await;
+        // Nobody wants to know: nothing is looked up any more.
+        drop(told);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let looked = names.lock().unwrap().1;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(names.lock().unwrap().1, looked);
     }
 }

@@ -81,12 +81,22 @@ pub struct Handle {
     pub report: watch::Receiver<Report>,
     /// Where seeds were found.
     pub seeds: watch::Receiver<Vec<Seed>>,
+    wanted: watch::Sender<Vec<String>>,
 }
 
 impl Handle {
     /// Hands over an order. Returns whether there was room for it.
     pub fn order(&self, order: Order) -> bool {
         self.orders.try_send(order).is_ok()
+    }
+
+    /// Looks for these seeds from now on, in the place of those before.
+    pub fn set_seeds(&self, seeds: Vec<String>) {
+        self.wanted.send_if_modified(|wanted| {
+            let changed = *wanted != seeds;
+            *wanted = seeds;
+            changed
+        });
     }
 }
 
@@ -145,9 +155,10 @@ pub fn start_on(
     let link = Link::new(monotonic(), settings);
     let (tell_members, members) = watch::channel(Arc::clone(link.members()));
     let (tell_report, report) = watch::channel(Report::default());
-    let names = seeds.iter().map(|seed| Seed::new(seed)).collect();
+    let (seed_names, names) = (seeds.to_vec(), seeds.iter().map(|seed| Seed::new(seed)).collect());
     let (tell_seeds, seeds) = watch::channel(names);
-    tokio::spawn(seeds::look(tell_seeds));
+    let (wanted, look_for) = watch::channel(seed_names);
+    tokio::spawn(seeds::look(tell_seeds, look_for));
     let task = Task {
         link,
         socket,
@@ -159,7 +170,7 @@ pub fn start_on(
         told: Moment(0),
     };
     let running = tokio::spawn(task.run(ordered));
-    Ok((Handle { orders, members, report, seeds }, deliveries, running))
+    Ok((Handle { orders, members, report, seeds, wanted }, deliveries, running))
 }
 
 struct Task {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::{Cluster, RightsReport};
+use crate::cluster::config;
 use crate::cluster::link::seeds::Seed;
 use crate::cluster::link::task::{self as link, monotonic};
 use crate::cluster::membership::Members;
@@ -42,6 +43,11 @@ impl View {
     /// Lets all know that this host has another weight: home rights follow it.
     pub(in crate::daemon) fn set_weight(&self, weight: u32) {
         self.link.order(link::Order::Weight(weight));
+    }
+
+    /// Looks for other seeds.
+    pub(in crate::daemon) fn set_seeds(&self, seeds: &[config::Seed]) {
+        self.link.set_seeds(seeds.iter().map(ToString::to_string).collect());
     }
 
     /// How it fares.
@@ -97,7 +103,14 @@ impl View {
         if let Some(problem) = &rights.problem {
             note(true, format!("limits of the cluster cannot be divided: {problem}"));
         }
-        if link.cluster.is_none() {
+        if link.cluster.is_none() && self.link.seeds.borrow().is_empty() {
+            note(
+                limited,
+                "this host belongs to no cluster yet, and has no seeds any more: name some in the \
+                           configuration and reload it, or restart the daemon to found a cluster"
+                    .into(),
+            );
+        } else if link.cluster.is_none() {
             note(limited, "this host belongs to no cluster yet: no seed has answered, and what is under limits of \
                            the cluster is dropped until one does".into());
         } else if rights.home.is_none() {
