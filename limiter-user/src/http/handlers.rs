@@ -42,7 +42,9 @@ pub(super) async fn version() -> Json<VersionReport> {
 
 pub(super) async fn status(State(shared): State<Shared>) -> Answer<StatusReport> {
     let mut status = shared.with(|core| core.status()).await?;
-    status.overage = shared.cluster().map(|it| it.overage.borrow().to_vec()).unwrap_or_default();
+    if let Some(cluster) = shared.cluster() {
+        status.set_overage(cluster.overage.borrow().to_vec());
+    }
     Ok(Json(status))
 }
 

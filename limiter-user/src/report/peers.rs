@@ -161,7 +161,23 @@ pub struct OverageReport {
     pub seconds: f64,
 }
 
+/// What counting by other clocks can be off by, as a factor; the alert rule has the same.
+const MARGIN: f64 = 1.02;
+
 impl OverageReport {
+    /// That hosts let more through than they may, if they do by more than counting can be off by.
+    pub fn warning(&self) -> Option<String> {
+        let Self { limit, ratio, bound, seconds, .. } = self;
+        (*ratio > MARGIN * bound).then(|| {
+            let [ratio, bound] = [ratio * 100.0, bound * 100.0];
+            format!(
+                "the hosts of the cluster let {ratio:.0} % of the limit for {limit} through in {seconds:.0} s, {bound:.0} \
+                 % may be: `limiter peers` tells whether limits differ, and the HOME of all hosts is more than \
+                 100 % if a state directory was copied or restored"
+            )
+        })
+    }
+
     /// It in a few words.
     pub fn summary(&self) -> String {
         let Self { limit, ratio, bound, partition, .. } = self;

@@ -208,6 +208,18 @@ pub struct StatusReport {
     pub store: StoreReport,
 }
 
+impl StatusReport {
+    /// Tells what was used of limits of the cluster. Where one was exceeded the host's state is degraded.
+    pub fn set_overage(&mut self, overage: Vec<OverageReport>) {
+        let warnings: Vec<_> = overage.iter().filter_map(OverageReport::warning).collect();
+        if !warnings.is_empty() {
+            self.state = Health::Degraded;
+            self.warnings.extend(warnings);
+        }
+        self.overage = overage;
+    }
+}
+
 impl Print for StatusReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let state = match self.state {

@@ -22,7 +22,7 @@ use crate::error::{Failure, exit};
 use crate::observe;
 use crate::report::{
     ClockReport, ClusterDistinctReport, ClusterSourceReport, ClusterTopEntry, ClusterTopReport,
-    DistinctGroup, DistinctHost, HostSource, PeerDetails, PeerReport, PeerState,
+    DistinctGroup, DistinctHost, HostSource, OverageReport, PeerDetails, PeerReport, PeerState,
     PeersReport, RefusedReport, Sort, SourceSums, TopEntry, Totals, Unanswered, moment,
 };
 
@@ -192,10 +192,12 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
     let warnings = cluster.shared.with(|core| {
         let limited = core.in_force().in_cluster();
         let concerns = core.cluster.as_ref().map(|view| view.concerns(limited));
-        Ok(concerns.into_iter().flatten().map(|concern| concern.text).collect())
+        Ok(concerns.into_iter().flatten().map(|concern| concern.text).collect::<Vec<_>>())
     });
+    let mut warnings = warnings.await?;
+    warnings.extend(cluster.overage.borrow().iter().filter_map(OverageReport::warning));
     Ok(PeersReport {
-        warnings: warnings.await?,
+        warnings,
         cluster: link.cluster.map(|id| format!("{:016x}", id.0)),
         unanswered: round.unanswered(),
         home: details().map(|details| details.home).sum(),
