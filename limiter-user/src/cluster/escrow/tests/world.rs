@@ -92,6 +92,8 @@ pub(super) struct World {
     sent: u64,
     /// One-way ways that are cut.
     pub(super) cut: BTreeSet<(usize, usize)>,
+    /// Hosts that tell others this in the place of their demand.
+    pub(super) lies: BTreeMap<usize, Share>,
     /// The key whose limit stays available.
     pub(super) available: Option<KeyId>,
     /// The key whose limit a majority decides about.
@@ -137,6 +139,7 @@ impl World {
             packets: BTreeMap::new(),
             sent: 0,
             cut: BTreeSet::new(),
+            lies: BTreeMap::new(),
             available: None,
             majority: None,
             wrong: None,
@@ -328,7 +331,11 @@ impl World {
         let Some(to) = self.hosts.iter().position(|host| host.id == to) else { return };
         let items = message.reports.len() + message.grants.len() + message.transfers.len();
         self.hosts[from].bytes += 60 + 14 * items as u64;
-        for part in self.split(message) {
+        let mut message = message.clone();
+        if let Some(lie) = self.lies.get(&from) {
+            message.reports.iter_mut().for_each(|report| report.demand = *lie);
+        }
+        for part in self.split(&message) {
             if self.cut.contains(&(from, to)) || self.random.chance(self.net.loss) {
                 continue;
             }
