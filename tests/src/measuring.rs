@@ -1,23 +1,30 @@
-//! Whether the kernel measures its programs: `kernel.bpf_stats_enabled`, which is the machine's.
+//! Whether the kernel measures its programs, which is a matter of the whole machine.
 
 use std::{
     fs::{self, File},
+    os::fd::OwnedFd,
     path::Path,
 };
 
+use aya::sys::{Stats, enable_stats};
+
 use crate::require_root;
 
+/// Where it is switched for good.
 const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// The right to switch it, which one test has at a time. It is put back on drop.
+/// The right to switch it, which one test has at a time. The kernel measures as long as somebody holds a file
+/// that says so, or the machine's setting is on: so a test that is killed leaves nothing behind.
 #[derive(Debug)]
 pub struct Measuring {
-    before: String,
+    on: Option<OwnedFd>,
+    /// The machine's setting, if it was not off.
+    before: Option<String>,
     _lock: File,
 }
 
 impl Measuring {
-    /// Waits until no other test switches it.
+    /// Waits until no other test switches it. It is off then.
     ///
     /// # Panics
     /// Without root's privileges, or if the kernel has no such switch.
@@ -28,22 +35,27 @@ impl Measuring {
         let lock = File::create(Path::new(&path)).expect("a lock in the folder of temporary files");
         lock.lock().expect("a lock can be taken");
         let before = fs::read_to_string(SWITCH).expect("the kernel's switch");
-        Self { before, _lock: lock }
+        let before = (before.trim() != "0").then_some(before);
+        if before.is_some() {
+            fs::write(SWITCH, "0").expect("the kernel's switch");
+        }
+        Self { on: None, before, _lock: lock }
     }
 
-    /// Switches it, as `sysctl` does.
+    /// Switches it.
     ///
     /// # Panics
     /// If the kernel refuses.
-    pub fn switch(&self, on: bool) {
-        fs::write(SWITCH, if on { "1" } else { "0" }).expect("the kernel's switch");
+    pub fn switch(&mut self, on: bool) {
+        self.on = on.then(|| enable_stats(Stats::RunTime).expect("the kernel measures"));
     }
 }
 
 impl Drop for Measuring {
     fn drop(&mut self) {
-        if let Err(error) = fs::write(SWITCH, &self.before) {
-            eprintln!("cannot set {SWITCH} to {} again: {error}", self.before.trim());
+        let Some(before) = &self.before else { return };
+        if let Err(error) = fs::write(SWITCH, before) {
+            eprintln!("cannot set {SWITCH} to {} again: {error}", before.trim());
         }
     }
 }

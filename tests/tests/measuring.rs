@@ -34,7 +34,7 @@ fn costs(lab: &Lab) -> Vec<Value> {
 
 #[test]
 fn the_dashboard_tells_what_a_packet_costs_where_the_kernel_measures_it() {
-    let measuring = Measuring::hold();
+    let mut measuring = Measuring::hold();
     let lab = Lab::new(1);
     let daemon = Daemon::start_with(&lab, DaemonOptions::with(&["--http-listen", ADDRESS]));
     daemon.cli().limit("1000pps", Some("2000"), None);
@@ -68,7 +68,7 @@ fn the_dashboard_tells_what_a_packet_costs_where_the_kernel_measures_it() {
 fn measuring_costs_each_packet_some_ns() {
     const ROUNDS: usize = 11;
     const REPEAT: u32 = 300_000;
-    let measuring = Measuring::hold();
+    let mut measuring = Measuring::hold();
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
     daemon.cli().limit("1000pps", Some("2000"), None);
