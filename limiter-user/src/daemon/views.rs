@@ -14,7 +14,7 @@ use crate::dataplane::{ClusterBucket, ClusterMember, Source, SourceState};
 use crate::error::Failure;
 use crate::policy::LimitSpec;
 use crate::policy::lists::find;
-use crate::report::{Average, LimitReport, Sort};
+use crate::report::{Average, Got, LimitReport, Sort};
 
 /// A moment as it is sent.
 fn ms(at: Option<SystemTime>) -> Option<u64> {
@@ -117,11 +117,12 @@ impl Core {
                 state: source.state,
                 limit,
                 estimate: source.estimate,
-                passed: source.passed,
-                dropped: source.dropped,
-                bytes: source.bytes,
-                pps: [0.0; 2],
-                bps: 0.0,
+                got: Got {
+                    passed: source.passed,
+                    dropped: source.dropped,
+                    bytes: source.bytes,
+                    ..Got::default()
+                },
                 share: source.share.map(|held| [held.share, held.floor]),
             }
         };
@@ -181,12 +182,16 @@ pub(super) fn with_rates(mut now: Known, before: &Known, apart: Duration) -> Kno
     for held in &mut now.buckets {
         let before = before.buckets.iter().find(|before| before.class == held.class);
         // One that got its bucket meanwhile begins at nothing.
-        let (passed, dropped, bytes) = before
-            .filter(|before| before.state != SourceState::Light && before.passed <= held.passed)
-            .map_or((0, 0, 0), |before| (before.passed, before.dropped, before.bytes));
+        let before = before
+            .filter(|before| {
+                before.state != SourceState::Light && before.got.passed <= held.got.passed
+            })
+            .map_or_else(Got::default, |before| before.got);
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
-        held.pps = [rate(held.passed, passed), rate(held.dropped, dropped)];
-        held.bps = 8.0 * rate(held.bytes, bytes);
+        let got = &mut held.got;
+        got.passed_pps = rate(got.passed, before.passed);
+        got.dropped_pps = rate(got.dropped, before.dropped);
+        got.bps = 8.0 * rate(got.bytes, before.bytes);
     }
     now
 }
@@ -202,11 +207,7 @@ mod tests {
             state,
             limit: None,
             estimate: 0,
-            passed,
-            dropped,
-            bytes: 100 * (passed + dropped),
-            pps: [0.0; 2],
-            bps: 0.0,
+            got: Got { passed, dropped, bytes: 100 * (passed + dropped), ..Got::default() },
             share: None,
         };
         Known { source: "192.0.2.1/32".parse().unwrap(), listed: None, buckets: vec![held] }
@@ -215,9 +216,9 @@ mod tests {
     #[test]
     fn rates_are_of_the_time_between() {
         let rates = |before, now| {
-            let Held { pps, bps, .. } =
-                with_rates(now, &before, Duration::from_millis(250)).buckets[0];
-            (pps, bps)
+            let Got { passed_pps, dropped_pps, bps, .. } =
+                with_rates(now, &before, Duration::from_millis(250)).buckets[0].got;
+            ([passed_pps, dropped_pps], bps)
         };
         let limited = SourceState::Limited;
         let before = known(limited, 100, 50);

@@ -95,6 +95,47 @@ impl Print for ClusterTopReport {
     }
 }
 
+/// What a source has got, and gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Got {
+    /// Packets passed.
+    pub passed: u64,
+    /// Packets dropped.
+    pub dropped: u64,
+    /// Bytes offered.
+    pub bytes: u64,
+    /// Packets passed per second at present.
+    pub passed_pps: f64,
+    /// Packets dropped per second at present.
+    pub dropped_pps: f64,
+    /// Bits per second at present.
+    pub bps: f64,
+}
+
+impl Got {
+    /// Adds what it gets elsewhere.
+    pub const fn add(&mut self, other: &Self) {
+        self.passed = self.passed.saturating_add(other.passed);
+        self.dropped = self.dropped.saturating_add(other.dropped);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.passed_pps += other.passed_pps;
+        self.dropped_pps += other.dropped_pps;
+        self.bps += other.bps;
+    }
+
+    /// What is told of it in a table: packets passed and dropped per second, bits, and the counts.
+    fn columns(&self) -> [String; 6] {
+        [
+            format!("{:.0}", self.passed_pps),
+            format!("{:.0}", self.dropped_pps),
+            text::si(self.bps),
+            self.passed.to_string(),
+            self.dropped.to_string(),
+            self.bytes.to_string(),
+        ]
+    }
+}
+
 /// What a host knows of a source's packets of one class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostSource {
@@ -109,18 +150,9 @@ pub struct HostSource {
     pub limit: Option<String>,
     /// Packets in the sketch's window, without a bucket.
     pub estimate: u32,
-    /// Packets passed.
-    pub passed: u64,
-    /// Packets dropped.
-    pub dropped: u64,
-    /// Bytes offered.
-    pub bytes: u64,
-    /// Packets passed per second at present.
-    pub passed_pps: f64,
-    /// Packets dropped per second at present.
-    pub dropped_pps: f64,
-    /// Bits per second at present.
-    pub bps: f64,
+    /// What it has got.
+    #[serde(flatten)]
+    pub got: Got,
     /// The part of the cluster's limit that the host may use for it at present; `None` if its limit is the
     /// host's own, or without a bucket.
     pub share: Option<f64>,
@@ -132,25 +164,16 @@ pub struct HostSource {
 }
 
 /// What all hosts know of a source's packets of one class.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SourceSums {
     /// As in [`HostSource`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
     /// Hosts where it has a bucket.
     pub hosts: usize,
-    /// Packets passed.
-    pub passed: u64,
-    /// Packets dropped.
-    pub dropped: u64,
-    /// Bytes offered.
-    pub bytes: u64,
-    /// Packets passed per second at present.
-    pub passed_pps: f64,
-    /// Packets dropped per second at present.
-    pub dropped_pps: f64,
-    /// Bits per second at present.
-    pub bps: f64,
+    /// What it has got.
+    #[serde(flatten)]
+    pub got: Got,
     /// The part of the cluster's limit that all hosts together may use for it at present; at most 1.
     pub share: Option<f64>,
 }
@@ -194,34 +217,24 @@ impl Print for ClusterSourceReport {
                 Some(Action::Deny) => "denied",
                 None => state_name(host.state),
             };
-            table.add_row([
+            let row = [
                 host.host.clone(),
                 host.class.unwrap_or_default().to_string(),
                 state.to_owned(),
                 host.limit.clone().unwrap_or_else(|| "none".into()),
                 share(host.share),
-                format!("{:.0}", host.passed_pps),
-                format!("{:.0}", host.dropped_pps),
-                text::si(host.bps),
-                host.passed.to_string(),
-                host.dropped.to_string(),
-                host.bytes.to_string(),
-            ]);
+            ];
+            table.add_row(row.into_iter().chain(host.got.columns()));
         }
         for sums in &self.sums {
-            table.add_row([
+            let row = [
                 "all".to_owned(),
                 sums.class.unwrap_or_default().to_string(),
                 String::new(),
                 String::new(),
                 share(sums.share),
-                format!("{:.0}", sums.passed_pps),
-                format!("{:.0}", sums.dropped_pps),
-                text::si(sums.bps),
-                sums.passed.to_string(),
-                sums.dropped.to_string(),
-                sums.bytes.to_string(),
-            ]);
+            ];
+            table.add_row(row.into_iter().chain(sums.got.columns()));
         }
         writeln!(out, "{}", table.trim_fmt())?;
         print_unanswered(out, &self.unanswered)

@@ -40,7 +40,7 @@ pub use config::{
 };
 pub use fleet::{
     ClusterDistinctReport, ClusterSourceReport, ClusterTopEntry, ClusterTopReport, DistinctGroup,
-    DistinctHost, HostSource, SourceSums,
+    DistinctHost, Got, HostSource, SourceSums,
 };
 pub use groups::{ClusterGroupEntry, ClusterGroupsReport, GroupEntry, GroupsReport};
 pub use history::{HistoryReport, ReasonSeries};

@@ -11,7 +11,7 @@ use crate::cluster::wire::bytes::Malformed;
 use crate::dataplane::SourceState;
 use crate::policy::Class;
 use crate::policy::lists::Action;
-use crate::report::{By, Sort, Totals};
+use crate::report::{By, Got, Sort, Totals};
 
 /// Which form questions and answers have.
 const FORM: u8 = 1;
@@ -154,16 +154,8 @@ pub struct Held {
     pub limit: Option<String>,
     /// Packets in the sketch's window, of a source without a bucket.
     pub estimate: u32,
-    /// Packets passed.
-    pub passed: u64,
-    /// Packets dropped.
-    pub dropped: u64,
-    /// Bytes offered.
-    pub bytes: u64,
-    /// Packets per second that passed and that were dropped, over a quarter of a second.
-    pub pps: [f64; 2],
-    /// Bits per second offered, likewise.
-    pub bps: f64,
+    /// What it has got, rates being those of a quarter of a second.
+    pub got: Got,
     /// The part of the cluster's limit that the host may use for it, and without end; `None` for a limit of
     /// its own.
     pub share: Option<[f64; 2]>,
@@ -283,7 +275,8 @@ impl Answer {
             Self::Points(sources) => are_counted(sources),
             Self::Source(known) => known.buckets.iter().all(|bucket| {
                 let share = bucket.share.unwrap_or_default();
-                are_numbers(&[bucket.pps[0], bucket.pps[1], bucket.bps, share[0], share[1]])
+                let Got { passed_pps, dropped_pps, bps, .. } = bucket.got;
+                are_numbers(&[passed_pps, dropped_pps, bps, share[0], share[1]])
                     && bucket.limit.as_deref().is_none_or(is_fit)
             }),
             Self::Trouble(text) => is_fit(text),

@@ -12,7 +12,7 @@ use super::*;
 use crate::cluster::{HostId, Moment};
 use crate::dataplane::SourceState;
 use crate::policy::Class;
-use crate::report::Sort;
+use crate::report::{Got, Sort, Sums};
 
 const SECOND: Duration = Duration::from_secs(1);
 const STEP: u64 = 1_000_000;
@@ -335,11 +335,7 @@ fn an_answer() -> impl Strategy<Value = Answer> {
         state: SourceState::Conforming,
         limit: Some("1000pps burst 1200".into()),
         estimate: 3,
-        passed: 4,
-        dropped: 5,
-        bytes: 6,
-        pps: [7.0, 8.0],
-        bps: 9.0,
+        got: Got { passed: 4, dropped: 5, bytes: 6, passed_pps: 7.0, dropped_pps: 8.0, bps: 9.0 },
         share: Some([0.5, 0.1]),
     };
     let class = "udp:53".parse().unwrap();
@@ -359,6 +355,12 @@ fn an_answer() -> impl Strategy<Value = Answer> {
         (0u32..80).prop_map(|n| {
             let sources = (0..n).map(|at| counted(at, 9)).collect();
             Answer::Candidates(Candidates { sources, tracked: 99, totals: None })
+        }),
+        (0u32..80, any::<bool>()).prop_map(|(n, spread)| {
+            let group = |at| groups::Group::Net { net: place(at).source, spread };
+            let sums = Sums { sources: 1, passed: 3, pps: 2.0, ..Sums::default() };
+            let rows = (0..n).map(|at| groups::Grouped::new(group(at), &sums)).collect();
+            Answer::Groups(groups::Groups { rows, tracked: 9, left_out: 1, bar: 7.5 })
         }),
     ]
 }

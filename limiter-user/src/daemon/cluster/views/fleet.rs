@@ -368,12 +368,7 @@ fn of_host(host: String, known: &Known) -> impl Iterator<Item = HostSource> {
         state: held.state,
         limit: held.limit.clone(),
         estimate: held.estimate,
-        passed: held.passed,
-        dropped: held.dropped,
-        bytes: held.bytes,
-        passed_pps: held.pps[0],
-        dropped_pps: held.pps[1],
-        bps: held.bps,
+        got: held.got,
         share: held.share.map(|[share, _]| share),
         floor: held.share.map(|[_, floor]| floor),
         listed: known.listed,
@@ -383,25 +378,10 @@ fn of_host(host: String, known: &Known) -> impl Iterator<Item = HostSource> {
 fn sums_of(hosts: &[HostSource]) -> Vec<SourceSums> {
     let mut sums: BTreeMap<_, SourceSums> = BTreeMap::new();
     for host in hosts {
-        let none = || SourceSums {
-            class: host.class,
-            hosts: 0,
-            passed: 0,
-            dropped: 0,
-            bytes: 0,
-            passed_pps: 0.0,
-            dropped_pps: 0.0,
-            bps: 0.0,
-            share: None,
-        };
+        let none = || SourceSums { class: host.class, ..SourceSums::default() };
         let sum = sums.entry(host.class).or_insert_with(none);
         sum.hosts += usize::from(host.state != SourceState::Light);
-        sum.passed = sum.passed.saturating_add(host.passed);
-        sum.dropped = sum.dropped.saturating_add(host.dropped);
-        sum.bytes = sum.bytes.saturating_add(host.bytes);
-        sum.passed_pps += host.passed_pps;
-        sum.dropped_pps += host.dropped_pps;
-        sum.bps += host.bps;
+        sum.got.add(&host.got);
         if let Some(share) = host.share {
             sum.share = Some(sum.share.unwrap_or_default() + share);
         }
