@@ -7,9 +7,10 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches};
 use hyper::Method;
 
-use super::args::{CleanupArgs, Cli, Global, RunArgs};
+use super::args::{CleanupArgs, Cli, Global};
 use super::cleanup::Place;
 use super::output::Output;
+use super::run_args::RunArgs;
 use super::safety::{SafetyArgs, warn_of};
 use crate::client::Client;
 use crate::config::{self, ConfigFile, Given, Keys, Settings};

@@ -16,6 +16,7 @@ mod output;
 mod peers;
 mod report;
 mod run;
+mod run_args;
 mod safety;
 mod show;
 mod simulate;
@@ -31,11 +32,12 @@ use std::io::Write;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
-pub(crate) use args::RunArgs;
-pub use args::{Cli, LogFormat, Malformed};
+pub use args::Cli;
 use args::{Command, ConfigCommand};
 use limit_args::LimitCommand;
 use output::Output;
+pub(crate) use run_args::RunArgs;
+pub use run_args::{LogFormat, Malformed};
 
 use crate::client::Client;
 use crate::error::{Failure, exit};

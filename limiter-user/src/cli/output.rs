@@ -5,7 +5,8 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
-use super::args::{Global, LogFormat};
+use super::args::Global;
+use super::run_args::LogFormat;
 use crate::error::{Failure, exit};
 use crate::report::Print;
 

@@ -1,7 +1,8 @@
 //! `limiter run`
 
-use super::args::{Global, LogFormat};
+use super::args::Global;
 use super::output::{Output, start_log};
+use super::run_args::LogFormat;
 use crate::config::{Given, Settings};
 use crate::daemon;
 use crate::error::{Failure, exit};

@@ -11,7 +11,8 @@ use limiter_common::share::change::{Lowered, Outcome};
 use limiter_common::share::floor::Floor;
 use limiter_common::share::{Grant, Multiplier};
 
-use super::view::{Counts, HeldShare, Now, Tracked};
+use super::facts::{Counts, HeldShare};
+use super::view::{Now, Tracked};
 use super::{Dataplane, Error, kernel};
 use crate::cluster::Share;
 use crate::policy::compile::{compile, compile_shared, decompile};
