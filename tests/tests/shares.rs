@@ -9,9 +9,7 @@ use std::{
 
 use limiter::{
     cluster::Share,
-    dataplane::{
-        BucketShare, ClusterBucket, Dataplane, OnFull, Options, SharesChanged, wait_for_packets,
-    },
+    dataplane::{BucketShare, ClusterBucket, Dataplane, Options, SharesChanged, wait_for_packets},
     policy::{LimitSpec, Target},
 };
 use tests::{
@@ -26,20 +24,12 @@ fn is_clusters(limit: &LimitSpec) -> bool {
 /// What the daemon's data plane was made with.
 fn options(pins: &Path) -> Options {
     Options {
-        pin_dir: pins.into(),
         epsilon: 0.0001,
         delta: 0.15,
-        window: Duration::from_millis(134),
         max_sources: 4096,
         max_limits: 1000,
         max_listed: 1000,
-        ipv4_prefix: 32,
-        ipv6_prefix: 64,
-        drop_malformed: false,
-        on_full: OnFull::Pass,
-        kernel_log: false,
-        hash_secret: None,
-        reset: false,
+        ..Options::usual(pins.into())
     }
 }
 

@@ -1,6 +1,5 @@
 use super::fake::Fake;
 use super::*;
-use crate::dataplane::OnFull;
 use crate::policy::lists::{Action, Listing, Lists};
 use crate::policy::{LimitSpec, Target};
 use crate::report::{Health, Sort};
@@ -24,20 +23,12 @@ fn config(interfaces: &[&str]) -> Config {
         on_exit: OnExit::Keep,
         instance: None,
         options: Options {
-            pin_dir: PathBuf::new(),
             epsilon: 0.01,
             delta: 0.01,
-            window: Duration::from_millis(134),
             max_sources: 16,
             max_limits: 16,
             max_listed: 16,
-            ipv4_prefix: 32,
-            ipv6_prefix: 64,
-            drop_malformed: false,
-            on_full: OnFull::Pass,
-            kernel_log: false,
-            hash_secret: None,
-            reset: false,
+            ..Options::usual(PathBuf::new())
         },
     }
 }
@@ -102,14 +93,7 @@ fn lists_are_in_force_before_limits() {
     let fake = Fake::default();
     let mut core = fake.core(&directory);
     let denied: IpNet = "192.0.2.1/32".parse().unwrap();
-    let listing = Listing {
-        action: Action::Deny,
-        reason: None,
-        added: 0,
-        until: None,
-        ban: false,
-        cluster: false,
-    };
+    let listing = Listing::new(Action::Deny, None, None).unwrap();
     core.list_add(&[denied], &listing, &How::default()).unwrap();
     fake.state().lists = Lists::default();
     // Limits are what lets a fresh data plane take the place of another.

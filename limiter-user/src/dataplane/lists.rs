@@ -284,14 +284,7 @@ mod tests {
     fn no_entry_shuts_out_a_part_of_what_is_exempt() {
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         let exempt = [net("198.51.100.16/28")];
-        let deny = Listing {
-            action: Action::Deny,
-            reason: None,
-            added: 0,
-            until: None,
-            ban: false,
-            cluster: false,
-        };
+        let deny = Listing::new(Action::Deny, None, None).unwrap();
         for (text, listed, expected) in [
             ("198.51.100.16/28", None, Some(Fate::Exempt)),
             ("198.51.100.16/28", Some(&deny), Some(Fate::Exempt)),

@@ -110,6 +110,26 @@ pub struct Options {
 const MAX_CELLS: u64 = 1 << 26;
 
 impl Options {
+    /// The usual ones, with pins in this place: those of a daemon that nobody has configured.
+    pub fn usual(pin_dir: PathBuf) -> Self {
+        Self {
+            pin_dir,
+            epsilon: 0.000_025,
+            delta: 0.14,
+            window: Duration::from_millis(134),
+            max_sources: 524_288,
+            max_limits: 1 << 20,
+            max_listed: 1 << 20,
+            ipv4_prefix: 32,
+            ipv6_prefix: 64,
+            drop_malformed: false,
+            on_full: OnFull::Pass,
+            kernel_log: false,
+            hash_secret: None,
+            reset: false,
+        }
+    }
+
     /// The sketch's size for ε and δ.
     ///
     /// # Errors
@@ -225,22 +245,7 @@ mod tests {
     use super::*;
 
     pub(crate) fn options() -> Options {
-        Options {
-            pin_dir: "/sys/fs/bpf/limiter".into(),
-            epsilon: 0.000025,
-            delta: 0.14,
-            window: Duration::from_millis(134),
-            max_sources: 524_288,
-            max_limits: 1 << 20,
-            max_listed: 1 << 20,
-            ipv4_prefix: 32,
-            ipv6_prefix: 64,
-            drop_malformed: false,
-            on_full: OnFull::Pass,
-            kernel_log: false,
-            hash_secret: None,
-            reset: false,
-        }
+        Options::usual("/sys/fs/bpf/limiter".into())
     }
 
     const KEY: HashKey = HashKey { words: [1; 10] };

@@ -1,13 +1,12 @@
 //! Loads the kernel program to see whether this kernel takes it, and lets it go again.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use aya::EbpfLoader;
 use limiter_common::hash::HashKey;
 
 use super::object::{OBJECT, program};
-use super::{Error, OnFull, Options, kernel};
+use super::{Error, Options, kernel};
 
 /// Entries of maps whose size is a choice: they are never used.
 const SMALL: [&str; 5] = ["EXACT", "SKETCH", "FINGERPRINTS", "SLOTS", "IDENTITIES"];
@@ -21,22 +20,7 @@ pub fn try_load() -> Result<Option<u32>, Error> {
     let object = OBJECT.ok_or(Error::NoProgram)?;
     kernel::check()?;
     // Of the usual shape, because the verifier knows its constants.
-    let usual = Options {
-        pin_dir: PathBuf::new(),
-        epsilon: 0.000_025,
-        delta: 0.14,
-        window: Duration::from_millis(134),
-        max_sources: 524_288,
-        max_limits: 1,
-        max_listed: 1,
-        ipv4_prefix: 32,
-        ipv6_prefix: 64,
-        drop_malformed: false,
-        on_full: OnFull::Pass,
-        kernel_log: false,
-        hash_secret: None,
-        reset: false,
-    };
+    let usual = Options { max_limits: 1, max_listed: 1, ..Options::usual(PathBuf::new()) };
     let layout = usual.layout(HashKey { words: [1; 10] })?;
     let mut loader = EbpfLoader::new();
     loader.override_global("LAYOUT", &layout, true);

@@ -138,7 +138,7 @@ mod tests {
     use crate::policy::lists::Action;
 
     fn listing(until: Option<u32>) -> Listing {
-        Listing { action: Action::Deny, reason: None, added: 1, until, ban: false, cluster: false }
+        Listing { added: 1, until, ..Listing::new(Action::Deny, None, None).unwrap() }
     }
 
     proptest! {

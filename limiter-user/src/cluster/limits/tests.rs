@@ -22,12 +22,10 @@ fn limit(number: usize, pps: u64) -> (Item, Value) {
 fn denial(number: usize, until: Option<u32>) -> (Item, Value) {
     let net: IpNet = format!("192.0.2.{number}/32").parse().unwrap();
     let listing = Listing {
-        action: Action::Deny,
-        reason: Some("over 5pps".into()),
         added: 1,
         until,
-        ban: false,
         cluster: true,
+        ..Listing::new(Action::Deny, None, Some("over 5pps".into())).unwrap()
     };
     (Item::Denied(net), Value::Denied(listing))
 }
