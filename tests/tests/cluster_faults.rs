@@ -1,5 +1,20 @@
 //! What goes wrong between real daemons, and what others do to them: all of it is counted and told of, and
 //! the limit is kept meanwhile.
+//!
+//! Faults that are shown elsewhere, in `limiter-user/src/cluster` unless it is a test of this folder:
+//!
+//! | fault | shown by |
+//! |---|---|
+//! | another key, replayed and forged packets, also millions of them | here; `link/tests.rs`, `link/fuzz.rs` |
+//! | an old key | `cluster_keys.rs`: a host that was away |
+//! | another protocol or layout of maps | here; `link/tests.rs` |
+//! | two hosts with one name | `cluster.rs`; `link/tests.rs` |
+//! | a host that lies about its demand | `escrow/tests/lies.rs` |
+//! | a seed that is not found, or where nobody answers | here; seeds that change: `cluster_seeds.rs`, `link/seeds.rs` |
+//! | a wall clock that steps by an hour, or back | `limits/tests.rs` (`Step::Jump`), `limits/clock.rs`, `wire/epoch.rs` |
+//! | a monotonic clock that starts anew, an hour back or ahead | `simulate/suite/reboot.toml`, `escrow/tests` |
+//! | a hundred thousand hot sources at once | here |
+//! | a state directory that was copied or put back | `cluster_overage.rs`: the one fault that costs the limit |
 
 use std::{
     collections::BTreeMap,

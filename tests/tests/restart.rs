@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use serde_json::Value;
 use tests::{
-    Daemon, DaemonOptions, Lab, Observer, Sender, Stream,
+    Daemon, DaemonOptions, Lab, Observer, Sender, Stream, api,
     cli::{answer, limiter_binary},
     frame,
     lab::RX,
@@ -263,4 +263,24 @@ fn limits_survive_a_store_with_an_overwritten_tail() {
         let tail = bytes.len().saturating_sub(4096);
         bytes[tail..].fill(0xff);
     });
+}
+
+#[test]
+fn who_changed_what_is_known_after_a_kill() {
+    let lab = Lab::new(1);
+    let mut daemon = Daemon::start(&lab);
+    let changes = |daemon: &Daemon| {
+        let (_, text) = api::get(&daemon.socket(), "/v1/changes", "application/json");
+        let report: Value = serde_json::from_str(&text).expect("JSON");
+        report["changes"].as_array().expect("a list").clone()
+    };
+    let _limit = daemon.cli().limit("1000pps", Some("2000"), None);
+    let before = changes(&daemon);
+    let last = before.last().expect("a change");
+    assert_eq!((&last["event"], &last["by"]["user"]), (&"policy".into(), &"root".into()));
+    daemon.kill();
+    daemon.restart(&lab);
+    let after = changes(&daemon);
+    assert!(after.len() >= before.len());
+    assert_eq!(after[..before.len()], before, "what an earlier daemon has noted");
 }

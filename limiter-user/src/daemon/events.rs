@@ -8,6 +8,7 @@ use limiter_common::abi::{EventKind, Internal};
 
 use super::change::How;
 use super::core::Core;
+use super::kept_changes::{ChangesFile, FILE};
 use crate::dataplane;
 use crate::error::Failure;
 use crate::observe::detect::{Jump, Pressure, Spread};
@@ -34,6 +35,8 @@ pub(super) struct Told {
     started: Instant,
     throttle: Throttle,
     changes: VecDeque<Event>,
+    /// Where they are kept; `None` until that is opened.
+    kept: Option<ChangesFile>,
     others: VecDeque<Event>,
     /// Whether sources are suddenly many.
     pub(super) jump: Jump,
@@ -53,6 +56,7 @@ impl Default for Told {
             started: Instant::now(),
             throttle: Throttle::default(),
             changes: VecDeque::new(),
+            kept: None,
             others: VecDeque::new(),
             jump: Jump::default(),
             spread: Spread::default(),
@@ -82,6 +86,9 @@ impl Core {
         if kind.is_change() {
             // However many there are: who has done it must be found later.
             remember(&mut told.changes, CHANGES, &event);
+            if let Some(kept) = &mut told.kept {
+                kept.add(&event, &told.changes);
+            }
         }
         if !told.throttle.admits(kind, told.started.elapsed()) {
             return;
@@ -91,6 +98,13 @@ impl Core {
         }
         event.log();
         self.bus.tell(event);
+    }
+
+    /// Remembers the changes that earlier daemons have kept, and keeps those to come.
+    pub(super) fn open_changes(&mut self) {
+        let path = self.store.path().with_file_name(FILE);
+        let (kept, changes) = ChangesFile::open(&path, CHANGES);
+        (self.told.kept, self.told.changes) = (Some(kept), changes);
     }
 
     /// Tells that a policy has changed, `how`, for so many seconds.
@@ -195,6 +209,7 @@ mod tests {
 
     use super::*;
     use crate::daemon::fake::Fake;
+    use crate::observe::event::Kind;
     use crate::policy::LimitSpec;
     use crate::policy::lists::{Action, Listing};
 
@@ -233,6 +248,20 @@ mod tests {
             assert_eq!(*heard.try_recv().unwrap(), told);
         }
         assert!(heard.try_recv().is_err());
+    }
+
+    #[test]
+    fn the_next_daemon_knows_of_changes() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut core = Fake::default().core(&directory);
+        core.open_changes();
+        core.tell_policy("one".into(), &How::default(), None);
+        core.tell(What::Suppressed { kind: Kind::Limited, count: 3 });
+        drop(core);
+        let mut core = Fake::default().core(&directory);
+        core.open_changes();
+        core.tell_policy("two".into(), &How::default(), None);
+        assert_eq!(texts(&core), ["one", "two"]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod file_limits;
 mod file_lists;
 pub mod groups;
 mod history;
+mod kept_changes;
 mod kernel_log;
 mod lists;
 mod live;
@@ -173,6 +174,7 @@ fn start(
     core.settle_cluster()?;
     floor.map_or(Ok(()), |floor| core.begin_with_floor(floor))?;
     core.open_history(took_over);
+    core.open_changes();
     bring_up(&mut core, config, took_over)?;
     Ok((core, kernel_log))
 }
