@@ -167,7 +167,10 @@ pub(super) fn lasts<S: State>(
     ns: u64,
 ) -> u64 {
     let least = priced(state, price, tier.cost.of(MIN_FRAME));
-    let cost = priced(state, price, tier.cost.of(length));
+    let mut cost = least;
+    if tier.cost.per_byte != 0 {
+        cost = priced(state, price, tier.cost.of(length));
+    }
     let lasts = denial::lasts(tat.saturating_sub(ticks(ns)), cost, least, tier.tolerance);
     if !price.is_shared() {
         return lasts;

@@ -19,7 +19,7 @@ use crate::hash::Hash;
 use crate::hll;
 use crate::key::SourceKey;
 use crate::share::{Grant, Held, Multiplier, Price};
-use crate::sketch::{Cell, Estimate, MAX_DEPTH, touch};
+use crate::sketch::{Counted, Estimate, MAX_DEPTH, Shape, Total, count, touch};
 use crate::table::{
     CLAIMED, DENIED, Matches, Slot, WAYS, fingerprint, set_fingerprint, set_of, slot_index,
 };
@@ -92,6 +92,8 @@ impl<'a> Place<'a> {
 /// An estimate, and when it was made.
 struct Sketched {
     estimate: Estimate,
+    /// Whether the packet is the first of its source in this epoch; never said of one that is not.
+    first: bool,
     /// On the wall, as of the last clock tick.
     wall_ns: u64,
 }
@@ -139,10 +141,12 @@ pub(super) fn limit<S: State>(
         Some(place) => charge(state, config, &place, &packet)?,
         None => {
             let least_gate = atomic::load(&config.min_gate) as u32;
-            if below(state, config, &packet, wall_ns, least_gate)? {
+            let Added { below, first } = add(state, config, &packet, wall_ns, least_gate)?;
+            if below {
                 return Some(Reason::BelowGate);
             }
-            let sketched = Sketched { estimate: estimate(state, &packet, wall_ns)?, wall_ns };
+            let estimate = estimate(state, &packet, wall_ns)?;
+            let sketched = Sketched { estimate, first, wall_ns };
             promote(state, config, &packet, &sketched)?
         }
     };
@@ -195,30 +199,42 @@ fn pause(shared: &AtomicU64) {
     }
 }
 
-/// Adds the packet to the sketch; whether the estimate with it is below `gate`.
+/// What a packet finds when it is added to the sketch.
+struct Added {
+    /// Whether its source is below the gate.
+    below: bool,
+    /// As [`Sketched::first`].
+    first: bool,
+}
+
+/// Adds the packet to the sketch, and looks at the estimate with it as [`gate::passes`] does.
 #[inline(always)]
-fn below<S: State>(
+fn add<S: State>(
     state: &S,
     config: &Config,
     packet: &Packet<'_>,
     wall_ns: u64,
     gate: u32,
-) -> Option<bool> {
+) -> Option<Added> {
     let now = state.window().position(wall_ns);
     let shape = state.shape();
-    // The estimate is the least over all rows, so it is below if any is. Which row that is cannot be
-    // foreseen, hence no branch for each: the sign of the differences tells.
-    let mut signs = 0;
+    // The estimate is the least over all rows, so it is below if any is, and the source is new if it is to any
+    // row. Which row that is cannot be foreseen, hence no branch for each: the sign of the differences tells.
+    let (mut signs, mut fresh) = (0, 0);
     let mut row = 0;
     while row < MAX_DEPTH && row < shape.depth {
-        let cell = touch(state.cell(shape.index(packet.hash, row))?, now, 1);
+        let cell = state.cell(shape.index(packet.hash, row))?;
+        let Counted { cell, fresh: here } = count(cell, now, Shape::bit(packet.hash, row));
         signs |= i64::from(cell.estimate(now)).wrapping_sub(i64::from(gate));
+        fresh |= here;
         row += 1;
     }
     if state.note(Internal::SketchAdds) & (TOTAL_STEP - 1) == 0 {
-        touch(&config.sketch_total, now, TOTAL_STEP as u32);
+        Total::add(&config.sketch_total, now, TOTAL_STEP);
     }
-    Some(signs < 0)
+    // Negative where the gate is 2 at least.
+    signs |= fresh & 1i64.wrapping_sub(i64::from(gate));
+    Some(Added { below: signs < 0, first: fresh < 0 })
 }
 
 /// The estimate for a source whose packet has been added.
@@ -229,7 +245,7 @@ fn estimate<S: State>(state: &S, packet: &Packet<'_>, wall_ns: u64) -> Option<Es
     let mut estimate = Estimate::NOTHING;
     let mut row = 0;
     while row < MAX_DEPTH && row < shape.depth {
-        let cell = touch(state.cell(shape.index(packet.hash, row))?, now, 0);
+        let cell = touch(state.cell(shape.index(packet.hash, row))?, now);
         estimate = estimate.and(cell, now);
         row += 1;
     }
@@ -279,25 +295,31 @@ fn charge<S: State>(
     // bucket that is in debt by that clock: it must be clamped if it is by the exact one. Nor one of
     // two tiers, each of which has a time of its own. It is denied then, as it would be by the exact clock
     // if its share is over by that.
-    let waits = atomic::load(&slot.last_seen) & DENIED != 0
+    let mut price = Price::LOCAL;
+    let mut lasts_ns = 0;
+    if atomic::load(&slot.last_seen) & DENIED != 0
         && !policy.has_second()
         && tat <= ticks(packet.coarse_ns) + policy.first.tolerance
-        && lasts(
-            state,
-            &policy.first,
-            price_at(state, held, packet.coarse_ns),
-            tat,
-            packet.length,
-            packet.coarse_ns,
-        ) > 0;
-    let now_ns = if waits { packet.coarse_ns } else { state.now() };
-    let price = price_at(state, held, now_ns);
+    {
+        price = price_at(state, held, packet.coarse_ns);
+        let (tier, coarse_ns) = (&policy.first, packet.coarse_ns);
+        lasts_ns = state.opaque(lasts(state, tier, price, tat, packet.length, coarse_ns));
+    }
+    let waits = lasts_ns > 0;
+    let mut now_ns = packet.coarse_ns;
+    if !waits {
+        now_ns = state.now();
+        price = price_at(state, held, now_ns);
+    }
     // The tag after the TAT: whoever replaces the source claims the TAT first.
     if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
         return Some(None);
     }
-    let words = place.words(state, policy, price)?;
-    let drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns));
+    let mut drawn = Drawn::DENIED;
+    if !waits {
+        let words = place.words(state, policy, price)?;
+        drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns));
+    }
     if drawn == Drawn::CONTENDED {
         return Some(None);
     }
@@ -311,7 +333,9 @@ fn charge<S: State>(
     }
     // A trial has to see each packet.
     if drawn == Drawn::DENIED && !policy.observes() && !policy.has_shadow() {
-        let lasts_ns = denies_for(state, policy, price, place.index, tat, packet.length, now_ns)?;
+        if !waits {
+            lasts_ns = denies_for(state, policy, price, place.index, tat, packet.length, now_ns)?;
+        }
         if lasts_ns > 0 {
             remember(state, place.index, packet.hash, now_ns + lasts_ns, generation)?;
         }
@@ -425,7 +449,7 @@ fn promote<S: State>(
 ) -> Option<Option<Reason>> {
     let resolved = resolve(state, packet);
     let policy = state.policy(resolved.slot())?;
-    if sketched.estimate.window < policy.first.gate {
+    if gate::passes(sketched.estimate, sketched.first, policy.first.gate) {
         return Some(Some(Reason::BelowGate));
     }
     let now_ns = state.now();
@@ -532,7 +556,7 @@ fn owed<S: State>(
 ) -> Owed {
     let window = state.window();
     let now = window.position(sketched.wall_ns);
-    let total = Cell(atomic::load(&config.sketch_total)).rolled(now).current();
+    let total = Total::at(&config.sketch_total, now).current();
     let cpus = state.cpus();
     let noise = gate::noise(total, cpus.wrapping_mul(TOTAL_STEP as u32), state.shape());
     // A packet that another CPU has counted but not judged yet will be charged there.

@@ -13,7 +13,7 @@ use limiter_common::hll::{self, Ranks, Registers};
 use limiter_common::key::SourceKey;
 use limiter_common::share::change::Bucket;
 use limiter_common::share::{Multiplier, Price, Rights};
-use limiter_common::sketch::{Cell, Position, Sketch, Window};
+use limiter_common::sketch::{Position, Sketch, Total, Window};
 use limiter_common::table::{CLAIMED, DENIED, Identity, Slot, WAYS, set_of, slot_index};
 use siphasher::sip::SipHasher24;
 
@@ -537,7 +537,7 @@ impl Memory {
     /// Mean packets per cell in the sliding window.
     pub(super) fn noise(&self, now: Now) -> f64 {
         let position = now.position(self.window());
-        let total = Cell(atomic::load(&self.config().sketch_total)).rolled(position);
+        let total = Total::at(&self.config().sketch_total, position);
         f64::from(total.estimate(position)) / f64::from(self.layout.sketch.width())
     }
 
