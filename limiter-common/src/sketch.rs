@@ -339,12 +339,7 @@ pub struct Sketch<'a> {
 
 #[cfg(any(test, feature = "user"))]
 impl Sketch<'_> {
-    fn fold(
-        &self,
-        hash: Hash,
-        now: Position,
-        visit: impl Fn(u32, &AtomicU64) -> Cell,
-    ) -> Estimate {
+    fn fold(&self, hash: Hash, now: Position, visit: impl Fn(u32, &AtomicU64) -> Cell) -> Estimate {
         (0..self.shape.depth).fold(Estimate::NOTHING, |estimate, row| {
             match self.cells.get(self.shape.index(hash, row) as usize) {
                 Some(word) => estimate.and(visit(row, word), now),

@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicU64;
 use super::State;
 use crate::abi::{Policy, Tier};
 use crate::atomic;
-use crate::denial::{self, LONGEST_SHARED_NS};
+use crate::denial::{self, LONGEST_SHARED_SLOT_NS};
 use crate::gate::MIN_FRAME;
 use crate::gcra::{Decision, Ticks, decide, ticks};
 use crate::share::{Held, Multiplier, Price};
@@ -175,5 +175,5 @@ pub(super) fn lasts<S: State>(
     if !price.is_shared() {
         return lasts;
     }
-    state.opaque(if lasts > LONGEST_SHARED_NS { LONGEST_SHARED_NS } else { lasts })
+    state.opaque(if lasts > LONGEST_SHARED_SLOT_NS { LONGEST_SHARED_SLOT_NS } else { lasts })
 }

@@ -12,7 +12,7 @@ use crate::abi::{
     Tier, on_full,
 };
 use crate::atomic;
-use crate::denial::{DENIALS, LEAST_TOLERANCE, LISTED};
+use crate::denial::{DENIALS, LEAST_TOLERANCE, LISTED, LONGEST_SHARED_NS};
 use crate::gate::{self, MIN_FRAME};
 use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::Hash;
@@ -21,7 +21,7 @@ use crate::key::SourceKey;
 use crate::share::{Grant, Held, Multiplier, Price};
 use crate::sketch::{Counted, Estimate, MAX_DEPTH, Shape, Total, count, touch};
 use crate::table::{
-    CLAIMED, DENIED, Matches, Slot, WAYS, fingerprint, set_fingerprint, set_of, slot_index,
+    CLAIMED, LastSeen, Matches, Slot, WAYS, fingerprint, set_fingerprint, set_of, slot_index,
 };
 
 /// Reads of a shared word that pass the time which another CPU needs to fill a way, some tens of ns.
@@ -287,8 +287,21 @@ fn charge<S: State>(
     packet: &Packet<'_>,
 ) -> Option<Option<Reason>> {
     let slot = place.slot;
+    let last = LastSeen(atomic::load(&slot.last_seen));
+    let until_ns = last.denies_until();
+    let generation = packet.published.generation();
+    if packet.coarse_ns < until_ns
+        && PolicyWord(atomic::load(&slot.policy)).generation() == generation
+    {
+        atomic::add(&slot.dropped, 1);
+        atomic::add(&slot.bytes, u64::from(packet.length));
+        let longest = packet.coarse_ns + LONGEST_SHARED_NS;
+        let until_ns = if until_ns > longest { longest } else { until_ns };
+        remember(state, place.index, packet.hash, until_ns, generation)?;
+        return Some(Some(Reason::OverLimit));
+    }
     let (policy, resolved) = policy_of(state, slot, packet)?;
-    let (policy_slot, generation) = (resolved.slot(), resolved.generation());
+    let policy_slot = resolved.slot();
     let held = place.held(state, policy)?;
     let tat = atomic::load(&slot.tat);
     // A source that was over its limit may wait for the coarse clock to reach its next token. Not a
@@ -297,7 +310,7 @@ fn charge<S: State>(
     // if its share is over by that.
     let mut price = Price::LOCAL;
     let mut lasts_ns = 0;
-    if atomic::load(&slot.last_seen) & DENIED != 0
+    if last.is_denied()
         && !policy.has_second()
         && tat <= ticks(packet.coarse_ns) + policy.first.tolerance
     {
@@ -328,7 +341,7 @@ fn charge<S: State>(
         shadow(state, policy, place.index, packet, ticks(exact_ns))?;
     }
     if drawn == Drawn::ADMITTED {
-        record(slot, &slot.passed, packet, now_ns & !DENIED);
+        record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Some(Reason::Conforming));
     }
     // A trial has to see each packet.
@@ -337,10 +350,15 @@ fn charge<S: State>(
             lasts_ns = denies_for(state, policy, price, place.index, tat, packet.length, now_ns)?;
         }
         if lasts_ns > 0 {
-            remember(state, place.index, packet.hash, now_ns + lasts_ns, generation)?;
+            let shared = price.is_shared() && lasts_ns > LONGEST_SHARED_NS;
+            let until_ns = now_ns + if shared { LONGEST_SHARED_NS } else { lasts_ns };
+            remember(state, place.index, packet.hash, until_ns, generation)?;
         }
+    } else {
+        lasts_ns = 0;
     }
-    Some(Some(over(state, config, slot, packet, policy, policy_slot, now_ns)))
+    let last = LastSeen::denied(now_ns, lasts_ns);
+    Some(Some(over(state, config, slot, packet, policy, policy_slot, last)))
 }
 
 /// Judges a packet for which another CPU was faster before. `Some(None)`: the bucket is another
@@ -362,10 +380,11 @@ fn insist<S: State>(
     }
     let words = place.words(state, policy, price_at(state, held, now_ns))?;
     if words.insist(state, policy, tat, packet.length, ticks(now_ns)) {
-        record(slot, &slot.passed, packet, now_ns & !DENIED);
+        record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Some(Reason::Conforming));
     }
-    Some(Some(over(state, config, slot, packet, policy, resolved.slot(), now_ns)))
+    let last = LastSeen::denied(now_ns, 0);
+    Some(Some(over(state, config, slot, packet, policy, resolved.slot(), last)))
 }
 
 /// How long, in ns from `now_ns` on, a bucket that has just denied a packet will deny every other one.
@@ -501,7 +520,7 @@ fn promote<S: State>(
     atomic::store(&slot.dropped, 0);
     atomic::store(&slot.bytes, 0);
     atomic::store(&slot.first_seen, now_ns);
-    atomic::store(&slot.last_seen, now_ns);
+    atomic::store(&slot.last_seen, LastSeen::passed(now_ns).0);
     atomic::swap(&slot.tag, packet.hash.0);
     set_fingerprint(packet.fingerprints, way, fingerprint(packet.hash));
     atomic::swap(&slot.tat, next.first);
@@ -521,10 +540,11 @@ fn promote<S: State>(
         state.note(Internal::Evictions);
     }
     if admitted {
-        record(slot, &slot.passed, packet, now_ns & !DENIED);
+        record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         Some(Some(Reason::Conforming))
     } else {
-        Some(Some(over(state, config, slot, packet, policy, resolved.slot(), now_ns)))
+        let last = LastSeen::denied(now_ns, 0);
+        Some(Some(over(state, config, slot, packet, policy, resolved.slot(), last)))
     }
 }
 
@@ -593,21 +613,21 @@ fn over<S: State>(
     packet: &Packet<'_>,
     policy: &Policy,
     policy_slot: u32,
-    now_ns: u64,
+    last: LastSeen,
 ) -> Reason {
     if atomic::load(&slot.dropped) == 0 {
-        event(state, config, EventKind::Limited, packet.source, policy_slot, now_ns);
+        event(state, config, EventKind::Limited, packet.source, policy_slot, last.ns());
     }
-    record(slot, &slot.dropped, packet, now_ns | DENIED);
+    record(slot, &slot.dropped, packet, last);
     if policy.observes() { Reason::WouldDrop } else { Reason::OverLimit }
 }
 
 /// Counts a packet of a tracked source.
 #[inline(always)]
-fn record(slot: &Slot, outcome: &AtomicU64, packet: &Packet<'_>, last_seen: u64) {
+fn record(slot: &Slot, outcome: &AtomicU64, packet: &Packet<'_>, last: LastSeen) {
     atomic::add(outcome, 1);
     atomic::add(&slot.bytes, u64::from(packet.length));
-    atomic::store(&slot.last_seen, last_seen);
+    atomic::store(&slot.last_seen, last.0);
 }
 
 /// Sends an event, unless its kind has sent enough lately.

@@ -208,7 +208,9 @@ fn no_packet_is_lost_between_cpus_and_one_is_the_first() {
     let now = Position { epoch: 3, fraction: 0 };
     let firsts: i64 = std::thread::scope(|scope| {
         let cpus: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| (0..50_000).map(|n| count(&word, now, n / 3125).fresh).sum::<i64>()))
+            .map(|_| {
+                scope.spawn(|| (0..50_000).map(|n| count(&word, now, n / 3125).fresh).sum::<i64>())
+            })
             .collect();
         cpus.into_iter().map(|cpu| cpu.join().unwrap()).sum::<i64>()
     });
