@@ -34,11 +34,6 @@ pub const LONGEST_NS: u64 = 100_000_000;
 /// cluster's: the share of the bucket may have become larger, ns.
 pub const LONGEST_SHARED_NS: u64 = 10_000_000;
 
-/// How long a bucket under a limit of the cluster knows at the most that it denies, ns: four units of
-/// [`crate::table::LastSeen`]. Whoever makes its share larger has it forget that; less than
-/// [`LEAST_TOLERANCE`], should a packet that is being judged meanwhile write it again.
-pub const LONGEST_SHARED_SLOT_NS: u64 = 4 << 23;
-
 /// In the place of a slot's index: the source is on the deny list.
 pub const LISTED: u32 = u32::MAX;
 

@@ -5,9 +5,9 @@ use core::sync::atomic::AtomicU64;
 use super::State;
 use crate::abi::{Policy, Tier};
 use crate::atomic;
-use crate::denial::{self, LONGEST_SHARED_SLOT_NS};
+use crate::denial;
 use crate::gate::MIN_FRAME;
-use crate::gcra::{Decision, Ticks, decide, ticks};
+use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::share::{Held, Multiplier, Price};
 use crate::table::CLAIMED;
 
@@ -175,5 +175,8 @@ pub(super) fn lasts<S: State>(
     if !price.is_shared() {
         return lasts;
     }
-    state.opaque(if lasts > LONGEST_SHARED_SLOT_NS { LONGEST_SHARED_SLOT_NS } else { lasts })
+    // Whoever makes the share larger has the bucket forget it, unless a packet is being judged meanwhile. So no
+    // longer than the bucket has room for what it earns.
+    let room = tier.tolerance.saturating_sub(cost) / TICKS_PER_NS;
+    state.opaque(if lasts > room { room } else { lasts })
 }
