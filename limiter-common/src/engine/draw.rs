@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicU64;
 use super::State;
 use crate::abi::{Policy, Tier};
 use crate::atomic;
-use crate::denial;
+use crate::denial::{self, LONGEST_NS};
 use crate::gate::MIN_FRAME;
 use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::share::{Held, Multiplier, Price};
@@ -167,6 +167,10 @@ pub(super) fn lasts<S: State>(
     ns: u64,
 ) -> u64 {
     let least = priced(state, price, tier.cost.of(MIN_FRAME));
+    if price.is_shared() && least > tier.tolerance {
+        // The share has no room for any packet. It denies as long as it is what it is.
+        return state.opaque(LONGEST_NS);
+    }
     let mut cost = least;
     if tier.cost.per_byte != 0 {
         cost = priced(state, price, tier.cost.of(length));
