@@ -215,7 +215,9 @@ impl<'a> Bucket<'a> {
                 replace(word, holds, |tat| Some(tat.max(at) + late));
             }
         }
-        self.forget_denial();
+        if raises {
+            self.forget_denial();
+        }
         if to > from {
             return Outcome::Lowered(Lowered { tag, grant: after.grant, at, from, to, tats });
         }
