@@ -180,10 +180,10 @@ pub struct Counted {
 #[inline(always)]
 pub fn count(word: &AtomicU64, now: Position, bit: u64) -> Counted {
     let Cell(before) = touch(word, now);
-    let shift = SEEN_SHIFT as u64 + (bit & (SEEN_BITS as u64 - 1));
+    let shift = u64::from(SEEN_SHIFT) + (bit & (u64::from(SEEN_BITS) - 1));
     let seen = 1u64 << shift;
     // 1 as long as there is room; without a branch, as in `fresh`.
-    let one = (before & COUNT_MASK).wrapping_sub(MAX_COUNT as u64) >> 63;
+    let one = (before & COUNT_MASK).wrapping_sub(u64::from(MAX_COUNT)) >> 63;
     let next = (before | seen) + one;
     if atomic::replace(word, before, next) {
         return Counted { cell: Cell(next), fresh: (before >> shift & 1) as i64 - 1 };
