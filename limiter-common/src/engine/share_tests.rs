@@ -324,8 +324,10 @@ fn a_bucket_forgets_how_long_it_denies_when_its_share_becomes_larger() {
     let policy = shared(Policy::new(tier(100, 100, 1)), &floor);
     let memory = Memory::new(policy, 8, shape, Window { shift: 27 }, HashKey { words }, 3);
     flood(&memory, 100);
-    // A token every 100 ms. Each CPU remembers for itself.
-    memory.advance(60_000_000);
+    memory.advance(20_000_000);
+    assert_eq!(flood(&memory, 100), 1, "the rest of ten");
+    // The next token comes in 80 ms. Each CPU remembers for itself.
+    memory.advance(30_000_000);
     assert_eq!(memory.cpu(1).packet(source(WATCHED), 100), Reason::OverLimit);
     // Every 10 ms.
     assert!(give(&memory, WHOLE, memory.time() + SECOND));
