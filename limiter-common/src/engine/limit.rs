@@ -4,22 +4,21 @@ use core::sync::atomic::AtomicU64;
 
 use super::State;
 use super::classes::Limited;
-use super::draw::{Drawn, Tats, Words, judge, lasts, price_at, price_of, priced};
+use super::draw::{Drawn, Tats, Words, judge, lasts, price_at, price_of};
 use super::listed::listed;
 use super::shadow::{begin, shadow};
+use super::sketched::{Added, Sketched, add, estimate, owed};
 use crate::abi::{
-    Config, EVENTS_PER_SECOND, Event, EventKind, Internal, Policy, PolicyWord, Reason, TOTAL_STEP,
-    Tier, on_full,
+    Config, EVENTS_PER_SECOND, Event, EventKind, Internal, Policy, PolicyWord, Reason, on_full,
 };
 use crate::atomic;
 use crate::denial::{DENIALS, LEAST_TOLERANCE, LISTED, LONGEST_SHARED_NS};
-use crate::gate::{self, MIN_FRAME};
+use crate::gate;
 use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::Hash;
 use crate::hll;
 use crate::key::SourceKey;
 use crate::share::{Grant, Held, Multiplier, Price};
-use crate::sketch::{Counted, Estimate, MAX_DEPTH, Shape, Total, count, touch};
 use crate::table::{
     CLAIMED, LastSeen, Matches, Slot, WAYS, fingerprint, set_fingerprint, set_of, slot_index,
 };
@@ -33,12 +32,12 @@ pub(super) struct Packet<'a> {
     /// The class that its source has a bucket for.
     limited: Limited,
     /// Of source and class.
-    hash: Hash,
+    pub(super) hash: Hash,
     pub(super) length: u32,
     set: u32,
     fingerprints: &'a AtomicU64,
     /// Monotonic, as of the last clock tick.
-    coarse_ns: u64,
+    pub(super) coarse_ns: u64,
     /// The generation of policies and lists by which it is judged. Read once: a bucket must not be
     /// marked with one in which the lists were not asked.
     published: PolicyWord,
@@ -87,15 +86,6 @@ impl<'a> Place<'a> {
             if policy.has_second() { &state.identity(self.index)?.second_tat } else { first };
         Some(Words { price, first, second })
     }
-}
-
-/// An estimate, and when it was made.
-struct Sketched {
-    estimate: Estimate,
-    /// Whether the packet is the first of its source in this epoch; never said of one that is not.
-    first: bool,
-    /// On the wall, as of the last clock tick.
-    wall_ns: u64,
 }
 
 /// Judges a packet of `length` bytes from `source`, of a class that the source has a bucket for, by the
@@ -197,59 +187,6 @@ fn pause(shared: &AtomicU64) {
         atomic::load(shared);
         reads += 1;
     }
-}
-
-/// What a packet finds when it is added to the sketch.
-struct Added {
-    /// Whether its source is below the gate.
-    below: bool,
-    /// As [`Sketched::first`].
-    first: bool,
-}
-
-/// Adds the packet to the sketch, and looks at the estimate with it as [`gate::passes`] does.
-#[inline(always)]
-fn add<S: State>(
-    state: &S,
-    config: &Config,
-    packet: &Packet<'_>,
-    wall_ns: u64,
-    gate: u32,
-) -> Option<Added> {
-    let now = state.window().position(wall_ns);
-    let shape = state.shape();
-    // The estimate is the least over all rows, so it is below if any is, and the source is new if it is to any
-    // row. Which row that is cannot be foreseen, hence no branch for each: the sign of the differences tells.
-    let (mut signs, mut fresh) = (0, 0);
-    let mut row = 0;
-    while row < MAX_DEPTH && row < shape.depth {
-        let cell = state.cell(shape.index(packet.hash, row))?;
-        let Counted { cell, fresh: here } = count(cell, now, Shape::bit(packet.hash, row));
-        signs |= i64::from(cell.estimate(now)).wrapping_sub(i64::from(gate));
-        fresh |= here;
-        row += 1;
-    }
-    if state.note(Internal::SketchAdds) & (TOTAL_STEP - 1) == 0 {
-        Total::add(&config.sketch_total, now, TOTAL_STEP);
-    }
-    // Negative where the gate is 2 at least.
-    signs |= fresh & 1i64.wrapping_sub(i64::from(gate));
-    Some(Added { below: signs < 0, first: fresh < 0 })
-}
-
-/// The estimate for a source whose packet has been added.
-#[inline(always)]
-fn estimate<S: State>(state: &S, packet: &Packet<'_>, wall_ns: u64) -> Option<Estimate> {
-    let now = state.window().position(wall_ns);
-    let shape = state.shape();
-    let mut estimate = Estimate::NOTHING;
-    let mut row = 0;
-    while row < MAX_DEPTH && row < shape.depth {
-        let cell = touch(state.cell(shape.index(packet.hash, row))?, now);
-        estimate = estimate.and(cell, now);
-        row += 1;
-    }
-    Some(estimate)
 }
 
 /// The policy of a slot, looked up again if policies changed since.
@@ -546,44 +483,6 @@ fn promote<S: State>(
         let last = LastSeen::denied(now_ns, 0);
         Some(Some(over(state, config, slot, packet, policy, resolved.slot(), last)))
     }
-}
-
-/// What a source provably owes when it gets a bucket.
-struct Owed {
-    estimate: Estimate,
-    /// Packets of the estimate that may be others'.
-    others: u32,
-    /// How long ago the first of them can have come, ns.
-    age_ns: u64,
-}
-
-impl Owed {
-    /// The debt that a tier starts with.
-    #[inline(always)]
-    fn debt<S: State>(&self, state: &S, tier: &Tier, price: Price) -> Ticks {
-        let cost = priced(state, price, tier.cost.of(MIN_FRAME));
-        gate::debt(self.estimate, self.others, cost, self.age_ns)
-    }
-}
-
-#[inline(always)]
-fn owed<S: State>(
-    state: &S,
-    config: &Config,
-    packet: &Packet<'_>,
-    sketched: &Sketched,
-    now_ns: u64,
-) -> Owed {
-    let window = state.window();
-    let now = window.position(sketched.wall_ns);
-    let total = Total::at(&config.sketch_total, now).current();
-    let cpus = state.cpus();
-    let noise = gate::noise(total, cpus.wrapping_mul(TOTAL_STEP as u32), state.shape());
-    // A packet that another CPU has counted but not judged yet will be charged there.
-    let others = noise.saturating_add(cpus.saturating_sub(1));
-    let age_ns = window.since(sketched.estimate.first, sketched.wall_ns)
-        + now_ns.saturating_sub(packet.coarse_ns);
-    Owed { estimate: sketched.estimate, others, age_ns }
 }
 
 /// What becomes of a packet whose set is full; `None` if it may evict.
