@@ -47,6 +47,21 @@ pub fn add(word: &AtomicU64, value: u64) -> u64 {
     };
 }
 
+/// Sets `bits` of `word`, and returns what it was before.
+#[inline(always)]
+pub fn or(word: &AtomicU64, bits: u64) -> u64 {
+    #[cfg(not(target_arch = "bpf"))]
+    return word.fetch_or(bits, Ordering::SeqCst);
+    #[cfg(target_arch = "bpf")]
+    // SAFETY: `word` is a live, aligned u64 that is only ever accessed atomically.
+    return unsafe {
+        core::intrinsics::atomic_or::<u64, u64, { core::intrinsics::AtomicOrdering::SeqCst }>(
+            word.as_ptr(),
+            bits,
+        )
+    };
+}
+
 /// Replaces `word` by `new` and returns the old value. A full barrier: what was written before is
 /// seen by whoever sees `new`.
 #[inline(always)]

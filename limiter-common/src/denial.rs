@@ -7,7 +7,10 @@
 //! limit is never denied, hence never remembered. Only buckets that take far longer than a tick to
 //! fill are remembered, so that none overflows while it waits.
 //!
-//! What is dropped this way is counted here and added to the source's slot later; the daemon adds
+//! The same is written beside the bucket, in its slot's line ([`crate::table::LastSeen`]): a packet of whom its CPU has
+//! forgotten needs neither policy, share nor clock.
+//!
+//! What a CPU drops from memory is counted here and added to the source's slot later; the daemon adds
 //! what is pending.
 
 use core::sync::atomic::AtomicU64;
@@ -27,7 +30,8 @@ pub const LEAST_TOLERANCE: Ticks = 40_000_000 * TICKS_PER_NS;
 /// counters and the time of its last packet are.
 pub const LONGEST_NS: u64 = 100_000_000;
 
-/// The same where the limit is the cluster's: the share of the bucket may have become larger, ns.
+/// How long a CPU remembers a source at the most that its bucket knows to be denied, or whose limit is the
+/// cluster's: the share of the bucket may have become larger, ns.
 pub const LONGEST_SHARED_NS: u64 = 10_000_000;
 
 /// In the place of a slot's index: the source is on the deny list.

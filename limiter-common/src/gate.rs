@@ -6,6 +6,11 @@
 //! * `gate ≤ burst / 8`: what passed uncounted is a small part of the burst;
 //! * `2·(gate − 1) ≤ rate · window`: over longer times the bucket earns at least what passes.
 //!
+//! A source whose estimate is not under its gate may have sent next to nothing, where a flood fills the
+//! sketch. The first packet that it sends in an epoch passes then too, without a bucket, if the gate is 2 at least:
+//! that keeps to the same bounds, as no epoch lets more than `gate − 1` packets pass, and no moment between two of
+//! them more than `gate`.
+//!
 //! A promoted source's bucket is charged only what it provably owes (P1): the packets of the present
 //! epoch that cannot be other sources' noise, as if all had come at the earliest moment they can
 //! have come. What is not charged is at most the gate.
@@ -34,6 +39,13 @@ pub const fn gate(burst: u64, per_window: u64) -> u32 {
         gate = 1 + per_window / 2;
     }
     if gate == 0 { 1 } else { gate as u32 }
+}
+
+/// Whether a packet passes without a bucket: by the estimate with it, or as the `first` of its source in this
+/// epoch.
+#[inline(always)]
+pub const fn passes(estimate: Estimate, first: bool, gate: u32) -> bool {
+    estimate.window < gate || (first && gate >= 2)
 }
 
 /// How much of an estimate may be other sources': `total` packets of the epoch over the sketch's

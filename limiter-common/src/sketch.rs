@@ -1,8 +1,14 @@
 //! The Count-Min Sketch (Cormode and Muthukrishnan, 2005) that rotates by itself.
 //!
-//! A cell is one word: `epoch:16 | first:8 | previous:20 | current:20`. Whoever touches a cell rolls
-//! it to the present epoch first, so no sweep and no daemon is needed to forget. The estimate of a
-//! sliding window is `current + previous · (1 − elapsed fraction)`, the least over all rows.
+//! A cell is one word: `epoch:16 | first:8 | seen:16 | previous:4 | current:20`. Whoever touches a cell
+//! rolls it to the present epoch first, so no sweep and no daemon is needed to forget. The estimate of a
+//! sliding window is `current + previous · (1 − elapsed fraction)`, the least over all rows. Of the epoch
+//! before no more is kept than a gate can ask for ([`MAX_GATE`]).
+//!
+//! `seen` has a bit for each sixteenth of the sources that share the cell, set when a packet of one of them
+//! comes. A source whose bit is not set in some row has sent nothing before in this epoch, however
+//! many packets of others its cells count: a flood of random sources is told apart from sources that come
+//! back at sixteen times the speed at which it fills the counts. It costs no memory and no access.
 //!
 //! `first` is when, in 1/256 of an epoch, the cell was first touched in its current epoch. It lets
 //! a promotion charge a source only for what it cannot have earned back since (see [`crate::gate`]).
@@ -13,6 +19,7 @@
 use core::sync::atomic::AtomicU64;
 
 use crate::atomic;
+use crate::gate::MAX_GATE;
 use crate::hash::Hash;
 
 /// The most rows a sketch may have: δ ≥ e⁻⁸ ≈ 0.0003.
@@ -21,10 +28,19 @@ pub const MAX_DEPTH: u32 = 8;
 /// The highest count a cell holds in an epoch. Saturation leaves room for CPUs that add at once.
 pub const MAX_COUNT: u32 = (1 << COUNT_BITS) - 1 - 4096;
 
+/// The highest count of the epoch before that a cell remembers: a source that had no bucket then has sent
+/// less than the largest gate.
+pub const MAX_PREVIOUS: u32 = (1 << PREVIOUS_BITS) - 1;
+
 const COUNT_BITS: u32 = 20;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
-const FIRST_SHIFT: u32 = 2 * COUNT_BITS;
+const PREVIOUS_BITS: u32 = 4;
+const SEEN_SHIFT: u32 = COUNT_BITS + PREVIOUS_BITS;
+const SEEN_BITS: u32 = 16;
+const FIRST_SHIFT: u32 = SEEN_SHIFT + SEEN_BITS;
 const EPOCH_SHIFT: u32 = FIRST_SHIFT + 8;
+
+const _: () = assert!(MAX_PREVIOUS == MAX_GATE - 1 && EPOCH_SHIFT == 48);
 
 /// How long an epoch is: 2^`shift` ns of wall-clock time, so that hosts agree on its edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,14 +88,14 @@ impl Window {
 pub struct Cell(pub u64);
 
 impl Cell {
-    /// A cell of the given parts; counts above [`MAX_COUNT`] are cut.
+    /// A cell whose epoch begins.
     #[inline(always)]
-    const fn new(epoch: u16, first: u8, previous: u64, current: u64) -> Self {
+    const fn new(epoch: u16, first: u8, previous: u32) -> Self {
+        let previous = if previous > MAX_PREVIOUS { MAX_PREVIOUS } else { previous };
         Self(
             (epoch as u64) << EPOCH_SHIFT
                 | (first as u64) << FIRST_SHIFT
-                | (previous & COUNT_MASK) << COUNT_BITS
-                | (current & COUNT_MASK),
+                | (previous as u64) << COUNT_BITS,
         )
     }
 
@@ -95,10 +111,10 @@ impl Cell {
         (self.0 >> FIRST_SHIFT) as u8
     }
 
-    /// The count of the epoch before.
+    /// The count of the epoch before, [`MAX_PREVIOUS`] at the most.
     #[inline(always)]
     pub const fn previous(&self) -> u32 {
-        (self.0 >> COUNT_BITS & COUNT_MASK) as u32
+        self.0 as u32 >> COUNT_BITS & MAX_PREVIOUS
     }
 
     /// The count of the epoch.
@@ -115,8 +131,8 @@ impl Cell {
     pub const fn rolled(self, now: Position) -> Self {
         match now.epoch.wrapping_sub(self.epoch()) {
             0 | u16::MAX => self,
-            1 => Self::new(now.epoch, now.fraction, self.current() as u64, 0),
-            _ => Self::new(now.epoch, now.fraction, 0, 0),
+            1 => Self::new(now.epoch, now.fraction, self.current()),
+            _ => Self::new(now.epoch, now.fraction, 0),
         }
     }
 
@@ -128,9 +144,9 @@ impl Cell {
     }
 }
 
-/// Adds `count` to a cell at `now` and returns the cell with it. No update is lost to other CPUs.
+/// Rolls a cell to `now`.
 #[inline(always)]
-pub fn touch(word: &AtomicU64, now: Position, count: u32) -> Cell {
+fn roll(word: &AtomicU64, now: Position) {
     let seen = Cell(atomic::load(word));
     let rolled = seen.rolled(now);
     if rolled.0 != seen.0 {
@@ -138,10 +154,98 @@ pub fn touch(word: &AtomicU64, now: Position, count: u32) -> Cell {
         // forgotten; then the next touch rolls.
         atomic::replace(word, seen.0, rolled.0);
     }
-    let count = if rolled.current() < MAX_COUNT { u64::from(count) } else { 0 };
-    // What the addition found, not what was read before: exact, and a number that the verifier knows
-    // nothing of. It would otherwise follow every way of rolling through every row.
-    Cell(atomic::add(word, count) + count)
+}
+
+/// The cell at `now`, without counting anything.
+#[inline(always)]
+pub fn touch(word: &AtomicU64, now: Position) -> Cell {
+    roll(word, now);
+    // Read again: a number that the verifier knows nothing of. It would otherwise follow every way of
+    // rolling through every row.
+    Cell(atomic::load(word))
+}
+
+/// A cell with a packet, and whether its source is new to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// The cell.
+    pub cell: Cell,
+    /// −1 if no packet of the source has come before in this epoch, else 0. 0 too if one of a source with the
+    /// same bit has.
+    pub fresh: i64,
+}
+
+/// Counts a packet in a cell at `now`, of a source with this `bit` (below 16) there. No packet is lost to other
+/// CPUs, and of those that come at once one at the most is the first of its source.
+#[inline(always)]
+pub fn count(word: &AtomicU64, now: Position, bit: u64) -> Counted {
+    let Cell(before) = touch(word, now);
+    let shift = u64::from(SEEN_SHIFT) + (bit & (u64::from(SEEN_BITS) - 1));
+    let seen = 1u64 << shift;
+    // 1 as long as there is room; without a branch, as in `fresh`.
+    let one = (before & COUNT_MASK).wrapping_sub(u64::from(MAX_COUNT)) >> 63;
+    let next = (before | seen) + one;
+    if atomic::replace(word, before, next) {
+        return Counted { cell: Cell(next), fresh: (before >> shift & 1) as i64 - 1 };
+    }
+    let found = atomic::or(word, seen);
+    let counted = atomic::add(word, one) + one;
+    Counted { cell: Cell(counted), fresh: (found >> shift & 1) as i64 - 1 }
+}
+
+/// All packets of the sketch, as a word that rolls like a cell: `epoch:16 | previous:24 | current:24`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Total(u64);
+
+impl Total {
+    const BITS: u32 = 24;
+    const MASK: u64 = (1 << Self::BITS) - 1;
+    /// The highest count of an epoch, as [`MAX_COUNT`].
+    const MAX: u64 = Self::MASK - (1 << 20);
+
+    /// What a word says at `now`.
+    #[inline(always)]
+    #[must_use]
+    pub fn at(word: &AtomicU64, now: Position) -> Self {
+        Self(atomic::load(word)).rolled(now)
+    }
+
+    #[inline(always)]
+    const fn rolled(self, now: Position) -> Self {
+        let fresh = (now.epoch as u64) << EPOCH_SHIFT;
+        match now.epoch.wrapping_sub((self.0 >> EPOCH_SHIFT) as u16) {
+            0 | u16::MAX => self,
+            1 => Self(fresh | (self.0 & Self::MASK) << Self::BITS),
+            _ => Self(fresh),
+        }
+    }
+
+    /// Adds packets to a word at `now`.
+    #[inline(always)]
+    pub fn add(word: &AtomicU64, now: Position, packets: u64) {
+        let seen = atomic::load(word);
+        let rolled = Self(seen).rolled(now).0;
+        if rolled != seen {
+            atomic::replace(word, seen, rolled);
+        }
+        if rolled & Self::MASK < Self::MAX {
+            atomic::add(word, packets);
+        }
+    }
+
+    /// Packets in the epoch.
+    #[inline(always)]
+    #[must_use]
+    pub const fn current(&self) -> u32 {
+        (self.0 & Self::MASK) as u32
+    }
+
+    /// Packets in the sliding window at `now`, which it was made at. Rounded up.
+    #[must_use]
+    pub const fn estimate(&self, now: Position) -> u32 {
+        let previous = (self.0 >> Self::BITS & Self::MASK) as u32;
+        self.current() + (previous as u64 * (256 - now.fraction as u64)).div_ceil(256) as u32
+    }
 }
 
 /// What the sketch knows of a source after its packet was added.
@@ -199,6 +303,13 @@ impl Shape {
         let column = (hash.0.wrapping_mul(multiplier(row)) >> 32) as u32;
         (column & self.mask) + row * (self.mask + 1)
     }
+
+    /// The bit of `hash` in that cell: from other bits of the same product than the column, for widths of up
+    /// to 2^24.
+    #[inline(always)]
+    pub const fn bit(hash: Hash, row: u32) -> u64 {
+        hash.0.wrapping_mul(multiplier(row)) >> 60
+    }
 }
 
 /// Odd numbers without structure: from the fractional parts of the square roots of the first primes.
@@ -228,10 +339,10 @@ pub struct Sketch<'a> {
 
 #[cfg(any(test, feature = "user"))]
 impl Sketch<'_> {
-    fn fold(&self, hash: Hash, now: Position, visit: impl Fn(&AtomicU64) -> Cell) -> Estimate {
+    fn fold(&self, hash: Hash, now: Position, visit: impl Fn(u32, &AtomicU64) -> Cell) -> Estimate {
         (0..self.shape.depth).fold(Estimate::NOTHING, |estimate, row| {
             match self.cells.get(self.shape.index(hash, row) as usize) {
-                Some(word) => estimate.and(visit(word), now),
+                Some(word) => estimate.and(visit(row, word), now),
                 None => estimate,
             }
         })
@@ -239,12 +350,12 @@ impl Sketch<'_> {
 
     /// Counts a packet and returns the estimate with it.
     pub fn add(&self, hash: Hash, now: Position) -> Estimate {
-        self.fold(hash, now, |word| touch(word, now, 1))
+        self.fold(hash, now, |row, word| count(word, now, Shape::bit(hash, row)).cell)
     }
 
     /// The estimate without counting anything.
     pub fn estimate(&self, hash: Hash, now: Position) -> Estimate {
-        self.fold(hash, now, |word| Cell(atomic::load(word)).rolled(now))
+        self.fold(hash, now, |_, word| Cell(atomic::load(word)).rolled(now))
     }
 }
 

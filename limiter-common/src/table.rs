@@ -21,8 +21,65 @@ pub const WAYS: u32 = 8;
 /// The TAT of a slot that is being filled.
 pub const CLAIMED: Ticks = u64::MAX;
 
-/// In [`Slot::last_seen`]: the packet was over the limit. The lowest bit, a nanosecond.
-pub const DENIED: u64 = 1;
+/// The last packet of a source, as [`Slot::last_seen`] has it: `denies:4 | time:60`, in ns since boot. The lowest
+/// bit of the time says that the packet was over the limit, and `denies`, in units of 2^23 ns, how long from then on
+/// every other one is, as far as was looked: nothing but that word has to be read to drop it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastSeen(pub u64);
+
+impl LastSeen {
+    const DENIED: u64 = 1;
+    const TIME_BITS: u32 = 60;
+    const TIME: u64 = (1 << Self::TIME_BITS) - 1;
+    /// log2 of the units, ns.
+    const UNIT_SHIFT: u32 = 23;
+    /// The longest that is kept, ns: 126 ms.
+    const LONGEST_NS: u64 = (u64::MAX >> Self::TIME_BITS) << Self::UNIT_SHIFT;
+
+    /// A packet that passed at `ns`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn passed(ns: u64) -> Self {
+        Self(ns & Self::TIME & !Self::DENIED)
+    }
+
+    /// A packet that was over the limit at `ns`, as all will be for `lasts_ns`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn denied(ns: u64, lasts_ns: u64) -> Self {
+        let lasts = if lasts_ns > Self::LONGEST_NS { Self::LONGEST_NS } else { lasts_ns };
+        let units = lasts >> Self::UNIT_SHIFT;
+        Self(ns & Self::TIME | Self::DENIED | units << Self::TIME_BITS)
+    }
+
+    /// When it was, ns since boot, as far as it was looked at (see [`crate::denial`]).
+    #[inline(always)]
+    #[must_use]
+    pub const fn ns(self) -> u64 {
+        self.0 & Self::TIME & !Self::DENIED
+    }
+
+    /// Whether it was over the limit.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_denied(self) -> bool {
+        self.0 & Self::DENIED != 0
+    }
+
+    /// Until when all packets are over the limit, ns since boot; 0 if nothing is known.
+    #[inline(always)]
+    #[must_use]
+    pub const fn denies_until(self) -> u64 {
+        let units = self.0 >> Self::TIME_BITS;
+        if units == 0 { 0 } else { self.ns() + (units << Self::UNIT_SHIFT) }
+    }
+
+    /// The same packet, when nothing is known of others.
+    #[must_use]
+    pub const fn alone(self) -> Self {
+        Self(self.0 & Self::TIME)
+    }
+}
 
 /// A bucket and what became of its source's packets.
 #[derive(Debug, Default)]
@@ -40,8 +97,7 @@ pub struct Slot {
     pub dropped: AtomicU64,
     /// Bytes offered (passed and dropped) since promotion.
     pub bytes: AtomicU64,
-    /// Its last packet, ns since boot, as far as it was looked at (see [`crate::denial`]). With
-    /// [`DENIED`] if it was dropped.
+    /// Its last packet: a [`LastSeen`].
     pub last_seen: AtomicU64,
     /// When it was promoted, ns since boot.
     pub first_seen: AtomicU64,
@@ -183,6 +239,18 @@ mod tests {
             let mut expected = bytes;
             expected[way as usize] = byte;
             prop_assert_eq!(atomic::load(&word).to_le_bytes(), expected);
+        }
+
+        #[test]
+        fn a_denial_is_no_longer_than_it_is(ns in 0u64..1 << 60, lasts in 0u64..1 << 28) {
+            let last = LastSeen::denied(ns, lasts);
+            prop_assert!(last.is_denied() && last.ns() == ns & !1);
+            let until = last.denies_until();
+            prop_assert!(until <= ns + lasts && (until > 0) == (lasts >= 1 << 23));
+            prop_assert!(until == 0 || until + (1 << 23) >= ns + lasts.min(15 << 23));
+            prop_assert_eq!(last.alone(), LastSeen::denied(ns, 0));
+            let passed = LastSeen::passed(ns);
+            prop_assert!(!passed.is_denied() && passed.ns() == ns & !1 && passed.denies_until() == 0);
         }
 
         #[test]

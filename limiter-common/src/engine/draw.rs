@@ -5,9 +5,9 @@ use core::sync::atomic::AtomicU64;
 use super::State;
 use crate::abi::{Policy, Tier};
 use crate::atomic;
-use crate::denial::{self, LONGEST_SHARED_NS};
+use crate::denial::{self, LONGEST_NS};
 use crate::gate::MIN_FRAME;
-use crate::gcra::{Decision, Ticks, decide, ticks};
+use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::share::{Held, Multiplier, Price};
 use crate::table::CLAIMED;
 
@@ -167,10 +167,20 @@ pub(super) fn lasts<S: State>(
     ns: u64,
 ) -> u64 {
     let least = priced(state, price, tier.cost.of(MIN_FRAME));
-    let cost = priced(state, price, tier.cost.of(length));
+    if price.is_shared() && least > tier.tolerance {
+        // The share has no room for any packet. It denies as long as it is what it is.
+        return state.opaque(LONGEST_NS);
+    }
+    let mut cost = least;
+    if tier.cost.per_byte != 0 {
+        cost = priced(state, price, tier.cost.of(length));
+    }
     let lasts = denial::lasts(tat.saturating_sub(ticks(ns)), cost, least, tier.tolerance);
     if !price.is_shared() {
         return lasts;
     }
-    state.opaque(if lasts > LONGEST_SHARED_NS { LONGEST_SHARED_NS } else { lasts })
+    // Whoever makes the share larger has the bucket forget it, unless a packet is being judged meanwhile. So no
+    // longer than the bucket has room for what it earns.
+    let room = tier.tolerance.saturating_sub(cost) / TICKS_PER_NS;
+    state.opaque(if lasts > room { room } else { lasts })
 }

@@ -4,24 +4,23 @@ use core::sync::atomic::AtomicU64;
 
 use super::State;
 use super::classes::Limited;
-use super::draw::{Drawn, Tats, Words, judge, lasts, price_at, price_of, priced};
+use super::draw::{Drawn, Tats, Words, judge, lasts, price_at, price_of};
 use super::listed::listed;
 use super::shadow::{begin, shadow};
+use super::sketched::{Added, Sketched, add, estimate, owed};
 use crate::abi::{
-    Config, EVENTS_PER_SECOND, Event, EventKind, Internal, Policy, PolicyWord, Reason, TOTAL_STEP,
-    Tier, on_full,
+    Config, EVENTS_PER_SECOND, Event, EventKind, Internal, Policy, PolicyWord, Reason, on_full,
 };
 use crate::atomic;
-use crate::denial::{DENIALS, LEAST_TOLERANCE, LISTED};
-use crate::gate::{self, MIN_FRAME};
+use crate::denial::{DENIALS, LEAST_TOLERANCE, LISTED, LONGEST_SHARED_NS};
+use crate::gate;
 use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::Hash;
 use crate::hll;
 use crate::key::SourceKey;
 use crate::share::{Grant, Held, Multiplier, Price};
-use crate::sketch::{Cell, Estimate, MAX_DEPTH, touch};
 use crate::table::{
-    CLAIMED, DENIED, Matches, Slot, WAYS, fingerprint, set_fingerprint, set_of, slot_index,
+    CLAIMED, LastSeen, Matches, Slot, WAYS, fingerprint, set_fingerprint, set_of, slot_index,
 };
 
 /// Reads of a shared word that pass the time which another CPU needs to fill a way, some tens of ns.
@@ -33,12 +32,12 @@ pub(super) struct Packet<'a> {
     /// The class that its source has a bucket for.
     limited: Limited,
     /// Of source and class.
-    hash: Hash,
+    pub(super) hash: Hash,
     pub(super) length: u32,
     set: u32,
     fingerprints: &'a AtomicU64,
     /// Monotonic, as of the last clock tick.
-    coarse_ns: u64,
+    pub(super) coarse_ns: u64,
     /// The generation of policies and lists by which it is judged. Read once: a bucket must not be
     /// marked with one in which the lists were not asked.
     published: PolicyWord,
@@ -89,13 +88,6 @@ impl<'a> Place<'a> {
     }
 }
 
-/// An estimate, and when it was made.
-struct Sketched {
-    estimate: Estimate,
-    /// On the wall, as of the last clock tick.
-    wall_ns: u64,
-}
-
 /// Judges a packet of `length` bytes from `source`, of a class that the source has a bucket for, by the
 /// limit of its source. `None` if `state` lacks something.
 #[inline(always)]
@@ -139,10 +131,12 @@ pub(super) fn limit<S: State>(
         Some(place) => charge(state, config, &place, &packet)?,
         None => {
             let least_gate = atomic::load(&config.min_gate) as u32;
-            if below(state, config, &packet, wall_ns, least_gate)? {
+            let Added { below, first } = add(state, config, &packet, wall_ns, least_gate)?;
+            if below {
                 return Some(Reason::BelowGate);
             }
-            let sketched = Sketched { estimate: estimate(state, &packet, wall_ns)?, wall_ns };
+            let estimate = estimate(state, &packet, wall_ns)?;
+            let sketched = Sketched { estimate, first, wall_ns };
             promote(state, config, &packet, &sketched)?
         }
     };
@@ -195,47 +189,6 @@ fn pause(shared: &AtomicU64) {
     }
 }
 
-/// Adds the packet to the sketch; whether the estimate with it is below `gate`.
-#[inline(always)]
-fn below<S: State>(
-    state: &S,
-    config: &Config,
-    packet: &Packet<'_>,
-    wall_ns: u64,
-    gate: u32,
-) -> Option<bool> {
-    let now = state.window().position(wall_ns);
-    let shape = state.shape();
-    // The estimate is the least over all rows, so it is below if any is. Which row that is cannot be
-    // foreseen, hence no branch for each: the sign of the differences tells.
-    let mut signs = 0;
-    let mut row = 0;
-    while row < MAX_DEPTH && row < shape.depth {
-        let cell = touch(state.cell(shape.index(packet.hash, row))?, now, 1);
-        signs |= i64::from(cell.estimate(now)).wrapping_sub(i64::from(gate));
-        row += 1;
-    }
-    if state.note(Internal::SketchAdds) & (TOTAL_STEP - 1) == 0 {
-        touch(&config.sketch_total, now, TOTAL_STEP as u32);
-    }
-    Some(signs < 0)
-}
-
-/// The estimate for a source whose packet has been added.
-#[inline(always)]
-fn estimate<S: State>(state: &S, packet: &Packet<'_>, wall_ns: u64) -> Option<Estimate> {
-    let now = state.window().position(wall_ns);
-    let shape = state.shape();
-    let mut estimate = Estimate::NOTHING;
-    let mut row = 0;
-    while row < MAX_DEPTH && row < shape.depth {
-        let cell = touch(state.cell(shape.index(packet.hash, row))?, now, 0);
-        estimate = estimate.and(cell, now);
-        row += 1;
-    }
-    Some(estimate)
-}
-
 /// The policy of a slot, looked up again if policies changed since.
 #[inline(always)]
 fn policy_of<'a, S: State>(
@@ -271,33 +224,52 @@ fn charge<S: State>(
     packet: &Packet<'_>,
 ) -> Option<Option<Reason>> {
     let slot = place.slot;
+    let last = LastSeen(atomic::load(&slot.last_seen));
+    let until_ns = last.denies_until();
+    let generation = packet.published.generation();
+    if packet.coarse_ns < until_ns
+        && PolicyWord(atomic::load(&slot.policy)).generation() == generation
+    {
+        atomic::add(&slot.dropped, 1);
+        atomic::add(&slot.bytes, u64::from(packet.length));
+        let longest = packet.coarse_ns + LONGEST_SHARED_NS;
+        let until_ns = if until_ns > longest { longest } else { until_ns };
+        remember(state, place.index, packet.hash, until_ns, generation)?;
+        return Some(Some(Reason::OverLimit));
+    }
     let (policy, resolved) = policy_of(state, slot, packet)?;
-    let (policy_slot, generation) = (resolved.slot(), resolved.generation());
+    let policy_slot = resolved.slot();
     let held = place.held(state, policy)?;
     let tat = atomic::load(&slot.tat);
     // A source that was over its limit may wait for the coarse clock to reach its next token. Not a
     // bucket that is in debt by that clock: it must be clamped if it is by the exact one. Nor one of
     // two tiers, each of which has a time of its own. It is denied then, as it would be by the exact clock
     // if its share is over by that.
-    let waits = atomic::load(&slot.last_seen) & DENIED != 0
+    let mut price = Price::LOCAL;
+    let mut lasts_ns = 0;
+    if last.is_denied()
         && !policy.has_second()
         && tat <= ticks(packet.coarse_ns) + policy.first.tolerance
-        && lasts(
-            state,
-            &policy.first,
-            price_at(state, held, packet.coarse_ns),
-            tat,
-            packet.length,
-            packet.coarse_ns,
-        ) > 0;
-    let now_ns = if waits { packet.coarse_ns } else { state.now() };
-    let price = price_at(state, held, now_ns);
+    {
+        price = price_at(state, held, packet.coarse_ns);
+        let (tier, coarse_ns) = (&policy.first, packet.coarse_ns);
+        lasts_ns = state.opaque(lasts(state, tier, price, tat, packet.length, coarse_ns));
+    }
+    let waits = lasts_ns > 0;
+    let mut now_ns = packet.coarse_ns;
+    if !waits {
+        now_ns = state.now();
+        price = price_at(state, held, now_ns);
+    }
     // The tag after the TAT: whoever replaces the source claims the TAT first.
     if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
         return Some(None);
     }
-    let words = place.words(state, policy, price)?;
-    let drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns));
+    let mut drawn = Drawn::DENIED;
+    if !waits {
+        let words = place.words(state, policy, price)?;
+        drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns));
+    }
     if drawn == Drawn::CONTENDED {
         return Some(None);
     }
@@ -306,17 +278,24 @@ fn charge<S: State>(
         shadow(state, policy, place.index, packet, ticks(exact_ns))?;
     }
     if drawn == Drawn::ADMITTED {
-        record(slot, &slot.passed, packet, now_ns & !DENIED);
+        record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Some(Reason::Conforming));
     }
     // A trial has to see each packet.
     if drawn == Drawn::DENIED && !policy.observes() && !policy.has_shadow() {
-        let lasts_ns = denies_for(state, policy, price, place.index, tat, packet.length, now_ns)?;
-        if lasts_ns > 0 {
-            remember(state, place.index, packet.hash, now_ns + lasts_ns, generation)?;
+        if !waits {
+            lasts_ns = denies_for(state, policy, price, place.index, tat, packet.length, now_ns)?;
         }
+        if lasts_ns > 0 {
+            let shared = price.is_shared() && lasts_ns > LONGEST_SHARED_NS;
+            let until_ns = now_ns + if shared { LONGEST_SHARED_NS } else { lasts_ns };
+            remember(state, place.index, packet.hash, until_ns, generation)?;
+        }
+    } else {
+        lasts_ns = 0;
     }
-    Some(Some(over(state, config, slot, packet, policy, policy_slot, now_ns)))
+    let last = LastSeen::denied(now_ns, lasts_ns);
+    Some(Some(over(state, config, slot, packet, policy, policy_slot, last)))
 }
 
 /// Judges a packet for which another CPU was faster before. `Some(None)`: the bucket is another
@@ -338,10 +317,11 @@ fn insist<S: State>(
     }
     let words = place.words(state, policy, price_at(state, held, now_ns))?;
     if words.insist(state, policy, tat, packet.length, ticks(now_ns)) {
-        record(slot, &slot.passed, packet, now_ns & !DENIED);
+        record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Some(Reason::Conforming));
     }
-    Some(Some(over(state, config, slot, packet, policy, resolved.slot(), now_ns)))
+    let last = LastSeen::denied(now_ns, 0);
+    Some(Some(over(state, config, slot, packet, policy, resolved.slot(), last)))
 }
 
 /// How long, in ns from `now_ns` on, a bucket that has just denied a packet will deny every other one.
@@ -425,7 +405,7 @@ fn promote<S: State>(
 ) -> Option<Option<Reason>> {
     let resolved = resolve(state, packet);
     let policy = state.policy(resolved.slot())?;
-    if sketched.estimate.window < policy.first.gate {
+    if gate::passes(sketched.estimate, sketched.first, policy.first.gate) {
         return Some(Some(Reason::BelowGate));
     }
     let now_ns = state.now();
@@ -477,7 +457,7 @@ fn promote<S: State>(
     atomic::store(&slot.dropped, 0);
     atomic::store(&slot.bytes, 0);
     atomic::store(&slot.first_seen, now_ns);
-    atomic::store(&slot.last_seen, now_ns);
+    atomic::store(&slot.last_seen, LastSeen::passed(now_ns).0);
     atomic::swap(&slot.tag, packet.hash.0);
     set_fingerprint(packet.fingerprints, way, fingerprint(packet.hash));
     atomic::swap(&slot.tat, next.first);
@@ -497,49 +477,12 @@ fn promote<S: State>(
         state.note(Internal::Evictions);
     }
     if admitted {
-        record(slot, &slot.passed, packet, now_ns & !DENIED);
+        record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         Some(Some(Reason::Conforming))
     } else {
-        Some(Some(over(state, config, slot, packet, policy, resolved.slot(), now_ns)))
+        let last = LastSeen::denied(now_ns, 0);
+        Some(Some(over(state, config, slot, packet, policy, resolved.slot(), last)))
     }
-}
-
-/// What a source provably owes when it gets a bucket.
-struct Owed {
-    estimate: Estimate,
-    /// Packets of the estimate that may be others'.
-    others: u32,
-    /// How long ago the first of them can have come, ns.
-    age_ns: u64,
-}
-
-impl Owed {
-    /// The debt that a tier starts with.
-    #[inline(always)]
-    fn debt<S: State>(&self, state: &S, tier: &Tier, price: Price) -> Ticks {
-        let cost = priced(state, price, tier.cost.of(MIN_FRAME));
-        gate::debt(self.estimate, self.others, cost, self.age_ns)
-    }
-}
-
-#[inline(always)]
-fn owed<S: State>(
-    state: &S,
-    config: &Config,
-    packet: &Packet<'_>,
-    sketched: &Sketched,
-    now_ns: u64,
-) -> Owed {
-    let window = state.window();
-    let now = window.position(sketched.wall_ns);
-    let total = Cell(atomic::load(&config.sketch_total)).rolled(now).current();
-    let cpus = state.cpus();
-    let noise = gate::noise(total, cpus.wrapping_mul(TOTAL_STEP as u32), state.shape());
-    // A packet that another CPU has counted but not judged yet will be charged there.
-    let others = noise.saturating_add(cpus.saturating_sub(1));
-    let age_ns = window.since(sketched.estimate.first, sketched.wall_ns)
-        + now_ns.saturating_sub(packet.coarse_ns);
-    Owed { estimate: sketched.estimate, others, age_ns }
 }
 
 /// What becomes of a packet whose set is full; `None` if it may evict.
@@ -569,21 +512,21 @@ fn over<S: State>(
     packet: &Packet<'_>,
     policy: &Policy,
     policy_slot: u32,
-    now_ns: u64,
+    last: LastSeen,
 ) -> Reason {
     if atomic::load(&slot.dropped) == 0 {
-        event(state, config, EventKind::Limited, packet.source, policy_slot, now_ns);
+        event(state, config, EventKind::Limited, packet.source, policy_slot, last.ns());
     }
-    record(slot, &slot.dropped, packet, now_ns | DENIED);
+    record(slot, &slot.dropped, packet, last);
     if policy.observes() { Reason::WouldDrop } else { Reason::OverLimit }
 }
 
 /// Counts a packet of a tracked source.
 #[inline(always)]
-fn record(slot: &Slot, outcome: &AtomicU64, packet: &Packet<'_>, last_seen: u64) {
+fn record(slot: &Slot, outcome: &AtomicU64, packet: &Packet<'_>, last: LastSeen) {
     atomic::add(outcome, 1);
     atomic::add(&slot.bytes, u64::from(packet.length));
-    atomic::store(&slot.last_seen, last_seen);
+    atomic::store(&slot.last_seen, last.0);
 }
 
 /// Sends an event, unless its kind has sent enough lately.

@@ -36,6 +36,7 @@ mod listed;
 pub mod memory;
 mod shadow;
 mod shared;
+mod sketched;
 
 use core::sync::atomic::AtomicU64;
 

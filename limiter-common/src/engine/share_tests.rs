@@ -317,6 +317,25 @@ fn a_larger_share_is_used_although_the_source_was_denied() {
 }
 
 #[test]
+fn a_bucket_forgets_how_long_it_denies_when_its_share_becomes_larger() {
+    let floor = Floor::new(Multiplier::of_units(WHOLE / 10), 0);
+    let words = [3u64; 10].map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let shape = Shape { mask: (1 << 10) - 1, depth: 2 };
+    let policy = shared(Policy::new(tier(100, 100, 1)), &floor);
+    let memory = Memory::new(policy, 8, shape, Window { shift: 27 }, HashKey { words }, 3);
+    flood(&memory, 100);
+    memory.advance(20_000_000);
+    assert_eq!(flood(&memory, 100), 1, "the rest of ten");
+    // The next token comes in 80 ms. Each CPU remembers for itself.
+    memory.advance(30_000_000);
+    assert_eq!(memory.cpu(1).packet(source(WATCHED), 100), Reason::OverLimit);
+    // Every 10 ms.
+    assert!(give(&memory, WHOLE, memory.time() + SECOND));
+    memory.advance(16_000_000);
+    assert_eq!(memory.cpu(2).packet(source(WATCHED), 100), Reason::Conforming);
+}
+
+#[test]
 fn a_bucket_of_another_source_is_not_touched() {
     let memory = tenth(1000, 100);
     flood(&memory, 50);

@@ -167,6 +167,39 @@ fn random_sources_get_no_bucket_and_disturb_none() {
 }
 
 #[test]
+fn random_sources_get_no_bucket_where_they_fill_the_sketch_beyond_a_small_gate() {
+    let memory = limiter(policy(50, 2000), 4096, 1 << 10, 1);
+    assert_eq!(memory.policies[DEFAULT_SLOT as usize].first.gate, 4);
+    // Two seconds of 75,000 a second: ten in a cell and epoch, of none of which another packet comes. One source
+    // among them sends five in each epoch, which is more than passes below the gate.
+    for i in 0..150_000u32 {
+        assert!(packet(&memory, i << 8 | 1).passes());
+        if i % 2000 == 0 {
+            assert!(packet(&memory, 2).passes());
+        }
+        memory.advance(13_333);
+    }
+    let promotions = memory.internal(Internal::Promotions);
+    assert!(promotions < 4_000, "{promotions}");
+    assert!(memory.tracked().any(|(key, ..)| key == source(2)), "it sends more than its gate");
+}
+
+#[test]
+fn what_a_bucket_knows_to_be_over_its_limit_is_dropped_on_any_cpu_until_it_has_a_token() {
+    let memory = limiter(policy(20, 100), 8, 1 << 10, 3);
+    while packet(&memory, 1).passes() {}
+    let dropped = || memory.tracked().map(|(.., dropped)| dropped).sum::<u64>();
+    assert_eq!(dropped(), 1);
+    // A token every 50 ms.
+    memory.advance(30_000_000);
+    assert_eq!(memory.cpu(1).packet(source(1), 100), Reason::OverLimit);
+    assert_eq!(dropped(), 2);
+    memory.advance(24_000_000);
+    assert_eq!(memory.cpu(2).packet(source(1), 100), Reason::Conforming);
+    assert_eq!(memory.cpu(2).packet(source(1), 100), Reason::OverLimit);
+}
+
+#[test]
 fn a_source_on_many_cpus_gets_exactly_its_burst() {
     for round in 0..20 {
         let memory = limiter(policy(1, 1000), 64, 1 << 10, 4);

@@ -22,7 +22,7 @@ use super::{Grant, Held, Multiplier, Price, Rights};
 use crate::abi::{Policy, Tier};
 use crate::atomic;
 use crate::gcra::{Ticks, credit, ticks};
-use crate::table::{CLAIMED, Identity, Slot};
+use crate::table::{CLAIMED, Identity, LastSeen, Slot};
 
 /// What a change may take from the first look at a bucket to the last word written, ns.
 pub const MARGIN_NS: u64 = 1_000_000;
@@ -215,10 +215,20 @@ impl<'a> Bucket<'a> {
                 replace(word, holds, |tat| Some(tat.max(at) + late));
             }
         }
+        if raises {
+            self.forget_denial();
+        }
         if to > from {
             return Outcome::Lowered(Lowered { tag, grant: after.grant, at, from, to, tats });
         }
         Outcome::Done
+    }
+
+    /// Has it look at its next packet, which it may have tokens for earlier than it knew.
+    fn forget_denial(&self) {
+        let seen = atomic::load(&self.slot.last_seen);
+        // If this fails, a packet has just come.
+        atomic::replace(&self.slot.last_seen, seen, LastSeen(seen).alone().0);
     }
 
     /// Writes the words, if they are what they were.
@@ -248,5 +258,6 @@ impl Lowered {
                 (surplus > 0).then(|| tat - surplus)
             });
         }
+        bucket.forget_denial();
     }
 }

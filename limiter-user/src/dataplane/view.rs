@@ -13,8 +13,8 @@ use limiter_common::hll::{self, Ranks, Registers};
 use limiter_common::key::SourceKey;
 use limiter_common::share::change::Bucket;
 use limiter_common::share::{Multiplier, Price, Rights};
-use limiter_common::sketch::{Cell, Position, Sketch, Window};
-use limiter_common::table::{CLAIMED, DENIED, Identity, Slot, WAYS, set_of, slot_index};
+use limiter_common::sketch::{Position, Sketch, Total, Window};
+use limiter_common::table::{CLAIMED, Identity, LastSeen, Slot, WAYS, set_of, slot_index};
 use siphasher::sip::SipHasher24;
 
 use super::facts::{
@@ -97,9 +97,14 @@ impl<'a> Tracked<'a> {
         (atomic::load(trial), atomic::load(tried), atomic::load(would_drop))
     }
 
-    /// Its last packet, ns since boot.
+    /// Its last packet.
+    fn last(&self) -> LastSeen {
+        LastSeen(atomic::load(&self.slot.last_seen))
+    }
+
+    /// When that was, ns since boot.
     pub(super) fn last_seen_ns(&self) -> u64 {
-        atomic::load(&self.slot.last_seen).max(atomic::load(&self.slot.first_seen))
+        self.last().ns().max(atomic::load(&self.slot.first_seen))
     }
 
     /// The number of the class that it is for.
@@ -129,7 +134,7 @@ impl<'a> Tracked<'a> {
 
     /// Whether its last packet was over the limit.
     pub(super) fn is_denied(&self) -> bool {
-        atomic::load(&self.slot.last_seen) & DENIED != 0
+        self.last().is_denied()
     }
 
     /// Its words, under the policy in its slot.
@@ -352,7 +357,7 @@ impl Memory {
     /// Mean packets per cell in the sliding window.
     pub(super) fn noise(&self, now: Now) -> f64 {
         let position = now.position(self.window());
-        let total = Cell(atomic::load(&self.config().sketch_total)).rolled(position);
+        let total = Total::at(&self.config().sketch_total, position);
         f64::from(total.estimate(position)) / f64::from(self.layout.sketch.width())
     }
 
@@ -408,7 +413,7 @@ impl Memory {
         now: Now,
     ) -> Source {
         let slot = tracked.slot;
-        let last_seen = atomic::load(&slot.last_seen);
+        let last_seen = LastSeen(atomic::load(&slot.last_seen)).ns();
         let tiers =
             policy.map(|policy| [Some(policy.first), policy.has_second().then_some(policy.second)]);
         let tats = [tracked.tat, atomic::load(&tracked.identity.second_tat)];

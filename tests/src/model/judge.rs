@@ -281,7 +281,8 @@ impl Model {
             return Some(*tracked);
         }
         let estimate = self.sketch.add(account, at.epoch, at.part);
-        if estimate.window < policy.gate {
+        let first_and_only = estimate.current == 1 && policy.gate > 1;
+        if estimate.window < policy.gate || first_and_only {
             return None;
         }
         self.sketch.forget(account);

@@ -1,0 +1,110 @@
+//! What the sketch says of a packet's source.
+
+use super::State;
+use super::draw::priced;
+use super::limit::Packet;
+use crate::abi::{Config, Internal, TOTAL_STEP, Tier};
+use crate::gate::{self, MIN_FRAME};
+use crate::gcra::Ticks;
+use crate::share::Price;
+use crate::sketch::{Counted, Estimate, MAX_DEPTH, Shape, Total, count, touch};
+
+/// An estimate, and when it was made.
+pub(super) struct Sketched {
+    pub(super) estimate: Estimate,
+    /// Whether the packet is the first of its source in this epoch; never said of one that is not.
+    pub(super) first: bool,
+    /// On the wall, as of the last clock tick.
+    pub(super) wall_ns: u64,
+}
+
+/// What a packet finds when it is added to the sketch.
+pub(super) struct Added {
+    /// Whether its source is below the gate.
+    pub(super) below: bool,
+    /// As [`Sketched::first`].
+    pub(super) first: bool,
+}
+
+/// Adds the packet to the sketch, and looks at the estimate with it as [`gate::passes`] does.
+#[inline(always)]
+pub(super) fn add<S: State>(
+    state: &S,
+    config: &Config,
+    packet: &Packet<'_>,
+    wall_ns: u64,
+    gate: u32,
+) -> Option<Added> {
+    let now = state.window().position(wall_ns);
+    let shape = state.shape();
+    // The estimate is the least over all rows, so it is below if any is, and the source is new if it is to any
+    // row. Which row that is cannot be foreseen, hence no branch for each: the sign of the differences tells.
+    let (mut signs, mut fresh) = (0, 0);
+    let mut row = 0;
+    while row < MAX_DEPTH && row < shape.depth {
+        let cell = state.cell(shape.index(packet.hash, row))?;
+        let Counted { cell, fresh: here } = count(cell, now, Shape::bit(packet.hash, row));
+        signs |= i64::from(cell.estimate(now)).wrapping_sub(i64::from(gate));
+        fresh |= here;
+        row += 1;
+    }
+    if state.note(Internal::SketchAdds) & (TOTAL_STEP - 1) == 0 {
+        Total::add(&config.sketch_total, now, TOTAL_STEP);
+    }
+    // Negative where the gate is 2 at least.
+    signs |= fresh & 1i64.wrapping_sub(i64::from(gate));
+    Some(Added { below: signs < 0, first: fresh < 0 })
+}
+
+/// The estimate for a source whose packet has been added.
+#[inline(always)]
+pub(super) fn estimate<S: State>(state: &S, packet: &Packet<'_>, wall_ns: u64) -> Option<Estimate> {
+    let now = state.window().position(wall_ns);
+    let shape = state.shape();
+    let mut estimate = Estimate::NOTHING;
+    let mut row = 0;
+    while row < MAX_DEPTH && row < shape.depth {
+        let cell = touch(state.cell(shape.index(packet.hash, row))?, now);
+        estimate = estimate.and(cell, now);
+        row += 1;
+    }
+    Some(estimate)
+}
+
+/// What a source provably owes when it gets a bucket.
+pub(super) struct Owed {
+    estimate: Estimate,
+    /// Packets of the estimate that may be others'.
+    others: u32,
+    /// How long ago the first of them can have come, ns.
+    age_ns: u64,
+}
+
+impl Owed {
+    /// The debt that a tier starts with.
+    #[inline(always)]
+    pub(super) fn debt<S: State>(&self, state: &S, tier: &Tier, price: Price) -> Ticks {
+        let cost = priced(state, price, tier.cost.of(MIN_FRAME));
+        gate::debt(self.estimate, self.others, cost, self.age_ns)
+    }
+}
+
+#[inline(always)]
+pub(super) fn owed<S: State>(
+    state: &S,
+    config: &Config,
+    packet: &Packet<'_>,
+    sketched: &Sketched,
+    now_ns: u64,
+) -> Owed {
+    let window = state.window();
+    let now = window.position(sketched.wall_ns);
+    let total = Total::at(&config.sketch_total, now).current();
+    let cpus = state.cpus();
+    let noise = gate::noise(total, cpus.wrapping_mul(TOTAL_STEP as u32), state.shape());
+    // A packet that another CPU has counted but not judged yet will be charged there.
+    let others = noise.saturating_add(cpus.saturating_sub(1));
+    let age_ns = window.since(sketched.estimate.first, sketched.wall_ns)
+        + now_ns.saturating_sub(packet.coarse_ns);
+    Owed { estimate: sketched.estimate, others, age_ns }
+}
