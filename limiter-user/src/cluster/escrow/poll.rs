@@ -110,10 +110,9 @@ impl Escrow {
 
     /// Who gets a message now.
     fn receivers(&self, now: Moment, round: bool) -> BTreeSet<HostId> {
-        let due = |host: &HostId| self.peers.get(host).is_some_and(|peer| peer.due(now));
+        let due = self.peers.iter().filter(|(_, peer)| peer.due(now));
         let view = self.views.present();
-        let mut receivers: BTreeSet<HostId> =
-            self.peers.keys().filter(|host| due(host)).copied().collect();
+        let mut receivers: BTreeSet<HostId> = due.map(|(host, _)| *host).collect();
         if round {
             receivers.extend(view.iter().map(|(host, _)| host));
             let heard = |peer: &super::Peer| peer.alive(now, self.settings.timing.delegation);
