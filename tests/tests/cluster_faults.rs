@@ -400,7 +400,9 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
         alone.utilisation(480.0, from, to - 5.0),
         alone.utilisation(480.0, to - 5.0, to),
     );
-    println!("0.8 of a limit at one host: {before:.3} of it passes before, then {at_once:.3}, then {in_the_end:.3}");
+    println!(
+        "0.8 of a limit at one host: {before:.3} of it passes before, then {at_once:.3}, then {in_the_end:.3}"
+    );
     assert!(in_the_end > 0.9, "{in_the_end}");
     let little = hosts.daemons[1].cli().run(&["show", &LITTLE.to_string()]).json;
     println!("less than a floor: {} passed, {} dropped", little["passed"], little["dropped"]);

@@ -210,6 +210,10 @@ fn there_is_room_for_so_many_and_who_came_first_stays() {
 fn all_have_their_turn_where_there_is_no_time_for_all_at_once() {
     let source = |at: usize| format!("192.0.{}.{}/32", at / 250, at % 250 + 1);
     let mut world = World::new((0..700).map(|at| member(at, &source(at), 0)).collect());
+    for at in 1..=3 {
+        let room = &mut world.sources.room;
+        room.renew(Moment(0).after(Duration::from_secs(at)), room.most());
+    }
     for _ in 0..20 {
         (0..700).for_each(|bucket| world.send(bucket, 10, 90));
         world.look(100);
