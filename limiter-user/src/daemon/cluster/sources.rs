@@ -393,7 +393,7 @@ impl Search {
             let new = matters && !known.contains_key(&bucket.bucket);
             if new && found.len() < most {
                 found.push(bucket.bucket);
-            } else if new && room < MOST_FOUND {
+            } else if new {
                 *leaves_out += 1;
             }
         });
