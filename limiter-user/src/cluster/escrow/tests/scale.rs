@@ -1,6 +1,6 @@
 //! Many hosts and many keys: what it costs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::super::*;
