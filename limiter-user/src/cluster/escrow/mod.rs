@@ -26,6 +26,7 @@ use std::time::Duration;
 
 pub use fair::{Want, max_min};
 pub use lost::Partition;
+pub use view::{Member, Region};
 
 use crate::cluster::message::Transfer;
 use crate::cluster::{HostId, KeyId, Message, Moment, Share};
@@ -56,6 +57,8 @@ pub struct Settings {
     pub me: HostId,
     /// Its weight among the members: what it gets of home rights.
     pub weight: u32,
+    /// Where it is.
+    pub region: Region,
     /// The part of its home right that it never delegates; the same on all hosts.
     pub floor: Share,
     /// How often and for how long.
@@ -71,18 +74,23 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The usual ones for a host.
+    /// The usual ones for a host, in the region of those for whom none is configured.
     pub fn new(me: HostId, weight: u32) -> Self {
         let floor = Share::WHOLE.times(5, 100);
         Self {
             me,
             weight,
+            region: Region::default(),
             floor,
             timing: Timing::default(),
             majority: false,
             seed: me.0,
             planted: None,
         }
+    }
+
+    fn member(&self) -> Member {
+        Member { weight: self.weight, region: self.region }
     }
 }
 
@@ -259,7 +267,7 @@ impl Escrow {
         let grace = clock::grace(settings.timing.longest());
         let quiet = if waits { start.after(grace) } else { start };
         let every = settings.timing.every.as_nanos().max(1) as u64;
-        let members = BTreeMap::from([(settings.me, settings.weight)]);
+        let members = BTreeMap::from([(settings.me, settings.member())]);
         Self {
             round: Moment(start.0 + settings.seed % every),
             rounds: 0,
@@ -298,12 +306,12 @@ impl Escrow {
         self.counters
     }
 
-    /// Tells the members that are alive as this host sees them, with their weights. The host itself is one
+    /// Tells the members that are alive as this host sees them, with their weights and regions. The host itself is one
     /// of them whether it is listed or not.
-    pub fn set_members(&mut self, now: Moment, members: &BTreeMap<HostId, u32>) {
+    pub fn set_members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>) {
         let now = self.clock.advance(now);
         let mut members = members.clone();
-        members.entry(self.settings.me).or_insert(self.settings.weight);
+        members.entry(self.settings.me).or_insert(self.settings.member());
         if self.views.enter(now, &members) {
             self.held.owners_changed();
             self.owned.all_dirty();

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use siphasher::sip::SipHasher24;
+
 use crate::cluster::{HostId, KeyId, Moment, ViewId};
 
 /// How many views with something outstanding a host lists; while there are more it delegates nothing.
@@ -10,35 +12,70 @@ const LISTED: usize = 8;
 /// How many views that it has been in a host remembers, to understand others who still are.
 const KNOWN: usize = 64;
 
-/// The members of a view with their weights.
+/// A region, by its name: the first 64 bits of a hash of it. Hosts of one region are near to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+pub struct Region(pub u64);
+
+impl Region {
+    /// That of this name.
+    pub fn of(name: &str) -> Self {
+        Self(SipHasher24::new().hash(name.as_bytes()))
+    }
+}
+
+impl Default for Region {
+    /// Where none is configured.
+    fn default() -> Self {
+        Self::of("default")
+    }
+}
+
+/// A member, as all others see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// What it counts among the members: what it gets of home rights.
+    pub weight: u32,
+    /// Where it is.
+    pub region: Region,
+}
+
+impl Member {
+    /// A member of the region of those for whom none is configured.
+    pub fn new(weight: u32) -> Self {
+        Self { weight, region: Region::default() }
+    }
+}
+
+/// The members of a view.
 #[derive(Debug)]
 pub(super) struct Members {
     pub(super) id: ViewId,
-    weights: BTreeMap<HostId, u32>,
+    members: BTreeMap<HostId, Member>,
     even: bool,
 }
 
 impl Members {
-    fn new(weights: BTreeMap<HostId, u32>) -> Self {
-        let id = weights.iter().fold(mix(weights.len() as u64), |id, (host, &weight)| {
-            mix(id ^ mix(host.0 ^ mix(u64::from(weight))))
+    fn new(members: BTreeMap<HostId, Member>) -> Self {
+        let id = members.iter().fold(mix(members.len() as u64), |id, (host, member)| {
+            let is = mix(u64::from(member.weight) ^ mix(member.region.0));
+            mix(id ^ mix(host.0 ^ is))
         });
-        let mut all = weights.values();
-        let first = all.next();
-        let even = all.all(|weight| Some(weight) == first) && first != Some(&0);
-        Self { id: ViewId(id), weights, even }
+        let mut weights = members.values().map(|member| member.weight);
+        let first = weights.next();
+        let even = weights.all(|weight| Some(weight) == first) && first != Some(0);
+        Self { id: ViewId(id), members, even }
     }
 
     pub(super) fn has(&self, host: HostId) -> bool {
-        self.weights.contains_key(&host)
+        self.members.contains_key(&host)
     }
 
     pub(super) fn weight(&self, host: HostId) -> u32 {
-        self.weights.get(&host).copied().unwrap_or(0)
+        self.members.get(&host).map_or(0, |member| member.weight)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (HostId, u32)> {
-        self.weights.iter().map(|(&host, &weight)| (host, weight))
+        self.members.iter().map(|(&host, member)| (host, member.weight))
     }
 
     /// Weighted rendezvous hashing: each host draws a number for the key, `-ln(u) / weight`, and the least
@@ -46,10 +83,10 @@ impl Members {
     pub(super) fn owner(&self, key: KeyId) -> Option<HostId> {
         let draw = |host: HostId| mix(key.0 ^ mix(host.0 ^ 0x5bd1_e995_9e37_79b9));
         if self.even {
-            return self.weights.keys().copied().max_by_key(|&host| (draw(host), host));
+            return self.members.keys().copied().max_by_key(|&host| (draw(host), host));
         }
         let mut best: Option<(u64, u32, HostId)> = None;
-        for (&host, &weight) in self.weights.iter().filter(|(_, weight)| **weight > 0) {
+        for (host, weight) in self.iter().filter(|(_, weight)| *weight > 0) {
             let cost = bits_below_one(draw(host));
             let less = best.is_none_or(|(least, its, _)| {
                 u128::from(cost) * u128::from(its) < u128::from(least) * u128::from(weight)
@@ -84,19 +121,19 @@ pub(super) struct Views {
 }
 
 impl Views {
-    pub(super) fn new(members: BTreeMap<HostId, u32>, now: Moment) -> Self {
+    pub(super) fn new(members: BTreeMap<HostId, Member>, now: Moment) -> Self {
         let members = Arc::new(Members::new(members));
         let present = Lent { members: Arc::clone(&members), until: Moment(0), number: 0 };
         Self { present, older: Vec::new(), known: vec![members], since: now, number: 0 }
     }
 
     /// Enters a view; whether it is another one.
-    pub(super) fn enter(&mut self, now: Moment, weights: &BTreeMap<HostId, u32>) -> bool {
-        if self.present.members.weights == *weights {
+    pub(super) fn enter(&mut self, now: Moment, members: &BTreeMap<HostId, Member>) -> bool {
+        if self.present.members.members == *members {
             return false;
         }
         self.expire(now);
-        let new = Arc::new(Members::new(weights.clone()));
+        let new = Arc::new(Members::new(members.clone()));
         self.number += 1;
         let mut next = Lent { members: Arc::clone(&new), until: Moment(0), number: self.number };
         if let Some(at) = self.older.iter().position(|lent| lent.members.id == new.id) {
@@ -220,7 +257,7 @@ mod tests {
     use super::*;
 
     fn members(weights: &[u32]) -> Members {
-        let of = |(at, &weight): (usize, &u32)| (HostId(mix(at as u64 + 1)), weight);
+        let of = |(at, &weight): (usize, &u32)| (HostId(mix(at as u64 + 1)), Member::new(weight));
         Members::new(weights.iter().enumerate().map(of).collect())
     }
 
@@ -263,7 +300,8 @@ mod tests {
 
     #[test]
     fn a_view_is_listed_until_all_under_it_has_lapsed() {
-        let weights = |hosts: &[u64]| hosts.iter().map(|&host| (HostId(host), 1)).collect();
+        let weights =
+            |hosts: &[u64]| hosts.iter().map(|&host| (HostId(host), Member::new(1))).collect();
         let mut views = Views::new(weights(&[1]), Moment(0));
         views.lend(Moment(100));
         assert!(views.enter(Moment(10), &weights(&[1, 2])));

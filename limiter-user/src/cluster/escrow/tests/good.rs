@@ -158,8 +158,8 @@ fn a_partition_leaves_each_side_its_own() {
     }
     world.run(2_500);
     // Seen at last.
-    let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, u32> {
-        hosts.iter().map(|&at| (world.hosts[at].id, 100)).collect()
+    let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, Member> {
+        hosts.iter().map(|&at| (world.hosts[at].id, Member::new(100))).collect()
     };
     let (large, small) = (side(&world, &[0, 1]), side(&world, &[2]));
     world.see(0, large.clone());
@@ -186,8 +186,8 @@ fn a_limit_that_stays_available_is_used_in_full_on_each_side() {
         world.cut.extend([(2, other), (other, 2)]);
     }
     world.run(1_000);
-    let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, u32> {
-        hosts.iter().map(|&at| (world.hosts[at].id, 100)).collect()
+    let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, Member> {
+        hosts.iter().map(|&at| (world.hosts[at].id, Member::new(100))).collect()
     };
     let (first, second) = (side(&world, &[0, 1]), side(&world, &[2]));
     world.see(0, first.clone());
@@ -225,8 +225,8 @@ fn a_majority_uses_what_lost_hosts_had() {
             world.cut.extend([(lost, other), (other, lost)]);
         }
         world.run(1_000);
-        let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, u32> {
-            hosts.iter().map(|&at| (world.hosts[at].id, 100)).collect()
+        let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, Member> {
+            hosts.iter().map(|&at| (world.hosts[at].id, Member::new(100))).collect()
         };
         let (larger, smaller) = (side(&world, &rest), side(&world, &[lost]));
         rest.iter().for_each(|&at| world.see(at, larger.clone()));

@@ -161,7 +161,7 @@ fn happen(world: &mut World, event: &Event, later: Option<&mut Vec<(u64, Event)>
         }
         Event::Blind { at, sees, ms } if begins => {
             let some = |(other, host): (usize, &world::Host)| {
-                (sees & (1 << other) != 0).then_some((host.id, host.weight))
+                (sees & (1 << other) != 0).then_some((host.id, host.member()))
             };
             let members = world.hosts.iter().enumerate().filter_map(some).collect();
             world.see(at, members);
@@ -219,7 +219,8 @@ fn happen(world: &mut World, event: &Event, later: Option<&mut Vec<(u64, Event)>
         Event::Weight { at, weight } => {
             world.hosts[at].weight = weight;
             let members = world.hosts[at].members.clone();
-            let changed = |(id, old)| (id, if id == world.hosts[at].id { weight } else { old });
+            let (id, new) = (world.hosts[at].id, world.hosts[at].member());
+            let changed = |(other, old)| (other, if other == id { new } else { old });
             world.see(at, members.into_iter().map(changed).collect());
         }
         Event::Forget { at, key } => {

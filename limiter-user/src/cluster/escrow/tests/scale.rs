@@ -1,6 +1,6 @@
 //! Many hosts and many keys: what it costs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::super::*;
@@ -10,7 +10,7 @@ use super::world::{MS, Random};
 /// stands at its beginning), 12 for each item (key, number and a share of 16 bits).
 fn run(hosts: usize, keys: usize, ms: u64) -> (f64, Duration, f64) {
     let ids: Vec<HostId> = (0..hosts as u64).map(|at| HostId(Random(at).next())).collect();
-    let members: BTreeMap<HostId, u32> = ids.iter().map(|&id| (id, 100)).collect();
+    let members = ids.iter().map(|&id| (id, Member::new(100))).collect();
     let mut random = Random(5);
     let keys: Vec<KeyId> = (0..keys).map(|_| KeyId(random.next())).collect();
     let share = Share::WHOLE.times(1, hosts as u64);

@@ -68,12 +68,16 @@ pub(super) struct Host {
     /// The daemon dies after so many steps of what it does next.
     dies_at: Option<u8>,
     pub(super) demand: BTreeMap<KeyId, Share>,
-    pub(super) members: BTreeMap<HostId, u32>,
+    pub(super) members: BTreeMap<HostId, Member>,
     pub(super) left: bool,
     pub(super) bytes: u64,
 }
 
 impl Host {
+    pub(super) fn member(&self) -> Member {
+        Member::new(self.weight)
+    }
+
     pub(super) fn home(&self) -> Share {
         self.disk.home
     }
@@ -224,11 +228,11 @@ impl World {
 
     /// Who is up is what everybody knows.
     pub(super) fn all_see_all(&mut self) {
-        let all: BTreeMap<HostId, u32> = self
+        let all: BTreeMap<HostId, Member> = self
             .hosts
             .iter()
             .filter(|host| host.escrow.is_some() && !host.left)
-            .map(|host| (host.id, host.weight))
+            .map(|host| (host.id, host.member()))
             .collect();
         for at in 0..self.hosts.len() {
             if self.hosts[at].on {
@@ -237,7 +241,7 @@ impl World {
         }
     }
 
-    pub(super) fn see(&mut self, at: usize, members: BTreeMap<HostId, u32>) {
+    pub(super) fn see(&mut self, at: usize, members: BTreeMap<HostId, Member>) {
         let now = self.local(at);
         let host = &mut self.hosts[at];
         host.members = members;

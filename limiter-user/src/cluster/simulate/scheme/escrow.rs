@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::super::escrow::{Escrow, Kept, Partition, Planted, Settings};
+use super::super::super::escrow::{Escrow, Kept, Member, Partition, Planted, Settings};
 use super::super::super::{HostId, KeyId, Message, Moment, Share};
 use super::super::world::Birth;
 use super::{Actions, ENTRIES, Payload, Sample, Scheme};
@@ -45,7 +45,7 @@ fn parts(message: Message) -> Vec<Message> {
 }
 
 impl Scheme for EscrowHost {
-    fn members(&mut self, now: Moment, members: &BTreeMap<HostId, u32>) {
+    fn members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>) {
         self.escrow.set_members(now, members);
     }
 
