@@ -272,7 +272,7 @@ impl Escrow {
             round: Moment(start.0 + settings.seed % every),
             rounds: 0,
             quiet,
-            views: Views::new(members, start),
+            views: Views::new(settings.me, members, start),
             ceding: Vec::new(),
             sendable: kept.outgoing.iter().map(|(_, sent)| (sent.number, quiet)).collect(),
             settings,

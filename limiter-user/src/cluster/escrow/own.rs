@@ -166,7 +166,7 @@ impl Key {
                     return *mine;
                 }
                 let Some(members) = views.find(id) else { return false };
-                let mine = members.owner(key) == Some(me);
+                let mine = members.owner(me, key) == Some(me);
                 if self.mine.len() == 16 {
                     self.mine.remove(0);
                 }

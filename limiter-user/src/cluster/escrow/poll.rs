@@ -173,6 +173,9 @@ impl Escrow {
                 reports: reports.remove(&to).unwrap_or_default(),
                 grants: grants.remove(&to).unwrap_or_default(),
                 granted_for: timing.grant,
+                asks: Vec::new(),
+                loans: Vec::new(),
+                far: false,
                 transfers,
                 received: peer.taken.take().into_iter().collect(),
             };

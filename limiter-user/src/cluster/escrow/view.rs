@@ -51,7 +51,47 @@ impl Member {
 pub(super) struct Members {
     pub(super) id: ViewId,
     members: BTreeMap<HostId, Member>,
+    regions: BTreeMap<Region, Hosts>,
+}
+
+/// The hosts of one region.
+#[derive(Debug, Default)]
+struct Hosts {
+    weights: Vec<(HostId, u32)>,
+    /// Whether all weigh the same.
     even: bool,
+}
+
+impl Hosts {
+    fn weight(&self) -> u64 {
+        self.weights.iter().map(|(_, weight)| u64::from(*weight)).sum()
+    }
+
+    /// Weighted rendezvous hashing: each host draws a number for the key, `-ln(u) / weight`, and the least
+    /// one wins. In whole numbers, because all hosts must come to the same answer on any processor.
+    fn owner(&self, key: KeyId) -> Option<HostId> {
+        let draw = |host: HostId| mix(key.0 ^ mix(host.0 ^ 0x5bd1_e995_9e37_79b9));
+        let hosts = self.weights.iter();
+        if self.even {
+            return hosts.map(|(host, _)| *host).max_by_key(|&host| (draw(host), host));
+        }
+        least(hosts.map(|&(host, weight)| (draw(host), u64::from(weight), host)))
+    }
+}
+
+/// Who of those that draw a number and have a weight is the first.
+fn least<T>(drawn: impl Iterator<Item = (u64, u64, T)>) -> Option<T> {
+    let mut best: Option<(u64, u64, T)> = None;
+    for (draw, weight, who) in drawn.filter(|(_, weight, _)| *weight > 0) {
+        let cost = bits_below_one(draw);
+        let less = best.as_ref().is_none_or(|(least, its, _)| {
+            u128::from(cost) * u128::from(*its) < u128::from(*least) * u128::from(weight)
+        });
+        if less {
+            best = Some((cost, weight, who));
+        }
+    }
+    best.map(|(_, _, who)| who)
 }
 
 impl Members {
@@ -60,10 +100,15 @@ impl Members {
             let is = mix(u64::from(member.weight) ^ mix(member.region.0));
             mix(id ^ mix(host.0 ^ is))
         });
-        let mut weights = members.values().map(|member| member.weight);
-        let first = weights.next();
-        let even = weights.all(|weight| Some(weight) == first) && first != Some(0);
-        Self { id: ViewId(id), members, even }
+        let mut regions: BTreeMap<Region, Hosts> = BTreeMap::new();
+        for (&host, member) in &members {
+            regions.entry(member.region).or_default().weights.push((host, member.weight));
+        }
+        for hosts in regions.values_mut() {
+            let first = hosts.weights[0].1;
+            hosts.even = first != 0 && hosts.weights.iter().all(|(_, weight)| *weight == first);
+        }
+        Self { id: ViewId(id), members, regions }
     }
 
     pub(super) fn has(&self, host: HostId) -> bool {
@@ -78,24 +123,36 @@ impl Members {
         self.members.iter().map(|(&host, member)| (host, member.weight))
     }
 
-    /// Weighted rendezvous hashing: each host draws a number for the key, `-ln(u) / weight`, and the least
-    /// one wins. In whole numbers, because all hosts must come to the same answer on any processor.
-    pub(super) fn owner(&self, key: KeyId) -> Option<HostId> {
-        let draw = |host: HostId| mix(key.0 ^ mix(host.0 ^ 0x5bd1_e995_9e37_79b9));
-        if self.even {
-            return self.members.keys().copied().max_by_key(|&host| (draw(host), host));
-        }
-        let mut best: Option<(u64, u32, HostId)> = None;
-        for (host, weight) in self.iter().filter(|(_, weight)| *weight > 0) {
-            let cost = bits_below_one(draw(host));
-            let less = best.is_none_or(|(least, its, _)| {
-                u128::from(cost) * u128::from(its) < u128::from(least) * u128::from(weight)
-            });
-            if less {
-                best = Some((cost, weight, host));
-            }
-        }
-        best.map(|(_, _, host)| host)
+    /// The region of a member.
+    pub(super) fn region(&self, host: HostId) -> Option<Region> {
+        self.members.get(&host).map(|member| member.region)
+    }
+
+    /// All regions with their weights.
+    pub(super) fn regions(&self) -> impl Iterator<Item = (Region, u64)> {
+        self.regions.iter().map(|(&region, hosts)| (region, hosts.weight()))
+    }
+
+    /// Whether there is more than one region.
+    pub(super) fn has_regions(&self) -> bool {
+        self.regions.len() > 1
+    }
+
+    /// The owner of a key in a region.
+    pub(super) fn owner_in(&self, region: Region, key: KeyId) -> Option<HostId> {
+        self.regions.get(&region)?.owner(key)
+    }
+
+    /// The owner of a key for a member: that of its region.
+    pub(super) fn owner(&self, host: HostId, key: KeyId) -> Option<HostId> {
+        self.owner_in(self.region(host)?, key)
+    }
+
+    /// The owner that those of other regions lend to and borrow from. The region is drawn as a host is.
+    pub(super) fn root(&self, key: KeyId) -> Option<HostId> {
+        let draw = |region: Region| mix(key.0 ^ mix(region.0 ^ 0x27d4_eb2f_1656_67c5));
+        let region = least(self.regions().map(|(region, weight)| (draw(region), weight, region)));
+        self.owner_in(region?, key)
     }
 }
 
@@ -112,6 +169,7 @@ struct Lent {
 /// has been in lately.
 #[derive(Debug)]
 pub(super) struct Views {
+    me: HostId,
     present: Lent,
     older: Vec<Lent>,
     /// Latest last, with when the host has left it.
@@ -121,10 +179,10 @@ pub(super) struct Views {
 }
 
 impl Views {
-    pub(super) fn new(members: BTreeMap<HostId, Member>, now: Moment) -> Self {
+    pub(super) fn new(me: HostId, members: BTreeMap<HostId, Member>, now: Moment) -> Self {
         let members = Arc::new(Members::new(members));
         let present = Lent { members: Arc::clone(&members), until: Moment(0), number: 0 };
-        Self { present, older: Vec::new(), known: vec![members], since: now, number: 0 }
+        Self { me, present, older: Vec::new(), known: vec![members], since: now, number: 0 }
     }
 
     /// Enters a view; whether it is another one.
@@ -186,7 +244,7 @@ impl Views {
 
     /// The owners of a key by the older views.
     pub(super) fn older_owners(&self, key: KeyId) -> impl Iterator<Item = Option<HostId>> {
-        self.older.iter().map(move |lent| lent.members.owner(key))
+        self.older.iter().map(move |lent| lent.members.owner(self.me, key))
     }
 
     /// The owners by whom a key may count that the present owner and those of older views are: who owns it in
@@ -200,7 +258,7 @@ impl Views {
         if self.older.is_empty() {
             return vec![present];
         }
-        let older = self.older.iter().map(|lent| (lent.number, lent.members.owner(key)));
+        let older = self.older.iter().map(|lent| (lent.number, lent.members.owner(self.me, key)));
         let all: Vec<(u64, Option<HostId>)> =
             older.chain([(self.present.number, present)]).collect();
         let counts = |&&(number, owner): &&(u64, Option<HostId>)| {
@@ -209,13 +267,22 @@ impl Views {
         all.iter().filter(counts).map(|(_, owner)| *owner).collect()
     }
 
+    /// The owner of a key for this host.
     pub(super) fn owner(&self, key: KeyId) -> Option<HostId> {
-        self.present.members.owner(key)
+        self.present.members.owner(self.me, key)
+    }
+
+    /// Whether another host is of this one's region in all of these views.
+    pub(super) fn near(&self, host: HostId, list: &[ViewId]) -> bool {
+        list.iter().all(|&id| {
+            let same = |view: &Members| Some(view.region(host)? == view.region(self.me)?);
+            self.find(id).and_then(same).unwrap_or_default()
+        })
     }
 
     /// A view that the host is or has lately been in.
     pub(super) fn find(&self, id: ViewId) -> Option<&Members> {
-        self.known.iter().map(Arc::as_ref).find(|known| known.id == id)
+        self.known.iter().rev().map(Arc::as_ref).find(|known| known.id == id)
     }
 
     /// Until when anything that was delegated under any view may be relied on.
@@ -273,9 +340,9 @@ mod tests {
             let (mut owned, mut moved) = (BTreeMap::new(), 0);
             let keys = 20_000u64;
             for key in (1..=keys).map(|key| KeyId(mix(key))) {
-                let owner = view.owner(key).unwrap();
+                let owner = view.owner_in(Region::default(), key).unwrap();
                 *owned.entry(owner).or_insert(0u32) += 1;
-                let after = grown.owner(key).unwrap();
+                let after = grown.owner_in(Region::default(), key).unwrap();
                 // Equal weights compare draws, unequal ones their logarithms: the same order.
                 assert!(after == owner || after == new, "{key:?} went from {owner:?} to {after:?}");
                 moved += u32::from(after == new);
@@ -302,7 +369,7 @@ mod tests {
     fn a_view_is_listed_until_all_under_it_has_lapsed() {
         let weights =
             |hosts: &[u64]| hosts.iter().map(|&host| (HostId(host), Member::new(1))).collect();
-        let mut views = Views::new(weights(&[1]), Moment(0));
+        let mut views = Views::new(HostId(1), weights(&[1]), Moment(0));
         views.lend(Moment(100));
         assert!(views.enter(Moment(10), &weights(&[1, 2])));
         assert_eq!(views.listed().len(), 2);

@@ -356,6 +356,8 @@ impl World {
         let head = Message {
             reports: Vec::new(),
             grants: Vec::new(),
+            asks: Vec::new(),
+            loans: Vec::new(),
             transfers: Vec::new(),
             received: Vec::new(),
             votes: Vec::new(),
@@ -367,6 +369,12 @@ impl World {
         }
         for grant in &message.grants {
             parts[self.random.below(2) as usize].grants.push(*grant);
+        }
+        for ask in &message.asks {
+            parts[self.random.below(2) as usize].asks.push(*ask);
+        }
+        for loan in &message.loans {
+            parts[self.random.below(2) as usize].loans.push(*loan);
         }
         parts[self.random.below(2) as usize].transfers.clone_from(&message.transfers);
         parts[self.random.below(2) as usize].votes.clone_from(&message.votes);
