@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::cluster::{HostId, KeyId, Moment, ViewId};
 
 /// How many views with something outstanding a host lists; while there are more it delegates nothing.
@@ -159,9 +161,9 @@ impl Views {
         &self,
         key: KeyId,
         present: Option<HostId>,
-    ) -> Vec<Option<HostId>> {
+    ) -> SmallVec<[Option<HostId>; 1]> {
         if self.older.is_empty() {
-            return vec![present];
+            return smallvec![present];
         }
         let older = self.older.iter().map(|lent| (lent.number, lent.members.owner(key)));
         let all: Vec<(u64, Option<HostId>)> =
