@@ -1,12 +1,19 @@
 //! The keys that this host tracks: what it asks for and what it was granted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
+
+use smallvec::SmallVec;
 
 use crate::cluster::message::{Grant, Report};
 use crate::cluster::{HostId, KeyId, Moment, Share};
 
-use super::{Dirty, Escrow, MAX_HELD, Partition, Urgency};
+use super::keys::{Dirty, Keys};
+use super::peer::Peer;
+use super::poll::Draft;
+use super::view::Views;
+use super::{Escrow, MAX_HELD, Partition, Urgency};
 
 /// Of how many owners grants of one key count: one, and those before it while the view changes.
 const OWNERS: usize = 4;
@@ -36,7 +43,8 @@ pub(super) struct Key {
     seen: Moment,
     /// The demand that was reported last.
     told: Share,
-    grants: BTreeMap<HostId, Taken>,
+    /// By owner.
+    grants: SmallVec<[(HostId, Taken); 1]>,
     /// What the kernel was told last.
     pub(super) word: Option<(Share, Moment)>,
     owner: Option<HostId>,
@@ -46,7 +54,7 @@ pub(super) struct Key {
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    pub(super) keys: BTreeMap<KeyId, Key>,
+    pub(super) keys: Keys<Key>,
     /// To be reported before the next round.
     pub(super) dirty: Dirty,
     /// What may be used of them may have changed.
@@ -58,7 +66,7 @@ pub(super) struct Held {
 impl Held {
     /// Keys that it has a grant of.
     pub(super) fn granted(&self, now: Moment) -> usize {
-        let lasts = |key: &&Key| key.grants.values().any(|taken| taken.until > now);
+        let lasts = |key: &&Key| key.grants.iter().any(|(_, taken)| taken.until > now);
         self.keys.values().filter(lasts).count()
     }
 }
@@ -66,6 +74,23 @@ impl Held {
 impl Key {
     pub(super) fn tracked(&self) -> bool {
         self.tracked
+    }
+
+    /// Its owner, remembered until the view changes.
+    pub(super) fn owner(&mut self, key: KeyId, views: &Views) -> Option<HostId> {
+        if self.owner.is_none() {
+            self.owner = views.owner(key);
+        }
+        self.owner
+    }
+
+    /// Whether this host tracks it and wants some of it.
+    pub(super) fn wants_some(&self, floor: Share) -> bool {
+        self.tracked && !self.idle(floor)
+    }
+
+    fn granted_by(&mut self, owner: HostId) -> Option<&mut Taken> {
+        self.grants.iter_mut().find(|(by, _)| *by == owner).map(|(_, taken)| taken)
     }
 
     fn idle(&self, floor: Share) -> bool {
@@ -76,15 +101,15 @@ impl Key {
     fn report(&mut self, now: Moment, key: KeyId, owner: HostId, floor: Share) -> Report {
         let demand = if self.idle(floor) { Share::NONE } else { self.demand };
         self.told = demand;
-        let taken = self.grants.get(&owner).filter(|taken| taken.memory > now);
-        let majority = self.partition == Partition::MajorityReclaim;
-        Report { key, demand, in_use: taken.map_or(0, |taken| taken.number), majority }
+        let taken = self.granted_by(owner).filter(|taken| taken.memory > now);
+        let in_use = taken.map_or(0, |taken| taken.number);
+        Report { key, demand, in_use, majority: self.partition == Partition::MajorityReclaim }
     }
 
     /// Whether the owner must hear of it in each round.
     fn reported(&self, now: Moment, floor: Share) -> bool {
         let granted = |taken: &Taken| taken.until > now && !taken.share.is_none();
-        !self.idle(floor) || self.grants.values().any(granted)
+        !self.idle(floor) || self.grants.iter().any(|(_, taken)| granted(taken))
     }
 }
 
@@ -98,10 +123,12 @@ impl Held {
         limited: bool,
         floor: Share,
     ) -> Option<Urgency> {
-        if self.keys.len() >= MAX_HELD && !self.keys.contains_key(&key) {
-            return None;
-        }
-        let held = self.keys.entry(key).or_default();
+        let full = self.keys.len() >= MAX_HELD;
+        let held = match self.keys.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if full => return None,
+            Entry::Vacant(new) => new.insert(Key::default()),
+        };
         if !held.tracked {
             held.tracked = true;
             self.touched.insert(key);
@@ -170,24 +197,24 @@ impl Held {
         memory: Moment,
     ) -> Urgency {
         let Some(held) = self.keys.get_mut(&grant.key) else { return Urgency::None };
-        held.grants.retain(|_, taken| taken.memory > now);
+        held.grants.retain(|(_, taken)| taken.memory > now);
         if until <= now {
             return Urgency::None;
         }
         let share = grant.share.min(Share::WHOLE);
         let new = Taken { number: grant.number, share, until, memory };
-        let before = held.grants.get(&owner).copied();
-        match before {
-            Some(before) if grant.number < before.number => return Urgency::None,
-            Some(before) if grant.number == before.number => {
-                let until = before.until.max(until);
-                let memory = before.memory.max(memory);
-                held.grants.insert(owner, Taken { until, memory, ..before });
+        let full = held.grants.len() >= OWNERS;
+        let known = held.granted_by(owner);
+        let before = known.as_deref().copied();
+        match known {
+            Some(known) if grant.number < known.number => return Urgency::None,
+            Some(known) if grant.number == known.number => {
+                known.until = known.until.max(until);
+                known.memory = known.memory.max(memory);
             }
-            None if held.grants.len() >= OWNERS => return Urgency::None,
-            _ => {
-                held.grants.insert(owner, new);
-            }
+            Some(known) => *known = new,
+            None if full => return Urgency::None,
+            None => held.grants.push((owner, new)),
         }
         self.touched.insert(grant.key);
         match before {
@@ -213,13 +240,14 @@ impl Held {
     /// Forgets what has not been told of for so long. The kernel may still have it, and is to be told.
     pub(super) fn expire(&mut self, now: Moment, forget: Duration) -> Vec<KeyId> {
         let stale = |held: &Key| held.tracked && now.since(held.seen) > forget;
-        let stale: Vec<KeyId> =
+        let mut stale: Vec<KeyId> =
             self.keys.iter().filter(|(_, held)| stale(held)).map(|(key, _)| *key).collect();
+        stale.sort_unstable();
         for &key in &stale {
             self.forget(now, key);
         }
         self.keys.retain(|_, held| {
-            held.grants.retain(|_, taken| taken.memory > now);
+            held.grants.retain(|(_, taken)| taken.memory > now);
             held.tracked || !held.grants.is_empty() || now.since(held.seen) <= forget
         });
         stale
@@ -229,11 +257,7 @@ impl Held {
 impl Escrow {
     /// The owner of a tracked key, remembered until the view changes.
     pub(super) fn owner_of(&mut self, key: KeyId) -> Option<HostId> {
-        let held = self.held.keys.get_mut(&key)?;
-        if held.owner.is_none() {
-            held.owner = self.views.owner(key);
-        }
-        held.owner
+        self.held.keys.get_mut(&key)?.owner(key, &self.views)
     }
 
     /// Sees to it that the owner hears of a key.
@@ -262,59 +286,61 @@ impl Escrow {
         }
     }
 
-    /// What hosts are to be told of the keys that they own: all, or what is urgent for those of `due`.
-    pub(super) fn reports(
-        &mut self,
-        now: Moment,
-        due: &BTreeSet<HostId>,
-        all: bool,
-    ) -> BTreeMap<HostId, Vec<Report>> {
+    /// Puts into the messages what their receivers are to be told of the keys that they own: all, or what is urgent.
+    pub(super) fn reports(&mut self, now: Moment, all: bool, drafts: &mut [Draft]) {
         let floor = self.floor();
-        let keys: Vec<KeyId> = if all {
-            self.held.keys.keys().copied().collect()
-        } else {
-            self.held.dirty.iter().copied().collect()
-        };
-        let mut reports: BTreeMap<HostId, Vec<Report>> = BTreeMap::new();
         // New owners know nothing yet.
         let halves = self.held.keys.len() > MANY && self.views.next().is_none();
         self.rounds += u64::from(all);
         let rounds = self.rounds;
-        for key in keys {
+        let Self { held, views, peers, settings, .. } = self;
+        let Held { keys, dirty, .. } = held;
+        let mut report = |key: KeyId, held: &mut Key, dirty: &mut Dirty| {
+            let Some(owner) = held.owner(key, views) else { return };
+            let at = draft_to(drafts, owner);
+            let dirty = at.is_some() && dirty.remove(&key);
             let turn = !halves || (key.0 ^ rounds) & 1 == 0;
-            let Some(owner) = self.owner_of(key) else { continue };
-            let dirty = due.contains(&owner) && self.held.dirty.remove(&key);
-            let former = self.former_owners(now, key, owner);
-            let Some(held) = self.held.keys.get_mut(&key) else { continue };
             if !(dirty || turn && held.reported(now, floor)) {
-                continue;
+                return;
             }
-            for owner in former.into_iter().chain([owner]).filter(|owner| due.contains(owner)) {
-                let report = held.report(now, key, owner, floor);
-                reports.entry(owner).or_default().push(report);
+            for former in former_owners(views, peers, settings.me, now, key, owner) {
+                if let Some(at) = draft_to(drafts, former) {
+                    drafts[at].reports.push(held.report(now, key, former, floor));
+                }
+            }
+            if let Some(at) = at {
+                drafts[at].reports.push(held.report(now, key, owner, floor));
+            }
+        };
+        if all {
+            keys.iter_mut().for_each(|(key, held)| report(*key, held, dirty));
+        } else {
+            for key in dirty.iter().copied().collect::<Vec<_>>() {
+                if let Some(held) = keys.get_mut(&key) {
+                    report(key, held, dirty);
+                }
             }
         }
-        reports
-    }
-
-    /// Other hosts that own a key by an older view: they grant on out of what was delegated to them by it, until
-    /// the owner by the present one is delegated to.
-    fn former_owners(&self, now: Moment, key: KeyId, owner: HostId) -> Vec<HostId> {
-        let relies = |host: HostId| self.peers.get(&host).is_some_and(|peer| peer.lent > now);
-        let mut former: Vec<HostId> = Vec::new();
-        for host in self.views.older_owners(key).flatten() {
-            if host != owner && host != self.settings.me && relies(host) && !former.contains(&host)
-            {
-                former.push(host);
-            }
+        for draft in drafts {
+            draft.reports.sort_unstable_by_key(|report| report.key);
         }
-        former
     }
 
     /// What this host may use of a tracked key beside its floor, floor included, and until when. None if it
     /// is the floor alone.
     pub(super) fn usable(&self, now: Moment, key: KeyId) -> Option<(Share, Moment)> {
         let held = self.held.keys.get(&key).filter(|held| held.tracked)?;
+        self.usable_of(now, key, held, self.reclaims(now, key, held))
+    }
+
+    /// The same of what is known of the key, and whether this host uses its home right of it itself.
+    pub(super) fn usable_of(
+        &self,
+        now: Moment,
+        key: KeyId,
+        held: &Key,
+        reclaims: bool,
+    ) -> Option<(Share, Moment)> {
         let (mut share, mut until) = (Share::NONE, Moment(u64::MAX));
         let mut add = |more: Share, end: Moment| {
             if !more.is_none() {
@@ -322,13 +348,13 @@ impl Escrow {
                 until = until.min(end);
             }
         };
-        for taken in held.grants.values().filter(|taken| taken.until > now) {
+        for (_, taken) in held.grants.iter().filter(|(_, taken)| taken.until > now) {
             add(taken.share, taken.until);
         }
         if let Some((mine, end)) = self.owned.mine(now, key, self.settings.me) {
             add(mine, end);
         }
-        if self.reclaims(now, key) {
+        if reclaims {
             let end = now.after(self.settings.timing.grant);
             if held.partition == Partition::MajorityReclaim {
                 let (mandated, until) = self.mandated(now, end);
@@ -345,7 +371,7 @@ impl Escrow {
 
     /// Whether this host uses all of its home right of a key itself: nobody to whom it has delegated that,
     /// itself included, may still rely on it (I7).
-    pub(super) fn reclaims(&self, now: Moment, key: KeyId) -> bool {
+    pub(super) fn reclaims(&self, now: Moment, key: KeyId, held: &Key) -> bool {
         if now < self.quiet {
             return false;
         }
@@ -355,8 +381,32 @@ impl Escrow {
             Some(owner) => self.peers.get(&owner).is_none_or(|peer| peer.lent <= now),
             None => true,
         };
-        let held = self.held.keys.get(&key).and_then(|held| held.owner);
-        let present = held.or_else(|| self.views.owner(key));
+        let present = held.owner.or_else(|| self.views.owner(key));
         self.views.counting_owners(key, present).into_iter().all(lapsed)
     }
+}
+
+/// Which of the messages goes to a host.
+fn draft_to(drafts: &[Draft], to: HostId) -> Option<usize> {
+    drafts.binary_search_by_key(&to, |draft| draft.to).ok()
+}
+
+/// Other hosts that own a key by an older view: they grant on out of what was delegated to them by it, until the owner
+/// by the present one is delegated to.
+fn former_owners(
+    views: &Views,
+    peers: &BTreeMap<HostId, Peer>,
+    me: HostId,
+    now: Moment,
+    key: KeyId,
+    owner: HostId,
+) -> Vec<HostId> {
+    let relies = |host: HostId| peers.get(&host).is_some_and(|peer| peer.lent > now);
+    let mut former: Vec<HostId> = Vec::new();
+    for host in views.older_owners(key).flatten() {
+        if host != owner && host != me && relies(host) && !former.contains(&host) {
+            former.push(host);
+        }
+    }
+    former
 }

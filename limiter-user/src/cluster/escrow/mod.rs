@@ -11,6 +11,7 @@ mod clock;
 mod fair;
 mod hold;
 mod home;
+mod keys;
 mod lost;
 mod majority;
 mod own;
@@ -21,7 +22,7 @@ mod receive;
 mod tests;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use fair::{Want, max_min};
@@ -435,6 +436,3 @@ enum Urgency {
     /// At once.
     Now,
 }
-
-/// Keys that something is to be done about before the next round.
-type Dirty = BTreeSet<KeyId>;

@@ -1,13 +1,18 @@
 //! The keys that this host owns: who wants how much, what is there, what was granted.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::cluster::message::{Grant, Report};
 use crate::cluster::{HostId, KeyId, Moment, Share, ViewId};
 
+use super::keys::{ByHost, Dirty, Keys, Walk};
 use super::peer::Amount;
+use super::poll::Draft;
 use super::view::Views;
-use super::{Dirty, Escrow, MAX_OWNED, Planted, Want, max_min};
+use super::{Escrow, MAX_OWNED, MAX_PEERS, Planted, Want, max_min};
 
 /// How much more is granted than is wanted where there is enough, so that what rises is not limited at once.
 const SPARE: (u64, u64) = (6, 5);
@@ -33,7 +38,7 @@ struct Claim {
     heard: Moment,
     sent: Moment,
     /// All that it may go by, numbers ascending.
-    given: Vec<Given>,
+    given: SmallVec<[Given; 2]>,
     /// The highest number that was used.
     number: u32,
     /// To be said before the next round.
@@ -72,7 +77,7 @@ impl Claim {
 /// A key that this host owns by the view of somebody.
 #[derive(Debug, Default)]
 pub(super) struct Key {
-    claims: BTreeMap<HostId, Claim>,
+    claims: ByHost<Claim>,
     /// Whether this host owns it by some views.
     mine: Vec<(ViewId, bool)>,
     /// What was delegated by an older view comes to its end, and another host owns the key: its grants are left
@@ -83,7 +88,7 @@ pub(super) struct Key {
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Owned {
-    pub(super) keys: BTreeMap<KeyId, Key>,
+    pub(super) keys: Keys<Key>,
     /// To be divided anew before the next round.
     pub(super) dirty: Dirty,
 }
@@ -91,17 +96,34 @@ pub(super) struct Owned {
 impl Owned {
     /// Grants that others may go by.
     pub(super) fn granted(&self, me: HostId) -> usize {
-        let claims = self.keys.values().flat_map(|key| &key.claims);
-        claims.filter(|(host, claim)| **host != me && !claim.outstanding().is_none()).count()
+        let claims = self.keys.values().flat_map(|key| key.claims.iter());
+        claims.filter(|(host, claim)| *host != me && !claim.outstanding().is_none()).count()
     }
 }
 
-/// What is delegated to this host, as far as it lasts long enough, by the views that it was delegated by.
+/// What is delegated by a list of views.
+type Listed = (Arc<[ViewId]>, Amount);
+
+/// What all keys are divided with: what is delegated to this host, as far as it lasts long enough, by the views that
+/// it was delegated by, and what is known of hosts.
+#[derive(Default)]
 pub(super) struct Pools {
     /// Hosts that delegate by one list of views, together.
-    alike: BTreeMap<Vec<ViewId>, Amount>,
+    alike: Vec<Listed>,
     /// What other hosts delegate by several lists, each of which is enough.
-    several: Vec<Vec<(Vec<ViewId>, Amount)>>,
+    several: Vec<Vec<Listed>>,
+    /// All that may want something, in their order.
+    hosts: Vec<(HostId, Known)>,
+}
+
+/// What is known of a host, whatever it wants.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// A grant that is given now reaches it.
+    reached: bool,
+    /// What it may use anyway.
+    floor: Share,
+    weight: u32,
 }
 
 /// What is known of a host that wants some of a key.
@@ -214,19 +236,22 @@ impl Owned {
 
     /// What this host grants itself.
     pub(super) fn mine(&self, now: Moment, key: KeyId, me: HostId) -> Option<(Share, Moment)> {
-        let given = self.keys.get(&key)?.claims.get(&me)?.given.last()?;
+        let given = self.keys.get(&key)?.claims.get(me)?.given.last()?;
         (given.end > now).then_some((given.share, given.end))
     }
 
+    /// A key, a new one if that is to be made and there are not too many.
+    fn key(&mut self, key: KeyId, make: bool) -> Option<&mut Key> {
+        let full = self.keys.len() >= MAX_OWNED;
+        match self.keys.entry(key) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(new) if make && !full => Some(new.insert(Key::default())),
+            Entry::Vacant(_) => None,
+        }
+    }
+
     fn claim(&mut self, key: KeyId, host: HostId) -> Option<&mut Claim> {
-        if self.keys.len() >= MAX_OWNED && !self.keys.contains_key(&key) {
-            return None;
-        }
-        let claims = &mut self.keys.entry(key).or_default().claims;
-        if claims.len() >= super::MAX_PEERS && !claims.contains_key(&host) {
-            return None;
-        }
-        Some(claims.entry(host).or_default())
+        self.key(key, true)?.claims.get_or_add(host, MAX_PEERS)
     }
 
     /// Takes a report that answers `echo`; false if there are too many keys.
@@ -239,14 +264,9 @@ impl Owned {
         report: &Report,
         floor: Share,
     ) -> bool {
-        if report.demand.is_none() && !self.keys.contains_key(&report.key) {
-            return true;
-        }
-        if self.claim(report.key, from).is_none() {
-            return false;
-        }
-        let Some(key) = self.keys.get_mut(&report.key) else { return false };
-        let Some(claim) = key.claims.get_mut(&from) else { return false };
+        let wants = !report.demand.is_none();
+        let Some(key) = self.key(report.key, wants) else { return !wants };
+        let Some(claim) = key.claims.get_or_add(from, MAX_PEERS) else { return false };
         claim.expire(now);
         let mut changed = false;
         // The host goes by no grant before this one any more; it cannot have known this one before it was
@@ -279,7 +299,7 @@ impl Owned {
 impl Escrow {
     /// What is delegated to this host for at least as long as a grant that is given now.
     pub(super) fn pools(&mut self, now: Moment) -> Pools {
-        let mut pools = Pools { alike: BTreeMap::new(), several: Vec::new() };
+        let mut pools = Pools { hosts: self.known_hosts(now), ..Pools::default() };
         if now < self.quiet {
             return pools;
         }
@@ -296,27 +316,44 @@ impl Escrow {
             self.own.delegate(now, until, Amount::voted(voted), &views);
         }
         for peer in self.peers.values().chain([&self.own]) {
-            let mut lists: Vec<(Vec<ViewId>, Amount)> = Vec::new();
+            let mut lists: SmallVec<[Listed; 1]> = SmallVec::new();
             for delegation in peer.delegations.iter().filter(|known| known.until >= end) {
                 match lists.iter_mut().find(|(views, _)| *views == delegation.views) {
                     Some((_, amount)) => *amount = delegation.amount.max(*amount),
-                    None => lists.push((delegation.views.clone(), delegation.amount)),
+                    None => lists.push((Arc::clone(&delegation.views), delegation.amount)),
                 }
             }
             if blind {
-                lists.iter_mut().for_each(|(views, _)| views.truncate(1));
+                lists.iter_mut().for_each(|(views, _)| *views = views[..1].into());
             }
-            match lists.len() {
-                0 => {}
-                1 => {
-                    for (views, amount) in lists {
-                        pools.alike.entry(views).or_default().add(amount);
-                    }
+            if lists.len() > 1 {
+                pools.several.push(lists.into_vec());
+                continue;
+            }
+            for (views, amount) in lists {
+                match pools.alike.iter_mut().find(|(known, _)| *known == views) {
+                    Some((_, sum)) => sum.add(amount),
+                    None => pools.alike.push((views, amount)),
                 }
-                _ => pools.several.push(lists),
             }
         }
         pools
+    }
+
+    /// What is known of each host that may want something of a key.
+    fn known_hosts(&self, now: Moment) -> Vec<(HostId, Known)> {
+        let (me, part) = (self.settings.me, self.settings.floor);
+        let view = self.views.present();
+        let mut hosts: Vec<(HostId, Known)> = Vec::with_capacity(self.peers.len() + 1);
+        for (&host, peer) in &self.peers {
+            let reached = peer.lease(now, self.settings.timing.grant).is_some();
+            let floor = floor_beside(peer.offered.unwrap_or_default(), part);
+            hosts.push((host, Known { reached, floor, weight: view.weight(host) }));
+        }
+        let at = hosts.partition_point(|(host, _)| *host < me);
+        let known = Known { reached: true, floor: self.floor(), weight: view.weight(me) };
+        hosts.insert(at, (me, known));
+        hosts
     }
 
     /// Divides a key among those who want it; what was decided may be said in this poll.
@@ -332,7 +369,7 @@ impl Escrow {
         let majority = self.held.by_majority(id);
         if let Some(claim) = match own {
             Some(_) => self.owned.claim(id, me),
-            None => self.owned.keys.get_mut(&id).and_then(|key| key.claims.get_mut(&me)),
+            None => self.owned.keys.get_mut(&id).and_then(|key| key.claims.get_mut(me)),
         } {
             claim.demand = own.unwrap_or_default();
             claim.heard = now;
@@ -352,22 +389,16 @@ impl Escrow {
             return;
         }
         let silent = timing.forget.min(timing.grant * 3);
-        let (peers, part) = (&self.peers, self.settings.floor);
+        let mut hosts = Walk::new(&pools.hosts);
         let wants: Vec<Wanted> = key
             .claims
             .iter()
-            .map(|(&host, claim)| {
-                let peer = peers.get(&host);
-                let reached =
-                    host == me || peer.is_some_and(|peer| peer.lease(now, timing.grant).is_some());
+            .map(|(host, claim)| {
+                let Known { reached, floor, weight } =
+                    hosts.find(host).copied().unwrap_or_default();
                 let counts = reached && now.since(claim.heard) < silent;
-                let offered = peer.and_then(|peer| peer.offered).unwrap_or_default();
-                Wanted {
-                    demand: if counts { claim.demand } else { Share::NONE },
-                    floor: if host == me { floor } else { floor_beside(offered, part) },
-                    weight: self.views.present().weight(host),
-                    current: claim.current(),
-                }
+                let demand = if counts { claim.demand } else { Share::NONE };
+                Wanted { demand, floor, weight, current: claim.current() }
             })
             .collect();
         let targets = targets(pool, &wants);
@@ -387,21 +418,22 @@ impl Escrow {
                 if share != current && !little {
                     claim.give(share);
                 }
-                if *host == me {
+                if host == me {
                     // The kernel is told before anybody hears of what this leaves.
-                    let mut given: Vec<Given> = claim.given.drain(..).rev().take(1).collect();
-                    for given in &mut given {
-                        given.first = Some(now);
-                        given.end = now.after(timing.grant);
-                    }
-                    claim.given = given;
+                    let last = claim.given.pop();
+                    claim.given.clear();
+                    claim.given.extend(last.map(|given| Given {
+                        first: Some(now),
+                        end: now.after(timing.grant),
+                        ..given
+                    }));
                     claim.dirty = false;
                     self.held.touched.insert(id);
                 }
                 sum = others + claim.outstanding();
             }
         }
-        for (&host, claim) in &key.claims {
+        for (host, claim) in key.claims.iter() {
             if claim.dirty
                 && let Some(peer) = self.peers.get_mut(&host)
             {
@@ -411,35 +443,31 @@ impl Escrow {
         let unused = |claim: &Claim| claim.given.iter().all(|given| given.first.is_none());
         key.claims.retain(|host, claim| {
             let stale = now.since(claim.heard) > timing.forget && unused(claim);
-            !(stale || *host == me && own.is_none() && claim.current().is_none())
+            !(stale || host == me && own.is_none() && claim.current().is_none())
         });
         if key.claims.is_empty() {
             self.owned.keys.remove(&id);
         }
     }
 
-    /// The grants of a divided key for the hosts that get a message, who may rely on them until `ends`.
-    pub(super) fn grants(
-        &mut self,
-        id: KeyId,
-        sent: &BTreeMap<HostId, (Moment, Moment)>,
-        all: bool,
-        grants: &mut BTreeMap<HostId, Vec<Grant>>,
-    ) {
+    /// Puts the grants of a divided key into the messages to those who may rely on them for some time.
+    pub(super) fn grants(&mut self, id: KeyId, all: bool, drafts: &mut [Draft]) {
         let Some(key) = self.owned.keys.get_mut(&id).filter(|key| !key.ending) else { return };
-        for (host, claim) in &mut key.claims {
-            let Some(&(sent, end)) = sent.get(host) else { continue };
+        let mut drafts = drafts.iter_mut().peekable();
+        for (host, claim) in key.claims.iter_mut() {
+            while drafts.next_if(|draft| draft.to < host).is_some() {}
+            let Some(draft) = drafts.next_if(|draft| draft.to == host) else { continue };
+            let Some(end) = draft.granted_until else { continue };
             let more = claim.given.len() > 1;
             let dirty = claim.dirty;
             let Some(last) = claim.given.last_mut() else { continue };
             if !(dirty || all && (more || !last.share.is_none())) {
                 continue;
             }
-            last.first.get_or_insert(sent);
+            last.first.get_or_insert(draft.sent);
             last.end = last.end.max(end);
             claim.dirty = false;
-            let grant = Grant { key: id, share: last.share, number: last.number };
-            grants.entry(*host).or_default().push(grant);
+            draft.grants.push(Grant { key: id, share: last.share, number: last.number });
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a host knows of another one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cluster::{Moment, Share, ViewId};
@@ -43,7 +44,7 @@ pub(super) struct Delegation {
     pub(super) amount: Amount,
     /// Its end here.
     pub(super) until: Moment,
-    pub(super) views: Vec<ViewId>,
+    pub(super) views: Arc<[ViewId]>,
 }
 
 impl Delegation {
@@ -157,9 +158,10 @@ impl Peer {
         if amount == Amount::default() || until <= now || views.is_empty() {
             return false;
         }
-        let alike = self.delegations.iter().filter(|known| known.views == views);
-        let before = alike.fold(Amount::default(), |most, known| most.max(known.amount));
-        let new = Delegation { amount, until, views: views.to_vec() };
+        let alike = self.delegations.iter().filter(|known| *known.views == *views);
+        let before = alike.clone().fold(Amount::default(), |most, known| most.max(known.amount));
+        let same = alike.last().map(|known| Arc::clone(&known.views));
+        let new = Delegation { amount, until, views: same.unwrap_or_else(|| views.into()) };
         if self.delegations.iter().any(|known| known.covers(&new)) {
             return false;
         }

@@ -1,11 +1,23 @@
 //! What a host does when it is time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::cluster::message::{Grant, Report};
 use crate::cluster::{HostId, KeyId, Message, Moment, Share};
 
-use super::{Escrow, Granted, Outputs};
+use super::{Escrow, Granted, Outputs, keys};
+
+/// A message that is being made.
+pub(super) struct Draft {
+    pub(super) to: HostId,
+    /// Its moment.
+    pub(super) sent: Moment,
+    /// Until when its receiver may rely on a grant that it tells of, if it answers something at all.
+    pub(super) granted_until: Option<Moment>,
+    pub(super) grants: Vec<Grant>,
+    pub(super) reports: Vec<Report>,
+}
 
 impl Escrow {
     pub(super) fn step(&mut self, now: Moment) -> Outputs {
@@ -77,17 +89,15 @@ impl Escrow {
         if all {
             let floor = self.floor();
             let me = self.settings.me;
-            let mine: Vec<KeyId> = self.held.keys.keys().copied().collect();
-            for key in mine {
-                if self.owner_of(key) == Some(me)
-                    && self.held.wanted(key, floor).is_some_and(|wanted| !wanted.is_none())
-                {
-                    self.owned.dirty.insert(key);
+            let (held, owned, views) = (&mut self.held, &mut self.owned, &self.views);
+            for (&key, held) in &mut held.keys {
+                if held.owner(key, views) == Some(me) && held.wants_some(floor) {
+                    owned.dirty.insert(key);
                 }
             }
             self.owned.all_dirty();
         }
-        let keys = std::mem::take(&mut self.owned.dirty);
+        let keys = keys::take(&mut self.owned.dirty);
         if keys.is_empty() {
             return Vec::new();
         }
@@ -95,7 +105,7 @@ impl Escrow {
         for &key in &keys {
             self.divide(now, key, &pools);
         }
-        keys.into_iter().collect()
+        keys
     }
 
     /// Who gets a message now.
@@ -120,26 +130,22 @@ impl Escrow {
         if receivers.is_empty() {
             return Vec::new();
         }
-        let mut sent: BTreeMap<HostId, Moment> = BTreeMap::new();
-        let mut leases: BTreeMap<HostId, (Moment, Moment)> = BTreeMap::new();
-        for &to in &receivers {
+        let mut drafts: Vec<Draft> = Vec::with_capacity(receivers.len());
+        for to in receivers {
             let peer = self.peers.entry(to).or_default();
-            let moment = peer.send(now);
-            sent.insert(to, moment);
-            if let Some((_, end)) = peer.lease(now, timing.grant) {
-                leases.insert(to, (moment, end));
-            }
+            let granted_until = peer.lease(now, timing.grant).map(|(_, end)| end);
+            let (grants, reports) = (Vec::new(), Vec::new());
+            drafts.push(Draft { to, sent: peer.send(now), granted_until, grants, reports });
         }
-        let mut grants = BTreeMap::new();
         for &key in divided {
-            self.grants(key, &leases, all, &mut grants);
+            self.grants(key, all, &mut drafts);
         }
-        let mut reports = self.reports(now, &receivers, all);
+        self.reports(now, all, &mut drafts);
         let gives = now >= self.quiet && !self.leaving && !self.views.crowded();
         let views = self.views.listed();
         let lent = self.lent();
-        let mut messages = Vec::new();
-        for to in receivers {
+        let mut messages = Vec::with_capacity(drafts.len());
+        for Draft { to, sent, grants, reports, .. } in drafts {
             let member = self.views.present().has(to);
             let transfers = self.transfers(now, to);
             let Some(peer) = self.peers.get_mut(&to) else { continue };
@@ -162,7 +168,7 @@ impl Escrow {
             let Some(peer) = self.peers.get_mut(&to) else { continue };
             let delegated_for = if given.is_some() { timing.delegation } else { Duration::ZERO };
             let message = Message {
-                sent: sent.get(&to).copied().unwrap_or(now),
+                sent,
                 echo: peer.theirs(),
                 views: views.clone(),
                 delegated: lent,
@@ -170,8 +176,8 @@ impl Escrow {
                 majority,
                 majority_for,
                 votes,
-                reports: reports.remove(&to).unwrap_or_default(),
-                grants: grants.remove(&to).unwrap_or_default(),
+                reports,
+                grants,
                 granted_for: timing.grant,
                 asks: Vec::new(),
                 loans: Vec::new(),
@@ -186,22 +192,22 @@ impl Escrow {
 
     /// What the kernel must be told.
     fn words(&mut self, now: Moment, all: bool) -> Vec<Granted> {
-        let mut keys = std::mem::take(&mut self.held.touched);
-        keys.extend(std::mem::take(&mut self.held.reclaimed));
+        self.held.touched.extend(std::mem::take(&mut self.held.reclaimed));
         if all {
-            keys.extend(self.held.keys.keys().copied());
+            self.held.touched.extend(self.held.keys.keys().copied());
         }
         let floor = self.floor();
         let mut words = Vec::new();
-        for key in keys {
-            let usable = self.usable(now, key);
-            let reclaims = self.reclaims(now, key);
-            let Some(held) = self.held.keys.get_mut(&key).filter(|held| held.tracked()) else {
+        for key in keys::take(&mut self.held.touched) {
+            let Some(held) = self.held.keys.get(&key).filter(|held| held.tracked()) else {
                 continue;
             };
+            let reclaims = self.reclaims(now, key, held);
+            let usable = self.usable_of(now, key, held, reclaims);
             if reclaims {
                 self.held.reclaimed.insert(key);
             }
+            let Some(held) = self.held.keys.get_mut(&key) else { continue };
             let half = now.after(self.settings.timing.grant / 2);
             let same = match (held.word, usable) {
                 (Some((had, end)), Some((share, until))) => {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher24;
+use smallvec::{SmallVec, smallvec};
 
 use crate::cluster::{HostId, KeyId, Moment, ViewId};
 
@@ -254,9 +255,9 @@ impl Views {
         &self,
         key: KeyId,
         present: Option<HostId>,
-    ) -> Vec<Option<HostId>> {
+    ) -> SmallVec<[Option<HostId>; 1]> {
         if self.older.is_empty() {
-            return vec![present];
+            return smallvec![present];
         }
         let older = self.older.iter().map(|lent| (lent.number, lent.members.owner(self.me, key)));
         let all: Vec<(u64, Option<HostId>)> =
