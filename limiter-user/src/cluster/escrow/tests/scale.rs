@@ -1,6 +1,6 @@
 //! Many hosts and many keys: what it costs.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::super::*;
