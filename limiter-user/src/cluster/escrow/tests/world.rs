@@ -50,6 +50,7 @@ struct Kernel {
 pub(super) struct Host {
     pub(super) id: HostId,
     pub(super) weight: u32,
+    pub(super) region: Region,
     /// Millionths that its clock is too fast.
     drift: i64,
     offset: u64,
@@ -75,7 +76,7 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn member(&self) -> Member {
-        Member::new(self.weight)
+        Member { weight: self.weight, region: self.region }
     }
 
     pub(super) fn home(&self) -> Share {
@@ -90,6 +91,8 @@ pub(super) struct World {
     pub(super) hosts: Vec<Host>,
     pub(super) keys: Vec<KeyId>,
     net: Net,
+    /// How much longer packets take between regions, ms.
+    apart: u64,
     pub(super) planted: Option<Planted>,
     random: Random,
     packets: BTreeMap<(u64, u64), (usize, usize, Message)>,
@@ -112,6 +115,7 @@ impl World {
         let hosts = weights.iter().map(|&weight| Host {
             id: HostId(random.next()),
             weight,
+            region: Region::default(),
             drift: random.below(2_001) as i64 - 1_000,
             offset: random.below(1 << 50),
             since: 0,
@@ -136,6 +140,7 @@ impl World {
             hosts,
             keys,
             net,
+            apart: 0,
             planted: None,
             random,
             packets: BTreeMap::new(),
@@ -156,6 +161,16 @@ impl World {
     pub(super) fn decide(&mut self, key: KeyId) {
         self.majority = Some(key);
         self.plant(self.planted);
+    }
+
+    /// Hosts are in these regions from the start, so many milliseconds apart.
+    pub(super) fn place(&mut self, regions: &[u64], apart: u64) {
+        for (host, &region) in self.hosts.iter_mut().zip(regions) {
+            host.region = Region(region);
+        }
+        self.apart = apart;
+        self.plant(self.planted);
+        self.all_see_all();
     }
 
     pub(super) fn plant(&mut self, planted: Option<Planted>) {
@@ -183,6 +198,7 @@ impl World {
         let now = self.local(at);
         let host = &mut self.hosts[at];
         let mut settings = Settings::new(host.id, host.weight);
+        settings.region = host.region;
         settings.planted = self.planted;
         settings.majority = self.majority.is_some();
         let mut escrow = Escrow::new(settings, host.disk.clone(), now);
@@ -331,6 +347,7 @@ impl World {
     fn send(&mut self, from: usize, to: HostId, message: &Message) {
         let Some(to) = self.hosts.iter().position(|host| host.id == to) else { return };
         let items = message.reports.len() + message.grants.len() + message.transfers.len();
+        let items = items + message.asks.len() + message.loans.len();
         self.hosts[from].bytes += 60 + 14 * items as u64;
         for part in self.split(message) {
             if self.cut.contains(&(from, to)) || self.random.chance(self.net.loss) {
@@ -338,7 +355,9 @@ impl World {
             }
             let copies = 1 + u64::from(self.random.chance(self.net.twice));
             for _ in 0..copies {
+                let far = self.hosts[from].region != self.hosts[to].region;
                 let mut delay = self.random.below(self.net.delay * MS + 1);
+                delay += if far { self.apart * MS } else { 0 };
                 if self.random.chance(self.net.late) {
                     delay += self.random.below(4_000) * MS;
                 }
