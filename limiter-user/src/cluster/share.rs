@@ -53,6 +53,10 @@ impl Share {
         if denominator == 0 {
             return Self::NONE;
         }
+        // Nearly always it fits, and wide divisions are slow.
+        if let Some(product) = self.0.checked_mul(numerator) {
+            return Self(product / denominator);
+        }
         let product = self.0 as u128 * numerator as u128 / denominator as u128;
         Self(if product > u64::MAX as u128 { u64::MAX } else { product as u64 })
     }

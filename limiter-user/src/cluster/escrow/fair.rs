@@ -15,15 +15,23 @@ pub struct Want {
 /// least as much as anybody else. The sum is at most `pool`, and less than what is wanted of it only by
 /// rounding: one unit for each.
 pub fn max_min(pool: Share, wants: &[Want]) -> Vec<Share> {
+    let sum = wants.iter().try_fold(0u64, |sum, want| sum.checked_add(want.share.units()));
+    if sum.is_some_and(|sum| sum <= pool.units()) {
+        return wants.iter().map(|want| want.share).collect();
+    }
     let mut given = vec![Share::NONE; wants.len()];
     let mut order: Vec<usize> = (0..wants.len()).collect();
     let weight = |at: usize| u64::from(wants[at].weight.max(1));
     // Who wants least for its weight is satisfied first; a/b < c/d as a·d < c·b, exactly.
-    order.sort_by(|&a, &b| {
-        let left = u128::from(wants[a].share.units()) * u128::from(weight(b));
-        let right = u128::from(wants[b].share.units()) * u128::from(weight(a));
-        left.cmp(&right).then(a.cmp(&b))
-    });
+    if wants.windows(2).all(|two| two[0].weight == two[1].weight) {
+        order.sort_unstable_by_key(|&at| (wants[at].share, at));
+    } else {
+        order.sort_unstable_by(|&a, &b| {
+            let left = u128::from(wants[a].share.units()) * u128::from(weight(b));
+            let right = u128::from(wants[b].share.units()) * u128::from(weight(a));
+            left.cmp(&right).then(a.cmp(&b))
+        });
+    }
     let mut left = pool;
     let mut weights: u64 = order.iter().map(|&at| weight(at)).sum();
     for at in order {

@@ -209,7 +209,7 @@ impl Far {
         let is_root = self.root == Some(me);
         let region = view.region(me);
         let silent = of.timing.loan_out;
-        let mut wants: Vec<Wanted> = Vec::with_capacity(self.lent.len() + 1);
+        let mut wants: Vec<Wanted> = Vec::new();
         for (host, claim) in self.lent.iter() {
             let theirs = view.region(host).filter(|_| !of.alone);
             let counts = theirs.is_some()

@@ -165,9 +165,9 @@ impl Peer {
         if amount == Amount::default() || until <= now || views.is_empty() {
             return false;
         }
-        let alike = self.delegations.iter().filter(|known| *known.views == *views);
+        let mut alike = self.delegations.iter().filter(|known| *known.views == *views);
         let before = alike.clone().fold(Amount::default(), |most, known| most.max(known.amount));
-        let same = alike.last().map(|known| Arc::clone(&known.views));
+        let same = alike.next_back().map(|known| Arc::clone(&known.views));
         let new = Delegation { amount, until, views: same.unwrap_or_else(|| views.into()) };
         if self.delegations.iter().any(|known| known.covers(&new)) {
             return false;

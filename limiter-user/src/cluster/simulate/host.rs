@@ -55,6 +55,8 @@ pub(super) struct Host<S> {
     tracks: Vec<Track>,
     /// Up to when counts were read, by its clock.
     looked: Moment,
+    /// It is to look soon, because packets of a source are dropped.
+    pub(super) woken: bool,
     /// Looks belong to one life of the daemon.
     pub(super) life: u32,
     pub(super) waiting: Vec<(HostId, Rc<Payload>)>,
@@ -80,6 +82,7 @@ impl<S: Scheme> Host<S> {
             floor: Share::NONE,
             tracks: vec![Track::default(); keys],
             looked: Moment(0),
+            woken: false,
             life: 0,
             waiting: Vec::new(),
             held: None,
@@ -208,6 +211,7 @@ impl<S: Scheme> Host<S> {
     pub(super) fn kill(&mut self, state: State) {
         self.state = state;
         self.life += 1;
+        self.woken = false;
         self.waiting.clear();
         (self.held, self.poll_at) = (None, None);
     }
@@ -216,6 +220,7 @@ impl<S: Scheme> Host<S> {
     pub(super) fn start(&mut self, real: u64) {
         self.state = State::Running;
         self.life += 1;
+        self.woken = false;
         self.looked = self.clock.local(real);
         for track in &mut self.tracks {
             track.seen = (track.offered, track.admitted);

@@ -17,6 +17,7 @@ mod kernel;
 pub(in crate::cluster) mod members;
 mod network;
 mod outcome;
+mod queue;
 mod rng;
 mod runs;
 mod scenario;

@@ -1,7 +1,6 @@
 //! The virtual world: hosts, network, traffic and faults on one real clock.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::super::escrow::{Member, Partition};
@@ -12,6 +11,7 @@ use super::host::{Host, State};
 use super::judge::Judge;
 use super::network::Network;
 use super::outcome::{Outcome, Record};
+use super::queue::Queue;
 use super::rng::{Rng, mix};
 use super::scenario::{Fault, FaultKind, Scenario};
 use super::scheme::{Actions, Payload, Scheme};
@@ -42,34 +42,6 @@ enum Event {
     Notice { host: usize, other: usize },
 }
 
-/// What happens when; what happens at one moment does so in the order in which it was planned.
-#[derive(Debug)]
-struct Entry {
-    at: u64,
-    number: u64,
-    event: Event,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
 /// What a daemon is made with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Birth {
@@ -93,8 +65,7 @@ pub(super) struct Birth {
 pub(super) struct World<'a, S> {
     scenario: &'a Scenario,
     now: u64,
-    queue: BinaryHeap<Reverse<Entry>>,
-    planned: u64,
+    queue: Queue<Event>,
     hosts: Vec<Host<S>>,
     numbers: BTreeMap<HostId, usize>,
     keys: Vec<KeyId>,
@@ -152,8 +123,7 @@ impl<'a, S: Scheme> World<'a, S> {
         let burst = scenario.burst.seconds();
         Self {
             now: 0,
-            queue: BinaryHeap::new(),
-            planned: 0,
+            queue: Queue::default(),
             numbers: hosts.iter().enumerate().map(|(i, host)| (host.id, i)).collect(),
             hosts,
             key_numbers: keys.iter().enumerate().map(|(i, key)| (*key, i)).collect(),
@@ -168,8 +138,7 @@ impl<'a, S: Scheme> World<'a, S> {
     }
 
     fn plan(&mut self, at: u64, event: Event) {
-        self.planned += 1;
-        self.queue.push(Reverse(Entry { at: at.max(self.now), number: self.planned, event }));
+        self.queue.plan(at.max(self.now), event);
     }
 
     /// Runs it to the end.
@@ -191,11 +160,9 @@ impl<'a, S: Scheme> World<'a, S> {
         let tick = scenario.tick.ns();
         for n in 1..=scenario.duration.ns() / tick {
             let end = n * tick;
-            while self.queue.peek().is_some_and(|Reverse(entry)| entry.at <= end) {
-                if let Some(Reverse(entry)) = self.queue.pop() {
-                    self.now = entry.at;
-                    self.happen(entry.event);
-                }
+            while let Some((at, event)) = self.queue.next(end) {
+                self.now = at;
+                self.happen(event);
             }
             self.now = end;
             self.packets();
@@ -291,10 +258,12 @@ impl<'a, S: Scheme> World<'a, S> {
             sums = (sums.0 + offered, sums.1 + admitted, sums.2 + due);
         }
         self.record.tick(sums.0, sums.1, sums.2);
-        urgent.dedup();
         for host in urgent {
-            let life = self.hosts[host].life;
-            self.plan(real + URGENT, Event::Look { host, life, again: false });
+            // One look is for all sources.
+            if !std::mem::replace(&mut self.hosts[host].woken, true) {
+                let life = self.hosts[host].life;
+                self.plan(real + URGENT, Event::Look { host, life, again: false });
+            }
         }
     }
 
@@ -311,6 +280,7 @@ impl<'a, S: Scheme> World<'a, S> {
         // What was counted by now is what came up to the latest tick.
         let counted = self.now - self.now % self.scenario.tick.ns();
         if again || host.calm(counted, CALM) {
+            host.woken &= again;
             host.look(self.now, counted, &self.keys);
             self.act_at(number, self.now);
         } else {
@@ -428,7 +398,7 @@ impl<'a, S: Scheme> World<'a, S> {
 
     /// A paused daemon goes on with what it was about to do, then with what has come.
     fn go_on(&mut self, i: usize) {
-        self.hosts[i].state = State::Running;
+        (self.hosts[i].state, self.hosts[i].woken) = (State::Running, false);
         if let Some(actions) = self.hosts[i].held.take() {
             self.do_actions(i, actions);
         }

@@ -68,15 +68,17 @@ impl Packet {
             Content::Hello(bytes) => (HELLO, bytes),
             Content::Membership(bytes) => (MEMBERSHIP, bytes),
             Content::Other(topic, bytes) => (*topic as u8, bytes),
-            Content::Rights(message) => {
-                let parts = rights::encode(message, MOST_OPAQUE);
-                return Ok(frames(RIGHTS, digest, &parts));
-            }
+            Content::Rights(message) => return Ok(Self::encode_rights(digest, message)),
         };
         if body.len() > MOST_OPAQUE {
             return Err(TooLong(body.len()));
         }
         Ok(frames(kind, digest, std::slice::from_ref(body)))
+    }
+
+    /// A message about rights as the contents of frames; the hash rides in the first one.
+    pub fn encode_rights(digest: Option<u64>, message: &Message) -> Vec<Vec<u8>> {
+        frames(RIGHTS, digest, &rights::encode(message, MOST_OPAQUE))
     }
 
     /// Reads what a frame says.

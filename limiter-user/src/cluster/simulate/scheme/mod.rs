@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::super::escrow::Member;
-use super::super::wire::{Content, MOST_CONTENT, OVERHEAD, Packet};
+use super::super::wire::{MOST_CONTENT, OVERHEAD, Packet};
 use super::super::{HostId, KeyId, Message, Moment, Share};
 pub(super) use baseline::Baseline;
 pub(super) use escrow::EscrowHost;
@@ -86,9 +86,8 @@ impl Payload {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Rights(message) => {
-                let packets = Packet::encode(None, &Content::Rights(Box::new(message.clone())));
-                // Rights are split, so they are never too long.
-                packets.iter().flatten().map(|content| content.len() + OVERHEAD).sum()
+                let packets = Packet::encode_rights(None, message);
+                packets.iter().map(|content| content.len() + OVERHEAD).sum()
             }
             Self::Counts(_, counts) => {
                 let content = ENTRY * counts.len();
