@@ -38,9 +38,8 @@ struct Borrowed {
 impl Borrowed {
     fn expire(&mut self, now: Moment) {
         let last = self.taken.last().map(|taken| taken.number);
-        self.taken.retain(|taken| {
-            taken.until > now || Some(taken.number) == last && taken.memory > now
-        });
+        self.taken
+            .retain(|taken| taken.until > now || Some(taken.number) == last && taken.memory > now);
     }
 
     /// What lasts at least until then.
@@ -371,9 +370,10 @@ impl Far {
 
     /// Who has to be talked to often.
     pub(super) fn busy(&self, now: Moment) -> impl Iterator<Item = HostId> {
-        let lent = self.lent.iter().filter(|(_, claim)| {
-            !claim.demand.is_none() || !claim.outstanding().is_none()
-        });
+        let lent = self
+            .lent
+            .iter()
+            .filter(|(_, claim)| !claim.demand.is_none() || !claim.outstanding().is_none());
         let borrowed = self.borrowed.iter().filter(move |(_, borrowed)| {
             !borrowed.want.is_none() || borrowed.taken.iter().any(|taken| taken.until > now)
         });

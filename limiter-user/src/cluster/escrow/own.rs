@@ -10,11 +10,11 @@ use crate::cluster::message::{Grant, Report};
 use crate::cluster::{HostId, KeyId, Moment, Share, ViewId};
 
 use super::keys::{ByHost, Dirty, Keys, Walk};
+use super::loans::{Far, Lasting, Planned, Said};
 use super::peer::Amount;
+use super::peer::Delegation;
 use super::poll::Draft;
 use super::view::Views;
-use super::loans::{Far, Lasting, Planned, Said};
-use super::peer::Delegation;
 use super::{Escrow, MAX_OWNED, MAX_PEERS, Planted, Region, Want, max_min};
 
 /// How much more is granted than is wanted where there is enough, so that what rises is not limited at once.

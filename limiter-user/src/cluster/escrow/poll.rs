@@ -125,7 +125,8 @@ impl Escrow {
         if round {
             let heard = |peer: &super::Peer| peer.alive(now, self.delegation());
             let heard = self.peers.iter().filter(|(_, peer)| heard(peer)).map(|(host, _)| *host);
-            let mut all: BTreeSet<HostId> = view.iter().map(|(host, _)| host).chain(heard).collect();
+            let mut all: BTreeSet<HostId> =
+                view.iter().map(|(host, _)| host).chain(heard).collect();
             all.remove(&self.settings.me);
             if view.has_regions() {
                 self.leave_out_far(now, &mut all);

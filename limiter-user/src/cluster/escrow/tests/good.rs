@@ -3,7 +3,7 @@
 use super::super::*;
 use super::world::{MS, Net, World};
 
-const GOOD: Net = Net { loss: 0, twice: 0, late: 0, delay: 2 };
+pub(super) const GOOD: Net = Net { loss: 0, twice: 0, late: 0, delay: 2 };
 
 fn settled(hosts: usize, seed: u64, net: Net) -> World {
     let mut world = World::new(seed, &vec![100; hosts], hosts, 1, net);
@@ -12,13 +12,13 @@ fn settled(hosts: usize, seed: u64, net: Net) -> World {
     world
 }
 
-fn demand(world: &mut World, at: usize, part: f64) {
+pub(super) fn demand(world: &mut World, at: usize, part: f64) {
     let key = world.keys[0];
     world.hosts[at].demand.insert(key, Share::of(part));
 }
 
 /// How long it takes until so much is admitted, ms.
-fn until(world: &mut World, part: f64, most: u64) -> Option<u64> {
+pub(super) fn until(world: &mut World, part: f64, most: u64) -> Option<u64> {
     let key = world.keys[0];
     let start = world.now;
     while world.admitted(key) < part {
@@ -32,7 +32,7 @@ fn until(world: &mut World, part: f64, most: u64) -> Option<u64> {
 }
 
 /// The mean of what is admitted for so long.
-fn mean(world: &mut World, ms: u64) -> f64 {
+pub(super) fn mean(world: &mut World, ms: u64) -> f64 {
     let key = world.keys[0];
     let mut sum = 0.0;
     for _ in 0..ms {

@@ -1,6 +1,7 @@
 //! The rights of hosts in a bad world: never more than the whole, and in a good one nearly all of it.
 
 mod good;
+mod regions;
 mod scale;
 mod world;
 
