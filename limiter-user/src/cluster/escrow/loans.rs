@@ -28,6 +28,8 @@ struct Borrowed {
     want: Share,
     /// What it was last asked for.
     told: Share,
+    /// When that was.
+    said: Moment,
     /// All that it counts as lent, numbers ascending: the last one is counted here, those before it are not acknowledged to
     /// be given up yet.
     taken: SmallVec<[Taken; 2]>,
@@ -207,7 +209,7 @@ impl Far {
         let spare = own.without(reserve);
         let is_root = self.root == Some(me);
         let region = view.region(me);
-        let silent = of.timing.loan_out;
+        let silent = of.timing.forget;
         let mut wants: Vec<Wanted> = Vec::new();
         for (host, claim) in self.lent.iter() {
             let theirs = view.region(host).filter(|_| !of.alone);
@@ -328,13 +330,16 @@ impl Far {
     pub(super) fn say(&mut self, id: KeyId, all: bool, of: &Said<'_>, drafts: &mut [Draft]) {
         let is_root = self.root == Some(of.me);
         let others: Share = self.outstanding();
+        // What lasts for seconds needs not be said in each round.
+        let renew = of.timing.every * 3 / 2;
         for draft in drafts {
             if let Some(borrowed) = self.borrowed.get_mut(draft.to) {
                 let has = borrowed.taken.last().is_some_and(|last| last.until > of.now);
                 let due = all && (has || !borrowed.want.is_none());
+                let due = due && of.now.since(borrowed.said) >= renew;
                 if borrowed.dirty || due {
                     borrowed.dirty = false;
-                    borrowed.told = borrowed.want;
+                    (borrowed.told, borrowed.said) = (borrowed.want, of.now);
                     let (demand, in_use) = (borrowed.want, borrowed.in_use());
                     draft.asks.push(Report { key: id, demand, in_use, majority: self.majority });
                 }
@@ -358,6 +363,10 @@ impl Far {
             let end = if last.share.is_none() { Some(wanted) } else { end };
             let Some(end) = end.filter(|end| *end > of.now) else { continue };
             let lasts = std::time::Duration::from_millis(end.since(heard).as_millis() as u64);
+            let gains = end.since(last.end) >= renew || last.first.is_none();
+            if !(claim.dirty || more || gains) {
+                continue;
+            }
             let Some(claim) = self.lent.get_mut(draft.to) else { continue };
             claim.dirty = false;
             let Some(last) = claim.given.last_mut() else { continue };
@@ -368,14 +377,11 @@ impl Far {
         }
     }
 
-    /// Who has to be talked to often.
+    /// Who has to be talked to often: whom something is lent to or borrowed from.
     pub(super) fn busy(&self, now: Moment) -> impl Iterator<Item = HostId> {
-        let lent = self
-            .lent
-            .iter()
-            .filter(|(_, claim)| !claim.demand.is_none() || !claim.outstanding().is_none());
+        let lent = self.lent.iter().filter(|(_, claim)| !claim.outstanding().is_none());
         let borrowed = self.borrowed.iter().filter(move |(_, borrowed)| {
-            !borrowed.want.is_none() || borrowed.taken.iter().any(|taken| taken.until > now)
+            borrowed.taken.iter().any(|taken| taken.until > now && !taken.share.is_none())
         });
         lent.map(|(host, _)| host).chain(borrowed.map(|(host, _)| host))
     }

@@ -153,7 +153,7 @@ impl Escrow {
             let Some(peer) = self.peers.get(host) else { return true };
             // Who has answered something once may be answered later.
             let new = peer.echoed.is_none() || peer.theirs().is_none();
-            let pause = if busy.contains(host) { timing.every * 2 } else { calm };
+            let pause = if busy.contains(host) { timing.every } else { calm };
             // A round may come a little early.
             let due = now.since(peer.rounded) + timing.every / 4 >= pause;
             near || new || due
