@@ -5,10 +5,11 @@ use smallvec::SmallVec;
 use crate::cluster::message::{Loan, Report};
 use crate::cluster::{HostId, KeyId, Moment, Share, ViewId};
 
+use super::claim::Claim;
 use super::keys::ByHost;
-use super::own::{Claim, Need, Wanted, targets};
 use super::poll::Draft;
 use super::view::Members;
+use super::wants::{Need, Wanted, targets};
 use super::{MAX_PEERS, Region, Timing};
 
 /// A loan that may be counted.

@@ -7,6 +7,7 @@
 //! the later ones are left out; lost messages are made up for. It is polled after what it was told, and when
 //! it has said so; a poll with nothing to do costs next to nothing.
 
+mod claim;
 mod clock;
 mod fair;
 mod hold;
@@ -18,10 +19,12 @@ mod majority;
 mod own;
 mod peer;
 mod poll;
+mod pools;
 mod receive;
 #[cfg(test)]
 mod tests;
 mod view;
+mod wants;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -3,8 +3,8 @@
 use crate::cluster::{HostId, Message, Moment};
 
 use super::clock::usable;
-use super::own::floor_beside;
 use super::peer::Amount;
+use super::pools::floor_beside;
 use super::{Escrow, MAX_PEERS, Planted, Urgency};
 
 /// The most views that a message may list.
