@@ -1,5 +1,7 @@
 //! What the owners of a key in different regions lend each other.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 
 use crate::cluster::message::{Loan, Report};
@@ -27,6 +29,8 @@ struct Taken {
 #[derive(Clone, Debug, Default)]
 struct Borrowed {
     want: Share,
+    /// Since when anything is wanted.
+    since: Moment,
     /// What it was last asked for.
     told: Share,
     /// When that was.
@@ -261,6 +265,9 @@ impl Far {
                     borrowed.want = Share::NONE;
                 }
             } else if let Some(borrowed) = borrowed.get_or_add(host, MAX_PEERS) {
+                if borrowed.want.is_none() {
+                    borrowed.since = now;
+                }
                 borrowed.want = share;
             }
         };
@@ -363,7 +370,7 @@ impl Far {
             // Nothing needs nothing to be made of.
             let end = if last.share.is_none() { Some(wanted) } else { end };
             let Some(end) = end.filter(|end| *end > of.now) else { continue };
-            let lasts = std::time::Duration::from_millis(end.since(heard).as_millis() as u64);
+            let lasts = Duration::from_millis(end.since(heard).as_millis() as u64);
             let gains = end.since(last.end) >= renew || last.first.is_none();
             if !(claim.dirty || more || gains) {
                 continue;
@@ -378,11 +385,13 @@ impl Far {
         }
     }
 
-    /// Who has to be talked to often: whom something is lent to or borrowed from.
-    pub(super) fn busy(&self, now: Moment) -> impl Iterator<Item = HostId> {
+    /// Who has to be talked to often: whom something is lent to or borrowed from, and who was asked just now.
+    pub(super) fn busy(&self, now: Moment, calm: Duration) -> impl Iterator<Item = HostId> {
         let lent = self.lent.iter().filter(|(_, claim)| !claim.outstanding().is_none());
         let borrowed = self.borrowed.iter().filter(move |(_, borrowed)| {
-            borrowed.taken.iter().any(|taken| taken.until > now && !taken.share.is_none())
+            let new = !borrowed.want.is_none() && now.since(borrowed.since) < calm;
+            let counts = |taken: &Taken| taken.until > now && !taken.share.is_none();
+            new || borrowed.taken.iter().any(counts)
         });
         lent.map(|(host, _)| host).chain(borrowed.map(|(host, _)| host))
     }

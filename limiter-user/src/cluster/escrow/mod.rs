@@ -130,9 +130,9 @@ impl Default for Timing {
             delegation: Duration::from_millis(1_500),
             grant: Duration::from_millis(500),
             forget: Duration::from_secs(3),
-            far_delegation: Duration::from_millis(3_500),
-            loan_in: Duration::from_millis(2_750),
-            loan_out: Duration::from_millis(1_600),
+            far_delegation: Duration::from_millis(4_000),
+            loan_in: Duration::from_millis(3_200),
+            loan_out: Duration::from_millis(2_000),
             far_every: Duration::from_secs(1),
         }
     }

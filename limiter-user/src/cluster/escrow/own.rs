@@ -316,7 +316,9 @@ impl Escrow {
         }
         if let Some(far) = &mut key.far {
             for (host, urgent) in far.acknowledge(sum <= pool, soon) {
-                if let Some(peer) = self.peers.get_mut(&host) {
+                // Who is not heard can be lent nothing, and need not be told at once.
+                let peer = self.peers.get_mut(&host);
+                if let Some(peer) = peer.filter(|peer| peer.lease(now, timing.loan_out).is_some()) {
                     peer.want(now, if urgent { gap } else { timing.hot.max(gap) });
                 }
             }

@@ -145,7 +145,8 @@ impl Escrow {
         let view = self.views.present();
         let mine = view.region(self.settings.me);
         let far = self.owned.far.iter().filter_map(|key| self.owned.keys.get(key)?.far.as_ref());
-        let mut busy: BTreeSet<HostId> = far.flat_map(|far| far.busy(now)).collect();
+        let busy = far.flat_map(|far| far.busy(now, timing.far_every));
+        let mut busy: BTreeSet<HostId> = busy.collect();
         busy.extend(self.kept.outgoing.iter().map(|(host, _)| *host));
         let calm = if self.settings.majority { timing.every * 2 } else { timing.far_every };
         hosts.retain(|host| {
@@ -179,7 +180,7 @@ impl Escrow {
             self.loans(now, key, all, &mut drafts);
         }
         self.reports(now, all, &mut drafts);
-        let gives = now >= self.quiet && !self.leaving && !self.views.crowded();
+        let gives = now >= self.quiet && !self.leaving && !self.views.crowded(self.kept.far);
         let views = self.views.listed();
         let (lent, delegation) = (self.lent(), self.delegation());
         let mut messages = Vec::with_capacity(drafts.len());

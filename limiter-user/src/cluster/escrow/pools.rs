@@ -92,7 +92,7 @@ impl Escrow {
         }
         let timing = self.settings.timing;
         // What this host delegates to itself is as any delegation.
-        if !self.leaving && !self.views.crowded() {
+        if !self.leaving && !self.views.crowded(self.kept.far) {
             let until = now.after(self.delegation());
             self.views.lend(until);
             let views = self.views.listed();

@@ -8,8 +8,10 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::cluster::{HostId, KeyId, Moment, ViewId};
 
-/// How many views with something outstanding a host lists; while there are more it delegates nothing.
-const LISTED: usize = 8;
+/// How many views with something outstanding a host lists at most.
+const LISTED: usize = 15;
+/// While there are more it delegates nothing; where leases are as long as between regions there may be [`LISTED`].
+const CROWD: usize = 8;
 /// How many views that it has been in a host remembers, to understand others who still are.
 const KNOWN: usize = 64;
 
@@ -233,8 +235,8 @@ impl Views {
     }
 
     /// Whether there are so many views with something outstanding that no more may be added.
-    pub(super) fn crowded(&self) -> bool {
-        self.older.len() >= LISTED
+    pub(super) fn crowded(&self, far: bool) -> bool {
+        self.older.len() >= if far { LISTED } else { CROWD }
     }
 
     /// The views by which something may be outstanding, the present one first.
@@ -275,7 +277,9 @@ impl Views {
 
     /// Whether another host is of this one's region in all of these views.
     pub(super) fn near(&self, host: HostId, list: &[ViewId]) -> bool {
-        list.iter().all(|&id| {
+        let one = self.known.iter().all(|view| !view.has_regions());
+        // Who is in a view lists it.
+        one || list.iter().all(|&id| {
             let same = |view: &Members| Some(view.region(host)? == view.region(self.me)?);
             self.find(id).and_then(same).unwrap_or_default()
         })

@@ -90,14 +90,16 @@ fn demand_that_moves_to_another_region_takes_its_share_along() {
 #[test]
 fn losses_between_regions_cost_little() {
     let net = Net { loss: 5, twice: 2, late: 1, delay: 10 };
-    for seed in 0..4 {
+    let mut used = Vec::new();
+    for seed in 0..8 {
         let mut world = settled(3, seed, net, 150);
         demand(&mut world, 4, 2.0);
         world.run(3_000);
-        let mean = mean(&mut world, 20_000);
-        println!("{seed}: {mean:.4} used");
-        assert!(mean >= 0.9, "{seed}: {mean}");
+        used.push(mean(&mut world, 20_000));
     }
+    let sum: f64 = used.iter().sum();
+    println!("{:.4} used: {used:.3?}", sum / used.len() as f64);
+    assert!(sum / used.len() as f64 >= 0.92);
 }
 
 #[test]
@@ -118,7 +120,7 @@ fn a_region_that_is_cut_off_goes_on_with_its_own() {
             hosts.iter().map(|&at| (world.hosts[at].id, world.hosts[at].member())).collect()
         };
         let (near, rest) = (side(&world, &[0, 1]), side(&world, &far));
-        [0, 1].map(|at| world.see(at, near.clone()));
+        [0, 1].iter().for_each(|&at| world.see(at, near.clone()));
         far.iter().for_each(|&at| world.see(at, rest.clone()));
         world.run(3_000);
         let used = mean(&mut world, 3_000);
@@ -154,6 +156,44 @@ fn when_an_owner_that_lends_dies_the_others_go_on() {
         // What it had lies idle.
         assert!(used >= 0.78, "{seed}: {used}");
     }
+}
+
+/// The region whose rights others use is cut off, and needs them itself.
+fn lent_and_lost(seed: u64, planted: Option<Planted>) -> Option<String> {
+    let mut world = World::new(seed, &[100; 6], 6, 1, GOOD);
+    world.planted = planted;
+    world.place(&[0, 0, 1, 1, 2, 2], APART);
+    world.run(30_000);
+    let lends = 2 * (seed as usize % 3);
+    demand(&mut world, (lends + 2) % 6, 2.0);
+    world.run(3_000);
+    for other in (0..6).filter(|other| other / 2 != lends / 2) {
+        for at in [lends, lends + 1] {
+            world.cut.extend([(at, other), (other, at)]);
+        }
+    }
+    demand(&mut world, lends, 2.0);
+    // Then the others from each other: what was passed on cannot be taken back.
+    world.run(1_200 + seed * 100);
+    for at in 0..6 {
+        for other in (0..6).filter(|other| other / 2 != at / 2) {
+            world.cut.insert((at, other));
+        }
+    }
+    world.run(5_000);
+    world.wrong
+}
+
+#[test]
+fn what_was_lent_is_passed_on_for_no_longer() {
+    for seed in 0..12 {
+        assert_eq!(lent_and_lost(seed, None), None, "{seed}");
+    }
+    let found = (0..12).find_map(|seed| {
+        lent_and_lost(seed, Some(Planted::LoanOutlives)).map(|wrong| (seed, wrong))
+    });
+    println!("{found:?}");
+    assert!(found.is_some());
 }
 
 #[test]

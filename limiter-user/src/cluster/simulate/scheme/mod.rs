@@ -59,6 +59,10 @@ impl SchemeKind {
 }
 
 /// What a host sends to another one.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most are the large one, and each is behind a pointer"
+)]
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Payload {
     /// The escrow's.
