@@ -286,7 +286,12 @@ fn five_hosts_keep_the_limit_through_loss_deafness_a_hang_and_restarts() {
 #[test]
 fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
     const MANY: u32 = 100_000;
+    /// A part of the limit of these at each host, 0.8 of it at one host, and less than a floor at one host.
     const GOOD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 5);
+    const ALONE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 6);
+    const LITTLE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+    /// Some of the many.
+    const SAMPLES: [u32; 2] = [7, 99_999];
     let hosts = Hosts::start(3, &[]);
     let all = [0, 1, 2];
     set_limit(&hosts, &all);
@@ -320,15 +325,19 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
         };
         all.iter().all(|&host| count(host) == 3).then_some(())
     });
+    let first = Ipv4Addr::new(10, 0, 0, 0).to_bits();
     let watch = Watch::new(&hosts.fleet, SOURCE);
+    let watch_alone = Watch::new(&hosts.fleet, ALONE);
+    let samples = SAMPLES.map(|at| hosts.watch(Ipv4Addr::from_bits(first + at)));
     let begun = Instant::now();
     let sending: Vec<_> = all.map(|host| flood(&hosts.fleet, host, SOURCE, 2000.0)).into();
-    let good: Vec<_> = all.map(|host| flood(&hosts.fleet, host, GOOD, 150.0)).into();
+    let mut good: Vec<_> = all.map(|host| flood(&hosts.fleet, host, GOOD, 150.0)).into();
+    good.push(flood(&hosts.fleet, 2, ALONE, 480.0));
+    good.push(flood(&hosts.fleet, 1, LITTLE, 5.0));
     seconds(4.0);
     let pids = all.map(|host| hosts.daemons[host].pid());
     let before = pids.map(|pid| (cpu_time(pid), own_memory(pid)));
     let from = begun.elapsed().as_secs_f64();
-    let first = Ipv4Addr::new(10, 0, 0, 0).to_bits();
     let frames: Vec<_> =
         (0..MANY).map(|at| frame::udp(Ipv4Addr::from_bits(first + at).into(), 64)).collect();
     let many: Vec<_> = [0, 1]
@@ -337,8 +346,9 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
             Sender::new(&hosts.fleet.hosts[host]).start(vec![stream])
         })
         .into();
-    seconds(10.0);
+    seconds(15.0);
     let to = begun.elapsed().as_secs_f64();
+    let told: Vec<String> = [0, 1].map(|host| peers(&hosts, host).to_string()).into();
     for (host, (cpu, memory)) in all.into_iter().zip(before) {
         let part = (cpu_time(pids[host]) - cpu).as_secs_f64() / (to - from);
         let grown = own_memory(pids[host]).saturating_sub(memory);
@@ -379,5 +389,27 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
             "{}: the one that conforms: {passed} passed, {dropped} dropped",
             tests::hosts::name(host)
         );
+    }
+    for (sample, at) in samples.into_iter().zip(SAMPLES) {
+        sample.stop().assert_kept(&format!("one of the many, {at}"), 0.5, 2.0);
+    }
+    // Who was there before has its grants in time when this host has found how many it has time for.
+    let alone = watch_alone.stop();
+    let (before, at_once, in_the_end) = (
+        alone.utilisation(480.0, 2.0, from),
+        alone.utilisation(480.0, from, to - 5.0),
+        alone.utilisation(480.0, to - 5.0, to),
+    );
+    println!(
+        "0.8 of a limit at one host: {before:.3} of it passes before, then {at_once:.3}, then {in_the_end:.3}"
+    );
+    assert!(in_the_end > 0.9, "{in_the_end}");
+    let little = hosts.daemons[1].cli().run(&["show", &LITTLE.to_string()]).json;
+    println!("less than a floor: {} passed, {} dropped", little["passed"], little["dropped"]);
+    assert_ne!(little["passed"], 0, "{little}");
+    assert_eq!(little["dropped"], 0, "{little}");
+    // What the others have is told, with the reason.
+    for told in told {
+        assert!(told.contains("more sources send at once than this host has the time"), "{told}");
     }
 }

@@ -118,10 +118,9 @@ impl Escrow {
 
     /// Who gets a message now.
     fn receivers(&mut self, now: Moment, round: bool) -> BTreeSet<HostId> {
-        let due = |host: &HostId| self.peers.get(host).is_some_and(|peer| peer.due(now));
+        let due = self.peers.iter().filter(|(_, peer)| peer.due(now));
         let view = self.views.present();
-        let mut receivers: BTreeSet<HostId> =
-            self.peers.keys().filter(|host| due(host)).copied().collect();
+        let mut receivers: BTreeSet<HostId> = due.map(|(host, _)| *host).collect();
         if round {
             let heard = |peer: &super::Peer| peer.alive(now, self.delegation());
             let heard = self.peers.iter().filter(|(_, peer)| heard(peer)).map(|(host, _)| *host);

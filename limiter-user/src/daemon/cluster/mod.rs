@@ -9,9 +9,11 @@ mod demand;
 mod kept;
 mod key;
 mod leave;
+mod pace;
 mod partitions;
 mod replica;
 mod rights;
+mod room;
 pub mod rotation;
 mod router;
 mod sources;
@@ -82,6 +84,8 @@ pub struct RightsReport {
     pub keys: usize,
     /// Those of them that were over their share when they were looked at last.
     pub limited: usize,
+    /// Sources beside them that have no more than their floor, because there are too many to divide in time.
+    pub left_out: usize,
     /// Sources that it has grants of, and grants that it has given to others.
     pub grants: [usize; 2],
     /// Numbers that two sources have at present, which are left at their floor.

@@ -72,6 +72,8 @@ pub struct Work {
     pub sources_refused: u64,
     /// The longest that a look has taken, ms.
     pub longest_look_ms: u64,
+    /// The longest that it has gone without hearing others, ms.
+    pub longest_step_ms: u64,
 }
 
 /// Who this is, and how it reaches others.
@@ -169,7 +171,7 @@ impl Task {
         let settings =
             escrow::Settings { region: host.region, ..escrow::Settings::new(host.me, host.weight) };
         let escrow = Escrow::new(settings, host.kept.rights(), now);
-        let sources = host.kept.cluster().map(|id| Sources::new(Keys::of(id)));
+        let sources = host.kept.cluster().map(|id| Sources::new(Keys::of(id), now));
         Self {
             host,
             shared,
@@ -194,6 +196,7 @@ impl Task {
         let mut batch = Vec::with_capacity(BATCH);
         let mut members = self.host.link.members.clone();
         members.mark_changed();
+        let mut began = monotonic();
         loop {
             let now = monotonic();
             if members.has_changed().unwrap_or_default() {
@@ -213,15 +216,19 @@ impl Task {
                 return;
             }
             let next = self.due.look.min(self.due.report).min(self.due.poll).min(self.due.renew);
-            let pause = next.since(monotonic());
+            let ended = monotonic();
+            self.worked(ended.since(began));
+            let pause = next.since(ended);
             let count = tokio::select! {
-                count = inputs.recv_many(&mut batch, BATCH) => count,
+                count = inputs.recv_many(&mut batch, BATCH) => Some(count),
                 changed = members.changed() => match changed {
-                    Ok(()) => { members.mark_changed(); continue }
+                    Ok(()) => { members.mark_changed(); None }
                     Err(_) => return,
                 },
-                () = sleep(pause) => continue,
+                () = sleep(pause) => None,
             };
+            began = monotonic();
+            let Some(count) = count else { continue };
             if count == 0 {
                 return;
             }
@@ -237,6 +244,14 @@ impl Task {
         }
     }
 
+    /// The thread has had something to do for so long: what it has time for, it tracks.
+    fn worked(&mut self, span: Duration) {
+        self.work.longest_step_ms = self.work.longest_step_ms.max(span.as_millis() as u64);
+        if let Some(sources) = &mut self.sources {
+            sources.room.worked(span);
+        }
+    }
+
     fn hear(&mut self, from: HostId, message: &Message) {
         if !self.refused && !self.left {
             self.escrow.receive(monotonic(), from, message);
@@ -248,7 +263,7 @@ impl Task {
             // It is told again with the next start.
             tracing::error!("cannot keep which cluster this host belongs to: {failure}");
         }
-        self.sources = Some(Sources::new(Keys::of(id)));
+        self.sources = Some(Sources::new(Keys::of(id), monotonic()));
     }
 
     fn leave(&mut self, done: oneshot::Sender<bool>) {
@@ -326,6 +341,7 @@ impl Task {
         }
         let bounds = Bounds { floor, slowest: self.slowest.unwrap_or(f64::MAX) };
         let begun = monotonic();
+        sources.room.renew(begun, sources.len());
         let idle = self.refused || self.left;
         let partitions = &mut self.partitions;
         let seen = self.shared.with_now(|core| {
@@ -409,21 +425,24 @@ impl Task {
         if self.words.has_floor() {
             self.due.renew = Moment(0);
         }
-        let (words, giver, sources) = (&mut self.words, &self.giver, self.sources.as_ref());
-        let told = self.shared.with_now(|core| Ok(words.tell(core, sources, giver)))?;
-        match told {
-            Ok(told) => {
-                self.work.shares_told += told.made;
-                self.work.shares_again += told.again;
-                for key in told.gone {
-                    self.escrow.forget(key);
-                    if let Some(sources) = &mut self.sources {
-                        sources.drop(key);
-                    }
+        loop {
+            // In parts: the core is for others, too.
+            let (words, giver, sources) = (&mut self.words, &self.giver, self.sources.as_ref());
+            let told = match self.shared.with_now(|core| Ok(words.tell(core, sources, giver)))? {
+                Ok(told) => told,
+                Err(failure) => return Ok(Some(failure)),
+            };
+            self.work.shares_told += told.made;
+            self.work.shares_again += told.again;
+            for key in told.gone {
+                self.escrow.forget(key);
+                if let Some(sources) = &mut self.sources {
+                    sources.drop(key);
                 }
-                Ok(None)
             }
-            Err(failure) => Ok(Some(failure)),
+            if !told.more {
+                return Ok(None);
+            }
         }
     }
 
@@ -450,6 +469,7 @@ impl Task {
 
     fn report(&mut self) {
         let (keys, limited) = self.sources.as_ref().map_or((0, 0), Sources::count);
+        let left_out = self.sources.as_ref().map_or(0, Sources::left_out);
         let kept = self.escrow.kept();
         self.tell.send_replace(RightsReport {
             home: self.escrow.home(),
@@ -457,6 +477,7 @@ impl Task {
             floor: self.escrow.floor(),
             keys,
             limited,
+            left_out,
             grants: self.escrow.count_grants(monotonic()),
             twice: self.sources.as_ref().map_or(0, Sources::twice),
             unwritten: self.words.len(),

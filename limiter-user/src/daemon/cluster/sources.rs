@@ -1,17 +1,20 @@
 //! Which sources are under limits of the cluster, and what they send.
 //!
-//! A look goes at all sources that are tracked, and on through the table of buckets for others that have
-//! begun to send: as far as it gets in a millisecond, so that a million buckets cost no more than a thousand.
+//! A look goes at sources that are tracked, and on through the table of buckets for others that have begun to
+//! send: in each case as far as it gets in a moment, so that a million buckets cost no more than a thousand.
 //! Where the kernel has told that a source is limited, its buckets are looked at at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
+use foldhash::fast::FixedState;
 use ipnet::IpNet;
 
 use super::demand::{Gauge, Look};
 use super::key::Keys;
-use crate::cluster::escrow::MAX_HELD;
+use super::pace::Pace;
+use super::room::Room;
 use crate::cluster::{KeyId, Moment, Share};
 use crate::daemon::Plane;
 use crate::dataplane::ClusterMember;
@@ -20,9 +23,13 @@ use crate::policy::Target;
 /// How long the search for new sources may take at a time, while the core is locked.
 const BUDGET: Duration = Duration::from_millis(1);
 /// Buckets that are searched at a time, at least and at most.
-const CHUNK: [usize; 2] = [1 << 10, 1 << 20];
+const CHUNK: RangeInclusive<usize> = 1 << 10..=1 << 20;
+/// How long a look at tracked sources may take at a time, while the core is locked.
+const LOOK: Duration = Duration::from_millis(2);
+/// Of those so many at a time, at least and at most: the others have their turn later.
+const TURN: RangeInclusive<usize> = 1 << 8..=1 << 14;
 /// New sources that are looked at closely at a time, at most.
-const MOST_FOUND: usize = 2048;
+const MOST_FOUND: usize = 256;
 /// A source that sends little for so long is tracked no more.
 const IDLE: Duration = Duration::from_secs(3);
 /// For how long two sources of one number are left at their floor.
@@ -43,6 +50,8 @@ struct Tracked {
     busy: Moment,
     /// The look that it was there at.
     turn: u64,
+    /// The how manyth source it is.
+    number: u64,
 }
 
 /// What a source sends.
@@ -88,32 +97,54 @@ impl Bounds {
 #[derive(Debug)]
 pub(super) struct Sources {
     keys: Keys,
-    tracked: BTreeMap<KeyId, Tracked>,
+    tracked: HashMap<KeyId, Tracked, FixedState>,
     at: BTreeMap<usize, KeyId>,
+    /// How many of them are looked at at a time, and from which bucket on.
+    pace: Pace,
+    from: usize,
     /// Numbers that two sources have, and when that was seen last.
     twice: BTreeMap<KeyId, Moment>,
     turn: u64,
+    /// Sources that were ever tracked.
+    number: u64,
     search: Search,
-    /// Sources that were not tracked because there were too many.
+    /// How many may be tracked.
+    pub(super) room: Room,
+    /// Sources that were not tracked because there were too many, and that were no more.
     pub(super) refused: u64,
 }
 
 impl Sources {
-    pub(super) fn new(keys: Keys) -> Self {
+    pub(super) fn new(keys: Keys, now: Moment) -> Self {
         Self {
             keys,
-            tracked: BTreeMap::new(),
+            tracked: HashMap::default(),
             at: BTreeMap::new(),
+            pace: Pace::new(TURN, LOOK),
+            from: 0,
             twice: BTreeMap::new(),
             turn: 0,
+            number: 0,
             search: Search::default(),
+            room: Room::new(now),
             refused: 0,
         }
+    }
+
+    /// How many sources send so much that it matters, and have no more than their floor because there are too many,
+    /// as of the latest time that the table was gone through.
+    pub(super) fn left_out(&self) -> usize {
+        self.search.left_out
     }
 
     /// How many are tracked, and how many of them are limited.
     pub(super) fn count(&self) -> (usize, usize) {
         (self.tracked.len(), self.tracked.values().filter(|it| it.limited).count())
+    }
+
+    /// How many are tracked.
+    pub(super) fn len(&self) -> usize {
+        self.tracked.len()
     }
 
     /// Whether there is nothing to look at often.
@@ -160,24 +191,61 @@ impl Sources {
     ) -> Seen {
         let mut seen = Seen::default();
         self.turn += 1;
+        self.give_up(&mut seen);
+        // Who begins to be limited is looked at at once, whoever's turn it is.
+        let noticed = noticed.iter().flat_map(|source| plane.buckets_of(*source));
+        let (mut turn, mut found): (Vec<usize>, Vec<usize>) =
+            noticed.partition(|bucket| self.at.contains_key(bucket));
+        turn.extend(self.whose_turn());
+        turn.sort_unstable();
+        turn.dedup();
+        let begun = Instant::now();
         // Buckets that are another source's by now.
-        let mut found: Vec<usize> = Vec::new();
-        let buckets: Vec<usize> = self.at.keys().copied().collect();
-        plane.cluster_members(&mut buckets.into_iter(), &mut |member| {
+        let mut others: Vec<usize> = Vec::new();
+        plane.cluster_members(&mut turn.iter().copied(), &mut |member| {
             if !self.know(now, &member, bounds, &mut seen) {
-                found.push(member.bucket.bucket);
+                others.push(member.bucket.bucket);
             }
         });
-        self.clear_up(now, &mut seen);
-        found.extend(noticed.iter().flat_map(|source| plane.buckets_of(*source)));
-        self.search.go_on(plane, now, bounds, &mut found);
+        self.clear_up(now, &turn, &mut seen);
+        self.pace.took(turn.len(), begun.elapsed());
+        found.extend(others);
+        let room = self.room.most().saturating_sub(self.tracked.len());
+        self.search.go_on(plane, now, bounds, &self.at, room, &mut found);
         found.retain(|bucket| !self.at.contains_key(bucket));
         found.sort_unstable();
         found.dedup();
+        self.refused += found.len().saturating_sub(room) as u64;
+        found.truncate(room);
         plane.cluster_members(&mut found.into_iter(), &mut |member| {
             self.take(now, &member, bounds, &mut seen);
         });
         seen
+    }
+
+    /// The buckets that are to be looked at next, one after the other and then from the first one on again.
+    fn whose_turn(&mut self) -> Vec<usize> {
+        let much = self.pace.much().min(self.at.len());
+        let before = self.at.range(..self.from);
+        let all = self.at.range(self.from..).chain(before);
+        let turn: Vec<usize> = all.take(much).map(|(bucket, _)| *bucket).collect();
+        self.from = turn.last().map_or(0, |last| last + 1);
+        turn
+    }
+
+    /// Tracks those no more that there is no room for: those that came last.
+    fn give_up(&mut self, seen: &mut Seen) {
+        let more = self.tracked.len().saturating_sub(self.room.most());
+        if more == 0 {
+            return;
+        }
+        let mut all: Vec<(u64, KeyId)> =
+            self.tracked.iter().map(|(key, it)| (it.number, *key)).collect();
+        all.sort_unstable();
+        for (_, key) in all.split_off(all.len() - more) {
+            seen.over.extend(self.drop(key).map(|bucket| (key, bucket)));
+        }
+        self.refused += more as u64;
     }
 
     /// Notes what a tracked source sends. Returns whether the bucket is still its own.
@@ -206,14 +274,15 @@ impl Sources {
         true
     }
 
-    /// Tracks those no more that are gone, or send little.
-    fn clear_up(&mut self, now: Moment, seen: &mut Seen) {
-        let turn = self.turn;
-        let ends = |it: &Tracked| it.turn != turn || now.since(it.busy) > IDLE;
-        let ending: Vec<KeyId> =
-            self.tracked.iter().filter(|(_, it)| ends(it)).map(|(key, _)| *key).collect();
-        for key in ending {
-            let there = self.tracked.get(&key).is_some_and(|it| it.turn == turn);
+    /// Tracks those of `buckets` no more that are gone, or send little.
+    fn clear_up(&mut self, now: Moment, buckets: &[usize], seen: &mut Seen) {
+        for bucket in buckets {
+            let Some(&key) = self.at.get(bucket) else { continue };
+            let Some(tracked) = self.tracked.get(&key) else { continue };
+            let there = tracked.turn == self.turn;
+            if there && now.since(tracked.busy) <= IDLE {
+                continue;
+            }
             match self.drop(key) {
                 Some(bucket) if there => seen.over.push((key, bucket)),
                 _ => seen.gone.push(key),
@@ -240,10 +309,6 @@ impl Sources {
             }
             return;
         }
-        if self.tracked.len() >= MAX_HELD {
-            self.refused += 1;
-            return;
-        }
         // Who is limited wants more than its floor.
         let guess = if bucket.limited { bounds.least().times(4, 1) } else { Share::NONE };
         let (gauge, part) = Gauge::begin(now, member, guess);
@@ -252,10 +317,11 @@ impl Sources {
             return;
         }
         let (limited, turn) = (bucket.limited, self.turn);
-        let tracked =
-            Tracked { bucket: bucket.bucket, tag: bucket.tag, gauge, limited, busy: now, turn };
+        self.number += 1;
+        let (at, tag, number) = (bucket.bucket, bucket.tag, self.number);
+        let tracked = Tracked { bucket: at, tag, gauge, limited, busy: now, turn, number };
         self.tracked.insert(key, tracked);
-        self.at.insert(bucket.bucket, key);
+        self.at.insert(at, key);
         if !part.is_none() {
             seen.demands.push(Demand { key, part, limited, target: member.limit.target });
         }
@@ -269,22 +335,41 @@ struct Search {
     counted: Vec<u32>,
     /// Where it goes on.
     at: usize,
-    chunk: usize,
+    pace: Pace,
     /// When it was at the start.
     began: Moment,
     /// How long it took the last time; nothing while it is there for the first time.
     took: Option<Duration>,
+    /// Sources that there was no room for since it was at the start, and in the whole time before that.
+    leaves_out: usize,
+    left_out: usize,
 }
 
 impl Default for Search {
     fn default() -> Self {
-        let (counted, at, chunk) = (Vec::new(), 0, 16 * CHUNK[0]);
-        Self { counted, at, chunk, began: Moment(0), took: None }
+        Self {
+            counted: Vec::new(),
+            at: 0,
+            pace: Pace::new(CHUNK, BUDGET).from(16 * CHUNK.start()),
+            began: Moment(0),
+            took: None,
+            leaves_out: 0,
+            left_out: 0,
+        }
     }
 }
 
 impl Search {
-    fn go_on(&mut self, plane: &dyn Plane, now: Moment, bounds: Bounds, found: &mut Vec<usize>) {
+    /// Searches on. There is room for so many.
+    fn go_on(
+        &mut self,
+        plane: &dyn Plane,
+        now: Moment,
+        bounds: Bounds,
+        known: &BTreeMap<usize, KeyId>,
+        room: usize,
+        found: &mut Vec<usize>,
+    ) {
         let buckets = plane.buckets();
         if self.counted.len() != buckets {
             *self = Self { counted: vec![0; buckets], ..Self::default() };
@@ -292,28 +377,31 @@ impl Search {
         if self.at == 0 {
             self.began = now;
         }
-        let end = (self.at + self.chunk).min(buckets);
+        let end = (self.at + self.pace.much()).min(buckets);
+        let most = MOST_FOUND.min(room);
         // What a source sends in the time that a round takes, if it matters.
         let seconds = self.took.unwrap_or_default().as_secs_f64();
         let enough = (bounds.slowest * bounds.least().part() * seconds).ceil().max(1.0) as u32;
         let first = self.took.is_none();
         let begun = Instant::now();
-        let counted = &mut self.counted;
+        let (counted, leaves_out) = (&mut self.counted, &mut self.leaves_out);
         plane.cluster_buckets(self.at..end, &mut |bucket| {
             let packets = bucket.counts.packets() as u32;
             let Some(before) = counted.get_mut(bucket.bucket) else { return };
             let more = packets.wrapping_sub(std::mem::replace(before, packets));
             let matters = more >= enough && !first || bucket.limited && (more > 0 || first);
-            if matters && found.len() < MOST_FOUND {
+            let new = matters && !known.contains_key(&bucket.bucket);
+            if new && found.len() < most {
                 found.push(bucket.bucket);
+            } else if new && room < MOST_FOUND {
+                *leaves_out += 1;
             }
         });
-        let ratio = BUDGET.as_secs_f64() / begun.elapsed().as_secs_f64().max(1e-6);
-        let next = self.chunk as f64 * ratio.clamp(0.25, 2.0);
-        self.chunk = (next as usize).clamp(CHUNK[0], CHUNK[1]);
+        self.pace.took(end - self.at, begun.elapsed());
         self.at = end;
         if end >= buckets {
             self.at = 0;
+            self.left_out = std::mem::take(&mut self.leaves_out);
             self.took = Some(now.since(self.began).max(Duration::from_millis(50)));
         }
     }

@@ -126,6 +126,14 @@ impl View {
         for text in strangers(&link.counts, monotonic()) {
             note(false, text);
         }
+        if rights.left_out > 0 {
+            let text = format!(
+                "{} sources under limits of the cluster have their floor here and no more: more sources send at once \
+                 than this host has the time to divide among hosts, which are {} at present",
+                rights.left_out, rights.keys
+            );
+            note(false, text);
+        }
         if rights.counters.transfers_refused > 0 {
             note(
                 true,

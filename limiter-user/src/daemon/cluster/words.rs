@@ -1,9 +1,11 @@
 //! What the data plane is to be told of rights, until it is told.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use super::pace::Pace;
 use super::sources::Sources;
 use crate::cluster::escrow::Granted;
 use crate::cluster::{KeyId, Moment, Share};
@@ -20,21 +22,42 @@ const TRIES: usize = 4;
 const BUDGET: Duration = Duration::from_millis(1);
 
 /// How many of them at a time, at least and at most.
-const CHUNK: [usize; 2] = [1 << 10, 1 << 20];
+const CHUNK: RangeInclusive<usize> = 1 << 10..=1 << 20;
+
+/// How long shares may be told at a time, while the core is locked, and how many at least and at most.
+const TELL: Duration = Duration::from_millis(2);
+const PART: RangeInclusive<usize> = 1 << 8..=1 << 14;
 
 /// Changes whose tokens wait to be given back, at most; others lose some.
 const MOST_WAITING: usize = 64;
 
 /// What is to be told.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Words {
     floor: Option<Share>,
     /// From which bucket on a larger floor is still to be given.
     renew: Option<usize>,
     /// How many buckets are given it at a time.
-    chunk: usize,
+    pace: Pace,
     /// A bucket and its tag, the share and its end.
     shares: BTreeMap<(usize, u64), (Share, Moment)>,
+    /// Where they are told on from.
+    from: (usize, u64),
+    /// How many are told at a time.
+    part: Pace,
+}
+
+impl Default for Words {
+    fn default() -> Self {
+        Self {
+            floor: None,
+            renew: None,
+            pace: Pace::new(CHUNK, BUDGET),
+            shares: BTreeMap::new(),
+            from: (0, 0),
+            part: Pace::new(PART, TELL),
+        }
+    }
 }
 
 /// What became of it.
@@ -46,6 +69,8 @@ pub(super) struct Told {
     pub(super) again: u64,
     /// Sources that have no bucket of the cluster any more.
     pub(super) gone: Vec<KeyId>,
+    /// Whether others are still to be told.
+    pub(super) more: bool,
 }
 
 impl Words {
@@ -78,7 +103,8 @@ impl Words {
         self.shares.insert(bucket, (Share::NONE, now));
     }
 
-    /// Tells the data plane. What could not be told remains.
+    /// Tells the data plane as much as fits in a moment. What could not be told remains, and is tried again when it
+    /// is told the next time that there is no more.
     ///
     /// # Errors
     /// If it refuses the floor.
@@ -95,13 +121,22 @@ impl Words {
             // Buckets that have less meanwhile are no danger to anybody.
             self.renew = Some(0);
         }
+        let much = self.part.much();
+        let part = self.shares.range(self.from..).take(much);
+        let mut part: Vec<BucketShare> = part.map(bucket_share).collect();
+        let (count, last) = (part.len(), part.last().map(|last| (last.bucket, last.tag)));
+        let begun = Instant::now();
         for round in 0..TRIES {
-            if self.shares.is_empty() {
+            if part.is_empty() {
                 break;
             }
-            told.again += if round > 0 { self.shares.len() as u64 } else { 0 };
-            self.tell_shares(&*core.plane, sources, giver, &mut told);
+            told.again += if round > 0 { part.len() as u64 } else { 0 };
+            self.tell_shares(&*core.plane, sources, giver, &mut part, &mut told);
         }
+        self.part.took(count, begun.elapsed());
+        let next = last.filter(|_| count == much).map(|(bucket, tag)| (bucket, tag + 1));
+        told.more = next.is_some();
+        self.from = next.unwrap_or_default();
         Ok(told)
     }
 
@@ -109,35 +144,44 @@ impl Words {
     pub(super) fn renew(&mut self, core: &Core, giver: &Giver) -> bool {
         let Some(from) = self.renew else { return false };
         let buckets = core.plane.buckets();
-        let to = (from + self.chunk.max(CHUNK[0])).min(buckets);
+        let to = (from + self.pace.much()).min(buckets);
         let begun = Instant::now();
         giver.give_back(core.plane.renew_floors(from..to));
-        let ratio = BUDGET.as_secs_f64() / begun.elapsed().as_secs_f64().max(1e-6);
-        let next = (to - from) as f64 * ratio.clamp(0.25, 2.0);
-        self.chunk = (next as usize).clamp(CHUNK[0], CHUNK[1]);
+        self.pace.took(to - from, begun.elapsed());
         self.renew = Some(to).filter(|to| *to < buckets);
         self.renew.is_some()
     }
 
+    /// Tells these; those that are to be tried again remain.
     fn tell_shares(
         &mut self,
         plane: &dyn Plane,
         sources: Option<&Sources>,
         giver: &Giver,
+        part: &mut Vec<BucketShare>,
         told: &mut Told,
     ) {
-        let share = |(&(bucket, tag), &(share, until)): (&(usize, u64), &(Share, Moment))| {
-            BucketShare { bucket, tag, share, until_ns: until.0 }
-        };
-        let mut changed = plane.set_shares(&mut self.shares.iter().map(share));
+        let mut changed = plane.set_shares(&mut part.iter().copied());
         told.made += changed.made;
         let gone = std::mem::take(&mut changed.gone_buckets);
         let of = |bucket| sources.and_then(|sources| sources.key_at(bucket));
         told.gone.extend(gone.into_iter().filter_map(of));
-        let missed = std::mem::take(&mut changed.missed_buckets);
-        self.shares.retain(|(bucket, _), _| missed.contains(bucket));
+        let mut missed = std::mem::take(&mut changed.missed_buckets);
+        missed.sort_unstable();
+        part.retain(|share| {
+            let again = missed.binary_search(&share.bucket).is_ok();
+            if !again {
+                self.shares.remove(&(share.bucket, share.tag));
+            }
+            again
+        });
         giver.give_back(changed);
     }
+}
+
+fn bucket_share((at, to): (&(usize, u64), &(Share, Moment))) -> BucketShare {
+    let (&(bucket, tag), &(share, until)) = (at, to);
+    BucketShare { bucket, tag, share, until_ns: until.0 }
 }
 
 /// Gives back what lowered shares have taken too much, in a thread of its own: that waits for packets.

@@ -37,7 +37,7 @@ impl World {
     fn new(members: Vec<ClusterMember>) -> Self {
         let fake = Fake::default();
         fake.state().cluster = members;
-        Self { fake, sources: Sources::new(Keys::of(ClusterId(7))), now: 10_000 }
+        Self { fake, sources: Sources::new(Keys::of(ClusterId(7)), Moment(0)), now: 10_000 }
     }
 
     /// Some time passes, in which a bucket counts packets.
@@ -171,4 +171,73 @@ fn what_could_not_be_told_is_told_again_and_what_is_gone_is_forgotten() {
     words.grant(vec![grant(second)], &world.sources);
     let told = words.tell(&mut core, Some(&world.sources), &giver).unwrap();
     assert_eq!((told.made, told.gone, words.len()), (0, vec![second], 0));
+}
+
+#[test]
+fn there_is_room_for_so_many_and_who_came_first_stays() {
+    const ALL: usize = 1500;
+    let source = |at: usize| format!("192.0.{}.{}/32", at / 250, at % 250 + 1);
+    let members = (0..ALL).map(|at| member(at, &source(at), 0)).collect();
+    let mut world = World::new(members);
+    let run = |world: &mut World, looks: usize| {
+        let mut over = Vec::new();
+        for _ in 0..looks {
+            (0..ALL).for_each(|bucket| world.send(bucket, 10, 90));
+            over.extend(world.look(100).over);
+        }
+        over
+    };
+    assert!(run(&mut world, 30).is_empty());
+    let room = world.sources.room.most();
+    assert_eq!((world.sources.count(), world.sources.len()), ((room, room), room));
+    assert_eq!(world.sources.left_out(), ALL - room);
+    // It has too much to do for a while.
+    let long = Duration::from_secs(2);
+    for at in 1..=4 {
+        world.sources.room.worked(long);
+        world.sources.room.renew(Moment(world.now * MS).after(long * at), room);
+    }
+    let fewer = world.sources.room.most();
+    assert!(fewer < room);
+    let over = run(&mut world, 10);
+    assert_eq!((over.len(), world.sources.len()), (room - fewer, fewer));
+    assert_eq!(world.sources.left_out(), ALL - fewer);
+    let tracked = |at: usize| world.sources.bucket(world.key(&source(at))).is_some();
+    assert!((0..fewer).all(tracked) && !(fewer..ALL).any(tracked));
+}
+
+#[test]
+fn all_have_their_turn_where_there_is_no_time_for_all_at_once() {
+    let source = |at: usize| format!("192.0.{}.{}/32", at / 250, at % 250 + 1);
+    let mut world = World::new((0..700).map(|at| member(at, &source(at), 0)).collect());
+    for at in 1..=3 {
+        let room = &mut world.sources.room;
+        room.renew(Moment(0).after(Duration::from_secs(at)), room.most());
+    }
+    for _ in 0..20 {
+        (0..700).for_each(|bucket| world.send(bucket, 10, 90));
+        world.look(100);
+    }
+    assert_eq!(world.sources.len(), 700);
+    // Whatever is slow: so many at a time.
+    world.sources.pace.took(700, Duration::from_secs(9));
+    world.sources.pace.took(256, Duration::from_secs(9));
+    let turns: Vec<Vec<usize>> = (0..3).map(|_| world.sources.whose_turn()).collect();
+    assert!(turns.iter().all(|turn| turn.len() == 256));
+    let mut seen = turns.concat();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 700);
+    // One that begins to be limited does not wait for its turn.
+    let waiting = (0..700).find(|at| !turns[2].contains(at)).unwrap();
+    let noticed: IpNet = source(waiting).parse().unwrap();
+    (0..700).for_each(|bucket| world.send(bucket, 100, 0));
+    world.now += 1000;
+    world.look(100);
+    world.send(waiting, 10, 90);
+    world.now += 100;
+    let at = Moment(world.now * MS);
+    let seen = world.sources.look(&world.fake, at, &[noticed], bounds());
+    let key = world.key(&source(waiting));
+    assert!(seen.demands.iter().any(|demand| demand.key == key && demand.limited));
 }
