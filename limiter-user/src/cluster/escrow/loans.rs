@@ -206,7 +206,7 @@ impl Far {
         }
     }
 
-    /// Decides what is to be lent to whom, and what is to be borrowed of whom. Returns what is to be lent in all.
+    /// Decides what is to be borrowed of whom, and what is to be lent: to each who has asked, in their order.
     pub(super) fn plan(&mut self, now: Moment, of: &Planned<'_>) -> Vec<Share> {
         let Planned { id, me, view, own, pool, need, .. } = *of;
         self.look(id, me, view);
