@@ -32,6 +32,12 @@ pub struct Message {
     pub grants: Vec<Grant>,
     /// For how long.
     pub granted_for: Duration,
+    /// Keys of which the sender, their owner in its region, wants to borrow from the receiver.
+    pub asks: Vec<Report>,
+    /// What the receiver, the owner of keys in another region, may pass on.
+    pub loans: Vec<Loan>,
+    /// Whether the sender gives for as long as is needed between regions. From its first such message on it always does.
+    pub far: bool,
     /// Home rights on their way to the receiver, until it has acknowledged them.
     pub transfers: Vec<Transfer>,
     /// Numbers of transfers that have come from the receiver and are kept.
@@ -70,6 +76,19 @@ pub struct Grant {
     /// Its number, from 1 on, higher than those of all earlier grants of the key by the owner to this host
     /// that may still be in force.
     pub number: u32,
+}
+
+/// What an owner lends to the owner of the same key in another region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loan {
+    /// The source and its limit.
+    pub key: KeyId,
+    /// How much.
+    pub share: Share,
+    /// Its number, as that of a grant, among those of loans.
+    pub number: u32,
+    /// For how long.
+    pub lasts: Duration,
 }
 
 /// Home rights that move for good.

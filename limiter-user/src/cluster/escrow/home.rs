@@ -109,7 +109,7 @@ impl Escrow {
                 self.ceding[at].heard = Some(now);
             }
         }
-        let wait = grace(self.settings.timing.longest());
+        let wait = grace(self.longest());
         let heard = |ceded: &Ceded| ceded.heard.is_some_and(|heard| heard.after(wait) <= now);
         let due = |ceded: &mut Ceded| ceded.end <= now && (!asks || heard(ceded));
         let ready: Share = self.ceding.extract_if(.., due).map(|ceded| ceded.share).sum();
@@ -168,7 +168,7 @@ impl Escrow {
 
     /// Those who stay, with their weights.
     fn heirs(&self, now: Moment) -> Option<Vec<(HostId, Share)>> {
-        let span = self.settings.timing.delegation;
+        let span = self.delegation();
         let stays = |peer: &super::Peer| peer.alive(now, span) && peer.delegates;
         let heard = |host: &HostId| self.peers.get(host).is_some_and(stays);
         let view = self.views.present().iter();
@@ -214,7 +214,7 @@ impl Escrow {
         for (host, weight) in view.iter().filter(|(host, _)| *host != self.settings.me) {
             // Whoever is not heard may have more than others see.
             let peer = self.peers.get(&host)?;
-            if !peer.alive(now, self.settings.timing.delegation) {
+            if !peer.alive(now, self.delegation()) {
                 return None;
             }
             let target = Share::WHOLE.times(u64::from(weight), weights);

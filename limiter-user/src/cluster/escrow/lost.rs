@@ -27,7 +27,7 @@ impl Escrow {
 
     /// Whether a host is seen no more, and was not heard for longer than any lease.
     pub(super) fn is_lost(&self, now: Moment, host: HostId) -> bool {
-        let span = self.settings.timing.longest();
+        let span = self.longest();
         !self.views.present().has(host)
             && !self.peers.get(&host).is_some_and(|peer| peer.alive(now, span))
     }

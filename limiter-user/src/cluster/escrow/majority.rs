@@ -93,7 +93,8 @@ impl Escrow {
         }
         // What one says now it cannot have been given by another one who said that it had it within less time than
         // giving takes.
-        let (now, span) = (self.clock.now(), self.settings.timing.delegation / 2);
+        let (now, delegation) = (self.clock.now(), self.settings.timing.delegation);
+        let span = if self.kept.far { delegation * 4 / 5 } else { delegation / 2 };
         let knows = |peer: &&super::Peer| peer.echoed > Some(mark) && peer.hears(now, span);
         let heard = self.peers.values().filter(knows);
         let theirs: Share = heard.filter_map(|peer| peer.offered).sum();
@@ -148,7 +149,7 @@ impl Escrow {
             return;
         }
         let me = self.settings.me;
-        let until = now.after(self.settings.timing.delegation);
+        let until = now.after(self.delegation());
         let mut rights = vec![(me, self.lent())];
         if self.regent() == Some(me) {
             rights.extend(self.lost_hosts(now));

@@ -7,26 +7,31 @@
 //! the later ones are left out; lost messages are made up for. It is polled after what it was told, and when
 //! it has said so; a poll with nothing to do costs next to nothing.
 
+mod claim;
 mod clock;
 mod fair;
 mod hold;
 mod home;
 mod keys;
+mod loans;
 mod lost;
 mod majority;
 mod own;
 mod peer;
 mod poll;
+mod pools;
 mod receive;
 #[cfg(test)]
 mod tests;
 mod view;
+mod wants;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use fair::{Want, max_min};
 pub use lost::Partition;
+pub use view::{Member, Region};
 
 use crate::cluster::message::Transfer;
 use crate::cluster::{HostId, KeyId, Message, Moment, Share};
@@ -57,6 +62,8 @@ pub struct Settings {
     pub me: HostId,
     /// Its weight among the members: what it gets of home rights.
     pub weight: u32,
+    /// Where it is.
+    pub region: Region,
     /// The part of its home right that it never delegates; the same on all hosts.
     pub floor: Share,
     /// How often and for how long.
@@ -72,18 +79,23 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The usual ones for a host.
+    /// The usual ones for a host, in the region of those for whom none is configured.
     pub fn new(me: HostId, weight: u32) -> Self {
         let floor = Share::WHOLE.times(5, 100);
         Self {
             me,
             weight,
+            region: Region::default(),
             floor,
             timing: Timing::default(),
             majority: false,
             seed: me.0,
             planted: None,
         }
+    }
+
+    fn member(&self) -> Member {
+        Member { weight: self.weight, region: self.region }
     }
 }
 
@@ -100,6 +112,14 @@ pub struct Timing {
     pub grant: Duration,
     /// After how long without a report a key is forgotten.
     pub forget: Duration,
+    /// How long a delegation lasts where there are regions.
+    pub far_delegation: Duration,
+    /// How long a loan to the root of a key lasts; less than such a delegation.
+    pub loan_in: Duration,
+    /// How long a loan by the root lasts; less than one to it.
+    pub loan_out: Duration,
+    /// Between two messages to a host of another region while there is nothing to say.
+    pub far_every: Duration,
 }
 
 impl Default for Timing {
@@ -110,14 +130,24 @@ impl Default for Timing {
             delegation: Duration::from_millis(1_500),
             grant: Duration::from_millis(500),
             forget: Duration::from_secs(3),
+            far_delegation: Duration::from_millis(4_000),
+            loan_in: Duration::from_millis(3_200),
+            loan_out: Duration::from_millis(2_000),
+            far_every: Duration::from_secs(1),
         }
     }
 }
 
 impl Timing {
+    /// How long a delegation lasts, where there are regions or not.
+    fn delegation(&self, far: bool) -> Duration {
+        if far { self.far_delegation } else { self.delegation }
+    }
+
     /// The longest that anything is given for.
-    pub fn longest(&self) -> Duration {
-        self.delegation.max(self.grant)
+    fn longest(&self, far: bool) -> Duration {
+        let loan = if far { self.loan_in.max(self.loan_out) } else { Duration::ZERO };
+        self.delegation(far).max(self.grant).max(loan)
     }
 }
 
@@ -139,6 +169,10 @@ pub enum Planted {
     RestartNotWaited,
     /// A host votes for one while its vote for another one holds.
     VotedTwice,
+    /// A lowered loan is acknowledged while what was given of it holds.
+    LoanAcknowledgedEarly,
+    /// A loan is passed on for longer than it lasts.
+    LoanOutlives,
 }
 
 /// What must survive a restart.
@@ -154,6 +188,8 @@ pub struct Kept {
     pub incoming: BTreeMap<HostId, u64>,
     /// A moment that no message has told yet.
     pub clock: Moment,
+    /// Whether it gives for as long as is needed between regions.
+    pub far: bool,
 }
 
 impl Kept {
@@ -189,6 +225,19 @@ pub struct Outputs {
     pub left: bool,
     /// When to poll again if nothing happens before, by the host's clock.
     pub next: Moment,
+}
+
+/// What a host has lent and borrowed, of keys that it owns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Loans {
+    /// Keys of which something is lent to other regions.
+    pub lent: usize,
+    /// Keys of which something is borrowed from other regions.
+    pub borrowed: usize,
+    /// The most that is lent of one key.
+    pub most_lent: Share,
+    /// The most that is borrowed of one key.
+    pub most_borrowed: Share,
 }
 
 /// What was refused or could not be done, since the start.
@@ -257,15 +306,15 @@ impl Escrow {
         let start = clock.start;
         let fresh = kept.clock == Moment(0) && kept.incoming.is_empty();
         let waits = !fresh && settings.planted != Some(Planted::RestartNotWaited);
-        let grace = clock::grace(settings.timing.longest());
+        let grace = clock::grace(settings.timing.longest(kept.far));
         let quiet = if waits { start.after(grace) } else { start };
         let every = settings.timing.every.as_nanos().max(1) as u64;
-        let members = BTreeMap::from([(settings.me, settings.weight)]);
+        let members = BTreeMap::from([(settings.me, settings.member())]);
         Self {
             round: Moment(start.0 + settings.seed % every),
             rounds: 0,
             quiet,
-            views: Views::new(members, start),
+            views: Views::new(settings.me, members, start),
             ceding: Vec::new(),
             sendable: kept.outgoing.iter().map(|(_, sent)| (sent.number, quiet)).collect(),
             settings,
@@ -299,17 +348,20 @@ impl Escrow {
         self.counters
     }
 
-    /// Tells the members that are alive as this host sees them, with their weights. The host itself is one
+    /// Tells the members that are alive as this host sees them, with their weights and regions. The host itself is one
     /// of them whether it is listed or not.
-    pub fn set_members(&mut self, now: Moment, members: &BTreeMap<HostId, u32>) {
+    pub fn set_members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>) {
         let now = self.clock.advance(now);
         let mut members = members.clone();
-        members.entry(self.settings.me).or_insert(self.settings.weight);
+        members.entry(self.settings.me).or_insert(self.settings.member());
         if self.views.enter(now, &members) {
             self.held.owners_changed();
             self.owned.all_dirty();
             self.round = self.round.min(now);
-            let far = self.settings.timing.longest() * 4;
+            if self.views.present().has_regions() {
+                self.go_far();
+            }
+            let far = self.longest() * 4;
             self.peers.retain(|host, peer| members.contains_key(host) || peer.needed(now, far));
         }
     }
@@ -390,6 +442,41 @@ impl Escrow {
         }
         let delegated = self.peers.get(&host)?.offered?;
         Some(self.whole_of(delegated))
+    }
+
+    /// The owner of a key that those of other regions lend to and borrow from, as this host sees it.
+    pub fn root(&self, key: KeyId) -> Option<HostId> {
+        self.views.present().root(key)
+    }
+
+    /// What this host has lent to and borrowed from the owners of its keys in other regions.
+    pub fn count_loans(&self, now: Moment) -> Loans {
+        let now = self.clock.at(now);
+        let mut loans = Loans::default();
+        for far in self.owned.keys.values().filter_map(|key| key.far.as_ref()) {
+            let (lent, borrowed) = far.count(now);
+            loans.lent += usize::from(!lent.is_none());
+            loans.borrowed += usize::from(!borrowed.is_none());
+            loans.most_lent = loans.most_lent.max(lent);
+            loans.most_borrowed = loans.most_borrowed.max(borrowed);
+        }
+        loans
+    }
+
+    /// From now on this host gives for as long as is needed between regions. That is kept before it does so: after
+    /// a restart it waits until all that it gave has ended.
+    fn go_far(&mut self) {
+        self.keep |= !self.kept.far;
+        self.kept.far = true;
+    }
+
+    fn delegation(&self) -> Duration {
+        self.settings.timing.delegation(self.kept.far)
+    }
+
+    /// The longest that anything is given for.
+    fn longest(&self) -> Duration {
+        self.settings.timing.longest(self.kept.far)
     }
 
     /// What this host delegates of each key.

@@ -80,6 +80,8 @@ pub(super) struct Peer {
     /// Its votes.
     pub(super) ballots: Vec<Ballot>,
     last_sent: Moment,
+    /// When it was last told all.
+    pub(super) rounded: Moment,
     due: Option<Moment>,
 }
 
@@ -112,6 +114,11 @@ impl Peer {
     pub(super) fn lease(&self, now: Moment, span: Duration) -> Option<(Moment, Moment)> {
         let end = self.heard.after(span);
         self.theirs.filter(|_| end > now).map(|theirs| (theirs, end))
+    }
+
+    /// When its latest moment came.
+    pub(super) fn heard(&self) -> Option<Moment> {
+        self.theirs.map(|_| self.heard)
     }
 
     /// Its latest moment.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::cluster::message::{Grant, Report};
+use crate::cluster::message::{Grant, Loan, Report};
 use crate::cluster::{HostId, KeyId, Message, Moment, Share};
 
 use super::{Escrow, Granted, Outputs, keys};
@@ -15,8 +15,12 @@ pub(super) struct Draft {
     pub(super) sent: Moment,
     /// Until when its receiver may rely on a grant that it tells of, if it answers something at all.
     pub(super) granted_until: Option<Moment>,
+    /// When what it answers came.
+    pub(super) heard: Option<Moment>,
     pub(super) grants: Vec<Grant>,
     pub(super) reports: Vec<Report>,
+    pub(super) asks: Vec<Report>,
+    pub(super) loans: Vec<Loan>,
 }
 
 impl Escrow {
@@ -78,10 +82,14 @@ impl Escrow {
     /// long as usual, so that the next one comes in time.
     fn every(&self, now: Moment) -> Duration {
         let timing = self.settings.timing;
-        let far = |peer: &super::Peer| {
-            peer.alive(now, timing.delegation) && peer.far(timing.grant * 3 / 10)
+        let view = self.views.present();
+        let mine = view.region(self.settings.me);
+        // No grants go to other regions.
+        let near = |host: HostId| view.region(host).is_none_or(|region| Some(region) == mine);
+        let far = |(&host, peer): (&HostId, &super::Peer)| {
+            peer.alive(now, self.delegation()) && peer.far(timing.grant * 3 / 10) && near(host)
         };
-        if self.peers.values().any(far) { timing.every / 2 } else { timing.every }
+        if self.peers.iter().any(far) { timing.every / 2 } else { timing.every }
     }
 
     /// Divides all keys that this host owns, or those that something has changed of; which.
@@ -109,18 +117,47 @@ impl Escrow {
     }
 
     /// Who gets a message now.
-    fn receivers(&self, now: Moment, round: bool) -> BTreeSet<HostId> {
+    fn receivers(&mut self, now: Moment, round: bool) -> BTreeSet<HostId> {
         let due = self.peers.iter().filter(|(_, peer)| peer.due(now));
         let view = self.views.present();
         let mut receivers: BTreeSet<HostId> = due.map(|(host, _)| *host).collect();
         if round {
-            receivers.extend(view.iter().map(|(host, _)| host));
-            let heard = |peer: &super::Peer| peer.alive(now, self.settings.timing.delegation);
-            receivers
-                .extend(self.peers.iter().filter(|(_, peer)| heard(peer)).map(|(host, _)| host));
-            receivers.remove(&self.settings.me);
+            let heard = |peer: &super::Peer| peer.alive(now, self.delegation());
+            let heard = self.peers.iter().filter(|(_, peer)| heard(peer)).map(|(host, _)| *host);
+            let mut all: BTreeSet<HostId> =
+                view.iter().map(|(host, _)| host).chain(heard).collect();
+            all.remove(&self.settings.me);
+            if view.has_regions() {
+                self.leave_out_far(now, &mut all);
+            }
+            for host in &all {
+                self.peers.entry(*host).or_default().rounded = now;
+            }
+            receivers.extend(all);
         }
         receivers
+    }
+
+    /// Leaves out hosts of other regions to whom there is nothing to say so soon.
+    fn leave_out_far(&self, now: Moment, hosts: &mut BTreeSet<HostId>) {
+        let timing = self.settings.timing;
+        let view = self.views.present();
+        let mine = view.region(self.settings.me);
+        let far = self.owned.far.iter().filter_map(|key| self.owned.keys.get(key)?.far.as_ref());
+        let busy = far.flat_map(|far| far.busy(now, timing.far_every));
+        let mut busy: BTreeSet<HostId> = busy.collect();
+        busy.extend(self.kept.outgoing.iter().map(|(host, _)| *host));
+        let calm = if self.settings.majority { timing.every * 2 } else { timing.far_every };
+        hosts.retain(|host| {
+            let near = view.region(*host).is_none_or(|region| Some(region) == mine);
+            let Some(peer) = self.peers.get(host) else { return true };
+            // Who has answered something once may be answered later.
+            let new = peer.echoed.is_none() || peer.theirs().is_none();
+            let pause = if busy.contains(host) { timing.every } else { calm };
+            // A round may come a little early.
+            let due = now.since(peer.rounded) + timing.every / 4 >= pause;
+            near || new || due
+        });
     }
 
     fn messages(&mut self, now: Moment, all: bool, divided: &[KeyId]) -> Vec<(HostId, Message)> {
@@ -133,24 +170,26 @@ impl Escrow {
         for to in receivers {
             let peer = self.peers.entry(to).or_default();
             let granted_until = peer.lease(now, timing.grant).map(|(_, end)| end);
-            let (grants, reports) = (Vec::new(), Vec::new());
-            drafts.push(Draft { to, sent: peer.send(now), granted_until, grants, reports });
+            let (grants, reports, asks, loans) = Default::default();
+            let (sent, heard) = (peer.send(now), peer.heard());
+            drafts.push(Draft { to, sent, granted_until, heard, grants, reports, asks, loans });
         }
         for &key in divided {
             self.grants(key, all, &mut drafts);
+            self.loans(now, key, all, &mut drafts);
         }
         self.reports(now, all, &mut drafts);
-        let gives = now >= self.quiet && !self.leaving && !self.views.crowded();
+        let gives = now >= self.quiet && !self.leaving && !self.views.crowded(self.kept.far);
         let views = self.views.listed();
-        let lent = self.lent();
+        let (lent, delegation) = (self.lent(), self.delegation());
         let mut messages = Vec::with_capacity(drafts.len());
-        for Draft { to, sent, grants, reports, .. } in drafts {
+        for Draft { to, sent, grants, reports, asks, loans, .. } in drafts {
             let member = self.views.present().has(to);
             let transfers = self.transfers(now, to);
             let Some(peer) = self.peers.get_mut(&to) else { continue };
-            let lease = peer.lease(now, timing.delegation).map(|(_, end)| end);
+            let lease = peer.lease(now, delegation).map(|(_, end)| end);
             // Who does not hear this host cannot use what it gives.
-            let hears = peer.hears(now, timing.delegation);
+            let hears = peer.hears(now, delegation);
             let given = lease.filter(|_| gives && member && hears);
             if let Some(end) = given {
                 peer.lent = peer.lent.max(end);
@@ -162,10 +201,10 @@ impl Escrow {
                 votes = self.votes_for(now, to, end);
                 let (mandated, until) = self.mandated(now, end);
                 majority = mandated;
-                majority_for = timing.delegation.saturating_sub(end.since(until));
+                majority_for = delegation.saturating_sub(end.since(until));
             }
             let Some(peer) = self.peers.get_mut(&to) else { continue };
-            let delegated_for = if given.is_some() { timing.delegation } else { Duration::ZERO };
+            let delegated_for = if given.is_some() { delegation } else { Duration::ZERO };
             let message = Message {
                 sent,
                 echo: peer.theirs(),
@@ -178,6 +217,9 @@ impl Escrow {
                 reports,
                 grants,
                 granted_for: timing.grant,
+                asks,
+                loans,
+                far: self.kept.far,
                 transfers,
                 received: peer.taken.take().into_iter().collect(),
             };

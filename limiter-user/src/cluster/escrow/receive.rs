@@ -3,8 +3,8 @@
 use crate::cluster::{HostId, Message, Moment};
 
 use super::clock::usable;
-use super::own::floor_beside;
 use super::peer::Amount;
+use super::pools::floor_beside;
 use super::{Escrow, MAX_PEERS, Planted, Urgency};
 
 /// The most views that a message may list.
@@ -30,6 +30,11 @@ impl Escrow {
         if let Some(echo) = echo {
             peer.answers(now, echo);
         }
+        if message.far {
+            // What it gives may last so long.
+            self.go_far();
+        }
+        let Some(peer) = self.peers.get_mut(&from) else { return };
         if latest {
             peer.offered = Some(message.delegated);
             peer.delegates = !message.delegated_for.is_zero();
@@ -38,6 +43,7 @@ impl Escrow {
         if let Some(echo) = echo {
             self.take_delegation(now, echo, from, message);
             self.take_grants(now, echo, from, message);
+            self.take_loans(now, echo, from, message);
             self.take_votes(now, echo, from, message);
             self.take_transfers(from, message);
         }
@@ -47,6 +53,28 @@ impl Escrow {
         for report in &message.reports {
             if !self.owned.report(now, from, message.sent, echo, report, floor) {
                 self.counters.keys_refused += 1;
+            }
+        }
+        for ask in &message.asks {
+            if !self.owned.ask(now, from, message.sent, echo, ask) {
+                self.counters.keys_refused += 1;
+            }
+        }
+    }
+
+    fn take_loans(&mut self, now: Moment, echo: Moment, lender: HostId, message: &Message) {
+        if now < self.quiet {
+            return;
+        }
+        let longest = self.settings.timing.loan_in.max(self.settings.timing.loan_out);
+        let base = if self.planted(Planted::LeaseFromReceipt) { now } else { echo };
+        let early = self.planted(Planted::LoanAcknowledgedEarly);
+        for loan in &message.loans {
+            let until = base.after(usable(loan.lasts.min(longest)));
+            let far = self.owned.keys.get_mut(&loan.key).and_then(|key| key.far.as_mut());
+            let Some(far) = far else { continue };
+            if far.take(now, lender, loan, until, base.after(longest), early) {
+                self.owned.dirty.insert(loan.key);
             }
         }
     }

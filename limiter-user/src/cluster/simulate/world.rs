@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::super::escrow::Partition;
+use super::super::escrow::{Member, Partition};
 use super::super::{HostId, KeyId, Moment};
 use super::clock::Clock;
 use super::demand::Traffic;
@@ -474,7 +474,7 @@ impl<'a, S: Scheme> World<'a, S> {
 
     fn tell_members(&mut self, i: usize) {
         let alive = self.hosts[i].view.iter().zip(&self.hosts).filter(|(sees, _)| **sees);
-        let members = alive.map(|(_, host)| (host.id, WEIGHT)).collect();
+        let members = alive.map(|(_, host)| (host.id, Member::new(WEIGHT))).collect();
         let now = self.hosts[i].clock.local(self.now);
         self.hosts[i].daemon.members(now, &members);
     }

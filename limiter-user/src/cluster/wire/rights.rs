@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::bytes::{Malformed, Reader, put_number};
 use super::float;
-use crate::cluster::message::{Grant, Report, Transfer, Vote};
+use crate::cluster::message::{Grant, Loan, Report, Transfer, Vote};
 use crate::cluster::{HostId, KeyId, Message, Moment, Share, ViewId};
 
 /// Views that a message may name. Where more are outstanding nothing is delegated until some have lapsed.
@@ -18,6 +18,7 @@ const ECHO: u8 = 1;
 const DELEGATED: u8 = 2;
 const GRANTED: u8 = 4;
 const MAJORITY: u8 = 8;
+const FAR: u8 = 16;
 
 const REPORTS: u8 = 1;
 const GRANTS: u8 = 2;
@@ -26,18 +27,32 @@ const RECEIVED: u8 = 4;
 /// Reports of keys whose limit a majority decides about.
 const REPORTS_MAJORITY: u8 = 5;
 const VOTES: u8 = 6;
+const ASKS: u8 = 7;
+/// Asks of keys whose limit a majority decides about.
+const ASKS_MAJORITY: u8 = 8;
+const LOANS: u8 = 9;
 
 /// Appends what of `message` there is to say to parts of at most `longest` bytes, which has to be at
 /// least 400.
 pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
     let lowest = message.grants.iter().map(|grant| grant.number).min().unwrap_or(0);
     let mut parts = Parts::new(head(message, lowest), longest);
-    for report in &message.reports {
-        let kind = if report.majority { REPORTS_MAJORITY } else { REPORTS };
-        parts.item(kind, |to| {
-            to.extend(report.key.0.to_be_bytes());
-            to.extend(float::up(report.demand).to_be_bytes());
-            put_number(to, report.in_use.into());
+    let kinds = [REPORTS, REPORTS_MAJORITY, ASKS, ASKS_MAJORITY];
+    for (reports, kinds) in [(&message.reports, &kinds[..2]), (&message.asks, &kinds[2..])] {
+        for report in reports {
+            parts.item(kinds[usize::from(report.majority)], |to| {
+                to.extend(report.key.0.to_be_bytes());
+                to.extend(float::up(report.demand).to_be_bytes());
+                put_number(to, report.in_use.into());
+            });
+        }
+    }
+    for loan in &message.loans {
+        parts.item(LOANS, |to| {
+            to.extend(loan.key.0.to_be_bytes());
+            to.extend(float::down(loan.share).to_be_bytes());
+            put_number(to, loan.number.into());
+            put_number(to, milliseconds(loan.lasts));
         });
     }
     for grant in &message.grants {
@@ -87,6 +102,7 @@ fn head(message: &Message, lowest: u32) -> Vec<u8> {
         to.extend(float::down(message.majority).to_be_bytes());
         put_number(&mut to, milliseconds(message.majority_for));
     }
+    to[0] |= if message.far { FAR } else { 0 };
     let views = if told { &message.views[..] } else { &[] };
     to.push(views.len() as u8);
     to.extend(views.iter().flat_map(|view| view.0.to_be_bytes()));
@@ -153,10 +169,11 @@ impl Parts {
 pub fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
     let mut from = Reader::new(bytes);
     let flags = from.u8()?;
-    if flags & !(ECHO | DELEGATED | GRANTED | MAJORITY) != 0 {
+    if flags & !(ECHO | DELEGATED | GRANTED | MAJORITY | FAR) != 0 {
         return Err(Malformed);
     }
-    let mut message = Message { sent: Moment(from.u64()?), ..Message::default() };
+    let far = flags & FAR != 0;
+    let mut message = Message { sent: Moment(from.u64()?), far, ..Message::default() };
     if flags & ECHO != 0 {
         message.echo = Some(Moment(from.u64()?));
     }
@@ -197,11 +214,13 @@ fn item(
     message: &mut Message,
 ) -> Result<(), Malformed> {
     match kind {
-        REPORTS | REPORTS_MAJORITY => message.reports.push(Report {
+        REPORTS | REPORTS_MAJORITY => message.reports.push(report(from, kind == REPORTS_MAJORITY)?),
+        ASKS | ASKS_MAJORITY => message.asks.push(report(from, kind == ASKS_MAJORITY)?),
+        LOANS => message.loans.push(Loan {
             key: KeyId(from.u64()?),
-            demand: float::read(from.u16()?),
-            in_use: from.small()?,
-            majority: kind == REPORTS_MAJORITY,
+            share: float::read(from.u16()?),
+            number: from.small()?,
+            lasts: Duration::from_millis(from.number()?),
         }),
         GRANTS => message.grants.push(Grant {
             key: KeyId(from.u64()?),
@@ -218,6 +237,11 @@ fn item(
         _ => return Err(Malformed),
     }
     Ok(())
+}
+
+fn report(from: &mut Reader<'_>, majority: bool) -> Result<Report, Malformed> {
+    let (key, demand) = (KeyId(from.u64()?), float::read(from.u16()?));
+    Ok(Report { key, demand, in_use: from.small()?, majority })
 }
 
 #[cfg(test)]

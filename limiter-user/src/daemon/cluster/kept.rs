@@ -52,6 +52,10 @@ struct State {
     /// From whom, number.
     incoming: Vec<(u64, u64)>,
     clock: u64,
+    /// Whether this host gives for as long as is needed between regions. Left out where it does not, as in files of
+    /// versions that knew no regions.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    far: bool,
 }
 
 impl State {
@@ -73,6 +77,7 @@ impl State {
             outgoing: self.outgoing.iter().map(transfer).collect(),
             incoming: self.incoming.iter().map(|&(from, number)| (HostId(from), number)).collect(),
             clock: Moment(self.clock),
+            far: self.far,
         }
     }
 
@@ -83,6 +88,7 @@ impl State {
         self.outgoing = outgoing.map(|(to, t)| (to.0, t.number, t.share.units())).collect();
         self.incoming = kept.incoming.iter().map(|(from, number)| (from.0, *number)).collect();
         self.clock = kept.clock.0;
+        self.far = kept.far;
     }
 }
 
@@ -139,6 +145,7 @@ impl KeptFile {
             outgoing: Vec::new(),
             incoming: Vec::new(),
             clock: 0,
+            far: false,
         });
         state.name.clone_from(&self.name);
         state.epoch = epoch;
@@ -273,11 +280,18 @@ mod tests {
             outgoing: vec![(HostId(2), transfer)],
             incoming: [(HostId(2), 3)].into(),
             clock: Moment(u64::MAX),
+            far: false,
         };
         file.keep(&kept).unwrap();
         let mut again = KeptFile::open(home.path(), "a").unwrap();
         assert_eq!((again.epoch(), again.cluster()), (Some(epoch(5)), Some(ClusterId(9))));
         assert_eq!(again.rights(), kept);
+        let far = Kept { far: true, ..kept.clone() };
+        again.keep(&far).unwrap();
+        assert_eq!(KeptFile::open(home.path(), "a").unwrap().rights(), far);
+        again.keep(&kept).unwrap();
+        // What is not so is not written, as before there were regions.
+        assert!(!fs::read_to_string(home.path().join(FILE)).unwrap().contains("far"));
         // Who belongs to a cluster founds no other one.
         again.begin(epoch(6), Some(ClusterId(10))).unwrap();
         assert_eq!((again.cluster(), again.rights()), (Some(ClusterId(9)), kept.clone()));

@@ -176,9 +176,18 @@ impl Running {
 pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
     let Prepared { socket, settings, seeds, name, weight, kept, keys: kept_keys } = prepared;
     let (me, address) = (settings.me.host(), settings.me.address);
+    let region = escrow::Region::of(settings.me.region());
     let (link, deliveries, _ended) = link::start_on(settings, socket, &seeds)?;
     let (digest, told) = watch::channel(0);
-    let host = rights::Host { me, weight, kept, link: link.clone(), address, digest: told.clone() };
+    let host = rights::Host {
+        me,
+        weight,
+        region,
+        kept,
+        link: link.clone(),
+        address,
+        digest: told.clone(),
+    };
     let rights = rights::start(host, shared.clone())?;
     let (keys, keys_ordered, tell_keys) = rotation::handle();
     let (views, questions) = Views::new();

@@ -21,6 +21,7 @@ use super::{MOST_WAITING, RightsReport};
 use crate::cluster::escrow::{self, Escrow, Outputs};
 use crate::cluster::link::ClusterId;
 use crate::cluster::link::task::{self as link, Order, monotonic};
+use crate::cluster::membership::Identity;
 use crate::cluster::wire::Content;
 use crate::cluster::{HostId, Message, Moment, Share};
 use crate::daemon::Shared;
@@ -79,6 +80,7 @@ pub struct Work {
 pub(super) struct Host {
     pub(super) me: HostId,
     pub(super) weight: u32,
+    pub(super) region: escrow::Region,
     pub(super) kept: KeptFile,
     pub(super) link: link::Handle,
     /// Where it listens: another host may have its name.
@@ -166,7 +168,8 @@ struct Task {
 impl Task {
     fn new(host: Host, shared: Shared, giver: Giver, tell: watch::Sender<RightsReport>) -> Self {
         let now = monotonic();
-        let settings = escrow::Settings::new(host.me, host.weight);
+        let settings =
+            escrow::Settings { region: host.region, ..escrow::Settings::new(host.me, host.weight) };
         let escrow = Escrow::new(settings, host.kept.rights(), now);
         let sources = host.kept.cluster().map(|id| Sources::new(Keys::of(id), now));
         Self {
@@ -198,9 +201,13 @@ impl Task {
             let now = monotonic();
             if members.has_changed().unwrap_or_default() {
                 let seen = members.borrow_and_update();
-                let weights = seen.iter().map(|(host, member)| (*host, member.weight)).collect();
+                let member = |member: &Identity| escrow::Member {
+                    weight: member.weight,
+                    region: escrow::Region::of(member.region()),
+                };
+                let alive = seen.iter().map(|(host, its)| (*host, member(its))).collect();
                 drop(seen);
-                self.escrow.set_members(now, &weights);
+                self.escrow.set_members(now, &alive);
                 self.due.poll = now;
             }
             if let Err(failure) = self.step(now) {

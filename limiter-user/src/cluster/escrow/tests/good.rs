@@ -3,7 +3,7 @@
 use super::super::*;
 use super::world::{MS, Net, World};
 
-const GOOD: Net = Net { loss: 0, twice: 0, late: 0, delay: 2 };
+pub(super) const GOOD: Net = Net { loss: 0, twice: 0, late: 0, delay: 2 };
 
 fn settled(hosts: usize, seed: u64, net: Net) -> World {
     let mut world = World::new(seed, &vec![100; hosts], hosts, 1, net);
@@ -12,13 +12,13 @@ fn settled(hosts: usize, seed: u64, net: Net) -> World {
     world
 }
 
-fn demand(world: &mut World, at: usize, part: f64) {
+pub(super) fn demand(world: &mut World, at: usize, part: f64) {
     let key = world.keys[0];
     world.hosts[at].demand.insert(key, Share::of(part));
 }
 
 /// How long it takes until so much is admitted, ms.
-fn until(world: &mut World, part: f64, most: u64) -> Option<u64> {
+pub(super) fn until(world: &mut World, part: f64, most: u64) -> Option<u64> {
     let key = world.keys[0];
     let start = world.now;
     while world.admitted(key) < part {
@@ -32,7 +32,7 @@ fn until(world: &mut World, part: f64, most: u64) -> Option<u64> {
 }
 
 /// The mean of what is admitted for so long.
-fn mean(world: &mut World, ms: u64) -> f64 {
+pub(super) fn mean(world: &mut World, ms: u64) -> f64 {
     let key = world.keys[0];
     let mut sum = 0.0;
     for _ in 0..ms {
@@ -158,8 +158,8 @@ fn a_partition_leaves_each_side_its_own() {
     }
     world.run(2_500);
     // Seen at last.
-    let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, u32> {
-        hosts.iter().map(|&at| (world.hosts[at].id, 100)).collect()
+    let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, Member> {
+        hosts.iter().map(|&at| (world.hosts[at].id, Member::new(100))).collect()
     };
     let (large, small) = (side(&world, &[0, 1]), side(&world, &[2]));
     world.see(0, large.clone());
@@ -186,8 +186,8 @@ fn a_limit_that_stays_available_is_used_in_full_on_each_side() {
         world.cut.extend([(2, other), (other, 2)]);
     }
     world.run(1_000);
-    let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, u32> {
-        hosts.iter().map(|&at| (world.hosts[at].id, 100)).collect()
+    let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, Member> {
+        hosts.iter().map(|&at| (world.hosts[at].id, Member::new(100))).collect()
     };
     let (first, second) = (side(&world, &[0, 1]), side(&world, &[2]));
     world.see(0, first.clone());
@@ -225,8 +225,8 @@ fn a_majority_uses_what_lost_hosts_had() {
             world.cut.extend([(lost, other), (other, lost)]);
         }
         world.run(1_000);
-        let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, u32> {
-            hosts.iter().map(|&at| (world.hosts[at].id, 100)).collect()
+        let side = |world: &World, hosts: &[usize]| -> BTreeMap<HostId, Member> {
+            hosts.iter().map(|&at| (world.hosts[at].id, Member::new(100))).collect()
         };
         let (larger, smaller) = (side(&world, &rest), side(&world, &[lost]));
         rest.iter().for_each(|&at| world.see(at, larger.clone()));

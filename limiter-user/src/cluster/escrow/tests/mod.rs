@@ -2,6 +2,7 @@
 
 mod good;
 mod lies;
+mod regions;
 mod scale;
 mod world;
 
@@ -66,6 +67,11 @@ enum Event {
         at: usize,
         weight: u32,
     },
+    /// Another region, which not all hear of at once.
+    Move {
+        at: usize,
+        region: u64,
+    },
 }
 
 fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
@@ -85,7 +91,8 @@ fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
         6 => (host.clone(), 0..2usize, prop_oneof![Just(0), 1..300u64])
             .prop_map(|(at, key, percent)| Event::Demand { at, key, percent }),
         1 => (host.clone(), 0..2usize).prop_map(|(at, key)| Event::Forget { at, key }),
-        1 => (host, 1..300u32).prop_map(|(at, weight)| Event::Weight { at, weight }),
+        1 => (host.clone(), 1..300u32).prop_map(|(at, weight)| Event::Weight { at, weight }),
+        1 => (host, 0..3u64).prop_map(|(at, region)| Event::Move { at, region }),
     ];
     prop::collection::vec((0..600u64, event), 10..40)
 }
@@ -111,6 +118,13 @@ fn suffer(seed: u64, net: Net, events: &[(u64, Event)], planted: Option<Planted>
         _ => world.plant(planted),
     }
     let mut random = Random(seed ^ 1);
+    // One region, two or three.
+    let regions = 1 + random.below(3);
+    let places: Vec<u64> = weights.iter().map(|_| random.below(regions)).collect();
+    let apart = random.below(120);
+    if regions > 1 {
+        world.place(&places, apart);
+    }
     // What ends or begins again by itself.
     let mut later: Vec<(u64, Event)> = Vec::new();
     for at in 0..3 {
@@ -162,7 +176,7 @@ fn happen(world: &mut World, event: &Event, later: Option<&mut Vec<(u64, Event)>
         }
         Event::Blind { at, sees, ms } if begins => {
             let some = |(other, host): (usize, &world::Host)| {
-                (sees & (1 << other) != 0).then_some((host.id, host.weight))
+                (sees & (1 << other) != 0).then_some((host.id, host.member()))
             };
             let members = world.hosts.iter().enumerate().filter_map(some).collect();
             world.see(at, members);
@@ -217,10 +231,21 @@ fn happen(world: &mut World, event: &Event, later: Option<&mut Vec<(u64, Event)>
             let key = world.keys[key];
             world.hosts[at].demand.insert(key, Share::of(percent as f64 / 100.0));
         }
-        Event::Weight { at, weight } => {
-            world.hosts[at].weight = weight;
+        Event::Weight { .. } | Event::Move { .. } => {
+            let at = match *event {
+                Event::Weight { at, weight } => {
+                    world.hosts[at].weight = weight;
+                    at
+                }
+                Event::Move { at, region } => {
+                    world.hosts[at].region = Region(region);
+                    at
+                }
+                _ => return,
+            };
             let members = world.hosts[at].members.clone();
-            let changed = |(id, old)| (id, if id == world.hosts[at].id { weight } else { old });
+            let (id, new) = (world.hosts[at].id, world.hosts[at].member());
+            let changed = |(other, old)| (other, if other == id { new } else { old });
             world.see(at, members.into_iter().map(changed).collect());
         }
         Event::Forget { at, key } => {
@@ -256,7 +281,8 @@ proptest! {
         world.heal();
         for at in 0..world.hosts.len() {
             let host = &world.hosts[at];
-            if host.escrow.is_none() && (host.on || !host.members.is_empty()) {
+            let was = host.on || !host.members.is_empty() || !host.home().is_none();
+            if host.escrow.is_none() && was {
                 world.start(at);
             }
         }

@@ -50,6 +50,7 @@ struct Kernel {
 pub(super) struct Host {
     pub(super) id: HostId,
     pub(super) weight: u32,
+    pub(super) region: Region,
     /// Millionths that its clock is too fast.
     drift: i64,
     offset: u64,
@@ -68,12 +69,16 @@ pub(super) struct Host {
     /// The daemon dies after so many steps of what it does next.
     dies_at: Option<u8>,
     pub(super) demand: BTreeMap<KeyId, Share>,
-    pub(super) members: BTreeMap<HostId, u32>,
+    pub(super) members: BTreeMap<HostId, Member>,
     pub(super) left: bool,
     pub(super) bytes: u64,
 }
 
 impl Host {
+    pub(super) fn member(&self) -> Member {
+        Member { weight: self.weight, region: self.region }
+    }
+
     pub(super) fn home(&self) -> Share {
         self.disk.home
     }
@@ -86,6 +91,8 @@ pub(super) struct World {
     pub(super) hosts: Vec<Host>,
     pub(super) keys: Vec<KeyId>,
     net: Net,
+    /// How much longer packets take between regions, ms.
+    apart: u64,
     pub(super) planted: Option<Planted>,
     random: Random,
     packets: BTreeMap<(u64, u64), (usize, usize, Message)>,
@@ -110,6 +117,7 @@ impl World {
         let hosts = weights.iter().map(|&weight| Host {
             id: HostId(random.next()),
             weight,
+            region: Region::default(),
             drift: random.below(2_001) as i64 - 1_000,
             offset: random.below(1 << 50),
             since: 0,
@@ -134,6 +142,7 @@ impl World {
             hosts,
             keys,
             net,
+            apart: 0,
             planted: None,
             random,
             packets: BTreeMap::new(),
@@ -155,6 +164,16 @@ impl World {
     pub(super) fn decide(&mut self, key: KeyId) {
         self.majority = Some(key);
         self.plant(self.planted);
+    }
+
+    /// Hosts are in these regions from the start, so many milliseconds apart.
+    pub(super) fn place(&mut self, regions: &[u64], apart: u64) {
+        for (host, &region) in self.hosts.iter_mut().zip(regions) {
+            host.region = Region(region);
+        }
+        self.apart = apart;
+        self.plant(self.planted);
+        self.all_see_all();
     }
 
     pub(super) fn plant(&mut self, planted: Option<Planted>) {
@@ -182,6 +201,7 @@ impl World {
         let now = self.local(at);
         let host = &mut self.hosts[at];
         let mut settings = Settings::new(host.id, host.weight);
+        settings.region = host.region;
         settings.planted = self.planted;
         settings.majority = self.majority.is_some();
         let mut escrow = Escrow::new(settings, host.disk.clone(), now);
@@ -227,11 +247,11 @@ impl World {
 
     /// Who is up is what everybody knows.
     pub(super) fn all_see_all(&mut self) {
-        let all: BTreeMap<HostId, u32> = self
+        let all: BTreeMap<HostId, Member> = self
             .hosts
             .iter()
             .filter(|host| host.escrow.is_some() && !host.left)
-            .map(|host| (host.id, host.weight))
+            .map(|host| (host.id, host.member()))
             .collect();
         for at in 0..self.hosts.len() {
             if self.hosts[at].on {
@@ -240,7 +260,7 @@ impl World {
         }
     }
 
-    pub(super) fn see(&mut self, at: usize, members: BTreeMap<HostId, u32>) {
+    pub(super) fn see(&mut self, at: usize, members: BTreeMap<HostId, Member>) {
         let now = self.local(at);
         let host = &mut self.hosts[at];
         host.members = members;
@@ -330,6 +350,7 @@ impl World {
     fn send(&mut self, from: usize, to: HostId, message: &Message) {
         let Some(to) = self.hosts.iter().position(|host| host.id == to) else { return };
         let items = message.reports.len() + message.grants.len() + message.transfers.len();
+        let items = items + message.asks.len() + message.loans.len();
         self.hosts[from].bytes += 60 + 14 * items as u64;
         let mut message = message.clone();
         if let Some(lie) = self.lies.get(&from) {
@@ -341,7 +362,9 @@ impl World {
             }
             let copies = 1 + u64::from(self.random.chance(self.net.twice));
             for _ in 0..copies {
+                let far = self.hosts[from].region != self.hosts[to].region;
                 let mut delay = self.random.below(self.net.delay * MS + 1);
+                delay += if far { self.apart * MS } else { 0 };
                 if self.random.chance(self.net.late) {
                     delay += self.random.below(4_000) * MS;
                 }
@@ -359,6 +382,8 @@ impl World {
         let head = Message {
             reports: Vec::new(),
             grants: Vec::new(),
+            asks: Vec::new(),
+            loans: Vec::new(),
             transfers: Vec::new(),
             received: Vec::new(),
             votes: Vec::new(),
@@ -370,6 +395,12 @@ impl World {
         }
         for grant in &message.grants {
             parts[self.random.below(2) as usize].grants.push(*grant);
+        }
+        for ask in &message.asks {
+            parts[self.random.below(2) as usize].asks.push(*ask);
+        }
+        for loan in &message.loans {
+            parts[self.random.below(2) as usize].loans.push(*loan);
         }
         parts[self.random.below(2) as usize].transfers.clone_from(&message.transfers);
         parts[self.random.below(2) as usize].votes.clone_from(&message.votes);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::super::super::escrow::Member;
 use super::super::super::{HostId, KeyId, Moment, Share};
 use super::super::world::Birth;
 use super::{Actions, Count, Payload, Sample, Scheme, SchemeKind};
@@ -87,7 +88,7 @@ impl Baseline {
 }
 
 impl Scheme for Baseline {
-    fn members(&mut self, _: Moment, members: &BTreeMap<HostId, u32>) {
+    fn members(&mut self, _: Moment, members: &BTreeMap<HostId, Member>) {
         self.others = members.keys().copied().filter(|host| *host != self.me).collect();
     }
 
@@ -174,7 +175,10 @@ mod tests {
             now: Moment(0),
         };
         let mut host = Baseline::new(kind, birth);
-        host.members(Moment(0), &BTreeMap::from([(HostId(1), 1), (HostId(2), 1)]));
+        host.members(
+            Moment(0),
+            &BTreeMap::from([(HostId(1), Member::new(1)), (HostId(2), Member::new(1))]),
+        );
         host
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::super::escrow::{Escrow, Kept, Partition, Planted, Settings};
+use super::super::super::escrow::{Escrow, Kept, Member, Partition, Planted, Settings};
 use super::super::super::{HostId, KeyId, Message, Moment, Share};
 use super::super::world::Birth;
 use super::{Actions, ENTRIES, Payload, Sample, Scheme};
@@ -33,19 +33,30 @@ impl EscrowHost {
 
 /// Splits a message as the wire does: each part has what is needed to understand it, and may come alone.
 fn parts(message: Message) -> Vec<Message> {
-    if message.reports.len() + message.grants.len() <= ENTRIES {
+    let items = [&message.reports, &message.asks].map(Vec::len).iter().sum::<usize>();
+    if items + message.grants.len() + message.loans.len() <= ENTRIES {
         return vec![message];
     }
-    let none = Message { reports: Vec::new(), grants: Vec::new(), ..message.clone() };
+    let none = Message {
+        reports: Vec::new(),
+        grants: Vec::new(),
+        asks: Vec::new(),
+        loans: Vec::new(),
+        ..message.clone()
+    };
     let reports = message.reports.chunks(ENTRIES);
     let grants = message.grants.chunks(ENTRIES);
     let reports = reports.map(|part| Message { reports: part.to_vec(), ..none.clone() });
     let grants = grants.map(|part| Message { grants: part.to_vec(), ..none.clone() });
-    reports.chain(grants).collect()
+    let asks = message.asks.chunks(ENTRIES);
+    let loans = message.loans.chunks(ENTRIES);
+    let asks = asks.map(|part| Message { asks: part.to_vec(), ..none.clone() });
+    let loans = loans.map(|part| Message { loans: part.to_vec(), ..none.clone() });
+    reports.chain(grants).chain(asks).chain(loans).collect()
 }
 
 impl Scheme for EscrowHost {
-    fn members(&mut self, now: Moment, members: &BTreeMap<HostId, u32>) {
+    fn members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>) {
         self.escrow.set_members(now, members);
     }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::super::escrow::Member;
 use super::super::wire::{MOST_CONTENT, OVERHEAD, Packet};
 use super::super::{HostId, KeyId, Message, Moment, Share};
 pub(super) use baseline::Baseline;
@@ -58,6 +59,10 @@ impl SchemeKind {
 }
 
 /// What a host sends to another one.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most are the large one, and each is behind a pointer"
+)]
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Payload {
     /// The escrow's.
@@ -125,8 +130,8 @@ pub(super) struct Actions {
 
 /// What decides on a host.
 pub(super) trait Scheme {
-    /// The members that the host sees, itself included, with their weights.
-    fn members(&mut self, now: Moment, members: &BTreeMap<HostId, u32>);
+    /// The members that the host sees, itself included.
+    fn members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>);
     fn demand(&mut self, now: Moment, key: KeyId, sample: Sample);
     /// Nothing has come of a source for long.
     fn forget(&mut self, key: KeyId);

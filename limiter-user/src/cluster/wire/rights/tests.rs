@@ -15,6 +15,10 @@ fn share() -> impl Strategy<Value = Share> {
     ]
 }
 
+fn report((key, demand, in_use, majority): (u64, Share, u32, bool)) -> Report {
+    Report { key: KeyId(key), demand, in_use, majority }
+}
+
 prop_compose! {
     fn message()(
         sent: u64,
@@ -28,6 +32,9 @@ prop_compose! {
         grants in vec((any::<u64>(), share(), 1..=u32::MAX), 0..400),
         transfers in vec((any::<u64>(), any::<u64>()), 0..100),
         received in vec(any::<u64>(), 0..300),
+        asks in vec((any::<u64>(), share(), any::<u32>(), any::<bool>()), 0..50),
+        loans in vec((any::<u64>(), share(), 1..=u32::MAX, 0_u64..5_000_000_000), 0..50),
+        far: bool,
     ) -> Message {
         Message {
             sent: Moment(sent),
@@ -41,15 +48,18 @@ prop_compose! {
                 .into_iter()
                 .map(|(host, known)| Vote { host: HostId(host), known })
                 .collect(),
-            reports: reports
+            reports: reports.into_iter().map(report).collect(),
+            asks: asks.into_iter().map(report).collect(),
+            loans: loans
                 .into_iter()
-                .map(|(key, demand, in_use, majority)| Report {
+                .map(|(key, share, number, lasts)| Loan {
                     key: KeyId(key),
-                    demand,
-                    in_use,
-                    majority,
+                    share,
+                    number,
+                    lasts: Duration::from_nanos(lasts),
                 })
                 .collect(),
+            far,
             grants: grants
                 .into_iter()
                 .map(|(key, share, number)| Grant { key: KeyId(key), share, number })
@@ -80,7 +90,10 @@ proptest! {
             prop_assert!(read.majority <= message.majority);
             prop_assert!(read.majority_for <= message.majority_for);
             prop_assert!(read.grants.is_empty() || message.granted_for.as_millis() == read.granted_for.as_millis());
+            prop_assert_eq!(read.far, message.far);
             whole.reports.extend(read.reports);
+            whole.asks.extend(read.asks);
+            whole.loans.extend(read.loans);
             whole.votes.extend(read.votes);
             whole.grants.extend(read.grants);
             whole.transfers.extend(read.transfers);
@@ -89,7 +102,14 @@ proptest! {
         prop_assert_eq!(&whole.transfers, &message.transfers);
         prop_assert_eq!(&whole.received, &message.received);
         prop_assert_eq!(whole.reports.len(), message.reports.len());
-        for (read, sent) in whole.reports.iter().zip(&message.reports) {
+        prop_assert_eq!(whole.asks.len(), message.asks.len());
+        prop_assert_eq!(whole.loans.len(), message.loans.len());
+        for (read, sent) in whole.loans.iter().zip(&message.loans) {
+            prop_assert_eq!((read.key, read.number), (sent.key, sent.number));
+            prop_assert!(read.share <= sent.share && read.lasts <= sent.lasts);
+        }
+        let reports = whole.reports.iter().zip(&message.reports);
+        for (read, sent) in reports.chain(whole.asks.iter().zip(&message.asks)) {
             prop_assert_eq!((read.key, read.in_use), (sent.key, sent.in_use));
             prop_assert_eq!(read.majority, sent.majority);
             prop_assert!(read.demand >= sent.demand || sent.demand.part() > 1000.0);

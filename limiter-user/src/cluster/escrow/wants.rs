@@ -1,0 +1,77 @@
+//! How a pool is divided among those who want some of it.
+
+use crate::cluster::Share;
+
+use super::{Want, max_min};
+
+/// How much more is granted than is wanted where there is enough, so that what rises is not limited at once.
+const SPARE: (u64, u64) = (6, 5);
+/// The same where there is not: no more than what a demand is known to.
+pub(super) const CLOSE: (u64, u64) = (51, 50);
+
+/// What is known of a host that wants some of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) demand: Share,
+    /// What it may use anyway.
+    pub(super) floor: Share,
+    pub(super) weight: u32,
+    pub(super) current: Share,
+}
+
+/// What hosts need of a pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Need {
+    pub(super) close: Share,
+    pub(super) ample: Share,
+}
+
+impl Need {
+    pub(super) fn of(wanted: &[Wanted]) -> Self {
+        let sum = |(numerator, denominator)| {
+            let want =
+                |want: &Wanted| want.demand.times(numerator, denominator).without(want.floor);
+            wanted.iter().map(want).sum()
+        };
+        Self { close: sum(CLOSE), ample: sum(SPARE) }
+    }
+}
+
+/// What each should be granted of a pool.
+pub(super) fn targets(pool: Share, wanted: &[Wanted]) -> Vec<Share> {
+    let demanding = wanted.iter().filter(|want| !want.demand.is_none()).count();
+    if demanding == 1 {
+        let all = |want: &Wanted| if want.demand.is_none() { Share::NONE } else { pool };
+        return wanted.iter().map(all).collect();
+    }
+    let want = |(numerator, denominator)| {
+        move |want: &Wanted| want.demand.times(numerator, denominator).without(want.floor)
+    };
+    let (close, ample) = (want(CLOSE), want(SPARE));
+    let needs = |want: &Wanted| Want { share: close(want), weight: want.weight };
+    let mut targets = max_min(pool, &wanted.iter().map(needs).collect::<Vec<_>>());
+    let left = pool.without(targets.iter().copied().sum());
+    let more = |(want, target): (&Wanted, &Share)| Want {
+        share: ample(want).without(*target),
+        weight: want.weight,
+    };
+    let extra = max_min(left, &wanted.iter().zip(&targets).map(more).collect::<Vec<_>>());
+    for (target, extra) in targets.iter_mut().zip(extra) {
+        *target += extra;
+    }
+    let all: Share = wanted.iter().map(ample).sum();
+    let short = all > pool;
+    // Small changes are not worth a message, and where all are satisfied nobody needs what one has too much.
+    for (target, want) in targets.iter_mut().zip(wanted) {
+        let current = want.current;
+        let change = target.without(current) + current.without(*target);
+        // Where there is too little for all, what is not given lies idle.
+        let near = change <= current.times(1, if short && *target > current { 400 } else { 50 });
+        let enough = short || current >= close(want);
+        let kept = !short && *target < current && *target > current.times(1, 2);
+        if !want.demand.is_none() && (near && enough || kept) {
+            *target = current;
+        }
+    }
+    targets
+}
