@@ -111,6 +111,17 @@ impl Daemon {
         self.wait_ready();
     }
 
+    /// As [`Daemon::restart`], with the value of an argument that it was given changed.
+    ///
+    /// # Panics
+    /// If it was not given, or the daemon does not answer.
+    pub fn restart_with(&mut self, lab: &Lab, argument: &str, value: &str) {
+        let at = self.options.arguments.iter().position(|given| given == argument);
+        let at = at.unwrap_or_else(|| panic!("{argument} was not given")) + 1;
+        value.clone_into(&mut self.options.arguments[at]);
+        self.restart(lab);
+    }
+
     /// The command that starts this daemon, for another try with the same folders.
     #[must_use]
     pub fn command(&self, lab: &Lab) -> Command {

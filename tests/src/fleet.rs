@@ -1,20 +1,28 @@
 //! Several hosts, each with a wire of its own that packets come in by, and a network between them that
 //! their daemons talk over.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
-use crate::{Lab, Namespace, process};
+use crate::{
+    Lab, Namespace,
+    backbone::{Backbone, bridge},
+    process,
+};
 
 /// Device of a host on the network between hosts.
 pub const CONTROL: &str = "ctl0";
-/// Device that joins the wires of that network.
-const BRIDGE: &str = "br0";
 /// Table of what a host does not hear.
 const DEAF: &str = "deaf";
 
 /// Hosts with a network between them. It carries nothing but what the daemons send.
 #[derive(Debug)]
 pub struct Fleet {
+    /// Between regions, if there is more than one.
+    pub backbone: Option<Backbone>,
+    regions: usize,
     middle: Namespace,
     /// The hosts. `sender` of each sends what its `receiver` is protected from.
     pub hosts: Vec<Lab>,
@@ -27,11 +35,23 @@ impl Fleet {
     /// Without root's privileges, for more than 250 hosts, or if a device cannot be made.
     #[must_use]
     pub fn new(hosts: usize) -> Self {
+        Self::in_regions(hosts, 1, Duration::ZERO)
+    }
+
+    /// Builds hosts in so many regions, in turn: frames from one region to another one take `delay`.
+    ///
+    /// # Panics
+    /// As [`Fleet::new`].
+    #[must_use]
+    pub fn in_regions(hosts: usize, regions: usize, delay: Duration) -> Self {
         assert!(hosts <= 250, "addresses are of a /24");
         let middle = Namespace::new("middle");
-        process::run(middle.ip(&["link", "add", BRIDGE, "type", "bridge"]));
-        process::run(middle.ip(&["link", "set", BRIDGE, "up"]));
-        let mut fleet = Self { middle, hosts: Vec::new() };
+        for region in 0..regions {
+            process::run(middle.ip(&["link", "add", &bridge(region), "type", "bridge"]));
+            process::run(middle.ip(&["link", "set", &bridge(region), "up"]));
+        }
+        let backbone = (regions > 1).then(|| Backbone::new(&middle, regions, delay));
+        let mut fleet = Self { backbone, regions, middle, hosts: Vec::new() };
         for _ in 0..hosts {
             fleet.add_host();
         }
@@ -47,11 +67,22 @@ impl Fleet {
         let port = port(index);
         let mut link = self.middle.ip(&["link", "add", &port, "type", "veth", "peer", "name"]);
         process::run(link.args([CONTROL, "netns", host.receiver.name()]));
-        process::run(self.middle.ip(&["link", "set", &port, "master", BRIDGE, "up"]));
+        let bridge = bridge(self.region_of(index));
+        process::run(self.middle.ip(&["link", "set", &port, "master", &bridge, "up"]));
         let address = format!("{}/24", Self::address(index));
         process::run(host.receiver.ip(&["address", "add", &address, "dev", CONTROL]));
         process::run(host.receiver.ip(&["link", "set", CONTROL, "up"]));
+        if self.backbone.is_some() {
+            // Who carries frames between regions cannot make up for checksums that are left out.
+            process::run(host.receiver.command("ethtool").args(["-K", CONTROL, "tx", "off"]));
+        }
         self.hosts.push(host);
+    }
+
+    /// The region of a host.
+    #[must_use]
+    pub const fn region_of(&self, host: usize) -> usize {
+        host % self.regions
     }
 
     /// The address of a host on the network.

@@ -58,6 +58,12 @@ pub fn name(host: usize) -> String {
     format!("edge-{}", host + 1)
 }
 
+/// The name of a region.
+#[must_use]
+pub fn region(region: usize) -> String {
+    format!("region-{}", region + 1)
+}
+
 /// Daemons on the hosts of a network. The first one has founded the cluster.
 #[derive(Debug)]
 pub struct Hosts {
@@ -75,9 +81,22 @@ impl Hosts {
     /// If they do not.
     #[must_use]
     pub fn start(count: usize, more: &[&str]) -> Self {
+        Self::start_on(Fleet::new(0), count, more)
+    }
+
+    /// The same in so many regions, `region-1` and so on in turn, with `delay` between them.
+    ///
+    /// # Panics
+    /// As [`Hosts::start`].
+    #[must_use]
+    pub fn start_in_regions(count: usize, regions: usize, delay: Duration, more: &[&str]) -> Self {
+        Self::start_on(Fleet::in_regions(0, regions, delay), count, more)
+    }
+
+    fn start_on(fleet: Fleet, count: usize, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         generate(&key_file(&folder));
-        let mut hosts = Self { daemons: Vec::new(), fleet: Fleet::new(0), folder };
+        let mut hosts = Self { daemons: Vec::new(), fleet, folder };
         for _ in 0..count {
             hosts.join(more);
         }
@@ -116,7 +135,11 @@ impl Hosts {
         let host = self.fleet.hosts.len();
         self.fleet.add_host();
         let seeds: Vec<usize> = (0..host.min(2)).collect();
-        let options = options(key, host, name, &seeds, more);
+        let mut options = options(key, host, name, &seeds, more);
+        if self.fleet.backbone.is_some() {
+            let region = region(self.fleet.region_of(host));
+            options.arguments.extend(["--cluster-region".to_owned(), region]);
+        }
         self.daemons.push(Daemon::start_with(&self.fleet.hosts[host], options));
     }
 

@@ -7,6 +7,7 @@
 //! killed run left behind is removed by the next one.
 
 pub mod api;
+pub mod backbone;
 pub mod browser;
 pub mod bystander;
 pub mod cli;

@@ -58,3 +58,28 @@ fn every_packet_that_passes_has_its_time() {
     let beyond = excess(&times, 3000.0, 100.0);
     assert!((1750.0..=2050.0).contains(&beyond), "{beyond} beyond the bucket");
 }
+
+#[test]
+fn regions_are_far_from_each_other_until_one_is_cut_off() {
+    let fleet = Fleet::in_regions(4, 2, Duration::from_millis(40));
+    let round_trip = |host: usize, other: usize| {
+        let address = Fleet::address(other).to_string();
+        let mut ping = fleet.hosts[host].receiver.command("ping");
+        // The first one waits for the neighbour to be found.
+        let text = process::output(ping.args(["-c", "4", "-i", "0.2", "-W", "1", &address])).stdout;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let least = text.rsplit_once("= ").and_then(|(_, times)| times.split('/').next());
+        least.and_then(|ms| ms.parse::<f64>().ok())
+    };
+    let near = round_trip(0, 2).expect("an answer from the same region");
+    let before = fleet.backbone.as_ref().expect("regions").frames();
+    let far = round_trip(0, 1).expect("an answer from the other region");
+    let backbone = fleet.backbone.as_ref().expect("regions");
+    println!("{near} ms within a region, {far} ms between two; {} frames", backbone.frames());
+    assert!(near < 20.0 && (80.0..120.0).contains(&far), "{near} {far}");
+    assert!(backbone.frames() - before >= 8 && backbone.lost() == 0);
+    backbone.cut(1, true);
+    assert!(hears(&fleet, 1, 3) && !hears(&fleet, 0, 1));
+    backbone.cut(1, false);
+    assert!(hears(&fleet, 0, 1));
+}

@@ -191,6 +191,12 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "LIMITER_CLUSTER_WEIGHT", value_name = "N", default_value_t = 100)]
     pub(crate) cluster_weight: u32,
     /// The region that the host is in: limits are shared within regions first
+    ///
+    /// Hosts that are near to each other, some milliseconds, should have the same name here; all of one data centre,
+    /// say. The hosts of a region divide what is their own of a limit among them, and only what they lack is borrowed
+    /// from other regions, of each source by one host for all of the region. That saves traffic between regions, and
+    /// keeps what is near fast. It costs time: what moves between regions takes some round trips between them, and what
+    /// a region has lent when it is cut off lies idle for some seconds. Without regions far from each other leave it.
     #[arg(long, env = "LIMITER_CLUSTER_REGION", value_name = "NAME", default_value = "default")]
     pub(crate) cluster_region: String,
     /// Start with fresh maps, without the buckets and counters of the pinned ones; limits are kept

@@ -32,12 +32,17 @@ rate · 1 s, as a part of that, in the worst of all runs; IN ANY TIME the same f
 the clocks' drift allowed for. UTILISATION is what was admitted of min(offered, limit), after warming up.
 BACK TO 90 % is how long it takes after the demand moved. PER HOST is what the host that sends most does.
 
+In the scenarios regions-…, hosts are in three or four regions that are far from each other. What hosts of
+different regions send each other has a table of its own. They are left out where fewer than six hosts are
+asked for.
+
 In the scenario members, hosts do nothing but find out who is there, as the daemon does (scheme membership):
 nothing is limited in it, and PER HOST is the mean of all hosts at rest.
 
 Beside the escrow there are schemes to compare with: none (each host has the whole limit), static (each
 has the same share), debit (each takes from its buckets what others say that they admitted), proportional
-(each has its part of the demand that it has heard of).
+(each has its part of the demand that it has heard of). Where there are regions, flat is the escrow whose
+hosts know of none: what it sends between them is what regions are to save.
 
 A file has one scenario; --print shows a built-in one to start from:
   limiter simulate cluster --scenario partition --print > mine.toml
@@ -123,8 +128,8 @@ fn scenarios(arguments: &ClusterArgs) -> Result<Vec<Scenario>, Failure> {
     };
     let mut scenarios = Vec::new();
     for scenario in &found {
-        let heavy = scenario.least_hosts > 0;
-        // Heavy ones are run only where their size is asked for.
+        let heavy = scenario.is_heavy();
+        // Heavy ones are run only where their size is asked for, others with hosts enough.
         let fits = |hosts: usize| asked || hosts >= scenario.least_hosts;
         match &arguments.hosts[..] {
             sizes if arguments.suite && heavy => {

@@ -57,7 +57,7 @@ pub use overview::{
 pub use page::IncidentReport;
 pub use peers::{
     ClockReport, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport, RefusedReport,
-    Unanswered,
+    RegionReport, Unanswered,
 };
 pub use ports::{PortEntry, PortsReport, Seen};
 pub use rollup::{Recent, Rollup, Row, Sums, family};

@@ -1,5 +1,6 @@
 //! The hosts of a cluster.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
@@ -100,6 +101,12 @@ pub struct PeerDetails {
     pub grants_held: u64,
     /// Grants of sources that it owns which others may go by.
     pub grants_given: u64,
+    /// Sources that it owns of which it has borrowed from other regions.
+    #[serde(default)]
+    pub loans_borrowed: u64,
+    /// Sources that it owns of which it has lent to other regions.
+    #[serde(default)]
+    pub loans_lent: u64,
     /// A hash of the limits that the cluster has, as it knows them.
     pub limits: String,
     /// Whether the host that was asked knows the same limits.
@@ -140,6 +147,23 @@ pub struct PeerReport {
     /// Its clock, if it is another host and answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<ClockReport>,
+}
+
+/// Hosts that are near to each other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RegionReport {
+    /// Its name.
+    pub region: String,
+    /// Its hosts that are there.
+    pub hosts: u64,
+    /// Those of them that answer; what follows is theirs.
+    pub answering: u64,
+    /// The sum of their home rights: the region's own part of each limit, 0 to 1.
+    pub home: f64,
+    /// Sources of which it has borrowed from other regions.
+    pub loans_borrowed: u64,
+    /// Sources of which it has lent to other regions.
+    pub loans_lent: u64,
 }
 
 /// What was used of a limit of the cluster in the last seconds, by the source that used most of it.
@@ -198,6 +222,9 @@ pub struct PeersReport {
     pub cluster: Option<String>,
     /// The hosts, in the order of their names.
     pub peers: Vec<PeerReport>,
+    /// Their regions, in the order of their names.
+    #[serde(default)]
+    pub regions: Vec<RegionReport>,
     /// Members that did not answer.
     pub unanswered: Vec<Unanswered>,
     /// What is to be said of the host that was asked in its cluster, as in its status.
@@ -217,6 +244,36 @@ pub struct PeersReport {
 
 fn percent(part: f64) -> String {
     format!("{:.2} %", part * 100.0)
+}
+
+impl RegionReport {
+    /// The regions of hosts.
+    pub fn of(peers: &[PeerReport]) -> Vec<Self> {
+        let mut regions = BTreeMap::<&str, Self>::new();
+        for peer in peers {
+            let region = regions.entry(&peer.region).or_default();
+            region.hosts += u64::from(peer.state != PeerState::Gone);
+            if let Some(details) = &peer.details {
+                region.answering += 1;
+                region.home += details.home;
+                region.loans_borrowed += details.loans_borrowed;
+                region.loans_lent += details.loans_lent;
+            }
+        }
+        let named = |(name, region): (&str, Self)| Self { region: name.into(), ..region };
+        regions.into_iter().map(named).collect()
+    }
+
+    fn row(&self) -> [String; 5] {
+        let hosts = if self.answering < self.hosts {
+            format!("{}, {} answer", self.hosts, self.answering)
+        } else {
+            self.hosts.to_string()
+        };
+        let [borrowed, lent] =
+            [self.loans_borrowed, self.loans_lent].map(|count| count.to_string());
+        [self.region.clone(), hosts, percent(self.home), borrowed, lent]
+    }
 }
 
 impl PeerReport {
@@ -278,6 +335,14 @@ impl Print for PeersReport {
             table.add_row(peer.row());
         }
         writeln!(out, "{}", table.trim_fmt())?;
+        if self.regions.len() > 1 {
+            let header = ["REGION", "HOSTS", "HOME", "SOURCES BORROWED", "SOURCES LENT"];
+            let mut table = text::table(&header, 1);
+            for region in &self.regions {
+                table.add_row(region.row());
+            }
+            writeln!(out, "\n{}\n", table.trim_fmt())?;
+        }
         for peer in &self.peers {
             for refused in peer.details.iter().flat_map(|details| &details.refused) {
                 let RefusedReport { meaning, packets, .. } = refused;
@@ -303,5 +368,68 @@ impl Print for PeersReport {
             writeln!(out, "warning: {warning}")?;
         }
         print_unanswered(out, &self.unanswered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(host: &str, region: &str, home: Option<f64>) -> PeerReport {
+        let details = home.map(|home| PeerDetails {
+            version: "1".into(),
+            protocol: 1,
+            abi: 1,
+            uptime_seconds: 1,
+            home,
+            floor: 0.0,
+            keys: 0,
+            limited: 0,
+            grants_held: 0,
+            grants_given: 0,
+            loans_borrowed: 2,
+            loans_lent: 1,
+            limits: String::new(),
+            limits_same: true,
+            members: 3,
+            received: 0,
+            sent: 0,
+            lost: 0,
+            refused: Vec::new(),
+            lag_ms: None,
+        });
+        PeerReport {
+            host: host.into(),
+            address: ([192, 0, 2, 1], 7700).into(),
+            region: region.into(),
+            weight: 100,
+            state: if host == "gone" { PeerState::Gone } else { PeerState::Alive },
+            gone_seconds: None,
+            details,
+            clock: None,
+        }
+    }
+
+    #[test]
+    fn regions_have_what_their_hosts_have() {
+        let peers = [
+            peer("a", "eu", Some(0.25)),
+            peer("b", "us", Some(0.5)),
+            peer("c", "eu", Some(0.125)),
+            peer("d", "us", None),
+            peer("gone", "us", None),
+        ];
+        let regions = RegionReport::of(&peers);
+        let eu = RegionReport {
+            region: "eu".into(),
+            hosts: 2,
+            answering: 2,
+            home: 0.375,
+            loans_borrowed: 4,
+            loans_lent: 2,
+        };
+        assert_eq!(regions[0], eu);
+        assert_eq!(regions[1].row(), ["us", "2, 1 answer", "50.00 %", "2", "1"]);
+        assert_eq!(regions.len(), 2);
     }
 }

@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::{Print, text};
-use crate::cluster::simulate::{Bound, Figure, GOALS, Goal, Scenario, SchemeKind, Summary};
+use crate::cluster::simulate::{
+    Between, Bound, Figure, GOALS, Goal, Scenario, SchemeKind, Summary,
+};
 
 /// `limiter simulate cluster`: one row for each scenario, number of hosts and scheme.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,6 +53,9 @@ pub struct SimulationRow {
     pub median_convergence_ms: Option<f64>,
     /// What the host that sent most has sent, bytes per second.
     pub bytes_per_second: f64,
+    /// What hosts of different regions sent each other after warming up, at most; absent where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub between_regions: Option<BetweenRegions>,
     /// What deciding took on the host where it took most, as a part of one core of this machine; absent where
     /// it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,6 +69,31 @@ pub struct SimulationRow {
     pub detected_ms: Option<f64>,
     /// What was to be reached and was not. Only the escrow and the membership have goals.
     pub missed: Vec<String>,
+}
+
+/// What went between regions, each figure at most.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BetweenRegions {
+    /// How many regions there were.
+    pub regions: usize,
+    /// Of all hosts and runs.
+    #[serde(flatten)]
+    pub sent: Between,
+    /// The mean of all hosts, bytes per second.
+    pub per_host: f64,
+    /// For each source, bytes per second of all hosts together.
+    pub per_source: f64,
+}
+
+impl BetweenRegions {
+    fn new(scenario: &Scenario, sent: Between) -> Self {
+        Self {
+            regions: scenario.regions.len(),
+            sent,
+            per_host: sent.bytes_per_second / scenario.hosts as f64,
+            per_source: sent.bytes_per_second / scenario.demand.keys as f64,
+        }
+    }
 }
 
 impl SimulationRow {
@@ -83,6 +113,7 @@ impl SimulationRow {
             convergence_ms: summary.convergence.flatten().map(ms),
             median_convergence_ms: summary.median_convergence.map(ms),
             bytes_per_second: summary.bytes,
+            between_regions: summary.between.map(|sent| BetweenRegions::new(scenario, sent)),
             cpu: summary.cpu,
             joined_ms: summary.joined.flatten().map(ms),
             detected_ms: summary.detected.flatten().map(ms),
@@ -103,6 +134,7 @@ impl SimulationRow {
             Figure::Utilisation => (!members).then_some(self.utilisation),
             Figure::Convergence => time(self.convergence_ms, !members),
             Figure::Bytes => Some(self.bytes_per_second),
+            Figure::Between => self.between_regions.map(|between| between.per_host),
             Figure::Cpu => self.cpu,
             Figure::Joined => time(self.joined_ms, members),
             Figure::Detected => time(self.detected_ms, members),
@@ -162,6 +194,40 @@ impl SimulationReport {
         Self { scenarios: summaries.iter().map(row).collect(), ok, with_goals: false }
     }
 
+    /// The columns of what went between regions; from the third on they are numbers.
+    pub(super) const BETWEEN: [&'static str; 8] = [
+        "SCENARIO",
+        "SCHEME",
+        "HOSTS",
+        "REGIONS",
+        "BETWEEN REGIONS",
+        "PER HOST",
+        "AT MOST",
+        "PER SOURCE",
+    ];
+
+    /// What went between regions, where there were some, of schemes that send anything.
+    pub(super) fn between(&self) -> Vec<Vec<String>> {
+        let bytes = |bytes: f64| format!("{}B/s", text::si(bytes));
+        let row = |row: &SimulationRow| {
+            let BetweenRegions { regions, sent, per_host, per_source } = row.between_regions?;
+            if sent.bytes_per_second <= 0.0 {
+                return None;
+            }
+            Some(vec![
+                row.name.clone(),
+                row.scheme.name().to_owned(),
+                row.hosts.to_string(),
+                regions.to_string(),
+                bytes(sent.bytes_per_second),
+                bytes(per_host),
+                bytes(sent.most_per_host),
+                bytes(per_source),
+            ])
+        };
+        self.scenarios.iter().filter_map(row).collect()
+    }
+
     /// The worst of a goal's figure that a scheme had.
     fn worst(&self, goal: &Goal, of: impl Fn(SchemeKind) -> bool) -> Option<f64> {
         let rows = self.scenarios.iter().filter(|row| of(row.scheme) && goal.is_of(&row.name));
@@ -171,7 +237,7 @@ impl SimulationReport {
     /// The goals, what was found, and what the schemes have that it is compared with.
     fn goals(&self) -> comfy_table::Table {
         let baselines: Vec<SchemeKind> =
-            SchemeKind::ALL.into_iter().filter(|scheme| !scheme.has_goals()).collect();
+            SchemeKind::ALL.into_iter().filter(|scheme| scheme.is_baseline()).collect();
         let mut columns = vec!["FIGURE", "GOAL", "FOUND", ""];
         columns.extend(baselines.iter().map(|scheme| scheme.name()));
         let mut table = text::table(&columns, 1);
@@ -222,7 +288,7 @@ fn shown(figure: Figure, value: f64) -> String {
         Figure::Overage => format!("{:.2} %", 100.0 * value),
         Figure::Utilisation => format!("{value:.3}"),
         Figure::Convergence => format!("{:.0} ms", 1e3 * value),
-        Figure::Bytes => format!("{}B/s", text::si(value)),
+        Figure::Bytes | Figure::Between => format!("{}B/s", text::si(value)),
         Figure::Cpu => format!("{:.1} %", 100.0 * value),
         Figure::Joined | Figure::Detected => format!("{value:.1} s"),
     }
@@ -244,6 +310,12 @@ impl Print for SimulationReport {
             table.add_row(cells);
         }
         writeln!(out, "{table}")?;
+        let between = self.between();
+        if !between.is_empty() {
+            let mut table = text::table(&Self::BETWEEN, 2);
+            table.add_rows(between);
+            writeln!(out, "\n{table}")?;
+        }
         if self.with_goals {
             writeln!(out, "\n{}", self.goals())?;
             writeln!(

@@ -28,12 +28,25 @@ pub enum Pattern {
     Diurnal,
 }
 
+/// What a pattern goes over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Among {
+    /// Hosts, each for itself.
+    #[default]
+    Hosts,
+    /// Regions: what comes to one is spread over its hosts.
+    Regions,
+}
+
 /// Demand of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Demand {
     /// How it is spread over hosts and time.
     pub pattern: Pattern,
+    /// Whether it is spread over hosts, or over regions as if each were one.
+    pub among: Among,
     /// Sources.
     pub keys: usize,
     /// What a source sends, as a multiple of its limit; the heaviest one, by Zipf's law.
@@ -51,6 +64,7 @@ impl Default for Demand {
         let second = Span(Duration::from_secs(1));
         Self {
             pattern: Pattern::Spread,
+            among: Among::Hosts,
             keys: 2,
             load: 4.0,
             noise: 0.1,
@@ -68,7 +82,9 @@ const EXPONENT: f64 = 1.1;
 pub(super) struct Traffic {
     demand: Demand,
     hosts: usize,
-    /// For each source, what it sends, and its hosts in an order of its own.
+    /// The hosts of each place: one, or those of a region.
+    places: Vec<Vec<usize>>,
+    /// For each source, what it sends, and its places in an order of its own.
     sources: Vec<(f64, Vec<usize>)>,
     zipf: Vec<f64>,
     /// For each source and host.
@@ -78,16 +94,27 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    pub(super) fn new(demand: Demand, hosts: usize, mut rng: Rng) -> Self {
+    /// With the region of each host.
+    pub(super) fn new(demand: Demand, regions: &[usize], mut rng: Rng) -> Self {
+        let hosts = regions.len();
+        let places: Vec<Vec<usize>> = match demand.among {
+            Among::Hosts => (0..hosts).map(|host| vec![host]).collect(),
+            Among::Regions => {
+                let count = regions.iter().max().map_or(0, |last| last + 1);
+                let of = |region| (0..hosts).filter(|host| regions[*host] == region).collect();
+                (0..count).map(of).collect()
+            }
+        };
         let zipf = |n: usize| (1..=n).map(|rank| (rank as f64).powf(-EXPONENT)).collect::<Vec<_>>();
         let by_rank = zipf(demand.keys);
         let load = |key: usize| match demand.pattern {
             Pattern::Zipf => demand.load * by_rank[key],
             _ => demand.load,
         };
-        let sources = (0..demand.keys).map(|key| (load(key), rng.order(hosts))).collect();
+        let sources = (0..demand.keys).map(|key| (load(key), rng.order(places.len()))).collect();
         let noise = vec![1.0; demand.keys * hosts];
-        Self { demand, hosts, sources, zipf: zipf(hosts), noise, noisy_since: None, rng }
+        let zipf = zipf(places.len());
+        Self { demand, hosts, places, sources, zipf, noise, noisy_since: None, rng }
     }
 
     /// When what the hosts get changes on purpose, s.
@@ -111,9 +138,10 @@ impl Traffic {
         let (load, order) = &self.sources[key];
         let Demand { pattern, period, at, .. } = self.demand;
         let after = now >= at.seconds();
-        // By the network's routes the next one that is there gets what would come to a host that is not.
-        let nth =
-            |n: usize| (n..n + self.hosts).map(|i| order[i % self.hosts]).find(|host| there[*host]);
+        let count = |place: usize| self.places[place].iter().filter(|host| there[**host]).count();
+        // By the network's routes the next one that is there gets what would come to a place that is not.
+        let places = self.places.len();
+        let nth = |n: usize| (n..n + places).map(|i| order[i % places]).find(|p| count(*p) > 0);
         let only = match pattern {
             Pattern::One => Some(0),
             Pattern::Step => Some(usize::from(after)),
@@ -121,22 +149,29 @@ impl Traffic {
             Pattern::Spread | Pattern::Zipf | Pattern::Cold | Pattern::Diurnal => None,
         };
         if let Some(n) = only {
-            if let Some(host) = nth(n) {
-                rates[host] = load * self.noise[key * self.hosts + host];
+            if let Some(place) = nth(n) {
+                let each = load / count(place) as f64;
+                for &host in self.places[place].iter().filter(|host| there[**host]) {
+                    rates[host] = each * self.noise[key * self.hosts + host];
+                }
             }
             return;
         }
         let day = now / period.seconds();
         let weight = |rank: usize| match pattern {
             Pattern::Zipf => self.zipf[rank],
-            Pattern::Diurnal => 1.0 + 0.9 * (TAU * (day + rank as f64 / self.hosts as f64)).cos(),
+            Pattern::Diurnal => 1.0 + 0.9 * (TAU * (day + rank as f64 / places as f64)).cos(),
             Pattern::Cold if !after => 0.0,
             _ => 1.0,
         };
         let mut sum = 0.0;
-        for (rank, host) in order.iter().enumerate().filter(|(_, host)| there[**host]) {
-            rates[*host] = weight(rank);
-            sum += rates[*host];
+        for (rank, &place) in order.iter().enumerate() {
+            let count = count(place);
+            let weight = if count > 0 { weight(rank) } else { 0.0 };
+            sum += weight;
+            for &host in self.places[place].iter().filter(|host| there[**host]) {
+                rates[host] = weight / count as f64;
+            }
         }
         if sum <= 0.0 {
             return;
@@ -166,7 +201,7 @@ mod tests {
 
     fn rates(pattern: Pattern, real: f64, there: [bool; 3]) -> [f64; 3] {
         let demand = Demand { pattern, noise: 0.0, load: 3.0, ..Demand::default() };
-        let mut traffic = Traffic::new(demand, 3, Rng::new(5));
+        let mut traffic = Traffic::new(demand, &[0; 3], Rng::new(5));
         let mut rates = [9.0; 3];
         traffic.rates(1, (real * 1e9) as u64, &there, &mut rates);
         rates
@@ -194,6 +229,27 @@ mod tests {
         );
         assert!((sum(rates(Pattern::Diurnal, 0.5, ALL)) - 3.0).abs() < 1e-9);
         assert!((sum(rates(Pattern::Diurnal, 0.0, ALL)) - 0.3).abs() < 1e-9);
+    }
+
+    #[test]
+    fn patterns_go_over_regions_as_over_hosts() {
+        let rates = |pattern, at: f64, there: [bool; 4]| {
+            let among = Among::Regions;
+            let demand = Demand { pattern, among, noise: 0.0, load: 3.0, ..Demand::default() };
+            let mut traffic = Traffic::new(demand, &[0, 1, 0, 1], Rng::new(5));
+            let mut rates = [9.0; 4];
+            traffic.rates(1, (at * 1e9) as u64, &there, &mut rates);
+            rates
+        };
+        assert_eq!(rates(Pattern::Spread, 0.0, [true; 4]), [0.75; 4]);
+        let (before, after) =
+            (rates(Pattern::Step, 0.0, [true; 4]), rates(Pattern::Step, 2.0, [true; 4]));
+        assert!(before == [1.5, 0.0, 1.5, 0.0] || before == [0.0, 1.5, 0.0, 1.5], "{before:?}");
+        assert_eq!(before.map(|rate| 1.5 - rate), after);
+        // Who is left in a region gets what comes to it, and the other one if there is nobody.
+        let alone = rates(Pattern::Spread, 0.0, [false, true, true, true]);
+        assert_eq!(alone, [0.0, 0.75, 1.5, 0.75]);
+        assert_eq!(rates(Pattern::One, 0.0, [false, true, false, false]), [0.0, 3.0, 0.0, 0.0]);
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub enum Figure {
     Convergence,
     /// What the host that sends most sends, bytes per second.
     Bytes,
+    /// What hosts send to other regions, bytes per second and host.
+    Between,
     /// What deciding takes on the host where it takes most, as a part of one core.
     Cpu,
     /// The longest time until all hosts know of each other, s.
@@ -76,15 +78,15 @@ pub const GOALS: &[Goal] = &[
         bound: Bound::AtMost(0.001),
     },
     Goal {
-        about: "utilisation, spread and Zipf",
+        about: "utilisation, spread (over regions, too) and Zipf",
         figure: Figure::Utilisation,
-        scenarios: &["spread", "zipf"],
+        scenarios: &["spread", "zipf", "regions-spread"],
         bound: Bound::AtLeast(0.98),
     },
     Goal {
-        about: "utilisation, one loaded host",
+        about: "utilisation, one loaded host or region",
         figure: Figure::Utilisation,
-        scenarios: &["one"],
+        scenarios: &["one", "regions-one"],
         bound: Bound::AtLeast(0.94),
     },
     Goal {
@@ -104,6 +106,12 @@ pub const GOALS: &[Goal] = &[
         figure: Figure::Cpu,
         scenarios: &["overhead"],
         bound: Bound::AtMost(0.05),
+    },
+    Goal {
+        about: "bytes between regions and host, 1000 hot keys",
+        figure: Figure::Between,
+        scenarios: &["regions-overhead"],
+        bound: Bound::AtMost(20_000.0),
     },
     Goal {
         about: "all hosts know of each other",
@@ -135,6 +143,7 @@ mod tests {
             Figure::Utilisation => goals.utilisation.map(Bound::AtLeast),
             Figure::Convergence => span(goals.convergence),
             Figure::Bytes => most(goals.bytes),
+            Figure::Between => most(goals.between),
             Figure::Cpu => most(goals.cpu),
             Figure::Joined => span(goals.joined),
             Figure::Detected => span(goals.detected),

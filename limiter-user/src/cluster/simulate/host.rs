@@ -68,6 +68,8 @@ pub(super) struct Host<S> {
     /// How many faults make others take it for dead.
     pub(super) suspected: u32,
     pub(super) bytes: u64,
+    /// What of that went to other regions, after warming up.
+    pub(super) far: u64,
     /// What deciding took of a core.
     pub(super) cpu: Stopwatch,
 }
@@ -90,6 +92,7 @@ impl<S: Scheme> Host<S> {
             view: vec![true; hosts],
             suspected: 0,
             bytes: 0,
+            far: 0,
             cpu: Stopwatch::default(),
         }
     }

@@ -42,26 +42,35 @@ impl Default for Conditions {
 /// The links.
 #[derive(Debug)]
 pub(super) struct Network {
-    pub(super) conditions: Conditions,
-    hosts: usize,
+    /// Between hosts of one region, and of different ones.
+    pub(super) conditions: [Conditions; 2],
+    /// The region of each host.
+    regions: Vec<usize>,
     /// For each ordered pair, how many cuts there are.
     cuts: Vec<u8>,
     rng: Rng,
 }
 
 impl Network {
-    pub(super) fn new(conditions: Conditions, hosts: usize, rng: Rng) -> Self {
-        Self { conditions, hosts, cuts: vec![0; hosts * hosts], rng }
+    pub(super) fn new(conditions: [Conditions; 2], regions: Vec<usize>, rng: Rng) -> Self {
+        let pairs = regions.len() * regions.len();
+        Self { conditions, regions, cuts: vec![0; pairs], rng }
     }
 
     /// Cuts the way from one host to another, or mends it.
     pub(super) fn cut(&mut self, from: usize, to: usize, cut: bool) {
-        let cuts = &mut self.cuts[from * self.hosts + to];
+        let at = from * self.regions.len() + to;
+        let cuts = &mut self.cuts[at];
         *cuts = if cut { cuts.saturating_add(1) } else { cuts.saturating_sub(1) };
     }
 
     pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
-        self.cuts[from * self.hosts + to] > 0
+        self.cuts[from * self.regions.len() + to] > 0
+    }
+
+    /// Whether two hosts are in different regions.
+    pub(super) fn is_far(&self, from: usize, to: usize) -> bool {
+        self.regions[from] != self.regions[to]
     }
 
     /// Whether two hosts hear each other.
@@ -71,15 +80,15 @@ impl Network {
 
     /// How long the copies of a message take: none if it is lost.
     pub(super) fn send(&mut self, from: usize, to: usize) -> [Option<Duration>; 2] {
-        if self.is_cut(from, to) || self.rng.chance(self.conditions.loss) {
+        let conditions = self.conditions[usize::from(self.is_far(from, to))];
+        if self.is_cut(from, to) || self.rng.chance(conditions.loss) {
             return [None, None];
         }
-        let second = self.rng.chance(self.conditions.duplicate);
-        [Some(self.delay()), second.then(|| self.delay())]
+        let second = self.rng.chance(conditions.duplicate);
+        [Some(self.delay(conditions)), second.then(|| self.delay(conditions))]
     }
 
-    fn delay(&mut self) -> Duration {
-        let c = self.conditions;
+    fn delay(&mut self, c: Conditions) -> Duration {
         let late = if self.rng.chance(c.late) {
             c.late_by.0.mul_f64(self.rng.unit())
         } else {
@@ -102,7 +111,7 @@ mod tests {
             late_by: Span(Duration::from_millis(100)),
             ..Conditions::default()
         };
-        let mut network = Network::new(conditions, 2, Rng::new(1));
+        let mut network = Network::new([conditions; 2], vec![0; 2], Rng::new(1));
         let (mut lost, mut twice, mut late) = (0, 0, 0);
         for _ in 0..10_000 {
             match network.send(0, 1) {
@@ -120,8 +129,19 @@ mod tests {
     }
 
     #[test]
+    fn it_is_another_one_between_regions() {
+        let far = Conditions { delay: Span(Duration::from_millis(80)), ..Conditions::default() };
+        let mut network = Network::new([Conditions::default(), far], vec![0, 0, 1], Rng::new(1));
+        for (from, to, least) in [(0, 1, 1), (1, 2, 80), (2, 0, 80)] {
+            let delay = network.send(from, to)[0].unwrap();
+            assert!((least..least + 2).contains(&delay.as_millis()), "{from} to {to}: {delay:?}");
+            assert_eq!(network.is_far(from, to), least > 1);
+        }
+    }
+
+    #[test]
     fn a_cut_holds_in_its_direction_until_all_are_mended() {
-        let mut network = Network::new(Conditions::default(), 3, Rng::new(1));
+        let mut network = Network::new([Conditions::default(); 2], vec![0; 3], Rng::new(1));
         network.cut(0, 1, true);
         network.cut(0, 1, true);
         network.cut(0, 1, false);

@@ -1,6 +1,7 @@
 //! What a run was like.
 
 use super::judge::Verdict;
+use super::regions::Between;
 
 /// Over how long 90 % are asked for, s.
 const HOLDS: f64 = 0.2;
@@ -19,6 +20,8 @@ pub struct Outcome {
     pub convergence: Vec<Option<f64>>,
     /// What the host that sent most has sent, bytes per second.
     pub bytes: f64,
+    /// What went between regions; `None` where there is one.
+    pub between: Option<Between>,
     /// What deciding took on the host where it took most, as a part of one core; `None` where it was not measured.
     pub cpu: Option<f64>,
     /// How long it took until all hosts knew of each other, s; `Some(None)` if they never did, `None` where that

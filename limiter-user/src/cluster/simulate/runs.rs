@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::judge::Verdict;
 use super::members;
 use super::outcome::{Outcome, Series};
+use super::regions::Between;
 use super::scenario::Scenario;
 use super::scheme::{Baseline, EscrowHost, SchemeKind};
 use super::world::World;
@@ -33,6 +34,8 @@ pub struct Summary {
     pub median_convergence: Option<f64>,
     /// The most that a host sent, bytes per second.
     pub bytes: f64,
+    /// The most that went between regions; `None` where there is one.
+    pub between: Option<Between>,
     /// The most that deciding took on a host, as a part of one core, where it was measured.
     pub cpu: Option<f64>,
     /// The longest time until all hosts knew of each other, s, as `convergence`.
@@ -53,6 +56,7 @@ pub fn run(scenario: &Scenario, scheme: SchemeKind, seed: u64) -> Outcome {
         SchemeKind::Escrow => {
             World::new(scenario, seed, |birth| EscrowHost::new(birth, None)).run()
         }
+        SchemeKind::Flat => World::new(scenario, seed, EscrowHost::flat).run(),
         SchemeKind::Membership => members::run(scenario, seed),
         kind => World::new(scenario, seed, |birth| Baseline::new(kind, birth)).run(),
     }
@@ -67,7 +71,8 @@ pub fn run_all(
 ) -> Vec<Summary> {
     let of_scenario = |(number, scenario): (usize, &Scenario)| {
         let schemes = if scenario.membership { &[SchemeKind::Membership][..] } else { schemes };
-        schemes.iter().map(|scheme| (number, *scheme)).collect::<Vec<_>>()
+        let fits = |scheme: &&SchemeKind| scheme.is_for(scenario);
+        schemes.iter().filter(fits).map(|scheme| (number, *scheme)).collect::<Vec<_>>()
     };
     let groups: Vec<(usize, SchemeKind)> =
         scenarios.iter().enumerate().flat_map(of_scenario).collect();
@@ -137,6 +142,7 @@ fn summary<'a>(
         convergence: None,
         median_convergence: None,
         bytes: 0.0,
+        between: None,
         cpu: None,
         joined: None,
         detected: None,
@@ -155,6 +161,8 @@ fn summary<'a>(
         worst.share_sum = worst.share_sum.max(found.share_sum);
         all.least_utilisation = all.least_utilisation.min(found.utilisation);
         all.bytes = all.bytes.max(outcome.bytes);
+        let worse = |found: Between| found.worse(all.between.unwrap_or_default());
+        all.between = outcome.between.map(worse).or(all.between);
         all.cpu = outcome.cpu.map(|cpu| cpu.max(all.cpu.unwrap_or(0.0))).or(all.cpu);
         all.joined = longest(all.joined, outcome.joined);
         all.detected = longest(all.detected, outcome.detected);
@@ -214,6 +222,10 @@ fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
     }
     if let Some(most) = goals.bytes {
         goal(all.bytes <= most, format!("{:.0} bytes/s, not {most:.0}", all.bytes));
+    }
+    if let (Some(most), Some(between)) = (goals.between, all.between) {
+        let found = between.bytes_per_second / scenario.hosts as f64;
+        goal(found <= most, format!("{found:.0} bytes/s and host between regions, not {most:.0}"));
     }
     if let (Some(most), Some(cpu), false) = (goals.cpu, all.cpu, cfg!(debug_assertions)) {
         let text = format!("{:.1} % of a core, not {:.1} %", 100.0 * cpu, 100.0 * most);

@@ -8,8 +8,9 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use toml::Spanned;
 
-use super::demand::{Demand, Pattern};
+use super::demand::{Among, Demand, Pattern};
 use super::network::Conditions;
+use super::regions::{RegionPart, assign};
 use crate::cluster::escrow::Partition;
 use crate::config::Place;
 use crate::error::{Failure, exit};
@@ -106,7 +107,9 @@ pub struct Fault {
     pub hosts: Option<Vec<usize>>,
     /// This part of the hosts instead, at least one: the first ones, rounded.
     pub part: Option<f64>,
-    /// How the network is, [`FaultKind::Network`].
+    /// The hosts of this region, or the first ones of them if `part` is said, too.
+    pub region: Option<String>,
+    /// How the network is, between regions as well, [`FaultKind::Network`].
     pub network: Option<Conditions>,
     /// What a clock that starts anew is set by, s, [`FaultKind::Crash`].
     #[serde(default)]
@@ -128,6 +131,8 @@ pub struct Goals {
     pub convergence: Option<Span>,
     /// What a host sends, bytes per second, at most.
     pub bytes: Option<f64>,
+    /// What hosts of different regions send each other, bytes per second and host, at most.
+    pub between: Option<f64>,
     /// What deciding takes on a host, as a part of one core, at most. It is measured where it is asked for.
     pub cpu: Option<f64>,
     /// The time until all know of each other, at most, where `membership` is simulated.
@@ -143,6 +148,7 @@ impl Default for Goals {
             utilisation: None,
             convergence: None,
             bytes: None,
+            between: None,
             cpu: None,
             joined: None,
             detected: None,
@@ -201,6 +207,11 @@ pub struct Scenario {
     /// The network.
     #[serde(default)]
     pub network: Conditions,
+    /// Regions that hosts are in; one if there are none.
+    #[serde(default, rename = "region")]
+    pub regions: Vec<RegionPart>,
+    /// The network between hosts of different regions; as any other if it is not said.
+    pub between: Option<Conditions>,
     /// Who notices what when.
     #[serde(default)]
     pub detection: Detection,
@@ -323,8 +334,16 @@ impl Scenario {
         if self.detection.earliest > self.detection.latest {
             return whole("`earliest` is not later than `latest`");
         }
-        if let Some(message) = wrong(&self.network) {
+        if let Some(message) = wrong(&self.network).or_else(|| wrong(self.between.as_ref()?)) {
             return whole(message);
+        }
+        if let Err(message) = assign(&self.regions, self.hosts) {
+            return whole(&message);
+        }
+        if self.regions.is_empty() && (self.between.is_some() || demand.among == Among::Regions) {
+            return whole(
+                "where there is no region, nothing is `between` them and no demand `among` them",
+            );
         }
         self.faults.iter().find_map(|fault| {
             let message = self.problem_of(fault.get_ref())?;
@@ -342,8 +361,8 @@ impl Scenario {
         if fault.kind == FaultKind::Network {
             return None;
         }
-        match (&fault.hosts, fault.part) {
-            (Some(hosts), None) => {
+        match (&fault.hosts, &fault.region, fault.part) {
+            (Some(hosts), None, None) => {
                 if let Some(host) = hosts.iter().find(|host| **host >= self.hosts) {
                     return Some(format!(
                         "there is no host {host}: the last is {}",
@@ -351,8 +370,17 @@ impl Scenario {
                     ));
                 }
             }
-            (None, Some(part)) if (0.0..=1.0).contains(&part) => {}
-            _ => return Some("a fault says either `hosts` or `part`, a number from 0 to 1".into()),
+            (None, Some(name), None | Some(0.0..=1.0)) => {
+                if !self.regions.iter().any(|region| region.name == *name) {
+                    return Some(format!("there is no region {name:?}"));
+                }
+            }
+            (None, None, Some(0.0..=1.0)) => {}
+            _ => {
+                return Some(
+                    "a fault says `hosts`, or `region` or `part`, a number from 0 to 1, or both of these".into(),
+                );
+            }
         }
         let lasting = fault.lasts.is_some();
         if lasting && matches!(fault.kind, FaultKind::Join | FaultKind::Leave) {
@@ -374,16 +402,31 @@ impl Scenario {
         if self.most_seeds == 0 || asked < self.most_seeds { asked } else { self.most_seeds }
     }
 
+    /// Whether it takes long: then it is run only where its size is asked for.
+    pub const fn is_heavy(&self) -> bool {
+        self.most_seeds > 0
+    }
+
+    /// The number of the region of each host.
+    pub(super) fn regions(&self) -> Vec<usize> {
+        // What does not fit was refused before.
+        assign(&self.regions, self.hosts).unwrap_or_else(|_| vec![0; self.hosts])
+    }
+
     /// The hosts of a fault.
     pub(super) fn hosts_of(&self, fault: &Fault) -> Vec<usize> {
-        match (&fault.hosts, fault.part) {
-            (Some(hosts), _) => hosts.clone(),
-            (None, Some(part)) => {
-                let n = (self.hosts as f64 * part).round() as usize;
-                (0..n.clamp(1, self.hosts)).collect()
+        let among: Vec<usize> = match (&fault.hosts, &fault.region) {
+            (Some(hosts), _) => return hosts.clone(),
+            (None, Some(name)) => {
+                let number = self.regions.iter().position(|region| region.name == *name);
+                let of = self.regions().into_iter().enumerate();
+                of.filter(|(_, region)| Some(*region) == number).map(|(host, _)| host).collect()
             }
-            (None, None) => Vec::new(),
-        }
+            (None, None) if fault.part.is_none() => return Vec::new(),
+            (None, None) => (0..self.hosts).collect(),
+        };
+        let n = (among.len() as f64 * fault.part.unwrap_or(1.0)).round() as usize;
+        among[..n.max(1).min(among.len())].to_vec()
     }
 }
 
@@ -411,6 +454,12 @@ mod tests {
         assert_eq!(scenario.hosts_of(scenario.faults[0].get_ref()), [0, 1, 2]);
         let two = scenario.with_hosts(2).unwrap();
         assert_eq!(two.hosts_of(two.faults[0].get_ref()), [0]);
+        let regions = "[[region]]\nname = \"a\"\n[[region]]\nname = \"b\"\n[[fault]]\nkind = \"pause\"\nat = \"1s\"";
+        for (more, hosts) in [("", vec![3, 4, 5]), ("part = 0.4", vec![3])] {
+            let text = format!("name = \"x\"\nhosts = 6\n{regions}\nregion = \"b\"\n{more}");
+            let scenario = parse(&text).unwrap();
+            assert_eq!(scenario.hosts_of(scenario.faults[0].get_ref()), hosts);
+        }
     }
 
     #[test]
@@ -426,6 +475,15 @@ mod tests {
             ("name = \"x\"\n[network]\nloss = 1.5".into(), "1:1", "`loss`"),
             (fault("kind = \"pause\"\nhosts = [3]"), "2:1", "no host 3"),
             (fault("kind = \"pause\""), "2:1", "`part`"),
+            (fault("kind = \"pause\"\nregion = \"eu\""), "2:1", "no region \"eu\""),
+            (
+                "name = \"x\"\nhosts = 1\n[[region]]\nname = \"a\"\n[[region]]\nname = \"b\""
+                    .into(),
+                "1:1",
+                "no host",
+            ),
+            ("name = \"x\"\n[between]\nloss = 0.1".into(), "1:1", "`between`"),
+            ("name = \"x\"\n[demand]\namong = \"regions\"".into(), "1:1", "`among`"),
             (fault("kind = \"network\""), "2:1", "`network`"),
             (fault("kind = \"join\"\nhosts = [0]\nfor = \"1s\""), "2:1", "for good"),
             (fault("kind = \"crash\"\nhosts = [0]\nfor = \"1ms\""), "2:1", "full"),

@@ -29,6 +29,13 @@ const TEXTS: &[(&str, &str)] = &[
     ("majority", include_str!("suite/majority.toml")),
     ("suspect", include_str!("suite/suspect.toml")),
     ("chaos", include_str!("suite/chaos.toml")),
+    ("regions-spread", include_str!("suite/regions-spread.toml")),
+    ("regions-one", include_str!("suite/regions-one.toml")),
+    ("regions-step", include_str!("suite/regions-step.toml")),
+    ("regions-cut", include_str!("suite/regions-cut.toml")),
+    ("regions-crash", include_str!("suite/regions-crash.toml")),
+    ("regions-lossy", include_str!("suite/regions-lossy.toml")),
+    ("regions-overhead", include_str!("suite/regions-overhead.toml")),
     ("overhead", include_str!("suite/overhead.toml")),
     ("members", include_str!("suite/members.toml")),
 ];

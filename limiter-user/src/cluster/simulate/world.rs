@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::super::escrow::{Member, Partition};
+use super::super::escrow::{Member, Partition, Region};
 use super::super::{HostId, KeyId, Moment};
 use super::clock::Clock;
 use super::demand::Traffic;
 use super::host::{Host, State};
 use super::judge::Judge;
-use super::network::Network;
+use super::network::{Conditions, Network};
 use super::outcome::{Outcome, Record};
 use super::queue::Queue;
+use super::regions::Between;
 use super::rng::{Rng, mix};
 use super::scenario::{Fault, FaultKind, Scenario};
 use super::scheme::{Actions, Payload, Scheme};
@@ -26,6 +27,11 @@ const CALM: u64 = 10_000_000;
 const ACT: u64 = 2_000_000;
 /// Weight of each host.
 const WEIGHT: u32 = 100;
+
+/// The network within regions, and between them.
+fn conditions(scenario: &Scenario) -> [Conditions; 2] {
+    [scenario.network, scenario.between.unwrap_or(scenario.network)]
+}
 
 /// Something that happens.
 #[derive(Debug)]
@@ -49,6 +55,8 @@ pub(super) struct Birth {
     pub(super) me: HostId,
     /// Its host's weight.
     pub(super) weight: u32,
+    /// Its host's region.
+    pub(super) region: Region,
     /// Hosts that there are by the configuration.
     pub(super) hosts: usize,
     /// The part of all rights that it has by then: one part of so many, nothing if 0.
@@ -71,6 +79,8 @@ pub(super) struct World<'a, S> {
     keys: Vec<KeyId>,
     key_numbers: BTreeMap<KeyId, usize>,
     network: Network,
+    /// The region of each host.
+    regions: Vec<Region>,
     traffic: Traffic,
     judge: Judge,
     record: Record,
@@ -82,6 +92,10 @@ impl<'a, S: Scheme> World<'a, S> {
     pub(super) fn new(scenario: &'a Scenario, seed: u64, make: impl Fn(Birth) -> S) -> Self {
         let root = Rng::new(seed);
         let n = scenario.hosts;
+        let numbers = scenario.regions();
+        let region = |number: &usize| scenario.regions.get(*number).map(|part| &part.name[..]);
+        let of = |number| Region::of(region(number).unwrap_or("default"));
+        let regions: Vec<Region> = numbers.iter().map(of).collect();
         let mut clocks = root.fork(1);
         let joiners: Vec<usize> = scenario
             .faults
@@ -93,7 +107,7 @@ impl<'a, S: Scheme> World<'a, S> {
         let first = (0..n).find(|i| !joiners.contains(i));
         let present = (0..n).filter(|i| !joiners.contains(i)).count() as u64;
         let mut hosts = Vec::with_capacity(n);
-        for i in 0..n {
+        for (i, &region) in regions.iter().enumerate() {
             // Nobody knows how long others are up: from a quarter of an hour to some weeks.
             let base = clocks.between(1e12, 2e15) as u64;
             let clock = Clock::new(base, clocks.between(-scenario.drift, scenario.drift));
@@ -106,7 +120,8 @@ impl<'a, S: Scheme> World<'a, S> {
             let seed = clocks.bits();
             let now = clock.local(0);
             let policy = scenario.policy;
-            let birth = Birth { me: id, weight: WEIGHT, hosts: n, one_of, seed, policy, now };
+            let weight = WEIGHT;
+            let birth = Birth { me: id, weight, region, hosts: n, one_of, seed, policy, now };
             let mut host = Host::new(id, clock, make(birth), n, scenario.demand.keys);
             if scenario.goals.cpu.is_some() {
                 host.cpu.switch_on();
@@ -119,7 +134,7 @@ impl<'a, S: Scheme> World<'a, S> {
         let keys: Vec<KeyId> =
             (0..scenario.demand.keys).map(|i| KeyId(mix(mix(seed) ^ i as u64))).collect();
         let tick = scenario.tick.seconds();
-        let traffic = Traffic::new(scenario.demand, n, root.fork(2));
+        let traffic = Traffic::new(scenario.demand, &numbers, root.fork(2));
         let burst = scenario.burst.seconds();
         Self {
             now: 0,
@@ -130,7 +145,8 @@ impl<'a, S: Scheme> World<'a, S> {
             judge: Judge::new(keys.len(), burst, tick, scenario.drift),
             record: Record::new(tick, traffic.steps(scenario.duration.seconds())),
             keys,
-            network: Network::new(scenario.network, n, root.fork(3)),
+            network: Network::new(conditions(scenario), numbers, root.fork(3)),
+            regions,
             traffic,
             rng: root.fork(4),
             scenario,
@@ -171,6 +187,12 @@ impl<'a, S: Scheme> World<'a, S> {
         let most = self.hosts.iter().map(|host| host.bytes).max().unwrap_or(0);
         let mut outcome = self.record.outcome(self.judge.verdict(), most as f64 / seconds);
         let cpu = self.hosts.iter().map(|host| host.cpu.sum().as_secs_f64() / seconds);
+        if !scenario.regions.is_empty() {
+            let warm = seconds - scenario.warm_up.seconds();
+            let far = self.hosts.iter().map(|host| host.far as f64 / warm);
+            let most_per_host = far.clone().fold(0.0, f64::max);
+            outcome.between = Some(Between { bytes_per_second: far.sum(), most_per_host });
+        }
         outcome.cpu = scenario.goals.cpu.map(|_| cpu.fold(0.0, f64::max));
         outcome
     }
@@ -320,8 +342,12 @@ impl<'a, S: Scheme> World<'a, S> {
         for (to, payload) in actions.messages {
             let Some(&to) = self.numbers.get(&to) else { continue };
             self.hosts[number].cpu.start();
-            self.hosts[number].bytes += payload.bytes() as u64;
+            let bytes = payload.bytes() as u64;
+            self.hosts[number].bytes += bytes;
             self.hosts[number].cpu.stop();
+            if self.now > self.scenario.warm_up.ns() && self.network.is_far(number, to) {
+                self.hosts[number].far += bytes;
+            }
             let payload = Rc::new(payload);
             for delay in self.network.send(number, to).into_iter().flatten() {
                 let payload = Rc::clone(&payload);
@@ -341,7 +367,8 @@ impl<'a, S: Scheme> World<'a, S> {
         match fault.kind {
             FaultKind::Partition | FaultKind::OneWay => self.cut(fault, hosts, true),
             FaultKind::Network => {
-                self.network.conditions = fault.network.unwrap_or(self.scenario.network);
+                let usual = conditions(self.scenario);
+                self.network.conditions = fault.network.map_or(usual, |network| [network; 2]);
             }
             _ => hosts.iter().for_each(|host| self.befall(fault, *host)),
         }
@@ -376,7 +403,7 @@ impl<'a, S: Scheme> World<'a, S> {
     fn end(&mut self, fault: &Fault, hosts: &[usize]) {
         match fault.kind {
             FaultKind::Partition | FaultKind::OneWay => self.cut(fault, hosts, false),
-            FaultKind::Network => self.network.conditions = self.scenario.network,
+            FaultKind::Network => self.network.conditions = conditions(self.scenario),
             _ => hosts.iter().for_each(|host| self.relieve(fault, *host)),
         }
     }
@@ -473,8 +500,9 @@ impl<'a, S: Scheme> World<'a, S> {
     }
 
     fn tell_members(&mut self, i: usize) {
-        let alive = self.hosts[i].view.iter().zip(&self.hosts).filter(|(sees, _)| **sees);
-        let members = alive.map(|(_, host)| (host.id, Member::new(WEIGHT))).collect();
+        let alive = (0..self.hosts.len()).filter(|other| self.hosts[i].view[*other]);
+        let member = |i: usize| Member { weight: WEIGHT, region: self.regions[i] };
+        let members = alive.map(|other| (self.hosts[other].id, member(other))).collect();
         let now = self.hosts[i].clock.local(self.now);
         self.hosts[i].daemon.members(now, &members);
     }

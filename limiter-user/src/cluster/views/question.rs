@@ -182,6 +182,8 @@ pub struct Host {
     pub limited: u64,
     /// Sources that it has grants of, and grants that it has given to others.
     pub grants: [u64; 2],
+    /// Sources of which it has borrowed from other regions, and of which it has lent to them.
+    pub loans: [u64; 2],
     /// A hash of the limits that the cluster has, as it knows them.
     pub limits: u64,
     /// Members that are there as far as it knows, itself included.

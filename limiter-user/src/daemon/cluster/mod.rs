@@ -21,6 +21,7 @@ mod status;
 pub mod views;
 mod words;
 
+use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::Arc;
@@ -88,6 +89,10 @@ pub struct RightsReport {
     pub left_out: usize,
     /// Sources that it has grants of, and grants that it has given to others.
     pub grants: [usize; 2],
+    /// Sources that it owns of which it has borrowed from other regions, and of which it has lent to them.
+    pub loans: [usize; 2],
+    /// The regions of those that are there, and what their hosts have said to have.
+    pub regions: BTreeMap<String, RegionRights>,
     /// Numbers that two sources have at present, which are left at their floor.
     pub twice: usize,
     /// What the data plane is to be told and could not be yet.
@@ -104,6 +109,15 @@ pub struct RightsReport {
     pub counters: escrow::Counters,
     /// What the daemon has done and what went wrong.
     pub work: rights::Work,
+}
+
+/// Of a region, as this host has heard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionRights {
+    /// Hosts that are there.
+    pub members: usize,
+    /// The sum of their home rights.
+    pub home: Share,
 }
 
 /// What a start needs, tried before anything is touched.

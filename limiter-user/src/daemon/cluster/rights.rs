@@ -5,6 +5,7 @@
 //! then the data plane is told, then other hosts are. Where something cannot be done, what comes after it is
 //! not either; it is tried again, and messages that were not sent are made up for by later ones.
 
+use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::key::Keys;
 use super::partitions::Partitions;
 use super::sources::{Bounds, Demand, Seen, Sources};
 use super::words::{Giver, Words};
-use super::{MOST_WAITING, RightsReport};
+use super::{MOST_WAITING, RegionRights, RightsReport};
 use crate::cluster::escrow::{self, Escrow, Outputs};
 use crate::cluster::link::ClusterId;
 use crate::cluster::link::task::{self as link, Order, monotonic};
@@ -467,10 +468,25 @@ impl Task {
         }
     }
 
+    /// The regions of the members that are there.
+    fn regions(&self) -> BTreeMap<String, RegionRights> {
+        let mut regions: BTreeMap<String, RegionRights> = BTreeMap::new();
+        for (host, member) in self.host.link.members.borrow().iter() {
+            if !regions.contains_key(member.region()) {
+                regions.insert(member.region().into(), RegionRights::default());
+            }
+            if let Some(region) = regions.get_mut(member.region()) {
+                region.members += 1;
+                region.home += self.escrow.home_of(*host).unwrap_or(Share::NONE);
+            }
+        }
+        regions
+    }
+
     fn report(&mut self) {
         let (keys, limited) = self.sources.as_ref().map_or((0, 0), Sources::count);
         let left_out = self.sources.as_ref().map_or(0, Sources::left_out);
-        let kept = self.escrow.kept();
+        let (kept, loans) = (self.escrow.kept(), self.escrow.count_loans(monotonic()));
         self.tell.send_replace(RightsReport {
             home: self.escrow.home(),
             on_the_way: kept.outgoing.iter().map(|(_, transfer)| transfer.share).sum(),
@@ -479,6 +495,8 @@ impl Task {
             limited,
             left_out,
             grants: self.escrow.count_grants(monotonic()),
+            loans: [loans.borrowed, loans.lent],
+            regions: self.regions(),
             twice: self.sources.as_ref().map_or(0, Sources::twice),
             unwritten: self.words.len(),
             lost: self.escrow.count_lost(monotonic()),

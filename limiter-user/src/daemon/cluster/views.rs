@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::{Cluster, Inbox};
+use super::{Cluster, Inbox, RegionRights};
 use crate::cluster::link::task::{Order, monotonic};
 use crate::cluster::membership::Identity;
 use crate::cluster::views::lag::Lag;
@@ -103,12 +103,19 @@ impl Cluster {
             suspects: report.suspects.len(),
             home: rights.home.part(),
             keys: rights.keys,
+            loans: rights.loans,
+            regions: rights.regions.iter().map(region).collect(),
             lag: self.views.lag(),
             frames: [counts.received, counts.sent, counts.unsent + report.lost],
             refused: refused.collect(),
             overage: Arc::clone(&self.overage.borrow()),
         }
     }
+}
+
+/// A region as a scrape tells it.
+fn region((name, rights): (&String, &RegionRights)) -> (String, usize, f64) {
+    (name.clone(), rights.members, rights.home.part())
 }
 
 /// This host's wall clock, ns since 1970.

@@ -29,6 +29,26 @@ pub(super) fn write(cluster: &Clustered, to: &mut Families<'_>) -> Written {
         "Sources under limits of the cluster that this host asks others for grants for",
         cluster.keys as u64,
     )?;
+    let regions = || cluster.regions.iter();
+    to.gauges(
+        "cluster_region_members",
+        None,
+        "Hosts of a region that are there",
+        regions().map(|(name, members, _)| (("region", name.as_str()), *members as u64)),
+    )?;
+    to.gauges(
+        "cluster_region_home",
+        Some(&ratio),
+        "The part of each limit of the cluster that is the own of a region's hosts, as they have said",
+        regions().map(|(name, _, home)| (("region", name.as_str()), *home)),
+    )?;
+    let loans = ["borrowed", "lent"].into_iter().zip(cluster.loans);
+    to.gauges(
+        "cluster_region_loans",
+        None,
+        "Sources that this host owns of which it has borrowed from other regions, or lent to them",
+        loans.map(|(loans, count)| (("loans", loans), count as u64)),
+    )?;
     if let Some(lag) = cluster.lag {
         let quantiles = [("0.5", lag.p50), ("0.9", lag.p90), ("0.99", lag.p99), ("1", lag.max)];
         to.gauges(

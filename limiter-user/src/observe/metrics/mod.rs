@@ -48,6 +48,10 @@ pub struct Clustered {
     pub home: f64,
     /// Sources that it shares with others.
     pub keys: usize,
+    /// Sources that it owns of which it has borrowed from other regions, and of which it has lent to them.
+    pub loans: [usize; 2],
+    /// Regions: their names, hosts that are there, and what is these hosts' own of each limit.
+    pub regions: Vec<(String, usize, f64)>,
     /// Round trips of its questions, ms.
     pub lag: Option<Percentiles>,
     /// Frames that it has listened to and sent, and those that were lost here.

@@ -18,6 +18,10 @@ impl SimulationReport {
             .iter()
             .map(|missed| format!("<p>Missed: {}</p>", escape(missed)))
             .collect();
+        let between = match &self.between()[..] {
+            [] => String::new(),
+            rows => table("Between regions", &Self::BETWEEN, 2, rows),
+        };
         let verdict = if self.ok { "All goals are reached." } else { "Not all goals are reached." };
         let mut charts = String::new();
         for (number, scenario) in scenarios.iter().enumerate().filter(|(_, s)| !s.membership) {
@@ -29,7 +33,7 @@ impl SimulationReport {
              <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
              <title>limiter: simulated clusters</title>\n<style>{STYLE}</style></head>\n<body><main>\n\
              <h1>One limit on many simulated hosts</h1>\n\
-             <div class=\"verdict\" role=\"status\"><p>{verdict}</p>{missed}</div>\n{}{charts}\
+             <div class=\"verdict\" role=\"status\"><p>{verdict}</p>{missed}</div>\n{}{between}{charts}\
              <p class=\"soft\">limiter {}. Overage is what all hosts together admitted beyond burst + rate · T, as \
              a part of burst + rate · 1 s; utilisation what they admitted of min(offered, limit).</p>\n\
              </main></body></html>\n",

@@ -161,24 +161,23 @@ impl Scheme for Baseline {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::super::escrow::Partition;
+    use super::super::super::super::escrow::{Partition, Region};
     use super::*;
 
     fn host(kind: SchemeKind, me: u64) -> Baseline {
         let birth = Birth {
             me: HostId(me),
             weight: 1,
+            region: Region::of("default"),
             hosts: 2,
             one_of: 2,
             seed: 0,
             policy: Partition::default(),
             now: Moment(0),
         };
+        let member = Member { weight: 1, region: birth.region };
         let mut host = Baseline::new(kind, birth);
-        host.members(
-            Moment(0),
-            &BTreeMap::from([(HostId(1), Member::new(1)), (HostId(2), Member::new(1))]),
-        );
+        host.members(Moment(0), &[1, 2].map(|id| (HostId(id), member)).into());
         host
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::super::escrow::{Escrow, Kept, Member, Partition, Planted, Settings};
+use super::super::super::escrow::{Escrow, Kept, Member, Partition, Planted, Region, Settings};
 use super::super::super::{HostId, KeyId, Message, Moment, Share};
 use super::super::world::Birth;
 use super::{Actions, ENTRIES, Payload, Sample, Scheme};
@@ -15,6 +15,8 @@ pub(in super::super) struct EscrowHost {
     /// What is on the disk.
     durable: Kept,
     policy: Partition,
+    /// All hosts are told to be in one region.
+    flat: bool,
     /// Sources that are tracked no more: the kernel is told before anybody else hears of it.
     forgotten: Vec<KeyId>,
 }
@@ -22,12 +24,17 @@ pub(in super::super) struct EscrowHost {
 impl EscrowHost {
     /// A host, with a fault if one is to be found.
     pub(in super::super) fn new(birth: Birth, planted: Option<Planted>) -> Self {
-        let Birth { me, weight, one_of, seed, policy, now, .. } = birth;
+        let Birth { me, weight, region, one_of, seed, policy, now, .. } = birth;
         let majority = policy == Partition::MajorityReclaim;
-        let settings = Settings { seed, planted, majority, ..Settings::new(me, weight) };
+        let settings = Settings { region, seed, planted, majority, ..Settings::new(me, weight) };
         let durable = Kept { home: Share::WHOLE.times(1, one_of), ..Kept::default() };
         let escrow = Escrow::new(settings.clone(), durable.clone(), now);
-        Self { settings, escrow, durable, policy, forgotten: Vec::new() }
+        Self { settings, escrow, durable, policy, flat: false, forgotten: Vec::new() }
+    }
+
+    /// A host that knows of no regions.
+    pub(in super::super) fn flat(birth: Birth) -> Self {
+        Self { flat: true, ..Self::new(Birth { region: Region::default(), ..birth }, None) }
     }
 }
 
@@ -57,7 +64,13 @@ fn parts(message: Message) -> Vec<Message> {
 
 impl Scheme for EscrowHost {
     fn members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>) {
-        self.escrow.set_members(now, members);
+        if self.flat {
+            let near = |member: &Member| Member { region: Region::default(), ..*member };
+            let members = members.iter().map(|(host, member)| (*host, near(member))).collect();
+            self.escrow.set_members(now, &members);
+        } else {
+            self.escrow.set_members(now, members);
+        }
     }
 
     fn demand(&mut self, now: Moment, key: KeyId, sample: Sample) {

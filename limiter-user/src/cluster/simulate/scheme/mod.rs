@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::super::escrow::Member;
 use super::super::wire::{MOST_CONTENT, OVERHEAD, Packet};
 use super::super::{HostId, KeyId, Message, Moment, Share};
+use super::scenario::Scenario;
 pub(super) use baseline::Baseline;
 pub(super) use escrow::EscrowHost;
 
@@ -30,6 +31,8 @@ pub enum SchemeKind {
     Debit,
     /// Each host has its part of the demand that it has heard of.
     Proportional,
+    /// The escrow, all hosts of which believe to be in one region: what regions are for.
+    Flat,
     /// No limit at all: who is there, as the daemon finds out.
     #[value(skip)]
     Membership,
@@ -37,8 +40,18 @@ pub enum SchemeKind {
 
 impl SchemeKind {
     /// All that keep a limit.
-    pub const ALL: [Self; 5] =
-        [Self::Escrow, Self::None, Self::Static, Self::Debit, Self::Proportional];
+    pub const ALL: [Self; 6] =
+        [Self::Escrow, Self::Flat, Self::None, Self::Static, Self::Debit, Self::Proportional];
+
+    /// Whether it says something about a scenario.
+    pub fn is_for(self, scenario: &Scenario) -> bool {
+        self != Self::Flat || !scenario.regions.is_empty()
+    }
+
+    /// Whether it does without the escrow.
+    pub const fn is_baseline(self) -> bool {
+        !matches!(self, Self::Escrow | Self::Flat | Self::Membership)
+    }
 
     /// Whether it has goals to reach; the others are there to compare with.
     pub const fn has_goals(self) -> bool {
@@ -53,6 +66,7 @@ impl SchemeKind {
             Self::Static => "static",
             Self::Debit => "debit",
             Self::Proportional => "proportional",
+            Self::Flat => "flat",
             Self::Membership => "membership",
         }
     }
@@ -130,7 +144,7 @@ pub(super) struct Actions {
 
 /// What decides on a host.
 pub(super) trait Scheme {
-    /// The members that the host sees, itself included.
+    /// The members that the host sees, itself included, with their weights and regions.
     fn members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>);
     fn demand(&mut self, now: Moment, key: KeyId, sample: Sample);
     /// Nothing has come of a source for long.

@@ -92,6 +92,7 @@ async fn host(cluster: &Cluster) -> Result<Answer, Failure> {
         keys: rights.keys as u64,
         limited: rights.limited as u64,
         grants: rights.grants.map(|count| count as u64),
+        loans: rights.loans.map(|count| count as u64),
         limits: *cluster.digest.borrow(),
         members: members as u64,
         received: counts.received,

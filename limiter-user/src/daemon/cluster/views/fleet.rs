@@ -23,7 +23,7 @@ use crate::observe;
 use crate::report::{
     ClockReport, ClusterDistinctReport, ClusterSourceReport, ClusterTopEntry, ClusterTopReport,
     DistinctGroup, DistinctHost, HostSource, OverageReport, PeerDetails, PeerReport, PeerState,
-    PeersReport, RefusedReport, Sort, SourceSums, TopEntry, Totals, Unanswered, moment,
+    PeersReport, RefusedReport, RegionReport, Sort, SourceSums, TopEntry, Totals, Unanswered, moment,
 };
 
 /// How long hosts have for an answer.
@@ -146,6 +146,8 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
             limited: host.limited,
             grants_held: host.grants[0],
             grants_given: host.grants[1],
+            loans_borrowed: host.loans[0],
+            loans_lent: host.loans[1],
             limits: format!("{:016x}", host.limits),
             limits_same: Some(host.limits) == own_limits,
             members: host.members,
@@ -205,6 +207,7 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
         lag_ms: lag::merged(hosts.values().map(|host| host.lag.as_slice())),
         overage: cluster.overage.borrow().to_vec(),
         distinct,
+        regions: RegionReport::of(&peers),
         peers,
     })
 }
