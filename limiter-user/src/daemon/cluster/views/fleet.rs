@@ -23,7 +23,8 @@ use crate::observe;
 use crate::report::{
     ClockReport, ClusterDistinctReport, ClusterSourceReport, ClusterTopEntry, ClusterTopReport,
     DistinctGroup, DistinctHost, HostSource, OverageReport, PeerDetails, PeerReport, PeerState,
-    PeersReport, RefusedReport, RegionReport, Sort, SourceSums, TopEntry, Totals, Unanswered, moment,
+    PeersReport, RefusedReport, RegionReport, Sort, SourceSums, TopEntry, Totals, Unanswered,
+    moment,
 };
 
 /// How long hosts have for an answer.
