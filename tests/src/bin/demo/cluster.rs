@@ -76,7 +76,8 @@ const ACTS: [Act; 4] = [
         flooded: &[0, 1, 2],
         last: Last::Returns,
         lasts: 8.0,
-        least: 0.9,
+        // It waits until what it gave before has ended, and keys change their owners: 0.89 to 0.91 were found.
+        least: 0.85,
     },
 ];
 
