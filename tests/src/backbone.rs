@@ -2,8 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    io,
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    os::fd::{AsRawFd as _, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -12,7 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Namespace, process};
+use crate::{
+    Namespace,
+    packet_socket::{self, Receives},
+    process,
+};
 
 /// Frames that are on their way at most.
 const MOST: usize = 1 << 16;
@@ -60,7 +63,9 @@ impl Backbone {
         let shared = Arc::new(Shared::default());
         let its = Arc::clone(&shared);
         let thread = middle.spawn_inside(move || {
-            let open = |region| open(&far(region)).expect("a packet socket on a wire");
+            let open = |region| {
+                packet_socket::open(&far(region), Receives::All).expect("a packet socket on a wire")
+            };
             let sockets: Vec<OwnedFd> = (0..regions).map(open).collect();
             carry(&sockets, delay, &its);
         });
@@ -141,7 +146,7 @@ fn carry(sockets: &[OwnedFd], delay: Duration, shared: &Shared) {
         while let Some((_, from, frame)) = on_the_way.pop_front_if(|(at, ..)| *at <= now) {
             let others = sockets.iter().enumerate().filter(|(to, _)| *to != from && !is_cut(*to));
             for (_, socket) in others {
-                if !send(socket, &frame) {
+                if !packet_socket::send(socket, &frame) {
                     shared.lost.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -172,37 +177,4 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
     let length = usize::try_from(length).ok()?;
     assert!(length <= room, "a frame of {length} bytes between hosts");
     Some(length)
-}
-
-fn send(socket: &OwnedFd, frame: &[u8]) -> bool {
-    // SAFETY: the pointer and the length are those of a live slice.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
-    sent.cast_unsigned() == frame.len()
-}
-
-/// A packet socket for all that comes to a device, and to send on it.
-fn open(device: &str) -> io::Result<OwnedFd> {
-    let check = |result: libc::c_int| {
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-    };
-    let name = std::ffi::CString::new(device)?;
-    // SAFETY: the name is a live C string.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    if index == 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: socket takes plain numbers. Protocol 0 receives nothing until the socket is bound.
-    let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-    // SAFETY: the descriptor is new and nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    // SAFETY: an all-zero sockaddr_ll is valid.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-    address.sll_ifindex = index.cast_signed();
-    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the address is live and of the length given.
-    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
-    Ok(socket)
 }

@@ -28,6 +28,7 @@ pub mod namespace;
 mod object;
 pub mod observer;
 pub mod oracle;
+mod packet_socket;
 pub mod pcap;
 pub mod process;
 pub mod program;

@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    os::fd::{AsRawFd as _, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,7 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Lab, lab::TX};
+use crate::{
+    Lab,
+    lab::TX,
+    packet_socket::{self, Receives},
+};
 
 /// Frames that are due are sent together at most this often, which leaves the CPU to others between.
 const TICK: Duration = Duration::from_micros(100);
@@ -238,9 +242,7 @@ fn send_all(device: &str, streams: &[Stream], stop: &AtomicBool) -> Vec<Sent> {
 /// Hands one frame to the device, again and again while its queue is full.
 fn send_frame(socket: &OwnedFd, frame: &[u8]) {
     loop {
-        // SAFETY: the pointer and the length are those of a live slice.
-        let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
-        if sent.cast_unsigned() == frame.len() {
+        if packet_socket::send(socket, frame) {
             return;
         }
         let error = io::Error::last_os_error();
@@ -253,30 +255,10 @@ fn send_frame(socket: &OwnedFd, frame: &[u8]) {
 
 /// Opens a packet socket that sends on `device` and receives nothing.
 fn open(device: &str) -> io::Result<OwnedFd> {
-    let check = |result: libc::c_int| {
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-    };
-    let name = std::ffi::CString::new(device)?;
-    // SAFETY: the name is a live C string.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    if index == 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: socket takes plain numbers. Protocol 0 receives nothing.
-    let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-    // SAFETY: the descriptor is new and nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    // SAFETY: an all-zero sockaddr_ll is valid.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_ifindex = index.cast_signed();
-    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the address is live and of the length given.
-    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+    let socket = packet_socket::open(device, Receives::Nothing)?;
     let one: libc::c_int = 1;
     // SAFETY: the option's value is live and of the length given.
-    check(unsafe {
+    let set = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             libc::SOL_PACKET,
@@ -284,6 +266,6 @@ fn open(device: &str) -> io::Result<OwnedFd> {
             (&raw const one).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
-    })?;
-    Ok(socket)
+    };
+    if set == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
 }

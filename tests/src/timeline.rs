@@ -6,7 +6,7 @@ use std::{
     io,
     mem::{self, MaybeUninit},
     net::Ipv4Addr,
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    os::fd::{AsRawFd as _, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,7 +15,12 @@ use std::{
     time::Duration,
 };
 
-use crate::{Lab, Observer, lab::RX, observer::Then};
+use crate::{
+    Lab, Observer,
+    lab::RX,
+    observer::Then,
+    packet_socket::{self, Receives},
+};
 
 /// Room for packets that wait to be read.
 const BUFFER: libc::c_int = 64 << 20;
@@ -94,28 +99,7 @@ pub fn excess(times: &[Vec<Duration>], rate: f64, burst: f64) -> f64 {
 
 fn packet_socket() -> io::Result<OwnedFd> {
     // Those of one protocol would be handed over after the hook at which packets end.
-    let all = (libc::ETH_P_ALL as u16).to_be();
-    // SAFETY: socket takes numbers only.
-    let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, all.into()) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    let name = std::ffi::CString::new(RX)?;
-    // SAFETY: the name ends with a zero.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    // SAFETY: zeros are a valid address.
-    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = all;
-    address.sll_ifindex = i32::try_from(index).map_err(io::Error::other)?;
-    let length = size_of_val(&address) as u32;
-    // SAFETY: the address is of the length that is given.
-    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
-    if bound != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let socket = packet_socket::open(RX, Receives::All)?;
     let wait = libc::timeval { tv_sec: 0, tv_usec: 50_000 };
     set(&socket, libc::SO_RCVBUFFORCE, &BUFFER)?;
     set(&socket, libc::SO_TIMESTAMPNS, &1_i32)?;
