@@ -12,6 +12,7 @@ use crate::cluster::{HostId, KeyId, Moment, Share};
 use super::keys::{Dirty, Keys};
 use super::peer::Peer;
 use super::poll::Draft;
+use super::taken::Taken;
 use super::view::Views;
 use super::{Escrow, MAX_HELD, Partition, Urgency};
 
@@ -20,17 +21,6 @@ const OWNERS: usize = 4;
 
 /// Where more keys than this are tracked, one that nothing has changed of is reported every other round.
 const MANY: usize = 64;
-
-/// A grant that this host goes by.
-#[derive(Clone, Copy, Debug)]
-struct Taken {
-    number: u32,
-    share: Share,
-    /// Its end.
-    until: Moment,
-    /// Until then a grant of a lower number could still come and be in force: its number is remembered (I5).
-    memory: Moment,
-}
 
 /// A key that this host tracks.
 #[derive(Clone, Debug, Default)]
@@ -108,8 +98,7 @@ impl Key {
 
     /// Whether the owner must hear of it in each round.
     fn reported(&self, now: Moment, floor: Share) -> bool {
-        let granted = |taken: &Taken| taken.until > now && !taken.share.is_none();
-        !self.idle(floor) || self.grants.iter().any(|(_, taken)| granted(taken))
+        !self.idle(floor) || self.grants.iter().any(|(_, taken)| taken.counts(now))
     }
 }
 
@@ -209,8 +198,7 @@ impl Held {
         match known {
             Some(known) if grant.number < known.number => return Urgency::None,
             Some(known) if grant.number == known.number => {
-                known.until = known.until.max(until);
-                known.memory = known.memory.max(memory);
+                known.prolong(&new);
             }
             Some(known) => *known = new,
             None if full => return Urgency::None,

@@ -10,20 +10,10 @@ use crate::cluster::{HostId, KeyId, Moment, Share, ViewId};
 use super::claim::Claim;
 use super::keys::ByHost;
 use super::poll::Draft;
+use super::taken::Taken;
 use super::view::Members;
 use super::wants::{Need, Wanted, targets};
 use super::{MAX_PEERS, Region, Timing};
-
-/// A loan that may be counted.
-#[derive(Clone, Copy, Debug)]
-struct Taken {
-    number: u32,
-    share: Share,
-    /// Its end here.
-    until: Moment,
-    /// Until then a loan of a lower number could still come and be in force.
-    memory: Moment,
-}
 
 /// What is asked for and had of one owner in another region.
 #[derive(Clone, Debug, Default)]
@@ -124,12 +114,12 @@ impl Far {
         if until <= now || loan.number == 0 {
             return false;
         }
-        let (number, share) = (loan.number, loan.share.min(Share::WHOLE));
+        let share = loan.share.min(Share::WHOLE);
+        let new = Taken { number: loan.number, share, until, memory };
         match known.taken.last_mut() {
-            Some(last) if number < last.number => return false,
-            Some(last) if number == last.number => {
-                last.until = last.until.max(until);
-                last.memory = last.memory.max(memory);
+            Some(last) if new.number < last.number => return false,
+            Some(last) if new.number == last.number => {
+                last.prolong(&new);
                 return false;
             }
             _ => {}
@@ -141,7 +131,7 @@ impl Far {
         if known.taken.len() == 16 {
             return false;
         }
-        known.taken.push(Taken { number, share, until, memory });
+        known.taken.push(new);
         known.dirty = true;
         true
     }
@@ -390,8 +380,7 @@ impl Far {
         let lent = self.lent.iter().filter(|(_, claim)| !claim.outstanding().is_none());
         let borrowed = self.borrowed.iter().filter(move |(_, borrowed)| {
             let new = !borrowed.want.is_none() && now.since(borrowed.since) < calm;
-            let counts = |taken: &Taken| taken.until > now && !taken.share.is_none();
-            new || borrowed.taken.iter().any(counts)
+            new || borrowed.taken.iter().any(|taken| taken.counts(now))
         });
         lent.map(|(host, _)| host).chain(borrowed.map(|(host, _)| host))
     }

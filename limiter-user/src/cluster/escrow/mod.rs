@@ -21,6 +21,7 @@ mod peer;
 mod poll;
 mod pools;
 mod receive;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod view;
