@@ -127,7 +127,7 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "LIMITER_SKETCH_WINDOW", value_name = "DURATION", default_value = "134ms", value_parser = humantime::parse_duration)]
     #[serde(serialize_with = "as_duration")]
     pub(crate) sketch_window: Duration,
-    /// Sources that can be limited at once, rounded up to a power of two; 129 bytes each
+    /// Sources that can be limited at once, rounded up to a power of two; 145 bytes each
     #[arg(long, env = "LIMITER_MAX_SOURCES", value_name = "N", default_value_t = 524_288)]
     pub(crate) max_sources: u32,
     /// Limits of single sources that can be set

@@ -61,7 +61,7 @@ pub struct Keys {
     #[serde(default, deserialize_with = "duration")]
     #[schemars(with = "Option<String>")]
     pub sketch_window: Option<Duration>,
-    /// Sources that can be limited at once, rounded up to a power of two; 129 bytes each.
+    /// Sources that can be limited at once, rounded up to a power of two; 145 bytes each.
     pub max_sources: Option<u32>,
     /// Limits of single sources that can be set.
     pub max_limits: Option<u32>,

@@ -9,12 +9,16 @@ use limiter_common::abi::{ABI_VERSION, Layout, on_full};
 use limiter_common::hash::HashKey;
 use limiter_common::key::PrefixMasks;
 use limiter_common::lists::BITS_PER_SOURCE;
+use limiter_common::share::Rights;
 use limiter_common::sketch::{MAX_DEPTH, Shape};
-use limiter_common::table::WAYS;
+use limiter_common::table::{Identity, Slot, WAYS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
+
+/// What a source takes in the bucket table: its bucket, whose it is, what it may use, and a byte to find it by.
+const SOURCE_BYTES: usize = size_of::<Slot>() + size_of::<Identity>() + size_of::<Rights>() + 1;
 
 /// How a program is attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
@@ -191,7 +195,9 @@ impl Options {
             return Err(Error::Option {
                 option: "--max-sources",
                 problem: format!("{} is out of range", self.max_sources),
-                hint: "give a number from 8 to 67108864; each source takes 81 bytes".into(),
+                hint: format!(
+                    "give a number from 8 to 67108864; each source takes {SOURCE_BYTES} bytes"
+                ),
             });
         }
         Ok(self.max_sources.next_power_of_two() / WAYS)
@@ -249,6 +255,18 @@ mod tests {
     }
 
     const KEY: HashKey = HashKey { words: [1; 10] };
+
+    #[test]
+    fn what_a_source_takes_is_said_everywhere() {
+        let says = format!("{SOURCE_BYTES} bytes");
+        for text in [
+            include_str!("../config/default.toml"),
+            include_str!("../config/keys.rs"),
+            include_str!("../cli/run_args.rs"),
+        ] {
+            assert!(text.contains(&says), "{says}");
+        }
+    }
 
     #[test]
     fn dimensions_follow_epsilon_and_delta() {
