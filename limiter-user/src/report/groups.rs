@@ -5,27 +5,16 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::peers::print_unanswered;
-use super::{By, Print, Sort, Sums, Unanswered, text};
+use super::{By, Print, Sort, Sums, Tally, Unanswered, text};
 
 /// A line of `top --by prefix` or `top --by class`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupEntry {
     /// The prefix, or the class of packets.
     pub group: String,
-    /// Sources with a bucket in it; of a prefix, a source counts for each class that it has one for.
-    pub sources: u64,
-    /// Of those, how many have had packets dropped since they got it.
-    pub limited: u64,
-    /// Packets of theirs that passed since they got it.
-    pub passed: u64,
-    /// Packets of theirs that were dropped since then.
-    pub dropped: u64,
-    /// Bytes that they have offered since then.
-    pub bytes: u64,
-    /// What they offer at present, packets per second.
-    pub pps: f64,
-    /// The same, bits per second.
-    pub bps: f64,
+    /// What its sources have counted.
+    #[serde(flatten)]
+    pub tally: Tally,
     /// When the first of them got its bucket, RFC 3339.
     pub first_seen: Option<String>,
     /// The last packet of any of them, RFC 3339.
@@ -37,13 +26,7 @@ impl GroupEntry {
     pub fn new(group: String, sums: &Sums) -> Self {
         Self {
             group,
-            sources: sums.sources,
-            limited: sums.limited,
-            passed: sums.passed,
-            dropped: sums.dropped,
-            bytes: sums.bytes,
-            pps: sums.pps,
-            bps: sums.bps,
+            tally: sums.tally,
             first_seen: sums.first_seen.map(text::time),
             last_seen: sums.last_seen.map(text::time),
         }
@@ -73,9 +56,9 @@ impl GroupsReport {
     ) -> Self {
         let mut groups: Vec<_> = groups.into_iter().collect();
         groups.sort_by(|(a_name, a), (b_name, b)| {
-            b.weight(sort).total_cmp(&a.weight(sort)).then_with(|| a_name.cmp(b_name))
+            b.tally.weight(sort).total_cmp(&a.tally.weight(sort)).then_with(|| a_name.cmp(b_name))
         });
-        let tracked = groups.iter().map(|(_, sums)| sums.sources).sum();
+        let tracked = groups.iter().map(|(_, sums)| sums.tally.sources).sum();
         let known = groups.len() as u64;
         let groups = groups.into_iter().take(n);
         let groups = groups.map(|(name, sums)| GroupEntry::new(name, &sums)).collect();
@@ -97,6 +80,7 @@ fn print_groups<'a>(
     header.extend(["SOURCES", "LIMITED", "PPS", "BITS/S", "PASSED", "DROPPED", "BYTES"]);
     let mut table = text::table(&header, 3);
     for (entry, hosts) in groups {
+        let tally = &entry.tally;
         let mut row = vec![
             entry.group.clone(),
             entry.first_seen.clone().unwrap_or_default(),
@@ -104,13 +88,13 @@ fn print_groups<'a>(
         ];
         row.extend(hosts.map(|hosts| hosts.to_string()));
         row.extend([
-            entry.sources.to_string(),
-            entry.limited.to_string(),
-            format!("{:.0}", entry.pps),
-            text::si(entry.bps),
-            entry.passed.to_string(),
-            entry.dropped.to_string(),
-            entry.bytes.to_string(),
+            tally.sources.to_string(),
+            tally.limited.to_string(),
+            format!("{:.0}", tally.pps),
+            text::si(tally.bps),
+            tally.passed.to_string(),
+            tally.dropped.to_string(),
+            tally.bytes.to_string(),
         ]);
         table.add_row(row);
     }

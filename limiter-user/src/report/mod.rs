@@ -60,7 +60,7 @@ pub use peers::{
     RegionReport, Unanswered,
 };
 pub use ports::{PortEntry, PortsReport, Seen};
-pub use rollup::{Recent, Rollup, Row, Sums, family};
+pub use rollup::{Recent, Rollup, Row, Sums, Tally, family};
 pub use simulation::{SimulationReport, SimulationRow};
 pub(crate) use source::moment;
 pub use source::{SharedReport, SourceReport, TriedReport};

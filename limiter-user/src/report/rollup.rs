@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use super::Sort;
 use crate::dataplane::Member;
@@ -23,23 +24,30 @@ const WIDEST: u8 = 48;
 /// Packets and bytes that a source has offered, and in which time.
 pub type Recent = ((u64, u64), Duration);
 
+/// What the buckets of a group have counted together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Sources with a bucket in it; of a prefix, a source counts for each class that it has one for.
+    pub sources: u64,
+    /// Of those, how many have had packets dropped since they got it.
+    pub limited: u64,
+    /// Packets of theirs that passed since they got it.
+    pub passed: u64,
+    /// Packets of theirs that were dropped since then.
+    pub dropped: u64,
+    /// Bytes that they have offered since then.
+    pub bytes: u64,
+    /// What they offer at present, packets per second.
+    pub pps: f64,
+    /// The same, bits per second.
+    pub bps: f64,
+}
+
 /// Sums over the buckets of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sums {
-    /// Buckets.
-    pub sources: u64,
-    /// Of those, with drops.
-    pub limited: u64,
-    /// Packets passed.
-    pub passed: u64,
-    /// Packets dropped.
-    pub dropped: u64,
-    /// Bytes offered.
-    pub bytes: u64,
-    /// Packets offered per second.
-    pub pps: f64,
-    /// Bits offered per second.
-    pub bps: f64,
+    /// What they have counted.
+    pub tally: Tally,
     /// When the first got its bucket.
     pub first_seen: Option<SystemTime>,
     /// The last packet of any.
@@ -53,18 +61,29 @@ impl Sums {
         let time = offered.map_or(1.0, |(_, time)| time.as_secs_f64().max(1e-3));
         let (packets, bytes) = offered.map_or((0, 0), |(offered, _)| offered);
         Self {
-            sources: 1,
-            limited: u64::from(counts.dropped > 0),
-            passed: counts.passed,
-            dropped: counts.dropped,
-            bytes: counts.bytes,
-            pps: packets as f64 / time,
-            bps: 8.0 * bytes as f64 / time,
+            tally: Tally {
+                sources: 1,
+                limited: u64::from(counts.dropped > 0),
+                passed: counts.passed,
+                dropped: counts.dropped,
+                bytes: counts.bytes,
+                pps: packets as f64 / time,
+                bps: 8.0 * bytes as f64 / time,
+            },
             first_seen: Some(member.first_seen),
             last_seen: Some(member.last_seen),
         }
     }
 
+    /// Adds others'.
+    pub fn add(&mut self, other: &Self) {
+        self.tally.add(&other.tally);
+        let first = [self.first_seen, other.first_seen].into_iter().flatten().min();
+        (self.first_seen, self.last_seen) = (first, self.last_seen.max(other.last_seen));
+    }
+}
+
+impl Tally {
     /// Adds others'.
     pub fn add(&mut self, other: &Self) {
         for (sum, other) in [
@@ -78,8 +97,6 @@ impl Sums {
         }
         self.pps += other.pps;
         self.bps += other.bps;
-        let first = [self.first_seen, other.first_seen].into_iter().flatten().min();
-        (self.first_seen, self.last_seen) = (first, self.last_seen.max(other.last_seen));
     }
 
     /// What groups are compared by.
@@ -213,7 +230,8 @@ mod tests {
     use super::*;
 
     fn one(passed: u64) -> Sums {
-        Sums { sources: 1, passed, bytes: 64 * passed, ..Sums::default() }
+        let tally = Tally { sources: 1, passed, bytes: 64 * passed, ..Tally::default() };
+        Sums { tally, ..Sums::default() }
     }
 
     fn rows(sources: &[&str]) -> Vec<(String, u64)> {
@@ -222,7 +240,7 @@ mod tests {
             rollup.add(&source.parse().unwrap(), &one(1));
         }
         let mut rows: Vec<_> =
-            rollup.rows().map(|row| (row.net.to_string(), row.sums.sources)).collect();
+            rollup.rows().map(|row| (row.net.to_string(), row.sums.tally.sources)).collect();
         rows.sort();
         rows
     }
@@ -270,8 +288,8 @@ mod tests {
             for (source, count) in &sources {
                 rollup.add(source, &one(*count));
             }
-            let rows: Vec<_> = rollup.rows().map(|row| (row.net, row.sums)).collect();
-            let sum = |f: fn(&Sums) -> u64| rows.iter().map(|(_, sums)| f(sums)).sum::<u64>();
+            let rows: Vec<_> = rollup.rows().map(|row| (row.net, row.sums.tally)).collect();
+            let sum = |f: fn(&Tally) -> u64| rows.iter().map(|(_, sums)| f(sums)).sum::<u64>();
             prop_assert_eq!(sum(|sums| sums.sources), sources.len() as u64);
             prop_assert_eq!(sum(|sums| sums.passed), sources.iter().map(|(_, count)| count).sum::<u64>());
             prop_assert_eq!(sum(|sums| sums.bytes), 64 * sum(|sums| sums.passed));

@@ -64,20 +64,21 @@ impl From<&GroupEntry> for Line {
     fn from(entry: &GroupEntry) -> Self {
         // Of a class, this is no prefix.
         let net = entry.group.parse().ok();
-        let state = if entry.limited > 0 { SourceState::Limited } else { SourceState::Conforming };
+        let tally = &entry.tally;
+        let state = if tally.limited > 0 { SourceState::Limited } else { SourceState::Conforming };
         Self {
             name: Name { text: entry.group.clone(), class: None },
             net,
             state,
-            limit: format!("{} limited", entry.limited),
-            pps: entry.pps,
-            bps: entry.bps,
-            passed: entry.passed,
-            dropped: entry.dropped,
+            limit: format!("{} limited", tally.limited),
+            pps: tally.pps,
+            bps: tally.bps,
+            passed: tally.passed,
+            dropped: tally.dropped,
             uncounted: None,
             first_seen: moment(entry.first_seen.as_ref()),
             last_seen: moment(entry.last_seen.as_ref()),
-            sources: Some(entry.sources),
+            sources: Some(tally.sources),
         }
     }
 }

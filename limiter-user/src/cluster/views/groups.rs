@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::MOST_PLACES;
 use crate::cluster::HostId;
 use crate::policy::Class;
-use crate::report::{Rollup, Row, Sort, Sums, family};
+use crate::report::{Rollup, Row, Sort, Sums, Tally, family};
 
 /// Rows that a host tells at once, at most: fewer than an answer has room for.
 pub const MOST_ROWS: usize = 1500;
@@ -41,20 +41,8 @@ pub enum Group {
 pub struct Grouped {
     /// Which one.
     pub group: Group,
-    /// Buckets.
-    pub sources: u64,
-    /// Of those, with drops.
-    pub limited: u64,
-    /// Packets passed.
-    pub passed: u64,
-    /// Packets dropped.
-    pub dropped: u64,
-    /// Bytes offered.
-    pub bytes: u64,
-    /// Packets offered per second.
-    pub pps: f64,
-    /// Bits offered per second.
-    pub bps: f64,
+    /// What its buckets have counted.
+    pub tally: Tally,
     /// When the first of them got its bucket, ms since 1970.
     pub first_seen_ms: Option<u64>,
     /// The last packet of any of them, ms since 1970.
@@ -90,13 +78,7 @@ impl Grouped {
     pub fn new(group: Group, sums: &Sums) -> Self {
         Self {
             group,
-            sources: sums.sources,
-            limited: sums.limited,
-            passed: sums.passed,
-            dropped: sums.dropped,
-            bytes: sums.bytes,
-            pps: sums.pps,
-            bps: sums.bps,
+            tally: sums.tally,
             first_seen_ms: sums.first_seen.and_then(ms),
             last_seen_ms: sums.last_seen.and_then(ms),
         }
@@ -104,13 +86,7 @@ impl Grouped {
 
     fn sums(&self, now: SystemTime) -> Sums {
         Sums {
-            sources: self.sources,
-            limited: self.limited,
-            passed: self.passed,
-            dropped: self.dropped,
-            bytes: self.bytes,
-            pps: self.pps,
-            bps: self.bps,
+            tally: self.tally,
             first_seen: moment(self.first_seen_ms, now),
             last_seen: moment(self.last_seen_ms, now),
         }
@@ -122,9 +98,9 @@ pub fn choose(sort: Sort, n: usize, rows: impl Iterator<Item = Row>) -> Groups {
     let mut families: HashMap<IpNet, (f64, Vec<Row>)> = HashMap::new();
     let mut told = Groups::default();
     for row in rows {
-        told.tracked = told.tracked.saturating_add(row.sums.sources);
+        told.tracked = told.tracked.saturating_add(row.sums.tally.sources);
         let (weight, rows) = families.entry(family(row.net)).or_default();
-        *weight += row.sums.weight(sort);
+        *weight += row.sums.tally.weight(sort);
         rows.push(row);
     }
     let mut families: Vec<_> = families.into_iter().collect();
@@ -145,14 +121,14 @@ pub fn choose(sort: Sort, n: usize, rows: impl Iterator<Item = Row>) -> Groups {
 
 /// Whom to ask all hosts for: the families that any has named, the heaviest of them if they are many, and what
 /// one that is not among them can weigh at most.
-pub fn union(sort: Sort, hosts: &BTreeMap<HostId, Groups>, now: SystemTime) -> (Vec<IpNet>, f64) {
+pub fn union(sort: Sort, hosts: &BTreeMap<HostId, Groups>) -> (Vec<IpNet>, f64) {
     let mut sums: BTreeMap<IpNet, f64> = BTreeMap::new();
     let mut bar = 0.0;
     for groups in hosts.values() {
         bar += groups.bar;
         for row in &groups.rows {
             if let Group::Net { net, .. } = row.group {
-                *sums.entry(family(net)).or_default() += row.sums(now).weight(sort);
+                *sums.entry(family(net)).or_default() += row.tally.weight(sort);
             }
         }
     }
@@ -217,7 +193,11 @@ pub fn merge<'a>(
     let mut merged: Vec<_> =
         nets.chain(classes).map(|(name, (sums, hosts))| Merged { name, sums, hosts }).collect();
     merged.sort_unstable_by(|a, b| {
-        b.sums.weight(sort).total_cmp(&a.sums.weight(sort)).then_with(|| a.name.cmp(&b.name))
+        b.sums
+            .tally
+            .weight(sort)
+            .total_cmp(&a.sums.tally.weight(sort))
+            .then_with(|| a.name.cmp(&b.name))
     });
     merged
 }
@@ -243,8 +223,8 @@ mod tests {
     fn host(sources: &[(IpNet, u64)]) -> Vec<Row> {
         let mut rollup = Rollup::default();
         for (source, passed) in sources {
-            let sums = Sums { sources: 1, passed: *passed, ..Sums::default() };
-            rollup.add(source, &sums);
+            let tally = Tally { sources: 1, passed: *passed, ..Tally::default() };
+            rollup.add(source, &Sums { tally, ..Sums::default() });
         }
         rollup.rows().collect()
     }
@@ -269,19 +249,19 @@ mod tests {
             hosts.iter().map(|rows| choose(Sort::Packets, 10, rows.iter().copied()).rows).collect();
         let merged = merge(Sort::Packets, told.iter().map(Vec::as_slice), NOW);
         let found: Vec<_> =
-            merged.iter().map(|it| (it.name.as_str(), it.sums.passed, it.hosts)).collect();
+            merged.iter().map(|it| (it.name.as_str(), it.sums.tally.passed, it.hosts)).collect();
         assert_eq!(found, [("2001:db8::/56", 8, 2), ("192.0.2.0/24", 5, 1)]);
     }
 
     #[test]
     fn what_a_host_says_twice_counts_once_and_nothing_overflows() {
         let class = |passed, bytes| {
-            let sums = Sums { sources: 1, passed, bytes, ..Sums::default() };
-            Grouped::new(Group::Class(Class::ANY), &sums)
+            let tally = Tally { sources: 1, passed, bytes, ..Tally::default() };
+            Grouped::new(Group::Class(Class::ANY), &Sums { tally, ..Sums::default() })
         };
         let hosts = [vec![class(3, u64::MAX), class(9, 1)], vec![class(4, 1)]];
         let merged = merge(Sort::Packets, hosts.iter().map(Vec::as_slice), NOW);
-        assert_eq!((merged[0].sums.passed, merged[0].sums.bytes), (7, u64::MAX));
+        assert_eq!((merged[0].sums.tally.passed, merged[0].sums.tally.bytes), (7, u64::MAX));
         assert_eq!((merged.len(), merged[0].hosts), (1, 2));
     }
 
@@ -321,7 +301,7 @@ mod tests {
             }
             let all: Vec<_> = sources.concat();
             let one: Vec<_> = host(&all);
-            let mut wanted: Vec<_> = one.iter().map(|row| row.sums.passed).collect();
+            let mut wanted: Vec<_> = one.iter().map(|row| row.sums.tally.passed).collect();
             wanted.sort_unstable_by(|a, b| b.cmp(a));
             wanted.truncate(n);
             let hosts: Vec<_> = sources.iter().map(|sources| host(sources)).collect();
@@ -331,10 +311,10 @@ mod tests {
                     .map(HostId)
                     .zip(hosts.iter().map(|rows| choose(Sort::Packets, asked, rows.iter().copied())))
                     .collect();
-                let (nets, bar) = union(Sort::Packets, &named, NOW);
+                let (nets, bar) = union(Sort::Packets, &named);
                 let told: Vec<_> = hosts.iter().map(|rows| points(rows, &nets).rows).collect();
                 let merged = merge(Sort::Packets, told.iter().map(Vec::as_slice), NOW);
-                let weight = |merged: &Merged| merged.sums.passed;
+                let weight = |merged: &Merged| merged.sums.tally.passed;
                 exact = bar <= 0.0 || merged.get(n - 1).is_some_and(|it| weight(it) as f64 >= bar);
                 if exact {
                     let found: Vec<_> = merged.iter().take(n).map(weight).collect();

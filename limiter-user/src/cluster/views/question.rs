@@ -283,7 +283,8 @@ impl Answer {
             }),
             Self::Trouble(text) => is_fit(text),
             Self::Groups(Groups { rows, bar, .. }) => {
-                are_numbers(&[*bar]) && rows.iter().all(|row| are_numbers(&[row.pps, row.bps]))
+                are_numbers(&[*bar])
+                    && rows.iter().all(|row| are_numbers(&[row.tally.pps, row.tally.bps]))
             }
         }
     }

@@ -12,7 +12,7 @@ use super::*;
 use crate::cluster::{HostId, Moment};
 use crate::dataplane::SourceState;
 use crate::policy::Class;
-use crate::report::{Got, Sort, Sums};
+use crate::report::{Got, Sort, Sums, Tally};
 
 const SECOND: Duration = Duration::from_secs(1);
 const STEP: u64 = 1_000_000;
@@ -358,7 +358,8 @@ fn an_answer() -> impl Strategy<Value = Answer> {
         }),
         (0u32..80, any::<bool>()).prop_map(|(n, spread)| {
             let group = |at| groups::Group::Net { net: place(at).source, spread };
-            let sums = Sums { sources: 1, passed: 3, pps: 2.0, ..Sums::default() };
+            let tally = Tally { sources: 1, passed: 3, pps: 2.0, ..Tally::default() };
+            let sums = Sums { tally, ..Sums::default() };
             let rows = (0..n).map(|at| groups::Grouped::new(group(at), &sums)).collect();
             Answer::Groups(groups::Groups { rows, tracked: 9, left_out: 1, bar: 7.5 })
         }),

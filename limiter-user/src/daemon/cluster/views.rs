@@ -1,11 +1,18 @@
 //! Asks all members, and answers them: [`crate::cluster::views`] with a network and a clock.
 
 mod answer;
-mod fleet;
+mod distinct;
 mod groups;
+mod peers;
+mod round;
+mod source;
+mod top;
 
-pub use fleet::{distinct, peers, source, top};
+pub use distinct::distinct;
 pub use groups::groups;
+pub use peers::peers;
+pub use source::source;
+pub use top::top;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -50,7 +50,7 @@ pub(super) async fn answer(cluster: &Cluster, question: Question) -> Answer {
 }
 
 fn of_classes(classes: HashMap<Class, Sums>) -> Groups {
-    let tracked = classes.values().map(|sums| sums.sources).sum();
+    let tracked = classes.values().map(|sums| sums.tally.sources).sum();
     let rows = classes.iter().map(|(class, sums)| Grouped::new(Group::Class(*class), sums));
     // A data plane has room for fewer classes than that.
     Groups { rows: rows.take(MOST_ROWS).collect(), tracked, left_out: 0, bar: 0.0 }

@@ -3,14 +3,27 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use super::fleet::{FIRST, PATIENCE, Round};
-use crate::cluster::HostId;
-use crate::cluster::link::task::monotonic;
+use super::round::{Listing, Round, Search};
 use crate::cluster::views::groups::{Groups, merge, union};
-use crate::cluster::views::{Answer, MOST_PLACES, Question, top};
+use crate::cluster::views::{Answer, Question};
+use crate::cluster::{HostId, Moment};
 use crate::daemon::cluster::Cluster;
-use crate::error::{Failure, exit};
+use crate::error::Failure;
 use crate::report::{By, ClusterGroupEntry, ClusterGroupsReport, GroupEntry, Sort};
+
+impl Listing for ClusterGroupsReport {
+    fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
+    fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    fn took(&mut self, seconds: f64) {
+        self.took_seconds = seconds;
+    }
+}
 
 /// The `n` heaviest groups of all hosts together.
 ///
@@ -22,28 +35,15 @@ pub async fn groups(
     n: usize,
     sort: Sort,
 ) -> Result<ClusterGroupsReport, Failure> {
-    let began = monotonic();
-    let until = began.after(PATIENCE);
-    let mut found: Option<ClusterGroupsReport> = None;
-    for wanted in top::rounds(n) {
-        let first = began.after(FIRST).max(monotonic().after(PATIENCE / 4)).min(until);
+    let mut search = Search::of(n);
+    while let Some((wanted, first)) = search.next() {
         let question = Question::Groups { by, sort, n: wanted as u32 };
         let mut round = Round::of(cluster, question, first).await?;
         let named = told(&mut round);
-        let (told, bar) = of_all(cluster, sort, &named, &mut round, until).await?;
-        let better = list(by, n, sort, &round, &named, &told, bar);
-        // A host that was not heard this time may have been before.
-        if found.as_ref().is_none_or(|former| former.hosts.len() <= better.hosts.len()) {
-            found = Some(better);
-        }
-        let exact = found.as_ref().is_some_and(|found| found.exact);
-        if exact || wanted >= MOST_PLACES || until.since(monotonic()) < PATIENCE / 4 {
-            break;
-        }
+        let (told, bar) = of_all(cluster, sort, &named, &mut round, search.until).await?;
+        search.take(list(by, n, sort, &round, &named, &told, bar));
     }
-    let took_seconds = monotonic().since(began).as_secs_f64();
-    let none = || Failure::new(exit::USAGE, "no list is that long");
-    found.map(|found| ClusterGroupsReport { took_seconds, ..found }).ok_or_else(none)
+    search.list()
 }
 
 fn told(round: &mut Round) -> BTreeMap<HostId, Groups> {
@@ -59,26 +59,18 @@ async fn of_all(
     sort: Sort,
     named: &BTreeMap<HostId, Groups>,
     round: &mut Round,
-    until: crate::cluster::Moment,
+    until: Moment,
 ) -> Result<(BTreeMap<HostId, Groups>, f64), Failure> {
     // Mostly they have told all that they have.
     if named.values().all(|groups| groups.left_out == 0) {
         return Ok((named.clone(), 0.0));
     }
-    let (nets, bar) = union(sort, named, SystemTime::now());
+    let (nets, bar) = union(sort, named);
     let mut points = Round::of(cluster, Question::GroupsOf { nets, sort }, until).await?;
-    let mut told = told(&mut points);
-    // A host that was not heard at first is not asked for what it alone has: it is left out.
-    told.retain(|host, _| named.contains_key(host));
-    for (host, groups) in named {
-        if let std::collections::btree_map::Entry::Vacant(place) = told.entry(*host) {
-            let why = points.unanswered.remove(host).unwrap_or_default();
-            let said = format!("only its own heaviest are counted: {why}");
-            round.unanswered.insert(*host, said);
-            // What is left out of it is in the bar already.
-            place.insert(Groups { bar: 0.0, ..groups.clone() });
-        }
-    }
+    let told = told(&mut points);
+    // What is left out of what a host has named itself is in the bar already.
+    let own = |groups: &Groups| Groups { bar: 0.0, ..groups.clone() };
+    let told = round.complete(named, told, points, own);
     let more: f64 = told.values().map(|groups| groups.bar).sum();
     Ok((told, bar + more))
 }
@@ -96,7 +88,7 @@ fn list(
     let merged = merge(sort, rows, SystemTime::now());
     let whole = told.values().all(|groups| groups.left_out == 0);
     let least = n.checked_sub(1).and_then(|last| merged.get(last));
-    let exact = whole && (bar <= 0.0 || least.is_some_and(|it| it.sums.weight(sort) >= bar));
+    let exact = whole && (bar <= 0.0 || least.is_some_and(|it| it.sums.tally.weight(sort) >= bar));
     let complete = named.values().all(|groups| groups.left_out == 0);
     ClusterGroupsReport {
         by,
