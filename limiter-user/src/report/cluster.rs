@@ -43,6 +43,10 @@ pub struct ClusterStatus {
     pub sources: u64,
     /// Those of them that are over what they may use here.
     pub limited: u64,
+    /// Sources beside them that have their floor here and no more: more send at once than the host has the time to
+    /// divide among hosts.
+    #[serde(default)]
+    pub left_out: u64,
     /// Messages about rights that were sent.
     pub messages: u64,
     /// Messages that were not sent, because what had to be done before could not be.

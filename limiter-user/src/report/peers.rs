@@ -97,6 +97,10 @@ pub struct PeerDetails {
     pub keys: u64,
     /// Those of them that are over its share.
     pub limited: u64,
+    /// Sources beside them that have their floor there and no more: more send at once than it has the time to
+    /// divide among hosts.
+    #[serde(default)]
+    pub left_out: u64,
     /// Sources that it has grants of.
     pub grants_held: u64,
     /// Grants of sources that it owns which others may go by.
@@ -147,6 +151,18 @@ pub struct PeerReport {
     /// Its clock, if it is another host and answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock: Option<ClockReport>,
+}
+
+impl PeerReport {
+    /// What is to be said of sources that the host does not divide with others.
+    pub fn left_out(&self) -> Option<String> {
+        let details = self.details.as_ref().filter(|details| details.left_out > 0)?;
+        Some(format!(
+            "{} leaves {} sources at their floor: more send at once than it has the time to divide among hosts, which \
+             are {} at present",
+            self.host, details.left_out, details.keys
+        ))
+    }
 }
 
 /// Hosts that are near to each other.
@@ -385,6 +401,7 @@ mod tests {
             floor: 0.0,
             keys: 0,
             limited: 0,
+            left_out: 0,
             grants_held: 0,
             grants_given: 0,
             loans_borrowed: 2,
@@ -408,6 +425,15 @@ mod tests {
             details,
             clock: None,
         }
+    }
+
+    #[test]
+    fn hosts_with_too_much_to_do_are_named() {
+        let mut crowded = peer("a", "eu", Some(0.25));
+        assert_eq!(crowded.left_out(), None);
+        crowded.details.iter_mut().for_each(|details| details.left_out = 7);
+        assert!(crowded.left_out().unwrap().starts_with("a leaves 7 sources at their floor"));
+        assert_eq!(peer("b", "eu", None).left_out(), None);
     }
 
     #[test]

@@ -180,6 +180,8 @@ pub struct Host {
     pub keys: u64,
     /// Those of them that were over its share at its latest look.
     pub limited: u64,
+    /// Sources beside them that have their floor and no more, because it has no time for so many.
+    pub left_out: u64,
     /// Sources that it has grants of, and grants that it has given to others.
     pub grants: [u64; 2],
     /// Sources of which it has borrowed from other regions, and of which it has lent to them.

@@ -64,6 +64,7 @@ impl View {
             floor: rights.floor.part(),
             sources: rights.keys as u64,
             limited: rights.limited as u64,
+            left_out: rights.left_out as u64,
             messages: rights.work.messages,
             withheld: rights.work.messages_withheld,
             left: rights.left,

@@ -110,6 +110,7 @@ impl Cluster {
             suspects: report.suspects.len(),
             home: rights.home.part(),
             keys: rights.keys,
+            left_out: rights.left_out,
             loans: rights.loans,
             regions: rights.regions.iter().map(region).collect(),
             lag: self.views.lag(),

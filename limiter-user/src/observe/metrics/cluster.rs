@@ -29,6 +29,12 @@ pub(super) fn write(cluster: &Clustered, to: &mut Families<'_>) -> Written {
         "Sources under limits of the cluster that this host asks others for grants for",
         cluster.keys as u64,
     )?;
+    to.gauge(
+        "cluster_left_out",
+        "Sources beside them that have their floor here and no more, because more send at once than this host has the \
+         time to divide among hosts",
+        cluster.left_out as u64,
+    )?;
     let regions = || cluster.regions.iter();
     to.gauges(
         "cluster_region_members",

@@ -48,6 +48,8 @@ pub struct Clustered {
     pub home: f64,
     /// Sources that it shares with others.
     pub keys: usize,
+    /// Sources beside them that have their floor and no more, because it has no time for so many.
+    pub left_out: usize,
     /// Sources that it owns of which it has borrowed from other regions, and of which it has lent to them.
     pub loans: [usize; 2],
     /// Regions: their names, hosts that are there, and what is these hosts' own of each limit.

@@ -50,6 +50,7 @@ fn cluster() -> Clustered {
     Clustered {
         members: 3,
         home: 0.5,
+        left_out: 5,
         loans: [3, 1],
         regions: vec![("eu".into(), 2, 0.75), ("us".into(), 1, 0.25)],
         lag: Some(Percentiles { p99: 20.0, ..Percentiles::default() }),
@@ -98,6 +99,7 @@ fn every_counter_is_told_in_both_formats() {
         ("limiter_uptime_seconds", 90.0),
         ("limiter_cluster_members", 3.0),
         ("limiter_cluster_home_ratio", 0.5),
+        ("limiter_cluster_left_out", 5.0),
         ("limiter_cluster_region_members{region=\"eu\"}", 2.0),
         ("limiter_cluster_region_home_ratio{region=\"us\"}", 0.25),
         ("limiter_cluster_region_loans{loans=\"borrowed\"}", 3.0),

@@ -91,6 +91,7 @@ async fn host(cluster: &Cluster) -> Result<Answer, Failure> {
         floor: rights.floor.part(),
         keys: rights.keys as u64,
         limited: rights.limited as u64,
+        left_out: rights.left_out as u64,
         grants: rights.grants.map(|count| count as u64),
         loans: rights.loans.map(|count| count as u64),
         limits: *cluster.digest.borrow(),

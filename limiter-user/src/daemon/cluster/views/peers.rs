@@ -42,6 +42,7 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
             floor: host.floor,
             keys: host.keys,
             limited: host.limited,
+            left_out: host.left_out,
             grants_held: host.grants[0],
             grants_given: host.grants[1],
             loans_borrowed: host.loans[0],
@@ -95,6 +96,9 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
         Ok(concerns.into_iter().flatten().map(|concern| concern.text).collect::<Vec<_>>())
     });
     let mut warnings = warnings.await?;
+    // What this host leaves out is among its concerns.
+    let others = peers.iter().filter(|peer| peer.state != PeerState::This);
+    warnings.extend(others.filter_map(PeerReport::left_out));
     warnings.extend(cluster.overage.borrow().iter().filter_map(OverageReport::warning));
     Ok(PeersReport {
         warnings,
