@@ -131,10 +131,11 @@ impl Sources {
         }
     }
 
-    /// How many sources send so much that it matters, and have no more than their floor because there are too many,
-    /// as of the latest time that the table was gone through.
+    /// How many sources send so much that it matters, and have no more than their floor because there are too many:
+    /// as of the latest time that the table was gone through, or of the present one if it has found more already. On
+    /// a busy machine that takes many seconds.
     pub(super) fn left_out(&self) -> usize {
-        self.search.left_out
+        self.search.left_out.max(self.search.leaves_out)
     }
 
     /// How many are tracked, and how many of them are limited.
