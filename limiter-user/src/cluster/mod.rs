@@ -40,8 +40,37 @@ impl HostId {
 /// A source under a limit of the cluster, by a hash that all its hosts compute with the same secret. Where
 /// two sources meet on one number they share one limit; a host that tracks both of them grants neither more
 /// than its floor.
+///
+/// It has 48 bits, which are most of what messages about rights consist of. Of 100,000 sources at once any two meet
+/// with a probability of 2·10⁻⁵, of 1000 with 2·10⁻⁹.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
-pub struct KeyId(pub u64);
+pub struct KeyId(u64);
+
+impl KeyId {
+    /// Of how many bytes it is.
+    pub const BYTES: usize = 6;
+
+    /// That of a source with this hash.
+    pub const fn of(hash: u64) -> Self {
+        Self(hash & (u64::MAX >> (64 - 8 * Self::BYTES)))
+    }
+
+    /// The number, below 2^48.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// As it is sent.
+    pub fn bytes(self) -> [u8; Self::BYTES] {
+        let [_, _, bytes @ ..] = self.0.to_be_bytes();
+        bytes
+    }
+
+    /// What was sent.
+    pub const fn from_bytes([a, b, c, d, e, f]: [u8; Self::BYTES]) -> Self {
+        Self(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
+    }
+}
 
 /// A moment of one host's monotonic clock, ns. It means nothing to other hosts, who only send it back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]

@@ -287,7 +287,7 @@ impl Escrow {
             let Some(owner) = held.owner(key, views) else { return };
             let at = draft_to(drafts, owner);
             let dirty = at.is_some() && dirty.remove(&key);
-            let turn = !halves || (key.0 ^ rounds) & 1 == 0;
+            let turn = !halves || (key.number() ^ rounds) & 1 == 0;
             if !(dirty || turn && held.reported(now, floor)) {
                 return;
             }

@@ -73,7 +73,7 @@ impl Hosts {
     /// Weighted rendezvous hashing: each host draws a number for the key, `-ln(u) / weight`, and the least
     /// one wins. In whole numbers, because all hosts must come to the same answer on any processor.
     fn owner(&self, key: KeyId) -> Option<HostId> {
-        let draw = |host: HostId| mix(key.0 ^ mix(host.0 ^ 0x5bd1_e995_9e37_79b9));
+        let draw = |host: HostId| mix(key.number() ^ mix(host.0 ^ 0x5bd1_e995_9e37_79b9));
         let hosts = self.weights.iter();
         if self.even {
             return hosts.map(|(host, _)| *host).max_by_key(|&host| (draw(host), host));
@@ -153,7 +153,7 @@ impl Members {
 
     /// The owner that those of other regions lend to and borrow from. The region is drawn as a host is.
     pub(super) fn root(&self, key: KeyId) -> Option<HostId> {
-        let draw = |region: Region| mix(key.0 ^ mix(region.0 ^ 0x27d4_eb2f_1656_67c5));
+        let draw = |region: Region| mix(key.number() ^ mix(region.0 ^ 0x27d4_eb2f_1656_67c5));
         let region = least(self.regions().map(|(region, weight)| (draw(region), weight, region)));
         self.owner_in(region?, key)
     }
@@ -344,7 +344,7 @@ mod tests {
             let new = HostId(mix(weights.len() as u64 + 1));
             let (mut owned, mut moved) = (BTreeMap::new(), 0);
             let keys = 20_000u64;
-            for key in (1..=keys).map(|key| KeyId(mix(key))) {
+            for key in (1..=keys).map(|key| KeyId::of(mix(key))) {
                 let owner = view.owner_in(Region::default(), key).unwrap();
                 *owned.entry(owner).or_insert(0u32) += 1;
                 let after = grown.owner_in(Region::default(), key).unwrap();

@@ -24,14 +24,14 @@ fn contents() -> Vec<Content> {
     let views = vec![ViewId(1), ViewId(2)];
     let reports = (0..60)
         .map(|key| Report {
-            key: KeyId(key << 40),
+            key: KeyId::of(key << 40),
             demand: Share::of(0.7),
             in_use: key as u32,
             majority: key > 50,
         })
         .collect();
     let grants = (0..60)
-        .map(|key| Grant { key: KeyId(key), share: Share::of(0.2), number: key as u32 + 1 })
+        .map(|key| Grant { key: KeyId::of(key), share: Share::of(0.2), number: key as u32 + 1 })
         .collect();
     let rights = Message {
         echo: Some(Moment(5)),

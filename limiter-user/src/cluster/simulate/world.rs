@@ -132,7 +132,7 @@ impl<'a, S: Scheme> World<'a, S> {
             hosts.push(host);
         }
         let keys: Vec<KeyId> =
-            (0..scenario.demand.keys).map(|i| KeyId(mix(mix(seed) ^ i as u64))).collect();
+            (0..scenario.demand.keys).map(|i| KeyId::of(mix(mix(seed) ^ i as u64))).collect();
         let tick = scenario.tick.seconds();
         let traffic = Traffic::new(scenario.demand, &numbers, root.fork(2));
         let burst = scenario.burst.seconds();

@@ -41,7 +41,7 @@ pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
     for (reports, kinds) in [(&message.reports, &kinds[..2]), (&message.asks, &kinds[2..])] {
         for report in reports {
             parts.item(kinds[usize::from(report.majority)], |to| {
-                to.extend(report.key.0.to_be_bytes());
+                to.extend(report.key.bytes());
                 to.extend(float::up(report.demand).to_be_bytes());
                 put_number(to, report.in_use.into());
             });
@@ -49,7 +49,7 @@ pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
     }
     for loan in &message.loans {
         parts.item(LOANS, |to| {
-            to.extend(loan.key.0.to_be_bytes());
+            to.extend(loan.key.bytes());
             to.extend(float::down(loan.share).to_be_bytes());
             put_number(to, loan.number.into());
             put_number(to, milliseconds(loan.lasts));
@@ -57,7 +57,7 @@ pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
     }
     for grant in &message.grants {
         parts.item(GRANTS, |to| {
-            to.extend(grant.key.0.to_be_bytes());
+            to.extend(grant.key.bytes());
             to.extend(float::down(grant.share).to_be_bytes());
             put_number(to, (grant.number - lowest).into());
         });
@@ -217,13 +217,13 @@ fn item(
         REPORTS | REPORTS_MAJORITY => message.reports.push(report(from, kind == REPORTS_MAJORITY)?),
         ASKS | ASKS_MAJORITY => message.asks.push(report(from, kind == ASKS_MAJORITY)?),
         LOANS => message.loans.push(Loan {
-            key: KeyId(from.u64()?),
+            key: KeyId::from_bytes(from.array()?),
             share: float::read(from.u16()?),
             number: from.small()?,
             lasts: Duration::from_millis(from.number()?),
         }),
         GRANTS => message.grants.push(Grant {
-            key: KeyId(from.u64()?),
+            key: KeyId::from_bytes(from.array()?),
             share: float::read(from.u16()?),
             number: from.small()?.checked_add(lowest).ok_or(Malformed)?,
         }),
@@ -240,7 +240,7 @@ fn item(
 }
 
 fn report(from: &mut Reader<'_>, majority: bool) -> Result<Report, Malformed> {
-    let (key, demand) = (KeyId(from.u64()?), float::read(from.u16()?));
+    let (key, demand) = (KeyId::from_bytes(from.array()?), float::read(from.u16()?));
     Ok(Report { key, demand, in_use: from.small()?, majority })
 }
 

@@ -136,7 +136,7 @@ impl World {
             bytes: 0,
         });
         let hosts = hosts.collect();
-        let keys = (0..keys).map(|_| KeyId(random.next())).collect();
+        let keys = (0..keys).map(|_| KeyId::of(random.next())).collect();
         let mut world = Self {
             now: 0,
             hosts,

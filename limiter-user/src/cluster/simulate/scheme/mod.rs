@@ -95,7 +95,7 @@ pub(super) struct Count {
 }
 
 /// What a source takes in a packet of counts, as nobody has built them.
-const ENTRY: usize = 24;
+const ENTRY: usize = 22;
 /// Entries in a packet.
 const ENTRIES: usize = MOST_CONTENT / ENTRY;
 

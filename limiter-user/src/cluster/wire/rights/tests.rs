@@ -16,7 +16,7 @@ fn share() -> impl Strategy<Value = Share> {
 }
 
 fn report((key, demand, in_use, majority): (u64, Share, u32, bool)) -> Report {
-    Report { key: KeyId(key), demand, in_use, majority }
+    Report { key: KeyId::of(key), demand, in_use, majority }
 }
 
 prop_compose! {
@@ -53,7 +53,7 @@ prop_compose! {
             loans: loans
                 .into_iter()
                 .map(|(key, share, number, lasts)| Loan {
-                    key: KeyId(key),
+                    key: KeyId::of(key),
                     share,
                     number,
                     lasts: Duration::from_nanos(lasts),
@@ -62,7 +62,7 @@ prop_compose! {
             far,
             grants: grants
                 .into_iter()
-                .map(|(key, share, number)| Grant { key: KeyId(key), share, number })
+                .map(|(key, share, number)| Grant { key: KeyId::of(key), share, number })
                 .collect(),
             granted_for: Duration::from_nanos(spans[1]),
             transfers: transfers
@@ -169,9 +169,9 @@ fn what_is_delegated_by_too_many_views_or_none_is_not_delegated() {
 #[test]
 fn a_hot_key_costs_little() {
     let report =
-        |key| Report { key: KeyId(key), demand: Share::of(0.3), in_use: 77, majority: false };
+        |key| Report { key: KeyId::of(key), demand: Share::of(0.3), in_use: 77, majority: false };
     let grant =
-        |key| Grant { key: KeyId(key), share: Share::of(0.3), number: 1_000_000 + key as u32 };
+        |key| Grant { key: KeyId::of(key), share: Share::of(0.3), number: 1_000_000 + key as u32 };
     let message = Message {
         echo: Some(Moment(1)),
         views: vec![ViewId(1)],
