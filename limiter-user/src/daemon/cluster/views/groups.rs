@@ -3,27 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use super::round::{Listing, Round, Search};
+use super::round::{Found, Round, Search};
 use crate::cluster::views::groups::{Groups, merge, union};
 use crate::cluster::views::{Answer, Question};
 use crate::cluster::{HostId, Moment};
 use crate::daemon::cluster::Cluster;
 use crate::error::Failure;
 use crate::report::{By, ClusterGroupEntry, ClusterGroupsReport, GroupEntry, Sort};
-
-impl Listing for ClusterGroupsReport {
-    fn hosts(&self) -> usize {
-        self.hosts.len()
-    }
-
-    fn is_exact(&self) -> bool {
-        self.exact
-    }
-
-    fn took(&mut self, seconds: f64) {
-        self.took_seconds = seconds;
-    }
-}
 
 /// The `n` heaviest groups of all hosts together.
 ///
@@ -41,9 +27,11 @@ pub async fn groups(
         let mut round = Round::of(cluster, question, first).await?;
         let named = told(&mut round);
         let (told, bar) = of_all(cluster, sort, &named, &mut round, search.until).await?;
-        search.take(list(by, n, sort, &round, &named, &told, bar));
+        let list = list(by, n, sort, &round, &named, &told, bar);
+        search.take(Found { hosts: named.len(), exact: list.exact, list });
     }
-    search.list()
+    let (list, took_seconds) = search.list()?;
+    Ok(ClusterGroupsReport { took_seconds, ..list })
 }
 
 fn told(round: &mut Round) -> BTreeMap<HostId, Groups> {

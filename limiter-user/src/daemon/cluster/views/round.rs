@@ -122,26 +122,25 @@ impl Round {
     }
 }
 
-/// A list of the heaviest, of the hosts that have answered.
-pub(super) trait Listing {
-    /// How many have.
-    fn hosts(&self) -> usize;
-    /// Whether it is certain.
-    fn is_exact(&self) -> bool;
-    /// Notes how long it took.
-    fn took(&mut self, seconds: f64);
-}
-
 /// The search for a list: hosts are asked for more and more of their heaviest, until it is certain or their time is up.
 pub(super) struct Search<L> {
     began: Moment,
     /// When all answers have to be there.
     pub(super) until: Moment,
     wanted: std::vec::IntoIter<usize>,
-    best: Option<L>,
+    best: Option<Found<L>>,
 }
 
-impl<L: Listing> Search<L> {
+/// A list of the heaviest, of the hosts that have answered.
+pub(super) struct Found<L> {
+    pub(super) list: L,
+    /// How many have.
+    pub(super) hosts: usize,
+    /// Whether it is certain.
+    pub(super) exact: bool,
+}
+
+impl<L> Search<L> {
     /// For a list of `n`.
     pub(super) fn of(n: usize) -> Self {
         let began = monotonic();
@@ -153,7 +152,7 @@ impl<L: Listing> Search<L> {
     pub(super) fn next(&mut self) -> Option<(usize, Moment)> {
         let now = monotonic();
         let late = self.until.since(now) < PATIENCE / 4;
-        if self.best.as_ref().is_some_and(|best| late || best.is_exact()) {
+        if self.best.as_ref().is_some_and(|best| late || best.exact) {
             return None;
         }
         let first = self.began.after(FIRST).max(now.after(PATIENCE / 4)).min(self.until);
@@ -161,20 +160,19 @@ impl<L: Listing> Search<L> {
     }
 
     /// Takes a list instead of the one before. A host that was not heard this time may have been before.
-    pub(super) fn take(&mut self, list: L) {
-        if self.best.as_ref().is_none_or(|best| best.hosts() <= list.hosts()) {
-            self.best = Some(list);
+    pub(super) fn take(&mut self, found: Found<L>) {
+        if self.best.as_ref().is_none_or(|best| best.hosts <= found.hosts) {
+            self.best = Some(found);
         }
     }
 
-    /// The best list that was found.
+    /// The best list that was found, and how long that took, seconds.
     ///
     /// # Errors
     /// If there was none.
-    pub(super) fn list(self) -> Result<L, Failure> {
+    pub(super) fn list(self) -> Result<(L, f64), Failure> {
         let none = || Failure::new(exit::USAGE, "no list is that long");
-        let mut list = self.best.ok_or_else(none)?;
-        list.took(monotonic().since(self.began).as_secs_f64());
-        Ok(list)
+        let best = self.best.ok_or_else(none)?;
+        Ok((best.list, monotonic().since(self.began).as_secs_f64()))
     }
 }

@@ -4,25 +4,11 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use super::super::Cluster;
-use super::round::{Listing, Round, Search};
+use super::round::{Found, Round, Search};
 use crate::cluster::HostId;
 use crate::cluster::views::{Answer, Candidates, Counted, Place, Question, groups, top};
 use crate::error::Failure;
 use crate::report::{ClusterTopEntry, ClusterTopReport, Sort, TopEntry, Totals, moment};
-
-impl Listing for ClusterTopReport {
-    fn hosts(&self) -> usize {
-        self.hosts.len()
-    }
-
-    fn is_exact(&self) -> bool {
-        self.exact
-    }
-
-    fn took(&mut self, seconds: f64) {
-        self.took_seconds = seconds;
-    }
-}
 
 /// The `n` heaviest sources of all hosts together.
 ///
@@ -44,9 +30,11 @@ pub async fn top(
         });
         let union = top::union(sort, wanted, &named);
         let points = Round::of(cluster, Question::Points(union.places), search.until).await?;
-        search.take(sums(cluster, sort, n, round, points, &named, union.bar).await?);
+        let list = sums(cluster, sort, n, round, points, &named, union.bar).await?;
+        search.take(Found { hosts: named.len(), exact: list.exact, list });
     }
-    search.list()
+    let (list, took_seconds) = search.list()?;
+    Ok(ClusterTopReport { took_seconds, ..list })
 }
 
 /// The list, from what hosts have named and what they have counted.
