@@ -1,17 +1,15 @@
 //! Embeds the kernel program, or leaves it out where its tools are missing.
 //!
-//! `LIMITER_EBPF=require` fails without the tools, `skip` never builds it, and unset builds it when
-//! a nightly compiler and bpf-linker are there. So `cargo check` works on any machine, and a binary
-//! without the program says so when it is asked to load it.
+//! `LIMITER_EBPF` tells whether it is built (`tools::wants_kernel_program`); unset, it is where the tools
+//! are there. So `cargo check` works on any machine, and a binary without the program says so when it
+//! is asked to load it.
 //!
 //! `LIMITER_ASSETS` does the same for what the dashboard draws its charts with, which `cargo xtask
 //! build` fetches. A page without it says so.
 
 use std::env;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-const VARIABLE: &str = "LIMITER_EBPF";
 const ASSETS: &str = "LIMITER_ASSETS";
 
 /// Compiles the program for the third version of the BPF instructions: 32-bit registers, atomics that
@@ -22,19 +20,6 @@ const COMPILER: [(&str, &str); 3] = [
     ("CARGO_PROFILE_RELEASE_RUSTFLAGS", "-Ctarget-cpu=v3"),
     ("CARGO_PROFILE_RELEASE_BUILD_OVERRIDE_RUSTFLAGS", "-Cdebuginfo=0"),
 ];
-
-fn succeeds(program: &str, args: &[&str]) -> bool {
-    Command::new(program)
-        .args(args)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-}
-
-fn tools_are_there() -> bool {
-    succeeds("bpf-linker", &["--version"]) && succeeds("rustup", &["run", "nightly", "rustc", "-V"])
-}
 
 #[expect(dead_code, unreachable_pub, reason = "xtask includes the same file")]
 mod assets {
@@ -74,27 +59,20 @@ fn embed_assets(root: &Path) -> anyhow::Result<()> {
 
 fn main() -> anyhow::Result<()> {
     println!("cargo::rustc-check-cfg=cfg(kernel_program)");
-    println!("cargo::rerun-if-env-changed={VARIABLE}");
+    println!("cargo::rerun-if-env-changed={}", tools::EBPF);
     let root = env::var("CARGO_MANIFEST_DIR")?;
     let root = Path::new(&root).parent().unwrap_or(Path::new("."));
     embed_assets(root)?;
     for source in ["limiter-ebpf", "limiter-common/src"] {
         println!("cargo::rerun-if-changed={}", root.join(source).display());
     }
-    let wanted = match env::var(VARIABLE).as_deref() {
-        Ok("require") => true,
-        Ok("skip") => false,
-        _ => {
-            let there = tools_are_there();
-            if !there {
-                println!(
-                    "cargo::warning=built without the kernel program: run `cargo xtask setup`, then \
-                     `cargo xtask build`"
-                );
-            }
-            there
-        }
-    };
+    let wanted = tools::wants_kernel_program().map_err(anyhow::Error::msg)?;
+    if !wanted && env::var_os(tools::EBPF).is_none() {
+        println!(
+            "cargo::warning=built without the kernel program: run `cargo xtask setup`, then \
+             `cargo xtask build`"
+        );
+    }
     if wanted {
         for (variable, value) in COMPILER {
             // SAFETY: no other thread runs in this build script.

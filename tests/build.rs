@@ -1,33 +1,24 @@
 //! Builds the packet generator for the kernel.
 //!
-//! `LIMITER_EBPF=require` fails where it cannot be built, `skip` never builds it, and without the
-//! variable it is built where the tools are present. Without the generator everything still
-//! compiles, and a test that needs it panics and says so.
+//! `LIMITER_EBPF` tells whether it is built (`tools::wants_kernel_program`). Without the generator
+//! everything still compiles, and a test that needs it panics and says so.
 
-use std::{env, path::PathBuf, process::Command};
+use std::{env, path::PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use aya_build::{Package, Toolchain, build_ebpf};
 
 fn main() -> anyhow::Result<()> {
-    println!("cargo:rerun-if-env-changed=LIMITER_EBPF");
+    println!("cargo:rerun-if-env-changed={}", tools::EBPF);
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-check-cfg=cfg(generator)");
-    let wanted = match env::var("LIMITER_EBPF").as_deref() {
-        Ok("require") => true,
-        Ok("skip") => false,
-        Ok("") | Err(_) => {
-            let missing = missing_tool();
-            if let Some(tool) = &missing {
-                println!(
-                    "cargo:warning=the tests' packet generator is left out: {tool} is missing; \
-                     `cargo xtask setup` installs it"
-                );
-            }
-            missing.is_none()
-        }
-        Ok(other) => bail!("LIMITER_EBPF is `{other}`; use `require` or `skip`, or leave it unset"),
-    };
+    let wanted = tools::wants_kernel_program().map_err(anyhow::Error::msg)?;
+    if !wanted && env::var_os(tools::EBPF).is_none() {
+        println!(
+            "cargo:warning=built without the tests' packet generator: `cargo xtask setup` installs \
+             what it needs"
+        );
+    }
     if wanted {
         let manifest = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
         let root = manifest.join("ebpf");
@@ -44,16 +35,4 @@ fn main() -> anyhow::Result<()> {
         println!("cargo:rustc-cfg=generator");
     }
     Ok(())
-}
-
-/// The first tool that the generator needs and that does not run.
-fn missing_tool() -> Option<String> {
-    let tools: [&[&str]; 2] =
-        [&["rustup", "run", "nightly", "rustc", "--version"], &["bpf-linker", "--version"]];
-    tools
-        .iter()
-        .find(|tool| {
-            !Command::new(tool[0]).args(&tool[1..]).output().is_ok_and(|o| o.status.success())
-        })
-        .map(|tool| format!("`{}`", tool.join(" ")))
 }

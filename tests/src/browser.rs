@@ -14,7 +14,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{Namespace, lab::require_program, process::Background};
+use crate::{Namespace, process::Background};
 
 /// How long the browser may take for an answer; other tests keep the machine busy.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -59,11 +59,10 @@ impl Browser {
     /// If there is none, or it does not answer.
     #[must_use]
     pub fn start(host: &Namespace) -> Self {
-        require_program("chromium");
         let profile = tempfile::tempdir().expect("a temporary folder");
         let (commands_out, commands) = pipe();
         let (messages, messages_in) = pipe();
-        let mut command = host.command("chromium");
+        let mut command = host.command(&tools::CHROMIUM);
         command
             .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
             .args([

@@ -54,7 +54,7 @@ impl Bystander {
         let pin = Path::new(BPF_FOLDER).join(name);
         program.pin(&pin).expect("a BPF file system");
         // Not `ip -n`, which hides the BPF file system from itself.
-        let mut command = lab.receiver.command("ip");
+        let mut command = lab.receiver.command(&tools::IP);
         command.args(["link", "set", "dev", RX, "xdpdrv", "pinned"]).arg(&pin);
         let attached = process::output(&mut command);
         std::fs::remove_file(&pin).expect("the pin is there");

@@ -64,7 +64,7 @@ impl Cli {
     /// If it cannot be started, or prints something else than one JSON document.
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> Answer {
-        let mut command = Command::new(limiter_binary());
+        let mut command = tools::own(limiter_binary());
         command.arg("--socket").arg(&self.socket).arg("--json").args(arguments);
         answer(&mut command)
     }

@@ -269,7 +269,7 @@ fn command_of(
     pins: &Path,
     options: &DaemonOptions,
 ) -> Command {
-    let mut command = host.command(binary);
+    let mut command = host.own(binary);
     // Not that of this machine; `--config` among the arguments wins over it.
     command.env("LIMITER_CONFIG", "/dev/null");
     command.arg("--socket").arg(home.join("limiter.sock")).arg("run");

@@ -74,7 +74,7 @@ impl Fleet {
         process::run(host.receiver.ip(&["link", "set", CONTROL, "up"]));
         if self.backbone.is_some() {
             // Who carries frames between regions cannot make up for checksums that are left out.
-            process::run(host.receiver.command("ethtool").args(["-K", CONTROL, "tx", "off"]));
+            process::run(host.receiver.command(&tools::ETHTOOL).args(["-K", CONTROL, "tx", "off"]));
         }
         self.hosts.push(host);
     }
@@ -152,7 +152,7 @@ impl Fleet {
         for rule in rules {
             text += &format!("add rule inet {DEAF} in {rule}\n");
         }
-        process::run(self.hosts[host].receiver.command("nft").arg(text));
+        process::run(self.hosts[host].receiver.command(&tools::NFT).arg(text));
     }
 }
 

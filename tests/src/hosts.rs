@@ -4,7 +4,6 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
-    process::Command,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -48,7 +47,7 @@ fn key_file(folder: &TempDir) -> PathBuf {
 }
 
 fn generate(key: &Path) {
-    let mut generate = Command::new(limiter_binary());
+    let mut generate = tools::own(limiter_binary());
     process::run(generate.args(["cluster", "key", "generate"]).arg(key));
 }
 

@@ -1,10 +1,7 @@
 //! Two namespaces and the wire between them: what is sent on `tx0` arrives on `rx0`, where the
 //! limiter is.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    process::Command,
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{Namespace, process};
 
@@ -66,7 +63,7 @@ impl Lab {
         // Real programs must send what a wire would carry: no frames above the MTU, valid checksums.
         for (host, device) in [(&lab.sender, TX), (&lab.receiver, RX)] {
             process::run(
-                host.command("ethtool")
+                host.command(&tools::ETHTOOL)
                     .args(["-K", device, "tx", "off", "tso", "off", "gso", "off", "gro", "off"]),
             );
         }
@@ -152,16 +149,4 @@ fn nodad(address: IpAddr) -> &'static [&'static str] {
 
 fn text(mac: &[u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
-}
-
-/// Whether `program` is installed, for tests that need one.
-///
-/// # Panics
-/// If it is not: the tests would not show what they are meant to.
-pub fn require_program(program: &str) {
-    let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output();
-    assert!(
-        found.is_ok_and(|output| output.status.success()),
-        "{program} is not installed: `cargo xtask setup` installs what tests need"
-    );
 }

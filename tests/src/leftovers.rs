@@ -4,7 +4,6 @@
 use std::{
     fs::{self, File},
     path::Path,
-    process::Command,
     sync::Once,
 };
 
@@ -47,7 +46,7 @@ pub fn mount_bpf() {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("a list of mounts");
     let mounted = mounts.lines().any(|line| line.split(' ').nth(1) == Some(BPF_FOLDER));
     if !mounted {
-        process::run(Command::new("mount").args(["-t", "bpf", "bpf", BPF_FOLDER]));
+        process::run(tools::MOUNT.command().args(["-t", "bpf", "bpf", BPF_FOLDER]));
     }
 }
 
@@ -72,7 +71,7 @@ fn is_alive(pid: u32) -> bool {
 
 /// Deletes a namespace; its devices go with it.
 pub fn delete_namespace(name: &str) {
-    let deleted = Command::new("ip").args(["netns", "del", name]).output();
+    let deleted = tools::IP.command().args(["netns", "del", name]).output();
     match deleted {
         Ok(output) if output.status.success() => {}
         // Runs while a test unwinds: say it, but do not panic a second time.

@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     sync::mpsc::{Receiver, channel},
     time::{Duration, Instant},
 };
@@ -26,7 +26,7 @@ impl Monitor {
     /// If it does not start.
     #[must_use]
     pub fn start(socket: &Path, arguments: &[&str]) -> Self {
-        let mut child = Command::new(limiter_binary())
+        let mut child = tools::own(limiter_binary())
             .arg("--socket")
             .arg(socket)
             .arg("monitor")

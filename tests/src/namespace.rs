@@ -38,7 +38,7 @@ impl Namespace {
         require_root();
         leftovers::remove_stale();
         let name = format!("{PREFIX}{}-{}-{role}", std::process::id(), unique());
-        process::run(Command::new("ip").args(["netns", "add", &name]));
+        process::run(tools::IP.command().args(["netns", "add", &name]));
         let namespace = Self { name };
         namespace.quiet_ipv6();
         process::run(namespace.ip(&["link", "set", "lo", "up"]));
@@ -64,7 +64,7 @@ impl Namespace {
             add rule inet quiet out icmpv6 type { mld-listener-report, mld2-listener-report } drop
             add rule inet quiet out icmpv6 type { nd-router-solicit } drop
             add rule inet quiet out ip protocol igmp drop";
-        process::run(self.command("nft").arg(rules));
+        process::run(self.command(&tools::NFT).arg(rules));
     }
 
     /// Sets a kernel parameter that belongs to the namespace, its name with slashes.
@@ -93,8 +93,14 @@ impl Namespace {
     /// A command that runs inside. Only the network is changed: `ip netns exec` would also mount
     /// another `/sys` and so hide the BPF file system.
     #[must_use]
-    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new("nsenter");
+    pub fn command(&self, tool: &tools::Tool) -> Command {
+        self.own(tool)
+    }
+
+    /// As [`Namespace::command`], for a program that this workspace builds.
+    #[must_use]
+    pub fn own(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = tools::NSENTER.command();
         command.arg(format!("--net={}", self.path().display())).arg("--").arg(program);
         command
     }
@@ -102,7 +108,7 @@ impl Namespace {
     /// `ip` with `arguments`, for devices and addresses inside.
     #[must_use]
     pub fn ip(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("ip");
+        let mut command = tools::IP.command();
         command.args(["-n", &self.name]).args(arguments);
         command
     }

@@ -65,7 +65,7 @@ impl<'lab> Observer<'lab> {
             "update @v4 {{ ip saddr counter }}\nupdate @v6 {{ ip6 saddr counter }}\n{verdict}\n}}\n}}"
         )
         .expect("writing to a string");
-        process::run(lab.receiver.command("nft").arg(rules));
+        process::run(lab.receiver.command(&tools::NFT).arg(rules));
         Self { host: &lab.receiver, table }
     }
 
@@ -75,7 +75,7 @@ impl<'lab> Observer<'lab> {
     /// If nftables does not give them.
     #[must_use]
     pub fn read(&self) -> Observed {
-        let text = process::run(self.host.command("nft").args([
+        let text = process::run(self.host.command(&tools::NFT).args([
             "-j",
             "list",
             "table",

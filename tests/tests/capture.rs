@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::Path,
-    process::{Command, Stdio},
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -11,15 +11,13 @@ use tests::{
     Daemon, Lab, Sender, Stream,
     cli::limiter_binary,
     frame,
-    lab::require_program,
     process::{self, Background},
     v4, v6,
 };
 
 /// What tshark shows of each packet: its source, its comment, its length on the wire and as captured.
 fn read(file: &Path) -> Vec<[String; 4]> {
-    require_program("tshark");
-    let mut tshark = Command::new("tshark");
+    let mut tshark = tools::TSHARK.command();
     tshark.arg("-r").arg(file).args(["-T", "fields", "-E", "separator=;"]);
     for field in ["ip.src", "frame.comment", "frame.len", "frame.cap_len"] {
         tshark.args(["-e", field]);
@@ -105,7 +103,7 @@ fn bad_requests_are_explained_and_a_client_that_disappears_ends_its_capture() {
     }
     let missing = cli.run(&["capture", "-w", "/nonexistent/file", "--for", "1s"]);
     assert!(missing.code == 1 && missing.stderr.contains("/nonexistent/file"), "{missing:#?}");
-    let mut command = Command::new(limiter_binary());
+    let mut command = tools::own(limiter_binary());
     command.arg("--socket").arg(daemon.socket()).args(["capture", "--for", "1h", "-w", path]);
     let first = Background::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
     let start = Instant::now();

@@ -12,7 +12,7 @@ use tests::{
 
 /// Runs `limiter cleanup` for what `daemon` uses, in the receiving namespace.
 fn cleanup(lab: &Lab, daemon: &Daemon, arguments: &[&str]) -> Answer {
-    let mut command = lab.receiver.command(limiter_binary());
+    let mut command = lab.receiver.own(limiter_binary());
     command.arg("--socket").arg(daemon.socket()).args(["--json", "cleanup"]);
     answer(command.arg("--pin-dir").arg(daemon.pins()).args(arguments))
 }
@@ -52,7 +52,7 @@ fn a_dead_daemons_remains_are_removed_and_a_live_ones_are_not() {
     let pid = daemon.pid().to_string();
     assert_refused(&cleanup(&lab, &daemon, &["--yes"]), &pid);
     // A daemon with another socket would not answer, but holds the maps.
-    let mut other = lab.receiver.command(limiter_binary());
+    let mut other = lab.receiver.own(limiter_binary());
     other.arg("--socket").arg(daemon.state_folder().join("other.sock"));
     other.args(["--json", "cleanup", "--yes", "--pin-dir"]).arg(daemon.pins());
     assert_refused(&answer(&mut other), &format!("process {pid} uses"));
@@ -99,7 +99,7 @@ fn protection_in_another_namespace_is_seen() {
     let mut daemon = Daemon::start(&lab);
     daemon.kill();
     let elsewhere = Namespace::new("else");
-    let mut command = elsewhere.command(limiter_binary());
+    let mut command = elsewhere.own(limiter_binary());
     command.arg("--socket").arg(daemon.socket()).args(["--json", "cleanup", "--pin-dir"]);
     assert_refused(&answer(command.arg(daemon.pins())), "of another network namespace");
     assert!(has_xdp(&lab));

@@ -133,7 +133,8 @@ fn noise(random: &mut Random, seen: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 /// Datagrams that came to a host when there was no room for them in its socket.
 fn no_room(hosts: &Hosts, host: usize) -> u64 {
-    let counts = hosts.fleet.hosts[host].receiver.command("cat").arg("/proc/net/snmp").output();
+    let counts =
+        hosts.fleet.hosts[host].receiver.command(&tools::CAT).arg("/proc/net/snmp").output();
     let text = String::from_utf8(counts.expect("counts").stdout).expect("text");
     let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
     let names = lines.next().into_iter().flat_map(str::split_whitespace);

@@ -1,7 +1,7 @@
 //! Limits for a cluster on one of its hosts: how a host comes to be in one, and that such limits are set,
 //! kept, told and removed like others.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, process::Command, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -53,7 +53,7 @@ impl Files {
 
 /// Runs a command that needs no daemon.
 fn run(arguments: &[&str]) -> Answer {
-    answer(Command::new(limiter_binary()).arg("--json").args(arguments))
+    answer(tools::own(limiter_binary()).arg("--json").args(arguments))
 }
 
 fn limits(daemon: &Daemon) -> Value {

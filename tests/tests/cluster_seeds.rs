@@ -1,6 +1,6 @@
 //! Seeds that change while a daemon runs.
 
-use std::{fs, net::IpAddr, path::Path, process::Command, time::Duration};
+use std::{fs, net::IpAddr, path::Path, time::Duration};
 
 use serde_json::Value;
 use tests::{
@@ -38,7 +38,7 @@ fn wait_told(daemon: &Daemon, what: &str) {
 fn other_seeds_are_taken_over_by_a_reload() {
     let (fleet, home) = (Fleet::new(2), tempfile::tempdir().expect("a temporary folder"));
     let folder = home.path();
-    let mut generate = Command::new(limiter_binary());
+    let mut generate = tools::own(limiter_binary());
     process::run(generate.args(["cluster", "key", "generate"]).arg(folder.join("cluster.key")));
     configure(folder, 0, &[]);
     configure(folder, 1, &[Fleet::address(199)]);

@@ -6,7 +6,6 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
-    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -39,7 +38,7 @@ impl Hosts {
         let (fleet, home) = (Fleet::new(hosts), tempfile::tempdir().expect("a temporary folder"));
         let mut hosts = Self { fleet, daemons: Vec::new(), home };
         let key = hosts.home.path().join("cluster.key").display().to_string();
-        let mut generate = Command::new(limiter_binary());
+        let mut generate = tools::own(limiter_binary());
         let made = answer(generate.args(["--json", "cluster", "key", "generate", &key]));
         assert_eq!(made.code, 0, "{made:?}");
         for host in 0..hosts.fleet.hosts.len() {
@@ -410,7 +409,7 @@ fn peers_tell_of_clocks_lag_limits_and_what_is_refused() {
         "exec 3<>/dev/udp/{}/7700; for i in 1 2 3; do printf hello >&3; done",
         Fleet::address(0)
     );
-    let mut shell = hosts.fleet.hosts[1].receiver.command("bash");
+    let mut shell = hosts.fleet.hosts[1].receiver.command(&tools::BASH);
     assert!(shell.args(["-c", &target]).status().expect("a shell").success());
     wait_for("the count", PATIENCE, || {
         let peers = hosts.ask(1, &["peers"]).json;
@@ -419,7 +418,7 @@ fn peers_tell_of_clocks_lag_limits_and_what_is_refused() {
         assert!(text(foreign, "meaning").contains("not from a limiter"));
         (number(foreign, "packets") == 3.0).then_some(())
     });
-    let mut printed = Command::new(limiter_binary());
+    let mut printed = tools::own(limiter_binary());
     let printed = printed.arg("--socket").arg(hosts.daemons[1].socket()).arg("peers").output();
     let printed = String::from_utf8(printed.expect("it runs").stdout).expect("text");
     println!("{printed}");
@@ -453,7 +452,7 @@ fn what_all_hosts_let_through_is_counted_and_told() {
     sending.into_iter().for_each(|sending| drop(sending.stop()));
     // One is refused: without any there is no such count.
     let target = format!("echo hello > /dev/udp/{}/7700", Fleet::address(1));
-    let mut shell = hosts.fleet.hosts[0].receiver.command("bash");
+    let mut shell = hosts.fleet.hosts[0].receiver.command(&tools::BASH);
     assert!(shell.args(["-c", &target]).status().expect("a shell").success());
     // All that rules and dashboard ask for is there, and all that there is can be seen.
     let socket = hosts.daemons[1].socket();

@@ -1,7 +1,7 @@
 //! The configuration file: its limits are enforced, beneath those set at run time; it is read again
 //! as a whole or not at all; flags and the environment win over it.
 
-use std::{fs, path::PathBuf, process::Command, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -229,7 +229,7 @@ fn a_hangup_reads_the_file_again() {
 
 /// `config show` with a file, an environment and flags: value and origin of a key.
 fn shown(file: &File, environment: &[(&str, &str)], flags: &[&str], key: &str) -> (Value, String) {
-    let mut command = Command::new(limiter_binary());
+    let mut command = tools::own(limiter_binary());
     command.args(["--json", "--config", &file.name(), "config", "show"]).args(flags);
     let shown = answer(command.envs(environment.iter().copied()));
     assert_eq!(shown.code, 0, "{shown:#?}");
@@ -266,7 +266,7 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
 #[test]
 fn the_default_file_is_good_and_the_schema_knows_its_keys() {
     let run = |arguments: &[&str]| {
-        let output = Command::new(limiter_binary()).args(arguments).output().expect("limiter runs");
+        let output = tools::own(limiter_binary()).args(arguments).output().expect("limiter runs");
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).expect("text")
     };
@@ -274,7 +274,7 @@ fn the_default_file_is_good_and_the_schema_knows_its_keys() {
     assert!(run(&["config", "check", &file.name()]).contains("good"));
     let schema: Value = serde_json::from_str(&run(&["config", "schema"])).expect("JSON");
     assert!(schema["properties"]["max_sources"]["description"].is_string());
-    let missing = Command::new(limiter_binary())
+    let missing = tools::own(limiter_binary())
         .args(["config", "check", "/nonexistent.toml"])
         .output()
         .expect("limiter runs");

@@ -11,13 +11,8 @@ use std::{
 
 use serde_json::Value;
 use tests::{
-    Daemon, DaemonOptions, Lab, Observer, Sender, Stream,
-    cli::answer,
-    cli::limiter_binary,
-    frame,
-    lab::{RX_V4, require_program},
-    observer::Then,
-    process, v4,
+    Daemon, DaemonOptions, Lab, Observer, Sender, Stream, cli::answer, cli::limiter_binary, frame,
+    lab::RX_V4, observer::Then, process, v4,
 };
 
 const READER: &str = "0123456789abcdef-reader";
@@ -33,7 +28,7 @@ fn secret(path: &Path, text: &str) -> String {
 
 /// The status of an answer to curl, and its body.
 fn curl(lab: &Lab, arguments: &[&str]) -> (u16, String) {
-    let mut command = lab.receiver.command("curl");
+    let mut command = lab.receiver.command(&tools::CURL);
     command.args(["-s", "-k", "--max-time", "20", "-w", "\n%{http_code}"]).args(arguments);
     let output = process::output(&mut command);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -43,7 +38,7 @@ fn curl(lab: &Lab, arguments: &[&str]) -> (u16, String) {
 
 /// `limiter run` that must fail before it touches anything.
 fn failing(lab: &Lab, home: &Path, arguments: &[&str]) -> (i32, String) {
-    let mut command = lab.receiver.command(limiter_binary());
+    let mut command = lab.receiver.own(limiter_binary());
     let pins = home.join("pins");
     command.env("LIMITER_CONFIG", "/dev/null");
     command.arg("--json").arg("--socket").arg(home.join("other.sock")).arg("run");
@@ -55,7 +50,6 @@ fn failing(lab: &Lab, home: &Path, arguments: &[&str]) -> (i32, String) {
 
 #[test]
 fn other_hosts_need_tls_and_a_token() {
-    require_program("openssl");
     let lab = Lab::new(1);
     let home = tempfile::tempdir().expect("a temporary folder");
     let address = format!("{RX_V4}:9443");
@@ -71,7 +65,8 @@ fn other_hosts_need_tls_and_a_token() {
     );
     let (cert, key) = (home.path().join("tls.crt"), home.path().join("tls.key"));
     process::run(
-        std::process::Command::new("openssl")
+        tools::OPENSSL
+            .command()
             .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
             .args(["-nodes", "-days", "2", "-subj", "/CN=limiter", "-addext"])
             .arg(format!("subjectAltName=IP:{RX_V4}"))

@@ -4,7 +4,7 @@
 use std::{
     fs,
     io::Write as _,
-    process::{Command, Stdio},
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -116,7 +116,7 @@ fn history_without_room_goes_on_in_memory_and_is_kept_when_there_is_some() {
 
 /// Limits for `count` addresses, to be imported.
 fn import(daemon: &Daemon, count: u32) -> (i32, String) {
-    let mut command = Command::new(limiter_binary());
+    let mut command = tools::own(limiter_binary());
     command.arg("--socket").arg(daemon.socket()).args(["limit", "import", "-"]);
     let mut child = command
         .stdin(Stdio::piped())

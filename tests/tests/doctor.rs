@@ -1,6 +1,6 @@
 //! `limiter doctor` looks at the machine and at an interface without a daemon, and changes nothing.
 
-use std::{process::Command, time::Duration};
+use std::time::Duration;
 
 use serde_json::Value;
 use tests::{
@@ -14,7 +14,7 @@ use tests::{
 /// Runs `limiter doctor` in the receiving namespace.
 fn doctor(lab: &Lab, arguments: &[&str]) -> Answer {
     let answer =
-        answer(lab.receiver.command(limiter_binary()).args(["--json", "doctor"]).args(arguments));
+        answer(lab.receiver.own(limiter_binary()).args(["--json", "doctor"]).args(arguments));
     let worst = answer.json["state"].as_str().unwrap_or_default();
     assert_eq!(answer.code, i32::from(worst != "ok"), "{answer:#?}");
     for check in answer.json["checks"].as_array().into_iter().flatten() {
@@ -42,7 +42,7 @@ fn assert_check(answer: &Answer, name: &str, state: &str, about: &str) {
 fn this_machine_serves() {
     require_root();
     mount_bpf();
-    let answer = answer(Command::new(limiter_binary()).args(["--json", "doctor"]));
+    let answer = answer(tools::own(limiter_binary()).args(["--json", "doctor"]));
     for name in ["kernel", "capabilities", "verifier", "bpffs"] {
         assert_eq!(check(&answer, name)["state"], "ok", "{:#}", answer.json);
     }
@@ -72,7 +72,7 @@ fn an_interface_is_examined_without_touching_it() {
 fn what_is_wrong_with_an_interface_is_told_with_a_remedy() {
     let lab = Lab::new(1);
     process::run(lab.receiver.ip(&["link", "set", RX, "mtu", "9000"]));
-    process::run(lab.receiver.command("ethtool").args(["-K", RX, "gro", "on"]));
+    process::run(lab.receiver.command(&tools::ETHTOOL).args(["-K", RX, "gro", "on"]));
     let found = doctor(&lab, &[RX]);
     assert_check(&found, "mtu", "warn", "9000");
     assert_check(&found, "gro", "ok", "after native mode");
@@ -107,7 +107,7 @@ fn a_program_on_the_interface_is_known() {
 #[test]
 fn without_privileges_it_says_which_are_missing() {
     let lab = Lab::new(1);
-    let mut command = lab.receiver.command("setpriv");
+    let mut command = lab.receiver.command(&tools::SETPRIV);
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]);
     let found = answer(command.arg("--").arg(limiter_binary()).args(["--json", "doctor", RX]));
     assert_eq!(found.code, 1, "{found:#?}");

@@ -5,7 +5,6 @@ use std::{
     fs,
     os::unix::{fs::PermissionsExt as _, net::UnixListener},
     path::Path,
-    process::Command,
 };
 
 use serde_json::Value;
@@ -57,7 +56,7 @@ fn working() -> (Lab, Daemon) {
 
 /// Runs `limiter run` with folders of its own; it must fail.
 fn failing_run(lab: &Lab, home: &Path, arguments: &[&str]) -> Answer {
-    let mut command = lab.receiver.command(limiter_binary());
+    let mut command = lab.receiver.own(limiter_binary());
     command.arg("--socket").arg(home.join("s")).args(["--json", "run"]);
     command.arg("--state-dir").arg(home.join("state"));
     command.arg("--pin-dir").arg(Path::new(BPF_FOLDER).join(format!(
@@ -147,7 +146,7 @@ fn without_privileges() {
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777)).expect("own folder");
         let copy = home.path().join("limiter");
         fs::copy(limiter_binary(), &copy).expect("a copy of the program");
-        let mut command = lab.receiver.command("setpriv");
+        let mut command = lab.receiver.command(&tools::SETPRIV);
         command.args(privileges).arg(&copy).arg("--socket").arg(home.path().join("s"));
         command.args(["--json", "run", "-i", RX, "--state-dir"]).arg(home.path().join("state"));
         let answer = answer(command.arg("--pin-dir").arg(Path::new(BPF_FOLDER).join("limiter-x")));
@@ -244,7 +243,7 @@ fn attach_and_detach_at_run_time() {
 fn a_second_daemon_on_the_same_socket() {
     let (lab, daemon) = working();
     let home = tempfile::tempdir().expect("a temporary folder");
-    let mut second = lab.receiver.command(limiter_binary());
+    let mut second = lab.receiver.own(limiter_binary());
     second.arg("--socket").arg(daemon.socket()).args(["--json", "run", "--state-dir"]);
     second.arg(home.path()).arg("--pin-dir").arg(daemon.pins());
     let socket = daemon.socket();
@@ -336,7 +335,7 @@ fn without_a_bpf_file_system() {
     // A mount namespace in which nothing is mounted where pins go. The daemon mounts what it needs
     // there, and all of it is gone with the process.
     let script = "umount -a -t bpf && exec \"$0\" \"$@\"";
-    let mut command = lab.receiver.command("unshare");
+    let mut command = lab.receiver.command(&tools::UNSHARE);
     command.args(["--mount", "sh", "-c", script]).arg(limiter_binary());
     command.arg("--socket").arg(home.path().join("s")).args(["run", "-i", RX, "--state-dir"]);
     command.arg(home.path().join("state"));
@@ -350,7 +349,7 @@ fn without_a_bpf_file_system() {
     assert!(!Path::new(BPF_FOLDER).join("limiter").exists(), "nothing is pinned outside");
     // A folder that is on another file system is refused, with a way out.
     let folder = home.path().join("pins");
-    let mut other = lab.receiver.command(limiter_binary());
+    let mut other = lab.receiver.own(limiter_binary());
     other.arg("--socket").arg(home.path().join("o")).args(["--json", "run", "--pin-dir"]);
     let refused = answer(other.arg(&folder).arg("--state-dir").arg(home.path().join("other")));
     assert_error(&refused, PRIVILEGE, &["BPF file system", "mount -t bpf"]);
@@ -359,7 +358,7 @@ fn without_a_bpf_file_system() {
 #[test]
 fn unknown_commands_and_arguments() {
     for arguments in [["nonsense"].as_slice(), &["limit", "set"], &["show", "nowhere"], &["top"]] {
-        let printed = process::output(Command::new(limiter_binary()).args(arguments));
+        let printed = process::output(tools::own(limiter_binary()).args(arguments));
         assert_eq!(printed.status.code(), Some(USAGE), "{arguments:?}: {printed:?}");
         assert!(!printed.stderr.is_empty() && printed.stdout.is_empty(), "{printed:?}");
     }

@@ -11,7 +11,7 @@ use tests::{
 /// Whether `host` gets an answer from another one.
 fn hears(fleet: &Fleet, host: usize, other: usize) -> bool {
     let address = Fleet::address(other).to_string();
-    let mut ping = fleet.hosts[host].receiver.command("ping");
+    let mut ping = fleet.hosts[host].receiver.command(&tools::PING);
     ping.args(["-c", "3", "-i", "0.1", "-W", "1", &address]);
     process::output(&mut ping).status.success()
 }
@@ -64,7 +64,7 @@ fn regions_are_far_from_each_other_until_one_is_cut_off() {
     let fleet = Fleet::in_regions(4, 2, Duration::from_millis(40));
     let round_trip = |host: usize, other: usize| {
         let address = Fleet::address(other).to_string();
-        let mut ping = fleet.hosts[host].receiver.command("ping");
+        let mut ping = fleet.hosts[host].receiver.command(&tools::PING);
         // The first one waits for the neighbour to be found.
         let text = process::output(ping.args(["-c", "4", "-i", "0.2", "-W", "1", &address])).stdout;
         let text = String::from_utf8_lossy(&text).into_owned();

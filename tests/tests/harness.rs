@@ -1,7 +1,7 @@
 //! The harness measures what it claims to. Shown without the limiter, with a program that passes
 //! everything or drops everything in its place.
 
-use std::{net::Ipv4Addr, path::Path, process::Command, sync::mpsc, time::Duration};
+use std::{net::Ipv4Addr, path::Path, sync::mpsc, time::Duration};
 
 use tests::{
     Bystander, Flood, Flooded, Lab, Observer, Sender, Sources, Stream, frame, lab::RX,
@@ -93,7 +93,7 @@ fn floods_reach_the_receiver_with_valid_checksums() {
         assert_eq!((observed.from(v4(i)), observed.from(v6(i.into(), 1))), (10, 10), "source {i}");
     }
     // The protocols look at the checksums of every frame that has a listener or not.
-    let snmp = process::run(lab.receiver.command("nstat").args(["-a", "-z", "-s"]));
+    let snmp = process::run(lab.receiver.command(&tools::NSTAT).args(["-a", "-z", "-s"]));
     let value = |name: &str| -> u64 {
         let line = snmp.lines().find(|line| line.starts_with(&format!("{name} ")));
         let value = line.and_then(|line| line.split_whitespace().nth(1));
@@ -159,7 +159,7 @@ fn a_panic_leaves_no_namespace_behind() {
 /// Only that it runs, with the daemon's own program: its figures are for people.
 #[test]
 fn the_benchmark_runs() {
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_bench"));
+    let mut bench = tools::own(env!("CARGO_BIN_EXE_bench"));
     bench.env("LIMITER_BIN", tests::cli::limiter_binary());
     let quickly = "--quick --rounds 1 --contender limiter --pattern 16m --denied 1000";
     bench.args(quickly.split(' '));

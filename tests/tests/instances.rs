@@ -53,7 +53,7 @@ impl<'lab> Instance<'lab> {
 
     /// A command for this instance, chosen by flag, in the receiving namespace.
     fn command(&self) -> Command {
-        let mut command = self.lab.receiver.command(limiter_binary());
+        let mut command = self.lab.receiver.own(limiter_binary());
         command.args(["--instance", &self.name]);
         command
     }
@@ -256,7 +256,7 @@ fn an_interface_has_one_instance() {
     }
     // A daemon with pins of its own is told, too, and is told of.
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut command = lab.receiver.command(limiter_binary());
+    let mut command = lab.receiver.own(limiter_binary());
     command.args(["--json", "--socket"]).arg(folder.path().join("s")).args(["run", "-i", RX]);
     command.arg("--state-dir").arg(folder.path()).arg("--pin-dir");
     let pins =
@@ -282,11 +282,11 @@ fn an_absent_instance_is_named() {
     let edge = Instance::named(&lab, "edge", RX);
     let way_out = format!("is `limiter --instance {} run` running?", edge.name);
     assert_refused(&edge.run(&["status"]), 3, "no daemon answers on /run/limiter/", &way_out);
-    let mut by_environment = lab.receiver.command(limiter_binary());
+    let mut by_environment = lab.receiver.own(limiter_binary());
     by_environment.env("LIMITER_INSTANCE", &edge.name).args(["--json", "status"]);
     assert_refused(&answer(&mut by_environment), 3, &edge.name, &way_out);
     for name in ["Edge", "", "../x", "a.b", "limiter", "e23456789012345678901234567890123"] {
-        let mut command = lab.receiver.command(limiter_binary());
+        let mut command = lab.receiver.own(limiter_binary());
         let refused = answer(command.args(["--instance", name, "--json", "status"]));
         assert_refused(&refused, 2, "--instance", "limiter --help");
     }
@@ -308,7 +308,7 @@ fn cleanup_finds_what_every_instance_left() {
     let core = Instance::running(&lab, "core", RX2);
     edge.stop(libc::SIGKILL);
     let cleanup = |arguments: &[&str]| {
-        let mut command = lab.receiver.command(limiter_binary());
+        let mut command = lab.receiver.own(limiter_binary());
         answer(command.args(["--json", "cleanup"]).args(arguments))
     };
     let all = cleanup(&["--dry-run"]);

@@ -4,7 +4,6 @@ use std::{
     fmt::Write as _,
     io::{Seek as _, Write as _},
     net::IpAddr,
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -56,7 +55,7 @@ fn feed(daemon: &Daemon, arguments: &[&str], text: &str) -> Answer {
     let mut input = tempfile::tempfile().expect("a temporary file");
     input.write_all(text.as_bytes()).expect("room for the text");
     input.rewind().expect("a file has a beginning");
-    let mut command = Command::new(limiter_binary());
+    let mut command = tools::own(limiter_binary());
     command.arg("--socket").arg(daemon.socket()).arg("--json").args(arguments);
     answer(command.stdin(input))
 }

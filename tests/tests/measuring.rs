@@ -17,7 +17,7 @@ const ADDRESS: &str = "127.0.0.1:9090";
 
 /// What the dashboard is told of the cost, three times: first without rates, then with.
 fn costs(lab: &Lab) -> Vec<Value> {
-    let mut curl = lab.receiver.command("curl");
+    let mut curl = lab.receiver.command(&tools::CURL);
     // It ends by its time, which is no success.
     curl.args(["-sN", "--max-time", "4.5", &format!("http://{ADDRESS}/v1/live")]);
     let output = process::output(&mut curl);

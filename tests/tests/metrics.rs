@@ -8,7 +8,7 @@ use std::{
     io::Write as _,
     net::Ipv4Addr,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Stdio,
     thread,
     time::{Duration, Instant},
 };
@@ -16,7 +16,7 @@ use std::{
 use serde_json::Value;
 use tests::{
     Cli, Daemon, DaemonOptions, Flood, Lab, Observer, Sender, Sources, Stream, api, frame,
-    lab::require_program, machine::median, observer::Then, process, reports::Stats, v4,
+    machine::median, observer::Then, process, reports::Stats, v4,
 };
 
 const CLASSIC: &str = "text/plain;version=0.0.4";
@@ -117,13 +117,14 @@ fn a_scrape_says_what_stats_say_also_after_a_restart() {
 
 /// Runs promtool on files of the repository.
 fn promtool(folder: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("promtool");
+    let mut command = tools::PROMTOOL.command();
     process::run(command.args(arguments).current_dir(folder))
 }
 
 /// Has promtool check `text`, and returns what it finds fault with.
 fn check_metrics(text: &str) -> (bool, String) {
-    let mut child = Command::new("promtool")
+    let mut child = tools::PROMTOOL
+        .command()
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -138,7 +139,6 @@ fn check_metrics(text: &str) -> (bool, String) {
 
 #[test]
 fn promtool_is_content() {
-    require_program("promtool");
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
     daemon.cli().limit("1000pps", None, None);

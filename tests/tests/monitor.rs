@@ -4,7 +4,6 @@ use std::{
     io::{Read as _, Write as _},
     os::unix::net::UnixStream,
     path::Path,
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -91,7 +90,7 @@ fn limits_bans_and_changes_are_told_as_they_happen() {
     assert!(line.is_some_and(|line| line.contains(" ban: ")), "as text");
     assert!(daemon.log().contains("198.51.100.66 exceeded its limit 100pps"), "{}", daemon.log());
 
-    let changes = Command::new(limiter_binary())
+    let changes = tools::own(limiter_binary())
         .arg("--socket")
         .arg(daemon.socket())
         .args(["report", "--format", "json"])

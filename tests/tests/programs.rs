@@ -6,7 +6,7 @@ use std::{net::IpAddr, path::Path, process::Stdio, time::Duration, time::Instant
 use serde_json::Value;
 use tests::{
     Daemon, Lab, Observer, frame,
-    lab::{RX_V4, RX_V6, TX, TX_V4, require_program},
+    lab::{RX_V4, RX_V6, TX, TX_V4},
     observer::Then,
     pcap,
     process::{Background, output, run, wait_for},
@@ -24,14 +24,13 @@ fn number_before(text: &str, label: &str) -> u64 {
 
 #[test]
 fn ping_is_answered_up_to_its_limit() {
-    require_program("ping");
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
     let limit = daemon.cli().limit("200pps", Some("200"), None);
     for target in [IpAddr::from(RX_V4), RX_V6.into()] {
         let ping = |count: &str, interval: &str| {
             let target = target.to_string();
-            let mut command = lab.sender.command("ping");
+            let mut command = lab.sender.command(&tools::PING);
             let start = Instant::now();
             // Ends with 1 when some of the answers are missing, which is what the second run is for.
             let printed =
@@ -55,7 +54,6 @@ fn ping_is_answered_up_to_its_limit() {
 
 #[test]
 fn hping3_is_limited_by_the_source_it_claims() {
-    require_program("hping3");
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
     let limit = daemon.cli().limit("500pps", Some("500"), None);
@@ -64,8 +62,9 @@ fn hping3_is_limited_by_the_source_it_claims() {
     let hping = |arguments: &[&str]| {
         let start = Instant::now();
         // Ends with 1 when nothing answers, and nothing does.
-        let printed =
-            output(lab.sender.command("hping3").args(["-q", "-n"]).args(arguments).arg(&target));
+        let printed = output(
+            lab.sender.command(&tools::HPING3).args(["-q", "-n"]).args(arguments).arg(&target),
+        );
         let text = String::from_utf8_lossy(&printed.stderr).into_owned();
         (number_before(&text, "packets transmitted,"), start.elapsed().as_secs_f64())
     };
@@ -92,22 +91,24 @@ fn hping3_is_limited_by_the_source_it_claims() {
 
 #[test]
 fn iperf3_gets_its_datagrams_through_up_to_the_limit() {
-    require_program("iperf3");
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
     let target = RX_V4.to_string();
     // Datagrams of 1000 bytes for three seconds at `rate` bits per second.
     let iperf = |rate: &str| {
         let _server = Background::start(
-            lab.receiver.command("iperf3").args(["-s", "-1", "-B", &target]).stdout(Stdio::null()),
+            lab.receiver
+                .command(&tools::IPERF3)
+                .args(["-s", "-1", "-B", &target])
+                .stdout(Stdio::null()),
         );
         wait_for("iperf3 to listen", Duration::from_secs(5), || {
-            let listening = run(lab.receiver.command("ss").args(["-Hltn", "sport = :5201"]));
+            let listening = run(lab.receiver.command(&tools::SS).args(["-Hltn", "sport = :5201"]));
             (!listening.is_empty()).then_some(())
         });
         let text = run(lab
             .sender
-            .command("iperf3")
+            .command(&tools::IPERF3)
             .args(["-c", &target, "-u", "-b", rate, "-l", "1000", "-t", "3", "--json"]));
         let report: Value = serde_json::from_str(&text).expect("iperf3 prints JSON");
         let sum = &report["end"]["sum"];
@@ -148,11 +149,11 @@ fn web_server(lab: &Lab, home: &Path) -> Background {
            server {{ listen {RX_V4}:8080; listen [{RX_V6}]:8080; root {home_text}/www; }} }}"
     );
     std::fs::write(home.join("conf"), configuration).expect("a configuration");
-    let mut command = lab.receiver.command("nginx");
+    let mut command = lab.receiver.command(&tools::NGINX);
     command.args(["-e", "stderr", "-p"]).arg(home).arg("-c").arg(home.join("conf"));
     let server = Background::start(&mut command);
     wait_for("nginx to listen", Duration::from_secs(5), || {
-        let listening = run(lab.receiver.command("ss").args(["-Hltn", "sport = :8080"]));
+        let listening = run(lab.receiver.command(&tools::SS).args(["-Hltn", "sport = :8080"]));
         (listening.lines().count() == 2).then_some(())
     });
     server
@@ -161,7 +162,7 @@ fn web_server(lab: &Lab, home: &Path) -> Background {
 /// Downloads the file `times` times one after the other and returns the bytes received, within
 /// `seconds`.
 fn download(lab: &Lab, target: &str, from: Option<&str>, times: u32, seconds: &str) -> u64 {
-    let mut command = lab.sender.command("curl");
+    let mut command = lab.sender.command(&tools::CURL);
     command.args(["-s", "-m", seconds, "-w", "%{size_download}\n"]);
     command.args(from.iter().flat_map(|from| ["--interface", from]));
     for _ in 0..times {
@@ -173,8 +174,6 @@ fn download(lab: &Lab, target: &str, from: Option<&str>, times: u32, seconds: &s
 
 #[test]
 fn curl_and_nginx_work_within_the_limit_and_crawl_beyond() {
-    require_program("nginx");
-    require_program("curl");
     let lab = Lab::new(1);
     let greedy = v4_on_wire(77);
     lab.add_sender_address(greedy);
@@ -209,7 +208,7 @@ fn v4_on_wire(host: u8) -> IpAddr {
 
 /// Replays a capture at `rate` frames per second and returns how many frames were sent.
 fn replay(lab: &Lab, capture: &Path, rate: u32) -> u64 {
-    let mut command = lab.sender.command("tcpreplay");
+    let mut command = lab.sender.command(&tools::TCPREPLAY);
     command.args(["-q", "-i", TX, &format!("--pps={rate}")]).arg(capture);
     // Frames that do not fit the MTU are not sent, and said so.
     let printed = output(&mut command);
@@ -221,7 +220,6 @@ fn replay(lab: &Lab, capture: &Path, rate: u32) -> u64 {
 
 #[test]
 fn tcpreplay_of_a_capture_made_here() {
-    require_program("tcpreplay");
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
     daemon.cli().limit("1pps", Some("100"), None);
@@ -254,7 +252,6 @@ fn tcpreplay_of_captures_from_elsewhere() {
         println!("skipped: there is no folder of captures at {}", folder.display());
         return;
     };
-    require_program("tcpreplay");
     let captures = entries.map(|entry| entry.expect("an entry").path());
     let captures = captures.filter(|path| {
         path.extension().is_some_and(|extension| extension == "pcap" || extension == "pcapng")

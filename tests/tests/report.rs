@@ -1,6 +1,6 @@
 //! `limiter report`: what went on as a page, as JSON and as a table, also after a restart.
 
-use std::{fs, path::PathBuf, process::Command, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
 use serde_json::Value;
 use tests::{Browser, Daemon, Lab, Sender, Stream, cli::limiter_binary, frame, v4, v6};
@@ -17,7 +17,7 @@ fn pictures() -> PathBuf {
 
 /// Runs `limiter report` and returns what it prints.
 fn report(daemon: &Daemon, arguments: &[&str]) -> String {
-    let mut command = Command::new(limiter_binary());
+    let mut command = tools::own(limiter_binary());
     command.arg("--socket").arg(daemon.socket()).arg("report").args(arguments);
     let output = command.output().expect("a report");
     let errors = String::from_utf8_lossy(&output.stderr);

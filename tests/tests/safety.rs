@@ -5,7 +5,6 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -103,7 +102,7 @@ fn a_dry_run_prints_the_difference_and_changes_nothing() {
         &["192.0.2.1"],
     );
     // As text, on stdout alone.
-    let mut command = Command::new(limiter_binary());
+    let mut command = tools::own(limiter_binary());
     command.arg("--socket").arg(daemon.socket()).args(["limit", "import", list, "--dry-run"]);
     let text = tests::process::run(&mut command);
     for line in
@@ -236,7 +235,7 @@ fn management_addresses_are_never_limited() {
     let mut command = daemon.command(&lab);
     let all: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
     let kept = all.iter().position(|argument| argument == "--management").expect("it is there");
-    let mut other = Command::new(command.get_program());
+    let mut other = tools::own(command.get_program());
     let mut unmanaged = tests::process::Background::start(other.args(&all[..kept]));
     wait_for("the daemon's answer", Duration::from_secs(20), || {
         assert!(unmanaged.try_wait().is_none(), "the daemon has ended");
@@ -259,7 +258,7 @@ fn who_could_shut_oneself_out_is_warned() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
     let run = |session: &str, arguments: &[&str]| {
-        let mut command = Command::new(limiter_binary());
+        let mut command = tools::own(limiter_binary());
         command.env("SSH_CONNECTION", session).arg("--socket").arg(daemon.socket());
         answer(command.arg("--json").args(arguments))
     };
@@ -291,7 +290,7 @@ fn who_could_deny_oneself_is_warned() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
     let run = |arguments: &[&str]| {
-        let mut command = Command::new(limiter_binary());
+        let mut command = tools::own(limiter_binary());
         command.env("SSH_CONNECTION", "198.51.100.7 50000 192.0.2.1 22");
         let answer =
             answer(command.arg("--socket").arg(daemon.socket()).arg("--json").args(arguments));
@@ -327,7 +326,7 @@ fn another_admin_group_is_taken_at_once() {
     let folder = daemon.socket().parent().expect("its folder").to_owned();
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("own folder");
     let change = || {
-        let mut command = Command::new("setpriv");
+        let mut command = tools::SETPRIV.command();
         command.arg(format!("--reuid={NOBODY}")).arg(format!("--regid={NOBODY}"));
         command.arg(format!("--groups={},{}", LOOKERS.1, ADMINS.1)).arg(&program);
         command.arg("--socket").arg(daemon.socket());
@@ -383,7 +382,7 @@ fn a_daemon_starts_with_little_and_says_what_is_missing() {
     let lab = Lab::new(1);
     let home = tempfile::tempdir().expect("a temporary folder");
     let start = |capabilities: &str, name: &str| {
-        let mut command = lab.receiver.command("setpriv");
+        let mut command = lab.receiver.command(&tools::SETPRIV);
         command.arg(format!("--bounding-set=-all{capabilities}")).arg("--inh-caps=-all");
         command.arg(limiter_binary()).arg("--socket").arg(home.path().join(name));
         command.args(["--json", "run", "-i", RX, "--state-dir"]);
@@ -441,7 +440,7 @@ fn the_group_looks_and_admins_change() {
     let socket = daemon.socket();
     let run = |groups: &[u32], arguments: &[&str]| {
         let groups: Vec<_> = groups.iter().map(ToString::to_string).collect();
-        let mut command = Command::new("setpriv");
+        let mut command = tools::SETPRIV.command();
         command.arg(format!("--reuid={NOBODY}")).arg(format!("--regid={NOBODY}"));
         if groups.is_empty() {
             command.arg("--clear-groups");
@@ -498,7 +497,7 @@ fn the_group_looks_and_admins_change() {
         fs::Permissions::from_mode(0o755),
     )
     .expect("own folder");
-    let mut command = Command::new("setpriv");
+    let mut command = tools::SETPRIV.command();
     command.arg(format!("--reuid={NOBODY}")).arg(format!("--regid={}", ADMINS.1));
     command.arg(format!("--groups={}", LOOKERS.1)).arg(&program).arg("--socket");
     command.arg(daemon.socket()).args(["--json", "limit", "set", "5pps"]);

@@ -181,7 +181,6 @@ fn a_replayed_capture_is_told_within_a_percent() {
         println!("skipped: there is no capture at {}", path.display());
         return;
     }
-    tests::lab::require_program("tcpreplay");
     let frames = pcap::read(&path).expect("a capture can be read").expect("Ethernet frames");
     let mut counts: HashMap<[u8; 4], u64> = HashMap::new();
     for frame in &frames {
@@ -197,7 +196,7 @@ fn a_replayed_capture_is_told_within_a_percent() {
         thread::spawn(move || cli.ok(&["suggest", "--over", "6s"]))
     };
     thread::sleep(Duration::from_secs(1));
-    let mut replay = lab.sender.command("tcpreplay");
+    let mut replay = lab.sender.command(&tools::TCPREPLAY);
     replay.args(["-q", "-i", TX, "--pps=4000", &format!("--loop={LOOPS}")]).arg(&path);
     process::run(&mut replay);
     let sent = daemon.received(&lab);

@@ -268,10 +268,7 @@ fn the_terminal_is_restored_however_it_ends() {
     }
     // Without a terminal there is nothing to watch.
     let refused = tests::process::output(
-        std::process::Command::new(tests::cli::limiter_binary())
-            .arg("--socket")
-            .arg(daemon.socket())
-            .arg("top"),
+        tools::own(tests::cli::limiter_binary()).arg("--socket").arg(daemon.socket()).arg("top"),
     );
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--once"), "{refused:?}");

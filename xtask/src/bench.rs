@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use tools::Need;
 
-use crate::{build, demo::exit_code, run::Cmd, setup, workspace};
+use crate::{build, run::Cmd, setup, workspace};
 
 /// Arguments of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
@@ -31,16 +32,15 @@ impl Args {
     }
 }
 
-/// Sets up, builds with optimisation and runs the benchmark as root; its exit status is ours.
+/// Sets up, builds with optimisation and becomes the benchmark, as root.
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let (name, args) = args.split();
     let program = workspace::target_dir()?.join("release").join(name);
     // Before the build, so that nobody waits for it only to hear that root is needed.
-    let bench = Cmd::new(program).args(args).into_root()?;
-    setup::ensure_packages_named(&["ethtool", "iproute2", "iptables", "nftables"])?;
+    let bench = Cmd::own(program).args(args).into_root()?;
+    setup::ensure(&[Need::Bench])?;
     build::command(true)?;
-    let status = bench.status()?;
-    Ok(exit_code(status))
+    Err(bench.exec())
 }
 
 #[cfg(test)]

@@ -1,13 +1,22 @@
 //! `demo`: the real daemon on a veth pair under a flood, and who was limited.
 
-use std::{
-    os::unix::process::ExitStatusExt as _,
-    process::{ExitCode, ExitStatus},
-};
+use std::{process::ExitCode, thread, time::Duration};
 
 use anyhow::Result;
+use tools::Need;
 
-use crate::{build, run::Cmd, setup, workspace};
+use crate::{
+    build::{self, LATER, REQUIRE},
+    progress::{Step, span},
+    run::{Cmd, say},
+    setup, workspace,
+};
+
+/// How long each step takes on two idle cores where nothing is built yet.
+const TOOLS_TIME: Duration = Duration::from_secs(150);
+const BUILD_TIME: Duration = Duration::from_secs(100);
+const DEMO_TIME: Duration = Duration::from_secs(10);
+const CLUSTER_TIME: Duration = Duration::from_secs(35);
 
 /// Arguments of `cargo xtask demo`.
 #[derive(Debug, clap::Args)]
@@ -23,34 +32,37 @@ pub(crate) struct Args {
     args: Vec<String>,
 }
 
-/// Sets up, builds and runs the demo as root; its exit status is ours.
+/// Sets up, builds and becomes the demo, as root.
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let flags = [(args.json, "--json"), (args.cluster, "--cluster")];
     let flags = flags.into_iter().filter_map(|(is, flag)| is.then_some(flag));
-    let program = workspace::target_dir()?.join("debug").join("demo");
-    // Before the build, so that nobody waits for it only to hear that root is needed.
-    let demo = Cmd::new(program).args(flags).args(&args.args).into_root()?;
-    setup::ensure_packages_named(&["iproute2", "nftables"])?;
-    build::command(false)?;
-    let status = demo.status()?;
-    Ok(exit_code(status))
+    let program = workspace::target_dir()?.join("debug/demo");
+    // Nobody should wait for the build only to hear that root is needed.
+    let demo = Cmd::own(&program).args(flags).args(&args.args).into_root()?;
+    let is_cold = !program.exists();
+    let about = |time: Duration| is_cold.then_some(time);
+
+    let step = Step::begin("1/3 tools and libraries", about(TOOLS_TIME));
+    let libraries = step.log("libraries")?;
+    thread::scope(|scope| {
+        // The linker takes a while to build, the libraries do not need it.
+        if is_cold {
+            scope.spawn(|| build(LATER).args(["--keep-going"]).log(&libraries));
+        }
+        setup::ensure_in(&step, &[Need::Kernel, Need::Demo])
+    })?;
+    step.done();
+    let step = Step::begin("2/3 kernel program and daemon", about(BUILD_TIME));
+    build(REQUIRE).log(&step.log("build")?)?;
+    step.done();
+    let time = if args.cluster { CLUSTER_TIME } else { DEMO_TIME };
+    say(format_args!("3/3 demo, about {}", span(time)));
+    Err(demo.exec())
 }
 
-/// The code a shell would report: the program's own, or 128 and the signal that ended it.
-pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn status_is_handed_through() {
-        let of = |wait_status| exit_code(ExitStatus::from_raw(wait_status));
-        assert_eq!(of(0), ExitCode::SUCCESS);
-        assert_eq!(of(5 << 8), ExitCode::from(5));
-        assert_eq!(of(9), ExitCode::from(137));
-    }
+/// The build of what the demo runs, and of nothing else.
+fn build(ebpf: &str) -> Cmd {
+    let programs =
+        ["--package", "limiter-user", "--package", "tests", "--bin", "limiter", "--bin", "demo"];
+    build::cargo(["build"], ebpf).args(programs)
 }

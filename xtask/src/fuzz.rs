@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::build::{self, SKIP};
-use crate::demo::exit_code;
 
 /// Arguments of `cargo xtask fuzz`.
 #[derive(Debug, clap::Args)]
@@ -23,7 +22,7 @@ enum Target {
     Wire,
 }
 
-/// Runs the same tests with more packets; their exit status is ours. Neither root nor the kernel program
+/// Runs the same tests with more packets; Neither root nor the kernel program
 /// is needed.
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let Target::Wire = args.target;
@@ -31,5 +30,5 @@ pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let fuzz = build::cargo(["test", "--package", "limiter-user", "--lib", tests], SKIP)
         .args(["--", "--nocapture", "--test-threads", "1"])
         .env("LIMITER_FUZZ_PACKETS", args.packets.to_string());
-    Ok(exit_code(fuzz.status()?))
+    Err(fuzz.exec())
 }

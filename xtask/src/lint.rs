@@ -1,6 +1,7 @@
 //! `lint`: formatting, clippy, documentation, dependencies. All of it runs, whatever fails first.
 
 use anyhow::{Result, bail};
+use tools::Need;
 
 use crate::{
     build::{self, SKIP},
@@ -15,7 +16,7 @@ type Check = fn() -> Result<()>;
 
 /// Runs every check; an error naming those that failed.
 pub(crate) fn command() -> Result<()> {
-    setup::ensure_lint_tools()?;
+    setup::ensure(&[Need::Lint])?;
     let checks: [(&str, Check); 5] = [
         ("format", format),
         ("clippy", clippy),

@@ -8,8 +8,10 @@ mod bench;
 mod build;
 mod demo;
 mod dist;
+mod fresh;
 mod fuzz;
 mod lint;
+mod progress;
 mod run;
 mod setup;
 mod test;
@@ -52,6 +54,8 @@ enum Command {
     Bench(bench::Args),
     /// Try hostile packets, many more than the tests do
     Fuzz(fuzz::Args),
+    /// Try the README's commands on a bare Debian, made for it
+    Fresh(fresh::Args),
     /// Build a Debian package: binary, unit, configuration, manual pages, completions
     Dist(dist::Args),
     /// Print what the kernel's verifier makes of the program, and whether that has grown
@@ -66,6 +70,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::command(&args),
         Command::Demo(args) => demo::command(&args),
         Command::Bench(args) => bench::command(&args),
+        Command::Fresh(args) => fresh::command(&args),
         Command::Fuzz(args) => fuzz::command(&args),
         Command::Dist(args) => dist::command(&args).map(|()| ExitCode::SUCCESS),
         Command::Verifier(args) => verifier::command(&args),

@@ -3,14 +3,16 @@
 use std::{
     ffi::{OsStr, OsString},
     fmt,
-    io::{BufRead as _, BufReader},
-    os::unix::fs::MetadataExt as _,
+    io::{self, BufRead as _, BufReader, Read},
+    os::unix::{fs::MetadataExt as _, process::CommandExt as _},
+    path::Path,
     process::{Command, ExitStatus, Stdio},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
+use tools::{Tool, failure};
 
-use crate::workspace;
+use crate::{progress::Log, workspace};
 
 /// Prints one message line to stderr.
 pub(crate) fn say(message: impl fmt::Display) {
@@ -26,19 +28,25 @@ pub(crate) struct Cmd {
 }
 
 impl Cmd {
-    /// `program` without arguments.
-    pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
+    /// `tool` without arguments.
+    pub(crate) fn new(tool: &Tool) -> Self {
+        Self::own(tool)
+    }
+
+    /// A program that this workspace has built, without arguments.
+    pub(crate) fn own(program: impl AsRef<OsStr>) -> Self {
         Self { program: program.as_ref().into(), args: Vec::new(), envs: Vec::new() }
     }
 
     /// The cargo that runs this program (so that the caller's toolchain is kept), with `args`.
     pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Self {
-        Self::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())).args(args)
+        let cargo = std::env::var_os("CARGO").map_or_else(|| Self::new(&tools::CARGO), Self::own);
+        cargo.args(args)
     }
 
     /// `args` run by the nightly toolchain, which has to be installed.
     pub(crate) fn nightly<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Self {
-        Self::new("rustup").args(["run", "nightly"]).args(args)
+        Self::new(&tools::RUSTUP).args(["run", "nightly"]).args(args)
     }
 
     /// Adds arguments.
@@ -65,23 +73,44 @@ impl Cmd {
             pair.push(value);
             pair
         });
-        Ok(Self::new("sudo").args(sudo_args()?).args(pairs).args([&self.program]).args(&self.args))
+        let sudo = Self::new(&tools::SUDO).args(sudo_args()?);
+        Ok(sudo.args(pairs).args([&self.program]).args(&self.args))
     }
 
     /// Echoes and runs the command with its output on stderr; an error if it fails.
     pub(crate) fn run(&self) -> Result<()> {
-        let status = self.status_to(std::io::stderr())?;
-        self.demand(status)
-    }
-
-    /// Echoes and runs the command with its stdout on ours, and returns how it ended.
-    pub(crate) fn status(&self) -> Result<ExitStatus> {
-        self.status_to(Stdio::inherit())
-    }
-
-    fn status_to(&self, stdout: impl Into<Stdio>) -> Result<ExitStatus> {
         say(format_args!("$ {self}"));
-        self.command().stdout(stdout).status().with_context(|| self.cannot_start())
+        let status = self.command().stdout(io::stderr()).status();
+        let status = status.with_context(|| self.cannot_start())?;
+        if !status.success() {
+            bail!("`{self}` failed ({status})");
+        }
+        Ok(())
+    }
+
+    /// Runs the command with its output in `log` alone; an error with its last lines if it fails.
+    pub(crate) fn log(&self, log: &Log) -> Result<()> {
+        let (reader, writer) = io::pipe().context("cannot make a pipe")?;
+        log.write(&format!("$ {self}"));
+        let mut child = {
+            let mut command = self.command();
+            let twin = writer.try_clone().context("cannot make a pipe")?;
+            command.stdout(twin).stderr(writer);
+            // `command` holds the writing ends, too, and the reader waits for the last of them.
+            command.spawn().with_context(|| self.cannot_start())?
+        };
+        let mut tail = String::new();
+        each_line(reader, |line| {
+            log.write(line);
+            tail.push_str(line);
+            tail.push('\n');
+        })?;
+        let status = child.wait().with_context(|| format!("cannot wait for `{self}`"))?;
+        if !status.success() {
+            let text = failure(&self.to_string(), status, &tail);
+            bail!("{text}\nall of its output is in {}", log.path().display());
+        }
+        Ok(())
     }
 
     /// Runs the command without echo and returns its stdout; an error with its stderr if it fails.
@@ -89,48 +118,54 @@ impl Cmd {
         let output = self.command().output().with_context(|| self.cannot_start())?;
         if !output.status.success() {
             let stderr = String::from_utf8_lossy(&output.stderr);
-            bail!("`{self}` failed ({}): {}", output.status, stderr.trim());
+            return Err(anyhow!(failure(&self.to_string(), output.status, &stderr)));
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Echoes and runs the command and hands every line of its stdout to `each` as it comes.
-    pub(crate) fn stream(&self, mut each: impl FnMut(&str)) -> Result<ExitStatus> {
+    pub(crate) fn stream(&self, each: impl FnMut(&str)) -> Result<ExitStatus> {
         say(format_args!("$ {self}"));
         let mut child =
             self.command().stdout(Stdio::piped()).spawn().with_context(|| self.cannot_start())?;
         if let Some(stdout) = child.stdout.take() {
-            let mut lines = BufReader::new(stdout);
-            let mut line = Vec::new();
-            while lines.read_until(b'\n', &mut line).context("cannot read test output")? > 0 {
-                each(String::from_utf8_lossy(&line).trim_end_matches('\n'));
-                line.clear();
-            }
+            each_line(stdout, each)?;
         }
         child.wait().with_context(|| format!("cannot wait for `{self}`"))
     }
 
+    /// Becomes the command, with the caller's stdin: signals reach it alone, and its exit status is
+    /// ours. Returns only if it cannot be started.
+    pub(crate) fn exec(&self) -> anyhow::Error {
+        let error = self.command().stdin(Stdio::inherit()).exec();
+        anyhow!(error).context(self.cannot_start())
+    }
+
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = tools::own(&self.program);
         command
             .args(&self.args)
             .current_dir(workspace::root())
             .stdin(Stdio::null())
-            .env("PATH", workspace::search_path())
             .envs(self.envs.iter().map(|(key, value)| (key, value)));
         command
     }
 
-    fn demand(&self, status: ExitStatus) -> Result<()> {
-        if status.success() {
-            return Ok(());
-        }
-        bail!("`{self}` failed ({status})")
-    }
-
     fn cannot_start(&self) -> String {
-        format!("cannot start `{}`: is it installed?", self.program.display())
+        let shown = Path::new(&self.program).display();
+        format!("cannot start `{shown}`: `cargo xtask setup --check` tells what is missing")
     }
+}
+
+/// Hands over each line of `source` until its end.
+fn each_line(source: impl Read, mut each: impl FnMut(&str)) -> Result<()> {
+    let mut lines = BufReader::new(source);
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line).context("cannot read a child's output")? > 0 {
+        each(String::from_utf8_lossy(&line).trim_end_matches('\n'));
+        line.clear();
+    }
+    Ok(())
 }
 
 /// Prints the command as one would type it, less the arguments' quoting.
@@ -140,7 +175,7 @@ impl fmt::Display for Cmd {
             write!(f, "{key}={} ", value.display())?;
         }
         // Cargo gives its full path to the programs it runs, which nobody would type.
-        let is_cargo = std::path::Path::new(&self.program).file_name() == Some("cargo".as_ref());
+        let is_cargo = Path::new(&self.program).file_name() == Some("cargo".as_ref());
         let program = if is_cargo { OsStr::new("cargo") } else { &self.program };
         write!(f, "{}", program.display())?;
         self.args.iter().try_for_each(|arg| write!(f, " {}", arg.display()))
@@ -156,12 +191,12 @@ pub(crate) fn is_root() -> Result<bool> {
 
 /// The arguments of a `sudo` that keeps the environment, up to the assignments and the program.
 pub(crate) fn sudo_args() -> Result<Vec<OsString>> {
-    if workspace::find_program("sudo").is_none() {
+    if tools::SUDO.find().is_none() {
         bail!("not root, and there is no sudo: run this as root");
     }
     // sudo replaces PATH even with -E, hence env.
     let mut path = OsString::from("PATH=");
-    path.push(workspace::search_path());
+    path.push(tools::search_path());
     Ok(vec!["-E".into(), "env".into(), path])
 }
 
@@ -169,29 +204,45 @@ pub(crate) fn sudo_args() -> Result<Vec<OsString>> {
 mod tests {
     use super::*;
 
+    fn sh(script: &str) -> Cmd {
+        Cmd::new(&tools::SH).args(["-c", script])
+    }
+
     #[test]
     fn shown_as_typed() {
-        let cmd = Cmd::new("/etc/init.d/x").args(["a", "b"]).env("K", "v");
+        let cmd = Cmd::own("/etc/init.d/x").args(["a", "b"]).env("K", "v");
         assert_eq!(cmd.to_string(), "K=v /etc/init.d/x a b");
-        assert_eq!(Cmd::new("/opt/rust/bin/cargo").args(["fmt"]).to_string(), "cargo fmt");
+        assert_eq!(Cmd::own("/opt/rust/bin/cargo").args(["fmt"]).to_string(), "cargo fmt");
     }
 
     #[test]
     fn capture_returns_stdout_or_the_reason() {
-        let sh = |script: &str| Cmd::new("sh").args(["-c", script]).capture();
-        assert_eq!(sh("echo out; echo err >&2").unwrap(), "out\n");
-        let error = sh("echo broken >&2; exit 3").unwrap_err().to_string();
+        assert_eq!(sh("echo out; echo err >&2").capture().unwrap(), "out\n");
+        let error = sh("echo broken >&2; exit 3").capture().unwrap_err().to_string();
         assert!(error.contains("broken") && error.contains('3'), "{error}");
-        let error = Cmd::new("no-such-program-anywhere").capture().unwrap_err().to_string();
+        let error = Cmd::own("no-such-program-anywhere").capture().unwrap_err().to_string();
         assert!(error.contains("no-such-program-anywhere"), "{error}");
     }
 
     #[test]
     fn stream_hands_over_lines_and_the_status() {
         let mut lines = Vec::new();
-        let cmd = Cmd::new("sh").args(["-c", "printf 'one\\n\\ntwo'; exit 4"]);
+        let cmd = sh("printf 'one\\n\\ntwo'; exit 4");
         let status = cmd.stream(|line| lines.push(line.to_owned())).unwrap();
         assert_eq!(lines, ["one", "", "two"]);
         assert_eq!(status.code(), Some(4));
+    }
+
+    #[test]
+    fn a_logged_failure_names_command_status_and_last_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::at(dir.path().join("a.log")).unwrap();
+        sh("echo out; echo err >&2").log(&log).unwrap();
+        let error = sh("echo before; echo broken >&2; exit 3").log(&log).unwrap_err().to_string();
+        for part in ["`sh -c ", "exit status: 3", "\n  before\n  broken\n", "a.log"] {
+            assert!(error.contains(part), "{error}");
+        }
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        assert!(text.contains("\nout\nerr\n"), "{text}");
     }
 }

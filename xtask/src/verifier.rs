@@ -5,6 +5,7 @@ use std::{fs, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
+use tools::Need;
 
 use crate::{
     build,
@@ -48,8 +49,8 @@ impl Row {
 /// Loads the program as root, prints the comparison; a failure if a figure has grown too much.
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let program = workspace::target_dir()?.join("debug").join("verifier");
-    let measure = Cmd::new(program).into_root()?;
-    setup::ensure_packages_named(&["iproute2", "nftables"])?;
+    let measure = Cmd::own(program).into_root()?;
+    setup::ensure(&[Need::Demo])?;
     build::command(false)?;
     let text = measure.capture()?;
     let now: Value = serde_json::from_str(&text).context("the figures are not JSON")?;

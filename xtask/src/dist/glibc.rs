@@ -11,7 +11,7 @@ const OLDEST: (u32, u32) = (2, 36);
 
 /// An error if `binary` needs a later glibc than Debian 12 has.
 pub(super) fn check(binary: &Path) -> Result<()> {
-    let symbols = Cmd::new("objdump").args(["-T"]).args([binary]).capture()?;
+    let symbols = Cmd::new(&tools::OBJDUMP).args(["-T"]).args([binary]).capture()?;
     match newest(&symbols) {
         Some((major, minor)) if (major, minor) > OLDEST => bail!(
             "{} needs glibc {major}.{minor}, and Debian 12 has {}.{}: build it on Debian 12",

@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use tools::Need;
 
 use crate::{
     build::{REQUIRE, cargo},
@@ -27,8 +28,7 @@ pub(crate) struct Args {
 
 /// Builds the package; its path is told on stderr.
 pub(crate) fn command(args: &Args) -> Result<()> {
-    setup::ensure_build_tools()?;
-    setup::ensure_packages_named(&["dpkg-dev"])?;
+    setup::ensure(&[Need::Kernel, Need::Charts, Need::Dist])?;
     cargo(["build", "--release", "--package", "limiter-user"], REQUIRE).run()?;
     let target = workspace::target_dir()?;
     let binary = target.join("release/limiter");
@@ -36,7 +36,7 @@ pub(crate) fn command(args: &Args) -> Result<()> {
     let package = build(&target.join("dist"), &binary)?;
     say(format_args!("built {}", package.display()));
     if args.verify {
-        setup::ensure_packages_named(&["mmdebstrap"])?;
+        setup::ensure(&[Need::Guest])?;
         verify::run(&package)?;
     }
     Ok(())
@@ -49,12 +49,12 @@ fn build(dist: &Path, binary: &Path) -> Result<PathBuf> {
         fs::remove_dir_all(directory)
             .with_context(|| format!("cannot empty {}", directory.display()))?;
     }
-    Cmd::new(binary).args(["documents"]).args([&generated]).run()?;
-    let config = Cmd::new(binary).args(["config", "default"]).capture()?;
+    Cmd::own(binary).args(["documents"]).args([&generated]).run()?;
+    let config = Cmd::own(binary).args(["config", "default"]).capture()?;
     tree::lay_out(&root, &generated, &config)?;
     let installed = root.join("usr/bin/limiter");
-    Cmd::new("strip").args(["--strip-unneeded", "-o"]).args([&installed, binary]).run()?;
-    let architecture = Cmd::new("dpkg").args(["--print-architecture"]).capture()?;
+    Cmd::new(&tools::STRIP).args(["--strip-unneeded", "-o"]).args([&installed, binary]).run()?;
+    let architecture = Cmd::new(&tools::DPKG).args(["--print-architecture"]).capture()?;
     let control = tree::Control {
         version: env!("CARGO_PKG_VERSION"),
         architecture: architecture.trim(),
@@ -63,7 +63,10 @@ fn build(dist: &Path, binary: &Path) -> Result<PathBuf> {
     tree::describe(&root, &control)?;
     let name = format!("limiter_{}_{}.deb", control.version, control.architecture);
     let package = dist.join(name);
-    Cmd::new("dpkg-deb").args(["--root-owner-group", "--build"]).args([&root, &package]).run()?;
+    Cmd::new(&tools::DPKG_DEB)
+        .args(["--root-owner-group", "--build"])
+        .args([&root, &package])
+        .run()?;
     Ok(package)
 }
 
@@ -77,10 +80,11 @@ fn depends(dist: &Path, binary: &Path) -> Result<String> {
         "Source: limiter\n\nPackage: limiter\nArchitecture: any\n",
     )
     .context("cannot write the source tree")?;
-    let text = Cmd::new("env")
+    let text = Cmd::new(&tools::ENV)
         .args(["-C"])
         .args([&source])
-        .args(["dpkg-shlibdeps", "-O", "-e"])
+        .args([&tools::DPKG_SHLIBDEPS])
+        .args(["-O", "-e"])
         .args([binary])
         .capture()?;
     let list = text.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));

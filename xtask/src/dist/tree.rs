@@ -60,7 +60,7 @@ pub(super) fn lay_out(root: &Path, generated: &Path, config: &str) -> Result<()>
     for page in files(&generated.join("man"))? {
         let to = root.join("usr/share/man/man8").join(page.file_name().unwrap_or_default());
         copy(&page, &to)?;
-        Cmd::new("gzip").args(["-9n"]).args([to]).capture()?;
+        Cmd::new(&tools::GZIP).args(["-9n"]).args([to]).capture()?;
     }
     let shared = root.join("usr/share/limiter");
     for file in SHARED {
@@ -77,13 +77,13 @@ pub(super) fn lay_out(root: &Path, generated: &Path, config: &str) -> Result<()>
 /// Writes the package's own files; everything else has to be there.
 pub(super) fn describe(root: &Path, control: &Control<'_>) -> Result<()> {
     let (from, to) = (workspace::root().join("packaging/debian"), root.join("DEBIAN"));
-    let size = Cmd::new("du").args(["-sk"]).args([root]).capture()?;
+    let size = Cmd::new(&tools::DU).args(["-sk"]).args([root]).capture()?;
     let text = read(&from.join("control"))?
         .replace("@VERSION@", control.version)
         .replace("@ARCHITECTURE@", control.architecture)
         .replace("@SIZE@", size.split_whitespace().next().unwrap_or("0"))
         .replace("@DEPENDS@", control.depends);
-    let sums = Cmd::new("sh")
+    let sums = Cmd::new(&tools::SH)
         .args(["-c", "cd \"$0\" && find usr -type f -exec md5sum {} +"])
         .args([root])
         .capture()?;

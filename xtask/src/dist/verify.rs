@@ -14,7 +14,7 @@ pub(super) fn run(package: &Path) -> Result<()> {
     let script = workspace::root().join("packaging/debian/verify");
     let upload =
         |from: &Path, to: &str| format!("--customize-hook=upload '{}' {to}", from.display());
-    Cmd::new("mmdebstrap")
+    Cmd::new(&tools::MMDEBSTRAP)
         // What the package needs of every Debian, and what looks at it.
         .args(["--variant=minbase", "--include=systemd,man-db,bash"])
         .args([upload(package, INSIDE), upload(&script, "/root/verify")])

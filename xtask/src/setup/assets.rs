@@ -1,14 +1,11 @@
 //! What the dashboard draws its charts with: a package of the npm registry, pinned by its hash.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{packages, report::Report};
-use crate::{
-    run::{Cmd, say},
-    workspace,
-};
+use super::item::{Item, Remedy};
+use crate::{progress::Log, run::Cmd, workspace};
 
 #[expect(unreachable_pub, reason = "the build script of limiter-user includes the same file")]
 mod pinned {
@@ -16,13 +13,10 @@ mod pinned {
 }
 use pinned::{FILES, PACKAGE, SHA512, VERSION};
 
-/// Brings the package's files to where the build script looks for them.
-pub(super) fn bring(report: &mut Report) {
-    let mend = format!("npm pack {PACKAGE}@{VERSION}, and unpack it in {}", folder().display());
-    if report.may_install() && check().is_err() {
-        packages::bring(report, &["npm"]);
-    }
-    report.item(PACKAGE, &mend, check, install);
+/// The package's files, where the build script looks for them.
+pub(super) fn item() -> Item {
+    let advice = format!("npm pack {PACKAGE}@{VERSION}, and unpack it in {}", folder().display());
+    Item::new(PACKAGE, Duration::from_secs(5), Remedy::command(advice, install), check).late()
 }
 
 /// `target/assets/uplot-1.6.32`, also where another target directory is used: it holds no artefacts.
@@ -30,7 +24,8 @@ fn folder() -> PathBuf {
     workspace::root().join("target/assets").join(format!("{PACKAGE}-{VERSION}"))
 }
 
-fn check() -> Result<String> {
+/// Whether they are there.
+pub(super) fn check() -> Result<String> {
     for (file, _) in FILES {
         let path = folder().join(file);
         if !path.is_file() {
@@ -40,10 +35,7 @@ fn check() -> Result<String> {
     Ok(VERSION.to_owned())
 }
 
-fn install() -> Result<()> {
-    if workspace::find_program("npm").is_none() {
-        bail!("there is no npm to fetch it with");
-    }
+fn install(log: &Log) -> Result<()> {
     let assets = workspace::root().join("target/assets");
     let parts = assets.join(format!("{PACKAGE}-{VERSION}.part"));
     fs::remove_dir_all(&parts).or_else(|error| match error.kind() {
@@ -52,26 +44,26 @@ fn install() -> Result<()> {
     })?;
     fs::create_dir_all(&parts).with_context(|| format!("cannot make {}", parts.display()))?;
     let place = parts.display().to_string();
-    Cmd::new("npm")
-        .args(["pack", "--silent", "--ignore-scripts", "--pack-destination", &place])
+    Cmd::new(&tools::NPM)
+        .args(["pack", "--ignore-scripts", "--pack-destination", &place])
         .args([format!("{PACKAGE}@{VERSION}")])
-        .run()?;
+        .log(log)?;
     let tarball = format!("{place}/{PACKAGE}-{VERSION}.tgz");
-    let sum = Cmd::new("sha512sum").args([&tarball]).capture()?;
+    let sum = Cmd::new(&tools::SHA512SUM).args([&tarball]).capture()?;
     let sum = sum.split_whitespace().next().unwrap_or_default();
     if sum != SHA512 {
         bail!("{tarball} has the SHA-512 {sum}, not {SHA512}: it is not what was pinned");
     }
-    let mut tar = Cmd::new("tar").args(["-xzf", &tarball, "-C", &place, "--strip-components=1"]);
-    tar = tar.args(FILES.map(|(file, _)| format!("package/{file}")));
-    tar.run()?;
+    Cmd::new(&tools::TAR)
+        .args(["-xzf", &tarball, "-C", &place, "--strip-components=1"])
+        .args(FILES.map(|(file, _)| format!("package/{file}")))
+        .log(log)?;
     fs::remove_file(&tarball)?;
     // In one step, so that a build never finds half of it.
     if folder().exists() {
         fs::remove_dir_all(folder())?;
     }
     fs::rename(&parts, folder()).context("cannot put the files in their place")?;
-    say(format_args!("{PACKAGE} {VERSION} is in {}", folder().display()));
     Ok(())
 }
 

@@ -4,79 +4,67 @@ use std::{
     fs,
     ops::RangeInclusive,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use super::{cargo_deny::parse_version, report::Report, toolchain};
-use crate::{run::Cmd, workspace};
+use super::{
+    item::{Item, Remedy, cargo_install},
+    toolchain,
+};
+use crate::run::Cmd;
 
-const NAME: &str = "bpf-linker";
-/// The last version that can use rustc's own LLVM, so that none has to be on the system.
-const VERSION: &str = "0.10.4";
+/// The crate, and its program.
+pub(super) const NAME: &str = "bpf-linker";
 /// The LLVM major versions it has a `rust-llvm-N` feature for.
 const LLVM: RangeInclusive<u32> = 20..=22;
 /// Links to a few bytes of BPF; any library would do.
 const PROBE: &str = "#![no_std]\n#[unsafe(no_mangle)]\n\
                      pub extern \"C\" fn probe(x: u32) -> u32 { x.wrapping_mul(3) }\n";
 
-/// Installs the bpf-linker that fits the nightly, unless one that works is there.
-pub(super) fn bring(report: &mut Report) {
-    let llvm = match toolchain::nightly() {
-        Ok(rustc) => rustc.llvm,
-        Err(_) => {
-            report.missing(NAME, "there is no nightly to match", "install nightly, then run again");
-            return;
-        }
-    };
-    let arguments = install_arguments(llvm);
-    let mend = match &arguments {
-        Ok(arguments) => format!("cargo {}", arguments.join(" ")),
-        Err(advice) => format!("{advice:#}"),
-    };
-    report.item(
-        NAME,
-        &mend,
-        || check(llvm),
-        || {
-            let home = workspace::cargo_home()?;
-            Cmd::cargo(arguments?).args([Path::new("--force"), Path::new("--root"), &home]).run()
-        },
+/// The bpf-linker that fits the nightly.
+pub(super) fn item() -> Item {
+    let advice = toolchain::nightly().and_then(|rustc| install(rustc.llvm));
+    let advice = advice.map_or_else(
+        |error| format!("{NAME}, once there is a nightly it fits: {error:#}"),
+        |cmd| cmd.to_string(),
     );
+    let remedy = Remedy::command(advice, |log| install(toolchain::nightly()?.llvm)?.log(log));
+    Item::new(NAME, Duration::from_secs(70), remedy, || check(toolchain::nightly()?.llvm))
 }
 
-fn install_arguments(llvm: u32) -> Result<Vec<String>> {
+/// The last version that can use rustc's own LLVM, so that none has to be on the system.
+fn version() -> &'static str {
+    tools::BPF_LINKER.least.unwrap_or_default()
+}
+
+fn install(llvm: u32) -> Result<Cmd> {
     ensure!(
         LLVM.contains(&llvm),
-        "{NAME} {VERSION} knows LLVM {} to {} and nightly has {llvm}: install a {NAME} linked to \
+        "{NAME} {} knows LLVM {} to {} and nightly has {llvm}: install a {NAME} linked to \
          the system's LLVM {llvm} (Debian packages llvm-{llvm}-dev and libpolly-{llvm}-dev, then \
          `cargo install {NAME} --no-default-features --features llvm-{llvm}`)",
+        version(),
         LLVM.start(),
         LLVM.end(),
     );
-    let package = format!("{NAME}@{VERSION}");
     let feature = format!("rust-llvm-{llvm}");
-    let arguments =
-        ["install", &package, "--no-default-features", "--features", &feature, "--locked"];
-    Ok(arguments.map(str::to_owned).to_vec())
+    Ok(cargo_install(NAME, version()).args(["--no-default-features", "--features", &feature]))
 }
 
 /// Version, recorded LLVM and, because only this is proof, a link with the nightly's bitcode.
 fn check(llvm: u32) -> Result<String> {
-    let path = workspace::find_program(NAME).context("not in PATH or cargo's bin directory")?;
-    let text = Cmd::new(&path).args(["--version"]).capture()?;
-    let version = text.trim().rsplit(' ').next().unwrap_or_default();
+    tools::BPF_LINKER.check().map_err(|why| anyhow!(why))?;
+    let path = tools::BPF_LINKER.find().context("is not in PATH")?;
     let shown = path.display();
-    if parse_version(version) < parse_version(VERSION) {
-        bail!("{shown} is version {version}, older than {VERSION}");
-    }
     if let Some(built) = recorded_features(&path).and_then(|features| llvm_of(&features))
         && built != llvm
     {
         bail!("{shown} was built for LLVM {built} and nightly has {llvm}");
     }
     try_link(&path).with_context(|| format!("{shown} cannot link what nightly compiles"))?;
-    Ok(format!("{version}, links LLVM {llvm} bitcode"))
+    Ok(format!("{shown}, links LLVM {llvm} bitcode"))
 }
 
 /// The features `cargo install` recorded for the binary at `path`, if it came from there.
@@ -160,11 +148,11 @@ mod tests {
 
     #[test]
     fn an_unknown_llvm_is_refused_with_advice() {
-        let arguments = install_arguments(22).unwrap();
-        assert_eq!(arguments[1], "bpf-linker@0.10.4");
-        assert!(arguments.contains(&"rust-llvm-22".to_owned()));
+        let command = install(22).unwrap().to_string();
+        assert!(command.contains(" bpf-linker@0.10.4 "), "{command}");
+        assert!(command.ends_with(" --features rust-llvm-22"), "{command}");
         for llvm in [19, 23] {
-            let advice = install_arguments(llvm).unwrap_err().to_string();
+            let advice = install(llvm).unwrap_err().to_string();
             assert!(advice.contains(&format!("llvm-{llvm}")), "{advice}");
         }
     }

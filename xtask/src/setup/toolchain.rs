@@ -1,14 +1,11 @@
-//! The toolchains: stable's rustfmt and clippy, nightly with the sources of `core`.
+//! The nightly toolchain with the sources of `core`.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::report::Report;
-use crate::{
-    run::{Cmd, say},
-    workspace,
-};
+use super::item::{Item, Remedy};
+use crate::run::Cmd;
 
 /// What is wanted of `rustc -vV`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,50 +16,36 @@ pub(super) struct Rustc {
     pub(super) llvm: u32,
 }
 
-/// rustfmt and clippy for the toolchain in use.
-pub(super) fn bring_stable(report: &mut Report) {
-    for (name, subcommand) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
-        report.item(
-            name,
-            &format!("rustup component add {name}"),
-            || Ok(Cmd::cargo([subcommand, "--version"]).capture()?.trim().to_owned()),
-            || Cmd::new("rustup").args(["component", "add", name]).run(),
-        );
-    }
+/// The nightly toolchain and its rust-src, from which `core` is built for the BPF target.
+pub(super) fn items() -> [Item; 2] {
+    let add = ["component", "add", "rust-src", "--toolchain", "nightly"];
+    let toolchain = rustup(&["toolchain", "install", "nightly", "--profile", "minimal"]);
+    [
+        Item::new(
+            "nightly",
+            Duration::from_secs(30),
+            Remedy::command(toolchain.to_string(), move |log| {
+                toolchain.log(log)?;
+                // Only `lint` uses it, and says so if a nightly lacks it.
+                let clippy = rustup(&["component", "add", "clippy", "--toolchain", "nightly"]);
+                clippy.log(log).or_else(|error| {
+                    log.write(&format!("nightly clippy is left out: {error:#}"));
+                    Ok(())
+                })
+            }),
+            || nightly().map(|rustc| format!("rustc {}, LLVM {}", rustc.release, rustc.llvm)),
+        ),
+        Item::new(
+            "nightly rust-src",
+            Duration::from_secs(5),
+            Remedy::command(rustup(&add).to_string(), move |log| rustup(&add).log(log)),
+            rust_src,
+        ),
+    ]
 }
 
-/// The nightly toolchain and its rust-src, from which `core` is built for the BPF target.
-pub(super) fn bring_nightly(report: &mut Report) {
-    if workspace::find_program("rustup").is_none() {
-        report.missing(
-            "rustup",
-            "not in PATH",
-            "install rustup (as a Debian package, or as https://rustup.rs says) \
-             with a stable and a nightly toolchain",
-        );
-        return;
-    }
-    let there = report.item(
-        "nightly",
-        "rustup toolchain install nightly",
-        || nightly().map(|rustc| format!("rustc {}, LLVM {}", rustc.release, rustc.llvm)),
-        || {
-            let install = ["toolchain", "install", "nightly", "--profile", "minimal"];
-            Cmd::new("rustup").args(install).run()?;
-            // Only `lint` uses it, and says so if a nightly lacks it.
-            let clippy = Cmd::new("rustup").args(["component", "add", "clippy"]);
-            if let Err(error) = clippy.args(["--toolchain", "nightly"]).run() {
-                say(format_args!("nightly clippy is left out: {error:#}"));
-            }
-            Ok(())
-        },
-    );
-    if there {
-        let add = ["component", "add", "rust-src", "--toolchain", "nightly"];
-        report.item("nightly rust-src", &format!("rustup {}", add.join(" ")), rust_src, || {
-            Cmd::new("rustup").args(add).run()
-        });
-    }
+fn rustup(arguments: &[&str]) -> Cmd {
+    Cmd::new(&tools::RUSTUP).args(arguments)
 }
 
 /// The installed nightly compiler.

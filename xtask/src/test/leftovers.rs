@@ -55,7 +55,7 @@ fn list(dir: &str) -> Result<Vec<String>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         // bpffs is closed to everyone but root.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let names = Cmd::new("ls").args(["-1", dir]).into_root()?.capture()?;
+            let names = Cmd::new(&tools::LS).args(["-1", dir]).into_root()?.capture()?;
             Ok(names.lines().map(str::to_owned).collect())
         }
         Err(error) => Err(error).with_context(|| format!("cannot read {dir}")),

@@ -6,6 +6,7 @@ mod summary;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use tools::Need;
 
 use crate::{
     build::{self, REQUIRE, SKIP},
@@ -16,7 +17,7 @@ use leftovers::Leftovers;
 use summary::Summary;
 
 /// The packages whose tests need neither root nor network namespaces.
-const UNIT: [&str; 3] = ["limiter-common", "limiter-user", "xtask"];
+const UNIT: [&str; 4] = ["limiter-common", "limiter-user", "tools", "xtask"];
 
 /// The package of the end-to-end tests.
 const E2E: &str = "tests";
@@ -70,7 +71,7 @@ fn record(total: &mut Summary, name: &str, suite: impl FnOnce(&mut Summary) -> R
 
 fn run_unit(args: &Args, ebpf: &str, total: &mut Summary) -> Result<()> {
     if ebpf == REQUIRE {
-        setup::ensure_build_tools()?;
+        setup::ensure(&[Need::Kernel, Need::Charts])?;
     }
     let packages = UNIT.iter().flat_map(|name| ["--package", name]);
     let test = build::cargo(["test", "--no-fail-fast"], ebpf).args(packages);
@@ -79,7 +80,7 @@ fn run_unit(args: &Args, ebpf: &str, total: &mut Summary) -> Result<()> {
 
 fn run_e2e(args: &Args, total: &mut Summary) -> Result<()> {
     let runner = root_runner().context("end-to-end tests need root")?;
-    setup::ensure_packages()?;
+    setup::ensure(&[Need::Test])?;
     build::command(false)?;
     let mut known = Leftovers::find()?;
     for old in known.iter() {
@@ -160,7 +161,7 @@ mod tests {
         let args = Args { unit: false, e2e: false, filter: Vec::new() };
         let mut total = Summary::default();
         // `sh -c SCRIPT --` takes the `--` for its name.
-        let script = |text| Cmd::new("sh").args(["-c", text]);
+        let script = |text| Cmd::new(&tools::SH).args(["-c", text]);
         assert!(run_tests(script("exit 101"), &args, &mut total).is_err());
         let counted = "echo 'test result: FAILED. 1 passed; 2 failed; 0 ignored;'; exit 101";
         run_tests(script(counted), &args, &mut total).unwrap();

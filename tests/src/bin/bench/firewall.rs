@@ -19,7 +19,7 @@ pub(crate) fn discard(lab: &Lab) {
             }}
         }}"
     );
-    process::run(lab.receiver.command("nft").arg(rules));
+    process::run(lab.receiver.command(&tools::NFT).arg(rules));
 }
 
 /// Limits by a dynamic set of nftables, which starts empty.
@@ -39,13 +39,13 @@ pub(crate) fn nft(lab: &Lab, Limit { rate, burst }: Limit) {
             }}
         }}"
     );
-    process::run(lab.receiver.command("nft").arg(rules));
+    process::run(lab.receiver.command(&tools::NFT).arg(rules));
 }
 
 /// Limits by the hashlimit match of iptables, whose table starts empty.
 pub(crate) fn hashlimit(lab: &Lab, Limit { rate, burst }: Limit) {
     let iptables = |arguments: &[&str]| {
-        let mut command = lab.receiver.command("iptables");
+        let mut command = lab.receiver.command(&tools::IPTABLES);
         process::run(command.args(["-w", "-t", "raw"]).args(arguments));
     };
     iptables(&["-F", "PREROUTING"]);
@@ -61,7 +61,7 @@ pub(crate) fn hashlimit(lab: &Lab, Limit { rate, burst }: Limit) {
 
 /// Packets that [`discard`] or [`nft`] has dropped although they were within the limit.
 pub(crate) fn admitted_by_nft(lab: &Lab) -> u64 {
-    let mut command = lab.receiver.command("nft");
+    let mut command = lab.receiver.command(&tools::NFT);
     let text = process::run(command.args(["-j", "list", "counter", "netdev", "bench", "admitted"]));
     let json: serde_json::Value = serde_json::from_str(&text).expect("nft prints JSON");
     let items = json["nftables"].as_array().into_iter().flatten();
@@ -71,7 +71,7 @@ pub(crate) fn admitted_by_nft(lab: &Lab) -> u64 {
 
 /// Packets that [`hashlimit`] has dropped although they were within the limit.
 pub(crate) fn admitted_by_hashlimit(lab: &Lab) -> u64 {
-    let mut command = lab.receiver.command("iptables");
+    let mut command = lab.receiver.command(&tools::IPTABLES);
     let list = ["-w", "-t", "raw", "-n", "-v", "-x", "-L", "PREROUTING", "2"];
     let text = process::run(command.args(list));
     let packets = text.split_whitespace().next().and_then(|word| word.parse().ok());

@@ -18,8 +18,6 @@ const WARM_UP: u32 = 1 << 17;
 /// # Panics
 /// If something cannot be built or the kernel refuses.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
-    tests::lab::require_program("nft");
-    tests::lab::require_program("iptables");
     eprintln!("building a wire for each contender");
     let mut stands = Stands::new(arguments.denied, arguments.denied_anywhere);
     let generator = Generator::new();

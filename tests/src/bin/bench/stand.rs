@@ -5,7 +5,6 @@ use std::{
     io::{Seek as _, Write as _},
     net::Ipv4Addr,
     path::Path,
-    process::Command,
 };
 
 use aya::{
@@ -165,7 +164,7 @@ fn own(lab: &Lab, name: &'static str, sources: u32) -> Program {
 /// The one host of a cluster.
 fn founder(lab: &Lab, folder: &Path) -> Daemon {
     let key = folder.join("cluster.key").display().to_string();
-    process::run(Command::new(limiter_binary()).args(["cluster", "key", "generate", &key]));
+    process::run(tools::own(limiter_binary()).args(["cluster", "key", "generate", &key]));
     process::run(lab.receiver.ip(&["link", "set", "lo", "up"]));
     let listen = ["--cluster-name", "bench", "--cluster-listen", "127.0.0.1:7700"];
     let arguments = [&listen[..], &["--cluster-key-file", &key]].concat();
@@ -194,7 +193,7 @@ fn deny(daemon: &Daemon, count: u32, anywhere: bool) {
         writeln!(list, "{source}").expect("room for a list of addresses");
     }
     list.rewind().expect("a file has a beginning");
-    let mut command = Command::new(limiter_binary());
+    let mut command = tools::own(limiter_binary());
     command.arg("--socket").arg(daemon.socket()).args(["--json", "deny", "add", "-"]);
     let added = answer(command.stdin(list));
     assert_eq!(added.code, 0, "{added:?}");

@@ -5,7 +5,6 @@ use std::{
     fs::File,
     io::{Seek as _, Write as _},
     net::Ipv4Addr,
-    process::Command,
     time::Instant,
 };
 
@@ -55,7 +54,7 @@ fn run(daemon: &Daemon, limits: u32, command: &[&str], rest: impl Fn(u32) -> Str
     let list = list(limits, rest);
     let before = Memory::of(daemon.pid());
     let name = command[..2].join(" ");
-    let mut process = Command::new(limiter_binary());
+    let mut process = tools::own(limiter_binary());
     process.arg("--socket").arg(daemon.socket()).arg("--json").args(command);
     let start = Instant::now();
     let imported = answer(process.stdin(list));

@@ -4,7 +4,6 @@
 use std::{
     io::{self, Write},
     net::Ipv4Addr,
-    process::Command,
     thread::sleep,
     time::Duration,
 };
@@ -137,7 +136,7 @@ pub(crate) fn run() -> Report {
         acts.push((act, starts));
     }
     let admitted = watch.stop();
-    let mut peers = Command::new(limiter_binary());
+    let mut peers = tools::own(limiter_binary());
     let peers = peers.arg("--socket").arg(daemons[0].socket()).arg("peers").output();
     let peers = peers.expect("the client can be run").stdout;
     let peers = String::from_utf8_lossy(&peers).into_owned();

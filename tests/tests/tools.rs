@@ -1,0 +1,160 @@
+//! A program that a command of `cargo xtask` needs and that is not there is named by it, with the
+//! command that installs it, before anything is built.
+
+use std::{
+    ffi::CString,
+    fs, io,
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{PermissionsExt as _, symlink},
+        process::CommandExt as _,
+    },
+    path::{Path, PathBuf},
+    process::Output,
+    ptr,
+};
+
+use tempfile::TempDir;
+use tests::{cli::limiter_binary, process, require_root};
+use tools::{Need, Source, TABLE, Tool};
+
+/// The command that needs tools for `need`.
+fn command(need: Need) -> &'static [&'static str] {
+    match need {
+        Need::Start => &["setup", "--check"],
+        Need::Kernel | Need::Charts => &["build"],
+        Need::Demo => &["demo"],
+        Need::Test => &["test", "--e2e"],
+        Need::Lint => &["lint"],
+        Need::Bench => &["bench", "hash"],
+        Need::Dist => &["dist"],
+        Need::Guest => &["dist", "--verify"],
+        Need::Fresh => &["fresh"],
+    }
+}
+
+/// Lets `arguments` of xtask run where `hidden` is not there, nothing can be installed, and all other
+/// tools are as they are here.
+fn without(hidden: &Tool, arguments: &[&str]) -> Output {
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let mut covers = Vec::new();
+    if tools::APT_GET.program != hidden.program {
+        covers.extend(tools::APT_GET.find().map(|path| ("/bin/false", path)));
+    }
+    if hidden.program == tools::NPM.program {
+        covers.extend(tools::PYTHON.find().map(|path| ("/bin/false", path)));
+    }
+    let own = tools::cargo_home().expect("cargo has a home").join("bin");
+    let found = hidden.find();
+    let is_own = found.as_ref().is_some_and(|path| path.starts_with(&own));
+    if !is_own {
+        // A device is no program.
+        covers.extend(found.map(|path| ("/dev/null", path)));
+    }
+    let bin = farm(&home, &own, is_own.then_some(hidden.program));
+    let path = tools::search_path();
+    let path = std::env::split_paths(&path).map(|dir| if dir == own { bin.clone() } else { dir });
+    let mut xtask = tools::own(limiter_binary().with_file_name("xtask"));
+    xtask
+        .args(arguments)
+        .env("PATH", std::env::join_paths(path).expect("a PATH"))
+        .env("CARGO", cargo(&home, hidden))
+        .env("CARGO_HOME", home.path())
+        .env("RUSTUP_HOME", rustup_home());
+    let covers: Vec<_> = covers
+        .into_iter()
+        .filter_map(|(with, path)| Some((c(Path::new(with)), c(&path.canonicalize().ok()?))))
+        .collect();
+    // SAFETY: unshare and mount are plain system calls, and the strings live as long as the closure.
+    unsafe { xtask.pre_exec(move || cover(&covers)) };
+    process::output(&mut xtask)
+}
+
+/// A folder with links to what is in `bin`, but for `left_out`.
+fn farm(home: &TempDir, bin: &Path, left_out: Option<&str>) -> PathBuf {
+    let farm = home.path().join("bin");
+    fs::create_dir(&farm).expect("a folder");
+    for entry in fs::read_dir(bin).into_iter().flatten().flatten() {
+        if left_out.is_none_or(|name| entry.file_name() != name) {
+            symlink(entry.path(), farm.join(entry.file_name())).expect("a link");
+        }
+    }
+    farm
+}
+
+/// A cargo that installs nothing. It is a shell's script, so without a shell it is the real one.
+fn cargo(home: &TempDir, hidden: &Tool) -> PathBuf {
+    let real = PathBuf::from(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    if hidden.program == tools::SH.program {
+        return real;
+    }
+    let script = home.path().join("cargo");
+    let text =
+        format!("#!/bin/sh\n[ \"$1\" = install ] && exit 9\nexec {} \"$@\"\n", real.display());
+    fs::write(&script, text).expect("a script");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("a mode");
+    script
+}
+
+fn rustup_home() -> PathBuf {
+    let home = std::env::var_os("RUSTUP_HOME").map(PathBuf::from);
+    home.unwrap_or_else(|| std::env::home_dir().expect("a home").join(".rustup"))
+}
+
+fn c(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).expect("a path without zeros")
+}
+
+/// Mounts files over others, for this process alone.
+fn cover(covers: &[(CString, CString)]) -> io::Result<()> {
+    let done = |result| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    // SAFETY: a plain system call.
+    done(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    let private = libc::MS_REC | libc::MS_PRIVATE;
+    // SAFETY: the path is a literal, and the other pointers may be null.
+    done(unsafe { libc::mount(ptr::null(), c"/".as_ptr(), ptr::null(), private, ptr::null()) })?;
+    covers.iter().try_for_each(|(with, path)| {
+        // SAFETY: both strings are alive, and the other pointers may be null.
+        done(unsafe {
+            libc::mount(with.as_ptr(), path.as_ptr(), ptr::null(), libc::MS_BIND, ptr::null())
+        })
+    })
+}
+
+/// What xtask must name for `tool`: the package, or what else brings it.
+fn remedy(tool: &Tool) -> &'static str {
+    match tool.source {
+        Source::Debian(package) => package,
+        Source::Rustup => "install rustup",
+        Source::Component(name) | Source::Cargo(name) => name,
+        Source::Python(requirement) => requirement,
+    }
+}
+
+#[test]
+fn a_missing_tool_is_named_with_its_remedy() {
+    require_root();
+    let mut wrong = Vec::new();
+    for tool in TABLE {
+        // The first command that needs it, and the one that newcomers try first.
+        let demo = tool.needs.iter().skip(1).filter(|need| **need == Need::Demo);
+        for need in tool.needs.iter().take(1).chain(demo) {
+            let output = without(tool, command(*need));
+            let text = String::from_utf8_lossy(&output.stderr);
+            let installs: Vec<_> = text
+                .lines()
+                .filter(|line| line.trim_start().starts_with("apt-get install"))
+                .collect();
+            let is_named = match tool.source {
+                Source::Debian(package) => {
+                    installs.len() == 1 && installs[0].split(' ').any(|word| word == package)
+                }
+                _ => text.contains(remedy(tool)),
+            };
+            if output.status.success() || !is_named || text.contains("panicked") {
+                wrong.push(format!("{need:?} without {}: {}\n{text}", tool.program, output.status));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

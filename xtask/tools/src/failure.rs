@@ -1,0 +1,36 @@
+//! How the failure of a child process is told.
+
+use std::process::ExitStatus;
+
+/// The most lines of a child's output that a message repeats.
+const MAX_LINES: usize = 12;
+
+/// Says that `command` failed, how it ended, and the last lines that it wrote to stderr.
+#[must_use]
+pub fn failure(command: &str, status: ExitStatus, stderr: &str) -> String {
+    let lines: Vec<_> = stderr.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
+    let mut text = format!("`{command}` failed ({status})");
+    for line in last {
+        text.push_str("\n  ");
+        text.push_str(line.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_told() {
+        let stderr: String = (0..40).map(|line| format!("line {line}\n\n")).collect();
+        let text = failure("make all", ExitStatus::from_raw(2 << 8), &stderr);
+        assert!(text.starts_with("`make all` failed (exit status: 2)\n  line 28\n"), "{text}");
+        assert!(text.ends_with("\n  line 39"), "{text}");
+        let silent = failure("true", ExitStatus::from_raw(9), "");
+        assert_eq!(silent, "`true` failed (signal: 9 (SIGKILL))");
+    }
+}
