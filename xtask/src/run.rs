@@ -25,6 +25,7 @@ pub(crate) struct Cmd {
     program: OsString,
     args: Vec<OsString>,
     envs: Vec<(String, OsString)>,
+    title: Option<String>,
 }
 
 impl Cmd {
@@ -35,7 +36,7 @@ impl Cmd {
 
     /// A program that this workspace has built, without arguments.
     pub(crate) fn own(program: impl AsRef<OsStr>) -> Self {
-        Self { program: program.as_ref().into(), args: Vec::new(), envs: Vec::new() }
+        Self { program: program.as_ref().into(), args: Vec::new(), envs: Vec::new(), title: None }
     }
 
     /// The cargo that runs this program (so that the caller's toolchain is kept), with `args`.
@@ -59,6 +60,11 @@ impl Cmd {
     pub(crate) fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Self {
         self.envs.push((key.to_owned(), value.as_ref().to_owned()));
         self
+    }
+
+    /// Shows the command as `title`, where its words would tell a reader less, or too much.
+    pub(crate) fn title(self, title: impl Into<String>) -> Self {
+        Self { title: Some(title.into()), ..self }
     }
 
     /// The same command as root: itself if we are root, else through sudo.
@@ -168,9 +174,12 @@ fn each_line(source: impl Read, mut each: impl FnMut(&str)) -> Result<()> {
     Ok(())
 }
 
-/// Prints the command as one would type it, less the arguments' quoting.
+/// Prints the title, or the command as one would type it, less the arguments' quoting.
 impl fmt::Display for Cmd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(title) = &self.title {
+            return write!(f, "{title}");
+        }
         for (key, value) in &self.envs {
             write!(f, "{key}={} ", value.display())?;
         }

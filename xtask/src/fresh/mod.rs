@@ -100,35 +100,55 @@ fn attempt(suite: Suite, prerequisites: &str, line: &str) -> Result<String> {
     step.done();
     say(format_args!("fresh: {line}"));
     let started = Instant::now();
-    let mut parts = Vec::new();
+    let mut parts = Parts::default();
     // What the command says comes on stdout here, so that it can be read.
     let status = root.run(&format!("{line} 2>&1"))?.stream(|line| {
         println!("{line}");
-        parts.extend(part(line));
+        parts.hear(started.elapsed(), line);
     })?;
     let total = started.elapsed();
     if !status.success() {
         bail!("fresh: {line}: failed ({status}) after {}\n{}", span(total), hint());
     }
     root.remove()?;
-    Ok(closing(line, total, &parts))
+    Ok(parts.closing(line, total))
 }
 
-/// The step that `line` says has ended, and its time.
-fn part(line: &str) -> Option<(String, Duration)> {
-    let (name, time) = line.strip_prefix("xtask: ")?.rsplit_once(": ")?;
-    let name =
-        name.split_once(' ').filter(|(number, _)| number.contains('/')).map_or(name, |it| it.1);
-    Some((name.to_owned(), read_span(time)?))
+/// What a command has spent its time on, as its steps tell.
+#[derive(Default)]
+struct Parts {
+    known: Vec<(String, Duration)>,
+    /// When the latest of them had ended.
+    at: Duration,
 }
 
-/// `fresh: cargo xtask demo: ok in 5 min 10 s (start 30 s, … , rest 8 s)`; what is before the first
-/// step, in which cargo compiles xtask, and after the last one is the rest.
-fn closing(line: &str, total: Duration, parts: &[(String, Duration)]) -> String {
-    let known: Duration = parts.iter().map(|(_, time)| *time).sum();
-    let parts = parts.iter().map(|(name, time)| format!("{name} {}, ", span(*time)));
-    let rest = span(total.saturating_sub(known));
-    format!("fresh: {line}: ok in {} ({}all else {rest})", span(total), parts.collect::<String>())
+impl Parts {
+    /// Takes a line that the command has printed `at` this time after its start.
+    fn hear(&mut self, at: Duration, line: &str) {
+        let Some(message) = line.strip_prefix("xtask: ") else { return };
+        if self.known.is_empty() {
+            // Until xtask speaks, cargo compiles it.
+            self.known.push(("xtask".to_owned(), at));
+        }
+        let Some((name, time)) = message.rsplit_once(": ") else { return };
+        let Some(time) = read_span(time) else { return };
+        let number = name.split_once(' ').filter(|(number, _)| number.contains('/'));
+        let name = number.map_or(name, |(_, name)| name);
+        // Which tools were installed is a long list.
+        let name = if name.starts_with("installing ") { "installing" } else { name };
+        self.known.push((name.to_owned(), time));
+        self.at = at;
+    }
+
+    /// `fresh: cargo xtask demo: ok in 5 min 10 s (xtask 30 s, …, demo 8 s)`; what comes after the last
+    /// step has the command's name.
+    fn closing(self, line: &str, total: Duration) -> String {
+        let name = line.rsplit(' ').next().unwrap_or_default().to_owned();
+        let last = (name, total.saturating_sub(self.at));
+        let parts = self.known.into_iter().chain([last]);
+        let parts: Vec<_> = parts.map(|(name, time)| format!("{name} {}", span(time))).collect();
+        format!("fresh: {line}: ok in {} ({})", span(total), parts.join(", "))
+    }
 }
 
 #[cfg(test)]
@@ -137,16 +157,20 @@ mod tests {
 
     #[test]
     fn the_closing_line_has_each_step() {
-        let lines = [
-            "xtask: 1/3 tools: 1 min 52 s",
-            "xtask: 2/3 build: 50 s",
-            "1 of 3: 4 s",
-            "xtask: x: y",
-        ];
-        let parts: Vec<_> = lines.iter().filter_map(|line| part(line)).collect();
+        let mut parts = Parts::default();
+        for (second, line) in [
+            (20, "   Compiling xtask"),
+            (21, "xtask: 1/3 tools, about 2 min"),
+            (90, "xtask: 1/3 tools: 1 min 9 s"),
+            (91, "1 of 3: 4 s"),
+            (140, "xtask: 2/3 build: 50 s"),
+            (141, "xtask: x: y"),
+        ] {
+            parts.hear(Duration::from_secs(second), line);
+        }
         assert_eq!(
-            closing("cargo xtask demo", Duration::from_secs(170), &parts),
-            "fresh: cargo xtask demo: ok in 2 min 50 s (tools 1 min 52 s, build 50 s, all else 8 s)"
+            parts.closing("cargo xtask demo", Duration::from_secs(170)),
+            "fresh: cargo xtask demo: ok in 2 min 50 s (xtask 21 s, tools 1 min 9 s, build 50 s, demo 30 s)"
         );
     }
 }

@@ -140,7 +140,9 @@ impl Root {
 
     /// A command that runs `line` with a shell in the tree.
     pub(super) fn run(&self, line: &str) -> Result<Cmd> {
-        self.command(&["sh", "-c", &format!("cd /{TREE} && {line}")])
+        let command = self.command(&["sh", "-c", &format!("cd /{TREE} && {line}")])?;
+        // The whole would show what may be in variables: proxies have passwords.
+        Ok(command.title(format!("{line} (in {})", self.path().display())))
     }
 
     /// A command that starts a shell in the tree.
