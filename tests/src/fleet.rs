@@ -9,6 +9,7 @@ use std::{
 use crate::{
     Lab, Namespace,
     backbone::{Backbone, bridge},
+    offload::{self, Offload},
     process,
 };
 
@@ -74,7 +75,7 @@ impl Fleet {
         process::run(host.receiver.ip(&["link", "set", CONTROL, "up"]));
         if self.backbone.is_some() {
             // Who carries frames between regions cannot make up for checksums that are left out.
-            process::run(host.receiver.command(&tools::ETHTOOL).args(["-K", CONTROL, "tx", "off"]));
+            offload::set(&host.receiver, CONTROL, Offload::TxChecksum, false);
         }
         self.hosts.push(host);
     }

@@ -40,10 +40,24 @@ pub fn udp(source: IpAddr, length: usize) -> Vec<u8> {
 /// If the headers do not fit in `length`.
 #[must_use]
 pub fn udp_to(source: IpAddr, length: usize, port: u16) -> Vec<u8> {
+    udp_between(source, length, SOURCE_PORT, port)
+}
+
+/// As [`udp`], from another port.
+///
+/// # Panics
+/// As [`udp`].
+#[must_use]
+pub fn udp_from(source: IpAddr, length: usize, port: u16) -> Vec<u8> {
+    udp_between(source, length, port, DISCARD_PORT)
+}
+
+fn udp_between(source: IpAddr, length: usize, from: u16, to: u16) -> Vec<u8> {
     let headers = ETHERNET + if source.is_ipv4() { IPV4 } else { IPV6 } + 8;
     let payload = length.checked_sub(headers).expect("room for the headers");
     let mut segment = udp_segment(payload);
-    segment[2..4].copy_from_slice(&port.to_be_bytes());
+    segment[0..2].copy_from_slice(&from.to_be_bytes());
+    segment[2..4].copy_from_slice(&to.to_be_bytes());
     ip(source, UDP, segment, &[])
 }
 

@@ -180,15 +180,15 @@ impl Hosts {
     pub fn wait_even(&self, hosts: &[usize]) {
         let (begun, part) = (Instant::now(), 1.0 / hosts.len() as f64);
         let mut last = Vec::new();
-        process::wait_for("even home rights", PATIENCE, || {
+        process::wait_for("even home shares", PATIENCE, || {
             let homes: Vec<f64> = hosts.iter().map(|&host| self.home(host)).collect();
             if homes != last {
-                println!("  {:.1} s: home rights {homes:.3?}", begun.elapsed().as_secs_f64());
+                eprintln!("  {:.1} s: home shares {homes:.3?}", begun.elapsed().as_secs_f64());
                 last.clone_from(&homes);
             }
             homes.iter().all(|home| (home - part).abs() < 0.1 * part).then_some(())
         });
-        println!("home rights are even after {:.1} s", begun.elapsed().as_secs_f64());
+        eprintln!("home shares are even after {:.1} s", begun.elapsed().as_secs_f64());
     }
 
     /// Waits until a limit of the cluster is in force on each of `hosts`.
@@ -290,6 +290,12 @@ impl<'a> Watch<'a> {
     pub fn new(fleet: &'a Fleet, source: Ipv4Addr) -> Self {
         let timelines = fleet.hosts.iter().map(|lab| Timeline::new(lab, source)).collect();
         Self { timelines, begun: now() }
+    }
+
+    /// How many packets have passed on each host so far.
+    #[must_use]
+    pub fn so_far(&self) -> Vec<u64> {
+        self.timelines.iter().map(Timeline::passed).collect()
     }
 
     /// Ends them.

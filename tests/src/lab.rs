@@ -3,7 +3,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{Namespace, process};
+use crate::{
+    Namespace,
+    offload::{self, Offload},
+    process,
+};
 
 /// Device in the sending namespace.
 pub const TX: &str = "tx0";
@@ -62,10 +66,9 @@ impl Lab {
         lab.know_neighbour(&lab.receiver, RX, &TX_MAC, &[TX_V4.into(), TX_V6.into()]);
         // Real programs must send what a wire would carry: no frames above the MTU, valid checksums.
         for (host, device) in [(&lab.sender, TX), (&lab.receiver, RX)] {
-            process::run(
-                host.command(&tools::ETHTOOL)
-                    .args(["-K", device, "tx", "off", "tso", "off", "gso", "off", "gro", "off"]),
-            );
+            for offload in [Offload::TxChecksum, Offload::Tso, Offload::Gso, Offload::Gro] {
+                offload::set(host, device, offload, false);
+            }
         }
         lab
     }

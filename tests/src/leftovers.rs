@@ -2,12 +2,14 @@
 //! named after a process that no longer exists.
 
 use std::{
+    ffi::CString,
     fs::{self, File},
+    io::{self, Write as _},
     path::Path,
     sync::Once,
 };
 
-use crate::{namespace::PREFIX, process};
+use crate::namespace::PREFIX;
 
 /// Pins of the tests' daemons are in folders that start with this, followed by the process id.
 pub const PIN_PREFIX: &str = "limiter-test-";
@@ -21,18 +23,29 @@ pub const BPF_FOLDER: &str = "/sys/fs/bpf";
 pub fn remove_stale() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        for name in stale(Path::new("/run/netns"), PREFIX) {
-            eprintln!("removing namespace {name} of a run that has ended");
-            delete_namespace(&name);
-        }
-        let pins = [PIN_PREFIX, INSTANCE_PIN_PREFIX].map(|p| stale(Path::new(BPF_FOLDER), p));
-        for name in pins.concat() {
-            eprintln!("removing pins {name} of a run that has ended");
-            // Another process may be removing the same ones.
-            let path = Path::new(BPF_FOLDER).join(name);
-            let _removed = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
+        for name in remove(|owner| !is_alive(owner)) {
+            eprintln!("removed {name} of a run that has ended");
         }
     });
+}
+
+/// Removes what is named after a process, which does nothing any more.
+pub fn remove_of(pid: u32) {
+    remove(|owner| owner == pid);
+}
+
+/// Removes what is named after processes that are `gone`. Returns what that was.
+fn remove(gone: impl Fn(u32) -> bool) -> Vec<String> {
+    let namespaces = owned(Path::new("/run/netns"), PREFIX, &gone);
+    namespaces.iter().for_each(|name| delete_namespace(name));
+    let pins = [PIN_PREFIX, INSTANCE_PIN_PREFIX].map(|p| owned(Path::new(BPF_FOLDER), p, &gone));
+    let pins = pins.concat();
+    for name in &pins {
+        // Another process may be removing the same ones.
+        let path = Path::new(BPF_FOLDER).join(name);
+        let _removed = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
+    }
+    [namespaces, pins].concat()
 }
 
 /// Mounts the BPF file system before any daemon runs: two that start at once would each mount one
@@ -41,22 +54,29 @@ pub fn remove_stale() {
 /// # Panics
 /// If it cannot be mounted.
 pub fn mount_bpf() {
-    let lock = File::open(std::env::temp_dir()).expect("the folder of temporary files");
+    // Who opens it after the mount locks another folder, and finds the mount.
+    let lock = File::open(BPF_FOLDER).expect("a kernel with BPF, and sysfs mounted");
     lock.lock().expect("a lock can be taken");
     let mounts = fs::read_to_string("/proc/self/mounts").expect("a list of mounts");
     let mounted = mounts.lines().any(|line| line.split(' ').nth(1) == Some(BPF_FOLDER));
-    if !mounted {
-        process::run(tools::MOUNT.command().args(["-t", "bpf", "bpf", BPF_FOLDER]));
+    if mounted {
+        return;
     }
+    let folder = CString::new(BPF_FOLDER).expect("a path without zeros");
+    // SAFETY: the strings are live and end with a zero; this file system needs no data.
+    let done = unsafe {
+        libc::mount(c"bpf".as_ptr(), folder.as_ptr(), c"bpf".as_ptr(), 0, std::ptr::null())
+    };
+    assert!(done == 0, "cannot mount {BPF_FOLDER}: {}", io::Error::last_os_error());
 }
 
-/// Names in `folder` that start with `prefix` and the id of a process that does not exist.
-fn stale(folder: &Path, prefix: &str) -> Vec<String> {
+/// Names in `folder` that start with `prefix` and the id of a process that is `gone`.
+fn owned(folder: &Path, prefix: &str, gone: impl Fn(u32) -> bool) -> Vec<String> {
     // A folder that is missing holds nothing.
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     entries
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| owner(name, prefix).is_some_and(|pid| !is_alive(pid)))
+        .filter(|name| owner(name, prefix).is_some_and(&gone))
         .collect()
 }
 
@@ -71,16 +91,13 @@ fn is_alive(pid: u32) -> bool {
 
 /// Deletes a namespace; its devices go with it.
 pub fn delete_namespace(name: &str) {
-    let deleted = tools::IP.command().args(["netns", "del", name]).output();
-    match deleted {
-        Ok(output) if output.status.success() => {}
-        // Runs while a test unwinds: say it, but do not panic a second time.
-        Ok(output) => eprintln!(
-            "cannot delete namespace {name}: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        ),
-        Err(error) => eprintln!("cannot delete namespace {name}: cannot start ip: {error}"),
-    }
+    let reason = match tools::IP.command().args(["netns", "del", name]).output() {
+        Ok(output) if output.status.success() => return,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Err(error) => format!("cannot start ip: {error}"),
+    };
+    // Runs while a test unwinds, and where the terminal has gone: do not panic a second time.
+    let _unsaid = writeln!(io::stderr(), "cannot delete namespace {name}: {reason}");
 }
 
 #[cfg(test)]
@@ -88,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_dead_processes_are_stale() {
+    fn what_is_named_after_a_process_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let own = format!("{PREFIX}{}-0-rx", std::process::id());
         // Above the largest process id that Linux gives out.
@@ -96,6 +113,7 @@ mod tests {
         for name in [own.as_str(), dead.as_str(), "lim-", "other-4194305-0", "lim-x-1"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
-        assert_eq!(stale(folder.path(), PREFIX), [dead]);
+        assert_eq!(owned(folder.path(), PREFIX, |pid| !is_alive(pid)), [dead]);
+        assert_eq!(owned(folder.path(), PREFIX, |pid| pid == std::process::id()), [own]);
     }
 }

@@ -27,6 +27,7 @@ pub mod monitor;
 pub mod namespace;
 mod object;
 pub mod observer;
+pub mod offload;
 pub mod oracle;
 mod packet_socket;
 pub mod pcap;

@@ -2,7 +2,8 @@
 
 use std::{
     fs::File,
-    os::fd::AsRawFd as _,
+    io,
+    os::{fd::AsRawFd as _, unix::process::CommandExt as _},
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
@@ -92,16 +93,24 @@ impl Namespace {
 
     /// A command that runs inside. Only the network is changed: `ip netns exec` would also mount
     /// another `/sys` and so hide the BPF file system.
+    ///
+    /// # Panics
+    /// If the namespace is gone.
     #[must_use]
     pub fn command(&self, tool: &tools::Tool) -> Command {
         self.own(tool)
     }
 
     /// As [`Namespace::command`], for a program that this workspace builds.
+    ///
+    /// # Panics
+    /// If the namespace is gone.
     #[must_use]
     pub fn own(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = tools::NSENTER.command();
-        command.arg(format!("--net={}", self.path().display())).arg("--").arg(program);
+        let file = open(&self.path());
+        let mut command = tools::own(program);
+        // SAFETY: setns is a plain system call and async-signal-safe; the closure allocates nothing.
+        unsafe { command.pre_exec(move || enter(&file)) };
         command
     }
 
@@ -129,19 +138,22 @@ impl Namespace {
     ) -> JoinHandle<T> {
         let path = self.path();
         std::thread::spawn(move || {
-            let file = File::open(&path)
-                .unwrap_or_else(|error| panic!("cannot open the namespace {path:?}: {error}"));
-            // SAFETY: the descriptor is open for the length of the call; setns changes only the
-            // calling thread, which ends with `work`.
-            let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
-            assert!(
-                entered == 0,
-                "cannot enter the namespace {path:?}: {}",
-                std::io::Error::last_os_error()
-            );
+            enter(&open(&path))
+                .unwrap_or_else(|error| panic!("cannot enter the namespace {path:?}: {error}"));
             work()
         })
     }
+}
+
+fn open(path: &Path) -> File {
+    File::open(path).unwrap_or_else(|error| panic!("cannot open the namespace {path:?}: {error}"))
+}
+
+/// Moves the calling thread into a namespace.
+fn enter(namespace: &File) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the length of the call, which changes only the calling thread.
+    let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+    if entered == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 impl Drop for Namespace {

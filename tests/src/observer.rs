@@ -16,6 +16,13 @@ pub enum Then {
     Discard,
 }
 
+/// What frames are told apart by.
+#[derive(Clone, Copy)]
+enum Key {
+    Source,
+    SourceAndPort,
+}
+
 /// A count of admitted frames per source address.
 #[derive(Debug)]
 pub struct Observer<'lab> {
@@ -40,11 +47,28 @@ impl<'lab> Observer<'lab> {
     /// If nftables refuses.
     #[must_use]
     pub fn on(lab: &'lab Lab, device: &str, then: Then, crowd: &[&str]) -> Self {
+        Self::start(lab, device, then, crowd, Key::Source)
+    }
+
+    /// Counts UDP on the receiver of `lab` by source and source port, and discards it.
+    ///
+    /// # Panics
+    /// If nftables refuses.
+    #[must_use]
+    pub fn by_port(lab: &'lab Lab) -> Self {
+        Self::start(lab, RX, Then::Discard, &[], Key::SourceAndPort)
+    }
+
+    fn start(lab: &'lab Lab, device: &str, then: Then, crowd: &[&str], key: Key) -> Self {
+        let (more, port) = match key {
+            Key::Source => ("", ""),
+            Key::SourceAndPort => (" . inet_service", " . udp sport"),
+        };
         let table = format!("observer_{device}");
         let mut rules = format!(
             "table netdev {table} {{
-                set v4 {{ type ipv4_addr; size 65535; flags dynamic; }}
-                set v6 {{ type ipv6_addr; size 65535; flags dynamic; }}
+                set v4 {{ type ipv4_addr{more}; size 65535; flags dynamic; }}
+                set v6 {{ type ipv6_addr{more}; size 65535; flags dynamic; }}
                 counter everything {{ }}
                 counter crowd {{ }}
                 chain in {{
@@ -62,7 +86,7 @@ impl<'lab> Observer<'lab> {
         }
         writeln!(
             rules,
-            "update @v4 {{ ip saddr counter }}\nupdate @v6 {{ ip6 saddr counter }}\n{verdict}\n}}\n}}"
+            "update @v4 {{ ip saddr{port} counter }}\nupdate @v6 {{ ip6 saddr{port} counter }}\n{verdict}\n}}\n}}"
         )
         .expect("writing to a string");
         process::run(lab.receiver.command(&tools::NFT).arg(rules));
@@ -95,9 +119,18 @@ impl<'lab> Observer<'lab> {
             // A set without elements has no list of them.
             for element in item["set"]["elem"].as_array().into_iter().flatten() {
                 let element = &element["elem"];
-                let address = element["val"].as_str().expect("an address");
-                let address = address.parse().expect("an address");
-                observed.sources.insert(address, packets(&element["counter"]));
+                // An address, or an address and a port.
+                let (address, port) = match &element["val"]["concat"] {
+                    Value::Array(parts) => (&parts[0], parts[1].as_u64()),
+                    _ => (&element["val"], None),
+                };
+                let address: IpAddr =
+                    address.as_str().and_then(|text| text.parse().ok()).expect("an address");
+                let packets = packets(&element["counter"]);
+                *observed.sources.entry(address).or_default() += packets;
+                if let Some(port) = port {
+                    observed.ports.insert((address, port), packets);
+                }
             }
         }
         observed
@@ -116,6 +149,7 @@ pub struct Observed {
     /// Frames from the crowd's prefixes.
     pub crowd: u64,
     sources: HashMap<IpAddr, u64>,
+    ports: HashMap<(IpAddr, u64), u64>,
 }
 
 impl Observed {
@@ -128,5 +162,11 @@ impl Observed {
     #[must_use]
     pub fn from(&self, source: impl Into<IpAddr>) -> u64 {
         self.sources.get(&source.into()).copied().unwrap_or(0)
+    }
+
+    /// Frames from a port of `source`, where they are counted by port.
+    #[must_use]
+    pub fn from_port(&self, source: IpAddr, port: u16) -> u64 {
+        self.ports.get(&(source, port.into())).copied().unwrap_or(0)
     }
 }

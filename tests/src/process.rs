@@ -3,7 +3,7 @@
 use std::{
     borrow::BorrowMut,
     fmt::Debug,
-    fs,
+    fs, io,
     os::unix::process::CommandExt as _,
     process::{Child, Command, ExitStatus, Output},
     time::{Duration, Instant},
@@ -12,18 +12,36 @@ use std::{
 /// Runs `command` to its end and returns what it printed.
 ///
 /// # Panics
-/// If it cannot be started or fails; the message holds what it printed.
+/// If it cannot be started or fails; the message holds the last lines that it printed.
 pub fn run(mut command: impl BorrowMut<Command>) -> String {
     let command = command.borrow_mut();
     let output = output(command);
+    let printed = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     assert!(
         output.status.success(),
-        "{command:?}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
+        "{}",
+        tools::failure(&typed(command), output.status, &printed.concat())
     );
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let [stdout, _] = printed;
+    stdout.into_owned()
+}
+
+/// The command as one would type it, in one line, its end left out if it is long.
+fn typed(command: &Command) -> String {
+    const MAX_LENGTH: usize = 120;
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    // Some arguments are whole scripts.
+    let line = words.iter().flat_map(|word| word.split_whitespace()).collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MAX_LENGTH) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+/// Panics because a program is missing, or cannot be executed.
+fn cannot_start(command: &Command, error: &io::Error) -> ! {
+    panic!("cannot start `{}`: {error}\nhint: `cargo xtask setup` installs it", typed(command))
 }
 
 /// Runs `command` to its end, whatever that is.
@@ -31,9 +49,7 @@ pub fn run(mut command: impl BorrowMut<Command>) -> String {
 /// # Panics
 /// If it cannot be started: the program is missing.
 pub fn output(command: &mut Command) -> Output {
-    dies_with_thread(command).output().unwrap_or_else(|error| {
-        panic!("cannot start {command:?}: {error}; `cargo xtask setup` installs what tests need")
-    })
+    dies_with_thread(command).output().unwrap_or_else(|error| cannot_start(command, &error))
 }
 
 /// Polls `ready` every 20 ms until it gives something, at most for `limit`.
@@ -61,7 +77,7 @@ fn dies_with_thread(command: &mut Command) -> &mut Command {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 {
                 Ok(())
             } else {
-                Err(std::io::Error::last_os_error())
+                Err(io::Error::last_os_error())
             }
         })
     }
@@ -80,11 +96,8 @@ impl Background {
     /// If it cannot be started.
     #[must_use]
     pub fn start(command: &mut Command) -> Self {
-        let child = dies_with_thread(command).spawn().unwrap_or_else(|error| {
-            panic!(
-                "cannot start {command:?}: {error}; `cargo xtask setup` installs what tests need"
-            )
-        });
+        let child = dies_with_thread(command).spawn();
+        let child = child.unwrap_or_else(|error| cannot_start(command, &error));
         Self { child }
     }
 
@@ -152,4 +165,25 @@ pub fn own_memory(pid: u32) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     kib.unwrap_or_else(|| panic!("{path} does not tell RssAnon")) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(work: impl FnOnce() + std::panic::UnwindSafe) -> String {
+        let panic = std::panic::catch_unwind(work).expect_err("it fails");
+        *panic.downcast::<String>().expect("a message")
+    }
+
+    #[test]
+    fn a_failure_names_the_command_its_status_and_its_last_lines() {
+        let script = "seq 1 100; echo broken >&2; exit 3";
+        let text = message(|| drop(run(tools::SH.command().args(["-c", script]))));
+        let first = "`sh -c seq 1 100; echo broken >&2; exit 3` failed (exit status: 3)\n82\n";
+        assert!(text.starts_with(first) && text.ends_with("\n100\nbroken"), "{text}");
+        let text = message(|| drop(run(tools::own("no-such-program").arg("x".repeat(200)))));
+        assert!(text.starts_with("cannot start `no-such-program xxx"), "{text}");
+        assert!(text.contains("…`: No such file or directory"), "{text}");
+    }
 }

@@ -10,6 +10,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -24,13 +25,23 @@ use crate::{
 /// Frames that are due are sent together at most this often, which leaves the CPU to others between.
 const TICK: Duration = Duration::from_micros(100);
 
-/// Frames to send, in turn, at a steady rate.
+/// Frames to send at a steady rate.
 #[derive(Clone, Debug)]
 pub struct Stream {
     frames: Vec<Vec<u8>>,
+    turn: Turn,
     rate: f64,
     count: u64,
     burst: u64,
+}
+
+/// Which of a stream's frames is sent.
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    /// One after the other.
+    EachFrame,
+    /// The first one in the first second of sending, and so on; the last one from then on.
+    EachSecond,
 }
 
 impl Stream {
@@ -47,7 +58,17 @@ impl Stream {
     #[must_use]
     pub fn cycle(frames: Vec<Vec<u8>>, rate: f64, count: u64) -> Self {
         assert!(!frames.is_empty() && rate > 0.0, "a stream needs a frame and a rate");
-        Self { frames, rate, count, burst: 1 }
+        Self { frames, turn: Turn::EachFrame, rate, count, burst: 1 }
+    }
+
+    /// `count` frames at `rate` frames per second, in each second the next one of `frames`, so that a
+    /// receiver can tell in which second it was sent. After that many seconds it is the last one.
+    ///
+    /// # Panics
+    /// As [`Stream::cycle`].
+    #[must_use]
+    pub fn by_second(frames: Vec<Vec<u8>>, rate: f64, count: u64) -> Self {
+        Self { turn: Turn::EachSecond, ..Self::cycle(frames, rate, count) }
     }
 
     /// Sends the first `burst` frames at once, and the rest at the stream's rate.
@@ -56,11 +77,24 @@ impl Stream {
         Self { burst: burst.max(1), ..self }
     }
 
+    /// Frame `index`, which is sent so long after the start.
+    fn frame(&self, index: usize, time: Duration) -> &[u8] {
+        match self.turn {
+            Turn::EachFrame => &self.frames[index % self.frames.len()],
+            Turn::EachSecond => &self.frames[second(time, self.frames.len())],
+        }
+    }
+
     /// When frame `index` is due, from the start.
     fn due(&self, index: u64) -> Duration {
         let paced = (index + 1).saturating_sub(self.burst);
         Duration::from_secs_f64(paced as f64 / self.rate)
     }
+}
+
+/// The second of `count` that a time is in; later ones are in the last.
+fn second(time: Duration, count: usize) -> usize {
+    usize::try_from(time.as_secs()).unwrap_or(usize::MAX).min(count.saturating_sub(1))
 }
 
 /// What a stream sent.
@@ -77,6 +111,17 @@ impl Sent {
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.times.len() as u64
+    }
+
+    /// Frames sent in each of `count` seconds, later ones in the last: those that
+    /// [`Stream::by_second`] took the same frame for.
+    #[must_use]
+    pub fn by_second(&self, count: usize) -> Vec<u64> {
+        let mut seconds = vec![0; count];
+        for time in &self.times {
+            seconds[second(*time, count)] += 1;
+        }
+        seconds
     }
 
     /// Time from the first frame to the last, in seconds.
@@ -149,11 +194,12 @@ impl<'lab> Sender<'lab> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let (cpu, device) = (self.cpu, self.device);
+        let (to, seconds) = mpsc::channel();
         let thread = self.lab.sender.spawn_inside(move || {
             pin(cpu);
-            send_all(device, &streams, &stopped)
+            send_all(device, &streams, &stopped, &to)
         });
-        Sending { thread, stop }
+        Sending { thread, stop, seconds }
     }
 }
 
@@ -162,9 +208,24 @@ impl<'lab> Sender<'lab> {
 pub struct Sending {
     thread: JoinHandle<Vec<Sent>>,
     stop: Arc<AtomicBool>,
+    /// Frames that each stream has sent, at the end of each second.
+    seconds: mpsc::Receiver<Vec<u64>>,
 }
 
 impl Sending {
+    /// Waits for the end of the next second, and returns how many frames each stream has sent by then.
+    /// `None` once all streams have ended.
+    #[must_use]
+    pub fn next_second(&self) -> Option<Vec<u64>> {
+        self.seconds.recv().ok()
+    }
+
+    /// Whether every stream has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
     /// Waits until every stream has ended.
     ///
     /// # Panics
@@ -201,7 +262,12 @@ pub fn pin(cpu: Option<usize>) {
     assert!(result == 0, "cannot run on CPU {cpu}: {}", io::Error::last_os_error());
 }
 
-fn send_all(device: &str, streams: &[Stream], stop: &AtomicBool) -> Vec<Sent> {
+fn send_all(
+    device: &str,
+    streams: &[Stream],
+    stop: &AtomicBool,
+    seconds: &mpsc::Sender<Vec<u64>>,
+) -> Vec<Sent> {
     let socket = open(device).expect("a packet socket on the sending device");
     // SAFETY: PR_SET_TIMERSLACK takes one number: sleeps of this thread end on time.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
@@ -211,6 +277,7 @@ fn send_all(device: &str, streams: &[Stream], stop: &AtomicBool) -> Vec<Sent> {
         times: Vec::with_capacity(usize::try_from(stream.count.min(1 << 24)).unwrap_or(0)),
     };
     let mut sent: Vec<Sent> = streams.iter().map(empty).collect();
+    let mut second = 0;
     loop {
         // The earliest frame of any stream that has frames left.
         let next = streams
@@ -222,6 +289,11 @@ fn send_all(device: &str, streams: &[Stream], stop: &AtomicBool) -> Vec<Sent> {
             .min();
         let Some((due, at)) = next else { break };
         let now = start.elapsed();
+        if now.as_secs() > second {
+            second = now.as_secs();
+            // Most have nobody who asks.
+            let _unread = seconds.send(sent.iter().map(Sent::packets).collect());
+        }
         if due > now {
             std::thread::sleep((due - now).max(TICK));
             if stop.load(Ordering::Relaxed) {
@@ -229,8 +301,8 @@ fn send_all(device: &str, streams: &[Stream], stop: &AtomicBool) -> Vec<Sent> {
             }
             continue;
         }
-        let (frames, times) = (&streams[at].frames, &mut sent[at].times);
-        send_frame(&socket, &frames[times.len() % frames.len()]);
+        let times = &mut sent[at].times;
+        send_frame(&socket, streams[at].frame(times.len(), now));
         times.push(now);
         if times.len() % 1024 == 0 && stop.load(Ordering::Relaxed) {
             break;

@@ -33,7 +33,8 @@ pub struct Timeline<'lab> {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<Duration>>,
     /// Ends the packets after they were noted.
-    _end: Observer<'lab>,
+    end: Observer<'lab>,
+    source: Ipv4Addr,
 }
 
 impl<'lab> Timeline<'lab> {
@@ -48,7 +49,13 @@ impl<'lab> Timeline<'lab> {
         let socket = lab.receiver.run_inside(|| packet_socket().expect("a packet socket"));
         let flag = Arc::clone(&stop);
         let thread = std::thread::spawn(move || note(&socket, source, &flag));
-        Self { stop, thread, _end: end }
+        Self { stop, thread, end, source }
+    }
+
+    /// How many packets have passed so far.
+    #[must_use]
+    pub fn passed(&self) -> u64 {
+        self.end.read().from(self.source)
     }
 
     /// The times of all packets, since the epoch, ascending.

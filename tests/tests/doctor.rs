@@ -8,6 +8,7 @@ use tests::{
     cli::{Answer, answer, limiter_binary},
     lab::RX,
     leftovers::mount_bpf,
+    offload::{self, Offload},
     process, require_root,
 };
 
@@ -72,7 +73,7 @@ fn an_interface_is_examined_without_touching_it() {
 fn what_is_wrong_with_an_interface_is_told_with_a_remedy() {
     let lab = Lab::new(1);
     process::run(lab.receiver.ip(&["link", "set", RX, "mtu", "9000"]));
-    process::run(lab.receiver.command(&tools::ETHTOOL).args(["-K", RX, "gro", "on"]));
+    offload::set(&lab.receiver, RX, Offload::Gro, true);
     let found = doctor(&lab, &[RX]);
     assert_check(&found, "mtu", "warn", "9000");
     assert_check(&found, "gro", "ok", "after native mode");

@@ -27,14 +27,17 @@ pub(crate) struct Args {
     /// Show three hosts that share one limit, one of which dies
     #[arg(long)]
     cluster: bool,
+    /// Go on with a shell beside the traffic: `limiter top`, `show`, `capture`, the dashboard
+    #[arg(long, conflicts_with_all = ["json", "cluster"])]
+    shell: bool,
     /// Handed to the demo as they are
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
 
-/// Sets up, builds and becomes the demo, as root.
+/// Sets up, builds and becomes the demo as root: signals, the terminal and the exit status are its own.
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
-    let flags = [(args.json, "--json"), (args.cluster, "--cluster")];
+    let flags = [(args.json, "--json"), (args.cluster, "--cluster"), (args.shell, "--shell")];
     let flags = flags.into_iter().filter_map(|(is, flag)| is.then_some(flag));
     let program = workspace::target_dir()?.join("debug/demo");
     // Nobody should wait for the build only to hear that root is needed.
@@ -49,7 +52,9 @@ pub(crate) fn command(args: &Args) -> Result<ExitCode> {
         if is_cold {
             scope.spawn(|| build(LATER).args(["--keep-going"]).log(&libraries));
         }
-        setup::ensure_in(&step, &[Need::Kernel, Need::Demo])
+        // Only the shell has a dashboard to look at.
+        let needs = [Need::Kernel, Need::Demo, Need::Charts];
+        setup::ensure_in(&step, if args.shell { &needs } else { &needs[..2] })
     })?;
     step.done();
     let step = Step::begin("2/3 kernel program and daemon", about(BUILD_TIME));

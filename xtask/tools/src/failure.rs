@@ -3,12 +3,12 @@
 use std::process::ExitStatus;
 
 /// The most lines of a child's output that a message repeats.
-const MAX_LINES: usize = 12;
+const MAX_LINES: usize = 20;
 
-/// Says that `command` failed, how it ended, and the last lines that it wrote to stderr.
+/// Says that `command` failed, how it ended, and the last lines that it printed.
 #[must_use]
-pub fn failure(command: &str, status: ExitStatus, stderr: &str) -> String {
-    let lines: Vec<_> = stderr.lines().filter(|line| !line.trim().is_empty()).collect();
+pub fn failure(command: &str, status: ExitStatus, printed: &str) -> String {
+    let lines: Vec<_> = printed.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
     let mut text = format!("`{command}` failed ({status})");
     for line in last {
@@ -28,7 +28,7 @@ mod tests {
     fn the_last_lines_are_told() {
         let stderr: String = (0..40).map(|line| format!("line {line}\n\n")).collect();
         let text = failure("make all", ExitStatus::from_raw(2 << 8), &stderr);
-        assert!(text.starts_with("`make all` failed (exit status: 2)\n  line 28\n"), "{text}");
+        assert!(text.starts_with("`make all` failed (exit status: 2)\n  line 20\n"), "{text}");
         assert!(text.ends_with("\n  line 39"), "{text}");
         let silent = failure("true", ExitStatus::from_raw(9), "");
         assert_eq!(silent, "`true` failed (signal: 9 (SIGKILL))");

@@ -44,10 +44,8 @@ tools! {
 
     // Hosts, wires and packets.
     IP = Tool::debian("ip", "iproute2", &[Demo, Test, Bench, Fresh]);
-    NSENTER = Tool::debian("nsenter", "util-linux", &[Demo, Test, Bench]);
-    MOUNT = Tool::debian("mount", "mount", &[Demo, Test, Bench, Fresh]);
+    MOUNT = Tool::debian("mount", "mount", &[Fresh]);
     NFT = Tool::debian("nft", "nftables", &[Demo, Test, Bench]);
-    ETHTOOL = Tool::debian("ethtool", "ethtool", &[Demo, Test, Bench]);
     IPTABLES = Tool::debian("iptables", "iptables", &[Bench, Test]);
     SS = Tool::debian("ss", "iproute2", &[Test]);
     NSTAT = Tool::debian("nstat", "iproute2", &[Test]);
@@ -64,7 +62,7 @@ tools! {
     PROMTOOL = Tool::debian("promtool", "prometheus", &[Test]).service("prometheus");
     SETPRIV = Tool::debian("setpriv", "util-linux", &[Test]);
     UNSHARE = Tool::debian("unshare", "util-linux", &[Test, Fresh]);
-    BASH = Tool::debian("bash", "bash", &[Demo, Test]);
+    BASH = Tool::debian("bash", "bash", &[Test]);
     SH = Tool::debian("sh", "dash", &[Test, Dist, Fresh]);
     CAT = Tool::debian("cat", "coreutils", &[Test]);
     LS = Tool::debian("ls", "coreutils", &[Test]);
