@@ -18,22 +18,24 @@ pub(crate) struct Args {
     /// Show three hosts that share one limit, one of which dies
     #[arg(long)]
     cluster: bool,
+    /// Go on with a shell beside the traffic: `limiter top`, `show`, `capture`, the dashboard
+    #[arg(long, conflicts_with_all = ["json", "cluster"])]
+    shell: bool,
     /// Handed to the demo as they are
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
 
-/// Sets up, builds and runs the demo as root; its exit status is ours.
+/// Sets up, builds and becomes the demo as root: signals, the terminal and the exit status are its own.
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
-    let flags = [(args.json, "--json"), (args.cluster, "--cluster")];
+    let flags = [(args.json, "--json"), (args.cluster, "--cluster"), (args.shell, "--shell")];
     let flags = flags.into_iter().filter_map(|(is, flag)| is.then_some(flag));
     let program = workspace::target_dir()?.join("debug").join("demo");
     // Before the build, so that nobody waits for it only to hear that root is needed.
     let demo = Cmd::new(program).args(flags).args(&args.args).into_root()?;
     setup::ensure_packages_named(&["iproute2", "nftables"])?;
     build::command(false)?;
-    let status = demo.status()?;
-    Ok(exit_code(status))
+    Err(demo.exec())
 }
 
 /// The code a shell would report: the program's own, or 128 and the signal that ended it.

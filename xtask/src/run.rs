@@ -4,7 +4,7 @@ use std::{
     ffi::{OsStr, OsString},
     fmt,
     io::{BufRead as _, BufReader},
-    os::unix::fs::MetadataExt as _,
+    os::unix::{fs::MetadataExt as _, process::CommandExt as _},
     process::{Command, ExitStatus, Stdio},
 };
 
@@ -82,6 +82,14 @@ impl Cmd {
     fn status_to(&self, stdout: impl Into<Stdio>) -> Result<ExitStatus> {
         say(format_args!("$ {self}"));
         self.command().stdout(stdout).status().with_context(|| self.cannot_start())
+    }
+
+    /// Echoes the command and runs it in the place of this process, with its stdin. Returns only if it cannot
+    /// be started.
+    pub(crate) fn exec(&self) -> anyhow::Error {
+        say(format_args!("$ {self}"));
+        let error = self.command().stdin(Stdio::inherit()).exec();
+        anyhow::Error::new(error).context(self.cannot_start())
     }
 
     /// Runs the command without echo and returns its stdout; an error with its stderr if it fails.

@@ -6,13 +6,19 @@ use std::{
     net::Ipv4Addr,
     process::Command,
     thread::sleep,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde::Serialize;
 use tests::{
     cli::limiter_binary,
     hosts::{Admitted, Hosts, Watch, flood, now},
+};
+
+use crate::{
+    picture::{Second, Style},
+    progress::Progress,
+    report::print_verdict,
 };
 
 /// Who floods.
@@ -108,22 +114,27 @@ struct ActReport {
 }
 
 /// Runs it.
-pub(crate) fn run() -> Report {
-    eprintln!("building {HOSTS} hosts, each with a wire of its own, and a network between them");
+pub(crate) fn run(progress: &Progress) -> Report {
+    progress.step(format_args!(
+        "building {HOSTS} hosts, each with a wire of its own, and a network between them"
+    ));
     let mut hosts = Hosts::start(HOSTS, &[]);
     let all: Vec<usize> = (0..HOSTS).collect();
     let order = ["limit", "set", "3000pps", "--burst", "300", "--scope", "cluster"];
-    eprintln!("edge-2: limiter {}", order.join(" "));
+    progress.step(format_args!("edge-2: limiter {}", order.join(" ")));
     hosts.daemons[1].cli().ok(&order);
     let taken = hosts.wait_limit(&all, "3000pps");
-    eprintln!("in force on all hosts after {:.2} s; dividing rights", taken.as_secs_f64());
+    progress.step(format_args!(
+        "in force on all hosts after {:.2} s; dividing the limit",
+        taken.as_secs_f64()
+    ));
     hosts.wait_even(&all);
     let Hosts { daemons, fleet, .. } = &mut hosts;
     let watch = Watch::new(fleet, SOURCE);
     let begun = now();
     let mut acts = Vec::new();
     for act in &ACTS {
-        eprintln!("{}", act.what);
+        progress.step(act.what);
         let starts = (now() - begun).as_secs_f64();
         let sending: Vec<_> =
             act.flooded.iter().map(|&host| flood(fleet, host, SOURCE, FLOOD)).collect();
@@ -132,7 +143,7 @@ pub(crate) fn run() -> Report {
             Last::Dies => daemons[HOSTS - 1].kill(),
             Last::Returns => daemons[HOSTS - 1].restart(&fleet.hosts[HOSTS - 1]),
         }
-        sleep(Duration::from_secs_f64(act.lasts));
+        follow(progress, &watch, Instant::now() + Duration::from_secs_f64(act.lasts));
         sending.into_iter().for_each(|sending| drop(sending.stop()));
         acts.push((act, starts));
     }
@@ -142,6 +153,22 @@ pub(crate) fn run() -> Report {
     let peers = peers.expect("the client can be run").stdout;
     let peers = String::from_utf8_lossy(&peers).into_owned();
     Report::new(&admitted, &acts, peers)
+}
+
+/// Waits until `end`, and tells on a terminal what all hosts let through in each second.
+fn follow(progress: &Progress, watch: &Watch<'_>, end: Instant) {
+    const SECOND: Duration = Duration::from_secs(1);
+    let mut before = watch.so_far();
+    while progress.is_live() && Instant::now() + SECOND < end {
+        let began = Instant::now();
+        sleep(SECOND);
+        let (now, took) = (watch.so_far(), began.elapsed().as_secs_f64());
+        let rates = now.iter().zip(&before).map(|(now, before)| (now - before) as f64 / took);
+        let rates: Vec<_> = rates.map(|rate| format!("{rate:.0}")).collect();
+        progress.step(format_args!("  admitted a second: {}", rates.join(" + ")));
+        before = now;
+    }
+    sleep(end.saturating_duration_since(Instant::now()));
 }
 
 impl Report {
@@ -163,18 +190,25 @@ impl Report {
     }
 
     /// Writes tables for people.
-    pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "\nOne source, one limit of {RATE} packets a second, {HOSTS} hosts.\n")?;
-        writeln!(out, "  second   edge-1   edge-2   edge-3      all")?;
+    pub(crate) fn print(&self, out: &mut impl Write, style: Style) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nOne source, one limit of {RATE} packets a second, {HOSTS} hosts: packets admitted in each\n\
+             second.\n\n{:<47}edge-1   edge-2   edge-3      all",
+            ""
+        )?;
         let mut second = 0;
         for act in &self.acts {
             writeln!(out, "{}", act.what)?;
             for counts in &act.seconds {
-                write!(out, "{second:>8}")?;
+                let all = counts.iter().sum::<usize>() as u64;
+                // As long as the limit with its burst, so that nothing goes beyond the bar's end.
+                let bar = style.bar(Second::new(all, all), (RATE + BURST) as u64);
+                write!(out, "{second:>4}   {bar}")?;
                 for count in counts {
                     write!(out, " {count:>8}")?;
                 }
-                writeln!(out, " {:>8}", counts.iter().sum::<usize>())?;
+                writeln!(out, " {all:>8}")?;
                 second += 1;
             }
             let short = if act.used < act.least { "  LESS THAN EXPECTED" } else { "" };
@@ -189,8 +223,7 @@ impl Report {
             self.beyond
         )?;
         writeln!(out, "{}", self.peers)?;
-        let verdict = if self.ok { "as expected" } else { "NOT as expected" };
-        writeln!(out, "Everything is {verdict}.")
+        print_verdict(out, self.ok)
     }
 }
 

@@ -4,6 +4,21 @@ use std::net::IpAddr;
 
 use tests::{Stream, frame, v4, v6};
 
+/// Seconds of traffic.
+pub(crate) const SECONDS: u64 = 5;
+/// What sources above their limit send at most while somebody looks around, frames a second.
+pub(crate) const MAX_BACKGROUND_RATE: f64 = 2500.0;
+
+/// The source port of frames that are sent in this second, counted from 0.
+pub(crate) fn port(second: usize) -> u16 {
+    40_000 + second as u16
+}
+
+/// The source of the flood.
+pub(crate) fn flood() -> IpAddr {
+    v4(66)
+}
+
 /// A source of traffic.
 pub(crate) struct Actor {
     /// Its address.
@@ -43,10 +58,19 @@ impl Actor {
         Self { source, role, conforming: true, length: 128, limit: None, rate, burst: 1 }
     }
 
-    /// Its frames for this many seconds.
-    pub(crate) fn stream(&self, seconds: u64) -> Stream {
-        let count = self.burst - 1 + (self.rate * seconds as f64) as u64;
-        Stream::new(frame::udp(self.source, self.length), self.rate, count).with_burst(self.burst)
+    /// Its frames for [`SECONDS`]. Those of each second have a [`port`] of their own.
+    pub(crate) fn stream(&self) -> Stream {
+        let count = self.burst - 1 + (self.rate * SECONDS as f64) as u64;
+        let frame = |second| frame::udp_from(self.source, self.length, port(second));
+        let frames = (0..SECONDS as usize).map(frame).collect();
+        Stream::by_second(frames, self.rate, count).with_burst(self.burst)
+    }
+
+    /// Its frames for so many seconds in which somebody looks around.
+    pub(crate) fn background(&self, seconds: u64) -> Stream {
+        let rate = if self.conforming { self.rate } else { self.rate.min(MAX_BACKGROUND_RATE) };
+        let count = (rate * seconds as f64) as u64;
+        Stream::new(frame::udp(self.source, self.length), rate, count)
     }
 }
 
@@ -57,7 +81,7 @@ pub(crate) fn actors() -> Vec<Actor> {
         Actor {
             conforming: false,
             limit: order("1000pps", Some("2000"), None),
-            ..Actor::new(v4(66), "flood", 25_000.0)
+            ..Actor::new(flood(), "flood", 25_000.0)
         },
         Actor {
             conforming: false,
