@@ -180,8 +180,8 @@ mod tests {
     fn a_failure_names_the_command_its_status_and_its_last_lines() {
         let script = "seq 1 100; echo broken >&2; exit 3";
         let text = message(|| drop(run(tools::SH.command().args(["-c", script]))));
-        let first = "`sh -c seq 1 100; echo broken >&2; exit 3` failed (exit status: 3)\n82\n";
-        assert!(text.starts_with(first) && text.ends_with("\n100\nbroken"), "{text}");
+        let first = "`sh -c seq 1 100; echo broken >&2; exit 3` failed (exit status: 3)\n  82\n";
+        assert!(text.starts_with(first) && text.ends_with("\n  100\n  broken"), "{text}");
         let text = message(|| drop(run(tools::own("no-such-program").arg("x".repeat(200)))));
         assert!(text.starts_with("cannot start `no-such-program xxx"), "{text}");
         assert!(text.contains("…`: No such file or directory"), "{text}");

@@ -304,7 +304,7 @@ fn send_all(
         let times = &mut sent[at].times;
         send_frame(&socket, streams[at].frame(times.len(), now));
         times.push(now);
-        if times.len() % 1024 == 0 && stop.load(Ordering::Relaxed) {
+        if times.len().is_multiple_of(1024) && stop.load(Ordering::Relaxed) {
             break;
         }
     }

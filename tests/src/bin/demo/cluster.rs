@@ -203,7 +203,7 @@ impl Report {
                 let all = counts.iter().sum::<usize>() as u64;
                 // As long as the limit with its burst, so that nothing goes beyond the bar's end.
                 let bar = style.bar(Second::new(all, all), (RATE + BURST) as u64);
-                write!(out, "{second:>4}   {}", bar)?;
+                write!(out, "{second:>4}   {bar}")?;
                 for count in counts {
                     write!(out, " {count:>8}")?;
                 }

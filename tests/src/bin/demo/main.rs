@@ -97,7 +97,7 @@ fn demonstrate(arguments: &Arguments) -> io::Result<ExitCode> {
     } else {
         report.print(&mut stdout, style)?;
     }
-    if arguments.shell && report.ok {
+    if arguments.shell {
         stdout.flush()?;
         return shell::run(&lab, &daemon);
     }
