@@ -150,7 +150,8 @@ fn dashboard(lab: &Lab, address: &str) -> String {
 fn addresses_may_come_after_the_limits() {
     require_program("curl");
     let (fleet, files) = (Fleet::new(2), Files::new());
-    (files.make_key(), files.make_certificate());
+    files.make_key();
+    files.make_certificate();
     let addresses = [0, 1].map(|host| Fleet::address(host).to_string());
     let change = |host: usize, verb: &str| {
         let address = format!("{}/24", addresses[host]);
@@ -190,7 +191,8 @@ fn addresses_may_come_after_the_limits() {
 fn a_port_in_use_does_not_stop_enforcement() {
     require_program("curl");
     let (lab, files) = (Lab::new(1), Files::new());
-    (files.make_key(), files.make_certificate());
+    files.make_key();
+    files.make_certificate();
     let taken = lab.receiver.run_inside(|| {
         let tcp = TcpListener::bind((RX_V4, HTTPS)).expect("a port");
         (tcp, UdpSocket::bind((RX_V4, 7700)).expect("a port"))
@@ -226,7 +228,8 @@ fn a_missing_key_and_a_bad_certificate_do_not_stop_enforcement() {
     let observer = Observer::new(&lab, Then::Discard, &[]);
     // It has no part of the cluster's limits that anybody knows of.
     assert_eq!(admitted(&lab, &observer, 1).0, 0);
-    (files.make_key(), files.make_certificate());
+    files.make_key();
+    files.make_certificate();
     wait_up(&daemon, "cluster");
     wait_up(&daemon, "dashboard");
     assert_eq!(dashboard(&lab, &RX_V4.to_string()), "200");

@@ -108,9 +108,17 @@ impl Plane for Fake {
         if state.taken.iter().any(|name| name == interface) {
             return Err(Error::Occupied { name: interface.into(), id: 3 });
         }
-        state.attached.push((interface.into(), mode));
+        match state.attached.iter().find(|(name, _)| name == interface) {
+            Some((_, present)) if *present != mode => {
+                let present = present.name();
+                return Err(Error::OtherMode { name: interface.into(), present });
+            }
+            Some(_) => {}
+            None => state.attached.push((interface.into(), mode)),
+        }
         drop(state);
-        Ok(self.attachments().remove(0))
+        let attached = self.attachments().into_iter().find(|it| it.name == interface);
+        attached.ok_or_else(|| Error::NotAttached { name: interface.into() })
     }
 
     fn detach(&mut self, interface: &str) -> Result<(), Error> {

@@ -70,7 +70,7 @@ impl Wanted {
         let Some(noted) = self.interfaces.get_mut(name) else { return };
         if noted.as_ref().is_none_or(|former| former.failure.message != failure.message) {
             let hint = failure.hint.as_deref().unwrap_or_default();
-            tracing::error!("{name} is not protected: {failure} ({hint}); trying again");
+            tracing::warn!("{name} is not protected: {failure} ({hint}); trying again");
         }
         *noted = Some(Problem { missing, failure });
     }
@@ -96,9 +96,17 @@ impl Core {
     /// As [`Core::attach_wanted`], at the start.
     ///
     /// # Errors
-    /// If nothing at all is protected, and nothing will be before somebody does something about it.
+    /// If one is attached to already in another mode. Or if nothing at all is protected, and nothing will be before
+    /// somebody does something about it.
     pub(super) fn attach_at_start(&mut self, wanted: Wanted) -> Result<(), Failure> {
         self.wanted = wanted;
+        let attached = self.attached();
+        if let Some(mode) = self.wanted.mode {
+            let again = self.wanted.interfaces.keys().filter(|name| attached.contains(name));
+            for name in again {
+                self.plane.attach(name, mode, self.wanted.replace)?;
+            }
+        }
         self.attach_wanted();
         match self.wanted.refused() {
             Some(failure) if self.attached().is_empty() => Err(failure),
@@ -224,5 +232,8 @@ mod tests {
         assert_eq!(core.attached(), ["eth1", "eth0"]);
         // Nothing is wanted, and so nothing can be missing.
         core.attach_at_start(wanted(&[])).unwrap();
+        // It is never in another mode than the one that was asked for.
+        let generic = Wanted::new(&["eth0".into(), "eth9".into()], Mode::Generic, false);
+        assert!(core.attach_at_start(generic).unwrap_err().message.contains("native mode"));
     }
 }

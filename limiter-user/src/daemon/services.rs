@@ -77,7 +77,7 @@ impl<C: Clone + Send + 'static, P: Send + 'static, R> Service<C, P, R> {
             Some(failure) if before.as_ref() == Some(&failure.message) => return,
             Some(failure) => {
                 let hint = failure.hint.as_deref().unwrap_or_default();
-                tracing::error!(
+                tracing::warn!(
                     "the {} is not up: {failure} ({hint}); trying again every {} s",
                     report.name,
                     AGAIN.as_secs()
