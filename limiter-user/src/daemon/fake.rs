@@ -28,6 +28,8 @@ pub(crate) struct State {
     pub(crate) attached: Vec<(String, Mode)>,
     /// Interfaces that exist.
     pub(crate) interfaces: Vec<String>,
+    /// Those of them that another program is on.
+    pub(crate) taken: Vec<String>,
     pub(crate) sources: BTreeMap<String, (u64, u64)>,
     pub(crate) fail_publish: bool,
     pub(crate) panic_on_publish: bool,
@@ -103,9 +105,20 @@ impl Plane for Fake {
             let known = state.interfaces.clone();
             return Err(Error::UnknownInterface { name: interface.into(), known });
         }
-        state.attached.push((interface.into(), mode));
+        if state.taken.iter().any(|name| name == interface) {
+            return Err(Error::Occupied { name: interface.into(), id: 3 });
+        }
+        match state.attached.iter().find(|(name, _)| name == interface) {
+            Some((_, present)) if *present != mode => {
+                let present = present.name();
+                return Err(Error::OtherMode { name: interface.into(), present });
+            }
+            Some(_) => {}
+            None => state.attached.push((interface.into(), mode)),
+        }
         drop(state);
-        Ok(self.attachments().remove(0))
+        let attached = self.attachments().into_iter().find(|it| it.name == interface);
+        attached.ok_or_else(|| Error::NotAttached { name: interface.into() })
     }
 
     fn detach(&mut self, interface: &str) -> Result<(), Error> {
