@@ -1,13 +1,13 @@
 //! Sources: one of them, and the heaviest.
 
 use std::io::{self, Write};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use limiter_common::abi::Reason;
 use serde::{Deserialize, Serialize};
 
-use super::{LimitReport, ListEntry, Print, text};
+use super::{Average, LimitReport, ListEntry, Print, text};
 use crate::dataplane::{HeldShare, Source, SourceState, Tried};
 use crate::policy::lists::Action;
 use crate::policy::model::short_prefix;
@@ -63,6 +63,15 @@ pub struct SourceReport {
     pub dropped: u64,
     /// Bytes offered since then.
     pub bytes: u64,
+    /// Packets offered per second in the last moments; `null` without a bucket.
+    #[serde(default)]
+    pub pps: Option<f64>,
+    /// Bits per second, likewise.
+    #[serde(default)]
+    pub bps: Option<f64>,
+    /// As in [`super::TopEntry::since_ns`].
+    #[serde(skip)]
+    pub since_ns: u64,
     /// Why a packet of it was dropped last, as far as that is known of a source: by a list, or by its
     /// limit since it got its bucket. As `stats` calls it.
     #[serde(default)]
@@ -153,6 +162,9 @@ impl SourceReport {
             passed: source.passed,
             dropped: source.dropped,
             bytes: source.bytes,
+            pps: None,
+            bps: None,
+            since_ns: source.since_ns,
             last_drop: last_drop(source).map(|reason| reason.name().into()),
             first_seen: moment(source.first_seen),
             last_seen: moment(source.last_seen),
@@ -162,6 +174,21 @@ impl SourceReport {
             classes: Vec::new(),
             shared: Vec::new(),
         }
+    }
+
+    /// Tells rates, from what was known `apart` before.
+    #[must_use]
+    pub fn since(mut self, before: &Self, apart: Duration) -> Self {
+        let mut same = std::iter::once(before).chain(&before.classes);
+        // A new bucket began at nothing.
+        let same = same.find(|it| it.class == self.class && it.since_ns == self.since_ns);
+        let (packets, bytes) = same.map_or((0, 0), |it| (it.passed + it.dropped, it.bytes));
+        let packets = (self.passed + self.dropped).saturating_sub(packets);
+        let average = Average::new((packets, self.bytes.saturating_sub(bytes)), apart);
+        self.pps = self.tracked.then_some(average.pps);
+        self.bps = self.tracked.then_some(average.bps);
+        self.classes = self.classes.into_iter().map(|class| class.since(before, apart)).collect();
+        self
     }
 
     fn print_bucket(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -204,6 +231,9 @@ impl SourceReport {
             writeln!(out, "last drop  {reason}")?;
         }
         writeln!(out, "offered    {} bytes", self.bytes)?;
+        if let (Some(pps), Some(bps)) = (self.pps, self.bps) {
+            writeln!(out, "sends      {pps:.0} pps, {}bit/s", text::si(bps))?;
+        }
         for (name, at) in [("first seen", &self.first_seen), ("last seen ", &self.last_seen)] {
             if let Some(at) = at {
                 writeln!(out, "{name} {at}")?;
