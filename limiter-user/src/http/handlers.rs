@@ -133,11 +133,11 @@ pub(super) async fn source(
     address: Result<Path<IpAddr>, PathRejection>,
 ) -> Answer<SourceReport> {
     let Path(address) = address.map_err(unreadable)?;
-    let before = shared.with(move |core| core.source(address)).await?;
+    let report = shared.with(move |core| core.source(address)).await?;
     let began = Instant::now();
     tokio::time::sleep(RATE_INTERVAL).await;
-    let now = shared.with(move |core| core.source(address)).await?;
-    Ok(Json(now.since(&before, began.elapsed())))
+    let later = shared.with(move |core| core.source(address)).await?;
+    Ok(Json(report.with_rates(&later, began.elapsed())))
 }
 
 pub(super) async fn attach(
