@@ -160,7 +160,7 @@ fn keyboard(browser: &mut Browser) {
         }
     }
     for control in
-        ["Skip to the top offenders", "Over limit", "Source", "Passed", "Copy deny", "Copy show"]
+        ["Skip to the list of sources", "Over limit", "Source", "Passed", "Copy deny", "Copy show"]
     {
         assert!(reached.iter().any(|name| name == control), "{control} is not in {reached:?}");
     }
@@ -319,4 +319,61 @@ fn hosts_of_a_cluster_show_and_only_there() {
     let browser = &mut open(&lab);
     assert_eq!(browser.eval("document.getElementById('cluster').hidden"), true);
     assert_clean(browser);
+}
+
+#[test]
+fn who_loses_nothing_is_no_offender_and_the_page_says_which_host_it_is_of() {
+    let lab = Lab::new(1);
+    let daemon =
+        Daemon::start_with(&lab, DaemonOptions::with(&["--http-listen", "127.0.0.1:9090"]));
+    // A bucket from the first packet on, and no drops.
+    daemon.cli().limit("5pps", Some("20000"), None);
+    let sending = Sender::new(&lab).start(vec![
+        Stream::new(frame::udp(v4(10), 100), 50.0, 20_000),
+        Stream::new(frame::udp(v4(11), 100), 500.0, 20_000),
+    ]);
+    let mut browser = open(&lab);
+    browser.wait(&has_row("offenders", &source(10)), PATIENCE);
+    browser.wait(
+        &format!("document.querySelector('#offenders tbody th').textContent === '{}'", source(11)),
+        PATIENCE,
+    );
+    assert_eq!(browser.text("#offenders-title"), "Heaviest sources");
+    let offered = "[...document.querySelectorAll('#offenders tbody button')]
+                     .filter(it => it.offsetParent).map(it => it.textContent).join()";
+    let offered = browser.eval(offered).as_str().unwrap_or_default().to_owned();
+    assert!(offered.contains("Copy show") && !offered.contains("Copy deny"), "{offered}");
+    let heights = browser.eval(
+        "[...new Set([...document.querySelectorAll('#offenders thead th')]
+           .map(it => { const range = document.createRange(); range.selectNodeContents(it.firstElementChild ?? it);
+                        return Math.round(range.getBoundingClientRect().top); }))].length",
+    );
+    assert_eq!(heights, 1, "headers stand on one line");
+    // Lines of which there is nothing are not offered.
+    let lines =
+        "[...document.querySelectorAll('#legend button')].filter(it => it.offsetParent).length";
+    assert_eq!(browser.eval(lines), 1);
+
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    assert_eq!(browser.text("#host"), host.trim());
+    assert_eq!(browser.eval("document.title"), format!("{}: limiter", host.trim()));
+    // As the commands tell it.
+    let changed = daemon.cli().ok(&["report", "--format", "json"])["happened"]["changes"].clone();
+    let time = changed.as_array().and_then(|all| all.last()?["time"].as_str()).expect("a change");
+    let (_, time) = time.split_once('T').expect("a time of day");
+    let wanted = format!("{}Z", time.split('.').next().expect("seconds"));
+    let shown = "document.querySelector('#changes tbody th')?.textContent";
+    browser.wait(&format!("{shown}?.endsWith('{wanted}')"), PATIENCE);
+    browser.screenshot(&pictures().join("calm.png"));
+
+    // Who then floods is one.
+    let flood = Stream::new(frame::udp(v4(66), 100), 30_000.0, 60_000);
+    let flooding = Sender::new(&lab).start(vec![flood]);
+    browser.wait(
+        "document.getElementById('offenders-title').textContent === 'Top offenders'",
+        2 * PATIENCE,
+    );
+    assert_eq!(browser.text("#offenders tbody th"), source(66));
+    let (_, _) = (flooding.stop(), sending.stop());
+    assert_clean(&browser);
 }

@@ -11,7 +11,7 @@ use std::{
 use serde_json::Value;
 use tests::{
     Cli, Daemon, DaemonOptions, Flood, Lab, Sender, Sent, Sources, Stream, frame, lab::TX, pcap,
-    process,
+    process, screen::Screen,
 };
 
 /// Percentiles and what the answer calls them.
@@ -287,4 +287,32 @@ fn too_little_and_nonsense_are_answered_clearly() {
     let third = cli.run(&["suggest", "--over", "1s"]);
     assert!(third.code == 1 && third.stderr.contains("others are being answered"), "{third:#?}");
     assert_eq!(asking.into_iter().map(|it| it.join().expect("a code")).sum::<i32>(), 2);
+}
+
+#[test]
+fn a_share_of_less_than_one_source_is_told_with_one_that_matters() {
+    let lab = Lab::new(1);
+    let daemon = Daemon::start(&lab);
+    track_all(&daemon.cli());
+    let rate = |index: usize| if index == 44 { 2000.0 } else { 20.0 + index as f64 };
+    let stream = |index| Stream::new(frame::udp(source(index), 90), rate(index), u64::MAX);
+    let sending = Sender::new(&lab).start((0..45).map(stream).collect());
+    thread::sleep(Duration::from_millis(500));
+    let answer = daemon.cli().ok(&["suggest", "--over", "1s"]);
+    let notes = answer["notes"].as_array().expect("notes");
+    let notes: Vec<_> = notes.iter().filter_map(Value::as_str).collect();
+    println!("{notes:#?}");
+    assert!(notes[0].contains("% of 45 sources is less than one"), "{notes:#?}");
+    assert!(notes[0].contains("the heaviest, 198.18.0.44, sends "), "{notes:#?}");
+    assert!(notes[1].ends_with("which touches 1 source"), "{notes:#?}");
+    assert_eq!(answer["packets"]["sources"], 0, "{answer:#}");
+    let share = notes[1].split_whitespace().find(|word| word.ends_with('%')).expect("a share");
+    // Somebody at a terminal sees that it goes on, and what came of it.
+    let asked = ["suggest", "--over", "2s", "--share", share];
+    let mut screen = Screen::start(&daemon.socket(), &asked, 40, 100);
+    screen.wait("countdown", |text| text.contains("watching what sources send: "));
+    let text = screen.wait("answer", |text| text.contains("limiter limit set "));
+    assert_eq!(screen.ended(), 0);
+    assert!(!text.contains("watching what") && text.contains("touches 1 source "), "{text}");
+    let _sent = sending.stop();
 }

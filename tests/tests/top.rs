@@ -273,3 +273,131 @@ fn the_terminal_is_restored_however_it_ends() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--once"), "{refused:?}");
 }
+
+/// The sources that `top` lists, and the packets per second of each.
+fn listed(top: &Value) -> Vec<(IpAddr, f64)> {
+    let entries = top["sources"].as_array().expect("sources").iter();
+    entries.map(|entry| (address(entry), entry["pps"].as_f64().expect("a rate"))).collect()
+}
+
+#[test]
+fn where_nothing_is_dropped_who_sends_most_comes_first_and_who_is_silent_sends_nothing() {
+    let lab = Lab::new(1);
+    let daemon = Daemon::start(&lab);
+    let cli = daemon.cli();
+    // A bucket from the first packet on, and no drops.
+    cli.limit("5pps", Some("20000"), None);
+    let stream = |source, rate| Stream::new(frame::udp(source, 64), rate, u64::MAX);
+    let mut streams: Vec<_> = (1..=30).map(|host| stream(v4(host), 15.0)).collect();
+    streams.extend([stream(v6(7, 1), 1500.0), stream(v4(200), 300.0)]);
+    let sending = Sender::new(&lab).start(streams);
+    std::thread::sleep(Duration::from_millis(800));
+    let top = cli.ok(&["top", "-n", "2"]);
+    let heaviest = listed(&top);
+    assert_eq!([heaviest[0].0, heaviest[1].0], [v6(7, 0), v4(200)], "{top:#}");
+    assert!(heaviest[0].1 > 500.0, "of the last moments: {top:#}");
+    assert!((0.2..5.0).contains(&top["sources"][0]["pps_seconds"].as_f64().expect("a time")));
+    assert_eq!(number(&top["sources"][0], "dropped"), 0);
+    let groups = cli.ok(&["top", "--by", "prefix", "-n", "1"]);
+    assert_eq!(groups["groups"][0]["group"], "2001:db8:7:7::/64", "{groups:#}");
+    let shown = cli.ok(&["show", &v4(200).to_string()]);
+    assert!(shown["pps"].as_f64().is_some_and(|pps| pps > 50.0), "{shown:#}");
+    let _sent = sending.stop();
+
+    // The first look is compared with one of while they sent, the second one is not.
+    cli.ok(&["top"]);
+    std::thread::sleep(Duration::from_millis(250));
+    let silent = listed(&cli.ok(&["top"]));
+    assert!(silent.iter().all(|(_, pps)| *pps == 0.0), "{silent:?}");
+    assert_eq!(silent[0].0, v6(7, 0), "then who has sent most");
+    assert_eq!(cli.ok(&["show", &v4(200).to_string()])["pps"], 0.0);
+}
+
+#[test]
+fn buckets_for_a_class_that_has_gone_are_gone() {
+    let lab = Lab::new(1);
+    let mut daemon = Daemon::start(&lab);
+    let cli = daemon.cli();
+    cli.limit("5pps", Some("50"), None);
+    let dns = ["--proto", "udp", "--dport", "53"];
+    let inside = [&["--for", "198.51.100.0/28"][..], &dns].concat();
+    cli.ok(&[&["limit", "set", "6pps", "--burst", "10"][..], &dns].concat());
+    let send = |lab: &Lab| {
+        let both = |source| {
+            let frames = [frame::udp_to(source, 64, 53), frame::udp(source, 64)];
+            frames.map(|frame| Stream::new(frame, 500.0, 200))
+        };
+        let _sent = Sender::new(lab).send([v4(1), v4(99)].into_iter().flat_map(both).collect());
+    };
+    // The class and the packets dropped of each bucket, by source.
+    let buckets = |cli: &tests::Cli| {
+        let top = cli.ok(&["top"]);
+        let entries = top["sources"].as_array().expect("sources").iter();
+        let mut buckets: Vec<_> = entries
+            .map(|entry| {
+                let class = entry["class"].as_str().unwrap_or("any").to_owned();
+                (address(entry), class, number(entry, "dropped"))
+            })
+            .collect();
+        buckets.sort();
+        assert_eq!(top["tracked"].as_u64(), Some(buckets.len() as u64), "{top:#}");
+        buckets
+    };
+    let names = |buckets: &[(IpAddr, String, u64)]| -> Vec<_> {
+        buckets.iter().map(|(source, class, _)| format!("{source} {class}")).collect()
+    };
+    send(&lab);
+    let before = buckets(&cli);
+    let all =
+        ["198.51.100.1 any", "198.51.100.1 udp:53", "198.51.100.99 any", "198.51.100.99 udp:53"];
+    assert_eq!(names(&before), all);
+
+    // Of the class only what a limit for it still covers.
+    cli.ok(&[&["limit", "set", "6pps", "--burst", "10"][..], &inside].concat());
+    cli.ok(&[&["limit", "unset"][..], &dns].concat());
+    assert_eq!(names(&buckets(&cli)), [all[0], all[1], all[2]]);
+    cli.ok(&[&["limit", "unset"][..], &inside].concat());
+    let after = buckets(&cli);
+    assert_eq!(names(&after), [all[0], all[2]]);
+    assert_eq!(after[0].2, before[0].2, "what the others count stays");
+    assert_eq!(cli.ok(&["show", "198.51.100.1"])["classes"], Value::Null);
+
+    // Nor does a restart bring them back, and what is sent now has one bucket.
+    daemon.kill();
+    daemon.restart(&lab);
+    assert_eq!(names(&buckets(&daemon.cli())), [all[0], all[2]]);
+    send(&lab);
+    assert_eq!(names(&buckets(&daemon.cli())), [all[0], all[2]]);
+    daemon.assert_accounted(&lab);
+}
+
+#[test]
+fn a_list_fits_the_terminal_and_is_complete_elsewhere() {
+    let lab = Lab::new(1);
+    let daemon = Daemon::start(&lab);
+    daemon.cli().limit("100pps", Some("100"), None);
+    let _sent = Sender::new(&lab).send(vec![Stream::new(frame::udp(v4(7), 64), 5000.0, 2000)]);
+    for (width, last) in [(80, true), (40, false)] {
+        let mut screen = Screen::start(&daemon.socket(), &["top", "--once"], 24, width);
+        let text = screen.wait("end", |text| text.contains("tracked sources"));
+        assert_eq!(screen.ended(), 0);
+        println!("{text}");
+        let header = text.lines().next().expect("a header");
+        assert!(header.starts_with("SOURCE") && header.contains("DROPPED"), "{text}");
+        assert_eq!(header.contains("LAST"), last, "{text}");
+        assert!(
+            text.lines().nth(1).is_some_and(|line| line.starts_with("198.51.100.7 ")),
+            "{text}"
+        );
+        assert!(!text.contains("Z"), "ages, not moments: {text}");
+    }
+    let mut command = std::process::Command::new(tests::cli::limiter_binary());
+    let output = tests::process::output(
+        command.arg("--socket").arg(daemon.socket()).args(["top", "--once"]),
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let words: Vec<_> = text.lines().next().unwrap_or_default().split_whitespace().collect();
+    let wanted =
+        "SOURCE CLASS STATE LIMIT FIRST SEEN LAST SEEN PPS BITS/S PASSED ERROR DROPPED BYTES";
+    assert_eq!(words.join(" "), wanted);
+}

@@ -192,10 +192,11 @@ Keys: d, p, b and k sort by packets dropped, packets/s, bits/s and packets; / fi
 line or by a prefix; space stops and goes on; enter shows a source's history and limit, esc goes back;
 ? tells all keys; q ends.
 
-PPS and BITS/S are rates since an earlier look of the last 5 seconds (the daemon keeps two while somebody
-looks), and else averages since the source got its bucket; with --sort pps or bits there is such a look, if
-need be after 0.2 seconds. PASSED, DROPPED and BYTES count since the source got its bucket; ERROR is what
-PASSED may be too low by: packets that passed below the gate in the sketch's two windows before that.
+PPS and BITS/S are rates of the last moments: 5 seconds at the most, 0.2 seconds if nobody watched before.
+Sources that are equal in what is sorted by are in the order of packets/s, then of packets: where nothing is
+dropped, those that send most come first. PASSED, DROPPED and BYTES count since the source got its bucket;
+ERROR is what PASSED may be too low by: packets that passed below the gate in the sketch's two windows before
+that. On a terminal --once leaves out columns that do not fit; FIRST and LAST are how long ago.
 
 --by prefix sums IPv4 sources up by /24 and IPv6 ones by /64, by /56 where 8 or more /64s of it have a
 bucket, and by /48 where 8 or more /56s of it have; --by class sums up all sources of a class that has a
@@ -206,6 +207,9 @@ const SUGGEST: &str = "\
 The rate is what the given share of sources exceeds, with a fifth more; the burst 120 % of a second, or what
 such sources sent within one second. What it would touch is told for the long run, when bursts are used up.
 Nothing is set: copy the command that is printed, or try it first with `limiter limit try`.
+
+Where the share is less than one source, the limit is above the heaviest of them. A note says so, and names
+a share that would make a difference.
 
 Sources below the gate of the sketch have no bucket (see `limiter status`): they are only counted. Watch
 when traffic is as it should be; in a flood those who flood are a part of the sources.

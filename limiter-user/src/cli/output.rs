@@ -1,19 +1,27 @@
 //! Where results, errors and logs go.
 
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write, stdout};
+use std::time::SystemTime;
 
+use ratatui::crossterm::terminal::size;
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
 use super::args::Global;
 use super::run_args::LogFormat;
 use crate::error::{Failure, exit};
-use crate::report::Print;
+use crate::report::{Print, Terminal};
 
 /// stdout, as text or as one JSON document.
 pub(super) struct Output<'a> {
     json: bool,
     out: &'a mut dyn Write,
+}
+
+/// The terminal that stdout is.
+fn terminal() -> Option<Terminal> {
+    let (width, _) = stdout().is_terminal().then(|| size().ok()).flatten()?;
+    Some(Terminal { width, now: SystemTime::now() })
 }
 
 #[derive(Serialize)]
@@ -44,7 +52,11 @@ impl<'a> Output<'a> {
 
     /// Prints a report.
     pub(super) fn print(&mut self, report: &(impl Print + Serialize)) -> Result<(), Failure> {
-        let printed = if self.json { self.document(report) } else { report.print(self.out) };
+        let printed = match terminal() {
+            _ if self.json => self.document(report),
+            Some(terminal) => report.print_on(self.out, &terminal),
+            None => report.print(self.out),
+        };
         match printed.and_then(|()| self.out.flush()) {
             // Whoever read it has seen enough.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

@@ -1,5 +1,6 @@
 //! `limiter report`
 
+use std::io::{IsTerminal, stdout};
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,6 +18,12 @@ pub(super) async fn run(
     output: &mut Output<'_>,
     arguments: &ReportArgs,
 ) -> Result<u8, Failure> {
+    let format = if output.is_json() { ReportFormat::Json } else { arguments.format };
+    let to_stdout = arguments.out == Path::new("-");
+    if to_stdout && matches!(format, ReportFormat::Html) && stdout().is_terminal() {
+        return Err(Failure::new(exit::USAGE, "the report is a page for a browser")
+            .hint("write it to a file: `limiter report --out report.html`"));
+    }
     let text = |duration: Duration| escape(&humantime::format_duration(duration).to_string());
     let (since, until) = (text(arguments.since), text(arguments.until));
     let step = arguments.step.map(|step| format!("&step={}", text(step))).unwrap_or_default();
@@ -26,10 +33,9 @@ pub(super) async fn run(
         0..=MOST_LIMITS => client.get("/v1/limits").await?,
         _ => LimitList { limits: Vec::new() },
     };
-    let top = client.get("/v1/top?n=20&sort=dropped").await?;
+    let top = client.get("/v1/top?n=100&sort=dropped").await?;
     let happened = client.get("/v1/changes").await?;
     let report = IncidentReport::new(history, top, limits, happened, status);
-    let format = if output.is_json() { ReportFormat::Json } else { arguments.format };
     let content = match format {
         ReportFormat::Html => report.html(),
         ReportFormat::Csv => Ok(report.csv()),
@@ -40,7 +46,7 @@ pub(super) async fn run(
     let content = content.map_err(|problem| {
         Failure::new(exit::NEGATIVE, format!("cannot write the report: {problem}"))
     })?;
-    if arguments.out == Path::new("-") {
+    if to_stdout {
         output.raw(content.as_bytes())?;
         return Ok(exit::OK);
     }

@@ -1,6 +1,7 @@
 //! `limiter suggest`
 
-use std::time::Duration;
+use std::io::{IsTerminal, Write, stderr};
+use std::time::{Duration, Instant};
 
 use super::args::SuggestArgs;
 use super::output::Output;
@@ -23,9 +24,33 @@ pub(super) async fn run(
     let over = query.question()?.over;
     let SuggestQuery { target, share, over_ms } = query;
     let path = format!("/v1/suggest?target={}&share={share}&over_ms={over_ms}", escape(&target));
-    let report: SuggestReport = client.clone().patient(over + EXTRA).get(&path).await?;
+    let client = client.clone().patient(over + EXTRA);
+    let report: SuggestReport = counting_down(over, client.get(&path)).await?;
     output.print(&report)?;
     Ok(exit::OK)
+}
+
+/// Waits for an answer that takes `over`, and says on a terminal for how much longer.
+async fn counting_down<T>(over: Duration, answer: impl Future<Output = T>) -> T {
+    tokio::pin!(answer);
+    let mut terminal = stderr();
+    if !terminal.is_terminal() {
+        return answer.await;
+    }
+    let (began, mut ticks) = (Instant::now(), tokio::time::interval(Duration::from_secs(1)));
+    loop {
+        tokio::select! {
+            answer = &mut answer => {
+                // A terminal that is gone needs no clean line.
+                let _ = write!(terminal, "\r\x1b[K");
+                return answer;
+            }
+            _ = ticks.tick() => {
+                let left = over.saturating_sub(began.elapsed()).as_secs_f64().ceil();
+                let _ = write!(terminal, "\r\x1b[Kwatching what sources send: {left:.0} s left");
+            }
+        }
+    }
 }
 
 /// Reads a share such as `0.1%` or `0.001`.

@@ -92,6 +92,7 @@ impl Fake {
             passed,
             dropped,
             bytes: 64 * (passed + dropped),
+            since_ns: 0,
             first_seen: seen,
             last_seen: seen,
         }

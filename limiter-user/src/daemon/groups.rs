@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use super::Shared;
 use crate::error::Failure;
 use crate::policy::Class;
-use crate::report::{Rollup, Sort, Sums, family};
+use crate::report::{Rollup, Sums, family};
 
 /// Buckets that are summed up at once: about a millisecond's work, then the core is free for others.
 const AT_ONCE: usize = 16_384;
@@ -20,8 +20,8 @@ static TURN: Mutex<()> = Mutex::const_new(());
 ///
 /// # Errors
 /// If the data plane cannot be read.
-pub async fn prepare(shared: &Shared, sort: Sort) -> Result<(), Failure> {
-    while let Some(wait) = shared.with(move |core| Ok(core.prepare_top(sort))).await? {
+pub async fn prepare(shared: &Shared) -> Result<(), Failure> {
+    while let Some(wait) = shared.with(|core| Ok(core.prepare_top())).await? {
         tokio::time::sleep(wait).await;
     }
     Ok(())
@@ -60,8 +60,7 @@ async fn sum<T: Send + 'static>(
     add: impl Fn(&mut T, &crate::dataplane::Member, &Sums) + Send + 'static,
 ) -> Result<T, Failure> {
     let _turn = TURN.lock().await;
-    // Rates are told in any case.
-    prepare(shared, Sort::Pps).await?;
+    prepare(shared).await?;
     let buckets = shared.with(|core| Ok(core.buckets())).await?;
     let mut add = Box::new(add);
     for first in (0..buckets).step_by(AT_ONCE) {

@@ -61,7 +61,7 @@ pub use ports::ports;
 pub use shared::{Actor, Shared, acting};
 pub use socket::{Socket, SocketGuard};
 pub use suggest::{Question, suggest};
-pub use top::Scan;
+pub use top::{RATE_INTERVAL, Scan};
 
 use crate::cluster::{ClusterConfig, Share};
 use crate::config::{Given, Settings};

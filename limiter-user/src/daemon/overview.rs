@@ -54,7 +54,8 @@ pub struct Watching {
 struct Before {
     sample: Sample,
     run_time: Option<RunTime>,
-    dropped: HashMap<Key, u64>,
+    /// Packets dropped of each, and the bucket that has counted them: see [`TopEntry::since_ns`].
+    dropped: HashMap<Key, (u64, u64)>,
     /// What others had dropped at most.
     others: u64,
 }
@@ -84,8 +85,12 @@ impl Before {
     /// Packets dropped of a source per second, in `seconds`; at least so many, if it was not among the
     /// heaviest before.
     fn dropped_pps(&self, entry: &TopEntry, seconds: f64) -> f64 {
-        let before = self.dropped.get(&key(entry)).copied().unwrap_or(self.others);
-        // A lower count is that of a new bucket.
+        let before = match self.dropped.get(&key(entry)) {
+            Some((since_ns, dropped)) if *since_ns == entry.since_ns => *dropped,
+            // All that a new bucket counts is new.
+            Some(_) => 0,
+            None => self.others,
+        };
         let dropped = entry.dropped.checked_sub(before).unwrap_or(entry.dropped);
         if seconds > 0.0 { dropped as f64 / seconds } else { 0.0 }
     }
@@ -117,11 +122,11 @@ impl Core {
         let rate = |entry: &TopEntry| {
             before.as_ref().map_or(0.0, |before| before.dropped_pps(entry, seconds))
         };
-        let counts = top.sources.iter().map(|entry| (key(entry), entry.dropped)).collect();
+        let counts =
+            top.sources.iter().map(|entry| (key(entry), (entry.since_ns, entry.dropped))).collect();
         let mut found: Vec<_> = top.sources.iter().map(|entry| (rate(entry), entry)).collect();
-        found.sort_by(|(a, one), (b, other)| {
-            b.total_cmp(a).then_with(|| other.dropped.cmp(&one.dropped))
-        });
+        // Those that are equal stay in the order of `top`.
+        found.sort_by(|(a, _), (b, _)| b.total_cmp(a));
         let enforced = |entry: &TopEntry| entry.limit.as_ref().is_some_and(|limit| limit.enforce);
         let limited = |entry: &TopEntry| entry.state == SourceState::Limited && enforced(entry);
         let over = top.sources.iter().filter(|entry| limited(entry)).count();
@@ -136,14 +141,15 @@ impl Core {
             worst.as_ref().map(|(source, share)| (source.as_str(), *share)),
             status.state,
         );
-        let offenders = found.iter().filter(|(pps, entry)| {
-            *pps > 0.0 || entry.dropped > 0 || entry.state != SourceState::Light
-        });
-        let offenders = offenders.take(OFFENDERS).map(|(pps, entry)| Offender {
+        let told = |(pps, entry): &(f64, &TopEntry)| Offender {
             entry: (*entry).clone(),
             dropped_pps: *pps,
             commands: Commands::new(entry, self.instance.as_ref()),
-        });
+        };
+        let lost = found.iter().filter(|(_, entry)| entry.has_lost());
+        let offenders: Vec<_> = lost.take(OFFENDERS).map(told).collect();
+        let some = if offenders.is_empty() { OFFENDERS } else { 0 };
+        let heaviest = found.iter().take(some).map(told).collect();
         let report = OverviewReport {
             time: humantime::format_rfc3339_millis(sample.time).to_string(),
             seconds,
@@ -152,7 +158,8 @@ impl Core {
             dropped,
             tracked: top.tracked,
             distinct: sample.distinct,
-            offenders: offenders.collect(),
+            heaviest,
+            offenders,
             reasons: flows,
             noise: sample.noise,
             sketch: status.sketch.clone(),
@@ -168,6 +175,7 @@ impl Core {
                 .map(|interface| (interface.name.clone(), interface.mode.name()))
                 .collect(),
             version: env!("CARGO_PKG_VERSION"),
+            host: host_name(),
             instance: self.instance.as_ref().map(ToString::to_string),
             uptime_seconds: status.uptime_seconds + now.duration_since(at).as_secs(),
         };
@@ -202,6 +210,12 @@ impl Core {
     }
 }
 
+/// The name that the host has now; nothing if the kernel does not tell.
+fn host_name() -> String {
+    let names = nix::sys::utsname::uname();
+    names.map(|names| names.nodename().to_string_lossy().into_owned()).unwrap_or_default()
+}
+
 fn cost(before: Option<RunTime>, now: Option<RunTime>) -> CostReport {
     let measured = before.zip(now).and_then(|(before, now)| now.per_packet_since(before));
     let hint = measured.is_none().then_some(MEASURE);
@@ -233,7 +247,27 @@ mod tests {
         let seconds = (core.sample().unwrap().monotonic_ns - moved) as f64 / 1e9;
         let wanted = if seconds > 0.0 { 250.0 / report.seconds } else { 0.0 };
         assert_eq!(report.offenders[0].dropped_pps, wanted);
-        assert!(report.offenders[0].commands.deny.contains("198.51.100.7"));
+        assert!(report.offenders[0].commands.deny.as_ref().unwrap().contains("198.51.100.7"));
+    }
+
+    #[test]
+    fn who_has_lost_nothing_is_no_offender() {
+        let directory = tempfile::tempdir().unwrap();
+        let fake = Fake::default();
+        let mut core = fake.core(&directory);
+        fake.state().sources.insert("198.51.100.7".into(), (500, 0));
+        fake.state().sources.insert("198.51.100.8".into(), (900, 0));
+        let names = |listed: &[Offender]| -> Vec<_> {
+            listed.iter().map(|it| it.entry.source.addr().to_string()).collect()
+        };
+        let report = core.overview(&mut Watching::default(), Instant::now()).unwrap();
+        assert_eq!(names(&report.heaviest), ["198.51.100.8", "198.51.100.7"]);
+        assert!(report.offenders.is_empty() && report.heaviest[0].commands.deny.is_none());
+        fake.state().sources.insert("198.51.100.9".into(), (5, 7));
+        core.look_now(3);
+        let report = core.overview(&mut Watching::default(), Instant::now()).unwrap();
+        assert_eq!(names(&report.offenders), ["198.51.100.9"]);
+        assert!(report.heaviest.is_empty() && !report.host.is_empty());
     }
 
     #[test]
@@ -248,10 +282,12 @@ mod tests {
         assert_eq!(before.dropped_pps(&entry, 2.0), 50.0);
         before.others = 40;
         assert_eq!(before.dropped_pps(&entry, 2.0), 30.0);
-        before.dropped.insert(key(&entry), 90);
+        before.dropped.insert(key(&entry), (entry.since_ns, 90));
         assert_eq!(before.dropped_pps(&entry, 2.0), 5.0);
-        before.dropped.insert(key(&entry), 900);
-        assert_eq!(before.dropped_pps(&entry, 2.0), 50.0, "a new bucket");
+        for others in [90, 900] {
+            before.dropped.insert(key(&entry), (entry.since_ns + 1, others));
+            assert_eq!(before.dropped_pps(&entry, 2.0), 50.0, "a new bucket");
+        }
         assert_eq!(before.dropped_pps(&entry, 0.0), 0.0);
     }
 }

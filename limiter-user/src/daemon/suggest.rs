@@ -15,11 +15,14 @@ use super::core::Core;
 use super::shared::Shared;
 use crate::dataplane::Member;
 use crate::error::{Failure, exit};
-use crate::observe::suggest::{LEAST_SOURCES, Light, Proposal, Traffic, propose};
-use crate::observe::{Rates, Sample, Seen, Watch};
+use crate::observe::suggest::{
+    LEAST_SOURCES, Light, Proposal, TooSmall, Traffic, propose, too_small,
+};
+use crate::observe::{Rates, Sample, Seen, SourceRate, Watch};
+use crate::policy::model::short_prefix;
 use crate::policy::units::format_burst;
 use crate::policy::{Target, Unit, Whom};
-use crate::report::{LightReport, ProposalReport, SuggestReport};
+use crate::report::{LightReport, ProposalReport, SuggestReport, percent};
 
 /// Buckets that are looked at before others may use the core.
 const PART: usize = 1 << 15;
@@ -77,6 +80,15 @@ impl Core {
         })
     }
 
+    /// Whose bucket was seen, if it is the same source's still.
+    fn owner(&self, seen: &Seen) -> Option<IpNet> {
+        let mut owner = None;
+        self.plane.members(&mut std::iter::once(seen.bucket as usize), &mut |_, member| {
+            owner = (member.counts.since_ns == seen.since_ns).then_some(member.source);
+        });
+        owner
+    }
+
     /// The sources in `within` that have one bucket of `step` in `part`, and when that was, ns since boot.
     fn glance(&self, part: Range<usize>, step: usize, within: Option<IpNet>) -> (u64, Vec<Seen>) {
         let mut seen = Vec::new();
@@ -131,8 +143,46 @@ pub async fn suggest(shared: &Shared, question: Question) -> Result<SuggestRepor
         after,
     };
     // A million sources take a moment, in which the daemon has others to answer.
-    let answer = spawn_blocking(move || done.answer(question));
-    answer.await.unwrap_or_else(|_| Err(Failure::new(exit::NEGATIVE, "the watch has failed")))
+    let answer = spawn_blocking(move || done.answer(question)).await;
+    let failed = |_| Failure::new(exit::NEGATIVE, "the watch has failed");
+    let Answered { mut report, few } = answer.map_err(failed)??;
+    if let Some((too_small, (seen, rate))) = few {
+        let source = shared.with(move |core| Ok(core.owner(&seen))).await?;
+        report.notes.splice(0..0, few_notes(question.share, &too_small, source, rate));
+    }
+    Ok(report)
+}
+
+/// What is answered, and what is to be said of the heaviest source if the share is too small.
+struct Answered {
+    report: SuggestReport,
+    few: Option<(TooSmall, (Seen, SourceRate))>,
+}
+
+/// What to say where the share is less than one source.
+fn few_notes(
+    share: f64,
+    found: &TooSmall,
+    heaviest: Option<IpNet>,
+    rate: SourceRate,
+) -> impl Iterator<Item = String> {
+    let of = match heaviest {
+        Some(source) => format!(", {}, sends", short_prefix(&source)),
+        None => " sends".into(),
+    };
+    let above = format!(
+        "{} of {:.0} sources is less than one, so these limits touch nobody: the heaviest{of} {:.0} packets/s",
+        percent(share),
+        found.sources,
+        rate.packets
+    );
+    let enough = found.enough.map(|(share, proposal)| {
+        let touched = proposal.touches.sources;
+        let sources = if touched == 1 { "source" } else { "sources" };
+        let (share, rate) = (100.0 * share, proposal.rate);
+        format!("with --share {share:.2}% the limit is {rate}, which touches {touched} {sources}")
+    });
+    std::iter::once(above).chain(enough)
 }
 
 /// All that was seen.
@@ -150,7 +200,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn answer(self, question: Question) -> Result<SuggestReport, Failure> {
+    fn answer(self, question: Question) -> Result<Answered, Failure> {
         let Question { whom, share, over } = question;
         let target = Target::of(whom);
         let Self { watch, looks, each, times, distinct, before, after } = self;
@@ -182,7 +232,8 @@ impl Watched {
         else {
             return Err(too_few(sources, &light, over));
         };
-        Ok(SuggestReport {
+        let few = too_small(&mut rates, light, traffic, share).zip(rates.heaviest);
+        let report = SuggestReport {
             target: whom.short(),
             from: humantime::format_rfc3339_millis(times[0]).to_string(),
             to: humantime::format_rfc3339_millis(times[1]).to_string(),
@@ -201,7 +252,8 @@ impl Watched {
             packets,
             bytes,
             notes,
-        })
+        };
+        Ok(Answered { report, few })
     }
 }
 

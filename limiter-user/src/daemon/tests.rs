@@ -141,23 +141,22 @@ fn top_orders_and_tells_rates() {
     let fake = Fake::default();
     fake.state().sources = (1..=9).map(|i| (format!("192.0.2.{i}"), (100 - i, i))).collect();
     let mut core = fake.core(&directory);
-    // Without an earlier look: the average since 1970, and nothing to wait for.
-    assert_eq!(core.prepare_top(Sort::Dropped), None);
+    // Without an earlier look nothing is known of rates.
     let top = core.top_now(2, Sort::Dropped);
     let names: Vec<_> = top.sources.iter().map(|entry| entry.source.addr().to_string()).collect();
     assert_eq!((names, top.tracked), (vec!["192.0.2.9".into(), "192.0.2.8".into()], 9));
-    assert!(top.sources[0].pps_seconds > 1e9 && top.sources[0].pps > 0.0);
+    assert_eq!((top.sources[0].pps_seconds, top.sources[0].pps), (0.0, 0.0));
     // That look was one to compare with.
-    let wait = core.prepare_top(Sort::Pps).expect("the look is too young");
+    let wait = core.prepare_top().expect("the look is too young");
     assert!(wait <= Duration::from_millis(250));
     fake.state().sources.insert("192.0.2.5".into(), (1095, 5));
     std::thread::sleep(wait);
-    assert_eq!(core.prepare_top(Sort::Pps), None);
+    assert_eq!(core.prepare_top(), None);
     let top = core.top_now(3, Sort::Pps);
     let first = &top.sources[0];
     assert_eq!((first.source.to_string(), top.sources[1].pps), ("192.0.2.5/32".into(), 0.0));
     assert!((first.pps * first.pps_seconds - 1000.0).abs() < 1e-6, "{first:?}");
-    // Of equals the first.
+    // Of those that are silent, the one that has sent most; of equals the first.
     assert_eq!(top.sources[1].source.to_string(), "192.0.2.1/32");
     assert_eq!(core.top_now(1, Sort::Packets).sources[0].source.to_string(), "192.0.2.5/32");
     // Still compared with the first look, the second one is too young.
@@ -168,14 +167,34 @@ fn top_orders_and_tells_rates() {
 }
 
 #[test]
+fn where_nothing_is_dropped_top_lists_who_sends_most() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    fake.state().sources = (1..=100).map(|i| (format!("192.0.2.{i}"), (1000 + i, 0))).collect();
+    let mut core = fake.core(&directory);
+    let wait = core.prepare_top().expect("there are no counts to compare with yet");
+    fake.state().sources.insert("192.0.2.9".into(), (1500, 0));
+    fake.state().sources.insert("192.0.2.7".into(), (1400, 0));
+    std::thread::sleep(wait);
+    assert_eq!(core.prepare_top(), None);
+    for live in [false, true] {
+        let mut heaviest =
+            if live { core.top(3, Sort::Dropped) } else { core.top_now(3, Sort::Dropped) };
+        let names = heaviest.sources.drain(..).map(|entry| entry.source.addr().to_string());
+        let wanted = ["192.0.2.9", "192.0.2.7", "192.0.2.100"];
+        assert_eq!(names.collect::<Vec<_>>(), wanted, "live: {live}");
+    }
+}
+
+#[test]
 fn rates_can_be_had_without_an_earlier_look() {
     let directory = tempfile::tempdir().unwrap();
     let fake = Fake::default();
     fake.state().sources.insert("192.0.2.1".into(), (100, 0));
     let mut core = fake.core(&directory);
-    let wait = core.prepare_top(Sort::Pps).expect("there are no counts to compare with yet");
+    let wait = core.prepare_top().expect("there are no counts to compare with yet");
     std::thread::sleep(wait);
-    assert_eq!(core.prepare_top(Sort::Pps), None);
+    assert_eq!(core.prepare_top(), None);
     assert_eq!(core.top_now(1, Sort::Pps).sources[0].pps, 0.0);
 }
 

@@ -10,12 +10,12 @@ mod scan;
 
 use std::cmp::Reverse;
 use std::ops::{Range, RangeInclusive};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use limiter_common::gate::MAX_GATE;
 
-pub use scan::Scan;
-use scan::{APART, Looks, weight};
+use scan::{Look, Looks, weight};
+pub use scan::{RATE_INTERVAL, Scan};
 
 use super::core::Core;
 use crate::dataplane::{Member, Source};
@@ -44,6 +44,8 @@ struct Latest {
     next: Duration,
     n: usize,
     tracked: u64,
+    /// Whether it knew rates, by which it told sources apart that weigh the same.
+    has_rates: bool,
     buckets: [Vec<usize>; Sort::ALL.len()],
 }
 
@@ -75,18 +77,18 @@ impl Top {
 }
 
 impl Core {
-    /// How long to wait before [`Core::top`] can sort by rates, if that is what it is to do and it
-    /// cannot yet; takes the counts to compare with when there are none.
-    pub fn prepare_top(&mut self, sort: Sort) -> Option<Duration> {
+    /// How long to wait before [`Core::top`] can tell rates, if it cannot yet; takes the counts to compare
+    /// with when there are none.
+    pub fn prepare_top(&mut self) -> Option<Duration> {
         self.top.forget_old();
-        if !sort.is_rate() || self.top.looks.earlier(Instant::now()).is_some() {
+        if self.top.looks.earlier(Instant::now()).is_some() {
             return None;
         }
         if self.top.looks.latest().is_none() {
             self.look(AT_LEAST);
         }
         let latest = self.top.looks.latest()?;
-        APART.checked_sub(latest.at.elapsed()).filter(|wait| !wait.is_zero())
+        RATE_INTERVAL.checked_sub(latest.at.elapsed()).filter(|wait| !wait.is_zero())
     }
 
     /// Looks at all sources, for the `n` heaviest.
@@ -96,13 +98,15 @@ impl Core {
         if let Some(look) = &mut kept {
             look.counters = self.plane.counters().ok();
         }
-        let mut scan = Scan::new(n, self.top.looks.earlier(now), kept);
+        let earlier = self.top.looks.earlier(now);
+        let has_rates = earlier.is_some();
+        let mut scan = Scan::new(n, earlier, kept);
         self.plane.scan(&mut scan);
         let found = scan.found();
         self.top.looks.keep(found.kept);
         let (tracked, buckets) = (found.tracked, found.buckets);
         let next = period(tracked, now.elapsed());
-        self.top.latest = Some(Latest { at: now, next, n, tracked, buckets });
+        self.top.latest = Some(Latest { at: now, next, n, tracked, has_rates, buckets });
     }
 
     /// The look that is due, if somebody watches. To be called each second.
@@ -131,13 +135,15 @@ impl Core {
         self.top.forget_old();
         let wanted = self.top.watched.map_or(AT_LEAST, |(_, wanted)| wanted).max(n);
         self.top.watched = Some((Instant::now(), wanted));
-        if self.top.latest.as_ref().is_none_or(|latest| latest.n < n) {
+        let rates = self.top.looks.earlier(Instant::now()).is_some();
+        let serves = |latest: &Latest| latest.n >= n && (latest.has_rates || !rates);
+        if !self.top.latest.as_ref().is_some_and(serves) {
             self.look(wanted);
         }
     }
 
     /// The `n` heaviest sources at present. Their rates are those since an earlier look of the last five
-    /// seconds, or else averages since each source got its bucket.
+    /// seconds, to which [`Core::prepare_top`] sees; without one they are 0.
     pub fn top_now(&mut self, n: usize, sort: Sort) -> TopReport {
         self.look_now(n);
         self.heaviest(n, sort)
@@ -155,15 +161,11 @@ impl Core {
         let earlier = self.top.looks.earlier(now);
         let mut heaviest = Vec::with_capacity(buckets.len());
         self.plane.sources_at(buckets, &mut |bucket, counts, source| {
-            let (offered, time) = match earlier {
-                Some(look) => (look.since(bucket, &counts), look.at.elapsed()),
-                None => {
-                    let since = source.first_seen.map(|at| SystemTime::now().duration_since(at));
-                    let since = since.and_then(Result::ok).unwrap_or_default();
-                    ((counts.packets(), counts.bytes), since)
-                }
+            let average = |look: &Look| {
+                let offered = look.since(bucket, &counts);
+                (offered, Average::new(offered, look.at.elapsed()))
             };
-            let average = Average::new(offered, time.max(APART));
+            let (offered, average) = earlier.map(average).unwrap_or_default();
             heaviest.push((Reverse(weight(sort, &counts, offered)), source, average));
         });
         heaviest.sort_unstable_by_key(|(weight, source, _)| (*weight, source.source));

@@ -61,7 +61,9 @@ pub struct Source {
     pub trial: Option<Tried>,
     /// What this host may use of a limit of the cluster.
     pub share: Option<HeldShare>,
-    /// When it got its bucket.
+    /// When it got its bucket, ns since boot; 0 without one. Tells whether it is still the same bucket.
+    pub since_ns: u64,
+    /// The same as wall-clock time.
     pub first_seen: Option<SystemTime>,
     /// Its last packet since then.
     pub last_seen: Option<SystemTime>,

@@ -326,6 +326,8 @@ impl Dataplane {
     pub fn publish(&mut self, limits: &Limits) -> Result<(), Error> {
         let changes = self.publisher.replacing(limits);
         let settled = self.change(&changes).and_then(|()| self.settle());
+        // An earlier daemon may have left some.
+        self.retire();
         self.told(settled)
     }
 
@@ -382,12 +384,18 @@ impl Dataplane {
     /// As [`Dataplane::publish`].
     pub fn change(&mut self, changes: &Changes) -> Result<(), Error> {
         let policies = self.compiled(changes)?;
-        let before: Vec<u8> = self.publisher.class_ids().collect();
         let changed = self.publisher.change(changes, &policies, self.memory.config());
-        let gone = |id: &u8| !self.publisher.class_ids().any(|used| used == *id);
-        let gone: Vec<u8> = before.into_iter().filter(gone).collect();
-        self.memory.refill(&gone);
+        if changes.numbered().any(|(target, amount)| amount.is_none() && !target.class.is_any()) {
+            self.retire();
+        }
         changed
+    }
+
+    /// Empties the buckets for classes of which no limit covers their source any more: nothing is charged
+    /// to them, and another class may get the number that they are for.
+    fn retire(&self) {
+        kernel::wait_for_packets();
+        self.memory.retire(|source, class| self.publisher.covers(source.address(), class));
     }
 
     /// Whether [`Dataplane::change`] would make `changes`, as far as that can be told beforehand.

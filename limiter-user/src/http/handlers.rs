@@ -1,6 +1,7 @@
 //! What each route does.
 
 use std::net::IpAddr;
+use std::time::Instant;
 
 use axum::Json;
 use axum::RequestExt;
@@ -12,7 +13,7 @@ use http_body_util::BodyExt;
 use super::Refusal;
 use super::types::{AttachRequest, ChangeQuery, ConfigText, ConfirmQuery, SetRequest, TargetQuery};
 use crate::config::ConfigFile;
-use crate::daemon::{How, Shared, no_such_limit};
+use crate::daemon::{How, RATE_INTERVAL, Shared, no_such_limit};
 use crate::error::{Failure, exit};
 use crate::policy::{Target, list};
 use crate::report::{
@@ -132,7 +133,11 @@ pub(super) async fn source(
     address: Result<Path<IpAddr>, PathRejection>,
 ) -> Answer<SourceReport> {
     let Path(address) = address.map_err(unreadable)?;
-    Ok(Json(shared.with(move |core| core.source(address)).await?))
+    let report = shared.with(move |core| core.source(address)).await?;
+    let began = Instant::now();
+    tokio::time::sleep(RATE_INTERVAL).await;
+    let later = shared.with(move |core| core.source(address)).await?;
+    Ok(Json(report.with_rates(&later, began.elapsed())))
 }
 
 pub(super) async fn attach(

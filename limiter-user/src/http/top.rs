@@ -35,7 +35,7 @@ async fn top(
 ) -> Answer<TopReport> {
     let Query(TopQuery { n, sort, live }) = query.map_err(unreadable)?;
     check(n)?;
-    groups::prepare(&shared, sort).await?;
+    groups::prepare(&shared).await?;
     let look = move |core: &mut crate::daemon::Core| {
         Ok(if live { core.top(n, sort) } else { core.top_now(n, sort) })
     };

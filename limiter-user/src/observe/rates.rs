@@ -118,16 +118,19 @@ impl Part {
     }
 
     /// Those who have sent something.
-    fn rates(self) -> impl Iterator<Item = SourceRate> {
+    fn rates(self) -> impl Iterator<Item = (Seen, SourceRate)> {
         let nanoseconds = self.last_ns.saturating_sub(self.first_ns.unwrap_or(self.last_ns));
         let seconds = nanoseconds.max(1) as f64 / 1e9;
         let all = self.entries.into_iter().chain(self.gone);
         let sending = all.filter(|entry| entry.seen.packets > entry.packets);
-        sending.map(move |Entry { seen, packets, bytes, peak_packets, peak_bytes }| SourceRate {
-            packets: (seen.packets - packets) as f64 / seconds,
-            bytes: seen.bytes.saturating_sub(bytes) as f64 / seconds,
-            peak_packets: peak_packets.into(),
-            peak_bytes: peak_bytes.into(),
+        sending.map(move |Entry { seen, packets, bytes, peak_packets, peak_bytes }| {
+            let rate = SourceRate {
+                packets: (seen.packets - packets) as f64 / seconds,
+                bytes: seen.bytes.saturating_sub(bytes) as f64 / seconds,
+                peak_packets: peak_packets.into(),
+                peak_bytes: peak_bytes.into(),
+            };
+            (seen, rate)
         })
     }
 }
@@ -155,6 +158,7 @@ impl Watch {
     pub fn finish(self, looks: usize, each: u32) -> Rates {
         let mut rates = Rates {
             sources: Vec::new(),
+            heaviest: None,
             each,
             active: 0.0,
             packets: Digest::fine(),
@@ -176,6 +180,8 @@ impl Watch {
 pub struct Rates {
     /// Each of them that was watched.
     pub sources: Vec<SourceRate>,
+    /// The bucket of the one that sends most packets, and what it sends.
+    pub heaviest: Option<(Seen, SourceRate)>,
     /// How many sources each of these stands for.
     pub each: u32,
     /// How many send between two looks, on average.
@@ -192,9 +198,14 @@ pub struct Rates {
 
 impl Rates {
     /// Adds the sources of a part: their digests are made apart and merged.
-    fn add(&mut self, rates: impl Iterator<Item = SourceRate>) {
+    fn add(&mut self, rates: impl Iterator<Item = (Seen, SourceRate)>) {
         let from = self.sources.len();
-        self.sources.extend(rates);
+        for (seen, rate) in rates {
+            if self.heaviest.is_none_or(|(_, heaviest)| rate.packets > heaviest.packets) {
+                self.heaviest = Some((seen, rate));
+            }
+            self.sources.push(rate);
+        }
         let fresh = &self.sources[from..];
         let merge = |digest: &mut Digest, value: fn(&SourceRate) -> f64| {
             let mut part = Digest::fine();
@@ -244,6 +255,10 @@ mod tests {
         let [packets, bytes] = rates.percentiles().unwrap();
         assert_eq!((packets.max, bytes.max), (200.0, 20_000.0));
         assert_eq!(rates.packets.count(), 4);
+        assert_eq!(
+            rates.heaviest.map(|(seen, rate)| (seen.bucket, rate.packets)),
+            Some((1, 200.0))
+        );
     }
 
     #[test]

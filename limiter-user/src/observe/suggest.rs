@@ -97,6 +97,41 @@ pub fn propose(
     Some(Proposal { rate, burst, touches: touched(rates, traffic, all, rate) })
 }
 
+/// A share that is less than one source: no limit for it can touch anybody.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TooSmall {
+    /// All sources, those without a bucket included as far as they are counted.
+    pub sources: f64,
+    /// The least share, in whole tenths of a per mille, whose limit of packets touches somebody, and that
+    /// limit; `None` if the heaviest sources send nearly alike.
+    pub enough: Option<(f64, Proposal)>,
+}
+
+/// Sources that a limit may touch are looked for up to this number of them.
+const MOST_TOUCHED: u32 = 10;
+
+/// What is wrong with `share` if it is less than one source.
+pub fn too_small(
+    rates: &mut Rates,
+    light: Light,
+    traffic: Traffic,
+    share: f64,
+) -> Option<TooSmall> {
+    let tracked = rates.sources.len() as f64 * f64::from(rates.each);
+    let sources = tracked + light.sources.unwrap_or_default();
+    if share * sources >= 1.0 {
+        return None;
+    }
+    // So that the limit is between what these sources send and what others do.
+    let shares = (1..=MOST_TOUCHED).map(|touched| (f64::from(touched) + 0.5) / sources);
+    let mut shares = shares.map(|share| (1e4 * share).ceil() / 1e4).filter(|share| *share <= 0.5);
+    let enough = shares.find_map(|share| {
+        let found = propose(rates, light, traffic, share, Unit::Packets)?;
+        (found.touches.sources > 0).then_some((share, found))
+    });
+    Some(TooSmall { sources, enough })
+}
+
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// What `rate` would touch of `all` sources, whose traffic is `traffic`.
@@ -206,6 +241,23 @@ mod tests {
             (found.rate.to_string().as_str(), found.touches),
             ("600pps", Touched::default())
         );
+    }
+
+    #[test]
+    fn a_share_that_is_too_small_is_told_with_one_that_is_enough() {
+        let mut packets: Vec<u64> = (1..=44).map(|i| 10 + i).collect();
+        packets.push(2500);
+        let (mut rates, traffic) = rates(&packets);
+        assert_eq!(too_small(&mut rates, NOBODY, traffic, 0.03), None, "1.35 sources");
+        let found = too_small(&mut rates, NOBODY, traffic, 0.001).unwrap();
+        let (share, proposal) = found.enough.unwrap();
+        assert_eq!((found.sources, proposal.touches.sources), (45.0, 1));
+        assert!((0.02..0.08).contains(&share), "{share}");
+        let proposed = propose(&mut rates, NOBODY, traffic, share, Unit::Packets);
+        assert_eq!(proposed, Some(proposal), "what is told is what comes of it");
+        // Where all send alike, no share helps.
+        let (mut alike, traffic) = self::rates(&[100; 45]);
+        assert_eq!(too_small(&mut alike, NOBODY, traffic, 0.001).unwrap().enough, None);
     }
 
     #[test]

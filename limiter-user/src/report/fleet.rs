@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::peers::print_unanswered;
 use super::source::state_name;
-use super::{LimitReport, Print, TopEntry, Totals, Unanswered, text};
+use super::{LimitReport, Print, Terminal, TopEntry, Totals, Unanswered, text};
 use crate::dataplane::SourceState;
 use crate::observe::Distinct;
 use crate::policy::Class;
@@ -49,15 +49,33 @@ pub struct ClusterTopReport {
 
 impl Print for ClusterTopReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, None)
+    }
+
+    fn print_on(&self, out: &mut dyn Write, terminal: &Terminal) -> io::Result<()> {
+        self.write(out, Some(terminal))
+    }
+}
+
+impl ClusterTopReport {
+    fn write(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
         if !self.sources.is_empty() {
-            let header = [
-                "SOURCE", "CLASS", "STATE", "LIMIT", "HOSTS", "PPS", "BITS/S", "PASSED", "ERROR",
-                "DROPPED", "BYTES",
+            let columns = [
+                ("SOURCE", text::KEEP),
+                ("CLASS", 9),
+                ("STATE", 4),
+                ("LIMIT", 7),
+                ("HOSTS", 3),
+                ("PPS", 2),
+                ("BITS/S", 5),
+                ("PASSED", 6),
+                ("ERROR", 8),
+                ("DROPPED", 1),
+                ("BYTES", 10),
             ];
-            let mut table = text::table(&header, 4);
-            for ClusterTopEntry { entry, hosts, limit_differs } in &self.sources {
+            let row = |ClusterTopEntry { entry, hosts, limit_differs }: &ClusterTopEntry| {
                 let limit = entry.limit.as_ref().map_or("none".into(), LimitReport::rates);
-                table.add_row([
+                [
                     short_prefix(&entry.source),
                     entry.class.unwrap_or_default().to_string(),
                     state_name(entry.state).to_owned(),
@@ -69,9 +87,10 @@ impl Print for ClusterTopReport {
                     format!("+{}", entry.uncounted),
                     entry.dropped.to_string(),
                     entry.bytes.to_string(),
-                ]);
-            }
-            writeln!(out, "{}", table.trim_fmt())?;
+                ]
+            };
+            let rows = self.sources.iter().map(row);
+            writeln!(out, "{}", text::fitted(&columns, 4, rows, terminal))?;
         }
         let (hosts, all) = (self.hosts.len(), self.hosts.len() + self.unanswered.len());
         write!(

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::peers::print_unanswered;
-use super::{By, Print, Sort, Sums, Tally, Unanswered, text};
+use super::{By, Print, Sort, Sums, Tally, Terminal, Unanswered, text};
 
 /// A line of `top --by prefix` or `top --by class`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ pub struct GroupsReport {
 }
 
 impl GroupsReport {
-    /// The `n` heaviest of `groups`; of equals, by name.
+    /// The `n` heaviest of `groups`; of those that weigh the same in all respects, by name.
     pub fn heaviest(
         by: By,
         sort: Sort,
@@ -56,7 +56,8 @@ impl GroupsReport {
     ) -> Self {
         let mut groups: Vec<_> = groups.into_iter().collect();
         groups.sort_by(|(a_name, a), (b_name, b)| {
-            b.tally.weight(sort).total_cmp(&a.tally.weight(sort)).then_with(|| a_name.cmp(b_name))
+            let (a, b) = (a.tally.weight(sort), b.tally.weight(sort));
+            a.heavier_first(&b).then_with(|| a_name.cmp(b_name))
         });
         let tracked = groups.iter().map(|(_, sums)| sums.tally.sources).sum();
         let known = groups.len() as u64;
@@ -71,23 +72,35 @@ fn print_groups<'a>(
     out: &mut dyn Write,
     by: By,
     groups: impl Iterator<Item = (&'a GroupEntry, Option<usize>)>,
+    terminal: Option<&Terminal>,
 ) -> io::Result<()> {
     let groups: Vec<_> = groups.collect();
-    let Some((_, first)) = groups.first() else { return Ok(()) };
+    let Some((_, of_hosts)) = groups.first() else { return Ok(()) };
     let name = by.name().to_uppercase();
-    let mut header = vec![name.as_str(), "FIRST SEEN", "LAST SEEN"];
-    header.extend(first.map(|_| "HOSTS"));
-    header.extend(["SOURCES", "LIMITED", "PPS", "BITS/S", "PASSED", "DROPPED", "BYTES"]);
-    let mut table = text::table(&header, 3);
-    for (entry, hosts) in groups {
+    let [first, last] = text::seen_headers(terminal);
+    let mut columns = vec![
+        (name.as_str(), text::KEEP),
+        (first, 9),
+        (last, 8),
+        ("SOURCES", 3),
+        ("LIMITED", 6),
+        ("PPS", 2),
+        ("BITS/S", 5),
+        ("PASSED", 7),
+        ("DROPPED", 1),
+        ("BYTES", 10),
+    ];
+    // After the moments.
+    const HOSTS: usize = 3;
+    if of_hosts.is_some() {
+        columns.insert(HOSTS, ("HOSTS", 4));
+    }
+    let rows = groups.iter().map(|(entry, hosts)| {
         let tally = &entry.tally;
         let mut row = vec![
             entry.group.clone(),
-            entry.first_seen.clone().unwrap_or_default(),
-            entry.last_seen.clone().unwrap_or_default(),
-        ];
-        row.extend(hosts.map(|hosts| hosts.to_string()));
-        row.extend([
+            text::since(entry.first_seen.as_ref(), terminal),
+            text::since(entry.last_seen.as_ref(), terminal),
             tally.sources.to_string(),
             tally.limited.to_string(),
             format!("{:.0}", tally.pps),
@@ -95,10 +108,13 @@ fn print_groups<'a>(
             tally.passed.to_string(),
             tally.dropped.to_string(),
             tally.bytes.to_string(),
-        ]);
-        table.add_row(row);
-    }
-    writeln!(out, "{}", table.trim_fmt())
+        ];
+        if let Some(hosts) = hosts {
+            row.insert(HOSTS, hosts.to_string());
+        }
+        row
+    });
+    writeln!(out, "{}", text::fitted(&columns, 3, rows, terminal))
 }
 
 const fn plural(by: By) -> &'static str {
@@ -107,7 +123,17 @@ const fn plural(by: By) -> &'static str {
 
 impl Print for GroupsReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        print_groups(out, self.by, self.groups.iter().map(|entry| (entry, None)))?;
+        self.write(out, None)
+    }
+
+    fn print_on(&self, out: &mut dyn Write, terminal: &Terminal) -> io::Result<()> {
+        self.write(out, Some(terminal))
+    }
+}
+
+impl GroupsReport {
+    fn write(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
+        print_groups(out, self.by, self.groups.iter().map(|entry| (entry, None)), terminal)?;
         let (shown, known, tracked) = (self.groups.len(), self.known, self.tracked);
         writeln!(out, "{shown} of {known} {}, {tracked} tracked sources", plural(self.by))
     }
@@ -148,8 +174,18 @@ pub struct ClusterGroupsReport {
 
 impl Print for ClusterGroupsReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, None)
+    }
+
+    fn print_on(&self, out: &mut dyn Write, terminal: &Terminal) -> io::Result<()> {
+        self.write(out, Some(terminal))
+    }
+}
+
+impl ClusterGroupsReport {
+    fn write(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
         let groups = self.groups.iter().map(|group| (&group.entry, Some(group.hosts)));
-        print_groups(out, self.by, groups)?;
+        print_groups(out, self.by, groups, terminal)?;
         let (hosts, all) = (self.hosts.len(), self.hosts.len() + self.unanswered.len());
         write!(out, "{} ", self.groups.len())?;
         if let Some(known) = self.known {
@@ -161,5 +197,29 @@ impl Print for ClusterGroupsReport {
             writeln!(out, "one that is not listed may have up to {most:.0}")?;
         }
         print_unanswered(out, &self.unanswered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_nothing_is_dropped_the_group_that_sends_most_comes_first() {
+        let sums = |pps: f64, passed: u64, dropped: u64| Sums {
+            tally: Tally { sources: 1, pps, passed, dropped, ..Tally::default() },
+            ..Sums::default()
+        };
+        let groups = [
+            ("a", sums(1.0, 10, 0)),
+            ("b", sums(5.0, 3, 0)),
+            ("c", sums(1.0, 20, 0)),
+            ("d", sums(0.0, 1, 1)),
+            ("e", sums(5.0, 3, 0)),
+        ];
+        let groups = groups.map(|(name, sums)| (name.to_owned(), sums));
+        let report = GroupsReport::heaviest(By::Prefix, Sort::Dropped, 4, groups);
+        let names: Vec<_> = report.groups.iter().map(|entry| entry.group.as_str()).collect();
+        assert_eq!(names, ["d", "b", "e", "c"]);
     }
 }

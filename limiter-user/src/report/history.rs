@@ -65,6 +65,30 @@ fn sum(slot: &Slot, passes: bool) -> (u64, u64) {
 }
 
 impl HistoryReport {
+    /// The same without the time of which nothing is known at its beginning: before the first daemon.
+    #[must_use]
+    pub fn known(&self) -> Self {
+        let first = self.seconds.iter().position(Option::is_some).unwrap_or_default();
+        let mut known = self.clone();
+        known.time.drain(..first);
+        let columns = [
+            &mut known.seconds,
+            &mut known.passed_pps,
+            &mut known.dropped_pps,
+            &mut known.passed_bps,
+            &mut known.dropped_bps,
+            &mut known.tracked,
+            &mut known.promotions,
+            &mut known.distinct,
+            &mut known.noise,
+        ];
+        let reasons = known.reasons.iter_mut().map(|reason| &mut reason.pps);
+        for column in columns.into_iter().chain(reasons) {
+            column.drain(..first);
+        }
+        known
+    }
+
     /// Tells `series`.
     pub fn new(series: &Series) -> Self {
         let packets = |passes| rate(series, move |slot| sum(slot, passes).0);

@@ -70,17 +70,36 @@ pub use status::{
     OccupantReport, ServiceReport, SketchReport, StatusReport, StoreReport, TableReport,
     VersionReport,
 };
+pub(crate) use suggest::percent;
 pub use suggest::{LightReport, ProposalReport, SuggestReport};
-pub use top::{Average, By, Sort, TopEntry, TopReport, Totals};
+pub use top::{Average, By, Sort, TopEntry, TopReport, Totals, Weight};
 pub use trial::{TrialReport, TrialSource, TrialStarted, TrialStopped, TrialsReport};
 
 use std::io::{self, Write};
+use std::time::SystemTime;
 
 /// A report for people.
 pub trait Print {
-    /// Writes the report as text.
+    /// Writes the report as text, complete.
     ///
     /// # Errors
     /// Whatever `out` fails with.
     fn print(&self, out: &mut dyn Write) -> io::Result<()>;
+
+    /// Writes it for somebody at a terminal. Where it has a wide table, that leaves out what does not fit.
+    ///
+    /// # Errors
+    /// As [`Print::print`].
+    fn print_on(&self, out: &mut dyn Write, _terminal: &Terminal) -> io::Result<()> {
+        self.print(out)
+    }
+}
+
+/// A terminal that a report is printed on.
+#[derive(Clone, Copy, Debug)]
+pub struct Terminal {
+    /// Characters in a line.
+    pub width: u16,
+    /// The present, from which ages count.
+    pub now: SystemTime,
 }

@@ -3,7 +3,7 @@
 use limiter_common::abi::{Reason, Tally};
 use serde::Serialize;
 
-use super::{Health, LimitReport, ListEntry, SketchReport, TableReport, TopEntry};
+use super::{Health, LimitReport, ListEntry, SketchReport, TableReport, TopEntry, text};
 use crate::instance::{Instance, address};
 use crate::observe::{Distinct, Sample};
 use crate::policy::Unit;
@@ -73,15 +73,7 @@ pub struct Verdict {
 
 /// A count with its noun, and thousands apart.
 fn count(n: u64, noun: &str) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    format!("{text} {noun}{}", if n == 1 { "" } else { "s" })
+    format!("{} {noun}{}", text::thousands(n), if n == 1 { "" } else { "s" })
 }
 
 /// A share in words: never 100 % of what is less than all.
@@ -153,8 +145,8 @@ impl Verdict {
 /// What an operator may do about a source, to be copied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Commands {
-    /// Denies it for a while.
-    pub deny: String,
+    /// Denies it for a while, if it has lost packets.
+    pub deny: Option<String>,
     /// Halves its limit, or what it sends if it has none; not of a class of packets.
     pub limit: Option<String>,
     /// The rate in that.
@@ -185,7 +177,7 @@ impl Commands {
         };
         let rate = entry.class.is_none().then(|| half(entry));
         Self {
-            deny: command(format!("deny add {source} --ttl 10m")),
+            deny: entry.has_lost().then(|| command(format!("deny add {source} --ttl 10m"))),
             limit: rate.as_ref().map(|rate| command(format!("limit set {rate} --for {source}"))),
             rate,
             show: command(format!("show {}", entry.source.addr())),
@@ -193,7 +185,7 @@ impl Commands {
     }
 }
 
-/// A source that packets are dropped of, or may soon be.
+/// A source, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Offender {
     /// What `top` tells.
@@ -242,8 +234,10 @@ pub struct OverviewReport {
     pub tracked: u64,
     /// Distinct sources, if they are counted.
     pub distinct: Option<Distinct>,
-    /// Who is hurting us: most packets dropped at present first.
+    /// Sources that have lost packets: most dropped at present first.
     pub offenders: Vec<Offender>,
+    /// The heaviest sources, where none has lost packets.
+    pub heaviest: Vec<Offender>,
     /// Mean packets of others in a cell of the sketch.
     pub noise: f64,
     /// The sketch, as of some seconds ago.
@@ -264,6 +258,8 @@ pub struct OverviewReport {
     pub interfaces: Vec<(String, &'static str)>,
     /// The daemon's version.
     pub version: &'static str,
+    /// The host's name.
+    pub host: String,
     /// Which instance it is.
     pub instance: Option<String>,
     /// Since the daemon started.
@@ -352,17 +348,20 @@ mod tests {
                 LimitReport::new(&limit, 1)
             }),
             passed: 0,
-            dropped: 0,
+            dropped: 3,
             bytes: 0,
             first_seen: None,
             last_seen: None,
             pps: 777.0,
             pps_seconds: 1.0,
+            since_ns: 0,
             bps: 0.0,
             uncounted: 0,
         };
         let plain = Commands::new(&entry("198.51.100.7/32", Some("1000pps")), None);
-        assert_eq!(plain.deny, "limiter deny add 198.51.100.7 --ttl 10m");
+        assert_eq!(plain.deny.unwrap(), "limiter deny add 198.51.100.7 --ttl 10m");
+        let modest = TopEntry { dropped: 0, ..entry("198.51.100.7/32", Some("1000pps")) };
+        assert_eq!(Commands::new(&modest, None).deny, None, "it has done nothing");
         assert_eq!(plain.limit.unwrap(), "limiter limit set 500pps --for 198.51.100.7");
         let instance = "edge".parse().unwrap();
         let named = Commands::new(&entry("2001:db8:1:2::/64", None), Some(&instance));

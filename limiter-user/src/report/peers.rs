@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterDistinctReport, Print, text};
+use super::{ClusterDistinctReport, Print, Terminal, text};
 use crate::observe::Percentiles;
 use crate::policy::Partition;
 
@@ -330,27 +330,34 @@ impl PeerReport {
 
 impl Print for PeersReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let header = [
-            "HOST",
-            "ADDRESS",
-            "STATE",
-            "REGION",
-            "LIMITS",
-            "VERSION",
-            "WEIGHT",
-            "HOME",
-            "FLOOR",
-            "SHARED",
-            "LIMITED",
-            "GRANTS HELD/GIVEN",
-            "CLOCK MS",
-            "LAG P50/P99 MS",
+        self.write(out, None)
+    }
+
+    fn print_on(&self, out: &mut dyn Write, terminal: &Terminal) -> io::Result<()> {
+        self.write(out, Some(terminal))
+    }
+}
+
+impl PeersReport {
+    fn write(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
+        let columns = [
+            ("HOST", text::KEEP),
+            ("ADDRESS", 6),
+            ("STATE", 1),
+            ("REGION", 7),
+            ("LIMITS", 2),
+            ("VERSION", 9),
+            ("WEIGHT", 10),
+            ("HOME", 3),
+            ("FLOOR", 13),
+            ("SHARED", 11),
+            ("LIMITED", 8),
+            ("GRANTS HELD/GIVEN", 12),
+            ("CLOCK MS", 4),
+            ("LAG P50/P99 MS", 5),
         ];
-        let mut table = text::table(&header, 6);
-        for peer in &self.peers {
-            table.add_row(peer.row());
-        }
-        writeln!(out, "{}", table.trim_fmt())?;
+        let rows = self.peers.iter().map(PeerReport::row);
+        writeln!(out, "{}", text::fitted(&columns, 6, rows, terminal))?;
         if self.regions.len() > 1 {
             let header = ["REGION", "HOSTS", "HOME", "SOURCES BORROWED", "SOURCES LENT"];
             let mut table = text::table(&header, 1);
@@ -434,6 +441,28 @@ mod tests {
         crowded.details.iter_mut().for_each(|details| details.left_out = 7);
         assert!(crowded.left_out().unwrap().starts_with("a leaves 7 sources at their floor"));
         assert_eq!(peer("b", "eu", None).left_out(), None);
+    }
+
+    #[test]
+    fn a_terminal_gets_the_columns_that_fit() {
+        let report: PeersReport = serde_json::from_value(serde_json::json!({
+            "cluster": null,
+            "peers": [peer("edge-frankfurt-1", "eu", Some(0.25)), peer("b", "us", None)],
+            "unanswered": [], "home": 0.25, "limits_same": true, "lag_ms": null, "overage": [],
+            "distinct": { "groups": [], "unanswered": [] },
+        }))
+        .unwrap();
+        let header = |terminal: Option<&Terminal>| {
+            let mut text = Vec::new();
+            report.write(&mut text, terminal).unwrap();
+            String::from_utf8(text).unwrap().lines().next().unwrap().to_owned()
+        };
+        let now = std::time::SystemTime::UNIX_EPOCH;
+        let complete = header(None);
+        assert!(complete.len() > 130 && complete.contains("GRANTS HELD/GIVEN"), "{complete}");
+        let narrow = header(Some(&Terminal { width: 80, now }));
+        assert!(narrow.len() <= 80 && narrow.ends_with("LAG P50/P99 MS"), "{narrow}");
+        assert_eq!(header(Some(&Terminal { width: 200, now })), complete);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::Sort;
+use super::{Sort, Weight};
 use crate::dataplane::Member;
 
 /// So many sibling prefixes with a bucket are a spread.
@@ -100,14 +100,16 @@ impl Tally {
     }
 
     /// What groups are compared by.
-    pub fn weight(&self, sort: Sort) -> f64 {
-        match sort {
+    pub fn weight(&self, sort: Sort) -> Weight {
+        let packets = self.passed as f64 + self.dropped as f64;
+        let sorted_by = match sort {
             Sort::Dropped => self.dropped as f64,
             Sort::Pps => self.pps,
             Sort::Bits => self.bps,
-            Sort::Packets => self.passed as f64 + self.dropped as f64,
+            Sort::Packets => packets,
             Sort::Bytes => self.bytes as f64,
-        }
+        };
+        Weight::new(sorted_by, self.pps, packets)
     }
 }
 

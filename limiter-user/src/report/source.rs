@@ -1,13 +1,13 @@
 //! Sources: one of them, and the heaviest.
 
 use std::io::{self, Write};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use limiter_common::abi::Reason;
 use serde::{Deserialize, Serialize};
 
-use super::{LimitReport, ListEntry, Print, text};
+use super::{Average, LimitReport, ListEntry, Print, text};
 use crate::dataplane::{HeldShare, Source, SourceState, Tried};
 use crate::policy::lists::Action;
 use crate::policy::model::short_prefix;
@@ -63,6 +63,15 @@ pub struct SourceReport {
     pub dropped: u64,
     /// Bytes offered since then.
     pub bytes: u64,
+    /// Packets offered per second in the last moments; `null` without a bucket.
+    #[serde(default)]
+    pub pps: Option<f64>,
+    /// Bits per second, likewise.
+    #[serde(default)]
+    pub bps: Option<f64>,
+    /// As in [`super::TopEntry::since_ns`].
+    #[serde(skip)]
+    pub since_ns: u64,
     /// Why a packet of it was dropped last, as far as that is known of a source: by a list, or by its
     /// limit since it got its bucket. As `stats` calls it.
     #[serde(default)]
@@ -153,6 +162,9 @@ impl SourceReport {
             passed: source.passed,
             dropped: source.dropped,
             bytes: source.bytes,
+            pps: None,
+            bps: None,
+            since_ns: source.since_ns,
             last_drop: last_drop(source).map(|reason| reason.name().into()),
             first_seen: moment(source.first_seen),
             last_seen: moment(source.last_seen),
@@ -162,6 +174,24 @@ impl SourceReport {
             classes: Vec::new(),
             shared: Vec::new(),
         }
+    }
+
+    /// Tells rates, from what is known `apart` later. All else stays as it was at the first look: a source
+    /// whose tokens come back meanwhile was still limited when somebody asked.
+    #[must_use]
+    pub fn with_rates(mut self, later: &Self, apart: Duration) -> Self {
+        let mut all = std::iter::once(later).chain(&later.classes);
+        if let Some(later) = all.find(|it| it.class == self.class).filter(|_| self.tracked) {
+            // A new bucket began at nothing.
+            let same = self.since_ns == later.since_ns;
+            let before = if same { (self.passed + self.dropped, self.bytes) } else { (0, 0) };
+            let packets = (later.passed + later.dropped).saturating_sub(before.0);
+            let average = Average::new((packets, later.bytes.saturating_sub(before.1)), apart);
+            (self.pps, self.bps) = (Some(average.pps), Some(average.bps));
+        }
+        let classes = self.classes.into_iter();
+        self.classes = classes.map(|class| class.with_rates(later, apart)).collect();
+        self
     }
 
     fn print_bucket(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -204,6 +234,9 @@ impl SourceReport {
             writeln!(out, "last drop  {reason}")?;
         }
         writeln!(out, "offered    {} bytes", self.bytes)?;
+        if let (Some(pps), Some(bps)) = (self.pps, self.bps) {
+            writeln!(out, "sends      {pps:.0} pps, {}bit/s", text::si(bps))?;
+        }
         for (name, at) in [("first seen", &self.first_seen), ("last seen ", &self.last_seen)] {
             if let Some(at) = at {
                 writeln!(out, "{name} {at}")?;
@@ -234,5 +267,44 @@ impl Print for SourceReport {
             writeln!(out, "passed     {passed} packets\ndropped    {dropped} packets")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(since_ns: u64, passed: u64, dropped: u64) -> SourceReport {
+        let report = serde_json::json!({
+            "source": "192.0.2.1/32", "tracked": since_ns > 0, "state": "limited", "limit": null,
+            "management": null, "tokens": null, "estimate": 0, "passed": passed, "dropped": dropped,
+            "bytes": 100 * (passed + dropped), "first_seen": null, "last_seen": null,
+        });
+        SourceReport { since_ns, ..serde_json::from_value(report).unwrap() }
+    }
+
+    #[test]
+    fn rates_are_of_one_bucket_and_all_else_is_of_the_first_look() {
+        let rates = |before: SourceReport, later: SourceReport| {
+            let told = before.clone().with_rates(&later, Duration::from_millis(500));
+            assert_eq!(SourceReport { pps: None, bps: None, ..told.clone() }, before);
+            (told.pps, told.bps)
+        };
+        let before = report(7, 100, 50);
+        assert_eq!(rates(before.clone(), report(7, 110, 90)), (Some(100.0), Some(80_000.0)));
+        assert_eq!(rates(before.clone(), report(7, 100, 50)), (Some(0.0), Some(0.0)), "silent");
+        assert_eq!(rates(before, report(8, 500, 0)).0, Some(1000.0), "another bucket");
+        assert_eq!(rates(report(0, 0, 0), report(8, 500, 0)).0, None, "none when asked");
+    }
+
+    #[test]
+    fn each_class_has_its_own_rates() {
+        let class = Some("udp:53".parse().unwrap());
+        let with = |any, udp| SourceReport {
+            classes: vec![SourceReport { class, ..report(9, udp, 0) }],
+            ..report(7, any, 0)
+        };
+        let told = with(10, 20).with_rates(&with(30, 25), Duration::from_secs(1));
+        assert_eq!((told.pps, told.classes[0].pps), (Some(20.0), Some(5.0)));
     }
 }

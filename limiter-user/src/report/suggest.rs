@@ -90,7 +90,7 @@ impl ProposalReport {
 }
 
 /// A share as a percentage with two figures that count.
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     let percent = 100.0 * share;
     let digits = if percent >= 10.0 { 1 } else { 2 };
     match percent {

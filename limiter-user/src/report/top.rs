@@ -1,6 +1,8 @@
 //! The heaviest sources.
 
+use std::cmp::Ordering;
 use std::io::{self, Write};
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -9,7 +11,7 @@ use limiter_common::abi::Tally;
 use serde::{Deserialize, Serialize};
 
 use super::source::{moment, state_name};
-use super::{LimitReport, Print, text};
+use super::{LimitReport, Print, Terminal, text};
 use crate::dataplane::{Source, SourceState};
 use crate::observe::Distinct;
 use crate::policy::Class;
@@ -46,10 +48,36 @@ impl Sort {
             Self::Bytes => "bytes",
         }
     }
+}
 
-    /// Whether it takes two looks to sort by it.
-    pub const fn is_rate(self) -> bool {
-        matches!(self, Self::Pps | Self::Bits)
+/// What lines of `top` are ranked by: what is sorted by, then packets per second at present, then packets.
+/// Where nothing is dropped, the heaviest are still those that send most.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Weight {
+    /// What is sorted by.
+    pub sorted_by: f64,
+    pps: f64,
+    packets: f64,
+}
+
+impl Weight {
+    /// The weight of what weighs `sorted_by`, sends `pps` and has sent so many packets.
+    pub const fn new(sorted_by: f64, pps: f64, packets: f64) -> Self {
+        Self { sorted_by, pps, packets }
+    }
+
+    /// The order in which the heavier one comes first.
+    pub fn heavier_first(&self, other: &Self) -> Ordering {
+        let by = |of: fn(&Self) -> f64| of(other).total_cmp(&of(self));
+        by(|it| it.sorted_by).then_with(|| by(|it| it.pps)).then_with(|| by(|it| it.packets))
+    }
+}
+
+impl AddAssign for Weight {
+    fn add_assign(&mut self, other: Self) {
+        self.sorted_by += other.sorted_by;
+        self.pps += other.pps;
+        self.packets += other.packets;
     }
 }
 
@@ -126,17 +154,24 @@ pub struct TopEntry {
     pub first_seen: Option<String>,
     /// Its last packet, RFC 3339.
     pub last_seen: Option<String>,
-    /// Packets per second since an earlier look; where there was none in the last seconds, on average
-    /// since it got its bucket.
+    /// Packets per second in the last moments, 5 s at the most.
     pub pps: f64,
     /// Bits per second, likewise; give or take 16 bytes in all.
     #[serde(default)]
     pub bps: f64,
     /// How long a time the rates are the average of, seconds.
     pub pps_seconds: f64,
+    /// When it got its bucket, ns since boot: two counts with different ones are of different buckets.
+    #[serde(skip)]
+    pub since_ns: u64,
 }
 
 impl TopEntry {
+    /// Whether packets of it were dropped, not only counted as what a limit would have dropped.
+    pub fn has_lost(&self) -> bool {
+        self.dropped > 0 && self.limit.as_ref().is_none_or(|limit| limit.enforce)
+    }
+
     /// Tells `source`, the gate of whose limit is `gate`, and its rates.
     pub fn new(source: &Source, gate: u32, average: Average) -> Self {
         Self {
@@ -154,6 +189,7 @@ impl TopEntry {
             pps: average.pps,
             bps: average.bps,
             pps_seconds: average.seconds,
+            since_ns: source.since_ns,
         }
     }
 }
@@ -205,39 +241,51 @@ pub struct TopReport {
 
 impl Print for TopReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, None)
+    }
+
+    fn print_on(&self, out: &mut dyn Write, terminal: &Terminal) -> io::Result<()> {
+        self.write(out, Some(terminal))
+    }
+}
+
+impl TopReport {
+    fn write(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
         if !self.sources.is_empty() {
-            let header = [
-                "SOURCE",
-                "CLASS",
-                "STATE",
-                "LIMIT",
-                "FIRST SEEN",
-                "LAST SEEN",
-                "PPS",
-                "BITS/S",
-                "PASSED",
-                "ERROR",
-                "DROPPED",
-                "BYTES",
+            let [first, last] = text::seen_headers(terminal);
+            // The ranks are those of the live list.
+            let columns = [
+                ("SOURCE", text::KEEP),
+                ("CLASS", 10),
+                ("STATE", 3),
+                ("LIMIT", 6),
+                (first, 9),
+                (last, 8),
+                ("PPS", 2),
+                ("BITS/S", 4),
+                ("PASSED", 5),
+                ("ERROR", 7),
+                ("DROPPED", 1),
+                ("BYTES", 11),
             ];
-            let mut table = text::table(&header, 6);
-            for entry in &self.sources {
-                table.add_row([
+            let row = |entry: &TopEntry| {
+                [
                     short_prefix(&entry.source),
                     entry.class.unwrap_or_default().to_string(),
                     state_name(entry.state).to_owned(),
                     entry.limit.as_ref().map_or("none".into(), LimitReport::rates),
-                    entry.first_seen.clone().unwrap_or_default(),
-                    entry.last_seen.clone().unwrap_or_default(),
+                    text::since(entry.first_seen.as_ref(), terminal),
+                    text::since(entry.last_seen.as_ref(), terminal),
                     format!("{:.0}", entry.pps),
                     text::si(entry.bps),
                     entry.passed.to_string(),
                     format!("+{}", entry.uncounted),
                     entry.dropped.to_string(),
                     entry.bytes.to_string(),
-                ]);
-            }
-            writeln!(out, "{}", table.trim_fmt())?;
+                ]
+            };
+            let rows = self.sources.iter().map(row);
+            writeln!(out, "{}", text::fitted(&columns, 6, rows, terminal))?;
         }
         write!(out, "{} of {} tracked sources", self.sources.len(), self.tracked)?;
         if let Some(totals) = &self.totals {

@@ -11,7 +11,7 @@ use crate::error::Failure;
 use crate::observe::Distinct;
 use crate::report::{
     By, ClusterGroupsReport, ClusterSourceReport, ClusterTopReport, GroupsReport, Health, Print,
-    Sort, SourceReport, StatusReport, TopReport, Totals, Unanswered,
+    Sort, SourceReport, StatusReport, TopReport, Totals, Unanswered, Weight,
 };
 
 /// Characters of a filter.
@@ -277,13 +277,17 @@ impl App {
     /// Puts the lines in order, until others come.
     fn sort_lines(&mut self) {
         let sort = self.sort;
-        let weight = |line: &Line| match sort {
-            Sort::Dropped => line.dropped as f64,
-            Sort::Pps => line.pps,
-            Sort::Bits | Sort::Bytes => line.bps,
-            Sort::Packets => (line.passed + line.dropped) as f64,
+        let weight = |line: &Line| {
+            let packets = (line.passed + line.dropped) as f64;
+            let sorted_by = match sort {
+                Sort::Dropped => line.dropped as f64,
+                Sort::Pps => line.pps,
+                Sort::Bits | Sort::Bytes => line.bps,
+                Sort::Packets => packets,
+            };
+            Weight::new(sorted_by, line.pps, packets)
         };
-        self.lines.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
+        self.lines.sort_by(|a, b| weight(a).heavier_first(&weight(b)));
     }
 
     fn choose(&mut self, to: impl FnOnce(usize, usize) -> usize) -> Then {

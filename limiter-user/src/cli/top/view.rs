@@ -12,7 +12,7 @@ use super::app::{App, Screen};
 use super::filter::Filter;
 use super::line::{Line, Name};
 use crate::dataplane::SourceState;
-use crate::report::text::si;
+use crate::report::text::{self, si};
 use crate::report::{By, Health};
 
 /// Colours, or none: everything is told in words, too.
@@ -43,17 +43,9 @@ impl Theme {
     }
 }
 
-/// How long ago a moment was, in three characters or four.
+/// How long ago a moment was, if it is known.
 fn ago(moment: Option<SystemTime>, now: SystemTime) -> String {
-    let Some(moment) = moment else { return String::new() };
-    // A clock that was set back makes the past the future.
-    let seconds = now.duration_since(moment).unwrap_or_default().as_secs();
-    match seconds {
-        0..100 => format!("{seconds}s"),
-        100..6000 => format!("{}m", seconds / 60),
-        6000..172_800 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
-    }
+    moment.map(|moment| text::ago(moment, now)).unwrap_or_default()
 }
 
 /// A column of the list.

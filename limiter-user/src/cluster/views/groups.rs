@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::MOST_PLACES;
 use crate::cluster::HostId;
 use crate::policy::Class;
-use crate::report::{Rollup, Row, Sort, Sums, Tally, family};
+use crate::report::{Rollup, Row, Sort, Sums, Tally, Weight, family};
 
 /// Rows that a host tells at once, at most: fewer than an answer has room for.
 pub const MOST_ROWS: usize = 1500;
@@ -95,7 +95,7 @@ impl Grouped {
 
 /// What is told of these rows of prefixes: the heaviest `n` families at most.
 pub fn choose(sort: Sort, n: usize, rows: impl Iterator<Item = Row>) -> Groups {
-    let mut families: HashMap<IpNet, (f64, Vec<Row>)> = HashMap::new();
+    let mut families: HashMap<IpNet, (Weight, Vec<Row>)> = HashMap::new();
     let mut told = Groups::default();
     for row in rows {
         told.tracked = told.tracked.saturating_add(row.sums.tally.sources);
@@ -104,12 +104,13 @@ pub fn choose(sort: Sort, n: usize, rows: impl Iterator<Item = Row>) -> Groups {
         rows.push(row);
     }
     let mut families: Vec<_> = families.into_iter().collect();
-    families.sort_unstable_by(|(net, (a, _)), (other, (b, _))| b.total_cmp(a).then(net.cmp(other)));
+    families
+        .sort_unstable_by(|(net, (a, _)), (other, (b, _))| a.heavier_first(b).then(net.cmp(other)));
     for (at, (_, (weight, mut rows))) in families.into_iter().enumerate() {
         let full = told.left_out > 0 || at >= n || told.rows.len() + rows.len() > MOST_ROWS;
         if full {
             told.left_out += rows.len() as u64;
-            told.bar = told.bar.max(weight);
+            told.bar = told.bar.max(weight.sorted_by);
             continue;
         }
         rows.sort_unstable_by_key(|row| row.net);
@@ -122,7 +123,7 @@ pub fn choose(sort: Sort, n: usize, rows: impl Iterator<Item = Row>) -> Groups {
 /// Whom to ask all hosts for: the families that any has named, the heaviest of them if they are many, and what
 /// one that is not among them can weigh at most.
 pub fn union(sort: Sort, hosts: &BTreeMap<HostId, Groups>) -> (Vec<IpNet>, f64) {
-    let mut sums: BTreeMap<IpNet, f64> = BTreeMap::new();
+    let mut sums: BTreeMap<IpNet, Weight> = BTreeMap::new();
     let mut bar = 0.0;
     for groups in hosts.values() {
         bar += groups.bar;
@@ -133,10 +134,10 @@ pub fn union(sort: Sort, hosts: &BTreeMap<HostId, Groups>) -> (Vec<IpNet>, f64) 
         }
     }
     let mut named: Vec<_> = sums.into_iter().collect();
-    named.sort_unstable_by(|(net, a), (other, b)| b.total_cmp(a).then(net.cmp(other)));
+    named.sort_unstable_by(|(net, a), (other, b)| a.heavier_first(b).then(net.cmp(other)));
     if named.len() > MOST_PLACES {
         // On each host where one of these is not named it has less than the bar.
-        bar += named.drain(MOST_PLACES..).map(|(_, sum)| sum).fold(0.0, f64::max);
+        bar += named.drain(MOST_PLACES..).map(|(_, sum)| sum.sorted_by).fold(0.0, f64::max);
     }
     (named.into_iter().map(|(net, _)| net).collect(), bar)
 }
@@ -193,11 +194,8 @@ pub fn merge<'a>(
     let mut merged: Vec<_> =
         nets.chain(classes).map(|(name, (sums, hosts))| Merged { name, sums, hosts }).collect();
     merged.sort_unstable_by(|a, b| {
-        b.sums
-            .tally
-            .weight(sort)
-            .total_cmp(&a.sums.tally.weight(sort))
-            .then_with(|| a.name.cmp(&b.name))
+        let weight = |merged: &Merged| merged.sums.tally.weight(sort);
+        weight(a).heavier_first(&weight(b)).then_with(|| a.name.cmp(&b.name))
     });
     merged
 }

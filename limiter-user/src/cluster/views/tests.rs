@@ -324,6 +324,18 @@ fn a_host_that_tells_of_a_source_twice_is_believed_once() {
     assert!(merged[0].differs);
 }
 
+#[test]
+fn where_nothing_is_dropped_who_sends_most_on_all_hosts_comes_first() {
+    let sends = |source, pps, passed| Counted { pps, passed, ..counted(source, 0) };
+    let hosts = BTreeMap::from([
+        (HostId(1), vec![sends(5, 10.0, 900), sends(6, 30.0, 50), sends(7, 20.0, 1)]),
+        (HostId(2), vec![sends(7, 20.0, 1), sends(8, 10.0, 901)]),
+    ]);
+    let merged = top::merge(Sort::Dropped, &hosts);
+    let places: Vec<_> = merged.iter().map(|merged| merged.sum.place).collect();
+    assert_eq!(places, [7, 6, 8, 5].map(place), "40, 30, and 10 packets per second twice");
+}
+
 fn tables() -> impl Strategy<Value = Vec<Table>> {
     let table = prop::collection::btree_map(0u32..400, 0u64..200, 0..300).prop_map(Table);
     prop::collection::vec(table, 1..6)

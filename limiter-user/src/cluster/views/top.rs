@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Candidates, Counted, MOST_PLACES, Place};
 use crate::cluster::HostId;
 use crate::dataplane::SourceState;
-use crate::report::Sort;
+use crate::report::{Sort, Weight};
 
 /// Candidates that each host is asked for first, at the least.
 const LEAST: usize = 64;
@@ -29,14 +29,16 @@ pub fn rounds(n: usize) -> impl Iterator<Item = usize> {
 }
 
 /// What sources are compared by.
-pub fn weight(sort: Sort, counted: &Counted) -> f64 {
-    match sort {
+pub fn weight(sort: Sort, counted: &Counted) -> Weight {
+    let packets = counted.passed as f64 + counted.dropped as f64;
+    let sorted_by = match sort {
         Sort::Dropped => counted.dropped as f64,
-        Sort::Packets => counted.passed as f64 + counted.dropped as f64,
+        Sort::Packets => packets,
         Sort::Bytes => counted.bytes as f64,
         Sort::Pps => counted.pps,
         Sort::Bits => counted.bps,
-    }
+    };
+    Weight::new(sorted_by, counted.pps, packets)
 }
 
 /// Whom to ask all hosts for.
@@ -50,14 +52,14 @@ pub struct Union {
 
 /// All that hosts have named, when each was asked for `wanted`; [`MOST_PLACES`] of them at most.
 pub fn union(sort: Sort, wanted: usize, hosts: &BTreeMap<HostId, Candidates>) -> Union {
-    let mut sums: BTreeMap<Place, f64> = BTreeMap::new();
+    let mut sums: BTreeMap<Place, Weight> = BTreeMap::new();
     let mut bar = 0.0;
     for Candidates { sources, .. } in hosts.values() {
         let mut least = f64::INFINITY;
         for counted in sources {
             let weight = weight(sort, counted);
             *sums.entry(counted.place).or_default() += weight;
-            least = weight.min(least);
+            least = weight.sorted_by.min(least);
         }
         // Who names fewer than it was asked for has no others.
         if sources.len() >= wanted {
@@ -66,8 +68,8 @@ pub fn union(sort: Sort, wanted: usize, hosts: &BTreeMap<HostId, Candidates>) ->
     }
     let mut named: Vec<_> = sums.into_iter().collect();
     if named.len() > MOST_PLACES {
-        named.sort_unstable_by(|(place, a), (other, b)| b.total_cmp(a).then(place.cmp(other)));
-        let dropped = named.drain(MOST_PLACES..).map(|(_, sum)| sum);
+        named.sort_unstable_by(|(place, a), (other, b)| a.heavier_first(b).then(place.cmp(other)));
+        let dropped = named.drain(MOST_PLACES..).map(|(_, sum)| sum.sorted_by);
         // On each host where one of these is not named it has less than the bar.
         bar += dropped.fold(0.0, f64::max);
     }
@@ -103,7 +105,7 @@ pub fn merge(sort: Sort, hosts: &BTreeMap<HostId, Vec<Counted>>) -> Vec<Merged> 
         }
     }
     let mut merged: Vec<_> = sums.into_values().collect();
-    merged.sort_by(|a, b| weight(sort, &b.sum).total_cmp(&weight(sort, &a.sum)));
+    merged.sort_by(|a, b| weight(sort, &a.sum).heavier_first(&weight(sort, &b.sum)));
     merged
 }
 
@@ -112,7 +114,7 @@ pub fn merge(sort: Sort, hosts: &BTreeMap<HostId, Vec<Counted>>) -> Vec<Merged> 
 pub fn is_exact(sort: Sort, n: usize, merged: &[Merged], bar: f64) -> bool {
     bar <= 0.0
         || n.checked_sub(1).is_some_and(|last| {
-            merged.get(last).is_some_and(|merged| weight(sort, &merged.sum) >= bar)
+            merged.get(last).is_some_and(|merged| weight(sort, &merged.sum).sorted_by >= bar)
         })
 }
 

@@ -176,14 +176,28 @@ impl Publisher {
     /// The policy that applies to what `address` sends of the class that it has a bucket for, and whom
     /// it is for.
     pub(super) fn policy_for(&self, address: IpAddr, class: u8) -> (Target, Option<Policy>) {
-        let lengths = &self.lengths[usize::from(address.is_ipv6())];
         let everyone = Key { place: ClassPlace { whom: Whom::Default, class }, together: false };
-        let key = prefixes_of(IpNet::from(address))
-            .filter(|net| lengths[usize::from(net.prefix_len())] > 0)
-            .map(|net| Key::each(net, class))
-            .find(|key| self.targets.contains_key(key) && !self.trials.only(key))
-            .unwrap_or(everyone);
+        let key = self.leading(address, class).find(|key| !self.trials.only(key));
+        let key = key.unwrap_or(everyone);
         (self.target(&key), self.own(&key))
+    }
+
+    /// The keys for prefixes that lead somewhere for `address`, that of the longest prefix first.
+    fn leading(&self, address: IpAddr, class: u8) -> impl Iterator<Item = Key> {
+        let lengths = &self.lengths[usize::from(address.is_ipv6())];
+        prefixes_of(IpNet::from(address))
+            .filter(|net| lengths[usize::from(net.prefix_len())] > 0)
+            .map(move |net| Key::each(net, class))
+            .filter(|key| self.targets.contains_key(key))
+    }
+
+    /// Whether what `address` sends of a class is charged to a bucket for that class: any limit of it, or a
+    /// trial, leads there.
+    pub(super) fn covers(&self, address: IpAddr, class: u8) -> bool {
+        let everyone = Key { place: ClassPlace { whom: Whom::Default, class }, together: false };
+        u32::from(class) == ANY
+            || self.targets.contains_key(&everyone)
+            || self.leading(address, class).next().is_some()
     }
 
     /// All policies in force.

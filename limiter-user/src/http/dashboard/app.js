@@ -45,8 +45,8 @@ function now(report) {
   const { distinct, cost } = report;
   say(by('distinct'), distinct ? `about ${whole(Math.round(distinct.sources))}` : '–');
   say(by('distinct-error'), distinct ? `± ${(100 * distinct.standard_error).toFixed(1)} % in ${distinct.window_s.toFixed(2)} s` : 'not counted');
-  say(by('cost'), cost.ns_per_packet === null ? '–' : `${cost.ns_per_packet.toFixed(0)} ns per packet`);
-  say(by('cost-hint'), cost.ns_per_packet === null ? `not measured: ${cost.hint}` : 'in the kernel program');
+  by('cost-tile').hidden = cost.ns_per_packet === null;
+  if (cost.ns_per_packet !== null) say(by('cost'), `${cost.ns_per_packet.toFixed(0)} ns per packet`);
 }
 
 function health(report) {
@@ -62,6 +62,7 @@ function health(report) {
     ['Sketch', `${sketch.depth} × ${whole(sketch.width)} cells, ${size(sketch.memory_bytes)}`],
     ['Sketch noise', `${report.noise.toFixed(2)} packets per cell in ${sketch.window_ms.toFixed(0)} ms`],
     ['Sketch error', `ε ${sketch.epsilon.toExponential(2)}, δ ${sketch.delta.toPrecision(2)}`],
+    ...(report.cost.ns_per_packet === null ? [['Cost of a packet', `not measured: ${report.cost.hint}`]] : []),
   ];
   const list = by('health');
   if (list.childElementCount !== 2 * lines.length) {
@@ -101,6 +102,16 @@ function tables(admin) {
     ...(admin ? [remove('Remove', item => admin.allow(source(item.target)))] : []),
   ], target);
   return { limits, denied };
+}
+
+/** Who has lost packets or, where nobody has, who sends most. */
+function sources(table, { offenders, heaviest }) {
+  const all = offenders.length ? offenders : heaviest;
+  const title = all === offenders || !all.length ? 'Top offenders' : 'Heaviest sources';
+  say(by('offenders-title'), title);
+  say(table.table.caption, title);
+  table.update(all);
+  by('offenders-none').hidden = all.length > 0;
 }
 
 /** What changes something, for who may do so. */
@@ -154,8 +165,7 @@ async function start() {
     now(report);
     // The first second has nothing to compare with.
     if (report.seconds > 0) chart.add(report);
-    top.update(report.offenders);
-    by('offenders-none').hidden = report.offenders.length > 0;
+    sources(top, report);
     limits.update(report.limits.shown);
     by('limits-none').hidden = report.limits.total > 0;
     const { total, shown } = report.limits;
@@ -163,7 +173,9 @@ async function start() {
     denied.update(report.denied.shown);
     by('denied-none').hidden = report.denied.shown.length > 0;
     health(report);
-    say(by('instance'), report.instance ?? '');
+    const host = [report.host, report.instance].filter(Boolean).join(' ');
+    say(by('host'), host);
+    document.title = host ? `${host}: limiter` : 'limiter';
     say(by('about'), `version ${report.version}`);
   }, (state, text) => {
     say(by('connection'), text);

@@ -1,6 +1,6 @@
 // Packets per second over time, by what became of them.
 
-import { pps } from './format.js';
+import { clock, pps } from './format.js';
 import { element, say } from './tables.js';
 
 /** Seconds that are kept. */
@@ -66,15 +66,15 @@ export class Chart {
       legend: { show: false },
       cursor: { drag: { x: false, y: false } },
       scales: { x: { range: (_, first, last) => [Math.min(first ?? 0, (last ?? 0) - LEAST), last ?? 0] }, y: { range: (_, least, most) => [0, Math.max(10, most * 1.1)] } },
-      axes: [axis, { ...axis, size: 90, values: (_, ticks) => ticks.map(tick => pps(tick)) }],
+      axes: [{ ...axis, space: 70, values: (_, ticks) => (this.data[0].length ? ticks.map(clock) : []) }, { ...axis, size: 90, values: (_, ticks) => ticks.map(tick => pps(tick)) }],
       series: [{}, ...LINES.map(([, label, name, dash], at) => ({
-        label, stroke: colour(name), width: 2, dash, show: this.shown[at], points: { show: false }, spanGaps: false,
+        label, stroke: colour(name), width: 2, dash, show: this.shown[at] && !this.buttons[at].hidden, points: { show: false }, spanGaps: false,
       }))],
     }, this.window(), this.place);
   }
 
   legend(legend) {
-    LINES.forEach(([name, label], at) => {
+    this.buttons = LINES.map(([name, label], at) => {
       const button = element('button', label, `line-${name}`);
       button.type = 'button';
       button.setAttribute('aria-pressed', 'true');
@@ -84,6 +84,17 @@ export class Chart {
         this.plot.setSeries(at + 1, { show: this.shown[at] });
       });
       legend.append(button);
+      return button;
+    });
+  }
+
+  /** Offers the lines of which there was something in the time shown, and what passed. */
+  offer(shown) {
+    this.buttons.forEach((button, at) => {
+      const matters = at === 0 || shown[at + 1].some(value => value > 0);
+      if (button.hidden === !matters) return;
+      button.hidden = !matters;
+      this.plot.setSeries(at + 1, { show: matters && this.shown[at] });
     });
   }
 
@@ -126,6 +137,7 @@ export class Chart {
     if (!this.plot) return;
     const shown = this.window();
     this.plot.setData(shown);
+    this.offer(shown);
     if (shown[0].length > 10 && Date.now() - this.told < 10000) return;
     this.told = Date.now();
     const seconds = shown[0].length ? Math.round(shown[0][shown[0].length - 1] - shown[0][0]) : 0;
@@ -134,6 +146,7 @@ export class Chart {
       const most = Math.max(0, ...known);
       return most > 0 || at === 0 ? `${label}: now ${pps(known[known.length - 1] ?? 0)}, at most ${pps(most)}` : null;
     });
+    if (seconds < 1) return;
     say(this.text, `The last ${seconds} seconds. ${parts.filter(Boolean).join('; ')}.`);
   }
 }

@@ -20,11 +20,16 @@ export const bits = value => `${short(value)}bit/s`;
 /** A whole number with its thousands apart. */
 export const whole = value => Number(value).toLocaleString('en');
 
-/** A moment in the browser's time zone. */
+/** A moment as the commands tell it, in UTC, without milliseconds; of today, the time of day. */
 export function moment(text) {
   const at = new Date(text);
-  return Number.isNaN(at.getTime()) ? String(text) : at.toLocaleString([], { dateStyle: 'short', timeStyle: 'medium' });
+  if (Number.isNaN(at.getTime())) return String(text);
+  const [date, time] = at.toISOString().replace(/\.\d+Z$/, 'Z').split('T');
+  return new Date().toISOString().startsWith(date) ? time : `${date}T${time}`;
 }
+
+/** The time of day of a moment in seconds since 1970, in UTC. */
+export const clock = seconds => new Date(1000 * seconds).toISOString().slice(11, 19);
 
 /** How long from now until then, or nothing if that is over or unknown. */
 export function left(text) {

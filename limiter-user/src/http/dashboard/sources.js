@@ -1,4 +1,4 @@
-// The top offenders, and what to do about them.
+// The top offenders or the heaviest sources, and what to do about them.
 
 import { pps, source, whole } from './format.js';
 import { Table, element } from './tables.js';
@@ -38,6 +38,13 @@ function copying(label, of, say) {
   return made;
 }
 
+/** A button that changes something, where that is offered. */
+function changing(label, isOffered, run) {
+  const made = button(label, () => isOffered() && run());
+  made.isOffered = isOffered;
+  return made;
+}
+
 /** The table. `say` tells what was done; `admin` has what changes something, for who may do so. */
 export function offenders(table, say, admin) {
   const commands = item => {
@@ -48,8 +55,8 @@ export function offenders(table, say, admin) {
     ];
     if (!admin) return shown;
     return [
-      button('Deny 10 min', () => admin.deny(source(item().source), 600)),
-      button('Halve', () => item().commands.rate && admin.limit(source(item().source), item().commands.rate)),
+      changing('Deny 10 min', () => item().commands.deny, () => admin.deny(source(item().source), 600)),
+      changing('Halve', () => item().commands.rate, () => admin.limit(source(item().source), item().commands.rate)),
       ...shown,
     ];
   };
@@ -64,7 +71,7 @@ export function offenders(table, say, admin) {
         }
       } else {
         made.setAttribute('aria-label', `${made.textContent}: ${source(item.source)}`);
-        made.hidden = made.textContent === 'Halve' && !item.commands.rate;
+        made.hidden = !made.isOffered();
       }
     }
   };

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::task::JoinHandle;
 
 use super::guard::refusal;
-use crate::daemon::{Shared, Watching};
+use crate::daemon::{Shared, Watching, groups};
 
 /// Pages that are kept up to date at once.
 const MOST_PAGES: usize = 32;
@@ -69,6 +69,11 @@ async fn produce(shared: Shared, latest: watch::Sender<Arc<str>>) {
             if !latest.borrow().is_empty() {
                 latest.send_replace(Arc::from(""));
             }
+            continue;
+        }
+        // Rates of sources need two looks; later ones are taken while somebody watches.
+        if let Err(failure) = groups::prepare(&shared).await {
+            tracing::error!("cannot look for the dashboard: {failure}");
             continue;
         }
         let mut before = std::mem::take(&mut watching);

@@ -1,5 +1,9 @@
 //! Charts as SVG.
 
+use std::ops::Range;
+
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
 use plotters::drawing::IntoDrawingArea as _;
 use plotters::element::PathElement;
 use plotters::prelude::{ChartBuilder, SVGBackend, SeriesLabelPosition};
@@ -48,6 +52,44 @@ fn short(value: f64) -> String {
     }
 }
 
+/// Times between marks on the axis, s.
+const STEPS: [u32; 19] = [
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
+    172_800,
+];
+
+/// Marks on the axis.
+const MOST_TICKS: f64 = 8.0;
+
+/// The axis of times, s since 1970, with marks at round moments.
+struct Times(Range<f64>);
+
+impl Ranged for Times {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        RangedCoordf64::from(self.0.clone()).map(value, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
+        ticks(self.0.start, self.0.end)
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.0.clone()
+    }
+}
+
+/// Round moments between two, s since 1970.
+pub(super) fn ticks(first: f64, last: f64) -> Vec<f64> {
+    let fits = |step: &f64| (last - first) / step <= MOST_TICKS;
+    let step = STEPS.into_iter().map(f64::from).find(fits).unwrap_or(last - first);
+    let from = (first / step).ceil();
+    let marks = (0..=MOST_TICKS as u32).map(|mark| (from + f64::from(mark)) * step);
+    marks.filter(|mark| *mark <= last).collect()
+}
+
 fn draw(
     text: &mut String,
     times: &[f64],
@@ -63,9 +105,11 @@ fn draw(
     let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
     let mut chart = ChartBuilder::on(&area)
         .margin(8)
+        // Half of the last moment is beyond the chart.
+        .margin_right(36)
         .x_label_area_size(24)
         .y_label_area_size(64)
-        .build_cartesian_2d(first..last, 0.0..most)?;
+        .build_cartesian_2d(Times(first..last), 0.0..most)?;
     let day = last - first > 36.0 * 3600.0;
     let label = |moment: &f64| {
         let text = time(*moment);
@@ -77,7 +121,6 @@ fn draw(
         .disable_x_mesh()
         .light_line_style(BLACK.mix(0.0))
         .bold_line_style(BLACK.mix(0.15))
-        .x_labels(8)
         .x_label_formatter(&label)
         .y_labels(6)
         .y_label_formatter(&|value| short(*value))

@@ -1,10 +1,11 @@
 //! The page.
 
 use super::chart::{self, Line};
-use super::{IncidentReport, time};
+use super::{IncidentReport, Source, Sources, time};
 use crate::observe::Event;
 use crate::policy::model::short_prefix;
-use crate::report::LimitReport;
+use crate::report::HistoryReport;
+use crate::report::text::thousands;
 
 /// Limits that the page lists; more are counted.
 const LIMITS: usize = 100;
@@ -81,8 +82,7 @@ fn events(name: &str, events: &[Event], from: f64) -> String {
     table(name, &["Time", "Event", "What", "By"], 4, &rows)
 }
 
-fn charts(report: &IncidentReport) -> Result<String, String> {
-    let history = &report.history;
+fn charts(history: &HistoryReport) -> Result<String, String> {
     let mut packets: Vec<Line<'_>> = vec![("passed".into(), &history.passed_pps)];
     for row in history.reasons.iter().filter(|row| row.verdict == "drop") {
         packets.push((format!("dropped, {}", row.reason), &row.pps));
@@ -106,26 +106,24 @@ fn charts(report: &IncidentReport) -> Result<String, String> {
     Ok(page)
 }
 
-fn offenders(report: &IncidentReport) -> String {
-    let rows: Vec<_> = report
-        .top
-        .sources
-        .iter()
-        .map(|entry| {
-            vec![
-                short_prefix(&entry.source),
-                entry.limit.as_ref().map_or("none".into(), LimitReport::rates),
-                entry.first_seen.clone().unwrap_or_default(),
-                format!("{:.0}", entry.pps),
-                entry.passed.to_string(),
-                entry.dropped.to_string(),
-                entry.bytes.to_string(),
-            ]
-        })
-        .collect();
+fn sources(report: &IncidentReport) -> String {
+    let Sources { all, have_lost } = Sources::of(&report.top);
+    let row = |source: Source| {
+        vec![
+            short_prefix(&source.net),
+            source.limits.join(", "),
+            source.first_seen.unwrap_or_default(),
+            thousands(source.pps.round() as u64),
+            thousands(source.passed),
+            thousands(source.dropped),
+            thousands(source.bytes),
+        ]
+    };
+    let rows: Vec<_> = all.into_iter().map(row).collect();
     let header =
         ["Source", "Limit", "Bucket since", "Packets/s", "Passed", "Dropped", "Bytes offered"];
-    table("Top offenders at present", &header, 3, &rows)
+    let name = if have_lost { "Top offenders at present" } else { "Heaviest sources at present" };
+    table(name, &header, 3, &rows)
 }
 
 fn limits(report: &IncidentReport) -> String {
@@ -140,7 +138,7 @@ fn limits(report: &IncidentReport) -> String {
 }
 
 pub(super) fn page(report: &IncidentReport) -> Result<String, String> {
-    let history = &report.history;
+    let history = &report.history.known();
     let step = history.step_seconds;
     let from = history.time.first().map_or(0.0, |first| first - step as f64);
     let until = history.time.last().copied().unwrap_or_default();
@@ -161,8 +159,8 @@ pub(super) fn page(report: &IncidentReport) -> Result<String, String> {
          <div class=\"verdict\" role=\"status\">{verdict}</div>\n{}{}{}{}{}{warnings}\
          <p class=\"soft\">limiter {}; events and changes since the daemon has started.</p>\n\
          </main></body></html>\n",
-        charts(report)?,
-        offenders(report),
+        charts(history)?,
+        sources(report),
         limits(report),
         events("Changes", &report.happened.changes, from),
         events("Events", &report.happened.events, from),

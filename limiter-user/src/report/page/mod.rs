@@ -5,12 +5,20 @@ mod html;
 mod simulation;
 mod verdict;
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{ChangesReport, HistoryReport, LimitList, StatusReport, TopReport, text};
+use super::{
+    ChangesReport, HistoryReport, LimitList, LimitReport, StatusReport, TopEntry, TopReport,
+    Weight, text,
+};
+
+/// Sources that the page lists.
+const SOURCES: usize = 20;
 
 /// All that a report of some time says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,7 +46,7 @@ impl IncidentReport {
         happened: ChangesReport,
         status: StatusReport,
     ) -> Self {
-        let verdict = verdict::sentences(&history, &top);
+        let verdict = verdict::sentences(&history, &Sources::of(&top));
         Self { verdict, history, top, limits, happened, status }
     }
 
@@ -51,9 +59,9 @@ impl IncidentReport {
     }
 
     /// What was counted as comma-separated values: a header, then a step in a line; nothing between
-    /// commas in a gap.
+    /// commas in a gap. It begins where anything is known.
     pub fn csv(&self) -> String {
-        let history = &self.history;
+        let history = &self.history.known();
         let mut columns: Vec<(String, &[Option<f64>])> = vec![
             ("seconds".into(), &history.seconds),
             ("passed_pps".into(), &history.passed_pps),
@@ -83,6 +91,62 @@ impl IncidentReport {
             csv.push('\n');
         }
         csv
+    }
+}
+
+/// A source, with the sums of its buckets: it has one for each class of its packets that is limited by
+/// itself.
+struct Source {
+    net: IpNet,
+    /// The limits of its buckets.
+    limits: Vec<String>,
+    first_seen: Option<String>,
+    pps: f64,
+    passed: u64,
+    dropped: u64,
+    bytes: u64,
+}
+
+/// The sources that a report tells of, the worst first.
+struct Sources {
+    all: Vec<Source>,
+    /// Whether these are the ones that have lost packets; otherwise none has, and these are the heaviest.
+    have_lost: bool,
+}
+
+impl Sources {
+    fn of(top: &TopReport) -> Self {
+        let have_lost = top.sources.iter().any(TopEntry::has_lost);
+        let mut by_source: BTreeMap<IpNet, Source> = BTreeMap::new();
+        for entry in top.sources.iter().filter(|entry| entry.has_lost() || !have_lost) {
+            let source = by_source.entry(entry.source).or_insert_with(|| Source {
+                net: entry.source,
+                limits: Vec::new(),
+                first_seen: entry.first_seen.clone(),
+                pps: 0.0,
+                passed: 0,
+                dropped: 0,
+                bytes: 0,
+            });
+            let limit = entry.limit.as_ref().map_or("none".into(), LimitReport::rates);
+            let class = entry.class.map(|class| format!("{class} ")).unwrap_or_default();
+            source.limits.push(format!("{class}{limit}"));
+            // As text, moments are in the order of time.
+            source.first_seen =
+                [source.first_seen.take(), entry.first_seen.clone()].into_iter().flatten().min();
+            source.pps += entry.pps;
+            source.passed += entry.passed;
+            source.dropped += entry.dropped;
+            source.bytes += entry.bytes;
+        }
+        let mut all: Vec<_> = by_source.into_values().collect();
+        let weight = |source: &Source| {
+            let packets = (source.passed + source.dropped) as f64;
+            Weight::new(source.dropped as f64, source.pps, packets)
+        };
+        all.sort_by(|a, b| weight(a).heavier_first(&weight(b)));
+        all.truncate(SOURCES);
+        Self { all, have_lost }
     }
 }
 

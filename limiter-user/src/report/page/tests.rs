@@ -1,5 +1,4 @@
 use super::html::escape;
-use super::verdict::sentences;
 use super::*;
 use crate::report::ReasonSeries;
 
@@ -35,6 +34,51 @@ fn top(dropped: u64) -> TopReport {
     serde_json::from_value(serde_json::json!({ "sources": [entry], "tracked": 1 })).unwrap()
 }
 
+fn sentences(history: &HistoryReport, top: &TopReport) -> Vec<String> {
+    verdict::sentences(history, &Sources::of(top))
+}
+
+#[test]
+fn buckets_of_one_source_are_one_offender() {
+    let mut report = top(300);
+    let udp = TopEntry {
+        class: Some("udp:53".parse().unwrap()),
+        dropped: 500,
+        first_seen: Some("2027-01-15T07:00:00.000Z".into()),
+        ..report.sources[0].clone()
+    };
+    let other = TopEntry {
+        source: "198.51.100.8/32".parse().unwrap(),
+        dropped: 600,
+        ..report.sources[0].clone()
+    };
+    let conforming = TopEntry {
+        source: "198.51.100.9/32".parse().unwrap(),
+        dropped: 0,
+        ..report.sources[0].clone()
+    };
+    report.sources.extend([udp, other, conforming]);
+    let Sources { all, have_lost } = Sources::of(&report);
+    let told: Vec<_> = all.iter().map(|it| (it.net.to_string(), it.dropped)).collect();
+    assert!(have_lost && all[0].limits == ["none", "udp:53 none"], "{:?}", all[0].limits);
+    assert_eq!(told, [("198.51.100.7/32".into(), 800), ("198.51.100.8/32".into(), 600)]);
+    let said = sentences(&history(&[Some(30.0)], "over_limit"), &report);
+    let wanted = "198.51.100.7 hurts us most, since 2027-01-15T07:00:00.000Z: 800 packets of it were dropped by \
+                  its limit, 57.1 % of those of the 2 worst sources.";
+    assert_eq!(said[1], wanted);
+    let Sources { all, have_lost } = Sources::of(&top(0));
+    assert!(!have_lost && all.len() == 1, "nobody is an offender");
+}
+
+#[test]
+fn what_nobody_knows_at_the_beginning_is_left_out() {
+    let known = history(&[None, None, Some(1.0), None, Some(2.0)], "over_limit").known();
+    assert_eq!(known.dropped_pps, [Some(1.0), None, Some(2.0)]);
+    assert_eq!((known.time.len(), known.reasons[0].pps.len()), (3, 3));
+    let nothing = history(&[None, None], "over_limit").known();
+    assert_eq!(nothing.time.len(), 2);
+}
+
 #[test]
 fn the_verdict_says_who_since_when_and_whom_we_hurt() {
     let said = sentences(&history(&[Some(0.0), None, Some(30.0)], "over_limit"), &top(300));
@@ -50,6 +94,15 @@ fn the_verdict_says_who_since_when_and_whom_we_hurt() {
     let said = sentences(&history(&[Some(0.0)], "over_limit"), &top(0));
     assert_eq!(said, ["Nobody is hurting us: all 100 packets passed."]);
     assert_eq!(sentences(&history(&[None], "x"), &top(0)), ["Nothing is known of this time."]);
+}
+
+#[test]
+fn marks_are_at_round_moments() {
+    let start = 1_800_000_007.0;
+    assert_eq!(chart::ticks(start, start + 300.0)[..2], [1_800_000_060.0, 1_800_000_120.0]);
+    let hour = chart::ticks(start, start + 3600.0);
+    assert!(hour.len() == 6 && hour.iter().all(|mark| mark % 600.0 == 0.0), "{hour:?}");
+    assert!(chart::ticks(start, start + 604_800.0).len() <= 8);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Who is hurting us, since when, and did we hurt anybody?
 
-use super::time;
+use super::{Sources, time};
 use crate::policy::model::short_prefix;
-use crate::report::{HistoryReport, TopReport};
+use crate::report::HistoryReport;
+use crate::report::text::thousands;
 
 /// Reasons for which only packets are dropped that are over the limit of their own source, or of a
 /// source on the deny list.
@@ -15,34 +16,35 @@ pub(super) fn total(history: &HistoryReport, rates: &[Option<f64>]) -> f64 {
 }
 
 /// The verdict, from what was counted and the sources of which most was dropped.
-pub(super) fn sentences(history: &HistoryReport, top: &TopReport) -> Vec<String> {
+pub(super) fn sentences(history: &HistoryReport, sources: &Sources) -> Vec<String> {
     let (passed, dropped) =
         (total(history, &history.passed_pps), total(history, &history.dropped_pps));
     if history.time.is_empty() || history.seconds.iter().all(Option::is_none) {
         return vec!["Nothing is known of this time.".into()];
     }
     if dropped < 0.5 {
-        return vec![format!("Nobody is hurting us: all {passed:.0} packets passed.")];
+        let passed = thousands(passed.round() as u64);
+        return vec![format!("Nobody is hurting us: all {passed} packets passed.")];
     }
     let mut sentences = Vec::new();
     let began = history.dropped_pps.iter().position(|pps| pps.is_some_and(|pps| pps > 0.0));
     let since = began.and_then(|i| history.time.get(i)).map(|began| time(*began));
     let share = 100.0 * dropped / (passed + dropped);
     sentences.push(format!(
-        "{dropped:.0} packets ({share:.1} % of all) were dropped, the first in this time at {}.",
+        "{} packets ({share:.1} % of all) were dropped, the first in this time at {}.",
+        thousands(dropped.round() as u64),
         since.unwrap_or_default()
     ));
-    let guilty: Vec<_> = top.sources.iter().filter(|entry| entry.dropped > 0).collect();
-    if let Some(worst) = guilty.first() {
-        let all: u64 = guilty.iter().map(|entry| entry.dropped).sum();
+    if let Some(worst) = sources.all.first().filter(|_| sources.have_lost) {
+        let all: u64 = sources.all.iter().map(|source| source.dropped).sum();
         let since = worst.first_seen.as_deref().unwrap_or("some time ago");
         sentences.push(format!(
             "{} hurts us most, since {since}: {} packets of it were dropped by its limit, {:.1} % of those \
              of the {} worst sources.",
-            short_prefix(&worst.source),
-            worst.dropped,
+            short_prefix(&worst.net),
+            thousands(worst.dropped),
             100.0 * worst.dropped as f64 / all as f64,
-            guilty.len()
+            sources.all.len()
         ));
     }
     let doubtful: Vec<_> = history

@@ -1,7 +1,6 @@
 //! What this host answers, others and itself.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use limiter_common::abi::ABI_VERSION;
 
@@ -9,14 +8,11 @@ use super::Cluster;
 use crate::cluster::views::groups::{Group, Grouped, Groups, MOST_ROWS, choose};
 use crate::cluster::views::{Answer, Host, MOST_PLACES, Question};
 use crate::cluster::wire::{PROTOCOL, Rejection};
-use crate::daemon::groups;
 use crate::daemon::views::with_rates;
+use crate::daemon::{RATE_INTERVAL, groups};
 use crate::error::Failure;
 use crate::policy::Class;
 use crate::report::{By, Sort, Sums};
-
-/// Over how long a time the rates of one source are told.
-const LOOK: Duration = Duration::from_millis(250);
 
 /// Answers a question.
 pub(super) async fn answer(cluster: &Cluster, question: Question) -> Answer {
@@ -62,8 +58,7 @@ async fn candidates(
     n: usize,
     live: bool,
 ) -> Result<Answer, Failure> {
-    // Rates are told in any case.
-    groups::prepare(&cluster.shared, Sort::Pps).await?;
+    groups::prepare(&cluster.shared).await?;
     let found = cluster.shared.with(move |core| Ok(core.heaviest_here(n, sort, live))).await?;
     Ok(Answer::Candidates(found))
 }
@@ -71,7 +66,7 @@ async fn candidates(
 async fn source(cluster: &Cluster, address: std::net::IpAddr) -> Result<Answer, Failure> {
     let before = cluster.shared.with(move |core| core.known(address)).await?;
     let began = tokio::time::Instant::now();
-    tokio::time::sleep(LOOK).await;
+    tokio::time::sleep(RATE_INTERVAL).await;
     let now = cluster.shared.with(move |core| core.known(address)).await?;
     Ok(Answer::Source(Box::new(with_rates(now, &before, began.elapsed()))))
 }

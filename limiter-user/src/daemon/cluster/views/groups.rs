@@ -76,7 +76,8 @@ fn list(
     let merged = merge(sort, rows, SystemTime::now());
     let whole = told.values().all(|groups| groups.left_out == 0);
     let least = n.checked_sub(1).and_then(|last| merged.get(last));
-    let exact = whole && (bar <= 0.0 || least.is_some_and(|it| it.sums.tally.weight(sort) >= bar));
+    let exact = whole
+        && (bar <= 0.0 || least.is_some_and(|it| it.sums.tally.weight(sort).sorted_by >= bar));
     let complete = named.values().all(|groups| groups.left_out == 0);
     ClusterGroupsReport {
         by,
