@@ -127,6 +127,24 @@ fn limits_that_make_no_sense() {
 }
 
 #[test]
+fn durations_that_make_no_sense() {
+    // None of them needs a daemon to be told.
+    let cli = Cli::new(Path::new("/nonexistent/limiter.sock"));
+    for (arguments, about) in [
+        (
+            ["deny", "add", "192.0.2.1", "--ttl", "12"].as_slice(),
+            ["--ttl", "write 12s, 12m or 12h"],
+        ),
+        (&["deny", "add", "192.0.2.1", "--ttl", "-5m"], ["is negative", "write 5m"]),
+        (&["report", "--since", "yesterday"], ["yesterday", "10m, 12h or 7d"]),
+        (&["limit", "set", "5pps", "--confirm", "--dry-run"], ["--confirm", "10m, 12h or 7d"]),
+        (&["suggest", "--over", "5 parsecs"], ["5 parsecs", "10m, 12h or 7d"]),
+    ] {
+        assert_error(&cli.run(arguments), USAGE, &about);
+    }
+}
+
+#[test]
 fn interfaces_that_do_not_exist() {
     let (lab, daemon) = working();
     let answer = daemon.cli().run(&["attach", "nosuch0"]);

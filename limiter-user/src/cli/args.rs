@@ -16,6 +16,7 @@ use crate::instance::Instance;
 use crate::observe::event::Kind;
 use crate::policy::Reach;
 use crate::report::{By, Sort};
+use crate::policy::units::parse_duration;
 
 /// Rations packets per source address at the network card.
 #[derive(Debug, Parser)]
@@ -227,7 +228,7 @@ pub(super) struct SuggestArgs {
     )]
     pub(super) target: String,
     /// For how long to watch: 1 second to 10 minutes
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration, allow_hyphen_values = true)]
     pub(super) over: Duration,
 }
 
@@ -242,8 +243,7 @@ pub(super) enum ListCommand {
         #[arg(required = true, value_name = "TARGET")]
         targets: Vec<String>,
         /// For how long, such as 10m or 7d; the kernel ends it also without the daemon
-        #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
-        #[arg(allow_hyphen_values = true)]
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
         ttl: Option<Duration>,
         /// Why, for whoever reads the list later
         #[arg(long, value_name = "TEXT")]
@@ -300,15 +300,15 @@ pub(super) struct MonitorArgs {
 #[derive(Debug, Args)]
 pub(super) struct ReportArgs {
     /// How long ago it begins; a week at the most
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     #[arg(default_value = "1h")]
     pub(super) since: Duration,
     /// How long ago it ends
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     #[arg(default_value = "0s")]
     pub(super) until: Duration,
     /// The length of a step [default: what makes some hundred steps]
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     pub(super) step: Option<Duration>,
     /// The file; - for stdout
     #[arg(long, value_name = "FILE", default_value = "-")]

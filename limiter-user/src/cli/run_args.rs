@@ -14,6 +14,7 @@ use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
 use crate::http::web::parse_listen;
 use crate::policy::management::parse_management;
+use crate::policy::units::parse_duration;
 
 /// What happens to packets without a readable source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
@@ -124,7 +125,7 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "LIMITER_SKETCH_DELTA", value_name = "δ", default_value_t = 0.14)]
     pub(crate) sketch_delta: f64,
     /// The sketch's window, rounded to a power of two of nanoseconds
-    #[arg(long, env = "LIMITER_SKETCH_WINDOW", value_name = "DURATION", default_value = "134ms", value_parser = humantime::parse_duration)]
+    #[arg(long, env = "LIMITER_SKETCH_WINDOW", value_name = "DURATION", default_value = "134ms", value_parser = parse_duration, allow_hyphen_values = true)]
     #[serde(serialize_with = "as_duration")]
     pub(crate) sketch_window: Duration,
     /// Sources that can be limited at once, rounded up to a power of two; 145 bytes each
