@@ -278,6 +278,9 @@ pub(super) struct TopArgs {
     #[arg(long, value_enum, default_value_t)]
     pub(super) sort: Sort,
     /// What a line is about
+        /// Also add IPv4 prefixes shorter than /8 and IPv6 prefixes shorter than /16
+        #[arg(long)]
+        yes: bool,
     #[arg(long, value_enum, default_value_t)]
     pub(super) by: By,
     /// Of all hosts of the cluster together, as if their traffic had come to one
@@ -289,6 +292,14 @@ pub(super) struct TopArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct MonitorArgs {
+    /// Remove all that were added, bans as well; what the configuration file lists stays
+    Clear {
+        /// Do it; otherwise only their number is told
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        safety: SafetyArgs,
+    },
     /// Only events of this kind; may be repeated
     #[arg(long = "kind", value_enum, value_name = "KIND", value_delimiter = ',')]
     pub(super) kinds: Vec<Kind>,

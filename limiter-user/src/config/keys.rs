@@ -247,6 +247,10 @@ pub struct ListTable {
     /// Why, for whoever reads the list later.
     #[schemars(with = "Option<String>")]
     pub reason: Option<Spanned<String>>,
+    /// Whether IPv4 prefixes shorter than /8 and IPv6 prefixes shorter than /16 are meant; without it they are
+    /// refused.
+    #[serde(default)]
+    pub yes: bool,
 }
 
 /// An address or a prefix, or a list of them.
