@@ -280,10 +280,7 @@ impl Core {
         let gone = old.iter().filter(|limit| new.get(&limit.target).is_none());
         set.map(Change::Set)
             .chain(gone.map(|limit| Change::Unset(limit.target)))
-            .filter(|change| {
-                let (Change::Set(LimitSpec { target, .. }) | Change::Unset(target)) = change;
-                stored.get(target).is_none()
-            })
+            .filter(|change| stored.get(&change.target()).is_none())
             .collect()
     }
 

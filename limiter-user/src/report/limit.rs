@@ -232,6 +232,8 @@ pub struct LimitsImported {
     pub read: u64,
     /// Of those, new or different from before.
     pub changed: u64,
+    /// Of those that changed, limits for targets that had none.
+    pub added: u64,
     /// What every change tells.
     #[serde(flatten)]
     pub applied: Applied,
@@ -242,7 +244,12 @@ impl Print for LimitsImported {
         if self.applied.print_dry_run(out)? {
             return Ok(());
         }
-        writeln!(out, "{} limits read, {} new or changed", self.read, self.changed)?;
+        let Self { read, changed, added, .. } = self;
+        let (replaced, unchanged) = (changed - added, read - changed);
+        writeln!(
+            out,
+            "{read} limits read: {added} added, {replaced} changed, {unchanged} unchanged"
+        )?;
         self.applied.print_confirm(out)
     }
 }
@@ -289,14 +296,21 @@ pub struct LimitSet {
     #[serde(flatten)]
     pub applied: Applied,
 }
+    /// The limit that was in force for this very target before.
+    #[serde(default)]
+    pub previous: Option<LimitReport>,
 
 impl Print for LimitSet {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.applied.print_dry_run(out)? {
             return Ok(());
         }
-        let note = if self.changed { "" } else { " (as before)" };
-        writeln!(out, "{}: {}{note}", self.limit.target.short(), self.limit.summary())?;
+        let (target, new) = (self.limit.target.short(), self.limit.summary());
+        match &self.previous {
+            _ if !self.changed => writeln!(out, "{target}: {new} (as before)")?,
+            None => writeln!(out, "{target}: {new}")?,
+            Some(old) => writeln!(out, "{target}: {} → {new}", old.summary())?,
+        }
         self.limit.bound().map_or(Ok(()), |bound| writeln!(out, "{bound}"))?;
         self.applied.print_confirm(out)
     }
