@@ -259,6 +259,26 @@ fn attach_and_detach_at_run_time() {
 }
 
 #[test]
+fn a_daemon_without_an_interface_says_that_nothing_is_limited() {
+    let lab = Lab::new(1);
+    let mut daemon = Daemon::start_with(&lab, DaemonOptions::idle());
+    let log = daemon.log();
+    assert!(log.contains("attached to no interface, so nothing is limited"), "{log}");
+    assert!(log.contains("limiter attach IFACE"), "{log}");
+    daemon.cli().ok(&["attach", RX]);
+    daemon.cli().ok(&["detach", RX]);
+    daemon.terminate();
+    let log = daemon.log();
+    assert!(log.contains("nothing was attached, so nothing is limited"), "{log}");
+    assert!(!log.contains("stay in force"), "{log}");
+    daemon.restart(&lab);
+    daemon.cli().ok(&["attach", RX]);
+    daemon.terminate();
+    let log = daemon.log();
+    assert!(log.contains(&format!("the limits stay in force on {RX}")), "{log}");
+}
+
+#[test]
 fn a_second_daemon_on_the_same_socket() {
     let (lab, daemon) = working();
     let home = tempfile::tempdir().expect("a temporary folder");

@@ -254,6 +254,10 @@ impl Print for LimitsImported {
     }
 }
 
+/// What to do where there are no limits.
+pub(super) const FIRST_LIMIT: &str =
+    "set one, such as `limiter limit set 1000pps`, or let `limiter suggest` propose one";
+
 /// `limit list`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitList {
@@ -264,7 +268,7 @@ pub struct LimitList {
 impl Print for LimitList {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.limits.is_empty() {
-            return writeln!(out, "no limits are set");
+            return writeln!(out, "no limits are set; {FIRST_LIMIT}");
         }
         let header = ["TARGET", "RATE", "BURST", "GATE", "ENFORCED", "BAN", "SCOPE", "FROM"];
         let mut table = text::table(&header, 1);
@@ -292,13 +296,13 @@ pub struct LimitSet {
     pub limit: LimitReport,
     /// Whether it was another one before.
     pub changed: bool,
+    /// The limit that was in force for this very target before.
+    #[serde(default)]
+    pub previous: Option<LimitReport>,
     /// What every change tells.
     #[serde(flatten)]
     pub applied: Applied,
 }
-    /// The limit that was in force for this very target before.
-    #[serde(default)]
-    pub previous: Option<LimitReport>,
 
 impl Print for LimitSet {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
