@@ -96,6 +96,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             }
         }
         Command::Documents { directory } => return documents::run(&directory),
+        Command::Completions { shell } => return documents::completions(output, shell),
         Command::Simulate(command) => return simulate::run(output, &command),
         Command::Config(ConfigCommand::Check { file }) => {
             return config::check(output, &global, file);
@@ -115,7 +116,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
     runtime.block_on(async {
         match cli.command {
             Command::Status => status::run(&client, output).await,
-            Command::Stats => stats::run(&client, output).await,
+            Command::Stats { nonzero } => stats::run(&client, output, nonzero).await,
             Command::Limit(LimitCommand::Set(arguments)) => {
                 limit::set(&client, output, *arguments).await
             }
@@ -164,6 +165,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             | Command::Doctor(_)
             | Command::Simulate(_)
             | Command::Cleanup(_)
+            | Command::Completions { .. }
             | Command::Documents { .. } => unreachable!("handled above"),
         }
     })
