@@ -216,7 +216,7 @@ impl Client {
                 exit::PRIVILEGE,
                 format!("the socket {socket} may not be used: {error}"),
             )
-            .hint(format!("run as root, or as a member of {}", group_of(&self.socket))),
+            .hint(who_may_use(&self.socket)),
             _ => Failure::new(exit::UNREACHABLE, format!("no daemon answers on {socket}: {error}"))
                 .hint(absent(self.instance.as_ref(), &instance::known())),
         }
@@ -247,13 +247,14 @@ fn absent(instance: Option<&Instance>, known: &BTreeSet<Instance>) -> String {
     }
 }
 
-/// The group that may use a socket, as far as that can be told.
-fn group_of(socket: &Path) -> String {
+/// As whom to run in order to use a socket, as far as that can be told.
+fn who_may_use(socket: &Path) -> String {
     let id = std::fs::metadata(socket).ok().map(|metadata| metadata.gid());
     let group = id.and_then(|id| Group::from_gid(Gid::from_raw(id)).ok().flatten());
-    match group {
-        Some(group) => format!("the group {}", group.name),
-        None => "the socket's group".into(),
+    match (id, group) {
+        (Some(0), _) => "run as root".into(),
+        (_, Some(group)) => format!("run as root, or as a member of the group {}", group.name),
+        (_, None) => "run as root, or as a member of the socket's group".into(),
     }
 }
 

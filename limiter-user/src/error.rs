@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane;
+use crate::policy::units::DurationError;
 use crate::policy::{ModelError, StoreError, UnitError};
 
 /// Exit codes of every command.
@@ -69,6 +70,12 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 impl From<UnitError> for Failure {
     fn from(error: UnitError) -> Self {
         Self { message: chain(&error), hint: Some(error.hint()), code: exit::USAGE }
+    }
+}
+
+impl From<DurationError> for Failure {
+    fn from(error: DurationError) -> Self {
+        Self { message: error.to_string(), hint: Some(error.hint()), code: exit::USAGE }
     }
 }
 

@@ -126,6 +126,24 @@ fn limits_that_make_no_sense() {
 }
 
 #[test]
+fn durations_that_make_no_sense() {
+    // None of them needs a daemon to be told.
+    let cli = Cli::new(Path::new("/nonexistent/limiter.sock"));
+    for (arguments, about) in [
+        (
+            ["deny", "add", "192.0.2.1", "--ttl", "12"].as_slice(),
+            ["--ttl", "write 12s, 12m or 12h"],
+        ),
+        (&["deny", "add", "192.0.2.1", "--ttl", "-5m"], ["is negative", "write 5m"]),
+        (&["report", "--since", "yesterday"], ["yesterday", "10m, 12h or 7d"]),
+        (&["limit", "set", "5pps", "--confirm", "--dry-run"], ["--confirm", "10m, 12h or 7d"]),
+        (&["suggest", "--over", "5 parsecs"], ["5 parsecs", "10m, 12h or 7d"]),
+    ] {
+        assert_error(&cli.run(arguments), USAGE, &about);
+    }
+}
+
+#[test]
 fn interfaces_that_do_not_exist() {
     let (lab, daemon) = working();
     let answer = daemon.cli().run(&["attach", "nosuch0"]);
@@ -235,6 +253,26 @@ fn attach_and_detach_at_run_time() {
     assert_eq!(daemon.cli().ok(&["detach", RX])["detached"], RX);
     assert_eq!(xdp_program(&lab), None);
     assert_error(&daemon.cli().run(&["detach", RX]), 1, &[RX]);
+}
+
+#[test]
+fn a_daemon_without_an_interface_says_that_nothing_is_limited() {
+    let lab = Lab::new(1);
+    let mut daemon = Daemon::start_with(&lab, DaemonOptions::idle());
+    let log = daemon.log();
+    assert!(log.contains("attached to no interface, so nothing is limited"), "{log}");
+    assert!(log.contains("limiter attach IFACE"), "{log}");
+    daemon.cli().ok(&["attach", RX]);
+    daemon.cli().ok(&["detach", RX]);
+    daemon.terminate();
+    let log = daemon.log();
+    assert!(log.contains("nothing was attached, so nothing is limited"), "{log}");
+    assert!(!log.contains("stay in force"), "{log}");
+    daemon.restart(&lab);
+    daemon.cli().ok(&["attach", RX]);
+    daemon.terminate();
+    let log = daemon.log();
+    assert!(log.contains(&format!("the limits stay in force on {RX}")), "{log}");
 }
 
 #[test]

@@ -178,18 +178,67 @@ fn bad_entries_are_refused_and_change_nothing() {
         (&["deny", "add", "default"], 2, "default"),
         (&["deny", "add", "192.0.2.1/24"], 2, "192.0.2.0/24"),
         (&["deny", "add", "2001:db8::1"], 2, "2001:db8::1"),
-        (&["deny", "add", "192.0.2.7", "192.0.2.7"], 2, "line 2"),
+        (&["deny", "add", "192.0.2.7", "192.0.2.7"], 2, "192.0.2.7 is there twice"),
         (&["deny", "add", "192.0.2.7", "--ttl", "0s"], 2, "second"),
-        (&["deny", "add", "192.0.2.7", "--ttl", "-5m"], 2, "ttl"),
+        (&["deny", "add", "192.0.2.7", "--ttl", "-5m"], 2, "write 5m"),
+        (&["deny", "add", "192.0.2.7", "--ttl", "12"], 2, "write 12s, 12m or 12h"),
         (&["deny", "add", "192.0.2.7", "192.0.2.1"], 1, "allow list"),
         (&["deny", "del", "192.0.2.9"], 1, "not on the deny list"),
     ] {
         let outcome = cli.run(arguments);
         assert_eq!(outcome.code, code, "{arguments:?}: {}", outcome.json);
         assert!(outcome.json.to_string().contains(part), "{arguments:?}: {}", outcome.json);
+        assert!(!outcome.json.to_string().contains("line "), "{}", outcome.json);
+        assert!(outcome.json["error"]["hint"].is_string(), "{}", outcome.json);
     }
     let list = cli.ok(&["deny", "list"]);
     assert_eq!(list["entries"].as_array().map(Vec::len), Some(0), "{list}");
+}
+
+#[test]
+fn very_wide_entries_need_a_yes_everywhere() {
+    let lab = &Lab::new(1);
+    let wire = Wire::new(lab);
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let file = home.path().join("limiter.toml");
+    let write = |text: &str| std::fs::write(&file, text).expect("own folder");
+    write("");
+    let path = file.to_str().expect("an ASCII path");
+    let daemon = Daemon::start_with(lab, DaemonOptions::with(&["--config", path]));
+    let cli = daemon.cli();
+    let one = v4(1).to_string();
+    let refused = |outcome: &Answer, hint: &str| {
+        assert_eq!(outcome.code, 2, "{outcome:#?}");
+        let error = &outcome.json["error"];
+        assert!(error["message"].to_string().contains("all IPv4 addresses"), "{outcome:#?}");
+        assert!(error["hint"].to_string().contains(hint), "{outcome:#?}");
+    };
+    refused(&cli.run(&["deny", "add", &one, "0.0.0.0/0"]), "--yes");
+    refused(&feed(&daemon, &["deny", "add", "-"], &format!("{one}\n0.0.0.0/0\n")), "--yes");
+    write("[[deny]]\nfor = \"0.0.0.0/0\"\n");
+    refused(&cli.run(&["config", "check", path]), "yes = true");
+    refused(&cli.run(&["reload"]), "yes = true");
+    let asked = cli.ok(&["deny", "add", "0.0.0.0/0", "--dry-run"]);
+    assert!(asked["warnings"][0].to_string().contains("needs --yes"), "{asked:#}");
+    assert_eq!(wire.arrived(&[v4(1), v4(2)], 50), [50, 50], "not half of it");
+
+    let added = cli.ok(&["deny", "add", "0.0.0.0/0", "--yes"]);
+    assert!(added["warnings"][0].to_string().contains("4.29 billion"), "{added:#}");
+    assert_eq!(wire.arrived(&[v4(1)], 50), [0]);
+    let kept = cli.run(&["deny", "clear"]);
+    assert!(kept.code == 2 && kept.stderr.contains("--yes"), "{kept:#?}");
+    assert_eq!(wire.arrived(&[v4(1)], 50), [0]);
+    assert_eq!(cli.ok(&["deny", "clear", "--yes"])["changed"], 1);
+    assert_eq!(wire.arrived(&[v4(1)], 50), [50]);
+
+    write("[[deny]]\nfor = \"0.0.0.0/0\"\nyes = true\n");
+    let checked = cli.ok(&["config", "check", path]);
+    assert!(checked["warnings"][0].to_string().contains("all IPv4 addresses"), "{checked:#}");
+    let reload = cli.ok(&["reload"]);
+    assert!(reload["warnings"][0].to_string().contains("all IPv4 addresses"), "{reload:#}");
+    assert_eq!(cli.ok(&["deny", "clear", "--yes"])["changed"], 0, "the file's stay");
+    assert_eq!(wire.arrived(&[v4(1)], 50), [0]);
+    daemon.assert_accounted(lab);
 }
 
 #[test]

@@ -159,6 +159,9 @@ fn a_change_is_confirmed_or_aborted() {
     cli.ok(&["limit", "unset", "--confirm", "1h"]);
     assert_eq!(rates(&daemon), []);
     assert_eq!(cli.ok(&["confirm", "--abort"])["outcome"], "reverted");
+    let late = cli.run(&["confirm"]);
+    assert_error(&late, NEGATIVE, &["was reverted with --abort by "]);
+    assert!(!late.stderr.contains("in time"), "{late:#?}");
     assert_eq!(rates(&daemon), pairs(&[("default", "500pps")]));
     assert_eq!(pending(&daemon), None);
     for (period, about) in [("0s", "--confirm 60s"), ("2days", "24h")] {

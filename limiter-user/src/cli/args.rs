@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
 use super::capture::CaptureArgs;
 use super::cluster::ClusterCommand;
@@ -15,9 +16,10 @@ use crate::dataplane::Mode;
 use crate::instance::Instance;
 use crate::observe::event::Kind;
 use crate::policy::Reach;
+use crate::policy::units::parse_duration;
 use crate::report::{By, Sort};
 
-/// Rations packets per source address at the network card.
+/// Limits the packets of each source address, in the kernel at the network card
 #[derive(Debug, Parser)]
 #[command(name = "limiter", version, propagate_version = true)]
 pub struct Cli {
@@ -27,35 +29,50 @@ pub struct Cli {
     pub(super) command: Command,
 }
 
+// What every command has comes after what it has of its own, and in `--help` alone.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
 pub(super) struct Global {
     /// The instance: a daemon with interfaces, limits and buckets of its own
     ///
     /// By default its socket is /run/limiter/NAME/limiter.sock, its configuration
     /// /etc/limiter/NAME.toml, its limits are in /var/lib/limiter/NAME and its pins in
     /// /sys/fs/bpf/limiter@NAME. A name has 1 to 32 of the characters a to z, 0 to 9, _ and -.
-    #[arg(long, global = true, value_name = "NAME", env = "LIMITER_INSTANCE")]
+    #[arg(
+        long,
+        global = true,
+        hide_short_help = true,
+        value_name = "NAME",
+        env = "LIMITER_INSTANCE"
+    )]
     pub(super) instance: Option<Instance>,
     /// The daemon's socket
     #[arg(
         long,
         global = true,
+        hide_short_help = true,
         value_name = "PATH",
         env = "LIMITER_SOCKET",
         default_value = "/run/limiter/limiter.sock"
     )]
     pub(super) socket: PathBuf,
     /// The configuration file [default: /etc/limiter/limiter.toml, if it is there]
-    #[arg(long, global = true, value_name = "FILE", env = "LIMITER_CONFIG")]
+    #[arg(
+        long,
+        global = true,
+        hide_short_help = true,
+        value_name = "FILE",
+        env = "LIMITER_CONFIG"
+    )]
     pub(super) config: Option<PathBuf>,
     /// Print exactly one JSON document on stdout
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     pub(super) json: bool,
     /// Log more on stderr; twice for still more
-    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
+    #[arg(short, long, global = true, hide_short_help = true, action = ArgAction::Count, conflicts_with = "quiet")]
     pub(super) verbose: u8,
     /// Log errors only
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, hide_short_help = true)]
     pub(super) quiet: bool,
 }
 
@@ -63,10 +80,14 @@ pub(super) struct Global {
 pub(super) enum Command {
     /// Run the daemon in the foreground
     Run(Box<RunArgs>),
-    /// Tell how the daemon and its data plane fare; exit code 1 if degraded
+    /// Show the state of daemon and data plane; exit code 1 if degraded
     Status,
     /// Show the counters: every packet is in exactly one of them
-    Stats,
+    Stats {
+        /// Only those that are not zero
+        #[arg(long)]
+        nonzero: bool,
+    },
     /// Set, list and remove limits
     #[command(subcommand)]
     Limit(LimitCommand),
@@ -157,6 +178,13 @@ pub(super) enum Command {
     Simulate(SimulateCommand),
     /// Show the versions of the program and of its map layouts
     Version,
+    /// Print the completions for a shell
+    ///
+    /// For bash: limiter completions bash >/etc/bash_completion.d/limiter. Packages bring them along.
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
     /// Write manual pages and shell completions
     #[command(hide = true)]
     Documents {
@@ -231,7 +259,7 @@ pub(super) struct SuggestArgs {
     )]
     pub(super) target: String,
     /// For how long to watch: 1 second to 10 minutes
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration, allow_hyphen_values = true)]
     pub(super) over: Duration,
 }
 
@@ -246,8 +274,7 @@ pub(super) enum ListCommand {
         #[arg(required = true, value_name = "TARGET")]
         targets: Vec<String>,
         /// For how long, such as 10m or 7d; the kernel ends it also without the daemon
-        #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
-        #[arg(allow_hyphen_values = true)]
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
         ttl: Option<Duration>,
         /// Why, for whoever reads the list later
         #[arg(long, value_name = "TEXT")]
@@ -255,6 +282,9 @@ pub(super) enum ListCommand {
         /// On this host alone, or on all hosts of the cluster, which only the deny list can be [default: local]
         #[arg(long, value_enum, value_name = "SCOPE")]
         scope: Option<Reach>,
+        /// Also add IPv4 prefixes shorter than /8 and IPv6 prefixes shorter than /16
+        #[arg(long)]
+        yes: bool,
         #[command(flatten)]
         safety: SafetyArgs,
     },
@@ -263,6 +293,14 @@ pub(super) enum ListCommand {
         /// Addresses and prefixes; - reads them from standard input, one in a line
         #[arg(required = true, value_name = "TARGET")]
         targets: Vec<String>,
+        #[command(flatten)]
+        safety: SafetyArgs,
+    },
+    /// Remove all that were added, bans as well; what the configuration file lists stays
+    Clear {
+        /// Do it; otherwise only their number is told
+        #[arg(long)]
+        yes: bool,
         #[command(flatten)]
         safety: SafetyArgs,
     },
@@ -304,15 +342,15 @@ pub(super) struct MonitorArgs {
 #[derive(Debug, Args)]
 pub(super) struct ReportArgs {
     /// How long ago it begins; a week at the most
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     #[arg(default_value = "1h")]
     pub(super) since: Duration,
     /// How long ago it ends
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     #[arg(default_value = "0s")]
     pub(super) until: Duration,
     /// The length of a step [default: what makes some hundred steps]
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     pub(super) step: Option<Duration>,
     /// The file; - for stdout
     #[arg(long, value_name = "FILE", default_value = "-")]
@@ -382,6 +420,33 @@ mod tests {
     #[test]
     fn the_commands_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Asserts of `command` and those below it what help tells first, and returns how many they are.
+    fn assert_help(command: &mut clap::Command) -> usize {
+        let name = command.get_name().to_owned();
+        let [short, long] =
+            [command.render_help().to_string(), command.render_long_help().to_string()];
+        assert!(
+            !short.contains("--socket <PATH>") && !short.contains("Global options"),
+            "{name}: {short}"
+        );
+        let (own, global) = long.split_once("\nGlobal options:\n").expect("a heading");
+        assert!(own.contains("\nOptions:\n") && !own.contains("--socket <PATH>"), "{name}: {long}");
+        for option in ["--instance", "--socket", "--config", "--json", "--verbose", "--quiet"] {
+            assert!(global.contains(option), "{name} {option}: {long}");
+        }
+        1 + command.get_subcommands_mut().map(assert_help).sum::<usize>()
+    }
+
+    #[test]
+    fn help_tells_a_commands_own_options_first() {
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        assert!(assert_help(&mut command) > 30);
+        let run = command.find_subcommand_mut("run").unwrap().render_long_help().to_string();
+        let (own, cluster) = run.split_once("\nCluster options:\n").expect("a heading");
+        assert!(!own.contains("--cluster-") && cluster.contains("--cluster-region"), "{run}");
     }
 
     fn set(arguments: &[&str]) -> (String, Vec<String>, String, bool) {

@@ -20,6 +20,7 @@ use pcap_file::{DataLink, PcapError};
 use super::output::Output;
 use crate::client::Client;
 use crate::error::{Failure, chain, exit};
+use crate::policy::units::parse_duration;
 use crate::report::{CaptureBatch, CaptureReport, CaptureRequest, CaptureStarted, SampleReport};
 
 /// How long to wait for more samples.
@@ -49,7 +50,7 @@ pub(super) struct CaptureArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     snaplen: u32,
     /// End after this time
-    #[arg(long = "for", value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     #[arg(default_value = "30s")]
     lasts: Duration,
     /// Samples in a second at the most

@@ -14,6 +14,7 @@ use crate::cluster::key_file::generate;
 use crate::cluster::rotation::Stage;
 use crate::error::{Failure, exit};
 use crate::http::LeaveQuery;
+use crate::policy::units::parse_duration;
 use crate::report::{ClusterLeft, KeyGenerated, KeysReport};
 
 /// Where the daemon tells of keys.
@@ -31,7 +32,7 @@ pub(super) enum ClusterCommand {
     /// if not all could be handed over in time.
     Leave {
         /// How long that may take
-        #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
+        #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration, allow_hyphen_values = true)]
         wait: Duration,
     },
 }
@@ -61,7 +62,7 @@ pub(super) enum KeyCommand {
     /// listens, give all hosts a new key file by another way instead: the new key travels under the present one.
     Rotate {
         /// How long to wait for it
-        #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
+        #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration, allow_hyphen_values = true)]
         wait: Duration,
     },
     /// Tell which keys are in use, in short, and how far a rotation is

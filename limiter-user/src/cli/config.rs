@@ -17,6 +17,7 @@ use crate::config::{self, ConfigFile, Given, Keys, Settings};
 use crate::error::{Failure, exit};
 use crate::http::ConfigText;
 use crate::instance::{self, Places};
+use crate::policy::lists::{is_wide, reach_of_wide};
 use crate::report::{
     CheckReport, DefaultReport, FileEntryReport, FileLimitReport, ReloadReport, SchemaReport,
     SettingReport, SettingsReport,
@@ -137,7 +138,11 @@ pub(super) fn check(
     settings.check_files()?;
     let limits = settings.file.limits().len() as u64;
     let listed = settings.file.lists().len() as u64;
-    output.print(&CheckReport { file: name(&settings), limits, listed })?;
+    let wide = settings.file.lists().iter().filter(|(net, _)| is_wide(net));
+    let wide = wide.map(|(net, listing)| format!("this {}", reach_of_wide(listing.action, net)));
+    let warnings: Vec<String> = wide.collect();
+    warn_of(&warnings);
+    output.print(&CheckReport { file: name(&settings), limits, listed, warnings })?;
     Ok(exit::OK)
 }
 

@@ -1,15 +1,16 @@
-//! The hidden `limiter documents`: manual pages and shell completions, made from the command line's
-//! types for packages to install.
+//! `limiter completions`, and the hidden `limiter documents`: manual pages and shell completions, made from
+//! the command line's types for packages to install.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
 use clap::{Command, CommandFactory};
-use clap_complete::{Shell, generate_to};
+use clap_complete::{Shell, generate, generate_to};
 use clap_mangen::Man;
 
 use super::args::Cli;
+use super::output::Output;
 use crate::error::{Failure, exit};
 
 /// Daemons and what administers them.
@@ -20,6 +21,18 @@ pub(super) fn run(directory: &Path) -> Result<u8, Failure> {
         let message = format!("cannot write to {}: {error}", directory.display());
         Failure::new(exit::USAGE, message).hint("name a directory that may be written to")
     })?;
+    Ok(exit::OK)
+}
+
+/// `limiter completions`
+pub(super) fn completions(output: &mut Output<'_>, shell: Shell) -> Result<u8, Failure> {
+    if output.is_json() {
+        return Err(Failure::new(exit::USAGE, "completions are a script, not a JSON document")
+            .hint("leave --json out"));
+    }
+    let mut script = Vec::new();
+    generate(shell, &mut Cli::command(), "limiter", &mut script);
+    output.raw(&script)?;
     Ok(exit::OK)
 }
 
@@ -112,6 +125,18 @@ fn pages(command: &Command, directory: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn completions_are_printed() {
+        for (shell, part) in [(Shell::Bash, "complete -F"), (Shell::Zsh, "#compdef limiter")] {
+            let mut script = Vec::new();
+            completions(&mut Output::new(false, &mut script), shell).unwrap();
+            let script = String::from_utf8(script).unwrap();
+            assert!(script.contains(part) && script.contains("cleanup"), "{shell}");
+        }
+        let json = completions(&mut Output::new(true, &mut Vec::new()), Shell::Bash);
+        assert_eq!(json.unwrap_err().code, exit::USAGE);
+    }
 
     #[test]
     fn every_command_has_a_page() {

@@ -22,7 +22,7 @@ pub(super) async fn run(
             let report: ListReport = client.get(&path).await?;
             output.print(&report)?;
         }
-        ListCommand::Add { targets, ttl, reason, scope, safety } => {
+        ListCommand::Add { targets, ttl, reason, scope, yes, safety } => {
             // What cannot be an entry is refused here, so that it needs no daemon to be told.
             Listing::new(action, ttl, reason.clone())?.scoped(scope)?;
             let ttl = ttl.map(|ttl| ttl.as_secs().to_string());
@@ -30,8 +30,16 @@ pub(super) async fn run(
             more.extend(ttl.as_deref().map(|ttl| ("ttl_seconds", ttl)));
             more.extend(scope.map(|scope| ("scope", scope.name())));
             more.extend(reason.as_deref().map(|reason| ("reason", reason)));
+            more.extend(yes.then_some(("yes", "true")));
             let path = format!("{path}{}", safety.query(&more)?);
             let report: ListChanged = client.send_text(&path, text(targets)?).await?;
+            warn(&report.applied);
+            output.print(&report)?;
+        }
+        ListCommand::Clear { yes, safety } => {
+            let yes = yes.then_some(("yes", "true"));
+            let path = format!("{path}/clear{}", safety.query(yes.as_slice())?);
+            let report: ListChanged = client.send_text(&path, String::new()).await?;
             warn(&report.applied);
             output.print(&report)?;
         }
@@ -45,7 +53,7 @@ pub(super) async fn run(
     Ok(exit::OK)
 }
 
-/// The targets, one in a line.
+/// The targets: those given as arguments in one line, so that no error speaks of lines.
 fn text(targets: Vec<String>) -> Result<String, Failure> {
     if targets == ["-"] {
         return io::read_to_string(io::stdin()).map_err(|error| {
@@ -57,5 +65,5 @@ fn text(targets: Vec<String>) -> Result<String, Failure> {
         return Err(Failure::new(exit::USAGE, "- stands among other targets")
             .hint("give either targets, or - to read them from standard input"));
     }
-    Ok(targets.join("\n"))
+    Ok(targets.join(" "))
 }

@@ -24,12 +24,12 @@ mod stats;
 mod status;
 mod suggest;
 mod top;
+mod usage;
 mod version;
 
 use std::ffi::OsString;
 use std::io::Write;
 
-use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 pub use args::Cli;
@@ -52,7 +52,10 @@ pub fn main(arguments: Vec<OsString>, out: &mut dyn Write) -> u8 {
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match parsed {
         Ok(parsed) => parsed,
-        Err(error) => return usage(&arguments, &error, out),
+        Err(error) => {
+            let json = arguments.iter().any(|argument| argument == "--json");
+            return usage::tell(&arguments, &error, &mut Output::new(json, out));
+        }
     };
     // The daemon's configuration says how its log is written.
     if !matches!(cli.command, Command::Run(_)) {
@@ -65,24 +68,6 @@ pub fn main(arguments: Vec<OsString>, out: &mut dyn Write) -> u8 {
         Err(failure) => {
             let hint = failure.hint.as_deref().map(|hint| address(hint, instance.as_ref()));
             output.fail(&Failure { hint, ..failure })
-        }
-    }
-}
-
-/// Tells what clap has to say: help on stdout, errors on stderr and, if asked for, as JSON.
-fn usage(arguments: &[OsString], error: &clap::Error, out: &mut dyn Write) -> u8 {
-    // Nobody is left to tell if the terminal has gone.
-    let _ = error.print();
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => exit::OK,
-        _ => {
-            let json = arguments.iter().any(|argument| argument == "--json");
-            let text = error.render().to_string();
-            // The first paragraph; usage and tips come after it.
-            let lines: Vec<_> = text.lines().take_while(|line| !line.is_empty()).collect();
-            let message = lines.join(" ").replacen("error: ", "", 1);
-            let failure = Failure::new(exit::USAGE, message).hint("see `limiter --help`");
-            Output::new(json, out).document_of(&failure)
         }
     }
 }
@@ -111,6 +96,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             }
         }
         Command::Documents { directory } => return documents::run(&directory),
+        Command::Completions { shell } => return documents::completions(output, shell),
         Command::Simulate(command) => return simulate::run(output, &command),
         Command::Config(ConfigCommand::Check { file }) => {
             return config::check(output, &global, file);
@@ -130,7 +116,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
     runtime.block_on(async {
         match cli.command {
             Command::Status => status::run(&client, output).await,
-            Command::Stats => stats::run(&client, output).await,
+            Command::Stats { nonzero } => stats::run(&client, output, nonzero).await,
             Command::Limit(LimitCommand::Set(arguments)) => {
                 limit::set(&client, output, *arguments).await
             }
@@ -179,6 +165,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             | Command::Doctor(_)
             | Command::Simulate(_)
             | Command::Cleanup(_)
+            | Command::Completions { .. }
             | Command::Documents { .. } => unreachable!("handled above"),
         }
     })

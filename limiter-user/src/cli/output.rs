@@ -74,9 +74,9 @@ impl<'a> Output<'a> {
 
     /// Tells a failure on stderr, and on stdout if it is to have a document. Returns its code.
     pub(super) fn fail(&mut self, failure: &Failure) -> u8 {
-        eprintln!("error: {failure}");
+        eprintln!("{} {failure}", label("error:", RED));
         if let Some(hint) = &failure.hint {
-            eprintln!("hint: {hint}");
+            eprintln!("{} {hint}", label("hint:", CYAN));
         }
         self.document_of(failure)
     }
@@ -89,6 +89,19 @@ impl<'a> Output<'a> {
             eprintln!("error: cannot write to stdout: {error}");
         }
         failure.code
+    }
+}
+
+/// Colours of the terminal, bold.
+const RED: u8 = 31;
+const CYAN: u8 = 36;
+
+/// A word before a message on stderr, coloured on a terminal unless `NO_COLOR` is set.
+fn label(text: &str, colour: u8) -> String {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    match io::stderr().is_terminal() && !plain {
+        true => format!("\x1b[1;{colour}m{text}\x1b[0m"),
+        false => text.to_owned(),
     }
 }
 

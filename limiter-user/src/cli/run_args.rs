@@ -14,6 +14,7 @@ use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
 use crate::http::web::parse_listen;
 use crate::policy::management::parse_management;
+use crate::policy::units::parse_duration;
 
 /// What happens to packets without a readable source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
@@ -37,6 +38,10 @@ pub enum LogFormat {
     /// One JSON object in a line.
     Json,
 }
+
+/// Headings of the options in `--help`.
+const CLUSTER: &str = "Cluster options";
+const DASHBOARD: &str = "Dashboard options";
 
 /// The settings of a daemon: each, but for the last, is also a key of the configuration file.
 #[derive(Clone, Debug, Args, Serialize)]
@@ -100,22 +105,22 @@ pub(crate) struct RunArgs {
     /// On a loopback address every user of this machine may look, unless there is a --http-token-file. Any
     /// other address needs a token and --http-tls-cert with --http-tls-key. Nothing can be changed there
     /// without --http-admin-token-file.
-    #[arg(long, env = "LIMITER_HTTP_LISTEN", value_name = "ADDR:PORT", value_parser = parse_listen)]
+    #[arg(long, help_heading = DASHBOARD, env = "LIMITER_HTTP_LISTEN", value_name = "ADDR:PORT", value_parser = parse_listen)]
     pub(crate) http_listen: Option<SocketAddr>,
     /// The file with the token that the dashboard asks for before it shows anything
-    #[arg(long, env = "LIMITER_HTTP_TOKEN_FILE", value_name = "FILE")]
+    #[arg(long, help_heading = DASHBOARD, env = "LIMITER_HTTP_TOKEN_FILE", value_name = "FILE")]
     pub(crate) http_token_file: Option<PathBuf>,
     /// The file with the token by which limits and the deny list can be changed over the dashboard
-    #[arg(long, env = "LIMITER_HTTP_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    #[arg(long, help_heading = DASHBOARD, env = "LIMITER_HTTP_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub(crate) http_admin_token_file: Option<PathBuf>,
     /// The dashboard's certificate with its chain, PEM
-    #[arg(long, env = "LIMITER_HTTP_TLS_CERT", value_name = "FILE")]
+    #[arg(long, help_heading = DASHBOARD, env = "LIMITER_HTTP_TLS_CERT", value_name = "FILE")]
     pub(crate) http_tls_cert: Option<PathBuf>,
     /// The certificate's private key, PEM
-    #[arg(long, env = "LIMITER_HTTP_TLS_KEY", value_name = "FILE")]
+    #[arg(long, help_heading = DASHBOARD, env = "LIMITER_HTTP_TLS_KEY", value_name = "FILE")]
     pub(crate) http_tls_key: Option<PathBuf>,
     /// A name by which the dashboard is reached, beside addresses and localhost; may be repeated
-    #[arg(long, env = "LIMITER_HTTP_HOST", value_name = "NAME", value_delimiter = ',')]
+    #[arg(long, help_heading = DASHBOARD, env = "LIMITER_HTTP_HOST", value_name = "NAME", value_delimiter = ',')]
     pub(crate) http_host: Vec<String>,
     /// The sketch's error, relative to all packets of a window: its width is e/ε
     #[arg(long, env = "LIMITER_SKETCH_EPSILON", value_name = "ε", default_value_t = 0.000025)]
@@ -124,7 +129,7 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "LIMITER_SKETCH_DELTA", value_name = "δ", default_value_t = 0.14)]
     pub(crate) sketch_delta: f64,
     /// The sketch's window, rounded to a power of two of nanoseconds
-    #[arg(long, env = "LIMITER_SKETCH_WINDOW", value_name = "DURATION", default_value = "134ms", value_parser = humantime::parse_duration)]
+    #[arg(long, env = "LIMITER_SKETCH_WINDOW", value_name = "DURATION", default_value = "134ms", value_parser = parse_duration, allow_hyphen_values = true)]
     #[serde(serialize_with = "as_duration")]
     pub(crate) sketch_window: Duration,
     /// Sources that can be limited at once, rounded up to a power of two; 145 bytes each
@@ -169,11 +174,12 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) kernel_log: bool,
     /// The host's name in the cluster [default: its own]
-    #[arg(long, env = "LIMITER_CLUSTER_NAME", value_name = "NAME")]
+    #[arg(long, help_heading = CLUSTER, env = "LIMITER_CLUSTER_NAME", value_name = "NAME")]
     pub(crate) cluster_name: Option<String>,
     /// Be in a cluster: the address and UDP port of this host that its peers come to [default: none]
     #[arg(
         long,
+        help_heading = CLUSTER,
         env = "LIMITER_CLUSTER_LISTEN",
         value_name = "ADDR:PORT",
         value_parser = parse_cluster_listen
@@ -182,13 +188,13 @@ pub(crate) struct RunArgs {
     /// Members of the cluster to ask for the others: addresses or DNS names with ports, commas between them
     ///
     /// A host without seeds that has been in no cluster yet founds one.
-    #[arg(long, env = "LIMITER_CLUSTER_SEEDS", value_name = "HOST:PORT", value_delimiter = ',')]
+    #[arg(long, help_heading = CLUSTER, env = "LIMITER_CLUSTER_SEEDS", value_name = "HOST:PORT", value_delimiter = ',')]
     pub(crate) cluster_seeds: Vec<Seed>,
     /// The file with the key that all hosts of the cluster have; see `limiter cluster key generate`
-    #[arg(long, env = "LIMITER_CLUSTER_KEY_FILE", value_name = "FILE", default_value = KEY_FILE)]
+    #[arg(long, help_heading = CLUSTER, env = "LIMITER_CLUSTER_KEY_FILE", value_name = "FILE", default_value = KEY_FILE)]
     pub(crate) cluster_key_file: PathBuf,
     /// The host's part of every limit, relative to those of the others: 1 to 1000
-    #[arg(long, env = "LIMITER_CLUSTER_WEIGHT", value_name = "N", default_value_t = 100)]
+    #[arg(long, help_heading = CLUSTER, env = "LIMITER_CLUSTER_WEIGHT", value_name = "N", default_value_t = 100)]
     pub(crate) cluster_weight: u32,
     /// The region that the host is in: limits are shared within regions first
     ///
@@ -197,7 +203,7 @@ pub(crate) struct RunArgs {
     /// from other regions, of each source by one host for all of the region. That saves traffic between regions, and
     /// keeps what is near fast. It costs time: what moves between regions takes some round trips between them, and what
     /// a region has lent when it is cut off lies idle for some seconds. Without regions far from each other leave it.
-    #[arg(long, env = "LIMITER_CLUSTER_REGION", value_name = "NAME", default_value = "default")]
+    #[arg(long, help_heading = CLUSTER, env = "LIMITER_CLUSTER_REGION", value_name = "NAME", default_value = "default")]
     pub(crate) cluster_region: String,
     /// Start with fresh maps, without the buckets and counters of the pinned ones; limits are kept
     #[arg(long)]

@@ -10,6 +10,7 @@ use super::output::Output;
 use crate::client::{Client, escape};
 use crate::daemon::check_period;
 use crate::error::{Failure, exit};
+use crate::policy::units::parse_duration;
 use crate::report::{Applied, ConfirmReport, Rule};
 
 /// Options of changing commands.
@@ -19,7 +20,7 @@ pub(super) struct SafetyArgs {
     #[arg(long, conflicts_with = "confirm")]
     pub(super) dry_run: bool,
     /// Revert the change after this time unless `limiter confirm` comes before, e.g. 60s
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]
     pub(super) confirm: Option<Duration>,
 }
 

@@ -1,11 +1,13 @@
 //! `limiter simulate`
 
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 
 use super::output::Output;
-use crate::cluster::simulate::{self, MOST_HOSTS, Scenario, SchemeKind};
+use crate::cluster::simulate::{self, MOST_HOSTS, Progress, Scenario, SchemeKind};
 use crate::error::{Failure, exit};
 use crate::report::SimulationReport;
 
@@ -53,10 +55,11 @@ pub(super) struct ClusterArgs {
     /// A scenario of your own
     #[arg(value_name = "FILE.toml", conflicts_with_all = ["scenario", "suite"])]
     file: Option<PathBuf>,
-    /// All built-in scenarios, and a table of what is to be reached
+    /// All built-in scenarios, and a table of what is to be reached; takes about half an hour on two CPUs
     ///
-    /// Heavy ones (a hundred hosts with a thousand sources, a thousand hosts finding each other) come in their
-    /// own size and with few seeds, unless --hosts asks for less than a hundred alone.
+    /// Nearly all of that is for the heavy ones: a hundred hosts with a thousand sources, and a thousand hosts that
+    /// find each other. They come in their own size and with few seeds. Where --hosts asks for less than a hundred
+    /// alone they are left out, and the rest takes seconds.
     #[arg(long, conflicts_with = "scenario")]
     suite: bool,
     /// Only this built-in scenario; may be repeated
@@ -96,7 +99,10 @@ pub(super) fn run(output: &mut Output<'_>, command: &SimulateCommand) -> Result<
         schemes = SchemeKind::ALL.to_vec();
     }
     let seeds = arguments.seeds as usize;
-    let summaries = simulate::run_all(&scenarios, &schemes, arguments.first_seed, seeds);
+    let mut teller = Teller::new();
+    let tell = &mut |progress: &Progress| teller.tell(progress);
+    let summaries = simulate::run_all(&scenarios, &schemes, arguments.first_seed, seeds, tell);
+    teller.end();
     let mut report = SimulationReport::new(&scenarios, &summaries);
     report.with_goals = arguments.suite;
     if let Some(path) = &arguments.chart {
@@ -110,6 +116,69 @@ pub(super) fn run(output: &mut Output<'_>, command: &SimulateCommand) -> Result<
     }
     output.print(&report)?;
     Ok(if report.ok { exit::OK } else { exit::NEGATIVE })
+}
+
+/// How long there is no word of progress, and how often there is one where stderr is no terminal.
+const SILENT: Duration = Duration::from_secs(1);
+const SELDOM: Duration = Duration::from_secs(30);
+
+/// Tells on stderr how far the runs are: as a bar on a terminal, else in a line of the log now and then.
+struct Teller {
+    on_terminal: bool,
+    /// When it was told, or when all began.
+    told: Instant,
+    /// Whether there is a bar.
+    shown: bool,
+}
+
+impl Teller {
+    fn new() -> Self {
+        let on_terminal = io::stderr().is_terminal() && tracing::enabled!(tracing::Level::INFO);
+        Self { on_terminal, told: Instant::now(), shown: false }
+    }
+
+    fn tell(&mut self, progress: &Progress) {
+        if self.on_terminal {
+            if self.shown || self.told.elapsed() >= SILENT {
+                self.shown = true;
+                let line: String = format!("{} {}", bar(progress.part), line(progress));
+                let line: String = line.chars().take(COLUMNS).collect();
+                eprint!("\r{line}\x1b[K");
+            }
+        } else if self.told.elapsed() >= SELDOM {
+            self.told = Instant::now();
+            tracing::info!("{}", line(progress));
+        }
+    }
+
+    /// Takes the bar away.
+    fn end(&self) {
+        if self.shown {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// The widest line on a terminal.
+const COLUMNS: usize = 79;
+
+/// The done part of the work as a bar.
+fn bar(part: f64) -> String {
+    const LONG: usize = 16;
+    let done = (LONG as f64 * part.clamp(0.0, 1.0)) as usize;
+    format!("[{}{}]", "#".repeat(done), ".".repeat(LONG - done))
+}
+
+/// How far the runs are, in a line.
+fn line(progress: &Progress) -> String {
+    let Progress { done, runs, part, left, running } = progress;
+    let left = left.map(|left| {
+        let left = humantime::format_duration(Duration::from_secs(left.as_secs()));
+        format!(", about {left} left")
+    });
+    let running = if running.is_empty() { String::new() } else { format!(": {running}") };
+    let percent = (100.0 * part) as u32;
+    format!("{percent} %{}, {done} of {runs} runs{running}", left.unwrap_or_default())
 }
 
 /// The scenarios that are asked for, in the sizes that are.
@@ -202,6 +271,23 @@ mod tests {
         assert!(page.contains("<svg") && page.contains("mine, 2 hosts"));
         let (_, text) = limiter(&[&file, "--seeds", "1", "--scheme", "static", "--hosts", "3,4"]);
         assert!(text.contains("mine") && text.contains("2 runs"), "{text}");
+    }
+
+    #[test]
+    fn progress_is_told_in_a_line() {
+        let mut progress = super::Progress {
+            done: 12,
+            runs: 2939,
+            part: 0.437,
+            left: Some(std::time::Duration::from_millis(750_400)),
+            running: "overhead (escrow, 100 hosts)".into(),
+        };
+        let told = "43 %, about 12m 30s left, 12 of 2939 runs: overhead (escrow, 100 hosts)";
+        assert_eq!(super::line(&progress), told);
+        progress = super::Progress { left: None, running: String::new(), ..progress };
+        assert_eq!(super::line(&progress), "43 %, 12 of 2939 runs");
+        assert_eq!(super::bar(0.5), "[########........]");
+        assert_eq!(super::bar(1.0), "[################]");
     }
 
     #[test]

@@ -49,10 +49,21 @@ fn limits_go_to_the_daemon_and_back() {
         let (code, text) = limiter(socket, &["limit", "set", "1000pps", "--burst", "2000"]);
         assert_eq!((code, text.as_str()), (0, "default: 1000pps burst 2000 packets\n"));
         assert_eq!(fake.state().limits[0].burst, 2000);
+        let (_, text) = limiter(socket, &["limit", "set", "1000pps", "--burst", "2000"]);
+        assert_eq!(text, "default: 1000pps burst 2000 packets (as before)\n");
+        let again = ["limit", "set", "1000pps", "--burst", "2000", "--ban-for", "10m"];
+        let (_, text) = limiter(socket, &again);
+        let old = "1000pps burst 2000 packets";
+        assert_eq!(text, format!("default: {old} → {old}, ban 10m after 5s at 10×\n"));
+        let (_, text) = limiter(socket, &["limit", "set", "1000pps", "--burst", "2000", "--json"]);
+        let document: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(document["previous"]["ban"]["for_seconds"], 600, "{document:#}");
+        assert_eq!((&document["changed"], &document["limit"]["ban"]), (&true.into(), &Value::Null));
         let set = ["limit", "set", "10mbit", "--for", "2001:db8::/48", "--json"];
         let (code, text) = limiter(socket, &set);
         let document: Value = serde_json::from_str(&text).unwrap();
         assert_eq!((code, document["limit"]["rate"].as_str()), (0, Some("10mbit")));
+        assert_eq!(document.get("previous"), Some(&Value::Null));
         let (_, text) = limiter(socket, &["limit", "list"]);
         assert!(text.contains("1000pps") && text.contains("2001:db8::/48"), "{text}");
         let (code, text) = limiter(socket, &["limit", "unset", "--for", "2001:db8::/48"]);
@@ -149,4 +160,116 @@ fn failures_have_a_code_and_a_document() {
         let (_, text) = limiter(nowhere, arguments);
         assert_eq!(text, "", "{arguments:?}: data only on stdout");
     }
+}
+
+#[test]
+fn an_import_counts_what_is_new_and_what_is_not() {
+    served(|socket, _| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("limits");
+        let file = path.to_str().unwrap();
+        for (list, told, added) in [
+            ("default 5pps\n192.0.2.1 6pps", "2 limits read: 2 added, 0 changed, 0 unchanged\n", 1),
+            (
+                "default 5pps\n192.0.2.1 7pps\n192.0.2.2 8pps",
+                "3 limits read: 1 added, 1 changed, 1 unchanged\n",
+                0,
+            ),
+        ] {
+            std::fs::write(&path, list).unwrap();
+            assert_eq!(limiter(socket, &["limit", "import", file]), (0, told.into()));
+            std::fs::write(&path, format!("default 5pps\n192.0.2.{} 7pps", 1 + 2 * added)).unwrap();
+            let dry = ["limit", "import", file, "--dry-run", "--json"];
+            let document: Value = serde_json::from_str(&limiter(socket, &dry).1).unwrap();
+            assert_eq!(document["added"], added, "{document:#}");
+        }
+    });
+}
+
+#[test]
+fn very_wide_entries_and_whole_lists_need_a_yes() {
+    served(|socket, fake| {
+        let refused = |arguments: &[&str], about: &str| {
+            let (code, text) = limiter(socket, &[arguments, &["--json"]].concat());
+            let document: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!((code, &document["error"]["code"]), (2, &2.into()), "{document:#}");
+            let message = document["error"]["message"].as_str().unwrap();
+            assert!(message.contains(about), "{message}");
+            assert!(document["error"]["hint"].as_str().unwrap().contains("--yes"), "{document:#}");
+        };
+        for list in ["deny", "allow"] {
+            refused(&[list, "add", "192.0.2.1", "0.0.0.0/0"], "all IPv4 addresses");
+            refused(&[list, "add", "2000::/3"], "12.500 % of IPv6");
+            assert_eq!(fake.state().lists.len(), 0, "not half of it");
+            let dry = [list, "add", "0.0.0.0/0", "--dry-run", "--json"];
+            let (code, text) = limiter(socket, &dry);
+            let document: Value = serde_json::from_str(&text).unwrap();
+            let warning = document["warnings"][0].as_str().unwrap();
+            assert!(code == 0 && warning.contains("all IPv4 addresses"), "{document:#}");
+            assert!(warning.contains("needs --yes"), "{document:#}");
+            assert_eq!(fake.state().lists.len(), 0, "a dry run");
+            let add = [list, "add", "192.0.2.1", "0.0.0.0/0", "--yes", "--json"];
+            let (code, text) = limiter(socket, &add);
+            let document: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!((code, &document["changed"]), (0, &2.into()), "{document:#}");
+            assert!(document["warnings"][0].as_str().unwrap().contains("4.29 billion"));
+            refused(&[list, "clear"], "removes 2 entries");
+            let (code, text) = limiter(socket, &[list, "clear", "--dry-run"]);
+            assert!(code == 0 && text.contains("2 removed"), "{text}");
+            assert_eq!(fake.state().lists.len(), 2);
+            let (code, text) = limiter(socket, &[list, "clear", "--yes"]);
+            let (one, all) = ("removed 192.0.2.1 from the", "removed 0.0.0.0/0 from the");
+            assert!(code == 0 && text.contains(one) && text.contains(all), "{text}");
+            assert_eq!(fake.state().lists.len(), 0);
+            let nothing = format!("no entry of the {list} list was set at run time\n");
+            let again = [list, "clear", "--yes", "--confirm", "60s"];
+            assert_eq!(limiter(socket, &again), (0, nothing));
+        }
+        // Over the API without the program.
+        let client = Client::new(socket);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let post = |path: &str| {
+            let sent = client.send_text::<Value>(path, "192.0.2.1\n0.0.0.0/0".into());
+            runtime.block_on(sent)
+        };
+        let refused = post("/v1/lists/deny").unwrap_err();
+        assert_eq!(refused.code, exit::USAGE);
+        assert!(refused.hint.unwrap().contains("yes=true"));
+        assert_eq!(fake.state().lists.len(), 0);
+        assert_eq!(post("/v1/lists/deny?yes=true").unwrap()["changed"], 2);
+    });
+}
+
+#[test]
+fn answers_of_lists_name_what_was_done() {
+    served(|socket, _| {
+        let add = ["deny", "add", "198.18.7.7", "--reason", "scanner"];
+        assert_eq!(limiter(socket, &add), (0, "denied 198.18.7.7 (scanner)\n".into()));
+        let (_, text) = limiter(socket, &["deny", "add", "198.18.7.7", "--ttl", "1h"]);
+        assert!(text.starts_with("denied 198.18.7.7 until "), "{text}");
+        assert!(text.ends_with(" UTC; before: denied (scanner)\n"), "{text}");
+        let many: Vec<_> = (1..=9).map(|number| format!("192.0.2.{number}")).collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        let (_, text) = limiter(socket, &[&["allow", "add"][..], &many].concat());
+        assert_eq!(text, "allowed 9 sources and prefixes\n");
+        let (_, text) = limiter(socket, &[&["allow", "del"][..], &many].concat());
+        assert_eq!(text, "removed 9 entries from the allow list\n");
+        let (_, text) = limiter(socket, &["deny", "del", "198.18.7.7"]);
+        assert_eq!(text, "removed 198.18.7.7 from the deny list\n");
+        assert_eq!(limiter(socket, &["deny", "add", "198.18.7.7/35"]).0, 2);
+    });
+}
+
+#[test]
+fn without_limits_the_next_command_is_told() {
+    served(|socket, fake| {
+        fake.state().interfaces = vec!["eth0".into()];
+        limiter(socket, &["attach", "eth0"]);
+        for command in [&["status"][..], &["limit", "list"]] {
+            let (code, text) = limiter(socket, command);
+            assert!(code == 0 && text.contains("`limiter limit set 1000pps`"), "{text}");
+        }
+        limiter(socket, &["limit", "set", "1000pps"]);
+        assert!(!limiter(socket, &["status"]).1.contains("limit set"));
+    });
 }

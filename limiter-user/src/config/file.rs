@@ -17,7 +17,7 @@ use crate::cluster::config::Seed;
 use crate::error::{Failure, exit};
 use crate::policy::ban::BanText;
 use crate::policy::class::{ClassPart, ClassText};
-use crate::policy::lists::{Action, Listing, Lists};
+use crate::policy::lists::{Action, Listing, Lists, check_wide, parse_target};
 use crate::policy::management::parse_management;
 use crate::policy::model::short_prefix;
 use crate::policy::wording::Part;
@@ -112,7 +112,7 @@ impl ConfigFile {
         let wrong = |byte: usize, failure: Failure| problem::at(path, text, byte, failure);
         let allow = self.keys.allow.iter().map(|table| (Action::Allow, table));
         let deny = self.keys.deny.iter().map(|table| (Action::Deny, table));
-        for (action, ListTable { targets, reason }) in allow.chain(deny) {
+        for (action, ListTable { targets, reason, yes }) in allow.chain(deny) {
             let begin = targets.span().start;
             let why = reason.as_ref().map(|reason| reason.get_ref().clone());
             let listing = Listing::new(action, None, why).map_err(|failure| {
@@ -134,12 +134,11 @@ impl ConfigFile {
                 return Err(wrong(begin, failure.hint("give addresses or prefixes")));
             }
             for (byte, target) in all {
-                let net = match target.parse() {
-                    Ok(Whom::Prefix(net)) => Ok(net),
-                    Ok(_) => Err(ModelError::Target { input: target.into() }),
-                    Err(error) => Err(error),
-                };
-                let net = net.map_err(|error| wrong(byte, Failure::from(error)))?;
+                let net = parse_target(target).map_err(|error| wrong(byte, error.into()))?;
+                check_wide(action, [&net], *yes).map_err(|error| {
+                    let hint = format!("write yes = true in this [[{action}]] if that is meant");
+                    wrong(byte, Failure::from(error).hint(hint))
+                })?;
                 match self.listed.entry(net) {
                     Entry::Vacant(entry) => entry.insert(Place::of(text, byte)),
                     Entry::Occupied(entry) => {

@@ -15,6 +15,7 @@ use crate::cluster::config::parse_listen as parse_cluster_listen;
 use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
 use crate::http::web::parse_listen;
+use crate::policy::units::parse_duration;
 use crate::policy::{Partition, Reach};
 
 /// The configuration of `limiter run`. Every key can be left out.
@@ -246,6 +247,10 @@ pub struct ListTable {
     /// Why, for whoever reads the list later.
     #[schemars(with = "Option<String>")]
     pub reason: Option<Spanned<String>>,
+    /// Whether IPv4 prefixes shorter than /8 and IPv6 prefixes shorter than /16 are meant; without it they are
+    /// refused.
+    #[serde(default)]
+    pub yes: bool,
 }
 
 /// An address or a prefix, or a list of them.
@@ -437,10 +442,8 @@ impl<'de> Deserialize<'de> for DefaultLimit {
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let read = humantime::parse_duration(&text);
-    read.map(Some).map_err(|error| {
-        de::Error::custom(format!("{text:?} is not a duration such as \"134ms\": {error}"))
-    })
+    let read = parse_duration(&text).map(Some);
+    read.map_err(|error| de::Error::custom(format!("{error}: {}", error.hint())))
 }
 
 fn cluster_listen<'de, D: Deserializer<'de>>(

@@ -334,6 +334,18 @@ fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
         ("[[deny]]\nfor = \"192.0.2.300\"", "2:7", "192.0.2.300", ""),
         ("[[deny]]\nfor = [\"192.0.2.1\",\n\"default\"]", "3:1", "default", ""),
         ("[[deny]]\nfor = []", "2:7", "no address", "addresses"),
+        (
+            "[[deny]]\nfor = \"0.0.0.0/0\"",
+            "2:7",
+            "all IPv4 addresses",
+            "yes = true in this [[deny]]",
+        ),
+        (
+            "[[allow]]\nfor = [\"192.0.2.1\", \"2000::/3\"]",
+            "2:21",
+            "12.500 % of IPv6",
+            "yes = true",
+        ),
         ("[[allow]]\nfor = \"10.0.0.1/8\"", "2:7", "host bits", "10.0.0.0/8"),
         ("[[allow]]\nfor = \"2001:db8::1\"", "2:7", "part of a source", "/64"),
         ("[[deny]]\nfor = \"192.0.2.1\"\nraeson = \"x\"", "3:1", "unknown key", "`reason`"),
@@ -454,4 +466,12 @@ fn a_limit_remembers_its_place() {
     let file = parse("[[limit]]\nrate = \"1pps\"\n  for = \"192.0.2.1\"").unwrap();
     let target: Target = "192.0.2.1".parse().unwrap();
     assert_eq!(file.place_of_limit(&target), Some(Place { line: 3, column: 9 }));
+}
+
+#[test]
+fn very_wide_entries_are_listed_with_a_yes() {
+    let text =
+        b"[[deny]]\nfor = \"0.0.0.0/0\"\nyes = true\n[[allow]]\nfor = \"10.0.0.0/8\"\nyes = false";
+    let file = ConfigFile::parse(Path::new("x.toml"), text).unwrap();
+    assert_eq!(file.lists().len(), 2);
 }

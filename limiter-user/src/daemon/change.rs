@@ -28,6 +28,8 @@ pub struct How {
     pub confirm: Option<Duration>,
     /// Where the operator is logged in from, whom a change could shut out.
     pub session: Option<IpAddr>,
+    /// Make it though it hits very many sources, or removes all entries of a list.
+    pub yes: bool,
 }
 
 impl How {

@@ -7,6 +7,7 @@
 mod clock;
 mod record;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -23,6 +24,7 @@ use super::shared::Shared;
 use crate::config::Settings;
 use crate::error::{Failure, exit};
 use crate::observe::What;
+use crate::observe::event::By;
 use crate::policy::Changes;
 use crate::policy::lists::ListChanges;
 use crate::report::{ConfirmReport, PendingReport};
@@ -82,12 +84,44 @@ struct Pending {
     problem: Option<(String, Instant)>,
 }
 
+/// What became of a change that waited to be confirmed.
+struct Ended {
+    what: String,
+    how: Ending,
+    by: Option<By>,
+    at: SystemTime,
+}
+
+/// Why a change waits no more.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    Confirmed,
+    Aborted,
+    TimedOut,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = &self.what;
+        let ending = match self.how {
+            Ending::Confirmed => "was confirmed",
+            Ending::Aborted => "was reverted with --abort",
+            Ending::TimedOut => "was not confirmed in time and reverted",
+        };
+        write!(f, "the last one ({what}) {ending}")?;
+        if let Some(By { user, .. }) = &self.by {
+            write!(f, " by {user}")?;
+        }
+        write!(f, " at {}", humantime::format_rfc3339_seconds(self.at))
+    }
+}
+
 /// The change that waits to be confirmed, if there is one.
 pub(super) struct Unconfirmed {
     path: PathBuf,
     pending: Option<Pending>,
-    /// The last one that was not confirmed in time.
-    reverted: Option<(String, SystemTime)>,
+    /// What became of the last one.
+    ended: Option<Ended>,
     /// What was wrong with the file.
     damaged: Option<String>,
     /// Told when there is something to wait for.
@@ -100,7 +134,7 @@ impl Unconfirmed {
         Self {
             path: store.with_file_name("unconfirmed.json"),
             pending: None,
-            reverted: None,
+            ended: None,
             damaged: None,
             wake: Arc::default(),
         }
@@ -167,7 +201,7 @@ impl Unconfirmed {
     fn wait(&mut self, record: Record, undo: Revert, period: Duration) {
         tracing::info!("{} waits to be confirmed for {period:?}", record.what);
         self.pending = Some(Pending { record, undo, problem: None });
-        self.reverted = None;
+        self.ended = None;
         self.wake.notify_one();
     }
 
@@ -242,7 +276,7 @@ impl Core {
             if let Revert::Rules(undo) = pending.undo.clone() {
                 self.store_only(&undo)?;
             }
-            self.end_reverted()?;
+            self.end_reverted(Ending::TimedOut)?;
         } else {
             tracing::info!("{} still waits to be confirmed", pending.record.what);
         }
@@ -262,6 +296,7 @@ impl Core {
         let (what, targets) =
             kept.map_or_else(Default::default, |kept| (kept.record.what, kept.undo.targets()));
         self.tell_policy(format!("{what} is confirmed"), &How::default(), None);
+        self.note_end(&what, Ending::Confirmed);
         Ok(ConfirmReport { outcome: "confirmed".into(), what, targets })
     }
 
@@ -271,7 +306,7 @@ impl Core {
     /// If none does, or it cannot be reverted; then it still waits.
     pub fn abort(&mut self) -> Result<ConfirmReport, Failure> {
         self.something_unconfirmed()?;
-        let (what, targets) = self.revert()?.unwrap_or_default();
+        let (what, targets) = self.revert(Ending::Aborted)?.unwrap_or_default();
         Ok(ConfirmReport { outcome: "reverted".into(), what, targets })
     }
 
@@ -280,21 +315,18 @@ impl Core {
             return Ok(());
         }
         let none = Failure::new(exit::NEGATIVE, "no change waits to be confirmed");
-        Err(match &self.unconfirmed.reverted {
+        Err(match &self.unconfirmed.ended {
             None => none.hint("make one with --confirm, for instance --confirm 60s"),
-            Some((what, at)) => none.hint(format!(
-                "the last one ({what}) was not confirmed in time and was reverted at {}",
-                humantime::format_rfc3339_seconds(*at)
-            )),
+            Some(ended) => none.hint(ended.to_string()),
         })
     }
 
     /// Reverts the change that waits, and says what it was and how many targets it had.
-    fn revert(&mut self) -> Result<Option<(String, u64)>, Failure> {
+    fn revert(&mut self, why: Ending) -> Result<Option<(String, u64)>, Failure> {
         let Some(pending) = &self.unconfirmed.pending else { return Ok(None) };
         let undo = pending.undo.clone();
         let about = (pending.record.what.clone(), undo.targets());
-        let reverted = self.undo(undo).and_then(|()| self.end_reverted());
+        let reverted = self.undo(undo).and_then(|()| self.end_reverted(why));
         if let (Err(failure), Some(pending)) = (&reverted, &mut self.unconfirmed.pending) {
             pending.problem = Some((failure.to_string(), Instant::now()));
         }
@@ -316,13 +348,19 @@ impl Core {
         }
     }
 
-    fn end_reverted(&mut self) -> Result<(), Failure> {
+    fn end_reverted(&mut self, why: Ending) -> Result<(), Failure> {
         if let Some(pending) = self.unconfirmed.forget()? {
             let (what, by) = (pending.record.what, self.told.by.clone());
             self.tell(What::Reverted { what: what.clone(), by });
-            self.unconfirmed.reverted = Some((what, SystemTime::now()));
+            self.note_end(&what, why);
         }
         Ok(())
+    }
+
+    /// Remembers what became of the change that waited, for whoever asks for it too late.
+    fn note_end(&mut self, what: &str, how: Ending) {
+        let (by, at) = (self.told.by.clone(), SystemTime::now());
+        self.unconfirmed.ended = Some(Ended { what: what.to_owned(), how, by, at });
     }
 
     /// Reverts what is overdue. Returns how long to wait for the next time, if there is something to
@@ -338,7 +376,7 @@ impl Core {
             // The clock of timers stops while the machine sleeps.
             return Some(wait.min(RETRY));
         }
-        match self.revert() {
+        match self.revert(Ending::TimedOut) {
             Ok(_) => None,
             Err(failure) => {
                 tracing::error!("cannot revert what was not confirmed: {failure}");
@@ -352,7 +390,7 @@ impl Core {
     /// # Errors
     /// If it cannot be reverted; the next daemon will.
     pub fn revert_at_end(&mut self) -> Result<(), Failure> {
-        self.revert().map(drop)
+        self.revert(Ending::TimedOut).map(drop)
     }
 }
 

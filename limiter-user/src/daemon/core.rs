@@ -199,6 +199,7 @@ impl Core {
     /// # Errors
     /// If it is refused, or either fails; then everything is as it was before.
     pub fn set(&mut self, limit: &LimitSpec, how: &How) -> Result<LimitSet, Failure> {
+        let previous = self.limit_for(&limit.target).map(|limit| self.report_in_force(&limit));
         let (count, applied) = self.request(Change::Set(*limit).into(), how)?;
         let changed = count > 0;
         if changed && !how.dry_run {
@@ -206,7 +207,7 @@ impl Core {
             let what = format!("limit for {}: {}", limit.target.short(), report.summary());
             self.tell_policy(what, how, None);
         }
-        Ok(LimitSet { limit: self.report(limit), changed, applied })
+        Ok(LimitSet { limit: self.report(limit), changed, previous, applied })
     }
 
     /// Sets many limits at once: all of them, or none.
@@ -215,12 +216,14 @@ impl Core {
     /// If one is refused, or store or data plane fail; then everything is as it was before.
     pub fn import(&mut self, limits: Changes, how: &How) -> Result<LimitsImported, Failure> {
         let read = limits.len() as u64;
+        let added =
+            limits.iter().filter(|change| self.limit_for(&change.target()).is_none()).count();
         let (changed, applied) = self.request(limits, how)?;
         if changed > 0 && !how.dry_run {
             self.tell_policy(format!("{changed} limits imported"), how, None);
         }
         give_memory_back();
-        Ok(LimitsImported { read, changed, applied })
+        Ok(LimitsImported { read, changed, added: added as u64, applied })
     }
 
     /// Removes a limit that was set at run time. `None` if there is none for this very target.

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::change::How;
 use super::core::Core;
 use super::file_lists::{merged as merged_lists, of_file as entry_of_file};
+use super::lists::wide;
 use super::live::Plan;
 use super::refused::{Refused, Start};
 use crate::config::{ConfigFile, Given, Settings};
@@ -279,10 +280,7 @@ impl Core {
         let gone = old.iter().filter(|limit| new.get(&limit.target).is_none());
         set.map(Change::Set)
             .chain(gone.map(|limit| Change::Unset(limit.target)))
-            .filter(|change| {
-                let (Change::Set(LimitSpec { target, .. }) | Change::Unset(target)) = change;
-                stored.get(target).is_none()
-            })
+            .filter(|change| stored.get(&change.target()).is_none())
             .collect()
     }
 
@@ -300,15 +298,13 @@ impl Core {
 
     /// What the operator should know of a reload.
     pub(super) fn reload_warnings(&self, settings: &Settings, how: &How) -> Vec<String> {
-        if how.session.is_none() {
-            return Vec::new();
-        }
         self.plan(settings).map(|plan| self.plan_warnings(&plan, how)).unwrap_or_default()
     }
 
     fn plan_warnings(&self, plan: &Plan, how: &How) -> Vec<String> {
         let limited = self.session_limited(&plan.limits, how);
-        limited.into_iter().chain(self.session_denied(&plan.lists, how)).collect()
+        let denied = self.session_denied(&plan.lists, how);
+        wide(&plan.lists).chain(limited).chain(denied).collect()
     }
 
     fn told(&self, settings: &Settings, plan: &Plan, applied: bool) -> ReloadReport {

@@ -10,10 +10,12 @@ use super::confirm::Undo;
 use super::core::Core;
 use crate::cluster::limits::Row;
 use crate::error::{Failure, exit};
-use crate::policy::lists::{Action, ListChanges, Listing, Lists, find, find_by, now};
+use crate::policy::lists::{
+    Action, ListChanges, Listing, Lists, check_wide, find, find_by, is_wide, now, reach_of_wide,
+};
 use crate::policy::model::short_prefix;
 use crate::policy::scope::no_cluster;
-use crate::report::{Applied, LimitOrigin, ListChanged, ListDiff, ListEntry, ListReport};
+use crate::report::{Applied, LimitOrigin, ListChanged, ListDiff, ListDone, ListEntry, ListReport};
 
 impl Core {
     /// The entries of one list.
@@ -37,8 +39,8 @@ impl Core {
     /// Adds entries: all of them, or none.
     ///
     /// # Errors
-    /// If one is on the other list, there are too many, a change waits to be confirmed, or store or
-    /// data plane fail; then everything is as it was before.
+    /// If one is on the other list, or very wide without a yes, there are too many, a change waits to be
+    /// confirmed, or store or data plane fail; then everything is as it was before.
     pub fn list_add(
         &mut self,
         targets: &[IpNet],
@@ -49,6 +51,8 @@ impl Core {
         if listing.cluster && self.replicated.is_none() {
             return Err(no_cluster("a denial"));
         }
+        // A dry run tells what it would hit.
+        check_wide(listing.action, targets, how.yes || how.dry_run)?;
         for net in targets {
             // What contains management addresses does not hold for them, but a part of them would.
             if listing.action == Action::Deny {
@@ -68,7 +72,7 @@ impl Core {
         }
         let changes: ListChanges =
             targets.iter().map(|net| (*net, Some(listing.clone()))).collect();
-        let changed = self.request_lists(listing.action, &changes, how)?;
+        let changed = self.request_lists(listing.action, ListDone::Added, &changes, how)?;
         if !how.dry_run {
             let some = named(targets.iter().map(short_prefix), targets.len());
             let what = format!("{some} added to the {} list", listing.action);
@@ -103,7 +107,7 @@ impl Core {
         }
         let changes = targets.iter().map(|net| (*net, self.denied_by_cluster(net))).collect();
         let banned = self.banned(&changes);
-        let changed = self.request_lists(action, &changes, how)?;
+        let changed = self.request_lists(action, ListDone::Removed, &changes, how)?;
         if !how.dry_run {
             let some = named(targets.iter().map(short_prefix), targets.len());
             self.tell_policy(format!("{some} removed from the {action} list"), how, None);
@@ -112,15 +116,49 @@ impl Core {
         Ok(changed)
     }
 
+    /// Removes all entries of a list that were set at run time.
+    ///
+    /// # Errors
+    /// If there are any and `how` has no yes, and as [`Core::list_remove`].
+    pub fn list_clear(&mut self, action: Action, how: &How) -> Result<ListChanged, Failure> {
+        let all = self.store.lists().iter().filter(|(_, listing)| listing.action == action);
+        let targets: Vec<IpNet> = all.map(|(net, _)| *net).collect();
+        if targets.is_empty() {
+            return Ok(ListChanged::nothing(action));
+        }
+        if !how.yes && !how.dry_run {
+            let count = targets.len();
+            let entries = if count == 1 { "entry" } else { "entries" };
+            let text = format!("this removes {count} {entries}, the whole {action} list");
+            return Err(Failure::new(exit::USAGE, text).hint(format!(
+                "add --yes if that is meant (over the API: yes=true); `limiter {action} list` shows them"
+            )));
+        }
+        self.list_remove(action, &targets, how)
+    }
+
     /// Makes changes of one list as `how` says, all of them or none.
     fn request_lists(
         &mut self,
         list: Action,
+        done: ListDone,
         changes: &ListChanges,
         how: &How,
     ) -> Result<ListChanged, Failure> {
         let effect = self.lists_beneath(changes);
+        let replaced = match done {
+            ListDone::Added => {
+                effect.iter().filter(|(net, _)| self.listed().contains_key(net)).count()
+            }
+            ListDone::Removed => 0,
+        };
+        let first = self.list_diff(&effect[..effect.len().min(ListChanged::NAMED)]);
         let mut applied = Applied::default();
+        let needs = match done {
+            ListDone::Added if !how.yes => "; without --dry-run it needs --yes",
+            _ => "",
+        };
+        applied.warnings.extend(wide(changes).map(|text| format!("{text}{needs}")));
         applied.warnings.extend(self.lists_meeting(changes));
         applied.warnings.extend(self.session_denied(&effect, how));
         if how.dry_run {
@@ -140,11 +178,12 @@ impl Core {
         } else {
             self.change_lists(changes)?;
         }
-        Ok(ListChanged { list, changed: changes.len() as u64, applied })
+        let (changed, replaced) = (changes.len() as u64, replaced as u64);
+        Ok(ListChanged { list, changed, done, replaced, first, applied })
     }
 
     /// How the lists in force would differ after `effect`.
-    pub(super) fn list_diff(&self, effect: &ListChanges) -> ListDiff {
+    pub(super) fn list_diff(&self, effect: &[(IpNet, Option<Listing>)]) -> ListDiff {
         let mut diff = ListDiff::default();
         for (net, new) in effect {
             let file = self.file_lists().get(net).is_some_and(|file| Some(file) == new.as_ref());
@@ -243,6 +282,13 @@ impl Core {
         };
         Cow::Owned(changes.iter().map(effect).collect())
     }
+}
+
+/// What `changes` hit that add entries for very many sources.
+pub(super) fn wide(changes: &[(IpNet, Option<Listing>)]) -> impl Iterator<Item = String> {
+    let added = changes.iter().filter_map(|(net, listing)| Some((net, listing.as_ref()?.action)));
+    let wide = added.filter(|(net, _)| is_wide(net));
+    wide.map(|(net, action)| format!("this {}", reach_of_wide(action, net)))
 }
 
 /// The deny entry that comes to shut out `source` by `changes`, and did not before.

@@ -69,7 +69,7 @@ use crate::dataplane::{Dataplane, KernelLog, LinkEvents, Mode, Options};
 use crate::error::{Failure, exit};
 use crate::http;
 use crate::http::web::WebConfig;
-use crate::instance::Instance;
+use crate::instance::{Instance, address};
 use crate::policy::Store;
 
 /// What remains when the daemon ends.
@@ -236,6 +236,13 @@ async fn serve(
     let mut server = tokio::spawn(server.into_future());
     services.begin(&shared);
     tracing::info!("ready: serving {}", config.socket.display());
+    if shared.with(|core| Ok(core.attached())).await?.is_empty() {
+        let then = "attach to one with `limiter attach IFACE`, or run with --interface IFACE";
+        tracing::warn!(
+            "attached to no interface, so nothing is limited; {}",
+            address(then, config.instance.as_ref())
+        );
+    }
     notify::ready();
     shared.with(Core::tell_started).await?;
     let outcome = tokio::select! {
@@ -264,7 +271,10 @@ async fn serve(
     log_failure(shared.with(Core::revert_at_end).await);
     log_failure(history::keep_at_end(&shared).await);
     match config.on_exit {
-        OnExit::Keep => tracing::info!("stopped; the limits stay in force"),
+        OnExit::Keep => match &shared.with(|core| Ok(core.attached())).await?[..] {
+            [] => tracing::info!("stopped; nothing was attached, so nothing is limited"),
+            on => tracing::info!("stopped; the limits stay in force on {}", on.join(", ")),
+        },
         OnExit::Detach => {
             shared.with(Core::detach_all).await?;
             tracing::info!("stopped; nothing is limited any more");

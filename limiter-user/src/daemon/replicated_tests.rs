@@ -238,6 +238,8 @@ fn denials_of_the_cluster_reach_all_and_end_everywhere() {
     let (how, nets) = (How::default(), |text: &str| vec![text.parse().unwrap()]);
     let listing = Listing::new(Action::Deny, None, Some("scanner".into())).unwrap();
     let everywhere = Listing { cluster: true, ..listing.clone() };
+    let wide = fleet.core(0).list_add(&nets("0.0.0.0/0"), &everywhere, &how).unwrap_err();
+    assert_eq!(wide.code, crate::error::exit::USAGE);
     fleet.core(0).list_add(&nets("198.51.100.0/24"), &everywhere, &how).unwrap();
     fleet.core(0).list_add(&nets("192.0.2.1/32"), &listing, &how).unwrap();
     fleet.pass(200);

@@ -11,14 +11,12 @@ use super::types::HistoryQuery;
 use crate::daemon::Shared;
 use crate::error::{Failure, exit};
 use crate::observe::history::LONGEST;
+use crate::policy::units::parse_duration;
 use crate::report::HistoryReport;
 
 /// `text` as a duration; `name` is what it is for.
 fn duration(name: &str, text: &str) -> Result<Duration, Failure> {
-    humantime::parse_duration(text).map_err(|error| {
-        Failure::new(exit::USAGE, format!("{name}={text}: {error}"))
-            .hint("write a number and a unit, such as 10s, 15m, 1h or 2days")
-    })
+    parse_duration(text).map_err(|error| Failure::from(error).context(name))
 }
 
 pub(super) async fn history(

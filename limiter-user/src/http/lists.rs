@@ -5,7 +5,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection, StringRejection};
 use axum::extract::{Path, Query, State};
 
 use super::handlers::{Answer, conflict, unreadable};
-use super::types::{ChangeQuery, ListQuery};
+use super::types::{ChangeQuery, ClearQuery, ListQuery};
 use crate::daemon::Shared;
 use crate::policy::lists::{Action, Listing, read};
 use crate::report::{ListChanged, ListReport};
@@ -54,4 +54,15 @@ pub(super) async fn remove(
         })
         .await;
     Ok(Json(removed.map_err(conflict)?))
+}
+
+pub(super) async fn clear(
+    State(shared): State<Shared>,
+    action: Result<Path<Action>, PathRejection>,
+    query: Result<Query<ClearQuery>, QueryRejection>,
+) -> Answer<ListChanged> {
+    let Path(action) = action.map_err(unreadable)?;
+    let how = query.map_err(unreadable)?.how();
+    let cleared = shared.with(move |core| core.list_clear(action, &how)).await;
+    Ok(Json(cleared.map_err(conflict)?))
 }

@@ -27,9 +27,9 @@ pub(crate) use access::Peer;
 pub use access::{Access, Admins};
 pub use suggest::SuggestQuery;
 pub use types::{
-    AttachRequest, BanRequest, ChangeQuery, ConfigText, ConfirmQuery, EventsQuery, GroupsQuery,
-    HistoryQuery, LeaveQuery, ListQuery, PortsQuery, SetRequest, TargetQuery, Texts, TopQuery,
-    TrialQuery, TrialRequest, TrialsQuery,
+    AttachRequest, BanRequest, ChangeQuery, ClearQuery, ConfigText, ConfirmQuery, EventsQuery,
+    GroupsQuery, HistoryQuery, LeaveQuery, ListQuery, PortsQuery, SetRequest, TargetQuery, Texts,
+    TopQuery, TrialQuery, TrialRequest, TrialsQuery,
 };
 
 use crate::daemon::Shared;
@@ -67,6 +67,7 @@ pub fn router(shared: Shared) -> Router {
             "/v1/lists/{list}/remove",
             post(lists::remove).layer(DefaultBodyLimit::max(MAX_LIST)),
         )
+        .route("/v1/lists/{list}/clear", post(lists::clear))
         .route("/v1/suggest", get(suggest::suggest))
         .merge(metrics::routes())
         .merge(top::routes())

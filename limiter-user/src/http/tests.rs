@@ -44,7 +44,10 @@ async fn limits_are_set_listed_and_removed() {
         "rate_per_second": 10_000.0, "burst_amount": 2000, "unit": "packets", "enforce": true, "gate": 16, "scope": "local",
         "origin": "runtime",
     });
-    assert_eq!((status, &answer), (200, &json!({"limit": limit, "changed": true})));
+    assert_eq!(
+        (status, &answer),
+        (200, &json!({"limit": limit, "changed": true, "previous": null}))
+    );
     let (_, answer) = api.ask("GET", "/v1/limits", "").await;
     assert_eq!(answer, json!({ "limits": [limit] }));
     let (_, answer) = api.ask("DELETE", "/v1/limits?target=198.51.100.7/32", "").await;
@@ -121,10 +124,10 @@ async fn lists_are_imported_or_refused() {
     let api = Api::new();
     let list = "default 1000pps\n198.51.100.7 10kpps 2k # who\n";
     let (status, answer) = api.ask("POST", "/v1/limits/import", list).await;
-    assert_eq!((status, answer), (200, json!({"read": 2, "changed": 2})));
+    assert_eq!((status, answer), (200, json!({"read": 2, "changed": 2, "added": 2})));
     let (_, answer) =
         api.ask("POST", "/v1/limits/import", "198.51.100.7 10kpps 2k\n192.0.2.1 1pps").await;
-    assert_eq!(answer, json!({"read": 2, "changed": 1}));
+    assert_eq!(answer, json!({"read": 2, "changed": 1, "added": 1}));
     let (status, answer) = api.ask("POST", "/v1/limits/import", "192.0.2.9 1pps\nfoo").await;
     assert_eq!((status, &answer["code"]), (400, &json!(2)));
     assert!(answer["message"].as_str().is_some_and(|text| text.contains("line 2")), "{answer}");

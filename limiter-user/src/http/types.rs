@@ -210,7 +210,7 @@ impl ChangeQuery {
     /// What is asked for.
     pub fn how(&self) -> How {
         let confirm = self.confirm_ms.map(Duration::from_millis);
-        How { dry_run: self.dry_run, confirm, session: self.session }
+        How { dry_run: self.dry_run, confirm, session: self.session, yes: false }
     }
 }
 
@@ -268,6 +268,9 @@ pub struct ListQuery {
     pub reason: Option<String>,
     /// Where it holds: `local`, which is meant if left out, or `cluster`, on the deny list.
     pub scope: Option<Reach>,
+    /// Whether IPv4 prefixes shorter than /8 and IPv6 prefixes shorter than /16 are meant; without it they are
+    /// refused.
+    pub yes: bool,
     /// As [`ChangeQuery::dry_run`].
     pub dry_run: bool,
     /// As [`ChangeQuery::confirm_ms`].
@@ -284,8 +287,30 @@ impl ListQuery {
 
     /// What is asked for.
     pub fn how(&self) -> How {
-        let &Self { dry_run, confirm_ms, session, .. } = self;
-        ChangeQuery { dry_run, confirm_ms, session }.how()
+        let &Self { yes, dry_run, confirm_ms, session, .. } = self;
+        How { yes, ..ChangeQuery { dry_run, confirm_ms, session }.how() }
+    }
+}
+
+/// `POST /v1/lists/{list}/clear`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ClearQuery {
+    /// Whether all entries are meant; without it the request is refused, unless there are none.
+    pub yes: bool,
+    /// As [`ChangeQuery::dry_run`].
+    pub dry_run: bool,
+    /// As [`ChangeQuery::confirm_ms`].
+    pub confirm_ms: Option<u64>,
+    /// As [`ChangeQuery::session`].
+    pub session: Option<IpAddr>,
+}
+
+impl ClearQuery {
+    /// What is asked for.
+    pub fn how(&self) -> How {
+        let &Self { yes, dry_run, confirm_ms, session } = self;
+        How { yes, ..ChangeQuery { dry_run, confirm_ms, session }.how() }
     }
 }
 

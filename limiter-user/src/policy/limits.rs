@@ -245,6 +245,16 @@ pub enum Change {
     Unset(Target),
 }
 
+impl Change {
+    /// The target whose limit it sets or removes.
+    pub const fn target(&self) -> Target {
+        match self {
+            Self::Set(limit) => limit.target,
+            Self::Unset(target) => *target,
+        }
+    }
+}
+
 /// The number of an amount in [`Changes`] that stands for "none any more".
 const NONE: u32 = u32::MAX;
 

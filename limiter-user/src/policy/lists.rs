@@ -11,7 +11,7 @@ use limiter_common::lists;
 use serde::{Deserialize, Serialize};
 
 pub use super::listed::Lists;
-use super::model::{ModelError, Whom, prefixes_of};
+use super::model::{ModelError, Whom, prefixes_of, short_prefix};
 use super::scope::Reach;
 use crate::error::{Failure, exit};
 
@@ -31,6 +31,14 @@ impl Action {
         match self {
             Self::Allow => "allow",
             Self::Deny => "deny",
+        }
+    }
+
+    /// What the list does to a source, in messages: `allowed`.
+    pub const fn done(self) -> &'static str {
+        match self {
+            Self::Allow => "allowed",
+            Self::Deny => "denied",
         }
     }
 
@@ -171,25 +179,78 @@ pub fn find_by<'a>(
     prefixes_of(source).find_map(|net| get(&net).map(|listing| (net, listing)))
 }
 
-/// Reads targets, one in a line; `#` begins a comment. Sources have `(v4, v6)` bits.
+/// Prefixes shorter than this may only be listed on purpose: of IPv4, and of IPv6.
+const SHORTEST_PREFIXES: (u8, u8) = (8, 16);
+
+/// Whether `net` is so wide that an entry for it is more likely a slip than a wish.
+pub fn is_wide(net: &IpNet) -> bool {
+    let (v4, v6) = SHORTEST_PREFIXES;
+    net.prefix_len() < if net.addr().is_ipv4() { v4 } else { v6 }
+}
+
+/// What an entry of the list `action` for the wide prefix `net` hits, in a few words.
+pub fn reach_of_wide(action: Action, net: &IpNet) -> String {
+    let (family, bits) = if net.addr().is_ipv4() { ("IPv4", 32) } else { ("IPv6", 128) };
+    // Exact: at most 2^128.
+    let addresses = 2_f64.powi(bits - i32::from(net.prefix_len()));
+    let addresses = match bits {
+        32 => format!("{:.2} billion", addresses / 1e9),
+        _ => format!("{addresses:.1e}"),
+    };
+    let share = 100.0 / 2_f64.powi(i32::from(net.prefix_len()));
+    let what = match net.prefix_len() {
+        0 => format!("all {family} addresses ({addresses})"),
+        _ => format!("{addresses} addresses, {share:.3} % of {family}"),
+    };
+    let verb = match action {
+        Action::Allow => "allows",
+        Action::Deny => "denies",
+    };
+    format!("{verb} {}: {what}", short_prefix(net))
+}
+
+/// Refuses entries for very wide prefixes, unless `yes` says that they are meant.
 ///
 /// # Errors
-/// The first line that is no target, or one that occurs twice, by its number; then all are refused.
+/// The first wide one.
+pub fn check_wide<'a>(
+    action: Action,
+    targets: impl IntoIterator<Item = &'a IpNet>,
+    yes: bool,
+) -> Result<(), ModelError> {
+    match targets.into_iter().find(|net| is_wide(net)) {
+        Some(target) if !yes => Err(ModelError::Wide { action, target: *target }),
+        _ => Ok(()),
+    }
+}
+
+/// Reads targets, with white space between them; `#` begins a comment. Sources have `(v4, v6)` bits.
+///
+/// # Errors
+/// The first one that is no target, or occurs twice, by its line if there are several; then all are
+/// refused.
 pub fn read(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Failure> {
     let mut seen: HashMap<IpNet, usize> = HashMap::new();
     let mut targets = Vec::new();
+    // Arguments of a command are one line, whose number would tell nothing.
+    let has_lines = text.lines().nth(1).is_some();
     for (line, content) in (1..).zip(text.lines()) {
-        let content = content.split('#').next().unwrap_or_default().trim();
-        if content.is_empty() {
-            continue;
+        let words = content.split('#').next().unwrap_or_default().split_whitespace();
+        for word in words {
+            let at = |failure: Failure| match has_lines {
+                true => failure.context(format!("line {line}")),
+                false => failure,
+            };
+            let target = parse(word, (v4, v6)).map_err(|error| at(error.into()))?;
+            if let Some(earlier) = seen.insert(target, line) {
+                let text = match earlier == line {
+                    true => format!("{} is there twice", short_prefix(&target)),
+                    false => format!("{} is in line {earlier} already", short_prefix(&target)),
+                };
+                return Err(at(Failure::new(exit::USAGE, text).hint("keep one of them")));
+            }
+            targets.push(target);
         }
-        let target = parse(content, (v4, v6))
-            .map_err(|error| Failure::from(error).context(format!("line {line}")))?;
-        if let Some(earlier) = seen.insert(target, line) {
-            let text = format!("line {line}: {target} is in line {earlier} already");
-            return Err(Failure::new(exit::USAGE, text).hint("keep one of them"));
-        }
-        targets.push(target);
     }
     if targets.is_empty() {
         return Err(Failure::new(exit::USAGE, "there is no address to list")
@@ -198,11 +259,23 @@ pub fn read(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Failure> {
     Ok(targets)
 }
 
-/// Reads a target.
+/// Reads what an entry can be for: an address or a prefix, but not `default`.
+///
+/// # Errors
+/// If it is neither, or has host bits set.
+pub fn parse_target(text: &str) -> Result<IpNet, ModelError> {
+    match Whom::from_str(text) {
+        Ok(Whom::Prefix(target)) => Ok(target),
+        Ok(Whom::Default) | Err(ModelError::Target { .. }) => {
+            Err(ModelError::ListTarget { input: text.into() })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads a target of which sources are not a part.
 fn parse(text: &str, (v4, v6): (u8, u8)) -> Result<IpNet, ModelError> {
-    let Whom::Prefix(target) = Whom::from_str(text)? else {
-        return Err(ModelError::Target { input: text.into() });
-    };
+    let target = parse_target(text)?;
     let bits = if target.addr().is_ipv4() { v4 } else { v6 };
     if target.prefix_len() > bits {
         return Err(ModelError::FinerThanSource { target, bits });
@@ -225,16 +298,65 @@ mod tests {
         assert_eq!(good.len(), 3);
         for (text, line) in [
             ("192.0.2.1\nnonsense\n", "line 2"),
-            ("192.0.2.1\n192.0.2.1/32\n", "line 2: 192.0.2.1/32 is in line 1"),
-            ("default", "line 1"),
-            ("2001:db8::1", "line 1"),
-            ("192.0.2.1/24", "line 1"),
+            ("192.0.2.1\n192.0.2.1/32\n", "line 2: 192.0.2.1 is in line 1"),
+            ("\ndefault", "line 2"),
+            ("\n2001:db8::1", "line 2"),
+            ("\n192.0.2.1/24", "line 2"),
             ("# nothing", "no address"),
+            ("\n192.0.2.1 192.0.2.2 192.0.2.1", "line 2: 192.0.2.1 is there twice"),
         ] {
             let failure = read(text, (32, 64)).unwrap_err();
             assert_eq!(failure.code, exit::USAGE);
             assert!(failure.to_string().contains(line), "{failure}");
             assert!(failure.hint.is_some(), "{failure}");
+        }
+    }
+
+    #[test]
+    fn arguments_have_no_lines_and_no_default() {
+        assert_eq!(read("192.0.2.1 198.51.100.0/24", (32, 64)).unwrap().len(), 2);
+        for text in ["198.51.100.7x", "192.0.2.1 default", "192.0.2.7 192.0.2.7", "2001:db8::1"] {
+            let failure = read(text, (32, 64)).unwrap_err();
+            let all = format!("{failure} {}", failure.hint.as_deref().unwrap_or_default());
+            assert!(!all.contains("line "), "{all}");
+            assert!(!all.contains("or default"), "{all}");
+        }
+    }
+
+    #[test]
+    fn wide_prefixes_are_only_listed_on_purpose() {
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        for (text, wide) in [
+            ("0.0.0.0/0", true),
+            ("10.0.0.0/7", true),
+            ("10.0.0.0/8", false),
+            ("10.0.0.1/32", false),
+            ("::/0", true),
+            ("2000::/15", true),
+            ("2001::/16", false),
+        ] {
+            for action in [Action::Allow, Action::Deny] {
+                let one = net("192.0.2.1/32");
+                let refused = check_wide(action, [&one, &net(text)], false);
+                assert_eq!(refused.is_err(), wide, "{text}");
+                check_wide(action, [&one, &net(text)], true).unwrap();
+                let Err(error) = refused else { continue };
+                let failure = Failure::from(error);
+                assert!(failure.code == exit::USAGE && failure.message.contains(text), "{failure}");
+                assert!(failure.hint.unwrap().contains("--yes"));
+            }
+        }
+        for (action, text, told) in [
+            (Action::Deny, "0.0.0.0/0", "denies 0.0.0.0/0: all IPv4 addresses (4.29 billion)"),
+            (
+                Action::Allow,
+                "64.0.0.0/2",
+                "allows 64.0.0.0/2: 1.07 billion addresses, 25.000 % of IPv4",
+            ),
+            (Action::Deny, "::/0", "denies ::/0: all IPv6 addresses (3.4e38)"),
+            (Action::Deny, "2000::/3", "denies 2000::/3: 4.3e37 addresses, 12.500 % of IPv6"),
+        ] {
+            assert_eq!(reach_of_wide(action, &net(text)), told);
         }
     }
 

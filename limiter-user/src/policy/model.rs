@@ -5,6 +5,7 @@ use limiter_common::gcra::{MAX_TOLERANCE, TICKS_PER_NS};
 
 use super::ban::{Ban, BanError};
 use super::class::ClassError;
+use super::lists::{Action, reach_of_wide};
 use super::scope::{Partition, Scope};
 pub use super::target::{Target, Whom, prefixes_of, short_prefix, source_of};
 use super::units::{Rate, Unit, format_burst};
@@ -48,6 +49,20 @@ pub enum ModelError {
     Target {
         /// What was read.
         input: String,
+    },
+    /// Nothing that an entry of the allow or the deny list can be for.
+    #[error("{input:?} is neither an IP address nor a prefix")]
+    ListTarget {
+        /// What was read.
+        input: String,
+    },
+    /// An entry of the allow or the deny list for very many sources, without a word that it is meant.
+    #[error("this {}", reach_of_wide(*action, target))]
+    Wide {
+        /// The list.
+        action: Action,
+        /// The prefix.
+        target: IpNet,
     },
     /// A prefix whose address has bits beyond its length.
     #[error("{input} has host bits set; did you mean {network}?")]
@@ -127,6 +142,10 @@ impl ModelError {
                 "write an address (198.51.100.7), a prefix (198.51.100.0/24, 2001:db8::/48) or default"
                     .into()
             }
+            Self::ListTarget { .. } => {
+                "write an address (198.51.100.7) or a prefix (198.51.100.0/24, 2001:db8::/48)".into()
+            }
+            Self::Wide { .. } => "add --yes if that is meant (over the API: yes=true)".into(),
             Self::HostBits { network, .. } => {
                 format!("write {network}, or the bare address for one source alone")
             }

@@ -139,6 +139,9 @@ pub struct CheckReport {
     pub limits: u64,
     /// How many entries of the lists it has.
     pub listed: u64,
+    /// What the operator should know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 impl Print for CheckReport {

@@ -232,6 +232,8 @@ pub struct LimitsImported {
     pub read: u64,
     /// Of those, new or different from before.
     pub changed: u64,
+    /// Of those that changed, limits for targets that had none.
+    pub added: u64,
     /// What every change tells.
     #[serde(flatten)]
     pub applied: Applied,
@@ -242,10 +244,19 @@ impl Print for LimitsImported {
         if self.applied.print_dry_run(out)? {
             return Ok(());
         }
-        writeln!(out, "{} limits read, {} new or changed", self.read, self.changed)?;
+        let Self { read, changed, added, .. } = self;
+        let (replaced, unchanged) = (changed - added, read - changed);
+        writeln!(
+            out,
+            "{read} limits read: {added} added, {replaced} changed, {unchanged} unchanged"
+        )?;
         self.applied.print_confirm(out)
     }
 }
+
+/// What to do where there are no limits.
+pub(super) const FIRST_LIMIT: &str =
+    "set one, such as `limiter limit set 1000pps`, or let `limiter suggest` propose one";
 
 /// `limit list`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -257,7 +268,7 @@ pub struct LimitList {
 impl Print for LimitList {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.limits.is_empty() {
-            return writeln!(out, "no limits are set");
+            return writeln!(out, "no limits are set; {FIRST_LIMIT}");
         }
         let header = ["TARGET", "RATE", "BURST", "GATE", "ENFORCED", "BAN", "SCOPE", "FROM"];
         let mut table = text::table(&header, 1);
@@ -285,6 +296,9 @@ pub struct LimitSet {
     pub limit: LimitReport,
     /// Whether it was another one before.
     pub changed: bool,
+    /// The limit that was in force for this very target before.
+    #[serde(default)]
+    pub previous: Option<LimitReport>,
     /// What every change tells.
     #[serde(flatten)]
     pub applied: Applied,
@@ -295,8 +309,12 @@ impl Print for LimitSet {
         if self.applied.print_dry_run(out)? {
             return Ok(());
         }
-        let note = if self.changed { "" } else { " (as before)" };
-        writeln!(out, "{}: {}{note}", self.limit.target.short(), self.limit.summary())?;
+        let (target, new) = (self.limit.target.short(), self.limit.summary());
+        match &self.previous {
+            _ if !self.changed => writeln!(out, "{target}: {new} (as before)")?,
+            None => writeln!(out, "{target}: {new}")?,
+            Some(old) => writeln!(out, "{target}: {} → {new}", old.summary())?,
+        }
         self.limit.bound().map_or(Ok(()), |bound| writeln!(out, "{bound}"))?;
         self.applied.print_confirm(out)
     }

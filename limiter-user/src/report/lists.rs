@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Applied, LimitOrigin, Print, Rule, text};
+use super::{Applied, LimitOrigin, ListDiff, Print, Replaced, Rule, text};
 use crate::policy::Reach;
 use crate::policy::lists::{Action, Listing};
 use crate::policy::model::short_prefix;
@@ -69,6 +69,24 @@ impl ListEntry {
         }
     }
 
+    /// What it does, as an answer to whoever has just asked for it: `denied 192.0.2.7 until 21:48:49 UTC
+    /// (scanner)`.
+    fn answer(&self, target: &str) -> String {
+        format!("{} {target}{}", self.action.done(), self.terms())
+    }
+
+    /// Where, until when and why, after the name of the target.
+    fn terms(&self) -> String {
+        let scope = if self.scope == Reach::Cluster { " on all hosts of the cluster" } else { "" };
+        let until = self.expires.as_deref().map(|expires| {
+            let (date, time) = expires.split_once('T').unwrap_or(("", expires));
+            let date =
+                if self.added.starts_with(date) { String::new() } else { format!("{date} ") };
+            format!(" until {date}{} UTC", time.split(['.', 'Z']).next().unwrap_or_default())
+        });
+        format!("{scope}{}{}", until.unwrap_or_default(), self.note())
+    }
+
     /// In a line, without the target.
     pub(super) fn history(&self) -> String {
         let mut text = format!("since {}", self.added);
@@ -83,6 +101,12 @@ impl ListEntry {
             text.push_str(" (configuration file)");
         }
         text
+    }
+
+    /// Why it was listed, after the name of the target.
+    fn note(&self) -> String {
+        let because = self.because();
+        if because.is_empty() { because } else { format!(" ({because})") }
     }
 
     /// Why it is listed.
@@ -122,25 +146,104 @@ impl Print for ListReport {
     }
 }
 
-/// `allow add`, `deny add`, and their `del`.
+/// What was done to entries of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ListDone {
+    /// They are there now, also where they were before.
+    Added,
+    /// They are gone.
+    Removed,
+}
+
+/// `allow add`, `deny add`, and their `del` and `clear`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ListChanged {
     /// Which list.
     pub list: Action,
     /// Entries added, renewed or removed.
     pub changed: u64,
+    /// Which of these it was.
+    pub done: ListDone,
+    /// Of those added, entries in the place of others.
+    pub replaced: u64,
+    /// What has become of the first [`ListChanged::NAMED`] of them.
+    pub first: ListDiff,
     /// What every change tells.
     #[serde(flatten)]
     pub applied: Applied<ListEntry>,
 }
 
+impl ListChanged {
+    /// So many entries are named; of more only the number is told.
+    pub const NAMED: usize = 5;
+
+    /// What is told where there was nothing to remove.
+    pub fn nothing(list: Action) -> Self {
+        let (first, applied) = (ListDiff::default(), Applied::default());
+        Self { list, changed: 0, done: ListDone::Removed, replaced: 0, first, applied }
+    }
+
+    /// Tells of each entry by its name.
+    fn print_each(&self, out: &mut dyn Write) -> io::Result<()> {
+        let list = self.list;
+        for entry in &self.first.added {
+            writeln!(out, "{}", entry.answer(&entry.name()))?;
+        }
+        for Replaced { old, new, .. } in &self.first.changed {
+            let name = new.name();
+            match self.done {
+                ListDone::Added => {
+                    writeln!(
+                        out,
+                        "{}; before: {}{}",
+                        new.answer(&name),
+                        old.action.done(),
+                        old.terms()
+                    )?;
+                }
+                ListDone::Removed => {
+                    let now = format!("{}{}", new.action.done(), new.terms());
+                    writeln!(out, "removed {name} from the {list} list; now {now}")?;
+                }
+            }
+        }
+        for entry in &self.first.removed {
+            writeln!(out, "removed {} from the {list} list{}", entry.name(), entry.note())?;
+        }
+        Ok(())
+    }
+
+    /// Tells of all entries by their number.
+    fn print_number(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { list, changed, replaced, first, .. } = self;
+        let mut all = first.added.iter().chain(first.changed.iter().map(|changed| &changed.new));
+        match (self.done, all.next()) {
+            (ListDone::Added, Some(entry)) => {
+                let answer = entry.answer(&format!("{changed} sources and prefixes"));
+                let before = match replaced {
+                    0 => String::new(),
+                    _ => format!(", {replaced} of them were listed before"),
+                };
+                writeln!(out, "{answer}{before}")
+            }
+            _ => writeln!(out, "removed {changed} entries from the {list} list"),
+        }
+    }
+}
+
 impl Print for ListChanged {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.changed == 0 {
+            return writeln!(out, "no entry of the {} list was set at run time", self.list);
+        }
         if self.applied.print_dry_run(out)? {
             return Ok(());
         }
-        let entries = if self.changed == 1 { "entry" } else { "entries" };
-        writeln!(out, "{} {entries} of the {} list changed", self.changed, self.list)?;
+        match self.changed <= Self::NAMED as u64 {
+            true => self.print_each(out)?,
+            false => self.print_number(out)?,
+        }
         self.applied.print_confirm(out)
     }
 }
@@ -166,13 +269,72 @@ mod tests {
         diff.note(entry("2001:db8::/48", Action::Allow, "", None), None);
         let applied = Applied { dry_run: Some(diff), ..Applied::default() };
         let mut text = Vec::new();
-        ListChanged { list: Action::Deny, changed: 3, applied }.print(&mut text).unwrap();
+        let (list, done, first) = (Action::Deny, ListDone::Added, ListDiff::default());
+        ListChanged { list, changed: 3, done, replaced: 1, first, applied }
+            .print(&mut text)
+            .unwrap();
         assert_eq!(
             String::from_utf8(text).unwrap(),
             "+ 192.0.2.1: deny until 1970-01-02T00:00:00.000Z: scanner\n\
              ~ 192.0.2.0/24: deny: old → allow: new\n\
              - 2001:db8::/48: allow\n\
              1 added, 1 changed, 1 removed; dry run, nothing was changed\n"
+        );
+    }
+
+    #[test]
+    fn an_answer_names_what_was_done() {
+        let entry = |target: &str, until, reason: &str, cluster| {
+            let reason = (!reason.is_empty()).then(|| reason.into());
+            let listing =
+                Listing { action: Action::Deny, reason, added: 0, until, ban: false, cluster };
+            Some(ListEntry::new(target.parse().unwrap(), &listing))
+        };
+        let told = |done, changed, notes: Vec<(Option<ListEntry>, Option<ListEntry>)>| {
+            let mut first = ListDiff::default();
+            for (old, new) in notes {
+                first.note(old, new);
+            }
+            let applied = Applied::default();
+            let mut text = Vec::new();
+            let replaced = first.changed.len() as u64;
+            let list = Action::Deny;
+            let report = ListChanged { list, changed, done, replaced, first, applied };
+            report.print(&mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        let short = entry("198.18.7.7/32", Some(78_529), "scanner", false);
+        let net = entry("192.0.2.0/24", None, "", true);
+        let long = entry("198.18.7.7/32", Some(90_000), "", false);
+        assert_eq!(
+            told(ListDone::Added, 2, vec![(None, short.clone()), (None, net.clone())]),
+            "denied 198.18.7.7 until 21:48:49 UTC (scanner)\n\
+             denied 192.0.2.0/24 on all hosts of the cluster\n"
+        );
+        assert_eq!(
+            told(ListDone::Added, 1, vec![(short.clone(), long.clone())]),
+            "denied 198.18.7.7 until 1970-01-02 01:00:00 UTC; before: denied until 21:48:49 UTC (scanner)\n"
+        );
+        assert_eq!(
+            told(ListDone::Removed, 2, vec![(net.clone(), None), (short.clone(), long.clone())]),
+            "removed 198.18.7.7 from the deny list; now denied until 1970-01-02 01:00:00 UTC\n\
+             removed 192.0.2.0/24 from the deny list\n"
+        );
+        assert_eq!(
+            told(ListDone::Removed, 1, vec![(short.clone(), None)]),
+            "removed 198.18.7.7 from the deny list (scanner)\n"
+        );
+        assert_eq!(
+            told(ListDone::Added, 200_000, vec![(None, short.clone()), (long, short.clone())]),
+            "denied 200000 sources and prefixes until 21:48:49 UTC (scanner), 1 of them were listed before\n"
+        );
+        assert_eq!(
+            told(ListDone::Removed, 200_000, vec![(short, None)]),
+            "removed 200000 entries from the deny list\n"
+        );
+        assert_eq!(
+            told(ListDone::Removed, 0, Vec::new()),
+            "no entry of the deny list was set at run time\n"
         );
     }
 }

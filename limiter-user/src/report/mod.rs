@@ -49,7 +49,7 @@ pub use limit::{
     BanReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
     TierReport,
 };
-pub use lists::{ListChanged, ListEntry, ListReport};
+pub use lists::{ListChanged, ListDone, ListEntry, ListReport};
 pub use overview::{
     Commands, CostReport, Flow, Offender, OverviewReport, ReasonFlow, Shown, Verdict, VerdictLevel,
     reasons,

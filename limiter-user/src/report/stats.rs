@@ -78,6 +78,14 @@ impl StatsReport {
         Self { counters: rows.into(), total, internal, latency: BTreeMap::new() }
     }
 
+    /// Only what is not zero.
+    #[must_use]
+    pub fn nonzero(mut self) -> Self {
+        self.counters.retain(|row| row.packets > 0);
+        self.internal.retain(|_, count| *count > 0);
+        self
+    }
+
     /// Adds what the control plane takes.
     #[must_use]
     pub fn with(mut self, latency: &Latency) -> Self {
@@ -112,12 +120,14 @@ impl Print for StatsReport {
             self.total.packets.to_string(),
             self.total.bytes.to_string(),
         ]);
-        writeln!(out, "{}\n", table.trim_fmt())?;
+        writeln!(out, "{}", table.trim_fmt())?;
         let mut table = text::table(&["INTERNAL", "COUNT"], 1);
         for (name, count) in &self.internal {
             table.add_row([name.clone(), count.to_string()]);
         }
-        writeln!(out, "{}", table.trim_fmt())?;
+        if !self.internal.is_empty() {
+            writeln!(out, "\n{}", table.trim_fmt())?;
+        }
         if self.latency.is_empty() {
             return Ok(());
         }
@@ -161,5 +171,12 @@ mod tests {
         assert!(!text.contains("core_work"), "nothing was done there");
         let full: Vec<_> = report.counters.iter().filter(|row| row.reason == "set_full").collect();
         assert_eq!((full[0].verdict.as_str(), full[1].verdict.as_str()), ("pass", "drop"));
+        let mut counters = Counters::default();
+        counters.verdicts[Reason::ALL[0] as usize].packets = 3;
+        let few = StatsReport::new(&counters).nonzero();
+        assert_eq!((few.counters.len(), few.internal.len(), few.total.packets), (1, 0, 3));
+        let mut text = Vec::new();
+        few.print(&mut text).unwrap();
+        assert_eq!(String::from_utf8(text).unwrap().lines().count(), 3);
     }
 }

@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::limit::FIRST_LIMIT;
 use super::{ClusterStatus, ConfigReport, LimitReport, OverageReport, PendingReport, Print, text};
 use crate::dataplane::{Attachment, Migrated, Mode, SketchHealth, TableHealth};
-use crate::instance::Instance;
+use crate::instance::{Instance, address};
 use crate::observe::Distinct;
 use crate::policy::model::short_prefix;
 
@@ -282,7 +283,11 @@ impl Print for StatusReport {
             )?;
         }
         let default = self.default_limit.as_ref().map_or("none".into(), LimitReport::summary);
-        writeln!(out, "limits      {}, default {default}", self.limits)?;
+        let limits = match self.limits {
+            0 => format!("none; {}", address(FIRST_LIMIT, self.instance.as_ref())),
+            limits => format!("{limits}, default {default}"),
+        };
+        writeln!(out, "limits      {limits}")?;
         writeln!(out, "config      {}", self.config.summary())?;
         if let Some(cluster) = &self.cluster {
             writeln!(out, "cluster     {}", cluster.summary())?;

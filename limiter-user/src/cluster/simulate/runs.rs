@@ -1,19 +1,20 @@
 //! Many runs at once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::judge::Verdict;
 use super::members;
 use super::outcome::{Outcome, Series};
+use super::progress::{Group, Meter, Progress, order};
 use super::regions::Between;
 use super::scenario::Scenario;
 use super::scheme::{Baseline, EscrowHost, SchemeKind};
 use super::world::World;
 
 /// How often it is told how far the runs are.
-const TELL: Duration = Duration::from_secs(10);
+const TELL: Duration = Duration::from_millis(200);
 
 /// What runs of one scenario under one scheme were like, over all seeds.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,68 +63,79 @@ pub fn run(scenario: &Scenario, scheme: SchemeKind, seed: u64) -> Outcome {
     }
 }
 
-/// Runs all scenarios under all schemes with the seeds from `first` on, on all CPUs.
+/// Runs all scenarios under all schemes with the seeds from `first` on, on all CPUs. `tell` is called now and
+/// then.
 pub fn run_all(
     scenarios: &[Scenario],
     schemes: &[SchemeKind],
     first: u64,
     seeds: usize,
+    tell: &mut dyn FnMut(&Progress),
 ) -> Vec<Summary> {
     let of_scenario = |(number, scenario): (usize, &Scenario)| {
         let schemes = if scenario.membership { &[SchemeKind::Membership][..] } else { schemes };
         let fits = |scheme: &&SchemeKind| scheme.is_for(scenario);
         schemes.iter().filter(fits).map(|scheme| (number, *scheme)).collect::<Vec<_>>()
     };
-    let groups: Vec<(usize, SchemeKind)> =
+    let pairs: Vec<(usize, SchemeKind)> =
         scenarios.iter().enumerate().flat_map(of_scenario).collect();
-    // Where the runs of each group begin in the list of all, and in the end how many there are.
-    let mut starts = vec![0];
-    for (scenario, _) in &groups {
-        starts.push(starts[starts.len() - 1] + scenarios[*scenario].seeds(seeds));
-    }
-    let jobs = starts[groups.len()];
+    let group = |(number, scheme): &(usize, SchemeKind)| {
+        let scenario = &scenarios[*number];
+        Group::new(scenario, *scheme, scenario.seeds(seeds))
+    };
+    let groups: Vec<Group> = pairs.iter().map(group).collect();
+    let jobs = order(&groups);
     let next = AtomicUsize::new(0);
     let (sender, receiver) = mpsc::channel();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(jobs.max(1));
-    let mut outcomes: Vec<Option<Outcome>> = vec![None; jobs];
+    let threads =
+        std::thread::available_parallelism().map_or(1, usize::from).min(jobs.len().max(1));
+    let mut outcomes: Vec<Vec<Option<Outcome>>> =
+        groups.iter().map(|group| vec![None; group.runs]).collect();
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            let (sender, next, groups, starts) = (sender.clone(), &next, &groups, &starts);
+            let (sender, next, pairs, jobs) = (sender.clone(), &next, &pairs, &jobs);
             scope.spawn(move || {
-                loop {
-                    let job = next.fetch_add(1, Ordering::Relaxed);
-                    if job >= jobs {
+                while let Some(&job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let ((scenario, scheme), number) = (pairs[job.0], job.1);
+                    if sender.send((job, Instant::now(), None)).is_err() {
                         return;
                     }
-                    let group = starts.partition_point(|start| *start <= job) - 1;
-                    let ((scenario, scheme), number) = (groups[group], job - starts[group]);
                     let seed = first.wrapping_add(number as u64);
                     let mut outcome = run(&scenarios[scenario], scheme, seed);
                     if number > 0 {
                         // A thousand of them would be much.
                         outcome.series = Series::default();
                     }
-                    if sender.send((job, outcome)).is_err() {
+                    if sender.send((job, Instant::now(), Some(outcome))).is_err() {
                         return;
                     }
                 }
             });
         }
         drop(sender);
+        let mut meter = Meter::new(&groups, threads);
         let mut told = Instant::now();
-        for (done, (job, outcome)) in receiver.into_iter().enumerate() {
-            outcomes[job] = Some(outcome);
+        loop {
+            match receiver.recv_timeout(TELL) {
+                Ok((job, at, None)) => meter.begin(job, at),
+                Ok((job, at, Some(outcome))) => {
+                    meter.end(job, at);
+                    outcomes[job.0][job.1] = Some(outcome);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
             if told.elapsed() >= TELL {
                 told = Instant::now();
-                tracing::info!("{} of {jobs} runs are done", done + 1);
+                tell(&meter.progress(told));
             }
         }
     });
-    let of_group = |(i, (scenario, scheme)): (usize, &(usize, SchemeKind))| {
-        let outcomes = outcomes[starts[i]..starts[i + 1]].iter().flatten();
-        summary(*scenario, &scenarios[*scenario], *scheme, first, outcomes)
-    };
-    groups.iter().enumerate().map(of_group).collect()
+    let of_group =
+        |((scenario, scheme), outcomes): (&(usize, SchemeKind), &Vec<Option<Outcome>>)| {
+            summary(*scenario, &scenarios[*scenario], *scheme, first, outcomes.iter().flatten())
+        };
+    pairs.iter().zip(&outcomes).map(of_group).collect()
 }
 
 fn summary<'a>(

@@ -14,6 +14,7 @@ use super::regions::{RegionPart, assign};
 use crate::cluster::escrow::Partition;
 use crate::config::Place;
 use crate::error::{Failure, exit};
+use crate::policy::units::parse_duration;
 
 /// The most hosts of a scenario.
 pub const MOST_HOSTS: usize = 1000;
@@ -41,9 +42,8 @@ impl Span {
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        humantime::parse_duration(&text)
-            .map(Self)
-            .map_err(|_| D::Error::custom(format!("{text:?} is not a duration such as \"200ms\"")))
+        let read = parse_duration(&text).map(Self);
+        read.map_err(|error| D::Error::custom(format!("{error}: {}", error.hint())))
     }
 }
 

@@ -20,7 +20,7 @@ fn a_seed_determines_a_run() {
         assert_eq!(one, run(&chaos, scheme, 7), "{scheme:?}");
         assert_ne!(one.series, run(&chaos, scheme, 8).series, "{scheme:?}");
     }
-    let twice = || run_all(&[short("spread", 3)], &SchemeKind::ALL, 1, 3);
+    let twice = || run_all(&[short("spread", 3)], &SchemeKind::ALL, 1, 3, &mut |_| ());
     assert_eq!(twice(), twice());
 }
 
@@ -73,7 +73,7 @@ fn the_escrow_keeps_the_limit_in_all_scenarios() {
         .filter(|scenario| !scenario.is_heavy())
         .map(|scenario| short(&scenario.name, scenario.least_hosts.max(5)))
         .collect();
-    for summary in run_all(&scenarios, &[SchemeKind::Escrow], 1, 2) {
+    for summary in run_all(&scenarios, &[SchemeKind::Escrow], 1, 2, &mut |_| ()) {
         let name = &scenarios[summary.scenario].name;
         let found = &summary.verdict;
         assert!(found.worst_overage <= 0.001, "{name}: {summary:?}");

@@ -50,7 +50,8 @@ fn a_confirmed_change_stays() {
     assert_eq!(core.revert_overdue(), None);
     assert_eq!(fake.state().limits.len(), 2);
     let error = core.confirm().unwrap_err();
-    assert!(error.code == exit::NEGATIVE && error.hint.unwrap().contains("--confirm"));
+    let hint = error.hint.unwrap();
+    assert!(error.code == exit::NEGATIVE && hint.contains("was confirmed at 20"), "{hint}");
 }
 
 #[test]
@@ -60,6 +61,21 @@ fn an_aborted_change_is_reverted_at_once() {
     assert_eq!(core.abort().unwrap().outcome, "reverted");
     assert_reverted(&fake, &core);
     assert!(!directory.path().join(FILE).exists());
+    let hint = core.confirm().unwrap_err().hint.unwrap();
+    assert!(hint.contains("was reverted with --abort at 20") && !hint.contains("time"), "{hint}");
+}
+
+#[test]
+fn who_has_aborted_a_change_is_told() {
+    let (fake, directory) = (Fake::default(), tempfile::tempdir().unwrap());
+    let mut core = changed(&fake, &directory, 60);
+    assert!(core.abort().is_ok());
+    core.set(&limit("192.0.2.9", "1pps"), &within(60)).unwrap();
+    core.told.by = Some(By::dashboard());
+    core.abort().unwrap();
+    core.told.by = Some(By::user(0));
+    let hint = core.confirm().unwrap_err().hint.unwrap();
+    assert!(hint.contains("was reverted with --abort by dashboard at 20"), "{hint}");
 }
 
 #[test]
@@ -101,7 +117,9 @@ fn what_is_overdue_is_reverted_and_tried_again() {
     std::thread::sleep(RETRY);
     assert_eq!(core.revert_overdue(), None);
     assert_reverted(&fake, &core);
-    assert!(core.confirm().unwrap_err().hint.unwrap().contains("reverted at"));
+    assert!(
+        core.confirm().unwrap_err().hint.unwrap().contains("not confirmed in time and reverted at")
+    );
 }
 
 #[test]

@@ -337,6 +337,7 @@ mod tests {
             (Method::DELETE, "/v1/limits", admin),
             (Method::POST, "/v1/lists/deny", admin),
             (Method::POST, "/v1/lists/allow", Needs::Never),
+            (Method::POST, "/v1/lists/deny/clear", Needs::Never),
             (Method::POST, "/v1/limits/import", Needs::Never),
             (Method::POST, "/v1/reload", Needs::Never),
             (Method::POST, "/v1/interfaces", Needs::Never),

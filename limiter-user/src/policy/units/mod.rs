@@ -5,10 +5,12 @@
 //! and most others mean bits.
 
 mod burst;
+mod duration;
 mod number;
 mod rate;
 
 pub use burst::{format_burst, parse_burst};
+pub use duration::{DurationError, parse_duration};
 pub use rate::Rate;
 
 use serde::{Deserialize, Serialize};
