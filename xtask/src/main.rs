@@ -9,6 +9,7 @@ mod build;
 mod demo;
 mod dist;
 mod fuzz;
+mod guest;
 mod lint;
 mod run;
 mod setup;

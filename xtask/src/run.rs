@@ -3,9 +3,10 @@
 use std::{
     ffi::{OsStr, OsString},
     fmt,
+    fs::File,
     io::{BufRead as _, BufReader},
     os::unix::fs::MetadataExt as _,
-    process::{Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -108,6 +109,13 @@ impl Cmd {
             }
         }
         child.wait().with_context(|| format!("cannot wait for `{self}`"))
+    }
+
+    /// Starts the command with its output in `log` and returns at once. The caller ends it.
+    pub(crate) fn spawn(&self, log: File) -> Result<Child> {
+        let stderr = log.try_clone().context("cannot share a log file")?;
+        let mut command = self.command();
+        command.stdout(log).stderr(stderr).spawn().with_context(|| self.cannot_start())
     }
 
     fn command(&self) -> Command {

@@ -22,7 +22,7 @@ const fn package(name: &'static str, program: &'static str) -> Package {
     Package { name, program, service: None }
 }
 
-const PACKAGES: [Package; 17] = [
+const PACKAGES: [Package; 19] = [
     package("iproute2", "ip"),
     package("iputils-ping", "ping"),
     package("nftables", "nft"),
@@ -40,6 +40,8 @@ const PACKAGES: [Package; 17] = [
     Package { service: Some("prometheus"), ..package("prometheus", "promtool") },
     package("dpkg-dev", "dpkg-shlibdeps"),
     package("mmdebstrap", "mmdebstrap"),
+    package("e2fsprogs", "mke2fs"),
+    package("qemu-system-x86", "qemu-system-x86_64"),
 ];
 
 /// The names of all packages.
