@@ -19,6 +19,7 @@ pub mod doctor;
 pub mod error;
 pub mod http;
 pub mod instance;
+pub(crate) mod listen;
 pub mod observe;
 pub mod policy;
 pub mod report;

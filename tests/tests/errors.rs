@@ -131,8 +131,6 @@ fn interfaces_that_do_not_exist() {
     let (lab, daemon) = working();
     let answer = daemon.cli().run(&["attach", "nosuch0"]);
     assert_error(&answer, USAGE, &["nosuch0", RX]);
-    let home = tempfile::tempdir().expect("a temporary folder");
-    assert_error(&failing_run(&lab, home.path(), &["-i", "nosuch0"]), USAGE, &["nosuch0"]);
     assert_still_limits(&lab, &daemon);
 }
 

@@ -134,7 +134,7 @@ pub(super) fn check(
 ) -> Result<u8, Failure> {
     let file = find(global, file.as_deref())?;
     let settings = bare(global)?.with(file)?;
-    settings.check_key()?;
+    settings.check_files()?;
     let limits = settings.file.limits().len() as u64;
     let listed = settings.file.lists().len() as u64;
     output.print(&CheckReport { file: name(&settings), limits, listed })?;

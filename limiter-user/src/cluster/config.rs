@@ -105,6 +105,20 @@ pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
+/// Whether others can reach a host at this address.
+///
+/// # Errors
+/// If not: it stands for all addresses of the host, or for a group.
+fn check_listen(address: SocketAddr) -> Result<(), Failure> {
+    let ip = address.ip();
+    if ip.is_unspecified() || ip.is_multicast() || address.port() == 0 {
+        let message = format!("other hosts cannot reach this one at {address}");
+        let hint = "give [cluster] listen the address and port that other hosts are to use";
+        return Err(Failure::new(exit::USAGE, message).hint(hint));
+    }
+    Ok(())
+}
+
 /// The cluster that a host belongs to. Without an address to listen on it belongs to none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
@@ -173,7 +187,8 @@ impl ClusterConfig {
                 return Err(("cluster_seeds", failure.hint("name each seed once")));
             }
         }
-        if self.is_on() {
+        if let Some(listen) = self.listen {
+            check_listen(listen).map_err(|failure| ("cluster_listen", failure))?;
             // A name that was given is good.
             return self.name().map(drop).map_err(|failure| ("cluster_listen", failure));
         }
@@ -275,6 +290,16 @@ mod tests {
             let (blamed, failure) = config.check().unwrap_err();
             assert_eq!((blamed, failure.code), (key, exit::USAGE), "{failure}");
             assert!(failure.message.contains(about) && failure.hint.is_some(), "{failure}");
+        }
+    }
+
+    #[test]
+    fn others_must_be_able_to_reach_it() {
+        for wrong in ["0.0.0.0:7946", "[::]:7946", "224.0.0.1:7946", "192.0.2.1:0"] {
+            let listen = Some(wrong.parse().unwrap());
+            let (blamed, failure) = ClusterConfig { listen, ..config() }.check().unwrap_err();
+            assert_eq!((blamed, failure.code), ("cluster_listen", exit::USAGE), "{failure}");
+            assert!(failure.message.contains(wrong) && failure.hint.is_some(), "{failure}");
         }
     }
 

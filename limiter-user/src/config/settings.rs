@@ -15,7 +15,7 @@ use crate::cluster::{ClusterConfig, key_file};
 use crate::daemon::Config;
 use crate::dataplane::{self, Options};
 use crate::error::{Failure, chain, exit};
-use crate::http::web::WebConfig;
+use crate::http::web::{WebConfig, check_files};
 use crate::instance::{Instance, Places};
 use crate::policy::lists::Action;
 use crate::policy::scope::no_cluster;
@@ -273,16 +273,18 @@ impl Settings {
         Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)))
     }
 
-    /// Whether the host has the key of the cluster that it is to be in.
+    /// Whether the files can be used that cluster and dashboard need. A daemon starts without them, and tries
+    /// again.
     ///
     /// # Errors
-    /// As [`key_file::read`], if it is to be in one.
-    pub fn check_key(&self) -> Result<(), Failure> {
-        let ClusterConfig { listen: Some(_), key_file: path, .. } = self.cluster() else {
-            return Ok(());
-        };
-        let keys = key_file::read(&path);
-        keys.map(drop).map_err(|failure| self.blame("cluster_key_file", failure))
+    /// What is wrong with the first one that cannot.
+    pub fn check_files(&self) -> Result<(), Failure> {
+        let cluster = self.cluster();
+        if cluster.is_on() {
+            key_file::read(&cluster.key_file)
+                .map_err(|failure| self.blame("cluster_key_file", failure))?;
+        }
+        check_files(&self.web())
     }
 
     /// Whether the entries of the file's lists fit sources of so many bits, IPv4 and IPv6, and

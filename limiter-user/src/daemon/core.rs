@@ -17,13 +17,14 @@ use super::confirm::{Unconfirmed, Undo};
 use super::events::Told;
 use super::file_limits::FileLimits;
 use super::history::Past;
+use super::interfaces::Wanted;
 use super::plane::Plane;
 use super::replicated::Replicated;
 use super::scrape;
 use super::top::Top;
 use super::warnings::{self, Warnings};
 use crate::cluster::limits::Row;
-use crate::dataplane::{Mode, OnFull, SharedCounts};
+use crate::dataplane::{Attachment, Mode, OnFull, SharedCounts};
 use crate::error::{Failure, exit};
 use crate::http::Access;
 use crate::instance::{Instance, address};
@@ -32,8 +33,8 @@ use crate::policy::lists::{Action, find};
 use crate::policy::{Change, Changes, LimitSpec, Limits, Management, Store, Target, Whom};
 use crate::report::{
     AttachReport, DetachReport, EventsReport, LimitList, LimitRemoved, LimitReport, LimitSet,
-    LimitsImported, OccupantReport, SharedReport, SourceReport, StatsReport, StatusReport,
-    StoreReport,
+    LimitsImported, OccupantReport, ServiceReport, SharedReport, SourceReport, StatsReport,
+    StatusReport, StoreReport,
 };
 
 /// Limits, data plane and store of a daemon. Every change goes through `&mut self`.
@@ -71,6 +72,10 @@ pub struct Core {
     pub(super) replicated: Option<Replicated>,
     /// How the host fares in its cluster, once that runs.
     pub(super) cluster: Option<cluster::View>,
+    /// The cluster and the dashboard, if this host is to have them.
+    pub(super) services: Vec<ServiceReport>,
+    /// Interfaces to be attached to.
+    pub(super) wanted: Wanted,
 }
 
 impl Core {
@@ -99,6 +104,8 @@ impl Core {
             captures: 0,
             replicated: None,
             cluster: None,
+            services: Vec::new(),
+            wanted: Wanted::default(),
         }
     }
 
@@ -340,10 +347,16 @@ impl Core {
         replace: bool,
     ) -> Result<AttachReport, Failure> {
         let attachment = self.plane.attach(interface, mode, replace)?;
+        self.now_attached(&attachment);
+        Ok(AttachReport { interface: (&attachment).into() })
+    }
+
+    /// Notes and tells that an interface is attached to.
+    pub(super) fn now_attached(&mut self, attachment: &Attachment) {
+        self.wanted.attached(&attachment.name);
         let (interface, mode) = (attachment.name.clone(), attachment.mode.name().to_owned());
         let by = self.told.by.clone();
         self.tell(What::Attached { interface, mode, by });
-        Ok(AttachReport { interface: (&attachment).into() })
     }
 
     /// What is on an interface.
@@ -361,6 +374,7 @@ impl Core {
     /// As [`crate::dataplane::Dataplane::detach`].
     pub fn detach(&mut self, interface: &str) -> Result<DetachReport, Failure> {
         self.plane.detach(interface)?;
+        self.wanted.forget(interface);
         let by = self.told.by.clone();
         self.tell(What::Detached { interface: interface.into(), by });
         Ok(DetachReport { detached: interface.into() })
@@ -388,6 +402,8 @@ impl Core {
         warnings::of_history(&mut found, &self.past);
         found.texts.extend(self.cluster_warnings());
         warnings::of_interfaces(&mut found, &attachments);
+        warnings::of_wanted(&mut found, &self.wanted);
+        warnings::of_services(&mut found, &self.services);
         warnings::of_counters(&mut found, &counters);
         warnings::of_table(&mut found, &table, self.on_full);
         warnings::of_gates(
@@ -414,6 +430,7 @@ impl Core {
             default_limit: self.limit_for(&Target::DEFAULT).map(|l| self.report_in_force(&l)),
             config,
             cluster: self.cluster.as_ref().map(|cluster| Box::new(cluster.report())),
+            services: self.services.clone(),
             confirm: self.unconfirmed.report(),
             management: self.management.nets().to_vec(),
             overage: Vec::new(),

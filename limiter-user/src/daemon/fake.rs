@@ -28,6 +28,8 @@ pub(crate) struct State {
     pub(crate) attached: Vec<(String, Mode)>,
     /// Interfaces that exist.
     pub(crate) interfaces: Vec<String>,
+    /// Those of them that another program is on.
+    pub(crate) taken: Vec<String>,
     pub(crate) sources: BTreeMap<String, (u64, u64)>,
     pub(crate) fail_publish: bool,
     pub(crate) panic_on_publish: bool,
@@ -102,6 +104,9 @@ impl Plane for Fake {
         if !state.interfaces.iter().any(|name| name == interface) {
             let known = state.interfaces.clone();
             return Err(Error::UnknownInterface { name: interface.into(), known });
+        }
+        if state.taken.iter().any(|name| name == interface) {
+            return Err(Error::Occupied { name: interface.into(), id: 3 });
         }
         state.attached.push((interface.into(), mode));
         drop(state);

@@ -1,8 +1,9 @@
 //! The daemon: one owner of data plane and store, served on a socket.
 //!
-//! Nothing that works is touched before everything that can fail by itself has been tried: the
-//! sockets, then the store, then the data plane, which takes over what is pinned. If a later step
-//! fails, what this start has added is taken away again, and what was there goes on.
+//! Limits come first. A start reads the configuration, takes its own socket and the store, puts the limits in force
+//! and attaches; if one of these fails it ends, and what was there before goes on. Only then are the cluster and the
+//! dashboard started ([`services`]), and what keeps them from it ends nothing, nor does an interface that is not there
+//! yet ([`interfaces`]): a host that boots is protected before its network is up.
 
 mod bans;
 mod capture;
@@ -15,6 +16,7 @@ mod file_limits;
 mod file_lists;
 pub mod groups;
 mod history;
+mod interfaces;
 mod kept_changes;
 mod kernel_log;
 mod lists;
@@ -27,6 +29,7 @@ mod privileges;
 mod refused;
 mod replicated;
 mod scrape;
+mod services;
 mod shared;
 mod socket;
 mod suggest;
@@ -46,6 +49,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use self::interfaces::Wanted;
+use self::services::Services;
+
 pub use self::core::{Core, no_such_limit};
 pub use change::How;
 pub use confirm::check_period;
@@ -59,10 +65,10 @@ pub use top::Scan;
 
 use crate::cluster::{ClusterConfig, Share};
 use crate::config::{Given, Settings};
-use crate::dataplane::{Dataplane, KernelLog, Mode, Options};
+use crate::dataplane::{Dataplane, KernelLog, LinkEvents, Mode, Options};
 use crate::error::{Failure, exit};
 use crate::http;
-use crate::http::web::{Web, WebConfig};
+use crate::http::web::WebConfig;
 use crate::instance::Instance;
 use crate::policy::Store;
 
@@ -118,26 +124,29 @@ const GRACE: Duration = Duration::from_secs(5);
 pub fn run(given: Given, settings: Settings) -> Result<(), Failure> {
     let config = settings.daemon();
     config.options.shape()?;
-    settings.check_key()?;
     let access = http::Access::new(config.admin_group.as_deref())?;
     let socket = Socket::bind(&config.socket, &config.socket_group)?;
-    let web = Web::bind(&config.web)?;
     let store = Store::open(&config.state_dir)?;
     // From here on, what an unconfirmed file says does not count.
     let from = refused::at_start(&given, settings, store.path())?;
     let (socket_path, state_dir) = (config.socket, config.state_dir);
     let mut config = Config { socket: socket_path, state_dir, ..from.settings.daemon() };
-    let cluster = cluster::Prepared::new(&config.cluster, &config.state_dir)?;
-    config.options.hash_secret = cluster.as_ref().map(cluster::Prepared::hash_secret);
+    let cluster = cluster::Before::read(&config.cluster, &config.state_dir);
+    let floor = cluster.as_ref().map(|cluster| cluster.floor);
+    config.options.hash_secret = cluster.and_then(|cluster| cluster.hash_secret);
     let config = &config;
     access.set(http::Admins::of(config.admin_group.as_deref())?);
     let configure = |core: &mut Core| {
         core.start_from(given, from);
         core.access = Some(access.clone());
     };
-    let floor = cluster.as_ref().map(cluster::Prepared::floor);
+    // What comes from now on is noticed, even before it is looked at.
+    let links = LinkEvents::new()
+        .inspect_err(|error| tracing::warn!("cannot notice new interfaces at once: {error}"));
     let (core, kernel_log) = start(config, store, floor, configure)?;
     let shared = Shared::new(core);
+    // Their files and ports may need what is given up next.
+    let services = Services::prepare(config, floor.unwrap_or(Share::NONE), &shared);
     // Before there are other threads: each has privileges of its own.
     privileges::give_up()?;
     tokio::runtime::Builder::new_current_thread()
@@ -146,7 +155,7 @@ pub fn run(given: Given, settings: Settings) -> Result<(), Failure> {
         .map_err(|error| Failure::new(exit::PRIVILEGE, format!("cannot start: {error}")))?
         .block_on(async {
             kernel_log::forward(kernel_log);
-            serve(config, &socket, web, access, shared, cluster).await
+            serve(config, &socket, access, shared, services, links.ok()).await
         })
 }
 
@@ -179,30 +188,20 @@ fn start(
     Ok((core, kernel_log))
 }
 
-/// Puts the limits in force and attaches; takes back what it has added if it cannot do all of it.
+/// Puts the limits in force and attaches; leaves nothing of its own where nothing is protected by it.
 fn bring_up(core: &mut Core, config: &Config, took_over: bool) -> Result<(), Failure> {
     // Limits first: an interface is protected from its first packet on.
     let enforced = core.enforce();
     // Now it runs where others were to be replaced, if all went well.
-    let before = core.attached();
     if took_over && enforced.is_ok() {
+        let before = core.attached();
         let on = if before.is_empty() { "no interface".into() } else { before.join(", ") };
         tracing::info!("took over the data plane on {on}");
     }
-    let brought_up = enforced.and_then(|()| {
-        config
-            .interfaces
-            .iter()
-            .try_for_each(|interface| core.attach(interface, config.mode, config.replace).map(drop))
-    });
-    if brought_up.is_err() {
-        if took_over {
-            for interface in core.attached().iter().filter(|name| !before.contains(name)) {
-                log_failure(core.detach(interface).map(drop));
-            }
-        } else {
-            log_failure(core.detach_all());
-        }
+    let wanted = Wanted::new(&config.interfaces, config.mode, config.replace);
+    let brought_up = enforced.and_then(|()| core.attach_at_start(wanted));
+    if brought_up.is_err() && !took_over {
+        log_failure(core.detach_all());
     }
     brought_up
 }
@@ -217,10 +216,10 @@ fn log_failure(result: Result<(), Failure>) {
 async fn serve(
     config: &Config,
     socket: &Socket,
-    web: Option<Web>,
     access: http::Access,
     shared: Shared,
-    cluster: Option<cluster::Prepared>,
+    mut services: Services,
+    links: Option<LinkEvents>,
 ) -> Result<(), Failure> {
     let io = |error: std::io::Error| Failure::new(exit::NEGATIVE, format!("cannot serve: {error}"));
     let listener = tokio::net::UnixListener::from_std(socket.listener()?).map_err(io)?;
@@ -235,11 +234,7 @@ async fn serve(
         let _ = stopped.wait_for(|stop| *stop).await;
     });
     let mut server = tokio::spawn(server.into_future());
-    let web = web.map(|web| web.spawn(shared.clone())).transpose().map_err(io)?;
-    let cluster = match cluster {
-        Some(prepared) => Some(cluster::start(prepared, &shared)?),
-        None => None,
-    };
+    services.begin(&shared);
     tracing::info!("ready: serving {}", config.socket.display());
     notify::ready();
     shared.with(Core::tell_started).await?;
@@ -250,17 +245,15 @@ async fn serve(
         () = reload_on(hangup, &shared) => Ok(()),
         failure = confirm::watch(&shared) => Err(failure),
         failure = history::keep(&shared) => Err(failure),
+        failure = interfaces::watch(links, &config.interfaces, &shared) => Err(failure),
+        never = services.keep_starting(&shared) => match never {},
         ended = &mut server => {
             Err(Failure::new(exit::NEGATIVE, format!("the API has ended by itself: {ended:?}")))
         }
     };
     tracing::info!("stopping");
     notify::stopping();
-    // Pages that are open would keep it waiting.
-    drop(web);
-    if let Some(cluster) = cluster {
-        cluster.end().await;
-    }
+    services.end().await;
     // Whoever streams events does not hold up the end.
     log_failure(shared.with(Core::tell_stopping).await);
     if outcome.is_ok() && stop.send(true).is_ok() && timeout(GRACE, &mut server).await.is_err() {

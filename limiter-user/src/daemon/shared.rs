@@ -54,6 +54,11 @@ impl Shared {
         self.2.get()
     }
 
+    /// What keeps the cluster from running that this host is to be in; nothing if it is to be in none.
+    pub fn why_no_cluster(&self) -> Option<Failure> {
+        self.with_now(|core| Ok(core.why_no_cluster())).ok().flatten()
+    }
+
     /// Lets all who share the core find the cluster, from now on.
     pub(super) fn set_cluster(&self, cluster: Cluster) {
         // There is one in the life of a daemon.

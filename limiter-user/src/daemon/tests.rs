@@ -79,8 +79,9 @@ fn a_start_that_fails_leaves_what_was_there() {
     fake.state().interfaces = vec!["eth0".into(), "eth1".into()];
     fake.state().attached = vec![("eth0".into(), Mode::Native)];
     let mut core = fake.core(&directory);
-    let error = bring_up(&mut core, &config(&["eth1", "eth9"]), true).unwrap_err();
-    assert!(error.message.contains("eth9"), "{error}");
+    fake.state().fail_publish = true;
+    bring_up(&mut core, &config(&["eth1"]), true).unwrap_err();
+    fake.state().fail_publish = false;
     assert_eq!(fake.state().attached, [("eth0".to_owned(), Mode::Native)]);
     assert!(!fake.state().removed);
     bring_up(&mut core, &config(&["eth1"]), true).unwrap();
@@ -108,7 +109,9 @@ fn a_first_start_that_fails_leaves_nothing() {
     let fake = Fake::default();
     fake.state().interfaces = vec!["eth0".into()];
     let mut core = fake.core(&directory);
-    assert!(bring_up(&mut core, &config(&["eth0", "eth9"]), false).is_err());
+    fake.state().taken = vec!["eth0".into()];
+    let error = bring_up(&mut core, &config(&["eth0"]), false).unwrap_err();
+    assert!(error.message.contains("eth0"), "{error}");
     assert!(fake.state().attached.is_empty() && fake.state().removed);
 }
 

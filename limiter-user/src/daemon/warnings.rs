@@ -8,10 +8,11 @@ use limiter_common::gate::MAX_GATE;
 use super::cluster::Concern;
 use super::core::{Core, internal_of};
 use super::history::Past;
+use super::interfaces::Wanted;
 use crate::dataplane::{Attachment, Mode, OnFull, SketchHealth, TableHealth};
 use crate::doctor::merging;
 use crate::policy::{Amount, LimitSpec, Limits, Store, Target};
-use crate::report::{ConfigReport, Health};
+use crate::report::{ConfigReport, Health, ServiceReport};
 
 /// Limits that a warning names before it only counts them.
 const NAMED: usize = 3;
@@ -128,6 +129,23 @@ pub(super) fn of_interfaces(warnings: &mut Warnings, attachments: &[Attachment])
                  one; ethtool -K {name} {offload} off"
             ));
         }
+    }
+}
+
+/// What is to be said of interfaces that are to be attached to.
+pub(super) fn of_wanted(warnings: &mut Warnings, wanted: &Wanted) {
+    for (name, failure) in wanted.problems() {
+        let hint = failure.hint.as_deref().unwrap_or_default();
+        warnings.degraded(format!("{name} is not protected: {failure}; {hint}"));
+    }
+}
+
+/// What is to be said of cluster and dashboard.
+pub(super) fn of_services(warnings: &mut Warnings, services: &[ServiceReport]) {
+    for ServiceReport { name, address, problem, hint, .. } in services.iter().filter(|it| !it.up) {
+        let problem = problem.as_deref().unwrap_or("it is about to start");
+        let hint = hint.as_deref().map(|hint| format!("; {hint}")).unwrap_or_default();
+        warnings.degraded(format!("the {name} is not up at {address}: {problem}{hint}"));
     }
 }
 

@@ -1,6 +1,8 @@
 //! What the kernel says of an interface, over netlink.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -58,6 +60,44 @@ pub(crate) fn request(message: LinkMessage, set: bool) -> io::Result<Vec<LinkMes
             let length = (answer.header.length as usize).next_multiple_of(4);
             rest = rest.get(length.max(4)..).unwrap_or_default();
         }
+    }
+}
+
+/// Tells when interfaces come, go, change their names or change otherwise.
+pub(crate) struct LinkEvents(Socket);
+
+impl LinkEvents {
+    /// Tells of what happens from now on.
+    pub(crate) fn new() -> io::Result<Self> {
+        // RTNLGRP_LINK of linux/rtnetlink.h.
+        const LINKS: u32 = 1;
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.add_membership(LINKS)?;
+        socket.set_non_blocking(true)?;
+        Ok(Self(socket))
+    }
+
+    /// The names of interfaces that the next message is about.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] if nothing has happened. Any other one: something may have.
+    pub(crate) fn read(&self) -> io::Result<BTreeSet<String>> {
+        let (bytes, _) = self.0.recv_from_full()?;
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes);
+        let links = match message.map_err(io::Error::other)?.payload {
+            NetlinkPayload::InnerMessage(
+                RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link),
+            ) => Some(link),
+            _ => None,
+        };
+        Ok(links.map(|link| Interface::parse(link).name).into_iter().collect())
+    }
+}
+
+impl AsRawFd for LinkEvents {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }
 

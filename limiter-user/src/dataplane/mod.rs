@@ -41,6 +41,7 @@ pub use facts::{
     Counts, Event, HeldShare, Member, SketchHealth, Source, SourceState, TableHealth, Tried,
     WindowRanks,
 };
+pub(crate) use link::LinkEvents;
 pub use log::KernelLog;
 pub use migrate::Migrated;
 pub(crate) use object::STAGING_SUFFIX;

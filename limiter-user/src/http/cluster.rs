@@ -25,8 +25,11 @@ async fn leave(
 ) -> Answer<ClusterLeft> {
     let Query(LeaveQuery { seconds }) = query.map_err(unreadable)?;
     let Some(cluster) = shared.cluster() else {
-        let failure = Failure::new(exit::NEGATIVE, "this host is in no cluster");
-        return Err(failure.hint("`limiter config default` says how to be in one").into());
+        let none = || {
+            Failure::new(exit::NEGATIVE, "this host is in no cluster")
+                .hint("`limiter config default` says how to be in one")
+        };
+        return Err(shared.why_no_cluster().unwrap_or_else(none).into());
     };
     let patience = Duration::from_secs(seconds.clamp(1, LeaveQuery::MOST));
     Ok(Json(cluster.leave(patience).await.map_err(conflict)?))

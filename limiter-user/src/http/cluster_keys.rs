@@ -18,8 +18,10 @@ pub(super) fn routes() -> Router<Shared> {
 
 fn cluster(shared: &Shared) -> Result<&Cluster, Failure> {
     shared.cluster().ok_or_else(|| {
-        Failure::new(exit::USAGE, "this host is in no cluster")
-            .hint("give [cluster] listen in the configuration, and restart the daemon")
+        shared.why_no_cluster().unwrap_or_else(|| {
+            Failure::new(exit::USAGE, "this host is in no cluster")
+                .hint("give [cluster] listen in the configuration, and restart the daemon")
+        })
     })
 }
 

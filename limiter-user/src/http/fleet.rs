@@ -31,8 +31,11 @@ pub(super) fn routes() -> Router<Shared> {
 /// The cluster that the host is in.
 fn cluster(shared: &Shared) -> Result<&Cluster, Refusal> {
     shared.cluster().ok_or_else(|| {
-        let failure = Failure::new(exit::NEGATIVE, "this host is in no cluster");
-        conflict(failure.hint("give it one: see [cluster] in `limiter config default`"))
+        let none = || {
+            Failure::new(exit::NEGATIVE, "this host is in no cluster")
+                .hint("give it one: see [cluster] in `limiter config default`")
+        };
+        conflict(shared.why_no_cluster().unwrap_or_else(none))
     })
 }
 

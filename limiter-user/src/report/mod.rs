@@ -67,7 +67,8 @@ pub use source::{SharedReport, SourceReport, TriedReport};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};
 pub use status::{
     AttachReport, DetachReport, EventsReport, Health, InterfaceReport, MigratedReport,
-    OccupantReport, SketchReport, StatusReport, StoreReport, TableReport, VersionReport,
+    OccupantReport, ServiceReport, SketchReport, StatusReport, StoreReport, TableReport,
+    VersionReport,
 };
 pub use suggest::{LightReport, ProposalReport, SuggestReport};
 pub use top::{Average, By, Sort, TopEntry, TopReport, Totals};

@@ -1,6 +1,7 @@
 //! The daemon, its interfaces and how its data plane fares.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -147,6 +148,31 @@ pub struct EventsReport {
     pub suppressed: u64,
 }
 
+/// The cluster or the dashboard, which start when the limits are in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceReport {
+    /// `cluster` or `dashboard`.
+    pub name: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Whether it runs, and an interface has its address.
+    pub up: bool,
+    /// Why it is not up, or was not before; nothing if it was from the start.
+    pub problem: Option<String>,
+    /// What to do about that.
+    pub hint: Option<String>,
+    /// How long after the daemon it came up, if it was not from the start.
+    pub late_seconds: Option<u64>,
+}
+
+impl ServiceReport {
+    /// One that has not come up yet.
+    pub(crate) fn new(name: &str, address: SocketAddr) -> Self {
+        let (problem, hint, late_seconds) = (None, None, None);
+        Self { name: name.into(), address, up: false, problem, hint, late_seconds }
+    }
+}
+
 /// The store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreReport {
@@ -193,6 +219,9 @@ pub struct StatusReport {
     /// How the host fares in its cluster, if it is in one.
     #[serde(default)]
     pub cluster: Option<Box<ClusterStatus>>,
+    /// The cluster and the dashboard, if this host is to have them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceReport>,
     /// The change that is reverted unless it is confirmed.
     pub confirm: Option<PendingReport>,
     /// Addresses that no limit applies to.
@@ -257,6 +286,13 @@ impl Print for StatusReport {
         writeln!(out, "config      {}", self.config.summary())?;
         if let Some(cluster) = &self.cluster {
             writeln!(out, "cluster     {}", cluster.summary())?;
+        }
+        for service in &self.services {
+            if let Some(late) = service.late_seconds {
+                let (name, late) = (&service.name, text::seconds(late));
+                let problem = service.problem.as_deref().unwrap_or_default();
+                writeln!(out, "late        the {name} came up {late} after the daemon: {problem}")?;
+            }
         }
         if let Some(confirm) = &self.confirm {
             writeln!(out, "confirm     {}", confirm.summary())?;

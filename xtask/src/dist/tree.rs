@@ -179,6 +179,29 @@ mod tests {
     }
 
     #[test]
+    fn no_filter_comes_between_the_hosts_of_a_cluster() {
+        for unit in UNITS {
+            let text = read(&workspace::root().join("packaging").join(unit)).unwrap();
+            let settings: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+            // What is filtered here is the whole cgroup's, and its peers are only in the configuration.
+            for filter in
+                ["IPAddressDeny", "IPIngressFilterPath", "IPEgressFilterPath", "SocketBindDeny"]
+            {
+                assert!(!settings.iter().any(|line| line.starts_with(filter)), "{unit}: {filter}");
+            }
+            for needed in ["AF_INET ", "AF_INET6", "AF_NETLINK"] {
+                let families =
+                    settings.iter().find(|it| it.starts_with("RestrictAddressFamilies="));
+                assert!(families.is_some_and(|it| it.contains(needed)), "{unit}: {needed}");
+            }
+            // Before anything configures the network, and with nothing that would wait for it.
+            assert!(settings.contains(&"Before=network-pre.target"), "{unit}");
+            let waits = |line: &&&str| line.starts_with("After=") && line.contains("network");
+            assert_eq!(settings.iter().find(waits), None, "{unit}");
+        }
+    }
+
+    #[test]
     fn the_control_file_has_every_field() {
         let text = read(&workspace::root().join("packaging/debian/control")).unwrap();
         for field in ["@VERSION@", "@ARCHITECTURE@", "@SIZE@", "@DEPENDS@"] {

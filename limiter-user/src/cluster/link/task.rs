@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::time::{ClockId, clock_gettime};
-use socket2::SockRef;
+use socket2::{SockRef, Type};
 use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -106,16 +106,19 @@ pub fn monotonic() -> Moment {
     Moment(now.as_nanos() as u64)
 }
 
-/// A socket on `listen`.
+/// A socket on `listen`, which no interface of this host need have yet.
 ///
 /// # Errors
 /// If it cannot listen there.
 pub fn bind(listen: SocketAddr) -> Result<std::net::UdpSocket, Failure> {
-    let bound = std::net::UdpSocket::bind(listen);
+    let bound = crate::listen::bind(Type::DGRAM, listen);
     let bound = bound.and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
     let socket = bound.map_err(|error| {
         let message = format!("cannot listen on {listen} for other hosts: {error}");
-        let hint = "give [cluster] listen an address of this host and a port that is free";
+        let port = listen.port();
+        let hint = format!(
+            "give [cluster] listen a port that is free; `ss -lunp sport = :{port}` tells who has it"
+        );
         Failure::new(exit::USAGE, message).hint(hint)
     })?;
     // What the system allows anybody holds a hundred datagrams: not one report of a busy host. Who may pass
@@ -123,7 +126,7 @@ pub fn bind(listen: SocketAddr) -> Result<std::net::UdpSocket, Failure> {
     if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
         let _ = SockRef::from(&socket).set_recv_buffer_size(BUFFER);
     }
-    Ok(socket)
+    Ok(socket.into())
 }
 
 /// Listens on `listen` and begins, in the runtime that this is called in.
@@ -279,20 +282,6 @@ impl Task {
             });
         }
     }
-}
-
-/// Whether others can reach a host at this address.
-///
-/// # Errors
-/// If not: it stands for all addresses of the host, or for a group.
-pub fn check_address(address: SocketAddr) -> Result<(), Failure> {
-    let ip = address.ip();
-    if ip.is_unspecified() || ip.is_multicast() || address.port() == 0 {
-        let message = format!("other hosts cannot reach this one at {address}");
-        let hint = "give [cluster] listen the address and port that other hosts are to use";
-        return Err(Failure::new(exit::USAGE, message).hint(hint));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

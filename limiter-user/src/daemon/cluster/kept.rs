@@ -59,6 +59,23 @@ struct State {
 }
 
 impl State {
+    /// Of a host that has kept nothing yet.
+    const fn empty() -> Self {
+        Self {
+            version: VERSION,
+            name: String::new(),
+            epoch: Epoch(0),
+            cluster: None,
+            lost: false,
+            home: 0,
+            next_transfer: 0,
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+            clock: 0,
+            far: false,
+        }
+    }
+
     fn check(&self) -> u64 {
         // Plain values always make JSON.
         let text = serde_json::to_string(self).unwrap_or_default();
@@ -98,8 +115,6 @@ pub(super) struct KeptFile {
     path: PathBuf,
     /// What was read or written last.
     state: Option<State>,
-    /// Whether there was one that was damaged.
-    lost: bool,
     name: String,
 }
 
@@ -110,7 +125,7 @@ impl KeptFile {
     /// If it cannot be read, or is another host's.
     pub(super) fn open(directory: &Path, name: &str) -> Result<Self, Failure> {
         let path = directory.join(FILE);
-        let (state, lost) = read(&path)?;
+        let state = read(&path)?;
         if let Some(state) = &state
             && state.name != name
             && !state.outgoing.is_empty()
@@ -122,7 +137,7 @@ impl KeptFile {
                  change it when `limiter status` tells of no rights on their way"
             )));
         }
-        Ok(Self { path, state, lost, name: name.to_owned() })
+        Ok(Self { path, state, name: name.to_owned() })
     }
 
     /// Begins a run. `founded` is the number of the cluster that this host founds if it belongs to none.
@@ -134,19 +149,7 @@ impl KeptFile {
         epoch: Epoch,
         founded: Option<ClusterId>,
     ) -> Result<(), Failure> {
-        let mut state = self.state.clone().unwrap_or_else(|| State {
-            version: VERSION,
-            name: String::new(),
-            epoch,
-            cluster: None,
-            lost: self.lost,
-            home: 0,
-            next_transfer: 0,
-            outgoing: Vec::new(),
-            incoming: Vec::new(),
-            clock: 0,
-            far: false,
-        });
+        let mut state = self.state.clone().unwrap_or_else(State::empty);
         state.name.clone_from(&self.name);
         state.epoch = epoch;
         if state.cluster.is_none()
@@ -216,20 +219,31 @@ impl KeptFile {
 
     fn write(&mut self, state: State) -> Result<(), Failure> {
         if self.state.as_ref() != Some(&state) {
-            let check = state.check();
-            write_json(&self.path, &Content { state: state.clone(), check })?;
+            write(&self.path, state.clone())?;
             self.state = Some(state);
         }
         Ok(())
     }
 }
 
-/// Reads the file, and tells whether it was damaged and has been set aside.
-fn read(path: &Path) -> Result<(Option<State>, bool), Failure> {
+/// The home right that the host keeps in the state directory, whatever it is called: the most that is surely its
+/// own before it has joined the others.
+pub(super) fn home(directory: &Path) -> Result<Share, Failure> {
+    let state = read(&directory.join(FILE))?;
+    Ok(state.map_or(Share::NONE, |state| state.rights().home))
+}
+
+fn write(path: &Path, state: State) -> Result<(), Failure> {
+    let check = state.check();
+    write_json(path, &Content { state, check })
+}
+
+/// Reads the file. One that is damaged is set aside, and an empty one that tells so takes its place.
+fn read(path: &Path) -> Result<Option<State>, Failure> {
     let name = path.display();
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((None, false)),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) if error.kind() == ErrorKind::InvalidData => String::new(),
         Err(error) => {
             return Err(Failure::new(exit::PRIVILEGE, format!("cannot read {name}: {error}")));
@@ -237,7 +251,7 @@ fn read(path: &Path) -> Result<(Option<State>, bool), Failure> {
     };
     let problem = match serde_json::from_str::<Content>(&text) {
         Ok(Content { state, check }) if state.check() == check && state.version == VERSION => {
-            return Ok((Some(state), false));
+            return Ok(Some(state));
         }
         Ok(Content { state, .. }) if state.version > VERSION => {
             let message = format!("{name} was written by a later version");
@@ -247,15 +261,20 @@ fn read(path: &Path) -> Result<(Option<State>, bool), Failure> {
         Err(error) => error.to_string(),
     };
     let aside = path.with_extension("json.damaged");
-    fs::rename(path, &aside).map_err(|error| {
-        Failure::new(exit::PRIVILEGE, format!("{name} is damaged and cannot be set aside: {error}"))
-    })?;
+    // Copied, and only then replaced: whenever this ends, no later start takes the host for a new one, which
+    // would found a cluster and so give rights twice.
+    let lost = State { lost: true, ..State::empty() };
+    let copied =
+        fs::copy(path, &aside).map_err(|error| Failure::new(exit::PRIVILEGE, error.to_string()));
+    copied
+        .and_then(|_| write(path, lost.clone()))
+        .map_err(|failure| failure.context(format!("{name} is damaged and cannot be set aside")))?;
     tracing::error!(
-        "{name} is damaged ({problem}) and now {}: this host starts without rights of its own, those that \
-         it had lie idle",
+        "{name} is damaged ({problem}), with a copy in {}: this host starts without rights of its own, those \
+         that it had lie idle",
         aside.display()
     );
-    Ok((None, true))
+    Ok(Some(lost))
 }
 
 #[cfg(test)]
@@ -283,6 +302,7 @@ mod tests {
             far: false,
         };
         file.keep(&kept).unwrap();
+        assert_eq!(super::home(home.path()).unwrap(), kept.home);
         let mut again = KeptFile::open(home.path(), "a").unwrap();
         assert_eq!((again.epoch(), again.cluster()), (Some(epoch(5)), Some(ClusterId(9))));
         assert_eq!(again.rights(), kept);
@@ -330,8 +350,10 @@ mod tests {
                 damage => damage.to_owned(),
             };
             fs::write(&path, text).unwrap();
+            // Whoever reads it first: it may have founded a cluster, whose limits others have now.
+            assert_eq!(super::home(home.path()).unwrap(), Share::NONE);
             let mut file = KeptFile::open(home.path(), "a").unwrap();
-            // It may have founded one, whose limits others have now.
+            assert_eq!(file.epoch(), Some(Epoch(0)));
             file.begin(epoch(6), Some(ClusterId(10))).unwrap();
             let mut file = KeptFile::open(home.path(), "a").unwrap();
             file.begin(epoch(7), Some(ClusterId(11))).unwrap();

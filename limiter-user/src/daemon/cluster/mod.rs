@@ -22,7 +22,7 @@ pub mod views;
 mod words;
 
 use std::collections::BTreeMap;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -120,7 +120,31 @@ pub struct RegionRights {
     pub home: Share,
 }
 
-/// What a start needs, tried before anything is touched.
+/// What the data plane starts with before this host talks to others.
+pub(super) struct Before {
+    /// What sources may use of each limit of the cluster: what goes with the home right that this host has kept, and
+    /// nothing if that cannot be read.
+    pub(super) floor: Share,
+    /// What the hash of fresh maps is made from, if the key can be read. It is made anew from the key that is first
+    /// in the file then: while keys are changed, hosts may have different ones.
+    pub(super) hash_secret: Option<HashSecret>,
+}
+
+impl Before {
+    /// Reads it; nothing if the host is to be in no cluster. What is wrong with a file is told when the cluster is
+    /// started ([`Prepared::new`]).
+    pub(super) fn read(config: &ClusterConfig, directory: &Path) -> Option<Self> {
+        config.listen?;
+        let keys =
+            key_file::read(&config.key_file).and_then(|keys| KeysFile::open(directory, keys));
+        Some(Self {
+            floor: kept::home(directory).map_or(Share::NONE, rights::floor_of),
+            hash_secret: keys.ok().map(|(_, kept)| HashSecret(kept.ring().active().derived())),
+        })
+    }
+}
+
+/// What a start needs.
 pub(super) struct Prepared {
     socket: UdpSocket,
     settings: Settings,
@@ -132,14 +156,15 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Reads the key and what is kept, and listens; nothing if the host is to be in no cluster. The state
-    /// directory has to be this daemon's.
+    /// Reads the key and what is kept, and listens on `listen`. The state directory has to be this daemon's.
     ///
     /// # Errors
     /// What is wrong with the address, the key or what is kept.
-    pub(super) fn new(config: &ClusterConfig, directory: &Path) -> Result<Option<Self>, Failure> {
-        let Some(listen) = config.listen else { return Ok(None) };
-        link::check_address(listen)?;
+    pub(super) fn new(
+        config: &ClusterConfig,
+        listen: SocketAddr,
+        directory: &Path,
+    ) -> Result<Self, Failure> {
         let name = config.name()?;
         let keys = KeysFile::open(directory, key_file::read(&config.key_file)?)?;
         let ring = keys.1.ring();
@@ -153,18 +178,7 @@ impl Prepared {
         let me = Identity::new(&name, &config.region, listen, epoch, config.weight);
         let settings = Settings { me, cluster: kept.cluster(), ring, seed: random()? };
         let seeds = config.seeds.iter().map(ToString::to_string).collect();
-        Ok(Some(Self { socket, settings, seeds, name, weight: config.weight, kept, keys }))
-    }
-
-    /// What the hash of fresh maps is made from. It is made anew from the key that is first in the file then:
-    /// while keys are changed, hosts may have different ones.
-    pub(super) fn hash_secret(&self) -> HashSecret {
-        HashSecret(self.settings.ring.active().derived())
-    }
-
-    /// What this host may use of each source's limit until others are heard.
-    pub(super) fn floor(&self) -> Share {
-        rights::floor_of(self.kept.rights().home)
+        Ok(Self { socket, settings, seeds, name, weight: config.weight, kept, keys })
     }
 }
 

@@ -10,7 +10,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use socket2::SockRef;
+use socket2::{SockRef, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -38,6 +38,9 @@ const HEAD: Duration = Duration::from_secs(10);
 
 /// How long a client may take nothing of what is there for it.
 const STALLED: Duration = Duration::from_secs(15);
+
+/// Connections that wait to be accepted, at most.
+const BACKLOG: i32 = 128;
 
 /// The largest head of a request, bytes.
 const LARGEST_HEAD: usize = 16 * 1024;
@@ -72,9 +75,6 @@ fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
             "`ss -ltnp sport = :{}` tells who listens there; give another --http-listen",
             address.port()
         ),
-        ErrorKind::AddrNotAvailable => {
-            "no interface of this host has that address; `ip address` tells which there are".into()
-        }
         ErrorKind::PermissionDenied => "give a port above 1023".into(),
         _ => "give another --http-listen, or leave it out".into(),
     };
@@ -102,24 +102,39 @@ fn acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, Failure> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
+/// Reads the tokens and the certificate that `config` has files for.
+fn read(config: &WebConfig) -> Result<(Tokens, Option<TlsAcceptor>), Failure> {
+    let tls = match (&config.tls_cert, &config.tls_key) {
+        (Some(cert), Some(key)) => Some(acceptor(cert, key)?),
+        _ => None,
+    };
+    Ok((Tokens::read(config)?, tls))
+}
+
+/// Whether the files that `config` names can be used, where the dashboard is served.
+///
+/// # Errors
+/// What is wrong with one of them.
+pub fn check_files(config: &WebConfig) -> Result<(), Failure> {
+    config.listen.map_or(Ok(()), |_| read(config).map(drop))
+}
+
 impl Web {
-    /// Listens as `config` says; `None` if that is nowhere. Reads the tokens and the certificate.
+    /// Listens on `address`, which no interface of this host need have yet, as `config` says for the rest. Reads the
+    /// tokens and the certificate.
     ///
     /// # Errors
-    /// If the address is taken or not of this host, or a file cannot be used.
-    pub fn bind(config: &WebConfig) -> Result<Option<Self>, Failure> {
+    /// If the address is taken, or a file cannot be used.
+    pub fn bind(config: &WebConfig, address: SocketAddr) -> Result<Self, Failure> {
         config.check().map_err(|(_, failure)| failure)?;
-        let Some(address) = config.listen else { return Ok(None) };
-        let tokens = Tokens::read(config)?;
-        let tls = match (&config.tls_cert, &config.tls_key) {
-            (Some(cert), Some(key)) => Some(acceptor(cert, key)?),
-            _ => None,
-        };
-        let listener = TcpListener::bind(address).map_err(|e| cannot_listen(address, &e))?;
+        let (tokens, tls) = read(config)?;
+        let listener = crate::listen::bind(Type::STREAM, address)
+            .and_then(|socket| socket.listen(BACKLOG).map(|()| socket.into()))
+            .map_err(|error| cannot_listen(address, &error))?;
         let loopback = address.ip().is_loopback();
         let hosts = config.hosts.clone();
         let gate = Gate::new(tokens, hosts, address.port(), loopback, tls.is_some());
-        Ok(Some(Self { listener, tls, gate, address }))
+        Ok(Self { listener, tls, gate, address })
     }
 
     /// Serves from now on, in a task.

@@ -13,7 +13,7 @@ mod login;
 mod tokens;
 
 pub use config::{WebConfig, parse_listen};
-pub use listen::{Serving, Web};
+pub use listen::{Serving, Web, check_files};
 
 use std::sync::Arc;
 

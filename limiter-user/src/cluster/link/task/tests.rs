@@ -89,8 +89,4 @@ async fn an_address_that_is_taken_is_told() {
     let settings = Settings { me, cluster: None, ring, seed: 0 };
     let failure = start(settings, address, &[]).await.unwrap_err();
     assert!(failure.message.contains(&address.to_string()) && failure.hint.is_some());
-    assert!(check_address(address).is_ok());
-    for wrong in ["0.0.0.0:7946", "[::]:7946", "224.0.0.1:7946", "192.0.2.1:0"] {
-        assert_eq!(check_address(wrong.parse().unwrap()).unwrap_err().code, exit::USAGE);
-    }
 }
