@@ -116,18 +116,27 @@ impl Verification {
         name: &'static str,
         take: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
-        say(format_args!("verify: {name}"));
+        say(format_args!("verify: {name} ..."));
         let begin = Instant::now();
         let outcome = take(self);
-        if outcome.is_err() {
-            self.hosts.iter_mut().for_each(Host::tell);
+        match &outcome {
+            Ok(()) => say(format_args!("verify: {name}: ok in {}", minutes(begin.elapsed()))),
+            Err(_) => self.hosts.iter_mut().for_each(Host::tell),
         }
         self.times.push((name, begin.elapsed()));
         outcome.with_context(|| format!("verify: step `{name}`"))
     }
 
-    fn each(&mut self, act: impl FnMut(&mut Host) -> Result<()>) -> Result<()> {
-        self.hosts.iter_mut().try_for_each(act)
+    /// Does the same on all hosts, at the same time.
+    fn each(&mut self, act: impl Fn(&mut Host) -> Result<()> + Sync) -> Result<()> {
+        thread::scope(|scope| {
+            let act = &act;
+            let hosts = self.hosts.iter_mut().map(|host| scope.spawn(move || act(host)));
+            hosts
+                .collect::<Vec<_>>()
+                .into_iter()
+                .try_for_each(|host| host.join().unwrap_or_else(|_| bail!("a step has panicked")))
+        })
     }
 
     /// Names an interface that is down while packets wait for it, brings it up, and exceeds a limit.
