@@ -6,7 +6,6 @@ use std::{
     net::{TcpListener, UdpSocket},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -17,7 +16,7 @@ use tests::{
     cli::limiter_binary,
     fleet::CONTROL,
     frame,
-    lab::{RX, RX_V4, RX2, TX2, require_program},
+    lab::{RX, RX_V4, RX2, TX2},
     observer::Then,
     process, v4,
 };
@@ -50,13 +49,12 @@ impl Files {
     }
 
     fn make_key(&self) {
-        let mut generate = Command::new(limiter_binary());
+        let mut generate = tools::own(limiter_binary());
         process::run(generate.args(["cluster", "key", "generate"]).arg(self.at("key")));
     }
 
     fn make_certificate(&self) {
-        require_program("openssl");
-        let mut request = Command::new("openssl");
+        let mut request = tools::OPENSSL.command();
         request.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]);
         request.args(["-nodes", "-days", "2", "-subj", "/CN=limiter", "-keyout"]);
         process::run(request.arg(self.at("tls.key")).arg("-out").arg(self.at("tls.crt")));
@@ -140,7 +138,7 @@ fn wait_up(daemon: &Daemon, name: &str) {
 }
 
 fn dashboard(lab: &Lab, address: &str) -> String {
-    let mut curl = lab.receiver.command("curl");
+    let mut curl = lab.receiver.command(&tools::CURL);
     curl.args(["-s", "-k", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_code}"]);
     let output = process::output(curl.arg(format!("https://{address}:{HTTPS}/login")));
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -148,7 +146,6 @@ fn dashboard(lab: &Lab, address: &str) -> String {
 
 #[test]
 fn addresses_may_come_after_the_limits() {
-    require_program("curl");
     let (fleet, files) = (Fleet::new(2), Files::new());
     files.make_key();
     files.make_certificate();
@@ -189,7 +186,6 @@ fn addresses_may_come_after_the_limits() {
 
 #[test]
 fn a_port_in_use_does_not_stop_enforcement() {
-    require_program("curl");
     let (lab, files) = (Lab::new(1), Files::new());
     files.make_key();
     files.make_certificate();
@@ -213,7 +209,6 @@ fn a_port_in_use_does_not_stop_enforcement() {
 
 #[test]
 fn a_missing_key_and_a_bad_certificate_do_not_stop_enforcement() {
-    require_program("curl");
     let (lab, files) = (Lab::new(1), Files::new());
     fs::write(files.at("tls.crt"), "none").expect("a file");
     fs::write(files.at("tls.key"), "none").expect("a file");

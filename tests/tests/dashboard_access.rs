@@ -56,7 +56,7 @@ fn check(home: &Path, [listen, token, cert, key]: [&str; 4]) -> (i32, String) {
          http_tls_key = \"{key}\"\n"
     );
     fs::write(&file, text).expect("a configuration");
-    let mut command = std::process::Command::new(limiter_binary());
+    let mut command = tools::own(limiter_binary());
     let answer = answer(command.args(["--json", "config", "check"]).arg(&file));
     (answer.code, answer.json["error"].to_string())
 }

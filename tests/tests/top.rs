@@ -391,7 +391,7 @@ fn a_list_fits_the_terminal_and_is_complete_elsewhere() {
         );
         assert!(!text.contains("Z"), "ages, not moments: {text}");
     }
-    let mut command = std::process::Command::new(tests::cli::limiter_binary());
+    let mut command = tools::own(tests::cli::limiter_binary());
     let output = tests::process::output(
         command.arg("--socket").arg(daemon.socket()).args(["top", "--once"]),
     );

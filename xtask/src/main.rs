@@ -10,6 +10,7 @@ mod demo;
 mod dist;
 mod fresh;
 mod fuzz;
+mod guest;
 mod lint;
 mod progress;
 mod run;

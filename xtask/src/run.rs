@@ -3,10 +3,11 @@
 use std::{
     ffi::{OsStr, OsString},
     fmt,
+    fs::File,
     io::{self, BufRead as _, BufReader, Read},
     os::unix::{fs::MetadataExt as _, process::CommandExt as _},
     path::Path,
-    process::{Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -145,6 +146,13 @@ impl Cmd {
     pub(crate) fn exec(&self) -> anyhow::Error {
         let error = self.command().stdin(Stdio::inherit()).exec();
         anyhow!(error).context(self.cannot_start())
+    }
+
+    /// Starts the command with its output in `log` and returns at once. The caller ends it.
+    pub(crate) fn spawn(&self, log: File) -> Result<Child> {
+        let stderr = log.try_clone().context("cannot share a log file")?;
+        let mut command = self.command();
+        command.stdout(log).stderr(stderr).spawn().with_context(|| self.cannot_start())
     }
 
     fn command(&self) -> Command {

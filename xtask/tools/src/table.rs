@@ -60,7 +60,7 @@ tools! {
     TCPREPLAY = Tool::debian("tcpreplay", "tcpreplay", &[Test]);
     TSHARK = Tool::debian("tshark", "tshark", &[Test]);
     PROMTOOL = Tool::debian("promtool", "prometheus", &[Test]).service("prometheus");
-    SETPRIV = Tool::debian("setpriv", "util-linux", &[Test]);
+    SETPRIV = Tool::debian("setpriv", "util-linux", &[Test, Guest]);
     UNSHARE = Tool::debian("unshare", "util-linux", &[Test, Fresh]);
     BASH = Tool::debian("bash", "bash", &[Test]);
     SH = Tool::debian("sh", "dash", &[Test, Dist, Fresh]);
@@ -79,6 +79,12 @@ tools! {
     FIND = Tool::debian("find", "findutils", &[Dist]);
     ENV = Tool::debian("env", "coreutils", &[Dist]);
     MMDEBSTRAP = Tool::debian("mmdebstrap", "mmdebstrap", &[Guest, Fresh]);
+    // 7.2 has networks of Unix datagrams.
+    QEMU = Tool::debian("qemu-system-x86_64", "qemu-system-x86", &[Guest]).least("7.2").ask(&["--version"]);
+    MKE2FS = Tool::debian("mke2fs", "e2fsprogs", &[Guest]);
+    CP = Tool::debian("cp", "coreutils", &[Guest]);
+    CHMOD = Tool::debian("chmod", "coreutils", &[Guest]);
+    RM = Tool::debian("rm", "coreutils", &[Guest]);
     CHROOT = Tool::debian("chroot", "coreutils", &[Fresh]);
     GIT = Tool::debian("git", "git", &[Fresh]);
 

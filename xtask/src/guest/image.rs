@@ -1,0 +1,174 @@
+//! Disk images of a Debian suite, made once and kept until what they are made from changes.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{run::Cmd, workspace};
+
+/// What every guest has besides its own packages.
+const PACKAGES: [&str; 5] = ["systemd-sysv", "udev", "dbus", "kmod", "initramfs-tools"];
+
+/// Files of every guest: where, and what.
+const FILES: [(&str, &str); 5] = [
+    ("usr/local/lib/agent.sh", include_str!("agent.sh")),
+    ("etc/systemd/system/agent.service", include_str!("agent.service")),
+    ("etc/fstab", "/dev/vda / ext4 defaults 0 0\n"),
+    // Only what it takes to mount the disk: a small one is unpacked sooner.
+    ("etc/initramfs-tools/conf.d/guest", "MODULES=list\n"),
+    ("usr/share/initramfs-tools/modules.d/guest", "virtio_pci\nvirtio_blk\next4\n"),
+];
+
+/// Units that only take time where nobody logs in and nothing lasts.
+const MASKED: [&str; 11] = [
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "dpkg-db-backup.timer",
+    "e2scrub_all.timer",
+    "e2scrub_reap.service",
+    "fstrim.timer",
+    "getty.target",
+    "man-db.timer",
+    "modprobe@dm_mod.service",
+    "modprobe@efi_pstore.service",
+    "modprobe@loop.service",
+];
+
+/// What an image is made from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spec<'a> {
+    /// Its name in the cache.
+    pub(crate) name: &'a str,
+    /// The Debian suite: it decides which kernel the package `kernel` is.
+    pub(crate) suite: &'a str,
+    /// The package with the kernel.
+    pub(crate) kernel: &'a str,
+    /// Packages besides the minimal variant and systemd.
+    pub(crate) packages: &'a [&'a str],
+    /// Size of the disk, MiB; what is not written takes no space.
+    pub(crate) disk_mib: u32,
+}
+
+/// A disk that guests copy, and the kernel and initial RAM disk to boot it with.
+#[derive(Debug)]
+pub(crate) struct Image {
+    folder: PathBuf,
+}
+
+impl Image {
+    /// The image of `spec`, made if it is not in the cache.
+    pub(crate) fn make(spec: &Spec<'_>) -> Result<Self> {
+        let cache = workspace::target_dir()?.join("guest/images");
+        let folder = cache.join(spec.name);
+        fs::create_dir_all(&cache).context("cannot make the folder of images")?;
+        let lock = cache.join(format!("{}.lock", spec.name));
+        let lock =
+            File::create(&lock).with_context(|| format!("cannot make {}", lock.display()))?;
+        lock.lock().context("cannot wait for who makes the same image")?;
+        let image = Self { folder };
+        let (key, kept) = (key(spec), image.folder.join("inputs"));
+        if fs::read_to_string(&kept).is_ok_and(|kept| kept == key) {
+            return Ok(image);
+        }
+        image.build(spec)?;
+        // Last: what was interrupted is made again.
+        fs::write(&kept, key).with_context(|| format!("cannot write {}", kept.display()))?;
+        Ok(image)
+    }
+
+    /// The disk, a raw ext4 file system.
+    pub(super) fn disk(&self) -> PathBuf {
+        self.folder.join("disk")
+    }
+
+    pub(super) fn kernel(&self) -> PathBuf {
+        self.folder.join("vmlinuz")
+    }
+
+    pub(super) fn initrd(&self) -> PathBuf {
+        self.folder.join("initrd.img")
+    }
+
+    /// Packages come by the host's own apt configuration, now: guests reach no network.
+    fn build(&self, spec: &Spec<'_>) -> Result<()> {
+        let (root, files) = (self.folder.join("root"), self.folder.join("files"));
+        remove(&self.folder)?;
+        fs::create_dir_all(&files).context("cannot make the image's folder")?;
+        let mut mmdebstrap =
+            Cmd::new(&tools::MMDEBSTRAP).args(["--variant=minbase", "--format=directory"]);
+        mmdebstrap = mmdebstrap.args([format!("--include={}", include(spec))]);
+        for (number, (to, text)) in FILES.iter().enumerate() {
+            let from = files.join(number.to_string());
+            fs::write(&from, text).context("cannot write the image's files")?;
+            let parent = Path::new(to).parent().unwrap_or(Path::new(""));
+            mmdebstrap = mmdebstrap.args([
+                format!("--essential-hook=mkdir -p \"$1/{}\"", parent.display()),
+                format!("--essential-hook=upload '{}' '/{to}'", from.display()),
+            ]);
+        }
+        mmdebstrap
+            .args(["--customize-hook=chroot \"$1\" systemctl --quiet enable agent.service"])
+            .args([format!(
+                "--customize-hook=chroot \"$1\" systemctl --quiet mask {}",
+                MASKED.join(" ")
+            )])
+            .args([spec.suite.as_ref(), root.as_os_str()])
+            .into_root()?
+            .run()?;
+        let boot = [root.join("vmlinuz"), root.join("initrd.img")];
+        Cmd::new(&tools::CP)
+            .args(["--dereference"])
+            .args(&boot)
+            .args([&self.folder])
+            .into_root()?
+            .run()?;
+        Cmd::new(&tools::MKE2FS)
+            .args(["-q", "-t", "ext4", "-d"])
+            .args([root.as_os_str(), self.disk().as_os_str()])
+            .args([format!("{}M", spec.disk_mib)])
+            .into_root()?
+            .run()?;
+        // Who is not root has to read them.
+        let made = [self.disk(), self.kernel(), self.initrd()];
+        Cmd::new(&tools::CHMOD).args(["a+r"]).args(made).into_root()?.run()?;
+        remove(&root)
+    }
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    Cmd::new(&tools::RM).args(["--recursive", "--force"]).args([folder]).into_root()?.run()
+}
+
+fn include(spec: &Spec<'_>) -> String {
+    let own = [spec.kernel].into_iter().chain(spec.packages.iter().copied());
+    PACKAGES.into_iter().chain(own).collect::<Vec<_>>().join(",")
+}
+
+/// Everything that an image depends on.
+fn key(spec: &Spec<'_>) -> String {
+    format!("{spec:?}\n{}\n{MASKED:?}\n{FILES:?}\n", include(spec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_another_one_if_its_inputs_are() {
+        let spec = Spec { name: "a", suite: "s", kernel: "k", packages: &["p"], disk_mib: 1 };
+        assert_eq!(key(&spec), key(&spec.clone()));
+        for other in [
+            Spec { suite: "t", ..spec },
+            Spec { kernel: "l", ..spec },
+            Spec { packages: &["p", "q"], ..spec },
+            Spec { disk_mib: 2, ..spec },
+        ] {
+            assert_ne!(key(&spec), key(&other));
+        }
+        assert!(key(&spec).contains("echo ready"), "the agent is an input, too");
+        assert_eq!(include(&spec), "systemd-sysv,udev,dbus,kmod,initramfs-tools,k,p");
+    }
+}

@@ -1,0 +1,232 @@
+//! A virtual machine, emulated in software: it needs no `/dev/kvm` and takes about ten times as long.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Child,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use tempfile::TempDir;
+
+pub(crate) use super::agent::Output;
+use super::{Card, Image, agent::Agent};
+use crate::{run::Cmd, workspace};
+
+/// How long the emulator may take to start.
+const START: Duration = Duration::from_secs(30);
+/// How long a boot may take: 20 s on an idle machine.
+const BOOT: Duration = Duration::from_secs(300);
+/// How long a command may take, unless the caller says.
+const COMMAND: Duration = Duration::from_secs(120);
+/// How long a guest may take to shut down.
+const SHUTDOWN: Duration = Duration::from_secs(120);
+/// How many lines of a guest's console an error quotes.
+const LAST_LINES: usize = 15;
+
+/// What a guest is made of, besides its image.
+#[derive(Debug)]
+pub(crate) struct Machine<'a> {
+    /// Its host name, and that of its log.
+    pub(crate) name: &'a str,
+    pub(crate) cpus: u32,
+    pub(crate) memory_mib: u32,
+    /// In the guest they are eth0, eth1, ….
+    pub(crate) cards: &'a [Card],
+}
+
+/// A machine that runs. Dropped, it is switched off at once.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    name: String,
+    emulator: Child,
+    agent: Agent,
+    console: PathBuf,
+    /// With its disk, until it has booted.
+    folder: Option<TempDir>,
+}
+
+impl Guest {
+    /// Switches a machine on, with a copy of the image's disk; [`Guest::wait_for_boot`] waits for it. It
+    /// ends with the thread that calls this.
+    pub(crate) fn start(image: &Image, machine: &Machine<'_>) -> Result<Self> {
+        let place = workspace::target_dir()?.join("guest");
+        let console = place.join(format!("{}.log", machine.name));
+        // The disk is in the build output, but a socket's path may have 107 bytes.
+        let folder = tempfile::tempdir_in(&place).context("cannot make the guest's folder")?;
+        let socket = tempfile::tempdir().context("cannot make a folder for the guest's socket")?;
+        let (disk, agent) = (folder.path().join("disk"), socket.path().join("agent"));
+        Cmd::new(&tools::CP).args(["--sparse=always"]).args([&image.disk(), &disk]).capture()?;
+        let listener = Agent::listen(&agent)?;
+        let log =
+            File::create(&console).with_context(|| format!("cannot make {}", console.display()))?;
+        let mut emulator = emulator(image, machine, &disk, &agent).spawn(log)?;
+        let agent = Agent::accept(&listener, START, || match emulator.try_wait() {
+            Ok(Some(status)) => bail!("the emulator has ended ({status})"),
+            _ => Ok(()),
+        });
+        let agent = agent.inspect_err(|_| {
+            // It may have ended by itself.
+            let _ = emulator.kill();
+            let _ = emulator.wait();
+        });
+        let agent = agent.with_context(|| printed(machine.name, &console))?;
+        let name = machine.name.to_owned();
+        Ok(Self { name, emulator, agent, console, folder: Some(folder) })
+    }
+
+    /// Waits until its systemd has started everything.
+    pub(crate) fn wait_for_boot(&mut self) -> Result<()> {
+        let ready = self.agent.wait_until_ready(BOOT);
+        ready.with_context(|| self.failure("does not boot"))?;
+        // The emulator has it open. So it does not stay behind, however this ends.
+        if let Some(folder) = self.folder.take() {
+            folder.close().context("cannot remove the guest's disk")?;
+        }
+        // Units that have failed are the caller's business.
+        self.run_with("systemctl is-system-running --wait", &[], BOOT).map(drop)
+    }
+
+    /// Runs a script by its shell, as root.
+    pub(crate) fn run(&mut self, script: &str) -> Result<Output> {
+        self.run_with(script, &[], COMMAND)
+    }
+
+    /// Runs a script with `input` on its stdin; it is killed if it takes longer than `patience`.
+    pub(crate) fn run_with(
+        &mut self,
+        script: &str,
+        input: &[u8],
+        patience: Duration,
+    ) -> Result<Output> {
+        let output = self.agent.run(script, input, patience);
+        output.with_context(|| self.failure(&format!("does not run `{}`", first_line(script))))
+    }
+
+    /// Runs a script that must succeed; returns what it printed.
+    pub(crate) fn check(&mut self, script: &str) -> Result<String> {
+        let Output { status, text } = self.run(script)?;
+        if status == 0 {
+            return Ok(text);
+        }
+        let (name, line) = (&self.name, first_line(script));
+        let late = if status == 124 { ", which is for taking too long" } else { "" };
+        bail!(
+            "guest {name}: `{line}` has ended with {status}{late}; it printed last:\n{}",
+            last_lines(&text)
+        )
+    }
+
+    /// Copies a file of the host into the guest.
+    pub(crate) fn copy_in(&mut self, from: &Path, to: &str) -> Result<()> {
+        let content = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+        let output = self.run_with(&format!("cat >'{to}'"), &content, COMMAND)?;
+        if output.status != 0 {
+            bail!("guest {}: cannot write {to}: {}", self.name, output.text.trim());
+        }
+        Ok(())
+    }
+
+    /// Asks its systemd to reboot; [`Guest::wait_for_boot`] waits for it.
+    pub(crate) fn reboot(&mut self) -> Result<()> {
+        self.check("systemctl --no-block reboot").map(drop)
+    }
+
+    /// Has its systemd switch it off, and waits for that.
+    pub(crate) fn power_off(mut self) -> Result<()> {
+        self.check("systemctl --no-block poweroff")?;
+        let until = std::time::Instant::now() + SHUTDOWN;
+        while std::time::Instant::now() < until {
+            match self.emulator.try_wait().context("cannot wait for the emulator")? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => bail!("{} ({status})", self.failure("has not shut down well")),
+                None => std::thread::sleep(Duration::from_millis(100)),
+            }
+        }
+        bail!(self.failure("does not shut down"))
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where everything lies that it has printed to its serial console.
+    pub(crate) fn console(&self) -> &Path {
+        &self.console
+    }
+
+    fn failure(&self, what: &str) -> String {
+        format!("guest {} {what}; {}", self.name, printed(&self.name, &self.console))
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.emulator.kill();
+        let _ = self.emulator.wait();
+    }
+}
+
+/// The emulator of a machine. Without a network of the emulator's own: what has no card has none.
+fn emulator(image: &Image, machine: &Machine<'_>, disk: &Path, agent: &Path) -> Cmd {
+    let cards = machine.cards.iter().enumerate();
+    // It ends with the thread that starts it, however that ends.
+    Cmd::new(&tools::SETPRIV)
+        .args(["--pdeathsig", "KILL", tools::QEMU.program, "-no-user-config", "-nodefaults"])
+        .args(["-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-display", "none"])
+        .args(["-name", machine.name, "-smp", &machine.cpus.to_string()])
+        .args(["-m", &machine.memory_mib.to_string(), "-serial", "stdio"])
+        .args(["-kernel".as_ref(), image.kernel().as_os_str()])
+        .args(["-initrd".as_ref(), image.initrd().as_os_str()])
+        .args(["-append", &kernel_options(machine.name)])
+        .args(["-drive", &format!("file={},format=raw,if=virtio", disk.display())])
+        .args(["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"])
+        .args(["-chardev", &format!("socket,id=agent,path={}", agent.display())])
+        .args(["-device", "virtserialport,chardev=agent,name=agent"])
+        .args(cards.flat_map(|(number, card)| card.arguments(number)))
+}
+
+fn kernel_options(name: &str) -> String {
+    // On a busy host the kernel finds timers missing and takes the TSC for faster or slower than it
+    // is, and then limits by a wrong clock. Mitigations protect nobody here and cost time.
+    format!(
+        "root=/dev/vda rw console=ttyS0 loglevel=5 systemd.show_status=1 systemd.hostname={name} \
+         net.ifnames=0 no_timer_check tsc=unstable clocksource=hpet mitigations=off"
+    )
+}
+
+/// The end of a guest's console, and where all of it is.
+fn printed(name: &str, console: &Path) -> String {
+    let text = fs::read(console).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    format!("{name} printed last:\n{}\nall of it: {}", last_lines(&text), console.display())
+}
+
+fn last_lines(text: &str) -> String {
+    let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+}
+
+fn first_line(script: &str) -> &str {
+    script.trim().lines().next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_quote_the_end_of_the_console() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let lines: Vec<_> = (0..40).map(|number| format!("line {number}\r\n")).collect();
+        fs::write(file.path(), lines.concat()).unwrap();
+        let text = printed("a", file.path());
+        assert!(text.contains("line 39") && text.contains("line 25"), "{text}");
+        assert!(!text.contains("line 24"), "{text}");
+        assert!(text.contains(&file.path().display().to_string()), "{text}");
+        assert_eq!(first_line("\none\ntwo"), "one");
+    }
+}
