@@ -32,7 +32,7 @@ pub(crate) fn command(check: bool) -> Result<()> {
     for item in items(&USUAL) {
         match item.check() {
             Ok(detail) => {
-                say(format_args!("ok       {:<34} {detail}", item.name).to_string().trim_end())
+                say(format!("ok       {:<34} {detail}", item.name).trim_end());
             }
             Err(why) => {
                 let why = format!("{why:#}");
