@@ -130,12 +130,12 @@ impl Guest {
 
     /// Asks its systemd to reboot; [`Guest::wait_for_boot`] waits for it.
     pub(crate) fn reboot(&mut self) -> Result<()> {
-        self.check("systemctl --no-block reboot").map(drop)
+        self.check(&soon("reboot")).map(drop)
     }
 
     /// Has its systemd switch it off, and waits for that.
     pub(crate) fn power_off(mut self) -> Result<()> {
-        self.check("systemctl --no-block poweroff")?;
+        self.check(&soon("poweroff"))?;
         let until = std::time::Instant::now() + SHUTDOWN;
         while std::time::Instant::now() < until {
             match self.emulator.try_wait().context("cannot wait for the emulator")? {
@@ -196,6 +196,11 @@ fn kernel_options(name: &str) -> String {
         "root=/dev/vda rw console=ttyS0 loglevel=5 systemd.show_status=1 systemd.hostname={name} \
          net.ifnames=0 no_timer_check tsc=unstable clocksource=hpet mitigations=off"
     )
+}
+
+/// A script that ends before what it starts ends the agent, which has to answer first.
+fn soon(verb: &str) -> String {
+    format!("(sleep 2; systemctl --no-block {verb}) </dev/null >/dev/null 2>&1 &")
 }
 
 /// The end of a guest's console, and where all of it is.
