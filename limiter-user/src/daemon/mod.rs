@@ -2,8 +2,8 @@
 //!
 //! Limits come first. A start reads the configuration, takes its own socket and the store, puts the limits in force
 //! and attaches; if one of these fails it ends, and what was there before goes on. Only then are the cluster and the
-//! dashboard started ([`services`]), and what keeps them from it ends nothing, nor does an interface that is not there
-//! yet ([`interfaces`]): a host that boots is protected before its network is up.
+//! dashboard started (`services`), and what keeps them from it ends nothing, nor does an interface that is not there
+//! yet (`interfaces`): a host that boots is protected before its network is up.
 
 mod bans;
 mod capture;

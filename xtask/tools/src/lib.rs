@@ -55,7 +55,7 @@ pub enum Source {
     Rustup,
     /// A component of the toolchain in use, of this name.
     Component(&'static str),
-    /// A crate with a program in it, of this name; [`Tool::least`] is the version to install.
+    /// A crate with a program in it, of this name; the field `least` is the version to install.
     Cargo(&'static str),
     /// A package of the Python package index, as `name==version`, in the workspace's own environment.
     Python(&'static str),
