@@ -384,18 +384,20 @@ impl Dataplane {
     /// As [`Dataplane::publish`].
     pub fn change(&mut self, changes: &Changes) -> Result<(), Error> {
         let policies = self.compiled(changes)?;
+        let before: Vec<u8> = self.publisher.class_ids().collect();
         let changed = self.publisher.change(changes, &policies, self.memory.config());
-        if changes.numbered().any(|(target, amount)| amount.is_none() && !target.class.is_any()) {
+        if before.into_iter().any(|id| self.publisher.class(id).is_none()) {
             self.retire();
         }
         changed
     }
 
-    /// Empties the buckets for classes of which no limit covers their source any more: nothing is charged
-    /// to them, and another class may get the number that they are for.
+    /// Empties the buckets for classes that no limit is for any more: nothing is charged to them, and another
+    /// class may get their number. While a class is in use anywhere its buckets keep what they owe: a limit that
+    /// is put back must not find them full.
     fn retire(&self) {
         kernel::wait_for_packets();
-        self.memory.retire(|source, class| self.publisher.covers(source.address(), class));
+        self.memory.retire(|class| self.publisher.class(class).is_some());
     }
 
     /// Whether [`Dataplane::change`] would make `changes`, as far as that can be told beforehand.

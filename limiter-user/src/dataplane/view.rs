@@ -238,9 +238,8 @@ impl Memory {
         Tracked::new(bucket, self)
     }
 
-    /// Empties the buckets that are not `in_use`, given their source and class. No packet may be charged to
-    /// one of them any more.
-    pub(super) fn retire(&self, in_use: impl Fn(SourceKey, u8) -> bool) {
+    /// Empties the buckets of classes that are not `in_use`. No packet may be charged to one of them any more.
+    pub(super) fn retire(&self, in_use: impl Fn(u8) -> bool) {
         let (words, identities) = (self.fingerprints.all(), self.identities.all());
         let set_mask = self.layout.set_mask as usize;
         self.occupied(|bucket, slot| {
@@ -250,7 +249,7 @@ impl Memory {
                 return;
             };
             let tat = atomic::load(&slot.tat);
-            let is_used = in_use(identity.key(), atomic::load(&identity.class) as u8);
+            let is_used = in_use(atomic::load(&identity.class) as u8);
             // Whoever claims a slot may write to it, as when a source is promoted. That fails if it went to
             // another source after the time was read.
             if is_used || tat == CLAIMED || !atomic::replace(&slot.tat, tat, CLAIMED) {
