@@ -12,6 +12,7 @@ pub mod browser;
 pub mod bystander;
 pub mod cli;
 pub mod cost;
+pub mod cover;
 pub mod daemon;
 pub mod disk;
 pub mod fleet;

@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
-    os::unix::{fs::symlink, process::CommandExt as _},
+    os::unix::{fs::PermissionsExt, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio},
     sync::mpsc,
@@ -17,6 +17,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tests::{
     cli::limiter_binary,
+    cover::{NO_PROGRAM, cover},
     leftovers::{BPF_FOLDER, PIN_PREFIX},
     namespace::PREFIX,
     process::wait_for,
@@ -196,36 +197,32 @@ fn a_killed_worker_leaves_nothing_behind() {
     assert_eq!(running.end().code(), Some(137));
 }
 
-/// Runs the demonstration with nothing in its `PATH` but `ip` and what `more` puts there.
-fn with_programs(more: impl Fn(&Path)) -> Output {
-    let programs = tempfile::tempdir().expect("a temporary folder");
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let ip = std::env::split_paths(&path).map(|folder| folder.join("ip")).find(|ip| ip.exists());
-    symlink(ip.expect("ip is installed"), programs.path().join("ip")).expect("a link");
-    more(programs.path());
-    demo(&[]).env("PATH", programs.path()).output().expect("the demo starts")
+/// Runs the demonstration with the file at `with` in the place of `nft`.
+fn with_nft(with: &str) -> Output {
+    let mut demo = demo(&[]);
+    cover(&mut demo, &[(with, tools::NFT.find().expect("nft is installed"))]);
+    demo.output().expect("the demo starts")
 }
 
 #[test]
 fn what_is_missing_is_named_without_a_panic() {
     tests::require_root();
-    let output = with_programs(|_| ());
+    let output = with_nft(NO_PROGRAM);
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("error: cannot start `nft "), "{stderr}");
     assert!(stderr.contains("hint: `cargo xtask setup`"), "{stderr}");
     assert!(!stderr.contains("panicked") && !stderr.contains("RUST_BACKTRACE"), "{stderr}");
 
-    let output = with_programs(|folder| {
-        let failing = folder.join("nft");
-        fs::write(&failing, "#!/bin/sh\necho no such family >&2\nexit 3\n").expect("a program");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&failing, mode).expect("a program");
-    });
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let failing = folder.path().join("nft");
+    fs::write(&failing, "#!/bin/sh\necho no such family >&2\nexit 3\n").expect("a program");
+    fs::set_permissions(&failing, PermissionsExt::from_mode(0o755)).expect("a mode");
+    let output = with_nft(failing.to_str().expect("a path in UTF-8"));
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("error: `nft add table inet quiet"), "{stderr}");
-    assert!(stderr.contains("failed (exit status: 3)\nno such family\n"), "{stderr}");
+    assert!(stderr.contains("failed (exit status: 3)\n  no such family\n"), "{stderr}");
     assert!(!stderr.contains("panicked"), "{stderr}");
 }
 

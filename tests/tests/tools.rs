@@ -2,20 +2,18 @@
 //! command that installs it, before anything is built.
 
 use std::{
-    ffi::CString,
-    fs, io,
-    os::unix::{
-        ffi::OsStrExt as _,
-        fs::{PermissionsExt as _, symlink},
-        process::CommandExt as _,
-    },
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     process::Output,
-    ptr,
 };
 
 use tempfile::TempDir;
-use tests::{cli::limiter_binary, process, require_root};
+use tests::{
+    cli::limiter_binary,
+    cover::{NO_PROGRAM, cover},
+    process, require_root,
+};
 use tools::{Need, Source, TABLE, Tool};
 
 /// The command that needs tools for `need`.
@@ -48,8 +46,7 @@ fn without(hidden: &Tool, arguments: &[&str]) -> Output {
     let found = hidden.find();
     let is_own = found.as_ref().is_some_and(|path| path.starts_with(&own));
     if !is_own {
-        // A device is no program.
-        covers.extend(found.map(|path| ("/dev/null", path)));
+        covers.extend(found.map(|path| (NO_PROGRAM, path)));
     }
     let bin = farm(&home, &own, is_own.then_some(hidden.program));
     let path = tools::search_path();
@@ -61,12 +58,7 @@ fn without(hidden: &Tool, arguments: &[&str]) -> Output {
         .env("CARGO", cargo(&home, hidden))
         .env("CARGO_HOME", home.path())
         .env("RUSTUP_HOME", rustup_home());
-    let covers: Vec<_> = covers
-        .into_iter()
-        .filter_map(|(with, path)| Some((c(Path::new(with)), c(&path.canonicalize().ok()?))))
-        .collect();
-    // SAFETY: unshare and mount are plain system calls, and the strings live as long as the closure.
-    unsafe { xtask.pre_exec(move || cover(&covers)) };
+    cover(&mut xtask, &covers);
     process::output(&mut xtask)
 }
 
@@ -99,26 +91,6 @@ fn cargo(home: &TempDir, hidden: &Tool) -> PathBuf {
 fn rustup_home() -> PathBuf {
     let home = std::env::var_os("RUSTUP_HOME").map(PathBuf::from);
     home.unwrap_or_else(|| std::env::home_dir().expect("a home").join(".rustup"))
-}
-
-fn c(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).expect("a path without zeros")
-}
-
-/// Mounts files over others, for this process alone.
-fn cover(covers: &[(CString, CString)]) -> io::Result<()> {
-    let done = |result| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
-    // SAFETY: a plain system call.
-    done(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
-    let private = libc::MS_REC | libc::MS_PRIVATE;
-    // SAFETY: the path is a literal, and the other pointers may be null.
-    done(unsafe { libc::mount(ptr::null(), c"/".as_ptr(), ptr::null(), private, ptr::null()) })?;
-    covers.iter().try_for_each(|(with, path)| {
-        // SAFETY: both strings are alive, and the other pointers may be null.
-        done(unsafe {
-            libc::mount(with.as_ptr(), path.as_ptr(), ptr::null(), libc::MS_BIND, ptr::null())
-        })
-    })
 }
 
 /// What xtask must name for `tool`: the package, or what else brings it.
