@@ -288,7 +288,7 @@ fn an_absent_instance_is_named() {
     for name in ["Edge", "", "../x", "a.b", "limiter", "e23456789012345678901234567890123"] {
         let mut command = lab.receiver.own(limiter_binary());
         let refused = answer(command.args(["--instance", name, "--json", "status"]));
-        assert_refused(&refused, 2, "--instance", "limiter --help");
+        assert_refused(&refused, 2, "--instance", "limiter status --help");
     }
     // What flag, environment and file say goes before what the instance does.
     let shown = edge.ok(&["config", "show", "--pin-dir", "/sys/fs/bpf/x"]);
