@@ -43,13 +43,14 @@ fn without(hidden: &Tool, arguments: &[&str]) -> Output {
         covers.extend(tools::PYTHON.find().map(|path| ("/bin/false", path)));
     }
     let own = tools::cargo_home().expect("cargo has a home").join("bin");
-    let found = hidden.find();
-    let is_own = found.as_ref().is_some_and(|path| path.starts_with(&own));
+    let is_own = hidden.find().is_some_and(|path| path.starts_with(&own));
+    let path = tools::search_path();
     if !is_own {
-        covers.extend(found.map(|path| (NO_PROGRAM, path)));
+        // There may be several of a name. A file's own path is absolute, and so the same in each folder.
+        let all = std::env::split_paths(&path).map(|dir| dir.join(hidden.program));
+        covers.extend(all.filter(|path| path.exists()).map(|path| (NO_PROGRAM, path)));
     }
     let bin = farm(&home, &own, is_own.then_some(hidden.program));
-    let path = tools::search_path();
     let path = std::env::split_paths(&path).map(|dir| if dir == own { bin.clone() } else { dir });
     let mut xtask = tools::own(limiter_binary().with_file_name("xtask"));
     xtask
