@@ -244,11 +244,13 @@ fn the_shell_has_a_client_traffic_and_a_dashboard() {
     let answers = tempfile::tempdir().expect("a temporary folder");
     let file = |name: &str| answers.path().join(name);
     let mut stdin = running.stdin();
-    // It is read once the demonstration is over.
+    // It is read once the demonstration is over. The flood has to use up its burst again.
     writeln!(
         stdin,
         "cd {}; limiter limit list > list; limiter capture --dropped -c 1 -w drops.pcapng 2> captured\n\
-         limiter top --once --json > top; limiter show 198.51.100.66 --json > show; ip link > link; mv link done",
+         limiter top --once --json > top\n\
+         until limiter show 198.51.100.66 --json > show; grep -q limited show; do :; done\n\
+         ip link > link; mv link done",
         answers.path().display()
     )
     .expect("the shell's stdin");

@@ -340,7 +340,8 @@ fn buckets_for_a_class_that_has_gone_are_gone() {
             })
             .collect();
         buckets.sort();
-        assert_eq!(top["tracked"].as_u64(), Some(buckets.len() as u64), "{top:#}");
+        // One whose limit has gone is hidden, and in the table as long as its class is in use.
+        assert!(top["tracked"].as_u64() >= Some(buckets.len() as u64), "{top:#}");
         buckets
     };
     let names = |buckets: &[(IpAddr, String, u64)]| -> Vec<_> {
