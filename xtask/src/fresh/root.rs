@@ -54,9 +54,11 @@ const VARIABLES: [&str; 16] = [
 ];
 
 /// Gives `$1` the file systems of a machine of its own, the toolchains in `$2` (what is written there
-/// goes to `$3`), and runs the rest in it. A new bpffs, since pins are no part of a network namespace.
+/// goes to `$3`), and runs the rest in it. The root is a mount, as `ip netns` wants it to be, and the bpffs is
+/// a new one, since pins are no part of a network namespace.
 const ENTER: &str = r#"set -e
 mount --make-rprivate /
+mount --bind "$1" "$1"
 mount -t proc proc "$1/proc"
 mount -t sysfs sysfs "$1/sys"
 mount -t bpf bpf "$1/sys/fs/bpf"
