@@ -13,8 +13,8 @@ use crate::{
 };
 
 /// How long each step takes on two idle cores where nothing is built yet.
-const TOOLS_TIME: Duration = Duration::from_secs(150);
-const BUILD_TIME: Duration = Duration::from_secs(100);
+const TOOLS_TIME: Duration = Duration::from_secs(120);
+const BUILD_TIME: Duration = Duration::from_secs(90);
 const DEMO_TIME: Duration = Duration::from_secs(10);
 const CLUSTER_TIME: Duration = Duration::from_secs(35);
 

@@ -24,7 +24,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Install the package in two emulated machines with Debian 12, protect an interface, form a
-    /// cluster, reboot, upgrade, remove and purge, and count unprotected packets: 6 to 10 minutes
+    /// cluster, reboot, upgrade, remove and purge, and count unprotected packets: 5 minutes
     #[arg(long)]
     verify: bool,
 }

@@ -1,4 +1,4 @@
-//! A virtual machine, emulated in software: it needs no `/dev/kvm` and takes about ten times as long.
+//! A virtual machine, emulated in software: it needs no `/dev/kvm`.
 
 use std::{
     fs::{self, File},
@@ -16,7 +16,7 @@ use crate::{run::Cmd, workspace};
 
 /// How long the emulator may take to start.
 const START: Duration = Duration::from_secs(30);
-/// How long a boot may take: 20 s on an idle machine.
+/// How long a boot may take. Two at once take 23 s on two idle cores.
 const BOOT: Duration = Duration::from_secs(300);
 /// How long a command may take, unless the caller says.
 const COMMAND: Duration = Duration::from_secs(120);
