@@ -46,16 +46,9 @@ impl Dataplane {
         })
     }
 
-    /// The class that a bucket is for; `None` if no limit of it covers the bucket's source any more, so that
-    /// nothing is charged to it.
-    fn class_of(&self, tracked: &Tracked<'_>) -> Option<Class> {
-        let (address, class) = (tracked.key().address(), tracked.class());
-        if self.publisher.covers(address, class) { self.publisher.class(class) } else { None }
-    }
-
-    /// A bucket's source; `None` as in [`Dataplane::class_of`].
+    /// A bucket's source; `None` if its class is not in use, and the bucket about to be emptied.
     pub(super) fn view(&self, tracked: &Tracked<'_>, counts: Counts, now: Now) -> Option<Source> {
-        let class = self.class_of(tracked)?;
+        let class = self.publisher.class(tracked.class())?;
         let policy = self.publisher.policy(tracked.policy_slot());
         let network = self.memory.network(tracked.key());
         let limit = self.limit_for(network.addr(), tracked.class());
@@ -107,7 +100,7 @@ impl Dataplane {
     ) {
         let (pending, now) = (self.pending(), Now::take());
         self.memory.part(buckets, |bucket, tracked| {
-            let Some(class) = self.class_of(tracked) else { return };
+            let Some(class) = self.publisher.class(tracked.class()) else { return };
             let counts = tracked.counts(&pending);
             visit(
                 bucket,

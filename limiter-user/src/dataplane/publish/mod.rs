@@ -191,15 +191,6 @@ impl Publisher {
             .filter(|key| self.targets.contains_key(key))
     }
 
-    /// Whether what `address` sends of a class is charged to a bucket for that class: any limit of it, or a
-    /// trial, leads there.
-    pub(super) fn covers(&self, address: IpAddr, class: u8) -> bool {
-        let everyone = Key { place: ClassPlace { whom: Whom::Default, class }, together: false };
-        u32::from(class) == ANY
-            || self.targets.contains_key(&everyone)
-            || self.leading(address, class).next().is_some()
-    }
-
     /// All policies in force.
     pub(super) fn policies(&self) -> impl Iterator<Item = (Target, Policy)> {
         self.targets.keys().filter_map(|key| Some((self.target(key), self.own(key)?)))
