@@ -46,9 +46,9 @@ impl Dataplane {
         })
     }
 
-    /// A bucket's source; `None` if its class is not in use, and the bucket about to be emptied.
+    /// A bucket's source.
     pub(super) fn view(&self, tracked: &Tracked<'_>, counts: Counts, now: Now) -> Option<Source> {
-        let class = self.publisher.class(tracked.class())?;
+        let class = self.publisher.class(tracked.class()).unwrap_or(Class::ANY);
         let policy = self.publisher.policy(tracked.policy_slot());
         let network = self.memory.network(tracked.key());
         let limit = self.limit_for(network.addr(), tracked.class());
@@ -100,7 +100,7 @@ impl Dataplane {
     ) {
         let (pending, now) = (self.pending(), Now::take());
         self.memory.part(buckets, |bucket, tracked| {
-            let Some(class) = self.publisher.class(tracked.class()) else { return };
+            let class = self.publisher.class(tracked.class()).unwrap_or(Class::ANY);
             let counts = tracked.counts(&pending);
             visit(
                 bucket,
