@@ -314,6 +314,64 @@ fn where_nothing_is_dropped_who_sends_most_comes_first_and_who_is_silent_sends_n
 }
 
 #[test]
+fn buckets_for_a_class_that_has_gone_are_gone() {
+    let lab = Lab::new(1);
+    let mut daemon = Daemon::start(&lab);
+    let cli = daemon.cli();
+    cli.limit("5pps", Some("50"), None);
+    let dns = ["--proto", "udp", "--dport", "53"];
+    let inside = [&["--for", "198.51.100.0/28"][..], &dns].concat();
+    cli.ok(&[&["limit", "set", "6pps", "--burst", "10"][..], &dns].concat());
+    let send = |lab: &Lab| {
+        let both = |source| {
+            let frames = [frame::udp_to(source, 64, 53), frame::udp(source, 64)];
+            frames.map(|frame| Stream::new(frame, 500.0, 200))
+        };
+        let _sent = Sender::new(lab).send([v4(1), v4(99)].into_iter().flat_map(both).collect());
+    };
+    // The class and the packets dropped of each bucket, by source.
+    let buckets = |cli: &tests::Cli| {
+        let top = cli.ok(&["top"]);
+        let entries = top["sources"].as_array().expect("sources").iter();
+        let mut buckets: Vec<_> = entries
+            .map(|entry| {
+                let class = entry["class"].as_str().unwrap_or("any").to_owned();
+                (address(entry), class, number(entry, "dropped"))
+            })
+            .collect();
+        buckets.sort();
+        assert_eq!(top["tracked"].as_u64(), Some(buckets.len() as u64), "{top:#}");
+        buckets
+    };
+    let names = |buckets: &[(IpAddr, String, u64)]| -> Vec<_> {
+        buckets.iter().map(|(source, class, _)| format!("{source} {class}")).collect()
+    };
+    send(&lab);
+    let before = buckets(&cli);
+    let all =
+        ["198.51.100.1 any", "198.51.100.1 udp:53", "198.51.100.99 any", "198.51.100.99 udp:53"];
+    assert_eq!(names(&before), all);
+
+    // While any limit is for the class, its buckets keep what they owe.
+    cli.ok(&[&["limit", "set", "6pps", "--burst", "10"][..], &inside].concat());
+    cli.ok(&[&["limit", "unset"][..], &dns].concat());
+    assert_eq!(names(&buckets(&cli)), all);
+    cli.ok(&[&["limit", "unset"][..], &inside].concat());
+    let after = buckets(&cli);
+    assert_eq!(names(&after), [all[0], all[2]]);
+    assert_eq!(after[0].2, before[0].2, "what the others count stays");
+    assert_eq!(cli.ok(&["show", "198.51.100.1"])["classes"], Value::Null);
+
+    // Nor does a restart bring them back, and what is sent now has one bucket.
+    daemon.kill();
+    daemon.restart(&lab);
+    assert_eq!(names(&buckets(&daemon.cli())), [all[0], all[2]]);
+    send(&lab);
+    assert_eq!(names(&buckets(&daemon.cli())), [all[0], all[2]]);
+    daemon.assert_accounted(&lab);
+}
+
+#[test]
 fn a_list_fits_the_terminal_and_is_complete_elsewhere() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);

@@ -46,9 +46,9 @@ impl Dataplane {
         })
     }
 
-    /// A bucket's source.
-    pub(super) fn view(&self, tracked: &Tracked<'_>, counts: Counts, now: Now) -> Source {
-        let class = self.publisher.class(tracked.class()).unwrap_or(Class::ANY);
+    /// A bucket's source; `None` if its class is not in use, and the bucket about to be emptied.
+    pub(super) fn view(&self, tracked: &Tracked<'_>, counts: Counts, now: Now) -> Option<Source> {
+        let class = self.publisher.class(tracked.class())?;
         let policy = self.publisher.policy(tracked.policy_slot());
         let network = self.memory.network(tracked.key());
         let limit = self.limit_for(network.addr(), tracked.class());
@@ -57,7 +57,7 @@ impl Dataplane {
         let mut trials = self.publisher.trials();
         let trial = trials.find(|trying| u64::from(trying.number) == number);
         let trial = trial.map(|Trying { tier, .. }| Tried { tier, packets, would_drop });
-        Source { trial, ..source }
+        Some(Source { trial, ..source })
     }
 
     /// What is known of the source that `address` belongs to: of its packets of no class, and then of
@@ -71,7 +71,7 @@ impl Dataplane {
         let pending = self.pending();
         let found = |class| {
             let tracked = self.memory.find(key, class)?;
-            Some(self.view(&tracked, tracked.counts(&pending), now))
+            self.view(&tracked, tracked.counts(&pending), now)
         };
         let network = self.memory.network(key).addr();
         let any = found(ANY as u8)
@@ -100,7 +100,7 @@ impl Dataplane {
     ) {
         let (pending, now) = (self.pending(), Now::take());
         self.memory.part(buckets, |bucket, tracked| {
-            let class = self.publisher.class(tracked.class()).unwrap_or(Class::ANY);
+            let Some(class) = self.publisher.class(tracked.class()) else { return };
             let counts = tracked.counts(&pending);
             visit(
                 bucket,
@@ -126,7 +126,9 @@ impl Dataplane {
         for &bucket in buckets {
             let Some(tracked) = self.memory.at(bucket) else { continue };
             let counts = tracked.counts(&pending);
-            visit(bucket, counts, self.view(&tracked, counts, now));
+            if let Some(source) = self.view(&tracked, counts, now) {
+                visit(bucket, counts, source);
+            }
         }
     }
 

@@ -326,6 +326,8 @@ impl Dataplane {
     pub fn publish(&mut self, limits: &Limits) -> Result<(), Error> {
         let changes = self.publisher.replacing(limits);
         let settled = self.change(&changes).and_then(|()| self.settle());
+        // An earlier daemon may have left some.
+        self.retire();
         self.told(settled)
     }
 
@@ -384,10 +386,18 @@ impl Dataplane {
         let policies = self.compiled(changes)?;
         let before: Vec<u8> = self.publisher.class_ids().collect();
         let changed = self.publisher.change(changes, &policies, self.memory.config());
-        let gone = |id: &u8| !self.publisher.class_ids().any(|used| used == *id);
-        let gone: Vec<u8> = before.into_iter().filter(gone).collect();
-        self.memory.refill(&gone);
+        if before.into_iter().any(|id| self.publisher.class(id).is_none()) {
+            self.retire();
+        }
         changed
+    }
+
+    /// Empties the buckets for classes that no limit is for any more: nothing is charged to them, and another
+    /// class may get their number. While a class is in use anywhere its buckets keep what they owe: a limit that
+    /// is put back must not find them full.
+    fn retire(&self) {
+        kernel::wait_for_packets();
+        self.memory.retire(|class| self.publisher.class(class).is_some());
     }
 
     /// Whether [`Dataplane::change`] would make `changes`, as far as that can be told beforehand.

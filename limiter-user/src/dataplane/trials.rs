@@ -90,7 +90,9 @@ impl Dataplane {
             let Some(tracked) = self.memory.at(bucket) else { continue };
             let tried = identities.get(bucket).map_or(0, |identity| atomic::load(&identity.tried));
             let counts = tracked.counts(&pending);
-            view.most.push((self.view(&tracked, counts, now), tried, would_drop));
+            if let Some(source) = self.view(&tracked, counts, now) {
+                view.most.push((source, tried, would_drop));
+            }
         }
         view
     }

@@ -14,7 +14,9 @@ use limiter_common::key::SourceKey;
 use limiter_common::share::change::Bucket;
 use limiter_common::share::{Multiplier, Price, Rights};
 use limiter_common::sketch::{Position, Sketch, Total, Window};
-use limiter_common::table::{CLAIMED, Identity, LastSeen, Slot, WAYS, set_of, slot_index};
+use limiter_common::table::{
+    CLAIMED, Identity, LastSeen, Slot, WAYS, set_fingerprint, set_of, slot_index,
+};
 use siphasher::sip::SipHasher24;
 
 use super::facts::{
@@ -236,22 +238,29 @@ impl Memory {
         Tracked::new(bucket, self)
     }
 
-    /// Makes the buckets for classes full, which nobody sends packets of any more: another class may get
-    /// their numbers.
-    pub(super) fn refill(&self, classes: &[u8]) {
-        if classes.is_empty() {
-            return;
-        }
-        let identities = self.identities.all();
+    /// Empties the buckets of classes that are not `in_use`. No packet may be charged to one of them any more.
+    pub(super) fn retire(&self, in_use: impl Fn(u8) -> bool) {
+        let (words, identities) = (self.fingerprints.all(), self.identities.all());
+        let set_mask = self.layout.set_mask as usize;
         self.occupied(|bucket, slot| {
-            let Some(identity) = identities.get(bucket) else { return };
+            let (Some(identity), Some(word)) =
+                (identities.get(bucket), words.get(bucket & set_mask))
+            else {
+                return;
+            };
             let tat = atomic::load(&slot.tat);
-            let concerns = || classes.contains(&(atomic::load(&identity.class) as u8));
-            // Whoever claims it may write to it, as when a source is promoted.
-            if tat != CLAIMED && concerns() && atomic::replace(&slot.tat, tat, CLAIMED) {
-                atomic::store(&identity.second_tat, 0);
-                atomic::swap(&slot.tat, 0);
+            let is_used = in_use(atomic::load(&identity.class) as u8);
+            // Whoever claims a slot may write to it, as when a source is promoted. That fails if it went to
+            // another source after the time was read.
+            if is_used || tat == CLAIMED || !atomic::replace(&slot.tat, tat, CLAIMED) {
+                return;
             }
+            // Slots lie way by way: see `slot_index`.
+            let way = (bucket / (set_mask + 1)) as u32;
+            set_fingerprint(word, way, 0);
+            atomic::store(&identity.second_tat, 0);
+            atomic::swap(&slot.tag, 0);
+            atomic::swap(&slot.tat, 0);
         });
     }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{
-    Account, Bucket, Buckets, Charge, Charges, Limits, Policy, Reading, Sketch, Target, Verdict,
-    packet::MAPPED,
+    Account, Bucket, Buckets, Charge, Charges, Limits, MAPPED, Policy, Reading, Sketch, Target,
+    Verdict,
     policy::{MAX_GATE, TICKS},
     read, sketch,
     ways::{Step, Way, ways},
@@ -96,6 +96,8 @@ pub struct Model {
     pub sketch: Sketch,
     /// Everything that has a bucket.
     pub tracked: HashMap<Account, Tracked>,
+    /// Buckets that went with their class.
+    pub retired: u64,
     /// The buckets of shared limits.
     shared: HashMap<Target, Buckets>,
     /// What packets have met.
@@ -173,6 +175,7 @@ impl Model {
             malformed: 0,
             sketch: Sketch::default(),
             tracked: HashMap::new(),
+            retired: 0,
             shared: HashMap::new(),
             seen: Seen::default(),
         }
@@ -192,9 +195,12 @@ impl Model {
         self.limits.set(target, policy);
     }
 
-    /// Removes a limit.
+    /// Removes a limit, and with the last one of a class the buckets for it.
     pub fn unset(&mut self, target: &Target) {
-        self.limits.unset(target);
+        let Some(gone) = self.limits.unset(target) else { return };
+        let before = self.tracked.len();
+        self.tracked.retain(|(_, class), _| *class != gone);
+        self.retired += (before - self.tracked.len()) as u64;
     }
 
     fn count(&mut self, verdict: Verdict, frame: &[u8]) {

@@ -72,6 +72,13 @@ impl Limits {
         self.numbers.len()
     }
 
+    /// What the limits of a class are for.
+    #[must_use]
+    pub fn of_class(&self, class: &Class) -> Vec<Target> {
+        let each = [false, true].iter().flat_map(|together| self.of(Some(*class), *together));
+        each.map(|(target, _)| *target).collect()
+    }
+
     /// Whether there is one for this very target.
     #[must_use]
     pub fn has(&self, target: &Target) -> bool {
@@ -110,17 +117,17 @@ impl Limits {
         }
     }
 
-    /// Removes a limit.
-    pub fn unset(&mut self, target: &Target) {
+    /// Removes a limit. The number of its class, if that has none any more.
+    pub fn unset(&mut self, target: &Target) -> Option<u8> {
         if let Some(limits) = self.all.get_mut(&(target.class, target.together)) {
             limits.retain(|(known, _)| known != target);
         }
-        if let Some(class) = target.class
-            && [false, true].iter().all(|together| self.of(target.class, *together).is_empty())
-        {
-            self.numbers.remove(&class);
-            self.classes.retain(|used| *used != class);
+        let class = target.class?;
+        if [false, true].iter().any(|together| !self.of(target.class, *together).is_empty()) {
+            return None;
         }
+        self.classes.retain(|used| *used != class);
+        self.numbers.remove(&class)
     }
 
     /// Of a class's limits, that of the longest prefix that covers a source.

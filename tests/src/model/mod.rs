@@ -19,7 +19,7 @@ pub use bucket::{Bucket, Buckets, Charge, Charges};
 pub use class::Class;
 pub use judge::{Counts, Model, Moment, Outcome, Seen, Tracked};
 pub use limits::{Account, Limits, Target};
-pub use packet::{Kind, Reading, read};
+pub use packet::{Kind, MAPPED, Reading, read};
 pub use policy::{Policy, Rate, Tier};
 pub use sketch::Sketch;
 pub use ways::Verdict;

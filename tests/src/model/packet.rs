@@ -80,7 +80,7 @@ impl Kind {
 }
 
 /// The prefix of IPv4 addresses in IPv6.
-pub(super) const MAPPED: u128 = 0xffff << 32;
+pub const MAPPED: u128 = 0xffff << 32;
 
 fn number(bytes: &[u8]) -> u128 {
     bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
