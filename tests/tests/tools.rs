@@ -118,11 +118,11 @@ fn a_missing_tool_is_named_with_its_remedy() {
                 .lines()
                 .filter(|line| line.trim_start().starts_with("apt-get install"))
                 .collect();
-            let is_named = match tool.source {
-                Source::Debian(package) => {
+            let is_named = match tool.package() {
+                Some(package) => {
                     installs.len() == 1 && installs[0].split(' ').any(|word| word == package)
                 }
-                _ => text.contains(remedy(tool)),
+                None => text.contains(remedy(tool)),
             };
             if output.status.success() || !is_named || text.contains("panicked") {
                 wrong.push(format!("{need:?} without {}: {}\n{text}", tool.program, output.status));

@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{
     guest::{Card, Guest, Image, Machine, Network, Sender, Spec},
+    progress::span,
     run::say,
     workspace,
 };
@@ -103,7 +104,7 @@ pub(super) fn run(package: &Path, newer: &Path) -> Result<()> {
     hosts.into_iter().try_for_each(|host| host.guest.power_off())?;
     say(format_args!(
         "verify: ok in {} ({}); unprotected packets: {unprotected}",
-        minutes(begin.elapsed()),
+        span(begin.elapsed()),
         summary(&all.times)
     ));
     Ok(())
@@ -120,7 +121,7 @@ impl Verification {
         let begin = Instant::now();
         let outcome = take(self);
         match &outcome {
-            Ok(()) => say(format_args!("verify: {name}: ok in {}", minutes(begin.elapsed()))),
+            Ok(()) => say(format_args!("verify: {name}: ok in {}", span(begin.elapsed()))),
             Err(_) => self.hosts.iter_mut().for_each(Host::tell),
         }
         self.times.push((name, begin.elapsed()));
@@ -358,13 +359,8 @@ fn parse(text: &str) -> Option<Counts> {
 }
 
 fn summary(times: &[(&str, Duration)]) -> String {
-    let times = times.iter().map(|(name, time)| format!("{name} {}", minutes(*time)));
+    let times = times.iter().map(|(name, time)| format!("{name} {}", span(*time)));
     times.collect::<Vec<_>>().join(", ")
-}
-
-fn minutes(time: Duration) -> String {
-    let seconds = time.as_secs_f64().round() as u64;
-    format!("{}:{:02}", seconds / 60, seconds % 60)
 }
 
 #[cfg(test)]
@@ -381,10 +377,9 @@ mod tests {
     }
 
     #[test]
-    fn times_are_minutes_and_seconds() {
-        assert_eq!(minutes(Duration::from_millis(59_600)), "1:00");
+    fn times_are_told_by_step() {
         let times = [("boot", Duration::from_secs(61)), ("purge", Duration::from_secs(2))];
-        assert_eq!(summary(&times), "boot 1:01, purge 0:02");
+        assert_eq!(summary(&times), "boot 1 min 1 s, purge 2 s");
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Readme {
 mod tests {
     use std::fs;
 
-    use tools::{Need, Source};
+    use tools::Need;
 
     use super::*;
     use crate::workspace;
@@ -58,10 +58,7 @@ mod tests {
         let readme = Readme(fs::read_to_string(workspace::root().join("README.md")).unwrap());
         let line = readme.prerequisites().unwrap();
         let named: Vec<_> = line.split(' ').skip(2).filter(|word| !word.starts_with('-')).collect();
-        let packages = tools::needed(&[Need::Start]).filter_map(|tool| match tool.source {
-            Source::Debian(package) => Some(package),
-            _ => None,
-        });
+        let packages = tools::needed(&[Need::Start]).filter_map(tools::Tool::package);
         assert_eq!(named, packages.collect::<Vec<_>>());
         for command in ["cargo xtask demo", "cargo xtask test"] {
             assert_eq!(readme.command(command).unwrap(), command);

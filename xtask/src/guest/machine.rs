@@ -22,8 +22,6 @@ const BOOT: Duration = Duration::from_secs(300);
 const COMMAND: Duration = Duration::from_secs(120);
 /// How long a guest may take to shut down.
 const SHUTDOWN: Duration = Duration::from_secs(120);
-/// How many lines of a guest's console an error quotes.
-const LAST_LINES: usize = 15;
 
 /// What a guest is made of, besides its image.
 #[derive(Debug)]
@@ -114,7 +112,7 @@ impl Guest {
         let late = if status == 124 { ", which is for taking too long" } else { "" };
         bail!(
             "guest {name}: `{line}` has ended with {status}{late}; it printed last:\n{}",
-            last_lines(&text)
+            tools::last_lines(&text)
         )
     }
 
@@ -207,12 +205,7 @@ fn soon(verb: &str) -> String {
 fn printed(name: &str, console: &Path) -> String {
     let text = fs::read(console).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    format!("{name} printed last:\n{}\nall of it: {}", last_lines(&text), console.display())
-}
-
-fn last_lines(text: &str) -> String {
-    let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+    format!("{name} printed last:\n{}\nall of it: {}", tools::last_lines(&text), console.display())
 }
 
 fn first_line(script: &str) -> &str {
@@ -229,8 +222,8 @@ mod tests {
         let lines: Vec<_> = (0..40).map(|number| format!("line {number}\r\n")).collect();
         fs::write(file.path(), lines.concat()).unwrap();
         let text = printed("a", file.path());
-        assert!(text.contains("line 39") && text.contains("line 25"), "{text}");
-        assert!(!text.contains("line 24"), "{text}");
+        assert!(text.contains("line 39") && text.contains("line 20"), "{text}");
+        assert!(!text.contains("line 19"), "{text}");
         assert!(text.contains(&file.path().display().to_string()), "{text}");
         assert_eq!(first_line("\none\ntwo"), "one");
     }

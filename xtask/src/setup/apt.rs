@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use anyhow::{Context as _, Result, bail};
-use tools::{Source, Tool};
+use tools::Tool;
 
 use crate::{progress::Log, run::Cmd};
 
@@ -49,7 +49,7 @@ pub(super) fn advice(tools: &[&Tool]) -> String {
 fn packages(tools: &[&Tool]) -> Vec<&'static str> {
     let mut names = Vec::new();
     for tool in tools {
-        if let Source::Debian(package) = tool.source
+        if let Some(package) = tool.package()
             && !names.contains(&package)
         {
             names.push(package);

@@ -8,14 +8,23 @@ const MAX_LINES: usize = 20;
 /// Says that `command` failed, how it ended, and the last lines that it printed.
 #[must_use]
 pub fn failure(command: &str, status: ExitStatus, printed: &str) -> String {
-    let lines: Vec<_> = printed.lines().filter(|line| !line.trim().is_empty()).collect();
-    let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
     let mut text = format!("`{command}` failed ({status})");
-    for line in last {
+    for line in last(printed) {
         text.push_str("\n  ");
         text.push_str(line.trim_end());
     }
     text
+}
+
+/// The last lines of what was printed that a message repeats.
+#[must_use]
+pub fn last_lines(printed: &str) -> String {
+    last(printed).join("\n")
+}
+
+fn last(printed: &str) -> Vec<&str> {
+    let mut lines: Vec<_> = printed.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines.split_off(lines.len().saturating_sub(MAX_LINES))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use std::{
 };
 
 pub use embed::{EBPF, wants_kernel_program};
-pub use failure::failure;
+pub use failure::{failure, last_lines};
 pub use path::{cargo_home, environment, find_program, root, search_path};
 pub use table::*;
 
@@ -106,6 +106,15 @@ impl Tool {
     #[must_use]
     pub fn command(&self) -> Command {
         start(self.program)
+    }
+
+    /// The Debian package that brings it, if one does.
+    #[must_use]
+    pub const fn package(&self) -> Option<&'static str> {
+        match self.source {
+            Source::Debian(package) => Some(package),
+            _ => None,
+        }
     }
 
     /// Where the program or the file is, if it is anywhere.
