@@ -26,29 +26,24 @@ pub const fn ticks(ns: u64) -> Ticks {
     ns.wrapping_mul(TICKS_PER_NS)
 }
 
-/// What became of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// It conforms; the bucket's TAT becomes this.
-    Admit(Ticks),
-    /// It does not conform; the bucket stays as it is.
-    Deny,
-    /// It does not conform, and the TAT lies further ahead than an empty bucket's, which only a
-    /// changed policy can cause; the TAT becomes this (an empty bucket of the new policy), or the
-    /// source would wait for the old one.
-    Clamp(Ticks),
-}
-
-/// Judges a packet of `cost` at time `now` against a bucket at `tat`.
+/// Judges a packet of `cost` at time `now` against a bucket at `tat`: what its TAT becomes if the packet
+/// conforms; `None` if it does not, and the bucket stays as it is.
+///
+/// A debt beyond the tolerance is what packets have overdrawn on several CPUs at once. It is paid back like
+/// any other.
 ///
 /// `cost ≤ MAX_COST`, `tolerance ≤ MAX_TOLERANCE`; `tat` may be anything.
 #[inline(always)]
-pub const fn decide(tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks) -> Decision {
+pub const fn decide(tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks) -> Option<Ticks> {
     let debt = tat.saturating_sub(now);
-    if debt > tolerance {
-        return Decision::Clamp(now + tolerance);
-    }
-    if debt + cost <= tolerance { Decision::Admit(now + debt + cost) } else { Decision::Deny }
+    if debt > tolerance || debt + cost > tolerance { None } else { Some(now + debt + cost) }
+}
+
+/// The TAT of a bucket whose policy has changed to one of `tolerance`: an empty bucket of that owes no more,
+/// or its source would wait as long as under the former one.
+#[inline(always)]
+pub const fn clamped(tat: Ticks, now: Ticks, tolerance: Ticks) -> Ticks {
+    if tat > now + tolerance { now + tolerance } else { tat }
 }
 
 /// How much time the bucket has in credit: tolerance − debt, 0 when empty.

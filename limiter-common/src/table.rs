@@ -4,9 +4,12 @@
 //! bucket learns it from one load, and whoever has one touches one line: bucket and counters together.
 //!
 //! A slot with tag 0 is empty. TAT [`CLAIMED`] is a slot that a CPU is filling. A bucket whose TAT is
-//! not in the future is full, hence as good as a new one: only such buckets are replaced, and nothing
+//! not in the future is full, hence as good as a new one: such buckets are replaced first, and nothing
 //! is lost by it. The TAT doubles as the lock of a replacement, because a compare-and-swap on it fails
 //! exactly if a packet was charged in between, and a TAT never returns to a value it had.
+//!
+//! Limits share the ways of a set: where one packet makes a bucket busy ([`crate::gate`] 1), so that a flood of
+//! spoofed sources could take them all, a limit leaves two ways to others ([`Ways::of`]).
 
 use core::sync::atomic::AtomicU64;
 
@@ -18,8 +21,19 @@ use crate::key::SourceKey;
 /// Buckets in a set.
 pub const WAYS: u32 = 8;
 
-/// The TAT of a slot that is being filled.
-pub const CLAIMED: Ticks = u64::MAX;
+/// Ways of each set that a limit of gate 1 leaves to others.
+pub const SPARED: u32 = 2;
+
+/// The TAT of a slot that is being filled, and what comes above: a charge that is added meanwhile changes
+/// nothing.
+pub const CLAIMED: Ticks = 1 << 63;
+
+/// Whether a slot is being filled.
+#[inline(always)]
+#[must_use]
+pub const fn is_claimed(tat: Ticks) -> bool {
+    tat >= CLAIMED
+}
 
 /// The last packet of a source, as [`Slot::last_seen`] has it: `denies:4 | time:60`, in ns since boot. The lowest
 /// bit of the time says that the packet was over the limit, and `denies`, in units of 2^23 ns, how long from then on
@@ -159,13 +173,48 @@ pub const fn slot_index(set: u32, way: u32, mask: u32) -> u32 {
     way.wrapping_mul(mask.wrapping_add(1)).wrapping_add(set)
 }
 
+/// Some of the ways of a set: a flag in the top bit of each one's byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ways(u64);
+
+impl Ways {
+    /// Those that buckets under a policy may be in. A policy of gate 1 keeps out of [`SPARED`], which ones its slot tells:
+    /// those of 56 slots in a row differ.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(slot: u32, gate: u32) -> Self {
+        if gate > 1 {
+            return Self(EACH << 7);
+        }
+        let one = slot % WAYS;
+        let other = (one + 1 + slot / WAYS % (WAYS - 1)) % WAYS;
+        Self((EACH << 7) & !(0x80 << (8 * one)) & !(0x80 << (8 * other)))
+    }
+
+    /// The top bit if a way is none of them, else 0.
+    #[inline(always)]
+    #[must_use]
+    pub const fn not(self, way: u32) -> u64 {
+        !self.0 << (56 - 8 * (way % WAYS)) & 1 << 63
+    }
+
+    /// Those of them without a source.
+    #[inline(always)]
+    #[must_use]
+    pub const fn empty(self, fingerprints: u64) -> Matches {
+        // Exact, unlike the search for a byte: a carry never leaves the lower seven bits.
+        let low = !(EACH << 7);
+        Matches(!(((fingerprints & low) + low) | fingerprints | low) & self.0)
+    }
+}
+
 /// The ways of a set whose fingerprint is a certain byte, lowest first. It may name others too, so
 /// look at the slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Matches(u64);
 
 impl Matches {
-    /// The ways of `fingerprints` that hold `byte`; 0 for the empty ones.
+    /// The ways of `fingerprints` that hold `byte`.
     #[inline(always)]
     pub const fn of(fingerprints: u64, byte: u64) -> Self {
         // The classic search for a zero byte in a word: its top bit is set, and bytes above it may be
@@ -220,7 +269,28 @@ mod tests {
         ways
     }
 
+    #[test]
+    fn limits_leave_different_ways_to_one_another() {
+        let all: Vec<Ways> = (8..64).map(|slot| Ways::of(slot, 1)).collect();
+        for (at, ways) in all.iter().enumerate() {
+            // Whatever one of them takes, another one has a way that is its own to take.
+            assert!(all[..at].iter().filter(|other| *other == ways).count() <= 1, "{at}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn empty_ways_are_found_exactly(bytes: [u8; 8], zeros: u8, slot: u32, gate in 1u32..3) {
+            let byte = |way: usize| if zeros >> way & 1 == 1 { 0 } else { bytes[way] };
+            let bytes: [u8; 8] = std::array::from_fn(byte);
+            let ways = Ways::of(slot, gate);
+            let expected: Vec<u32> =
+                (0..WAYS).filter(|&way| bytes[way as usize] == 0 && ways.not(way) == 0).collect();
+            prop_assert_eq!(all(ways.empty(u64::from_le_bytes(bytes))), expected);
+            let usable = (0..WAYS).filter(|&way| ways.not(way) == 0).count();
+            prop_assert_eq!(usable, if gate == 1 { 6 } else { 8 });
+        }
+
         #[test]
         fn every_match_is_found_and_the_lowest_is_right(bytes: [u8; 8], byte: u8) {
             let word = u64::from_le_bytes(bytes);

@@ -9,7 +9,7 @@ use aya_ebpf::programs::XdpContext;
 use aya_log_ebpf::info;
 use limiter_common::abi::Internal;
 use limiter_common::engine::State;
-use limiter_common::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
+use limiter_common::gcra::{TICKS_PER_NS, Ticks, decide, ticks};
 use limiter_common::key::SourceKey;
 use limiter_common::packet::{Network, network};
 
@@ -116,8 +116,8 @@ pub(crate) fn write(ctx: &XdpContext, kernel: &Kernel) -> Option<()> {
     let marked = unsafe { &mut *marked };
     let what = core::mem::take(&mut marked.what);
     match decide(marked.tat, ticks(kernel.now_coarse()), INTERVAL, SECOND) {
-        Decision::Admit(next) => marked.tat = next,
-        Decision::Clamp(_) | Decision::Deny => {
+        Some(next) => marked.tat = next,
+        None => {
             marked.left_out += 1;
             return None;
         }

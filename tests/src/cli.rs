@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     process::Command,
+    sync::LazyLock,
 };
 
 use serde::de::DeserializeOwned;
@@ -22,7 +23,10 @@ pub fn limiter_binary() -> PathBuf {
     if let Some(path) = std::env::var_os("LIMITER_BIN") {
         return path.into();
     }
-    let own = std::env::current_exe().expect("the path of this program");
+    // Below another root, a thread with mounts of its own no longer finds it.
+    static OWN: LazyLock<PathBuf> =
+        LazyLock::new(|| std::env::current_exe().expect("the path of this program"));
+    let own = OWN.as_path();
     // Tests are one folder below the binaries.
     let folder = own.ancestors().skip(1).find(|folder| !folder.ends_with("deps"));
     let path = folder.map(|folder| folder.join("limiter")).unwrap_or_default();

@@ -10,7 +10,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::require_root;
+use crate::{cli::limiter_binary, require_root};
 
 /// A file system in memory that only the calling thread, and what it starts from then on, can see. It ends
 /// with them, also if they are killed.
@@ -38,6 +38,7 @@ impl SmallDisk {
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         require_root();
+        let _known = limiter_binary();
         // SAFETY: takes a number; the calling thread gets mounts of its own.
         check("have own mounts", unsafe { libc::unshare(libc::CLONE_NEWNS) });
         check("keep mounts apart", mount(c"none", c"/", libc::MS_REC | libc::MS_SLAVE, c""));

@@ -279,6 +279,7 @@ fn change_limit(cli: &Cli, model: &mut Model, random: &mut Random, counting: boo
     let counts = random.chance(35) || !model.limits().any_counts();
     policy.enforce = total || key.together != counting || !counts;
     let observe: &[&str] = if policy.enforce { &[] } else { &["--no-enforce"] };
+    let before = now_ns();
     let answer = limit(cli, "set", &key, &[&rates[..], &bursts, observe].concat());
     let told: Limit = serde_json::from_value(answer["limit"].clone()).expect("a limit");
     assert_eq!(told.burst_amount, tiers[0].burst, "{told:?}");
@@ -286,7 +287,7 @@ fn change_limit(cli: &Cli, model: &mut Model, random: &mut Random, counting: boo
     assert!(key.together || told.gate == policy.gate, "{told:?}, not {policy:?}");
     let kind = key.class.map_or("", |class| class.text);
     assert!(told.target.contains(kind), "{told:?}");
-    model.set(key, policy);
+    model.set(key, policy, (before, now_ns()));
 }
 
 /// Every counter, as the daemon tells it, against the model's.

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use tests::{
-    Daemon, Flood, Flooded, Lab, Observer, Sender, Sources, Stream, frame,
+    Daemon, DaemonOptions, Flood, Flooded, Lab, Observer, Sender, Sources, Stream, frame,
     observer::Then,
     reports::{Limit, Stats},
     v4, v6,
@@ -104,4 +104,53 @@ fn a_few_thousand_heavy_sources_are_each_limited() {
     println!("{SOURCES} sources: admitted {} in all, {allowed:.1} allowed each", observed.all);
     let stats = daemon.assert_accounted(&lab);
     assert!(stats.internal.promotions >= u64::from(SOURCES), "{:?}", stats.internal);
+}
+
+/// Spoofed sources under a slow limit send a packet each, enough of them to fill the table; newcomers under another
+/// limit send five times as much as that allows.
+#[test]
+fn a_flood_under_a_slow_limit_disarms_no_other_limit() {
+    const NEWCOMERS: u32 = 200;
+    for on_full in ["pass", "evict-oldest"] {
+        let lab = Lab::new(2);
+        let daemon = Daemon::start_with(&lab, DaemonOptions::with(&["--on-full", on_full]));
+        let limit = daemon.cli().limit("100pps", Some("100"), None);
+        let slow = daemon.cli().limit("1/minute", Some("1"), Some("10.0.0.0/8"));
+        let crowd = Sources::Random(Ipv4Addr::new(10, 0, 0, 0).into(), 23);
+        let observer = Observer::new(&lab, Then::Discard, &["10.0.0.0/9"]);
+        let conforming = |host| Stream::new(frame::udp(v4(host), 100), 90.0, 90 * 8);
+        let mut streams: Vec<_> = (1..=20).map(conforming).collect();
+        let attacker = Ipv4Addr::new(10, 200, 0, 1);
+        streams.push(Stream::new(frame::udp(attacker.into(), 100), 10.0, 80));
+        let sending = Sender::new(&lab).on_cpu(0).start(streams);
+        let _filled = Flood::new(crowd, 1_200_000).at_rate(400_000).on_cpu(1).send(&lab);
+        let full = daemon.cli().run(&["status"]).json;
+        let filling = Flood::new(crowd, 60_000).at_rate(20_000).on_cpu(1).start(&lab);
+        let first = Ipv4Addr::new(172, 16, 0, 0);
+        let newcomers = Flood::new(Sources::RoundRobin(first.into(), NEWCOMERS), 100_000);
+        let seconds = Flooded::span(&[newcomers.at_rate(100_000).on_cpu(0).send(&lab)]);
+        let _filled = filling.join();
+        let sent = sending.join();
+        let observed = observer.read();
+        let allowed = limit.allowance(seconds) + 16.0;
+        let admitted =
+            (0..NEWCOMERS).map(|at| observed.from(Ipv4Addr::from(u32::from(first) + at)));
+        let most = admitted.max().unwrap_or_default();
+        println!(
+            "{on_full}: {} sets full; each newcomer sent {}, at the most {most} admitted of {allowed:.0}; under the \
+             slow limit {} of {}",
+            full["table"]["full_sets"],
+            100_000 / NEWCOMERS,
+            observed.from(attacker),
+            slow.allowance(sent[20].seconds()),
+        );
+        assert!(full["table"]["full_sets"].as_u64() > Some(50_000), "{full:#}");
+        assert!(most as f64 <= 1.02 * allowed, "{on_full}: {most} of {allowed}");
+        assert!(observed.from(attacker) <= 4, "{}", observed.from(attacker));
+        for host in 1..=20 {
+            let index = usize::from(host) - 1;
+            assert_eq!(observed.from(v4(host)), sent[index].packets(), "a conforming source");
+        }
+        daemon.assert_accounted(&lab);
+    }
 }

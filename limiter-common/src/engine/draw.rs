@@ -3,13 +3,12 @@
 use core::sync::atomic::AtomicU64;
 
 use super::State;
-use crate::abi::{Policy, Tier};
+use crate::abi::{Internal, Policy, Tier};
 use crate::atomic;
 use crate::denial::{self, LONGEST_NS};
 use crate::gate::MIN_FRAME;
-use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
+use crate::gcra::{TICKS_PER_NS, Ticks, decide, ticks};
 use crate::share::{Held, Multiplier, Price};
-use crate::table::CLAIMED;
 
 /// What became of a packet that asked a bucket for its tokens. A number, so that the verifier can be
 /// kept from following each separately.
@@ -21,10 +20,8 @@ impl Drawn {
     pub(super) const ADMITTED: Self = Self(0);
     /// There are too few.
     pub(super) const DENIED: Self = Self(1);
-    /// There are too few, and the bucket was deeper in debt than its policy lets it be.
-    pub(super) const CLAMPED: Self = Self(2);
-    /// Another CPU was faster. Nothing was charged.
-    pub(super) const CONTENDED: Self = Self(3);
+    /// The bucket went to another source meanwhile. Nothing was charged.
+    pub(super) const GONE: Self = Self(2);
 }
 
 /// The theoretical arrival times of a bucket; the second one means nothing without a second tier.
@@ -53,7 +50,8 @@ pub(super) fn priced<S: State>(state: &S, price: Price, cost: Ticks) -> Ticks {
     if price.is_shared() { state.opaque(price.of(cost)) } else { cost }
 }
 
-/// Judges a packet of `length` bytes by all tiers of a policy, and says what its bucket comes to.
+/// Judges a packet of `length` bytes by all tiers of a policy: whether it is admitted, and what a bucket at
+/// `at` comes to, of which nothing is charged otherwise.
 #[inline(always)]
 pub(super) fn judge<S: State>(
     state: &S,
@@ -62,23 +60,51 @@ pub(super) fn judge<S: State>(
     at: Tats,
     length: u32,
     now: Ticks,
-) -> (Drawn, Tats) {
-    let mut next = at;
+) -> (bool, Tats) {
     let cost = priced(state, price, policy.first.cost.of(length));
-    match decide(at.first, now, cost, policy.first.tolerance) {
-        Decision::Admit(tat) => next.first = tat,
-        Decision::Clamp(first) => return (Drawn::CLAMPED, Tats { first, ..at }),
-        Decision::Deny => return (Drawn::DENIED, at),
+    let Some(first) = decide(at.first, now, cost, policy.first.tolerance) else {
+        return (false, at);
+    };
+    if !policy.has_second() {
+        return (true, Tats { first, ..at });
     }
-    if policy.has_second() {
-        let cost = priced(state, price, policy.second.cost.of(length));
-        match decide(at.second, now, cost, policy.second.tolerance) {
-            Decision::Admit(tat) => next.second = tat,
-            Decision::Clamp(second) => return (Drawn::CLAMPED, Tats { second, ..at }),
-            Decision::Deny => return (Drawn::DENIED, at),
-        }
+    let cost = priced(state, price, policy.second.cost.of(length));
+    match decide(at.second, now, cost, policy.second.tolerance) {
+        Some(second) => (true, Tats { first, second }),
+        None => (false, at),
     }
-    (Drawn::ADMITTED, next)
+}
+
+/// Charges `cost` to a word that was `tat` a moment ago, if it has room for it as long as the bucket is the
+/// source's.
+///
+/// Where another CPU is faster, the word is judged once more, and the cost added without a comparison: it then may
+/// overshoot by a packet for each other CPU, which the source owes.
+#[inline(always)]
+fn charge<S: State>(
+    state: &S,
+    word: &AtomicU64,
+    tat: Ticks,
+    now: Ticks,
+    cost: Ticks,
+    tolerance: Ticks,
+    is_its: impl Fn() -> bool,
+) -> Drawn {
+    let Some(next) = decide(tat, now, cost, tolerance) else { return Drawn::DENIED };
+    if atomic::replace(word, tat, next) {
+        return Drawn::ADMITTED;
+    }
+    state.note(Internal::Contended);
+    let tat = state.opaque(atomic::load(word));
+    if !is_its() {
+        return Drawn::GONE;
+    }
+    if decide(tat, now, cost, tolerance).is_none() {
+        return Drawn::DENIED;
+    }
+    // Whoever was faster has moved the word to the present.
+    atomic::add(word, cost);
+    Drawn::ADMITTED
 }
 
 /// The words of a bucket.
@@ -92,14 +118,8 @@ pub(super) struct Words<'a> {
 }
 
 impl Words<'_> {
-    /// The bucket whose first word was `first` a moment ago.
-    #[inline(always)]
-    fn at(&self, policy: &Policy, first: Ticks) -> Tats {
-        let second = if policy.has_second() { atomic::load(self.second) } else { 0 };
-        Tats { first, second }
-    }
-
-    /// Charges a packet of `length` bytes to the bucket, whose first word was `tat` a moment ago.
+    /// Charges a packet of `length` bytes to the bucket, whose first word was `tat` a moment ago, to all tiers
+    /// or to none.
     #[inline(always)]
     pub(super) fn draw<S: State>(
         &self,
@@ -108,50 +128,31 @@ impl Words<'_> {
         tat: Ticks,
         length: u32,
         now: Ticks,
+        is_its: impl Fn() -> bool,
     ) -> Drawn {
-        let at = self.at(policy, tat);
-        let (drawn, next) = judge(state, policy, self.price, at, length, now);
+        let cost = priced(state, self.price, policy.first.cost.of(length));
+        let tolerance = policy.first.tolerance;
+        let mut second = 0;
+        if policy.has_second() {
+            if decide(tat, now, cost, tolerance).is_none() {
+                return Drawn::DENIED;
+            }
+            second = priced(state, self.price, policy.second.cost.of(length));
+            let at = atomic::load(self.second);
+            let drawn =
+                charge(state, self.second, at, now, second, policy.second.tolerance, &is_its);
+            let drawn = Drawn(state.opaque(drawn.0));
+            if drawn != Drawn::ADMITTED {
+                return drawn;
+            }
+        }
+        let drawn = charge(state, self.first, tat, now, cost, tolerance, &is_its);
         let drawn = Drawn(state.opaque(drawn.0));
-        if drawn == Drawn::DENIED {
-            return drawn;
+        if drawn != Drawn::ADMITTED && policy.has_second() && is_its() {
+            // What was taken from the second tier goes back.
+            atomic::add(self.second, second.wrapping_neg());
         }
-        let mut written = true;
-        if policy.has_second() {
-            written = atomic::replace(self.second, at.second, next.second);
-        }
-        let done = written && atomic::replace(self.first, at.first, next.first);
-        if done || drawn == Drawn::CLAMPED {
-            // If clamping loses, another CPU has done it.
-            return drawn;
-        }
-        if written && policy.has_second() && atomic::load(self.first) != CLAIMED {
-            // What was taken from the second tier goes back, unless the bucket is another source's now.
-            atomic::add(self.second, at.second.wrapping_sub(next.second));
-        }
-        Drawn::CONTENDED
-    }
-
-    /// Charges a packet for which another CPU was faster before: without a comparison, which keeps the
-    /// sum exact and lets the bucket overshoot by this one packet.
-    #[inline(always)]
-    pub(super) fn insist<S: State>(
-        &self,
-        state: &S,
-        policy: &Policy,
-        tat: Ticks,
-        length: u32,
-        now: Ticks,
-    ) -> bool {
-        let at = self.at(policy, tat);
-        let (drawn, next) = judge(state, policy, self.price, at, length, now);
-        if state.opaque(drawn.0) != Drawn::ADMITTED.0 {
-            return false;
-        }
-        atomic::add(self.first, next.first.wrapping_sub(at.first));
-        if policy.has_second() {
-            atomic::add(self.second, next.second.wrapping_sub(at.second));
-        }
-        true
+        drawn
     }
 }
 

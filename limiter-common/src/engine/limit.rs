@@ -9,18 +9,20 @@ use super::listed::listed;
 use super::shadow::{begin, shadow};
 use super::sketched::{Added, Sketched, add, estimate, owed};
 use crate::abi::{
-    Config, EVENTS_PER_SECOND, Event, EventKind, Internal, Policy, PolicyWord, Reason, on_full,
+    Config, EVENTS_PER_SECOND, Event, EventKind, Internal, Policy, PolicyWord, Reason, Tier,
+    on_full,
 };
 use crate::atomic;
 use crate::denial::{DENIALS, LEAST_TOLERANCE, LISTED, LONGEST_SHARED_NS};
 use crate::gate;
-use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
+use crate::gcra::{TICKS_PER_NS, Ticks, clamped, decide, ticks};
 use crate::hash::Hash;
 use crate::hll;
 use crate::key::SourceKey;
 use crate::share::{Grant, Held, Multiplier, Price};
 use crate::table::{
-    CLAIMED, LastSeen, Matches, Slot, WAYS, fingerprint, set_fingerprint, set_of, slot_index,
+    CLAIMED, LastSeen, Matches, Slot, WAYS, Ways, fingerprint, is_claimed, set_fingerprint, set_of,
+    slot_index,
 };
 
 /// Reads of a shared word that pass the time which another CPU needs to fill a way, some tens of ns.
@@ -75,6 +77,13 @@ impl<'a> Place<'a> {
         }
         let floor = Multiplier::from_bits(state.opaque(u64::from(floor)) as u32).0;
         Some(Held { grant: Grant(atomic::load(&rights.grant)), floor })
+    }
+
+    /// Whether the slot, whose time was `tat` a moment ago, is that of the packet's source.
+    #[inline(always)]
+    fn is_of(&self, tat: Ticks, packet: &Packet<'_>) -> bool {
+        // The tag after the TAT: whoever replaces the source claims the TAT first.
+        !is_claimed(tat) && atomic::load(&self.slot.tag) == packet.hash.0
     }
 
     /// The words of its bucket.
@@ -189,19 +198,54 @@ fn pause(shared: &AtomicU64) {
     }
 }
 
-/// The policy of a slot, looked up again if policies changed since.
+/// The policy of a slot, looked up again if policies changed since. `Some(None)`: the slot went to another
+/// source meanwhile.
 #[inline(always)]
 fn policy_of<'a, S: State>(
     state: &'a S,
-    slot: &Slot,
+    place: &Place<'_>,
     packet: &Packet<'_>,
-) -> Option<(&'a Policy, PolicyWord)> {
-    let mut resolved = PolicyWord(atomic::load(&slot.policy));
-    if resolved.generation() != packet.published.generation() {
+) -> Option<Option<(&'a Policy, PolicyWord)>> {
+    let slot = place.slot;
+    let seen = PolicyWord(atomic::load(&slot.policy));
+    let mut resolved = seen;
+    let is_renewed = seen.generation() != packet.published.generation();
+    if is_renewed {
         resolved = resolve(state, packet);
-        atomic::store(&slot.policy, resolved.0);
+        // Looking up takes a while. Who gets the slot meanwhile has a policy of its own, which must stay.
+        if !atomic::replace(&slot.policy, seen.0, resolved.0) {
+            return Some(None);
+        }
     }
-    Some((state.policy(resolved.slot())?, resolved))
+    let resolved = PolicyWord(state.opaque(resolved.0));
+    let policy = state.policy(resolved.slot())?;
+    if state.opaque(u64::from(is_renewed)) != 0 {
+        if atomic::load(&slot.tag) != packet.hash.0 {
+            atomic::replace(&slot.policy, resolved.0, seen.0);
+            return Some(None);
+        }
+        // Of the same slot it is nearly always the same policy: what was overdrawn under it is owed.
+        let is_same = u64::from(seen.slot() == resolved.slot());
+        let slack = u64::from(state.cpus() & 0x1ff) * is_same * policy.first.cost.of(packet.length);
+        let now = ticks(state.now());
+        clamp(&slot.tat, now, policy.first.tolerance + slack);
+        if policy.has_second() {
+            let second_tat = &state.identity(place.index)?.second_tat;
+            clamp(second_tat, now, policy.second.tolerance + slack);
+        }
+    }
+    Some(Some((policy, resolved)))
+}
+
+/// Has a bucket owe no more than an empty one of `tolerance`. One that goes to another source meanwhile has another
+/// time.
+#[inline(always)]
+fn clamp(word: &AtomicU64, now: Ticks, tolerance: Ticks) {
+    let tat = atomic::load(word);
+    if tat > now + tolerance && !is_claimed(tat) {
+        // If this fails, a packet of the former policy has just come, or another CPU has done it.
+        atomic::replace(word, tat, now + tolerance);
+    }
 }
 
 /// The policy of a packet's source and class.
@@ -237,20 +281,16 @@ fn charge<S: State>(
         remember(state, place.index, packet.hash, until_ns, generation)?;
         return Some(Some(Reason::OverLimit));
     }
-    let (policy, resolved) = policy_of(state, slot, packet)?;
+    let Some((policy, resolved)) = policy_of(state, place, packet)? else { return Some(None) };
     let policy_slot = resolved.slot();
     let held = place.held(state, policy)?;
     let tat = atomic::load(&slot.tat);
     // A source that was over its limit may wait for the coarse clock to reach its next token. Not a
-    // bucket that is in debt by that clock: it must be clamped if it is by the exact one. Nor one of
-    // two tiers, each of which has a time of its own. It is denied then, as it would be by the exact clock
-    // if its share is over by that.
+    // bucket of two tiers, each of which has a time of its own. It is denied then, as it would be by the exact
+    // clock if its share is over by that.
     let mut price = Price::LOCAL;
     let mut lasts_ns = 0;
-    if last.is_denied()
-        && !policy.has_second()
-        && tat <= ticks(packet.coarse_ns) + policy.first.tolerance
-    {
+    if last.is_denied() && !policy.has_second() {
         price = price_at(state, held, packet.coarse_ns);
         let (tier, coarse_ns) = (&policy.first, packet.coarse_ns);
         lasts_ns = state.opaque(lasts(state, tier, price, tat, packet.length, coarse_ns));
@@ -261,16 +301,16 @@ fn charge<S: State>(
         now_ns = state.now();
         price = price_at(state, held, now_ns);
     }
-    // The tag after the TAT: whoever replaces the source claims the TAT first.
-    if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
+    if !place.is_of(tat, packet) {
         return Some(None);
     }
     let mut drawn = Drawn::DENIED;
     if !waits {
         let words = place.words(state, policy, price)?;
-        drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns));
+        let is_its = || place.is_of(atomic::load(&slot.tat), packet);
+        drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns), is_its);
     }
-    if drawn == Drawn::CONTENDED {
+    if drawn == Drawn::GONE {
         return Some(None);
     }
     if policy.has_shadow() {
@@ -308,15 +348,22 @@ fn insist<S: State>(
     packet: &Packet<'_>,
 ) -> Option<Option<Reason>> {
     let slot = place.slot;
-    let (policy, resolved) = policy_of(state, slot, packet)?;
+    // The next packet writes it down, where it has changed.
+    let resolved = resolve(state, packet);
+    let policy = state.policy(resolved.slot())?;
     let held = place.held(state, policy)?;
     let now_ns = state.now();
     let tat = atomic::load(&slot.tat);
-    if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
+    if !place.is_of(tat, packet) {
         return Some(None);
     }
     let words = place.words(state, policy, price_at(state, held, now_ns))?;
-    if words.insist(state, policy, tat, packet.length, ticks(now_ns)) {
+    let is_its = || place.is_of(atomic::load(&slot.tat), packet);
+    let drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns), is_its);
+    if drawn == Drawn::GONE {
+        return Some(None);
+    }
+    if drawn == Drawn::ADMITTED {
         record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Some(Reason::Conforming));
     }
@@ -372,23 +419,48 @@ pub(super) fn remember<S: State>(
     Some(())
 }
 
-/// The way that the packet's source gets: an empty one, else one whose bucket is full, else the one
-/// that will be full soonest. The search starts somewhere else for each source.
+/// The way that a packet's source gets, and what is lost by it: the debt of its bucket, with flags above that of any
+/// bucket. A number, so that the verifier does not follow each case separately.
+struct Victim {
+    way: u32,
+    lost: u64,
+}
+
+impl Victim {
+    /// Its bucket denies packets, or it is none that the source may have.
+    const KEPT: u64 = 1 << 63;
+    /// Its bucket owes more than a packet or two.
+    const DEAR: u64 = 1 << 62;
+    /// So many packets, at most what every limit lets pass uncounted.
+    const CHEAP: u64 = 2;
+}
+
+/// Finds a way for the packet's source: an empty one, else one whose bucket is full. Else, of those that have denied
+/// nothing, the one that will be full soonest, first of those that have admitted a packet or two since they were
+/// made. The search starts somewhere else for each source.
 #[inline(always)]
-fn victim<S: State>(state: &S, packet: &Packet<'_>, now: Ticks) -> Option<u32> {
-    let empty = Matches::of(atomic::load(packet.fingerprints), 0);
+fn victim<S: State>(state: &S, packet: &Packet<'_>, ways: Ways, now: Ticks) -> Option<Victim> {
+    let empty = ways.empty(atomic::load(packet.fingerprints));
     if !empty.is_empty() {
-        return Some(empty.way());
+        return Some(Victim { way: empty.way(), lost: 0 });
     }
     let start = packet.hash.0 as u32;
-    let (mut best, mut least) = (start % WAYS, CLAIMED);
+    let mut best = Victim { way: start % WAYS, lost: u64::MAX };
     let mut looks = 0;
-    while looks < WAYS && least > now {
+    while looks < WAYS && best.lost > 0 {
         let way = start.wrapping_add(looks) % WAYS;
-        let tat = atomic::load(&packet.place(state, way)?.slot.tat);
-        if tat < least {
-            best = way;
-            least = tat;
+        let slot = packet.place(state, way)?.slot;
+        let tat = atomic::load(&slot.tat);
+        // No branches but one: the verifier would follow each of 2^32 ways through the loop.
+        let ahead = tat.wrapping_sub(now);
+        let debt = ahead & (ahead >> 63).wrapping_sub(1);
+        let dropped = atomic::load(&slot.dropped);
+        let denies = (dropped | dropped.wrapping_neg()) & Victim::KEPT;
+        let dear = (Victim::CHEAP.wrapping_sub(atomic::load(&slot.passed)) & Victim::KEPT) >> 1;
+        let busy = u64::from(debt != 0).wrapping_neg();
+        let lost = (debt | (denies | dear) & busy) | tat & Victim::KEPT | ways.not(way);
+        if lost < best.lost {
+            best = Victim { way, lost };
         }
         looks += 1;
     }
@@ -410,16 +482,20 @@ fn promote<S: State>(
     }
     let now_ns = state.now();
     let now = ticks(now_ns);
-    let way = state.opaque(u64::from(victim(state, packet, now)?)) as u32 % WAYS;
+    let ways = Ways::of(resolved.slot(), policy.first.gate);
+    let Victim { way, lost } = victim(state, packet, ways, now)?;
+    let (way, lost) = (state.opaque(u64::from(way)) as u32 % WAYS, state.opaque(lost));
     let Place { index, slot } = packet.place(state, way)?;
     let identity = state.identity(index)?;
     let before = atomic::load(&slot.tat);
     let occupied = atomic::load(&slot.tag) != 0;
     let busy = before > now;
-    if before == CLAIMED {
+    if is_claimed(before) {
         return Some(None);
     }
-    if busy && let Some(reason) = full(state, config, packet, resolved.slot(), now_ns) {
+    if lost >= Victim::DEAR
+        && let Some(reason) = full(state, config, packet, resolved.slot(), now_ns, lost)
+    {
         return Some(Some(reason));
     }
     if !atomic::replace(&slot.tat, before, CLAIMED) {
@@ -440,10 +516,12 @@ fn promote<S: State>(
         atomic::store(&rights.floor, price.word());
         atomic::store(&rights.grant, Grant::nothing_at(now_ns).0);
     }
-    let second = full[1] + owed.debt(state, &policy.second, price);
-    let start = Tats { first: full[0] + owed.debt(state, &policy.first, price), second };
-    let (drawn, next) = judge(state, policy, price, start, packet.length, now);
-    let admitted = state.opaque(u64::from(drawn == Drawn::ADMITTED)) != 0;
+    let start =
+        |full, tier: &Tier| clamped(full + owed.debt(state, tier, price), now, tier.tolerance);
+    let start =
+        Tats { first: start(full[0], &policy.first), second: start(full[1], &policy.second) };
+    let (admitted, next) = judge(state, policy, price, start, packet.length, now);
+    let admitted = state.opaque(u64::from(admitted)) != 0;
     atomic::store(&identity.second_tat, next.second);
     begin(identity, policy, now + owed.debt(state, &policy.shadow, Price::LOCAL));
     if policy.has_shadow() {
@@ -485,7 +563,8 @@ fn promote<S: State>(
     }
 }
 
-/// What becomes of a packet whose set is full; `None` if it may evict.
+/// What becomes of a packet whose set is full; `None` if it may evict. A bucket that limits somebody is never
+/// thrown out.
 #[inline(always)]
 fn full<S: State>(
     state: &S,
@@ -493,12 +572,13 @@ fn full<S: State>(
     packet: &Packet<'_>,
     policy: u32,
     now_ns: u64,
+    lost: u64,
 ) -> Option<Reason> {
     state.note(Internal::SetFull);
     event(state, config, EventKind::SetFull, packet.source, policy, now_ns);
     match atomic::load(&config.on_full) {
         on_full::DROP => Some(Reason::DroppedSetFull),
-        on_full::EVICT_OLDEST => None,
+        on_full::EVICT_OLDEST if lost < Victim::KEPT => None,
         _ => Some(Reason::PassedSetFull),
     }
 }
@@ -546,8 +626,8 @@ fn event<S: State>(
     };
     let tat = atomic::load(word);
     let sent = match decide(tat, ticks(now_ns), SECOND / EVENTS_PER_SECOND, SECOND) {
-        Decision::Admit(next) => atomic::replace(word, tat, next),
-        Decision::Clamp(_) | Decision::Deny => false,
+        Some(next) => atomic::replace(word, tat, next),
+        None => false,
     };
     if !sent {
         state.note(Internal::EventsSuppressed);

@@ -65,6 +65,8 @@ pub struct Memory {
     now: AtomicU64,
     internal: [AtomicU64; VERDICTS],
     events: AtomicU64,
+    #[cfg(test)]
+    pub(super) between: interrupt::Interrupt,
 }
 
 /// One of its CPUs.
@@ -111,6 +113,8 @@ impl Memory {
             now: AtomicU64::new(5_000_000_000),
             internal: Default::default(),
             events: AtomicU64::new(0),
+            #[cfg(test)]
+            between: interrupt::Interrupt::default(),
         };
         memory.publish(1, DEFAULT_SLOT);
         memory
@@ -350,6 +354,8 @@ impl State for Cpu<'_> {
     }
     fn lookup(&self, class: u32, key: SourceKey) -> Option<u32> {
         let memory = self.memory;
+        #[cfg(test)]
+        memory.between.lookup(memory);
         memory.limits.get(&(class, key)).or_else(|| memory.class_defaults.get(&class)).copied()
     }
     fn class_table(&self, index: u32) -> Option<&Table> {
@@ -379,5 +385,32 @@ impl State for Cpu<'_> {
     fn send(&self, _: Event) -> bool {
         self.memory.events.fetch_add(1, Ordering::Relaxed);
         true
+    }
+}
+
+/// What another CPU does while a packet is being judged.
+#[cfg(test)]
+pub(super) mod interrupt {
+    use super::Memory;
+    use std::boxed::Box;
+    use std::sync::Mutex;
+
+    type Act = Box<dyn FnOnce(&Memory) + Send>;
+
+    #[derive(Default)]
+    pub(in crate::engine) struct Interrupt(Mutex<Option<Act>>);
+
+    impl Interrupt {
+        /// At the next packet that looks its policy up, between the lookup and what is done with it.
+        pub(in crate::engine) fn at_lookup(&self, act: impl FnOnce(&Memory) + Send + 'static) {
+            *self.0.lock().unwrap() = Some(Box::new(act));
+        }
+
+        pub(super) fn lookup(&self, memory: &Memory) {
+            let act = self.0.lock().unwrap().take();
+            if let Some(act) = act {
+                act(memory);
+            }
+        }
     }
 }

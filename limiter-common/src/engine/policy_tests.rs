@@ -12,7 +12,7 @@ use crate::abi::Tier;
 use crate::class::{
     CHAINS_AT, COVERS_ALL, MAX_NESTING, OTHER_TABLE, PROTOCOLS_AT, UDP_TABLE, set_entry,
 };
-use crate::gcra::{Cost, Decision, TICKS_PER_NS, decide, ticks};
+use crate::gcra::{Cost, TICKS_PER_NS, decide, ticks};
 use crate::hash::HashKey;
 
 const SECOND: u64 = 1_000_000_000;
@@ -62,10 +62,7 @@ impl Exact {
     }
 
     fn admits(&self, now_ns: u64, length: u32) -> Option<u64> {
-        match decide(self.tat, ticks(now_ns), self.tier.cost.of(length), self.tier.tolerance) {
-            Decision::Admit(next) => Some(next),
-            _ => None,
-        }
+        decide(self.tat, ticks(now_ns), self.tier.cost.of(length), self.tier.tolerance)
     }
 }
 

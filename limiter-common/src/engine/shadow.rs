@@ -4,7 +4,7 @@ use super::State;
 use super::limit::Packet;
 use crate::abi::Policy;
 use crate::atomic;
-use crate::gcra::{Decision, Ticks, decide};
+use crate::gcra::{Ticks, decide};
 use crate::table::Identity;
 
 /// Judges a packet of a source with a bucket by the shadow of its policy.
@@ -25,14 +25,10 @@ pub(super) fn shadow<S: State>(
     let tat = atomic::load(&identity.shadow_tat);
     let cost = policy.shadow.cost.of(packet.length);
     match decide(tat, now, cost, policy.shadow.tolerance) {
-        Decision::Admit(next) => {
+        Some(next) => {
             atomic::replace(&identity.shadow_tat, tat, next);
         }
-        Decision::Clamp(empty) => {
-            atomic::replace(&identity.shadow_tat, tat, empty);
-            atomic::add(&identity.would_drop, 1);
-        }
-        Decision::Deny => {
+        None => {
             atomic::add(&identity.would_drop, 1);
         }
     }

@@ -80,12 +80,8 @@ fn charge<S: State>(state: &S, shared: &Shared, length: u32, now_ns: u64) -> Opt
     let policy = state.policy(atomic::load(&shared.policy) as u32)?;
     let words = Words { price: Price::LOCAL, first: &shared.tat, second: &shared.second_tat };
     let now = ticks(now_ns);
-    let drawn = words.draw(state, policy, atomic::load(&shared.tat), length, now);
-    let admitted = if drawn == Drawn::CONTENDED {
-        words.insist(state, policy, atomic::load(&shared.tat), length, now)
-    } else {
-        drawn == Drawn::ADMITTED
-    };
+    let tat = atomic::load(&shared.tat);
+    let admitted = words.draw(state, policy, tat, length, now, || true) == Drawn::ADMITTED;
     atomic::add(&shared.bytes, u64::from(length));
     if admitted {
         atomic::add(&shared.passed, 1);

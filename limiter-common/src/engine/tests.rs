@@ -226,8 +226,9 @@ fn a_full_set_does_as_configured() {
     ] {
         let memory = limiter(policy(1, 8), 1, 1 << 10, 1);
         atomic::store(&memory.config.on_full, choice);
-        for source in 0..WAYS {
-            assert_eq!(packet(&memory, source), Reason::Conforming);
+        // A limit of gate 1 leaves two ways to others. Each of these owes more than a packet or two.
+        for source in 0..WAYS - 2 {
+            assert!((0..3).all(|_| packet(&memory, source) == Reason::Conforming));
         }
         assert_eq!(packet(&memory, 99), expected);
         assert_eq!(memory.internal(Internal::SetFull), 1);
@@ -235,10 +236,123 @@ fn a_full_set_does_as_configured() {
         let evicted = u64::from(choice == on_full::EVICT_OLDEST);
         assert_eq!(memory.internal(Internal::BusyEvictions), evicted);
         // Once the buckets are full again, one is replaced and nothing is lost.
-        memory.advance(1_100_000_000);
+        memory.advance(3_100_000_000);
         assert_eq!(packet(&memory, 100), Reason::Conforming);
         assert_eq!(memory.internal(Internal::Evictions), 1);
     }
+}
+
+#[test]
+fn whoever_owes_a_packet_or_two_makes_room_and_whoever_is_limited_does_not() {
+    for choice in [on_full::PASS, on_full::DROP, on_full::EVICT_OLDEST] {
+        let memory = limiter(policy(1, 8), 1, 1 << 10, 1);
+        atomic::store(&memory.config.on_full, choice);
+        // One is over its limit, and will be full again long before the others.
+        for _ in 0..9 {
+            packet(&memory, 7);
+        }
+        memory.advance(7_000_000_000);
+        for source in 0..1000 {
+            assert_eq!(packet(&memory, 1000 + source), Reason::Conforming, "{choice}");
+        }
+        assert_eq!(memory.internal(Internal::SetFull), 0);
+        let (_, passed, dropped) =
+            memory.tracked().find(|(found, ..)| *found == source(7)).expect("it keeps its bucket");
+        assert_eq!((passed, dropped), (8, 1));
+        // All are over their limit: nobody makes room.
+        for number in 1995..2000 {
+            assert!((0..9).any(|_| !packet(&memory, number).passes()));
+        }
+        let tracked = memory.tracked().count();
+        let full =
+            if choice == on_full::DROP { Reason::DroppedSetFull } else { Reason::PassedSetFull };
+        assert!((0..9).any(|number| packet(&memory, 3000 + number) == full), "{choice}");
+        assert_eq!(memory.tracked().count(), tracked);
+    }
+}
+
+#[test]
+fn a_flood_under_a_slow_limit_leaves_room_to_other_limits() {
+    let mut memory = limiter(policy(1000, 1000), 1, 1 << 10, 1);
+    memory.policies[1].first.gate = 2;
+    // Slot 2: all that the flood sends is limited to a packet a minute.
+    memory.policies.push(policy(1, 1));
+    memory.publish(2, 1);
+    for number in 0..100 {
+        memory.limits.insert((0, source(1000 + number)), 2);
+    }
+    for number in 0..100 {
+        // The second packet is over the limit, and makes the bucket one that stays.
+        packet(&memory, 1000 + number);
+        packet(&memory, 1000 + number);
+    }
+    assert!(memory.internal(Internal::SetFull) > 0, "the flood has not taken what it may");
+    for number in [1, 2] {
+        let passed = (0..3000).filter(|_| packet(&memory, number).passes()).count();
+        assert!(passed <= 1002, "{number}: {passed}");
+    }
+}
+
+#[test]
+fn what_was_overdrawn_is_owed() {
+    let memory = limiter(policy(10, 10), 64, 1 << 10, 4);
+    let period = 100_000_000;
+    let passes = |memory: &Memory| packet(memory, 7).passes();
+    assert_eq!((0..20).filter(|_| passes(&memory)).count(), 10);
+    // Three other CPUs had a packet each for which the last token was there a moment ago.
+    let overdraw = |memory: &Memory| {
+        let (_, bucket) = memory.bucket(source(7)).unwrap();
+        atomic::add(&bucket.slot.tat, 3 * bucket.policy.first.cost.fixed);
+    };
+    overdraw(&memory);
+    // Neither a packet nor a change of lists or other limits forgives it.
+    for generation in 2..5 {
+        assert!(!passes(&memory));
+        memory.publish(generation, 1);
+        assert!(!passes(&memory));
+        memory.advance(period);
+    }
+    assert!(!passes(&memory), "paid back, and empty");
+    memory.advance(period);
+    assert!(passes(&memory));
+    assert!(!passes(&memory));
+}
+
+#[test]
+fn shared_limits_owe_what_was_overdrawn() {
+    let mut memory = limiter(Policy::unlimited(1), 64, 1 << 10, 4);
+    memory.policies.push(policy(10, 10));
+    memory.share_all(2);
+    let passes = |memory: &Memory| packet(memory, 7).passes();
+    assert_eq!((0..20).filter(|_| passes(&memory)).count(), 10);
+    atomic::add(&memory.shared[0].tat, 3 * memory.policies[2].first.cost.fixed);
+    for _ in 0..4 {
+        assert!(!passes(&memory));
+        memory.advance(100_000_000);
+    }
+    assert!(passes(&memory));
+    assert!(!passes(&memory));
+}
+
+#[test]
+fn who_gets_a_slot_while_a_policy_is_looked_up_keeps_its_own() {
+    let mut memory = limiter(policy(1, 8), 1, 1 << 10, 2);
+    memory.policies.push(policy(1000, 1000));
+    memory.limits.insert((0, source(7)), 2);
+    assert!(packet(&memory, 7).passes());
+    memory.advance(2_000_000_000);
+    // Everybody else owes too much to make room: the full bucket is the only one to be had.
+    for number in 100..105 {
+        assert!((0..3).all(|_| packet(&memory, number).passes()));
+    }
+    memory.publish(2, 1);
+    memory.between.at_lookup(|memory| {
+        assert_eq!(memory.cpu(1).packet(source(8), 100), Reason::Conforming);
+    });
+    packet(&memory, 7);
+    let (_, bucket) = memory.bucket(source(8)).expect("it got the slot");
+    assert_eq!(bucket.policy.first, memory.policies[1].first, "it has the other one's policy");
+    assert_eq!((0..100).filter(|_| packet(&memory, 8).passes()).count(), 7);
 }
 
 #[test]

@@ -22,7 +22,7 @@ use super::{Grant, Held, Multiplier, Price, Rights};
 use crate::abi::{Policy, Tier};
 use crate::atomic;
 use crate::gcra::{Ticks, credit, ticks};
-use crate::table::{CLAIMED, Identity, LastSeen, Slot};
+use crate::table::{Identity, LastSeen, Slot, is_claimed};
 
 /// What a change may take from the first look at a bucket to the last word written, ns.
 pub const MARGIN_NS: u64 = 1_000_000;
@@ -121,7 +121,7 @@ fn replace(
     for _ in 0..TRIES {
         let tat = atomic::load(word);
         // The tag after the time: whoever replaces the source claims the time first.
-        if tat == CLAIMED || !holds() {
+        if is_claimed(tat) || !holds() {
             return None;
         }
         let Some(next) = to(tat) else { return Some(false) };
@@ -176,7 +176,7 @@ impl<'a> Bucket<'a> {
                 let charge = |tat| converted(tat, at, *tolerance, from, to) + ticks(MARGIN_NS);
                 for _ in 0..TRIES {
                     seen = atomic::load(word);
-                    if seen == CLAIMED || !self.is_of(tag) {
+                    if is_claimed(seen) || !self.is_of(tag) {
                         return Outcome::Gone;
                     }
                     next = charge(seen);
@@ -190,7 +190,7 @@ impl<'a> Bucket<'a> {
                 }
             } else {
                 seen = atomic::load(word);
-                if seen == CLAIMED || !self.is_of(tag) {
+                if is_claimed(seen) || !self.is_of(tag) {
                     return Outcome::Gone;
                 }
             }

@@ -171,7 +171,7 @@ pub(super) fn of_table(warnings: &mut Warnings, table: &TableHealth, on_full: On
         let fate = match on_full {
             OnFull::Pass => "pass unlimited",
             OnFull::Drop => "are dropped",
-            OnFull::EvictOldest => "take the bucket of another",
+            OnFull::EvictOldest => "take the bucket of another that limits nobody",
         };
         warnings.degraded(format!(
             "{} of {} sets of the bucket table are full, new sources there {fate}: restart with a \

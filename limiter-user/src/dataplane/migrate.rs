@@ -26,7 +26,7 @@ use limiter_common::atomic;
 use limiter_common::denial::{DENIALS, Denial};
 use limiter_common::hash::HashKey;
 use limiter_common::key::SourceKey;
-use limiter_common::table::{CLAIMED, Identity, Slot, WAYS};
+use limiter_common::table::{Identity, Slot, WAYS, is_claimed};
 
 use super::Error;
 use super::memory::Elements;
@@ -252,7 +252,7 @@ fn mend(hash_key: &HashKey, slot: &Slot, identity: &Identity, former: Name) -> b
     for (at, word) in words.into_iter().enumerate() {
         replaced[at] = atomic::replace(word, present[at], former[at]);
     }
-    if atomic::load(&slot.tat) != CLAIMED && atomic::load(&slot.tag) == tag {
+    if !is_claimed(atomic::load(&slot.tat)) && atomic::load(&slot.tag) == tag {
         return true;
     }
     // The bucket is being given to another source, whose name it gets: what was replaced may be a part
@@ -318,7 +318,7 @@ mod tests {
     fn a_bucket_that_is_given_away_meanwhile_keeps_what_is_written() {
         let (former, coming) = (name([198, 51, 100, 1], 0), name([198, 51, 100, 2], 0));
         let slot = slot_of(former);
-        atomic::store(&slot.tat, CLAIMED);
+        atomic::store(&slot.tat, limiter_common::table::CLAIMED);
         let identity = identity(coming);
         mend(&KEY, &slot, &identity, former);
         assert_eq!(named(&identity), coming);

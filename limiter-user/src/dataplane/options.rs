@@ -49,9 +49,9 @@ impl Mode {
 pub enum OnFull {
     /// Pass it unlimited.
     Pass,
-    /// Drop it.
+    /// Drop it: also packets of sources that keep to their limits. A spoofed flood can cause that.
     Drop,
-    /// Give it the bucket that would have been full soonest.
+    /// Give it the bucket that would have been full soonest, of those that limit nobody; pass it where all do.
     EvictOldest,
 }
 

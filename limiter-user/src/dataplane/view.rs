@@ -15,7 +15,7 @@ use limiter_common::share::change::Bucket;
 use limiter_common::share::{Multiplier, Price, Rights};
 use limiter_common::sketch::{Position, Sketch, Total, Window};
 use limiter_common::table::{
-    CLAIMED, Identity, LastSeen, Slot, WAYS, set_fingerprint, set_of, slot_index,
+    Identity, LastSeen, SPARED, Slot, WAYS, is_claimed, set_of, slot_index,
 };
 use siphasher::sip::SipHasher24;
 
@@ -71,7 +71,7 @@ impl Now {
 
 /// Whether a source has the bucket, which is neither empty nor being filled.
 fn is_taken(slot: &Slot) -> bool {
-    atomic::load(&slot.tag) != 0 && atomic::load(&slot.tat) != CLAIMED
+    atomic::load(&slot.tag) != 0 && !is_claimed(atomic::load(&slot.tat))
 }
 
 /// A bucket that a source has.
@@ -240,27 +240,18 @@ impl Memory {
 
     /// Empties the buckets of classes that are not `in_use`. No packet may be charged to one of them any more.
     pub(super) fn retire(&self, in_use: impl Fn(u8) -> bool) {
-        let (words, identities) = (self.fingerprints.all(), self.identities.all());
-        let set_mask = self.layout.set_mask as usize;
+        let identities = self.identities.all();
         self.occupied(|bucket, slot| {
-            let (Some(identity), Some(word)) =
-                (identities.get(bucket), words.get(bucket & set_mask))
-            else {
-                return;
-            };
-            let tat = atomic::load(&slot.tat);
-            let is_used = in_use(atomic::load(&identity.class) as u8);
-            // Whoever claims a slot may write to it, as when a source is promoted. That fails if it went to
-            // another source after the time was read.
-            if is_used || tat == CLAIMED || !atomic::replace(&slot.tat, tat, CLAIMED) {
-                return;
+            let Some(identity) = identities.get(bucket) else { return };
+            let tag = atomic::load(&slot.tag);
+            // The tag fails to be replaced if another source got the slot meanwhile. It is never claimed here: a
+            // daemon that died with it would keep it for ever. So its fingerprint stays, and leads nowhere.
+            if !in_use(atomic::load(&identity.class) as u8) && atomic::replace(&slot.tag, tag, 0) {
+                let tat = atomic::load(&slot.tat);
+                if !is_claimed(tat) {
+                    atomic::replace(&slot.tat, tat, 0);
+                }
             }
-            // Slots lie way by way: see `slot_index`.
-            let way = (bucket / (set_mask + 1)) as u32;
-            set_fingerprint(word, way, 0);
-            atomic::store(&identity.second_tat, 0);
-            atomic::swap(&slot.tag, 0);
-            atomic::swap(&slot.tat, 0);
         });
     }
 
@@ -397,7 +388,8 @@ impl Memory {
                 busy_ways += u64::from(atomic::load(&slot.tat) > now);
             }
             busy += busy_ways;
-            full_sets += u64::from(busy_ways == u64::from(WAYS));
+            // For a limit that leaves two ways to others.
+            full_sets += u64::from(busy_ways >= u64::from(WAYS - SPARED));
         }
         let sets = self.layout.set_mask + 1;
         TableHealth {

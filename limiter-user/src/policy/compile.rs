@@ -164,7 +164,7 @@ pub fn decompile_tier(tier: &Tier) -> Option<Spec> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use limiter_common::gcra::{Decision, decide};
+    use limiter_common::gcra::decide;
 
     fn limit(rate: &str, burst: u64) -> LimitSpec {
         LimitSpec { burst, ..LimitSpec::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap() }
@@ -217,10 +217,8 @@ mod tests {
                 let mut tat = 0;
                 for frame in 0..frames {
                     let cost = policy.cost.of(size);
-                    match decide(tat, now, cost, policy.tolerance) {
-                        Decision::Admit(next) => tat = next,
-                        other => panic!("{rate}: frame {frame} of {frames}: {other:?}"),
-                    }
+                    let next = decide(tat, now, cost, policy.tolerance);
+                    tat = next.unwrap_or_else(|| panic!("{rate}: frame {frame} of {frames}"));
                 }
             }
         }

@@ -42,6 +42,12 @@ impl Bucket {
         debug_assert!(self.0 <= self.1, "{self:?} at {now:?} under {charge:?}");
     }
 
+    /// Takes in that the limit was changed: the bucket owes no more than an empty one.
+    pub fn clamp(&mut self, now: (i128, i128), charge: Charge) {
+        self.0 = self.0.min(now.0 + charge.burst.0);
+        self.1 = self.1.min(now.1 + charge.burst.1);
+    }
+
     /// Takes in that the frame was dropped, perhaps without a look at the bucket.
     pub fn wait(&mut self, now: (i128, i128), charge: Charge) {
         self.0 = self.0.min(now.0 + charge.burst.0);
@@ -89,6 +95,14 @@ impl Buckets {
             (Some(false), _) | (None, Some(true)) => self.first.settle(now, first, false),
             (Some(true), _) => self.second.settle(now, second, false),
             (None, _) => self.wait(now, charges),
+        }
+    }
+
+    /// As [`Bucket::clamp`].
+    pub fn clamp(&mut self, now: (i128, i128), (first, second): Charges) {
+        self.first.clamp(now, first);
+        if let Some(second) = second {
+            self.second.clamp(now, second);
         }
     }
 

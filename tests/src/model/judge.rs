@@ -187,10 +187,15 @@ impl Model {
         &self.limits
     }
 
-    /// Sets a limit, in the place of another one. The bucket of a shared one is full when it is new.
-    pub fn set(&mut self, target: Target, policy: Policy) {
-        if target.together && !self.limits.has(&target) {
-            self.shared.insert(target, Buckets::FULL);
+    /// Sets a limit between two moments, ns since boot, in the place of another one. The bucket of a shared one is full
+    /// when it is new, and owes no more than an empty one else.
+    pub fn set(&mut self, target: Target, policy: Policy, at: (u64, u64)) {
+        if target.together {
+            let known = self.limits.has(&target).then(|| self.shared[&target]);
+            let mut buckets = known.unwrap_or(Buckets::FULL);
+            let now = (i128::from(at.0) * TICKS, i128::from(at.1) * TICKS);
+            buckets.clamp(now, policy.least_charges());
+            self.shared.insert(target, buckets);
         }
         self.limits.set(target, policy);
     }

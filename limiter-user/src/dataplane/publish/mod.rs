@@ -26,11 +26,12 @@ use ipnet::IpNet;
 use limiter_common::abi::{Config, POLICY_SLOTS, Policy, PolicyWord, UNLIMITED_SLOT};
 use limiter_common::atomic;
 use limiter_common::class::{ANY, Table as ClassTable};
+use limiter_common::gcra::ticks;
 use limiter_common::shared::{SHARED_SLOTS, Shared};
 
-use super::Error;
 use super::memory::Elements;
 use super::sources::{Place as _, Prefixes, SourceMaps};
+use super::{Error, kernel};
 use crate::policy::class::Class;
 use crate::policy::model::prefixes_of;
 use crate::policy::{Changes, Limits, Target, Whom};
@@ -145,6 +146,11 @@ impl Publisher {
             note(&mut publisher.classes, key, true);
         }
         publisher.targets = targets;
+        // A daemon that died in the middle of a change left buckets of this generation that lead to slots which
+        // nothing else leads to any more, so that they are free. And limits that are shared, as they were before.
+        publisher.renew(config);
+        let shared = publisher.targets.keys().filter(|key| key.together);
+        publisher.clamp(shared);
         Ok(publisher)
     }
 
@@ -310,12 +316,33 @@ impl Publisher {
                 trial.own = own;
             }
         }
-        written?;
+        if let Err(error) = written {
+            // Buckets of this generation may lead to what was in force for a moment.
+            self.renew(config);
+            return Err(error);
+        }
         self.classes = classes;
         self.shared.announce(config);
         // One word: the new generation and its default together. Full barrier, after all the rest.
         self.renew(config);
+        let keys: Vec<Key> = changes
+            .numbered()
+            .filter_map(|(target, _)| Self::key(&self.classes, &target))
+            .filter(|key| key.together)
+            .collect();
+        self.clamp(keys.iter());
         Ok(())
+    }
+
+    /// Has the buckets of shared limits owe no more than empty ones do under their policies. The kernel does so with
+    /// a source's bucket when it looks the policy up.
+    fn clamp<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
+        let now = ticks(kernel::monotonic_ns());
+        for key in keys {
+            if let Some(policy) = self.own(key) {
+                self.shared.clamp(&key.place, &policy, now);
+            }
+        }
     }
 
     /// Where those of the changed keys lead for which something is tried, each slot held once more, and

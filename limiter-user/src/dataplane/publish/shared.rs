@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use limiter_common::abi::Config;
+use limiter_common::abi::{Config, Policy};
 use limiter_common::atomic;
 use limiter_common::class::ANY;
+use limiter_common::gcra::{Ticks, clamped};
 use limiter_common::shared::{CLASS, PREFIX, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
 
 use super::super::Error;
@@ -73,6 +74,18 @@ impl SharedMaps {
             dropped: atomic::load(&bucket.dropped),
             bytes: atomic::load(&bucket.bytes),
         })
+    }
+
+    /// Has the bucket of a place owe no more than an empty one under `policy`.
+    pub(super) fn clamp(&self, place: &ClassPlace, policy: &Policy, now: Ticks) {
+        let Some(bucket) = self.used.get(place).and_then(|number| self.bucket(*number)) else {
+            return;
+        };
+        for (word, tier) in [(&bucket.tat, &policy.first), (&bucket.second_tat, &policy.second)] {
+            let tat = atomic::load(word);
+            // If this fails a packet was charged, so the bucket did not owe too much.
+            atomic::replace(word, tat, clamped(tat, now, tier.tolerance));
+        }
     }
 
     /// Lets the sources of a place share the limit in a policy slot, or none.
