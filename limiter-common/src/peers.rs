@@ -14,7 +14,7 @@ use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide};
 use crate::key::SourceKey;
 
 /// Addresses that there is room for.
-pub const MAX_PEERS: u32 = 1024;
+pub const MAX_PEERS: u32 = 4096;
 
 /// Frames a second that pass of one address. The busiest pair of hosts, two that divide 16,384 sources
 /// between them, sends each other some 900.
