@@ -11,13 +11,14 @@ use crate::denial::Denial;
 use crate::gcra::{Cost, MAX_TOLERANCE, Ticks};
 use crate::hash::HashKey;
 use crate::key::{PrefixMasks, SourceKey};
+use crate::peers::Listen;
 use crate::share::{Multiplier, Rights};
 use crate::shared::Shared;
 use crate::sketch::Shape;
 use crate::table::{Identity, Slot};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -342,11 +343,15 @@ pub enum Reason {
     OverShared = 12,
     /// Dropped: over the limit of all sources together.
     OverTotal = 13,
+    /// Passed: a frame of another host of the cluster, within the budget of its address.
+    PeerFrame = 14,
+    /// Dropped: such a frame, over that budget.
+    OverPeerBudget = 15,
 }
 
 impl Reason {
     /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::NonIp,
         Self::BelowGate,
         Self::Conforming,
@@ -361,6 +366,8 @@ impl Reason {
         Self::Denied,
         Self::OverShared,
         Self::OverTotal,
+        Self::PeerFrame,
+        Self::OverPeerBudget,
     ];
 
     /// The reason with a discriminant; [`Reason::Internal`] for a number that is none.
@@ -380,6 +387,8 @@ impl Reason {
             11 => Self::Denied,
             12 => Self::OverShared,
             13 => Self::OverTotal,
+            14 => Self::PeerFrame,
+            15 => Self::OverPeerBudget,
             _ => Self::Internal,
         }
     }
@@ -387,7 +396,7 @@ impl Reason {
     /// Whether the packet goes on.
     #[inline(always)]
     pub const fn passes(self) -> bool {
-        (self as u32) < Self::OverLimit as u32
+        (self as u32) < Self::OverLimit as u32 || matches!(self, Self::PeerFrame)
     }
 
     /// The reason's name in output; the verdict is told beside it.
@@ -405,11 +414,13 @@ impl Reason {
             Self::Denied => "denied",
             Self::OverShared => "over_shared_limit",
             Self::OverTotal => "over_total_limit",
+            Self::PeerFrame => "peer_frame",
+            Self::OverPeerBudget => "over_peer_budget",
         }
     }
 }
 
-/// Places in [`Counters::verdicts`]; more than there are reasons, so that adding one keeps offsets.
+/// Places in [`Counters::verdicts`]; all are taken. Another reason needs counters of another layout.
 pub const VERDICTS: usize = 16;
 
 /// Packets and bytes.
@@ -517,6 +528,7 @@ pub const EVENT_RING_BYTES: u32 = 256 * 1024;
 
 const _: () = {
     assert!(size_of::<Layout>() == 136 && offset_of!(Layout, hash_key) == 56);
+    assert!(size_of::<Listen>() == 24 && offset_of!(Listen, port) == 16);
     assert!(size_of::<Config>() == 128 && offset_of!(Config, event_tat) == 72);
     assert!(size_of::<Tier>() == 64 && offset_of!(Tier, gate) == 32);
     assert!(size_of::<Policy>() == 192 && offset_of!(Policy, shadow) == 128);
@@ -534,6 +546,7 @@ const _: () = {
 mod pod {
     use super::{Counters, Layout, Policy, Tally, Tier};
     use crate::key::{ClassKey, SourceKey};
+    use crate::peers::Listen;
 
     // SAFETY: integers only, `repr(C)`, no padding (the sizes asserted above are the sums of the
     // fields), so every bit pattern is a value and every byte of a value is initialised.
@@ -550,6 +563,8 @@ mod pod {
     unsafe impl aya::Pod for SourceKey {}
     // SAFETY: as above.
     unsafe impl aya::Pod for ClassKey {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Listen {}
 }
 
 #[cfg(test)]
@@ -566,6 +581,7 @@ mod tests {
             assert_eq!(internal as usize, i);
         }
         assert!(Reason::Internal.passes() && !Reason::OverLimit.passes());
+        assert!(Reason::PeerFrame.passes() && !Reason::OverPeerBudget.passes());
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod hll;
 pub mod key;
 pub mod lists;
 pub mod packet;
+pub mod peers;
 pub mod sampling;
 pub mod share;
 pub mod shared;

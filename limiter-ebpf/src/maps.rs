@@ -15,6 +15,7 @@ use limiter_common::hash::HashKey;
 use limiter_common::hll::Registers;
 use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
 use limiter_common::lists::NEARBY_WORDS;
+use limiter_common::peers::{Listen, MAX_PEERS};
 use limiter_common::sampling::{RING_BYTES, Sampling};
 use limiter_common::share::Rights;
 use limiter_common::shared::{SHARED_SLOTS, Shared};
@@ -37,6 +38,10 @@ pub(crate) static LAYOUT: Layout = Layout {
     masks: PrefixMasks { ipv4: 0, ipv6_high: 0, ipv6_low: 0 },
     hash_key: HashKey { words: [0; 10] },
 };
+
+/// Where this host listens for frames of its cluster, likewise.
+#[unsafe(no_mangle)]
+pub(crate) static LISTEN: Listen = Listen { address: SourceKey { high: 0, low: 0 }, port: 0 };
 
 #[map]
 pub(crate) static CONFIG: Array<Config> = Array::with_max_entries(1, BPF_F_MMAPABLE);
@@ -104,6 +109,10 @@ pub(crate) static NEARBY: Array<AtomicU64> = Array::with_max_entries(NEARBY_WORD
 /// Who may be listed: see [`limiter_common::lists`].
 #[map]
 pub(crate) static FILTER: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+/// Budgets of the members' and seeds' whole addresses, as GCRA words.
+#[map]
+pub(crate) static PEERS: HashMap<SourceKey, AtomicU64> =
+    HashMap::with_max_entries(MAX_PEERS, BPF_F_NO_PREALLOC);
 /// Which samples are wanted.
 #[map]
 pub(crate) static SAMPLING: Array<Sampling> = Array::with_max_entries(1, BPF_F_MMAPABLE);

@@ -14,6 +14,7 @@ use limiter_common::hash::{Hash, HashKey};
 use limiter_common::hll::Registers;
 use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
 use limiter_common::lists::Entry;
+use limiter_common::peers::Listen;
 use limiter_common::sampling::asked_for;
 use limiter_common::share::Rights;
 use limiter_common::shared::Shared;
@@ -23,17 +24,22 @@ use limiter_common::table::{Identity, Slot};
 use crate::log;
 use crate::maps::{
     CLASSES, CONFIG, COUNTERS, DENIED, DISTINCT, EVENTS, EXACT, FILTER, FINGERPRINTS, IDENTITIES,
-    LAYOUT, LISTED, LISTED4, LISTED6, NEARBY, POLICIES, PREFIXES4, PREFIXES6, RIGHTS, SHARED,
-    SHARED4, SHARED6, SKETCH, SLOTS,
+    LAYOUT, LISTED, LISTED4, LISTED6, LISTEN, NEARBY, PEERS, POLICIES, PREFIXES4, PREFIXES6,
+    RIGHTS, SHARED, SHARED4, SHARED6, SKETCH, SLOTS,
 };
 
-/// Reads a field of [`LAYOUT`] as the loader set it.
-macro_rules! layout {
+/// Reads a field of a read-only global as the loader set it.
+macro_rules! global {
     ($($field:tt).+) => {
         // SAFETY: a valid, aligned field of a static that nobody writes after loading. Volatile,
         // because the compiler would otherwise use the initial value it can see.
-        unsafe { (&raw const LAYOUT.$($field).+).read_volatile() }
+        unsafe { (&raw const $($field).+).read_volatile() }
     };
+}
+
+/// Reads a field of [`LAYOUT`].
+macro_rules! layout {
+    ($($field:tt).+) => { global!(LAYOUT.$($field).+) };
 }
 
 /// An element of an array map that is only accessed atomically.
@@ -145,6 +151,13 @@ impl State for Kernel {
     }
 
     #[inline(always)]
+    fn listen(&self) -> Listen {
+        let address =
+            SourceKey { high: global!(LISTEN.address.high), low: global!(LISTEN.address.low) };
+        Listen { address, port: global!(LISTEN.port) }
+    }
+
+    #[inline(always)]
     fn config(&self) -> Option<&Config> {
         element(&CONFIG, 0)
     }
@@ -240,6 +253,13 @@ impl State for Kernel {
     #[inline(always)]
     fn shared(&self, slot: u32) -> Option<&Shared> {
         element(&SHARED, slot)
+    }
+
+    #[inline(always)]
+    fn peer(&self, address: SourceKey) -> Option<&AtomicU64> {
+        // SAFETY: the daemon adds and removes elements and never writes into one; the kernel frees none
+        // while a program may be looking at it.
+        unsafe { PEERS.get(address) }
     }
 
     #[inline(always)]

@@ -151,6 +151,19 @@ pub fn tagged(frame: &[u8], tag: u16, vlan: u16) -> Vec<u8> {
     tagged
 }
 
+/// An IPv4 frame of UDP without options or tags, sent to another address.
+///
+/// # Panics
+/// If the frame is shorter than its headers.
+#[must_use]
+pub fn sent_to(mut frame: Vec<u8>, destination: Ipv4Addr) -> Vec<u8> {
+    frame[ETHERNET + 16..ETHERNET + 20].copy_from_slice(&destination.octets());
+    fix_ipv4_checksum(&mut frame, IPV4);
+    // None: the old one was of the old address.
+    frame[ETHERNET + IPV4 + 6..ETHERNET + IPV4 + 8].fill(0);
+    frame
+}
+
 fn ethernet(kind: u16, body: &[u8]) -> Vec<u8> {
     let mut frame = [RX_MAC, TX_MAC].concat();
     frame.extend(kind.to_be_bytes());

@@ -298,6 +298,12 @@ impl<'a> Watch<'a> {
         self.timelines.iter().map(Timeline::passed).collect()
     }
 
+    /// How many packets of any source have passed on a host so far.
+    #[must_use]
+    pub fn passed_of(&self, host: usize, source: IpAddr) -> u64 {
+        self.timelines[host].passed_of(source)
+    }
+
     /// Ends them.
     #[must_use]
     pub fn stop(self) -> Admitted {

@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     io,
     mem::{self, MaybeUninit},
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     os::fd::{AsRawFd as _, OwnedFd},
     sync::{
         Arc,
@@ -56,6 +56,12 @@ impl<'lab> Timeline<'lab> {
     #[must_use]
     pub fn passed(&self) -> u64 {
         self.end.read().from(self.source)
+    }
+
+    /// How many packets of any source have passed so far.
+    #[must_use]
+    pub fn passed_of(&self, source: IpAddr) -> u64 {
+        self.end.read().from(source)
     }
 
     /// The times of all packets, since the epoch, ascending.

@@ -36,7 +36,7 @@ const LATER: [&str; 4] = ["classes", "shared4", "shared6", "shared"];
 const ADOPTED: u32 = 4;
 
 /// Maps that came after [`ADOPTED`].
-const ADDED: [&str; 5] = ["distinct", "sampling", "samples", "sampler", "rights"];
+const ADDED: [&str; 6] = ["distinct", "sampling", "samples", "sampler", "rights", "peers"];
 
 /// Few enough to be copied one by one.
 fn options() -> DaemonOptions {

@@ -18,6 +18,7 @@ use crate::lists::{
     Entry, NEARBY_WORDS, PREFIX, PREFIX_WORDS, SINGLE, bit_of, bits_of, in_use, neighbourhood,
     neighbourhoods,
 };
+use crate::peers::Listen;
 use crate::share::Rights;
 use crate::share::change::Bucket;
 use crate::shared::{self, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
@@ -47,6 +48,10 @@ pub struct Memory {
     pub shared_prefixes: Vec<(u32, [u8; 4], u32, u32)>,
     /// The shared limits themselves.
     pub shared: Vec<Shared>,
+    /// Where it listens for frames of its cluster.
+    pub listen: Listen,
+    /// Addresses of members and seeds, and what is left of their budgets.
+    pub peers: HashMap<SourceKey, AtomicU64>,
     tables: Vec<Table>,
     fingerprints: Vec<AtomicU64>,
     slots: Vec<Slot>,
@@ -95,6 +100,8 @@ impl Memory {
             class_defaults: HashMap::new(),
             shared_prefixes: Vec::new(),
             shared: Vec::new(),
+            listen: Listen::default(),
+            peers: HashMap::new(),
             tables: Vec::new(),
             fingerprints: (0..sets).map(|_| AtomicU64::new(0)).collect(),
             slots: (0..sets * WAYS).map(|_| Slot::default()).collect(),
@@ -308,6 +315,9 @@ impl State for Cpu<'_> {
     fn cpus(&self) -> u32 {
         self.memory.denials.len() as u32
     }
+    fn listen(&self) -> Listen {
+        self.memory.listen
+    }
     fn config(&self) -> Option<&Config> {
         Some(&self.memory.config)
     }
@@ -372,6 +382,9 @@ impl State for Cpu<'_> {
     }
     fn shared(&self, slot: u32) -> Option<&Shared> {
         self.memory.shared.get(slot as usize)
+    }
+    fn peer(&self, address: SourceKey) -> Option<&AtomicU64> {
+        self.memory.peers.get(&address)
     }
     fn now(&self) -> u64 {
         self.memory.time()

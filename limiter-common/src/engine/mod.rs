@@ -1,7 +1,10 @@
 //! The way of a packet: parse, bucket table, sketch, gate, promotion.
 //!
 //! ```text
-//! parse ─► source ─► just denied? ──yes──► DROP over limit
+//! parse ─► peer's frame? ──yes──► its address's budget ─► PASS peer frame | DROP over peer budget
+//!                       │ no
+//!                       ▼
+//!          source ─► just denied? ──yes──► DROP over limit
 //!                       │ no
 //!                       ▼
 //!                    bucket of this generation? ──yes──► charge ─► PASS conforming | DROP over limit
@@ -44,11 +47,13 @@ use crate::abi::{Config, Event, Internal, Policy, Reason};
 use crate::atomic;
 use crate::class::Table;
 use crate::denial::Denial;
+use crate::gcra::ticks;
 use crate::hash::Hash;
 use crate::hll::Registers;
 use crate::key::{PrefixMasks, SourceKey};
 use crate::lists::Entry;
-use crate::packet::{Ip, Network, Packet, network};
+use crate::packet::{Ip, Network, Packet, network, udp_destination};
+use crate::peers::{Listen, admit};
 use crate::share::Rights;
 use crate::shared::Shared;
 use crate::sketch::{Shape, Window};
@@ -74,6 +79,8 @@ pub trait State {
     fn set_mask(&self) -> u32;
     /// CPUs that may judge packets at once.
     fn cpus(&self) -> u32;
+    /// Where this host listens for frames of its cluster.
+    fn listen(&self) -> Listen;
 
     /// What the daemon may change.
     fn config(&self) -> Option<&Config>;
@@ -111,6 +118,8 @@ pub trait State {
     fn shared_by(&self, class: u32, key: SourceKey) -> Option<u32>;
     /// A shared limit.
     fn shared(&self, slot: u32) -> Option<&Shared>;
+    /// The budget of a member's or seed's address: see [`crate::peers`].
+    fn peer(&self, address: SourceKey) -> Option<&AtomicU64>;
 
     /// Monotonic time in ns, exact.
     fn now(&self) -> u64;
@@ -160,10 +169,32 @@ pub fn judge<S: State, P: Packet + ?Sized>(state: &S, packet: &P) -> Reason {
 /// Judges a packet with a source. `None` if `state` lacks something.
 #[inline(always)]
 fn ip_packet<S: State, P: Packet + ?Sized>(state: &S, packet: &P, ip: &Ip) -> Option<Reason> {
+    if let Some(reason) = peer(state, packet, ip) {
+        return Some(reason);
+    }
     let config = state.config()?;
     let source = state.copy(state.masks().apply(ip.source));
     let classified = classify(state, config, packet, ip)?;
     verdict(state, config, source, classified, packet.length())
+}
+
+/// Judges a frame of another host of the cluster; `None` for any other packet.
+#[inline(always)]
+fn peer<S: State, P: Packet + ?Sized>(state: &S, packet: &P, ip: &Ip) -> Option<Reason> {
+    let listen = state.listen();
+    if listen.port == 0 || ip.malformed {
+        return None;
+    }
+    // What the verifier learns of the frame from here on, it would otherwise follow through the rest.
+    let ip = Ip { offset: state.opaque(ip.offset.into()) as u16, ..*ip };
+    // Most packets are told apart by the port, for less than looking up the source.
+    let (address, port) = udp_destination(packet, &ip)?;
+    if u64::from(port) != listen.port || address != listen.address {
+        return None;
+    }
+    let budget = state.peer(state.copy(ip.source))?;
+    let passes = admit(budget, ticks(state.now_coarse()));
+    Some(if passes { Reason::PeerFrame } else { Reason::OverPeerBudget })
 }
 
 /// Judges a packet of `length` bytes from `source` by the limit of its source, then by those that it
@@ -184,6 +215,8 @@ fn verdict<S: State>(
     shared(state, config, classified, source, length, reason)
 }
 
+#[cfg(test)]
+mod peer_tests;
 #[cfg(test)]
 mod policy_tests;
 #[cfg(test)]

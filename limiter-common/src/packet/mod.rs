@@ -1,8 +1,9 @@
 //! Reads as much of a frame as a limit can depend on.
 //!
 //! [`network`] finds the source: Ethernet, up to two VLAN tags, the IP header. [`transport`] goes on
-//! through IPv4 options and IPv6 extension headers to protocol, ports and flags. Both only ever read
-//! through [`Packet::read`], which checks bounds, so that neither can read past the frame.
+//! through IPv4 options and IPv6 extension headers to protocol, ports and flags. [`udp_destination`] knows
+//! the plain case alone, for less. All only ever read through [`Packet::read`], which checks bounds, so that
+//! none can read past the frame.
 
 mod transport;
 
@@ -13,7 +14,7 @@ use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
 
 use crate::key::SourceKey;
 
-pub use transport::{Transport, transport};
+pub use transport::{Transport, transport, udp_destination};
 
 /// A header that may be copied out of a frame byte by byte.
 ///

@@ -3,6 +3,7 @@
 use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
 
 use super::{Ip, Packet, Version};
+use crate::key::SourceKey;
 
 /// Headers looked at in the most, that above the extension headers included. Linux itself accepts any
 /// number; seven extension headers are more than any sane sender uses, and a longer chain is limited by its
@@ -58,6 +59,34 @@ pub fn transport<P: Packet + ?Sized>(packet: &P, ip: &Ip) -> Option<Transport> {
         }
         Version::V6 => extensions(packet, offset),
     }
+}
+
+/// Where a UDP packet goes: address and port. `None` for anything else, and for fragments, IPv4 options
+/// and IPv6 extension headers, which no host sends unasked.
+#[inline(always)]
+pub fn udp_destination<P: Packet + ?Sized>(packet: &P, ip: &Ip) -> Option<(SourceKey, u16)> {
+    let offset = ip.offset as usize;
+    let (address, upper) = match ip.version {
+        Version::V4 => {
+            let header = packet.read::<Ipv4Hdr>(offset)?;
+            let plain = (header.vihl & 15) as usize * 4 == Ipv4Hdr::LEN;
+            // All but the bit that forbids fragments.
+            let whole = u16::from_be_bytes(header.frags) & 0x3fff == 0;
+            if !plain || !whole || header.proto != UDP {
+                return None;
+            }
+            (SourceKey::from_ipv4(header.dst_addr), offset + Ipv4Hdr::LEN)
+        }
+        Version::V6 => {
+            let header = packet.read::<Ipv6Hdr>(offset)?;
+            if header.next_hdr != UDP {
+                return None;
+            }
+            (SourceKey::from_ipv6(header.dst_addr), offset + Ipv6Hdr::LEN)
+        }
+    };
+    let ports = packet.read::<[u8; 4]>(upper)?;
+    Some((address, u16::from_be_bytes([ports[2], ports[3]])))
 }
 
 #[inline(always)]

@@ -361,6 +361,7 @@ impl Settings {
             on_full: run.on_full,
             kernel_log: run.kernel_log,
             hash_secret: None,
+            listen: run.cluster_listen,
             reset: run.reset_state,
         }
     }

@@ -1,13 +1,14 @@
 //! The one owner of limits and data plane.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use ipnet::IpNet;
 use limiter_common::abi::{ABI_VERSION, Counters, Internal, Reason};
+use limiter_common::peers::MAX_PEERS;
 
 use super::bans::Bans;
 use super::capture::Capture;
@@ -113,6 +114,18 @@ impl Core {
     pub fn protect(&mut self, listed: &[IpNet]) {
         self.management = Management::new(listed, self.plane.prefixes());
         self.plane.exempt(self.management.nets());
+    }
+
+    /// Lets frames of the cluster pass unlimited that come from `present`, the addresses of members and seeds.
+    pub(super) fn set_peers(&mut self, present: &BTreeSet<IpAddr>) -> Result<(), Failure> {
+        let left_out = self.plane.set_peers(present)?;
+        if left_out > 0 {
+            tracing::warn!(
+                "frames of {left_out} hosts of the cluster are limited like any packet: there is room for \
+                 {MAX_PEERS} addresses"
+            );
+        }
+        Ok(())
     }
 
     /// The data plane.
@@ -297,6 +310,7 @@ impl Core {
         report.classes = reports.collect();
         let source = report.source;
         report.management = self.management.covering(source.addr());
+        report.unlimited_frames = self.plane.unlimited_frames(address);
         report.shared = self.shared_by(source);
         let listed = find(self.listed(), source);
         report.listed = listed.map(|(net, listing)| self.entry(net, listing));
@@ -432,7 +446,10 @@ impl Core {
             limits: self.count_in_force() as u64,
             default_limit: self.limit_for(&Target::DEFAULT).map(|l| self.report_in_force(&l)),
             config,
-            cluster: self.cluster.as_ref().map(|cluster| Box::new(cluster.report())),
+            cluster: self
+                .cluster
+                .as_ref()
+                .map(|cluster| Box::new(cluster.report(self.plane.peers()))),
             services: self.services.clone(),
             confirm: self.unconfirmed.report(),
             management: self.management.nets().to_vec(),

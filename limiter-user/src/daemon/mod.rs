@@ -182,6 +182,9 @@ fn start(
     core.resume_unconfirmed()?;
     core.settle_cluster()?;
     floor.map_or(Ok(()), |floor| core.begin_with_floor(floor))?;
+    // Those that are addresses; names are found later, and members tell of each other.
+    let seeds = config.cluster.seeds.iter().filter_map(|seed| seed.host().parse().ok());
+    log_failure(core.set_peers(&seeds.collect()));
     core.open_history(took_over);
     core.open_changes();
     bring_up(&mut core, config, took_over)?;

@@ -1,6 +1,7 @@
 //! The data plane as the daemon uses it, so that its behaviour can be tested without a kernel.
 
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use ipnet::IpNet;
@@ -27,6 +28,15 @@ pub trait Plane: Send {
     fn attachments(&self) -> Vec<Attachment>;
     fn migrated(&self) -> Option<Migrated>;
     fn exempt(&mut self, nets: &[IpNet]);
+    fn set_peers(&mut self, _present: &BTreeSet<IpAddr>) -> Result<usize, Error> {
+        Ok(0)
+    }
+    fn peers(&self) -> usize {
+        0
+    }
+    fn unlimited_frames(&self, _address: IpAddr) -> Option<SocketAddr> {
+        None
+    }
     fn publish(&mut self, limits: &Limits) -> Result<(), Error>;
     fn try_out(&self, changes: &Changes) -> Result<(), Error>;
     fn change(&mut self, changes: &Changes) -> Result<(), Error>;
@@ -134,6 +144,18 @@ impl Plane for Dataplane {
 
     fn exempt(&mut self, nets: &[IpNet]) {
         self.exempt(nets);
+    }
+
+    fn set_peers(&mut self, present: &BTreeSet<IpAddr>) -> Result<usize, Error> {
+        self.set_peers(present)
+    }
+
+    fn peers(&self) -> usize {
+        self.peers()
+    }
+
+    fn unlimited_frames(&self, address: IpAddr) -> Option<SocketAddr> {
+        self.unlimited_frames(address)
     }
 
     fn publish(&mut self, limits: &Limits) -> Result<(), Error> {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use limiter_common::abi::{Counters, Internal, Reason};
 use limiter_common::gate::MAX_GATE;
+use limiter_common::peers::FRAMES_PER_SECOND;
 
 use super::cluster::Concern;
 use super::core::{Core, internal_of};
@@ -158,6 +159,14 @@ pub(super) fn of_counters(warnings: &mut Warnings, counters: &Counters) {
     let lost = internal_of(counters, Internal::EventsLost);
     if lost > 0 {
         warnings.note(format!("{lost} events were lost because the ring buffer was full"));
+    }
+    let over = counters.verdicts[Reason::OverPeerBudget as usize].packets;
+    if over > 0 {
+        warnings.note(format!(
+            "{over} frames with the address of a host of the cluster were dropped, as they were more than \
+             {FRAMES_PER_SECOND} a second: somebody may send in its name, and what it says itself is lost with \
+             them; `limiter capture --reason over_peer_budget` shows some"
+        ));
     }
     let evicted = internal_of(counters, Internal::BusyEvictions);
     if evicted > 0 {

@@ -42,8 +42,8 @@ pub(super) const OLDEST_ABI: u32 = 3;
 pub(super) const ADOPTED_ABI: u32 = 4;
 
 const _: () = assert!(
-    ABI_VERSION == 6 && ADOPTED_ABI == 4,
-    "layout 4 has classes and shared limits: carry them over, or raise OLDEST_ABI; layouts 5 and 6 only add maps"
+    ABI_VERSION == 7 && ADOPTED_ABI == 4,
+    "layout 4 has classes and shared limits: carry them over, or raise OLDEST_ABI; layouts 5 to 7 only add maps"
 );
 
 /// How a data plane came by its buckets, if not from its own version.

@@ -16,6 +16,7 @@ mod object;
 mod options;
 mod orphan;
 mod owner;
+mod peers;
 mod pending;
 mod publish;
 mod run_time;
@@ -26,7 +27,8 @@ mod trial;
 mod trials;
 mod view;
 
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
@@ -60,6 +62,7 @@ use attach::Links;
 use lists::ListMaps;
 use memory::Elements;
 use migrate::Migration;
+use peers::PeerMap;
 use pending::Denied;
 use publish::{Compiled, PolicyMaps, Publisher};
 use samples::Sampler;
@@ -94,6 +97,7 @@ pub struct Dataplane {
     memory: Memory,
     publisher: Publisher,
     lists: ListMaps,
+    peers: PeerMap,
     counters: PerCpuArray<MapData, Counters>,
     denied: Denied,
     events: RingBuf<MapData>,
@@ -178,6 +182,7 @@ impl Dataplane {
         };
         let publisher = Publisher::new(maps, config)?;
         let lists = ListMaps::take(&mut ebpf, &layout, options.max_listed as usize)?;
+        let peers = PeerMap::take(&mut ebpf)?;
         let counters = take(&mut ebpf, "COUNTERS")?;
         let denied = take(&mut ebpf, "DENIED")?;
         let events = take(&mut ebpf, "EVENTS")?;
@@ -205,6 +210,7 @@ impl Dataplane {
             memory,
             publisher,
             lists,
+            peers,
             counters,
             denied,
             events,
@@ -413,6 +419,25 @@ impl Dataplane {
     pub fn exempt(&mut self, nets: &[IpNet]) {
         self.publisher.exempt(nets);
         self.lists.exempt(nets);
+    }
+
+    /// Lets frames that hosts of the cluster send from these addresses pass unlimited, beside those from
+    /// addresses before while there is room. Returns how many addresses there is no room for.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_peers(&mut self, present: &BTreeSet<IpAddr>) -> Result<usize, Error> {
+        self.peers.update(present)
+    }
+
+    /// Addresses of other hosts whose frames to this one pass unlimited.
+    pub fn peers(&self) -> usize {
+        self.options.listen.map_or(0, |_| self.peers.len())
+    }
+
+    /// Where frames of the cluster pass unlimited that come from `address`, if they do.
+    pub fn unlimited_frames(&self, address: IpAddr) -> Option<SocketAddr> {
+        self.options.listen.filter(|_| self.peers.contains(address))
     }
 
     /// The policies of each of the amounts in use.

@@ -30,7 +30,7 @@ pub(super) const ABI_PIN: &str = "abi";
 pub(super) const LAYOUT_PIN: &str = "layout";
 
 /// The maps of the object that are pinned. Those of its log are made anew with each program.
-pub(super) const MAPS: [&str; 26] = [
+pub(super) const MAPS: [&str; 27] = [
     "CONFIG",
     "POLICIES",
     "EXACT",
@@ -53,6 +53,7 @@ pub(super) const MAPS: [&str; 26] = [
     "LISTED6",
     "NEARBY",
     "FILTER",
+    "PEERS",
     "SAMPLING",
     "SAMPLES",
     "SAMPLER",
@@ -248,10 +249,11 @@ fn load_object(
     directory: &Path,
 ) -> Result<Ebpf, Error> {
     let paths = MAPS.map(|name| pin_of(directory, name));
-    let kernel_log = u8::from(options.kernel_log);
+    let (kernel_log, listen) = (u8::from(options.kernel_log), options.kernel_listen());
     let mut loader = EbpfLoader::new();
     loader
         .override_global("LAYOUT", layout, true)
+        .override_global("LISTEN", &listen, true)
         .override_global(log::SWITCH, &kernel_log, true)
         .map_max_entries("EXACT", options.max_limits.max(1))
         .map_max_entries("SKETCH", layout.sketch.cells())

@@ -1,5 +1,6 @@
 //! What the data plane is built with.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use limiter_common::abi::{ABI_VERSION, Layout, on_full};
 use limiter_common::hash::HashKey;
 use limiter_common::key::PrefixMasks;
 use limiter_common::lists::BITS_PER_SOURCE;
+use limiter_common::peers::Listen;
 use limiter_common::share::Rights;
 use limiter_common::sketch::{MAX_DEPTH, Shape};
 use limiter_common::table::{Identity, Slot, WAYS};
@@ -16,6 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
+use super::sources::key_of;
 
 /// What a source takes in the bucket table: its bucket, whose it is, what it may use, and a byte to find it by.
 const SOURCE_BYTES: usize = size_of::<Slot>() + size_of::<Identity>() + size_of::<Rights>() + 1;
@@ -106,6 +109,8 @@ pub struct Options {
     /// What the hash of fresh maps is made from, random if left out. Hosts whose hash is the same can count
     /// distinct sources together. Maps that are taken over keep theirs.
     pub hash_secret: Option<HashSecret>,
+    /// Where this host listens for frames of its cluster, if it is to be in one.
+    pub listen: Option<SocketAddr>,
     /// Whether to start with fresh maps and discard the buckets and counters of pinned ones.
     pub reset: bool,
 }
@@ -130,6 +135,7 @@ impl Options {
             on_full: OnFull::Pass,
             kernel_log: false,
             hash_secret: None,
+            listen: None,
             reset: false,
         }
     }
@@ -213,6 +219,14 @@ impl Options {
             });
         }
         Ok((self.max_listed.next_power_of_two() * BITS_PER_SOURCE / 64).max(1))
+    }
+
+    /// Where the kernel program finds frames of the cluster.
+    pub(super) fn kernel_listen(&self) -> Listen {
+        self.listen.map_or(Listen::default(), |listen| Listen {
+            address: key_of(listen.ip()),
+            port: listen.port().into(),
+        })
     }
 
     /// The layout for these options, with the given secret.

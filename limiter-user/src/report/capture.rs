@@ -199,7 +199,7 @@ mod tests {
         let bad = CaptureRequest { reasons: vec!["overlimit".into()], ..request() };
         let failure = bad.filter().unwrap_err();
         assert!(failure.code == exit::USAGE && failure.message.contains("overlimit"));
-        assert!(failure.hint.unwrap().contains("over_limit, over_shared_limit"));
+        assert!(failure.hint.unwrap().contains("over_limit, over_peer_budget, over_shared_limit"));
         let bad = CaptureRequest { source: Some("192.0.2.300".into()), ..request() };
         assert!(bad.filter().unwrap_err().message.contains("192.0.2.300"));
         for bad in

@@ -53,9 +53,17 @@ pub struct ClusterStatus {
     pub withheld: u64,
     /// Whether the host has handed over all its rights.
     pub left: bool,
+    /// Addresses of other hosts, members and seeds, whose frames to this host no limit applies to.
+    #[serde(default)]
+    pub unlimited_peers: u64,
 }
 
 impl ClusterStatus {
+    /// What of other hosts is not limited, in a line.
+    pub(super) fn frames(&self) -> String {
+        format!("frames from {} addresses of hosts are not limited", self.unlimited_peers)
+    }
+
     /// It in a line.
     pub(super) fn summary(&self) -> String {
         let Self { name, members, home, sources, limited, .. } = self;

@@ -98,7 +98,8 @@ impl Verdict {
         let passed = sum(&|flow| flow.verdict == "pass");
         let dropped = sum(&|flow| flow.verdict == "drop");
         // Of these the source did not exceed a limit of its own, as far as is known.
-        let others = ["set_full", "malformed", "over_shared_limit", "over_total_limit"];
+        let others =
+            ["set_full", "malformed", "over_shared_limit", "over_total_limit", "over_peer_budget"];
         let collateral =
             sum(&|flow| flow.verdict == "drop" && others.contains(&flow.reason)).round() as u64;
         let denied = sum(&|flow| flow.verdict == "drop" && flow.reason == "denied").round() as u64;

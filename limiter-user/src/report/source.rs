@@ -1,6 +1,7 @@
 //! Sources: one of them, and the heaviest.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
@@ -50,6 +51,10 @@ pub struct SourceReport {
     pub limit: Option<LimitReport>,
     /// The management addresses that it belongs to, for which no limit applies.
     pub management: Option<IpNet>,
+    /// Where this host takes frames of the cluster from the address that was asked for, to which no limit
+    /// applies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unlimited_frames: Option<SocketAddr>,
     /// Packets or bytes it may send at once.
     pub tokens: Option<f64>,
     /// Bytes it may send at once, where packets and bytes are limited.
@@ -156,6 +161,7 @@ impl SourceReport {
             state: source.state,
             limit: source.limit.as_ref().map(|limit| LimitReport::new(limit, gate)),
             management: None,
+            unlimited_frames: None,
             tokens: source.tokens,
             also_tokens: source.also_tokens,
             estimate: source.estimate,
@@ -249,6 +255,12 @@ impl SourceReport {
 impl Print for SourceReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "source     {}", short_prefix(&self.source))?;
+        if let Some(listen) = self.unlimited_frames {
+            writeln!(
+                out,
+                "peer       frames of the cluster to UDP {listen} are not limited; all else is:"
+            )?;
+        }
         if let Some(entry) = &self.listed {
             let fate = match entry.action {
                 Action::Allow => "allowed, whatever it sends",

@@ -291,6 +291,7 @@ impl Print for StatusReport {
         writeln!(out, "config      {}", self.config.summary())?;
         if let Some(cluster) = &self.cluster {
             writeln!(out, "cluster     {}", cluster.summary())?;
+            writeln!(out, "            {}", cluster.frames())?;
         }
         for service in &self.services {
             if let Some(late) = service.late_seconds {

@@ -1,11 +1,14 @@
 //! Loads the real program as the daemon does, and prints what the kernel's verifier made of it as one
 //! JSON document.
 
-use std::{fs, os::fd::AsFd as _, process::ExitCode};
+use std::{fs, net::SocketAddr, os::fd::AsFd as _, process::ExitCode};
 
 use aya::programs::loaded_programs;
 use serde_json::{Value, json};
-use tests::{Daemon, DaemonOptions, Lab, cost, is_root, program};
+use tests::{
+    Daemon, DaemonOptions, Lab, cli::limiter_binary, cost, hosts::PORT, is_root, lab::RX_V4,
+    process, program,
+};
 
 fn main() -> ExitCode {
     if !is_root() {
@@ -14,16 +17,33 @@ fn main() -> ExitCode {
     }
     let lab = Lab::new(1);
     let (name, off) = measure(&Daemon::start(&lab), None);
+    let (_, peers) = measure(&in_cluster(&lab), None);
     let logging = Daemon::start_with(&lab, DaemonOptions::with(&["--kernel-log"]));
     let (_, on) = measure(&logging, None);
     let (logger, lines) = measure(&logging, Some("logger"));
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let document = json!({
         "kernel": kernel.trim(),
-        "programs": { (name.clone()): off, (format!("{name} +log")): on, (logger): lines },
+        "programs": {
+            (name.clone()): off,
+            (format!("{name} +cluster")): peers,
+            (format!("{name} +log")): on,
+            (logger): lines,
+        },
     });
     println!("{document}");
     ExitCode::SUCCESS
+}
+
+/// A daemon that founds a cluster, so that its program knows frames of other hosts.
+fn in_cluster(lab: &Lab) -> Daemon {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let key = folder.path().join("cluster.key");
+    process::run(tools::own(limiter_binary()).args(["cluster", "key", "generate"]).arg(&key));
+    let listen = SocketAddr::from((RX_V4, PORT)).to_string();
+    let key = key.display().to_string();
+    let arguments = ["--cluster-listen", &listen, "--cluster-key-file", &key];
+    Daemon::start_with(lab, DaemonOptions::with(&arguments))
 }
 
 /// The figures of a daemon's program; or of the first one called `other` that was loaded after that.

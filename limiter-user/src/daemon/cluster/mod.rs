@@ -11,6 +11,7 @@ mod key;
 mod leave;
 mod pace;
 mod partitions;
+mod peers;
 mod replica;
 mod rights;
 mod room;
@@ -237,6 +238,8 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
         core.cluster = Some(View::of(&cluster));
         Ok(())
     })?;
+    let (members, seeds) = (cluster.link.members.clone(), cluster.link.seeds.clone());
+    tokio::spawn(peers::serve(members, seeds, address, cluster.shared.clone()));
     let (limits, limits_inbox) = mpsc::channel(MOST_WAITING);
     tokio::spawn(replica::serve(cluster.clone(), limits_inbox, digest));
     // Tasks of other topics hang in here: a channel, the task, and the sender in `Inboxes`.

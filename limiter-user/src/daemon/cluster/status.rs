@@ -50,8 +50,8 @@ impl View {
         self.link.set_seeds(seeds.iter().map(ToString::to_string).collect());
     }
 
-    /// How it fares.
-    pub(in crate::daemon) fn report(&self) -> ClusterStatus {
+    /// How it fares; frames from `peers` addresses are not limited.
+    pub(in crate::daemon) fn report(&self, peers: usize) -> ClusterStatus {
         let (members, link) = (self.link.members.borrow(), self.link.report.borrow());
         let rights = self.rights.borrow();
         ClusterStatus {
@@ -68,6 +68,7 @@ impl View {
             messages: rights.work.messages,
             withheld: rights.work.messages_withheld,
             left: rights.left,
+            unlimited_peers: peers as u64,
         }
     }
 

@@ -18,6 +18,7 @@ const LINES = [
   ['denied', 'Denied', '--denied', [8, 4]],
   ['over_shared_limit', 'Over a shared limit', '--shared', [2, 3]],
   ['over_total_limit', 'Over the total', '--total', [6, 2, 2, 2]],
+  ['over_peer_budget', 'Over a peer\'s budget', '--peer', [1, 3]],
   ['set_full', 'Table full', '--full', [10, 3]],
   ['malformed', 'Malformed', '--malformed', [3, 3]],
   ['would_drop', 'Would be dropped', '--would', [4, 6]],
