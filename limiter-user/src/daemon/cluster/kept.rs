@@ -114,7 +114,7 @@ impl State {
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // as serde asks
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
 const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
