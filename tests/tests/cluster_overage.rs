@@ -1,5 +1,5 @@
-//! A mistake that would let a limit of a cluster be exceeded: a host's state directory is put back to what it was
-//! before it had given rights away. It has to be told, and the limit kept.
+//! Mistakes that would let a limit of a cluster be exceeded: a host is renamed, or its state directory is put
+//! back to what it was before it had given rights away. They have to be told, and the limit kept.
 
 use std::{fs, net::Ipv4Addr, thread, time::Duration};
 
@@ -82,4 +82,33 @@ fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
     admitted.assert_kept("after", RATE, 300.0);
     // All of it is in use again.
     assert!(admitted.busiest() as f64 > 0.95 * RATE, "{} of {RATE}", admitted.busiest());
+}
+
+#[test]
+fn a_host_with_rights_keeps_its_name_until_it_has_left() {
+    let mut hosts = Hosts::start(1, &[]);
+    hosts.join(&[]);
+    hosts.join(&[]);
+    let all = [0, 1, 2];
+    hosts.wait_members(&all, 3);
+    hosts.wait_even(&all);
+    assert_eq!(hosts.daemons[1].terminate().code(), Some(0));
+    hosts.daemons[1].restart_with(&hosts.fleet.hosts[1], "--cluster-name", "renamed");
+    hosts.wait_members(&all, 3);
+    hosts.wait_even(&all);
+    let told = wait_for("status to tell of the name", PATIENCE, || {
+        let told = hosts.daemons[1].cli().run(&["status"]).json["warnings"].to_string();
+        told.contains("not renamed").then_some(told)
+    });
+    assert!(told.contains("still called edge-2 in its cluster"), "{told}");
+    assert_eq!(hosts.kept(1)["state"]["name"], "edge-2");
+
+    hosts.daemons[1].cli().ok(&["cluster", "leave"]);
+    assert_eq!(hosts.daemons[1].terminate().code(), Some(0));
+    hosts.daemons[1].restart(&hosts.fleet.hosts[1]);
+    hosts.wait_members(&all, 3);
+    hosts.wait_even(&all);
+    assert_eq!(hosts.kept(1)["state"]["name"], "renamed");
+    let homes: f64 = all.iter().map(|&host| hosts.home(host)).sum();
+    assert!((0.99..1.001).contains(&homes), "{homes}");
 }
