@@ -346,9 +346,9 @@ impl Escrow {
             let end = now.after(self.settings.timing.grant);
             if held.partition == Partition::MajorityReclaim {
                 let (mandated, until) = self.mandated(now, end);
-                add(mandated, until);
+                add(self.scaled(mandated), until);
             } else {
-                add(self.beside_floor(self.kept.home), end);
+                add(self.scaled(self.beside_floor(self.kept.home)), end);
             }
         }
         if held.partition == Partition::Available {

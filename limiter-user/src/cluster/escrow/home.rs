@@ -50,16 +50,18 @@ impl Escrow {
             }
             let now = self.clock.now();
             if let Some(peer) = self.peers.get_mut(&from) {
-                peer.taken = Some(transfer.number.max(highest));
+                peer.acknowledges = true;
             }
             self.say_soon(now, from, Urgency::Now);
         }
     }
 
-    /// Forgets what has come to where it was sent.
+    /// Forgets what has come to where it was sent: all up to the number that was taken last.
     pub(super) fn take_acknowledgements(&mut self, from: HostId, message: &Message) {
+        let Some(&last) = message.received.iter().max() else { return };
+        self.give_up_what_was_given(last);
         let before = self.kept.outgoing.len();
-        let arrived = |to: HostId, number: u64| to == from && message.received.contains(&number);
+        let arrived = |to: HostId, number: u64| to == from && number <= last;
         self.kept.outgoing.retain(|(to, transfer)| !arrived(*to, transfer.number));
         if self.kept.outgoing.len() < before {
             self.keep = true;
@@ -148,8 +150,8 @@ impl Escrow {
     }
 
     fn transfer(&mut self, to: HostId, share: Share, from: Moment) {
-        let number = self.kept.next_transfer.max(1);
-        self.kept.next_transfer = number + 1;
+        let number = self.kept.last_transfer.saturating_add(share.units());
+        self.kept.last_transfer = number;
         self.kept.home = self.kept.home.without(share);
         self.kept.outgoing.push((to, Transfer { number, share }));
         self.sendable.insert(number, from);

@@ -3,6 +3,7 @@
 use crate::cluster::{HostId, KeyId, Moment, Share};
 pub use crate::policy::Partition;
 
+use super::excess::NOISE;
 use super::{Escrow, MAX_PEERS, Urgency};
 
 impl Escrow {
@@ -55,24 +56,35 @@ impl Escrow {
         }
     }
 
+    /// What lost hosts can have at most: what those that are not lost lack to the whole. None if one of these was
+    /// not heard: it may have got what others have lost.
+    pub(super) fn missing(&self, now: Moment) -> Option<Share> {
+        if !self.bounded() && self.settings.majority {
+            return Some(Share::WHOLE);
+        }
+        let (me, view) = (self.settings.me, self.views.present());
+        let seen = view.iter().map(|(host, _)| host).filter(|host| *host != me);
+        let heard = self.peers.keys().copied().filter(|host| !view.has(*host));
+        let mut present = self.kept.home;
+        for host in seen.chain(heard.filter(|host| !self.is_lost(now, *host))) {
+            present += self.homes.get(&host).copied().or_else(|| self.home_of(host))?;
+        }
+        Some(Share::WHOLE.without(present))
+    }
+
     /// Works out this host's part of what lost hosts had: by weight, among those that it sees.
     pub(super) fn look_for_lost(&mut self, now: Moment) {
-        self.lost = Share::NONE;
-        let view = self.views.present();
-        let mut present = self.kept.home;
-        for (host, _) in view.iter().filter(|(host, _)| *host != self.settings.me) {
-            // Who is not heard may have got what others have lost.
-            let Some(home) = self.homes.get(&host).copied().or_else(|| self.home_of(host)) else {
-                return;
-            };
-            present += home;
-        }
-        if now < self.quiet || self.leaving {
+        (self.lost, self.doubts.lost) = (Share::NONE, Share::NONE);
+        let Some(missing) = self.missing(now).filter(|_| now >= self.quiet && !self.leaving) else {
             return;
-        }
+        };
         let theirs = self.homes.iter().filter(|(host, _)| self.is_lost(now, **host));
         let lost: Share = theirs.map(|(_, home)| *home).sum();
-        let lost = lost.min(Share::WHOLE.without(present));
+        let more =
+            Some(lost.without(missing)).filter(|more| *more > NOISE && self.settings.majority);
+        self.doubts.lost = more.unwrap_or_default();
+        let lost = lost.min(missing);
+        let view = self.views.present();
         let weights: u64 = view.iter().map(|(_, weight)| u64::from(weight)).sum();
         self.lost = lost.times(u64::from(view.weight(self.settings.me)), weights);
     }

@@ -107,13 +107,20 @@ impl Escrow {
     }
 
     /// Hosts with rights that this one hears no more and may vote about: it must have heard them since it
-    /// last took rights of others, who may have known more.
+    /// last took rights of others, who may have known more. Together they have what the others lack at most: what is
+    /// more has gone to these, with the host's name or otherwise.
     fn lost_hosts(&self, now: Moment) -> Vec<(HostId, Share)> {
         let fresh = |host| self.fresh.get(&host).is_some_and(|fresh| *fresh > self.taken);
         let lost = self.homes.iter().filter(|(host, _)| self.is_lost(now, **host) && fresh(**host));
         // A unit less, for what rounding has added.
         let known = |home: Share| self.beside_floor(home).without(Share::of_units(1));
-        lost.map(|(host, home)| (*host, known(*home))).take(VOTES - 1).collect()
+        let mut left = self.beside_floor(self.missing(now).unwrap_or_default());
+        let mut capped = |(host, home): (&HostId, &Share)| {
+            let known = known(*home).min(left);
+            left = left.without(known);
+            (!known.is_none()).then_some((*host, known))
+        };
+        lost.filter_map(&mut capped).take(VOTES - 1).collect()
     }
 
     /// Whether this host may vote for another one about a right: not while it has voted otherwise (I9).

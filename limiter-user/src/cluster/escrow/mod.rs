@@ -9,6 +9,7 @@
 
 mod claim;
 mod clock;
+mod excess;
 mod fair;
 mod hold;
 mod home;
@@ -30,6 +31,7 @@ mod wants;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub use excess::Doubts;
 pub use fair::{Want, max_min};
 pub use lost::Partition;
 pub use view::{Member, Region};
@@ -174,6 +176,8 @@ pub enum Planted {
     LoanAcknowledgedEarly,
     /// A loan is passed on for longer than it lasts.
     LoanOutlives,
+    /// Nothing but that nothing is done about home rights that are more than the whole together.
+    Unbounded,
 }
 
 /// What must survive a restart.
@@ -181,8 +185,10 @@ pub enum Planted {
 pub struct Kept {
     /// The home right.
     pub home: Share,
-    /// The number of the next transfer; 0 is none.
-    pub next_transfer: u64,
+    /// The number of the last transfer. A host that starts with nothing kept is given one above all that it may have
+    /// used before, under the same name. Each transfer adds its share in units, so the difference of two numbers is
+    /// what was given between them.
+    pub last_transfer: u64,
     /// Home rights that have been given away and not been acknowledged: they are in `home` no more.
     pub outgoing: Vec<(HostId, Transfer)>,
     /// The highest number that was taken from each host.
@@ -294,8 +300,11 @@ pub struct Escrow {
     mandates: Vec<Mandate>,
     /// What this host uses beside of keys whose limit stays available.
     lost: Share,
-    /// The home right that the kernel's floor is of.
-    told_home: Option<Share>,
+    /// The kernel's floor.
+    told_floor: Option<Share>,
+    /// The most that home rights were together lately, the whole if not more, and until when that holds.
+    homes_heard: (Share, Moment),
+    doubts: Doubts,
     counters: Counters,
 }
 
@@ -334,7 +343,9 @@ impl Escrow {
             own_votes: Moment(0),
             mandates: Vec::new(),
             lost: Share::NONE,
-            told_home: None,
+            told_floor: None,
+            homes_heard: (Share::WHOLE, start),
+            doubts: Doubts::default(),
             counters: Counters::default(),
         }
     }
@@ -418,7 +429,7 @@ impl Escrow {
 
     /// What this host may use of every key without end.
     pub fn floor(&self) -> Share {
-        self.kept.home.times(self.settings.floor.units(), Share::WHOLE.units())
+        self.scaled(self.kept.home.times(self.settings.floor.units(), Share::WHOLE.units()))
     }
 
     /// The home right of this host.
@@ -503,6 +514,12 @@ impl Escrow {
 
     fn planted(&self, fault: Planted) -> bool {
         self.settings.planted == Some(fault)
+    }
+
+    /// Whether rights that are more than the whole are bounded. A planted fault is to be found by what it breaks, so it
+    /// takes the bounds away.
+    fn bounded(&self) -> bool {
+        self.settings.planted.is_none()
     }
 }
 

@@ -196,6 +196,7 @@ impl Escrow {
         let timing = self.settings.timing;
         let (floor, gap) = (self.floor(), self.gap());
         let blind = self.planted(Planted::GrantNotSubtracted);
+        let bounds = self.bounds();
         // What this host wants itself, as long as it tracks the key and owns it by a view of its own.
         let present = self.owner_of(id) == Some(me);
         let mine = present || self.views.older_owners(id).any(|owner| owner == Some(me));
@@ -211,7 +212,7 @@ impl Escrow {
         }
         let Some(key) = self.owned.keys.get_mut(&id) else { return };
         let majority = key.majority();
-        let own_pool = key.pool(id, &self.views, me, majority, &pools.short);
+        let own_pool = bounds.of(key.pool(id, &self.views, me, majority, &pools.short));
         key.claims.values_mut().for_each(|claim| claim.expire(now));
         let soon = now.after(timing.grant);
         let (mut borrowed, mut lent) = (Share::NONE, Share::NONE);
@@ -219,7 +220,7 @@ impl Escrow {
             far.expire(now);
             (borrowed, lent) = (far.borrowed(soon), far.outstanding());
         }
-        let pool = own_pool + borrowed;
+        let pool = (own_pool + borrowed).min(bounds.most);
         let mut sum = key.claims.values().map(Claim::outstanding).sum::<Share>() + lent;
         let present = [self.views.present().id];
         let owns = key.owned(id, &self.views, me, &present);
@@ -253,7 +254,7 @@ impl Escrow {
         let mut loans = Vec::new();
         if let Some(mut far) = key.far.take() {
             let step = |its: &Delegated, key: &mut Key| {
-                (its.until, key.pool(id, &self.views, me, majority, its))
+                (its.until, bounds.of(key.pool(id, &self.views, me, majority, its)))
             };
             let lasting = Lasting::new(pools.longer.iter().map(|its| step(its, key)));
             far.set_lasting(lasting, majority);

@@ -73,8 +73,8 @@ pub(super) struct Peer {
     pub(super) delegates: bool,
     /// Until when it may rely on what this host has delegated to it.
     pub(super) lent: Moment,
-    /// The transfer to acknowledge.
-    pub(super) taken: Option<u64>,
+    /// Whether it is to be told which of its transfers was taken last.
+    pub(super) acknowledges: bool,
     /// How long it takes at least until it answers, as of late.
     trip: Option<Duration>,
     /// Its votes.

@@ -42,6 +42,7 @@ impl Escrow {
             stale = self.held.expire(now, timing.forget);
             self.give_away(now);
             self.look_for_lost(now);
+            self.add_up(now);
             // In step with its own clock, however late this poll is.
             let every = self.every(now).as_nanos().max(1) as u64;
             let since = now.0.saturating_sub(self.round.0);
@@ -50,8 +51,8 @@ impl Escrow {
         self.hand_over(now);
         // From here on the home right is what it will be when the messages go out.
         let floor = self.floor();
-        if self.told_home != Some(self.kept.home) {
-            self.told_home = Some(self.kept.home);
+        if self.told_floor != Some(floor) {
+            self.told_floor = Some(floor);
             out.floor = Some(floor);
             self.held.touched.extend(self.held.keys.keys().copied());
         }
@@ -205,6 +206,10 @@ impl Escrow {
             }
             let Some(peer) = self.peers.get_mut(&to) else { continue };
             let delegated_for = if given.is_some() { delegation } else { Duration::ZERO };
+            // Who starts may have gone back to an earlier copy of what it had kept, and is told what was taken of it.
+            let starts = given.is_none() || !peer.delegates;
+            let tells = std::mem::take(&mut peer.acknowledges) || starts;
+            let received = self.kept.incoming.get(&to).filter(|_| tells);
             let message = Message {
                 sent,
                 echo: peer.theirs(),
@@ -221,7 +226,7 @@ impl Escrow {
                 loans,
                 far: self.kept.far,
                 transfers,
-                received: peer.taken.take().into_iter().collect(),
+                received: received.copied().into_iter().collect(),
             };
             messages.push((to, message));
         }

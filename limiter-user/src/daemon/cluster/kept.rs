@@ -46,7 +46,11 @@ struct State {
     /// An earlier file was damaged: this host may have belonged to a cluster, and founds none.
     lost: bool,
     home: u64,
+    /// The number of the last transfer; as a file of a version that kept the next one has it, none was as high.
     next_transfer: u64,
+    /// What that was before the first one, which tells the host from others that had its name before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    first_transfer: u64,
     /// To whom, number, share.
     outgoing: Vec<(u64, u64, u64)>,
     /// From whom, number.
@@ -69,6 +73,7 @@ impl State {
             lost: false,
             home: 0,
             next_transfer: 0,
+            first_transfer: 0,
             outgoing: Vec::new(),
             incoming: Vec::new(),
             clock: 0,
@@ -90,7 +95,7 @@ impl State {
         };
         Kept {
             home: Share::of_units(self.home).min(Share::WHOLE),
-            next_transfer: self.next_transfer,
+            last_transfer: self.next_transfer,
             outgoing: self.outgoing.iter().map(transfer).collect(),
             incoming: self.incoming.iter().map(|&(from, number)| (HostId(from), number)).collect(),
             clock: Moment(self.clock),
@@ -101,12 +106,17 @@ impl State {
     fn set_rights(&mut self, kept: &Kept) {
         let outgoing = kept.outgoing.iter();
         self.home = kept.home.units();
-        self.next_transfer = kept.next_transfer;
+        self.next_transfer = kept.last_transfer;
         self.outgoing = outgoing.map(|(to, t)| (to.0, t.number, t.share.units())).collect();
         self.incoming = kept.incoming.iter().map(|(from, number)| (from.0, *number)).collect();
         self.clock = kept.clock.0;
         self.far = kept.far;
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The file, and what is in it.
@@ -116,28 +126,33 @@ pub(super) struct KeptFile {
     /// What was read or written last.
     state: Option<State>,
     name: String,
+    /// The name that this host was to have, if it keeps another one.
+    refused_name: Option<String>,
 }
 
 impl KeptFile {
-    /// Opens the file of the host `name` in the state directory, where there may be none yet.
+    /// Opens the file of the host `name` in the state directory, where there may be none yet. Who has rights keeps the
+    /// name that others know them by: they would count them under both names. One that is copied is refused so, too.
     ///
     /// # Errors
-    /// If it cannot be read, or is another host's.
+    /// If it cannot be read.
     pub(super) fn open(directory: &Path, name: &str) -> Result<Self, Failure> {
         let path = directory.join(FILE);
         let state = read(&path)?;
-        if let Some(state) = &state
-            && state.name != name
-            && !state.outgoing.is_empty()
-        {
-            let former = &state.name;
-            let message = format!("rights are on their way to other hosts, given by {former}");
-            return Err(Failure::new(exit::USAGE, message).hint(format!(
-                "they would be given twice by {name}: start once more with the name {former}, and \
-                 change it when `limiter status` tells of no rights on their way"
-            )));
-        }
-        Ok(Self { path, state, name: name.to_owned() })
+        let has = |state: &&State| state.home > 0 || !state.outgoing.is_empty();
+        let kept = state.as_ref().filter(has).map_or(name, |state| &state.name).to_owned();
+        let refused_name = (kept != name).then(|| name.to_owned());
+        Ok(Self { path, state, name: kept, refused_name })
+    }
+
+    /// By which others know this host.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The name that this host was to have, if it keeps another one.
+    pub(super) fn refused_name(&self) -> Option<&str> {
+        self.refused_name.as_deref()
     }
 
     /// Begins a run. `founded` is the number of the cluster that this host founds if it belongs to none.
@@ -152,12 +167,19 @@ impl KeptFile {
         let mut state = self.state.clone().unwrap_or_else(State::empty);
         state.name.clone_from(&self.name);
         state.epoch = epoch;
+        if self.state.as_ref().is_none_or(|state| state.lost) {
+            // Others may remember transfers of an earlier life of the name, and would not take those numbers again. A
+            // host that gives less than the whole each second stays below those of a later life.
+            state.first_transfer = epoch.0 >> 32 << 32;
+            state.next_transfer = state.first_transfer;
+        }
         if state.cluster.is_none()
             && !state.lost
             && let Some(founded) = founded
         {
             state.cluster = Some(founded);
-            state.set_rights(&Kept::founder());
+            let last_transfer = state.next_transfer;
+            state.set_rights(&Kept { last_transfer, ..Kept::founder() });
             tracing::info!("this host has founded a cluster, and has all of its limits");
         }
         self.write(state)
@@ -200,7 +222,8 @@ impl KeptFile {
     /// # Errors
     /// If it cannot be written.
     pub(super) fn disband(&mut self) -> Result<bool, Failure> {
-        let alone = |state: &State| state.next_transfer <= 1 && state.incoming.is_empty();
+        let gave_none = |state: &State| state.next_transfer <= state.first_transfer.max(1);
+        let alone = |state: &State| gave_none(state) && state.incoming.is_empty();
         if !self.state.as_ref().is_some_and(alone) {
             return Ok(false);
         }
@@ -291,11 +314,12 @@ mod tests {
         let mut file = KeptFile::open(home.path(), "a").unwrap();
         assert_eq!((file.epoch(), file.cluster(), file.rights()), (None, None, Kept::default()));
         file.begin(epoch(5), Some(ClusterId(9))).unwrap();
-        assert_eq!(file.rights(), Kept::founder());
+        let last_transfer = 5 << 32;
+        assert_eq!(file.rights(), Kept { last_transfer, ..Kept::founder() });
         let transfer = Transfer { number: 4, share: Share::of(0.25) };
         let kept = Kept {
             home: Share::of(0.75),
-            next_transfer: 5,
+            last_transfer: last_transfer + 5,
             outgoing: vec![(HostId(2), transfer)],
             incoming: [(HostId(2), 3)].into(),
             clock: Moment(u64::MAX),
@@ -316,11 +340,50 @@ mod tests {
         again.begin(epoch(6), Some(ClusterId(10))).unwrap();
         assert_eq!((again.cluster(), again.rights()), (Some(ClusterId(9)), kept.clone()));
         assert!(!again.disband().unwrap());
-        // What is on its way is known by the name of who gives it.
-        let failure = KeptFile::open(home.path(), "b").unwrap_err();
-        assert!(failure.hint.is_some_and(|hint| hint.contains("name a,")));
-        again.keep(&Kept { outgoing: Vec::new(), ..kept }).unwrap();
-        KeptFile::open(home.path(), "b").unwrap();
+    }
+
+    #[test]
+    fn who_has_rights_keeps_its_name() {
+        let home = tempfile::tempdir().unwrap();
+        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        file.begin(epoch(5), Some(ClusterId(9))).unwrap();
+        let transfer = Transfer { number: 4, share: Share::of(0.25) };
+        let kept = file.rights();
+        for kept in [
+            Kept { outgoing: vec![(HostId(2), transfer)], home: Share::NONE, ..kept.clone() },
+            kept.clone(),
+        ] {
+            file.keep(&kept).unwrap();
+            let again = KeptFile::open(home.path(), "b").unwrap();
+            assert_eq!((again.name(), again.refused_name()), ("a", Some("b")));
+            assert_eq!(KeptFile::open(home.path(), "a").unwrap().refused_name(), None);
+        }
+        // With nothing to be counted twice it may be called otherwise.
+        file.keep(&Kept { home: Share::NONE, ..kept }).unwrap();
+        let mut again = KeptFile::open(home.path(), "b").unwrap();
+        assert_eq!((again.name(), again.refused_name()), ("b", None));
+        again.begin(epoch(6), None).unwrap();
+        again.keep(&Kept { home: Share::of(0.5), ..again.rights() }).unwrap();
+        assert_eq!(KeptFile::open(home.path(), "a").unwrap().name(), "b");
+    }
+
+    #[test]
+    fn a_new_disk_numbers_transfers_above_those_before() {
+        let numbers = |second| {
+            let home = tempfile::tempdir().unwrap();
+            let mut file = KeptFile::open(home.path(), "a").unwrap();
+            file.begin(epoch(second), None).unwrap();
+            file.join(ClusterId(9)).unwrap();
+            let first = file.rights().last_transfer;
+            // A later run goes on where the one before was, and has given nothing.
+            let mut file = KeptFile::open(home.path(), "a").unwrap();
+            file.begin(epoch(second + 100), None).unwrap();
+            assert_eq!(file.rights().last_transfer, first);
+            assert!(file.disband().unwrap());
+            first
+        };
+        // Half of the whole was given each second.
+        assert!(numbers(1_800_000_000) + 50 * Share::WHOLE.units() < numbers(1_800_000_100));
     }
 
     #[test]
@@ -330,7 +393,7 @@ mod tests {
         file.begin(epoch(5), Some(ClusterId(9))).unwrap();
         assert!(file.disband().unwrap());
         file.begin(epoch(6), None).unwrap();
-        assert_eq!((file.cluster(), file.rights()), (None, Kept::default()));
+        assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
         file.join(ClusterId(3)).unwrap();
         let file = KeptFile::open(home.path(), "a").unwrap();
         assert_eq!((file.cluster(), file.rights().home), (Some(ClusterId(3)), Share::NONE));
@@ -357,7 +420,7 @@ mod tests {
             file.begin(epoch(6), Some(ClusterId(10))).unwrap();
             let mut file = KeptFile::open(home.path(), "a").unwrap();
             file.begin(epoch(7), Some(ClusterId(11))).unwrap();
-            assert_eq!((file.cluster(), file.rights()), (None, Kept::default()));
+            assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
             assert!(path.exists() && path.with_extension("json.damaged").exists());
             file.join(ClusterId(9)).unwrap();
         }

@@ -104,6 +104,10 @@ pub struct RightsReport {
     pub refused: bool,
     /// Whether this host has handed over all its rights.
     pub left: bool,
+    /// The name that this host was to have, if it keeps another one because of its rights.
+    pub refused_name: Option<String>,
+    /// What does not add up.
+    pub doubts: escrow::Doubts,
     /// What cannot be done at present.
     pub problem: Option<String>,
     /// What was refused.
@@ -170,6 +174,10 @@ impl Prepared {
         let keys = KeysFile::open(directory, key_file::read(&config.key_file)?)?;
         let ring = keys.1.ring();
         let mut kept = KeptFile::open(directory, &name)?;
+        let name = kept.name().to_owned();
+        if let Some(refused) = kept.refused_name() {
+            tracing::warn!("{}", status::keeps_its_name(&name, refused));
+        }
         let socket = link::bind(listen)?;
         let unix = crate::policy::lists::now();
         let epoch = Epoch::starting(kept.epoch(), unix.into(), random()? as u32);

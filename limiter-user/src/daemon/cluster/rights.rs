@@ -502,6 +502,8 @@ impl Task {
             lost: self.escrow.count_lost(monotonic()),
             refused: self.refused,
             left: self.left,
+            refused_name: self.host.kept.refused_name().map(str::to_owned),
+            doubts: self.escrow.doubts(),
             problem: self.problem.clone(),
             counters: self.escrow.counters(),
             work: self.work,

@@ -11,7 +11,7 @@ use crate::cluster::link::seeds::Seed;
 use crate::cluster::link::task::{self as link, monotonic};
 use crate::cluster::membership::Members;
 use crate::cluster::wire::{Counts, Rejected, Rejection};
-use crate::cluster::{HostId, Moment, Share};
+use crate::cluster::{HostId, Moment, Share, escrow};
 use crate::report::ClusterStatus;
 
 /// Home rights that are so much less than the whole are not worth a word.
@@ -149,6 +149,12 @@ impl View {
             );
             note(false, text);
         }
+        if let Some(refused) = &rights.refused_name {
+            note(false, keeps_its_name(&self.name, refused));
+        }
+        for text in doubts(&rights.doubts) {
+            note(true, text);
+        }
         if rights.counters.transfers_refused > 0 {
             note(
                 true,
@@ -161,6 +167,43 @@ impl View {
         }
         concerns
     }
+}
+
+/// That a host goes on under the name by which others know its part of the limits.
+pub(super) fn keeps_its_name(name: &str, refused: &str) -> String {
+    format!(
+        "this host is still called {name} in its cluster, not {refused}: others would count its part of the limits \
+         twice; run `limiter cluster leave` and restart the daemon to rename it"
+    )
+}
+
+/// What is to be said where the parts of all hosts do not add up.
+fn doubts(doubts: &escrow::Doubts) -> Vec<String> {
+    let mut texts = Vec::new();
+    let percent = |share: Share| 100.0 * share.part();
+    if let Some(homes) = doubts.homes {
+        texts.push(format!(
+            "hosts have {:.0} % of each of the cluster's limits together, and each uses so much less: the state \
+             directory of one was copied or restored; `limiter peers` shows what each has, run `limiter cluster \
+             leave` on the copy",
+            percent(homes)
+        ));
+    }
+    if !doubts.lost.is_none() {
+        texts.push(format!(
+            "{:.1} % of each of the cluster's limits that lost hosts had is with other hosts now, and is not used \
+             twice: a lost host was renamed or its state directory copied; if it has left, restart this daemon",
+            percent(doubts.lost)
+        ));
+    }
+    if !doubts.given_up.is_none() {
+        texts.push(format!(
+            "the state directory of this host went back to an earlier copy: it has given up {:.1} % of each of the \
+             cluster's limits, which it had handed to others since; restart the daemon once that is understood",
+            percent(doubts.given_up)
+        ));
+    }
+    texts
 }
 
 /// Whether a seed was found, and no member is there.
@@ -201,6 +244,20 @@ mod tests {
             "1 packets were not listened to, the latest from 192.0.2.1:7700 3 s ago: another key";
         assert_eq!(told(Duration::from_secs(3)), [expected]);
         assert!(told(LATELY).is_empty());
+    }
+
+    #[test]
+    fn what_does_not_add_up_is_told() {
+        assert!(doubts(&escrow::Doubts::default()).is_empty());
+        let homes = Some(Share::of(5.0 / 3.0));
+        let all = escrow::Doubts { homes, lost: Share::of(0.25), given_up: Share::of(2.0 / 3.0) };
+        let texts = doubts(&all);
+        for (text, part) in
+            texts.iter().zip(["hosts have 167 %", "25.0 % of each", "given up 66.7 %"])
+        {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(texts.len(), 3);
     }
 
     #[test]

@@ -105,6 +105,10 @@ pub(super) struct World {
     pub(super) available: Option<KeyId>,
     /// The key whose limit a majority decides about.
     pub(super) majority: Option<KeyId>,
+    /// More than the whole is not wrong: what the promise asks for was broken.
+    pub(super) excused: bool,
+    /// What hosts have told that does not add up: the most of each.
+    pub(super) doubts: Doubts,
     /// What was wrong first.
     pub(super) wrong: Option<String>,
     pub(super) most: Share,
@@ -151,6 +155,8 @@ impl World {
             lies: BTreeMap::new(),
             available: None,
             majority: None,
+            excused: false,
+            doubts: Doubts::default(),
             wrong: None,
             most: Share::NONE,
         };
@@ -229,6 +235,31 @@ impl World {
             host.since = self.now;
             host.offset = boots;
         }
+    }
+
+    /// What a host has kept, to be put back later.
+    pub(super) fn disk(&self, at: usize) -> Kept {
+        self.hosts[at].disk.clone()
+    }
+
+    /// The daemon ends, and what it has kept is put in the place of that of a host.
+    pub(super) fn put_back(&mut self, at: usize, disk: Kept) {
+        self.excused = true;
+        let host = &mut self.hosts[at];
+        (host.escrow, host.held_up) = (None, None);
+        host.disk = disk;
+    }
+
+    /// The daemon ends, and the host has another name from then on, if no rights are on their way from it.
+    pub(super) fn rename(&mut self, at: usize) {
+        if !self.hosts[at].disk.outgoing.is_empty() {
+            return;
+        }
+        self.excused = true;
+        let id = HostId(self.random.next());
+        let host = &mut self.hosts[at];
+        (host.escrow, host.held_up) = (None, None);
+        host.id = id;
     }
 
     pub(super) fn pause(&mut self, at: usize, ms: u64) {
@@ -317,9 +348,9 @@ impl World {
         for host in &self.hosts {
             sum += host.disk.home;
             for (to, transfer) in &host.disk.outgoing {
-                let to = self.hosts.iter().find(|host| host.id == *to).unwrap();
-                let taken = to.disk.incoming.get(&host.id).copied().unwrap_or(0);
-                if taken < transfer.number {
+                let to = self.hosts.iter().find(|host| host.id == *to);
+                let taken = to.and_then(|to| to.disk.incoming.get(&host.id));
+                if taken.is_none_or(|taken| *taken < transfer.number) {
                     sum += transfer.share;
                 }
             }
@@ -331,6 +362,9 @@ impl World {
         for &key in &self.keys {
             let all = self.all(key);
             self.most = self.most.max(all);
+            if self.excused {
+                continue;
+            }
             if all > Share::WHOLE && self.available != Some(key) && self.wrong.is_none() {
                 let of = |at: usize| self.share(at, key).part();
                 let shares: Vec<f64> = (0..self.hosts.len()).map(of).collect();
@@ -341,7 +375,7 @@ impl World {
                 ));
             }
         }
-        if self.rights() > Share::WHOLE && self.wrong.is_none() {
+        if self.rights() > Share::WHOLE && self.wrong.is_none() && !self.excused {
             self.wrong =
                 Some(format!("{what} at {} ms: rights {:?}", self.now / MS, self.rights()));
         }
@@ -495,6 +529,10 @@ impl World {
             }
             if measures || local >= host.next {
                 let out = escrow.poll(local);
+                let (told, all) = (escrow.doubts(), &mut self.doubts);
+                all.homes = all.homes.max(told.homes);
+                all.lost = all.lost.max(told.lost);
+                all.given_up = all.given_up.max(told.given_up);
                 self.carry_out(at, out, 0);
             }
         }
