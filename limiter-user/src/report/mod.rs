@@ -33,7 +33,7 @@ pub use change::{
 };
 pub use changes::ChangesReport;
 pub use cleanup::{CleanupReport, Remnant, RemnantKind};
-pub use cluster::{ClusterLeft, ClusterStatus, KeyGenerated};
+pub use cluster::{ClusterFounded, ClusterLeft, ClusterStatus, KeyGenerated};
 pub use config::{
     CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
     ReloadReport, SchemaReport, SettingReport, SettingsReport, Shadowed,

@@ -1,8 +1,9 @@
 //! Who somebody is, said by itself.
 
 use super::ClusterId;
+use super::founding::Bootstrap;
 use crate::cluster::membership::Identity;
-use crate::cluster::wire::bytes::{Malformed, Reader};
+use crate::cluster::wire::bytes::{Malformed, Reader, put_number};
 use crate::cluster::wire::{Opened, Rejection};
 
 /// What hosts say to each other first.
@@ -10,6 +11,8 @@ use crate::cluster::wire::{Opened, Rejection};
 pub(super) struct Hello {
     /// The cluster that the sender belongs to.
     pub(super) cluster: Option<ClusterId>,
+    /// What it tells of founding one, if it belongs to none.
+    pub(super) bootstrap: Bootstrap,
     /// The sender.
     pub(super) identity: Identity,
 }
@@ -18,6 +21,9 @@ impl Hello {
     /// As bytes.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut to = self.cluster.map_or(0, |cluster| cluster.0).to_be_bytes().to_vec();
+        put_number(&mut to, self.bootstrap.expect.into());
+        to.extend(self.bootstrap.proposal.0.to_be_bytes());
+        to.extend(self.bootstrap.vote.map_or(0, |vote| vote.0).to_be_bytes());
         self.identity.write(&mut to);
         to
     }
@@ -37,8 +43,11 @@ impl Hello {
 
     fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut from = Reader::new(bytes);
-        let cluster = Some(ClusterId(from.u64()?)).filter(|cluster| cluster.0 != 0);
+        let some = |id: u64| Some(ClusterId(id)).filter(|id| id.0 != 0);
+        let cluster = some(from.u64()?);
+        let (expect, proposal) = (from.small()?, ClusterId(from.u64()?));
+        let bootstrap = Bootstrap { expect, proposal, vote: some(from.u64()?) };
         let identity = Identity::read(&mut from)?;
-        if from.is_empty() { Ok(Self { cluster, identity }) } else { Err(Malformed) }
+        if from.is_empty() { Ok(Self { cluster, bootstrap, identity }) } else { Err(Malformed) }
     }
 }

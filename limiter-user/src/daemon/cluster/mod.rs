@@ -6,6 +6,7 @@
 
 mod audit;
 mod demand;
+mod init;
 mod kept;
 mod key;
 mod leave;
@@ -97,6 +98,8 @@ pub struct RightsReport {
     pub twice: usize,
     /// What the data plane is to be told and could not be yet.
     pub unwritten: usize,
+    /// Home rights that no host has which is there, for a while.
+    pub missing: Share,
     /// Hosts with rights that are lost, as this one sees it.
     pub lost: usize,
     /// Whether another host has had this one's name for longer: then it asks for nothing and gives nothing.
@@ -172,11 +175,10 @@ impl Prepared {
         let socket = link::bind(listen)?;
         let unix = crate::policy::lists::now();
         let epoch = Epoch::starting(kept.epoch(), unix.into(), random()? as u32);
-        let founds = config.seeds.is_empty();
-        let founded = if founds { Some(ClusterId(random()?.max(1))) } else { None };
-        kept.begin(epoch, founded)?;
+        kept.begin(epoch, ClusterId(random()?.max(1)))?;
         let me = Identity::new(&name, &config.region, listen, epoch, config.weight);
-        let settings = Settings { me, cluster: kept.cluster(), ring, seed: random()? };
+        let bootstrap = kept.bootstrap(config.bootstrap_expect.unwrap_or(0));
+        let settings = Settings { me, cluster: kept.cluster(), bootstrap, ring, seed: random()? };
         let seeds = config.seeds.iter().map(ToString::to_string).collect();
         Ok(Self { socket, settings, seeds, name, weight: config.weight, kept, keys })
     }
