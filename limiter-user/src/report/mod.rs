@@ -56,8 +56,8 @@ pub use overview::{
 };
 pub use page::IncidentReport;
 pub use peers::{
-    ClockReport, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport, RefusedReport,
-    RegionReport, Unanswered,
+    ClockReport, OtherCluster, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport,
+    RefusedReport, RegionReport, Unanswered,
 };
 pub use ports::{PortEntry, PortsReport, Seen};
 pub use rollup::{Recent, Rollup, Row, Sums, Tally, family};

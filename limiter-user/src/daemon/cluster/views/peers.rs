@@ -3,13 +3,14 @@
 use super::super::Cluster;
 use super::distinct::distinct_until;
 use super::round::{PATIENCE, Round};
+use crate::cluster::link::Others;
 use crate::cluster::link::task::monotonic;
 use crate::cluster::views::{Answer, Question, lag};
 use crate::cluster::wire::Rejection;
 use crate::error::Failure;
 use crate::report::{
-    ClockReport, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport, RefusedReport,
-    RegionReport,
+    ClockReport, OtherCluster, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport,
+    RefusedReport, RegionReport,
 };
 
 /// The hosts, and how they do.
@@ -102,7 +103,8 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
     warnings.extend(cluster.overage.borrow().iter().filter_map(OverageReport::warning));
     Ok(PeersReport {
         warnings,
-        cluster: link.cluster.map(|id| format!("{:016x}", id.0)),
+        cluster: link.cluster.map(|id| id.to_string()),
+        other_clusters: other_clusters(&link.others),
         unanswered: round.unanswered(),
         home: details().map(|details| details.home).sum(),
         limits_same: details().all(|details| details.limits_same),
@@ -112,6 +114,14 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
         regions: RegionReport::of(&peers),
         peers,
     })
+}
+
+fn other_clusters(others: &Others) -> Vec<OtherCluster> {
+    let told = others.values().filter_map(|other| {
+        let (cluster, host) = (other.cluster?.to_string(), other.identity.name().into());
+        Some(OtherCluster { cluster, host, address: other.identity.address })
+    });
+    told.collect()
 }
 
 fn refused((at, packets): &(u8, u64)) -> RefusedReport {
