@@ -113,7 +113,7 @@ pub struct PeerDetails {
     pub loans_lent: u64,
     /// A hash of the limits that the cluster has, as it knows them.
     pub limits: String,
-    /// Whether the host that was asked knows the same limits.
+    /// Whether the host that was asked knows the same limits, and has the same ones of the cluster in its file.
     pub limits_same: bool,
     /// Members that are there as far as it knows, itself included.
     pub members: u64,

@@ -183,6 +183,7 @@ fn no_content_with_a_whole_seal_makes_it_panic_or_grow() {
             me: identity("a", 1, 100),
             cluster: wire.links[0].cluster(),
             bootstrap: Bootstrap::NONE,
+            agreement: Agreement::new((32, 64)),
             ring: ring(1),
             seed: 0,
         };

@@ -2,6 +2,7 @@
 
 use super::ClusterId;
 use super::founding::Bootstrap;
+use crate::cluster::agreement::Agreement;
 use crate::cluster::membership::Identity;
 use crate::cluster::wire::bytes::{Malformed, Reader, put_number};
 use crate::cluster::wire::{Opened, Rejection};
@@ -13,6 +14,8 @@ pub(super) struct Hello {
     pub(super) cluster: Option<ClusterId>,
     /// What it tells of founding one, if it belongs to none.
     pub(super) bootstrap: Bootstrap,
+    /// What it has to agree about with others.
+    pub(super) agreement: Agreement,
     /// The sender.
     pub(super) identity: Identity,
 }
@@ -24,6 +27,7 @@ impl Hello {
         put_number(&mut to, self.bootstrap.expect.into());
         to.extend(self.bootstrap.proposal.0.to_be_bytes());
         to.extend(self.bootstrap.vote.map_or(0, |vote| vote.0).to_be_bytes());
+        self.agreement.write(&mut to);
         self.identity.write(&mut to);
         to
     }
@@ -47,7 +51,9 @@ impl Hello {
         let cluster = some(from.u64()?);
         let (expect, proposal) = (from.small()?, ClusterId(from.u64()?));
         let bootstrap = Bootstrap { expect, proposal, vote: some(from.u64()?) };
+        let agreement = Agreement::read(&mut from)?;
         let identity = Identity::read(&mut from)?;
-        if from.is_empty() { Ok(Self { cluster, bootstrap, identity }) } else { Err(Malformed) }
+        let hello = Self { cluster, bootstrap, agreement, identity };
+        if from.is_empty() { Ok(hello) } else { Err(Malformed) }
     }
 }

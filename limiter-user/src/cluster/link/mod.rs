@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::founding::{Bootstrap, Step};
 use self::hello::Hello;
+use super::agreement::Agreement;
 use super::membership::{Event, Identity, Members, Membership};
 use super::wire::{Content, Counts, For, KeyRing, Opened, Opener, Packet, Rejection, Sealer};
 use super::{HostId, Moment};
@@ -68,6 +69,8 @@ pub struct Settings {
     pub cluster: Option<ClusterId>,
     /// What it tells of founding one, if it belongs to none.
     pub bootstrap: Bootstrap,
+    /// What it has to agree about with others.
+    pub agreement: Agreement,
     /// The keys.
     pub ring: KeyRing,
     /// For what is left to chance.
@@ -105,6 +108,8 @@ pub struct Other {
     pub cluster: Option<ClusterId>,
     /// What it tells of founding one.
     pub bootstrap: Bootstrap,
+    /// What it has to agree about with others.
+    pub agreement: Agreement,
     /// When it was heard last.
     pub heard: Moment,
 }
@@ -116,6 +121,7 @@ pub type Others = BTreeMap<SocketAddr, Other>;
 pub struct Link {
     cluster: Option<ClusterId>,
     bootstrap: Bootstrap,
+    agreement: Agreement,
     /// By whom it was invited last while it belonged to no cluster.
     invited: Option<Hello>,
     others: Others,
@@ -138,10 +144,11 @@ pub struct Link {
 impl Link {
     /// A host that knows nobody yet.
     pub fn new(now: Moment, settings: Settings) -> Self {
-        let Settings { me, cluster, bootstrap, ring, seed } = settings;
+        let Settings { me, cluster, bootstrap, agreement, ring, seed } = settings;
         Self {
             cluster,
             bootstrap,
+            agreement,
             invited: None,
             others: Others::new(),
             ring,
@@ -167,6 +174,11 @@ impl Link {
     /// What it tells of founding one, if it belongs to none.
     pub const fn bootstrap(&self) -> Bootstrap {
         self.bootstrap
+    }
+
+    /// What it has to agree about with others.
+    pub const fn agreement(&self) -> &Agreement {
+        &self.agreement
     }
 
     /// Hosts under the key that are no members, and were heard in the last minute.
@@ -332,8 +344,10 @@ impl Link {
         {
             return;
         }
-        let others = self.others.values().filter(|other| now.since(other.heard) < LATELY);
-        let others: Vec<_> = others.map(|other| other.bootstrap).collect();
+        let fits =
+            |other: &&Other| now.since(other.heard) < LATELY && other.agreement == self.agreement;
+        let others: Vec<_> =
+            self.others.values().filter(fits).map(|other| other.bootstrap).collect();
         match founding::step(self.bootstrap, &others) {
             Step::Wait => {}
             step => {
@@ -343,8 +357,9 @@ impl Link {
     }
 
     fn hello(&mut self, address: SocketAddr, run: u32) {
-        let Self { cluster, bootstrap, .. } = *self;
-        let hello = Hello { cluster, bootstrap, identity: self.me().clone() };
+        let (cluster, bootstrap) = (self.cluster, self.bootstrap);
+        let (agreement, identity) = (self.agreement.clone(), self.me().clone());
+        let hello = Hello { cluster, bootstrap, agreement, identity };
         self.seal(address, run, None, &Content::Hello(hello.bytes()));
     }
 
@@ -438,13 +453,18 @@ impl Link {
 
     fn meet(&mut self, now: Moment, from: SocketAddr, hello: Hello) -> Result<(), Rejection> {
         match (self.cluster, hello.cluster) {
-            (Some(mine), Some(theirs)) if mine == theirs => {
-                self.others.remove(&hello.identity.address);
-                self.membership.meet(now, hello.identity);
-            }
-            (Some(_), Some(_)) => {
+            (Some(mine), Some(theirs)) if mine != theirs => {
                 self.note(now, hello);
                 return Err(Rejection::Cluster);
+            }
+            // It shares no limit with this one, whatever its cluster.
+            _ if hello.agreement != self.agreement => {
+                self.note(now, hello);
+                return Err(Rejection::Disagreement);
+            }
+            (Some(_), Some(_)) => {
+                self.others.remove(&hello.identity.address);
+                self.membership.meet(now, hello.identity);
             }
             // It has answered this host, which may be the only one to know where the other is.
             (Some(_), None) => {
@@ -464,10 +484,11 @@ impl Link {
 
     /// Remembers a host that is no member.
     fn note(&mut self, now: Moment, hello: Hello) {
-        let Hello { cluster, bootstrap, identity } = hello;
+        let Hello { cluster, bootstrap, agreement, identity } = hello;
         let address = identity.address;
         if self.others.len() < MOST_OTHERS || self.others.contains_key(&address) {
-            self.others.insert(address, Other { identity, cluster, bootstrap, heard: now });
+            let other = Other { identity, cluster, bootstrap, agreement, heard: now };
+            self.others.insert(address, other);
         }
     }
 

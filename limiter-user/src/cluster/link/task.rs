@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::seeds::{self, Seed};
 use super::{Bootstrap, ClusterId, Delivery, Link, Others, Settings};
+use crate::cluster::agreement::Agreement;
 use crate::cluster::membership::{Identity, Members};
 use crate::cluster::wire::{Content, Counts, KeyRing, MOST_BYTES};
 use crate::cluster::{HostId, Moment};
@@ -77,6 +78,8 @@ pub struct Report {
     pub others: Others,
     /// See [`Link::bootstrap`]. `None` until it has begun.
     pub bootstrap: Option<Bootstrap>,
+    /// See [`Link::agreement`]. `None` until it has begun.
+    pub agreement: Option<Agreement>,
     /// See [`Link::other_key`].
     pub other_key: Option<(u16, Moment)>,
 }
@@ -297,6 +300,7 @@ impl Task {
                 suspects: self.link.membership().suspects(),
                 others: self.link.others().clone(),
                 bootstrap: Some(self.link.bootstrap()),
+                agreement: Some(self.link.agreement().clone()),
                 other_key: self.link.other_key(),
             });
         }

@@ -42,7 +42,8 @@ impl Wire {
         let number = self.links.len();
         let proposal = ClusterId(100 - number as u64);
         let bootstrap = Bootstrap { expect, proposal, vote: None };
-        let settings = Settings { me, cluster, bootstrap, ring, seed: number as u64 };
+        let agreement = Agreement::new((32, 64));
+        let settings = Settings { me, cluster, bootstrap, agreement, ring, seed: number as u64 };
         self.links.push(Link::new(self.now, settings));
         number
     }
@@ -160,8 +161,14 @@ fn nothing_that_was_recorded_is_heard_again() {
     assert!(wire.rejected(0, Rejection::Replayed) > 4);
     // This host is started again, and remembers nothing of what it has heard.
     let me = identity("a", 1, 200);
-    let settings =
-        Settings { me, cluster: Some(CLUSTER), bootstrap: Bootstrap::NONE, ring: ring(1), seed: 9 };
+    let settings = Settings {
+        me,
+        cluster: Some(CLUSTER),
+        bootstrap: Bootstrap::NONE,
+        agreement: Agreement::new((32, 64)),
+        ring: ring(1),
+        seed: 9,
+    };
     wire.links[0] = Link::new(wire.now, settings);
     replay(&mut wire);
     assert!(wire.rejected(0, Rejection::Elsewhen) > 4);
@@ -176,6 +183,7 @@ fn a_host_that_is_started_again_is_known_at_once_though_it_has_no_seed() {
         me: me.clone(),
         cluster: Some(CLUSTER),
         bootstrap: Bootstrap::NONE,
+        agreement: Agreement::new((32, 64)),
         ring: ring(1),
         seed: 9,
     };
@@ -348,12 +356,56 @@ fn clusters_with_one_key_get_to_know_each_other() {
     assert_eq!(told(&wire, 0, other), Some(ClusterId(5)), "as long as it is there");
     // It has been taken out, and comes back without a cluster.
     let me = identity("d", 4, 200);
-    let settings =
-        Settings { me, cluster: None, bootstrap: Bootstrap::NONE, ring: ring(1), seed: 9 };
+    let settings = Settings {
+        me,
+        cluster: None,
+        bootstrap: Bootstrap::NONE,
+        agreement: Agreement::new((32, 64)),
+        ring: ring(1),
+        seed: 9,
+    };
     wire.links[other] = Link::new(wire.now, settings);
     wire.run(15_000);
     assert!(wire.links.iter().all(|link| link.members().len() == 3), "a member has greeted it");
     assert!(wire.links.iter().all(|link| link.others().is_empty()));
+}
+
+#[test]
+fn hosts_that_disagree_refuse_each_other_and_know_why() {
+    let mut wire = Wire::pair();
+    let other = wire.start(identity("d", 4, 100), None, ring(1));
+    wire.links[other].agreement = Agreement::new((32, 56));
+    let seed = vec![wire.address(0)];
+    wire.links[other].set_seeds(wire.now, seed);
+    wire.run(5000);
+    assert_eq!(wire.links[other].cluster(), None);
+    assert_eq!(wire.links[0].members().len(), 2);
+    for (one, another, prefixes) in [(0, other, (32, 56)), (other, 0, (32, 64))] {
+        assert!(wire.rejected(one, Rejection::Disagreement) > 0);
+        let known = &wire.links[one].others()[&wire.address(another)];
+        assert_eq!(known.agreement.prefixes, prefixes);
+    }
+    // Nor do they found one together.
+    let mut wire = Wire::default();
+    expecting(&mut wire, &[2, 2]);
+    wire.links[1].agreement = Agreement::new((24, 64));
+    wire.run(10_000);
+    assert!(wire.links.iter().all(|link| link.cluster().is_none()));
+    // One that was a member and comes back otherwise is none any more.
+    let mut wire = Wire::pair();
+    let agreement = Agreement::new((24, 64));
+    let me = identity("b", 2, 200);
+    let settings = Settings {
+        me,
+        cluster: Some(CLUSTER),
+        bootstrap: Bootstrap::NONE,
+        agreement,
+        ring: ring(1),
+        seed: 9,
+    };
+    wire.links[1] = Link::new(wire.now, settings);
+    wire.run(20_000);
+    assert!(wire.links.iter().all(|link| link.members().len() == 1));
 }
 
 #[test]

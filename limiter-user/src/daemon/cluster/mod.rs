@@ -32,7 +32,9 @@ use tokio::sync::{mpsc, watch};
 use self::kept::KeptFile;
 pub(super) use self::status::{Concern, View};
 pub use self::views::Views;
+use self::views::file_limits;
 use super::Shared;
+use crate::cluster::agreement::Agreement;
 use crate::cluster::link::task as link;
 use crate::cluster::link::{ClusterId, Settings};
 use crate::cluster::membership::Identity;
@@ -66,6 +68,8 @@ pub struct Cluster {
     pub views: Views,
     /// What was used of limits of the cluster lately, as counted.
     pub overage: watch::Receiver<Arc<Vec<OverageReport>>>,
+    /// In what the files of other hosts have other limits of the cluster.
+    file_limits: watch::Receiver<Arc<Vec<file_limits::Difference>>>,
     /// The hash of the limits that the cluster has, as this host knows them.
     pub digest: watch::Receiver<u64>,
     /// The keys that are in use.
@@ -159,7 +163,8 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Reads the key and what is kept, and listens on `listen`. The state directory has to be this daemon's.
+    /// Reads the key and what is kept, and listens on `listen`. The state directory has to be this daemon's, and
+    /// `prefixes` the leading bits of a source.
     ///
     /// # Errors
     /// What is wrong with the address, the key or what is kept.
@@ -167,6 +172,7 @@ impl Prepared {
         config: &ClusterConfig,
         listen: SocketAddr,
         directory: &Path,
+        prefixes: (u8, u8),
     ) -> Result<Self, Failure> {
         let name = config.name()?;
         let keys = KeysFile::open(directory, key_file::read(&config.key_file)?)?;
@@ -178,7 +184,8 @@ impl Prepared {
         kept.begin(epoch, ClusterId(random()?.max(1)))?;
         let me = Identity::new(&name, &config.region, listen, epoch, config.weight);
         let bootstrap = kept.bootstrap(config.bootstrap_expect.unwrap_or(0));
-        let settings = Settings { me, cluster: kept.cluster(), bootstrap, ring, seed: random()? };
+        let (cluster, agreement) = (kept.cluster(), Agreement::new(prefixes));
+        let settings = Settings { me, cluster, bootstrap, agreement, ring, seed: random()? };
         let seeds = config.seeds.iter().map(ToString::to_string).collect();
         Ok(Self { socket, settings, seeds, name, weight: config.weight, kept, keys })
     }
@@ -222,6 +229,7 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
     let (keys, keys_ordered, tell_keys) = rotation::handle();
     let (views, questions) = Views::new();
     let (tell_overage, overage) = watch::channel(Arc::default());
+    let (tell_file_limits, file_limits) = watch::channel(Arc::default());
     let cluster = Cluster {
         me,
         name,
@@ -230,6 +238,7 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
         rights: rights.report.clone(),
         views,
         overage,
+        file_limits,
         digest: told,
         keys,
         orders: rights.inbox.clone(),
@@ -247,6 +256,7 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
     let (asked, views_inbox) = mpsc::channel(MOST_WAITING);
     tokio::spawn(views::serve(cluster.clone(), views_inbox, questions));
     let (counted, audit_inbox) = mpsc::channel(MOST_WAITING);
+    tokio::spawn(file_limits::serve(cluster.clone(), tell_file_limits));
     tokio::spawn(audit::serve(cluster.clone(), audit_inbox, tell_overage));
     let others = [(Topic::Keys, keys), (Topic::Views, asked), (Topic::Counters, counted)].into();
     let inboxes = router::Inboxes { rights: rights.inbox.clone(), limits, others };

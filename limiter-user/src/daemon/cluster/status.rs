@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::views::file_limits::{self, Difference};
 use super::{Cluster, RightsReport};
+use crate::cluster::agreement::Agreement;
 use crate::cluster::config;
 use crate::cluster::link::seeds::Seed;
 use crate::cluster::link::task::{self as link, monotonic};
@@ -28,6 +31,7 @@ pub(in crate::daemon) struct View {
     name: String,
     link: link::Handle,
     rights: watch::Receiver<RightsReport>,
+    file_limits: watch::Receiver<Arc<Vec<Difference>>>,
 }
 
 /// Something to tell, and whether limits are not kept as promised.
@@ -38,8 +42,14 @@ pub(in crate::daemon) struct Concern {
 
 impl View {
     pub(super) fn of(cluster: &Cluster) -> Self {
-        let Cluster { me, name, link, rights, .. } = cluster;
-        Self { me: *me, name: name.clone(), link: link.clone(), rights: rights.clone() }
+        let Cluster { me, name, link, rights, file_limits, .. } = cluster;
+        Self {
+            me: *me,
+            name: name.clone(),
+            link: link.clone(),
+            rights: rights.clone(),
+            file_limits: file_limits.clone(),
+        }
     }
 
     /// Lets all know that this host has another weight: home rights follow it.
@@ -142,6 +152,12 @@ impl View {
         for text in other_clusters(&link.others) {
             note(true, text);
         }
+        for text in link.agreement.iter().flat_map(|mine| disagreements(mine, &link.others)) {
+            note(true, text);
+        }
+        for text in file_limits::told(&self.file_limits.borrow()) {
+            note(true, text);
+        }
         for seed in self.link.seeds.borrow().iter() {
             if let Some(error) = &seed.error {
                 note(false, format!("the seed {} is not found: {error}", seed.name));
@@ -204,6 +220,24 @@ fn other_clusters(others: &Others) -> Vec<String> {
             "there is another cluster with the same key, {cluster}: {}. Both let the whole of each limit through. End one: \
              run `limiter cluster leave` on each of its hosts, then restart their daemons with a host of the other as seed",
             hosts.collect::<Vec<_>>().join(", ")
+        )
+    });
+    told.collect()
+}
+
+/// What is to be said of hosts that are refused because they are set up otherwise.
+fn disagreements(mine: &Agreement, others: &Others) -> Vec<String> {
+    let differ = others.values().filter(|other| other.agreement != *mine);
+    let told = differ.map(|other| {
+        let differences = mine.differences(&other.agreement);
+        let differences = differences
+            .iter()
+            .map(|(what, here, there)| format!("{what} is {here} here and {there} there"));
+        format!(
+            "{} at {} is refused, and shares no limit with this host: {}. All hosts of a cluster need the same",
+            other.identity.name(),
+            other.identity.address,
+            differences.collect::<Vec<_>>().join(", ")
         )
     });
     told.collect()
@@ -273,6 +307,7 @@ mod tests {
             identity: Identity::new(name, "default", at, Epoch::starting(None, 1, 2), 100),
             cluster: cluster.map(ClusterId),
             bootstrap: Bootstrap { expect, proposal: ClusterId(1), vote: None },
+            agreement: Agreement::new((32, 56)),
             heard: Moment(0),
         }
     }
@@ -285,6 +320,9 @@ mod tests {
         let told = other_clusters(&others);
         assert!(told.len() == 1 && told[0].contains("0000000000000007"), "{told:?}");
         assert!(told[0].contains("b at 192.0.2.2:7700, c at 192.0.2.3:7700"), "{told:?}");
+        let refused = disagreements(&Agreement::new((32, 64)), &others);
+        assert_eq!(refused.len(), 3);
+        assert!(refused[0].contains("ipv6_prefix is /64 here and /56 there"), "{refused:?}");
         let mut report = link::Report { others, ..link::Report::default() };
         assert!(how_to_belong(&report).contains("limiter cluster init"));
         report.bootstrap = Some(Bootstrap { expect: 3, proposal: ClusterId(2), vote: None });

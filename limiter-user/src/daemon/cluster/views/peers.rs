@@ -5,7 +5,7 @@ use super::distinct::distinct_until;
 use super::round::{PATIENCE, Round};
 use crate::cluster::link::Others;
 use crate::cluster::link::task::monotonic;
-use crate::cluster::views::{Answer, Question, lag};
+use crate::cluster::views::{Answer, Host, Question, lag};
 use crate::cluster::wire::Rejection;
 use crate::error::Failure;
 use crate::report::{
@@ -24,7 +24,8 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
         _ => None,
     });
     let link = cluster.link.report.borrow().clone();
-    let own_limits = hosts.get(&cluster.me).map(|host| host.limits);
+    let limits_of = |host: &Host| (host.limits, host.file_limits);
+    let own_limits = hosts.get(&cluster.me).map(|host| limits_of(host));
     let mut peers = Vec::new();
     for (id, member) in round.members.iter() {
         let host = hosts.get(id);
@@ -49,7 +50,7 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
             loans_borrowed: host.loans[0],
             loans_lent: host.loans[1],
             limits: format!("{:016x}", host.limits),
-            limits_same: Some(host.limits) == own_limits,
+            limits_same: Some(limits_of(host)) == own_limits,
             members: host.members,
             received: host.received,
             sent: host.sent,
