@@ -50,6 +50,8 @@ fn hosts_with_other_source_prefixes_refuse_each_other() {
     }
     assert!(hosts.home(0) > 0.999 && hosts.home(1) <= 0.0, "{}", hosts.status(1));
     assert_eq!(hosts.daemons[1].terminate().code(), Some(0));
+    // Buckets of other sources are of no use.
+    fs::remove_dir_all(hosts.daemons[1].pins()).expect("the maps go");
     hosts.daemons[1].restart_with(&hosts.fleet.hosts[1], "--ipv6-prefix", "64");
     hosts.wait_members(&[0, 1], 2);
     hosts.wait_even(&[0, 1]);

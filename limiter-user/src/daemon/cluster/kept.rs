@@ -94,7 +94,7 @@ impl State {
     /// would take them: a clock that is kept goes ahead of the wall clock by an hour a start at most.
     fn newcomer(epoch: Epoch) -> Self {
         let second = epoch.0 >> 32;
-        Self { clock: second << 32, next_transfer: second << 16, ..Self::empty() }
+        Self { clock: second << 32, next_transfer: second << 32, ..Self::empty() }
     }
 
     fn check(&self) -> u64 {

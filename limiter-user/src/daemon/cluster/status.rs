@@ -128,8 +128,12 @@ impl View {
                 format!("this host belongs to no cluster yet: {}{dropped}", how_to_belong(&link)),
             );
         } else if rights.home.is_none() {
-            note(limited, "this host has no part of the cluster's limits yet: others give it some when they see \
-                           it".into());
+            note(
+                limited,
+                "this host has no part of the cluster's limits yet: the first packets of each source under them are \
+                 dropped here, until others grant it some; it gets a part of its own when others have more than theirs"
+                    .into(),
+            );
         }
         let lost = Share::WHOLE.without(rights.home + rights.on_the_way);
         if link.cluster.is_some() && members.len() <= 1 && lost > LEAST_HOME {
