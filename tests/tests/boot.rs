@@ -205,6 +205,7 @@ fn a_port_in_use_does_not_stop_enforcement() {
     wait_up(&daemon, "cluster");
     wait_up(&daemon, "dashboard");
     assert_eq!(dashboard(&lab, &RX_V4.to_string()), "200");
+    daemon.cli().ok(&["cluster", "init"]);
     assert_eq!(daemon.cli().ok(&["status"])["cluster"]["members"], 1);
 }
 
