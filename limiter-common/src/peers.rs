@@ -10,7 +10,7 @@
 use core::sync::atomic::AtomicU64;
 
 use crate::atomic;
-use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide};
+use crate::gcra::{TICKS_PER_NS, Ticks, decide};
 use crate::key::SourceKey;
 
 /// Addresses that there is room for.
@@ -42,17 +42,12 @@ pub struct Listen {
 #[inline(always)]
 pub fn admit(tat: &AtomicU64, now: Ticks) -> bool {
     let before = atomic::load(tat);
-    match decide(before, now, COST, TOLERANCE) {
-        Decision::Admit(after) => {
-            // Where CPUs meet, one is charged afterwards: at most a frame too many for each of them.
-            if !atomic::replace(tat, before, after) {
-                atomic::add(tat, COST);
-            }
-            true
-        }
-        // Of one constant limit, no bucket is ahead by more than those frames.
-        Decision::Deny | Decision::Clamp(_) => false,
+    let Some(after) = decide(before, now, COST, TOLERANCE) else { return false };
+    // Where CPUs meet, one is charged afterwards: at most a frame too many for each of them, which is owed.
+    if !atomic::replace(tat, before, after) {
+        atomic::add(tat, COST);
     }
+    true
 }
 
 #[cfg(test)]

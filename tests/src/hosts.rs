@@ -63,7 +63,7 @@ pub fn region(region: usize) -> String {
     format!("region-{}", region + 1)
 }
 
-/// Daemons on the hosts of a network. The first one has founded the cluster.
+/// Daemons on the hosts of a network, of which the first one mostly has founded a cluster.
 #[derive(Debug)]
 pub struct Hosts {
     /// The daemons, in the order of the hosts.
@@ -96,11 +96,37 @@ impl Hosts {
         let folder = tempfile::tempdir().expect("a temporary folder");
         generate(&key_file(&folder));
         let mut hosts = Self { daemons: Vec::new(), fleet, folder };
-        for _ in 0..count {
+        for host in 0..count {
             hosts.join(more);
+            if host == 0 {
+                hosts.daemons[0].cli().ok(&["cluster", "init"]);
+            }
         }
         hosts.wait_members(&(0..count).collect::<Vec<_>>(), count as u64);
         hosts
+    }
+
+    /// Starts `count` daemons that belong to no cluster yet, each with the same hosts as seeds.
+    ///
+    /// # Panics
+    /// If they do not start.
+    #[must_use]
+    pub fn start_apart(count: usize, seeds: &[usize], more: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        generate(&key_file(&folder));
+        let mut hosts = Self { daemons: Vec::new(), fleet: Fleet::new(0), folder };
+        for _ in 0..count {
+            hosts.start_one(seeds, more);
+        }
+        hosts
+    }
+
+    /// Starts one more host with these hosts as seeds.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_one(&mut self, seeds: &[usize], more: &[&str]) {
+        self.start_host(&name(self.fleet.hosts.len()), &self.key_file(), seeds, more);
     }
 
     /// Starts one more host.
@@ -116,7 +142,8 @@ impl Hosts {
     /// # Panics
     /// If it does not start.
     pub fn join_as(&mut self, name: &str, more: &[&str]) {
-        self.start_host(name, &self.key_file(), more);
+        let seeds = self.first_two();
+        self.start_host(name, &self.key_file(), &seeds, more);
     }
 
     /// As [`Hosts::join`], with a key of its own.
@@ -127,14 +154,19 @@ impl Hosts {
         let host = self.fleet.hosts.len();
         let key = self.folder.path().join(format!("{host}.key"));
         generate(&key);
-        self.start_host(&name(host), &key, more);
+        let seeds = self.first_two();
+        self.start_host(&name(host), &key, &seeds, more);
     }
 
-    fn start_host(&mut self, name: &str, key: &Path, more: &[&str]) {
+    /// Two seeds, as far as there are so many hosts.
+    fn first_two(&self) -> Vec<usize> {
+        (0..self.fleet.hosts.len().min(2)).collect()
+    }
+
+    fn start_host(&mut self, name: &str, key: &Path, seeds: &[usize], more: &[&str]) {
         let host = self.fleet.hosts.len();
         self.fleet.add_host();
-        let seeds: Vec<usize> = (0..host.min(2)).collect();
-        let mut options = options(key, host, name, &seeds, more);
+        let mut options = options(key, host, name, seeds, more);
         if self.fleet.backbone.is_some() {
             let region = region(self.fleet.region_of(host));
             options.arguments.extend(["--cluster-region".to_owned(), region]);

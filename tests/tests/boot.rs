@@ -157,12 +157,13 @@ fn addresses_may_come_after_the_limits() {
     };
     change(0, "del");
     change(1, "del");
-    let seeds = format!("seeds = [\"{}:7700\"]", addresses[0]);
+    let seeds = addresses.each_ref().map(|address| format!("{address}:7700"));
+    let seeds = format!("seeds = {seeds:?}\nbootstrap_expect = 2");
     let start = |host: usize, more| {
         let name = format!("edge-{}", host + 1);
         files.start(&fleet.hosts[host], &name, &addresses[host], more, LOCAL)
     };
-    let daemons = [start(0, ""), start(1, &seeds)];
+    let daemons = [start(0, &seeds), start(1, &seeds)];
     for (host, daemon) in daemons.iter().enumerate() {
         assert_limits(&fleet.hosts[host], daemon, 1);
         let about = [&addresses[host], "no interface of this host has", "ip address"];
@@ -204,6 +205,7 @@ fn a_port_in_use_does_not_stop_enforcement() {
     wait_up(&daemon, "cluster");
     wait_up(&daemon, "dashboard");
     assert_eq!(dashboard(&lab, &RX_V4.to_string()), "200");
+    daemon.cli().ok(&["cluster", "init"]);
     assert_eq!(daemon.cli().ok(&["status"])["cluster"]["members"], 1);
 }
 
@@ -228,6 +230,7 @@ fn a_missing_key_and_a_bad_certificate_do_not_stop_enforcement() {
     wait_up(&daemon, "cluster");
     wait_up(&daemon, "dashboard");
     assert_eq!(dashboard(&lab, &RX_V4.to_string()), "200");
+    daemon.cli().ok(&["cluster", "init"]);
     process::wait_for("the founder's part", PATIENCE, || {
         (daemon.cli().run(&["status"]).json["cluster"]["home"] == 1.0).then_some(())
     });

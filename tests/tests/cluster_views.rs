@@ -46,6 +46,9 @@ impl Hosts {
             let config = hosts.config(host).display().to_string();
             let options = DaemonOptions::with(&["--config", &config]);
             hosts.daemons.push(Daemon::start_with(&hosts.fleet.hosts[host], options));
+            if host == 0 {
+                hosts.daemons[0].cli().ok(&["cluster", "init"]);
+            }
         }
         hosts.wait_complete();
         hosts

@@ -15,13 +15,23 @@ use crate::cluster::rotation::Stage;
 use crate::error::{Failure, exit};
 use crate::http::LeaveQuery;
 use crate::policy::units::parse_duration;
-use crate::report::{ClusterLeft, KeyGenerated, KeysReport};
+use crate::report::{ClusterFounded, ClusterLeft, KeyGenerated, KeysReport};
 
 /// Where the daemon tells of keys.
 const KEYS: &str = "/v1/cluster/keys";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ClusterCommand {
+    /// Found a cluster of this host, which others join
+    ///
+    /// Once for a cluster, on any one of its hosts: that has all of each limit then, and gives the others their part as
+    /// they join. Nothing else founds a cluster, unless the configuration has bootstrap_expect: a host that has lost its
+    /// state directory waits for a member, and joins again. Do not found a second one for it.
+    ///
+    /// Run on two hosts this makes two clusters, and each lets the whole of every limit through. As soon as one gets
+    /// to know the other, `limiter status` and `limiter peers` say so on both. Looks for a member for 1.5 s before.
+    /// Exit code 1 if this host belongs to a cluster already, or a member has answered: then it has joined.
+    Init,
     /// Make and change the key that all hosts of the cluster have
     #[command(subcommand)]
     Key(KeyCommand),
@@ -69,6 +79,9 @@ pub(super) enum KeyCommand {
     Status,
 }
 
+/// How long founding a cluster may take.
+const INIT: Duration = Duration::from_secs(20);
+
 /// How often it is asked how far the rotation is.
 const ASK: Duration = Duration::from_millis(200);
 
@@ -82,7 +95,7 @@ pub(super) fn alone(
         ClusterCommand::Key(KeyCommand::Generate { file, force }) => {
             Some(make_key(output, global, file.as_ref(), *force))
         }
-        ClusterCommand::Key(_) | ClusterCommand::Leave { .. } => None,
+        ClusterCommand::Key(_) | ClusterCommand::Init | ClusterCommand::Leave { .. } => None,
     }
 }
 
@@ -108,6 +121,13 @@ pub(super) async fn run(
 ) -> Result<u8, Failure> {
     let command = match command {
         ClusterCommand::Key(command) => command,
+        ClusterCommand::Init => {
+            let client = client.clone().patient(INIT);
+            let founded: ClusterFounded =
+                client.send(Method::POST, "/v1/cluster/init", &serde_json::json!({})).await?;
+            output.print(&founded)?;
+            return Ok(exit::OK);
+        }
         ClusterCommand::Leave { wait } => return leave(client, output, wait).await,
     };
     let KeyCommand::Rotate { wait } = command else {

@@ -185,11 +185,18 @@ pub(crate) struct RunArgs {
         value_parser = parse_cluster_listen
     )]
     pub(crate) cluster_listen: Option<SocketAddr>,
-    /// Members of the cluster to ask for the others: addresses or DNS names with ports, commas between them
+    /// Hosts of the cluster to ask for the others: addresses or DNS names with ports, commas between them
     ///
-    /// A host without seeds that has been in no cluster yet founds one.
+    /// All hosts may have the same ones, their own address among them.
     #[arg(long, help_heading = CLUSTER, env = "LIMITER_CLUSTER_SEEDS", value_name = "HOST:PORT", value_delimiter = ',')]
     pub(crate) cluster_seeds: Vec<Seed>,
+    /// Found a cluster with the others once so many hosts that belong to none see each other: 2 to 256
+    ///
+    /// For hosts that start together with one configuration. Give the number of all of them: twice as many hosts that
+    /// are cut off from each other in two halves at their very first start would found two clusters. A host that
+    /// sees a member of a cluster joins it instead. Without this one host founds the cluster by `limiter cluster init`.
+    #[arg(long, help_heading = CLUSTER, env = "LIMITER_CLUSTER_BOOTSTRAP_EXPECT", value_name = "N")]
+    pub(crate) cluster_bootstrap_expect: Option<u32>,
     /// The file with the key that all hosts of the cluster have; see `limiter cluster key generate`
     #[arg(long, help_heading = CLUSTER, env = "LIMITER_CLUSTER_KEY_FILE", value_name = "FILE", default_value = KEY_FILE)]
     pub(crate) cluster_key_file: PathBuf,

@@ -14,6 +14,9 @@ use crate::error::{Failure, exit};
 /// Where the key lies if that is not said.
 pub const KEY_FILE: &str = "/etc/limiter/cluster.key";
 
+/// Hosts that can be expected to found a cluster together, at most.
+const MOST_EXPECTED: u32 = 256;
+
 /// Where the kernel tells the host's name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
@@ -119,6 +122,23 @@ fn check_listen(address: SocketAddr) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether so many hosts may found a cluster together.
+fn check_expect(expect: u32) -> Result<(), Failure> {
+    if (2..=MOST_EXPECTED).contains(&expect) {
+        return Ok(());
+    }
+    let message = match expect {
+        0 | 1 => {
+            format!("{expect} would let a host that has lost its state found a second cluster")
+        }
+        _ => format!("{expect} is out of range"),
+    };
+    Err(Failure::new(exit::USAGE, message).hint(format!(
+        "give the number of hosts that start together, 2 to {MOST_EXPECTED}; for a single host leave it out, and run \
+         `limiter cluster init` there"
+    )))
+}
+
 /// The cluster that a host belongs to. Without an address to listen on it belongs to none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
@@ -126,8 +146,10 @@ pub struct ClusterConfig {
     pub name: Option<String>,
     /// The address and UDP port that peers come to.
     pub listen: Option<SocketAddr>,
-    /// Members to ask for the others. The founder of a cluster has none.
+    /// Hosts to ask for the others; this one may be among them.
     pub seeds: Vec<Seed>,
+    /// So many hosts that belong to no cluster found one when they see each other: 2 to 256.
+    pub bootstrap_expect: Option<u32>,
     /// The file with the key that all members have.
     pub key_file: PathBuf,
     /// Its part of every limit, relative to those of the others: 1 to 1000.
@@ -142,6 +164,7 @@ impl Default for ClusterConfig {
             name: None,
             listen: None,
             seeds: Vec::new(),
+            bootstrap_expect: None,
             key_file: KEY_FILE.into(),
             weight: 100,
             region: "default".into(),
@@ -187,18 +210,25 @@ impl ClusterConfig {
                 return Err(("cluster_seeds", failure.hint("name each seed once")));
             }
         }
+        if let Some(expect) = self.bootstrap_expect {
+            check_expect(expect).map_err(|failure| ("cluster_bootstrap_expect", failure))?;
+        }
         if let Some(listen) = self.listen {
             check_listen(listen).map_err(|failure| ("cluster_listen", failure))?;
             // A name that was given is good.
             return self.name().map(drop).map_err(|failure| ("cluster_listen", failure));
         }
-        if self.seeds.is_empty() {
-            return Ok(());
-        }
-        let message = "there are seeds, but no address to listen on";
+        let (message, key) = match (self.seeds.is_empty(), self.bootstrap_expect) {
+            (false, _) => ("there are seeds, but no address to listen on", "cluster_seeds"),
+            (true, Some(_)) => (
+                "hosts are expected, but there is no address to listen on",
+                "cluster_bootstrap_expect",
+            ),
+            (true, None) => return Ok(()),
+        };
         let hint = "give the address and UDP port of this host that peers come to: listen = \
                     \"192.0.2.10:7700\" below [cluster], or --cluster-listen";
-        Err(("cluster_seeds", Failure::new(exit::USAGE, message).hint(hint)))
+        Err((key, Failure::new(exit::USAGE, message).hint(hint)))
     }
 
     /// The host's name in the cluster.
@@ -273,12 +303,27 @@ mod tests {
 
     #[test]
     fn what_does_not_go_together_is_blamed() {
+        const EXPECT: &str = "cluster_bootstrap_expect";
         config().check().unwrap();
+        ClusterConfig { bootstrap_expect: Some(2), ..config() }.check().unwrap();
         ClusterConfig { listen: None, seeds: vec![], ..config() }.check().unwrap();
         let twice = vec!["edge-2:7700".parse().unwrap(), "EDGE-2:7700".parse().unwrap()];
         for (config, key, about) in [
             (ClusterConfig { listen: None, ..config() }, "cluster_seeds", "no address to listen"),
             (ClusterConfig { seeds: twice, ..config() }, "cluster_seeds", "twice"),
+            (ClusterConfig { bootstrap_expect: Some(1), ..config() }, EXPECT, "second cluster"),
+            (ClusterConfig { bootstrap_expect: Some(0), ..config() }, EXPECT, "second cluster"),
+            (ClusterConfig { bootstrap_expect: Some(257), ..config() }, EXPECT, "out of range"),
+            (
+                ClusterConfig {
+                    bootstrap_expect: Some(2),
+                    listen: None,
+                    seeds: vec![],
+                    ..config()
+                },
+                EXPECT,
+                "no address to listen",
+            ),
             (ClusterConfig { weight: 0, ..config() }, "cluster_weight", "0 is out of range"),
             (ClusterConfig { weight: 1001, ..config() }, "cluster_weight", "out of range"),
             (ClusterConfig { name: Some("a b".into()), ..config() }, "cluster_name", "\"a b\""),

@@ -4,6 +4,7 @@
 //! sum is the limit whatever the network does: see `ALGORITHM.md`. What decides ([`escrow`]) knows neither
 //! clock nor network; the daemon and the simulator drive the same code.
 
+pub mod agreement;
 pub mod audit;
 pub mod config;
 pub mod escrow;

@@ -121,9 +121,12 @@ pub struct ClusterTable {
     #[serde(default, deserialize_with = "cluster_listen")]
     #[schemars(with = "Option<String>")]
     pub listen: Option<SocketAddr>,
-    /// Members to ask for the others: addresses or DNS names with ports.
+    /// Hosts to ask for the others: addresses or DNS names with ports. This host may be among them.
     #[schemars(with = "Option<Vec<String>>")]
     pub seeds: Option<Vec<Spanned<String>>>,
+    /// So many hosts that belong to no cluster found one when they see each other: 2 to 256. Without it one is
+    /// founded by `limiter cluster init`.
+    pub bootstrap_expect: Option<u32>,
     /// The file with the key that all hosts of the cluster have.
     pub key_file: Option<PathBuf>,
     /// The host's part of every limit, relative to those of the others: 1 to 1000.

@@ -166,6 +166,7 @@ impl Settings {
         take_cluster!(settings, cluster:
             cluster_name = name, cluster_listen = listen, cluster_key_file = key_file,
             cluster_weight = weight, cluster_region = region,
+            cluster_bootstrap_expect = bootstrap_expect,
         );
         if cluster.seeds.is_some() && !settings.fixed.contains_key("cluster_seeds") {
             settings.run.cluster_seeds.clone_from(&settings.file.seeds);
@@ -385,6 +386,7 @@ impl Settings {
             name: run.cluster_name.clone(),
             listen: run.cluster_listen,
             seeds: run.cluster_seeds.clone(),
+            bootstrap_expect: run.cluster_bootstrap_expect,
             key_file: run.cluster_key_file.clone(),
             weight: run.cluster_weight,
             region: run.cluster_region.clone(),

@@ -4,8 +4,11 @@
 //! former: when one is removed, the file's comes to light.
 
 use std::borrow::Cow;
+use std::hash::Hasher as _;
+use std::sync::Arc;
 
 use serde_json::Value;
+use siphasher::sip::SipHasher24;
 
 use super::change::How;
 use super::core::Core;
@@ -13,6 +16,7 @@ use super::file_lists::{merged as merged_lists, of_file as entry_of_file};
 use super::lists::wide;
 use super::live::Plan;
 use super::refused::{Refused, Start};
+use crate::cluster::views::{FileLimit, MOST_FILE_LIMITS};
 use crate::config::{ConfigFile, Given, Settings};
 use crate::error::{Failure, exit};
 use crate::policy::lists::Lists;
@@ -25,6 +29,8 @@ use crate::report::{
 #[derive(Default)]
 pub(super) struct FileLimits {
     pub(super) limits: Limits,
+    /// Those of them that are for the cluster, as other hosts are told of them.
+    clustered: Arc<ClusterLimits>,
     pub(super) lists: Lists,
     /// The lists in force, if the file has entries; else they are those of the store.
     pub(super) merged: Option<Lists>,
@@ -33,6 +39,33 @@ pub(super) struct FileLimits {
     source: Option<Source>,
     /// Why the file could not be read again.
     problem: Option<String>,
+}
+
+/// The limits of the cluster that a file has.
+#[derive(Debug, Default)]
+pub(super) struct ClusterLimits {
+    /// Of all of them, whatever their order in the file.
+    pub(super) hash: u64,
+    /// In the order of their targets, the first [`MOST_FILE_LIMITS`] at most.
+    pub(super) list: Vec<FileLimit>,
+}
+
+impl ClusterLimits {
+    fn of(limits: &Limits) -> Self {
+        let clustered = limits.iter().filter(|limit| !limit.scope.is_local());
+        let told = clustered.map(|limit| FileLimit {
+            target: limit.target.short(),
+            limit: LimitReport::new(&limit, 0).summary(),
+        });
+        let mut list: Vec<_> = told.collect();
+        list.sort_by(|one, other| one.target.cmp(&other.target));
+        let mut hasher = SipHasher24::new();
+        for FileLimit { target, limit } in &list {
+            hasher.write(format!("{target}\n{limit}\n").as_bytes());
+        }
+        list.truncate(MOST_FILE_LIMITS);
+        Self { hash: hasher.finish(), list }
+    }
 }
 
 struct Source {
@@ -65,7 +98,7 @@ impl Core {
     /// [`Core::enforce`] on.
     pub(super) fn start_from(&mut self, given: Given, start: Start) {
         let Start { settings, refused, damaged } = start;
-        self.file.limits = settings.file.limits().clone();
+        self.take_file_limits(settings.file.limits());
         self.file.lists = settings.file.lists().clone();
         self.file.merge(self.store.lists());
         self.file.refused = refused;
@@ -90,6 +123,16 @@ impl Core {
     /// The file's limits.
     pub(super) const fn limits_in_file(&self) -> &Limits {
         &self.file.limits
+    }
+
+    fn take_file_limits(&mut self, limits: &Limits) {
+        self.file.limits = limits.clone();
+        self.file.clustered = Arc::new(ClusterLimits::of(limits));
+    }
+
+    /// The limits of the cluster that the file has.
+    pub(super) fn cluster_limits_in_file(&self) -> Arc<ClusterLimits> {
+        Arc::clone(&self.file.clustered)
     }
 
     /// The file's name.
@@ -366,7 +409,7 @@ impl Core {
         let plan = self.plan(&settings)?;
         let report = self.told(&settings, &plan, true);
         self.carry_out(&settings, plan)?;
-        self.file.limits = settings.file.limits().clone();
+        self.take_file_limits(settings.file.limits());
         if let Some(source) = &mut self.file.source {
             source.file = settings.file.path.as_ref().map(|path| path.display().to_string());
             for KeyDiff { key, file, .. } in &report.live {

@@ -192,7 +192,8 @@ impl Services {
 fn prepare_cluster(start: &ClusterStart, shared: &Shared) -> Result<Prepared, Failure> {
     let (config, listen, directory, floor) = start;
     let config = shared.with_now(|core| Ok(core.live_cluster(config)))?;
-    Prepared::new(&config, *listen, directory).map_err(|failure| {
+    let prefixes = shared.with_now(|core| Ok(core.prefixes()))?;
+    Prepared::new(&config, *listen, directory, prefixes).map_err(|failure| {
         let message = format!(
             "{failure}; until it is, sources may use {:.2} % of each limit of the cluster here",
             100.0 * floor.part()

@@ -29,6 +29,9 @@ pub struct ClusterStatus {
     pub name: String,
     /// Whether it belongs to a cluster yet.
     pub joined: bool,
+    /// The cluster's number, if it belongs to one.
+    #[serde(default)]
+    pub cluster: Option<String>,
     /// Hosts that are there, this one included.
     pub members: u64,
     /// The host's weight, as the others know it.
@@ -79,6 +82,25 @@ impl ClusterStatus {
     }
 }
 
+/// `cluster init`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterFounded {
+    /// The host's name.
+    pub name: String,
+    /// The cluster's number.
+    pub cluster: String,
+}
+
+impl Print for ClusterFounded {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { name, cluster } = self;
+        writeln!(
+            out,
+            "{name} has founded the cluster {cluster}, and has all of its limits; other hosts join it with {name} as seed"
+        )
+    }
+}
+
 /// `cluster leave`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClusterLeft {
@@ -86,7 +108,7 @@ pub struct ClusterLeft {
     pub name: String,
     /// Hosts that were there to take its rights.
     pub others: u64,
-    /// Whether it was alone and had never been otherwise, so that the cluster is no more.
+    /// Whether it had all of the cluster's limits, so that the cluster is no more.
     pub disbanded: bool,
     /// How long it took.
     pub seconds: f64,
@@ -96,7 +118,7 @@ impl Print for ClusterLeft {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { name, others, disbanded, seconds } = self;
         if *disbanded {
-            return writeln!(out, "{name} was alone in its cluster, and is in none now");
+            return writeln!(out, "{name} was the last host of its cluster, which is no more");
         }
         writeln!(
             out,

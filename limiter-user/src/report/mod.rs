@@ -33,7 +33,7 @@ pub use change::{
 };
 pub use changes::ChangesReport;
 pub use cleanup::{CleanupReport, Remnant, RemnantKind};
-pub use cluster::{ClusterLeft, ClusterStatus, KeyGenerated};
+pub use cluster::{ClusterFounded, ClusterLeft, ClusterStatus, KeyGenerated};
 pub use config::{
     CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
     ReloadReport, SchemaReport, SettingReport, SettingsReport, Shadowed,
@@ -56,8 +56,8 @@ pub use overview::{
 };
 pub use page::IncidentReport;
 pub use peers::{
-    ClockReport, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport, RefusedReport,
-    RegionReport, Unanswered,
+    ClockReport, OtherCluster, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport,
+    RefusedReport, RegionReport, Unanswered,
 };
 pub use ports::{PortEntry, PortsReport, Seen};
 pub use rollup::{Recent, Rollup, Row, Sums, Tally, family};

@@ -113,7 +113,7 @@ pub struct PeerDetails {
     pub loans_lent: u64,
     /// A hash of the limits that the cluster has, as it knows them.
     pub limits: String,
-    /// Whether the host that was asked knows the same limits.
+    /// Whether the host that was asked knows the same limits, and has the same ones of the cluster in its file.
     pub limits_same: bool,
     /// Members that are there as far as it knows, itself included.
     pub members: u64,
@@ -231,6 +231,17 @@ impl OverageReport {
     }
 }
 
+/// A host with the same key that belongs to another cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherCluster {
+    /// The cluster's number.
+    pub cluster: String,
+    /// The host's name.
+    pub host: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
 /// `peers`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeersReport {
@@ -246,6 +257,9 @@ pub struct PeersReport {
     /// What is to be said of the host that was asked in its cluster, as in its status.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Hosts with the same key that belong to another cluster.
+    #[serde(default)]
+    pub other_clusters: Vec<OtherCluster>,
     /// The sum of the home rights of those that answer: the rest of each limit lies idle, or is on its way.
     pub home: f64,
     /// Whether all that answer know the same limits.

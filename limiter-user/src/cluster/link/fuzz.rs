@@ -156,7 +156,6 @@ fn no_packet_without_a_whole_seal_changes_anything() {
         Rejection::Long,
         Rejection::Protocol,
         Rejection::Layout,
-        Rejection::Cluster,
         Rejection::Key,
         Rejection::Forged,
         Rejection::Replayed,
@@ -183,12 +182,14 @@ fn no_content_with_a_whole_seal_makes_it_panic_or_grow() {
         let settings = Settings {
             me: identity("a", 1, 100),
             cluster: wire.links[0].cluster(),
+            bootstrap: Bootstrap::NONE,
+            agreement: Agreement::new((32, 64)),
             ring: ring(1),
             seed: 0,
         };
         let mut reader = Link::new(now, settings);
         let mut frame = frame.clone();
-        if let Ok(opened) = reader.opener.open(&reader.ring, reader.short(), &mut frame) {
+        if let Ok(opened) = reader.opener.open(&reader.ring, &mut frame) {
             plain.push(opened.content.to_vec());
         }
     }

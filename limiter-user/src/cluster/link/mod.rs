@@ -4,18 +4,22 @@
 //! who does not know it says hello first, to a seed for instance, and is told. What was recorded earlier
 //! is for an earlier run, and is not listened to (see [`Opener`]).
 
+mod founding;
 mod hello;
 pub mod seeds;
 pub mod task;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::founding::{Bootstrap, Step};
 use self::hello::Hello;
+use super::agreement::Agreement;
 use super::membership::{Event, Identity, Members, Membership};
 use super::wire::{Content, Counts, For, KeyRing, Opened, Opener, Packet, Rejection, Sealer};
 use super::{HostId, Moment};
@@ -26,12 +30,26 @@ const MOST_DELIVERIES: usize = 8192;
 /// Hellos that are answered in a second.
 const MOST_ANSWERS: u32 = 500;
 
-/// How often a seed that is not there is greeted, at first and at last.
+/// How often a seed that is not there is greeted, at first and at last; always as at first by a host that belongs
+/// to no cluster.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
 
+/// Hosts under the key that are no members: so many are remembered, and for how long after they were heard.
+const MOST_OTHERS: usize = 256;
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// A host that was heard this long ago takes part in founding a cluster.
+const LATELY: Duration = Duration::from_secs(3);
+
 /// A cluster, by a random number that the host has made up that founded it. Never 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClusterId(pub u64);
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
 
 impl ClusterId {
     /// As frames name it. Never 0.
@@ -49,6 +67,10 @@ pub struct Settings {
     pub me: Identity,
     /// The cluster that it belongs to; `None` until it has been let into one.
     pub cluster: Option<ClusterId>,
+    /// What it tells of founding one, if it belongs to none.
+    pub bootstrap: Bootstrap,
+    /// What it has to agree about with others.
+    pub agreement: Agreement,
     /// The keys.
     pub ring: KeyRing,
     /// For what is left to chance.
@@ -69,13 +91,40 @@ pub enum Delivery {
     },
     /// Somebody came or went.
     Member(Event),
-    /// This host belongs to this cluster from now on. That has to be kept.
-    Joined(ClusterId),
+    /// This host may join this cluster: once that is kept, [`Link::belong`] makes it a member. Said again
+    /// until then.
+    Invited(ClusterId),
+    /// This host has to vote ([`Link::voted`]) or to found ([`Link::belong`]), once that is kept, if its vote is
+    /// still this one. Said again until then.
+    Bootstrap(Step, Option<ClusterId>),
 }
+
+/// A host under the key that is no member, as it was heard last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Other {
+    /// It.
+    pub identity: Identity,
+    /// The cluster that it belongs to, if to any.
+    pub cluster: Option<ClusterId>,
+    /// What it tells of founding one.
+    pub bootstrap: Bootstrap,
+    /// What it has to agree about with others.
+    pub agreement: Agreement,
+    /// When it was heard last.
+    pub heard: Moment,
+}
+
+/// Those hosts, by their addresses.
+pub type Others = BTreeMap<SocketAddr, Other>;
 
 /// One host among others.
 pub struct Link {
     cluster: Option<ClusterId>,
+    bootstrap: Bootstrap,
+    agreement: Agreement,
+    /// By whom it was invited last while it belonged to no cluster.
+    invited: Option<Hello>,
+    others: Others,
     ring: KeyRing,
     sealer: Sealer,
     opener: Opener,
@@ -95,9 +144,13 @@ pub struct Link {
 impl Link {
     /// A host that knows nobody yet.
     pub fn new(now: Moment, settings: Settings) -> Self {
-        let Settings { me, cluster, ring, seed } = settings;
+        let Settings { me, cluster, bootstrap, agreement, ring, seed } = settings;
         Self {
             cluster,
+            bootstrap,
+            agreement,
+            invited: None,
+            others: Others::new(),
             ring,
             sealer: Sealer::new(me.host(), me.epoch),
             opener: Opener::new(me.host(), me.epoch),
@@ -116,6 +169,44 @@ impl Link {
     /// The cluster that it belongs to.
     pub const fn cluster(&self) -> Option<ClusterId> {
         self.cluster
+    }
+
+    /// What it tells of founding one, if it belongs to none.
+    pub const fn bootstrap(&self) -> Bootstrap {
+        self.bootstrap
+    }
+
+    /// What it has to agree about with others.
+    pub const fn agreement(&self) -> &Agreement {
+        &self.agreement
+    }
+
+    /// Hosts under the key that are no members, and were heard in the last minute.
+    pub const fn others(&self) -> &Others {
+        &self.others
+    }
+
+    /// This host has joined a cluster or founded one, and that is kept.
+    pub fn belong(&mut self, now: Moment, cluster: ClusterId) {
+        self.cluster = Some(cluster);
+        self.bootstrap = Bootstrap { expect: 0, vote: None, ..self.bootstrap };
+        self.others.retain(|_, other| other.cluster.is_some_and(|theirs| theirs != cluster));
+        (self.greet, self.pause) = (now, PAUSES[0]);
+        if let Some(hello) = self.invited.take().filter(|hello| hello.cluster == Some(cluster)) {
+            self.membership.meet(now, hello.identity);
+        }
+        self.settle();
+    }
+
+    /// This host votes for the proposal, and that is kept.
+    pub fn voted(&mut self, now: Moment, vote: ClusterId) {
+        self.bootstrap.vote = Some(vote);
+        self.greet = now;
+    }
+
+    /// Greets all seeds at once.
+    pub const fn look_around(&mut self, now: Moment) {
+        (self.greet, self.pause) = (now, PAUSES[0]);
     }
 
     /// Who is there.
@@ -227,25 +318,53 @@ impl Link {
     }
 
     fn greet_seeds(&mut self, now: Moment) {
-        for address in self.seeds.clone() {
+        let alive = |address: &SocketAddr| self.membership.is_alive_at(*address);
+        self.others.retain(|at, other| now.since(other.heard) < REMEMBERED && !alive(at));
+        // By their runs, where they are known: what is said to nobody's run is answered, and not heard.
+        let others = self.others.iter().map(|(at, other)| (*at, other.identity.epoch.short()));
+        let mut all: BTreeMap<_, _> = self.seeds.iter().map(|seed| (*seed, 0)).collect();
+        all.extend(others);
+        for (address, run) in all {
             if !self.membership.is_alive_at(address) {
-                self.hello(address, 0);
+                self.hello(address, run);
             }
         }
+        self.next_step(now);
         self.greet = now.after(self.pause);
-        self.pause = (2 * self.pause).min(PAUSES[1]);
+        self.pause =
+            if self.cluster.is_none() { self.pause } else { 2 * self.pause }.min(PAUSES[1]);
+    }
+
+    /// Whether this host is to vote or to found.
+    fn next_step(&mut self, now: Moment) {
+        // Who has heard of a cluster joins it.
+        if self.cluster.is_some()
+            || self.invited.is_some()
+            || self.deliveries.len() >= MOST_DELIVERIES
+        {
+            return;
+        }
+        let fits =
+            |other: &&Other| now.since(other.heard) < LATELY && other.agreement == self.agreement;
+        let others: Vec<_> =
+            self.others.values().filter(fits).map(|other| other.bootstrap).collect();
+        match founding::step(self.bootstrap, &others) {
+            Step::Wait => {}
+            step => {
+                self.deliveries.push_back(Delivery::Bootstrap(step, self.bootstrap.vote));
+            }
+        }
     }
 
     fn hello(&mut self, address: SocketAddr, run: u32) {
-        let hello = Hello { cluster: self.cluster, identity: self.me().clone() };
+        let (cluster, bootstrap) = (self.cluster, self.bootstrap);
+        let (agreement, identity) = (self.agreement.clone(), self.me().clone());
+        let hello = Hello { cluster, bootstrap, agreement, identity };
         self.seal(address, run, None, &Content::Hello(hello.bytes()));
     }
 
     /// Says who this host is to somebody who does not know it, or an earlier run of it.
     fn answer(&mut self, now: Moment, address: SocketAddr, run: u32) {
-        if self.cluster.is_none() {
-            return;
-        }
         if now.since(self.answers.0) >= Duration::from_secs(1) {
             self.answers = (now, 0);
         }
@@ -279,14 +398,13 @@ impl Link {
         address: SocketAddr,
         datagram: &mut [u8],
     ) -> Result<(), Rejection> {
-        let cluster = self.short();
-        let opened = self.opener.open(&self.ring, cluster, datagram)?;
+        let opened = self.opener.open(&self.ring, datagram)?;
         let run = opened.epoch.short();
         if let (true, Some(key)) = (opened.other_key, self.ring.other()) {
             self.other_key = Some((key.short(), now));
         }
         match opened.to {
-            For::This => self.listen(now, &opened),
+            For::This => self.listen(now, address, &opened),
             For::Another => {
                 self.answer(now, address, run);
                 Err(Rejection::Elsewhen)
@@ -303,11 +421,16 @@ impl Link {
         }
     }
 
-    fn listen(&mut self, now: Moment, opened: &Opened<'_>) -> Result<(), Rejection> {
+    fn listen(
+        &mut self,
+        now: Moment,
+        address: SocketAddr,
+        opened: &Opened<'_>,
+    ) -> Result<(), Rejection> {
         let Packet { digest, content } = Packet::decode(opened.content)?;
         let from = opened.from;
         if let Content::Hello(bytes) = content {
-            return self.meet(now, Hello::read(&bytes, opened)?);
+            return self.meet(now, address, Hello::read(&bytes, opened)?);
         }
         if self.cluster.is_none() || opened.cluster != self.short() {
             return Err(Rejection::Cluster);
@@ -328,18 +451,45 @@ impl Link {
         Ok(())
     }
 
-    fn meet(&mut self, now: Moment, hello: Hello) -> Result<(), Rejection> {
+    fn meet(&mut self, now: Moment, from: SocketAddr, hello: Hello) -> Result<(), Rejection> {
         match (self.cluster, hello.cluster) {
-            (_, None) => return Ok(()),
-            (Some(mine), Some(theirs)) if mine != theirs => return Err(Rejection::Cluster),
-            (Some(_), Some(_)) => {}
-            (None, Some(theirs)) => {
-                self.cluster = Some(theirs);
-                self.deliveries.push_back(Delivery::Joined(theirs));
+            (Some(mine), Some(theirs)) if mine != theirs => {
+                self.note(now, hello);
+                return Err(Rejection::Cluster);
             }
+            // It shares no limit with this one, whatever its cluster.
+            _ if hello.agreement != self.agreement => {
+                self.note(now, hello);
+                return Err(Rejection::Disagreement);
+            }
+            (Some(_), Some(_)) => {
+                self.others.remove(&hello.identity.address);
+                self.membership.meet(now, hello.identity);
+            }
+            // It has answered this host, which may be the only one to know where the other is.
+            (Some(_), None) => {
+                self.others.remove(&hello.identity.address);
+                self.answer(now, from, hello.identity.epoch.short());
+            }
+            (None, Some(theirs)) => {
+                if self.deliveries.len() < MOST_DELIVERIES {
+                    self.deliveries.push_back(Delivery::Invited(theirs));
+                }
+                self.invited = Some(hello);
+            }
+            (None, None) => self.note(now, hello),
         }
-        self.membership.meet(now, hello.identity);
         Ok(())
+    }
+
+    /// Remembers a host that is no member.
+    fn note(&mut self, now: Moment, hello: Hello) {
+        let Hello { cluster, bootstrap, agreement, identity } = hello;
+        let address = identity.address;
+        if self.others.len() < MOST_OTHERS || self.others.contains_key(&address) {
+            let other = Other { identity, cluster, bootstrap, agreement, heard: now };
+            self.others.insert(address, other);
+        }
     }
 
     fn settle(&mut self) {

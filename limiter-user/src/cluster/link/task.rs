@@ -13,7 +13,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::seeds::{self, Seed};
-use super::{ClusterId, Delivery, Link, Settings};
+use super::{Bootstrap, ClusterId, Delivery, Link, Others, Settings};
+use crate::cluster::agreement::Agreement;
 use crate::cluster::membership::{Identity, Members};
 use crate::cluster::wire::{Content, Counts, KeyRing, MOST_BYTES};
 use crate::cluster::{HostId, Moment};
@@ -50,6 +51,12 @@ pub enum Order {
     Ring(KeyRing),
     /// Have another weight from now on.
     Weight(u32),
+    /// Belong to this cluster from now on, which is kept.
+    Belong(ClusterId),
+    /// Vote for this proposal from now on, which is kept.
+    Vote(ClusterId),
+    /// Greet all seeds at once.
+    LookAround,
     /// Tell the others that this host goes, and end.
     Leave,
 }
@@ -67,6 +74,12 @@ pub struct Report {
     pub refused: BTreeMap<HostId, Identity>,
     /// Members that may be gone: somebody has not heard of them for a while.
     pub suspects: BTreeSet<HostId>,
+    /// See [`Link::others`].
+    pub others: Others,
+    /// See [`Link::bootstrap`]. `None` until it has begun.
+    pub bootstrap: Option<Bootstrap>,
+    /// See [`Link::agreement`]. `None` until it has begun.
+    pub agreement: Option<Agreement>,
     /// See [`Link::other_key`].
     pub other_key: Option<(u16, Moment)>,
 }
@@ -247,6 +260,13 @@ impl Task {
             }
             Order::Ring(ring) => *self.link.ring() = ring,
             Order::Weight(weight) => self.link.set_weight(monotonic(), weight),
+            Order::Belong(cluster) => {
+                self.link.belong(monotonic(), cluster);
+                // Who has ordered it may look at once.
+                self.told = Moment(0);
+            }
+            Order::Vote(vote) => self.link.voted(monotonic(), vote),
+            Order::LookAround => self.link.look_around(monotonic()),
             Order::Leave => return true,
         }
         false
@@ -278,6 +298,9 @@ impl Task {
                 lost: self.lost,
                 refused: self.link.membership().refused().clone(),
                 suspects: self.link.membership().suspects(),
+                others: self.link.others().clone(),
+                bootstrap: Some(self.link.bootstrap()),
+                agreement: Some(self.link.agreement().clone()),
                 other_key: self.link.other_key(),
             });
         }

@@ -29,9 +29,23 @@ impl Wire {
         cluster: Option<ClusterId>,
         ring: KeyRing,
     ) -> usize {
-        let settings = Settings { me, cluster, ring, seed: self.links.len() as u64 };
+        self.start_expecting(me, cluster, ring, 0)
+    }
+
+    fn start_expecting(
+        &mut self,
+        me: Identity,
+        cluster: Option<ClusterId>,
+        ring: KeyRing,
+        expect: u32,
+    ) -> usize {
+        let number = self.links.len();
+        let proposal = ClusterId(100 - number as u64);
+        let bootstrap = Bootstrap { expect, proposal, vote: None };
+        let agreement = Agreement::new((32, 64));
+        let settings = Settings { me, cluster, bootstrap, agreement, ring, seed: number as u64 };
         self.links.push(Link::new(self.now, settings));
-        self.links.len() - 1
+        number
     }
 
     /// Two that know each other.
@@ -58,6 +72,7 @@ impl Wire {
                     self.links[number].poll(self.now);
                 }
                 let from = self.address(number);
+                self.obey(number);
                 while let Some((to, frame)) = self.links[number].outgoing() {
                     self.seen.push((from, to, frame.clone()));
                     let address = |link: &&mut Link| link.me().address == to;
@@ -67,6 +82,29 @@ impl Wire {
                 }
             }
         }
+    }
+
+    /// Keeps what a host has to keep, and tells it.
+    fn obey(&mut self, number: usize) {
+        let link = &mut self.links[number];
+        let asked = |delivery: &Delivery| {
+            matches!(delivery, Delivery::Invited(_) | Delivery::Bootstrap(..))
+        };
+        let all: Vec<_> = std::mem::take(&mut link.deliveries).into();
+        for delivery in all.iter().filter(|delivery| asked(delivery)) {
+            let proposal = link.bootstrap().proposal;
+            match delivery {
+                Delivery::Invited(cluster) if link.cluster().is_none() => {
+                    link.belong(self.now, *cluster);
+                }
+                Delivery::Bootstrap(Step::Found, _) if link.cluster().is_none() => {
+                    link.belong(self.now, proposal);
+                }
+                Delivery::Bootstrap(Step::Vote(vote), _) => link.voted(self.now, *vote),
+                _ => {}
+            }
+        }
+        link.deliveries.extend(all);
     }
 
     pub(super) fn deliveries(&mut self, number: usize) -> Vec<Delivery> {
@@ -87,7 +125,7 @@ fn said(content: &Content) -> impl Fn(&Delivery) -> bool {
 fn a_host_is_let_in_by_a_seed_and_is_heard() {
     let mut wire = Wire::pair();
     assert_eq!(wire.links[1].cluster(), Some(CLUSTER));
-    assert!(wire.deliveries(1).contains(&Delivery::Joined(CLUSTER)));
+    assert!(wire.deliveries(1).contains(&Delivery::Invited(CLUSTER)));
     let message = Message { sent: wire.now, ..Message::default() };
     let content = Content::Rights(Box::new(message));
     let [a, b] = [0, 1].map(|number| wire.links[number].me().host());
@@ -123,7 +161,14 @@ fn nothing_that_was_recorded_is_heard_again() {
     assert!(wire.rejected(0, Rejection::Replayed) > 4);
     // This host is started again, and remembers nothing of what it has heard.
     let me = identity("a", 1, 200);
-    let settings = Settings { me, cluster: Some(CLUSTER), ring: ring(1), seed: 9 };
+    let settings = Settings {
+        me,
+        cluster: Some(CLUSTER),
+        bootstrap: Bootstrap::NONE,
+        agreement: Agreement::new((32, 64)),
+        ring: ring(1),
+        seed: 9,
+    };
     wire.links[0] = Link::new(wire.now, settings);
     replay(&mut wire);
     assert!(wire.rejected(0, Rejection::Elsewhen) > 4);
@@ -134,7 +179,14 @@ fn nothing_that_was_recorded_is_heard_again() {
 fn a_host_that_is_started_again_is_known_at_once_though_it_has_no_seed() {
     let mut wire = Wire::pair();
     let me = identity("a", 1, 200);
-    let settings = Settings { me: me.clone(), cluster: Some(CLUSTER), ring: ring(1), seed: 9 };
+    let settings = Settings {
+        me: me.clone(),
+        cluster: Some(CLUSTER),
+        bootstrap: Bootstrap::NONE,
+        agreement: Agreement::new((32, 64)),
+        ring: ring(1),
+        seed: 9,
+    };
     wire.links[0] = Link::new(wire.now, settings);
     wire.run(3000);
     assert!(wire.links.iter().all(|link| link.members().get(&me.host()) == Some(&me)));
@@ -241,4 +293,129 @@ fn answers_to_hellos_are_bounded() {
     let before = wire.links[0].counts().sent;
     wire.run(1);
     assert!(wire.links[0].counts().sent - before < u64::from(MOST_ANSWERS) + 20);
+}
+
+/// All have the same seeds: themselves.
+fn expecting(wire: &mut Wire, expects: &[u32]) {
+    wire.now = Moment(1_000_000_000);
+    for (at, expect) in expects.iter().enumerate() {
+        let me = identity(&format!("host-{at}"), at as u16 + 1, 100);
+        wire.start_expecting(me, None, ring(1), *expect);
+    }
+    let seeds: Vec<_> = (0..expects.len()).map(|number| wire.address(number)).collect();
+    let now = wire.now;
+    wire.links.iter_mut().for_each(|link| link.set_seeds(now, seeds.clone()));
+}
+
+#[test]
+fn hosts_that_expect_each_other_found_one_cluster() {
+    let mut wire = Wire::default();
+    expecting(&mut wire, &[3, 3, 3]);
+    wire.run(5000);
+    // The last one has the least number (see `start_expecting`).
+    assert!(wire.links.iter().all(|link| link.cluster() == Some(ClusterId(98))));
+    assert!(wire.links.iter().all(|link| link.members().len() == 3 && link.others().is_empty()));
+    let founded = |delivery: &Delivery| matches!(delivery, Delivery::Bootstrap(Step::Found, _));
+    let founders: Vec<_> = (0..3).filter(|at| wire.deliveries(*at).iter().any(founded)).collect();
+    assert_eq!(founders, [2]);
+    // Who comes later joins, whatever it expects.
+    let late = wire.start_expecting(identity("late", 9, 100), None, ring(1), 2);
+    let seed = vec![wire.address(0)];
+    wire.links[late].set_seeds(wire.now, seed);
+    wire.run(2000);
+    assert_eq!(wire.links[late].cluster(), Some(ClusterId(98)));
+    assert!(!wire.deliveries(late).iter().any(founded));
+}
+
+#[test]
+fn hosts_that_do_not_see_enough_others_wait() {
+    let mut wire = Wire::default();
+    // One of them expects more, and one takes no part.
+    expecting(&mut wire, &[2, 3, 0]);
+    wire.run(20_000);
+    assert!(wire.links.iter().all(|link| link.cluster().is_none()));
+    assert!(wire.links.iter().all(|link| link.others().len() == 2), "they know of each other");
+    assert!((0..3).all(|at| wire.deliveries(at).is_empty()));
+}
+
+#[test]
+fn clusters_with_one_key_get_to_know_each_other() {
+    let mut wire = Wire::pair();
+    let other = wire.start(identity("d", 4, 100), Some(ClusterId(5)), ring(1));
+    let seed = vec![wire.address(0)];
+    wire.links[other].set_seeds(wire.now, seed);
+    wire.run(3000);
+    let told = |wire: &Wire, number: usize, of: usize| {
+        wire.links[number].others().get(&wire.address(of)).and_then(|other| other.cluster)
+    };
+    assert_eq!(told(&wire, other, 0), Some(CLUSTER));
+    // It has no seed, and hears of it all the same.
+    assert_eq!(told(&wire, 0, other), Some(ClusterId(5)));
+    assert_eq!(wire.links[0].members().len(), 2);
+    wire.run(120_000);
+    assert_eq!(told(&wire, 0, other), Some(ClusterId(5)), "as long as it is there");
+    // It has been taken out, and comes back without a cluster.
+    let me = identity("d", 4, 200);
+    let settings = Settings {
+        me,
+        cluster: None,
+        bootstrap: Bootstrap::NONE,
+        agreement: Agreement::new((32, 64)),
+        ring: ring(1),
+        seed: 9,
+    };
+    wire.links[other] = Link::new(wire.now, settings);
+    wire.run(15_000);
+    assert!(wire.links.iter().all(|link| link.members().len() == 3), "a member has greeted it");
+    assert!(wire.links.iter().all(|link| link.others().is_empty()));
+}
+
+#[test]
+fn hosts_that_disagree_refuse_each_other_and_know_why() {
+    let mut wire = Wire::pair();
+    let other = wire.start(identity("d", 4, 100), None, ring(1));
+    wire.links[other].agreement = Agreement::new((32, 56));
+    let seed = vec![wire.address(0)];
+    wire.links[other].set_seeds(wire.now, seed);
+    wire.run(5000);
+    assert_eq!(wire.links[other].cluster(), None);
+    assert_eq!(wire.links[0].members().len(), 2);
+    for (one, another, prefixes) in [(0, other, (32, 56)), (other, 0, (32, 64))] {
+        assert!(wire.rejected(one, Rejection::Disagreement) > 0);
+        let known = &wire.links[one].others()[&wire.address(another)];
+        assert_eq!(known.agreement.prefixes, prefixes);
+    }
+    // Nor do they found one together.
+    let mut wire = Wire::default();
+    expecting(&mut wire, &[2, 2]);
+    wire.links[1].agreement = Agreement::new((24, 64));
+    wire.run(10_000);
+    assert!(wire.links.iter().all(|link| link.cluster().is_none()));
+    // One that was a member and comes back otherwise is none any more.
+    let mut wire = Wire::pair();
+    let agreement = Agreement::new((24, 64));
+    let me = identity("b", 2, 200);
+    let settings = Settings {
+        me,
+        cluster: Some(CLUSTER),
+        bootstrap: Bootstrap::NONE,
+        agreement,
+        ring: ring(1),
+        seed: 9,
+    };
+    wire.links[1] = Link::new(wire.now, settings);
+    wire.run(20_000);
+    assert!(wire.links.iter().all(|link| link.members().len() == 1));
+}
+
+#[test]
+fn a_host_without_seeds_joins_when_it_is_the_seed_of_a_member() {
+    let mut wire = Wire::pair();
+    let waiting = wire.start(identity("w", 5, 100), None, ring(1));
+    wire.run(3000);
+    assert_eq!(wire.links[waiting].cluster(), None);
+    let seed = vec![wire.address(waiting)];
+    wire.links[0].set_seeds(wire.now, seed);
+    wire.run(3000);
+    assert!(wire.links.iter().all(|link| link.members().len() == 3));
 }

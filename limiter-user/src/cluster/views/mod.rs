@@ -20,7 +20,8 @@ pub use answer::{Answerer, Asked};
 pub use ask::{Answered, Asker, Outcome};
 pub use packet::{MOST_ANSWER, MOST_QUESTION};
 pub use question::{
-    Answer, Candidates, Counted, Distinct, Held, Host, Known, MOST_PLACES, Place, Question,
+    Answer, Candidates, Counted, Distinct, FileLimit, Held, Host, Known, MOST_FILE_LIMITS,
+    MOST_PLACES, Place, Question,
 };
 
 #[cfg(test)]

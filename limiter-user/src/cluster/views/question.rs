@@ -19,6 +19,9 @@ const FORM: u8 = 1;
 /// Sources that are asked for at once, at most.
 pub const MOST_PLACES: usize = 2000;
 
+/// Limits of a configuration file that are told at most.
+pub const MOST_FILE_LIMITS: usize = 1000;
+
 /// Characters of a text, at most.
 const LONGEST: usize = 400;
 
@@ -60,6 +63,8 @@ pub enum Question {
         /// By what.
         sort: Sort,
     },
+    /// The limits of the cluster that its configuration file has, unless their hash is this one.
+    FileLimits(u64),
 }
 
 /// A source and a class of its packets.
@@ -90,6 +95,18 @@ pub enum Answer {
     Trouble(String),
     /// To [`Question::Groups`] and [`Question::GroupsOf`].
     Groups(Groups),
+    /// To [`Question::FileLimits`]: in the order of their targets, the first [`MOST_FILE_LIMITS`] at most; `None` if
+    /// they are as the host that asks knows them.
+    FileLimits(Option<Vec<FileLimit>>),
+}
+
+/// A limit of the cluster that a configuration file has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileLimit {
+    /// Whom and what it is for.
+    pub target: String,
+    /// All that it says, in words.
+    pub limit: String,
 }
 
 /// The heaviest sources of a host.
@@ -188,6 +205,8 @@ pub struct Host {
     pub loans: [u64; 2],
     /// A hash of the limits that the cluster has, as it knows them.
     pub limits: u64,
+    /// A hash of the limits of the cluster that its configuration file has.
+    pub file_limits: u64,
     /// Members that are there as far as it knows, itself included.
     pub members: u64,
     /// Frames of others that it has listened to.
@@ -284,6 +303,11 @@ impl Answer {
                     && bucket.limit.as_deref().is_none_or(is_fit)
             }),
             Self::Trouble(text) => is_fit(text),
+            Self::FileLimits(limits) => {
+                let limits = limits.as_deref().unwrap_or_default();
+                limits.len() <= MOST_FILE_LIMITS
+                    && limits.iter().all(|it| is_fit(&it.target) && is_fit(&it.limit))
+            }
             Self::Groups(Groups { rows, bar, .. }) => {
                 are_numbers(&[*bar])
                     && rows.iter().all(|row| are_numbers(&[row.tally.pps, row.tally.bps]))

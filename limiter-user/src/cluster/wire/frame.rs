@@ -141,13 +141,9 @@ impl Opener {
     pub fn open<'a>(
         &mut self,
         ring: &KeyRing,
-        cluster: u16,
         datagram: &'a mut [u8],
     ) -> Result<Opened<'a>, Rejection> {
         let header = Header::read(datagram)?;
-        if cluster != 0 && header.cluster != 0 && cluster != header.cluster {
-            return Err(Rejection::Cluster);
-        }
         if (header.from, header.epoch) == (self.me, self.epoch) {
             return Err(Rejection::Own);
         }

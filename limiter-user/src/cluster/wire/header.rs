@@ -7,7 +7,7 @@ use super::{Epoch, MOST_BYTES, Rejection, TAG};
 use crate::cluster::HostId;
 
 /// The version of what is said in frames. Hosts of different ones do not understand each other.
-pub const PROTOCOL: u8 = 3;
+pub const PROTOCOL: u8 = 4;
 
 /// What every frame begins with.
 const MAGIC: u8 = 0xc7;

@@ -63,11 +63,16 @@ pub enum Rejection {
     /// Nobody had time to listen.
     #[error("more than could be listened to")]
     Overrun,
+    /// Its sender has other source prefixes, or another floor or other leases.
+    #[error(
+        "of a host that is set up otherwise: source prefixes and leases have to be the same on all hosts of a cluster"
+    )]
+    Disagreement,
 }
 
 impl Rejection {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Foreign,
         Self::Short,
         Self::Long,
@@ -85,6 +90,7 @@ impl Rejection {
         Self::Malformed,
         Self::Unknown,
         Self::Overrun,
+        Self::Disagreement,
     ];
 
     /// Its name in metrics.
@@ -107,6 +113,7 @@ impl Rejection {
             Self::Malformed => "malformed",
             Self::Unknown => "unknown",
             Self::Overrun => "overrun",
+            Self::Disagreement => "disagreement",
         }
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
 
 use crate::cluster::escrow::Kept;
-use crate::cluster::link::ClusterId;
+use crate::cluster::link::{Bootstrap, ClusterId};
 use crate::cluster::message::Transfer;
 use crate::cluster::wire::Epoch;
 use crate::cluster::{HostId, Moment, Share};
@@ -43,14 +43,20 @@ struct State {
     name: String,
     epoch: Epoch,
     cluster: Option<ClusterId>,
-    /// An earlier file was damaged: this host may have belonged to a cluster, and founds none.
+    /// An earlier file was damaged: this host may have belonged to a cluster, and may have voted.
     lost: bool,
+    /// It has handed over all that it had of `cluster`, and may join any.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    left: bool,
+    /// The cluster that it would found with other hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    proposal: Option<ClusterId>,
+    /// The proposal that it votes for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vote: Option<ClusterId>,
     home: u64,
     /// The number of the last transfer; as a file of a version that kept the next one has it, none was as high.
     next_transfer: u64,
-    /// What that was before the first one, which tells the host from others that had its name before.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    first_transfer: u64,
     /// To whom, number, share.
     outgoing: Vec<(u64, u64, u64)>,
     /// From whom, number.
@@ -71,14 +77,25 @@ impl State {
             epoch: Epoch(0),
             cluster: None,
             lost: false,
+            left: false,
+            proposal: None,
+            vote: None,
             home: 0,
             next_transfer: 0,
-            first_transfer: 0,
             outgoing: Vec::new(),
             incoming: Vec::new(),
             clock: 0,
             far: false,
         }
+    }
+
+    /// As [`State::empty`], of a host that begins this run: others may remember it from a life before.
+    ///
+    /// Its moments and the numbers of its transfers lie beyond all that an earlier life can have used, or nobody
+    /// would take them: a clock that is kept goes ahead of the wall clock by an hour a start at most.
+    fn newcomer(epoch: Epoch) -> Self {
+        let second = epoch.0 >> 32;
+        Self { clock: second << 32, next_transfer: second << 32, ..Self::empty() }
     }
 
     fn check(&self) -> u64 {
@@ -87,6 +104,15 @@ impl State {
         let mut hasher = SipHasher24::new();
         hasher.write(text.as_bytes());
         hasher.finish()
+    }
+
+    fn belong(&mut self, cluster: ClusterId) {
+        if self.cluster != Some(cluster) {
+            // Hosts of another cluster may have the same names.
+            self.incoming.clear();
+        }
+        self.cluster = Some(cluster);
+        (self.lost, self.left, self.vote) = (false, false, None);
     }
 
     fn rights(&self) -> Kept {
@@ -112,11 +138,6 @@ impl State {
         self.clock = kept.clock.0;
         self.far = kept.far;
     }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// The file, and what is in it.
@@ -155,33 +176,22 @@ impl KeptFile {
         self.refused_name.as_deref()
     }
 
-    /// Begins a run. `founded` is the number of the cluster that this host founds if it belongs to none.
+    /// Begins a run. `proposal` is a random number, for a host that has none yet.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(super) fn begin(
-        &mut self,
-        epoch: Epoch,
-        founded: Option<ClusterId>,
-    ) -> Result<(), Failure> {
-        let mut state = self.state.clone().unwrap_or_else(State::empty);
+    pub(super) fn begin(&mut self, epoch: Epoch, proposal: ClusterId) -> Result<(), Failure> {
+        let mut state = match &self.state {
+            // What was in the damaged file is not known.
+            Some(state) if state.lost && state.cluster.is_none() && state.next_transfer == 0 => {
+                State { lost: true, ..State::newcomer(epoch) }
+            }
+            Some(state) => state.clone(),
+            None => State::newcomer(epoch),
+        };
         state.name.clone_from(&self.name);
         state.epoch = epoch;
-        if self.state.as_ref().is_none_or(|state| state.lost) {
-            // Others may remember transfers of an earlier life of the name, and would not take those numbers again. A
-            // host that gives less than the whole each second stays below those of a later life.
-            state.first_transfer = epoch.0 >> 32 << 32;
-            state.next_transfer = state.first_transfer;
-        }
-        if state.cluster.is_none()
-            && !state.lost
-            && let Some(founded) = founded
-        {
-            state.cluster = Some(founded);
-            let last_transfer = state.next_transfer;
-            state.set_rights(&Kept { last_transfer, ..Kept::founder() });
-            tracing::info!("this host has founded a cluster, and has all of its limits");
-        }
+        state.proposal.get_or_insert(proposal);
         self.write(state)
     }
 
@@ -192,7 +202,21 @@ impl KeptFile {
 
     /// The cluster that this host belongs to.
     pub(super) fn cluster(&self) -> Option<ClusterId> {
-        self.state.as_ref()?.cluster
+        self.state.as_ref().filter(|state| !state.left)?.cluster
+    }
+
+    /// What it tells of founding a cluster with as many hosts as are expected. Nothing comes of that where it may
+    /// have voted before and does not know.
+    pub(super) fn bootstrap(&self, expect: u32) -> Bootstrap {
+        let state = self.state.as_ref();
+        let lost = state.is_some_and(|state| state.lost);
+        let vote = state.and_then(|state| state.vote);
+        Bootstrap { expect: if lost { 0 } else { expect }, proposal: self.proposal(), vote }
+    }
+
+    /// The cluster that it would found with others.
+    pub(super) fn proposal(&self) -> ClusterId {
+        self.state.as_ref().and_then(|state| state.proposal).unwrap_or(ClusterId(0))
     }
 
     /// Its rights.
@@ -205,7 +229,28 @@ impl KeptFile {
     /// # Errors
     /// If it cannot be written.
     pub(super) fn join(&mut self, cluster: ClusterId) -> Result<(), Failure> {
-        self.change(|state| (state.cluster, state.lost) = (Some(cluster), false))
+        self.change(|state| state.belong(cluster))
+    }
+
+    /// Keeps that this host has founded a cluster, and has all of its limits.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn found(&mut self, cluster: ClusterId) -> Result<(), Failure> {
+        self.change(|state| {
+            state.belong(cluster);
+            state.home = Share::WHOLE.units();
+            // Nobody has heard of it: it need not wait for what it has given before.
+            state.clock = 0;
+        })
+    }
+
+    /// Keeps that this host votes for a proposal.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(super) fn vote(&mut self, proposal: ClusterId) -> Result<(), Failure> {
+        self.change(|state| state.vote = Some(proposal))
     }
 
     /// Keeps rights.
@@ -216,22 +261,19 @@ impl KeptFile {
         self.change(|state| state.set_rights(rights))
     }
 
-    /// Forgets the cluster, if this host has neither given rights to another one nor taken any: then nobody
-    /// else has anything of it. Returns whether that was so.
+    /// Takes this host out of its cluster, unless it has a part of the limits that others have the rest of.
+    /// Returns whether the cluster is no more, since this host had all.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(super) fn disband(&mut self) -> Result<bool, Failure> {
-        let gave_none = |state: &State| state.next_transfer <= state.first_transfer.max(1);
-        let alone = |state: &State| gave_none(state) && state.incoming.is_empty();
-        if !self.state.as_ref().is_some_and(alone) {
+    pub(super) fn leave(&mut self) -> Result<bool, Failure> {
+        let rights = self.rights();
+        let whole = rights.home == Share::WHOLE;
+        if !rights.outgoing.is_empty() || !(whole || rights.home.is_none()) {
             return Ok(false);
         }
-        self.change(|state| {
-            state.cluster = None;
-            state.home = 0;
-        })?;
-        Ok(true)
+        self.change(|state| (state.left, state.home) = (true, 0))?;
+        Ok(whole)
     }
 
     fn change(&mut self, change: impl FnOnce(&mut State)) -> Result<(), Failure> {
@@ -285,7 +327,7 @@ fn read(path: &Path) -> Result<Option<State>, Failure> {
     };
     let aside = path.with_extension("json.damaged");
     // Copied, and only then replaced: whenever this ends, no later start takes the host for a new one, which
-    // would found a cluster and so give rights twice.
+    // might vote a second time.
     let lost = State { lost: true, ..State::empty() };
     let copied =
         fs::copy(path, &aside).map_err(|error| Failure::new(exit::PRIVILEGE, error.to_string()));
@@ -308,18 +350,24 @@ mod tests {
         Epoch::starting(None, second, 7)
     }
 
+    fn founder(home: &Path) -> KeptFile {
+        let mut file = KeptFile::open(home, "a").unwrap();
+        file.begin(epoch(5), ClusterId(7)).unwrap();
+        file.found(ClusterId(9)).unwrap();
+        file
+    }
+
     #[test]
     fn what_is_kept_is_read_again() {
         let home = tempfile::tempdir().unwrap();
-        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        let file = KeptFile::open(home.path(), "a").unwrap();
         assert_eq!((file.epoch(), file.cluster(), file.rights()), (None, None, Kept::default()));
-        file.begin(epoch(5), Some(ClusterId(9))).unwrap();
-        let last_transfer = 5 << 32;
-        assert_eq!(file.rights(), Kept { last_transfer, ..Kept::founder() });
+        let mut file = founder(home.path());
+        assert_eq!(file.rights().home, Share::WHOLE);
         let transfer = Transfer { number: 4, share: Share::of(0.25) };
         let kept = Kept {
             home: Share::of(0.75),
-            last_transfer: last_transfer + 5,
+            last_transfer: file.rights().last_transfer + 5,
             outgoing: vec![(HostId(2), transfer)],
             incoming: [(HostId(2), 3)].into(),
             clock: Moment(u64::MAX),
@@ -336,17 +384,17 @@ mod tests {
         again.keep(&kept).unwrap();
         // What is not so is not written, as before there were regions.
         assert!(!fs::read_to_string(home.path().join(FILE)).unwrap().contains("far"));
-        // Who belongs to a cluster founds no other one.
-        again.begin(epoch(6), Some(ClusterId(10))).unwrap();
+        again.begin(epoch(6), ClusterId(10)).unwrap();
         assert_eq!((again.cluster(), again.rights()), (Some(ClusterId(9)), kept.clone()));
-        assert!(!again.disband().unwrap());
+        assert_eq!(again.proposal(), ClusterId(7));
+        assert!(!again.leave().unwrap());
+        assert_eq!(again.cluster(), Some(ClusterId(9)));
     }
 
     #[test]
     fn who_has_rights_keeps_its_name() {
         let home = tempfile::tempdir().unwrap();
-        let mut file = KeptFile::open(home.path(), "a").unwrap();
-        file.begin(epoch(5), Some(ClusterId(9))).unwrap();
+        let mut file = founder(home.path());
         let transfer = Transfer { number: 4, share: Share::of(0.25) };
         let kept = file.rights();
         for kept in [
@@ -362,49 +410,98 @@ mod tests {
         file.keep(&Kept { home: Share::NONE, ..kept }).unwrap();
         let mut again = KeptFile::open(home.path(), "b").unwrap();
         assert_eq!((again.name(), again.refused_name()), ("b", None));
-        again.begin(epoch(6), None).unwrap();
+        again.begin(epoch(6), ClusterId(7)).unwrap();
         again.keep(&Kept { home: Share::of(0.5), ..again.rights() }).unwrap();
         assert_eq!(KeptFile::open(home.path(), "a").unwrap().name(), "b");
     }
 
     #[test]
-    fn a_new_disk_numbers_transfers_above_those_before() {
-        let numbers = |second| {
-            let home = tempfile::tempdir().unwrap();
-            let mut file = KeptFile::open(home.path(), "a").unwrap();
-            file.begin(epoch(second), None).unwrap();
-            file.join(ClusterId(9)).unwrap();
-            let first = file.rights().last_transfer;
-            // A later run goes on where the one before was, and has given nothing.
-            let mut file = KeptFile::open(home.path(), "a").unwrap();
-            file.begin(epoch(second + 100), None).unwrap();
-            assert_eq!(file.rights().last_transfer, first);
-            assert!(file.disband().unwrap());
-            first
-        };
-        // Half of the whole was given each second.
-        assert!(numbers(1_800_000_000) + 50 * Share::WHOLE.units() < numbers(1_800_000_100));
+    fn a_start_mints_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        for second in 5..8 {
+            file.begin(epoch(second), ClusterId(second)).unwrap();
+            assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
+        }
     }
 
     #[test]
-    fn a_joiner_has_nothing_and_a_founder_that_was_alone_can_join_others() {
+    fn the_file_of_an_earlier_version_keeps_its_cluster() {
+        let home = tempfile::tempdir().unwrap();
+        let state = r#"{"version":1,"name":"a","epoch":21474836487,"cluster":9,"lost":false,"home":4294967296,"next_transfer":0,"outgoing":[],"incoming":[],"clock":0}"#;
+        let mut hasher = SipHasher24::new();
+        hasher.write(state.as_bytes());
+        let text = format!(r#"{{"state":{state},"check":{}}}"#, hasher.finish());
+        fs::write(home.path().join(FILE), text).unwrap();
+        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        file.begin(epoch(6), ClusterId(7)).unwrap();
+        assert_eq!((file.cluster(), file.rights().home), (Some(ClusterId(9)), Share::WHOLE));
+    }
+
+    #[test]
+    fn a_vote_is_kept_and_none_is_given_by_a_host_that_may_have_voted() {
         let home = tempfile::tempdir().unwrap();
         let mut file = KeptFile::open(home.path(), "a").unwrap();
-        file.begin(epoch(5), Some(ClusterId(9))).unwrap();
-        assert!(file.disband().unwrap());
-        file.begin(epoch(6), None).unwrap();
+        file.begin(epoch(5), ClusterId(7)).unwrap();
+        file.vote(ClusterId(3)).unwrap();
+        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        file.begin(epoch(6), ClusterId(8)).unwrap();
+        let told = Bootstrap { expect: 3, proposal: ClusterId(7), vote: Some(ClusterId(3)) };
+        assert_eq!(file.bootstrap(3), told);
+        fs::write(home.path().join(FILE), "{").unwrap();
+        for second in 7..9 {
+            let mut file = KeptFile::open(home.path(), "a").unwrap();
+            file.begin(epoch(second), ClusterId(9)).unwrap();
+            assert_eq!((file.bootstrap(3).expect, file.bootstrap(3).vote), (0, None));
+        }
+        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        file.begin(epoch(9), ClusterId(9)).unwrap();
+        file.join(ClusterId(3)).unwrap();
+        assert_eq!(file.cluster(), Some(ClusterId(3)));
+    }
+
+    #[test]
+    fn a_host_that_has_lost_its_state_numbers_what_it_gives_anew() {
+        let home = tempfile::tempdir().unwrap();
+        let mut file = founder(home.path());
+        // Whatever it has given and told since, and however often it was started in an hour.
+        let kept = Kept { last_transfer: file.rights().last_transfer + 10_000, ..file.rights() };
+        file.keep(&Kept { clock: Moment(kept.clock.0 + 3_600_000_000_000), ..kept }).unwrap();
+        let former = file.rights();
+        fs::remove_file(home.path().join(FILE)).unwrap();
+        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        file.begin(epoch(5 + 3600), ClusterId(8)).unwrap();
+        assert!(file.rights().last_transfer > former.last_transfer);
+        assert!(file.rights().clock > former.clock);
+    }
+
+    #[test]
+    fn a_host_that_has_handed_all_over_may_join_any_cluster() {
+        let home = tempfile::tempdir().unwrap();
+        let mut file = founder(home.path());
+        let taken = Kept { incoming: [(HostId(2), 3)].into(), ..file.rights() };
+        file.keep(&Kept { home: Share::NONE, ..taken.clone() }).unwrap();
+        assert!(!file.leave().unwrap());
+        file.begin(epoch(6), ClusterId(7)).unwrap();
+        assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
+        // Back in the same one, what came before may come again.
+        file.join(ClusterId(9)).unwrap();
+        assert_eq!(file.rights().incoming, taken.incoming);
+        file.keep(&taken).unwrap();
+        // With all of it the cluster is no more.
+        assert!(file.leave().unwrap());
         assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
         file.join(ClusterId(3)).unwrap();
         let file = KeptFile::open(home.path(), "a").unwrap();
         assert_eq!((file.cluster(), file.rights().home), (Some(ClusterId(3)), Share::NONE));
+        assert!(file.rights().incoming.is_empty());
     }
 
     #[test]
     fn a_damaged_file_gives_nothing_and_is_set_aside() {
         for damage in ["", "{", "home\":4294967296", "\u{fffd}"] {
             let home = tempfile::tempdir().unwrap();
-            let mut file = KeptFile::open(home.path(), "a").unwrap();
-            file.begin(epoch(5), Some(ClusterId(9))).unwrap();
+            let mut file = founder(home.path());
             file.keep(&Kept { home: Share::of(0.5), ..Kept::founder() }).unwrap();
             let path = home.path().join(FILE);
             let text = fs::read_to_string(&path).unwrap();
@@ -417,9 +514,9 @@ mod tests {
             assert_eq!(super::home(home.path()).unwrap(), Share::NONE);
             let mut file = KeptFile::open(home.path(), "a").unwrap();
             assert_eq!(file.epoch(), Some(Epoch(0)));
-            file.begin(epoch(6), Some(ClusterId(10))).unwrap();
+            file.begin(epoch(6), ClusterId(10)).unwrap();
             let mut file = KeptFile::open(home.path(), "a").unwrap();
-            file.begin(epoch(7), Some(ClusterId(11))).unwrap();
+            file.begin(epoch(7), ClusterId(11)).unwrap();
             assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
             assert!(path.exists() && path.with_extension("json.damaged").exists());
             file.join(ClusterId(9)).unwrap();

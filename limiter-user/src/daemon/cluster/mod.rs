@@ -6,6 +6,7 @@
 
 mod audit;
 mod demand;
+mod init;
 mod kept;
 mod key;
 mod leave;
@@ -32,7 +33,9 @@ use tokio::sync::{mpsc, watch};
 use self::kept::KeptFile;
 pub(super) use self::status::{Concern, View};
 pub use self::views::Views;
+use self::views::file_limits;
 use super::Shared;
+use crate::cluster::agreement::Agreement;
 use crate::cluster::link::task as link;
 use crate::cluster::link::{ClusterId, Settings};
 use crate::cluster::membership::Identity;
@@ -66,6 +69,8 @@ pub struct Cluster {
     pub views: Views,
     /// What was used of limits of the cluster lately, as counted.
     pub overage: watch::Receiver<Arc<Vec<OverageReport>>>,
+    /// In what the files of other hosts have other limits of the cluster.
+    file_limits: watch::Receiver<Arc<Vec<file_limits::Difference>>>,
     /// The hash of the limits that the cluster has, as this host knows them.
     pub digest: watch::Receiver<u64>,
     /// The keys that are in use.
@@ -98,6 +103,8 @@ pub struct RightsReport {
     pub twice: usize,
     /// What the data plane is to be told and could not be yet.
     pub unwritten: usize,
+    /// Home rights that no host has which is there, for a while.
+    pub missing: Share,
     /// Hosts with rights that are lost, as this one sees it.
     pub lost: usize,
     /// Whether another host has had this one's name for longer: then it asks for nothing and gives nothing.
@@ -161,7 +168,8 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Reads the key and what is kept, and listens on `listen`. The state directory has to be this daemon's.
+    /// Reads the key and what is kept, and listens on `listen`. The state directory has to be this daemon's, and
+    /// `prefixes` the leading bits of a source.
     ///
     /// # Errors
     /// What is wrong with the address, the key or what is kept.
@@ -169,6 +177,7 @@ impl Prepared {
         config: &ClusterConfig,
         listen: SocketAddr,
         directory: &Path,
+        prefixes: (u8, u8),
     ) -> Result<Self, Failure> {
         let name = config.name()?;
         let keys = KeysFile::open(directory, key_file::read(&config.key_file)?)?;
@@ -181,11 +190,11 @@ impl Prepared {
         let socket = link::bind(listen)?;
         let unix = crate::policy::lists::now();
         let epoch = Epoch::starting(kept.epoch(), unix.into(), random()? as u32);
-        let founds = config.seeds.is_empty();
-        let founded = if founds { Some(ClusterId(random()?.max(1))) } else { None };
-        kept.begin(epoch, founded)?;
+        kept.begin(epoch, ClusterId(random()?.max(1)))?;
         let me = Identity::new(&name, &config.region, listen, epoch, config.weight);
-        let settings = Settings { me, cluster: kept.cluster(), ring, seed: random()? };
+        let bootstrap = kept.bootstrap(config.bootstrap_expect.unwrap_or(0));
+        let (cluster, agreement) = (kept.cluster(), Agreement::new(prefixes));
+        let settings = Settings { me, cluster, bootstrap, agreement, ring, seed: random()? };
         let seeds = config.seeds.iter().map(ToString::to_string).collect();
         Ok(Self { socket, settings, seeds, name, weight: config.weight, kept, keys })
     }
@@ -229,6 +238,7 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
     let (keys, keys_ordered, tell_keys) = rotation::handle();
     let (views, questions) = Views::new();
     let (tell_overage, overage) = watch::channel(Arc::default());
+    let (tell_file_limits, file_limits) = watch::channel(Arc::default());
     let cluster = Cluster {
         me,
         name,
@@ -237,6 +247,7 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
         rights: rights.report.clone(),
         views,
         overage,
+        file_limits,
         digest: told,
         keys,
         orders: rights.inbox.clone(),
@@ -256,6 +267,7 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
     let (asked, views_inbox) = mpsc::channel(MOST_WAITING);
     tokio::spawn(views::serve(cluster.clone(), views_inbox, questions));
     let (counted, audit_inbox) = mpsc::channel(MOST_WAITING);
+    tokio::spawn(file_limits::serve(cluster.clone(), tell_file_limits));
     tokio::spawn(audit::serve(cluster.clone(), audit_inbox, tell_overage));
     let others = [(Topic::Keys, keys), (Topic::Views, asked), (Topic::Counters, counted)].into();
     let inboxes = router::Inboxes { rights: rights.inbox.clone(), limits, others };

@@ -20,8 +20,8 @@ use super::sources::{Bounds, Demand, Seen, Sources};
 use super::words::{Giver, Words};
 use super::{MOST_WAITING, RegionRights, RightsReport};
 use crate::cluster::escrow::{self, Escrow, Outputs};
-use crate::cluster::link::ClusterId;
 use crate::cluster::link::task::{self as link, Order, monotonic};
+use crate::cluster::link::{ClusterId, Step};
 use crate::cluster::membership::Identity;
 use crate::cluster::wire::Content;
 use crate::cluster::{HostId, Message, Moment, Share};
@@ -39,8 +39,12 @@ const PART: u32 = 20;
 const REPORT: Duration = Duration::from_secs(1);
 /// How soon is tried again what could not be done.
 const AGAIN: Duration = Duration::from_millis(20);
+/// For so long home rights have to be with no host that is there before it is told: others are on their way.
+const IDLE: Duration = Duration::from_secs(10);
 /// Messages that are taken in one go.
 const BATCH: usize = 256;
+/// Less than this is not worth a word: 1 %.
+const LEAST_IDLE: Share = Share::of_units(1 << 32 >> 7);
 /// Bytes of a frame, where a limit counts them.
 const FRAME: f64 = 1514.0;
 
@@ -48,8 +52,12 @@ const FRAME: f64 = 1514.0;
 pub(super) enum Input {
     /// A member has said something.
     Said(HostId, Box<Message>),
-    /// This host belongs to this cluster from now on.
-    Joined(ClusterId),
+    /// A member of this cluster has answered: this host joins it, unless it belongs to one.
+    Invited(ClusterId),
+    /// This host is to vote or to found, with those that it sees, if its vote is this one.
+    Bootstrap(Step, Option<ClusterId>),
+    /// The operator wants this host to found a cluster.
+    Init(oneshot::Sender<Result<ClusterId, Failure>>),
     /// Hand everything over, and tell when that is done: whether the cluster is no more.
     Leave(oneshot::Sender<bool>),
     /// End.
@@ -88,6 +96,14 @@ pub(super) struct Host {
     pub(super) address: std::net::SocketAddr,
     /// The hash of the limits, which rides in every message.
     pub(super) digest: watch::Receiver<u64>,
+}
+
+impl Host {
+    /// With the rights that are kept.
+    fn escrow(&self, now: Moment) -> Escrow {
+        let settings = escrow::Settings::new(self.me, self.weight);
+        Escrow::new(escrow::Settings { region: self.region, ..settings }, self.kept.rights(), now)
+    }
 }
 
 /// The thread.
@@ -147,6 +163,8 @@ struct Task {
     giver: Giver,
     tell: watch::Sender<RightsReport>,
     escrow: Escrow,
+    /// It is a new one, which knows no members yet.
+    anew: bool,
     /// Nothing while this host belongs to no cluster.
     sources: Option<Sources>,
     words: Words,
@@ -164,14 +182,14 @@ struct Task {
     left: bool,
     work: Work,
     problem: Option<String>,
+    /// Since when home rights are with no host that is there.
+    idle: Option<Moment>,
 }
 
 impl Task {
     fn new(host: Host, shared: Shared, giver: Giver, tell: watch::Sender<RightsReport>) -> Self {
         let now = monotonic();
-        let settings =
-            escrow::Settings { region: host.region, ..escrow::Settings::new(host.me, host.weight) };
-        let escrow = Escrow::new(settings, host.kept.rights(), now);
+        let escrow = host.escrow(now);
         let sources = host.kept.cluster().map(|id| Sources::new(Keys::of(id), now));
         Self {
             host,
@@ -179,6 +197,7 @@ impl Task {
             giver,
             tell,
             escrow,
+            anew: false,
             sources,
             words: Words::default(),
             keep: false,
@@ -190,6 +209,7 @@ impl Task {
             left: false,
             work: Work::default(),
             problem: None,
+            idle: None,
         }
     }
 
@@ -200,7 +220,8 @@ impl Task {
         let mut began = monotonic();
         loop {
             let now = monotonic();
-            if members.has_changed().unwrap_or_default() {
+            if members.has_changed().unwrap_or_default() || self.anew {
+                self.anew = false;
                 let seen = members.borrow_and_update();
                 let member = |member: &Identity| escrow::Member {
                     weight: member.weight,
@@ -236,7 +257,11 @@ impl Task {
             for input in batch.drain(..) {
                 match input {
                     Input::Said(from, message) => self.hear(from, &message),
-                    Input::Joined(id) => self.join(id),
+                    Input::Invited(id) => self.join(id),
+                    Input::Bootstrap(step, vote) => self.bootstrap(step, vote),
+                    Input::Init(done) => {
+                        let _ = done.send(self.init());
+                    }
                     Input::Leave(done) => self.leave(done),
                     Input::End => return,
                 }
@@ -260,11 +285,69 @@ impl Task {
     }
 
     fn join(&mut self, id: ClusterId) {
-        if let Err(failure) = self.host.kept.join(id) {
-            // It is told again with the next start.
-            tracing::error!("cannot keep which cluster this host belongs to: {failure}");
+        if self.host.kept.cluster().is_some() || self.left {
+            return;
         }
+        match self.host.kept.join(id) {
+            Ok(()) => {
+                tracing::info!(
+                    "this host has joined the cluster {id}, and has no part of its limits yet"
+                );
+                self.belong(id);
+            }
+            // It is invited again.
+            Err(failure) => tracing::error!("cannot join the cluster {id}: {failure}"),
+        }
+    }
+
+    /// Does the next step to a cluster that several hosts found together. What fails is asked for again.
+    fn bootstrap(&mut self, step: Step, vote: Option<ClusterId>) {
+        // It may have been decided before this host kept another vote.
+        let kept = &self.host.kept;
+        if kept.cluster().is_some() || self.left || kept.bootstrap(0).vote != vote {
+            return;
+        }
+        let done = match step {
+            Step::Wait => return,
+            Step::Vote(vote) => self.host.kept.vote(vote).map(|()| {
+                self.host.link.order(Order::Vote(vote));
+            }),
+            Step::Found => self.found(self.host.kept.proposal()),
+        };
+        if let Err(failure) = done {
+            tracing::error!("cannot found a cluster with the other hosts: {failure}");
+        }
+    }
+
+    /// Founds a cluster because the operator says so.
+    fn init(&mut self) -> Result<ClusterId, Failure> {
+        if self.left {
+            let failure = Failure::new(exit::NEGATIVE, "this host has left its cluster");
+            return Err(failure.hint("restart the daemon, and ask again"));
+        }
+        if let Some(id) = self.host.kept.cluster() {
+            return Err(belongs(id));
+        }
+        // Not what it proposed to others: if they go on with that, it is another cluster.
+        let id = ClusterId(super::random()?.max(1));
+        self.found(id)?;
+        Ok(id)
+    }
+
+    fn found(&mut self, id: ClusterId) -> Result<(), Failure> {
+        self.host.kept.found(id)?;
+        tracing::info!("this host has founded the cluster {id}, and has all of its limits");
+        self.escrow = self.host.escrow(monotonic());
+        self.anew = true;
+        self.belong(id);
+        Ok(())
+    }
+
+    /// From now on this host divides limits with others.
+    fn belong(&mut self, id: ClusterId) {
         self.sources = Some(Sources::new(Keys::of(id), monotonic()));
+        self.host.link.order(Order::Belong(id));
+        self.due.report = Moment(0);
     }
 
     fn leave(&mut self, done: oneshot::Sender<bool>) {
@@ -449,12 +532,13 @@ impl Task {
 
     /// Everything is handed over. Returns whether the cluster is no more.
     fn go(&mut self) -> bool {
-        match self.host.kept.disband() {
-            Ok(true) => tracing::info!("this host was alone in its cluster, which is no more"),
-            Ok(false) => tracing::info!("this host has left the cluster, and has no rights now"),
+        let gone = self.host.kept.leave();
+        match &gone {
+            Ok(true) => tracing::info!("this host had all of its cluster, which is no more"),
+            Ok(false) => tracing::info!("this host has left the cluster"),
             Err(failure) => tracing::error!("cannot keep that this host has left: {failure}"),
         }
-        self.host.kept.cluster().is_none()
+        gone.unwrap_or_default()
     }
 
     fn note(&mut self, failed: Option<Failure>) {
@@ -483,9 +567,35 @@ impl Task {
         regions
     }
 
+    /// The home rights that no host has which is there, if that has been so for a while.
+    fn missing(&mut self, regions: &BTreeMap<String, RegionRights>) -> Share {
+        let there: Share = regions.values().map(|region| region.home).sum();
+        let kept = self.escrow.kept();
+        let moving: Share = kept.outgoing.iter().map(|(_, transfer)| transfer.share).sum();
+        let missing = Share::WHOLE.without(there + moving);
+        let members = self.host.link.members.borrow().len();
+        let now = monotonic();
+        if missing <= LEAST_IDLE || members <= 1 || self.host.kept.cluster().is_none() || self.left
+        {
+            self.idle = None;
+            return Share::NONE;
+        }
+        let since = *self.idle.get_or_insert(now);
+        if now.since(since) >= IDLE { missing } else { Share::NONE }
+    }
+
     fn report(&mut self) {
+        // An order is lost where too many wait.
+        if let Some(id) = self.host.kept.cluster()
+            && self.host.link.report.borrow().cluster.is_none()
+            && !self.left
+        {
+            self.host.link.order(Order::Belong(id));
+        }
         let (keys, limited) = self.sources.as_ref().map_or((0, 0), Sources::count);
         let left_out = self.sources.as_ref().map_or(0, Sources::left_out);
+        let regions = self.regions();
+        let missing = self.missing(&regions);
         let (kept, loans) = (self.escrow.kept(), self.escrow.count_loans(monotonic()));
         self.tell.send_replace(RightsReport {
             home: self.escrow.home(),
@@ -496,7 +606,8 @@ impl Task {
             left_out,
             grants: self.escrow.count_grants(monotonic()),
             loans: [loans.borrowed, loans.lent],
-            regions: self.regions(),
+            regions,
+            missing,
             twice: self.sources.as_ref().map_or(0, Sources::twice),
             unwritten: self.words.len(),
             lost: self.escrow.count_lost(monotonic()),
@@ -509,6 +620,14 @@ impl Task {
             work: self.work,
         });
     }
+}
+
+/// That a host belongs to a cluster, and so cannot found one.
+pub(super) fn belongs(id: ClusterId) -> Failure {
+    let message = format!("this host belongs to the cluster {id}: it cannot found another one");
+    Failure::new(exit::NEGATIVE, message).hint(
+        "`limiter peers` shows its hosts; to take this one out of it, `limiter cluster leave`, and restart the daemon",
+    )
 }
 
 impl Core {

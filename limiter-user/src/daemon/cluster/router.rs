@@ -35,9 +35,9 @@ pub(super) async fn route(
                 noted & hand_over(&inboxes, from, content)
             }
             // What is kept is the rights' business, and that has to be told.
-            Delivery::Joined(id) => {
-                tracing::info!("this host belongs to a cluster from now on");
-                inboxes.rights.send(Input::Joined(id)).await.is_ok()
+            Delivery::Invited(id) => inboxes.rights.send(Input::Invited(id)).await.is_ok(),
+            Delivery::Bootstrap(step, vote) => {
+                inboxes.rights.send(Input::Bootstrap(step, vote)).await.is_ok()
             }
             Delivery::Member(event) => {
                 tell(&cluster, &event);

@@ -1,15 +1,20 @@
 //! What the daemon knows of its cluster, for whoever asks the core.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::views::file_limits::{self, Difference};
 use super::{Cluster, RightsReport};
+use crate::cluster::agreement::Agreement;
 use crate::cluster::config;
 use crate::cluster::link::seeds::Seed;
 use crate::cluster::link::task::{self as link, monotonic};
-use crate::cluster::membership::Members;
+use crate::cluster::link::{Bootstrap, ClusterId, Others};
+use crate::cluster::membership::{Identity, Members};
 use crate::cluster::wire::{Counts, Rejected, Rejection};
 use crate::cluster::{HostId, Moment, Share, escrow};
 use crate::report::ClusterStatus;
@@ -26,6 +31,7 @@ pub(in crate::daemon) struct View {
     name: String,
     link: link::Handle,
     rights: watch::Receiver<RightsReport>,
+    file_limits: watch::Receiver<Arc<Vec<Difference>>>,
 }
 
 /// Something to tell, and whether limits are not kept as promised.
@@ -36,8 +42,14 @@ pub(in crate::daemon) struct Concern {
 
 impl View {
     pub(super) fn of(cluster: &Cluster) -> Self {
-        let Cluster { me, name, link, rights, .. } = cluster;
-        Self { me: *me, name: name.clone(), link: link.clone(), rights: rights.clone() }
+        let Cluster { me, name, link, rights, file_limits, .. } = cluster;
+        Self {
+            me: *me,
+            name: name.clone(),
+            link: link.clone(),
+            rights: rights.clone(),
+            file_limits: file_limits.clone(),
+        }
     }
 
     /// Lets all know that this host has another weight: home rights follow it.
@@ -57,6 +69,7 @@ impl View {
         ClusterStatus {
             name: self.name.clone(),
             joined: link.cluster.is_some(),
+            cluster: link.cluster.map(|id| id.to_string()),
             members: members.len() as u64,
             weight: members.get(&self.me).map_or(0, |me| me.weight),
             home: rights.home.part(),
@@ -105,19 +118,23 @@ impl View {
         if let Some(problem) = &rights.problem {
             note(true, format!("limits of the cluster cannot be divided: {problem}"));
         }
-        if link.cluster.is_none() && self.link.seeds.borrow().is_empty() {
+        if link.cluster.is_none() {
+            let dropped = if limited {
+                "; until then all that is under limits of the cluster is dropped here"
+            } else {
+                ""
+            };
+            note(
+                true,
+                format!("this host belongs to no cluster yet: {}{dropped}", how_to_belong(&link)),
+            );
+        } else if rights.home.is_none() {
             note(
                 limited,
-                "this host belongs to no cluster yet, and has no seeds any more: name some in the \
-                           configuration and reload it, or restart the daemon to found a cluster"
+                "this host has no part of the cluster's limits yet: the first packets of each source under them are \
+                 dropped here, until others grant it some; it gets a part of its own when others have more than theirs"
                     .into(),
             );
-        } else if link.cluster.is_none() {
-            note(limited, "this host belongs to no cluster yet: no seed has answered, and what is under limits of \
-                           the cluster is dropped until one does".into());
-        } else if rights.home.is_none() {
-            note(limited, "this host has no part of the cluster's limits yet: others give it some when they see \
-                           it".into());
         }
         let lost = Share::WHOLE.without(rights.home + rights.on_the_way);
         if link.cluster.is_some() && members.len() <= 1 && lost > LEAST_HOME {
@@ -129,10 +146,27 @@ impl View {
                 ),
             );
         }
+        if rights.missing > LEAST_HOME {
+            let text = format!(
+                "{:.1} % of each limit of the cluster lies idle, with no host that is there: a host is down, has lost its \
+                 state directory, or went without `limiter cluster leave`",
+                100.0 * rights.missing.part()
+            );
+            note(false, text);
+        }
+        for text in other_clusters(&link.others) {
+            note(true, text);
+        }
+        for text in link.agreement.iter().flat_map(|mine| disagreements(mine, &link.others)) {
+            note(true, text);
+        }
+        for text in file_limits::told(&self.file_limits.borrow()) {
+            note(true, text);
+        }
         for seed in self.link.seeds.borrow().iter() {
             if let Some(error) = &seed.error {
                 note(false, format!("the seed {} is not found: {error}", seed.name));
-            } else if is_silent(seed, &members) {
+            } else if is_silent(seed, &members, &link.others) {
                 let text = "nobody answers at the seed %: no host of the cluster listens there, or its key is \
                             another one";
                 note(false, text.replace('%', &seed.name));
@@ -206,15 +240,67 @@ fn doubts(doubts: &escrow::Doubts) -> Vec<String> {
     texts
 }
 
-/// Whether a seed was found, and no member is there.
-fn is_silent(seed: &Seed, members: &Members) -> bool {
-    let there = |at: &SocketAddr| members.values().any(|member| member.address == *at);
+/// How a host that belongs to no cluster comes to belong to one.
+fn how_to_belong(link: &link::Report) -> String {
+    let bootstrap = link.bootstrap.filter(|bootstrap| bootstrap.expect > 0);
+    let Some(Bootstrap { expect, .. }) = bootstrap else {
+        return "run `limiter cluster init` on one host, or set bootstrap_expect on all, or wait for a member to answer"
+            .into();
+    };
+    let seen = 1 + link.others.values().filter(|other| other.bootstrap.expect > 0).count();
+    format!(
+        "it sees {seen} of the {expect} hosts that are to found one together (bootstrap_expect), and no member; if the \
+         others do not come, run `limiter cluster init` on one host"
+    )
+}
+
+/// What is to be said of other clusters whose hosts have the same key.
+fn other_clusters(others: &Others) -> Vec<String> {
+    let mut clusters = BTreeMap::<ClusterId, Vec<&Identity>>::new();
+    for other in others.values() {
+        if let Some(cluster) = other.cluster {
+            clusters.entry(cluster).or_default().push(&other.identity);
+        }
+    }
+    let told = clusters.iter().map(|(cluster, hosts)| {
+        let hosts = hosts.iter().map(|host| format!("{} at {}", host.name(), host.address));
+        format!(
+            "there is another cluster with the same key, {cluster}: {}. Both let the whole of each limit through. End one: \
+             run `limiter cluster leave` on each of its hosts, then restart their daemons with a host of the other as seed",
+            hosts.collect::<Vec<_>>().join(", ")
+        )
+    });
+    told.collect()
+}
+
+/// What is to be said of hosts that are refused because they are set up otherwise.
+fn disagreements(mine: &Agreement, others: &Others) -> Vec<String> {
+    let differ = others.values().filter(|other| other.agreement != *mine);
+    let told = differ.map(|other| {
+        let differences = mine.differences(&other.agreement);
+        let differences = differences
+            .iter()
+            .map(|(what, here, there)| format!("{what} is {here} here and {there} there"));
+        format!(
+            "{} at {} is refused, and shares no limit with this host: {}. All hosts of a cluster need the same",
+            other.identity.name(),
+            other.identity.address,
+            differences.collect::<Vec<_>>().join(", ")
+        )
+    });
+    told.collect()
+}
+
+/// Whether a seed was found, and no host with the key is there.
+fn is_silent(seed: &Seed, members: &Members, others: &Others) -> bool {
+    let there = |at: &SocketAddr| {
+        others.contains_key(at) || members.values().any(|member| member.address == *at)
+    };
     !seed.addresses.is_empty() && !seed.addresses.iter().any(there)
 }
 
 /// Of hosts that would be members if they were set up alike. What else is refused may be anybody's.
-const FROM_STRANGERS: [Rejection; 4] =
-    [Rejection::Key, Rejection::Cluster, Rejection::Protocol, Rejection::Layout];
+const FROM_STRANGERS: [Rejection; 3] = [Rejection::Key, Rejection::Protocol, Rejection::Layout];
 
 /// What is to be said of hosts that are not listened to, and have sent something lately.
 fn strangers(counts: &Counts, now: Moment) -> impl Iterator<Item = String> {
@@ -231,7 +317,7 @@ fn strangers(counts: &Counts, now: Moment) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::membership::Identity;
+    use crate::cluster::link::Other;
     use crate::cluster::wire::Epoch;
 
     #[test]
@@ -266,10 +352,42 @@ mod tests {
         let member = Identity::new("a", "default", ([192, 0, 2, 1], 7700).into(), epoch, 100);
         let members = Members::from([(member.host(), member)]);
         let mut seed = Seed::new("name:7700");
-        assert!(!is_silent(&seed, &members));
+        let mut others = Others::new();
+        assert!(!is_silent(&seed, &members, &others));
         seed.addresses = vec![([192, 0, 2, 9], 7700).into()];
-        assert!(is_silent(&seed, &members));
+        assert!(is_silent(&seed, &members, &others));
+        others.insert(seed.addresses[0], other("b", 9, 4, None));
+        assert!(!is_silent(&seed, &members, &others));
+        others.clear();
         seed.addresses.push(([192, 0, 2, 1], 7700).into());
-        assert!(!is_silent(&seed, &members));
+        assert!(!is_silent(&seed, &members, &others));
+    }
+
+    fn other(name: &str, last: u8, expect: u32, cluster: Option<u64>) -> Other {
+        let at = ([192, 0, 2, last], 7700).into();
+        Other {
+            identity: Identity::new(name, "default", at, Epoch::starting(None, 1, 2), 100),
+            cluster: cluster.map(ClusterId),
+            bootstrap: Bootstrap { expect, proposal: ClusterId(1), vote: None },
+            agreement: Agreement::new((32, 56)),
+            heard: Moment(0),
+        }
+    }
+
+    #[test]
+    fn other_clusters_are_named_with_their_hosts() {
+        let hosts = [other("b", 2, 0, Some(7)), other("c", 3, 0, Some(7)), other("d", 4, 3, None)];
+        let others: Others =
+            hosts.into_iter().map(|other| (other.identity.address, other)).collect();
+        let told = other_clusters(&others);
+        assert!(told.len() == 1 && told[0].contains("0000000000000007"), "{told:?}");
+        assert!(told[0].contains("b at 192.0.2.2:7700, c at 192.0.2.3:7700"), "{told:?}");
+        let refused = disagreements(&Agreement::new((32, 64)), &others);
+        assert_eq!(refused.len(), 3);
+        assert!(refused[0].contains("ipv6_prefix is /64 here and /56 there"), "{refused:?}");
+        let mut report = link::Report { others, ..link::Report::default() };
+        assert!(how_to_belong(&report).contains("limiter cluster init"));
+        report.bootstrap = Some(Bootstrap { expect: 3, proposal: ClusterId(2), vote: None });
+        assert!(how_to_belong(&report).contains("2 of the 3 hosts"), "{}", how_to_belong(&report));
     }
 }

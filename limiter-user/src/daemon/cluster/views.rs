@@ -2,6 +2,7 @@
 
 mod answer;
 mod distinct;
+pub(super) mod file_limits;
 mod groups;
 mod peers;
 mod round;

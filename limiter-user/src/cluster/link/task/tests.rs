@@ -12,7 +12,9 @@ async fn host(name: &str, address: SocketAddr, seeds: &[String], second: u64) ->
     let epoch = Epoch::starting(None, second, 5);
     let settings = Settings {
         me: Identity::new(name, "default", address, epoch, 100),
-        cluster: seeds.is_empty().then_some(ClusterId(77)),
+        cluster: Some(ClusterId(77)),
+        bootstrap: Bootstrap::NONE,
+        agreement: Agreement::new((32, 64)),
         ring: KeyRing::new(Key::new([3; KEY])),
         seed: second,
     };
@@ -86,7 +88,14 @@ async fn an_address_that_is_taken_is_told() {
     let address = taken.local_addr().unwrap();
     let me = Identity::new("a", "default", address, Epoch::starting(None, 1, 1), 100);
     let ring = KeyRing::new(Key::new([3; KEY]));
-    let settings = Settings { me, cluster: None, ring, seed: 0 };
+    let settings = Settings {
+        me,
+        cluster: None,
+        bootstrap: Bootstrap::NONE,
+        agreement: Agreement::new((32, 64)),
+        ring,
+        seed: 0,
+    };
     let failure = start(settings, address, &[]).await.unwrap_err();
     assert!(failure.message.contains(&address.to_string()) && failure.hint.is_some());
 }

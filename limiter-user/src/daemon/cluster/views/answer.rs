@@ -35,6 +35,12 @@ pub(super) async fn answer(cluster: &Cluster, question: Question) -> Answer {
             let rollup = groups::by_prefix(&cluster.shared, Some(nets)).await;
             rollup.map(|rollup| Answer::Groups(choose(sort, MOST_PLACES, rollup.rows())))
         }
+        Question::FileLimits(known) => {
+            let limits = cluster.shared.with(|core| Ok(core.cluster_limits_in_file())).await;
+            limits.map(|limits| {
+                Answer::FileLimits((limits.hash != known).then(|| limits.list.clone()))
+            })
+        }
         Question::Distinct => {
             cluster.shared.with(|core| Ok(Answer::Distinct(core.registers()))).await
         }
@@ -72,7 +78,8 @@ async fn source(cluster: &Cluster, address: std::net::IpAddr) -> Result<Answer, 
 }
 
 async fn host(cluster: &Cluster) -> Result<Answer, Failure> {
-    let uptime = cluster.shared.with(|core| Ok(core.uptime())).await?;
+    let known = cluster.shared.with(|core| Ok((core.uptime(), core.cluster_limits_in_file().hash)));
+    let (uptime, file_limits) = known.await?;
     let rights = cluster.rights.borrow().clone();
     let report = cluster.link.report.borrow().clone();
     let (counts, members) = (&report.counts, cluster.link.members.borrow().len());
@@ -90,6 +97,7 @@ async fn host(cluster: &Cluster) -> Result<Answer, Failure> {
         grants: rights.grants.map(|count| count as u64),
         loans: rights.loans.map(|count| count as u64),
         limits: *cluster.digest.borrow(),
+        file_limits,
         members: members as u64,
         received: counts.received,
         sent: counts.sent,

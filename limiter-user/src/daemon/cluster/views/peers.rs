@@ -3,13 +3,14 @@
 use super::super::Cluster;
 use super::distinct::distinct_until;
 use super::round::{PATIENCE, Round};
+use crate::cluster::link::Others;
 use crate::cluster::link::task::monotonic;
-use crate::cluster::views::{Answer, Question, lag};
+use crate::cluster::views::{Answer, Host, Question, lag};
 use crate::cluster::wire::Rejection;
 use crate::error::Failure;
 use crate::report::{
-    ClockReport, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport, RefusedReport,
-    RegionReport,
+    ClockReport, OtherCluster, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport,
+    RefusedReport, RegionReport,
 };
 
 /// The hosts, and how they do.
@@ -23,7 +24,8 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
         _ => None,
     });
     let link = cluster.link.report.borrow().clone();
-    let own_limits = hosts.get(&cluster.me).map(|host| host.limits);
+    let limits_of = |host: &Host| (host.limits, host.file_limits);
+    let own_limits = hosts.get(&cluster.me).map(|host| limits_of(host));
     let mut peers = Vec::new();
     for (id, member) in round.members.iter() {
         let host = hosts.get(id);
@@ -48,7 +50,7 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
             loans_borrowed: host.loans[0],
             loans_lent: host.loans[1],
             limits: format!("{:016x}", host.limits),
-            limits_same: Some(host.limits) == own_limits,
+            limits_same: Some(limits_of(host)) == own_limits,
             members: host.members,
             received: host.received,
             sent: host.sent,
@@ -102,7 +104,8 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
     warnings.extend(cluster.overage.borrow().iter().filter_map(OverageReport::warning));
     Ok(PeersReport {
         warnings,
-        cluster: link.cluster.map(|id| format!("{:016x}", id.0)),
+        cluster: link.cluster.map(|id| id.to_string()),
+        other_clusters: other_clusters(&link.others),
         unanswered: round.unanswered(),
         home: details().map(|details| details.home).sum(),
         limits_same: details().all(|details| details.limits_same),
@@ -112,6 +115,14 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
         regions: RegionReport::of(&peers),
         peers,
     })
+}
+
+fn other_clusters(others: &Others) -> Vec<OtherCluster> {
+    let told = others.values().filter_map(|other| {
+        let (cluster, host) = (other.cluster?.to_string(), other.identity.name().into());
+        Some(OtherCluster { cluster, host, address: other.identity.address })
+    });
+    told.collect()
 }
 
 fn refused((at, packets): &(u8, u64)) -> RefusedReport {
