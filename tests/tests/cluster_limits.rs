@@ -65,13 +65,14 @@ fn a_limit_for_the_cluster_is_enforced_kept_and_told() {
     let (lab, files) = (Lab::new(1), Files::new());
     files.write("[[limit]]\nfor = \"203.0.113.0/24\"\nrate = \"5kpps\"\nscope = \"cluster\"\n");
     let mut daemon = files.daemon(&lab);
+    daemon.cli().ok(&["cluster", "init"]);
     let set = ["limit", "set", "1000pps", "--burst", "2000", "--scope", "cluster"];
     let set = daemon.cli().ok(&set);
     assert_eq!(
         (&set["limit"]["scope"], &set["limit"]["partition"]),
         (&json!("cluster"), &json!("conservative"))
     );
-    // It has founded the cluster: all of it is its own.
+    // All of it is its own.
     let status = daemon.cli().run(&["status"]);
     assert_eq!((status.code, &status.json["state"]), (0, &json!("ok")), "{status:?}");
     let cluster = &status.json["cluster"];
