@@ -55,14 +55,14 @@ fn a_table_that_fills_up_is_told_and_so_is_room() {
     println!("{high} with {table}");
     assert_eq!((&high["high"], &high["severity"]), (&true.into(), &"warning".into()), "{high}");
     let busy = number(&table, "busy") / number(&table, "capacity");
-    assert!((number(&high, "busy") - busy).abs() < 0.01 && busy > 0.8, "{high} {table}");
+    assert!((number(&high, "busy") - busy).abs() < 0.01 && busy > 0.65, "{high} {table}");
     let told = monitor.events(Duration::from_secs(4));
     assert!(!told.iter().any(is("table_pressure")), "it is told once: {told:?}");
     // The buckets are full of tokens again.
     let low = monitor.event(Duration::from_secs(12), is("table_pressure"));
     println!("{low}");
     assert_eq!((&low["high"], &low["severity"]), (&false.into(), &"info".into()), "{low}");
-    assert!(number(&low, "busy") < 0.6, "{low}");
+    assert!(number(&low, "busy") < 0.5, "{low}");
     assert_eq!(logged(&daemon, "the bucket table is nearly full: "), 1, "{}", daemon.log());
     assert_eq!(logged(&daemon, "the bucket table is no longer nearly full: "), 1);
     daemon.assert_accounted(lab);

@@ -130,9 +130,10 @@ impl Spread {
     }
 }
 
-/// Shares of busy buckets from which the table is nearly full, and below which it no longer is.
-const NEARLY_FULL: f64 = 0.8;
-const ROOM: f64 = 0.6;
+/// Shares of busy buckets from which the table is nearly full, and below which it no longer is. A slow limit alone
+/// takes three quarters at the most.
+const NEARLY_FULL: f64 = 0.65;
+const ROOM: f64 = 0.5;
 
 /// Finds that the bucket table fills up.
 #[derive(Clone, Debug, Default)]
@@ -225,7 +226,7 @@ mod tests {
     #[test]
     fn pressure_has_hysteresis() {
         let mut pressure = Pressure::default();
-        let noted: Vec<_> = [0.5, 0.79, 0.8, 0.9, 0.7, 0.81, 0.6, 0.7]
+        let noted: Vec<_> = [0.4, 0.64, 0.65, 0.9, 0.6, 0.66, 0.5, 0.6]
             .into_iter()
             .map(|busy| pressure.note(busy))
             .collect();
