@@ -224,9 +224,10 @@ fn a_million_sources_hold_nobody_up() {
     track_all(&cli);
     let crowd = Sources::RoundRobin(Ipv4Addr::new(10, 0, 0, 0).into(), SOURCES);
     let flooding = Flood::new(crowd, u64::MAX).start(&lab);
-    process::wait_for("a million sources", Duration::from_secs(60), || {
+    process::wait_for("nearly a million sources", Duration::from_secs(60), || {
         let tracked = cli.ok(&["top", "--once", "-n", "1"])["tracked"].as_u64();
-        tracked.filter(|tracked| *tracked > 1_000_000)
+        // A limit of gate 1 leaves a quarter of the table to others, so that some sets are full.
+        tracked.filter(|tracked| *tracked > 950_000)
     });
     let work = || cli.ok(&["stats"])["latency"]["core_work"].clone();
     let before = work();

@@ -133,6 +133,8 @@ pub(crate) struct RunArgs {
     #[serde(serialize_with = "as_duration")]
     pub(crate) sketch_window: Duration,
     /// Sources that can be limited at once, rounded up to a power of two; 145 bytes each
+    ///
+    /// A limit of gate 1 (`limiter limit list`) leaves a quarter of them to other limits.
     #[arg(long, env = "LIMITER_MAX_SOURCES", value_name = "N", default_value_t = 524_288)]
     pub(crate) max_sources: u32,
     /// Limits of single sources that can be set
