@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A daemon that founds a cluster, so that its program knows frames of other hosts.
+/// A daemon of a cluster, so that its program knows frames of other hosts.
 fn in_cluster(lab: &Lab) -> Daemon {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let key = folder.path().join("cluster.key");

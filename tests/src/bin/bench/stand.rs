@@ -168,7 +168,9 @@ fn founder(lab: &Lab, folder: &Path) -> Daemon {
     process::run(lab.receiver.ip(&["link", "set", "lo", "up"]));
     let listen = ["--cluster-name", "bench", "--cluster-listen", "127.0.0.1:7700"];
     let arguments = [&listen[..], &["--cluster-key-file", &key]].concat();
-    Daemon::start_with(lab, DaemonOptions::with(&arguments))
+    let daemon = Daemon::start_with(lab, DaemonOptions::with(&arguments));
+    daemon.cli().ok(&["cluster", "init"]);
+    daemon
 }
 
 /// The program that the daemon has attached.
