@@ -51,6 +51,30 @@ pub const fn decide(tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks) -> De
     if debt + cost <= tolerance { Decision::Admit(now + debt + cost) } else { Decision::Deny }
 }
 
+/// Judges a packet that costs `cost` at the share of its bucket, which holds a packet more than `tolerance`:
+/// it is admitted as long as the debt *before* it is no more than that. `most` is what the largest packet
+/// costs: a bucket that holds nothing is in debt by that much more than `tolerance`, as it is after a clamp.
+///
+/// `cost` and `most` ≤ 2^55, `tolerance ≤ MAX_TOLERANCE`; `tat` may be anything.
+#[inline(always)]
+pub const fn decide_shared(
+    tat: Ticks,
+    now: Ticks,
+    cost: Ticks,
+    most: Ticks,
+    tolerance: Ticks,
+) -> Decision {
+    let debt = tat.saturating_sub(now);
+    if debt > tolerance + most {
+        return Decision::Clamp(now + tolerance + most);
+    }
+    if debt <= tolerance && cost <= MAX_TOLERANCE {
+        Decision::Admit(now + debt + cost)
+    } else {
+        Decision::Deny
+    }
+}
+
 /// How much time the bucket has in credit: tolerance − debt, 0 when empty.
 pub const fn credit(tat: Ticks, now: Ticks, tolerance: Ticks) -> Ticks {
     tolerance.saturating_sub(tat.saturating_sub(now))

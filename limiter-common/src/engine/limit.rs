@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU64;
 
 use super::State;
 use super::classes::Limited;
-use super::draw::{Drawn, Tats, Words, judge, lasts, price_at, price_of};
+use super::draw::{Drawn, Tats, Words, deepest, judge, lasts, price_at, price_of};
 use super::listed::listed;
 use super::shadow::{begin, shadow};
 use super::sketched::{Added, Sketched, add, estimate, owed};
@@ -18,7 +18,7 @@ use crate::gcra::{Decision, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::Hash;
 use crate::hll;
 use crate::key::SourceKey;
-use crate::share::{Grant, Held, Multiplier, Price};
+use crate::share::{Grant, Held, Lapse, Multiplier, Price};
 use crate::table::{
     CLAIMED, LastSeen, Matches, Slot, WAYS, fingerprint, set_fingerprint, set_of, slot_index,
 };
@@ -59,32 +59,47 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// What its bucket may use. To be read before its time: see [`crate::share`].
+    /// What its bucket may use, and its floor as of its last packet. To be read before its time: see
+    /// [`crate::share`].
     #[inline(always)]
-    fn held<S: State>(&self, state: &S, policy: &Policy) -> Option<Held> {
+    fn held<S: State>(&self, state: &S, policy: &Policy) -> Option<(Held, u32)> {
         if !policy.is_shared() {
-            return Some(Held::LOCAL);
+            return Some((Held::LOCAL, 0));
         }
         let rights = state.rights(self.index)?;
         let own = policy.floor().0;
-        let mut floor = atomic::load(&rights.floor) as u32;
-        if floor < own {
-            // The floor has become smaller, or the limit the cluster's, since the bucket was made.
-            atomic::replace(&rights.floor, u64::from(floor), u64::from(own));
-            floor = own;
-        }
+        let before = atomic::load(&rights.floor) as u32;
+        // The floor has become smaller, or the limit the cluster's, since then.
+        let floor = if before < own { own } else { before };
         let floor = Multiplier::from_bits(state.opaque(u64::from(floor)) as u32).0;
-        Some(Held { grant: Grant(atomic::load(&rights.grant)), floor })
+        Some((Held { grant: Grant(atomic::load(&rights.grant)), floor }, before))
+    }
+
+    /// Notes a smaller floor than the one `before`: when the bucket's debt is by that one.
+    #[inline(always)]
+    fn lower<S: State>(&self, state: &S, policy: &Policy, before: u32) -> Option<()> {
+        let own = policy.floor().0;
+        if policy.is_shared() && before < own {
+            let rights = state.rights(self.index)?;
+            atomic::replace(&rights.floor, u64::from(before), u64::from(own));
+        }
+        Some(())
     }
 
     /// The words of its bucket.
     #[inline(always)]
-    fn words<S: State>(&self, state: &'a S, policy: &Policy, price: Price) -> Option<Words<'a>> {
+    fn words<S: State>(
+        &self,
+        state: &'a S,
+        policy: &Policy,
+        price: Price,
+        lapse: Lapse,
+    ) -> Option<Words<'a>> {
         let first = &self.slot.tat;
         // Without a second tier, that word is in a line that no packet touches.
         let second =
             if policy.has_second() { &state.identity(self.index)?.second_tat } else { first };
-        Some(Words { price, first, second })
+        Some(Words { price, lapse, first, second })
     }
 }
 
@@ -239,27 +254,31 @@ fn charge<S: State>(
     }
     let (policy, resolved) = policy_of(state, slot, packet)?;
     let policy_slot = resolved.slot();
-    let held = place.held(state, policy)?;
+    let (held, before) = place.held(state, policy)?;
     let tat = atomic::load(&slot.tat);
     // A source that was over its limit may wait for the coarse clock to reach its next token. Not a
     // bucket that is in debt by that clock: it must be clamped if it is by the exact one. Nor one of
     // two tiers, each of which has a time of its own. It is denied then, as it would be by the exact clock
     // if its share is over by that.
     let mut price = Price::LOCAL;
+    let mut lapse = Lapse::NONE;
     let mut lasts_ns = 0;
-    if last.is_denied()
-        && !policy.has_second()
-        && tat <= ticks(packet.coarse_ns) + policy.first.tolerance
-    {
-        price = price_at(state, held, packet.coarse_ns);
+    if last.is_denied() && !policy.has_second() {
         let (tier, coarse_ns) = (&policy.first, packet.coarse_ns);
-        lasts_ns = state.opaque(lasts(state, tier, price, tat, packet.length, coarse_ns));
+        price = price_at(state, held, coarse_ns);
+        lapse = lapse_of(state, policy, before, held, last, coarse_ns);
+        if tat <= ticks(coarse_ns) + deepest(state, price, tier)
+            && lapse.spares(tat, tier.tolerance)
+        {
+            lasts_ns = state.opaque(lasts(state, tier, price, tat, packet.length, coarse_ns));
+        }
     }
     let waits = lasts_ns > 0;
     let mut now_ns = packet.coarse_ns;
     if !waits {
         now_ns = state.now();
         price = price_at(state, held, now_ns);
+        lapse = lapse_of(state, policy, before, held, last, now_ns);
     }
     // The tag after the TAT: whoever replaces the source claims the TAT first.
     if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
@@ -267,12 +286,13 @@ fn charge<S: State>(
     }
     let mut drawn = Drawn::DENIED;
     if !waits {
-        let words = place.words(state, policy, price)?;
+        let words = place.words(state, policy, price, lapse)?;
         drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns));
     }
     if drawn == Drawn::CONTENDED {
         return Some(None);
     }
+    place.lower(state, policy, before)?;
     if policy.has_shadow() {
         let exact_ns = if waits { state.now() } else { now_ns };
         shadow(state, policy, place.index, packet, ticks(exact_ns))?;
@@ -308,20 +328,43 @@ fn insist<S: State>(
     packet: &Packet<'_>,
 ) -> Option<Option<Reason>> {
     let slot = place.slot;
+    let last = LastSeen(atomic::load(&slot.last_seen));
     let (policy, resolved) = policy_of(state, slot, packet)?;
-    let held = place.held(state, policy)?;
+    let (held, before) = place.held(state, policy)?;
     let now_ns = state.now();
     let tat = atomic::load(&slot.tat);
     if tat == CLAIMED || atomic::load(&slot.tag) != packet.hash.0 {
         return Some(None);
     }
-    let words = place.words(state, policy, price_at(state, held, now_ns))?;
-    if words.insist(state, policy, tat, packet.length, ticks(now_ns)) {
+    let lapse = lapse_of(state, policy, before, held, last, now_ns);
+    let words = place.words(state, policy, price_at(state, held, now_ns), lapse)?;
+    let admitted = words.insist(state, policy, tat, packet.length, ticks(now_ns));
+    place.lower(state, policy, before)?;
+    if admitted {
         record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Some(Reason::Conforming));
     }
     let last = LastSeen::denied(now_ns, 0);
     Some(Some(over(state, config, slot, packet, policy, resolved.slot(), last)))
+}
+
+/// What has become of a bucket's share since its `last` packet, when its floor was `before`.
+#[inline(always)]
+fn lapse_of<S: State>(
+    state: &S,
+    policy: &Policy,
+    before: u32,
+    held: Held,
+    last: LastSeen,
+    now_ns: u64,
+) -> Lapse {
+    if !policy.is_shared() {
+        return Lapse::NONE;
+    }
+    let Lapse { at, from, to } = Lapse::of(before, held, last.ns(), now_ns);
+    let [from, to] =
+        [from, to].map(|it| Multiplier::from_bits(state.opaque(u64::from(it.0)) as u32));
+    Lapse { at: state.opaque(at), from, to }
 }
 
 /// How long, in ns from `now_ns` on, a bucket that has just denied a packet will deny every other one.
@@ -442,7 +485,7 @@ fn promote<S: State>(
     }
     let second = full[1] + owed.debt(state, &policy.second, price);
     let start = Tats { first: full[0] + owed.debt(state, &policy.first, price), second };
-    let (drawn, next) = judge(state, policy, price, start, packet.length, now);
+    let (drawn, next) = judge(state, policy, price, &Lapse::NONE, start, packet.length, now);
     let admitted = state.opaque(u64::from(drawn == Drawn::ADMITTED)) != 0;
     atomic::store(&identity.second_tat, next.second);
     begin(identity, policy, now + owed.debt(state, &policy.shadow, Price::LOCAL));
