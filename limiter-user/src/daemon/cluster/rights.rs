@@ -106,7 +106,7 @@ impl Thread {
 }
 
 /// What a host with this home right may use of each source's limit without end.
-pub(super) fn floor_of(home: Share) -> Share {
+pub(in crate::daemon) fn floor_of(home: Share) -> Share {
     let floor = escrow::Settings::new(HostId(0), 1).floor;
     home.times(floor.units(), Share::WHOLE.units())
 }
@@ -169,8 +169,12 @@ struct Task {
 impl Task {
     fn new(host: Host, shared: Shared, giver: Giver, tell: watch::Sender<RightsReport>) -> Self {
         let now = monotonic();
-        let settings =
-            escrow::Settings { region: host.region, ..escrow::Settings::new(host.me, host.weight) };
+        let alone = shared.with_now(|core| Ok(core.plane().has_everything())).unwrap_or_default();
+        let settings = escrow::Settings {
+            region: host.region,
+            alone,
+            ..escrow::Settings::new(host.me, host.weight)
+        };
         let escrow = Escrow::new(settings, host.kept.rights(), now);
         let sources = host.kept.cluster().map(|id| Sources::new(Keys::of(id), now));
         Self {
@@ -379,7 +383,7 @@ impl Task {
     /// Does what the escrow says.
     fn carry_out(&mut self, now: Moment, out: Outputs) -> Result<(), Failure> {
         self.keep |= out.keep;
-        self.words.set_floor(out.floor);
+        self.words.set_floor(out.floor, out.hosts);
         if let Some(sources) = &self.sources {
             self.words.grant(out.grants, sources);
         }
@@ -490,7 +494,7 @@ impl Task {
         self.tell.send_replace(RightsReport {
             home: self.escrow.home(),
             on_the_way: kept.outgoing.iter().map(|(_, transfer)| transfer.share).sum(),
-            floor: self.escrow.floor(),
+            floor: self.escrow.without_end(monotonic()),
             keys,
             limited,
             left_out,
@@ -523,7 +527,8 @@ impl Core {
     }
 }
 
-fn packets_a_second(tier: &crate::policy::Tier) -> f64 {
+/// What a tier lets through, packets a second; full frames where it counts bytes.
+pub(super) fn packets_a_second(tier: &crate::policy::Tier) -> f64 {
     let period_s = tier.rate.period_ns() as f64 / 1e9;
     let frame = if tier.rate.unit() == crate::policy::Unit::Bytes { FRAME } else { 1.0 };
     tier.rate.amount() as f64 / frame / period_s.max(1e-9)
