@@ -46,6 +46,16 @@ pub const fn clamped(tat: Ticks, now: Ticks, tolerance: Ticks) -> Ticks {
     if tat > now + tolerance { now + tolerance } else { tat }
 }
 
+/// Judges a packet that costs `cost` at the share of its bucket, which holds a packet more than `tolerance`: as
+/// [`decide`], but it is admitted as long as the debt *before* it is no more than that.
+///
+/// `cost` ≤ 2^55; a packet that costs more than [`MAX_COST`] is never admitted.
+#[inline(always)]
+pub const fn decide_shared(tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks) -> Option<Ticks> {
+    let debt = tat.saturating_sub(now);
+    if debt > tolerance || cost > MAX_COST { None } else { Some(now + debt + cost) }
+}
+
 /// How much time the bucket has in credit: tolerance − debt, 0 when empty.
 pub const fn credit(tat: Ticks, now: Ticks, tolerance: Ticks) -> Ticks {
     tolerance.saturating_sub(tat.saturating_sub(now))

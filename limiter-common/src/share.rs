@@ -1,8 +1,14 @@
 //! Parts of a limit: what the buckets of a limit that the hosts of a cluster have in common may use.
 //!
-//! A host's bucket runs at a share s of its limit: it earns s · rate and holds s · burst. In a bucket that
-//! counts time, that changes one number only: a packet costs 1/s times as much. How far a bucket may be in
-//! debt (burst / rate) stays.
+//! A host's bucket runs at a share s of its limit: it earns s · rate and holds 1 + s · (burst − N) packets,
+//! where N hosts share the limit (s · burst < 1 would admit nobody, ever). In a bucket that counts time, that
+//! changes one number only: a packet costs 1/s times as much. The tolerance is (burst − N) / rate, or nothing
+//! where that is less, and a packet is admitted as long as the debt before it is no more than the tolerance.
+//! A limit in bytes counts its largest frame as a packet.
+//!
+//! What a bucket holds is 1 + s · (tolerance − debt) / cost. A bucket whose debt is beyond the tolerance is
+//! *overdrawn*: the less its share, the more of its packet is missing while it is in debt for the same time.
+//! So its debt becomes longer when its share becomes smaller, also where nobody writes that: see [`Lapse`].
 //!
 //! The share is a [`Grant`], which ends by itself, or else the floor, which does not. The floor is that of
 //! the policy, and no more than the bucket's own, which it got when it was made: so only who changes the
@@ -11,7 +17,7 @@
 
 use core::sync::atomic::AtomicU64;
 
-use crate::gcra::{MAX_TOLERANCE, Ticks};
+use crate::gcra::{MAX_TOLERANCE, Ticks, ticks};
 
 #[cfg(any(test, feature = "user"))]
 pub mod change;
@@ -20,6 +26,12 @@ pub mod floor;
 
 /// The most ticks that a packet may cost under the whole limit: almost five minutes.
 pub const MAX_SHARED_COST: Ticks = 1 << 42;
+
+/// What a change may take from the first look at a bucket to the last word written, ns.
+pub const MARGIN_NS: u64 = 1_000_000;
+
+/// The largest frame there is, bytes: no packet under a limit in bytes costs more.
+pub const LARGEST_FRAME: u32 = 0xffff;
 
 /// What a packet costs that no bucket has the room for.
 pub const NEVER: Ticks = 2 * MAX_TOLERANCE;
@@ -165,7 +177,21 @@ impl Grant {
         Multiplier(self.0 as u32 & Multiplier::NOTHING.0)
     }
 
+    /// The same, ended at `now_ns` at the latest.
+    #[must_use]
+    pub const fn ended(self, now_ns: u64) -> Self {
+        if self.until_ns() <= now_ns { self } else { Self::new(self.multiplier(), now_ns) }
+    }
+
+    /// Whether a packet at `ns` may have met it: as [`Grant::holds`], and in the unit after its end.
+    #[inline(always)]
+    #[must_use]
+    pub const fn met(self, ns: u64) -> bool {
+        self.0 & Multiplier::VALID as u64 != 0 && ns >> UNIT_SHIFT <= self.0 >> Multiplier::BITS
+    }
+
     /// When it ends, ns since boot.
+    #[inline(always)]
     #[must_use]
     pub const fn until_ns(self) -> u64 {
         self.0 >> Multiplier::BITS << UNIT_SHIFT
@@ -206,6 +232,69 @@ impl Held {
             return Price(granted);
         }
         Price(self.floor)
+    }
+}
+
+/// A bucket's share has become smaller since its last packet, and nobody has said so: its grant has ended, or
+/// the floor of its policy is a smaller one. If it was overdrawn when that happened, it still is by as many
+/// tokens, which take longer now.
+///
+/// The last packet tells whether that is still to be counted: the next one writes the longer debt, and only
+/// then that it was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lapse {
+    /// When it happened, or earlier; far in the future if it did not.
+    pub at: Ticks,
+    /// What the bucket had, and what it has.
+    pub from: Multiplier,
+    /// See `from`.
+    pub to: Multiplier,
+}
+
+impl Lapse {
+    /// Nothing has happened.
+    pub const NONE: Self = Self { at: 1 << 62, from: Multiplier::WHOLE, to: Multiplier::WHOLE };
+
+    /// What happened until `now_ns` to a bucket whose last packet was at `last_ns` and whose floor was `floor`
+    /// then (0: its limit was this host's alone), while it may have what `held` says now.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(floor: u32, held: Held, last_ns: u64, now_ns: u64) -> Self {
+        let Held { grant, floor: own } = held;
+        let was = if floor == 0 { Multiplier::WHOLE.0 } else { floor };
+        let granted = grant.multiplier().0;
+        let met = grant.met(last_ns) && granted < was;
+        let from = if met { granted } else { was };
+        if met && grant.holds(now_ns) || from >= own {
+            return Self::NONE;
+        }
+        let at = if met { grant.until_ns() } else { last_ns };
+        Self { at: ticks(at), from: Multiplier(from), to: Multiplier(own) }
+    }
+
+    /// Whether it is of no effect on a bucket at `tat`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn spares(&self, tat: Ticks, tolerance: Ticks) -> bool {
+        tat <= self.at + tolerance
+    }
+
+    /// The theoretical arrival time of a bucket that was at `tat`, rounded up by less than a factor of two of
+    /// what is missing of its packet, but to no more than `most`, which the largest one costs.
+    #[inline(always)]
+    #[must_use]
+    pub const fn apply(&self, tat: Ticks, tolerance: Ticks, most: Ticks) -> Ticks {
+        if self.spares(tat, tolerance) {
+            return tat;
+        }
+        let end = self.at + tolerance;
+        let longer = (self.to.0 >> 16 & 31).wrapping_sub(self.from.0 >> 16 & 31)
+            + (self.to.0 & 0xffff > self.from.0 & 0xffff) as u32;
+        let longer = longer & 31;
+        let missing = tat - end;
+        // What was charged after the end may have made it more than that already.
+        let most = if missing > most { missing } else { most };
+        end + if missing > most >> longer { most } else { missing << longer }
     }
 }
 

@@ -239,6 +239,20 @@ impl Hosts {
         begun.elapsed()
     }
 
+    /// Waits until so many limits are in force on each of `hosts`.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub fn wait_limits(&self, hosts: &[usize], count: usize) {
+        for &host in hosts {
+            let cli = self.daemons[host].cli();
+            process::wait_for(format!("{count} limits on {}", name(host)), PATIENCE, || {
+                let limits = cli.ok(&["limit", "list"])["limits"].clone();
+                (limits.as_array().map(Vec::len) == Some(count)).then_some(())
+            });
+        }
+    }
+
     /// Begins to note when packets of `source` pass on each host.
     #[must_use]
     pub fn watch(&self, source: Ipv4Addr) -> Watch<'_> {

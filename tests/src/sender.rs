@@ -160,6 +160,21 @@ pub struct Sender<'lab> {
     device: &'static str,
 }
 
+/// A device to send frames on.
+#[derive(Debug)]
+pub struct Wire(OwnedFd);
+
+impl Wire {
+    /// Sends a frame.
+    ///
+    /// # Panics
+    /// If the socket refuses it.
+    pub fn send(&self, frame: &[u8]) {
+        let sent = packet_socket::send(&self.0, frame);
+        assert!(sent, "a frame is refused: {}", io::Error::last_os_error());
+    }
+}
+
 impl<'lab> Sender<'lab> {
     /// A sender that may run on any CPU.
     #[must_use]
@@ -186,6 +201,17 @@ impl<'lab> Sender<'lab> {
     #[must_use]
     pub fn send(&self, streams: Vec<Stream>) -> Vec<Sent> {
         self.start(streams).join()
+    }
+
+    /// Opens the device for frames that are sent one by one, each at once.
+    ///
+    /// # Panics
+    /// If the socket cannot be made.
+    #[must_use]
+    pub fn wire(&self) -> Wire {
+        let device = self.device;
+        let socket = self.lab.sender.run_inside(|| packet_socket::open(device, Receives::Nothing));
+        Wire(socket.expect("a packet socket"))
     }
 
     /// Starts to send in the background.

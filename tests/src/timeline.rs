@@ -31,10 +31,11 @@ const HEADERS: usize = 34;
 #[derive(Debug)]
 pub struct Timeline<'lab> {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<Duration>>,
+    thread: JoinHandle<Vec<(Ipv4Addr, Duration)>>,
     /// Ends the packets after they were noted.
     end: Observer<'lab>,
-    source: Ipv4Addr,
+    /// Whose packets are noted; nothing for all.
+    source: Option<Ipv4Addr>,
 }
 
 impl<'lab> Timeline<'lab> {
@@ -44,6 +45,19 @@ impl<'lab> Timeline<'lab> {
     /// If the socket cannot be made.
     #[must_use]
     pub fn new(lab: &'lab Lab, source: Ipv4Addr) -> Self {
+        Self::begin(lab, Some(source))
+    }
+
+    /// The same of all IPv4 sources.
+    ///
+    /// # Panics
+    /// As [`Timeline::new`].
+    #[must_use]
+    pub fn of_all(lab: &'lab Lab) -> Self {
+        Self::begin(lab, None)
+    }
+
+    fn begin(lab: &'lab Lab, source: Option<Ipv4Addr>) -> Self {
         let end = Observer::new(lab, Then::Discard, &[]);
         let stop = Arc::new(AtomicBool::new(false));
         let socket = lab.receiver.run_inside(|| packet_socket().expect("a packet socket"));
@@ -55,7 +69,8 @@ impl<'lab> Timeline<'lab> {
     /// How many packets have passed so far.
     #[must_use]
     pub fn passed(&self) -> u64 {
-        self.end.read().from(self.source)
+        let counts = self.end.read();
+        self.source.map_or(0, |source| counts.from(source))
     }
 
     /// How many packets of any source have passed so far.
@@ -70,9 +85,18 @@ impl<'lab> Timeline<'lab> {
     /// If the thread has.
     #[must_use]
     pub fn stop(self) -> Vec<Duration> {
+        self.stop_all().into_iter().map(|(_, time)| time).collect()
+    }
+
+    /// The same, with whose packets they are.
+    ///
+    /// # Panics
+    /// As [`Timeline::stop`].
+    #[must_use]
+    pub fn stop_all(self) -> Vec<(Ipv4Addr, Duration)> {
         self.stop.store(true, Ordering::Relaxed);
         let mut times = self.thread.join().expect("the thread that notes");
-        times.sort_unstable();
+        times.sort_unstable_by_key(|(_, time)| *time);
         times
     }
 }
@@ -135,12 +159,18 @@ fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Notes packets of `source` until it is told to stop and there are none left.
-fn note(socket: &OwnedFd, source: Ipv4Addr, stop: &AtomicBool) -> Vec<Duration> {
+/// Notes packets of `source`, or of all, until it is told to stop and there are none left.
+fn note(
+    socket: &OwnedFd,
+    source: Option<Ipv4Addr>,
+    stop: &AtomicBool,
+) -> Vec<(Ipv4Addr, Duration)> {
     let mut times = Vec::new();
     loop {
         match receive(socket) {
-            Some((from, time)) if from == source => times.push(time),
+            Some((from, time)) if source.is_none_or(|source| source == from) => {
+                times.push((from, time));
+            }
             Some(_) => {}
             None if stop.load(Ordering::Relaxed) => return times,
             None => {}

@@ -5,10 +5,10 @@ use core::sync::atomic::AtomicU64;
 use super::State;
 use crate::abi::{Internal, Policy, Tier};
 use crate::atomic;
-use crate::denial::{self, LONGEST_NS};
+use crate::denial::{self, LEAST_TOLERANCE, LONGEST_NS, LONGEST_SHARED_NS};
 use crate::gate::MIN_FRAME;
-use crate::gcra::{TICKS_PER_NS, Ticks, decide, ticks};
-use crate::share::{Held, Multiplier, Price};
+use crate::gcra::{MAX_COST, MAX_TOLERANCE, TICKS_PER_NS, Ticks, decide, decide_shared, ticks};
+use crate::share::{Held, LARGEST_FRAME, Lapse, Multiplier, Price};
 
 /// What became of a packet that asked a bucket for its tokens. A number, so that the verifier can be
 /// kept from following each separately.
@@ -20,7 +20,7 @@ impl Drawn {
     pub(super) const ADMITTED: Self = Self(0);
     /// There are too few.
     pub(super) const DENIED: Self = Self(1);
-    /// The bucket went to another source meanwhile. Nothing was charged.
+    /// The bucket went to another source meanwhile, or another CPU was faster. Nothing was charged.
     pub(super) const GONE: Self = Self(2);
 }
 
@@ -50,6 +50,29 @@ pub(super) fn priced<S: State>(state: &S, price: Price, cost: Ticks) -> Ticks {
     if price.is_shared() { state.opaque(price.of(cost)) } else { cost }
 }
 
+/// The debt of a tier's bucket that is empty. At a share that is one packet of the largest size beyond its tolerance.
+#[inline(always)]
+pub(super) fn deepest<S: State>(state: &S, price: Price, tier: &Tier) -> Ticks {
+    let beyond = if price.is_shared() { dearest(state, price, tier, LARGEST_FRAME) } else { 0 };
+    tier.tolerance + beyond
+}
+
+/// What a packet of `length` bytes costs under a tier, if any bucket has the room for it.
+#[inline(always)]
+pub(super) fn dearest<S: State>(state: &S, price: Price, tier: &Tier, length: u32) -> Ticks {
+    let cost = priced(state, price, tier.cost.of(length));
+    if cost > MAX_COST { MAX_COST } else { cost }
+}
+
+/// Judges a packet of `cost` by a bucket at `tat`, as [`decide`].
+#[inline(always)]
+fn decide_at(price: Price, tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks) -> Option<Ticks> {
+    if price.is_shared() {
+        return decide_shared(tat, now, cost, tolerance);
+    }
+    decide(tat, now, cost, tolerance)
+}
+
 /// Judges a packet of `length` bytes by all tiers of a policy: whether it is admitted, and what a bucket at
 /// `at` comes to, of which nothing is charged otherwise.
 #[inline(always)]
@@ -62,20 +85,20 @@ pub(super) fn judge<S: State>(
     now: Ticks,
 ) -> (bool, Tats) {
     let cost = priced(state, price, policy.first.cost.of(length));
-    let Some(first) = decide(at.first, now, cost, policy.first.tolerance) else {
+    let Some(first) = decide_at(price, at.first, now, cost, policy.first.tolerance) else {
         return (false, at);
     };
     if !policy.has_second() {
         return (true, Tats { first, ..at });
     }
     let cost = priced(state, price, policy.second.cost.of(length));
-    match decide(at.second, now, cost, policy.second.tolerance) {
+    match decide_at(price, at.second, now, cost, policy.second.tolerance) {
         Some(second) => (true, Tats { first, second }),
         None => (false, at),
     }
 }
 
-/// Charges `cost` to a word that was `tat` a moment ago, if it has room for it as long as the bucket is the
+/// Charges `cost` to a word that was `tat` a moment ago, if `decide` has room for it as long as the bucket is the
 /// source's.
 ///
 /// Where another CPU is faster, the word is judged once more, and the cost added without a comparison: it then may
@@ -85,21 +108,20 @@ fn charge<S: State>(
     state: &S,
     word: &AtomicU64,
     tat: Ticks,
-    now: Ticks,
     cost: Ticks,
-    tolerance: Ticks,
+    decide: impl Fn(Ticks) -> Option<Ticks>,
     is_its: impl Fn() -> bool,
 ) -> Drawn {
-    let Some(next) = decide(tat, now, cost, tolerance) else { return Drawn::DENIED };
+    let Some(next) = decide(tat) else { return Drawn::DENIED };
     if atomic::replace(word, tat, next) {
         return Drawn::ADMITTED;
     }
-    state.note(Internal::Contended);
     let tat = state.opaque(atomic::load(word));
     if !is_its() {
         return Drawn::GONE;
     }
-    if decide(tat, now, cost, tolerance).is_none() {
+    state.note(Internal::Contended);
+    if decide(tat).is_none() {
         return Drawn::DENIED;
     }
     // Whoever was faster has moved the word to the present.
@@ -112,6 +134,8 @@ fn charge<S: State>(
 pub(super) struct Words<'a> {
     /// What packets cost.
     pub(super) price: Price,
+    /// What has become of its share since its last packet.
+    pub(super) lapse: Lapse,
     pub(super) first: &'a AtomicU64,
     /// The second tier's, where the policy has one.
     pub(super) second: &'a AtomicU64,
@@ -130,29 +154,57 @@ impl Words<'_> {
         now: Ticks,
         is_its: impl Fn() -> bool,
     ) -> Drawn {
-        let cost = priced(state, self.price, policy.first.cost.of(length));
-        let tolerance = policy.first.tolerance;
+        let Some(tat) = self.lengthened(state, &policy.first, self.first, tat) else {
+            return Drawn::GONE;
+        };
+        let decide = |tat, cost, tier: &Tier| decide_at(self.price, tat, now, cost, tier.tolerance);
+        let first = priced(state, self.price, policy.first.cost.of(length));
+        let decide_first = |tat| decide(tat, first, &policy.first);
         let mut second = 0;
         if policy.has_second() {
-            if decide(tat, now, cost, tolerance).is_none() {
+            let at = atomic::load(self.second);
+            if !is_its() {
+                return Drawn::GONE;
+            }
+            let Some(at) = self.lengthened(state, &policy.second, self.second, at) else {
+                return Drawn::GONE;
+            };
+            if decide_first(tat).is_none() {
                 return Drawn::DENIED;
             }
             second = priced(state, self.price, policy.second.cost.of(length));
-            let at = atomic::load(self.second);
-            let drawn =
-                charge(state, self.second, at, now, second, policy.second.tolerance, &is_its);
+            let decide_second = |tat| decide(tat, second, &policy.second);
+            let drawn = charge(state, self.second, at, second, decide_second, &is_its);
             let drawn = Drawn(state.opaque(drawn.0));
             if drawn != Drawn::ADMITTED {
                 return drawn;
             }
         }
-        let drawn = charge(state, self.first, tat, now, cost, tolerance, &is_its);
+        let drawn = charge(state, self.first, tat, first, decide_first, &is_its);
         let drawn = Drawn(state.opaque(drawn.0));
         if drawn != Drawn::ADMITTED && policy.has_second() && is_its() {
             // What was taken from the second tier goes back.
             atomic::add(self.second, second.wrapping_neg());
         }
         drawn
+    }
+
+    /// Writes what has become of the bucket's share since its last packet to a word that was `tat` a moment ago.
+    /// Whoever comes next does not know of it. `None`: another CPU was faster.
+    #[inline(always)]
+    fn lengthened<S: State>(
+        &self,
+        state: &S,
+        tier: &Tier,
+        word: &AtomicU64,
+        tat: Ticks,
+    ) -> Option<Ticks> {
+        if !self.price.is_shared() || self.lapse.spares(tat, tier.tolerance) {
+            return Some(tat);
+        }
+        let most = dearest(state, self.price, tier, LARGEST_FRAME);
+        let next = state.opaque(self.lapse.apply(tat, tier.tolerance, most));
+        atomic::replace(word, tat, next).then_some(next)
     }
 }
 
@@ -167,21 +219,30 @@ pub(super) fn lasts<S: State>(
     length: u32,
     ns: u64,
 ) -> u64 {
-    let least = priced(state, price, tier.cost.of(MIN_FRAME));
-    if price.is_shared() && least > tier.tolerance {
-        // The share has no room for any packet. It denies as long as it is what it is.
-        return state.opaque(LONGEST_NS);
+    let debt = tat.saturating_sub(ticks(ns));
+    if price.is_shared() {
+        return state.opaque(lasts_shared(state, tier, price, debt));
     }
-    let mut cost = least;
-    if tier.cost.per_byte != 0 {
-        cost = priced(state, price, tier.cost.of(length));
+    let least = tier.cost.of(MIN_FRAME);
+    let cost = if tier.cost.per_byte != 0 { tier.cost.of(length) } else { least };
+    denial::lasts(debt, cost, least, tier.tolerance)
+}
+
+/// The same of a tier of the cluster.
+#[inline(always)]
+fn lasts_shared<S: State>(state: &S, tier: &Tier, price: Price, debt: Ticks) -> u64 {
+    if priced(state, price, tier.cost.of(MIN_FRAME)) > MAX_TOLERANCE {
+        // The share is nothing. It denies as long as it is what it is.
+        return LONGEST_NS;
     }
-    let lasts = denial::lasts(tat.saturating_sub(ticks(ns)), cost, least, tier.tolerance);
-    if !price.is_shared() {
-        return lasts;
+    let mut wait = debt.saturating_sub(tier.tolerance);
+    if tier.tolerance < LEAST_TOLERANCE {
+        // It must not be full before somebody looks.
+        wait = wait.saturating_sub(LEAST_TOLERANCE);
     }
     // Whoever makes the share larger has the bucket forget it, unless a packet is being judged meanwhile. So no
     // longer than the bucket has room for what it earns.
-    let room = tier.tolerance.saturating_sub(cost) / TICKS_PER_NS;
-    state.opaque(if lasts > room { room } else { lasts })
+    let longest = (tier.tolerance / TICKS_PER_NS).clamp(LONGEST_SHARED_NS, LONGEST_NS);
+    let wait_ns = wait / TICKS_PER_NS;
+    if wait_ns > longest { longest } else { wait_ns }
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU64;
 
 use super::State;
 use super::classes::Limited;
-use super::draw::{Drawn, Tats, Words, judge, lasts, price_at, price_of};
+use super::draw::{Drawn, Tats, Words, dearest, deepest, judge, lasts, price_at, price_of};
 use super::listed::listed;
 use super::shadow::{begin, shadow};
 use super::sketched::{Added, Sketched, add, estimate, owed};
@@ -19,7 +19,7 @@ use crate::gcra::{TICKS_PER_NS, Ticks, clamped, decide, ticks};
 use crate::hash::Hash;
 use crate::hll;
 use crate::key::SourceKey;
-use crate::share::{Grant, Held, Multiplier, Price};
+use crate::share::{Grant, Held, Lapse, Multiplier, Price};
 use crate::table::{
     CLAIMED, LastSeen, Matches, Slot, WAYS, Ways, fingerprint, is_claimed, set_fingerprint, set_of,
     slot_index,
@@ -61,22 +61,31 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// What its bucket may use. To be read before its time: see [`crate::share`].
+    /// What its bucket may use, and its floor as of its last packet. To be read before its time: see
+    /// [`crate::share`].
     #[inline(always)]
-    fn held<S: State>(&self, state: &S, policy: &Policy) -> Option<Held> {
+    fn held<S: State>(&self, state: &S, policy: &Policy) -> Option<(Held, u32)> {
         if !policy.is_shared() {
-            return Some(Held::LOCAL);
+            return Some((Held::LOCAL, 0));
         }
         let rights = state.rights(self.index)?;
         let own = policy.floor().0;
-        let mut floor = atomic::load(&rights.floor) as u32;
-        if floor < own {
-            // The floor has become smaller, or the limit the cluster's, since the bucket was made.
-            atomic::replace(&rights.floor, u64::from(floor), u64::from(own));
-            floor = own;
-        }
+        let before = atomic::load(&rights.floor) as u32;
+        // The floor has become smaller, or the limit the cluster's, since then.
+        let floor = if before < own { own } else { before };
         let floor = Multiplier::from_bits(state.opaque(u64::from(floor)) as u32).0;
-        Some(Held { grant: Grant(atomic::load(&rights.grant)), floor })
+        Some((Held { grant: Grant(atomic::load(&rights.grant)), floor }, before))
+    }
+
+    /// Notes a smaller floor than the one `before`: when the bucket's debt is by that one.
+    #[inline(always)]
+    fn lower<S: State>(&self, state: &S, policy: &Policy, before: u32) -> Option<()> {
+        let own = policy.floor().0;
+        if policy.is_shared() && before < own {
+            let rights = state.rights(self.index)?;
+            atomic::replace(&rights.floor, u64::from(before), u64::from(own));
+        }
+        Some(())
     }
 
     /// Whether the slot, whose time was `tat` a moment ago, is that of the packet's source.
@@ -88,12 +97,18 @@ impl<'a> Place<'a> {
 
     /// The words of its bucket.
     #[inline(always)]
-    fn words<S: State>(&self, state: &'a S, policy: &Policy, price: Price) -> Option<Words<'a>> {
+    fn words<S: State>(
+        &self,
+        state: &'a S,
+        policy: &Policy,
+        price: Price,
+        lapse: Lapse,
+    ) -> Option<Words<'a>> {
         let first = &self.slot.tat;
         // Without a second tier, that word is in a line that no packet touches.
         let second =
             if policy.has_second() { &state.identity(self.index)?.second_tat } else { first };
-        Some(Words { price, first, second })
+        Some(Words { price, lapse, first, second })
     }
 }
 
@@ -224,27 +239,33 @@ fn policy_of<'a, S: State>(
             atomic::replace(&slot.policy, resolved.0, seen.0);
             return Some(None);
         }
+        let (held, _) = place.held(state, policy)?;
+        let now_ns = state.now();
+        let price = price_at(state, held, now_ns);
         // Of the same slot it is nearly always the same policy: what was overdrawn under it is owed.
         let is_same = u64::from(seen.slot() == resolved.slot());
-        let slack = u64::from(state.cpus() & 0x1ff) * is_same * policy.first.cost.of(packet.length);
-        let now = ticks(state.now());
-        clamp(&slot.tat, now, policy.first.tolerance + slack);
+        let packets = u64::from(state.cpus() & 0x1ff) * is_same;
+        let owes = |tier| {
+            let overdrawn = packets * dearest(state, price, tier, packet.length);
+            deepest(state, price, tier) + overdrawn
+        };
+        clamp(&slot.tat, ticks(now_ns), owes(&policy.first));
         if policy.has_second() {
             let second_tat = &state.identity(place.index)?.second_tat;
-            clamp(second_tat, now, policy.second.tolerance + slack);
+            clamp(second_tat, ticks(now_ns), owes(&policy.second));
         }
     }
     Some(Some((policy, resolved)))
 }
 
-/// Has a bucket owe no more than an empty one of `tolerance`. One that goes to another source meanwhile has another
-/// time.
+/// Has a bucket owe no more than that. One that goes to another source meanwhile has another time.
 #[inline(always)]
-fn clamp(word: &AtomicU64, now: Ticks, tolerance: Ticks) {
+fn clamp(word: &AtomicU64, now: Ticks, most: Ticks) {
     let tat = atomic::load(word);
-    if tat > now + tolerance && !is_claimed(tat) {
+    let next = clamped(tat, now, most);
+    if next != tat && !is_claimed(tat) {
         // If this fails, a packet of the former policy has just come, or another CPU has done it.
-        atomic::replace(word, tat, now + tolerance);
+        atomic::replace(word, tat, next);
     }
 }
 
@@ -283,36 +304,42 @@ fn charge<S: State>(
     }
     let Some((policy, resolved)) = policy_of(state, place, packet)? else { return Some(None) };
     let policy_slot = resolved.slot();
-    let held = place.held(state, policy)?;
+    let (held, before) = place.held(state, policy)?;
     let tat = atomic::load(&slot.tat);
     // A source that was over its limit may wait for the coarse clock to reach its next token. Not a
     // bucket of two tiers, each of which has a time of its own. It is denied then, as it would be by the exact
     // clock if its share is over by that.
     let mut price = Price::LOCAL;
+    let mut lapse = Lapse::NONE;
     let mut lasts_ns = 0;
     if last.is_denied() && !policy.has_second() {
-        price = price_at(state, held, packet.coarse_ns);
         let (tier, coarse_ns) = (&policy.first, packet.coarse_ns);
-        lasts_ns = state.opaque(lasts(state, tier, price, tat, packet.length, coarse_ns));
+        price = price_at(state, held, coarse_ns);
+        lapse = lapse_of(state, policy, before, held, last, coarse_ns);
+        if lapse.spares(tat, tier.tolerance) {
+            lasts_ns = state.opaque(lasts(state, tier, price, tat, packet.length, coarse_ns));
+        }
     }
     let waits = lasts_ns > 0;
     let mut now_ns = packet.coarse_ns;
     if !waits {
         now_ns = state.now();
         price = price_at(state, held, now_ns);
+        lapse = lapse_of(state, policy, before, held, last, now_ns);
     }
     if !place.is_of(tat, packet) {
         return Some(None);
     }
     let mut drawn = Drawn::DENIED;
     if !waits {
-        let words = place.words(state, policy, price)?;
+        let words = place.words(state, policy, price, lapse)?;
         let is_its = || place.is_of(atomic::load(&slot.tat), packet);
         drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns), is_its);
     }
     if drawn == Drawn::GONE {
         return Some(None);
     }
+    place.lower(state, policy, before)?;
     if policy.has_shadow() {
         let exact_ns = if waits { state.now() } else { now_ns };
         shadow(state, policy, place.index, packet, ticks(exact_ns))?;
@@ -348,27 +375,50 @@ fn insist<S: State>(
     packet: &Packet<'_>,
 ) -> Option<Option<Reason>> {
     let slot = place.slot;
+    let last = LastSeen(atomic::load(&slot.last_seen));
     // The next packet writes it down, where it has changed.
     let resolved = resolve(state, packet);
     let policy = state.policy(resolved.slot())?;
-    let held = place.held(state, policy)?;
+    let (held, before) = place.held(state, policy)?;
     let now_ns = state.now();
     let tat = atomic::load(&slot.tat);
     if !place.is_of(tat, packet) {
         return Some(None);
     }
-    let words = place.words(state, policy, price_at(state, held, now_ns))?;
+    let price = price_at(state, held, now_ns);
+    let lapse = lapse_of(state, policy, before, held, last, now_ns);
+    let words = place.words(state, policy, price, lapse)?;
     let is_its = || place.is_of(atomic::load(&slot.tat), packet);
     let drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns), is_its);
     if drawn == Drawn::GONE {
         return Some(None);
     }
+    place.lower(state, policy, before)?;
     if drawn == Drawn::ADMITTED {
         record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Some(Reason::Conforming));
     }
     let last = LastSeen::denied(now_ns, 0);
     Some(Some(over(state, config, slot, packet, policy, resolved.slot(), last)))
+}
+
+/// What has become of a bucket's share since its `last` packet, when its floor was `before`.
+#[inline(always)]
+fn lapse_of<S: State>(
+    state: &S,
+    policy: &Policy,
+    before: u32,
+    held: Held,
+    last: LastSeen,
+    now_ns: u64,
+) -> Lapse {
+    if !policy.is_shared() {
+        return Lapse::NONE;
+    }
+    let Lapse { at, from, to } = Lapse::of(before, held, last.ns(), now_ns);
+    let [from, to] =
+        [from, to].map(|it| Multiplier::from_bits(state.opaque(u64::from(it.0)) as u32));
+    Lapse { at: state.opaque(at), from, to }
 }
 
 /// How long, in ns from `now_ns` on, a bucket that has just denied a packet will deny every other one.
@@ -516,8 +566,9 @@ fn promote<S: State>(
         atomic::store(&rights.floor, price.word());
         atomic::store(&rights.grant, Grant::nothing_at(now_ns).0);
     }
-    let start =
-        |full, tier: &Tier| clamped(full + owed.debt(state, tier, price), now, tier.tolerance);
+    let start = |full, tier: &Tier| {
+        clamped(full + owed.debt(state, tier, price), now, deepest(state, price, tier))
+    };
     let start =
         Tats { first: start(full[0], &policy.first), second: start(full[1], &policy.second) };
     let (admitted, next) = judge(state, policy, price, start, packet.length, now);

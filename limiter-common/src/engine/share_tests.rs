@@ -4,6 +4,7 @@ use std::cell::Cell as Counter;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use std::vec;
 use std::vec::Vec;
 
 use proptest::prelude::*;
@@ -17,6 +18,8 @@ use crate::share::change::{MARGIN_NS, Outcome};
 use crate::share::floor::Floor;
 use crate::share::{Grant, Multiplier, UNIT_NS};
 
+/// The length of all packets.
+const FRAME: u32 = 100;
 const SECOND: u64 = 1_000_000_000;
 const WHOLE: u64 = 1 << 32;
 
@@ -34,6 +37,14 @@ fn tier(rate: u64, burst: u64, gate: u32) -> Tier {
 }
 
 fn shared(plain: Policy, floor: &Floor) -> Policy {
+    shared_by(1, plain, floor)
+}
+
+/// A limit that so many hosts share.
+fn shared_by(hosts: u64, mut plain: Policy, floor: &Floor) -> Policy {
+    for tier in [&mut plain.first, &mut plain.second] {
+        tier.tolerance = tier.tolerance.saturating_sub(hosts * tier.cost.of(FRAME));
+    }
     let filled = [plain.first, plain.second].map(|tier| floor.filled(tier.tolerance));
     plain.shared_by_hosts(floor.share(), filled)
 }
@@ -75,17 +86,19 @@ fn give(memory: &Memory, units: u64, until_ns: u64) -> bool {
 struct Host {
     memory: Memory,
     plain: Policy,
+    /// How many there are.
+    hosts: u64,
     floor: Floor,
     generation: u32,
 }
 
 impl Host {
-    fn new(plain: Policy, units: u64) -> Self {
+    fn new(plain: Policy, hosts: u64, units: u64) -> Self {
         let floor = Floor::new(Multiplier::of_units(units), 0);
-        let memory = limiter(shared(plain, &floor), 1);
+        let memory = limiter(shared_by(hosts, plain, &floor), 1);
         // With a set that is full of others' buckets nobody is limited, unless it is to be dropped.
         atomic::store(&memory.config.on_full, on_full::DROP);
-        Self { memory, plain, floor, generation: 1 }
+        Self { memory, plain, hosts, floor, generation: 1 }
     }
 
     /// What the watched source may use at present, or will when a change is complete: never less than it
@@ -100,7 +113,7 @@ impl Host {
     fn set_floor(&mut self, units: u64) {
         let at = ticks(self.memory.time());
         self.floor = self.floor.clone().becoming(Multiplier::of_units(units), at);
-        self.memory.policies.push(shared(self.plain, &self.floor));
+        self.memory.policies.push(shared_by(self.hosts, self.plain, &self.floor));
         self.generation += 1;
         self.memory.publish(self.generation, self.memory.policies.len() as u32 - 1);
     }
@@ -135,123 +148,210 @@ fn step() -> impl Strategy<Value = (usize, Step)> {
             .prop_map(|(part, long, packets, look)| Step::Die(part, long, packets, look)),
         1 => (0u64..257, any::<bool>()).prop_map(|(part, told)| Step::Floor(part, told)),
     ];
-    (0usize..4, step)
+    (0usize..6, step)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     /// P6: however shares move between hosts, whose sum is never more than the limit, together they admit
-    /// what one bucket of the whole limit would: burst + rate · T in any T. Packets come in the middle of
+    /// what one bucket of the whole limit would: max(burst, hosts) + rate · T in any T. Packets come in the middle of
     /// changes, the daemon is slow or dies, shares run out, floors move, buckets go and come back.
     #[test]
     fn shares_of_a_limit_admit_no_more_than_the_limit(
-        rate in 50u64..5000, burst in 2u64..400, hosts in 2usize..5,
+        rate in prop_oneof![1u64..50, 50u64..5000], burst in prop_oneof![1u64..10, 2u64..400],
+        hosts in 2usize..7,
         steps in prop::collection::vec(step(), 1..120), two: bool,
     ) {
-        let mut plain = Policy::new(tier(rate, burst, 1));
-        if two {
-            let cost = Cost { fixed: 0, per_byte: plain.first.cost.fixed / 100, shift: 0 };
-            plain = plain.and(Tier { cost, unit: Tier::BYTES, ..plain.first });
-        }
-        let whole = plain.first;
-        let burst_ns = whole.tolerance / TICKS_PER_NS;
-        let mut all: Vec<Host> =
-            (0..hosts).map(|_| Host::new(plain, WHOLE / hosts as u64 / 8)).collect();
-        let now = Counter::new(all[0].memory.time());
-        let tat = Counter::new(0u64);
-        let admitted = |packets: u64| {
-            let at = tat.get().max(ticks(now.get())) + packets * whole.cost.fixed;
-            tat.set(at);
-            // A packet's cost is less than a packet.
-            at <= ticks(now.get()) + whole.tolerance
+        admit_no_more_than_the_limit(rate, burst, hosts, steps, two);
+    }
+
+    /// A share is what it says: of a source that sends more, exactly that much is admitted, and one packet.
+    #[test]
+    fn a_share_is_admitted_in_full(units in 1u64 << 26..=1 << 32, rate in 100u64..100_000) {
+        is_admitted_in_full(units, rate);
+    }
+}
+
+/// As the property.
+fn admit_no_more_than_the_limit(
+    rate: u64,
+    burst: u64,
+    hosts: usize,
+    steps: Vec<(usize, Step)>,
+    two: bool,
+) {
+    let mut plain = Policy::new(tier(rate, burst, 1));
+    if two {
+        let cost = Cost { fixed: 0, per_byte: plain.first.cost.fixed / 100, shift: 0 };
+        plain = plain.and(Tier { cost, unit: Tier::BYTES, ..plain.first });
+    }
+    let whole = plain.first;
+    let burst_ns = whole.tolerance / TICKS_PER_NS;
+    // Each host's bucket holds a packet, whatever its share.
+    let most = whole.cost.fixed * burst.max(hosts as u64);
+    let units = WHOLE / hosts as u64 / 8;
+    let mut all: Vec<Host> = (0..hosts).map(|_| Host::new(plain, hosts as u64, units)).collect();
+    let now = Counter::new(all[0].memory.time());
+    let tat = Counter::new(0u64);
+    let admitted = |packets: u64| {
+        let at = tat.get().max(ticks(now.get())) + packets * whole.cost.fixed;
+        tat.set(at);
+        // A packet's cost is less than a packet.
+        at <= ticks(now.get()) + most
+    };
+    let pass = |all: &[Host], ns: u64| {
+        now.set(now.get() + ns);
+        all.iter().for_each(|host| host.memory.set_time(now.get()));
+    };
+    for (at, step) in steps {
+        let at = at % hosts;
+        let left = || {
+            let others = all.iter().enumerate().filter(|(host, _)| *host != at);
+            1.0 - others.map(|(_, host)| host.share()).sum::<f64>()
         };
-        let pass = |all: &[Host], ns: u64| {
-            now.set(now.get() + ns);
-            all.iter().for_each(|host| host.memory.set_time(now.get()));
-        };
-        for (at, step) in steps {
-            let at = at % hosts;
-            let left = || {
-                let others = all.iter().enumerate().filter(|(host, _)| *host != at);
-                1.0 - others.map(|(_, host)| host.share()).sum::<f64>()
-            };
-            let part = |part: u64| (left().max(0.0) * part as f64 / 256.0 * WHOLE as f64) as u64;
-            match step {
-                Step::Send(count) => prop_assert!(admitted(flood(&all[at].memory, count)), "{}", now.get()),
-                Step::Others(count) => {
-                    for number in 100..100 + count {
-                        all[at].memory.packet(source(number), 100);
-                    }
+        let part = |part: u64| (left().max(0.0) * part as f64 / 256.0 * WHOLE as f64) as u64;
+        match step {
+            Step::Send(count) => assert!(admitted(flood(&all[at].memory, count)), "{}", now.get()),
+            Step::Others(count) => {
+                for number in 100..100 + count {
+                    all[at].memory.packet(source(number), 100);
                 }
-                Step::Wait(thousandths) => pass(&all, burst_ns * thousandths / 1000),
-                Step::Share(share, long, packets, took) => {
-                    let until = now.get() + burst_ns * long / 1000;
-                    let memory = &all[at].memory;
-                    let Some((tag, bucket)) = memory.bucket(source(WATCHED)) else { continue };
-                    let grant = Grant::new(Multiplier::of_units(part(share)), until);
-                    let exact = Counter::new(true);
-                    let changed = bucket.change(tag, Some(grant), || {
-                        let before = now.get();
-                        exact.set(exact.get() & admitted(flood(memory, packets)));
-                        pass(&all, took);
-                        before
-                    });
-                    prop_assert!(exact.get(), "within a change at {}", now.get());
-                    if let Outcome::Lowered(lowered) = changed {
-                        pass(&all, took);
-                        prop_assert!(admitted(flood(memory, packets)));
-                        lowered.give_back(&bucket);
-                    }
-                    prop_assert!(admitted(flood(memory, packets)), "after a change at {}", now.get());
+            }
+            Step::Wait(thousandths) => pass(&all, burst_ns * thousandths / 1000),
+            Step::Share(share, long, packets, took) => {
+                let until = now.get() + burst_ns * long / 1000;
+                let memory = &all[at].memory;
+                let Some((tag, bucket)) = memory.bucket(source(WATCHED)) else { continue };
+                let grant = Grant::new(Multiplier::of_units(part(share)), until);
+                let exact = Counter::new(true);
+                let changed = bucket.change(tag, Some(grant), || {
+                    let before = now.get();
+                    exact.set(exact.get() & admitted(flood(memory, packets)));
+                    pass(&all, took);
+                    before
+                });
+                assert!(exact.get(), "within a change at {}", now.get());
+                if let Outcome::Lowered(lowered) = changed {
+                    pass(&all, took);
+                    assert!(admitted(flood(memory, packets)));
+                    lowered.give_back(&bucket);
                 }
-                Step::Die(share, long, packets, look) => {
-                    let until = now.get() + burst_ns * long / 1000;
-                    let memory = &all[at].memory;
-                    let Some((tag, bucket)) = memory.bucket(source(WATCHED)) else { continue };
-                    let grant = Grant::new(Multiplier::of_units(part(share)), until);
-                    let looks = Counter::new(0);
-                    let exact = Counter::new(true);
-                    let _died = catch_unwind(AssertUnwindSafe(|| bucket.change(tag, Some(grant), || {
+                assert!(admitted(flood(memory, packets)), "after a change at {}", now.get());
+            }
+            Step::Die(share, long, packets, look) => {
+                let until = now.get() + burst_ns * long / 1000;
+                let memory = &all[at].memory;
+                let Some((tag, bucket)) = memory.bucket(source(WATCHED)) else { continue };
+                let grant = Grant::new(Multiplier::of_units(part(share)), until);
+                let looks = Counter::new(0);
+                let exact = Counter::new(true);
+                let _died = catch_unwind(AssertUnwindSafe(|| {
+                    bucket.change(tag, Some(grant), || {
                         exact.set(exact.get() & admitted(flood(memory, packets)));
                         if looks.replace(looks.get() + 1) == look {
                             resume_unwind(std::boxed::Box::new(()));
                         }
                         now.get()
-                    })));
-                    prop_assert!(exact.get() && admitted(flood(memory, packets)), "death at {}", now.get());
-                }
-                Step::Floor(share, told) => {
-                    let units = part(share);
-                    all[at].set_floor(units);
-                    let memory = &all[at].memory;
-                    if told && let Some((tag, bucket)) = memory.bucket(source(WATCHED)) {
-                        bucket.change(tag, None, || now.get());
-                    }
+                    })
+                }));
+                assert!(exact.get() && admitted(flood(memory, packets)), "death at {}", now.get());
+            }
+            Step::Floor(share, told) => {
+                let units = part(share);
+                all[at].set_floor(units);
+                let memory = &all[at].memory;
+                if told && let Some((tag, bucket)) = memory.bucket(source(WATCHED)) {
+                    bucket.change(tag, None, || now.get());
                 }
             }
-            prop_assert!(all.iter().map(Host::share).sum::<f64>() <= 1.0 + 1e-9);
         }
+        assert!(all.iter().map(Host::share).sum::<f64>() <= 1.0 + 1e-9);
     }
+}
 
-    /// A share is what it says: of a source that sends more, exactly that much is admitted.
-    #[test]
-    fn a_share_is_admitted_in_full(units in 1u64 << 26..=1 << 32, rate in 100u64..100_000) {
-        let burst = rate / 10 + 10;
-        let memory = limiter(shared(Policy::new(tier(rate, burst, 1)), &Floor::new(Multiplier::of_units(units), 0)), 8);
-        let start = memory.time();
-        let mut passed = 0;
-        while memory.time() < start + 4 * SECOND {
-            passed += flood(&memory, 4);
-            memory.advance(4 * SECOND / 100_000);
-        }
-        let part = units as f64 / WHOLE as f64;
-        let most = part * (4 * rate + burst) as f64;
-        prop_assert!(passed as f64 <= most, "{} {}", passed, most);
-        // The last tick of the coarse clock may be due yet, and all that is sent is 10,000 for each tenth.
-        let least = (most * 0.999 - part * rate as f64 * 0.014 - 2.0).min(390_000.0);
-        prop_assert!(passed as f64 >= least, "{} {}", passed, least);
+/// Its packets overdraw the bucket in the unit of time in which a grant has ended.
+#[test]
+fn a_grant_that_has_ended_does_not_shorten_the_debt() {
+    let steps = vec![
+        (0, Step::Floor(192, false)),
+        (0, Step::Wait(778)),
+        (1, Step::Send(1)),
+        (0, Step::Send(1)),
+        (0, Step::Wait(259)),
+        (0, Step::Share(0, 0, 0, 860_969)),
+        (0, Step::Share(0, 0, 0, 163_525)),
+        (2, Step::Send(1)),
+        (0, Step::Wait(2775)),
+        (0, Step::Share(192, 0, 5, 242_383)),
+    ];
+    admit_no_more_than_the_limit(1493, 5, 4, steps, false);
+}
+
+fn is_admitted_in_full(units: u64, rate: u64) {
+    let burst = rate / 10 + 10;
+    let floor = Floor::new(Multiplier::of_units(units), 0);
+    let memory = limiter(shared(Policy::new(tier(rate, burst, 1)), &floor), 8);
+    let start = memory.time();
+    let mut passed = 0;
+    while memory.time() < start + 4 * SECOND {
+        passed += flood(&memory, 4);
+        memory.advance(4 * SECOND / 100_000);
     }
+    let part = units as f64 / WHOLE as f64;
+    let most = 1.0 + part * (4 * rate + burst - 1) as f64;
+    assert!(passed as f64 <= most, "{passed} {most}");
+    // The last tick of the coarse clock may be due yet, and all that is sent is 10,000 for each tenth.
+    let least = (most * 0.999 - part * rate as f64 * 0.014 - 2.0).min(390_000.0);
+    assert!(passed as f64 >= least, "{passed} {least}");
+}
+
+/// The share has room for 0.3 packets, and earns one in 0.6 s.
+#[test]
+fn a_share_of_less_than_a_packet_is_admitted_in_full() {
+    is_admitted_in_full(1 << 26, 100);
+}
+
+/// A new source at a host with a small floor, whose share becomes larger 100 ms after its first packet: one each
+/// twelve seconds, of which no more may come at once.
+#[test]
+fn a_slow_source_waits_at_the_share_that_it_has_and_no_longer() {
+    let floor = Floor::new(Multiplier::of_units(WHOLE / 60), 0);
+    let tier = Tier { period_ns: 60 * SECOND, ..tier(1, 1, 1) };
+    let cost = Cost { fixed: 12 * SECOND * TICKS_PER_NS, per_byte: 0, shift: 0 };
+    let plain = Policy::new(Tier { cost, tolerance: cost.fixed, rate: 5, ..tier });
+    let memory = limiter(shared_by(3, plain, &floor), 8);
+    let send = |count| flood(&memory, count);
+    assert_eq!(send(3), 1, "the first one");
+    memory.advance(SECOND / 10);
+    assert_eq!(send(1), 0);
+    let until = |seconds| memory.time() + seconds * SECOND;
+    assert!(give(&memory, WHOLE - WHOLE / 30, until(20)));
+    memory.advance(12 * SECOND);
+    assert_eq!(send(1), 0, "its share is a little less than the whole");
+    memory.advance(SECOND / 2);
+    assert_eq!(send(2), 1);
+    // Five seconds of twelve are missing when the grant ends: five minutes at the floor, and less than twice as
+    // much as far as the kernel knows.
+    give(&memory, WHOLE - WHOLE / 30, until(30));
+    memory.advance(20 * SECOND);
+    assert_eq!(send(2), 1);
+    give(&memory, WHOLE - WHOLE / 30, until(7));
+    memory.advance(7 * SECOND + SECOND / 100);
+    assert_eq!(send(1), 0);
+    memory.advance(280 * SECOND);
+    assert_eq!(send(1), 0, "no earlier");
+    memory.advance(320 * SECOND);
+    assert_eq!(send(1), 1, "no later than that");
+    // The same, and the daemon gives it a share again.
+    give(&memory, WHOLE - WHOLE / 30, until(7));
+    memory.advance(10 * SECOND);
+    assert_eq!(send(1), 0);
+    give(&memory, WHOLE - WHOLE / 30, until(7));
+    memory.advance(4 * SECOND);
+    assert_eq!(send(1), 0);
+    memory.advance(2 * SECOND);
+    assert_eq!(send(1), 1);
 }
 
 /// A host with a floor of a tenth.
@@ -265,9 +365,9 @@ fn a_raised_share_brings_no_tokens_and_a_lowered_one_takes_none_that_fit() {
     let memory = tenth(1000, 1000);
     let later = memory.time() + 100 * SECOND;
     assert_eq!(flood(&memory, 60), 60);
-    // 40 left, of 99 and then of 500.
+    // 40 left, of 100 and then of 500.
     assert!(give(&memory, WHOLE / 2, later));
-    assert_eq!(flood(&memory, 1000), 39);
+    assert_eq!(flood(&memory, 1000), 40);
     memory.advance(SECOND / 5);
     // 500 a second.
     assert!(give(&memory, WHOLE / 4, later));
@@ -275,7 +375,7 @@ fn a_raised_share_brings_no_tokens_and_a_lowered_one_takes_none_that_fit() {
     memory.advance(10 * SECOND);
     // Of 250 that it is full of, a tenth of the limit has room for 100.
     assert!(give(&memory, WHOLE / 10, later));
-    assert_eq!(flood(&memory, 1000), 99);
+    assert_eq!(flood(&memory, 1000), 100);
 }
 
 #[test]
@@ -383,7 +483,7 @@ fn a_limit_that_becomes_the_clusters_starts_at_the_floor() {
     memory.publish(2, 2);
     // No packet has come under it.
     assert!(!give(&memory, WHOLE, memory.time() + SECOND));
-    assert_eq!(flood(&memory, 50), 4, "half of a bucket of nearly ten");
+    assert_eq!(flood(&memory, 50), 5, "half of a bucket of ten and a half");
     assert!(give(&memory, WHOLE, memory.time() + SECOND));
     // This host's alone again.
     memory.publish(3, DEFAULT_SLOT);
@@ -416,19 +516,25 @@ fn packets_on_other_cpus_meet_the_old_share_or_the_new_one() {
                 })
             })
             .collect();
-        // Half of the limit at the most, half of the time: 100 µs each.
-        for turn in 0..800 {
+        // Half of the limit at the most, half of the time: 100 µs each. A busy machine lets the threads wait.
+        let (_, bucket) = memory.bucket(source(WATCHED)).unwrap();
+        let least = atomic::load(&bucket.slot.passed) + 700;
+        let met = || atomic::load(&bucket.slot.passed) > least;
+        let mut turn = 0;
+        while turn < 800 || turn < 100_000 && !met() {
             let units = if turn % 2 == 0 { WHOLE / 2 } else { WHOLE / 100 };
             give(&memory, units, memory.time() + SECOND);
             memory.advance(100_000);
             std::thread::sleep(Duration::from_micros(200));
+            turn += 1;
         }
         over.store(true, Ordering::Relaxed);
         floods.into_iter().map(|flood| flood.join().unwrap()).sum()
     });
     let long = (memory.time() - start) as f64 / 1e9;
     // A packet for each CPU and each time that it is lowered may be charged at the share before.
-    let most = 500.0 + 1e6 * long * 0.51 / 2.0 + 3.0 * 400.0;
+    let lowered = long / 200e-6;
+    let most = 500.0 + 1e6 * long * 0.51 / 2.0 + 3.0 * lowered;
     assert!(passed as f64 <= most, "{passed} of {most}");
     assert!(passed > 700, "{passed}: they never met");
 }

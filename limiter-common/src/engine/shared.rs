@@ -8,7 +8,7 @@ use crate::atomic;
 use crate::class::ANY;
 use crate::gcra::ticks;
 use crate::key::SourceKey;
-use crate::share::Price;
+use crate::share::{Lapse, Price};
 use crate::shared::{CLASS, PREFIX, Shared, TOTAL, TOTAL_SLOT};
 
 /// Not a shared limit.
@@ -78,7 +78,8 @@ const OVER: u64 = 2;
 #[inline(always)]
 fn charge<S: State>(state: &S, shared: &Shared, length: u32, now_ns: u64) -> Option<u64> {
     let policy = state.policy(atomic::load(&shared.policy) as u32)?;
-    let words = Words { price: Price::LOCAL, first: &shared.tat, second: &shared.second_tat };
+    let (price, lapse) = (Price::LOCAL, Lapse::NONE);
+    let words = Words { price, lapse, first: &shared.tat, second: &shared.second_tat };
     let now = ticks(now_ns);
     let tat = atomic::load(&shared.tat);
     let admitted = words.draw(state, policy, tat, length, now, || true) == Drawn::ADMITTED;

@@ -5,7 +5,7 @@ use crate::gate::gate;
 use crate::gcra::{Cost, TICKS_PER_NS};
 use crate::hash::HashKey;
 use crate::lists::{Action, Entry};
-use crate::table::WAYS;
+use crate::table::{CLAIMED, WAYS};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::vec::Vec;
@@ -316,6 +316,41 @@ fn what_was_overdrawn_is_owed() {
     memory.advance(period);
     assert!(passes(&memory));
     assert!(!passes(&memory));
+}
+
+#[test]
+fn each_tier_owes_what_was_overdrawn_of_it() {
+    // A packet costs a hundred times as much of the second tier as of the first.
+    let both = policy(1000, 1000).and(policy(10, 10).first);
+    let memory = limiter(both, 64, 1 << 10, 4);
+    let passes = |memory: &Memory| packet(memory, 7).passes();
+    assert_eq!((0..20).filter(|_| passes(&memory)).count(), 10);
+    let (_, bucket) = memory.bucket(source(7)).unwrap();
+    atomic::add(&bucket.identity.second_tat, 3 * both.second.cost.fixed);
+    memory.publish(2, 1);
+    for _ in 0..4 {
+        assert!(!passes(&memory));
+        memory.advance(100_000_000);
+    }
+    assert!(passes(&memory));
+    assert!(!passes(&memory));
+}
+
+#[test]
+fn a_charge_that_comes_late_does_not_open_a_slot_that_is_being_filled() {
+    let memory = limiter(policy(1, 8), 1, 1 << 10, 2);
+    // Two ways are for limits that are not as slow.
+    let others = [1, 2, 3, 4, 5];
+    for number in others.into_iter().chain([0]) {
+        // The others owe too much to make room.
+        let packets = if number == 0 { 1 } else { 3 };
+        assert!((0..packets).all(|_| packet(&memory, number).passes()));
+    }
+    let (tag, bucket) = memory.bucket(source(0)).unwrap();
+    atomic::store(&bucket.slot.tat, CLAIMED);
+    atomic::add(&bucket.slot.tat, bucket.policy.first.cost.fixed);
+    assert_eq!(packet(&memory, 100), Reason::PassedSetFull);
+    assert_eq!(atomic::load(&bucket.slot.tag), tag);
 }
 
 #[test]

@@ -10,6 +10,10 @@
 //!   the debt.
 //! * **A smaller share** is written first. What the credit is worth less is given back when no packet is
 //!   judged any more that has read the old word ([`Lowered`]).
+//! * **An overdrawn bucket** is the other way round: what is missing of its packet takes longer at a smaller
+//!   share. So a smaller share begins with the end of the grant that there is, which the kernel knows to deal
+//!   with ([`Lapse`]), then the debt is added, then the word is written. With a larger share the word is first
+//!   and the debt follows, unless a packet was charged meanwhile.
 //! * What was read may be over when the word is written: time earns at the larger share from then on only.
 //!   So a raise adds [`MARGIN_NS`] of debt more, and takes back what was not needed. A grant that ends within
 //!   that time counts as ended.
@@ -18,14 +22,13 @@
 
 use core::sync::atomic::AtomicU64;
 
-use super::{Grant, Held, Multiplier, Price, Rights};
+use super::{Grant, Held, LARGEST_FRAME, Lapse, Multiplier, NEVER, Price, Rights};
 use crate::abi::{Policy, Tier};
 use crate::atomic;
 use crate::gcra::{Ticks, credit, ticks};
 use crate::table::{Identity, LastSeen, Slot, is_claimed};
 
-/// What a change may take from the first look at a bucket to the last word written, ns.
-pub const MARGIN_NS: u64 = 1_000_000;
+pub use super::MARGIN_NS;
 
 /// How often a bucket is tried that packets are charged to at the same moment.
 const TRIES: u32 = 32;
@@ -83,7 +86,7 @@ pub fn worth(credit: Ticks, from: Multiplier, to: Multiplier, tolerance: Ticks) 
 }
 
 /// The theoretical arrival time of a bucket that was at `tat`, from now on at another share with the same
-/// tokens.
+/// tokens, as far as there is room for them. What is missing of an overdrawn bucket's packet stays missing.
 #[must_use]
 pub fn converted(
     tat: Ticks,
@@ -92,7 +95,37 @@ pub fn converted(
     from: Multiplier,
     to: Multiplier,
 ) -> Ticks {
-    now + tolerance - worth(credit(tat, now, tolerance), from, to, tolerance)
+    let left = credit(tat, now, tolerance);
+    if left > 0 {
+        return now + tolerance - worth(left, from, to, tolerance);
+    }
+    now + tolerance + overdrawn(tat.saturating_sub(now + tolerance), from, to)
+}
+
+/// How long a bucket stays overdrawn at another share, rounded up.
+fn overdrawn(missing: Ticks, from: Multiplier, to: Multiplier) -> Ticks {
+    if from == to || from.is_nothing() {
+        // Of no share it is a packet that is missing, of which the kernel knows what it costs.
+        return missing;
+    }
+    if to.is_nothing() {
+        return if missing > 0 { NEVER } else { 0 };
+    }
+    let missing = (u128::from(missing) * u128::from(to.scaled())).div_ceil(from.scaled().into());
+    u64::try_from(missing).unwrap_or(NEVER).min(NEVER)
+}
+
+impl Lapse {
+    /// As [`Lapse::apply`], but exact. A packet in between may have applied it: so it makes no more of what is
+    /// missing than a packet, either.
+    fn exactly(&self, tat: Ticks, tier: &Tier) -> Ticks {
+        let tolerance = tier.tolerance;
+        if self.spares(tat, tolerance) {
+            return tat;
+        }
+        let most = self.at + tolerance + self.to.cost(tier.cost.of(LARGEST_FRAME));
+        converted(tat, self.at, tolerance, self.from, self.to).min(most.max(tat))
+    }
 }
 
 /// How much earlier the theoretical arrival time of a bucket becomes that was at `before` when its share was
@@ -156,46 +189,58 @@ impl<'a> Bucket<'a> {
     /// Gives the bucket of the source with `tag` a grant, or leaves it the one that it has, and the floor
     /// of its policy. `clock` tells the exact time, ns since boot.
     pub fn change(&self, tag: u64, grant: Option<Grant>, clock: impl Fn() -> u64) -> Outcome {
+        let last_ns = LastSeen(atomic::load(&self.slot.last_seen)).ns();
         let old_floor = atomic::load(&self.rights.floor);
-        let held = self.held();
+        let mut held = self.held();
         let at_ns = clock();
         if tag == 0 || old_floor == 0 || !self.is_of(tag) || !self.policy.is_shared() {
             return Outcome::Gone;
         }
         let after = Held { grant: grant.unwrap_or(held.grant), floor: self.policy.floor().0 };
-        let from = held.at(at_ns + MARGIN_NS).multiplier();
         let to = after.at(at_ns).multiplier();
         let at = ticks(at_ns);
+        let had = held.at(at_ns).multiplier();
+        let ends = held.at(at_ns + MARGIN_NS).multiplier() != had;
+        let lowers = to > had && !ends;
+        if ends || lowers && held.grant.holds(at_ns) {
+            let ended = held.grant.ended(at_ns);
+            if ended != held.grant && !atomic::replace(&self.rights.grant, held.grant.0, ended.0) {
+                return Outcome::Gone;
+            }
+            held.grant = ended;
+        }
+        let from = if lowers { had } else { held.at(at_ns).multiplier() };
+        let lapse = match lowers {
+            true => Lapse { at: ticks(held.grant.until_ns()).min(at), from, to },
+            false => Lapse::of(old_floor as u32, held, last_ns, at_ns),
+        };
         let raises = to < from;
+        let margin = if raises { ticks(MARGIN_NS) } else { 0 };
+        let becomes = |tat, tier: &Tier, now| match lowers {
+            true => lapse.exactly(tat, tier),
+            false => converted(lapse.exactly(tat, tier), now, tier.tolerance, from, to),
+        };
         let mut tats = [0; 2];
-        let mut raised = [0; 2];
-        for (tier, Tier { tolerance, .. }, word) in self.tiers() {
-            let mut seen = 0;
-            let mut next = 0;
-            if raises {
-                let charge = |tat| converted(tat, at, *tolerance, from, to) + ticks(MARGIN_NS);
-                for _ in 0..TRIES {
-                    seen = atomic::load(word);
-                    if is_claimed(seen) || !self.is_of(tag) {
-                        return Outcome::Gone;
-                    }
-                    next = charge(seen);
-                    if atomic::replace(word, seen, next) {
-                        break;
-                    }
-                    next = 0;
-                }
-                if next == 0 {
-                    return Outcome::Missed;
-                }
-            } else {
-                seen = atomic::load(word);
+        let mut raised = [None; 2];
+        for (number, tier, word) in self.tiers() {
+            for tried in 0.. {
+                let seen = atomic::load(word);
                 if is_claimed(seen) || !self.is_of(tag) {
                     return Outcome::Gone;
                 }
+                tats[number] = seen;
+                let next = becomes(seen, tier, at) + margin;
+                if next <= seen.max(at) {
+                    break;
+                }
+                if atomic::replace(word, seen, next) {
+                    raised[number] = Some(next);
+                    break;
+                }
+                if tried == TRIES {
+                    return Outcome::Missed;
+                }
             }
-            tats[tier] = seen;
-            raised[tier] = next;
         }
         if clock().saturating_sub(at_ns) > MARGIN_NS {
             return Outcome::Missed;
@@ -203,22 +248,34 @@ impl<'a> Bucket<'a> {
         if !self.write(old_floor, held.grant, after) {
             return Outcome::Gone;
         }
-        let took = clock().saturating_sub(at_ns);
+        let written_ns = clock();
+        let took = written_ns.saturating_sub(at_ns);
         let holds = || self.is_of(tag);
-        for (tier, _, word) in self.tiers() {
-            if raises && took < MARGIN_NS {
+        for (number, tier, word) in self.tiers() {
+            match raised[number] {
                 // Not from a bucket that has been clamped.
-                let back = ticks(MARGIN_NS - took);
-                replace(word, holds, |tat| (tat >= raised[tier]).then(|| tat - back));
-            } else if took > MARGIN_NS {
-                let late = ticks(took - if raises { MARGIN_NS } else { 0 });
-                replace(word, holds, |tat| Some(tat.max(at) + late));
+                Some(raised) if raises && took < MARGIN_NS => {
+                    let back = ticks(MARGIN_NS - took);
+                    replace(word, holds, |tat| (tat >= raised).then(|| tat - back));
+                }
+                // Overdrawn, and as long as it is no packet is charged to it: less is missing now.
+                None if raises => {
+                    let less = becomes(tats[number], tier, ticks(written_ns));
+                    if less < tats[number] && self.is_of(tag) {
+                        atomic::replace(word, tats[number], less);
+                    }
+                }
+                _ if took > MARGIN_NS => {
+                    let late = ticks(took - if raises { MARGIN_NS } else { 0 });
+                    replace(word, holds, |tat| Some(tat.max(at) + late));
+                }
+                _ => {}
             }
         }
         if raises {
             self.forget_denial();
         }
-        if to > from {
+        if lowers {
             return Outcome::Lowered(Lowered { tag, grant: after.grant, at, from, to, tats });
         }
         Outcome::Done

@@ -18,6 +18,8 @@ pub struct Floor {
     raised: Vec<(Ticks, Multiplier, Multiplier)>,
     /// Before this no bucket that is made is full.
     filled: Ticks,
+    /// Hosts with shares, each of which has a packet of the burst.
+    hosts: u32,
 }
 
 /// Raises of the floor that are remembered one by one.
@@ -27,13 +29,25 @@ impl Floor {
     /// The floor of a host that has always had it. No bucket that is made is full before `filled`.
     #[must_use]
     pub const fn new(share: Multiplier, filled: Ticks) -> Self {
-        Self { share: share.even(), raised: Vec::new(), filled }
+        Self { share: share.even(), raised: Vec::new(), filled, hosts: 1 }
     }
 
     /// What it is.
     #[must_use]
     pub const fn share(&self) -> Multiplier {
         self.share
+    }
+
+    /// The same, where so many hosts have shares.
+    #[must_use]
+    pub fn among(self, hosts: u32) -> Self {
+        Self { hosts, ..self }
+    }
+
+    /// How many hosts have shares.
+    #[must_use]
+    pub const fn hosts(&self) -> u32 {
+        self.hosts
     }
 
     /// The floor when it becomes another one, `at` ticks since boot.

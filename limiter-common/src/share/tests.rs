@@ -82,15 +82,20 @@ proptest! {
     ) {
         let now = 1 << 56;
         let tat = now + (tolerance as f64 * debt) as u64;
-        let left = crate::gcra::credit(tat, now, tolerance) as f64;
-        let tokens = left * from.part();
+        // Beside the one packet; less than nothing where some of that is missing.
+        let left = i128::from(now + tolerance) - i128::from(tat);
+        let tokens = left as f64 * from.part();
         let room = tolerance as f64 * to.part();
         let after = converted(tat, now, tolerance, from, to);
-        let kept = (now + tolerance - after) as f64 * to.part();
+        let kept = (i128::from(now + tolerance) - i128::from(after)) as f64 * to.part();
         let wanted = tokens.min(room);
-        prop_assert!(kept <= wanted * (1.0 + 1e-12), "{} {}", kept, wanted);
-        prop_assert!(kept >= wanted * (1.0 - 1e-12) - 1.0, "{} {}", kept, wanted);
-        if to >= from {
+        // Nothing takes longer than a packet that never comes.
+        prop_assume!(after < now + tolerance + NEVER);
+        prop_assert!(kept <= wanted + wanted.abs() * 1e-11, "{} {}", kept, wanted);
+        prop_assert!(kept >= wanted - wanted.abs() * 1e-11 - 1.0, "{} {}", kept, wanted);
+        let left = left.max(0) as f64;
+        let tokens = tokens.max(0.0);
+        if to >= from && left > 0.0 {
             let surplus = surplus([tat, tat], now, tolerance, from, to);
             let lower = (tat.min(now + tolerance) - surplus).max(now);
             prop_assert_eq!(lower.max(after), after.max(now), "{} {}", lower, after);
@@ -103,6 +108,25 @@ proptest! {
             let wanted = (tokens - charged as f64 * from.part()).max(0.0).min(room);
             prop_assert!(kept <= wanted.max((left - charged as f64) * to.part()) + 1.0);
         }
+    }
+
+    /// Who is overdrawn when a share becomes smaller by itself has no more tokens after it, and at least half of
+    /// what it had, or nothing.
+    #[test]
+    fn a_share_that_lapses_brings_no_tokens(
+        from in multiplier(), to in multiplier(), cost in 1u64..1 << 30, tolerance in 0u64..1 << 40,
+        missing in 0.0f64..1.0,
+    ) {
+        let (from, to) = (from.min(to), from.max(to));
+        let lapse = Lapse { at: 1 << 56, from, to };
+        let missing = (from.cost(cost) as f64 * missing) as u64;
+        let end = lapse.at + tolerance;
+        let most = to.cost(cost);
+        let after = lapse.apply(end + missing, tolerance, most) - end;
+        let exact = converted(end + missing, lapse.at, tolerance, from, to) - end;
+        prop_assert!(after <= most && after <= 2 * exact, "{} {} {}", after, exact, most);
+        prop_assert!(after + 2 >= exact.min(most), "{} {}", after, exact);
+        prop_assert!(lapse.spares(end, tolerance) && lapse.apply(end, tolerance, most) == end);
     }
 
     /// Whoever has no bucket when the floor is raised, once or often, has no more tokens after it.

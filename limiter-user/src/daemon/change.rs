@@ -143,6 +143,7 @@ impl Core {
     fn warnings_about(&self, changes: &Changes, how: &How) -> Vec<String> {
         let mut warnings: Vec<_> = self.meeting(changes).into_iter().collect();
         warnings.extend(self.hides_cluster(changes));
+        warnings.extend(self.cold_sources(changes));
         let idle = changes.iter().find_map(|change| match change {
             Change::Set(limit) if self.management.contains(&limit.target) => Some(limit.target),
             _ => None,

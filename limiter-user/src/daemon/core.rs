@@ -185,7 +185,13 @@ impl Core {
     }
 
     pub(super) fn report(&self, limit: &LimitSpec) -> LimitReport {
-        LimitReport::new(limit, self.plane.gate_of(limit))
+        let mut report = LimitReport::new(limit, self.plane.gate_of(limit));
+        if !limit.scope.is_local()
+            && let Some(terms) = self.plane.cluster_terms()
+        {
+            report.set_hosts(terms.hosts, terms.frame);
+        }
+        report
     }
 
     /// A limit in force, with where it comes from.

@@ -10,9 +10,9 @@ use limiter_common::abi::Counters;
 use super::top::Scan;
 use crate::cluster::Share;
 use crate::dataplane::{
-    Attachment, BucketShare, ClusterBucket, ClusterMember, Counts, Dataplane, Error, Event, Member,
-    Migrated, Mode, OnFull, PacketSample, RunTime, SampleFilter, SharedCounts, SharesChanged,
-    SketchHealth, Source, TableHealth, TrialView, WindowRanks,
+    Attachment, BucketShare, ClusterBucket, ClusterMember, ClusterTerms, Counts, Dataplane, Error,
+    Event, Member, Migrated, Mode, OnFull, PacketSample, RunTime, SampleFilter, SharedCounts,
+    SharesChanged, SketchHealth, Source, TableHealth, TrialView, WindowRanks,
 };
 use crate::observe::Distinct;
 use crate::policy::lists::{ListChanges, Lists};
@@ -84,6 +84,7 @@ pub trait Plane: Send {
     fn set_floor(
         &mut self,
         _floor: Share,
+        _hosts: u32,
         _includes: fn(&LimitSpec) -> bool,
     ) -> Result<SharesChanged, Error> {
         Ok(SharesChanged::default())
@@ -91,9 +92,16 @@ pub trait Plane: Send {
     fn change_floor(
         &mut self,
         _floor: Share,
+        _hosts: u32,
         _includes: fn(&LimitSpec) -> bool,
     ) -> Result<(), Error> {
         Ok(())
+    }
+    fn has_everything(&self) -> bool {
+        false
+    }
+    fn cluster_terms(&self) -> Option<ClusterTerms> {
+        None
     }
     fn renew_floors(&self, _buckets: Range<usize>) -> SharesChanged {
         SharesChanged::default()
@@ -285,17 +293,27 @@ impl Plane for Dataplane {
     fn set_floor(
         &mut self,
         floor: Share,
+        hosts: u32,
         includes: fn(&LimitSpec) -> bool,
     ) -> Result<SharesChanged, Error> {
-        self.set_floor(floor, includes)
+        self.set_floor(floor, hosts, includes)
     }
 
     fn change_floor(
         &mut self,
         floor: Share,
+        hosts: u32,
         includes: fn(&LimitSpec) -> bool,
     ) -> Result<(), Error> {
-        self.change_floor(floor, includes)
+        self.change_floor(floor, hosts, includes)
+    }
+
+    fn has_everything(&self) -> bool {
+        self.has_everything()
+    }
+
+    fn cluster_terms(&self) -> Option<ClusterTerms> {
+        self.cluster_terms()
     }
 
     fn renew_floors(&self, buckets: Range<usize>) -> SharesChanged {

@@ -10,14 +10,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ipnet::IpNet;
 
 use super::change::How;
+use super::cluster::floor_of;
 use super::core::Core;
 use crate::cluster::limits::{Applied, Item, Now, Replica, ReplicaReport, Row, Value, WallMs};
 use crate::cluster::{ClusterConfig, HostId, Share};
+use crate::dataplane::ClusterTerms;
 use crate::error::{Failure, exit};
 use crate::observe::event::By;
 use crate::policy::lists::{ListChanges, Listing};
 use crate::policy::scope::no_cluster;
-use crate::policy::{Change, Changes, LimitSpec, Limits, Target};
+use crate::policy::{Change, Changes, LimitSpec, Limits, Target, Tier, Unit};
 
 /// The part of a daemon that is in a cluster.
 pub(super) struct Replicated {
@@ -79,12 +81,16 @@ impl Core {
         Ok(())
     }
 
-    /// Lets sources use `floor` of each limit of the cluster, before limits are in force.
+    /// Lets sources use `floor` of each limit of the cluster, before limits are in force; all of it where that is
+    /// the floor of a host with everything, whose last daemon had delegated nothing.
     ///
     /// # Errors
     /// If the data plane refuses.
     pub(super) fn begin_with_floor(&mut self, floor: Share) -> Result<(), Failure> {
-        self.plane.set_floor(floor, is_clusters).map_err(|error| {
+        let alone = floor == floor_of(Share::WHOLE) && self.plane.has_everything();
+        // How many others there are is known when they are heard.
+        let (floor, hosts) = if alone { (Share::WHOLE, 1) } else { (floor, 2) };
+        self.plane.set_floor(floor, hosts, is_clusters).map_err(|error| {
             Failure::from(error).context("cannot put the limits of the cluster in force")
         })?;
         Ok(())
@@ -154,6 +160,35 @@ impl Core {
              to change it on all hosts add --scope cluster",
             hidden.target.short()
         ))
+    }
+
+    /// The warning that sources which conform to a limit of the cluster may lose packets at hosts that have not
+    /// heard of them.
+    pub(super) fn cold_sources(&self, changes: &Changes) -> Option<String> {
+        let ClusterTerms { floor, hosts, frame } = self.plane.cluster_terms()?;
+        let at_once = |tier: &Tier| {
+            let packet = if tier.rate.unit() == Unit::Bytes { f64::from(frame) } else { 1.0 };
+            let burst = tier.burst as f64 / packet;
+            (1.0 + floor * (burst - f64::from(hosts)).max(0.0), burst)
+        };
+        let limits = changes.iter().filter_map(|change| match change {
+            Change::Set(limit) if !limit.scope.is_local() => Some(limit),
+            _ => None,
+        });
+        limits.filter(|_| hosts > 1).find_map(|limit| {
+            let tiers = std::iter::once(limit.tier()).chain(limit.also);
+            let (cold, burst) =
+                tiers.map(|tier| at_once(&tier)).min_by(|(one, _), (other, _)| one.total_cmp(other))?;
+            (cold.floor() < burst.floor()).then(|| {
+                format!(
+                    "{}: a source that sends more than {cold:.0} of its {burst:.0} packets at once to a host that has \
+                     not seen it lately loses the others, until that host has its share, some tenths of a second later",
+                    limit.target.short(),
+                    cold = cold.floor(),
+                    burst = burst.floor(),
+                )
+            })
+        })
     }
 
     /// Notes in the replica what changes of limits mean for the cluster, where `former` is what they replace.

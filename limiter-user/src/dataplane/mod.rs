@@ -54,7 +54,9 @@ pub(crate) use owner::pins_of;
 pub use publish::SharedCounts;
 pub use run_time::RunTime;
 pub use samples::{PacketSample, SampleFilter};
-pub use shares::{BucketShare, ClusterBucket, ClusterMember, SharesChanged, wait_for_packets};
+pub use shares::{
+    BucketShare, ClusterBucket, ClusterMember, ClusterTerms, SharesChanged, wait_for_packets,
+};
 pub use trial::try_load;
 pub use trials::TrialView;
 

@@ -30,6 +30,17 @@ pub(super) struct ClusterLimits {
     pub(super) includes: fn(&LimitSpec) -> bool,
 }
 
+/// What each bucket has of limits of the cluster without end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClusterTerms {
+    /// The part of them, 0 to 1.
+    pub floor: f64,
+    /// How many hosts have shares.
+    pub hosts: u32,
+    /// The longest frame, bytes.
+    pub frame: u32,
+}
+
 /// A share for a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketShare {
@@ -137,17 +148,18 @@ fn multiplier(share: Share) -> Multiplier {
 }
 
 impl Dataplane {
-    /// Lets each bucket use `floor` of every limit that `includes` says is the cluster's, without end. A larger
-    /// floor than before brings no source any tokens.
+    /// Lets each bucket use `floor` of every limit that `includes` says is the cluster's, without end, which so
+    /// many `hosts` share. A larger floor than before brings no source any tokens.
     ///
     /// # Errors
     /// As [`Dataplane::publish`], or a limit that cannot be divided; then the former floor stays.
     pub fn set_floor(
         &mut self,
         floor: Share,
+        hosts: u32,
         includes: fn(&LimitSpec) -> bool,
     ) -> Result<SharesChanged, Error> {
-        self.change_floor(floor, includes)?;
+        self.change_floor(floor, hosts, includes)?;
         Ok(self.renew_floors(0..self.buckets()))
     }
 
@@ -159,6 +171,7 @@ impl Dataplane {
     pub fn change_floor(
         &mut self,
         floor: Share,
+        hosts: u32,
         includes: fn(&LimitSpec) -> bool,
     ) -> Result<(), Error> {
         let share = multiplier(floor);
@@ -169,6 +182,7 @@ impl Dataplane {
             Some(former) => former.becoming(share, at),
             None => Floor::new(share, 0),
         };
+        let floor = floor.among(hosts);
         let before = self.cluster.replace(ClusterLimits { floor, includes });
         let known = self.publisher.policies();
         let limits = known.filter_map(|(target, policy)| decompile(target, &policy));
@@ -180,6 +194,21 @@ impl Dataplane {
             return Err(error);
         }
         Ok(())
+    }
+
+    /// What each bucket has of limits of the cluster without end, if there can be any.
+    pub fn cluster_terms(&self) -> Option<ClusterTerms> {
+        let floor = &self.cluster.as_ref()?.floor;
+        let (part, hosts) = (floor.share().part(), floor.hosts());
+        Some(ClusterTerms { floor: part, hosts, frame: self.max_frame })
+    }
+
+    /// Whether each bucket may use all of every limit of the cluster without end, as a daemon before this one has
+    /// left it: then that one had delegated nothing.
+    pub fn has_everything(&self) -> bool {
+        let floor = self.cluster.as_ref().map(|cluster| cluster.floor.clone());
+        let floor = floor.or_else(|| self.pinned_floor());
+        floor.is_some_and(|floor| floor.share() == Multiplier::WHOLE)
     }
 
     /// The floor that a daemon before this one has left.

@@ -445,9 +445,8 @@ impl Memory {
             class,
             state,
             limit,
-            tokens: left.map(|(tier, left)| tokens(&tier, left) * price.multiplier().part()),
-            also_tokens: also_left
-                .map(|(tier, left)| tokens(&tier, left) * price.multiplier().part()),
+            tokens: left.map(|(tier, _)| tokens(&tier, tats[0], price, now.ticks())),
+            also_tokens: also_left.map(|(tier, _)| tokens(&tier, tats[1], price, now.ticks())),
             trial: None,
             share: shared.map(|policy| tracked.share(policy, now)),
             estimate: self.estimate(tracked.key(), tracked.class(), now),
@@ -488,13 +487,15 @@ impl Memory {
     }
 }
 
-/// Credit as packets or bytes.
-fn tokens(tier: &Tier, left: Ticks) -> f64 {
+/// What a tier's bucket holds, packets or bytes; of a limit of the cluster a packet more than its credit is worth.
+fn tokens(tier: &Tier, tat: Ticks, price: Price, now: Ticks) -> f64 {
     let per_token = if tier.counts() == Tier::BYTES {
         tier.cost.per_byte as f64 / (tier.cost.shift as f64).exp2()
     } else {
         tier.cost.fixed as f64
     };
+    let packet = if price.is_shared() { price.of(tier.cost.of(1514)) } else { 0 };
+    let left = credit(tat, now, tier.tolerance + packet) as f64;
     // What a byte costs is rounded up, and the bucket has room for it.
-    (left as f64 / per_token).min(tier.burst as f64)
+    (left * price.multiplier().part() / per_token).min(tier.burst as f64)
 }

@@ -61,6 +61,12 @@ pub fn compile_shared(
     }
     let gates = tiers().map(|tier| floor_gate(&tier, floor.share(), window_shift, max_frame));
     let gate = gates.min().unwrap_or(1);
+    let mut policy = policy;
+    for tier in [&mut policy.first, &mut policy.second] {
+        // Each host's bucket holds a packet whatever its share, which is not to be divided any more.
+        let packets = tier.cost.of(max_frame).saturating_mul(u64::from(floor.hosts()));
+        tier.tolerance = tier.tolerance.saturating_sub(packets);
+    }
     let filled = [policy.first, policy.second].map(|tier| floor.filled(tier.tolerance));
     let mut shared = policy.shared_by_hosts(floor.share(), filled);
     shared.first.gate = gate.min(policy.first.gate);
@@ -245,10 +251,11 @@ mod tests {
             let policy = compile_shared(&limit, &share(part), 27, 1514).unwrap();
             assert_eq!(policy.first.gate, gate, "{part}");
             assert!(policy.is_shared() && (policy.floor().part() - part).abs() < 1e-4);
-            assert_eq!(
-                (policy.first.cost, policy.first.tolerance),
-                (whole.first.cost, whole.first.tolerance)
-            );
+            let fixed = whole.first.cost.fixed;
+            assert_eq!(policy.first.cost, whole.first.cost);
+            assert_eq!(policy.first.tolerance + fixed, whole.first.tolerance);
+            let many = compile_shared(&limit, &share(part).among(3000), 27, 1514).unwrap();
+            assert_eq!(many.first.tolerance, 0);
             assert_eq!(decompile(Target::DEFAULT, &policy), Some(limit.scoped(scope).unwrap()));
         }
         let mut two = limit.scoped(scope).unwrap();
@@ -265,7 +272,7 @@ mod tests {
         let at = 5_000_000_000 * TICKS_PER_NS;
         let raised = share(0.1).becoming(share(0.4).share(), at);
         let policy = compile_shared(&limit, &raised, 27, 1514).unwrap();
-        // A quarter of the burst is left, but for units of a quarter of a second.
+        // A quarter of the tolerance is left, but for units of a quarter of a second.
         let due = (at + policy.first.tolerance / 4 * 3) as f64;
         let [filled, _] = policy.filled();
         assert!(filled as f64 >= due && filled as f64 <= due + (1u64 << 33) as f64);

@@ -123,6 +123,13 @@ pub struct LimitReport {
     /// they never do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beyond_per_side: Option<f64>,
+    /// Of a limit for the cluster, how many hosts have a share of it, as far as this one knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<u32>,
+    /// Of a limit for the cluster, what a source may send at once to all hosts together, packets or bytes: the burst,
+    /// or a packet for each host where that is more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_burst_amount: Option<u64>,
     /// Where it comes from.
     #[serde(default)]
     pub origin: LimitOrigin,
@@ -177,6 +184,8 @@ impl LimitReport {
             scope: limit.scope.reach(),
             partition: limit.scope.partition(),
             beyond_per_side: beyond_per_side(limit.scope, rate_per_second),
+            hosts: None,
+            cluster_burst_amount: None,
             origin: LimitOrigin::Runtime,
         }
     }
@@ -185,6 +194,14 @@ impl LimitReport {
     pub fn set_scope(&mut self, scope: Scope) {
         (self.scope, self.partition) = (scope.reach(), scope.partition());
         self.beyond_per_side = beyond_per_side(scope, self.rate_per_second);
+    }
+
+    /// Tells how many hosts share it, each of which lets a packet of up to `frame` bytes through.
+    pub fn set_hosts(&mut self, hosts: u32, frame: u32) {
+        let packet = if self.unit == Unit::Bytes { frame } else { 1 };
+        let packets = u64::from(hosts) * u64::from(packet);
+        self.hosts = Some(hosts);
+        self.cluster_burst_amount = Some(self.burst_amount.max(packets));
     }
 
     /// Where it holds, as tables have it.
@@ -285,6 +302,14 @@ impl Print for LimitList {
             ]);
         }
         writeln!(out, "{}", table.trim_fmt())?;
+        if let Some(hosts) = self.limits.iter().filter_map(|limit| limit.hosts).max() {
+            writeln!(
+                out,
+                "cluster: {hosts} host{} together let a source's burst through at once, or a packet each where that \
+                 is more",
+                if hosts == 1 { "" } else { "s" }
+            )?;
+        }
         self.limits.iter().filter_map(LimitReport::bound).try_for_each(|it| writeln!(out, "{it}"))
     }
 }

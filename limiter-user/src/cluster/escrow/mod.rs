@@ -28,7 +28,7 @@ mod tests;
 mod view;
 mod wants;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub use excess::Doubts;
@@ -74,6 +74,9 @@ pub struct Settings {
     /// Whether there are limits that a majority decides about, as in [`Partition::MajorityReclaim`]; on all hosts, from
     /// the start or by [`Escrow::go_by_majority`].
     pub majority: bool,
+    /// Whether the kernel lets every key use the whole limit without end when this run begins: then earlier runs
+    /// have left nothing delegated.
+    pub alone: bool,
     /// Spreads the messages of hosts over time.
     pub seed: u64,
     /// A fault to be found by those who test.
@@ -92,6 +95,7 @@ impl Settings {
             floor,
             timing: Timing::default(),
             majority: false,
+            alone: false,
             seed: me.0,
             planted: None,
         }
@@ -222,8 +226,10 @@ pub struct Granted {
 pub struct Outputs {
     /// Whether [`Escrow::kept`] must be durable before anything else is done.
     pub keep: bool,
-    /// What every key may use from now on without end, if that has changed.
+    /// What every key may use from now on without end, if that or the number of hosts has changed.
     pub floor: Option<Share>,
+    /// How many hosts have home rights, as far as this one knows; 0 where `floor` is none.
+    pub hosts: u32,
     /// What some keys may use from now on.
     pub grants: Vec<Granted>,
     /// What to send.
@@ -300,8 +306,8 @@ pub struct Escrow {
     mandates: Vec<Mandate>,
     /// What this host uses beside of keys whose limit stays available.
     lost: Share,
-    /// The kernel's floor.
-    told_floor: Option<Share>,
+    /// What the kernel was told: the home right, what may be used of it without end, and how many hosts have one.
+    told: Option<(Share, Share, u32)>,
     /// The most that home rights were together lately, the whole if not more, and until when that holds.
     homes_heard: (Share, Moment),
     doubts: Doubts,
@@ -343,7 +349,7 @@ impl Escrow {
             own_votes: Moment(0),
             mandates: Vec::new(),
             lost: Share::NONE,
-            told_floor: None,
+            told: None,
             homes_heard: (Share::WHOLE, start),
             doubts: Doubts::default(),
             counters: Counters::default(),
@@ -427,7 +433,39 @@ impl Escrow {
         }
     }
 
-    /// What this host may use of every key without end.
+    /// What this host's kernel may use of every key without end: its floor, or all where it has everything and
+    /// nothing of that can be used by another host.
+    pub fn without_end(&self, now: Moment) -> Share {
+        let now = self.clock.at(now);
+        if self.alone(now) { Share::WHOLE } else { self.floor() }
+    }
+
+    /// Whether no other host can use anything, and none is there that could be delegated to.
+    fn alone(&self, now: Moment) -> bool {
+        let me = self.settings.me;
+        self.kept.home == Share::WHOLE
+            && self.homes_heard.0 == Share::WHOLE
+            && self.kept.outgoing.is_empty()
+            && (now >= self.quiet || self.settings.alone)
+            && self.views.present().iter().all(|(host, _)| host == me)
+            && self.peers.values().all(|peer| peer.lent <= now)
+            && self.voted.values().all(|(host, until)| *host == me || *until <= now)
+            && self.owned.granted(me) == 0
+    }
+
+    /// How many hosts have home rights, as far as this one knows: those that it sees or has heard to have some.
+    fn hosts(&self, now: Moment) -> u32 {
+        if self.alone(now) {
+            return 1;
+        }
+        let seen = self.views.present().iter().map(|(host, _)| host);
+        let sent = self.kept.outgoing.iter().map(|(host, _)| *host);
+        let all: BTreeSet<HostId> = seen.chain(self.homes.keys().copied()).chain(sent).collect();
+        // After a restart it has heard nobody yet.
+        u32::try_from(all.len()).unwrap_or(u32::MAX).max(2)
+    }
+
+    /// What this host may use of every key without end, of which it has less than everything.
     pub fn floor(&self) -> Share {
         self.scaled(self.kept.home.times(self.settings.floor.units(), Share::WHOLE.units()))
     }

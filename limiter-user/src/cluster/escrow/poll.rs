@@ -51,9 +51,11 @@ impl Escrow {
         self.hand_over(now);
         // From here on the home right is what it will be when the messages go out.
         let floor = self.floor();
-        if self.told_floor != Some(floor) {
-            self.told_floor = Some(floor);
-            out.floor = Some(floor);
+        let without_end = if self.alone(now) { Share::WHOLE } else { floor };
+        let hosts = self.hosts(now);
+        let told = self.told.replace((self.kept.home, without_end, hosts));
+        if told != self.told {
+            (out.floor, out.hosts) = (Some(without_end), hosts);
             self.held.touched.extend(self.held.keys.keys().copied());
         }
         let divided = self.divide_all(now, round);

@@ -106,8 +106,9 @@ impl Task {
     async fn turn(&mut self) -> Result<Vec<OverageReport>, Failure> {
         let Some(id) = self.cluster.link.report.borrow().cluster else { return Ok(Vec::new()) };
         let now = monotonic();
-        for member in self.members().await? {
-            self.note(id, &member);
+        let (members, hosts) = self.members().await?;
+        for member in members {
+            self.note(id, &member, hosts);
         }
         let counted: std::collections::BTreeSet<_> = self.counter.keys().collect();
         self.buckets.retain(|key, _| counted.contains(key));
@@ -125,8 +126,9 @@ impl Task {
         Ok(self.judge())
     }
 
-    /// The buckets under limits of the cluster that let most through, and those that are counted.
-    async fn members(&self) -> Result<Vec<ClusterMember>, Failure> {
+    /// The buckets under limits of the cluster that let most through, and those that are counted; and how many hosts
+    /// have shares of these.
+    async fn members(&self) -> Result<(Vec<ClusterMember>, u32), Failure> {
         let shared = &self.cluster.shared;
         let look = |core: &mut Core| {
             let any = core.in_force().in_cluster();
@@ -156,12 +158,12 @@ impl Task {
                     }
                     members.push(member);
                 });
-                Ok(members)
+                Ok((members, core.plane().cluster_terms().map_or(1, |terms| terms.hosts)))
             })
             .await
     }
 
-    fn note(&mut self, id: ClusterId, member: &ClusterMember) {
+    fn note(&mut self, id: ClusterId, member: &ClusterMember, hosts: u32) {
         let tier = member.limit.tier();
         let (true, Unit::Packets) = (member.limit.enforce, tier.rate.unit()) else { return };
         // All hosts have the number of the cluster, and nobody else: nobody can make sources meet.
@@ -171,7 +173,7 @@ impl Task {
         let source = hasher.hash(format!("{} {}", member.source, member.class).as_bytes());
         let rate = tier.rate.per_second();
         if self.limits.len() < MOST_LIMITS || self.limits.contains_key(&limit) {
-            let allowed = Allowed { rate, burst: tier.burst as f64 };
+            let allowed = Allowed { rate, burst: tier.burst.max(hosts.into()) as f64 };
             let partition = member.limit.scope.partition().unwrap_or_default();
             self.limits.insert(limit, Limit { target, allowed, partition });
         }

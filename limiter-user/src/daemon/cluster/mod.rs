@@ -31,6 +31,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 use self::kept::KeptFile;
+pub(super) use self::rights::floor_of;
 pub(super) use self::status::{Concern, View};
 pub use self::views::Views;
 use self::views::file_limits;
@@ -150,7 +151,7 @@ impl Before {
         let keys =
             key_file::read(&config.key_file).and_then(|keys| KeysFile::open(directory, keys));
         Some(Self {
-            floor: kept::home(directory).map_or(Share::NONE, rights::floor_of),
+            floor: kept::home(directory).map_or(Share::NONE, floor_of),
             hash_secret: keys.ok().map(|(_, kept)| HashSecret(kept.ring().active().derived())),
         })
     }

@@ -99,10 +99,11 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// With the rights that are kept.
-    fn escrow(&self, now: Moment) -> Escrow {
+    /// With the rights that are kept; `alone` as in [`escrow::Settings`].
+    fn escrow(&self, alone: bool, now: Moment) -> Escrow {
         let settings = escrow::Settings::new(self.me, self.weight);
-        Escrow::new(escrow::Settings { region: self.region, ..settings }, self.kept.rights(), now)
+        let settings = escrow::Settings { region: self.region, alone, ..settings };
+        Escrow::new(settings, self.kept.rights(), now)
     }
 }
 
@@ -122,7 +123,7 @@ impl Thread {
 }
 
 /// What a host with this home right may use of each source's limit without end.
-pub(super) fn floor_of(home: Share) -> Share {
+pub(in crate::daemon) fn floor_of(home: Share) -> Share {
     let floor = escrow::Settings::new(HostId(0), 1).floor;
     home.times(floor.units(), Share::WHOLE.units())
 }
@@ -189,7 +190,8 @@ struct Task {
 impl Task {
     fn new(host: Host, shared: Shared, giver: Giver, tell: watch::Sender<RightsReport>) -> Self {
         let now = monotonic();
-        let escrow = host.escrow(now);
+        let alone = shared.with_now(|core| Ok(core.plane().has_everything())).unwrap_or_default();
+        let escrow = host.escrow(alone, now);
         let sources = host.kept.cluster().map(|id| Sources::new(Keys::of(id), now));
         Self {
             host,
@@ -337,7 +339,8 @@ impl Task {
     fn found(&mut self, id: ClusterId) -> Result<(), Failure> {
         self.host.kept.found(id)?;
         tracing::info!("this host has founded the cluster {id}, and has all of its limits");
-        self.escrow = self.host.escrow(monotonic());
+        // Nothing of it has been delegated yet.
+        self.escrow = self.host.escrow(true, monotonic());
         self.anew = true;
         self.belong(id);
         Ok(())
@@ -462,7 +465,7 @@ impl Task {
     /// Does what the escrow says.
     fn carry_out(&mut self, now: Moment, out: Outputs) -> Result<(), Failure> {
         self.keep |= out.keep;
-        self.words.set_floor(out.floor);
+        self.words.set_floor(out.floor, out.hosts);
         if let Some(sources) = &self.sources {
             self.words.grant(out.grants, sources);
         }
@@ -600,7 +603,7 @@ impl Task {
         self.tell.send_replace(RightsReport {
             home: self.escrow.home(),
             on_the_way: kept.outgoing.iter().map(|(_, transfer)| transfer.share).sum(),
-            floor: self.escrow.floor(),
+            floor: self.escrow.without_end(monotonic()),
             keys,
             limited,
             left_out,
@@ -644,7 +647,8 @@ impl Core {
     }
 }
 
-fn packets_a_second(tier: &crate::policy::Tier) -> f64 {
+/// What a tier lets through, packets a second; full frames where it counts bytes.
+pub(super) fn packets_a_second(tier: &crate::policy::Tier) -> f64 {
     let period_s = tier.rate.period_ns() as f64 / 1e9;
     let frame = if tier.rate.unit() == crate::policy::Unit::Bytes { FRAME } else { 1.0 };
     tier.rate.amount() as f64 / frame / period_s.max(1e-9)

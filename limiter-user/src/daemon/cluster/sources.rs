@@ -14,11 +14,12 @@ use ipnet::IpNet;
 use super::demand::{Gauge, Look};
 use super::key::Keys;
 use super::pace::Pace;
+use super::rights::packets_a_second;
 use super::room::Room;
 use crate::cluster::{KeyId, Moment, Share};
 use crate::daemon::Plane;
 use crate::dataplane::ClusterMember;
-use crate::policy::Target;
+use crate::policy::{LimitSpec, Target, Tier};
 
 /// How long the search for new sources may take at a time, while the core is locked.
 const BUDGET: Duration = Duration::from_millis(1);
@@ -30,8 +31,10 @@ const LOOK: Duration = Duration::from_millis(2);
 const TURN: RangeInclusive<usize> = 1 << 8..=1 << 14;
 /// New sources that are looked at closely at a time, at most.
 const MOST_FOUND: usize = 256;
-/// A source that sends little for so long is tracked no more.
+/// A source that sends little for so long is tracked no more, or for longer where its limit is slow.
 const IDLE: Duration = Duration::from_secs(3);
+/// Or for so long at the most.
+const LONGEST_IDLE: Duration = Duration::from_secs(300);
 /// For how long two sources of one number are left at their floor.
 const TWICE: Duration = Duration::from_secs(10);
 /// Numbers of which that is remembered, at most.
@@ -48,6 +51,8 @@ struct Tracked {
     limited: bool,
     /// When it last sent so much that it matters.
     busy: Moment,
+    /// For how long it is tracked from then on: what it has used of its limit comes back at its share.
+    life: Duration,
     /// The look that it was there at.
     turn: u64,
     /// The how manyth source it is.
@@ -91,6 +96,29 @@ impl Bounds {
     fn least(&self) -> Share {
         self.floor.times(1, 2).max(LITTLE)
     }
+}
+
+/// How long a bucket takes to fill at the whole limit, and a moment until its share has come; 3 s to 5 minutes.
+fn life_of(limit: &LimitSpec) -> Duration {
+    let fill = |tier: &Tier| {
+        let period_s = tier.rate.period_ns() as f64 / 1e9;
+        tier.burst as f64 * period_s / tier.rate.amount().max(1) as f64
+    };
+    let first = fill(&limit.tier());
+    let seconds = limit.also.as_ref().map_or(first, |also| first.max(fill(also)));
+    // The floors of other hosts are not to be had.
+    let longest = LONGEST_IDLE.as_secs_f64();
+    Duration::from_secs_f64((1.0 + seconds * 1.1).clamp(IDLE.as_secs_f64(), longest))
+}
+
+/// What is wanted for a source that sends nothing at present while it is tracked longer than others: enough for its
+/// bucket to fill, a packet at least.
+fn wanted(limit: &LimitSpec, life: Duration, bounds: Bounds) -> Share {
+    if life <= IDLE {
+        return Share::NONE;
+    }
+    let packets = packets_a_second(&limit.tier()) * life.as_secs_f64();
+    Share::of(1.0 / packets.max(1.0)).max(bounds.least().times(2, 1))
 }
 
 /// All of them.
@@ -211,17 +239,35 @@ impl Sources {
         self.clear_up(now, &turn, &mut seen);
         self.pace.took(turn.len(), begun.elapsed());
         found.extend(others);
-        let room = self.room.most().saturating_sub(self.tracked.len());
+        // Who has long been silent makes room for others.
+        let free = self.room.most().saturating_sub(self.tracked.len());
+        let room = if free < MOST_FOUND { free + self.silent(now).len() } else { free };
         self.search.go_on(plane, now, bounds, &self.at, room, &mut found);
         found.retain(|bucket| !self.at.contains_key(bucket));
         found.sort_unstable();
         found.dedup();
+        let mut lack = found.len().min(room).saturating_sub(free);
+        if lack > 0 {
+            let mut silent = self.silent(now);
+            silent.sort_unstable();
+            lack = lack.min(silent.len());
+            for (_, key) in silent.drain(..lack) {
+                seen.over.extend(self.drop(key).map(|bucket| (key, bucket)));
+                seen.demands.retain(|demand| demand.key != key);
+            }
+        }
         self.refused += found.len().saturating_sub(room) as u64;
         found.truncate(room);
         plane.cluster_members(&mut found.into_iter(), &mut |member| {
             self.take(now, &member, bounds, &mut seen);
         });
         seen
+    }
+
+    /// Those that have sent little for longer than other sources are tracked, and since when.
+    fn silent(&self, now: Moment) -> Vec<(Moment, KeyId)> {
+        let silent = self.tracked.iter().filter(|(_, it)| now.since(it.busy) > IDLE);
+        silent.map(|(key, it)| (it.busy, *key)).collect()
     }
 
     /// The buckets that are to be looked at next, one after the other and then from the first one on again.
@@ -269,6 +315,8 @@ impl Sources {
             if part >= bounds.least() || tracked.limited {
                 tracked.busy = now;
             }
+            tracked.life = life_of(&member.limit);
+            let part = part.max(wanted(&member.limit, tracked.life, bounds));
             let (limited, target) = (tracked.limited, member.limit.target);
             seen.demands.push(Demand { key, part, limited, target });
         }
@@ -281,7 +329,7 @@ impl Sources {
             let Some(&key) = self.at.get(bucket) else { continue };
             let Some(tracked) = self.tracked.get(&key) else { continue };
             let there = tracked.turn == self.turn;
-            if there && now.since(tracked.busy) <= IDLE {
+            if there && now.since(tracked.busy) <= tracked.life {
                 continue;
             }
             match self.drop(key) {
@@ -317,10 +365,12 @@ impl Sources {
         if young && !bucket.limited && part < bounds.least() {
             return;
         }
+        let life = life_of(&member.limit);
+        let part = part.max(wanted(&member.limit, life, bounds));
         let (limited, turn) = (bucket.limited, self.turn);
         self.number += 1;
         let (at, tag, number) = (bucket.bucket, bucket.tag, self.number);
-        let tracked = Tracked { bucket: at, tag, gauge, limited, busy: now, turn, number };
+        let tracked = Tracked { bucket: at, tag, gauge, limited, busy: now, life, turn, number };
         self.tracked.insert(key, tracked);
         self.at.insert(at, key);
         if !part.is_none() {

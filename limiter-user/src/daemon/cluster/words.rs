@@ -34,7 +34,8 @@ const MOST_WAITING: usize = 64;
 /// What is to be told.
 #[derive(Debug)]
 pub(super) struct Words {
-    floor: Option<Share>,
+    /// And how many hosts have home rights.
+    floor: Option<(Share, u32)>,
     /// From which bucket on a larger floor is still to be given.
     renew: Option<usize>,
     /// How many buckets are given it at a time.
@@ -84,9 +85,9 @@ impl Words {
         self.floor.is_some()
     }
 
-    /// The floor is to be this one.
-    pub(super) fn set_floor(&mut self, floor: Option<Share>) {
-        self.floor = floor.or(self.floor);
+    /// The floor is to be this one, of limits that so many hosts share.
+    pub(super) fn set_floor(&mut self, floor: Option<Share>, hosts: u32) {
+        self.floor = floor.map(|floor| (floor, hosts)).or(self.floor);
     }
 
     /// Tracked sources may use this. What was to be told of them before is not any more.
@@ -115,8 +116,8 @@ impl Words {
         giver: &Giver,
     ) -> Result<Told, Failure> {
         let mut told = Told::default();
-        if let Some(floor) = self.floor {
-            core.plane.change_floor(floor, is_clusters)?;
+        if let Some((floor, hosts)) = self.floor {
+            core.plane.change_floor(floor, hosts, is_clusters)?;
             self.floor = None;
             // Buckets that have less meanwhile are no danger to anybody.
             self.renew = Some(0);

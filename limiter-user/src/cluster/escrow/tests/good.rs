@@ -53,6 +53,39 @@ fn home_rights_come_to_their_weights() {
     assert!(world.rights() > Share::of(0.999_999), "{:?}", world.rights());
 }
 
+/// What a host with this tells its kernel of the floor and the number of hosts when it is polled.
+fn told(escrow: &mut Escrow, ms: u64) -> (Option<Share>, u32) {
+    let out = escrow.poll(Moment(ms * MS));
+    (out.floor, out.hosts)
+}
+
+#[test]
+fn a_host_that_has_everything_needs_no_floor_until_it_sees_another() {
+    let settings = Settings::new(HostId(1), 100);
+    let floor = Share::of(0.05);
+    let start = Moment(10_000 * MS);
+    let mut founder = Escrow::new(settings.clone(), Kept::founder(), start);
+    assert_eq!(told(&mut founder, 10_000), (Some(Share::WHOLE), 1));
+    assert_eq!(told(&mut founder, 20_000), (None, 0));
+    let other = Member { weight: 100, region: Region::default() };
+    founder.set_members(Moment(21_000 * MS), &BTreeMap::from([(HostId(2), other)]));
+    assert_eq!(told(&mut founder, 21_000), (Some(floor), 2));
+    founder.set_members(Moment(22_000 * MS), &BTreeMap::new());
+    // The other one was told nothing that it could use: it has not answered.
+    assert_eq!(told(&mut founder, 22_000), (Some(Share::WHOLE), 1));
+    // After a restart it may have told others before.
+    let kept = Kept { clock: start, ..Kept::founder() };
+    let mut again = Escrow::new(settings.clone(), kept.clone(), start);
+    assert_eq!(told(&mut again, 10_000), (Some(floor), 2));
+    assert_eq!(told(&mut again, 12_000), (Some(Share::WHOLE), 1));
+    // Not if the kernel says that it has not.
+    let mut alone = Escrow::new(Settings { alone: true, ..settings.clone() }, kept, start);
+    assert_eq!(told(&mut alone, 10_000), (Some(Share::WHOLE), 1));
+    // Who has nothing yet has nothing alone either.
+    let mut newcomer = Escrow::new(settings, Kept::default(), start);
+    assert_eq!(told(&mut newcomer, 10_000), (Some(Share::NONE), 2));
+}
+
 /// A founder under load, whom others join: how long until each has at least 90 % of what its weight says, ms,
 /// and what is admitted on the average meanwhile, and at least in half a second.
 fn founded(hosts: usize, demands: usize, seed: u64) -> (u64, f64, f64) {

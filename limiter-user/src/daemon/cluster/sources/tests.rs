@@ -86,6 +86,55 @@ fn who_begins_to_send_is_found_and_told_of_until_it_is_idle() {
 }
 
 #[test]
+fn a_source_is_tracked_for_as_long_as_its_bucket_takes_to_fill() {
+    let limit = |rate: &str, burst| LimitSpec {
+        burst,
+        ..LimitSpec::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap()
+    };
+    for (rate, burst, seconds) in
+        [("1000pps", 1200, 3.0), ("20pps", 24, 3.0), ("5/minute", 1, 14.2), ("1/minute", 60, 300.0)]
+    {
+        let life = life_of(&limit(rate, burst)).as_secs_f64();
+        assert!((life - seconds).abs() < 1e-6, "{rate} {burst}: {life}");
+    }
+    let mut slow = member(0, "192.0.2.1/32", 0);
+    slow.limit = limit("5/minute", 1);
+    let mut world = World::new(vec![slow]);
+    world.look(50);
+    world.send(0, 10, 0);
+    world.look(100);
+    let key = world.key("192.0.2.1/32");
+    // It wants a packet all the time.
+    for _ in 0..13 {
+        let demands = world.look(1_000).demands;
+        assert!(demands[0].key == key && demands[0].part >= Share::of(0.8), "{demands:?}");
+    }
+    let over: Vec<_> = (0..3).flat_map(|_| world.look(1_000).over).collect();
+    assert_eq!(over, [(key, (0, 1000))]);
+}
+
+#[test]
+fn who_has_long_been_silent_makes_room() {
+    let address = |n: usize| format!("192.0.{}.{}/32", n / 200, n % 200 + 1);
+    let count = 300;
+    let members = (0..count).map(|n| {
+        let limit = LimitSpec::new(Target::DEFAULT, "5/minute".parse().unwrap(), None).unwrap();
+        ClusterMember { limit, ..member(n, &address(n), 0) }
+    });
+    let mut world = World::new(members.collect());
+    world.look(50);
+    (0..200).for_each(|n| world.send(n, 10, 0));
+    world.look(100);
+    assert_eq!(world.sources.len(), 200);
+    // There is room for 256, of whom 200 send no more.
+    (0..40).for_each(|_| drop(world.look(100)));
+    (200..count).for_each(|n| world.send(n, 10, 0));
+    world.look(100);
+    assert!((200..count).all(|n| world.sources.bucket(world.key(&address(n))).is_some()));
+    assert!(world.sources.len() <= world.sources.room.most());
+}
+
+#[test]
 fn a_source_that_is_limited_is_noticed_at_once() {
     let mut world = World::new(vec![member(0, "192.0.2.1/32", 9_990)]);
     world.send(0, 10, 30);
