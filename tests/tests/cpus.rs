@@ -1,7 +1,12 @@
-//! One source that arrives on two CPUs at once has one bucket, not two.
+//! What arrives on several CPUs at once has one bucket, not several.
+
+use std::time::Duration;
 
 use tests::{Daemon, Flood, Flooded, Lab, Observer, Sender, Sent, Sources, Stream, frame};
 use tests::{observer::Then, reports::Limit, v4, v6};
+
+/// How long all CPUs flood one limit.
+const FLOOD: Duration = Duration::from_secs(2);
 
 /// Whether there are two CPUs; says why not.
 fn two_cpus() -> bool {
@@ -63,4 +68,37 @@ fn two_floods_at_full_speed_share_a_bucket() {
     assert!(stats.packets("pass", "below_gate") <= 17, "{:?}", stats.counters);
     assert_shared(&limit, "two floods", observer.read().from(v4(1)), seconds);
     assert_eq!(stats.verdict("pass"), observer.read().all);
+}
+
+/// The limit for everybody, by source and then as one for all sources.
+#[test]
+fn floods_on_all_cpus_get_what_the_limit_is() {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    for (shared, rate) in [false, true]
+        .into_iter()
+        .flat_map(|shared| ["1000pps", "10kpps", "100kpps"].map(|rate| (shared, rate)))
+    {
+        let lab = Lab::new(u32::try_from(cpus).unwrap());
+        let daemon = Daemon::start(&lab);
+        let mut set = vec!["limit", "set", rate, "--burst", "20"];
+        set.extend(shared.then_some("--as-one"));
+        let limit: Limit = serde_json::from_value(daemon.cli().ok(&set)["limit"].clone()).unwrap();
+        let observer = Observer::new(&lab, Then::Discard, &[]);
+        let flood = |cpu| Flood::new(Sources::One(v4(1)), u64::MAX / 2).on_cpu(cpu).start(&lab);
+        let floods: Vec<_> = (0..cpus).map(flood).collect();
+        std::thread::sleep(FLOOD);
+        let floods: Vec<_> = floods.into_iter().map(tests::flood::Flooding::stop).collect();
+        let seconds = Flooded::span(&floods);
+        let offered = floods.iter().map(|flood| flood.packets).sum::<u64>() as f64 / seconds;
+        let (admitted, allowed) = (observer.read().from(v4(1)), limit.allowance(seconds));
+        println!(
+            "{rate}, shared {shared}, {cpus} CPUs: {admitted} of {allowed:.0}, {:.3}; {offered:.0} pps offered",
+            admitted as f64 / allowed
+        );
+        // Below the gate, and a packet on each CPU that is still owed.
+        let most = allowed + (limit.burst_amount / 8).max(2) as f64 + cpus as f64;
+        assert!(admitted as f64 <= most, "{rate} {shared}: {admitted} of {most}");
+        let least = 0.98 * allowed.min(offered * seconds);
+        assert!(admitted as f64 >= least, "{rate} {shared}: {admitted} of {least}");
+    }
 }

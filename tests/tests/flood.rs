@@ -110,7 +110,7 @@ fn a_few_thousand_heavy_sources_are_each_limited() {
 /// limit send five times as much as that allows.
 #[test]
 fn a_flood_under_a_slow_limit_disarms_no_other_limit() {
-    const NEWCOMERS: u32 = 200;
+    const NEWCOMERS: u32 = 1000;
     for on_full in ["pass", "evict-oldest"] {
         let lab = Lab::new(2);
         let daemon = Daemon::start_with(&lab, DaemonOptions::with(&["--on-full", on_full]));
@@ -127,8 +127,10 @@ fn a_flood_under_a_slow_limit_disarms_no_other_limit() {
         let full = daemon.cli().run(&["status"]).json;
         let filling = Flood::new(crowd, 60_000).at_rate(20_000).on_cpu(1).start(&lab);
         let first = Ipv4Addr::new(172, 16, 0, 0);
-        let newcomers = Flood::new(Sources::RoundRobin(first.into(), NEWCOMERS), 100_000);
-        let seconds = Flooded::span(&[newcomers.at_rate(100_000).on_cpu(0).send(&lab)]);
+        // Five times the limit, for a second.
+        let packets = u64::from(NEWCOMERS) * 500;
+        let newcomers = Flood::new(Sources::RoundRobin(first.into(), NEWCOMERS), packets);
+        let seconds = Flooded::span(&[newcomers.at_rate(packets).on_cpu(0).send(&lab)]);
         let _filled = filling.join();
         let sent = sending.join();
         let observed = observer.read();
@@ -140,7 +142,7 @@ fn a_flood_under_a_slow_limit_disarms_no_other_limit() {
             "{on_full}: {} sets full; each newcomer sent {}, at the most {most} admitted of {allowed:.0}; under the \
              slow limit {} of {}",
             full["table"]["full_sets"],
-            100_000 / NEWCOMERS,
+            packets / u64::from(NEWCOMERS),
             observed.from(attacker),
             slow.allowance(sent[20].seconds()),
         );

@@ -9,8 +9,8 @@ use tests::{
     program::{now_ns, stay_on_cpu},
 };
 
-/// How long traffic runs.
-const SECONDS: f64 = 3.0;
+/// How long traffic runs at least, and at most: on a busy machine it takes longer until floods are beyond their limits.
+const SECONDS: std::ops::RangeInclusive<f64> = 3.0..=30.0;
 /// Sources of each behaviour under each limit.
 const SOURCES: u64 = 10;
 /// Limits: packets per second and burst. Sources of limit i are in 10.i.0.0/16.
@@ -105,6 +105,12 @@ impl Source {
         }
     }
 
+    /// Whether it has sent, in so many seconds, what no limit lets pass.
+    fn floods(&self, seconds: f64) -> bool {
+        let (rate, burst) = (self.limit.0 as f64, self.limit.1 as f64);
+        self.sent as f64 > burst * 1.25 + rate * seconds
+    }
+
     /// Most packets beyond burst + rate · T in any interval T.
     fn excess(&self) -> f64 {
         (self.most - self.limit.1 as f64).max(0.0)
@@ -137,7 +143,13 @@ fn measure(what: &str, arguments: &[&str], saturated: bool) {
     let mut random = Random(7);
     let mut noise = frame::udp(Ipv4Addr::new(198, 18, 0, 1).into(), 60);
     let (start, mut spoofed) = (Instant::now(), 0u64);
-    while start.elapsed().as_secs_f64() < SECONDS {
+    loop {
+        let seconds = start.elapsed().as_secs_f64();
+        let mut floods = sources.iter().filter(|source| source.behaviour == Behaviour::Flood);
+        let enough = seconds >= *SECONDS.start() && floods.all(|source| source.floods(seconds));
+        if enough || seconds >= *SECONDS.end() {
+            break;
+        }
         let at = random.below(sources.len() as u64) as usize;
         let source = &mut sources[at];
         let turn = match source.behaviour {
