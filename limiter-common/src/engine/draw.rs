@@ -20,7 +20,7 @@ impl Drawn {
     pub(super) const ADMITTED: Self = Self(0);
     /// There are too few.
     pub(super) const DENIED: Self = Self(1);
-    /// The bucket went to another source meanwhile, or another CPU was faster. Nothing was charged.
+    /// The bucket went to another source meanwhile. Nothing was charged.
     pub(super) const GONE: Self = Self(2);
 }
 
@@ -154,9 +154,7 @@ impl Words<'_> {
         now: Ticks,
         is_its: impl Fn() -> bool,
     ) -> Drawn {
-        let Some(tat) = self.lengthened(state, &policy.first, self.first, tat) else {
-            return Drawn::GONE;
-        };
+        let tat = self.lengthened(state, &policy.first, self.first, tat);
         let decide = |tat, cost, tier: &Tier| decide_at(self.price, tat, now, cost, tier.tolerance);
         let first = priced(state, self.price, policy.first.cost.of(length));
         let decide_first = |tat| decide(tat, first, &policy.first);
@@ -166,9 +164,7 @@ impl Words<'_> {
             if !is_its() {
                 return Drawn::GONE;
             }
-            let Some(at) = self.lengthened(state, &policy.second, self.second, at) else {
-                return Drawn::GONE;
-            };
+            let at = self.lengthened(state, &policy.second, self.second, at);
             if decide_first(tat).is_none() {
                 return Drawn::DENIED;
             }
@@ -189,22 +185,18 @@ impl Words<'_> {
         drawn
     }
 
-    /// Writes what has become of the bucket's share since its last packet to a word that was `tat` a moment ago.
-    /// Whoever comes next does not know of it. `None`: another CPU was faster.
+    /// What a word that was `tat` a moment ago comes to by what has become of the bucket's share since its last
+    /// packet, and writes it: whoever comes next does not know of it.
     #[inline(always)]
-    fn lengthened<S: State>(
-        &self,
-        state: &S,
-        tier: &Tier,
-        word: &AtomicU64,
-        tat: Ticks,
-    ) -> Option<Ticks> {
-        if !self.price.is_shared() || self.lapse.spares(tat, tier.tolerance) {
-            return Some(tat);
+    fn lengthened<S: State>(&self, state: &S, tier: &Tier, word: &AtomicU64, tat: Ticks) -> Ticks {
+        if self.lapse.spares(tat, tier.tolerance) {
+            return tat;
         }
         let most = dearest(state, self.price, tier, LARGEST_FRAME);
-        let next = state.opaque(self.lapse.apply(tat, tier.tolerance, most));
-        atomic::replace(word, tat, next).then_some(next)
+        let next = self.lapse.apply(tat, tier.tolerance, most);
+        // If this fails, another CPU has done it, or has charged a packet at the share before.
+        atomic::replace(word, tat, next);
+        state.opaque(next)
     }
 }
 

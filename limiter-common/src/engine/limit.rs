@@ -239,9 +239,9 @@ fn policy_of<'a, S: State>(
             atomic::replace(&slot.policy, resolved.0, seen.0);
             return Some(None);
         }
-        let (held, _) = place.held(state, policy)?;
-        let now_ns = state.now();
-        let price = price_at(state, held, now_ns);
+        let now = ticks(state.now());
+        // What is missing of a packet at another share is known to the daemon alone.
+        let price = if policy.is_shared() { price_of(state, policy.floor()) } else { Price::LOCAL };
         // Of the same slot it is nearly always the same policy: what was overdrawn under it is owed.
         let is_same = u64::from(seen.slot() == resolved.slot());
         let packets = u64::from(state.cpus() & 0x1ff) * is_same;
@@ -249,10 +249,10 @@ fn policy_of<'a, S: State>(
             let overdrawn = packets * dearest(state, price, tier, packet.length);
             deepest(state, price, tier) + overdrawn
         };
-        clamp(&slot.tat, ticks(now_ns), owes(&policy.first));
+        clamp(&slot.tat, now, owes(&policy.first));
         if policy.has_second() {
             let second_tat = &state.identity(place.index)?.second_tat;
-            clamp(second_tat, ticks(now_ns), owes(&policy.second));
+            clamp(second_tat, now, owes(&policy.second));
         }
     }
     Some(Some((policy, resolved)))
