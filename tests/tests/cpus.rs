@@ -74,13 +74,14 @@ fn two_floods_at_full_speed_share_a_bucket() {
 #[test]
 fn floods_on_all_cpus_get_what_the_limit_is() {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    for (shared, rate) in [false, true]
-        .into_iter()
-        .flat_map(|shared| ["1000pps", "10kpps", "100kpps"].map(|rate| (shared, rate)))
+    // A burst of 100 ms: floods pause for some 20 ms now and then.
+    let limits = [("1000pps", "100"), ("10kpps", "1000"), ("100kpps", "10000")];
+    for (shared, (rate, burst)) in
+        [false, true].into_iter().flat_map(|it| limits.map(|limit| (it, limit)))
     {
         let lab = Lab::new(u32::try_from(cpus).unwrap());
         let daemon = Daemon::start(&lab);
-        let mut set = vec!["limit", "set", rate, "--burst", "20"];
+        let mut set = vec!["limit", "set", rate, "--burst", burst];
         set.extend(shared.then_some("--as-one"));
         let limit: Limit = serde_json::from_value(daemon.cli().ok(&set)["limit"].clone()).unwrap();
         let observer = Observer::new(&lab, Then::Discard, &[]);
