@@ -69,12 +69,18 @@ impl<'a> Place<'a> {
             return Some((Held::LOCAL, 0));
         }
         let rights = state.rights(self.index)?;
-        let own = policy.floor().0;
         let before = atomic::load(&rights.floor) as u32;
-        // The floor has become smaller, or the limit the cluster's, since then.
-        let floor = if before < own { own } else { before };
-        let floor = Multiplier::from_bits(state.opaque(u64::from(floor)) as u32).0;
+        let floor = Self::floor(policy, before);
+        let floor = Multiplier::from_bits(state.opaque(u64::from(floor.0)) as u32).0;
         Some((Held { grant: Grant(atomic::load(&rights.grant)), floor }, before))
+    }
+
+    /// What its bucket may use without end, whose floor was `before`.
+    #[inline(always)]
+    fn floor(policy: &Policy, before: u32) -> Multiplier {
+        let own = policy.floor();
+        // The floor has become smaller, or the limit the cluster's, since then.
+        if before < own.0 { own } else { Multiplier(before) }
     }
 
     /// Notes a smaller floor than the one `before`: when the bucket's debt is by that one.
@@ -240,8 +246,11 @@ fn policy_of<'a, S: State>(
             return Some(None);
         }
         let now = ticks(state.now());
-        // What is missing of a packet at another share is known to the daemon alone.
-        let price = if policy.is_shared() { price_of(state, policy.floor()) } else { Price::LOCAL };
+        let mut price = Price::LOCAL;
+        if policy.is_shared() {
+            let before = atomic::load(&state.rights(place.index)?.floor) as u32;
+            price = price_of(state, Place::floor(policy, before));
+        }
         // Of the same slot it is nearly always the same policy: what was overdrawn under it is owed.
         let is_same = u64::from(seen.slot() == resolved.slot());
         let packets = u64::from(state.cpus() & 0x1ff) * is_same;

@@ -270,6 +270,22 @@ fn admit_no_more_than_the_limit(
     }
 }
 
+/// A packet meets a policy with a larger floor than its bucket has.
+#[test]
+fn a_larger_floor_forgives_no_debt() {
+    let steps = vec![
+        (2, Step::Send(1)),
+        (2, Step::Floor(95, false)),
+        (1, Step::Send(1)),
+        (2, Step::Share(198, 133, 1, 0)),
+        (3, Step::Send(1)),
+        (0, Step::Wait(133)),
+        (0, Step::Send(1)),
+        (2, Step::Share(0, 0, 1, 0)),
+    ];
+    admit_no_more_than_the_limit(1, 1, 4, steps, false);
+}
+
 /// Its packets overdraw the bucket in the unit of time in which a grant has ended.
 #[test]
 fn a_grant_that_has_ended_does_not_shorten_the_debt() {
