@@ -333,6 +333,38 @@ proptest! {
     }
 }
 
+/// A daemon that had everything stands still, and others come and go.
+#[test]
+fn who_has_everything_is_alone_only_when_nothing_is_lent() {
+    let net = Net { loss: 0, twice: 0, late: 0, delay: 0 };
+    let events = [
+        (148, Event::Lost { at: 0, ms: 3637 }),
+        (0, Event::Lost { at: 2, ms: 2500 }),
+        (0, Event::Pause { at: 0, ms: 50 }),
+        (0, Event::Leave { at: 2 }),
+        (233, Event::Leave { at: 2 }),
+        (334, Event::Pause { at: 0, ms: 3534 }),
+        (384, Event::Leave { at: 2 }),
+        (508, Event::Cut { from: 0, to: 0, both: false, ms: 200 }),
+        (137, Event::Demand { at: 1, key: 1, percent: 1 }),
+        (62, Event::Cut { from: 0, to: 0, both: false, ms: 200 }),
+        (158, Event::Weight { at: 1, weight: 1 }),
+        (0, Event::Agree),
+        (237, Event::Leave { at: 2 }),
+        (401, Event::Weight { at: 0, weight: 1 }),
+        (306, Event::Demand { at: 0, key: 0, percent: 0 }),
+        (60, Event::Demand { at: 0, key: 0, percent: 0 }),
+        (95, Event::Cut { from: 0, to: 0, both: false, ms: 200 }),
+        (1, Event::Pause { at: 0, ms: 1186 }),
+        (0, Event::Leave { at: 1 }),
+        (0, Event::Leave { at: 1 }),
+        (0, Event::Lost { at: 1, ms: 2500 }),
+    ];
+    for planted in [None, Some(Planted::Unbounded)] {
+        assert_eq!(run(7_933_229_093_207_888_854, net, &events, planted), None, "{planted:?}");
+    }
+}
+
 /// How many random worlds it takes to see a fault.
 fn found(planted: Planted, most: u32) -> Option<(u32, String)> {
     use proptest::strategy::ValueTree;
