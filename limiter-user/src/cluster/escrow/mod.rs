@@ -448,7 +448,7 @@ impl Escrow {
             && self.kept.outgoing.is_empty()
             && (now >= self.quiet || self.settings.alone)
             && self.views.present().iter().all(|(host, _)| host == me)
-            && self.views.until() <= now
+            && self.views.earlier_until() <= now
             && self.peers.values().all(|peer| peer.lent <= now)
             && self.voted.values().all(|(host, until)| *host == me || *until <= now)
             && self.owned.granted(me) == 0

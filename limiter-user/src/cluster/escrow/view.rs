@@ -292,8 +292,12 @@ impl Views {
 
     /// Until when anything that was delegated under any view may be relied on.
     pub(super) fn until(&self) -> Moment {
-        let older = self.older.iter().map(|lent| lent.until).max().unwrap_or_default();
-        self.present.until.max(older)
+        self.present.until.max(self.earlier_until())
+    }
+
+    /// The same of the views before the present one.
+    pub(super) fn earlier_until(&self) -> Moment {
+        self.older.iter().map(|lent| lent.until).max().unwrap_or_default()
     }
 }
 
