@@ -27,9 +27,6 @@ pub mod floor;
 /// The most ticks that a packet may cost under the whole limit: almost five minutes.
 pub const MAX_SHARED_COST: Ticks = 1 << 42;
 
-/// What a change may take from the first look at a bucket to the last word written, ns.
-pub const MARGIN_NS: u64 = 1_000_000;
-
 /// The largest frame there is, bytes: no packet under a limit in bytes costs more.
 pub const LARGEST_FRAME: u32 = 0xffff;
 

@@ -318,6 +318,17 @@ fn what_was_overdrawn_is_owed() {
     assert!(!passes(&memory));
 }
 
+/// Asserts that a source which has overdrawn its ten packets a second by three waits for them, and for the next one.
+fn pays_back_three(memory: &Memory) {
+    let passes = || packet(memory, 7).passes();
+    for _ in 0..4 {
+        assert!(!passes());
+        memory.advance(100_000_000);
+    }
+    assert!(passes());
+    assert!(!passes());
+}
+
 #[test]
 fn each_tier_owes_what_was_overdrawn_of_it() {
     // A packet costs a hundred times as much of the second tier as of the first.
@@ -328,12 +339,7 @@ fn each_tier_owes_what_was_overdrawn_of_it() {
     let (_, bucket) = memory.bucket(source(7)).unwrap();
     atomic::add(&bucket.identity.second_tat, 3 * both.second.cost.fixed);
     memory.publish(2, 1);
-    for _ in 0..4 {
-        assert!(!passes(&memory));
-        memory.advance(100_000_000);
-    }
-    assert!(passes(&memory));
-    assert!(!passes(&memory));
+    pays_back_three(&memory);
 }
 
 #[test]
@@ -361,12 +367,7 @@ fn shared_limits_owe_what_was_overdrawn() {
     let passes = |memory: &Memory| packet(memory, 7).passes();
     assert_eq!((0..20).filter(|_| passes(&memory)).count(), 10);
     atomic::add(&memory.shared[0].tat, 3 * memory.policies[2].first.cost.fixed);
-    for _ in 0..4 {
-        assert!(!passes(&memory));
-        memory.advance(100_000_000);
-    }
-    assert!(passes(&memory));
-    assert!(!passes(&memory));
+    pays_back_three(&memory);
 }
 
 #[test]

@@ -28,7 +28,8 @@ use crate::atomic;
 use crate::gcra::{Ticks, credit, ticks};
 use crate::table::{Identity, LastSeen, Slot, is_claimed};
 
-pub use super::MARGIN_NS;
+/// What a change may take from the first look at a bucket to the last word written, ns.
+pub const MARGIN_NS: u64 = 1_000_000;
 
 /// How often a bucket is tried that packets are charged to at the same moment.
 const TRIES: u32 = 32;

@@ -454,11 +454,9 @@ impl Escrow {
             && self.owned.granted(me) == 0
     }
 
-    /// How many hosts have home rights, as far as this one knows: those that it sees or has heard to have some.
-    fn hosts(&self, now: Moment) -> u32 {
-        if self.alone(now) {
-            return 1;
-        }
+    /// How many hosts have home rights, as far as this one knows, which is not alone: those that it sees or has
+    /// heard to have some.
+    fn hosts(&self) -> u32 {
         let seen = self.views.present().iter().map(|(host, _)| host);
         let sent = self.kept.outgoing.iter().map(|(host, _)| *host);
         let all: BTreeSet<HostId> = seen.chain(self.homes.keys().copied()).chain(sent).collect();

@@ -51,8 +51,8 @@ impl Escrow {
         self.hand_over(now);
         // From here on the home right is what it will be when the messages go out.
         let floor = self.floor();
-        let without_end = if self.alone(now) { Share::WHOLE } else { floor };
-        let hosts = self.hosts(now);
+        let (without_end, hosts) =
+            if self.alone(now) { (Share::WHOLE, 1) } else { (floor, self.hosts()) };
         let told = self.told.replace((self.kept.home, without_end, hosts));
         if told != self.told {
             (out.floor, out.hosts) = (Some(without_end), hosts);
