@@ -19,8 +19,9 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::error::{Failure, chain, exit};
-use crate::instance::{self, Instance};
+use crate::error::{Failure, exit};
+use model::instance::{self, Instance};
+use model::invalid::chain;
 
 /// How long an answer may take, if nothing else is said.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -2,9 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use model::invalid::chain;
+use model::units::DurationError;
+use model::{Invalid, ModelError, UnitError};
+
 use crate::dataplane;
-use crate::policy::units::DurationError;
-use crate::policy::{ModelError, StoreError, UnitError};
+use crate::store::StoreError;
 
 /// Exit codes of every command.
 pub mod exit {
@@ -51,37 +54,28 @@ impl Failure {
     }
 }
 
-/// An error and its causes on one line.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        // Some libraries repeat their cause in their own message.
-        if !text.ends_with(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        cause = error.source();
+impl From<Invalid> for Failure {
+    fn from(error: Invalid) -> Self {
+        let hint = error.hint().map(Into::into);
+        Self { message: error.to_string(), hint, code: exit::USAGE }
     }
-    text
 }
 
 impl From<UnitError> for Failure {
     fn from(error: UnitError) -> Self {
-        Self { message: chain(&error), hint: Some(error.hint()), code: exit::USAGE }
+        Invalid::from(error).into()
     }
 }
 
 impl From<DurationError> for Failure {
     fn from(error: DurationError) -> Self {
-        Self { message: error.to_string(), hint: Some(error.hint()), code: exit::USAGE }
+        Invalid::from(error).into()
     }
 }
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
-        Self { message: chain(&error), hint: Some(error.hint()), code: exit::USAGE }
+        Invalid::from(error).into()
     }
 }
 
@@ -94,19 +88,5 @@ impl From<StoreError> for Failure {
 impl From<dataplane::Error> for Failure {
     fn from(error: dataplane::Error) -> Self {
         Self { message: chain(&error), hint: error.hint(), code: error.code() }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn causes_are_told_once() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("cannot read the map")]
-        struct Outer(#[source] std::io::Error);
-        let error = Outer(std::io::Error::other("no such map"));
-        assert_eq!(chain(&error), "cannot read the map: no such map");
     }
 }

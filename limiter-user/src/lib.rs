@@ -1,11 +1,10 @@
 //! The daemon and the command line of `limiter`, an XDP rate limiter per source.
 //!
 //! - [`dataplane`] loads the kernel program, attaches it, tells it the limits and reads its state.
-//! - [`policy`] has the limits: their units, their rules, where they are stored and how they are
-//!   compiled for the kernel.
+//! - [`model`] has the limits: their units, their rules and how they are compiled for the kernel; [`store`]
+//!   keeps them.
 //! - [`daemon`] owns both and serialises every change; [`http`] serves it, [`client`] asks it.
 //! - [`doctor`] tells what a machine lacks.
-//! - [`instance`] keeps several daemons on one machine apart.
 //! - [`observe`] tells what goes on to whoever listens.
 //! - [`report`] has what is told, as JSON and as text; [`cli`] the commands.
 
@@ -18,8 +17,8 @@ pub mod dataplane;
 pub mod doctor;
 pub mod error;
 pub mod http;
-pub mod instance;
+pub(crate) mod instances;
 pub(crate) mod listen;
 pub mod observe;
-pub mod policy;
 pub mod report;
+pub mod store;

@@ -7,10 +7,11 @@ use std::{
 };
 
 use limiter::observe::{
-    Distinct, Sample,
+    Sample,
     history::{History, Keeper},
 };
 use limiter_common::abi::Counters;
+use model::Distinct;
 use serde_json::Value;
 use tests::{
     Daemon, DaemonOptions, Flood, Lab, Monitor, Sources, monitor::is, process::wait_for,

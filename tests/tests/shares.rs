@@ -7,11 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use limiter::{
-    cluster::Share,
-    dataplane::{BucketShare, ClusterBucket, Dataplane, Options, SharesChanged, wait_for_packets},
-    policy::{LimitSpec, Target},
+use limiter::dataplane::{
+    BucketShare, ClusterBucket, Dataplane, Options, SharesChanged, wait_for_packets,
 };
+use model::{LimitSpec, Share, Target};
 use tests::{
     Daemon, DaemonOptions, Lab, Observer, Sender, Stream, frame, observer::Then, reports::Limit, v4,
 };

@@ -13,11 +13,11 @@ use super::run_args::RunArgs;
 use super::safety::SafetyArgs;
 use super::simulate::SimulateCommand;
 use crate::dataplane::Mode;
-use crate::instance::Instance;
 use crate::observe::event::Kind;
-use crate::policy::Reach;
-use crate::policy::units::parse_duration;
-use crate::report::{By, Sort};
+use model::Reach;
+use model::instance::Instance;
+use model::traffic::{By, Sort};
+use model::units::parse_duration;
 
 /// Limits the packets of each source address, in the kernel at the network card
 #[derive(Debug, Parser)]

@@ -19,9 +19,10 @@ use pcap_file::{DataLink, PcapError};
 
 use super::output::Output;
 use crate::client::Client;
-use crate::error::{Failure, chain, exit};
-use crate::policy::units::parse_duration;
+use crate::error::{Failure, exit};
 use crate::report::{CaptureBatch, CaptureReport, CaptureRequest, CaptureStarted, SampleReport};
+use model::invalid::chain;
+use model::units::parse_duration;
 
 /// How long to wait for more samples.
 const PAUSE: Duration = Duration::from_millis(50);

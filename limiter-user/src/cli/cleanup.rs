@@ -8,8 +8,8 @@ use super::output::Output;
 use crate::daemon::{Socket, SocketGuard};
 use crate::dataplane::Pinned;
 use crate::error::{Failure, exit};
-use crate::instance::{Instance, address};
 use crate::report::{CleanupReport, Remnant, RemnantKind};
+use model::instance::{Instance, address};
 
 /// Where a daemon may have left something.
 #[derive(Clone, Debug)]

@@ -14,8 +14,8 @@ use crate::cluster::key_file::generate;
 use crate::cluster::rotation::Stage;
 use crate::error::{Failure, exit};
 use crate::http::LeaveQuery;
-use crate::policy::units::parse_duration;
 use crate::report::{ClusterFounded, ClusterLeft, KeyGenerated, KeysReport};
+use model::units::parse_duration;
 
 /// Where the daemon tells of keys.
 const KEYS: &str = "/v1/cluster/keys";

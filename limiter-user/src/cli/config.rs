@@ -16,12 +16,12 @@ use crate::client::Client;
 use crate::config::{self, ConfigFile, Given, Keys, Settings};
 use crate::error::{Failure, exit};
 use crate::http::ConfigText;
-use crate::instance::{self, Places};
-use crate::policy::lists::{is_wide, reach_of_wide};
 use crate::report::{
     CheckReport, DefaultReport, FileEntryReport, FileLimitReport, ReloadReport, SchemaReport,
     SettingReport, SettingsReport,
 };
+use model::instance::{self, Places};
+use model::lists::{is_wide, reach_of_wide};
 
 /// What a command with the options of `run` was given. `matches` are all that were parsed.
 pub(super) fn given(run: RunArgs, global: &Global, matches: &ArgMatches) -> Given {

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::output::Output;
 use crate::doctor::{self, Grade};
 use crate::error::{Failure, exit};
-use crate::instance::Instance;
+use model::instance::Instance;
 
 pub(super) fn run(
     output: &mut Output<'_>,

@@ -14,10 +14,10 @@ use super::safety::{SafetyArgs, warn};
 use crate::client::{Client, escape};
 use crate::error::{Failure, exit};
 use crate::http::{SetRequest, Texts, TrialRequest};
-use crate::policy::Target;
 use crate::report::{
     LimitList, LimitRemoved, LimitSet, LimitsImported, TrialStarted, TrialStopped, TrialsReport,
 };
+use model::Target;
 
 pub(super) async fn set(
     client: &Client,

@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use super::safety::SafetyArgs;
 use crate::error::Failure;
 use crate::http::BanRequest;
-use crate::policy::class::ClassText;
-use crate::policy::{ModelError, Partition, Reach, Target, Whom};
+use model::class::ClassText;
+use model::{ModelError, Partition, Reach, Target, Whom};
 
 const RATES: &str = "\
 Rates:

@@ -7,8 +7,8 @@ use super::output::Output;
 use super::safety::warn;
 use crate::client::Client;
 use crate::error::{Failure, exit};
-use crate::policy::lists::{Action, Listing};
 use crate::report::{ListChanged, ListReport};
+use model::lists::{Action, Listing};
 
 pub(super) async fn run(
     client: &Client,

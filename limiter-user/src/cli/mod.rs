@@ -42,8 +42,8 @@ pub use run_args::{LogFormat, Malformed};
 use crate::client::Client;
 use crate::error::{Failure, exit};
 use crate::http::TrialRequest;
-use crate::instance::address;
-use crate::policy::lists::Action;
+use model::instance::address;
+use model::lists::Action;
 
 /// Runs the command that `arguments` (the program's name first) ask for; data goes to `out`, logs
 /// and errors to stderr. Returns the exit code.

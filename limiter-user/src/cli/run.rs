@@ -6,7 +6,7 @@ use super::run_args::LogFormat;
 use crate::config::{Given, Settings};
 use crate::daemon;
 use crate::error::{Failure, exit};
-use crate::instance::address;
+use model::instance::address;
 
 pub(super) fn run(output: &mut Output<'_>, global: &Global, given: Given) -> Result<u8, Failure> {
     let settings = given.read_file().and_then(|file| given.with(file));

@@ -13,8 +13,8 @@ use crate::cluster::config::{KEY_FILE, Seed, parse_listen as parse_cluster_liste
 use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
 use crate::http::web::parse_listen;
-use crate::policy::management::parse_management;
-use crate::policy::units::parse_duration;
+use model::management::parse_management;
+use model::units::parse_duration;
 
 /// What happens to packets without a readable source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]

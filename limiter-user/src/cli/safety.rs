@@ -10,8 +10,8 @@ use super::output::Output;
 use crate::client::{Client, escape};
 use crate::daemon::check_period;
 use crate::error::{Failure, exit};
-use crate::policy::units::parse_duration;
 use crate::report::{Applied, ConfirmReport, Rule};
+use model::units::parse_duration;
 
 /// Options of changing commands.
 #[derive(Clone, Copy, Debug, Default, Args)]

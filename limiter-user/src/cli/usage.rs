@@ -9,7 +9,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use super::args::Cli;
 use super::output::Output;
 use crate::error::{Failure, exit};
-use crate::policy::units::DurationError;
+use model::units::DurationError;
 
 /// Tells what the parser has to say of `arguments`: help on stdout; errors on stderr and, if asked for, as JSON.
 pub(super) fn tell(arguments: &[OsString], error: &clap::Error, output: &mut Output<'_>) -> u8 {

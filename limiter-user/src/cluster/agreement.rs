@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use super::HostId;
 use super::escrow::{Settings, Timing};
 use super::wire::bytes::{Malformed, Reader, put_number};
-use super::{HostId, Share};
+use model::Share;
 
 /// What has to be the same on all hosts of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{HostId, KeyId, Moment, Share, ViewId};
+use super::{HostId, KeyId, Moment, ViewId};
+use model::Share;
 
 /// What one host tells another one about rights, as often as [`super`] says. All that it gives for a time
 /// counts from `echo` for the receiver, and for the sender from when that had come: so the receiver's end

@@ -14,7 +14,6 @@ pub mod link;
 pub mod membership;
 pub mod message;
 pub mod rotation;
-pub mod share;
 pub mod simulate;
 pub mod views;
 pub mod wire;
@@ -24,7 +23,6 @@ use siphasher::sip::SipHasher24;
 pub use config::ClusterConfig;
 pub use escrow::Escrow;
 pub use message::Message;
-pub use share::Share;
 
 /// A host, by its name: the first 64 bits of a hash of it. Two hosts of one name are told apart by their
 /// incarnations and refused.

@@ -15,15 +15,13 @@ use super::keys::{BanTable, DefaultLimit, Keys, LimitTable, ListTable, Several, 
 use super::problem::{self, Place};
 use crate::cluster::config::Seed;
 use crate::error::{Failure, exit};
-use crate::policy::ban::BanText;
-use crate::policy::class::{ClassPart, ClassText};
-use crate::policy::lists::{Action, Listing, Lists, check_wide, parse_target};
-use crate::policy::management::parse_management;
-use crate::policy::model::short_prefix;
-use crate::policy::wording::Part;
-use crate::policy::{
-    Classes, LimitSpec, Limits, ModelError, Partition, Reach, Target, Whom, Wording,
-};
+use model::ban::BanText;
+use model::class::{ClassPart, ClassText};
+use model::limit::short_prefix;
+use model::lists::{Action, Listing, Lists, check_wide, parse_target};
+use model::management::parse_management;
+use model::wording::Part;
+use model::{Classes, LimitSpec, Limits, ModelError, Partition, Reach, Target, Whom, Wording};
 
 /// The largest file, bytes.
 const LARGEST: u64 = 64 << 20;

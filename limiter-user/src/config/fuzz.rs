@@ -7,7 +7,7 @@ use super::tests::given;
 use super::*;
 use crate::daemon::fake::Fake;
 use crate::error::exit;
-use crate::policy::lists::{Action, Lists};
+use model::lists::{Action, Lists};
 
 /// Files that are tried.
 const FILES: u32 = 100_000;

@@ -15,8 +15,8 @@ use crate::cluster::config::parse_listen as parse_cluster_listen;
 use crate::daemon::OnExit;
 use crate::dataplane::{Mode, OnFull};
 use crate::http::web::parse_listen;
-use crate::policy::units::parse_duration;
-use crate::policy::{Partition, Reach};
+use model::units::parse_duration;
+use model::{Partition, Reach};
 
 /// The configuration of `limiter run`. Every key can be left out.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]

@@ -14,12 +14,13 @@ use crate::cli::{LogFormat, Malformed, RunArgs};
 use crate::cluster::{ClusterConfig, key_file};
 use crate::daemon::Config;
 use crate::dataplane::{self, Options};
-use crate::error::{Failure, chain, exit};
+use crate::error::{Failure, exit};
 use crate::http::web::{WebConfig, check_files};
-use crate::instance::{Instance, Places};
-use crate::policy::lists::Action;
-use crate::policy::scope::no_cluster;
-use crate::policy::{Classes, Limits, Management, ModelError};
+use model::instance::{Instance, Places};
+use model::invalid::chain;
+use model::lists::Action;
+use model::scope::no_cluster;
+use model::{Classes, Limits, Management, ModelError};
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use super::settings::{Flag, Variable};
 use super::*;
 use crate::cli::{Cli, LogFormat, RunArgs};
 use crate::error::{Failure, exit};
-use crate::policy::lists::Action;
-use crate::policy::{Ban, LimitSpec, Limits, Partition, Scope, Target};
+use model::lists::Action;
+use model::{Ban, LimitSpec, Limits, Partition, Scope, Target};
 
 /// What `limiter run` with `arguments` is given.
 pub(super) fn given(arguments: &[&str]) -> Given {

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 
 use super::core::Core;
-use crate::dataplane::Counts;
 use crate::observe::What;
-use crate::policy::ban::{Least, Offered};
-use crate::policy::lists::{ListChanges, Listing, find};
-use crate::policy::{Ban, LimitSpec, Target};
 use crate::report::ListEntry;
+use model::ban::{Least, Offered};
+use model::lists::{ListChanges, Listing, find};
+use model::source::Counts;
+use model::{Ban, LimitSpec, Target};
 
 /// Looks that are closer than this are not compared.
 const APART: Duration = Duration::from_millis(500);
@@ -201,9 +201,9 @@ mod tests {
     use super::*;
     use crate::daemon::How;
     use crate::daemon::fake::Fake;
-    use crate::policy::lists::Action;
-    use crate::policy::model::short_prefix;
-    use crate::policy::wording::Wording;
+    use model::limit::short_prefix;
+    use model::lists::Action;
+    use model::wording::Wording;
 
     /// A core whose limit for everyone is 10 pps and bans for 60 s after 3 s at 5 times that.
     struct Scene {

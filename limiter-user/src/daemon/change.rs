@@ -10,11 +10,11 @@ use ipnet::IpNet;
 use super::confirm::{Undo, check_period};
 use super::core::Core;
 use crate::error::Failure;
-use crate::policy::applying::applying;
-use crate::policy::class::TCP;
-use crate::policy::model::source_of;
-use crate::policy::{Change, Changes, Class, Classes, LimitSpec, Limits, Target};
 use crate::report::{Applied, DiffReport};
+use model::applying::applying;
+use model::class::TCP;
+use model::limit::source_of;
+use model::{Change, Changes, Class, Classes, LimitSpec, Limits, Target};
 
 /// Targets that the name of a change has before it only counts them.
 const NAMED: usize = 2;

@@ -25,9 +25,9 @@ use crate::config::Settings;
 use crate::error::{Failure, exit};
 use crate::observe::What;
 use crate::observe::event::By;
-use crate::policy::Changes;
-use crate::policy::lists::ListChanges;
 use crate::report::{ConfirmReport, PendingReport};
+use model::Changes;
+use model::lists::ListChanges;
 
 /// How soon what could not be reverted is tried again.
 const RETRY: Duration = Duration::from_secs(1);

@@ -28,15 +28,16 @@ use crate::cluster::limits::Row;
 use crate::dataplane::{Attachment, Mode, OnFull, SharedCounts};
 use crate::error::{Failure, exit};
 use crate::http::Access;
-use crate::instance::{Instance, address};
 use crate::observe::{Bus, Sample, What};
-use crate::policy::lists::{Action, find};
-use crate::policy::{Change, Changes, LimitSpec, Limits, Management, Store, Target, Whom};
 use crate::report::{
     AttachReport, DetachReport, EventsReport, LimitList, LimitRemoved, LimitReport, LimitSet,
     LimitsImported, OccupantReport, ServiceReport, SharedReport, SourceReport, StatsReport,
     StatusReport, StoreReport,
 };
+use crate::store::Store;
+use model::instance::{Instance, address};
+use model::lists::{Action, find};
+use model::{Change, Changes, LimitSpec, Limits, Management, Target, Whom};
 
 /// Limits, data plane and store of a daemon. Every change goes through `&mut self`.
 pub struct Core {

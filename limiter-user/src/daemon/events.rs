@@ -210,8 +210,8 @@ mod tests {
     use super::*;
     use crate::daemon::fake::Fake;
     use crate::observe::event::Kind;
-    use crate::policy::LimitSpec;
-    use crate::policy::lists::{Action, Listing};
+    use model::LimitSpec;
+    use model::lists::{Action, Listing};
 
     fn texts(core: &Core) -> Vec<String> {
         core.changes().changes.iter().map(|event| event.what.to_string()).collect()

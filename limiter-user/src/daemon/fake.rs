@@ -11,14 +11,15 @@ use limiter_common::abi::{Counters, Reason};
 
 use super::{Core, Plane};
 use crate::dataplane::{
-    Attachment, BucketShare, ClusterBucket, ClusterMember, Counts, Error, Event, Member, Migrated,
-    Mode, OnFull, PacketSample, SampleFilter, SharedCounts, SharesChanged, SketchHealth, Source,
-    SourceState, TableHealth, TrialView,
+    Attachment, BucketShare, ClusterBucket, ClusterMember, Error, Event, Migrated, Mode, OnFull,
+    PacketSample, SampleFilter, SharedCounts, SharesChanged, SketchHealth, TableHealth, TrialView,
 };
-use crate::observe::Distinct;
-use crate::policy::lists::{ListChanges, Lists};
-use crate::policy::model::source_of;
-use crate::policy::{Changes, Class, LimitSpec, Limits, Store, Target, Tier};
+use crate::store::Store;
+use model::Distinct;
+use model::limit::source_of;
+use model::lists::{ListChanges, Lists};
+use model::source::{Counts, Member, Source, SourceState};
+use model::{Changes, Class, LimitSpec, Limits, Target, Tier};
 
 /// What the tests look at and set from outside.
 #[derive(Default)]

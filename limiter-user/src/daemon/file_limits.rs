@@ -19,11 +19,11 @@ use super::refused::{Refused, Start};
 use crate::cluster::views::{FileLimit, MOST_FILE_LIMITS};
 use crate::config::{ConfigFile, Given, Settings};
 use crate::error::{Failure, exit};
-use crate::policy::lists::Lists;
-use crate::policy::{Amount, Change, Changes, Classes, LimitSpec, Limits, ModelError, Target};
 use crate::report::{
     ConfigReport, DiffReport, KeyDiff, LimitOrigin, LimitReport, ListDiff, ReloadReport, Shadowed,
 };
+use model::lists::Lists;
+use model::{Amount, Change, Changes, Classes, LimitSpec, Limits, ModelError, Target};
 
 /// What the daemon was configured with, and the file's limits as they are in force.
 #[derive(Default)]

@@ -3,9 +3,9 @@
 use ipnet::IpNet;
 
 use super::core::Core;
-use crate::policy::lists::{Action, ListChanges, Listing, Lists};
-use crate::policy::model::short_prefix;
 use crate::report::{LimitOrigin, ListEntry, Shadowed};
+use model::limit::short_prefix;
+use model::lists::{Action, ListChanges, Listing, Lists};
 
 /// `file` with what `stored` has in the place of its entries; nothing if there is none of it.
 pub(super) fn merged(stored: &Lists, file: &Lists) -> Option<Lists> {

@@ -7,8 +7,8 @@ use tokio::sync::Mutex;
 
 use super::Shared;
 use crate::error::Failure;
-use crate::policy::Class;
-use crate::report::{Rollup, Sums, family};
+use model::Class;
+use model::rollup::{Rollup, Sums, family};
 
 /// Buckets that are summed up at once: about a millisecond's work, then the core is free for others.
 const AT_ONCE: usize = 16_384;
@@ -57,7 +57,7 @@ pub async fn by_class(shared: &Shared) -> Result<HashMap<Class, Sums>, Failure> 
 async fn sum<T: Send + 'static>(
     shared: &Shared,
     mut sums: T,
-    add: impl Fn(&mut T, &crate::dataplane::Member, &Sums) + Send + 'static,
+    add: impl Fn(&mut T, &model::source::Member, &Sums) + Send + 'static,
 ) -> Result<T, Failure> {
     let _turn = TURN.lock().await;
     prepare(shared).await?;

@@ -10,12 +10,12 @@ use super::confirm::Undo;
 use super::core::Core;
 use crate::cluster::limits::Row;
 use crate::error::{Failure, exit};
-use crate::policy::lists::{
+use crate::report::{Applied, LimitOrigin, ListChanged, ListDiff, ListDone, ListEntry, ListReport};
+use model::limit::short_prefix;
+use model::lists::{
     Action, ListChanges, Listing, Lists, check_wide, find, find_by, is_wide, now, reach_of_wide,
 };
-use crate::policy::model::short_prefix;
-use crate::policy::scope::no_cluster;
-use crate::report::{Applied, LimitOrigin, ListChanged, ListDiff, ListDone, ListEntry, ListReport};
+use model::scope::no_cluster;
 
 impl Core {
     /// The entries of one list.

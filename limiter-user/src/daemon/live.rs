@@ -6,9 +6,9 @@ use crate::config::Settings;
 use crate::dataplane::Error;
 use crate::error::Failure;
 use crate::http::Admins;
-use crate::policy::lists::{ListChanges, Lists};
-use crate::policy::{Changes, Management};
 use crate::report::KeyDiff;
+use model::lists::{ListChanges, Lists};
+use model::{Changes, Management};
 
 /// The keys.
 const LIVE: [&str; 6] =

@@ -63,14 +63,15 @@ pub use socket::{Socket, SocketGuard};
 pub use suggest::{Question, suggest};
 pub use top::{RATE_INTERVAL, Scan};
 
-use crate::cluster::{ClusterConfig, Share};
+use crate::cluster::ClusterConfig;
 use crate::config::{Given, Settings};
 use crate::dataplane::{Dataplane, KernelLog, LinkEvents, Mode, Options};
 use crate::error::{Failure, exit};
 use crate::http;
 use crate::http::web::WebConfig;
-use crate::instance::{Instance, address};
-use crate::policy::Store;
+use crate::store::Store;
+use model::Share;
+use model::instance::{Instance, address};
 
 /// What remains when the daemon ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]

@@ -9,16 +9,18 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 
 use super::core::Core;
-use crate::dataplane::{RunTime, SourceState};
+use crate::dataplane::RunTime;
 use crate::error::Failure;
 use crate::observe::Sample;
-use crate::policy::lists::Action;
-use crate::policy::model::short_prefix;
-use crate::policy::{Class, LimitSpec};
 use crate::report::{
     Commands, CostReport, Flow, Health, LimitReport, ListEntry, Offender, OverviewReport,
-    ReasonFlow, Shown, Sort, StatusReport, TopEntry, Verdict, reasons,
+    ReasonFlow, Shown, StatusReport, TopEntry, Verdict, reasons,
 };
+use model::limit::short_prefix;
+use model::lists::Action;
+use model::source::SourceState;
+use model::traffic::Sort;
+use model::{Class, LimitSpec};
 
 /// Sources that are looked at to find those that packets are dropped of now.
 const CANDIDATES: usize = 100;

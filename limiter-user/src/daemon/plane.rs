@@ -8,15 +8,16 @@ use ipnet::IpNet;
 use limiter_common::abi::Counters;
 
 use super::top::Scan;
-use crate::cluster::Share;
 use crate::dataplane::{
-    Attachment, BucketShare, ClusterBucket, ClusterMember, ClusterTerms, Counts, Dataplane, Error,
-    Event, Member, Migrated, Mode, OnFull, PacketSample, RunTime, SampleFilter, SharedCounts,
-    SharesChanged, SketchHealth, Source, TableHealth, TrialView, WindowRanks,
+    Attachment, BucketShare, ClusterBucket, ClusterMember, ClusterTerms, Dataplane, Error, Event,
+    Migrated, Mode, OnFull, PacketSample, RunTime, SampleFilter, SharedCounts, SharesChanged,
+    SketchHealth, TableHealth, TrialView, WindowRanks,
 };
-use crate::observe::Distinct;
-use crate::policy::lists::{ListChanges, Lists};
-use crate::policy::{Changes, Class, LimitSpec, Limits, Target, Tier};
+use model::Distinct;
+use model::Share;
+use model::lists::{ListChanges, Lists};
+use model::source::{Counts, Member, Source};
+use model::{Changes, Class, LimitSpec, Limits, Target, Tier};
 
 /// What the daemon asks of a data plane; see [`Dataplane`] for what each does.
 #[expect(missing_docs, reason = "the methods are those of `Dataplane`, documented there")]

@@ -11,9 +11,9 @@ use super::shared::Shared;
 use crate::dataplane::{PacketSample, SampleFilter};
 use crate::error::Failure;
 use crate::observe::Sample;
-use crate::policy::Class;
-use crate::policy::class::{Ports, TCP, UDP};
 use crate::report::{PortsReport, Seen};
+use model::Class;
+use model::class::{Ports, TCP, UDP};
 
 /// How long the rate of all packets is measured before, so that samples are as many as wanted.
 const BEFORE: Duration = Duration::from_millis(200);

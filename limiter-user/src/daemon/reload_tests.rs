@@ -11,9 +11,9 @@ use super::fake::Fake;
 use super::refused::{self, Start};
 use super::*;
 use crate::cli::{Cli, RunArgs};
-use crate::policy::LimitSpec;
-use crate::policy::lists::{Action, Listing};
 use crate::report::LimitOrigin;
+use model::LimitSpec;
+use model::lists::{Action, Listing};
 
 /// A configuration file, and a daemon that has read it.
 struct Stand {

@@ -13,13 +13,14 @@ use super::change::How;
 use super::cluster::floor_of;
 use super::core::Core;
 use crate::cluster::limits::{Applied, Item, Now, Replica, ReplicaReport, Row, Value, WallMs};
-use crate::cluster::{ClusterConfig, HostId, Share};
+use crate::cluster::{ClusterConfig, HostId};
 use crate::dataplane::ClusterTerms;
 use crate::error::{Failure, exit};
 use crate::observe::event::By;
-use crate::policy::lists::{ListChanges, Listing};
-use crate::policy::scope::no_cluster;
-use crate::policy::{Change, Changes, LimitSpec, Limits, Target, Tier, Unit};
+use model::Share;
+use model::lists::{ListChanges, Listing};
+use model::scope::no_cluster;
+use model::{Change, Changes, LimitSpec, Limits, Target, Tier, Unit};
 
 /// The part of a daemon that is in a cluster.
 pub(super) struct Replicated {
@@ -488,5 +489,5 @@ const WRONG_CLOCK_MS: u64 = 60_000;
 
 /// Seconds since 1970.
 fn now_seconds() -> u32 {
-    crate::policy::lists::now()
+    model::lists::now()
 }

@@ -8,8 +8,8 @@ use crate::cluster::limits::Now;
 use crate::cluster::{HostId, Moment};
 use crate::error::exit;
 use crate::observe::{Event, What};
-use crate::policy::lists::{Action, Listing};
-use crate::policy::{LimitSpec, Partition, Scope, Target};
+use model::lists::{Action, Listing};
+use model::{LimitSpec, Partition, Scope, Target};
 
 /// Daemons in a cluster.
 struct Fleet {
@@ -109,7 +109,7 @@ fn a_limit_for_the_cluster_reaches_all_and_so_does_its_end() {
     let report = &fleet.core(2).limits().limits[0];
     assert_eq!(
         (report.scope, report.partition),
-        (crate::policy::Reach::Cluster, Some(Partition::Conservative))
+        (model::Reach::Cluster, Some(Partition::Conservative))
     );
     // Who has done it is told.
     let told = fleet.core(2).changes().changes;

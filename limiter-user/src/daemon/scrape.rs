@@ -8,8 +8,8 @@ use limiter_common::gate::MAX_GATE;
 use super::core::Core;
 use crate::error::Failure;
 use crate::observe::metrics::{KEPT, Scrape, Slow};
-use crate::policy::Target;
-use crate::policy::lists::Action;
+use model::Target;
+use model::lists::Action;
 
 /// What the last scrapes have found out.
 pub(super) type Known = Option<(Instant, Arc<Slow>)>;

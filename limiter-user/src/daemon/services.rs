@@ -13,11 +13,12 @@ use tokio::time::sleep;
 use super::cluster::{self, Prepared, Running};
 use super::core::Core;
 use super::{Config, Shared};
-use crate::cluster::{ClusterConfig, Share};
+use crate::cluster::ClusterConfig;
 use crate::error::{Failure, exit};
 use crate::http::web::{Serving, Web, WebConfig};
 use crate::listen::{how_to_find, is_local};
 use crate::report::ServiceReport;
+use model::Share;
 
 /// How soon is tried again what could not start.
 pub(super) const AGAIN: Duration = Duration::from_secs(3);

@@ -13,16 +13,16 @@ use tokio::time::{Instant, sleep_until};
 
 use super::core::Core;
 use super::shared::Shared;
-use crate::dataplane::Member;
 use crate::error::{Failure, exit};
 use crate::observe::suggest::{
     LEAST_SOURCES, Light, Proposal, TooSmall, Traffic, propose, too_small,
 };
 use crate::observe::{Rates, Sample, Seen, SourceRate, Watch};
-use crate::policy::model::short_prefix;
-use crate::policy::units::format_burst;
-use crate::policy::{Target, Unit, Whom};
 use crate::report::{LightReport, ProposalReport, SuggestReport, percent};
+use model::limit::short_prefix;
+use model::source::Member;
+use model::units::format_burst;
+use model::{Target, Unit, Whom};
 
 /// Buckets that are looked at before others may use the core.
 const PART: usize = 1 << 15;

@@ -1,8 +1,9 @@
 use super::fake::Fake;
 use super::*;
-use crate::policy::lists::{Action, Listing, Lists};
-use crate::policy::{LimitSpec, Target};
-use crate::report::{Health, Sort};
+use crate::report::Health;
+use model::lists::{Action, Listing, Lists};
+use model::traffic::Sort;
+use model::{LimitSpec, Target};
 
 fn limit(target: &str, rate: &str) -> LimitSpec {
     LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()

@@ -18,9 +18,13 @@ use scan::{Look, Looks, weight};
 pub use scan::{RATE_INTERVAL, Scan};
 
 use super::core::Core;
-use crate::dataplane::{Member, Source};
 use crate::observe::Sample;
-use crate::report::{Average, Recent, Sort, TopEntry, TopReport, Totals};
+use crate::report::{Average, TopEntry, TopReport};
+use model::source::{Member, Source};
+use model::{
+    rollup::Recent,
+    traffic::{Sort, Totals},
+};
 
 /// For so long after somebody has watched, there are looks.
 const WATCHED: Duration = Duration::from_millis(2500);

@@ -5,10 +5,10 @@ use std::time::SystemTime;
 use super::change::How;
 use super::core::Core;
 use crate::error::{Failure, exit};
-use crate::policy::{LimitSpec, Target};
 use crate::report::{
     LimitReport, TrialReport, TrialSource, TrialStarted, TrialStopped, TrialsReport,
 };
+use model::{LimitSpec, Target};
 
 impl Core {
     /// Tries a limit: counts what it would drop.

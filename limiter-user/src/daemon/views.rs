@@ -10,11 +10,13 @@ use siphasher::sip::SipHasher24;
 
 use super::core::Core;
 use crate::cluster::views::{Candidates, Counted, Distinct, Held, Known, Place, distinct};
-use crate::dataplane::{ClusterBucket, ClusterMember, Source, SourceState};
+use crate::dataplane::{ClusterBucket, ClusterMember};
 use crate::error::Failure;
-use crate::policy::LimitSpec;
-use crate::policy::lists::find;
-use crate::report::{Average, Got, LimitReport, Sort};
+use crate::report::{Average, LimitReport};
+use model::LimitSpec;
+use model::lists::find;
+use model::source::{Source, SourceState};
+use model::traffic::{Got, Sort};
 
 /// A moment as it is sent.
 fn ms(at: Option<SystemTime>) -> Option<u64> {
@@ -199,7 +201,7 @@ pub(super) fn with_rates(mut now: Known, before: &Known, apart: Duration) -> Kno
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Class;
+    use model::Class;
 
     fn known(state: SourceState, passed: u64, dropped: u64) -> Known {
         let held = Held {

@@ -12,8 +12,9 @@ use super::history::Past;
 use super::interfaces::Wanted;
 use crate::dataplane::{Attachment, Mode, OnFull, SketchHealth, TableHealth};
 use crate::doctor::merging;
-use crate::policy::{Amount, LimitSpec, Limits, Store, Target};
 use crate::report::{ConfigReport, Health, ServiceReport};
+use crate::store::Store;
+use model::{Amount, LimitSpec, Limits, Target};
 
 /// Limits that a warning names before it only counts them.
 const NAMED: usize = 3;

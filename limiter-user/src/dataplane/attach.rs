@@ -14,7 +14,7 @@ use super::link::Interface;
 use super::owner::pins_of;
 use super::{Error, Mode};
 use crate::doctor::{merging, no_offload};
-use crate::instance::Owner;
+use model::instance::Owner;
 
 /// An interface that frames are judged on.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use super::Mode;
-use crate::instance::Owner;
-use crate::policy::model::ModelError;
+use model::instance::Owner;
+use model::{Invalid, ModelError};
 
 /// An error of the data plane.
 #[derive(Debug, thiserror::Error)]
@@ -202,18 +202,8 @@ pub enum Error {
     #[error("cannot query interfaces")]
     Netlink(#[source] io::Error),
     /// A limit cannot be enforced as it is.
-    #[error("limit for {target}: {problem}")]
-    Limit {
-        /// The limit's target.
-        target: String,
-        /// What is wrong.
-        problem: String,
-        /// What to do.
-        hint: String,
-    },
-    /// A limit for a part of a source.
     #[error(transparent)]
-    Model(#[from] ModelError),
+    Limit(#[from] Invalid),
     /// More limits than there is room for.
     #[error("{wanted} limits for {kind} are more than the {room} there is room for")]
     TooMany {
@@ -228,12 +218,18 @@ pub enum Error {
     },
 }
 
+impl From<ModelError> for Error {
+    fn from(error: ModelError) -> Self {
+        Self::Limit(error.into())
+    }
+}
+
 impl Error {
     /// What to do about it, if there is something to do.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Option { hint, .. } | Self::Limit { hint, .. } => hint.clone(),
-            Self::Model(error) => error.hint(),
+            Self::Option { hint, .. } => hint.clone(),
+            Self::Limit(error) => return error.hint().map(Into::into),
             Self::TooMany { hint, .. } => (*hint).into(),
             Self::NoProgram => "build it with `cargo xtask build`".into(),
             Self::Privilege { .. } => {
@@ -305,8 +301,7 @@ impl Error {
             | Self::Taken { .. }
             | Self::Offload { .. }
             | Self::OtherMode { .. }
-            | Self::Limit { .. }
-            | Self::Model(_)
+            | Self::Limit(_)
             | Self::TooMany { .. } => 2,
             Self::NotAttached { .. } => 1,
             Self::Migrate { source, .. } => source.code(),

@@ -19,7 +19,7 @@ use super::Error;
 use super::kernel;
 use super::memory::Elements;
 use super::sources::{SourceMaps, Table, key_of};
-use crate::policy::lists::{Action, ListChanges, Listing, Lists, now};
+use model::lists::{Action, ListChanges, Listing, Lists, now};
 
 /// One in so many entries may have been removed since the filter was made.
 const STALE: usize = 8;

@@ -8,15 +8,16 @@ use limiter_common::atomic;
 use limiter_common::class::ANY;
 use limiter_common::key::SourceKey;
 
-use super::facts::{Counts, Event, Member, SketchHealth, Source, TableHealth, Tried, WindowRanks};
+use super::facts::{Event, SketchHealth, TableHealth, WindowRanks};
 use super::pending::Pending;
 use super::publish::Trying;
 use super::samples::{PacketSample, SampleFilter};
 use super::view::{Now, Tracked};
 use super::{Dataplane, Error, RunTime, kernel};
-use crate::observe::Distinct;
-use crate::policy::Class;
-use crate::policy::compile::decompile;
+use model::Class;
+use model::Distinct;
+use model::compile::decompile;
+use model::source::{Counts, Member, Source, Tried};
 
 impl Dataplane {
     /// The counters, summed over CPUs.
@@ -82,7 +83,7 @@ impl Dataplane {
     /// Visits the counts of every source that has a bucket, by the number of the bucket.
     pub fn counts(&self, visit: &mut dyn FnMut(usize, Counts)) {
         let pending = self.pending();
-        self.memory.occupied(|bucket, slot| visit(bucket, Counts::of(bucket, slot, &pending)));
+        self.memory.occupied(|bucket, slot| visit(bucket, pending.counts(bucket, slot)));
     }
 
     /// The same in the order of the numbers, for whoever looks often: the visit is compiled into the

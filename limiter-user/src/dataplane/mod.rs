@@ -46,7 +46,6 @@ pub use facts::{
 pub(crate) use link::LinkEvents;
 pub use log::KernelLog;
 pub use migrate::Migrated;
-pub(crate) use object::STAGING_SUFFIX;
 pub use object::has_program;
 pub use options::{HashSecret, Mode, OnFull, Options};
 pub use orphan::{Pinned, PinnedOn};
@@ -71,10 +70,10 @@ use samples::Sampler;
 use sources::{Prefixes, SourceMaps};
 use view::Memory;
 
-use crate::error::chain;
-use crate::policy::compile::decompile;
-use crate::policy::lists::{ListChanges, Lists};
-use crate::policy::{Change, Changes, LimitSpec, Limits, Target};
+use model::compile::decompile;
+use model::invalid::chain;
+use model::lists::{ListChanges, Lists};
+use model::{Change, Changes, LimitSpec, Limits, Target};
 
 /// The largest frame on an interface with the usual MTU of 1500, without FCS.
 const USUAL_FRAME: u32 = 1514;

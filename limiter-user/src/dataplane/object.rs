@@ -196,14 +196,10 @@ pub(super) fn pin_of(directory: &Path, map: &str) -> PathBuf {
     directory.join(map.to_lowercase())
 }
 
-/// What the name of a staging directory adds: dots are not allowed on a BPF file system, and pluses not
-/// in the name of an instance.
-pub(crate) const STAGING_SUFFIX: &str = "+new";
-
 /// The staging directory.
 pub(super) fn staging_of(pin_dir: &Path) -> PathBuf {
     let mut name = pin_dir.file_name().unwrap_or_default().to_os_string();
-    name.push(STAGING_SUFFIX);
+    name.push(model::instance::STAGING_SUFFIX);
     pin_dir.with_file_name(name)
 }
 

@@ -3,12 +3,30 @@
 use std::collections::HashMap;
 
 use aya::maps::{MapData, PerCpuArray};
+use limiter_common::atomic;
 use limiter_common::denial::{DENIALS, Denial};
+use limiter_common::table::Slot;
+use model::source::Counts;
 
 use super::Error;
 
 /// What each CPU remembers, as the kernel gives it away: the words of [`Denial`].
 pub(super) type Denied = PerCpuArray<MapData, [[u64; size_of::<Denial>() / 8]; DENIALS]>;
+
+/// What a slot itself says.
+pub(super) fn stored_counts(slot: &Slot) -> Counts {
+    Counts {
+        passed: atomic::load(&slot.passed),
+        dropped: atomic::load(&slot.dropped),
+        bytes: atomic::load(&slot.bytes),
+        since_ns: atomic::load(&slot.first_seen),
+    }
+}
+
+/// `counts` with dropped packets and their bytes that a slot does not say yet.
+pub(super) const fn with_drops(counts: Counts, (packets, bytes): (u64, u64)) -> Counts {
+    Counts { dropped: counts.dropped + packets, bytes: counts.bytes + bytes, ..counts }
+}
 
 /// Drops to be added to slots, by the slot's index.
 #[derive(Debug, Default)]
@@ -40,6 +58,11 @@ impl Pending {
             }
         }
         Ok(pending)
+    }
+
+    /// What a slot counts, with the drops that it does not say yet.
+    pub(super) fn counts(&self, bucket: usize, slot: &Slot) -> Counts {
+        with_drops(stored_counts(slot), self.of(bucket, atomic::load(&slot.tag)))
     }
 
     fn bit(index: usize) -> (usize, usize, u64) {

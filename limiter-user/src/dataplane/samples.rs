@@ -16,7 +16,7 @@ use super::memory::Elements;
 use super::sources::key_of;
 use super::view::Now;
 use super::{Error, elements, take};
-use crate::policy::LimitSpec;
+use model::LimitSpec;
 
 /// The program that takes samples.
 const PROGRAM: &str = "sampler";

@@ -11,12 +11,12 @@ use limiter_common::share::change::{Lowered, Outcome};
 use limiter_common::share::floor::Floor;
 use limiter_common::share::{Grant, Multiplier};
 
-use super::facts::{Counts, HeldShare};
 use super::view::{Now, Tracked};
 use super::{Dataplane, Error, kernel};
-use crate::cluster::Share;
-use crate::policy::compile::{compile, compile_shared, decompile};
-use crate::policy::{Change, Changes, Class, LimitSpec, Tier, Unit};
+use model::Share;
+use model::compile::{compile, compile_shared, decompile};
+use model::source::{Counts, HeldShare};
+use model::{Change, Changes, Class, LimitSpec, Tier, Unit};
 
 /// Returns when no packet is judged any more that was so when this was called. Takes some ms up to some tens of
 /// them, so not while others wait.
@@ -396,7 +396,7 @@ impl ClusterSlots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Target;
+    use model::Target;
 
     #[test]
     fn demand_is_a_part_of_the_unit_that_is_used_most() {

@@ -7,9 +7,10 @@ use limiter_common::atomic;
 
 use super::publish::Trying;
 use super::view::Now;
-use super::{Dataplane, Error, Source};
-use crate::policy::compile::compile_tier;
-use crate::policy::{Target, Tier};
+use super::{Dataplane, Error};
+use model::compile::compile_tier;
+use model::source::Source;
+use model::{Target, Tier};
 
 /// A limit that is tried, and what came of it.
 #[derive(Clone, Debug)]

@@ -19,14 +19,13 @@ use limiter_common::table::{
 };
 use siphasher::sip::SipHasher24;
 
-use super::facts::{
-    Counts, HeldShare, SketchHealth, Source, SourceState, TableHealth, WindowRanks,
-};
+use super::facts::{SketchHealth, TableHealth, WindowRanks};
 use super::kernel;
 use super::memory::Elements;
 use super::pending::Pending;
-use crate::observe::Distinct;
-use crate::policy::{Class, LimitSpec};
+use model::Distinct;
+use model::source::{Counts, HeldShare, Source, SourceState};
+use model::{Class, LimitSpec};
 
 /// Sets that are looked at together: what is found of them stays in the first-level cache.
 const BLOCK: usize = 512;
@@ -160,7 +159,7 @@ impl<'a> Tracked<'a> {
 
     /// What it counts.
     pub(super) fn counts(&self, pending: &Pending) -> Counts {
-        Counts::of(self.bucket, self.slot, pending)
+        pending.counts(self.bucket, self.slot)
     }
 
     /// Its source.
@@ -304,7 +303,7 @@ impl Memory {
                 for &at in &taken[..count] {
                     let Some(slot) = slots.get(at).filter(|slot| is_taken(slot)) else { continue };
                     let bucket = way_start + first + at;
-                    let mut counts = Counts::stored(slot);
+                    let mut counts = stored_counts(slot);
                     if bucket >= next {
                         let tag = atomic::load(&slot.tag);
                         while let Some((_, owner, packets, bytes)) =
@@ -312,7 +311,7 @@ impl Memory {
                         {
                             // A bucket that was passed over has no source any more; nor has its tag.
                             if *owner == tag {
-                                counts = counts.and((*packets, *bytes));
+                                counts = with_drops(counts, (*packets, *bytes));
                             }
                         }
                         next = pending.peek().map_or(usize::MAX, |drops| drops.0);

@@ -12,7 +12,7 @@ use super::driver::merging_of;
 use super::ethtool::{Channels, Ethtool};
 use super::netdev;
 use crate::dataplane::{Error, Mode, NATIVE_MTU, link, pins_of};
-use crate::instance::{Instance, Owner};
+use model::instance::{Instance, Owner};
 
 /// Drivers that had native XDP before kernels told so (6.3).
 const NATIVE_DRIVERS: [&str; 30] = [

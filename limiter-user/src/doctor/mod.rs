@@ -12,8 +12,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::instance::Instance;
 use crate::report::Print;
+use model::instance::Instance;
 
 pub(crate) use driver::{merging, no_offload};
 use host::Host;

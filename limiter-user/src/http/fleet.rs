@@ -15,9 +15,9 @@ use crate::daemon::Shared;
 use crate::daemon::cluster::{Cluster, views};
 use crate::error::{Failure, exit};
 use crate::report::{
-    By, ClusterDistinctReport, ClusterGroupsReport, ClusterSourceReport, ClusterTopReport,
-    PeersReport,
+    ClusterDistinctReport, ClusterGroupsReport, ClusterSourceReport, ClusterTopReport, PeersReport,
 };
+use model::traffic::By;
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()

@@ -15,11 +15,11 @@ use super::types::{AttachRequest, ChangeQuery, ConfigText, ConfirmQuery, SetRequ
 use crate::config::ConfigFile;
 use crate::daemon::{How, RATE_INTERVAL, Shared, no_such_limit};
 use crate::error::{Failure, exit};
-use crate::policy::{Target, list};
 use crate::report::{
     AttachReport, ConfirmReport, DetachReport, LimitList, LimitRemoved, LimitSet, LimitsImported,
     OccupantReport, ReloadReport, SourceReport, StatsReport, StatusReport, VersionReport,
 };
+use model::{Target, list};
 
 pub(super) type Answer<T> = Result<Json<T>, Refusal>;
 

@@ -11,8 +11,8 @@ use super::types::HistoryQuery;
 use crate::daemon::Shared;
 use crate::error::{Failure, exit};
 use crate::observe::history::LONGEST;
-use crate::policy::units::parse_duration;
 use crate::report::HistoryReport;
+use model::units::parse_duration;
 
 /// `text` as a duration; `name` is what it is for.
 fn duration(name: &str, text: &str) -> Result<Duration, Failure> {

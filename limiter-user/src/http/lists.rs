@@ -7,8 +7,8 @@ use axum::extract::{Path, Query, State};
 use super::handlers::{Answer, conflict, unreadable};
 use super::types::{ChangeQuery, ClearQuery, ListQuery};
 use crate::daemon::Shared;
-use crate::policy::lists::{Action, Listing, read};
 use crate::report::{ListChanged, ListReport};
+use model::lists::{Action, Listing, read};
 
 pub(super) async fn list(
     State(shared): State<Shared>,

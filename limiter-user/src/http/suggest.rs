@@ -13,8 +13,8 @@ use super::Refusal;
 use super::handlers::{Answer, unreadable};
 use crate::daemon::{Question, Shared, suggest as watch};
 use crate::error::{Failure, exit};
-use crate::policy::{Target, Whom};
 use crate::report::SuggestReport;
+use model::{Target, Whom};
 
 /// Who may watch at the same time: each takes memory for all sources.
 static WATCHES: Semaphore = Semaphore::const_new(2);

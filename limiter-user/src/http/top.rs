@@ -11,7 +11,8 @@ use super::handlers::{Answer, conflict, unreadable};
 use super::types::{GroupsQuery, PortsQuery, TopQuery};
 use crate::daemon::{Shared, groups, ports};
 use crate::error::{Failure, exit};
-use crate::report::{By, GroupsReport, PortsReport, TopReport};
+use crate::report::{GroupsReport, PortsReport, TopReport};
+use model::traffic::By;
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()

@@ -8,8 +8,8 @@ use super::handlers::{Answer, conflict, unreadable};
 use super::types::{TopQuery, TrialQuery, TrialRequest, TrialsQuery};
 use crate::daemon::Shared;
 use crate::error::{Failure, exit};
-use crate::policy::Target;
 use crate::report::{TrialStarted, TrialStopped, TrialsReport};
+use model::Target;
 
 pub(super) async fn start(
     State(shared): State<Shared>,

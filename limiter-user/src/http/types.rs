@@ -11,9 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::daemon::How;
 use crate::dataplane::Mode;
 use crate::error::Failure;
-use crate::policy::ban::BanText;
-use crate::policy::{LimitSpec, Partition, Reach, Wording};
-use crate::report::{By, Sort};
+use model::ban::BanText;
+use model::traffic::{By, Sort};
+use model::{LimitSpec, Partition, Reach, Wording};
 
 /// `PUT /v1/limits`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::{Digest, Percentiles};
+use model::digest::{Digest, Percentiles};
 
 /// Upper bounds of the histograms' buckets, seconds: from a look at a counter to a long list.
 const BOUNDS: [f64; 12] =

@@ -6,7 +6,6 @@
 
 mod bus;
 pub mod detect;
-mod digest;
 pub mod event;
 pub mod history;
 mod latency;
@@ -17,8 +16,7 @@ pub mod suggest;
 pub mod throttle;
 
 pub use bus::Bus;
-pub use digest::{Digest, Percentiles};
 pub use event::{Event, What};
 pub use latency::{Latency, Recorder};
 pub use rates::{Rates, Seen, SourceRate, Watch};
-pub use sample::{Distinct, Sample};
+pub use sample::Sample;

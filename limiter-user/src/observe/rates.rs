@@ -3,7 +3,7 @@
 //! The buckets are looked at in parts, so that nobody has to wait for all of them. Each part has its own
 //! times, so the rates are exact however long a look takes.
 
-use super::{Digest, Percentiles};
+use model::digest::{Digest, Percentiles};
 
 /// Sources that a part can lose, because others get their buckets, and still tell of.
 const MOST_GONE: usize = 1 << 14;

@@ -3,27 +3,7 @@
 use std::time::SystemTime;
 
 use limiter_common::abi::{Counters, Internal, Reason, Tally};
-use serde::{Deserialize, Serialize};
-
-/// Distinct sources in a window, estimated.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Distinct {
-    /// How many.
-    pub sources: f64,
-    /// The standard error of that, as a fraction of it.
-    pub standard_error: f64,
-    /// The window, s.
-    pub window_s: f64,
-}
-
-impl Distinct {
-    /// In a few words, with the error that two thirds of estimates stay within.
-    pub fn summary(&self) -> String {
-        let Self { sources, standard_error, window_s } = self;
-        let error = sources * standard_error;
-        format!("{sources:.0} ± {error:.0} distinct sources in {window_s:.2} s")
-    }
-}
+use model::Distinct;
 
 /// What the data plane counts, at one moment. Rates are differences of two samples over the
 /// difference of [`Sample::monotonic_ns`], which no step of the wall clock changes.

@@ -1,7 +1,7 @@
 //! Which limit would leave all but a few sources alone.
 
 use super::Rates;
-use crate::policy::{Rate, Unit};
+use model::{Rate, Unit};
 
 /// Sources that must have sent something, or nobody can tell what is usual.
 pub const LEAST_SOURCES: usize = 20;

@@ -24,7 +24,7 @@ pub trait Rule {
 }
 
 impl Rule for LimitReport {
-    type Target = crate::policy::Target;
+    type Target = model::Target;
 
     fn target(&self) -> Self::Target {
         self.target
@@ -206,7 +206,7 @@ impl Print for ConfirmReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::LimitSpec;
+    use model::LimitSpec;
 
     fn limit(target: &str, rate: &str) -> Option<LimitReport> {
         let limit = LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap();

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Print;
 use crate::dataplane::PinnedOn;
-use crate::instance::Instance;
+use model::instance::Instance;
 
 /// What a dead daemon can leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

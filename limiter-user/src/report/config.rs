@@ -12,9 +12,9 @@ use super::{
     BanReport, DiffReport, LimitReport, ListDiff, ListEntry, PendingReport, Print, Rule,
     TierReport, text,
 };
-use crate::policy::lists::Action;
-use crate::policy::model::short_prefix;
-use crate::policy::{LimitSpec, Partition, Reach, Target};
+use model::limit::short_prefix;
+use model::lists::Action;
+use model::{LimitSpec, Partition, Reach, Target};
 
 /// A value as a person writes it.
 fn written(value: &Value) -> String {

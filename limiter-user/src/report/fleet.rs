@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::peers::print_unanswered;
 use super::source::state_name;
-use super::{LimitReport, Print, Terminal, TopEntry, Totals, Unanswered, text};
-use crate::dataplane::SourceState;
-use crate::observe::Distinct;
-use crate::policy::Class;
-use crate::policy::lists::Action;
-use crate::policy::model::short_prefix;
+use super::{LimitReport, Print, Terminal, TopEntry, Unanswered, text};
+use model::Class;
+use model::Distinct;
+use model::limit::short_prefix;
+use model::lists::Action;
+use model::source::SourceState;
+use model::traffic::Totals;
 
 /// A line of `top --cluster`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -114,45 +115,16 @@ impl ClusterTopReport {
     }
 }
 
-/// What a source has got, and gets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Got {
-    /// Packets passed.
-    pub passed: u64,
-    /// Packets dropped.
-    pub dropped: u64,
-    /// Bytes offered.
-    pub bytes: u64,
-    /// Packets passed per second at present.
-    pub passed_pps: f64,
-    /// Packets dropped per second at present.
-    pub dropped_pps: f64,
-    /// Bits per second at present.
-    pub bps: f64,
-}
-
-impl Got {
-    /// Adds what it gets elsewhere.
-    pub const fn add(&mut self, other: &Self) {
-        self.passed = self.passed.saturating_add(other.passed);
-        self.dropped = self.dropped.saturating_add(other.dropped);
-        self.bytes = self.bytes.saturating_add(other.bytes);
-        self.passed_pps += other.passed_pps;
-        self.dropped_pps += other.dropped_pps;
-        self.bps += other.bps;
-    }
-
-    /// What is told of it in a table: packets passed and dropped per second, bits, and the counts.
-    fn columns(&self) -> [String; 6] {
-        [
-            format!("{:.0}", self.passed_pps),
-            format!("{:.0}", self.dropped_pps),
-            text::si(self.bps),
-            self.passed.to_string(),
-            self.dropped.to_string(),
-            self.bytes.to_string(),
-        ]
-    }
+/// What is told of it in a table: packets passed and dropped per second, bits, and the counts.
+fn columns(got: &Got) -> [String; 6] {
+    [
+        format!("{:.0}", got.passed_pps),
+        format!("{:.0}", got.dropped_pps),
+        text::si(got.bps),
+        got.passed.to_string(),
+        got.dropped.to_string(),
+        got.bytes.to_string(),
+    ]
 }
 
 /// What a host knows of a source's packets of one class.

@@ -5,7 +5,11 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::peers::print_unanswered;
-use super::{By, Print, Sort, Sums, Tally, Terminal, Unanswered, text};
+use super::{Print, Terminal, Unanswered, text};
+use model::{
+    rollup::{Sums, Tally},
+    traffic::{By, Sort},
+};
 
 /// A line of `top --by prefix` or `top --by class`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

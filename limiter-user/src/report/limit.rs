@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::{Applied, Print, text};
-use crate::policy::{Ban, Class, LimitSpec, Partition, Rate, Reach, Scope, Target, Tier, Unit};
+use model::{Ban, Class, LimitSpec, Partition, Rate, Reach, Scope, Target, Tier, Unit};
 
 /// Where a limit comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -362,5 +362,51 @@ impl Print for LimitRemoved {
         }
         writeln!(out, "{}: removed {}", self.removed.target.short(), self.removed.summary())?;
         self.applied.print_confirm(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Limits;
+    use model::list::Reader;
+
+    use super::*;
+
+    #[test]
+    fn a_line_says_whatever_a_command_can() {
+        let text = "default udp:53 100pps 200\ndefault udp:53 as-one 50kpps\n10.0.0.0/8 as-one 1gbit\n\
+             192.0.2.1 1000pps+10mbit 2000+64kbyte ban-for=10m # two\n192.0.2.2 10mbit+1000pps\n\
+             192.0.2.3 tcp/syn,!ack 40/minute no-enforce\n192.0.2.4 40/minute 50\n\
+             192.0.2.5 5pps 9 ban-factor=3 ban-after=2s ban-for=1h\n\
+             192.0.2.6 5pps scope=cluster partition=conservative no-enforce\n\
+             192.0.2.7 5pps scope=cluster partition=available\n\
+             192.0.2.8 5pps partition=majority-reclaim scope=cluster";
+        let mut reader = Reader::default();
+        reader.push(text.as_bytes()).unwrap();
+        let mut limits = Limits::default();
+        limits.apply(&reader.finish().unwrap());
+        let found: Vec<_> = limits
+            .iter()
+            .map(|limit| {
+                let report = LimitReport::new(&limit, 1);
+                format!("{}: {}", limit.target.short(), report.summary())
+            })
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "default udp:53: 100pps burst 200 packets",
+                "default udp:53 as-one: 50kpps burst 60000 packets",
+                "10.0.0.0/8 as-one: 1gbit burst 150 mbyte",
+                "192.0.2.1: 1000pps burst 2000 packets and 10mbit burst 64 kbyte, ban 10m after 5s at 10×",
+                "192.0.2.2: 1000pps burst 1200 packets and 10mbit burst 1500 kbyte",
+                "192.0.2.3 tcp/syn,!ack: 40/minute burst 1 packet, not enforced",
+                "192.0.2.4: 40/minute burst 50 packets",
+                "192.0.2.5: 5pps burst 9 packets, ban 1h after 2s at 3×",
+                "192.0.2.6: 5pps burst 6 packets, not enforced, cluster-wide",
+                "192.0.2.7: 5pps burst 6 packets, cluster-wide (available)",
+                "192.0.2.8: 5pps burst 6 packets, cluster-wide (majority-reclaim)",
+            ]
+        );
     }
 }

@@ -7,9 +7,9 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{Applied, LimitOrigin, ListDiff, Print, Replaced, Rule, text};
-use crate::policy::Reach;
-use crate::policy::lists::{Action, Listing};
-use crate::policy::model::short_prefix;
+use model::Reach;
+use model::limit::short_prefix;
+use model::lists::{Action, Listing};
 
 /// An entry of a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

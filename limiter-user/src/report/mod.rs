@@ -17,7 +17,6 @@ mod overview;
 mod page;
 mod peers;
 mod ports;
-mod rollup;
 mod simulation;
 mod source;
 mod stats;
@@ -60,7 +59,6 @@ pub use peers::{
     RefusedReport, RegionReport, Unanswered,
 };
 pub use ports::{PortEntry, PortsReport, Seen};
-pub use rollup::{Recent, Rollup, Row, Sums, Tally, family};
 pub use simulation::{SimulationReport, SimulationRow};
 pub(crate) use source::moment;
 pub use source::{SharedReport, SourceReport, TriedReport};
@@ -72,7 +70,7 @@ pub use status::{
 };
 pub(crate) use suggest::percent;
 pub use suggest::{LightReport, ProposalReport, SuggestReport};
-pub use top::{Average, By, Sort, TopEntry, TopReport, Totals, Weight};
+pub use top::{Average, TopEntry, TopReport};
 pub use trial::{TrialReport, TrialSource, TrialStarted, TrialStopped, TrialsReport};
 
 use std::io::{self, Write};

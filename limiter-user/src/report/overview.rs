@@ -4,10 +4,11 @@ use limiter_common::abi::{Reason, Tally};
 use serde::Serialize;
 
 use super::{Health, LimitReport, ListEntry, SketchReport, TableReport, TopEntry, text};
-use crate::instance::{Instance, address};
-use crate::observe::{Distinct, Sample};
-use crate::policy::Unit;
-use crate::policy::model::short_prefix;
+use crate::observe::Sample;
+use model::Distinct;
+use model::Unit;
+use model::instance::{Instance, address};
+use model::limit::short_prefix;
 
 /// Packets and bits per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -274,8 +275,8 @@ mod tests {
     use limiter_common::abi::Counters;
 
     use super::*;
-    use crate::dataplane::SourceState;
-    use crate::policy::{LimitSpec, Rate};
+    use model::source::SourceState;
+    use model::{LimitSpec, Rate};
 
     fn sample(ns: u64, over_limit: u64, conforming: u64) -> Sample {
         let mut counters = Counters::default();

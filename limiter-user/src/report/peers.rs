@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::{ClusterDistinctReport, Print, Terminal, text};
-use crate::observe::Percentiles;
-use crate::policy::Partition;
+use model::Partition;
+use model::digest::Percentiles;
 
 /// A host that did not answer a question to all, or not in full.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::{Print, text};
-use crate::policy::Class;
+use model::Class;
 
 /// What was seen of packets to a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use limiter_common::abi::Reason;
 use serde::{Deserialize, Serialize};
 
 use super::{Average, LimitReport, ListEntry, Print, text};
-use crate::dataplane::{HeldShare, Source, SourceState, Tried};
-use crate::policy::lists::Action;
-use crate::policy::model::short_prefix;
-use crate::policy::{Class, Rate, Unit};
+use model::limit::short_prefix;
+use model::lists::Action;
+use model::source::{HeldShare, Source, SourceState, Tried};
+use model::{Class, Rate, Unit};
 
 pub(super) fn state_name(state: SourceState) -> &'static str {
     match state {

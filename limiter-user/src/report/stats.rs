@@ -7,7 +7,8 @@ use limiter_common::abi::{Counters, Internal, Reason};
 use serde::{Deserialize, Serialize};
 
 use super::{Print, text};
-use crate::observe::{Latency, Percentiles, Recorder};
+use crate::observe::{Latency, Recorder};
+use model::digest::Percentiles;
 
 /// Packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

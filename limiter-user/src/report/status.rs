@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::limit::FIRST_LIMIT;
 use super::{ClusterStatus, ConfigReport, LimitReport, OverageReport, PendingReport, Print, text};
 use crate::dataplane::{Attachment, Migrated, Mode, SketchHealth, TableHealth};
-use crate::instance::{Instance, address};
-use crate::observe::Distinct;
-use crate::policy::model::short_prefix;
+use model::Distinct;
+use model::instance::{Instance, address};
+use model::limit::short_prefix;
 
 /// Whether all is well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

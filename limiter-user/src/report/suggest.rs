@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::{Print, text};
-use crate::observe::Percentiles;
-use crate::policy::Rate;
+use model::Rate;
+use model::digest::Percentiles;
 
 /// `suggest`: what sources send, and which limits would leave nearly all of them alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

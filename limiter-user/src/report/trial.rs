@@ -6,8 +6,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{LimitReport, Print, text};
-use crate::policy::model::short_prefix;
-use crate::policy::{Rate, Target};
+use model::limit::short_prefix;
+use model::{Rate, Target};
 
 /// `limit try`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,11 +8,12 @@ use super::filter::Filter;
 use super::history::History;
 use super::line::{Line, Name};
 use crate::error::Failure;
-use crate::observe::Distinct;
 use crate::report::{
-    By, ClusterGroupsReport, ClusterSourceReport, ClusterTopReport, GroupsReport, Health, Print,
-    Sort, SourceReport, StatusReport, TopReport, Totals, Unanswered, Weight,
+    ClusterGroupsReport, ClusterSourceReport, ClusterTopReport, GroupsReport, Health, Print,
+    SourceReport, StatusReport, TopReport, Unanswered,
 };
+use model::Distinct;
+use model::traffic::{By, Sort, Totals, Weight};
 
 /// Characters of a filter.
 const LONGEST_FILTER: usize = 80;

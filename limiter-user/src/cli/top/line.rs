@@ -4,10 +4,10 @@ use std::time::SystemTime;
 
 use ipnet::IpNet;
 
-use crate::dataplane::SourceState;
-use crate::policy::Class;
-use crate::policy::model::short_prefix;
 use crate::report::{GroupEntry, LimitReport, TopEntry};
+use model::Class;
+use model::limit::short_prefix;
+use model::source::SourceState;
 
 /// By what a line is known again at the next look.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

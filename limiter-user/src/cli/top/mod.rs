@@ -16,9 +16,9 @@ use super::output::Output;
 use crate::client::Client;
 use crate::error::{Failure, exit};
 use crate::report::{
-    By, ClusterGroupsReport, ClusterTopReport, GroupsReport, PortsReport, Sort, TopReport,
-    Unanswered,
+    ClusterGroupsReport, ClusterTopReport, GroupsReport, PortsReport, TopReport, Unanswered,
 };
+use model::traffic::{By, Sort};
 
 /// Lines that are printed once, unless told otherwise.
 const LINES: usize = 20;

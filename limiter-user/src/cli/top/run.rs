@@ -18,7 +18,8 @@ use super::{groups, sources};
 use crate::cli::args::TopArgs;
 use crate::client::Client;
 use crate::error::{Failure, exit};
-use crate::report::{By, ClusterSourceReport, SourceReport, StatusReport};
+use crate::report::{ClusterSourceReport, SourceReport, StatusReport};
+use model::traffic::By;
 
 /// Between two questions about the heaviest.
 const SECOND: Duration = Duration::from_secs(1);

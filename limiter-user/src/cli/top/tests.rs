@@ -11,7 +11,8 @@ use super::app::{Answer, App, Screen, Then};
 use super::filter::Filter;
 use super::view::{self, Theme};
 use crate::error::{Failure, exit};
-use crate::report::{By, GroupsReport, Sort, TopReport};
+use crate::report::{GroupsReport, TopReport};
+use model::traffic::{By, Sort};
 
 /// The present of all screens: 1000 s after 1970.
 const NOW: Duration = Duration::from_secs(1000);

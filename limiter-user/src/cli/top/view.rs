@@ -11,9 +11,10 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table, T
 use super::app::{App, Screen};
 use super::filter::Filter;
 use super::line::{Line, Name};
-use crate::dataplane::SourceState;
+use crate::report::Health;
 use crate::report::text::{self, si};
-use crate::report::{By, Health};
+use model::source::SourceState;
+use model::traffic::By;
 
 /// Colours, or none: everything is told in words, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::cluster::Moment;
 use crate::cluster::message::Report;
-use crate::cluster::{Moment, Share};
+use model::Share;
 
 use super::wants::CLOSE;
 

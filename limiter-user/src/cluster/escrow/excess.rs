@@ -2,7 +2,8 @@
 //! to an earlier copy, or one that was copied. It lowers what is used, and never what is told: others have to know
 //! what there is.
 
-use crate::cluster::{Moment, Share};
+use crate::cluster::Moment;
+use model::Share;
 
 use super::Escrow;
 

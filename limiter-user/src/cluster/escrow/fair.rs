@@ -1,6 +1,6 @@
 //! Weighted max-min fairness.
 
-use crate::cluster::Share;
+use model::Share;
 
 /// What somebody wants of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::cluster::message::{Grant, Report};
-use crate::cluster::{HostId, KeyId, Moment, Share};
+use crate::cluster::{HostId, KeyId, Moment};
+use model::Share;
 
 use super::keys::{Dirty, Keys};
 use super::peer::Peer;

@@ -1,7 +1,8 @@
 //! Home rights that move for good.
 
 use crate::cluster::message::Transfer;
-use crate::cluster::{HostId, Message, Moment, Share};
+use crate::cluster::{HostId, Message, Moment};
+use model::Share;
 
 use super::clock::grace;
 use super::{Escrow, Planted, Urgency};

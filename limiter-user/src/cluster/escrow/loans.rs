@@ -5,7 +5,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::cluster::message::{Loan, Report};
-use crate::cluster::{HostId, KeyId, Moment, Share, ViewId};
+use crate::cluster::{HostId, KeyId, Moment, ViewId};
+use model::Share;
 
 use super::claim::Claim;
 use super::keys::ByHost;

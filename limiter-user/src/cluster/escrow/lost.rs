@@ -1,7 +1,8 @@
 //! What becomes of the rights of hosts that are not there.
 
-use crate::cluster::{HostId, KeyId, Moment, Share};
-pub use crate::policy::Partition;
+use crate::cluster::{HostId, KeyId, Moment};
+pub use model::Partition;
+use model::Share;
 
 use super::excess::NOISE;
 use super::{Escrow, MAX_PEERS, Urgency};

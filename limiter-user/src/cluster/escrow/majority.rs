@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::message::Vote;
-use crate::cluster::{HostId, Message, Moment, Share};
+use crate::cluster::{HostId, Message, Moment};
+use model::Share;
 
 use super::clock::usable;
 use super::{Escrow, Planted};

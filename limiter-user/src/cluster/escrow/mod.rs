@@ -37,7 +37,8 @@ pub use lost::Partition;
 pub use view::{Member, Region};
 
 use crate::cluster::message::Transfer;
-use crate::cluster::{HostId, KeyId, Message, Moment, Share};
+use crate::cluster::{HostId, KeyId, Message, Moment};
+use model::Share;
 
 use clock::Clock;
 use hold::Held;

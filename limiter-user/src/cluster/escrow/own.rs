@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
 
 use crate::cluster::message::{Grant, Report};
-use crate::cluster::{HostId, KeyId, Moment, Share, ViewId};
+use crate::cluster::{HostId, KeyId, Moment, ViewId};
+use model::Share;
 
 use super::claim::{Claim, Given};
 use super::keys::{ByHost, Dirty, Keys, Walk};

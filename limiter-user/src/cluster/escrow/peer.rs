@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::{Moment, Share, ViewId};
+use crate::cluster::{Moment, ViewId};
+use model::Share;
 
 use super::majority::Ballot;
 

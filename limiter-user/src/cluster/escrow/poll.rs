@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::cluster::message::{Grant, Loan, Report};
-use crate::cluster::{HostId, KeyId, Message, Moment, Share};
+use crate::cluster::{HostId, KeyId, Message, Moment};
+use model::Share;
 
 use super::{Escrow, Granted, Outputs, keys};
 

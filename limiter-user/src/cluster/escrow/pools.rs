@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::cluster::{HostId, Moment, Share, ViewId};
+use crate::cluster::{HostId, Moment, ViewId};
+use model::Share;
 
 use super::peer::{Amount, Delegation};
 use super::{Escrow, Planted, Region};

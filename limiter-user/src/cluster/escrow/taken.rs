@@ -1,6 +1,7 @@
 //! What a host was given by another one, as a grant or as a loan.
 
-use crate::cluster::{Moment, Share};
+use crate::cluster::Moment;
+use model::Share;
 
 /// What it goes by.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! How a pool is divided among those who want some of it.
 
-use crate::cluster::Share;
+use model::Share;
 
 use super::{Want, max_min};
 

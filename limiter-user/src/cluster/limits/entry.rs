@@ -8,8 +8,9 @@ use siphasher::sip::SipHasher13;
 
 use super::clock::{Stamp, WallMs};
 use crate::cluster::HostId;
-use crate::policy::lists::{Action, Listing};
-use crate::policy::{LimitSpec, Target, store};
+use crate::store;
+use model::lists::{Action, Listing};
+use model::{LimitSpec, Target};
 
 /// How long it is remembered that something was removed or has ended, ms: a week. Who was away for longer
 /// does not bring it back either, see [`super::Replica`].
@@ -179,7 +180,7 @@ mod tests {
     fn items_and_values_are_read_as_they_are_written() {
         let limit =
             LimitSpec::new("10.0.0.0/8 udp:53".parse().unwrap(), "5pps".parse().unwrap(), None);
-        let scope = crate::policy::Scope::Cluster { partition: Default::default() };
+        let scope = model::Scope::Cluster { partition: Default::default() };
         let limit = limit.unwrap().scoped(scope).unwrap();
         let listing = Listing::banned(60, "over 5pps".into());
         for (item, value) in [

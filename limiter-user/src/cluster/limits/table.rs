@@ -191,7 +191,7 @@ fn range((first, last): (u64, u64)) -> impl std::ops::RangeBounds<(u64, Item)> {
     use std::ops::Bound::{Excluded, Included, Unbounded};
 
     // The least item: limits come before denials, everyone before prefixes.
-    let least = Item::Limit(crate::policy::Target::DEFAULT);
+    let least = Item::Limit(model::Target::DEFAULT);
     let end = match last.checked_add(1) {
         Some(next) => Excluded((next, least)),
         None => Unbounded,

@@ -4,8 +4,8 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::lists::{Action, Listing};
-use crate::policy::{LimitSpec, Partition, Scope, Target};
+use model::lists::{Action, Listing};
+use model::{LimitSpec, Partition, Scope, Target};
 
 /// The wall clock at the beginning, ms.
 const START: WallMs = 1_800_000_000_000;

@@ -12,7 +12,8 @@ use super::tests::{Wire, identity, ring};
 use super::*;
 use crate::cluster::message::{Grant, Report, Transfer, Vote};
 use crate::cluster::wire::{Header, TAG, Topic};
-use crate::cluster::{HostId, KeyId, Message, Share, ViewId};
+use crate::cluster::{HostId, KeyId, Message, ViewId};
+use model::Share;
 
 /// Packets that are tried, unless the environment wants more.
 fn packets() -> u64 {

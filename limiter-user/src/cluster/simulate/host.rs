@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::super::{HostId, KeyId, Moment, Share};
+use super::super::{HostId, KeyId, Moment};
 use super::clock::{Clock, Stopwatch};
 use super::kernel::Bucket;
 use super::scheme::{Actions, Payload, Sample, Scheme};
+use model::Share;
 
 /// How a host is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

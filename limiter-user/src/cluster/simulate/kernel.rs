@@ -1,6 +1,7 @@
 //! The bucket of a source as the kernel program keeps it.
 
-use super::super::{Moment, Share};
+use super::super::Moment;
+use model::Share;
 
 /// A token bucket that runs at a share of its limit. Tokens are counted in the time that the whole limit
 /// takes for them: the whole limit's rate is one per second.

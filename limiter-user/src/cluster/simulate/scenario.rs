@@ -14,7 +14,7 @@ use super::regions::{RegionPart, assign};
 use crate::cluster::escrow::Partition;
 use crate::config::Place;
 use crate::error::{Failure, exit};
-use crate::policy::units::parse_duration;
+use model::units::parse_duration;
 
 /// The most hosts of a scenario.
 pub const MOST_HOSTS: usize = 1000;

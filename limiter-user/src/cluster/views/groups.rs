@@ -16,8 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use super::MOST_PLACES;
 use crate::cluster::HostId;
-use crate::policy::Class;
-use crate::report::{Rollup, Row, Sort, Sums, Tally, Weight, family};
+use model::Class;
+use model::{
+    rollup::{Rollup, Row, Sums, Tally, family},
+    traffic::{Sort, Weight},
+};
 
 /// Rows that a host tells at once, at most: fewer than an answer has room for.
 pub const MOST_ROWS: usize = 1500;

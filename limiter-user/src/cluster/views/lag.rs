@@ -1,6 +1,6 @@
 //! How long packets take between hosts.
 
-use crate::observe::{Digest, Percentiles};
+use model::digest::{Digest, Percentiles};
 
 /// Round trips that a digest has before the next one is begun: some minutes' worth.
 const MOST: u64 = 4096;

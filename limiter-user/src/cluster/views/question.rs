@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::groups::Groups;
 use crate::cluster::wire::bytes::Malformed;
-use crate::dataplane::SourceState;
-use crate::policy::Class;
-use crate::policy::lists::Action;
-use crate::report::{By, Got, Sort, Totals};
+use model::Class;
+use model::lists::Action;
+use model::source::SourceState;
+use model::traffic::{By, Got, Sort, Totals};
 
 /// Which form questions and answers have.
 const FORM: u8 = 1;
@@ -53,7 +53,7 @@ pub enum Question {
         by: By,
         /// By what.
         sort: Sort,
-        /// How many families of prefixes (see [`crate::report::family`]), at most [`MOST_PLACES`].
+        /// How many families of prefixes (see [`model::rollup::family`]), at most [`MOST_PLACES`].
         n: u32,
     },
     /// What it has of these families of prefixes; if they are too many the heaviest by `sort`.

@@ -10,9 +10,12 @@ use rand::rngs::SmallRng;
 use super::packet::{Piece, Saying};
 use super::*;
 use crate::cluster::{HostId, Moment};
-use crate::dataplane::SourceState;
-use crate::policy::Class;
-use crate::report::{Got, Sort, Sums, Tally};
+use model::Class;
+use model::source::SourceState;
+use model::{
+    rollup::{Sums, Tally},
+    traffic::{Got, Sort},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 const STEP: u64 = 1_000_000;
@@ -353,7 +356,7 @@ fn an_answer() -> impl Strategy<Value = Answer> {
     let class = "udp:53".parse().unwrap();
     let known = Known {
         source: place(5).source,
-        listed: Some(crate::policy::lists::Action::Deny),
+        listed: Some(model::lists::Action::Deny),
         buckets: vec![held.clone(), Held { class, share: None, ..held }],
     };
     let host = Host { version: "0.1.0".into(), rejected: vec![(3, 4)], ..Host::default() };

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Candidates, Counted, MOST_PLACES, Place};
 use crate::cluster::HostId;
-use crate::dataplane::SourceState;
-use crate::report::{Sort, Weight};
+use model::source::SourceState;
+use model::traffic::{Sort, Weight};
 
 /// Candidates that each host is asked for first, at the least.
 const LEAST: usize = 64;

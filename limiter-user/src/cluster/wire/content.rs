@@ -132,7 +132,8 @@ mod tests {
     use super::*;
     use crate::cluster::message::Report;
     use crate::cluster::wire::MOST_CONTENT;
-    use crate::cluster::{KeyId, Moment, Share};
+    use crate::cluster::{KeyId, Moment};
+    use model::Share;
 
     #[test]
     fn contents_are_read_as_they_were_written() {

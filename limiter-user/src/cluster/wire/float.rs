@@ -4,7 +4,7 @@
 //! one power of two to the next, so an error under 0.05 %, up to some 1,000 times the limit. A part is
 //! rounded to the side on which nobody gets more: what is given down, what is demanded up.
 
-use crate::cluster::Share;
+use model::Share;
 
 /// Numbers that a mantissa tells apart.
 const STEPS: u64 = 1 << 11;

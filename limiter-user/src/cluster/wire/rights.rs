@@ -9,7 +9,8 @@ use std::time::Duration;
 use super::bytes::{Malformed, Reader, put_number};
 use super::float;
 use crate::cluster::message::{Grant, Loan, Report, Transfer, Vote};
-use crate::cluster::{HostId, KeyId, Message, Moment, Share, ViewId};
+use crate::cluster::{HostId, KeyId, Message, Moment, ViewId};
+use model::Share;
 
 /// Views that a message may name. Where more are outstanding nothing is delegated until some have lapsed.
 pub const MOST_VIEWS: usize = 32;

@@ -19,8 +19,8 @@ use crate::cluster::wire::{Content, Topic};
 use crate::daemon::core::Core;
 use crate::dataplane::ClusterMember;
 use crate::error::Failure;
-use crate::policy::{Partition, Unit};
 use crate::report::OverageReport;
+use model::{Partition, Unit};
 
 /// Buckets that are looked at while the core is locked: less than a millisecond's work.
 const AT_ONCE: usize = 32_768;

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use crate::cluster::{Moment, Share};
-use crate::dataplane::{ClusterMember, Counts};
-use crate::policy::{LimitSpec, Tier};
+use crate::cluster::Moment;
+use crate::dataplane::ClusterMember;
+use model::Share;
+use model::source::Counts;
+use model::{LimitSpec, Tier};
 
 /// The shortest time that a rate is told from.
 const SHORTEST: Duration = Duration::from_millis(40);
@@ -40,7 +42,7 @@ pub(super) struct Look {
 /// In how long a limit lets [`ENOUGH`] packets through.
 fn span_of(limit: &LimitSpec) -> Duration {
     let span = |tier: &Tier| {
-        let frame = if tier.rate.unit() == crate::policy::Unit::Bytes { 1000.0 } else { 1.0 };
+        let frame = if tier.rate.unit() == model::Unit::Bytes { 1000.0 } else { 1.0 };
         let period_s = tier.rate.period_ns() as f64 / 1e9;
         ENOUGH as f64 * frame * period_s / tier.rate.amount().max(1) as f64
     };
@@ -98,7 +100,7 @@ impl Gauge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Target;
+    use model::Target;
 
     #[test]
     fn a_look_takes_long_enough_to_tell_something() {

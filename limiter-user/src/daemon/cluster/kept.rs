@@ -17,9 +17,10 @@ use crate::cluster::escrow::Kept;
 use crate::cluster::link::{Bootstrap, ClusterId};
 use crate::cluster::message::Transfer;
 use crate::cluster::wire::Epoch;
-use crate::cluster::{HostId, Moment, Share};
+use crate::cluster::{HostId, Moment};
 use crate::daemon::confirm::write_json;
 use crate::error::{Failure, exit};
+use model::Share;
 
 const FILE: &str = "cluster.json";
 

@@ -8,7 +8,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::cluster::KeyId;
 use crate::cluster::link::ClusterId;
-use crate::policy::Class;
+use model::Class;
 
 /// Makes numbers of sources.
 ///

@@ -42,10 +42,11 @@ use crate::cluster::link::{ClusterId, Settings};
 use crate::cluster::membership::Identity;
 use crate::cluster::rotation::KeysFile;
 use crate::cluster::wire::{Epoch, Topic};
-use crate::cluster::{ClusterConfig, HostId, Share, escrow, key_file};
+use crate::cluster::{ClusterConfig, HostId, escrow, key_file};
 use crate::dataplane::HashSecret;
 use crate::error::{Failure, exit};
 use crate::report::OverageReport;
+use model::Share;
 
 /// What came from members, on one topic.
 pub type Inbox = mpsc::Receiver<(HostId, Vec<u8>)>;
@@ -189,7 +190,7 @@ impl Prepared {
             tracing::warn!("{}", status::keeps_its_name(&name, refused));
         }
         let socket = link::bind(listen)?;
-        let unix = crate::policy::lists::now();
+        let unix = model::lists::now();
         let epoch = Epoch::starting(kept.epoch(), unix.into(), random()? as u32);
         kept.begin(epoch, ClusterId(random()?.max(1)))?;
         let me = Identity::new(&name, &config.region, listen, epoch, config.weight);

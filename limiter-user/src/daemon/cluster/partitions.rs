@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::daemon::core::Core;
-use crate::policy::{Limits, Partition, Target};
+use model::{Limits, Partition, Target};
 
 /// Of limits of the cluster that sources are under. The data plane does not know it.
 #[derive(Debug, Default)]
@@ -63,12 +63,12 @@ impl Partitions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Changes, LimitSpec, Scope};
+    use model::{Changes, LimitSpec, Scope};
 
     fn limits(all: &[(&str, Scope)]) -> Limits {
         let limit = |(target, scope): &(&str, Scope)| {
             let limit = LimitSpec::new(target.parse().unwrap(), "5pps".parse().unwrap(), None);
-            crate::policy::Change::Set(limit.unwrap().scoped(*scope).unwrap())
+            model::Change::Set(limit.unwrap().scoped(*scope).unwrap())
         };
         let mut limits = Limits::default();
         limits.apply(&all.iter().map(limit).collect::<Changes>());

@@ -24,10 +24,11 @@ use crate::cluster::link::task::{self as link, Order, monotonic};
 use crate::cluster::link::{ClusterId, Step};
 use crate::cluster::membership::Identity;
 use crate::cluster::wire::Content;
-use crate::cluster::{HostId, Message, Moment, Share};
+use crate::cluster::{HostId, Message, Moment};
 use crate::daemon::Shared;
 use crate::daemon::core::Core;
 use crate::error::{Failure, exit};
+use model::Share;
 
 /// How often it is looked at what sources send while that matters to somebody.
 const SOON: Duration = Duration::from_millis(50);
@@ -639,7 +640,7 @@ impl Core {
         let amounts = self.limits_in_store().amounts().chain(self.limits_in_file().amounts());
         let clusters = amounts.filter(|(amount, _)| !amount.scope.is_local());
         let rates = clusters.map(|(amount, _)| {
-            let limit = amount.of(crate::policy::Target::DEFAULT);
+            let limit = amount.of(model::Target::DEFAULT);
             let tiers = std::iter::once(limit.tier()).chain(limit.also);
             tiers.map(|tier| packets_a_second(&tier)).fold(f64::MAX, f64::min)
         });
@@ -648,8 +649,8 @@ impl Core {
 }
 
 /// What a tier lets through, packets a second; full frames where it counts bytes.
-pub(super) fn packets_a_second(tier: &crate::policy::Tier) -> f64 {
+pub(super) fn packets_a_second(tier: &model::Tier) -> f64 {
     let period_s = tier.rate.period_ns() as f64 / 1e9;
-    let frame = if tier.rate.unit() == crate::policy::Unit::Bytes { FRAME } else { 1.0 };
+    let frame = if tier.rate.unit() == model::Unit::Bytes { FRAME } else { 1.0 };
     tier.rate.amount() as f64 / frame / period_s.max(1e-9)
 }

@@ -16,10 +16,11 @@ use super::key::Keys;
 use super::pace::Pace;
 use super::rights::packets_a_second;
 use super::room::Room;
-use crate::cluster::{KeyId, Moment, Share};
+use crate::cluster::{KeyId, Moment};
 use crate::daemon::Plane;
 use crate::dataplane::ClusterMember;
-use crate::policy::{LimitSpec, Target, Tier};
+use model::Share;
+use model::{LimitSpec, Target, Tier};
 
 /// How long the search for new sources may take at a time, while the core is locked.
 const BUDGET: Duration = Duration::from_millis(1);

@@ -16,8 +16,9 @@ use crate::cluster::link::task::{self as link, monotonic};
 use crate::cluster::link::{Bootstrap, ClusterId, Others};
 use crate::cluster::membership::{Identity, Members};
 use crate::cluster::wire::{Counts, Rejected, Rejection};
-use crate::cluster::{HostId, Moment, Share, escrow};
+use crate::cluster::{HostId, Moment, escrow};
 use crate::report::ClusterStatus;
+use model::Share;
 
 /// Home rights that are so much less than the whole are not worth a word.
 const LEAST_HOME: Share = Share::of_units(1 << 22);

@@ -29,8 +29,8 @@ use crate::cluster::views::lag::Lag;
 use crate::cluster::views::{Answer, Answerer, Asked, Asker, Outcome, Question};
 use crate::cluster::wire::{Content, Topic};
 use crate::cluster::{HostId, Moment};
-use crate::observe::Percentiles;
 use crate::observe::metrics::Clustered;
+use model::digest::Percentiles;
 
 /// Questions of this host that wait, at most.
 const MOST_WAITING: usize = 16;

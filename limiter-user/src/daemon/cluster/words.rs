@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use super::pace::Pace;
 use super::sources::Sources;
 use crate::cluster::escrow::Granted;
-use crate::cluster::{KeyId, Moment, Share};
+use crate::cluster::{KeyId, Moment};
 use crate::daemon::core::Core;
 use crate::daemon::replicated::is_clusters;
 use crate::daemon::{Plane, Shared};
 use crate::dataplane::{BucketShare, SharesChanged, wait_for_packets};
 use crate::error::{Failure, exit};
+use model::Share;
 
 /// How often a bucket is tried that packets are charged to at the same moment.
 const TRIES: usize = 4;

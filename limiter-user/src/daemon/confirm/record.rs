@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::Undo;
 use super::clock::{Clocks, Deadline};
 use crate::error::{Failure, exit};
-use crate::policy::lists::ListChanges;
-use crate::policy::store;
+use crate::store;
+use model::lists::ListChanges;
 
 /// The version of the file's format. The first one had no lists.
 const VERSION: u32 = 2;

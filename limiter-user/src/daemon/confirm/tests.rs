@@ -3,8 +3,8 @@ use std::fs;
 use super::*;
 use crate::daemon::How;
 use crate::daemon::fake::Fake;
-use crate::policy::{LimitSpec, Target};
 use crate::report::Health;
+use model::{LimitSpec, Target};
 
 const FILE: &str = "unconfirmed.json";
 
@@ -21,7 +21,7 @@ fn changed(fake: &Fake, directory: &tempfile::TempDir, seconds: u64) -> Core {
     let mut core = fake.core(directory);
     core.set(&limit("default", "1000pps"), &How::default()).unwrap();
     let list: Changes = [limit("default", "5pps"), limit("192.0.2.1", "9pps")]
-        .map(crate::policy::Change::Set)
+        .map(model::Change::Set)
         .into_iter()
         .collect();
     let imported = core.import(list, &within(seconds)).unwrap();

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::daemon::fake::Fake;
-use crate::policy::LimitSpec;
+use model::LimitSpec;
 
 fn nets(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use limiter_common::abi::Counters;
 
-use crate::dataplane::Counts;
-use crate::report::Sort;
+use model::source::Counts;
+use model::traffic::Sort;
 
 /// Two looks at what sources have sent are at least this far apart for a rate.
 pub const RATE_INTERVAL: Duration = Duration::from_millis(200);

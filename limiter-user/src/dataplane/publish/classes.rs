@@ -12,7 +12,7 @@ use limiter_common::class::{
 
 use super::super::memory::Elements;
 use super::super::{Error, kernel};
-use crate::policy::class::{Class, Classes, Flags, Ports, TCP, UDP};
+use model::class::{Class, Classes, Flags, Ports, TCP, UDP};
 
 /// The limits of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,10 +121,8 @@ impl ClassUse {
     /// If they do not go together.
     pub(super) fn classes(&self) -> Result<Classes, Error> {
         let all = Classes::new(self.ids.keys().copied());
-        let classes = all.map_err(|error| Error::Limit {
-            target: "a class".into(),
-            problem: error.to_string(),
-            hint: error.hint(),
+        let classes = all.map_err(|error| {
+            Invalid::new(format!("limit for a class: {error}")).with_hint(error.hint())
         })?;
         let groups = groups(&classes).len();
         if groups > FLAG_GROUPS as usize {

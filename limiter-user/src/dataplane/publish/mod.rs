@@ -32,10 +32,10 @@ use limiter_common::shared::{SHARED_SLOTS, Shared};
 use super::memory::Elements;
 use super::sources::{Place as _, Prefixes, SourceMaps};
 use super::{Error, kernel};
-use crate::policy::class::Class;
-use crate::policy::model::prefixes_of;
-use crate::policy::{Changes, Limits, Target, Whom};
 use classes::{ClassTables, ClassUse};
+use model::class::Class;
+use model::limit::prefixes_of;
+use model::{Changes, Limits, Target, Whom};
 use order::Maps;
 use place::ClassPlace;
 use shared::SharedMaps;
@@ -428,8 +428,8 @@ impl Publisher {
                 }
                 return Err(Error::TooMany {
                     kind: "classes",
-                    wanted: crate::policy::class::MOST_CLASSES + 1,
-                    room: crate::policy::class::MOST_CLASSES,
+                    wanted: model::class::MOST_CLASSES + 1,
+                    room: model::class::MOST_CLASSES,
                     hint: "combine classes, or remove some with `limiter limit unset`",
                 });
             };

@@ -128,7 +128,7 @@ fn failed((place, error): Refused<ClassPlace>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Whom;
+    use model::Whom;
 
     fn key(net: Option<&str>, class: u8) -> Key {
         let whom = net.map_or(Whom::Default, |net| Whom::Prefix(net.parse().unwrap()));

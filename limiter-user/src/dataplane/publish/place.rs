@@ -8,7 +8,7 @@ use limiter_common::class::ANY;
 use limiter_common::key::ClassKey;
 
 use super::super::sources::{Place, key_of, prefix_of, source_of_key};
-use crate::policy::Whom;
+use model::Whom;
 
 /// Bits of a key before the address: the class, and a byte that sets a limit for everyone apart from one
 /// for the prefix of all addresses.

@@ -15,8 +15,9 @@ use super::super::sources::Place as _;
 use super::order::Maps;
 use super::place::ClassPlace;
 use super::{Key, Publisher, Step, note};
-use crate::policy::model::prefixes_of;
-use crate::policy::{Target, Tier as Spec, Whom};
+use model::compile::refused;
+use model::limit::prefixes_of;
+use model::{Target, Tier as Spec, Whom};
 
 /// Trials at a time.
 const MOST: usize = 16;
@@ -90,11 +91,7 @@ impl Publisher {
         (tier, spec): (Tier, Spec),
         config: &Config,
     ) -> Result<u16, Error> {
-        let refuse = |problem: &str, hint: &str| Error::Limit {
-            target: target.to_string(),
-            problem: problem.into(),
-            hint: hint.into(),
-        };
+        let refuse = |problem: &str, hint: &str| Error::from(refused(target, problem, hint));
         if target.together {
             return Err(refuse(
                 "a limit that many sources share cannot be tried",

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::file::{FORMER_REASONS, Layout, header, sealed};
 use super::*;
-use crate::observe::Distinct;
+use model::Distinct;
 
 /// A wall clock and a monotonic one, ms, and what was counted.
 #[derive(Clone, Copy)]

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 
-use super::{Latency, Percentiles, Sample};
+use super::{Latency, Sample};
 use crate::report::{OverageReport, StatusReport};
+use model::digest::Percentiles;
 use page::Page;
 pub use text::classic;
 

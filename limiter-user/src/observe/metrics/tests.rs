@@ -5,7 +5,7 @@ use limiter_common::abi::{Counters, Internal, Reason, Tally};
 
 use super::*;
 use crate::daemon::fake::Fake;
-use crate::observe::Distinct;
+use model::Distinct;
 
 fn scrape() -> Scrape {
     let directory = tempfile::tempdir().unwrap();
@@ -40,7 +40,7 @@ fn scrape() -> Scrape {
 
 fn cluster() -> Clustered {
     let overage = OverageReport {
-        partition: crate::policy::Partition::Conservative,
+        partition: model::Partition::Conservative,
         limit: "default udp:53".into(),
         ratio: 0.75,
         bound: 2.0,

@@ -3,9 +3,9 @@
 use super::chart::{self, Line};
 use super::{IncidentReport, Source, Sources, time};
 use crate::observe::Event;
-use crate::policy::model::short_prefix;
 use crate::report::HistoryReport;
 use crate::report::text::thousands;
+use model::limit::short_prefix;
 
 /// Limits that the page lists; more are counted.
 const LIMITS: usize = 100;

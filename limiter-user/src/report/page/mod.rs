@@ -13,9 +13,9 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ChangesReport, HistoryReport, LimitList, LimitReport, StatusReport, TopEntry, TopReport,
-    Weight, text,
+    ChangesReport, HistoryReport, LimitList, LimitReport, StatusReport, TopEntry, TopReport, text,
 };
+use model::traffic::Weight;
 
 /// Sources that the page lists.
 const SOURCES: usize = 20;

@@ -1,9 +1,9 @@
 //! Who is hurting us, since when, and did we hurt anybody?
 
 use super::{Sources, time};
-use crate::policy::model::short_prefix;
 use crate::report::HistoryReport;
 use crate::report::text::thousands;
+use model::limit::short_prefix;
 
 /// Reasons for which only packets are dropped that are over the limit of their own source, or of a
 /// source on the deny list.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::super::escrow::Member;
-use super::super::super::{HostId, KeyId, Moment, Share};
+use super::super::super::{HostId, KeyId, Moment};
 use super::super::world::Birth;
 use super::{Actions, Count, Payload, Sample, Scheme, SchemeKind};
+use model::Share;
 
 /// How often hosts tell each other what they have counted.
 const EVERY: Duration = Duration::from_millis(200);

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::super::super::escrow::{Escrow, Kept, Member, Partition, Planted, Region, Settings};
-use super::super::super::{HostId, KeyId, Message, Moment, Share};
+use super::super::super::{HostId, KeyId, Message, Moment};
 use super::super::world::Birth;
 use super::{Actions, ENTRIES, Payload, Sample, Scheme};
+use model::Share;
 
 /// A host under the escrow.
 #[derive(Debug)]

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::super::escrow::Member;
 use super::super::wire::{MOST_CONTENT, OVERHEAD, Packet};
-use super::super::{HostId, KeyId, Message, Moment, Share};
+use super::super::{HostId, KeyId, Message, Moment};
 use super::scenario::Scenario;
 pub(super) use baseline::Baseline;
 pub(super) use escrow::EscrowHost;
+use model::Share;
 
 /// A way to keep a limit over many hosts.
 #[derive(

@@ -6,8 +6,9 @@ use crate::cluster::link::ClusterId;
 use crate::daemon::cluster::words::{Giver, Words};
 use crate::daemon::fake::Fake;
 use crate::daemon::{Core, Shared};
-use crate::dataplane::{ClusterBucket, Counts, HeldShare};
-use crate::policy::{Class, LimitSpec, Target};
+use crate::dataplane::ClusterBucket;
+use model::source::{Counts, HeldShare};
+use model::{Class, LimitSpec, Target};
 
 const MS: u64 = 1_000_000;
 

@@ -11,8 +11,11 @@ use crate::cluster::wire::{PROTOCOL, Rejection};
 use crate::daemon::views::with_rates;
 use crate::daemon::{RATE_INTERVAL, groups};
 use crate::error::Failure;
-use crate::policy::Class;
-use crate::report::{By, Sort, Sums};
+use model::Class;
+use model::{
+    rollup::Sums,
+    traffic::{By, Sort},
+};
 
 /// Answers a question.
 pub(super) async fn answer(cluster: &Cluster, question: Question) -> Answer {

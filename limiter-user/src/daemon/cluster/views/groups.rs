@@ -9,7 +9,8 @@ use crate::cluster::views::{Answer, Question};
 use crate::cluster::{HostId, Moment};
 use crate::daemon::cluster::Cluster;
 use crate::error::Failure;
-use crate::report::{By, ClusterGroupEntry, ClusterGroupsReport, GroupEntry, Sort};
+use crate::report::{ClusterGroupEntry, ClusterGroupsReport, GroupEntry};
+use model::traffic::{By, Sort};
 
 /// The `n` heaviest groups of all hosts together.
 ///

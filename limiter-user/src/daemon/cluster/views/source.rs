@@ -7,9 +7,9 @@ use super::super::Cluster;
 use super::round::{PATIENCE, Round};
 use crate::cluster::link::task::monotonic;
 use crate::cluster::views::{Answer, Known, Question};
-use crate::dataplane::SourceState;
 use crate::error::Failure;
 use crate::report::{ClusterSourceReport, HostSource, SourceSums};
+use model::source::SourceState;
 
 /// What all hosts know of the source that `address` belongs to.
 pub async fn source(cluster: &Cluster, address: IpAddr) -> Result<ClusterSourceReport, Failure> {

@@ -8,7 +8,8 @@ use super::round::{Found, Round, Search};
 use crate::cluster::HostId;
 use crate::cluster::views::{Answer, Candidates, Counted, Place, Question, groups, top};
 use crate::error::Failure;
-use crate::report::{ClusterTopEntry, ClusterTopReport, Sort, TopEntry, Totals, moment};
+use crate::report::{ClusterTopEntry, ClusterTopReport, TopEntry, moment};
+use model::traffic::{Sort, Totals};
 
 /// The `n` heaviest sources of all hosts together.
 ///

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::policy::{Amount, Ban, Changes, LimitSpec, ModelError, Rate, Scope, Target, Tier, Whom};
+use model::{Amount, Ban, Changes, LimitSpec, ModelError, Rate, Scope, Target, Tier, Whom};
 
 /// What a database has of a limit, beside its target.
 #[derive(Serialize, Deserialize)]
@@ -148,7 +148,7 @@ fn rank(target: &Target) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Change;
+    use model::Change;
 
     /// The targets as rows, which are all removals.
     fn rows(targets: &[String]) -> Vec<String> {

@@ -2,8 +2,8 @@ use std::fs;
 
 use super::file::SCHEMA;
 use super::*;
-use crate::policy::lists::{Action, Listing};
-use crate::policy::{Change, LimitSpec, Partition, Scope};
+use model::lists::{Action, Listing};
+use model::{Change, LimitSpec, Partition, Scope};
 
 fn limit(target: &str, rate: &str) -> LimitSpec {
     LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
@@ -243,7 +243,7 @@ fn a_store_of_an_earlier_version_is_read_and_becomes_this_one() {
     assert!(store.lists().iter().map(|(_, listing)| listing).all(|listing| !listing.ban));
     // What is new is kept, and the file is of this version then.
     let new = limit("default udp:53 as-one", "50kpps").and("1gbit".parse().unwrap(), None).unwrap();
-    let ban = Some(crate::policy::Ban { after: 5, factor: 10, lasts: 600 });
+    let ban = Some(model::Ban { after: 5, factor: 10, lasts: 600 });
     let banning = limit("192.0.2.0/24 tcp/syn,!ack", "5pps").banning(ban).unwrap();
     store.apply(&[new, banning].map(Change::Set).into_iter().collect()).unwrap();
     drop(store);
@@ -268,7 +268,7 @@ fn a_store_of_an_earlier_version_is_read_and_becomes_this_one() {
 
 #[test]
 fn rows_tell_all_of_a_limit() {
-    let ban = Some(crate::policy::Ban { after: 1, factor: 2, lasts: 3 });
+    let ban = Some(model::Ban { after: 1, factor: 2, lasts: 3 });
     let both = limit("default", "5pps").and("1mbit".parse().unwrap(), Some(9000)).unwrap();
     let changes: Changes = [
         Change::Set(both.banning(ban).unwrap()),
@@ -346,7 +346,7 @@ fn a_mirror_that_fell_behind_is_made_anew() {
 
 #[test]
 fn lists_survive_and_the_mirror_has_them_too() {
-    use crate::policy::lists::{Action, Listing};
+    use model::lists::{Action, Listing};
 
     let (directory, _) = filled();
     let net = "198.51.100.0/24".parse().unwrap();

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::ban::Ban;
 use super::class::Class;
-use super::model::{LimitSpec, Target, Tier};
 use super::scope::Scope;
 use super::units::Rate;
+use crate::limit::{LimitSpec, Target, Tier};
 
 /// How much a source may send: a limit without its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

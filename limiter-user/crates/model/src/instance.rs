@@ -1,8 +1,6 @@
 //! Instances: several daemons on one machine, each with interfaces, limits and buckets of its own.
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -15,10 +13,17 @@ const PLAIN: &str = "limiter";
 const LONGEST: usize = 32;
 
 // Where instances have a place of their own each.
-const SOCKETS: &str = "/run/limiter";
+/// Of the sockets.
+pub const SOCKETS: &str = "/run/limiter";
 const STATES: &str = "/var/lib/limiter";
-const PINS: &str = "/sys/fs/bpf";
-const CONFIGS: &str = "/etc/limiter";
+/// Of the pins.
+pub const PINS: &str = "/sys/fs/bpf";
+/// Of the configuration files.
+pub const CONFIGS: &str = "/etc/limiter";
+
+/// What the name of a staging directory of pins adds: dots are not allowed on a BPF file system, and pluses not
+/// in the name of an instance.
+pub const STAGING_SUFFIX: &str = "+new";
 
 /// The name of an instance: 1 to 32 of `a` to `z`, `0` to `9`, `_` and `-`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -102,30 +107,6 @@ impl Places {
     }
 }
 
-/// The instances that have something on this machine: pins, a runtime directory or a configuration.
-pub fn known() -> BTreeSet<Instance> {
-    let mut known = BTreeSet::new();
-    let staged = crate::dataplane::STAGING_SUFFIX;
-    for name in names(PINS) {
-        let name = name.strip_prefix("limiter@").map(|name| name.trim_end_matches(staged));
-        known.extend(name.and_then(|name| name.parse().ok()));
-    }
-    for name in names(SOCKETS) {
-        let has_socket = Path::new(SOCKETS).join(&name).join("limiter.sock").exists();
-        known.extend(name.parse().ok().filter(|_: &Instance| has_socket));
-    }
-    for name in names(CONFIGS) {
-        known.extend(name.strip_suffix(".toml").and_then(|name| name.parse().ok()));
-    }
-    known
-}
-
-/// The names in a directory; none if it cannot be read.
-fn names(directory: &str) -> Vec<String> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
-}
-
 /// Whose something is, as far as a directory of pins tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
@@ -181,6 +162,8 @@ pub fn address(text: &str, instance: Option<&Instance>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn named(name: &str) -> Instance {
@@ -206,7 +189,7 @@ mod tests {
         let mut seen = BTreeSet::new();
         for Places { socket, state_dir, pin_dir, config } in all {
             let mut staging = pin_dir.clone().into_os_string();
-            staging.push(crate::dataplane::STAGING_SUFFIX);
+            staging.push(STAGING_SUFFIX);
             for path in [socket, state_dir, pin_dir, staging.into(), config] {
                 assert!(!path.to_str().unwrap().ends_with('/'), "{path:?}");
                 assert!(seen.insert(path.clone()), "{path:?}");

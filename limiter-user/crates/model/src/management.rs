@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::model::{Target, Whom, short_prefix, source_of};
-use crate::error::{Failure, exit};
+use super::invalid::Invalid;
+use crate::limit::{Target, Whom, short_prefix, source_of};
 
 /// The management addresses of a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,14 +21,13 @@ pub struct Management {
 ///
 /// # Errors
 /// If it is neither, or means every source.
-pub fn parse_management(text: &str) -> Result<IpNet, Failure> {
+pub fn parse_management(text: &str) -> Result<IpNet, Invalid> {
     match text.parse::<Whom>()? {
         Whom::Prefix(net) if net.prefix_len() > 0 => Ok(net),
-        _ => Err(Failure::new(
-            exit::USAGE,
-            format!("{text} covers every source, so that nothing would be limited"),
-        )
-        .hint("list the addresses that you administer the host from")),
+        _ => Err(Invalid::new(format!(
+            "{text} covers every source, so that nothing would be limited"
+        ))
+        .with_hint("list the addresses that you administer the host from")),
     }
 }
 
@@ -65,19 +64,18 @@ impl Management {
     ///
     /// # Errors
     /// If it may not; the message says which prefix is in its way.
-    pub fn check(&self, target: &Target) -> Result<(), Failure> {
+    pub fn check(&self, target: &Target) -> Result<(), Invalid> {
         let Some(net) = target.prefix() else { return Ok(()) };
         match self.nets.iter().find(|own| own.contains(&net) && **own != net) {
             None => Ok(()),
-            Some(own) => Err(Failure::new(
-                exit::USAGE,
-                format!(
-                    "{} lies in the management addresses {}, for which no rule may be set",
-                    target.whom.short(),
-                    short_prefix(own)
-                ),
-            )
-            .hint("choose another target, or take the addresses off the daemon's --management")),
+            Some(own) => Err(Invalid::new(format!(
+                "{} lies in the management addresses {}, for which no rule may be set",
+                target.whom.short(),
+                short_prefix(own)
+            ))
+            .with_hint(
+                "choose another target, or take the addresses off the daemon's --management",
+            )),
         }
     }
 }
@@ -102,8 +100,8 @@ mod tests {
             management.check(&target(wide)).unwrap();
         }
         let refused = management.check(&target("192.0.2.7")).unwrap_err();
-        assert_eq!(refused.code, exit::USAGE);
-        assert!(refused.message.contains("192.0.2.7") && refused.message.contains("192.0.2.0/24"));
+        let refused = refused.to_string();
+        assert!(refused.contains("192.0.2.7") && refused.contains("192.0.2.0/24"));
         assert!(management.contains(&target("192.0.2.0/24")));
         assert!(!management.contains(&target("192.0.0.0/16")));
         assert!(!management.contains(&Target::DEFAULT));
@@ -127,8 +125,8 @@ mod tests {
             ("bastion", "bastion"),
         ] {
             let error = parse_management(text).unwrap_err();
-            assert!(error.message.contains(about), "{error}");
-            assert!(error.code == exit::USAGE && error.hint.is_some());
+            assert!(error.to_string().contains(about), "{error}");
+            assert!(error.hint().is_some());
         }
     }
 }

@@ -14,8 +14,8 @@ use super::StoreError;
 use super::entry;
 use super::rows::{Record, Rows};
 use crate::cluster::limits::Row;
-use crate::policy::lists::{ListChanges, Listing, Lists};
-use crate::policy::{Change, Changes, LimitSpec, Limits, Target};
+use model::lists::{ListChanges, Listing, Lists};
+use model::{Change, Changes, LimitSpec, Limits, Target};
 
 /// The version of the tables below. Files of earlier ones are read as they are and become this one with
 /// the next change: what is new since then is left out of their rows.

@@ -1,10 +1,10 @@
 //! A limit as commands, requests, files and lists word it.
 
 use super::ban::BanText;
-use super::model::{LimitSpec, ModelError, Target};
+use super::invalid::Invalid;
 use super::scope::{Partition, Reach, Scope};
 use super::units::{Rate, Unit, UnitError, parse_burst};
-use crate::error::{Failure, exit};
+use crate::limit::{LimitSpec, ModelError, Target};
 
 /// What is said of a limit, beside its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,10 +40,10 @@ pub enum Part {
 }
 
 /// A refusal, and what is to blame.
-type Refused = (Part, Failure);
+type Refused = (Part, Invalid);
 
 fn refuse(part: Part, message: impl Into<String>, hint: &str) -> Refused {
-    (part, Failure::new(exit::USAGE, message).hint(hint))
+    (part, Invalid::new(message).with_hint(hint))
 }
 
 impl Wording<'_> {
@@ -51,7 +51,7 @@ impl Wording<'_> {
     ///
     /// # Errors
     /// What cannot be read, or does not go together.
-    pub fn limit(&self, target: Target) -> Result<LimitSpec, (Part, Failure)> {
+    pub fn limit(&self, target: Target) -> Result<LimitSpec, (Part, Invalid)> {
         let mut rates = Vec::with_capacity(2);
         for (place, text) in self.rates.iter().enumerate() {
             let rate: Rate =
@@ -86,7 +86,7 @@ impl Wording<'_> {
             limit =
                 limit.and(rate, amount(burst)).map_err(|error| (blamed(1, burst), error.into()))?;
         }
-        let ban = |error: Failure| (Part::Ban, error);
+        let ban = |error: Invalid| (Part::Ban, error);
         let wanted = self.ban.map(|text| text.read()).transpose();
         let wanted = wanted.map_err(|error| ban(ModelError::from(error).into()))?;
         let limit =
@@ -100,7 +100,7 @@ impl Wording<'_> {
     fn bursts(&self, rates: &[Rate]) -> Result<Vec<(usize, usize, u64)>, Refused> {
         let mut bursts: Vec<(usize, usize, u64)> = Vec::with_capacity(2);
         for (place, text) in self.bursts.iter().enumerate() {
-            let wrong = |error: UnitError| (Part::Burst(place), Failure::from(error));
+            let wrong = |error: UnitError| (Part::Burst(place), Invalid::from(error));
             let read = |rate: &Rate| parse_burst(text, rate.unit());
             let of = match rates {
                 [] | [_] => 0,
@@ -240,10 +240,10 @@ mod tests {
                 "ten",
             ),
         ] {
-            let (blamed, failure) = wording.limit(target).unwrap_err();
-            assert_eq!(blamed, part, "{wording:?}: {failure}");
-            assert!(failure.message.contains(about), "{failure}");
-            assert!(failure.hint.is_some() && failure.code == exit::USAGE);
+            let (blamed, error) = wording.limit(target).unwrap_err();
+            assert_eq!(blamed, part, "{wording:?}: {error}");
+            assert!(error.to_string().contains(about), "{error}");
+            assert!(error.hint().is_some());
         }
     }
 }

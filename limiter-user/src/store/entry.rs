@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::policy::lists::{Action, Listing};
+use model::lists::{Action, Listing};
 
 /// An address of either family, and a length.
 pub(super) type Key = ([u8; 17], usize);

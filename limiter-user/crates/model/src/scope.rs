@@ -1,11 +1,10 @@
 //! Where a limit holds: on one host, or as one limit on all hosts of a cluster.
 
-use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::model::ModelError;
-use crate::error::{Failure, exit};
+use super::invalid::Invalid;
+use crate::limit::ModelError;
 
 /// Where a limit holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -22,9 +21,8 @@ pub enum Scope {
 }
 
 /// What becomes of the shares of hosts that cannot be reached.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Partition {
     /// They stay idle: nobody ever gets more than the limit
@@ -39,6 +37,9 @@ pub enum Partition {
 }
 
 impl Partition {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Conservative, Self::MajorityReclaim, Self::Available];
+
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,9 +60,8 @@ impl Partition {
 }
 
 /// A scope without what goes with it, as options and files name it.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Reach {
     /// On this host alone.
@@ -72,6 +72,9 @@ pub enum Reach {
 }
 
 impl Reach {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Local, Self::Cluster];
+
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -118,10 +121,10 @@ impl Scope {
     }
 }
 
-/// The failure that something for the cluster gets where there is none.
-pub fn no_cluster(what: &str) -> Failure {
+/// The error that something for the cluster gets where there is none.
+pub fn no_cluster(what: &str) -> Invalid {
     let message = format!("{what} is to be for the cluster, but this host is in none");
-    Failure::new(exit::USAGE, message).hint(
+    Invalid::new(message).with_hint(
         "add [cluster] with listen and a key to the configuration and restart the daemon, or choose \
          the scope local",
     )

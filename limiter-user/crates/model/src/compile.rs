@@ -6,10 +6,9 @@ use limiter_common::gcra::{Cost, MAX_TOLERANCE, TICKS_PER_NS};
 use limiter_common::share::floor::Floor;
 use limiter_common::share::{MAX_SHARED_COST, Multiplier};
 
-use super::model::{LimitSpec, Target, Tier as Spec};
 use super::scope::{Partition, Scope};
 use super::units::{Rate, Unit};
-use crate::dataplane::Error;
+use crate::limit::{LimitSpec, Target, Tier as Spec};
 
 /// The bound on [`Cost::per_byte`].
 const MAX_PER_BYTE: u128 = 1 << 40;
@@ -18,8 +17,8 @@ const MAX_PER_BYTE: u128 = 1 << 40;
 /// bytes.
 ///
 /// # Errors
-/// [`Error::Limit`] if burst / rate is beyond 13 days, or a byte takes longer than a minute.
-pub fn compile(limit: &LimitSpec, window_shift: u32, max_frame: u32) -> Result<Policy, Error> {
+/// If burst / rate is beyond 13 days, or a byte takes longer than a minute.
+pub fn compile(limit: &LimitSpec, window_shift: u32, max_frame: u32) -> Result<Policy, Invalid> {
     let compiled = |spec| compile_tier(&limit.target, &spec, window_shift, max_frame);
     let mut policy = Policy::new(compiled(limit.tier())?);
     if let Some(also) = limit.also {
@@ -35,19 +34,15 @@ pub fn compile(limit: &LimitSpec, window_shift: u32, max_frame: u32) -> Result<P
 /// Compiles a limit of the cluster, of which each source has the `floor` on this host, as [`compile`].
 ///
 /// # Errors
-/// As [`compile`], and [`Error::Limit`] for a limit that sources share, or one under which a packet of
+/// As [`compile`], and for a limit that sources share, or one under which a packet of
 /// `max_frame` bytes takes longer than four minutes.
 pub fn compile_shared(
     limit: &LimitSpec,
     floor: &Floor,
     window_shift: u32,
     max_frame: u32,
-) -> Result<Policy, Error> {
-    let refuse = |problem: &str, hint: &str| Error::Limit {
-        target: limit.target.to_string(),
-        problem: problem.into(),
-        hint: hint.into(),
-    };
+) -> Result<Policy, Invalid> {
+    let refuse = |problem: &str, hint: &str| refused(&limit.target, problem, hint);
     if limit.target.together {
         let hint = "drop `--as-one`, or let each host have a limit of its own";
         return Err(refuse("the hosts of a cluster share limits of single sources only", hint));
@@ -73,6 +68,11 @@ pub fn compile_shared(
     Ok(shared)
 }
 
+/// What is said of a limit for `target` that cannot be enforced.
+pub fn refused(target: &Target, problem: &str, hint: &str) -> Invalid {
+    Invalid::new(format!("limit for {target}: {problem}")).with_hint(hint)
+}
+
 /// The gate of a tier of which each source has a part.
 fn floor_gate(tier: &Tier, floor: Multiplier, window_shift: u32, max_frame: u32) -> u32 {
     let size = if tier.counts() == Tier::BYTES { max_frame.max(1) } else { 1 };
@@ -91,13 +91,9 @@ pub fn compile_tier(
     spec: &Spec,
     window_shift: u32,
     max_frame: u32,
-) -> Result<Tier, Error> {
+) -> Result<Tier, Invalid> {
     let &Spec { rate, burst } = spec;
-    let refuse = |problem: String, hint: &str| Error::Limit {
-        target: target.to_string(),
-        problem,
-        hint: hint.into(),
-    };
+    let refuse = |problem: String, hint: &str| refused(target, &problem, hint);
     let (amount, period_ns) = (rate.amount(), rate.period_ns());
     let period = u128::from(period_ns) * u128::from(TICKS_PER_NS);
     let slow = || {
@@ -282,19 +278,19 @@ mod tests {
     #[test]
     fn what_cannot_be_divided_is_refused() {
         let shared = |limit: &LimitSpec| compile_shared(limit, &share(0.5), 27, 1514);
-        assert!(matches!(shared(&limit("1/hour", 1)), Err(Error::Limit { .. })));
-        assert!(matches!(shared(&limit("10/hour", 1)), Err(Error::Limit { .. })));
+        assert!(matches!(shared(&limit("1/hour", 1)), Err(_)));
+        assert!(matches!(shared(&limit("10/hour", 1)), Err(_)));
         assert!(shared(&limit("20/hour", 1)).is_ok());
         let mut together = limit("1000pps", 100);
         together.target.together = true;
-        assert!(matches!(shared(&together), Err(Error::Limit { .. })));
+        assert!(matches!(shared(&together), Err(_)));
     }
 
     #[test]
     fn what_cannot_be_computed_is_refused() {
         for (rate, burst) in [("1/hour", 1000), ("10pps", u64::MAX), ("1byte/s", u64::MAX)] {
             let refused = compile(&limit(rate, burst), 27, 1514);
-            assert!(matches!(refused, Err(Error::Limit { .. })), "{rate} {burst}: {refused:?}");
+            assert!(matches!(refused, Err(_)), "{rate} {burst}: {refused:?}");
         }
     }
 }

@@ -25,9 +25,9 @@ use file::{Batch, Content, StoreFile, sync_directory};
 use rows::Rows;
 use vet::{Verdict, vet};
 
-use super::lists::{ListChanges, Lists};
-use super::{Changes, LimitSpec, Limits, Target};
 use crate::cluster::limits::Row;
+use model::lists::{ListChanges, Lists};
+use model::{Changes, LimitSpec, Limits, Target};
 
 const MAIN: &str = "limits.redb";
 const MIRROR: &str = "limits.redb.mirror";

@@ -135,7 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::lists::Action;
+    use crate::lists::Action;
 
     fn listing(until: Option<u32>) -> Listing {
         Listing { added: 1, until, ..Listing::new(Action::Deny, None, None).unwrap() }

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 
 use super::class::{Class, Classes};
-use super::model::{LimitSpec, Target, Whom, prefixes_of};
+use crate::limit::{LimitSpec, Target, Whom, prefixes_of};
 
 /// The limits that apply to a packet of `class` from `source`, in the order in which it meets them,
 /// where `classes` are in use and `limit` finds the one for a target:
@@ -37,8 +37,8 @@ pub fn applying(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Limits;
-    use crate::policy::class::{TCP, UDP};
+    use crate::Limits;
+    use crate::class::{TCP, UDP};
 
     fn limits(targets: &[&str]) -> Limits {
         let limit = |target: &&str| {

@@ -10,10 +10,10 @@ use ipnet::IpNet;
 use limiter_common::lists;
 use serde::{Deserialize, Serialize};
 
+use super::invalid::Invalid;
 pub use super::listed::Lists;
-use super::model::{ModelError, Whom, prefixes_of, short_prefix};
 use super::scope::Reach;
-use crate::error::{Failure, exit};
+use crate::limit::{ModelError, Whom, prefixes_of, short_prefix};
 
 /// What becomes of a listed source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -87,20 +87,20 @@ impl Listing {
         action: Action,
         ttl: Option<Duration>,
         reason: Option<String>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, Invalid> {
         let added = now();
         let until = match ttl {
             None => None,
             Some(ttl) if ttl < Duration::from_secs(1) => {
-                return Err(Failure::new(exit::USAGE, "--ttl is less than a second")
-                    .hint("give a time such as 10m, 12h or 7d, or leave it out"));
+                return Err(Invalid::new("--ttl is less than a second")
+                    .with_hint("give a time such as 10m, 12h or 7d, or leave it out"));
             }
             Some(ttl) => {
                 let until =
                     u32::try_from(ttl.as_secs()).ok().and_then(|ttl| added.checked_add(ttl));
                 let until = until.ok_or_else(|| {
-                    Failure::new(exit::USAGE, "--ttl reaches beyond the year 2106")
-                        .hint("leave it out for an entry that does not expire")
+                    Invalid::new("--ttl reaches beyond the year 2106")
+                        .with_hint("leave it out for an entry that does not expire")
                 })?;
                 Some(until)
             }
@@ -113,15 +113,12 @@ impl Listing {
     ///
     /// # Errors
     /// A reason that is too long, or has line breaks.
-    pub fn checked(self) -> Result<Self, Failure> {
+    pub fn checked(self) -> Result<Self, Invalid> {
         if let Some(reason) = &self.reason
             && (reason.len() > 256 || reason.chars().any(char::is_control))
         {
-            return Err(Failure::new(
-                exit::USAGE,
-                "--reason is longer than 256 bytes or has line breaks",
-            )
-            .hint("give a few words"));
+            return Err(Invalid::new("--reason is longer than 256 bytes or has line breaks")
+                .with_hint("give a few words"));
         }
         Ok(self)
     }
@@ -130,10 +127,10 @@ impl Listing {
     ///
     /// # Errors
     /// If it is for the cluster and not for the deny list.
-    pub fn scoped(self, reach: Option<Reach>) -> Result<Self, Failure> {
+    pub fn scoped(self, reach: Option<Reach>) -> Result<Self, Invalid> {
         let cluster = reach == Some(Reach::Cluster);
         if cluster && self.action != Action::Deny {
-            return Err(Failure::new(exit::USAGE, "only denials can be for the cluster").hint(
+            return Err(Invalid::new("only denials can be for the cluster").with_hint(
                 "leave --scope out, and allow the source on each host that is to let it through",
             ));
         }
@@ -229,7 +226,7 @@ pub fn check_wide<'a>(
 /// # Errors
 /// The first one that is no target, or occurs twice, by its line if there are several; then all are
 /// refused.
-pub fn read(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Failure> {
+pub fn read(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Invalid> {
     let mut seen: HashMap<IpNet, usize> = HashMap::new();
     let mut targets = Vec::new();
     // Arguments of a command are one line, whose number would tell nothing.
@@ -237,9 +234,9 @@ pub fn read(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Failure> {
     for (line, content) in (1..).zip(text.lines()) {
         let words = content.split('#').next().unwrap_or_default().split_whitespace();
         for word in words {
-            let at = |failure: Failure| match has_lines {
-                true => failure.context(format!("line {line}")),
-                false => failure,
+            let at = |error: Invalid| match has_lines {
+                true => error.context(format!("line {line}")),
+                false => error,
             };
             let target = parse(word, (v4, v6)).map_err(|error| at(error.into()))?;
             if let Some(earlier) = seen.insert(target, line) {
@@ -247,14 +244,14 @@ pub fn read(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Failure> {
                     true => format!("{} is there twice", short_prefix(&target)),
                     false => format!("{} is in line {earlier} already", short_prefix(&target)),
                 };
-                return Err(at(Failure::new(exit::USAGE, text).hint("keep one of them")));
+                return Err(at(Invalid::new(text).with_hint("keep one of them")));
             }
             targets.push(target);
         }
     }
     if targets.is_empty() {
-        return Err(Failure::new(exit::USAGE, "there is no address to list")
-            .hint("give addresses or prefixes, one in a line"));
+        return Err(Invalid::new("there is no address to list")
+            .with_hint("give addresses or prefixes, one in a line"));
     }
     Ok(targets)
 }
@@ -305,10 +302,9 @@ mod tests {
             ("# nothing", "no address"),
             ("\n192.0.2.1 192.0.2.2 192.0.2.1", "line 2: 192.0.2.1 is there twice"),
         ] {
-            let failure = read(text, (32, 64)).unwrap_err();
-            assert_eq!(failure.code, exit::USAGE);
-            assert!(failure.to_string().contains(line), "{failure}");
-            assert!(failure.hint.is_some(), "{failure}");
+            let error = read(text, (32, 64)).unwrap_err();
+            assert!(error.to_string().contains(line), "{error}");
+            assert!(error.hint().is_some(), "{error}");
         }
     }
 
@@ -316,8 +312,8 @@ mod tests {
     fn arguments_have_no_lines_and_no_default() {
         assert_eq!(read("192.0.2.1 198.51.100.0/24", (32, 64)).unwrap().len(), 2);
         for text in ["198.51.100.7x", "192.0.2.1 default", "192.0.2.7 192.0.2.7", "2001:db8::1"] {
-            let failure = read(text, (32, 64)).unwrap_err();
-            let all = format!("{failure} {}", failure.hint.as_deref().unwrap_or_default());
+            let error = read(text, (32, 64)).unwrap_err();
+            let all = format!("{error} {}", error.hint().unwrap_or_default());
             assert!(!all.contains("line "), "{all}");
             assert!(!all.contains("or default"), "{all}");
         }
@@ -341,9 +337,9 @@ mod tests {
                 assert_eq!(refused.is_err(), wide, "{text}");
                 check_wide(action, [&one, &net(text)], true).unwrap();
                 let Err(error) = refused else { continue };
-                let failure = Failure::from(error);
-                assert!(failure.code == exit::USAGE && failure.message.contains(text), "{failure}");
-                assert!(failure.hint.unwrap().contains("--yes"));
+                let error = Invalid::from(error);
+                assert!(error.to_string().contains(text), "{error}");
+                assert!(error.hint().unwrap().contains("--yes"));
             }
         }
         for (action, text, told) in [

@@ -3,13 +3,11 @@
 
 use std::collections::HashMap;
 
-use clap::ValueEnum;
-
 use super::class::Class;
+use super::invalid::Invalid;
 use super::limits::Changes;
-use super::model::{LimitSpec, Target, Whom};
 use super::wording::Wording;
-use crate::error::{Failure, exit};
+use crate::limit::{LimitSpec, Target, Whom};
 
 /// The longest line, bytes.
 const LONGEST: usize = 4096;
@@ -36,7 +34,7 @@ impl Reader {
     ///
     /// # Errors
     /// The first line that is no limit, by its number; then the whole list is refused.
-    pub fn push(&mut self, text: &[u8]) -> Result<(), Failure> {
+    pub fn push(&mut self, text: &[u8]) -> Result<(), Invalid> {
         let mut lines = text.split_inclusive(|byte| *byte == b'\n');
         if !self.partial.is_empty()
             && let Some(rest) = lines.next()
@@ -65,7 +63,7 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::push`].
-    pub fn finish(mut self) -> Result<Changes, Failure> {
+    pub fn finish(mut self) -> Result<Changes, Invalid> {
         let last = std::mem::take(&mut self.partial);
         if !last.is_empty() {
             self.read(&last)?;
@@ -74,31 +72,30 @@ impl Reader {
         Ok(self.limits)
     }
 
-    fn check_repetition(&self) -> Result<(), Failure> {
+    fn check_repetition(&self) -> Result<(), Invalid> {
         let Some(place) = self.limits.repeated() else { return Ok(()) };
         let (target, line) = (self.limits.at(place).0.short(), self.lines[place]);
-        Err(Failure::new(exit::USAGE, format!("line {line}: {target} has a limit already"))
-            .hint("keep one line for each target"))
+        Err(Invalid::new(format!("line {line}: {target} has a limit already"))
+            .with_hint("keep one line for each target"))
     }
 
-    fn read(&mut self, line: &[u8]) -> Result<(), Failure> {
+    fn read(&mut self, line: &[u8]) -> Result<(), Invalid> {
         self.line += 1;
         let read = if line.len() > LONGEST {
-            Err(Failure::new(exit::USAGE, format!("a limit takes less than {LONGEST} bytes"))
-                .hint(EXAMPLE))
+            Err(Invalid::new(format!("a limit takes less than {LONGEST} bytes")).with_hint(EXAMPLE))
         } else {
             std::str::from_utf8(line)
-                .map_err(|_| Failure::new(exit::USAGE, "it is not UTF-8 text").hint(EXAMPLE))
+                .map_err(|_| Invalid::new("it is not UTF-8 text").with_hint(EXAMPLE))
                 .and_then(|line| self.read_text(line))
         };
-        read.map_err(|failure| {
+        read.map_err(|error| {
             // What comes first is told first.
             let earlier = self.check_repetition().err();
-            earlier.unwrap_or_else(|| failure.context(format!("line {}", self.line)))
+            earlier.unwrap_or_else(|| error.context(format!("line {}", self.line)))
         })
     }
 
-    fn read_text(&mut self, line: &str) -> Result<(), Failure> {
+    fn read_text(&mut self, line: &str) -> Result<(), Invalid> {
         let content = line.split('#').next().unwrap_or_default().trim();
         if content.is_empty() {
             return Ok(());
@@ -134,8 +131,8 @@ impl Reader {
 const EXAMPLE: &str = "write TARGET RATE [BURST], for instance 198.51.100.7 1000pps 2000; see `limiter limit import --help`";
 
 /// Reads what comes after whom a limit is for, in `line`.
-fn parse_limit(whom: Whom, rest: &str, line: &str) -> Result<LimitSpec, Failure> {
-    let refuse = |text: String| Err(Failure::new(exit::USAGE, text).hint(EXAMPLE));
+fn parse_limit(whom: Whom, rest: &str, line: &str) -> Result<LimitSpec, Invalid> {
+    let refuse = |text: String| Err(Invalid::new(text).with_hint(EXAMPLE));
     let ((class, together), rest) = Target::kind(rest)?;
     let mut words = rest.split_whitespace().peekable();
     let Some(rates) = words.next() else {
@@ -155,14 +152,14 @@ fn parse_limit(whom: Whom, rest: &str, line: &str) -> Result<LimitSpec, Failure>
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
         let place = match name {
             "scope" => {
-                let scope = named(name, value)?;
+                let scope = named(name, value, Reach::ALL, Reach::name)?;
                 if wording.scope.replace(scope).is_some() {
                     return refuse(format!("{name} is there twice"));
                 }
                 continue;
             }
             "partition" => {
-                let partition = named(name, value)?;
+                let partition = named(name, value, Partition::ALL, Partition::name)?;
                 if wording.partition.replace(partition).is_some() {
                     return refuse(format!("{name} is there twice"));
                 }
@@ -181,16 +178,20 @@ fn parse_limit(whom: Whom, rest: &str, line: &str) -> Result<LimitSpec, Failure>
             return refuse(format!("{name} is there twice"));
         }
     }
-    wording.limit(Target { whom, class, together }).map_err(|(_, failure)| failure)
+    wording.limit(Target { whom, class, together }).map_err(|(_, error)| error)
 }
 
 /// What an option's value names.
-fn named<T: ValueEnum>(option: &str, value: &str) -> Result<T, Failure> {
-    T::from_str(value, false).map_err(|_| {
-        let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-        let names: Vec<_> = names.map(|one| format!("{option}={}", one.get_name())).collect();
-        Failure::new(exit::USAGE, format!("what is {option}={value}?"))
-            .hint(format!("write {}, or leave it out", names.join(" or ")))
+fn named<T: Copy, const N: usize>(
+    option: &str,
+    value: &str,
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> Result<T, Invalid> {
+    all.into_iter().find(|one| name(*one) == value).ok_or_else(|| {
+        let names = all.map(|one| format!("{option}={}", name(one)));
+        Invalid::new(format!("what is {option}={value}?"))
+            .with_hint(format!("write {}, or leave it out", names.join(" or ")))
     })
 }
 
@@ -200,9 +201,9 @@ const NO_ENFORCE: &str = "no-enforce";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Limits;
+    use crate::Limits;
 
-    fn parse(text: &str) -> Result<Limits, Failure> {
+    fn parse(text: &str) -> Result<Limits, Invalid> {
         let mut reader = Reader::default();
         reader.push(text.as_bytes())?;
         let mut limits = Limits::default();
@@ -220,43 +221,6 @@ mod tests {
         let burst = |target: &str| limits.get(&target.parse().unwrap()).unwrap().burst;
         assert_eq!((burst("default"), burst("198.51.100.7")), (1200, 64_000));
         assert!(parse("").unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_line_says_whatever_a_command_can() {
-        let limits = parse(
-            "default udp:53 100pps 200\ndefault udp:53 as-one 50kpps\n10.0.0.0/8 as-one 1gbit\n\
-             192.0.2.1 1000pps+10mbit 2000+64kbyte ban-for=10m # two\n192.0.2.2 10mbit+1000pps\n\
-             192.0.2.3 tcp/syn,!ack 40/minute no-enforce\n192.0.2.4 40/minute 50\n\
-             192.0.2.5 5pps 9 ban-factor=3 ban-after=2s ban-for=1h\n\
-             192.0.2.6 5pps scope=cluster partition=conservative no-enforce\n\
-             192.0.2.7 5pps scope=cluster partition=available\n\
-             192.0.2.8 5pps partition=majority-reclaim scope=cluster",
-        )
-        .unwrap();
-        let found: Vec<_> = limits
-            .iter()
-            .map(|limit| {
-                let report = crate::report::LimitReport::new(&limit, 1);
-                format!("{}: {}", limit.target.short(), report.summary())
-            })
-            .collect();
-        assert_eq!(
-            found,
-            [
-                "default udp:53: 100pps burst 200 packets",
-                "default udp:53 as-one: 50kpps burst 60000 packets",
-                "10.0.0.0/8 as-one: 1gbit burst 150 mbyte",
-                "192.0.2.1: 1000pps burst 2000 packets and 10mbit burst 64 kbyte, ban 10m after 5s at 10×",
-                "192.0.2.2: 1000pps burst 1200 packets and 10mbit burst 1500 kbyte",
-                "192.0.2.3 tcp/syn,!ack: 40/minute burst 1 packet, not enforced",
-                "192.0.2.4: 40/minute burst 50 packets",
-                "192.0.2.5: 5pps burst 9 packets, ban 1h after 2s at 3×",
-                "192.0.2.6: 5pps burst 6 packets, not enforced, cluster-wide",
-                "192.0.2.7: 5pps burst 6 packets, cluster-wide (available)",
-                "192.0.2.8: 5pps burst 6 packets, cluster-wide (majority-reclaim)",
-            ]
-        );
     }
 
     #[test]
@@ -314,10 +278,9 @@ mod tests {
             let error = parse(text).unwrap_err();
             let text = error.to_string();
             assert!(text.contains(line) && text.contains(about), "{text}");
-            assert_eq!(error.code, exit::USAGE);
-            assert!(error.hint.is_some(), "{error:?}");
+            assert!(error.hint().is_some(), "{error:?}");
         }
         let error = Reader::default().push(b"default 5pps\n\xff 5pps\n").unwrap_err();
-        assert!(error.message.contains("line 2: it is not UTF-8"), "{error}");
+        assert!(error.to_string().contains("line 2: it is not UTF-8"), "{error}");
     }
 }

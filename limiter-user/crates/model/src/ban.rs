@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::limits::Amount;
-use super::model::{LimitSpec, Target, Tier};
 use super::units::{Rate, Unit};
+use crate::limit::{LimitSpec, Target, Tier};
 
 /// What becomes of a source that offers `factor` times its limit for `after` seconds: it is denied for
 /// `lasts` seconds.

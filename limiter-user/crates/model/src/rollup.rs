@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Sort, Weight};
-use crate::dataplane::Member;
+use crate::source::Member;
+use crate::traffic::{Sort, Weight};
 
 /// So many sibling prefixes with a bucket are a spread.
 const SIBLINGS: usize = 8;

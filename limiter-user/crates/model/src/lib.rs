@@ -1,0 +1,40 @@
+//! What an operator says of sources and packets, and the words in which hosts and programs speak of them.
+//!
+//! It owns units, targets, classes, limits, lists and bans: how they are read, checked, merged and compiled
+//! to what the kernel computes with. It does no I/O; the present time is an argument, or a field.
+
+pub mod applying;
+pub mod ban;
+pub mod class;
+pub mod compile;
+pub mod digest;
+mod distinct;
+pub mod instance;
+pub mod invalid;
+pub mod limit;
+pub mod limits;
+pub mod list;
+mod listed;
+pub mod lists;
+pub mod management;
+pub mod rollup;
+pub mod scope;
+mod share;
+pub mod source;
+pub mod target;
+pub mod traffic;
+pub mod units;
+pub mod wording;
+
+pub use ban::Ban;
+pub use class::{Class, Classes};
+pub use distinct::Distinct;
+pub use invalid::Invalid;
+pub use limit::{LimitSpec, ModelError, Tier};
+pub use limits::{Amount, Change, Changes, Limits};
+pub use management::Management;
+pub use scope::{Partition, Reach, Scope};
+pub use share::Share;
+pub use target::{Target, Whom};
+pub use units::{Rate, Unit, UnitError};
+pub use wording::Wording;
