@@ -6,13 +6,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use limiter::observe::{
-    Sample,
-    history::{History, Keeper},
-};
 use limiter_common::abi::Counters;
 use model::Distinct;
 use serde_json::Value;
+use telemetry::{
+    Sample,
+    history::{History, Keeper},
+};
 use tests::{
     Daemon, DaemonOptions, Flood, Lab, Monitor, Sources, monitor::is, process::wait_for,
     program::now_ns,

@@ -7,9 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use limiter::dataplane::{
-    BucketShare, ClusterBucket, Dataplane, Options, SharesChanged, wait_for_packets,
-};
+use dataplane::{BucketShare, ClusterBucket, Dataplane, Options, SharesChanged, wait_for_packets};
 use model::{LimitSpec, Share, Target};
 use tests::{
     Daemon, DaemonOptions, Lab, Observer, Sender, Stream, frame, observer::Then, reports::Limit, v4,

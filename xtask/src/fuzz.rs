@@ -26,8 +26,8 @@ enum Target {
 /// is needed.
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let Target::Wire = args.target;
-    let tests = "cluster::link::fuzz::";
-    let fuzz = build::cargo(["test", "--package", "limiter-user", "--lib", tests], SKIP)
+    let tests = "link::fuzz::";
+    let fuzz = build::cargo(["test", "--package", "cluster", "--lib", tests], SKIP)
         .args(["--", "--nocapture", "--test-threads", "1"])
         .env("LIMITER_FUZZ_PACKETS", args.packets.to_string());
     Err(fuzz.exec())

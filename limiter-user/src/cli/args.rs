@@ -9,20 +9,20 @@ use clap_complete::Shell;
 use super::capture::CaptureArgs;
 use super::cluster::ClusterCommand;
 use super::limit_args::LimitCommand;
-use super::run_args::RunArgs;
 use super::safety::SafetyArgs;
 use super::simulate::SimulateCommand;
-use crate::dataplane::Mode;
-use crate::observe::event::Kind;
+use daemon::config::RunArgs;
 use model::Reach;
 use model::instance::Instance;
+use model::interface::Mode;
 use model::traffic::{By, Sort};
 use model::units::parse_duration;
+use telemetry::event::Kind;
 
 /// Limits the packets of each source address, in the kernel at the network card
 #[derive(Debug, Parser)]
 #[command(name = "limiter", version, propagate_version = true)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     pub(super) global: Global,
     #[command(subcommand)]
@@ -415,7 +415,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::error::Failure;
+    use api::error::Failure;
 
     #[test]
     fn the_commands_are_consistent() {

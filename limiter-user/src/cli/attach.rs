@@ -4,11 +4,11 @@ use hyper::Method;
 
 use super::args::AttachArgs;
 use super::output::Output;
-use crate::client::{Client, escape};
-use crate::dataplane::detach_link;
-use crate::error::{Failure, exit};
-use crate::http::AttachRequest;
-use crate::report::{AttachReport, DetachReport, OccupantReport};
+use api::client::{Client, escape};
+use api::error::{Failure, exit};
+use api::requests::AttachRequest;
+use api::{AttachReport, DetachReport, OccupantReport};
+use dataplane::detach_link;
 
 pub(super) async fn attach(
     client: &Client,

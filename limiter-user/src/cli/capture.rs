@@ -18,10 +18,10 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::{DataLink, PcapError};
 
 use super::output::Output;
-use crate::client::Client;
-use crate::error::{Failure, exit};
-use crate::report::{CaptureBatch, CaptureReport, CaptureRequest, CaptureStarted, SampleReport};
-use model::invalid::chain;
+use api::client::Client;
+use api::error::{Failure, exit};
+use api::{CaptureBatch, CaptureReport, CaptureRequest, CaptureStarted, SampleReport};
+use model::chain;
 use model::units::parse_duration;
 
 /// How long to wait for more samples.

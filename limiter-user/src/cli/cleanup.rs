@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::args::CleanupArgs;
 use super::output::Output;
-use crate::daemon::{Socket, SocketGuard};
-use crate::dataplane::Pinned;
-use crate::error::{Failure, exit};
-use crate::report::{CleanupReport, Remnant, RemnantKind};
+use crate::cli::cleanup_report::{CleanupReport, Remnant, RemnantKind};
+use api::error::{Failure, exit};
+use daemon::control::{Socket, SocketGuard};
+use dataplane::Pinned;
 use model::instance::{Instance, address};
 
 /// Where a daemon may have left something.

@@ -9,12 +9,12 @@ use hyper::Method;
 use super::args::Global;
 use super::config::key_file;
 use super::output::Output;
-use crate::client::Client;
-use crate::cluster::key_file::generate;
-use crate::cluster::rotation::Stage;
-use crate::error::{Failure, exit};
-use crate::http::LeaveQuery;
-use crate::report::{ClusterFounded, ClusterLeft, KeyGenerated, KeysReport};
+use api::client::Client;
+use api::error::{Failure, exit};
+use api::requests::LeaveQuery;
+use api::{ClusterFounded, ClusterLeft, KeyGenerated, KeysReport};
+use daemon::control::cluster::key_file::generate;
+use model::rotation::Stage;
 use model::units::parse_duration;
 
 /// Where the daemon tells of keys.

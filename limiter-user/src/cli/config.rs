@@ -10,17 +10,17 @@ use hyper::Method;
 use super::args::{CleanupArgs, Cli, Global};
 use super::cleanup::Place;
 use super::output::Output;
-use super::run_args::RunArgs;
 use super::safety::{SafetyArgs, warn_of};
-use crate::client::Client;
-use crate::config::{self, ConfigFile, Given, Keys, Settings};
-use crate::error::{Failure, exit};
-use crate::http::ConfigText;
-use crate::report::{
+use api::client::Client;
+use api::error::{Failure, exit};
+use api::requests::ConfigText;
+use api::{
     CheckReport, DefaultReport, FileEntryReport, FileLimitReport, ReloadReport, SchemaReport,
     SettingReport, SettingsReport,
 };
-use model::instance::{self, Places};
+use daemon::config::RunArgs;
+use daemon::config::{self, ConfigFile, Given, Keys, Settings};
+use model::instance::Places;
 use model::lists::{is_wide, reach_of_wide};
 
 /// What a command with the options of `run` was given. `matches` are all that were parsed.
@@ -93,7 +93,7 @@ pub(super) fn only_place(
 
 /// Where the daemon without an instance and all instances may have left something.
 pub(super) fn places(global: &Global, matches: &ArgMatches) -> Vec<Place> {
-    let instances = instance::known().into_iter().map(Some);
+    let instances = api::instances::known().into_iter().map(Some);
     let places = [None].into_iter().chain(instances).map(|instance| {
         let global = Global { instance, ..global.clone() };
         place(&global, matches, None)

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::output::Output;
 use crate::doctor::{self, Grade};
-use crate::error::{Failure, exit};
+use api::error::{Failure, exit};
 use model::instance::Instance;
 
 pub(super) fn run(

@@ -11,7 +11,7 @@ use clap_mangen::Man;
 
 use super::args::Cli;
 use super::output::Output;
-use crate::error::{Failure, exit};
+use api::error::{Failure, exit};
 
 /// Daemons and what administers them.
 const SECTION: &str = "8";

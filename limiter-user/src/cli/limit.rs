@@ -11,10 +11,10 @@ use hyper::Method;
 use super::limit_args::SetArgs;
 use super::output::Output;
 use super::safety::{SafetyArgs, warn};
-use crate::client::{Client, escape};
-use crate::error::{Failure, exit};
-use crate::http::{SetRequest, Texts, TrialRequest};
-use crate::report::{
+use api::client::{Client, escape};
+use api::error::{Failure, exit};
+use api::requests::{SetRequest, Texts, TrialRequest};
+use api::{
     LimitList, LimitRemoved, LimitSet, LimitsImported, TrialStarted, TrialStopped, TrialsReport,
 };
 use model::Target;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::safety::SafetyArgs;
-use crate::error::Failure;
-use crate::http::BanRequest;
+use api::error::Failure;
+use api::requests::BanRequest;
 use model::class::ClassText;
 use model::{ModelError, Partition, Reach, Target, Whom};
 

@@ -5,9 +5,9 @@ use std::io;
 use super::args::ListCommand;
 use super::output::Output;
 use super::safety::warn;
-use crate::client::Client;
-use crate::error::{Failure, exit};
-use crate::report::{ListChanged, ListReport};
+use api::client::Client;
+use api::error::{Failure, exit};
+use api::{ListChanged, ListReport};
 use model::lists::{Action, Listing};
 
 pub(super) async fn run(

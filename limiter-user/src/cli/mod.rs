@@ -4,6 +4,7 @@ mod args;
 mod attach;
 mod capture;
 mod cleanup;
+mod cleanup_report;
 mod cluster;
 mod config;
 mod doctor;
@@ -16,7 +17,6 @@ mod output;
 mod peers;
 mod report;
 mod run;
-mod run_args;
 mod safety;
 mod show;
 mod simulate;
@@ -32,22 +32,21 @@ use std::io::Write;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
-pub use args::Cli;
+pub(crate) use args::Cli;
 use args::{Command, ConfigCommand};
 use limit_args::LimitCommand;
 use output::Output;
-pub(crate) use run_args::RunArgs;
-pub use run_args::{LogFormat, Malformed};
 
-use crate::client::Client;
-use crate::error::{Failure, exit};
-use crate::http::TrialRequest;
+use api::client::Client;
+use api::error::{Failure, exit};
+use api::requests::TrialRequest;
+use daemon::config::LogFormat;
 use model::instance::address;
 use model::lists::Action;
 
 /// Runs the command that `arguments` (the program's name first) ask for; data goes to `out`, logs
 /// and errors to stderr. Returns the exit code.
-pub fn main(arguments: Vec<OsString>, out: &mut dyn Write) -> u8 {
+pub(crate) fn main(arguments: Vec<OsString>, out: &mut dyn Write) -> u8 {
     let parsed = Cli::command().try_get_matches_from(&arguments);
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match parsed {

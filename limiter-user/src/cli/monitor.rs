@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 
 use super::args::MonitorArgs;
 use super::output::Output;
-use crate::client::Client;
-use crate::error::{Failure, exit};
-use crate::observe::Event;
-use crate::observe::event::{By, Severity};
+use api::client::Client;
+use api::error::{Failure, exit};
+use telemetry::Event;
+use telemetry::event::{By, Severity};
 
 pub(super) async fn run(
     client: &Client,

@@ -8,9 +8,9 @@ use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
 use super::args::Global;
-use super::run_args::LogFormat;
-use crate::error::{Failure, exit};
-use crate::report::{Print, Terminal};
+use api::error::{Failure, exit};
+use api::{Print, Terminal};
+use daemon::config::LogFormat;
 
 /// stdout, as text or as one JSON document.
 pub(super) struct Output<'a> {

@@ -1,9 +1,9 @@
 //! `limiter peers`
 
 use super::output::Output;
-use crate::client::Client;
-use crate::error::{Failure, exit};
-use crate::report::PeersReport;
+use api::PeersReport;
+use api::client::Client;
+use api::error::{Failure, exit};
 
 pub(super) async fn run(client: &Client, output: &mut Output<'_>) -> Result<u8, Failure> {
     let report: PeersReport = client.get("/v1/cluster/peers").await?;

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::args::{ReportArgs, ReportFormat};
 use super::output::Output;
-use crate::client::{Client, escape};
-use crate::error::{Failure, exit};
-use crate::report::{IncidentReport, LimitList, StatusReport};
+use api::client::{Client, escape};
+use api::error::{Failure, exit};
+use api::{LimitList, StatusReport};
+use report::IncidentReport;
 
 /// Limits from which on only their number is told.
 const MOST_LIMITS: u64 = 10_000;

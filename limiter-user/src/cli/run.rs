@@ -2,17 +2,17 @@
 
 use super::args::Global;
 use super::output::{Output, start_log};
-use super::run_args::LogFormat;
-use crate::config::{Given, Settings};
-use crate::daemon;
-use crate::error::{Failure, exit};
+use api::error::{Failure, exit};
+use daemon::config::LogFormat;
+use daemon::config::{Given, Settings};
+use daemon::control;
 use model::instance::address;
 
 pub(super) fn run(output: &mut Output<'_>, global: &Global, given: Given) -> Result<u8, Failure> {
     let settings = given.read_file().and_then(|file| given.with(file));
     let format = settings.as_ref().map_or(given.log_format(), Settings::log_format);
     start_log(global, format);
-    match settings.and_then(|settings| daemon::run(given, settings)) {
+    match settings.and_then(|settings| control::run(given, settings)) {
         Ok(()) => Ok(exit::OK),
         Err(failure) if format == LogFormat::Json => {
             // Whoever reads the log expects nothing else there.

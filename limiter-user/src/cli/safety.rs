@@ -7,10 +7,10 @@ use clap::Args;
 use hyper::Method;
 
 use super::output::Output;
-use crate::client::{Client, escape};
-use crate::daemon::check_period;
-use crate::error::{Failure, exit};
-use crate::report::{Applied, ConfirmReport, Rule};
+use api::client::{Client, escape};
+use api::error::{Failure, exit};
+use api::{Applied, ConfirmReport, Rule};
+use daemon::control::check_period;
 use model::units::parse_duration;
 
 /// Options of changing commands.

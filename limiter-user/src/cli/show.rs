@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use super::output::Output;
-use crate::client::Client;
-use crate::error::{Failure, exit};
-use crate::report::{ClusterSourceReport, SourceReport};
+use api::client::Client;
+use api::error::{Failure, exit};
+use api::{ClusterSourceReport, SourceReport};
 
 pub(super) async fn run(
     client: &Client,

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 
 use super::output::Output;
-use crate::cluster::simulate::{self, MOST_HOSTS, Progress, Scenario, SchemeKind};
-use crate::error::{Failure, exit};
-use crate::report::SimulationReport;
+use crate::simulation::SimulationReport;
+use api::error::{Failure, exit};
+use sim::{self as simulate, MOST_HOSTS, Progress, Scenario, SchemeKind};
 
 /// The largest file of a scenario, bytes.
 const LARGEST: u64 = 1 << 20;

@@ -1,9 +1,9 @@
 //! `limiter stats`
 
 use super::output::Output;
-use crate::client::Client;
-use crate::error::{Failure, exit};
-use crate::report::StatsReport;
+use api::StatsReport;
+use api::client::Client;
+use api::error::{Failure, exit};
 
 pub(super) async fn run(
     client: &Client,

@@ -1,9 +1,9 @@
 //! `limiter status`
 
 use super::output::Output;
-use crate::client::Client;
-use crate::error::{Failure, exit};
-use crate::report::{Health, StatusReport};
+use api::client::Client;
+use api::error::{Failure, exit};
+use api::{Health, StatusReport};
 
 pub(super) async fn run(client: &Client, output: &mut Output<'_>) -> Result<u8, Failure> {
     let report: StatusReport = client.get("/v1/status").await?;

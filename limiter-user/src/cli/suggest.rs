@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::args::SuggestArgs;
 use super::output::Output;
-use crate::client::{Client, escape};
-use crate::error::{Failure, exit};
-use crate::http::SuggestQuery;
-use crate::report::SuggestReport;
+use api::SuggestReport;
+use api::client::{Client, escape};
+use api::error::{Failure, exit};
+use daemon::http::SuggestQuery;
 
 /// How long the daemon may take beside watching.
 const EXTRA: Duration = Duration::from_secs(30);

@@ -3,9 +3,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::*;
-use crate::daemon::Shared;
-use crate::daemon::fake::Fake;
-use crate::http;
+use daemon::control::Shared;
+use daemon::control::fake::Fake;
+use daemon::http;
 
 /// Runs a command and returns its exit code and what it has written to stdout.
 fn limiter(socket: &Path, arguments: &[&str]) -> (u8, String) {

@@ -8,7 +8,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::args::Cli;
 use super::output::Output;
-use crate::error::{Failure, exit};
+use api::error::{Failure, exit};
+use model::Invalid;
 use model::units::DurationError;
 
 /// Tells what the parser has to say of `arguments`: help on stdout; errors on stderr and, if asked for, as JSON.
@@ -43,7 +44,7 @@ fn refused_value(error: &clap::Error) -> Option<Failure> {
     let source = std::error::Error::source(error)?;
     let failure = match source.downcast_ref::<DurationError>() {
         Some(error) => Failure::from(error.clone()),
-        None => source.downcast_ref::<Failure>()?.clone(),
+        None => Failure::from(source.downcast_ref::<Invalid>()?.clone()),
     };
     let option = texts(error, ContextKind::InvalidArg).into_iter().next()?;
     Some(failure.context(option.split_whitespace().next().unwrap_or_default()))

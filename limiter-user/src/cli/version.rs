@@ -1,10 +1,10 @@
 //! `limiter version`
 
 use super::output::Output;
-use crate::error::{Failure, exit};
-use crate::report::VersionReport;
+use api::VersionReport;
+use api::error::{Failure, exit};
 
 pub(super) fn run(output: &mut Output<'_>) -> Result<u8, Failure> {
-    output.print(&VersionReport::of_this_binary())?;
+    output.print(&VersionReport::of_this_binary(dataplane::has_program()))?;
     Ok(exit::OK)
 }

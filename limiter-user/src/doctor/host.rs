@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Check;
-use crate::dataplane::{self, kernel};
-use crate::error::Failure;
+use api::error::Failure;
+use dataplane::{self, kernel};
 
 /// Clock sources that take a device's or a hypervisor's time, about a microsecond for each reading.
 const SLOW_CLOCKS: [&str; 5] = ["hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"];

@@ -8,11 +8,12 @@ use aya::util::online_cpus;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, Stats64};
 
 use super::Check;
-use super::driver::merging_of;
-use super::ethtool::{Channels, Ethtool};
-use super::netdev;
-use crate::dataplane::{Error, Mode, NATIVE_MTU, link, pins_of};
+use dataplane::nic::ethtool::{Channels, Ethtool};
+use dataplane::nic::merging_of;
+use dataplane::nic::netdev;
+use dataplane::{Error, NATIVE_MTU, link, pins_of};
 use model::instance::{Instance, Owner};
+use model::interface::Mode;
 
 /// Drivers that had native XDP before kernels told so (6.3).
 const NATIVE_DRIVERS: [&str; 30] = [

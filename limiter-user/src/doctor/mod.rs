@@ -1,28 +1,25 @@
 //! What a machine and an interface lack to run the limiter well, and what to do about it. Nothing is
 //! changed, attached or pinned, and no daemon is needed.
 
-mod driver;
-mod ethtool;
 mod host;
 mod interface;
-mod netdev;
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
 
-use crate::report::Print;
+use api::Print;
+use model::Explain as _;
 use model::instance::Instance;
 
-pub(crate) use driver::{merging, no_offload};
 use host::Host;
 use interface::Device;
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Grade {
+pub(crate) enum Grade {
     /// As it should be.
     Ok,
     /// It works, but worse than it could.
@@ -43,7 +40,7 @@ impl Grade {
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Check {
+pub(crate) struct Check {
     /// What was looked at; scripts may rely on the name.
     pub name: &'static str,
     /// How it is.
@@ -70,7 +67,7 @@ impl Check {
 
 /// All checks.
 #[derive(Clone, Debug, Serialize)]
-pub struct Diagnosis {
+pub(crate) struct Diagnosis {
     /// The worst that was found.
     pub state: Grade,
     /// The interface that was looked at, if one was named.
@@ -113,7 +110,11 @@ impl Print for Diagnosis {
 
 /// Looks at the machine, with pins in `pin_dir`, and at `interface`, if one is named; for `instance`, if
 /// that is named.
-pub fn examine(pin_dir: &Path, interface: Option<&str>, instance: Option<&Instance>) -> Diagnosis {
+pub(crate) fn examine(
+    pin_dir: &Path,
+    interface: Option<&str>,
+    instance: Option<&Instance>,
+) -> Diagnosis {
     let mut checks = Host::find(pin_dir).checks();
     if let Some(name) = interface {
         match Device::find(name, pin_dir, instance) {

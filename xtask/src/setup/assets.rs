@@ -7,9 +7,9 @@ use anyhow::{Context as _, Result, bail};
 use super::item::{Item, Remedy};
 use crate::{progress::Log, run::Cmd, workspace};
 
-#[expect(unreachable_pub, reason = "the build script of limiter-user includes the same file")]
+#[expect(unreachable_pub, reason = "the build script of the daemon includes the same file")]
 mod pinned {
-    include!("../../../limiter-user/assets.rs");
+    include!("../../../limiter-user/crates/daemon/assets.rs");
 }
 use pinned::{FILES, PACKAGE, SHA512, VERSION};
 

@@ -1,5 +1,6 @@
 //! From what the operator said to what the kernel computes with.
 
+use crate::Invalid;
 use limiter_common::abi::{Policy, Tier};
 use limiter_common::gate::{MAX_GATE, MIN_FRAME, gate};
 use limiter_common::gcra::{Cost, MAX_TOLERANCE, TICKS_PER_NS};

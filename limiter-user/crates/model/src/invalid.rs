@@ -1,7 +1,8 @@
-//! Input that an operator has to change, and the text of an error with its causes.
+//! Input that an operator has to change.
 
-use super::units::DurationError;
-use super::{ModelError, UnitError};
+use crate::explain::{Explain, Fault, chain};
+use crate::units::DurationError;
+use crate::{ModelError, UnitError};
 
 /// Input that cannot be taken: what is wrong with it, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,27 +29,16 @@ impl Invalid {
     pub fn context(self, context: impl std::fmt::Display) -> Self {
         Self { problem: format!("{context}: {}", self.problem), ..self }
     }
-
-    /// What to write instead, if that can be said.
-    pub fn hint(&self) -> Option<&str> {
-        self.hint.as_deref()
-    }
 }
 
-/// An error and its causes on one line.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        // Some libraries repeat their cause in their own message.
-        if !text.ends_with(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        cause = error.source();
+impl Explain for Invalid {
+    fn fault(&self) -> Fault {
+        Fault::Input
     }
-    text
+
+    fn hint(&self) -> Option<String> {
+        self.hint.clone()
+    }
 }
 
 impl From<UnitError> for Invalid {
@@ -69,16 +59,32 @@ impl From<ModelError> for Invalid {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Explain for UnitError {
+    fn fault(&self) -> Fault {
+        Fault::Input
+    }
 
-    #[test]
-    fn causes_are_told_once() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("cannot read the map")]
-        struct Outer(#[source] std::io::Error);
-        let error = Outer(std::io::Error::other("no such map"));
-        assert_eq!(chain(&error), "cannot read the map: no such map");
+    fn hint(&self) -> Option<String> {
+        Some(Self::hint(self))
+    }
+}
+
+impl Explain for DurationError {
+    fn fault(&self) -> Fault {
+        Fault::Input
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(Self::hint(self))
+    }
+}
+
+impl Explain for ModelError {
+    fn fault(&self) -> Fault {
+        Fault::Input
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(Self::hint(self))
     }
 }

@@ -318,7 +318,7 @@ impl Changes {
     }
 
     /// The change at a place in the list.
-    pub(super) fn at(&self, place: usize) -> (Target, Option<usize>) {
+    pub fn at(&self, place: usize) -> (Target, Option<usize>) {
         let (target, number) = self.entries[place];
         (target, (number != NONE).then_some(number as usize))
     }
@@ -367,7 +367,7 @@ impl Changes {
     }
 
     /// The first place in the list whose target has occurred before.
-    pub(super) fn repeated(&self) -> Option<usize> {
+    pub fn repeated(&self) -> Option<usize> {
         if self.entries.is_sorted_by(|one, next| one.0 < next.0) {
             return None;
         }

@@ -1,6 +1,7 @@
 //! Lists of limits as text: a line each, `TARGET [CLASS] [as-one] RATE[+RATE] [BURST[+BURST]] [OPTION…]`,
 //! `#` begins a comment.
 
+use crate::{Partition, Reach};
 use std::collections::HashMap;
 
 use super::class::Class;
@@ -201,6 +202,7 @@ const NO_ENFORCE: &str = "no-enforce";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Explain as _;
     use crate::Limits;
 
     fn parse(text: &str) -> Result<Limits, Invalid> {

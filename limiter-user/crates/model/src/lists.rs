@@ -283,6 +283,7 @@ fn parse(text: &str, (v4, v6): (u8, u8)) -> Result<IpNet, ModelError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Explain as _;
 
     fn listing(action: Action) -> Listing {
         Listing::new(action, None, None).unwrap()

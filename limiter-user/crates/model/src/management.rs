@@ -83,6 +83,7 @@ impl Management {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Explain as _;
 
     fn management(listed: &[&str]) -> Management {
         let listed: Vec<_> = listed.iter().map(|text| parse_management(text).unwrap()).collect();

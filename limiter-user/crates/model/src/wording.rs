@@ -136,6 +136,7 @@ impl Unit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Explain as _;
 
     fn wording<'a>(rates: &[&'a str], bursts: &[&'a str]) -> Wording<'a> {
         let (rates, bursts) = (rates.to_vec(), bursts.to_vec());

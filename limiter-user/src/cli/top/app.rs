@@ -7,8 +7,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::filter::Filter;
 use super::history::History;
 use super::line::{Line, Name};
-use crate::error::Failure;
-use crate::report::{
+use api::error::Failure;
+use api::{
     ClusterGroupsReport, ClusterSourceReport, ClusterTopReport, GroupsReport, Health, Print,
     SourceReport, StatusReport, TopReport, Unanswered,
 };

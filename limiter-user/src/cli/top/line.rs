@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use ipnet::IpNet;
 
-use crate::report::{GroupEntry, LimitReport, TopEntry};
+use api::{GroupEntry, LimitReport, TopEntry};
 use model::Class;
 use model::limit::short_prefix;
 use model::source::SourceState;

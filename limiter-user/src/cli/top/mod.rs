@@ -13,9 +13,9 @@ use std::io::{IsTerminal, stdin, stdout};
 
 use super::args::TopArgs;
 use super::output::Output;
-use crate::client::Client;
-use crate::error::{Failure, exit};
-use crate::report::{
+use api::client::Client;
+use api::error::{Failure, exit};
+use api::{
     ClusterGroupsReport, ClusterTopReport, GroupsReport, PortsReport, TopReport, Unanswered,
 };
 use model::traffic::{By, Sort};

@@ -16,9 +16,9 @@ use super::app::{Answer, App, Then};
 use super::view::{self, Theme};
 use super::{groups, sources};
 use crate::cli::args::TopArgs;
-use crate::client::Client;
-use crate::error::{Failure, exit};
-use crate::report::{ClusterSourceReport, SourceReport, StatusReport};
+use api::client::Client;
+use api::error::{Failure, exit};
+use api::{ClusterSourceReport, SourceReport, StatusReport};
 use model::traffic::By;
 
 /// Between two questions about the heaviest.

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::app::{Answer, App, Screen, Then};
 use super::filter::Filter;
 use super::view::{self, Theme};
-use crate::error::{Failure, exit};
-use crate::report::{GroupsReport, TopReport};
+use api::error::{Failure, exit};
+use api::{GroupsReport, TopReport};
 use model::traffic::{By, Sort};
 
 /// The present of all screens: 1000 s after 1970.

@@ -11,8 +11,8 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table, T
 use super::app::{App, Screen};
 use super::filter::Filter;
 use super::line::{Line, Name};
-use crate::report::Health;
-use crate::report::text::{self, si};
+use api::Health;
+use api::text::{self, si};
 use model::source::SourceState;
 use model::traffic::By;
 

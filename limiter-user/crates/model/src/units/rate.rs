@@ -62,7 +62,7 @@ pub struct Rate {
 
 impl Rate {
     /// A rate that was taken apart by the methods below.
-    pub(crate) const fn from_parts(amount: u64, period_ns: u64, unit: Unit) -> Self {
+    pub const fn from_parts(amount: u64, period_ns: u64, unit: Unit) -> Self {
         Self { amount, period_ns, unit }
     }
 

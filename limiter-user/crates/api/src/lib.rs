@@ -1,0 +1,101 @@
+//! What is told about the data plane: the bodies of the API, which `--json` prints as they are, and
+//! the same as text.
+
+mod capture;
+mod change;
+mod changes;
+pub mod client;
+mod cluster;
+mod config;
+pub mod error;
+mod fleet;
+mod groups;
+mod history;
+pub mod instances;
+mod keys;
+mod limit;
+mod lists;
+mod overview;
+mod peers;
+mod ports;
+pub mod requests;
+mod source;
+mod stats;
+mod status;
+mod suggest;
+pub mod text;
+mod top;
+mod trial;
+
+pub use capture::{CaptureBatch, CaptureReport, CaptureRequest, CaptureStarted, SampleReport};
+pub use change::{
+    Applied, ConfirmReport, Diff, DiffReport, ListDiff, PendingReport, Replaced, Rule,
+};
+pub use changes::ChangesReport;
+pub use cluster::{ClusterFounded, ClusterLeft, ClusterStatus, KeyGenerated};
+pub use config::{
+    CheckReport, ConfigReport, DefaultReport, FileEntryReport, FileLimitReport, KeyDiff,
+    ReloadReport, SchemaReport, SettingReport, SettingsReport, Shadowed,
+};
+pub use fleet::{
+    ClusterDistinctReport, ClusterSourceReport, ClusterTopEntry, ClusterTopReport, DistinctGroup,
+    DistinctHost, HostSource, SourceSums,
+};
+pub use groups::{ClusterGroupEntry, ClusterGroupsReport, GroupEntry, GroupsReport};
+pub use history::{HistoryReport, ReasonSeries};
+pub use keys::KeysReport;
+pub use limit::{
+    BanReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
+    TierReport,
+};
+pub use lists::{ListChanged, ListDone, ListEntry, ListReport};
+pub use overview::{
+    Commands, CostReport, Flow, Offender, OverviewReport, ReasonFlow, Shown, Verdict, VerdictLevel,
+    reasons,
+};
+pub use peers::{
+    ClockReport, OtherCluster, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport,
+    RefusedReport, RegionReport, Unanswered,
+};
+pub use ports::{PortEntry, PortsReport, Seen};
+pub use source::moment;
+pub use source::{SharedReport, SourceReport, TriedReport};
+pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};
+pub use status::{
+    AttachReport, DetachReport, EventsReport, Health, InterfaceReport, MigratedReport,
+    OccupantReport, ServiceReport, SketchReport, StatusReport, StoreReport, TableReport,
+    VersionReport,
+};
+pub use suggest::percent;
+pub use suggest::{LightReport, ProposalReport, SuggestReport};
+pub use top::{Average, TopEntry, TopReport};
+pub use trial::{TrialReport, TrialSource, TrialStarted, TrialStopped, TrialsReport};
+
+use std::io::{self, Write};
+use std::time::SystemTime;
+
+/// A report for people.
+pub trait Print {
+    /// Writes the report as text, complete.
+    ///
+    /// # Errors
+    /// Whatever `out` fails with.
+    fn print(&self, out: &mut dyn Write) -> io::Result<()>;
+
+    /// Writes it for somebody at a terminal. Where it has a wide table, that leaves out what does not fit.
+    ///
+    /// # Errors
+    /// As [`Print::print`].
+    fn print_on(&self, out: &mut dyn Write, _terminal: &Terminal) -> io::Result<()> {
+        self.print(out)
+    }
+}
+
+/// A terminal that a report is printed on.
+#[derive(Clone, Copy, Debug)]
+pub struct Terminal {
+    /// Characters in a line.
+    pub width: u16,
+    /// The present, from which ages count.
+    pub now: SystemTime,
+}

@@ -1,0 +1,416 @@
+//! The daemon, its interfaces and how its data plane fares.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::limit::FIRST_LIMIT;
+use super::{ClusterStatus, ConfigReport, LimitReport, OverageReport, PendingReport, Print, text};
+use model::Distinct;
+use model::instance::{Instance, address};
+use model::limit::short_prefix;
+use model::{
+    interface::{Attachment, Mode},
+    tables::{SketchHealth, TableHealth},
+};
+
+/// Whether all is well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// Limits are enforced as promised.
+    Ok,
+    /// Something is not as it should be; the warnings say what.
+    Degraded,
+}
+
+/// An interface that is attached to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceReport {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub ifindex: u32,
+    /// How the program is attached.
+    pub mode: Mode,
+    /// The program's id in the kernel.
+    pub program_id: u32,
+    /// The link's id in the kernel.
+    pub link_id: u32,
+    /// Packets the interface has received since it was made.
+    pub rx_packets: u64,
+}
+
+impl From<&Attachment> for InterfaceReport {
+    fn from(attachment: &Attachment) -> Self {
+        Self {
+            name: attachment.name.clone(),
+            ifindex: attachment.ifindex,
+            mode: attachment.mode,
+            program_id: attachment.program_id,
+            link_id: attachment.link_id,
+            rx_packets: attachment.rx_packets,
+        }
+    }
+}
+
+/// What this daemon has migrated when it started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigratedReport {
+    /// The version of the map layouts that were in force.
+    pub from_abi: u32,
+    /// Buckets that went on.
+    pub buckets: u64,
+}
+
+/// The sketch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SketchReport {
+    /// ε of the width in use.
+    pub epsilon: f64,
+    /// δ of the depth in use.
+    pub delta: f64,
+    /// ε as asked for.
+    pub requested_epsilon: f64,
+    /// δ as asked for.
+    pub requested_delta: f64,
+    /// Columns.
+    pub width: u32,
+    /// Rows.
+    pub depth: u32,
+    /// The length of an epoch.
+    pub window_ms: f64,
+    /// Mean packets per cell in the window.
+    pub noise: f64,
+    /// Memory of the cells.
+    pub memory_bytes: u64,
+}
+
+impl From<SketchHealth> for SketchReport {
+    fn from(health: SketchHealth) -> Self {
+        Self {
+            epsilon: health.epsilon,
+            delta: health.delta,
+            requested_epsilon: health.requested_epsilon,
+            requested_delta: health.requested_delta,
+            width: health.width,
+            depth: health.depth,
+            window_ms: health.window.as_nanos() as f64 / 1e6,
+            noise: health.noise,
+            memory_bytes: health.memory_bytes,
+        }
+    }
+}
+
+/// The bucket table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableReport {
+    /// Sets.
+    pub sets: u32,
+    /// Buckets in a set.
+    pub ways: u32,
+    /// Buckets.
+    pub capacity: u32,
+    /// Buckets that a source has.
+    pub occupied: u64,
+    /// Of those, not full.
+    pub busy: u64,
+    /// Sets in which all are busy.
+    pub full_sets: u64,
+    /// Memory of the table.
+    pub memory_bytes: u64,
+}
+
+impl From<TableHealth> for TableReport {
+    fn from(health: TableHealth) -> Self {
+        Self {
+            sets: health.sets,
+            ways: health.ways,
+            capacity: health.capacity,
+            occupied: health.occupied,
+            busy: health.busy,
+            full_sets: health.full_sets,
+            memory_bytes: health.memory_bytes,
+        }
+    }
+}
+
+/// Events that did not reach the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventsReport {
+    /// The ring buffer was full.
+    pub lost: u64,
+    /// Their kind had sent enough in that second.
+    pub suppressed: u64,
+}
+
+/// The cluster or the dashboard, which start when the limits are in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceReport {
+    /// `cluster` or `dashboard`.
+    pub name: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Whether it runs, and an interface has its address.
+    pub up: bool,
+    /// Why it is not up, or was not before; nothing if it was from the start.
+    pub problem: Option<String>,
+    /// What to do about that.
+    pub hint: Option<String>,
+    /// How long after the daemon it came up, if it was not from the start.
+    pub late_seconds: Option<u64>,
+}
+
+impl ServiceReport {
+    /// One that has not come up yet.
+    pub fn new(name: &str, address: SocketAddr) -> Self {
+        let (problem, hint, late_seconds) = (None, None, None);
+        Self { name: name.into(), address, up: false, problem, hint, late_seconds }
+    }
+}
+
+/// The store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreReport {
+    /// The main file.
+    pub path: String,
+    /// `ok`, or `recovered` if a damaged file was made anew when the daemon started.
+    pub state: String,
+}
+
+/// `status`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Whether all is well.
+    pub state: Health,
+    /// Which instance it is.
+    #[serde(default)]
+    pub instance: Option<Instance>,
+    /// The daemon's version.
+    pub version: String,
+    /// The version of the map layouts.
+    pub abi_version: u32,
+    /// What was migrated from another version of them when the daemon started.
+    pub migrated: Option<MigratedReport>,
+    /// Since the daemon started.
+    pub uptime_seconds: u64,
+    /// The daemon's process.
+    pub pid: u32,
+    /// What it is attached to.
+    pub interfaces: Vec<InterfaceReport>,
+    /// The sketch.
+    pub sketch: SketchReport,
+    /// The bucket table.
+    pub table: TableReport,
+    /// Distinct sources in the last full window.
+    #[serde(default)]
+    pub distinct: Option<Distinct>,
+    /// How many limits are in force, the default included.
+    pub limits: u64,
+    /// The default limit.
+    pub default_limit: Option<LimitReport>,
+    /// The configuration file and its limits.
+    #[serde(default)]
+    pub config: ConfigReport,
+    /// How the host fares in its cluster, if it is in one.
+    #[serde(default)]
+    pub cluster: Option<Box<ClusterStatus>>,
+    /// The cluster and the dashboard, if this host is to have them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceReport>,
+    /// The change that is reverted unless it is confirmed.
+    pub confirm: Option<PendingReport>,
+    /// Addresses that no limit applies to.
+    pub management: Vec<IpNet>,
+    /// What was used of limits of the cluster lately, on all its hosts, as counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overage: Vec<OverageReport>,
+    /// Events that did not reach the daemon.
+    pub events: EventsReport,
+    /// What the operator should know.
+    pub warnings: Vec<String>,
+    /// The store.
+    pub store: StoreReport,
+}
+
+impl StatusReport {
+    /// Tells what was used of limits of the cluster. Where one was exceeded the host's state is degraded.
+    pub fn set_overage(&mut self, overage: Vec<OverageReport>) {
+        let warnings: Vec<_> = overage.iter().filter_map(OverageReport::warning).collect();
+        if !warnings.is_empty() {
+            self.state = Health::Degraded;
+            self.warnings.extend(warnings);
+        }
+        self.overage = overage;
+    }
+}
+
+impl Print for StatusReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let state = match self.state {
+            Health::Ok => "ok",
+            Health::Degraded => "degraded",
+        };
+        writeln!(
+            out,
+            "state       {state}, version {}, pid {}, up {}",
+            self.version,
+            self.pid,
+            text::seconds(self.uptime_seconds)
+        )?;
+        if let Some(instance) = &self.instance {
+            writeln!(out, "instance    {instance}")?;
+        }
+        if let Some(MigratedReport { from_abi, buckets }) = &self.migrated {
+            writeln!(out, "migrated    {buckets} buckets from map layout {from_abi}")?;
+        }
+        if self.interfaces.is_empty() {
+            writeln!(out, "interfaces  none")?;
+        }
+        for interface in &self.interfaces {
+            writeln!(
+                out,
+                "interface   {} ({}), program {}, {} packets received",
+                interface.name,
+                interface.mode.name(),
+                interface.program_id,
+                interface.rx_packets
+            )?;
+        }
+        let default = self.default_limit.as_ref().map_or("none".into(), LimitReport::summary);
+        let limits = match self.limits {
+            0 => format!("none; {}", address(FIRST_LIMIT, self.instance.as_ref())),
+            limits => format!("{limits}, default {default}"),
+        };
+        writeln!(out, "limits      {limits}")?;
+        writeln!(out, "config      {}", self.config.summary())?;
+        if let Some(cluster) = &self.cluster {
+            writeln!(out, "cluster     {}", cluster.summary())?;
+            writeln!(out, "            {}", cluster.frames())?;
+        }
+        for service in &self.services {
+            if let Some(late) = service.late_seconds {
+                let (name, late) = (&service.name, text::seconds(late));
+                let problem = service.problem.as_deref().unwrap_or_default();
+                writeln!(out, "late        the {name} came up {late} after the daemon: {problem}")?;
+            }
+        }
+        if let Some(confirm) = &self.confirm {
+            writeln!(out, "confirm     {}", confirm.summary())?;
+        }
+        if !self.management.is_empty() {
+            let nets: Vec<_> = self.management.iter().map(short_prefix).collect();
+            writeln!(out, "management  {}", nets.join(", "))?;
+        }
+        let sketch = &self.sketch;
+        writeln!(
+            out,
+            "sketch      {} × {} cells, ε {:.2e}, δ {:.2e}, window {:.0} ms, noise {:.2} packets, {}",
+            sketch.depth,
+            sketch.width,
+            sketch.epsilon,
+            sketch.delta,
+            sketch.window_ms,
+            sketch.noise,
+            text::size(sketch.memory_bytes)
+        )?;
+        let table = &self.table;
+        writeln!(
+            out,
+            "table       {} of {} buckets taken, {} busy, {} of {} sets full, {}",
+            table.occupied,
+            table.capacity,
+            table.busy,
+            table.full_sets,
+            table.sets,
+            text::size(table.memory_bytes)
+        )?;
+        if let Some(distinct) = &self.distinct {
+            writeln!(out, "sent        {}", distinct.summary())?;
+        }
+        for overage in &self.overage {
+            writeln!(out, "cluster     limit for {}", overage.summary())?;
+        }
+        writeln!(
+            out,
+            "events      {} lost, {} suppressed",
+            self.events.lost, self.events.suppressed
+        )?;
+        writeln!(out, "store       {} ({})", self.store.path, self.store.state)?;
+        for warning in &self.warnings {
+            writeln!(out, "warning     {warning}")?;
+        }
+        Ok(())
+    }
+}
+
+/// `version`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionReport {
+    /// The program's version.
+    pub version: String,
+    /// The version of the map layouts.
+    pub abi_version: u32,
+    /// Whether the kernel program is part of this binary.
+    pub kernel_program: bool,
+}
+
+impl VersionReport {
+    /// This binary's.
+    pub fn of_this_binary(kernel_program: bool) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            abi_version: limiter_common::abi::ABI_VERSION,
+            kernel_program,
+        }
+    }
+}
+
+impl Print for VersionReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let program = if self.kernel_program { "with" } else { "without" };
+        writeln!(
+            out,
+            "limiter {} (map layout {}, {program} kernel program)",
+            self.version, self.abi_version
+        )
+    }
+}
+
+/// `attach`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachReport {
+    /// The interface.
+    pub interface: InterfaceReport,
+}
+
+impl Print for AttachReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let interface = &self.interface;
+        writeln!(out, "attached to {} in {} mode", interface.name, interface.mode.name())
+    }
+}
+
+/// What is on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OccupantReport {
+    /// The interface's index.
+    pub ifindex: u32,
+    /// The XDP program on it, ours or another.
+    pub program_id: Option<u32>,
+}
+
+/// `detach`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DetachReport {
+    /// The interface's name.
+    pub detached: String,
+}
+
+impl Print for DetachReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "detached from {}", self.detached)
+    }
+}

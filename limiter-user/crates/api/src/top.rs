@@ -1,0 +1,179 @@
+//! The heaviest sources.
+
+use model::traffic::Totals;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::source::{moment, state_name};
+use super::{LimitReport, Print, Terminal, text};
+use model::Class;
+use model::Distinct;
+use model::limit::short_prefix;
+use model::source::{Source, SourceState};
+
+/// Packets and bits per second, over some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Average {
+    /// Packets per second.
+    pub pps: f64,
+    /// Bits per second.
+    pub bps: f64,
+    /// The time, s.
+    pub seconds: f64,
+}
+
+impl Average {
+    /// The average of so many packets and bytes in `time`, which must not be zero.
+    pub fn new((packets, bytes): (u64, u64), time: Duration) -> Self {
+        let seconds = time.as_secs_f64();
+        Self { pps: packets as f64 / seconds, bps: 8.0 * bytes as f64 / seconds, seconds }
+    }
+}
+
+/// A line of `top`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TopEntry {
+    /// The source.
+    pub source: IpNet,
+    /// As in [`super::SourceReport::class`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
+    /// As in [`super::SourceReport::state`].
+    pub state: SourceState,
+    /// The limit in force for it.
+    pub limit: Option<LimitReport>,
+    /// Packets passed since it got its bucket.
+    pub passed: u64,
+    /// Packets dropped since then.
+    pub dropped: u64,
+    /// Bytes offered since then.
+    pub bytes: u64,
+    /// What `passed` may be too low by: packets that passed below the gate in the two windows of the
+    /// sketch before the source got its bucket. What it sent below the gate before that is not counted
+    /// by source.
+    #[serde(default)]
+    pub uncounted: u64,
+    /// When it got its bucket, RFC 3339.
+    pub first_seen: Option<String>,
+    /// Its last packet, RFC 3339.
+    pub last_seen: Option<String>,
+    /// Packets per second in the last moments, 5 s at the most.
+    pub pps: f64,
+    /// Bits per second, likewise; give or take 16 bytes in all.
+    #[serde(default)]
+    pub bps: f64,
+    /// How long a time the rates are the average of, seconds.
+    pub pps_seconds: f64,
+    /// When it got its bucket, ns since boot: two counts with different ones are of different buckets.
+    #[serde(skip)]
+    pub since_ns: u64,
+}
+
+impl TopEntry {
+    /// Whether packets of it were dropped, not only counted as what a limit would have dropped.
+    pub fn has_lost(&self) -> bool {
+        self.dropped > 0 && self.limit.as_ref().is_none_or(|limit| limit.enforce)
+    }
+
+    /// Tells `source`, the gate of whose limit is `gate`, and its rates.
+    pub fn new(source: &Source, gate: u32, average: Average) -> Self {
+        Self {
+            source: source.source,
+            class: (!source.class.is_any()).then_some(source.class),
+            state: source.state,
+            limit: source.limit.as_ref().map(|limit| LimitReport::new(limit, gate)),
+            passed: source.passed,
+            dropped: source.dropped,
+            bytes: source.bytes,
+            // Each of the two windows that an estimate is made from can hold all but one of the gate.
+            uncounted: 2 * u64::from(gate.saturating_sub(1)),
+            first_seen: moment(source.first_seen),
+            last_seen: moment(source.last_seen),
+            pps: average.pps,
+            bps: average.bps,
+            pps_seconds: average.seconds,
+            since_ns: source.since_ns,
+        }
+    }
+}
+
+/// `top`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TopReport {
+    /// The heaviest sources.
+    pub sources: Vec<TopEntry>,
+    /// Sources with a bucket, these among them.
+    pub tracked: u64,
+    /// How long ago the heaviest were found, seconds; what is told of each is of the present.
+    #[serde(default)]
+    pub age_seconds: f64,
+    /// What all sources together got since an earlier look, if there was one.
+    #[serde(default)]
+    pub totals: Option<Totals>,
+    /// Distinct sources in the last full window, if that is counted.
+    #[serde(default)]
+    pub distinct: Option<Distinct>,
+}
+
+impl Print for TopReport {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write(out, None)
+    }
+
+    fn print_on(&self, out: &mut dyn Write, terminal: &Terminal) -> io::Result<()> {
+        self.write(out, Some(terminal))
+    }
+}
+
+impl TopReport {
+    fn write(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
+        if !self.sources.is_empty() {
+            let [first, last] = text::seen_headers(terminal);
+            // The ranks are those of the live list.
+            let columns = [
+                ("SOURCE", text::KEEP),
+                ("CLASS", 10),
+                ("STATE", 3),
+                ("LIMIT", 6),
+                (first, 9),
+                (last, 8),
+                ("PPS", 2),
+                ("BITS/S", 4),
+                ("PASSED", 5),
+                ("ERROR", 7),
+                ("DROPPED", 1),
+                ("BYTES", 11),
+            ];
+            let row = |entry: &TopEntry| {
+                [
+                    short_prefix(&entry.source),
+                    entry.class.unwrap_or_default().to_string(),
+                    state_name(entry.state).to_owned(),
+                    entry.limit.as_ref().map_or("none".into(), LimitReport::rates),
+                    text::since(entry.first_seen.as_ref(), terminal),
+                    text::since(entry.last_seen.as_ref(), terminal),
+                    format!("{:.0}", entry.pps),
+                    text::si(entry.bps),
+                    entry.passed.to_string(),
+                    format!("+{}", entry.uncounted),
+                    entry.dropped.to_string(),
+                    entry.bytes.to_string(),
+                ]
+            };
+            let rows = self.sources.iter().map(row);
+            writeln!(out, "{}", text::fitted(&columns, 6, rows, terminal))?;
+        }
+        write!(out, "{} of {} tracked sources", self.sources.len(), self.tracked)?;
+        if let Some(totals) = &self.totals {
+            let Totals { passed_pps, dropped_pps, .. } = totals;
+            write!(out, ", {passed_pps:.0} packets/s passed, {dropped_pps:.0} dropped")?;
+        }
+        if let Some(distinct) = &self.distinct {
+            write!(out, ", {}", distinct.summary())?;
+        }
+        writeln!(out)
+    }
+}

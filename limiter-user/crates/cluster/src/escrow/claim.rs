@@ -1,0 +1,128 @@
+//! What one host wants of a key, and what it was given.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::Moment;
+use crate::message::Report;
+use model::Share;
+
+use super::wants::CLOSE;
+
+/// A grant that a host may go by, or a loan that it may count.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    pub(super) number: u32,
+    pub(super) share: Share,
+    /// When it was said first. None while it has not been.
+    pub(super) first: Option<Moment>,
+    /// Its end here, once it was said.
+    pub(super) end: Moment,
+}
+
+/// What one host wants of a key and has of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Claim {
+    pub(super) demand: Share,
+    /// When that came, and its moment by the reporter's clock.
+    pub(super) heard: Moment,
+    sent: Moment,
+    /// All that it may go by, numbers ascending.
+    pub(super) given: SmallVec<[Given; 2]>,
+    /// The highest number that was used.
+    number: u32,
+    /// To be said before the next round.
+    pub(super) dirty: bool,
+    /// Whether the host says that a majority decides about the limit.
+    pub(super) majority: bool,
+}
+
+impl Claim {
+    /// Whatever it goes by, it is not more than this.
+    pub(super) fn outstanding(&self) -> Share {
+        self.given.iter().map(|given| given.share).max().unwrap_or_default()
+    }
+
+    /// The same of what was said and lasts until then.
+    pub(super) fn outstanding_at(&self, end: Moment) -> Share {
+        let lasts = self.given.iter().filter(|given| given.end >= end);
+        lasts.map(|given| given.share).max().unwrap_or_default()
+    }
+
+    pub(super) fn current(&self) -> Share {
+        self.given.last().map_or(Share::NONE, |given| given.share)
+    }
+
+    pub(super) fn expire(&mut self, now: Moment) {
+        self.given.retain(|given| given.first.is_none() || given.end > now);
+    }
+
+    /// Decides on another grant. One that was never said is forgotten.
+    pub(super) fn give(&mut self, share: Share) {
+        if self.given.last().is_some_and(|last| last.first.is_none()) {
+            self.given.pop();
+        } else {
+            self.number += 1;
+        }
+        let given = Given { number: self.number, share, first: None, end: Moment(0) };
+        self.given.push(given);
+        self.dirty = true;
+    }
+
+    /// Nothing more is said of it.
+    pub(super) fn let_end(&mut self) {
+        self.given.retain(|given| given.first.is_some());
+        self.dirty = false;
+    }
+
+    /// Whether it has not been heard of for so long, and nothing of it may be gone by.
+    pub(super) fn stale(&self, now: Moment, forget: Duration) -> bool {
+        let unused = self.given.iter().all(|given| given.first.is_none());
+        now.since(self.heard) > forget && unused
+    }
+
+    /// Gives this much, or as much as is free.
+    pub(super) fn set(&mut self, target: Share, free: Share) {
+        let current = self.current();
+        let share = target.min(free);
+        let little = share > current && share.without(current) < current.times(1, 400);
+        if share != current && !little {
+            self.give(share);
+        }
+    }
+
+    /// Takes what a host reports that answers `echo`; whether that changes anything.
+    pub(super) fn hear(
+        &mut self,
+        now: Moment,
+        sent: Moment,
+        echo: Option<Moment>,
+        report: &Report,
+        floor: Share,
+    ) -> bool {
+        self.expire(now);
+        let mut changed = false;
+        // The host goes by no grant before this one any more; it cannot have known this one before it was
+        // said, so a report from before that is about another run or another life of the key (I5).
+        let known = self.given.iter().find(|given| given.number == report.in_use);
+        if known.is_some_and(|known| known.first.is_some_and(|first| echo >= Some(first))) {
+            let before = self.outstanding();
+            self.given.retain(|given| given.number >= report.in_use);
+            changed = self.outstanding() < before;
+        }
+        if sent >= self.sent {
+            let (less, more) = (self.demand.min(report.demand), self.demand.max(report.demand));
+            // Where more is wanted than was granted, how much more changes nothing.
+            let current = self.current();
+            let asked = !current.is_none() && less > (current + floor).times(CLOSE.0, CLOSE.1);
+            changed |= !asked && more.without(less) > self.demand.times(1, 20);
+            changed |= self.majority != report.majority;
+            self.majority = report.majority;
+            self.demand = report.demand;
+            self.sent = sent;
+            self.heard = now;
+        }
+        changed
+    }
+}

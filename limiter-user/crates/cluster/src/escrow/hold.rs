@@ -1,0 +1,401 @@
+//! The keys that this host tracks: what it asks for and what it was granted.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::message::{Grant, Report};
+use crate::{HostId, KeyId, Moment};
+use model::Share;
+
+use super::keys::{Dirty, Keys};
+use super::peer::Peer;
+use super::poll::Draft;
+use super::taken::Taken;
+use super::view::Views;
+use super::{Escrow, MAX_HELD, Partition, Urgency};
+
+/// Of how many owners grants of one key count: one, and those before it while the view changes.
+const OWNERS: usize = 4;
+
+/// Where more keys than this are tracked, one that nothing has changed of is reported every other round.
+const MANY: usize = 64;
+
+/// A key that this host tracks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Key {
+    demand: Share,
+    limited: bool,
+    /// Whether the host has told of it since it was last forgotten.
+    tracked: bool,
+    /// When it was told of last.
+    seen: Moment,
+    /// The demand that was reported last.
+    told: Share,
+    /// By owner.
+    grants: SmallVec<[(HostId, Taken); 1]>,
+    /// What the kernel was told last.
+    pub(super) word: Option<(Share, Moment)>,
+    owner: Option<HostId>,
+    partition: Partition,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    pub(super) keys: Keys<Key>,
+    /// To be reported before the next round.
+    pub(super) dirty: Dirty,
+    /// What may be used of them may have changed.
+    pub(super) touched: Dirty,
+    /// The kernel was told that the host uses its own right of them.
+    pub(super) reclaimed: Dirty,
+}
+
+impl Held {
+    /// Keys that it has a grant of.
+    pub(super) fn granted(&self, now: Moment) -> usize {
+        let lasts = |key: &&Key| key.grants.iter().any(|(_, taken)| taken.until > now);
+        self.keys.values().filter(lasts).count()
+    }
+}
+
+impl Key {
+    pub(super) fn tracked(&self) -> bool {
+        self.tracked
+    }
+
+    /// Its owner, remembered until the view changes.
+    pub(super) fn owner(&mut self, key: KeyId, views: &Views) -> Option<HostId> {
+        if self.owner.is_none() {
+            self.owner = views.owner(key);
+        }
+        self.owner
+    }
+
+    /// Whether this host tracks it and wants some of it.
+    pub(super) fn wants_some(&self, floor: Share) -> bool {
+        self.tracked && !self.idle(floor)
+    }
+
+    fn granted_by(&mut self, owner: HostId) -> Option<&mut Taken> {
+        self.grants.iter_mut().find(|(by, _)| *by == owner).map(|(_, taken)| taken)
+    }
+
+    fn idle(&self, floor: Share) -> bool {
+        self.demand.is_none() || self.demand < floor.times(1, 2)
+    }
+
+    /// What is said of it to its owner.
+    fn report(&mut self, now: Moment, key: KeyId, owner: HostId, floor: Share) -> Report {
+        let demand = if self.idle(floor) { Share::NONE } else { self.demand };
+        self.told = demand;
+        let taken = self.granted_by(owner).filter(|taken| taken.memory > now);
+        let in_use = taken.map_or(0, |taken| taken.number);
+        Report { key, demand, in_use, majority: self.partition == Partition::MajorityReclaim }
+    }
+
+    /// Whether the owner must hear of it in each round.
+    fn reported(&self, now: Moment, floor: Share) -> bool {
+        !self.idle(floor) || self.grants.iter().any(|(_, taken)| taken.counts(now))
+    }
+}
+
+impl Held {
+    /// Takes what a source sends. None if there are too many keys.
+    pub(super) fn demand(
+        &mut self,
+        now: Moment,
+        key: KeyId,
+        demand: Share,
+        limited: bool,
+        floor: Share,
+    ) -> Option<Urgency> {
+        let full = self.keys.len() >= MAX_HELD;
+        let held = match self.keys.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if full => return None,
+            Entry::Vacant(new) => new.insert(Key::default()),
+        };
+        if !held.tracked {
+            held.tracked = true;
+            self.touched.insert(key);
+        }
+        // What rises is believed at once, what falls nearly so.
+        held.demand = if demand >= held.demand {
+            demand
+        } else {
+            held.demand.times(1, 4) + demand.times(3, 4)
+        };
+        let starts = limited && !held.limited;
+        held.limited = limited;
+        held.seen = now;
+        let told = held.told;
+        let demand = if held.idle(floor) { Share::NONE } else { held.demand };
+        let has = held.word.filter(|(_, until)| *until > now).map_or(floor, |(share, _)| share);
+        // Where more was asked for than is granted, how much more changes nothing.
+        let asked = told.min(demand) > has + has.times(1, 20);
+        Some(if demand.is_none() && told.is_none() {
+            Urgency::None
+        } else if starts && !asked || limited && demand > told + told.times(1, 4) && !asked {
+            Urgency::Now
+        } else if !asked
+            && (demand > told.max(has.times(4, 5)) + told.times(1, 10) || demand < told.times(3, 4))
+        {
+            Urgency::Hot
+        } else {
+            Urgency::None
+        })
+    }
+
+    /// Sets what becomes of a tracked key while hosts are lost. Returns whether it was something else before.
+    pub(super) fn set_partition(&mut self, key: KeyId, partition: Partition) -> bool {
+        let Some(held) = self.keys.get_mut(&key).filter(|held| held.partition != partition) else {
+            return false;
+        };
+        held.partition = partition;
+        self.touched.insert(key);
+        true
+    }
+
+    /// Whether a majority decides about the limit of a key.
+    pub(super) fn by_majority(&self, key: KeyId) -> bool {
+        let held = self.keys.get(&key);
+        held.is_some_and(|held| held.partition == Partition::MajorityReclaim)
+    }
+
+    /// Nothing of a key is used any more.
+    pub(super) fn forget(&mut self, now: Moment, key: KeyId) -> Option<Urgency> {
+        let held = self.keys.get_mut(&key).filter(|held| held.tracked)?;
+        held.tracked = false;
+        held.demand = Share::NONE;
+        held.limited = false;
+        held.word = None;
+        held.seen = now;
+        Some(if held.told.is_none() { Urgency::None } else { Urgency::Hot })
+    }
+
+    /// Takes a grant that ends `until` here; how soon that is to be acknowledged.
+    pub(super) fn grant(
+        &mut self,
+        now: Moment,
+        owner: HostId,
+        grant: &Grant,
+        until: Moment,
+        memory: Moment,
+    ) -> Urgency {
+        let Some(held) = self.keys.get_mut(&grant.key) else { return Urgency::None };
+        held.grants.retain(|(_, taken)| taken.memory > now);
+        if until <= now {
+            return Urgency::None;
+        }
+        let share = grant.share.min(Share::WHOLE);
+        let new = Taken { number: grant.number, share, until, memory };
+        let full = held.grants.len() >= OWNERS;
+        let known = held.granted_by(owner);
+        let before = known.as_deref().copied();
+        match known {
+            Some(known) if grant.number < known.number => return Urgency::None,
+            Some(known) if grant.number == known.number => {
+                known.prolong(&new);
+            }
+            Some(known) => *known = new,
+            None if full => return Urgency::None,
+            None => held.grants.push((owner, new)),
+        }
+        self.touched.insert(grant.key);
+        match before {
+            Some(before) if before.number < new.number && new.share < before.share => Urgency::Now,
+            // The owner says so again: it has not heard that this is known.
+            _ if new.share.is_none() => Urgency::Hot,
+            _ => Urgency::None,
+        }
+    }
+
+    pub(super) fn owners_changed(&mut self) {
+        for held in self.keys.values_mut() {
+            held.owner = None;
+        }
+    }
+
+    /// What this host wants of a key, if it tracks it.
+    pub(super) fn wanted(&self, key: KeyId, floor: Share) -> Option<Share> {
+        let held = self.keys.get(&key).filter(|held| held.tracked)?;
+        Some(if held.idle(floor) { Share::NONE } else { held.demand })
+    }
+
+    /// Forgets what has not been told of for so long. The kernel may still have it, and is to be told.
+    pub(super) fn expire(&mut self, now: Moment, forget: Duration) -> Vec<KeyId> {
+        let stale = |held: &Key| held.tracked && now.since(held.seen) > forget;
+        let mut stale: Vec<KeyId> =
+            self.keys.iter().filter(|(_, held)| stale(held)).map(|(key, _)| *key).collect();
+        stale.sort_unstable();
+        for &key in &stale {
+            self.forget(now, key);
+        }
+        self.keys.retain(|_, held| {
+            held.grants.retain(|(_, taken)| taken.memory > now);
+            held.tracked || !held.grants.is_empty() || now.since(held.seen) <= forget
+        });
+        stale
+    }
+}
+
+impl Escrow {
+    /// The owner of a tracked key, remembered until the view changes.
+    pub(super) fn owner_of(&mut self, key: KeyId) -> Option<HostId> {
+        self.held.keys.get_mut(&key)?.owner(key, &self.views)
+    }
+
+    /// Sees to it that the owner hears of a key.
+    pub(super) fn report_soon(&mut self, now: Moment, key: KeyId, urgency: Urgency) {
+        if urgency == Urgency::None {
+            return;
+        }
+        let Some(owner) = self.owner_of(key) else { return };
+        if owner == self.settings.me {
+            self.owned.dirty.insert(key);
+            return;
+        }
+        self.held.dirty.insert(key);
+        self.say_soon(now, owner, urgency);
+    }
+
+    /// Sees to it that a host gets a message.
+    pub(super) fn say_soon(&mut self, now: Moment, to: HostId, urgency: Urgency) {
+        let span = match urgency {
+            Urgency::None => return,
+            Urgency::Hot => self.settings.timing.hot.max(self.gap()),
+            Urgency::Now => self.gap(),
+        };
+        if let Some(peer) = self.peers.get_mut(&to) {
+            peer.want(now, span);
+        }
+    }
+
+    /// Puts into the messages what their receivers are to be told of the keys that they own: all, or what is urgent.
+    pub(super) fn reports(&mut self, now: Moment, all: bool, drafts: &mut [Draft]) {
+        let floor = self.floor();
+        // New owners know nothing yet.
+        let halves = self.held.keys.len() > MANY && self.views.next().is_none();
+        self.rounds += u64::from(all);
+        let rounds = self.rounds;
+        let Self { held, views, peers, settings, .. } = self;
+        let Held { keys, dirty, .. } = held;
+        let mut report = |key: KeyId, held: &mut Key, dirty: &mut Dirty| {
+            let Some(owner) = held.owner(key, views) else { return };
+            let at = draft_to(drafts, owner);
+            let dirty = at.is_some() && dirty.remove(&key);
+            let turn = !halves || (key.number() ^ rounds) & 1 == 0;
+            if !(dirty || turn && held.reported(now, floor)) {
+                return;
+            }
+            for former in former_owners(views, peers, settings.me, now, key, owner) {
+                if let Some(at) = draft_to(drafts, former) {
+                    drafts[at].reports.push(held.report(now, key, former, floor));
+                }
+            }
+            if let Some(at) = at {
+                drafts[at].reports.push(held.report(now, key, owner, floor));
+            }
+        };
+        if all {
+            keys.iter_mut().for_each(|(key, held)| report(*key, held, dirty));
+        } else {
+            for key in dirty.iter().copied().collect::<Vec<_>>() {
+                if let Some(held) = keys.get_mut(&key) {
+                    report(key, held, dirty);
+                }
+            }
+        }
+        for draft in drafts {
+            draft.reports.sort_unstable_by_key(|report| report.key);
+        }
+    }
+
+    /// What this host may use of a tracked key beside its floor, floor included, and until when. None if it
+    /// is the floor alone.
+    pub(super) fn usable(&self, now: Moment, key: KeyId) -> Option<(Share, Moment)> {
+        let held = self.held.keys.get(&key).filter(|held| held.tracked)?;
+        self.usable_of(now, key, held, self.reclaims(now, key, held))
+    }
+
+    /// The same of what is known of the key, and whether this host uses its home right of it itself.
+    pub(super) fn usable_of(
+        &self,
+        now: Moment,
+        key: KeyId,
+        held: &Key,
+        reclaims: bool,
+    ) -> Option<(Share, Moment)> {
+        let (mut share, mut until) = (Share::NONE, Moment(u64::MAX));
+        let mut add = |more: Share, end: Moment| {
+            if !more.is_none() {
+                share += more;
+                until = until.min(end);
+            }
+        };
+        for (_, taken) in held.grants.iter().filter(|(_, taken)| taken.until > now) {
+            add(taken.share, taken.until);
+        }
+        if let Some((mine, end)) = self.owned.mine(now, key, self.settings.me) {
+            add(mine, end);
+        }
+        if reclaims {
+            let end = now.after(self.settings.timing.grant);
+            if held.partition == Partition::MajorityReclaim {
+                let (mandated, until) = self.mandated(now, end);
+                add(self.scaled(mandated), until);
+            } else {
+                add(self.scaled(self.beside_floor(self.kept.home)), end);
+            }
+        }
+        if held.partition == Partition::Available {
+            add(self.lost, now.after(self.settings.timing.grant));
+        }
+        (!share.is_none()).then(|| (self.floor() + share, until))
+    }
+
+    /// Whether this host uses all of its home right of a key itself: nobody to whom it has delegated that,
+    /// itself included, may still rely on it (I7).
+    pub(super) fn reclaims(&self, now: Moment, key: KeyId, held: &Key) -> bool {
+        if now < self.quiet {
+            return false;
+        }
+        let me = self.settings.me;
+        let lapsed = |owner: Option<HostId>| match owner {
+            Some(owner) if owner == me => false,
+            Some(owner) => self.peers.get(&owner).is_none_or(|peer| peer.lent <= now),
+            None => true,
+        };
+        let present = held.owner.or_else(|| self.views.owner(key));
+        self.views.counting_owners(key, present).into_iter().all(lapsed)
+    }
+}
+
+/// Which of the messages goes to a host.
+fn draft_to(drafts: &[Draft], to: HostId) -> Option<usize> {
+    drafts.binary_search_by_key(&to, |draft| draft.to).ok()
+}
+
+/// Other hosts that own a key by an older view: they grant on out of what was delegated to them by it, until the owner
+/// by the present one is delegated to.
+fn former_owners(
+    views: &Views,
+    peers: &BTreeMap<HostId, Peer>,
+    me: HostId,
+    now: Moment,
+    key: KeyId,
+    owner: HostId,
+) -> Vec<HostId> {
+    let relies = |host: HostId| peers.get(&host).is_some_and(|peer| peer.lent > now);
+    let mut former: Vec<HostId> = Vec::new();
+    for host in views.older_owners(key).flatten() {
+        if host != owner && host != me && relies(host) && !former.contains(&host) {
+            former.push(host);
+        }
+    }
+    former
+}

@@ -1,0 +1,573 @@
+//! Moves rights between hosts so that together they never use more than a limit: see `ALGORITHM.md`, whose
+//! invariants are named here by their numbers.
+//!
+//! It knows neither a clock nor a network and draws no random numbers: the daemon and the simulator tell it
+//! the time and what has come, and do what it says, in this order: what is to be kept is made durable, the
+//! floor and the grants are told to the kernel, then the messages are sent. Where one of the steps fails,
+//! the later ones are left out; lost messages are made up for. It is polled after what it was told, and when
+//! it has said so; a poll with nothing to do costs next to nothing.
+
+mod claim;
+mod clock;
+mod excess;
+mod fair;
+mod hold;
+mod home;
+mod keys;
+mod loans;
+mod lost;
+mod majority;
+mod own;
+mod peer;
+mod poll;
+mod pools;
+mod receive;
+mod taken;
+#[cfg(test)]
+mod tests;
+mod view;
+mod wants;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+pub use excess::Doubts;
+pub use fair::{Want, max_min};
+pub use lost::Partition;
+pub use view::{Member, Region};
+
+use crate::message::Transfer;
+use crate::{HostId, KeyId, Message, Moment};
+use model::Share;
+
+use clock::Clock;
+use hold::Held;
+use home::Ceded;
+use majority::Mandate;
+use own::Owned;
+use peer::Peer;
+use view::Views;
+
+/// The shortest time between two messages to one host; longer by as much for each so many hosts there are, because
+/// what is urgent often concerns all of them.
+const GAP: Duration = Duration::from_millis(10);
+const GAP_HOSTS: u32 = 32;
+/// The most keys that a host asks grants for; others run at their floor.
+pub const MAX_HELD: usize = 1 << 14;
+/// The most keys that a host divides among others.
+pub const MAX_OWNED: usize = 1 << 16;
+/// The most hosts that are heard.
+const MAX_PEERS: usize = 4_096;
+
+/// How a host is set up.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This host.
+    pub me: HostId,
+    /// Its weight among the members: what it gets of home rights.
+    pub weight: u32,
+    /// Where it is.
+    pub region: Region,
+    /// The part of its home right that it never delegates; the same on all hosts.
+    pub floor: Share,
+    /// How often and for how long.
+    pub timing: Timing,
+    /// Whether there are limits that a majority decides about, as in [`Partition::MajorityReclaim`]; on all hosts, from
+    /// the start or by [`Escrow::go_by_majority`].
+    pub majority: bool,
+    /// Whether the kernel lets every key use the whole limit without end when this run begins: then earlier runs
+    /// have left nothing delegated.
+    pub alone: bool,
+    /// Spreads the messages of hosts over time.
+    pub seed: u64,
+    /// A fault to be found by those who test.
+    #[doc(hidden)]
+    pub planted: Option<Planted>,
+}
+
+impl Settings {
+    /// The usual ones for a host, in the region of those for whom none is configured.
+    pub fn new(me: HostId, weight: u32) -> Self {
+        let floor = Share::WHOLE.times(5, 100);
+        Self {
+            me,
+            weight,
+            region: Region::default(),
+            floor,
+            timing: Timing::default(),
+            majority: false,
+            alone: false,
+            seed: me.0,
+            planted: None,
+        }
+    }
+
+    fn member(&self) -> Member {
+        Member { weight: self.weight, region: self.region }
+    }
+}
+
+/// How often hosts talk and how long rights are given for. All hosts of a cluster have the same durations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Between two messages to a host while nothing is urgent.
+    pub every: Duration,
+    /// The same while something changes.
+    pub hot: Duration,
+    /// How long a delegation lasts, for the host that gives it.
+    pub delegation: Duration,
+    /// How long a grant lasts, for the host that gives it; less than a delegation.
+    pub grant: Duration,
+    /// After how long without a report a key is forgotten.
+    pub forget: Duration,
+    /// How long a delegation lasts where there are regions.
+    pub far_delegation: Duration,
+    /// How long a loan to the root of a key lasts; less than such a delegation.
+    pub loan_in: Duration,
+    /// How long a loan by the root lasts; less than one to it.
+    pub loan_out: Duration,
+    /// Between two messages to a host of another region while there is nothing to say.
+    pub far_every: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            every: Duration::from_millis(200),
+            hot: Duration::from_millis(50),
+            delegation: Duration::from_millis(1_500),
+            grant: Duration::from_millis(500),
+            forget: Duration::from_secs(3),
+            far_delegation: Duration::from_millis(4_000),
+            loan_in: Duration::from_millis(3_200),
+            loan_out: Duration::from_millis(2_000),
+            far_every: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Timing {
+    /// How long a delegation lasts, where there are regions or not.
+    fn delegation(&self, far: bool) -> Duration {
+        if far { self.far_delegation } else { self.delegation }
+    }
+
+    /// The longest that anything is given for.
+    fn longest(&self, far: bool) -> Duration {
+        let loan = if far { self.loan_in.max(self.loan_out) } else { Duration::ZERO };
+        self.delegation(far).max(self.grant).max(loan)
+    }
+}
+
+/// Faults that a test plants to see that they are found.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// An owner grants without taking off what others hold.
+    GrantNotSubtracted,
+    /// A holder counts a lease from when it came.
+    LeaseFromReceipt,
+    /// An owner does not ask by which views it was delegated to.
+    ViewsNotCompared,
+    /// A transfer is taken as often as it comes.
+    TransferTakenTwice,
+    /// Home rights are sent on without waiting for what was delegated out of them.
+    TransferNotWaited,
+    /// A restarted host does not wait for what it gave before.
+    RestartNotWaited,
+    /// A host votes for one while its vote for another one holds.
+    VotedTwice,
+    /// A lowered loan is acknowledged while what was given of it holds.
+    LoanAcknowledgedEarly,
+    /// A loan is passed on for longer than it lasts.
+    LoanOutlives,
+    /// Nothing but that nothing is done about home rights that are more than the whole together.
+    Unbounded,
+}
+
+/// What must survive a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The home right.
+    pub home: Share,
+    /// The number of the last transfer. A host that starts with nothing kept is given one above all that it may have
+    /// used before, under the same name. Each transfer adds its share in units, so the difference of two numbers is
+    /// what was given between them.
+    pub last_transfer: u64,
+    /// Home rights that have been given away and not been acknowledged: they are in `home` no more.
+    pub outgoing: Vec<(HostId, Transfer)>,
+    /// The highest number that was taken from each host.
+    pub incoming: BTreeMap<HostId, u64>,
+    /// A moment that no message has told yet.
+    pub clock: Moment,
+    /// Whether it gives for as long as is needed between regions.
+    pub far: bool,
+}
+
+impl Kept {
+    /// What the founder of a cluster starts with: all. Every other host starts with [`Kept::default`].
+    pub fn founder() -> Self {
+        Self { home: Share::WHOLE, ..Self::default() }
+    }
+}
+
+/// What the kernel is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The source and its limit.
+    pub key: KeyId,
+    /// All that it may use here, the floor included.
+    pub share: Share,
+    /// Until when, by the host's clock; the floor from then on.
+    pub until: Moment,
+}
+
+/// What is to be done, in the order that the module's text names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outputs {
+    /// Whether [`Escrow::kept`] must be durable before anything else is done.
+    pub keep: bool,
+    /// What every key may use from now on without end, if that or the number of hosts has changed.
+    pub floor: Option<Share>,
+    /// How many hosts have home rights, as far as this one knows; 0 where `floor` is none.
+    pub hosts: u32,
+    /// What some keys may use from now on.
+    pub grants: Vec<Granted>,
+    /// What to send.
+    pub messages: Vec<(HostId, Message)>,
+    /// Whether all is handed over, after [`Escrow::leave`].
+    pub left: bool,
+    /// When to poll again if nothing happens before, by the host's clock.
+    pub next: Moment,
+}
+
+/// What a host has lent and borrowed, of keys that it owns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Loans {
+    /// Keys of which something is lent to other regions.
+    pub lent: usize,
+    /// Keys of which something is borrowed from other regions.
+    pub borrowed: usize,
+    /// The most that is lent of one key.
+    pub most_lent: Share,
+    /// The most that is borrowed of one key.
+    pub most_borrowed: Share,
+}
+
+/// What was refused or could not be done, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counters {
+    /// Keys that were not tracked because there were too many.
+    pub keys_refused: u64,
+    /// Messages of hosts that were not heard because there were too many.
+    pub hosts_refused: u64,
+    /// Delegations by views that this host does not know.
+    pub views_unknown: u64,
+    /// Messages with a moment that this run of the host has not told.
+    pub echoes_refused: u64,
+    /// Transfers that would make the home right more than the whole.
+    pub transfers_refused: u64,
+}
+
+/// The rights of one host.
+#[derive(Debug)]
+pub struct Escrow {
+    settings: Settings,
+    clock: Clock,
+    kept: Kept,
+    keep: bool,
+    /// Until then this host gives nothing and takes no grants: what it gave before may be outstanding.
+    quiet: Moment,
+    views: Views,
+    peers: BTreeMap<HostId, Peer>,
+    /// What this host delegates to itself.
+    own: Peer,
+    held: Held,
+    owned: Owned,
+    /// Parts of the home right that are to be given away and wait until nobody can use them.
+    ceding: Vec<Ceded>,
+    /// From when transfers may be sent, by number.
+    sendable: BTreeMap<u64, Moment>,
+    /// When everything is looked at the next time.
+    round: Moment,
+    /// How often that was done.
+    rounds: u64,
+    leaving: bool,
+    /// What other hosts had when they were heard last.
+    homes: BTreeMap<HostId, Share>,
+    /// The latest own moment that these have told to have heard.
+    fresh: BTreeMap<HostId, Moment>,
+    /// After what this host had told when it last took rights of others.
+    taken: Moment,
+    /// Whom this host has voted for, for each right, and until when that holds.
+    voted: BTreeMap<HostId, (HostId, Moment)>,
+    /// Until when a vote for itself holds.
+    own_votes: Moment,
+    /// What a majority lets this host use.
+    mandates: Vec<Mandate>,
+    /// What this host uses beside of keys whose limit stays available.
+    lost: Share,
+    /// What the kernel was told: the home right, what may be used of it without end, and how many hosts have one.
+    told: Option<(Share, Share, u32)>,
+    /// The most that home rights were together lately, the whole if not more, and until when that holds.
+    homes_heard: (Share, Moment),
+    doubts: Doubts,
+    counters: Counters,
+}
+
+impl Escrow {
+    /// A host that starts with what it has kept. A host that has run before gives and takes nothing for as
+    /// long as the longest lease.
+    pub fn new(settings: Settings, kept: Kept, now: Moment) -> Self {
+        let clock = Clock::new(now, kept.clock);
+        let start = clock.start;
+        let fresh = kept.clock == Moment(0) && kept.incoming.is_empty();
+        let waits = !fresh && settings.planted != Some(Planted::RestartNotWaited);
+        let grace = clock::grace(settings.timing.longest(kept.far));
+        let quiet = if waits { start.after(grace) } else { start };
+        let every = settings.timing.every.as_nanos().max(1) as u64;
+        let members = BTreeMap::from([(settings.me, settings.member())]);
+        Self {
+            round: Moment(start.0 + settings.seed % every),
+            rounds: 0,
+            quiet,
+            views: Views::new(settings.me, members, start),
+            ceding: Vec::new(),
+            sendable: kept.outgoing.iter().map(|(_, sent)| (sent.number, quiet)).collect(),
+            settings,
+            clock,
+            kept,
+            keep: false,
+            peers: BTreeMap::new(),
+            own: Peer::default(),
+            held: Held::default(),
+            owned: Owned::default(),
+            leaving: false,
+            homes: BTreeMap::new(),
+            fresh: BTreeMap::new(),
+            taken: Moment(0),
+            voted: BTreeMap::new(),
+            own_votes: Moment(0),
+            mandates: Vec::new(),
+            lost: Share::NONE,
+            told: None,
+            homes_heard: (Share::WHOLE, start),
+            doubts: Doubts::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// What must be durable when [`Outputs::keep`] says so.
+    pub fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    /// What was refused.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Tells the members that are alive as this host sees them, with their weights and regions. The host itself is one
+    /// of them whether it is listed or not.
+    pub fn set_members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>) {
+        let now = self.clock.advance(now);
+        let mut members = members.clone();
+        members.entry(self.settings.me).or_insert(self.settings.member());
+        if self.views.enter(now, &members) {
+            self.held.owners_changed();
+            self.owned.all_dirty();
+            self.round = self.round.min(now);
+            if self.views.present().has_regions() {
+                self.go_far();
+            }
+            let far = self.longest() * 4;
+            self.peers.retain(|host, peer| members.contains_key(host) || peer.needed(now, far));
+        }
+    }
+
+    /// Tells what a tracked source sends at present, as a part of its limit, drops included, and whether
+    /// packets of it are dropped. A key that is not told of for some seconds is forgotten.
+    pub fn demand(&mut self, now: Moment, key: KeyId, demand: Share, limited: bool) {
+        let now = self.clock.advance(now);
+        let floor = self.floor();
+        let Some(urgency) = self.held.demand(now, key, demand, limited, floor) else {
+            self.counters.keys_refused += 1;
+            return;
+        };
+        self.report_soon(now, key, urgency);
+    }
+
+    /// Tells that a key is tracked no more: nothing of it is used here.
+    pub fn forget(&mut self, key: KeyId) {
+        let now = self.clock.now();
+        if let Some(urgency) = self.held.forget(now, key) {
+            self.report_soon(now, key, urgency);
+        }
+    }
+
+    /// Takes a message of another host.
+    pub fn receive(&mut self, now: Moment, from: HostId, message: &Message) {
+        let now = self.clock.advance(now);
+        self.take(now, from, message);
+    }
+
+    /// Does everything that is due.
+    pub fn poll(&mut self, now: Moment) -> Outputs {
+        let now = self.clock.advance(now);
+        self.step(now)
+    }
+
+    /// Begins to hand everything over: nothing is delegated any more, the floor is nothing when all that was
+    /// has ended, and [`Outputs::left`] says when all of it has come somewhere.
+    pub fn leave(&mut self, now: Moment) {
+        let now = self.clock.advance(now);
+        self.leaving = true;
+        self.round = now;
+    }
+
+    /// What this host may use of a key at that moment and until when: its floor and what it was granted, or
+    /// its home right where the owner is silent. The floor, without end, of a key that is not tracked.
+    pub fn share_of(&self, now: Moment, key: KeyId) -> (Share, Moment) {
+        match self.usable(self.clock.at(now), key) {
+            Some((share, until)) => (share, self.clock.host(until)),
+            None => (self.floor(), Moment(u64::MAX)),
+        }
+    }
+
+    /// What this host's kernel may use of every key without end: its floor, or all where it has everything and
+    /// nothing of that can be used by another host.
+    pub fn without_end(&self, now: Moment) -> Share {
+        let now = self.clock.at(now);
+        if self.alone(now) { Share::WHOLE } else { self.floor() }
+    }
+
+    /// Whether no other host can use anything, and none is there that could be delegated to.
+    fn alone(&self, now: Moment) -> bool {
+        let me = self.settings.me;
+        self.kept.home == Share::WHOLE
+            && self.homes_heard.0 == Share::WHOLE
+            && self.kept.outgoing.is_empty()
+            && (now >= self.quiet || self.settings.alone)
+            && self.views.present().iter().all(|(host, _)| host == me)
+            && self.views.earlier_until() <= now
+            && self.peers.values().all(|peer| peer.lent <= now)
+            && self.voted.values().all(|(host, until)| *host == me || *until <= now)
+            && self.owned.granted(me) == 0
+    }
+
+    /// How many hosts have home rights, as far as this one knows, which is not alone: those that it sees or has
+    /// heard to have some.
+    fn hosts(&self) -> u32 {
+        let seen = self.views.present().iter().map(|(host, _)| host);
+        let sent = self.kept.outgoing.iter().map(|(host, _)| *host);
+        let all: BTreeSet<HostId> = seen.chain(self.homes.keys().copied()).chain(sent).collect();
+        // After a restart it has heard nobody yet.
+        u32::try_from(all.len()).unwrap_or(u32::MAX).max(2)
+    }
+
+    /// What this host may use of every key without end, of which it has less than everything.
+    pub fn floor(&self) -> Share {
+        self.scaled(self.kept.home.times(self.settings.floor.units(), Share::WHOLE.units()))
+    }
+
+    /// The home right of this host.
+    pub fn home(&self) -> Share {
+        self.kept.home
+    }
+
+    /// Keys that this host has grants of, and grants of keys that it owns which other hosts may go by.
+    pub fn count_grants(&self, now: Moment) -> [usize; 2] {
+        [self.held.granted(self.clock.at(now)), self.owned.granted(self.settings.me)]
+    }
+
+    /// The owner of a key as this host sees it.
+    pub fn owner(&self, key: KeyId) -> Option<HostId> {
+        self.views.owner(key)
+    }
+
+    /// What a host has last said to have as its home right, as far as it has.
+    pub fn home_of(&self, host: HostId) -> Option<Share> {
+        if host == self.settings.me {
+            return Some(self.kept.home);
+        }
+        let delegated = self.peers.get(&host)?.offered?;
+        Some(self.whole_of(delegated))
+    }
+
+    /// The owner of a key that those of other regions lend to and borrow from, as this host sees it.
+    pub fn root(&self, key: KeyId) -> Option<HostId> {
+        self.views.present().root(key)
+    }
+
+    /// What this host has lent to and borrowed from the owners of its keys in other regions.
+    pub fn count_loans(&self, now: Moment) -> Loans {
+        let now = self.clock.at(now);
+        let mut loans = Loans::default();
+        for far in self.owned.keys.values().filter_map(|key| key.far.as_ref()) {
+            let (lent, borrowed) = far.count(now);
+            loans.lent += usize::from(!lent.is_none());
+            loans.borrowed += usize::from(!borrowed.is_none());
+            loans.most_lent = loans.most_lent.max(lent);
+            loans.most_borrowed = loans.most_borrowed.max(borrowed);
+        }
+        loans
+    }
+
+    /// From now on this host gives for as long as is needed between regions. That is kept before it does so: after
+    /// a restart it waits until all that it gave has ended.
+    fn go_far(&mut self) {
+        self.keep |= !self.kept.far;
+        self.kept.far = true;
+    }
+
+    fn delegation(&self) -> Duration {
+        self.settings.timing.delegation(self.kept.far)
+    }
+
+    /// The longest that anything is given for.
+    fn longest(&self) -> Duration {
+        self.settings.timing.longest(self.kept.far)
+    }
+
+    /// What this host delegates of each key.
+    fn lent(&self) -> Share {
+        self.beside_floor(self.kept.home.without(self.ceded()))
+    }
+
+    /// What is delegated of a home right.
+    fn beside_floor(&self, home: Share) -> Share {
+        home.without(home.times(self.settings.floor.units(), Share::WHOLE.units()))
+    }
+
+    /// The home right of a host that delegates so much.
+    fn whole_of(&self, delegated: Share) -> Share {
+        let rest = Share::WHOLE.without(self.settings.floor).units();
+        delegated.times(Share::WHOLE.units(), rest)
+    }
+
+    /// How long after the last message to a host the next one goes out at the earliest.
+    fn gap(&self) -> Duration {
+        GAP * (1 + u32::try_from(self.peers.len()).unwrap_or(u32::MAX) / GAP_HOSTS).min(20)
+    }
+
+    fn planted(&self, fault: Planted) -> bool {
+        self.settings.planted == Some(fault)
+    }
+
+    /// Whether rights that are more than the whole are bounded. A planted fault is to be found by what it breaks, so it
+    /// takes the bounds away.
+    fn bounded(&self) -> bool {
+        self.settings.planted.is_none()
+    }
+}
+
+/// How soon something is to be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Urgency {
+    /// With the next round.
+    None,
+    /// In some tens of milliseconds.
+    Hot,
+    /// At once.
+    Now,
+}

@@ -1,0 +1,372 @@
+//! The keys that this host owns: who wants how much, what is there, what was granted.
+
+use std::collections::BTreeSet;
+use std::collections::hash_map::Entry;
+
+use crate::message::{Grant, Report};
+use crate::{HostId, KeyId, Moment, ViewId};
+use model::Share;
+
+use super::claim::{Claim, Given};
+use super::keys::{ByHost, Dirty, Keys, Walk};
+use super::loans::{Far, Lasting, Planned, Said};
+use super::peer::Amount;
+use super::poll::Draft;
+use super::pools::{Delegated, Known, Pools};
+use super::view::Views;
+use super::wants::{Need, Wanted, targets};
+use super::{Escrow, MAX_OWNED, MAX_PEERS, Planted};
+
+/// A key that this host owns by the view of somebody.
+#[derive(Debug, Default)]
+pub(super) struct Key {
+    claims: ByHost<Claim>,
+    /// Whether this host owns it by some views.
+    mine: Vec<(ViewId, bool)>,
+    /// What was delegated by an older view comes to its end, and another host owns the key: its grants are left
+    /// to run out.
+    ending: bool,
+    /// What there is between this host and the owners in other regions.
+    pub(super) far: Option<Box<Far>>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Owned {
+    pub(super) keys: Keys<Key>,
+    /// To be divided anew before the next round.
+    pub(super) dirty: Dirty,
+    /// Those that there is something between regions of.
+    pub(super) far: BTreeSet<KeyId>,
+}
+
+impl Owned {
+    /// What there is of a key between regions; a key that is new if `make` says so and there are not too many.
+    fn far(&mut self, key: KeyId, make: bool) -> Option<&mut Far> {
+        let known = self.key(key, make)?;
+        if known.far.is_none() && make {
+            self.far.insert(key);
+            return Some(self.keys.get_mut(&key)?.far.get_or_insert_default());
+        }
+        self.keys.get_mut(&key)?.far.as_deref_mut()
+    }
+
+    /// Takes what the owner in another region asks for; false if there are too many keys.
+    pub(super) fn ask(
+        &mut self,
+        now: Moment,
+        from: HostId,
+        sent: Moment,
+        echo: Option<Moment>,
+        ask: &Report,
+    ) -> bool {
+        let wants = !ask.demand.is_none();
+        let Some(far) = self.far(ask.key, wants) else { return !wants };
+        let Some(changed) = far.ask(now, from, sent, echo, ask) else { return false };
+        if changed {
+            self.dirty.insert(ask.key);
+        }
+        true
+    }
+
+    /// Grants that others may go by.
+    pub(super) fn granted(&self, me: HostId) -> usize {
+        let claims = self.keys.values().flat_map(|key| key.claims.iter());
+        claims.filter(|(host, claim)| *host != me && !claim.outstanding().is_none()).count()
+    }
+}
+
+impl Key {
+    fn owned(&mut self, key: KeyId, views: &Views, me: HostId, list: &[ViewId]) -> bool {
+        !list.is_empty()
+            && list.iter().all(|&id| {
+                if let Some((_, mine)) = self.mine.iter().find(|(known, _)| *known == id) {
+                    return *mine;
+                }
+                let Some(members) = views.find(id) else { return false };
+                let mine = members.owner(me, key) == Some(me);
+                if self.mine.len() == 16 {
+                    self.mine.remove(0);
+                }
+                self.mine.push((id, mine));
+                mine
+            })
+    }
+
+    /// Nothing more is said of it.
+    fn let_end(&mut self) {
+        self.claims.values_mut().for_each(Claim::let_end);
+        self.claims.retain(|_, claim| !claim.given.is_empty());
+        if let Some(far) = &mut self.far {
+            far.let_end();
+        }
+    }
+
+    /// Whether a majority decides about it. While hosts do not agree, what all of them may use.
+    fn majority(&self) -> bool {
+        let far = self.far.as_ref().is_some_and(|far| far.majority());
+        far || self.claims.values().any(|claim| claim.majority)
+    }
+
+    /// What is delegated to this host of the key in all.
+    fn pool(
+        &mut self,
+        key: KeyId,
+        views: &Views,
+        me: HostId,
+        majority: bool,
+        pools: &Delegated,
+    ) -> Share {
+        let mut sum = Amount::default();
+        for (list, amount) in &pools.alike {
+            if self.owned(key, views, me, list) {
+                sum.add(*amount);
+            }
+        }
+        for lists in &pools.several {
+            let owned = lists.iter().filter(|(list, _)| self.owned(key, views, me, list));
+            sum.add(owned.fold(Amount::default(), |most, (_, amount)| most.max(*amount)));
+        }
+        if majority { sum.voted } else { sum.share }
+    }
+}
+
+impl Owned {
+    pub(super) fn all_dirty(&mut self) {
+        self.dirty.extend(self.keys.keys().copied());
+    }
+
+    /// Whether something of a key was decided and could not be said yet.
+    pub(super) fn unsaid(&self, key: KeyId) -> bool {
+        self.keys.get(&key).is_some_and(|key| {
+            let far = key.far.as_ref().is_some_and(|far| far.unsaid());
+            far || key.claims.values().any(|claim| claim.dirty)
+        })
+    }
+
+    /// What this host grants itself.
+    pub(super) fn mine(&self, now: Moment, key: KeyId, me: HostId) -> Option<(Share, Moment)> {
+        let given = self.keys.get(&key)?.claims.get(me)?.given.last()?;
+        (given.end > now).then_some((given.share, given.end))
+    }
+
+    fn remove(&mut self, key: KeyId) {
+        self.keys.remove(&key);
+        self.far.remove(&key);
+    }
+
+    /// A key, a new one if that is to be made and there are not too many.
+    fn key(&mut self, key: KeyId, make: bool) -> Option<&mut Key> {
+        let full = self.keys.len() >= MAX_OWNED;
+        match self.keys.entry(key) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(new) if make && !full => Some(new.insert(Key::default())),
+            Entry::Vacant(_) => None,
+        }
+    }
+
+    fn claim(&mut self, key: KeyId, host: HostId) -> Option<&mut Claim> {
+        self.key(key, true)?.claims.get_or_add(host, MAX_PEERS)
+    }
+
+    /// Takes a report that answers `echo`; false if there are too many keys.
+    pub(super) fn report(
+        &mut self,
+        now: Moment,
+        from: HostId,
+        sent: Moment,
+        echo: Option<Moment>,
+        report: &Report,
+        floor: Share,
+    ) -> bool {
+        let wants = !report.demand.is_none();
+        let Some(key) = self.key(report.key, wants) else { return !wants };
+        let Some(claim) = key.claims.get_or_add(from, MAX_PEERS) else { return false };
+        let changed = claim.hear(now, sent, echo, report, floor);
+        if changed {
+            self.dirty.insert(report.key);
+        }
+        true
+    }
+}
+
+impl Escrow {
+    /// Divides a key among those who want it; what was decided may be said in this poll.
+    pub(super) fn divide(&mut self, now: Moment, id: KeyId, pools: &Pools) {
+        let me = self.settings.me;
+        let timing = self.settings.timing;
+        let (floor, gap) = (self.floor(), self.gap());
+        let blind = self.planted(Planted::GrantNotSubtracted);
+        let bounds = self.bounds();
+        // What this host wants itself, as long as it tracks the key and owns it by a view of its own.
+        let present = self.owner_of(id) == Some(me);
+        let mine = present || self.views.older_owners(id).any(|owner| owner == Some(me));
+        let own = self.held.wanted(id, floor).filter(|_| mine);
+        let majority = self.held.by_majority(id);
+        if let Some(claim) = match own {
+            Some(_) => self.owned.claim(id, me),
+            None => self.owned.keys.get_mut(&id).and_then(|key| key.claims.get_mut(me)),
+        } {
+            claim.demand = own.unwrap_or_default();
+            claim.heard = now;
+            claim.majority = majority;
+        }
+        let Some(key) = self.owned.keys.get_mut(&id) else { return };
+        let majority = key.majority();
+        let own_pool = bounds.of(key.pool(id, &self.views, me, majority, &pools.short));
+        key.claims.values_mut().for_each(|claim| claim.expire(now));
+        let soon = now.after(timing.grant);
+        let (mut borrowed, mut lent) = (Share::NONE, Share::NONE);
+        if let Some(far) = &mut key.far {
+            far.expire(now);
+            (borrowed, lent) = (far.borrowed(soon), far.outstanding());
+        }
+        let pool = (own_pool + borrowed).min(bounds.most);
+        let mut sum = key.claims.values().map(Claim::outstanding).sum::<Share>() + lent;
+        let present = [self.views.present().id];
+        let owns = key.owned(id, &self.views, me, &present);
+        key.ending = pool < sum && !owns;
+        if key.ending {
+            key.let_end();
+            if key.claims.is_empty() && key.far.as_ref().is_none_or(|far| far.is_empty()) {
+                self.owned.remove(id);
+            }
+            return;
+        }
+        let silent = timing.forget.min(timing.grant * 3);
+        let mut hosts = Walk::new(&pools.hosts);
+        let wants: Vec<Wanted> = key
+            .claims
+            .iter()
+            .map(|(host, claim)| {
+                let Known { reached, floor, weight } =
+                    hosts.find(host).copied().unwrap_or_default();
+                let counts = reached && now.since(claim.heard) < silent;
+                let demand = if counts { claim.demand } else { Share::NONE };
+                Wanted { demand, floor, weight, current: claim.current() }
+            })
+            .collect();
+        let need = Need::of(&wants);
+        let has_regions = self.views.present().has_regions();
+        if has_regions && owns && key.far.is_none() && need.close > own_pool.max(pools.expected) {
+            self.owned.far.insert(id);
+            key.far = Some(Box::default());
+        }
+        let mut loans = Vec::new();
+        if let Some(mut far) = key.far.take() {
+            let step = |its: &Delegated, key: &mut Key| {
+                (its.until, bounds.of(key.pool(id, &self.views, me, majority, its)))
+            };
+            let lasting = Lasting::new(pools.longer.iter().map(|its| step(its, key)));
+            far.set_lasting(lasting, majority);
+            loans = far.plan(
+                now,
+                &Planned {
+                    id,
+                    me,
+                    view: self.views.present(),
+                    weights: &pools.regions,
+                    own: own_pool,
+                    pool,
+                    expected: pools.expected,
+                    need,
+                    alone: !has_regions || !owns,
+                    timing: &self.settings.timing,
+                },
+            );
+            key.far = Some(far);
+        }
+        let targets = targets(pool.without(loans.iter().copied().sum()), &wants);
+        // First what is lowered, then what is raised: in each case only so far that with all that the others
+        // may still go by it is no more than the pool (I4).
+        for raise in [false, true] {
+            for ((host, claim), &target) in key.claims.iter_mut().zip(&targets) {
+                if raise != (target >= claim.current()) {
+                    continue;
+                }
+                let others = sum.without(claim.outstanding());
+                claim.set(target, if blind { pool } else { pool.without(others) });
+                if host == me {
+                    // The kernel is told before anybody hears of what this leaves.
+                    let last = claim.given.pop();
+                    claim.given.clear();
+                    claim.given.extend(last.map(|given| Given {
+                        first: Some(now),
+                        end: soon,
+                        ..given
+                    }));
+                    claim.dirty = false;
+                    self.held.touched.insert(id);
+                }
+                sum = others + claim.outstanding();
+            }
+            let lent = key.far.iter_mut().flat_map(|far| far.lent_mut());
+            for ((_, claim), &target) in lent.zip(&loans) {
+                if raise == (target >= claim.current()) {
+                    let others = sum.without(claim.outstanding());
+                    claim.set(target, pool.without(others));
+                    sum = others + claim.outstanding();
+                }
+            }
+        }
+        for (host, claim) in key.claims.iter() {
+            if claim.dirty
+                && let Some(peer) = self.peers.get_mut(&host)
+            {
+                peer.want(now, gap);
+            }
+        }
+        if let Some(far) = &mut key.far {
+            for (host, urgent) in far.acknowledge(sum <= pool, soon) {
+                // Who is not heard can be lent nothing, and need not be told at once.
+                let peer = self.peers.get_mut(&host);
+                if let Some(peer) = peer.filter(|peer| peer.lease(now, timing.loan_out).is_some()) {
+                    peer.want(now, if urgent { gap } else { timing.hot.max(gap) });
+                }
+            }
+            far.forget(now, &timing);
+            if far.is_empty() {
+                key.far = None;
+                self.owned.far.remove(&id);
+            }
+        }
+        key.claims.retain(|host, claim| {
+            let stale = claim.stale(now, timing.forget);
+            !(stale || host == me && own.is_none() && claim.current().is_none())
+        });
+        if key.claims.is_empty() && key.far.is_none() {
+            self.owned.keys.remove(&id);
+        }
+    }
+
+    /// Puts the loans of a divided key, and what is asked of others, into the messages.
+    pub(super) fn loans(&mut self, now: Moment, id: KeyId, all: bool, drafts: &mut [Draft]) {
+        let Some(key) = self.owned.keys.get_mut(&id).filter(|key| !key.ending) else { return };
+        if let Some(far) = &mut key.far {
+            let (me, timing) = (self.settings.me, &self.settings.timing);
+            let outlives = self.settings.planted == Some(Planted::LoanOutlives);
+            far.say(id, all, &Said { now, me, timing, outlives }, drafts);
+        }
+    }
+
+    /// Puts the grants of a divided key into the messages to those who may rely on them for some time.
+    pub(super) fn grants(&mut self, id: KeyId, all: bool, drafts: &mut [Draft]) {
+        let Some(key) = self.owned.keys.get_mut(&id).filter(|key| !key.ending) else { return };
+        let mut drafts = drafts.iter_mut().peekable();
+        for (host, claim) in key.claims.iter_mut() {
+            while drafts.next_if(|draft| draft.to < host).is_some() {}
+            let Some(draft) = drafts.next_if(|draft| draft.to == host) else { continue };
+            let Some(end) = draft.granted_until else { continue };
+            let more = claim.given.len() > 1;
+            let dirty = claim.dirty;
+            let Some(last) = claim.given.last_mut() else { continue };
+            if !(dirty || all && (more || !last.share.is_none())) {
+                continue;
+            }
+            last.first.get_or_insert(draft.sent);
+            last.end = last.end.max(end);
+            claim.dirty = false;
+            draft.grants.push(Grant { key: id, share: last.share, number: last.number });
+        }
+    }
+}

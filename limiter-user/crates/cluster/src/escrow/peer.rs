@@ -1,0 +1,207 @@
+//! What a host knows of another one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Moment, ViewId};
+use model::Share;
+
+use super::majority::Ballot;
+
+/// How many delegations of one host are remembered: a host that gives away its home right delegates less each
+/// time, and what it delegated before holds until its end.
+const DELEGATIONS: usize = 24;
+
+/// How much is delegated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amount {
+    pub(super) share: Share,
+    /// Of keys whose limit a majority decides about, instead.
+    pub(super) voted: Share,
+}
+
+impl Amount {
+    pub(super) fn of(share: Share) -> Self {
+        Self { share: share.min(Share::WHOLE), ..Self::default() }
+    }
+
+    pub(super) fn voted(voted: Share) -> Self {
+        Self { voted: voted.min(Share::WHOLE), ..Self::default() }
+    }
+
+    pub(super) fn max(self, other: Self) -> Self {
+        Self { share: self.share.max(other.share), voted: self.voted.max(other.voted) }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.share += other.share;
+        self.voted += other.voted;
+    }
+}
+
+/// What another host has delegated.
+#[derive(Clone, Debug)]
+pub(super) struct Delegation {
+    pub(super) amount: Amount,
+    /// Its end here.
+    pub(super) until: Moment,
+    pub(super) views: Arc<[ViewId]>,
+}
+
+impl Delegation {
+    /// Whether nothing is lost without the other one.
+    fn covers(&self, other: &Self) -> bool {
+        self.amount.max(other.amount) == self.amount
+            && self.until >= other.until
+            && self.views == other.views
+    }
+}
+
+/// Another host.
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    /// The latest moment that it has told, by its clock.
+    theirs: Option<Moment>,
+    /// When that came.
+    heard: Moment,
+    /// The latest moment of this host that it has sent back.
+    pub(super) echoed: Option<Moment>,
+    /// What it delegates, by lists of views, the latest last: none is covered by another one.
+    pub(super) delegations: Vec<Delegation>,
+    /// What it says to delegate, in force or not.
+    pub(super) offered: Option<Share>,
+    /// Whether that is in force: not while it starts or leaves.
+    pub(super) delegates: bool,
+    /// Until when it may rely on what this host has delegated to it.
+    pub(super) lent: Moment,
+    /// Whether it is to be told which of its transfers was taken last.
+    pub(super) acknowledges: bool,
+    /// How long it takes at least until it answers, as of late.
+    trip: Option<Duration>,
+    /// Its votes.
+    pub(super) ballots: Vec<Ballot>,
+    last_sent: Moment,
+    /// When it was last told all.
+    pub(super) rounded: Moment,
+    due: Option<Moment>,
+}
+
+impl Peer {
+    /// Takes the moment of a message; whether it is the latest one.
+    pub(super) fn hear(&mut self, now: Moment, sent: Moment) -> bool {
+        let later = self.theirs.is_none_or(|theirs| sent > theirs);
+        if later {
+            self.theirs = Some(sent);
+            self.heard = now;
+        }
+        later || self.theirs == Some(sent)
+    }
+
+    /// Takes the moment that it answers.
+    pub(super) fn answers(&mut self, now: Moment, echo: Moment) {
+        self.echoed = self.echoed.max(Some(echo));
+        // What it takes changes slowly; that some answers are late says nothing.
+        let took = now.since(echo);
+        self.trip = Some(self.trip.map_or(took, |trip| took.min(trip + trip / 16)));
+    }
+
+    /// Whether so much of a lease is over when it comes.
+    pub(super) fn far(&self, span: Duration) -> bool {
+        self.trip.is_some_and(|trip| trip > span)
+    }
+
+    /// Its latest moment, if a lease that long from when it came is not over: what is given now for so long
+    /// ends then.
+    pub(super) fn lease(&self, now: Moment, span: Duration) -> Option<(Moment, Moment)> {
+        let end = self.heard.after(span);
+        self.theirs.filter(|_| end > now).map(|theirs| (theirs, end))
+    }
+
+    /// When its latest moment came.
+    pub(super) fn heard(&self) -> Option<Moment> {
+        self.theirs.map(|_| self.heard)
+    }
+
+    /// Its latest moment.
+    pub(super) fn theirs(&self) -> Option<Moment> {
+        self.theirs
+    }
+
+    /// Whether it has been heard lately.
+    pub(super) fn alive(&self, now: Moment, span: Duration) -> bool {
+        self.theirs.is_some() && now.since(self.heard) < span
+    }
+
+    /// Whether it has lately told that it hears this host.
+    pub(super) fn hears(&self, now: Moment, span: Duration) -> bool {
+        self.echoed.is_some_and(|echoed| now.since(echoed) < span)
+    }
+
+    /// The latest moment that it was told.
+    pub(super) fn last_sent(&self) -> Moment {
+        self.last_sent
+    }
+
+    /// Whether this host has told it that moment, or a later one.
+    pub(super) fn told(&self, moment: Moment) -> bool {
+        moment <= self.last_sent
+    }
+
+    /// Whether something that was given to or by it may still matter.
+    pub(super) fn needed(&self, now: Moment, far: Duration) -> bool {
+        self.alive(now, far) || self.lent > now
+    }
+
+    /// Takes what it delegates until then; whether that is much more than before by the same views. Each message gives for
+    /// itself and under its own views (I6): what an earlier one gave holds until its end, even if this one
+    /// gives less.
+    pub(super) fn delegate(
+        &mut self,
+        now: Moment,
+        until: Moment,
+        amount: Amount,
+        views: &[ViewId],
+    ) -> bool {
+        self.delegations.retain(|known| known.until > now);
+        if amount == Amount::default() || until <= now || views.is_empty() {
+            return false;
+        }
+        let mut alike = self.delegations.iter().filter(|known| *known.views == *views);
+        let before = alike.clone().fold(Amount::default(), |most, known| most.max(known.amount));
+        let same = alike.next_back().map(|known| Arc::clone(&known.views));
+        let new = Delegation { amount, until, views: same.unwrap_or_else(|| views.into()) };
+        if self.delegations.iter().any(|known| known.covers(&new)) {
+            return false;
+        }
+        self.delegations.retain(|known| !new.covers(known));
+        if self.delegations.len() == DELEGATIONS {
+            self.delegations.remove(0);
+        }
+        self.delegations.push(new);
+        let rose = |share: Share, before: Share| share > before + before.times(1, 16);
+        rose(amount.share, before.share) || rose(amount.voted, before.voted)
+    }
+
+    /// A message is to be sent so long after the last one, or sooner if one is already wanted.
+    pub(super) fn want(&mut self, now: Moment, span: Duration) {
+        let due = self.last_sent.after(span).max(now);
+        self.due = Some(self.due.map_or(due, |known| known.min(due)));
+    }
+
+    /// Whether a message is due.
+    pub(super) fn due(&self, now: Moment) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+
+    /// When a message is due.
+    pub(super) fn next(&self) -> Option<Moment> {
+        self.due
+    }
+
+    /// A message goes out; its moment, later than that of all others to this host.
+    pub(super) fn send(&mut self, now: Moment) -> Moment {
+        self.due = None;
+        self.last_sent = now.max(Moment(self.last_sent.0 + 1));
+        self.last_sent
+    }
+}

@@ -1,0 +1,91 @@
+//! One limit for many hosts: what each of them may use, who is there, what they tell each other, without I/O.
+//!
+//! A host may use a part of a limit by right. Rights are moved between hosts, never copied, so that their
+//! sum is the limit whatever the network does: see `ALGORITHM.md`. What decides ([`escrow`]) knows neither
+//! clock nor network; the daemon and the simulator drive the same code.
+
+pub mod agreement;
+pub mod audit;
+pub mod config;
+pub mod escrow;
+pub mod limits;
+pub mod link;
+pub mod membership;
+pub mod message;
+pub mod rotation;
+pub mod views;
+pub mod wire;
+
+use siphasher::sip::SipHasher24;
+
+pub use config::ClusterConfig;
+pub use escrow::Escrow;
+pub use message::Message;
+
+/// A host, by its name: the first 64 bits of a hash of it. Two hosts of one name are told apart by their
+/// incarnations and refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+pub struct HostId(pub u64);
+
+impl HostId {
+    /// That of the host of this name.
+    pub fn of(name: &str) -> Self {
+        Self(SipHasher24::new().hash(name.as_bytes()))
+    }
+}
+
+/// A source under a limit of the cluster, by a hash that all its hosts compute with the same secret. Where
+/// two sources meet on one number they share one limit; a host that tracks both of them grants neither more
+/// than its floor.
+///
+/// It has 48 bits, which are most of what messages about rights consist of. Of 100,000 sources at once any two meet
+/// with a probability of 2·10⁻⁵, of 1000 with 2·10⁻⁹.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+pub struct KeyId(u64);
+
+impl KeyId {
+    /// Of how many bytes it is.
+    pub const BYTES: usize = 6;
+
+    /// That of a source with this hash.
+    pub const fn of(hash: u64) -> Self {
+        Self(hash & (u64::MAX >> (64 - 8 * Self::BYTES)))
+    }
+
+    /// The number, below 2^48.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// As it is sent.
+    pub fn bytes(self) -> [u8; Self::BYTES] {
+        let [_, _, bytes @ ..] = self.0.to_be_bytes();
+        bytes
+    }
+
+    /// What was sent.
+    pub const fn from_bytes([a, b, c, d, e, f]: [u8; Self::BYTES]) -> Self {
+        Self(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
+    }
+}
+
+/// A moment of one host's monotonic clock, ns. It means nothing to other hosts, who only send it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// The moment so much later.
+    #[must_use]
+    pub const fn after(self, span: std::time::Duration) -> Self {
+        Self(self.0.saturating_add(span.as_nanos() as u64))
+    }
+
+    /// How much later than `earlier` it is, zero if it is not.
+    pub const fn since(self, earlier: Self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// The members of the cluster as a host sees them, in short: a hash of their identities and weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+pub struct ViewId(pub u64);

@@ -1,0 +1,211 @@
+//! What is replicated: a limit or a denial for each target, or that there is none any more.
+
+use std::fmt;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use siphasher::sip::SipHasher13;
+
+use super::clock::{Stamp, WallMs};
+use crate::HostId;
+use model::lists::{Action, Listing};
+use model::{LimitSpec, Target, record};
+
+/// How long it is remembered that something was removed or has ended, ms: a week. Who was away for longer
+/// does not bring it back either, see [`super::Replica`].
+pub const KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+
+/// The longest text of an item and of its content, bytes, so that an entry fits a message.
+const LONGEST: usize = 700;
+
+/// What an entry is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Item {
+    /// The limit of a target.
+    Limit(Target),
+    /// The deny list's entry for a source or prefix.
+    Denied(IpNet),
+}
+
+/// What there is of an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A limit for the cluster.
+    Limit(LimitSpec),
+    /// An entry of the deny list.
+    Denied(Listing),
+}
+
+/// How denied sources are told from limits' targets, as text.
+const DENIED: &str = "denied ";
+
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limit(target) => write!(f, "{target}"),
+            Self::Denied(net) => write!(f, "{DENIED}{net}"),
+        }
+    }
+}
+
+impl Item {
+    /// Reads what `Display` has written.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        match text.strip_prefix(DENIED) {
+            Some(net) => {
+                net.parse().ok().filter(|net: &IpNet| net.trunc() == *net).map(Self::Denied)
+            }
+            None => text.parse().ok().map(Self::Limit),
+        }
+    }
+
+    /// Where it is in the order that is compared.
+    pub(super) fn place(&self) -> u64 {
+        SipHasher13::new_with_keys(1, 0).hash(self.to_string().as_bytes())
+    }
+
+    /// Reads what an entry says of it.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub(super) fn value(&self, content: &str) -> Result<Value, String> {
+        match self {
+            Self::Limit(target) => {
+                let limit = record::read(*target, content)?;
+                if limit.scope.is_local() {
+                    return Err("it is not for the cluster".into());
+                }
+                Ok(Value::Limit(limit))
+            }
+            Self::Denied(_) => {
+                let listing: Listing =
+                    serde_json::from_str(content).map_err(|error| error.to_string())?;
+                let listing = listing.checked().map_err(|error| error.to_string())?;
+                if listing.action != Action::Deny {
+                    return Err("it is not for the deny list".into());
+                }
+                Ok(Value::Denied(listing))
+            }
+        }
+    }
+}
+
+impl Value {
+    /// It as text.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Limit(limit) => record::record(&limit.amount()),
+            // Plain values always make JSON.
+            Self::Denied(listing) => serde_json::to_string(listing).unwrap_or_default(),
+        }
+    }
+
+    /// When it ends by itself, ms since 1970.
+    pub(super) fn end(&self) -> Option<WallMs> {
+        match self {
+            Self::Limit(_) => None,
+            Self::Denied(listing) => listing.until.map(|until| u64::from(until) * 1000),
+        }
+    }
+}
+
+/// What an item is, or is no more.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) enum Content {
+    /// It is this, as text.
+    #[serde(rename = "is")]
+    Is(Box<str>),
+    /// It is no more, since this millisecond.
+    #[serde(rename = "gone")]
+    Gone(WallMs),
+}
+
+/// What was last said of an item.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Entry {
+    /// When.
+    #[serde(rename = "at")]
+    pub(super) stamp: Stamp,
+    /// By which host.
+    #[serde(rename = "by")]
+    pub(super) host: u64,
+    /// What. The last resort of the order, for a host that says two things at once.
+    #[serde(flatten)]
+    pub(super) content: Content,
+}
+
+impl Entry {
+    /// The host that has said it.
+    pub(super) const fn host(&self) -> HostId {
+        HostId(self.host)
+    }
+
+    /// Whether it says that there is something.
+    pub(super) const fn is_live(&self) -> bool {
+        matches!(self.content, Content::Is(_))
+    }
+
+    /// A number of it and its item, in which any difference shows.
+    pub(super) fn hash(&self, item: &Item) -> u64 {
+        let mut text = item.to_string().into_bytes();
+        text.push(0);
+        text.extend(self.stamp.0.to_le_bytes());
+        text.extend(self.host.to_le_bytes());
+        match &self.content {
+            Content::Is(content) => text.extend(content.bytes()),
+            Content::Gone(since) => {
+                text.push(0);
+                text.extend(since.to_le_bytes());
+            }
+        }
+        SipHasher13::new_with_keys(2, 0).hash(&text)
+    }
+
+    /// Whether it is short enough to be told to others.
+    pub(super) fn fits(&self, item: &Item) -> bool {
+        let content = match &self.content {
+            Content::Is(content) => content.len(),
+            Content::Gone(_) => 0,
+        };
+        item.to_string().len() + content <= LONGEST
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_and_values_are_read_as_they_are_written() {
+        let limit =
+            LimitSpec::new("10.0.0.0/8 udp:53".parse().unwrap(), "5pps".parse().unwrap(), None);
+        let scope = model::Scope::Cluster { partition: Default::default() };
+        let limit = limit.unwrap().scoped(scope).unwrap();
+        let listing = Listing::banned(60, "over 5pps".into());
+        for (item, value) in [
+            (Item::Limit(limit.target), Value::Limit(limit)),
+            (Item::Denied("2001:db8::/64".parse().unwrap()), Value::Denied(listing)),
+        ] {
+            assert_eq!(Item::read(&item.to_string()), Some(item));
+            assert_eq!(item.value(&value.text()), Ok(value));
+        }
+        for wrong in ["", "denied default", "denied 10.0.0.1/8", "10.0.0.1/8", "denied"] {
+            assert_eq!(Item::read(wrong), None, "{wrong}");
+        }
+        let (target, net) =
+            (Item::Limit(Target::DEFAULT), Item::Denied("10.0.0.0/8".parse().unwrap()));
+        for (item, wrong) in [
+            (target, ""),
+            (target, r#"{"rate":"5pps","burst":5}"#),
+            (
+                target,
+                r#"{"rate":"5pps","burst":0,"scope":{"cluster":{"partition":"conservative"}}}"#,
+            ),
+            (net, r#"{"action":"allow","added":1}"#),
+            (net, r#"{"action":"deny","added":1,"reason":"two\nlines"}"#),
+            (net, "[]"),
+        ] {
+            item.value(wrong).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Datagrams that nobody who is sane sends. What members make of each other's is tested in `sim`.
+
+use super::*;
+use crate::wire::Epoch;
+
+fn identity(number: u8) -> Identity {
+    let epoch = Epoch::starting(None, 1, u32::from(number) + 1);
+    let address = ([10, 0, 0, number], 7946).into();
+    Identity::new(&format!("host-{number}"), "default", address, epoch, 100)
+}
+
+#[test]
+fn no_bytes_make_it_panic_or_grow() {
+    let mut random = SmallRng::seed_from_u64(3);
+    let mut now = Moment(1_000_000_000);
+    let mut hosts: Vec<_> = (0..4).map(|n| Membership::new(now, identity(n), n.into())).collect();
+    let mut corpus = Vec::new();
+    for number in 0..4 {
+        let to = identity((number + 1) % 4);
+        let host = &mut hosts[usize::from(number)];
+        host.meet(now, to.clone());
+        host.meet(now, identity(30));
+        host.say((to, Saying::page(1, [identity(1), identity(2)].iter())));
+        host.say((identity(1), Saying::Pull { ticket: 3, hash: 1, after: None }));
+    }
+    while corpus.len() < 200 {
+        now = now.after(Duration::from_millis(10));
+        for number in 0..4 {
+            hosts[number].poll(now);
+            let from = hosts[number].me().host();
+            while let Some((to, bytes)) = hosts[number].outgoing() {
+                if let Some(host) = hosts.iter_mut().find(|host| host.me().address == to.address) {
+                    host.receive(now, from, &bytes);
+                }
+                corpus.push(bytes);
+            }
+        }
+    }
+    let host = &mut hosts[2];
+    assert_eq!(host.members().len(), 4);
+    for _ in 0..100_000 {
+        let mut bytes = corpus[random.random_range(0..corpus.len())].clone();
+        for _ in 0..random.random_range(1..4) {
+            let at = random.random_range(0..=bytes.len());
+            match random.random_range(0..4) {
+                0 => bytes.truncate(at),
+                1 => bytes.insert(at, random.random()),
+                _ if at < bytes.len() => bytes[at] ^= 1 << random.random_range(0..8),
+                _ => {}
+            }
+        }
+        host.receive(now, identity(1).host(), &bytes);
+        host.outgoing.clear();
+    }
+    assert!(host.errors() > 1000 && host.events.len() <= MOST_EVENTS);
+    host.poll(now.after(Duration::from_secs(60)));
+}

@@ -1,0 +1,139 @@
+//! What a frame says in clear text, and what its seal covers as well.
+
+use limiter_common::abi::ABI_VERSION;
+
+use super::bytes::{Malformed, Reader};
+use super::{Epoch, MOST_BYTES, Rejection, TAG};
+use crate::HostId;
+
+/// The version of what is said in frames. Hosts of different ones do not understand each other.
+pub const PROTOCOL: u8 = 4;
+
+/// What every frame begins with.
+const MAGIC: u8 = 0xc7;
+
+/// The largest number of a frame.
+pub const MOST_NUMBER: u64 = (1 << 48) - 1;
+
+/// The head of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Which key it is sealed with, in short.
+    pub key: u16,
+    /// Which cluster the sender belongs to, in short; 0 if to none yet.
+    pub cluster: u16,
+    /// Who has sent it.
+    pub from: HostId,
+    /// Since when the sender runs.
+    pub epoch: Epoch,
+    /// Since when the receiver runs, in short: what was said to it before is not said again. 0 if the
+    /// sender does not know.
+    pub to: u32,
+    /// One more for each frame of the sender; 48 bits.
+    pub number: u64,
+}
+
+impl Header {
+    /// Its bytes in a frame.
+    pub const LENGTH: usize = 34;
+
+    /// As bytes.
+    pub fn bytes(&self) -> [u8; Self::LENGTH] {
+        let mut to = [0; Self::LENGTH];
+        to[0] = MAGIC;
+        to[1] = PROTOCOL;
+        to[2..4].copy_from_slice(&(ABI_VERSION as u16).to_be_bytes());
+        to[4..6].copy_from_slice(&self.key.to_be_bytes());
+        to[6..8].copy_from_slice(&self.cluster.to_be_bytes());
+        to[8..16].copy_from_slice(&self.from.0.to_be_bytes());
+        to[16..24].copy_from_slice(&self.epoch.0.to_be_bytes());
+        to[24..28].copy_from_slice(&self.to.to_be_bytes());
+        to[28..34].copy_from_slice(&self.number.to_be_bytes()[2..]);
+        to
+    }
+
+    /// From a datagram.
+    ///
+    /// # Errors
+    /// If that is no frame of this version.
+    pub fn read(datagram: &[u8]) -> Result<Self, Rejection> {
+        match *datagram {
+            [] => return Err(Rejection::Short),
+            [MAGIC, ..] => {}
+            _ => return Err(Rejection::Foreign),
+        }
+        if datagram.len() > MOST_BYTES {
+            return Err(Rejection::Long);
+        }
+        // A frame has a byte of content at least.
+        if datagram.len() <= Self::LENGTH + TAG {
+            return Err(Rejection::Short);
+        }
+        Self::fields(&datagram[1..]).unwrap_or(Err(Rejection::Short))
+    }
+
+    fn fields(bytes: &[u8]) -> Result<Result<Self, Rejection>, Malformed> {
+        let mut from = Reader::new(bytes);
+        if from.u8()? != PROTOCOL {
+            return Ok(Err(Rejection::Protocol));
+        }
+        if from.u16()? != ABI_VERSION as u16 {
+            return Ok(Err(Rejection::Layout));
+        }
+        Ok(Ok(Self {
+            key: from.u16()?,
+            cluster: from.u16()?,
+            from: HostId(from.u64()?),
+            epoch: Epoch(from.u64()?),
+            to: from.u32()?,
+            number: u64::from(from.u16()?) << 32 | u64::from(from.u32()?),
+        }))
+    }
+
+    /// What is never the same for two frames under one key: a host has one epoch at a time, a later one
+    /// after each start, and counts the frames of an epoch.
+    pub(super) fn nonce(&self) -> [u8; 24] {
+        let mut nonce = [0; 24];
+        nonce[..8].copy_from_slice(&self.from.0.to_be_bytes());
+        nonce[8..16].copy_from_slice(&self.epoch.0.to_be_bytes());
+        nonce[16..].copy_from_slice(&self.number.to_be_bytes());
+        nonce
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Header = Header {
+        key: 0x1234,
+        cluster: 0x5678,
+        from: HostId(u64::MAX - 1),
+        epoch: Epoch(0xdead_beef_0bad_cafe),
+        to: 77,
+        number: MOST_NUMBER - 1,
+    };
+
+    fn datagram() -> Vec<u8> {
+        [&HEADER.bytes()[..], &[0; TAG + 1]].concat()
+    }
+
+    #[test]
+    fn it_is_read_as_it_was_written() {
+        assert_eq!(Header::read(&datagram()), Ok(HEADER));
+    }
+
+    #[test]
+    fn what_is_no_frame_of_this_version_is_told_apart() {
+        let mut bytes = datagram();
+        assert_eq!(Header::read(&bytes[..bytes.len() - 1]), Err(Rejection::Short));
+        assert_eq!(Header::read(&[]), Err(Rejection::Short));
+        assert_eq!(Header::read(b"GET / HTTP/1.1"), Err(Rejection::Foreign));
+        bytes[3] ^= 1;
+        assert_eq!(Header::read(&bytes), Err(Rejection::Layout));
+        bytes[1] += 1;
+        assert_eq!(Header::read(&bytes), Err(Rejection::Protocol));
+        bytes.resize(MOST_BYTES + 1, 0);
+        assert_eq!(Header::read(&bytes), Err(Rejection::Long));
+    }
+}

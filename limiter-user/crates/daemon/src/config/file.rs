@@ -1,0 +1,391 @@
+//! A configuration file, read and checked as a whole.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::keys::{BanTable, DefaultLimit, Keys, LimitTable, ListTable, Several, Targets, Text};
+use super::problem;
+use api::error::{Failure, exit};
+use cluster::config::Seed;
+use model::Location;
+use model::ban::BanText;
+use model::class::{ClassPart, ClassText};
+use model::limit::short_prefix;
+use model::lists::{Action, Listing, Lists, check_wide, parse_target};
+use model::management::parse_management;
+use model::wording::Part;
+use model::{Classes, LimitSpec, Limits, ModelError, Partition, Reach, Target, Whom, Wording};
+
+/// The largest file, bytes.
+const LARGEST: u64 = 64 << 20;
+
+/// What a file says. Everything that can be told without the rest of the configuration has been
+/// checked.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigFile {
+    /// Its path; `None` if there is no file.
+    pub path: Option<PathBuf>,
+    pub(super) keys: Keys,
+    limits: Limits,
+    lists: Lists,
+    management: Vec<IpNet>,
+    pub(super) seeds: Vec<Seed>,
+    /// As it was written.
+    text: Arc<str>,
+    /// Where the value of each key and each limit's target is.
+    values: BTreeMap<String, Location>,
+    targets: BTreeMap<Target, Location>,
+    listed: BTreeMap<IpNet, Location>,
+}
+
+impl ConfigFile {
+    /// Reads the file that was `named`, or else the `usual` one if it is there.
+    ///
+    /// # Errors
+    /// If it cannot be read, or as [`ConfigFile::parse`].
+    pub fn find(named: Option<&Path>, usual: &Path) -> Result<Self, Failure> {
+        let path = named.unwrap_or(usual);
+        match read(path) {
+            Ok(text) => Self::parse(path, &text),
+            Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => {
+                Ok(Self::default())
+            }
+            Err(error) => Err(unreadable(path, &error)),
+        }
+    }
+
+    /// Reads `text`, which is that of the file at `path`.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it, by path, line and column.
+    pub fn parse(path: &Path, text: &[u8]) -> Result<Self, Failure> {
+        let text = std::str::from_utf8(text).map_err(|error| {
+            let valid = String::from_utf8_lossy(&text[..error.valid_up_to()]);
+            let failure =
+                Failure::new(exit::USAGE, "this is not UTF-8 text").hint("save the file as UTF-8");
+            problem::at(path, &valid, valid.len(), failure)
+        })?;
+        let keys: Keys =
+            toml::from_str(text).map_err(|error| problem::of_toml(path, text, &error))?;
+        let mut file = Self { path: Some(path.into()), keys, text: text.into(), ..Self::default() };
+        let table = DeTable::parse(text).map_err(|error| problem::of_toml(path, text, &error))?;
+        for (key, value) in table.get_ref().iter() {
+            let place = Location::at(text, value.span().start);
+            let key = key.get_ref().as_ref();
+            if let ("cluster", DeValue::Table(inner)) = (key, value.get_ref()) {
+                // Its keys have names of their own elsewhere.
+                for (inner, value) in inner.iter() {
+                    let name = format!("{key}_{}", inner.get_ref());
+                    file.values.insert(name, Location::at(text, value.span().start));
+                }
+            }
+            file.values.insert(key.to_owned(), place);
+        }
+        for seed in file.keys.cluster.seeds.iter().flatten() {
+            let read = seed.get_ref().parse().map_err(|problem: String| {
+                let (message, hint) = problem.split_once(": ").unwrap_or((&problem, ""));
+                let failure = Failure::new(exit::USAGE, message).hint(hint);
+                problem::at(path, text, seed.span().start, failure)
+            });
+            file.seeds.push(read?);
+        }
+        for address in &file.keys.management.addresses {
+            let net = parse_management(address.get_ref())
+                .map_err(|error| problem::at(path, text, address.span().start, error.into()))?;
+            file.management.push(net);
+        }
+        file.read_limits(path, text)?;
+        file.read_lists(path, text)?;
+        Ok(file)
+    }
+
+    fn read_lists(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
+        let wrong = |byte: usize, failure: Failure| problem::at(path, text, byte, failure);
+        let allow = self.keys.allow.iter().map(|table| (Action::Allow, table));
+        let deny = self.keys.deny.iter().map(|table| (Action::Deny, table));
+        for (action, ListTable { targets, reason, yes }) in allow.chain(deny) {
+            let begin = targets.span().start;
+            let why = reason.as_ref().map(|reason| reason.get_ref().clone());
+            let listing = Listing::new(action, None, why).map_err(|error| {
+                let failure = Failure::from(error);
+                let message = failure.message.replace("--reason", "reason");
+                wrong(
+                    reason.as_ref().map_or(begin, |r| r.span().start),
+                    Failure { message, ..failure },
+                )
+            })?;
+            let all: Vec<(usize, &str)> = match targets.get_ref() {
+                Targets::One(target) => vec![(begin, target)],
+                Targets::Many(all) => all
+                    .iter()
+                    .map(|target| (target.span().start, target.get_ref().as_str()))
+                    .collect(),
+            };
+            if all.is_empty() {
+                let failure = Failure::new(exit::USAGE, "there is no address to list");
+                return Err(wrong(begin, failure.hint("give addresses or prefixes")));
+            }
+            for (byte, target) in all {
+                let net = parse_target(target).map_err(|error| wrong(byte, error.into()))?;
+                check_wide(action, [&net], *yes).map_err(|error| {
+                    let hint = format!("write yes = true in this [[{action}]] if that is meant");
+                    wrong(byte, Failure::from(error).hint(hint))
+                })?;
+                match self.listed.entry(net) {
+                    Entry::Vacant(entry) => entry.insert(Location::at(text, byte)),
+                    Entry::Occupied(entry) => {
+                        let message = format!(
+                            "{} is listed already, in line {}",
+                            short_prefix(&net),
+                            entry.get().line
+                        );
+                        let failure = Failure::new(exit::USAGE, message);
+                        return Err(wrong(byte, failure.hint("keep one entry for each target")));
+                    }
+                };
+                self.lists.insert(net, listing.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn read_limits(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
+        let wrong = |(byte, failure): Misplaced| problem::at(path, text, byte, failure);
+        let mut classes = Classes::default();
+        let mut add = |limit: LimitSpec, byte: usize, class: usize| {
+            match self.targets.entry(limit.target) {
+                Entry::Vacant(entry) => entry.insert(Location::at(text, byte)),
+                Entry::Occupied(entry) => {
+                    let first = entry.get().line;
+                    let message =
+                        format!("{} has a limit already, in line {first}", limit.target.short());
+                    let failure = Failure::new(exit::USAGE, message);
+                    return Err(wrong((byte, failure.hint("keep one limit for each target"))));
+                }
+            };
+            let added = classes.add(limit.target.class);
+            added.map_err(|error| wrong((class, ModelError::from(error).into())))?;
+            self.limits.set(limit);
+            Ok(())
+        };
+        if let Some(default) = &self.keys.limits.default {
+            let byte = default.span().start;
+            let limit = match default.get_ref() {
+                DefaultLimit::Rate(rate) => {
+                    let rate = Spanned::new(default.span(), Several::One(Text(rate.clone())));
+                    Amounts::of(&rate).limit(Target::DEFAULT, byte)
+                }
+                DefaultLimit::Amount(table) => Amounts {
+                    rate: &table.rate,
+                    burst: table.burst.as_ref(),
+                    enforce: table.enforce,
+                    ban: table.ban.as_ref(),
+                    scope: table.scope.as_ref(),
+                    partition: table.partition.as_ref(),
+                }
+                .limit(Target::DEFAULT, byte),
+            };
+            add(limit.map_err(wrong)?, byte, byte)?;
+        }
+        for entry in &self.keys.limit {
+            let byte = entry.target.span().start;
+            let (target, class) = target(entry).map_err(wrong)?;
+            let amounts = Amounts {
+                rate: &entry.rate,
+                burst: entry.burst.as_ref(),
+                enforce: entry.enforce,
+                ban: entry.ban.as_ref(),
+                scope: entry.scope.as_ref(),
+                partition: entry.partition.as_ref(),
+            };
+            add(amounts.limit(target, byte).map_err(wrong)?, byte, class)?;
+        }
+        Ok(())
+    }
+
+    /// The text of the file at `path`, which is checked to be a configuration.
+    ///
+    /// # Errors
+    /// As [`ConfigFile::find`].
+    pub fn text(path: &Path) -> Result<String, Failure> {
+        let text = read(path).map_err(|error| unreadable(path, &error))?;
+        Self::parse(path, &text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// The socket that it names.
+    pub fn socket(&self) -> Option<&Path> {
+        self.keys.socket.as_deref()
+    }
+
+    /// The directory of pins that it names.
+    pub fn pin_dir(&self) -> Option<&Path> {
+        self.keys.pin_dir.as_deref()
+    }
+
+    /// Its limits.
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Its entries of the allow and deny lists.
+    pub const fn lists(&self) -> &Lists {
+        &self.lists
+    }
+
+    /// Where the target of an entry is.
+    pub fn place_of_entry(&self, net: &IpNet) -> Option<Location> {
+        self.listed.get(net).copied()
+    }
+
+    /// Its text, as it was written.
+    pub fn source_text(&self) -> &str {
+        &self.text
+    }
+
+    /// Its management addresses.
+    pub(super) fn management(&self) -> impl Iterator<Item = IpNet> {
+        self.management.iter().copied()
+    }
+
+    /// The path, as it is told.
+    pub fn name(&self) -> String {
+        self.path.as_ref().map_or("no file".into(), |path| path.display().to_string())
+    }
+
+    /// Where a key's value is, if the file has it.
+    pub(super) fn place_of(&self, key: &str) -> Option<Location> {
+        self.values.get(key).copied()
+    }
+
+    /// Where a limit's target is.
+    pub fn place_of_limit(&self, target: &Target) -> Option<Location> {
+        self.targets.get(target).copied()
+    }
+
+    /// A failure that lies in a place of this file.
+    pub(super) fn blame(&self, place: Location, failure: Failure) -> Failure {
+        let Location { line, column } = place;
+        Failure { code: exit::USAGE, ..failure }.context(format!("{}:{line}:{column}", self.name()))
+    }
+}
+
+/// What is wrong, and with which byte.
+type Misplaced = (usize, Failure);
+
+/// Whom and what a limit is for, and the first byte of what its class is told by.
+fn target(entry: &LimitTable) -> Result<(Target, usize), Misplaced> {
+    let byte = entry.target.span().start;
+    let whom = entry.target.get_ref().parse::<Whom>();
+    let whom = whom.map_err(|error| (byte, Failure::from(error)))?;
+    let proto = entry.proto.as_ref().map(|text| (text.get_ref().0.as_str(), text.span().start));
+    let dport = entry.dport.as_ref().map(|text| (text.get_ref().0.as_str(), text.span().start));
+    let flags = entry.tcp_flags.as_ref().map(|text| (text.get_ref().as_str(), text.span().start));
+    let syn = entry.syn.as_ref().filter(|syn| *syn.get_ref()).map(|syn| syn.span().start);
+    let class = ClassText {
+        proto: proto.map(|(text, _)| text),
+        dport: dport.map(|(text, _)| text),
+        tcp_flags: flags.map(|(text, _)| text),
+        syn: syn.is_some(),
+    };
+    let (proto, dport) = (proto.map(|(_, at)| at), dport.map(|(_, at)| at));
+    let flags = flags.map(|(_, at)| at).or(syn);
+    let class = class.read().map_err(|error| {
+        let blamed = match error.part() {
+            Some(ClassPart::Protocol) => proto,
+            Some(ClassPart::Ports) => dport,
+            Some(ClassPart::Flags) => flags,
+            None => None,
+        };
+        (blamed.unwrap_or(byte), Failure::from(ModelError::from(error)))
+    })?;
+    let told = [flags, dport, proto].into_iter().flatten().next();
+    Ok((Target { whom, class, together: entry.as_one }, told.unwrap_or(byte)))
+}
+
+/// How much a limit is, as it is written.
+struct Amounts<'a> {
+    rate: &'a Spanned<Several>,
+    burst: Option<&'a Spanned<Several>>,
+    enforce: bool,
+    ban: Option<&'a Spanned<BanTable>>,
+    scope: Option<&'a Spanned<Reach>>,
+    partition: Option<&'a Spanned<Partition>>,
+}
+
+impl<'a> Amounts<'a> {
+    /// A rate of which nothing more is said.
+    const fn of(rate: &'a Spanned<Several>) -> Self {
+        Self { rate, burst: None, enforce: true, ban: None, scope: None, partition: None }
+    }
+
+    /// The limit of `target`, which is written at `byte`.
+    fn limit(&self, target: Target, byte: usize) -> Result<LimitSpec, Misplaced> {
+        let list = |several: &Spanned<Several>| several.span().start;
+        let rates = self.rate.get_ref().texts(list(self.rate));
+        let bursts = self.burst.map_or_else(Vec::new, |burst| burst.get_ref().texts(list(burst)));
+        let wording = Wording {
+            rates: rates.iter().map(|(text, _)| *text).collect(),
+            bursts: bursts.iter().map(|(text, _)| *text).collect(),
+            enforce: self.enforce,
+            ban: self.ban.map(|ban| {
+                let BanTable { after, factor, lasts } = ban.get_ref();
+                let parts = [after, factor, lasts];
+                let [after, factor, lasts] =
+                    parts.map(|text| text.as_ref().map(|text| text.0.as_str()));
+                BanText { after, factor, lasts }
+            }),
+            scope: self.scope.map(|scope| *scope.get_ref()),
+            partition: self.partition.map(|partition| *partition.get_ref()),
+        };
+        wording.limit(target).map_err(|(part, error)| {
+            let blamed = match part {
+                Part::Rate(place) => rates.get(place).map_or(list(self.rate), |(_, at)| *at),
+                Part::Burst(place) => bursts.get(place).map_or(byte, |(_, at)| *at),
+                Part::Ban => self.ban.map_or(byte, |ban| ban.span().start),
+                Part::Scope => {
+                    let scope = self.scope.map(|scope| scope.span().start);
+                    let partition = self.partition.map(|partition| partition.span().start);
+                    scope.or(partition).unwrap_or(byte)
+                }
+                Part::Target => byte,
+            };
+            let failure = Failure::from(error);
+            let hint = failure.hint.as_deref().map(in_file);
+            (blamed, Failure { hint, ..failure })
+        })
+    }
+}
+
+/// What a hint says of the flag `--burst`, for the key.
+fn in_file(hint: &str) -> String {
+    hint.replace("--burst 1514byte", "burst = \"1514byte\"").replace("--burst ", "burst = ")
+}
+
+/// Reads a file's bytes.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let read = File::open(path)?.take(LARGEST + 1).read_to_end(&mut text)?;
+    if read as u64 > LARGEST {
+        return Err(io::Error::other("it is larger than 64 MiB"));
+    }
+    Ok(text)
+}
+
+/// The failure of a file that cannot be read.
+fn unreadable(path: &Path, error: &io::Error) -> Failure {
+    let code = match error.kind() {
+        io::ErrorKind::PermissionDenied => exit::PRIVILEGE,
+        _ => exit::USAGE,
+    };
+    Failure::new(code, format!("cannot read {}: {error}", path.display()))
+        .hint("name a file with --config; `limiter config default` prints one to begin with")
+}

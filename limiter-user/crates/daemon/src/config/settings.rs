@@ -1,0 +1,462 @@
+//! What is in effect, and where each value comes from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use serde_json::Value;
+
+use super::file::ConfigFile;
+use crate::config::{LogFormat, Malformed, RunArgs};
+use crate::control::Config;
+use crate::control::cluster::key_file;
+use crate::http::web::{WebConfig, check_files};
+use api::error::{Failure, exit};
+use cluster::ClusterConfig;
+use dataplane::{self, Options};
+use model::Location;
+use model::chain;
+use model::instance::{Instance, Places};
+use model::lists::Action;
+use model::scope::no_cluster;
+use model::{Classes, Limits, Management, ModelError};
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A flag.
+    Flag,
+    /// An environment variable.
+    Environment,
+    /// The file.
+    File(Location),
+    /// Nobody has said anything.
+    Default,
+}
+
+/// What has been said by flag or environment, which the file cannot change.
+pub type Fixed = BTreeMap<String, Origin>;
+
+/// Which arguments of a command were given, and how.
+fn fixed(matches: &ArgMatches, into: &mut Fixed) {
+    for id in matches.ids() {
+        let origin = match matches.value_source(id.as_str()) {
+            Some(ValueSource::CommandLine) => Origin::Flag,
+            Some(ValueSource::EnvVariable) => Origin::Environment,
+            _ => continue,
+        };
+        into.insert(id.to_string(), origin);
+    }
+}
+
+/// What flags and environment say, with the defaults for all else.
+#[derive(Clone, Debug)]
+pub struct Given {
+    run: RunArgs,
+    socket: PathBuf,
+    fixed: Fixed,
+    file: Option<PathBuf>,
+    instance: Option<Instance>,
+}
+
+impl Given {
+    /// Takes the arguments of a command and what they were read from, outermost first. What they leave
+    /// open is in the places of `instance`.
+    pub fn new(
+        run: RunArgs,
+        socket: PathBuf,
+        file: Option<PathBuf>,
+        instance: Option<Instance>,
+        matches: &[&ArgMatches],
+    ) -> Self {
+        let mut given = Self { run, socket, fixed: Fixed::new(), file, instance };
+        for matches in matches {
+            fixed(matches, &mut given.fixed);
+        }
+        let places = Places::of(given.instance.as_ref());
+        let said = |key| given.fixed.contains_key(key);
+        if !said("socket") {
+            given.socket = places.socket;
+        }
+        if !said("state_dir") {
+            given.run.state_dir = places.state_dir;
+        }
+        if !said("pin_dir") {
+            given.run.pin_dir = places.pin_dir;
+        }
+        given
+    }
+
+    /// How the log is written, as far as is known without the file.
+    pub fn log_format(&self) -> LogFormat {
+        self.run.log_format
+    }
+
+    /// Reads the file that was named, or else the usual one if it is there.
+    ///
+    /// # Errors
+    /// As [`ConfigFile::find`].
+    pub fn read_file(&self) -> Result<ConfigFile, Failure> {
+        ConfigFile::find(self.file.as_deref(), &Places::of(self.instance.as_ref()).config)
+    }
+
+    /// What is in effect if the file is `file`.
+    ///
+    /// # Errors
+    /// If that cannot be; the message tells whether a flag, the environment or which place in the file
+    /// is to blame.
+    pub fn with(&self, file: ConfigFile) -> Result<Settings, Failure> {
+        let mut settings = Settings {
+            run: self.run.clone(),
+            socket: self.socket.clone(),
+            fixed: self.fixed.clone(),
+            instance: self.instance.clone(),
+            file,
+        };
+        settings.merge();
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
+/// What is in effect.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    run: RunArgs,
+    socket: PathBuf,
+    fixed: Fixed,
+    instance: Option<Instance>,
+    /// The file that is part of it.
+    pub file: ConfigFile,
+}
+
+/// Takes keys from the file that neither flag nor environment has.
+macro_rules! take {
+    ($settings:ident, $keys:ident: $($key:ident),+ $(,)?) => {
+        $(if let (Some(value), false) =
+            (&$keys.$key, $settings.fixed.contains_key(stringify!($key)))
+        {
+            $settings.run.$key = value.clone().into();
+        })+
+    };
+}
+
+/// As [`take`], for keys of `[cluster]`.
+macro_rules! take_cluster {
+    ($settings:ident, $table:ident: $($key:ident = $inner:ident),+ $(,)?) => {
+        $(if let (Some(value), false) =
+            (&$table.$inner, $settings.fixed.contains_key(stringify!($key)))
+        {
+            $settings.run.$key = value.clone().into();
+        })+
+    };
+}
+
+impl Settings {
+    fn merge(&mut self) {
+        let keys = self.file.keys.clone();
+        let settings = self;
+        take!(settings, keys:
+            interfaces, mode, replace, socket_group, admin_group, state_dir, pin_dir, on_exit,
+            http_listen, http_token_file, http_admin_token_file, http_tls_cert, http_tls_key, http_host,
+            sketch_epsilon, sketch_delta, sketch_window, max_sources, max_limits, max_listed, ipv4_prefix,
+            ipv6_prefix, malformed, on_full, log_format, kernel_log,
+        );
+        let cluster = keys.cluster;
+        take_cluster!(settings, cluster:
+            cluster_name = name, cluster_listen = listen, cluster_key_file = key_file,
+            cluster_weight = weight, cluster_region = region,
+            cluster_bootstrap_expect = bootstrap_expect,
+        );
+        if cluster.seeds.is_some() && !settings.fixed.contains_key("cluster_seeds") {
+            settings.run.cluster_seeds.clone_from(&settings.file.seeds);
+        }
+        if let (Some(socket), false) = (keys.socket, settings.fixed.contains_key("socket")) {
+            settings.socket = socket;
+        }
+        if !settings.fixed.contains_key("management") {
+            settings.run.management = settings.file.management().collect();
+        }
+    }
+
+    /// Where a key's value comes from.
+    pub fn origin(&self, key: &str) -> Origin {
+        match (self.fixed.get(key), self.file.place_of(key)) {
+            (Some(origin), _) => origin.clone(),
+            (None, Some(place)) => Origin::File(place),
+            (None, None) => Origin::Default,
+        }
+    }
+
+    /// Where a key's value comes from, in words.
+    pub fn origin_text(&self, key: &str) -> String {
+        match self.origin(key) {
+            Origin::Flag => Flag(key).to_string(),
+            Origin::Environment => Variable(key).to_string(),
+            Origin::File(place) => format!("{}:{}", self.file.name(), place.line),
+            Origin::Default => match &self.instance {
+                Some(name) if ["socket", "state_dir", "pin_dir"].contains(&key) => {
+                    format!("default of instance {name}")
+                }
+                _ => "default".into(),
+            },
+        }
+    }
+
+    /// Every key that a file can have, but for limits, and its value.
+    pub fn values(&self) -> Vec<(String, Value)> {
+        let mut values = match serde_json::to_value(&self.run) {
+            Ok(Value::Object(values)) => values,
+            _ => serde_json::Map::new(),
+        };
+        values.insert("socket".into(), self.socket.display().to_string().into());
+        values.into_iter().collect()
+    }
+
+    /// How the log is written.
+    pub fn log_format(&self) -> LogFormat {
+        self.run.log_format
+    }
+
+    /// The daemon's socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Puts a key's name and origin before a failure.
+    fn blame(&self, key: &str, failure: Failure) -> Failure {
+        match self.origin(key) {
+            Origin::File(place) => {
+                let key = match key.strip_prefix("cluster_") {
+                    Some(inner) => format!("cluster.{inner}"),
+                    None => key.to_owned(),
+                };
+                self.file.blame(place, failure.context(key))
+            }
+            Origin::Environment => failure.context(Variable(key)),
+            Origin::Flag | Origin::Default => failure.context(Flag(key)),
+        }
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        match self.options().check() {
+            Err(dataplane::Error::Option { option, problem, hint }) => {
+                let key = option.trim_start_matches('-').replace('-', "_");
+                let failure = Failure::new(exit::USAGE, problem).hint(hint);
+                return Err(self.blame(&key, failure));
+            }
+            Err(error) => return Err(Failure::new(exit::USAGE, chain(&error))),
+            Ok(()) => {}
+        }
+        check_names(&self.run.interfaces).map_err(|failure| self.blame("interfaces", failure))?;
+        self.web().check().map_err(|(key, failure)| self.blame(key, failure))?;
+        self.cluster().check(host_name).map_err(|(key, error)| self.blame(key, error.into()))?;
+        self.check_scopes(self.cluster().is_on())?;
+        let lengths = (self.run.ipv4_prefix, self.run.ipv6_prefix);
+        let management = Management::new(&self.run.management, lengths);
+        self.check_limits(lengths, &management)?;
+        self.check_lists(lengths, &management)
+    }
+
+    /// Whether the file's limits hold where they can, in a cluster or not.
+    ///
+    /// # Errors
+    /// The first limit that is for the cluster where there is none, by its place.
+    pub fn check_scopes(&self, clustered: bool) -> Result<(), Failure> {
+        if clustered || !self.file.limits().in_cluster() {
+            return Ok(());
+        }
+        let Some(limit) = self.file.limits().iter().find(|limit| !limit.scope.is_local()) else {
+            return Ok(());
+        };
+        let failure = Failure::from(no_cluster(&format!("the limit for {}", limit.target.short())));
+        let place = self.file.place_of_limit(&limit.target);
+        Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)))
+    }
+
+    /// Whether the files can be used that cluster and dashboard need. A daemon starts without them, and tries
+    /// again.
+    ///
+    /// # Errors
+    /// What is wrong with the first one that cannot.
+    pub fn check_files(&self) -> Result<(), Failure> {
+        let cluster = self.cluster();
+        if cluster.is_on() {
+            key_file::read(&cluster.key_file)
+                .map_err(|failure| self.blame("cluster_key_file", failure))?;
+        }
+        check_files(&self.web())
+    }
+
+    /// Whether the entries of the file's lists fit sources of so many bits, IPv4 and IPv6, and
+    /// `management`.
+    ///
+    /// # Errors
+    /// The first entry that does not, by its place.
+    pub fn check_lists(&self, lengths: (u8, u8), management: &Management) -> Result<(), Failure> {
+        for (net, listing) in self.file.lists().iter() {
+            let bits = if net.addr().is_ipv4() { lengths.0 } else { lengths.1 };
+            let checked = if net.prefix_len() > bits {
+                Err(ModelError::FinerThanSource { target: *net, bits }.into())
+            } else if listing.action == Action::Deny {
+                management.check(&(*net).into()).map_err(Failure::from)
+            } else {
+                Ok(())
+            };
+            if let Err(failure) = checked {
+                let place = self.file.place_of_entry(net);
+                return Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the classes of the file's limits go with those of `stored`, which were set at run time.
+    ///
+    /// # Errors
+    /// The first limit whose class does not, by its place.
+    pub fn check_classes(&self, stored: &Limits) -> Result<(), Failure> {
+        let refuse = |error| Failure::from(ModelError::from(error));
+        let mut classes = Classes::new(stored.classes()).map_err(refuse)?;
+        for limit in self.file.limits().iter().filter(|limit| !limit.target.class.is_any()) {
+            if let Err(error) = classes.add(limit.target.class) {
+                let failure = refuse(error).context("with what was set at run time");
+                let place = self.file.place_of_limit(&limit.target);
+                return Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the file's limits fit sources of so many bits, IPv4 and IPv6, and `management`.
+    ///
+    /// # Errors
+    /// The first limit that does not, by its place.
+    pub fn check_limits(&self, lengths: (u8, u8), management: &Management) -> Result<(), Failure> {
+        for limit in self.file.limits().iter() {
+            let checked = limit
+                .check_prefix(lengths.0, lengths.1)
+                .map_err(Failure::from)
+                .and_then(|()| Ok(management.check(&limit.target)?));
+            if let Err(failure) = checked {
+                let place = self.file.place_of_limit(&limit.target);
+                return Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)));
+            }
+        }
+        Ok(())
+    }
+
+    fn options(&self) -> Options {
+        let run = &self.run;
+        Options {
+            pin_dir: run.pin_dir.clone(),
+            epsilon: run.sketch_epsilon,
+            delta: run.sketch_delta,
+            window: run.sketch_window,
+            max_sources: run.max_sources,
+            max_limits: run.max_limits,
+            max_listed: run.max_listed,
+            ipv4_prefix: run.ipv4_prefix,
+            ipv6_prefix: run.ipv6_prefix,
+            drop_malformed: run.malformed == Malformed::Drop,
+            on_full: run.on_full,
+            kernel_log: run.kernel_log,
+            hash_secret: None,
+            listen: run.cluster_listen,
+            reset: run.reset_state,
+        }
+    }
+
+    fn web(&self) -> WebConfig {
+        let run = &self.run;
+        WebConfig {
+            listen: run.http_listen,
+            token_file: run.http_token_file.clone(),
+            admin_token_file: run.http_admin_token_file.clone(),
+            tls_cert: run.http_tls_cert.clone(),
+            tls_key: run.http_tls_key.clone(),
+            hosts: run.http_host.clone(),
+        }
+    }
+
+    /// The cluster that the host is to be in.
+    pub fn cluster(&self) -> ClusterConfig {
+        let run = &self.run;
+        ClusterConfig {
+            name: run.cluster_name.clone(),
+            listen: run.cluster_listen,
+            seeds: run.cluster_seeds.clone(),
+            bootstrap_expect: run.cluster_bootstrap_expect,
+            key_file: run.cluster_key_file.clone(),
+            weight: run.cluster_weight,
+            region: run.cluster_region.clone(),
+        }
+    }
+
+    /// A daemon that runs with it.
+    pub fn daemon(&self) -> Config {
+        let run = self.run.clone();
+        Config {
+            options: self.options(),
+            web: self.web(),
+            cluster: self.cluster(),
+            interfaces: run.interfaces,
+            mode: run.mode,
+            replace: run.replace,
+            socket: self.socket.clone(),
+            socket_group: run.socket_group,
+            admin_group: run.admin_group,
+            management: run.management,
+            state_dir: run.state_dir,
+            on_exit: run.on_exit,
+            instance: self.instance.clone(),
+        }
+    }
+}
+
+/// The name that the kernel has for this host.
+pub(crate) fn host_name() -> io::Result<String> {
+    fs::read_to_string("/proc/sys/kernel/hostname")
+}
+
+/// A key as a flag.
+pub(super) struct Flag<'a>(pub &'a str);
+
+impl fmt::Display for Flag<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The one that is given once for each.
+        let key = if self.0 == "interfaces" { "interface" } else { self.0 };
+        write!(f, "--{}", key.replace('_', "-"))
+    }
+}
+
+/// A key as an environment variable.
+pub(super) struct Variable<'a>(pub &'a str);
+
+impl fmt::Display for Variable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LIMITER_{}", self.0.to_uppercase())
+    }
+}
+
+/// The longest name that the kernel gives an interface, bytes.
+const LONGEST_NAME: usize = 15;
+
+fn check_names(names: &[String]) -> Result<(), Failure> {
+    let refuse = |problem: String, hint: &str| Err(Failure::new(exit::USAGE, problem).hint(hint));
+    for (place, name) in names.iter().enumerate() {
+        let odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
+        if name.is_empty() || name.len() > LONGEST_NAME || name.contains(odd) {
+            let hint = "give names as `ip link` shows them, such as eth0";
+            return refuse(format!("{name:?} is not the name of an interface"), hint);
+        }
+        if names[..place].contains(name) {
+            return refuse(format!("{name} is there twice"), "name each interface once");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! What a source sends, from looks at what its bucket has counted.
+
+use std::time::Duration;
+
+use cluster::Moment;
+use dataplane::ClusterMember;
+use model::Share;
+use model::source::Counts;
+use model::{LimitSpec, Tier};
+
+/// The shortest time that a rate is told from.
+const SHORTEST: Duration = Duration::from_millis(40);
+/// The longest: so slow limits wait for a second.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Packets that tell a rate well enough: fewer are chance.
+const ENOUGH: u64 = 32;
+/// A bucket that is younger tells what its source sends by itself.
+const YOUNG: Duration = Duration::from_millis(500);
+/// The least age that a rate is told from, whatever the bucket says.
+const LEAST_AGE: Duration = Duration::from_millis(10);
+
+/// Counts of a bucket that are waiting for later ones.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gauge {
+    counts: Counts,
+    since: Moment,
+    /// How long a look takes that tells something under this limit.
+    span: Duration,
+}
+
+/// What a source has sent lately.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Look {
+    /// As a part of its limit, drops included.
+    pub(super) demand: Share,
+    /// Whether that was anything.
+    pub(super) sends: bool,
+    /// Whether some of it was dropped.
+    pub(super) drops: bool,
+}
+
+/// In how long a limit lets [`ENOUGH`] packets through.
+fn span_of(limit: &LimitSpec) -> Duration {
+    let span = |tier: &Tier| {
+        let frame = if tier.rate.unit() == model::Unit::Bytes { 1000.0 } else { 1.0 };
+        let period_s = tier.rate.period_ns() as f64 / 1e9;
+        ENOUGH as f64 * frame * period_s / tier.rate.amount().max(1) as f64
+    };
+    let first = span(&limit.tier());
+    let seconds = limit.also.as_ref().map_or(first, |also| first.min(span(also)));
+    Duration::from_secs_f64(seconds.clamp(SHORTEST.as_secs_f64(), LONGEST.as_secs_f64()))
+}
+
+impl Gauge {
+    /// Begins with a bucket, and tells what its source seems to send: what it did since it has the bucket, or,
+    /// if that is long ago, as much as is told of it by `guess`.
+    pub(super) fn begin(now: Moment, member: &ClusterMember, guess: Share) -> (Self, Share) {
+        let counts = member.bucket.counts;
+        let age = now.since(Moment(counts.since_ns));
+        let none = Counts { since_ns: counts.since_ns, ..Counts::default() };
+        let demand = if age < YOUNG { member.demand(&none, age.max(LEAST_AGE)) } else { guess };
+        (Self { counts, since: now, span: span_of(&member.limit) }, demand)
+    }
+
+    /// Whether the bucket tells by itself what its source sends.
+    pub(super) fn is_young(&self, now: Moment) -> bool {
+        now.since(Moment(self.counts.since_ns)) < YOUNG
+    }
+
+    /// Takes a later look. Tells what the source has sent since the last one that told something; nothing if
+    /// it is too early to tell, unless that is `urgent`.
+    pub(super) fn look(
+        &mut self,
+        now: Moment,
+        member: &ClusterMember,
+        urgent: bool,
+    ) -> Option<Look> {
+        let counts = member.bucket.counts;
+        let long = now.since(self.since);
+        let before = self.counts;
+        if counts.since_ns != before.since_ns {
+            // Another life of the bucket.
+            let (gauge, demand) = Self::begin(now, member, Share::NONE);
+            *self = gauge;
+            let (sends, drops) = (counts.packets() > 0, counts.dropped > 0);
+            return Some(Look { demand, sends, drops });
+        }
+        // Drops are moved from a CPU's memory to the bucket meanwhile, and may be missed for a moment.
+        let packets = counts.packets().saturating_sub(before.packets());
+        let early = packets < ENOUGH && long < self.span;
+        if long < SHORTEST || early && !(urgent && packets > 0) {
+            return None;
+        }
+        *self = Self { counts, since: now, span: span_of(&member.limit) };
+        let drops = counts.dropped > before.dropped;
+        Some(Look { demand: member.demand(&before, long), sends: packets > 0, drops })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::Target;
+
+    #[test]
+    fn a_look_takes_long_enough_to_tell_something() {
+        for (rate, ms) in
+            [("1000pps", 40), ("200pps", 160), ("1pps", 1000), ("1gbit", 40), ("80kbit", 1000)]
+        {
+            let limit = LimitSpec::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap();
+            assert_eq!(span_of(&limit), Duration::from_millis(ms), "{rate}");
+        }
+    }
+}

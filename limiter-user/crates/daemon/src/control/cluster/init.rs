@@ -1,0 +1,48 @@
+//! Founding a cluster: an act of the operator.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::Cluster;
+use super::rights::{self, Input};
+use crate::control::cluster::link::Order;
+use api::ClusterFounded;
+use api::error::{Failure, exit};
+
+/// How long a member of a cluster has to answer: several greetings, as some may be lost.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// How long it may take to keep it.
+const KEEPING: Duration = Duration::from_secs(10);
+
+impl Cluster {
+    /// Founds a cluster of this host, which has all of its limits then; it is kept when this returns.
+    ///
+    /// # Errors
+    /// If this host belongs to a cluster, or a member of one answers, or it cannot be kept.
+    pub async fn init(&self) -> Result<ClusterFounded, Failure> {
+        let mut report = self.link.report.clone();
+        if let Some(id) = report.borrow().cluster {
+            return Err(rights::belongs(id));
+        }
+        // A host that has lost its state meets those here that know better.
+        self.link.order(Order::LookAround);
+        let joined = timeout(PATIENCE, report.wait_for(|report| report.cluster.is_some())).await;
+        let joined = joined.ok().and_then(Result::ok).and_then(|report| report.cluster);
+        if let Some(id) = joined {
+            let message =
+                format!("a member of the cluster {id} has answered, and this host has joined it");
+            return Err(Failure::new(exit::NEGATIVE, message)
+                .hint("there is nothing to do: `limiter peers` shows the hosts of the cluster"));
+        }
+        let (done, founded) = oneshot::channel();
+        let ended =
+            || Failure::new(exit::NEGATIVE, "limits of the cluster are not divided any more");
+        self.orders.send(Input::Init(done)).await.map_err(|_| ended())?;
+        let founded = timeout(KEEPING, founded).await.map_err(|_| ended())?;
+        let id = founded.map_err(|_| ended())??;
+        Ok(ClusterFounded { name: self.name.clone(), cluster: id.to_string() })
+    }
+}

@@ -1,0 +1,75 @@
+//! By which number hosts talk of a source under a limit of the cluster.
+
+use std::hash::Hasher as _;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use siphasher::sip::SipHasher24;
+
+use cluster::KeyId;
+use cluster::link::ClusterId;
+use model::Class;
+
+/// Makes numbers of sources.
+///
+/// All hosts have to make the same ones, at any moment, and nobody else may know them: whoever could choose
+/// sources that meet on one number could make hosts share one limit between them. The number of the cluster
+/// serves as the key of the hash: it is random, all members have it and only they, since frames that name it
+/// are encrypted, and it never changes. The keys that seal frames do, at another moment on each host.
+///
+/// It is a number of the source and of the class that it has a bucket for, not of the limit: while a change of
+/// limits is on its way, hosts have different ones for a source. Then its shares are of whichever each host
+/// has, and together within the larger one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keys(SipHasher24);
+
+impl Keys {
+    /// Those of a cluster.
+    pub(super) fn of(cluster: ClusterId) -> Self {
+        // The second half only tells this use of the number from others.
+        Self(SipHasher24::new_with_keys(cluster.0, u64::from_be_bytes(*b"limiter1")))
+    }
+
+    /// The number of a source and a class.
+    pub(super) fn key(&self, source: IpNet, class: Class) -> KeyId {
+        let address = match source.network() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let bits = source.prefix_len() + if source.addr().is_ipv4() { 96 } else { 0 };
+        let mut hasher = self.0;
+        hasher.write(&address.octets());
+        hasher.write_u8(bits);
+        // As operators write it, which is the same on all hosts.
+        hasher.write(class.to_string().as_bytes());
+        KeyId::of(hasher.finish())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_of_source_class_and_cluster() {
+        let keys = Keys::of(ClusterId(1));
+        let key = |keys: &Keys, source: &str, class: &str| {
+            keys.key(source.parse().unwrap(), class.parse().unwrap())
+        };
+        let one = key(&keys, "192.0.2.1/32", "any");
+        assert_eq!(one, key(&keys, "192.0.2.1/32", "any"));
+        for other in [
+            key(&keys, "192.0.2.2/32", "any"),
+            key(&keys, "192.0.2.0/31", "any"),
+            key(&keys, "192.0.2.1/32", "udp:53"),
+            key(&keys, "2001:db8::/64", "any"),
+            key(&Keys::of(ClusterId(2)), "192.0.2.1/32", "any"),
+        ] {
+            assert_ne!(one, other);
+        }
+        // What rides in messages of older versions has to be the same.
+        assert_eq!(one, KeyId::of(KNOWN));
+    }
+
+    const KNOWN: u64 = 6_317_242_270_570_038_118;
+}

@@ -1,0 +1,52 @@
+//! Leaving the cluster for good, or for long.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use super::Cluster;
+use super::rights::Input;
+use crate::control::cluster::link::Order;
+use api::ClusterLeft;
+use api::error::{Failure, exit};
+
+/// How long the last words may take to go out.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+impl Cluster {
+    /// Hands all rights of this host over to the others, for which it waits so long, and goes. From the start
+    /// on nothing passes here that is under a limit of the cluster.
+    ///
+    /// # Errors
+    /// If not all could be handed over in time; the daemon goes on trying.
+    pub async fn leave(&self, patience: Duration) -> Result<ClusterLeft, Failure> {
+        let begun = Instant::now();
+        let members = self.link.members.borrow().len();
+        let (done, left) = oneshot::channel();
+        let ended =
+            || Failure::new(exit::NEGATIVE, "limits of the cluster are not divided any more");
+        self.orders.send(Input::Leave(done)).await.map_err(|_| ended())?;
+        let Ok(left) = timeout(patience, left).await else {
+            let rights = self.rights.borrow();
+            let rest = 100.0 * (rights.home + rights.on_the_way).part();
+            let message = format!(
+                "{rest:.1} % of the cluster's limits could not be handed over in {} s",
+                patience.as_secs()
+            );
+            return Err(Failure::new(exit::NEGATIVE, message).hint(
+                "see whether other hosts are there, with `limiter status`, and ask again; if this one ends now, \
+                 what it has lies idle until it is back",
+            ));
+        };
+        let disbanded = left.map_err(|_| ended())?;
+        self.link.order(Order::Leave);
+        sleep(LAST_WORDS).await;
+        Ok(ClusterLeft {
+            name: self.name.clone(),
+            others: members.saturating_sub(1) as u64,
+            disbanded,
+            seconds: begun.elapsed().as_secs_f64(),
+        })
+    }
+}

@@ -1,0 +1,313 @@
+//! A [`Link`] with a socket and a clock.
+
+pub mod seeds;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::time::{ClockId, clock_gettime};
+use socket2::{SockRef, Type};
+use tokio::net::UdpSocket;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use self::seeds::Seed;
+use api::error::{Failure, exit};
+use cluster::agreement::Agreement;
+use cluster::link::{Bootstrap, ClusterId, Delivery, Link, Others, Settings};
+use cluster::membership::{Identity, Members};
+use cluster::wire::{Content, Counts, KeyRing, MOST_BYTES};
+use cluster::{HostId, Moment};
+
+/// Orders that wait, at most.
+const MOST_ORDERS: usize = 4096;
+
+/// Deliveries that wait to be taken, at most.
+const MOST_DELIVERIES: usize = 4096;
+
+/// Datagrams that are read before anything else is looked at.
+const BATCH: usize = 64;
+
+/// Bytes that the kernel keeps until they are read: a second of a busy cluster.
+const BUFFER: usize = 4 << 20;
+
+/// How often it is told what has been counted.
+const TOLD: Duration = Duration::from_secs(1);
+
+/// What a link is asked to do.
+#[derive(Clone, Debug)]
+pub enum Order {
+    /// Say something to a member.
+    Send {
+        /// To whom.
+        to: HostId,
+        /// The hash of the limits that this host has.
+        digest: Option<u64>,
+        /// What.
+        content: Content,
+    },
+    /// Use these keys from now on.
+    Ring(KeyRing),
+    /// Have another weight from now on.
+    Weight(u32),
+    /// Belong to this cluster from now on, which is kept.
+    Belong(ClusterId),
+    /// Vote for this proposal from now on, which is kept.
+    Vote(ClusterId),
+    /// Greet all seeds at once.
+    LookAround,
+    /// Tell the others that this host goes, and end.
+    Leave,
+}
+
+/// What a link has to tell about itself.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The cluster that it belongs to.
+    pub cluster: Option<ClusterId>,
+    /// What has come and gone.
+    pub counts: Counts,
+    /// Deliveries that nobody took in time.
+    pub lost: u64,
+    /// Members that are not listened to, since another host has had their name for longer.
+    pub refused: BTreeMap<HostId, Identity>,
+    /// Members that may be gone: somebody has not heard of them for a while.
+    pub suspects: BTreeSet<HostId>,
+    /// See [`Link::others`].
+    pub others: Others,
+    /// See [`Link::bootstrap`]. `None` until it has begun.
+    pub bootstrap: Option<Bootstrap>,
+    /// See [`Link::agreement`]. `None` until it has begun.
+    pub agreement: Option<Agreement>,
+    /// See [`Link::other_key`].
+    pub other_key: Option<(u16, Moment)>,
+}
+
+/// A link that runs. It ends when all of these and of what was made from them are gone.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    orders: mpsc::Sender<Order>,
+    /// The members that are there, this host included.
+    pub members: watch::Receiver<Arc<Members>>,
+    /// What it tells about itself, once a second.
+    pub report: watch::Receiver<Report>,
+    /// Where seeds were found.
+    pub seeds: watch::Receiver<Vec<Seed>>,
+    wanted: watch::Sender<Vec<String>>,
+}
+
+impl Handle {
+    /// Hands over an order. Returns whether there was room for it.
+    pub fn order(&self, order: Order) -> bool {
+        self.orders.try_send(order).is_ok()
+    }
+
+    /// Looks for these seeds from now on, in the place of those before.
+    pub fn set_seeds(&self, seeds: Vec<String>) {
+        self.wanted.send_if_modified(|wanted| {
+            let changed = *wanted != seeds;
+            *wanted = seeds;
+            changed
+        });
+    }
+}
+
+/// This host's monotonic clock, as [`Moment`] means it.
+pub fn monotonic() -> Moment {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+    Moment(now.as_nanos() as u64)
+}
+
+/// A socket on `listen`, which no interface of this host need have yet.
+///
+/// # Errors
+/// If it cannot listen there.
+pub fn bind(listen: SocketAddr) -> Result<std::net::UdpSocket, Failure> {
+    let bound = crate::listen::bind(Type::DGRAM, listen);
+    let bound = bound.and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+    let socket = bound.map_err(|error| {
+        let message = format!("cannot listen on {listen} for other hosts: {error}");
+        let port = listen.port();
+        let hint = format!(
+            "give [cluster] listen a port that is free; `ss -lunp sport = :{port}` tells who has it"
+        );
+        Failure::new(exit::USAGE, message).hint(hint)
+    })?;
+    // What the system allows anybody holds a hundred datagrams: not one report of a busy host. Who may pass
+    // that limit does; less is good enough where it is not allowed.
+    if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
+        let _ = SockRef::from(&socket).set_recv_buffer_size(BUFFER);
+    }
+    Ok(socket.into())
+}
+
+/// Listens on `listen` and begins, in the runtime that this is called in.
+///
+/// # Errors
+/// If it cannot listen there.
+pub async fn start(
+    settings: Settings,
+    listen: SocketAddr,
+    seeds: &[String],
+) -> Result<(Handle, mpsc::Receiver<Delivery>, JoinHandle<()>), Failure> {
+    start_on(settings, bind(listen)?, seeds)
+}
+
+/// Begins on a socket that [`bind`] has made, in the runtime that this is called in.
+///
+/// # Errors
+/// If the runtime cannot have it.
+pub fn start_on(
+    settings: Settings,
+    socket: std::net::UdpSocket,
+    seeds: &[String],
+) -> Result<(Handle, mpsc::Receiver<Delivery>, JoinHandle<()>), Failure> {
+    let socket = UdpSocket::from_std(socket).map_err(|error| {
+        Failure::new(exit::NEGATIVE, format!("cannot listen for other hosts: {error}"))
+    })?;
+    let (orders, ordered) = mpsc::channel(MOST_ORDERS);
+    let (delivered, deliveries) = mpsc::channel(MOST_DELIVERIES);
+    let link = Link::new(monotonic(), settings);
+    let (tell_members, members) = watch::channel(Arc::clone(link.members()));
+    let (tell_report, report) = watch::channel(Report::default());
+    let (seed_names, names) = (seeds.to_vec(), seeds.iter().map(|seed| Seed::new(seed)).collect());
+    let (tell_seeds, seeds) = watch::channel(names);
+    let (wanted, look_for) = watch::channel(seed_names);
+    tokio::spawn(seeds::look(tell_seeds, look_for));
+    let task = Task {
+        link,
+        socket,
+        seeds: seeds.clone(),
+        delivered,
+        members: tell_members,
+        report: tell_report,
+        lost: 0,
+        told: Moment(0),
+    };
+    let running = tokio::spawn(task.run(ordered));
+    Ok((Handle { orders, members, report, seeds, wanted }, deliveries, running))
+}
+
+struct Task {
+    link: Link,
+    socket: UdpSocket,
+    seeds: watch::Receiver<Vec<Seed>>,
+    delivered: mpsc::Sender<Delivery>,
+    members: watch::Sender<Arc<Members>>,
+    report: watch::Sender<Report>,
+    lost: u64,
+    told: Moment,
+}
+
+impl Task {
+    async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        let mut seeds_open = true;
+        loop {
+            let now = monotonic();
+            self.link.poll(now);
+            self.flush(now);
+            let next = self.link.next().min(self.told.after(TOLD));
+            let pause = next.since(monotonic()).max(Duration::from_millis(1));
+            tokio::select! {
+                readable = self.socket.readable() => match readable {
+                    Ok(()) => self.read(),
+                    Err(error) => {
+                        tracing::warn!("cannot read what other hosts send: {error}");
+                        tokio::time::sleep(TOLD).await;
+                    }
+                },
+                count = orders.recv_many(&mut batch, BATCH) => {
+                    let mut leaving = count == 0;
+                    for order in batch.drain(..) {
+                        leaving |= self.obey(order);
+                    }
+                    if leaving {
+                        self.link.leave(monotonic());
+                        self.flush(monotonic());
+                        return;
+                    }
+                }
+                changed = self.seeds.changed(), if seeds_open => {
+                    seeds_open = changed.is_ok();
+                    let found = self.seeds.borrow_and_update();
+                    let addresses = found.iter().flat_map(|seed| seed.addresses.clone()).collect();
+                    drop(found);
+                    self.link.set_seeds(monotonic(), addresses);
+                }
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    fn read(&mut self) {
+        // One more than is allowed, so that what is too long is known to be.
+        let mut buffer = [0; MOST_BYTES + 1];
+        for _ in 0..BATCH {
+            // What is wrong with a datagram that was sent earlier is reported here, too.
+            let Ok((length, from)) = self.socket.try_recv_from(&mut buffer) else { return };
+            let datagram = buffer.get_mut(..length).unwrap_or_default();
+            self.link.receive(monotonic(), from, datagram);
+        }
+    }
+
+    /// Returns whether this host is to go.
+    fn obey(&mut self, order: Order) -> bool {
+        match order {
+            Order::Send { to, digest, content } => {
+                self.link.send(to, digest, &content);
+            }
+            Order::Ring(ring) => *self.link.ring() = ring,
+            Order::Weight(weight) => self.link.set_weight(monotonic(), weight),
+            Order::Belong(cluster) => {
+                self.link.belong(monotonic(), cluster);
+                // Who has ordered it may look at once.
+                self.told = Moment(0);
+            }
+            Order::Vote(vote) => self.link.voted(monotonic(), vote),
+            Order::LookAround => self.link.look_around(monotonic()),
+            Order::Leave => return true,
+        }
+        false
+    }
+
+    fn flush(&mut self, now: Moment) {
+        while let Some((to, frame)) = self.link.outgoing() {
+            // Who is told again and again may miss it once.
+            if self.socket.try_send_to(&frame, to).is_err() {
+                self.link.count_unsent();
+            }
+        }
+        while let Some(delivery) = self.link.delivery() {
+            self.lost += u64::from(self.delivered.try_send(delivery).is_err());
+        }
+        let members = self.link.members();
+        self.members.send_if_modified(|told| {
+            let changed = !Arc::ptr_eq(told, members);
+            if changed {
+                *told = Arc::clone(members);
+            }
+            changed
+        });
+        if now.since(self.told) >= TOLD {
+            self.told = now;
+            let _ = self.report.send(Report {
+                cluster: self.link.cluster(),
+                counts: self.link.counts().clone(),
+                lost: self.lost,
+                refused: self.link.membership().refused().clone(),
+                suspects: self.link.membership().suspects(),
+                others: self.link.others().clone(),
+                bootstrap: Some(self.link.bootstrap()),
+                agreement: Some(self.link.agreement().clone()),
+                other_key: self.link.other_key(),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! How many sources a host divides with others: no more than it has the time for, so that those which it does
+//! divide have their grants in time, whoever else comes.
+
+use std::time::Duration;
+
+use cluster::Moment;
+use cluster::escrow::MAX_HELD;
+
+/// How many sources there is room for from the start, and always.
+const FIRST: usize = 1 << 8;
+const LEAST: usize = 1 << 7;
+/// How often that is reconsidered.
+const SPAN: Duration = Duration::from_millis(500);
+/// Of its time a thread may work for this part; what is more is too much.
+const FULL: f64 = 0.5;
+/// The part that it should work when it had too much to do.
+const GOOD: f64 = 0.4;
+/// Below this part there is room for more, and below that for many more.
+const ROOMY: f64 = 0.3;
+const EMPTY: f64 = 0.12;
+/// A step that takes so long is too long, whatever part of the time that is: what other hosts wait for is in time with
+/// shorter ones.
+const LONG: Duration = Duration::from_millis(100);
+/// How many times in a row there must be too much before sources are given up: a machine may stand still.
+const PATIENCE: u32 = 2;
+
+/// How many sources there is room for.
+#[derive(Clone, Debug)]
+pub(super) struct Room {
+    most: usize,
+    since: Moment,
+    busy: Duration,
+    longest: Duration,
+    /// How many times in a row there was too much to do.
+    full: u32,
+}
+
+impl Room {
+    pub(super) const fn new(now: Moment) -> Self {
+        let (busy, longest) = (Duration::ZERO, Duration::ZERO);
+        Self { most: FIRST, since: now, busy, longest, full: 0 }
+    }
+
+    /// How many sources may be tracked.
+    pub(super) const fn most(&self) -> usize {
+        self.most
+    }
+
+    /// The thread has worked for so long at a stretch.
+    pub(super) fn worked(&mut self, span: Duration) {
+        self.busy += span;
+        self.longest = self.longest.max(span);
+    }
+
+    /// Reconsiders it where it is time, when so many sources are tracked.
+    pub(super) fn renew(&mut self, now: Moment, tracked: usize) {
+        let span = now.since(self.since);
+        if span < SPAN {
+            return;
+        }
+        let load = self.busy.as_secs_f64() / span.as_secs_f64();
+        let long = std::mem::take(&mut self.longest).as_secs_f64() / LONG.as_secs_f64();
+        (self.since, self.busy) = (now, Duration::ZERO);
+        let full = load > FULL || long > 1.0;
+        self.full = if full { self.full + 1 } else { 0 };
+        if full {
+            // Nobody is given up yet, but nobody comes either.
+            self.most = self.most.min(tracked.max(LEAST));
+            if self.full >= PATIENCE {
+                self.full = 0;
+                let part = (GOOD / load).min(1.0 / long).clamp(0.25, 0.9);
+                let fewer = (tracked as f64 * part) as usize;
+                self.most = fewer.clamp(LEAST, MAX_HELD);
+            }
+        } else if load < ROOMY && long < 0.5 && tracked + tracked / 4 >= self.most {
+            // What those who come take shows only when others have heard of them.
+            let more = self.most / if load < EMPTY && long < 0.25 { 2 } else { 4 };
+            self.most = (self.most + more).min(MAX_HELD);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Half seconds in which so many sources at most are tracked, each of which takes so long.
+    fn run(room: &mut Room, from: u64, spans: u64, wanted: usize, each: Duration) -> Vec<usize> {
+        let span = |at: u64| {
+            let tracked = wanted.min(room.most());
+            // In ten steps, as rounds are.
+            (0..10).for_each(|_| room.worked(each / 10 * tracked as u32));
+            room.renew(Moment(0).after(SPAN * (from + at + 1) as u32), tracked);
+            room.most()
+        };
+        (0..spans).map(span).collect()
+    }
+
+    #[test]
+    fn it_grows_while_there_is_time_and_not_before_it_is_needed() {
+        let mut room = Room::new(Moment(0));
+        let quick = Duration::from_micros(5);
+        assert_eq!(run(&mut room, 0, 20, 200, quick).last(), Some(&FIRST));
+        assert_eq!(run(&mut room, 20, 20, 100_000, quick).last(), Some(&MAX_HELD));
+    }
+
+    #[test]
+    fn it_becomes_what_there_is_time_for_and_stays_so() {
+        let mut room = Room::new(Moment(0));
+        let slow = Duration::from_micros(1500);
+        let found = run(&mut room, 0, 60, 100_000, slow);
+        // Nobody is given up for what may be a moment's trouble.
+        assert_eq!(found[0], FIRST);
+        // 0.3 to 0.5 of half a second for 1.5 ms each.
+        assert!(found[20..].iter().all(|most| (100..=167).contains(most)), "{found:?}");
+    }
+
+    #[test]
+    fn a_machine_that_stands_still_for_a_while_gives_nobody_up() {
+        let mut room = Room::new(Moment(0));
+        room.worked(SPAN * 4);
+        room.renew(Moment(0).after(SPAN * 4), 200);
+        assert_eq!(room.most(), 200);
+        let found = run(&mut room, 4, 10, 200, Duration::from_micros(5));
+        assert!(found.iter().all(|most| *most >= 200), "{found:?}");
+    }
+
+    #[test]
+    fn steps_that_are_too_long_are_too_much_whatever_time_is_left() {
+        let mut room = Room::new(Moment(0));
+        for at in 1..=10_u32 {
+            // A quarter of the time, at one stretch.
+            let tracked = 1000.min(room.most());
+            room.worked(Duration::from_micros(500) * tracked as u32);
+            room.renew(Moment(0).after(SPAN * at), tracked);
+        }
+        // 100 ms at most.
+        assert!((150..=200).contains(&room.most()), "{room:?}");
+    }
+}

@@ -1,0 +1,266 @@
+//! Changes the keys of the cluster: gives [`cluster::rotation`] a disk, the link and a clock.
+
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use super::keys_file::KeysFile;
+use super::{Cluster, Inbox};
+use crate::control::cluster::link::{Order as Link, monotonic};
+use api::KeysReport;
+use api::error::{Failure, exit};
+use cluster::HostId;
+use cluster::rotation::{Kept, Refusal, Rotation};
+use cluster::wire::KeyBytes as Key;
+use cluster::wire::{Content, KEY, Rejection, Topic};
+use model::rotation::{ACCEPTED, Stage};
+
+/// Orders that wait, at most.
+const MOST_ORDERS: usize = 16;
+
+/// How soon it is tried again to keep what could not be kept.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What the operator wants: another key.
+pub struct Order(oneshot::Sender<Result<(), Failure>>);
+
+/// What others in the daemon can ask of it.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    orders: mpsc::Sender<Order>,
+    report: watch::Receiver<KeysReport>,
+}
+
+impl Keys {
+    /// What keys are in use, as of a moment ago.
+    pub fn report(&self) -> KeysReport {
+        self.report.borrow().clone()
+    }
+
+    /// Begins to change the key.
+    ///
+    /// # Errors
+    /// If that is not possible now.
+    pub async fn rotate(&self) -> Result<(), Failure> {
+        let (answer, answered) = oneshot::channel();
+        let ended = || Failure::new(exit::NEGATIVE, "the daemon is about to end");
+        self.orders.try_send(Order(answer)).map_err(|_| ended())?;
+        answered.await.map_err(|_| ended())?
+    }
+}
+
+/// The handle, and what the task needs for it.
+pub(super) fn handle() -> (Keys, mpsc::Receiver<Order>, watch::Sender<KeysReport>) {
+    let (orders, ordered) = mpsc::channel(MOST_ORDERS);
+    let (tell, report) = watch::channel(KeysReport::default());
+    (Keys { orders, report }, ordered, tell)
+}
+
+fn refused(refusal: Refusal) -> Failure {
+    let hint = match refusal {
+        Refusal::Underway => format!(
+            "see `limiter cluster key status`: it ends {} seconds after all members use the new key",
+            ACCEPTED.as_secs()
+        ),
+        Refusal::TwoKeys => {
+            "leave only the key in the key file that all hosts seal with, and restart \
+                             the daemon"
+                .to_owned()
+        }
+    };
+    Failure::new(exit::NEGATIVE, refusal.to_string()).hint(hint)
+}
+
+/// Takes part in changes of keys as long as the daemon runs.
+pub(super) async fn serve(
+    cluster: Cluster,
+    mut inbox: Inbox,
+    mut orders: mpsc::Receiver<Order>,
+    tell: watch::Sender<KeysReport>,
+    (file, kept): (KeysFile, Kept),
+) {
+    let mut link = cluster.link.report.clone();
+    let mut members = cluster.link.members.clone();
+    members.mark_changed();
+    let mut task = Task {
+        rotation: Rotation::new(monotonic(), cluster.me, kept.clone()),
+        file: Some(file),
+        written: kept.clone(),
+        applied: kept,
+        problem: None,
+        cluster,
+    };
+    loop {
+        if members.has_changed().unwrap_or_default() {
+            let members = members.borrow_and_update();
+            let runs = members.iter().map(|(host, member)| (*host, member.epoch.0)).collect();
+            task.rotation.set_members(monotonic(), runs);
+        }
+        task.step().await;
+        tell.send_replace(task.report());
+        let pause = match task.problem {
+            Some(_) => AGAIN,
+            None => task.rotation.next().since(monotonic()).max(Duration::from_millis(5)),
+        };
+        tokio::select! {
+            said = inbox.recv() => match said {
+                Some((from, bytes)) => task.rotation.receive(monotonic(), from, &bytes),
+                None => return,
+            },
+            order = orders.recv() => match order {
+                Some(Order(answer)) => {
+                    let done = task.rotation.ask(monotonic()).map_err(refused);
+                    let _ = answer.send(done);
+                }
+                None => return,
+            },
+            changed = link.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let other = link.borrow_and_update().other_key;
+                if let Some((key, _)) = other {
+                    task.rotation.heard(monotonic(), key);
+                }
+            },
+            changed = members.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                members.mark_changed();
+            },
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+struct Task {
+    cluster: Cluster,
+    rotation: Rotation,
+    /// `None` only while it is being written.
+    file: Option<KeysFile>,
+    /// What is on the disk.
+    written: Kept,
+    /// What the link goes by.
+    applied: Kept,
+    problem: Option<String>,
+}
+
+impl Task {
+    /// Does what is due: first on the disk, then in the link; only then is anything told.
+    async fn step(&mut self) {
+        let now = monotonic();
+        if self.rotation.wants_key() {
+            match fresh() {
+                Ok((key, tag)) => self.rotation.begin(now, key, tag),
+                Err(failure) => tracing::error!("there is no new key: {failure}"),
+            }
+        }
+        let messages = self.rotation.poll(now);
+        self.problem = self.keep().await.err().map(|failure| failure.to_string());
+        if self.problem.is_some() || !self.apply() {
+            // What is not said now is said again.
+            return;
+        }
+        for (to, bytes) in messages {
+            let content = Content::Other(Topic::Keys, bytes);
+            self.cluster.link.order(Link::Send { to, digest: None, content });
+        }
+    }
+
+    async fn keep(&mut self) -> Result<(), Failure> {
+        let kept = self.rotation.kept().clone();
+        if kept == self.written {
+            return Ok(());
+        }
+        let Some(mut file) = self.file.take() else { return Ok(()) };
+        let wanted = kept.clone();
+        let written = spawn_blocking(move || {
+            let result = file.write(&wanted);
+            (file, result)
+        });
+        let (file, result) = written.await.map_err(|_| {
+            Failure::new(exit::NEGATIVE, "an internal error has left the keys in doubt")
+        })?;
+        self.file = Some(file);
+        if let Err(failure) = &result
+            && self.problem.is_none()
+        {
+            tracing::error!("{failure}");
+        }
+        result?;
+        self.written = kept;
+        Ok(())
+    }
+
+    /// Gives the link its keys. Returns whether it has them: orders are obeyed one after the other.
+    fn apply(&mut self) -> bool {
+        if self.applied != self.written {
+            if !self.cluster.link.order(Link::Ring(self.written.ring())) {
+                return false;
+            }
+            let status = self.rotation.status(monotonic());
+            let (number, sealing) = (status.number, status.sealing);
+            match (status.stage, status.accepted) {
+                (Stage::Accepted, Some(key)) => tracing::info!(
+                    "rotation {number}: the new key {key:04x} is accepted, key {sealing:04x} still used"
+                ),
+                (Stage::Using, Some(key)) => tracing::info!(
+                    "rotation {number}: key {sealing:04x} is used, the old key {key:04x} still accepted"
+                ),
+                _ => tracing::info!("rotation {number}: only key {sealing:04x} is left"),
+            }
+            self.applied = self.written.clone();
+        }
+        true
+    }
+
+    fn report(&self) -> KeysReport {
+        let status = self.rotation.status(monotonic());
+        let members = self.cluster.link.members.borrow();
+        let name = |host: &HostId| {
+            members.get(host).map_or_else(|| format!("{:016x}", host.0), |m| m.name().to_owned())
+        };
+        let link = self.cluster.link.report.borrow();
+        let refused = |why| link.counts.rejected(why).packets;
+        KeysReport {
+            number: status.number,
+            stage: status.stage,
+            sealing: format!("{:04x}", status.sealing),
+            accepted: status.accepted.map(|key| format!("{key:04x}")),
+            members: members.len(),
+            leader: name(&status.leader),
+            waiting: status.waiting.iter().map(name).collect(),
+            lost: status.lost,
+            refused: refused(Rejection::Key) + refused(Rejection::Forged),
+            file: self.file.as_ref().map(|file| file.path().display().to_string()),
+            problem: self.problem.clone(),
+        }
+    }
+}
+
+/// A random key, and a random number.
+fn fresh() -> Result<(Key, u64), Failure> {
+    let mut key = [0; KEY];
+    let failed =
+        |error| Failure::new(exit::PRIVILEGE, format!("the kernel has no random numbers: {error}"));
+    getrandom::fill(&mut key).map_err(failed)?;
+    Ok((key, getrandom::u64().map_err(failed)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        for refusal in [Refusal::Underway, Refusal::TwoKeys] {
+            let failure = refused(refusal);
+            assert!(failure.code == exit::NEGATIVE && failure.hint.is_some(), "{failure}");
+        }
+        let (one, other) = (fresh().unwrap(), fresh().unwrap());
+        assert_ne!(one, other);
+    }
+}

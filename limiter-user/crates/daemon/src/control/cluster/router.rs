@@ -1,0 +1,99 @@
+//! Gives what has come to whom it is for.
+
+use std::collections::BTreeMap;
+
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::rights::Input;
+use super::{Cluster, replica};
+use cluster::HostId;
+use cluster::link::Delivery;
+use cluster::membership::Event;
+use cluster::wire::{Content, Topic};
+
+/// Who takes what.
+pub(super) struct Inboxes {
+    pub(super) rights: mpsc::Sender<Input>,
+    pub(super) limits: mpsc::Sender<replica::Input>,
+    pub(super) others: BTreeMap<Topic, mpsc::Sender<(HostId, Vec<u8>)>>,
+}
+
+/// Takes deliveries until there are no more. What nobody takes in time is dropped: all of it is said again,
+/// or asked for.
+pub(super) async fn route(
+    mut deliveries: mpsc::Receiver<Delivery>,
+    inboxes: Inboxes,
+    cluster: Cluster,
+) {
+    let mut dropped = 0_u64;
+    while let Some(delivery) = deliveries.recv().await {
+        let taken = match delivery {
+            Delivery::Said { from, digest, content } => {
+                let heard = digest.map(|digest| replica::Input::Heard(from, digest));
+                let noted = heard.is_none_or(|heard| put(&inboxes.limits, heard));
+                noted & hand_over(&inboxes, from, content)
+            }
+            // What is kept is the rights' business, and that has to be told.
+            Delivery::Invited(id) => inboxes.rights.send(Input::Invited(id)).await.is_ok(),
+            Delivery::Bootstrap(step, vote) => {
+                inboxes.rights.send(Input::Bootstrap(step, vote)).await.is_ok()
+            }
+            Delivery::Member(event) => {
+                tell(&cluster, &event);
+                true
+            }
+        };
+        if !taken {
+            dropped += 1;
+            if dropped.is_power_of_two() {
+                tracing::warn!("{dropped} messages of other hosts came faster than they are taken");
+            }
+        }
+    }
+}
+
+/// Returns whether somebody took it.
+fn hand_over(inboxes: &Inboxes, from: HostId, content: Content) -> bool {
+    match content {
+        Content::Rights(message) => put(&inboxes.rights, Input::Said(from, message)),
+        Content::Other(Topic::Limits, bytes) => {
+            put(&inboxes.limits, replica::Input::Said(from, bytes))
+        }
+        Content::Other(topic, bytes) => {
+            inboxes.others.get(&topic).is_none_or(|inbox| put(inbox, (from, bytes)))
+        }
+        // The link takes these itself.
+        Content::Hello(_) | Content::Membership(_) => true,
+    }
+}
+
+fn put<T>(inbox: &mpsc::Sender<T>, what: T) -> bool {
+    // Who has ended misses nothing.
+    !matches!(inbox.try_send(what), Err(TrySendError::Full(_)))
+}
+
+fn tell(cluster: &Cluster, event: &Event) {
+    match event {
+        Event::Up(member) => tracing::info!("{} is there, at {}", member.name(), member.address),
+        Event::Down(member) => tracing::warn!("{} is not there any more", member.name()),
+        Event::Changed(member) => {
+            tracing::info!("{} was started again, or has another weight", member.name());
+        }
+        Event::Conflict { kept, refused } if refused.host() == cluster.me => tracing::error!(
+            "{} is the name of the hosts at {} and {}: the one at {} is not listened to; give each host \
+             its own name",
+            kept.name(),
+            kept.address,
+            refused.address,
+            refused.address
+        ),
+        Event::Conflict { kept, refused } => tracing::warn!(
+            "{} is the name of the hosts at {} and {}: the one at {} is not listened to",
+            kept.name(),
+            kept.address,
+            refused.address,
+            refused.address
+        ),
+    }
+}

@@ -1,0 +1,137 @@
+//! Who is in the cluster, and how they do.
+
+use super::super::Cluster;
+use super::distinct::distinct_until;
+use super::round::{PATIENCE, Round};
+use crate::control::cluster::link::monotonic;
+use api::error::Failure;
+use api::{
+    ClockReport, OtherCluster, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport,
+    RefusedReport, RegionReport,
+};
+use cluster::link::Others;
+use cluster::views::{Answer, Host, Question, lag};
+use cluster::wire::Rejection;
+
+/// The hosts, and how they do.
+pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
+    let until = monotonic().after(PATIENCE);
+    let (round, distinct) =
+        tokio::join!(Round::of(cluster, Question::Host, until), distinct_until(cluster, until));
+    let (mut round, distinct) = (round?, distinct?);
+    let hosts = round.take(|answer| match answer {
+        Answer::Host(host) => Some(host),
+        _ => None,
+    });
+    let link = cluster.link.report.borrow().clone();
+    let limits_of = |host: &Host| (host.limits, host.file_limits);
+    let own_limits = hosts.get(&cluster.me).map(|host| limits_of(host));
+    let mut peers = Vec::new();
+    for (id, member) in round.members.iter() {
+        let host = hosts.get(id);
+        let state = match host {
+            _ if *id == cluster.me => PeerState::This,
+            _ if link.suspects.contains(id) => PeerState::Suspect,
+            None => PeerState::Silent,
+            Some(_) => PeerState::Alive,
+        };
+        let details = host.map(|host| PeerDetails {
+            version: host.version.clone(),
+            protocol: host.protocol,
+            abi: host.abi,
+            uptime_seconds: host.uptime_s,
+            home: host.home,
+            floor: host.floor,
+            keys: host.keys,
+            limited: host.limited,
+            left_out: host.left_out,
+            grants_held: host.grants[0],
+            grants_given: host.grants[1],
+            loans_borrowed: host.loans[0],
+            loans_lent: host.loans[1],
+            limits: format!("{:016x}", host.limits),
+            limits_same: Some(limits_of(host)) == own_limits,
+            members: host.members,
+            received: host.received,
+            sent: host.sent,
+            lost: host.lost,
+            refused: host.rejected.iter().map(refused).collect(),
+            lag_ms: lag::read(&host.lag),
+        });
+        let timing = round.timing.get(id).filter(|_| details.is_some());
+        let clock = timing.map(|timing| ClockReport {
+            ahead_ms: timing.ahead_ns as f64 / 1e6,
+            error_ms: timing.round_trip.as_secs_f64() * 500.0,
+            round_trip_ms: timing.round_trip.as_secs_f64() * 1e3,
+        });
+        peers.push(PeerReport {
+            host: member.name().into(),
+            address: member.address,
+            region: member.region().into(),
+            weight: member.weight,
+            state,
+            gone_seconds: None,
+            details,
+            clock,
+        });
+    }
+    let now = monotonic();
+    peers.extend(cluster.views.noticed(|noticed| {
+        let gone = noticed.gone.iter();
+        gone.map(|gone| PeerReport {
+            host: gone.identity.name().into(),
+            address: gone.identity.address,
+            region: gone.identity.region().into(),
+            weight: gone.identity.weight,
+            state: PeerState::Gone,
+            gone_seconds: Some(now.since(gone.since).as_secs_f64()),
+            details: None,
+            clock: None,
+        })
+        .collect::<Vec<_>>()
+    }));
+    peers.sort_by(|one, other| one.host.cmp(&other.host));
+    let details = || peers.iter().filter_map(|peer| peer.details.as_ref());
+    let warnings = cluster.shared.with(|core| {
+        let limited = core.in_force().in_cluster();
+        let concerns = core.cluster.as_ref().map(|view| view.concerns(limited));
+        Ok(concerns.into_iter().flatten().map(|concern| concern.text).collect::<Vec<_>>())
+    });
+    let mut warnings = warnings.await?;
+    // What this host leaves out is among its concerns.
+    let others = peers.iter().filter(|peer| peer.state != PeerState::This);
+    warnings.extend(others.filter_map(PeerReport::left_out));
+    warnings.extend(cluster.overage.borrow().iter().filter_map(OverageReport::warning));
+    Ok(PeersReport {
+        warnings,
+        cluster: link.cluster.map(|id| id.to_string()),
+        other_clusters: other_clusters(&link.others),
+        unanswered: round.unanswered(),
+        home: details().map(|details| details.home).sum(),
+        limits_same: details().all(|details| details.limits_same),
+        lag_ms: lag::merged(hosts.values().map(|host| host.lag.as_slice())),
+        overage: cluster.overage.borrow().to_vec(),
+        distinct,
+        regions: RegionReport::of(&peers),
+        peers,
+    })
+}
+
+fn other_clusters(others: &Others) -> Vec<OtherCluster> {
+    let told = others.values().filter_map(|other| {
+        let (cluster, host) = (other.cluster?.to_string(), other.identity.name().into());
+        Some(OtherCluster { cluster, host, address: other.identity.address })
+    });
+    told.collect()
+}
+
+fn refused((at, packets): &(u8, u64)) -> RefusedReport {
+    let reason = Rejection::ALL.get(usize::from(*at));
+    RefusedReport {
+        reason: reason.map_or("unknown", |reason| reason.name()).into(),
+        meaning: reason.map_or("for a reason that this version does not know".into(), |reason| {
+            reason.to_string()
+        }),
+        packets: *packets,
+    }
+}

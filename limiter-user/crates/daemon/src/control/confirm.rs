@@ -1,0 +1,414 @@
+//! A change that is reverted unless it is confirmed in time.
+//!
+//! What would revert it is written to a file before the change is made, and removed when the change
+//! is confirmed or reverted. So a daemon that starts after a crash knows what to do, whenever that
+//! came: to revert a change that was not made, or has been reverted, changes nothing.
+
+mod clock;
+mod record;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use self::clock::Clocks;
+use self::record::Record;
+pub(super) use self::record::{open, remove, write_json};
+use super::core::Core;
+use super::shared::Shared;
+use crate::config::Settings;
+use api::error::{Failure, exit};
+use api::requests::ChangeOptions;
+use api::{ConfirmReport, PendingReport};
+use model::Changes;
+use model::lists::ListChanges;
+use telemetry::What;
+use telemetry::event::By;
+
+/// How soon what could not be reverted is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Times that a confirmation may be waited for.
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Whether a confirmation may be waited for so long.
+///
+/// # Errors
+/// If it is too short or too long.
+pub fn check_period(period: Duration) -> Result<(), Failure> {
+    if (SHORTEST..=LONGEST).contains(&period) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        exit::USAGE,
+        format!("--confirm {}: out of range", humantime::format_duration(period)),
+    )
+    .hint("give a time from 1s to 24h, for instance --confirm 60s"))
+}
+
+/// What reverts a change of limits or lists.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Undo {
+    pub(super) limits: Changes,
+    pub(super) lists: ListChanges,
+}
+
+/// What reverts a change.
+#[derive(Clone)]
+enum Revert {
+    /// What was set at run time is set again.
+    Rules(Undo),
+    /// The configuration as it was read before is in force again. How many targets that is about.
+    Settings(Box<Settings>, u64),
+}
+
+impl Revert {
+    fn targets(&self) -> u64 {
+        match self {
+            Self::Rules(undo) => (undo.limits.len() + undo.lists.len()) as u64,
+            Self::Settings(_, targets) => *targets,
+        }
+    }
+}
+
+/// A change that waits to be confirmed.
+struct Pending {
+    record: Record,
+    undo: Revert,
+    /// Why it could not be reverted, and when that was tried.
+    problem: Option<(String, Instant)>,
+}
+
+/// What became of a change that waited to be confirmed.
+struct Ended {
+    what: String,
+    how: Ending,
+    by: Option<By>,
+    at: SystemTime,
+}
+
+/// Why a change waits no more.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    Confirmed,
+    Aborted,
+    TimedOut,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = &self.what;
+        let ending = match self.how {
+            Ending::Confirmed => "was confirmed",
+            Ending::Aborted => "was reverted with --abort",
+            Ending::TimedOut => "was not confirmed in time and reverted",
+        };
+        write!(f, "the last one ({what}) {ending}")?;
+        if let Some(By { user, .. }) = &self.by {
+            write!(f, " by {user}")?;
+        }
+        write!(f, " at {}", humantime::format_rfc3339_seconds(self.at))
+    }
+}
+
+/// The change that waits to be confirmed, if there is one.
+pub(super) struct Unconfirmed {
+    path: PathBuf,
+    pending: Option<Pending>,
+    /// What became of the last one.
+    ended: Option<Ended>,
+    /// What was wrong with the file.
+    damaged: Option<String>,
+    /// Told when there is something to wait for.
+    wake: Arc<Notify>,
+}
+
+impl Unconfirmed {
+    /// Nothing waits. The file will be beside `store`, the store's main file.
+    pub(super) fn new(store: &Path) -> Self {
+        Self {
+            path: store.with_file_name("unconfirmed.json"),
+            pending: None,
+            ended: None,
+            damaged: None,
+            wake: Arc::default(),
+        }
+    }
+
+    /// Reads what an earlier daemon has left. A file that makes no sense is set aside and told.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn read(&mut self) -> Result<(), Failure> {
+        match record::read(&self.path)? {
+            None => {}
+            Some(Ok((record, undo))) => {
+                self.pending = Some(Pending { record, undo: Revert::Rules(undo), problem: None });
+            }
+            Some(Err(problem)) => {
+                let aside = self.path.with_extension("json.damaged");
+                let kept = std::fs::rename(&self.path, &aside).is_ok();
+                let place = if kept { aside } else { self.path.clone() };
+                let problem = format!(
+                    "an unconfirmed change may still be in force, {} makes no sense: {problem}",
+                    place.display()
+                );
+                tracing::error!("{problem}");
+                self.damaged = Some(problem);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is to be said of it.
+    pub(super) fn report(&self) -> Option<PendingReport> {
+        let pending = self.pending.as_ref()?;
+        let left = pending.record.deadline.left(&Clocks::now());
+        Some(PendingReport {
+            what: pending.record.what.clone(),
+            targets: pending.undo.targets(),
+            seconds_left: left.as_secs_f64(),
+            reverts_at: humantime::format_rfc3339_seconds(SystemTime::now() + left).to_string(),
+            problem: pending.problem.as_ref().map(|(problem, _)| problem.clone()),
+        })
+    }
+
+    /// What an operator should know: that something is wrong.
+    pub(super) fn problems(&self) -> impl Iterator<Item = String> {
+        let overdue = self.pending.as_ref().and_then(|pending| pending.problem.as_ref());
+        let overdue = overdue.map(|(problem, _)| {
+            format!("a change that was not confirmed cannot be reverted: {problem}")
+        });
+        self.damaged.clone().into_iter().chain(overdue)
+    }
+
+    /// Notes what is wrong with a record.
+    pub(super) fn note_damage(&mut self, damaged: Option<String>) {
+        self.damaged = damaged.or(self.damaged.take());
+    }
+
+    /// Whether a reload of the configuration waits to be confirmed.
+    pub(super) fn is_reload(&self) -> bool {
+        let pending = self.pending.as_ref();
+        pending.is_some_and(|pending| matches!(pending.undo, Revert::Settings(..)))
+    }
+
+    fn wait(&mut self, record: Record, undo: Revert, period: Duration) {
+        tracing::info!("{} waits to be confirmed for {period:?}", record.what);
+        self.pending = Some(Pending { record, undo, problem: None });
+        self.ended = None;
+        self.wake.notify_one();
+    }
+
+    fn forget(&mut self) -> Result<Option<Pending>, Failure> {
+        remove(&self.path)?;
+        Ok(self.pending.take())
+    }
+}
+
+impl Core {
+    /// Whether a change may be made: none waits to be confirmed.
+    ///
+    /// # Errors
+    /// If one does; the hint says what to do.
+    pub(super) fn nothing_unconfirmed(&self) -> Result<(), Failure> {
+        let Some(pending) = self.unconfirmed.report() else { return Ok(()) };
+        let left = humantime::format_duration(Duration::from_secs(pending.seconds_left as u64));
+        Err(Failure::new(
+            exit::NEGATIVE,
+            format!("a change waits to be confirmed ({}), {left} left", pending.what),
+        )
+        .hint("keep it with `limiter confirm`, or revert it with `limiter confirm --abort`"))
+    }
+
+    /// Makes a change that `undo` reverts after `period`.
+    ///
+    /// # Errors
+    /// If it cannot be recorded, or `make` fails; then nothing has changed.
+    pub(super) fn until_confirmed(
+        &mut self,
+        what: String,
+        undo: Undo,
+        period: Duration,
+        make: impl FnOnce(&mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let record = Record::new(what, period);
+        record::write(&self.unconfirmed.path, &record, &undo)?;
+        if let Err(failure) = make(self) {
+            if let Err(left) = self.unconfirmed.forget() {
+                // To revert what was not changed is harmless.
+                tracing::warn!("the record of a change that failed stays: {left}");
+            }
+            return Err(failure);
+        }
+        self.unconfirmed.wait(record, Revert::Rules(undo), period);
+        Ok(())
+    }
+
+    /// Lets `former` be in force again after `period`, unless what has been read is confirmed. A daemon
+    /// that starts after a crash does not read it again (see [`super::refused`]).
+    pub(super) fn reloaded_until_confirmed(
+        &mut self,
+        what: String,
+        former: Settings,
+        targets: u64,
+        period: Duration,
+    ) {
+        let record = Record::new(what, period);
+        self.unconfirmed.wait(record, Revert::Settings(Box::new(former), targets), period);
+    }
+
+    /// Takes up what an earlier daemon has left unconfirmed. What is overdue is reverted in the store,
+    /// before the limits are put in force.
+    ///
+    /// # Errors
+    /// If the record cannot be read, or the store cannot be written.
+    pub fn resume_unconfirmed(&mut self) -> Result<(), Failure> {
+        self.unconfirmed.read()?;
+        let Some(pending) = &self.unconfirmed.pending else { return Ok(()) };
+        if pending.record.deadline.left(&Clocks::now()).is_zero() {
+            // A reload does not outlive its daemon.
+            if let Revert::Rules(undo) = pending.undo.clone() {
+                self.store_only(&undo)?;
+            }
+            self.end_reverted(Ending::TimedOut)?;
+        } else {
+            tracing::info!("{} still waits to be confirmed", pending.record.what);
+        }
+        Ok(())
+    }
+
+    /// Keeps the change that waits.
+    ///
+    /// # Errors
+    /// If none does, or the record cannot be removed; then it still waits.
+    pub fn confirm(&mut self) -> Result<ConfirmReport, Failure> {
+        self.something_unconfirmed()?;
+        if self.unconfirmed.is_reload() {
+            self.accept_file()?;
+        }
+        let kept = self.unconfirmed.forget()?;
+        let (what, targets) =
+            kept.map_or_else(Default::default, |kept| (kept.record.what, kept.undo.targets()));
+        self.tell_policy(format!("{what} is confirmed"), &ChangeOptions::default(), None);
+        self.note_end(&what, Ending::Confirmed);
+        Ok(ConfirmReport { outcome: "confirmed".into(), what, targets })
+    }
+
+    /// Reverts the change that waits.
+    ///
+    /// # Errors
+    /// If none does, or it cannot be reverted; then it still waits.
+    pub fn abort(&mut self) -> Result<ConfirmReport, Failure> {
+        self.something_unconfirmed()?;
+        let (what, targets) = self.revert(Ending::Aborted)?.unwrap_or_default();
+        Ok(ConfirmReport { outcome: "reverted".into(), what, targets })
+    }
+
+    fn something_unconfirmed(&self) -> Result<(), Failure> {
+        if self.unconfirmed.pending.is_some() {
+            return Ok(());
+        }
+        let none = Failure::new(exit::NEGATIVE, "no change waits to be confirmed");
+        Err(match &self.unconfirmed.ended {
+            None => none.hint("make one with --confirm, for instance --confirm 60s"),
+            Some(ended) => none.hint(ended.to_string()),
+        })
+    }
+
+    /// Reverts the change that waits, and says what it was and how many targets it had.
+    fn revert(&mut self, why: Ending) -> Result<Option<(String, u64)>, Failure> {
+        let Some(pending) = &self.unconfirmed.pending else { return Ok(None) };
+        let undo = pending.undo.clone();
+        let about = (pending.record.what.clone(), undo.targets());
+        let reverted = self.undo(undo).and_then(|()| self.end_reverted(why));
+        if let (Err(failure), Some(pending)) = (&reverted, &mut self.unconfirmed.pending) {
+            pending.problem = Some((failure.to_string(), Instant::now()));
+        }
+        reverted.map(|()| Some(about))
+    }
+
+    fn undo(&mut self, undo: Revert) -> Result<(), Failure> {
+        match undo {
+            Revert::Rules(undo) => {
+                if !undo.limits.is_empty() {
+                    self.change(&undo.limits)?;
+                }
+                if !undo.lists.is_empty() {
+                    self.change_lists(&undo.lists)?;
+                }
+                Ok(())
+            }
+            Revert::Settings(settings, _) => self.take_settings(*settings).map(drop),
+        }
+    }
+
+    fn end_reverted(&mut self, why: Ending) -> Result<(), Failure> {
+        if let Some(pending) = self.unconfirmed.forget()? {
+            let (what, by) = (pending.record.what, self.told.by.clone());
+            self.tell(What::Reverted { what: what.clone(), by });
+            self.note_end(&what, why);
+        }
+        Ok(())
+    }
+
+    /// Remembers what became of the change that waited, for whoever asks for it too late.
+    fn note_end(&mut self, what: &str, how: Ending) {
+        let (by, at) = (self.told.by.clone(), SystemTime::now());
+        self.unconfirmed.ended = Some(Ended { what: what.to_owned(), how, by, at });
+    }
+
+    /// Reverts what is overdue. Returns how long to wait for the next time, if there is something to
+    /// wait for.
+    fn revert_overdue(&mut self) -> Option<Duration> {
+        let pending = self.unconfirmed.pending.as_ref()?;
+        let left = pending.record.deadline.left(&Clocks::now());
+        let wait = match &pending.problem {
+            Some((_, at)) if left.is_zero() => RETRY.saturating_sub(at.elapsed()),
+            _ => left,
+        };
+        if !wait.is_zero() {
+            // The clock of timers stops while the machine sleeps.
+            return Some(wait.min(RETRY));
+        }
+        match self.revert(Ending::TimedOut) {
+            Ok(_) => None,
+            Err(failure) => {
+                tracing::error!("cannot revert what was not confirmed: {failure}");
+                Some(RETRY)
+            }
+        }
+    }
+
+    /// Reverts the change that waits, because nobody could when the daemon has ended.
+    ///
+    /// # Errors
+    /// If it cannot be reverted; the next daemon will.
+    pub fn revert_at_end(&mut self) -> Result<(), Failure> {
+        self.revert(Ending::TimedOut).map(drop)
+    }
+}
+
+/// Reverts changes when they are due, until that is no longer possible.
+pub(super) async fn watch(shared: &Shared) -> Failure {
+    let wake = match shared.with(|core| Ok(Arc::clone(&core.unconfirmed.wake))).await {
+        Ok(wake) => wake,
+        Err(failure) => return failure,
+    };
+    loop {
+        match shared.with(|core| Ok(core.revert_overdue())).await {
+            Err(failure) => return failure,
+            // Either is a reason to look again.
+            Ok(Some(wait)) => drop(timeout(wait, wake.notified()).await),
+            Ok(None) => wake.notified().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+//! What this host tells others of its sources.
+
+use std::hash::Hasher as _;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
+
+use limiter_common::gate::MAX_GATE;
+use siphasher::sip::SipHasher24;
+
+use super::core::Core;
+use api::error::Failure;
+use api::{Average, LimitReport};
+use cluster::views::{Candidates, Counted, Distinct, Held, Known, Place, distinct};
+use dataplane::{ClusterBucket, ClusterMember};
+use model::LimitSpec;
+use model::lists::find;
+use model::source::{Source, SourceState};
+use model::traffic::{Got, Sort};
+
+/// A moment as it is sent.
+fn ms(at: Option<SystemTime>) -> Option<u64> {
+    let since = at?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_millis()).ok()
+}
+
+impl Core {
+    /// The heaviest sources, at the latest look if `live`; [`Core::prepare_top`] goes before.
+    pub(super) fn heaviest_here(&mut self, n: usize, sort: Sort, live: bool) -> Candidates {
+        if live {
+            self.watch(n);
+        } else {
+            self.look_now(n);
+        }
+        let (buckets, tracked) = self.latest(n, sort);
+        let sources = self.looked_at(buckets, sort);
+        let sample = self.sample().ok();
+        let totals = sample.as_ref().and_then(|sample| self.totals(sample));
+        Candidates { sources: self.counted(&sources), tracked, totals }
+    }
+
+    /// What has been counted of those of these sources that have a bucket.
+    pub(super) fn points(&self, places: &[Place]) -> Vec<Counted> {
+        let buckets: Vec<_> = places
+            .iter()
+            .filter_map(|place| self.plane.bucket_of(place.source.trunc(), place.class))
+            .collect();
+        self.counted(&self.looked_at(&buckets, Sort::Dropped))
+    }
+
+    fn counted(&self, sources: &[(Source, Average)]) -> Vec<Counted> {
+        // Nearly all have the same one.
+        let mut last: Option<(LimitSpec, u64, u64)> = None;
+        let mut counted = |(source, average): &(Source, Average)| {
+            let (limit, gate) = match (source.limit, &last) {
+                (None, _) => (0, MAX_GATE.into()),
+                (Some(limit), Some((known, number, gate))) if *known == limit => (*number, *gate),
+                (Some(limit), _) => {
+                    let gate = self.plane.gate_of(&limit);
+                    let number = number_of(&limit);
+                    last = Some((limit, number, gate.into()));
+                    (number, gate.into())
+                }
+            };
+            Counted {
+                place: Place { source: source.source, class: source.class },
+                state: source.state,
+                limit,
+                passed: source.passed,
+                dropped: source.dropped,
+                bytes: source.bytes,
+                uncounted: 2 * gate.saturating_sub(1),
+                pps: average.pps,
+                bps: average.bps,
+                seconds: average.seconds,
+                first_seen_ms: ms(source.first_seen),
+                last_seen_ms: ms(source.last_seen),
+            }
+        };
+        sources.iter().map(&mut counted).collect()
+    }
+
+    /// The limit that this host has for a source, and the number that it is told by to others.
+    pub(super) fn limit_at(&self, place: &Place) -> Option<(LimitReport, u64)> {
+        let sources = self.plane.source(place.source.addr()).ok()?;
+        let limit = match sources.iter().find(|source| source.class == place.class) {
+            Some(source) => source.limit,
+            // It has no bucket here.
+            None => {
+                let covers = |limit: &LimitSpec| {
+                    limit.target.class == place.class
+                        && !limit.target.together
+                        && limit.target.prefix().is_none_or(|net| net.contains(&place.source))
+                };
+                let length = |limit: &LimitSpec| limit.target.prefix().map(|net| net.prefix_len());
+                self.in_force().iter().filter(covers).max_by_key(length)
+            }
+        }?;
+        let mut report = LimitReport::new(&limit, self.plane.gate_of(&limit));
+        self.complete(&mut report);
+        Some((report, number_of(&limit)))
+    }
+
+    /// What is known of the source that `address` belongs to, rates left out.
+    ///
+    /// # Errors
+    /// If the data plane cannot be read.
+    pub(super) fn known(&self, address: IpAddr) -> Result<Known, Failure> {
+        let report = self.source(address)?;
+        let sources = self.plane.source(address)?;
+        let held = |source: &Source| {
+            let limit = source.limit.as_ref().map(|limit| {
+                let mut report = LimitReport::new(limit, self.plane.gate_of(limit));
+                self.complete(&mut report);
+                report.summary()
+            });
+            Held {
+                class: source.class,
+                state: source.state,
+                limit,
+                estimate: source.estimate,
+                got: Got {
+                    passed: source.passed,
+                    dropped: source.dropped,
+                    bytes: source.bytes,
+                    ..Got::default()
+                },
+                share: source.share.map(|held| [held.share, held.floor]),
+            }
+        };
+        Ok(Known {
+            source: report.source,
+            listed: find(self.listed(), report.source).map(|(_, listing)| listing.action),
+            buckets: sources.iter().map(held).collect(),
+        })
+    }
+
+    /// The distinct sources of the last full window, as others merge them.
+    pub(super) fn registers(&self) -> Option<Distinct> {
+        let found = self.plane.registers()?;
+        let ranks = distinct::pack(&found.ranks);
+        Some(Distinct { key: found.key, window: found.window, ranks })
+    }
+
+    /// The present, ns since boot.
+    pub(super) fn now_ns(&self) -> u64 {
+        self.plane.monotonic_ns()
+    }
+
+    /// As [`dataplane::Dataplane::cluster_buckets`].
+    pub(super) fn cluster_buckets(
+        &self,
+        buckets: Range<usize>,
+        visit: &mut dyn FnMut(ClusterBucket),
+    ) {
+        self.plane.cluster_buckets(buckets, visit);
+    }
+
+    /// As [`dataplane::Dataplane::cluster_members`].
+    pub(super) fn cluster_members(
+        &self,
+        buckets: &mut dyn Iterator<Item = usize>,
+        visit: &mut dyn FnMut(ClusterMember),
+    ) {
+        self.plane.cluster_members(buckets, visit);
+    }
+
+    /// How long the daemon has run.
+    pub(super) fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+/// A number that stands for what a limit says, whoever says it.
+fn number_of(limit: &LimitSpec) -> u64 {
+    let mut hasher = SipHasher24::new();
+    hasher.write(LimitReport::new(limit, 0).summary().as_bytes());
+    hasher.finish().max(1)
+}
+
+/// Puts rates into what is known now, from what was known so long before.
+pub(super) fn with_rates(mut now: Known, before: &Known, apart: Duration) -> Known {
+    let seconds = apart.as_secs_f64().max(1e-3);
+    for held in &mut now.buckets {
+        let before = before.buckets.iter().find(|before| before.class == held.class);
+        // One that got its bucket meanwhile begins at nothing.
+        let before = before
+            .filter(|before| {
+                before.state != SourceState::Light && before.got.passed <= held.got.passed
+            })
+            .map_or_else(Got::default, |before| before.got);
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        let got = &mut held.got;
+        got.passed_pps = rate(got.passed, before.passed);
+        got.dropped_pps = rate(got.dropped, before.dropped);
+        got.bps = 8.0 * rate(got.bytes, before.bytes);
+    }
+    now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::Class;
+
+    fn known(state: SourceState, passed: u64, dropped: u64) -> Known {
+        let held = Held {
+            class: Class::ANY,
+            state,
+            limit: None,
+            estimate: 0,
+            got: Got { passed, dropped, bytes: 100 * (passed + dropped), ..Got::default() },
+            share: None,
+        };
+        Known { source: "192.0.2.1/32".parse().unwrap(), listed: None, buckets: vec![held] }
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between() {
+        let rates = |before, now| {
+            let Got { passed_pps, dropped_pps, bps, .. } =
+                with_rates(now, &before, Duration::from_millis(250)).buckets[0].got;
+            ([passed_pps, dropped_pps], bps)
+        };
+        let limited = SourceState::Limited;
+        let before = known(limited, 100, 50);
+        assert_eq!(rates(before, known(limited, 125, 150)), ([100.0, 400.0], 400_000.0));
+        // It has another bucket since.
+        let before = known(limited, 100, 50);
+        assert_eq!(rates(before, known(limited, 10, 5)).0, [40.0, 20.0]);
+        let light = known(SourceState::Light, 0, 0);
+        assert_eq!(rates(light, known(limited, 10, 0)).0, [40.0, 0.0]);
+    }
+}

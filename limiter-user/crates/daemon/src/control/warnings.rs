@@ -1,0 +1,232 @@
+//! What an operator should know, told by `status`.
+
+use std::collections::HashMap;
+
+use limiter_common::abi::{Counters, Internal, Reason};
+use limiter_common::gate::MAX_GATE;
+use limiter_common::peers::FRAMES_PER_SECOND;
+
+use super::cluster::Concern;
+use super::core::{Core, internal_of};
+use super::history::Past;
+use super::interfaces::Wanted;
+use api::{ConfigReport, Health, ServiceReport};
+use dataplane::nic::merging;
+use model::{Amount, LimitSpec, Limits, Target};
+use model::{
+    interface::{Attachment, Mode},
+    tables::{OnFull, SketchHealth, TableHealth},
+};
+use state::Store;
+
+/// Limits that a warning names before it only counts them.
+const NAMED: usize = 3;
+
+/// Warnings, and whether one of them means that limits are not enforced as promised.
+#[derive(Debug, Default)]
+pub(super) struct Warnings {
+    pub(super) texts: Vec<String>,
+    degraded: bool,
+}
+
+impl Warnings {
+    fn note(&mut self, text: impl Into<String>) {
+        self.texts.push(text.into());
+    }
+
+    fn degraded(&mut self, text: impl Into<String>) {
+        self.note(text);
+        self.degraded = true;
+    }
+
+    /// The verdict over all.
+    pub(super) fn health(&self) -> Health {
+        if self.degraded { Health::Degraded } else { Health::Ok }
+    }
+}
+
+/// What is to be said of the host in its cluster.
+pub(super) fn of_cluster(warnings: &mut Warnings, core: &Core) {
+    let Some(cluster) = &core.cluster else { return };
+    for Concern { text, degraded } in cluster.concerns(core.in_force().in_cluster()) {
+        if degraded { warnings.degraded(text) } else { warnings.note(text) }
+    }
+}
+
+/// What is wrong with the store.
+pub(super) fn of_store(warnings: &mut Warnings, store: &Store, fault: Option<&str>) {
+    if let Some(fault) = fault {
+        warnings.degraded(format!("{fault}; restart the daemon"));
+    }
+    if let Some(recovered) = store.recovered() {
+        warnings.degraded(format!("the store was damaged and has been recovered: {recovered}"));
+    }
+    if let Some(problem) = store.mirror_problem() {
+        warnings.degraded(format!("the store has no mirror at present: {problem}"));
+    }
+}
+
+/// What is to be said of the configuration file.
+pub(super) fn of_config(warnings: &mut Warnings, config: &ConfigReport) {
+    if let Some(problem) = &config.problem {
+        warnings.note(format!("the configuration was not read again: {problem}"));
+    }
+    if let Some(file) = &config.refused {
+        warnings.note(format!(
+            "{file} is not in force, because it was not confirmed, but what it said before: put it right, \
+             or take it as it is, with `limiter reload`"
+        ));
+    }
+    if config.listed_shadowed > 0 {
+        warnings.note(format!(
+            "{} entries of the configuration file's lists are not in force, because others were set at \
+             run time: see `limiter config diff`",
+            config.listed_shadowed
+        ));
+    }
+    if config.shadowed > 0 {
+        warnings.note(format!(
+            "{} limits of the configuration file are not in force, because others were set at run \
+             time: see `limiter config diff`, remove them with `limiter limit unset`",
+            config.shadowed
+        ));
+    }
+}
+
+/// What is wrong with changes that were to be reverted, or with limits that cannot apply.
+pub(super) fn of_changes(warnings: &mut Warnings, core: &Core) {
+    core.unconfirmed.problems().for_each(|problem| warnings.degraded(problem));
+    if core.management.nets().is_empty() {
+        return;
+    }
+    let limits = core.in_force();
+    let limits = limits.iter();
+    let idle: Vec<_> = limits.filter(|limit| core.management.contains(&limit.target)).collect();
+    if let Some(first) = idle.first() {
+        warnings.note(format!(
+            "{} of the limits never apply, because they are for management addresses: {} and others",
+            idle.len(),
+            first.target.short()
+        ));
+    }
+}
+
+/// What is wrong with what is kept of the past.
+pub(super) fn of_history(warnings: &mut Warnings, past: &Past) {
+    past.problems().for_each(|problem| warnings.note(problem.clone()));
+}
+
+/// What is to be said of the interfaces.
+pub(super) fn of_interfaces(warnings: &mut Warnings, attachments: &[Attachment]) {
+    if attachments.is_empty() {
+        warnings.note("attached to no interface: nothing is limited; see `limiter attach`");
+    }
+    for attachment in attachments.iter().filter(|a| a.mode == Mode::Generic) {
+        warnings.note(format!(
+            "attached to {} in generic mode, which is several times slower than native",
+            attachment.name
+        ));
+    }
+    for Attachment { name, .. } in attachments {
+        if let Some(offload) = merging(name) {
+            warnings.note(format!(
+                "{offload} is on: {name} merges frames before they are judged, and each then counts as \
+                 one; ethtool -K {name} {offload} off"
+            ));
+        }
+    }
+}
+
+/// What is to be said of interfaces that are to be attached to.
+pub(super) fn of_wanted(warnings: &mut Warnings, wanted: &Wanted) {
+    for (name, failure) in wanted.problems() {
+        let hint = failure.hint.as_deref().unwrap_or_default();
+        warnings.degraded(format!("{name} is not protected: {failure}; {hint}"));
+    }
+}
+
+/// What is to be said of cluster and dashboard.
+pub(super) fn of_services(warnings: &mut Warnings, services: &[ServiceReport]) {
+    for ServiceReport { name, address, problem, hint, .. } in services.iter().filter(|it| !it.up) {
+        let problem = problem.as_deref().unwrap_or("it is about to start");
+        let hint = hint.as_deref().map(|hint| format!("; {hint}")).unwrap_or_default();
+        warnings.degraded(format!("the {name} is not up at {address}: {problem}{hint}"));
+    }
+}
+
+/// What counters say that should be zero.
+pub(super) fn of_counters(warnings: &mut Warnings, counters: &Counters) {
+    let errors = counters.verdicts[Reason::Internal as usize].packets;
+    if errors > 0 {
+        warnings.degraded(format!("{errors} packets passed because of internal errors"));
+    }
+    let lost = internal_of(counters, Internal::EventsLost);
+    if lost > 0 {
+        warnings.note(format!("{lost} events were lost because the ring buffer was full"));
+    }
+    let over = counters.verdicts[Reason::OverPeerBudget as usize].packets;
+    if over > 0 {
+        warnings.note(format!(
+            "{over} frames with the address of a host of the cluster were dropped, as they were more than \
+             {FRAMES_PER_SECOND} a second: somebody may send in its name, and what it says itself is lost with \
+             them; `limiter capture --reason over_peer_budget` shows some"
+        ));
+    }
+    let evicted = internal_of(counters, Internal::BusyEvictions);
+    if evicted > 0 {
+        warnings.note(format!("{evicted} sources lost their bucket to others: see --max-sources"));
+    }
+}
+
+/// Whether sources find a bucket.
+pub(super) fn of_table(warnings: &mut Warnings, table: &TableHealth, on_full: OnFull) {
+    if table.full_sets > 0 {
+        let fate = match on_full {
+            OnFull::Pass => "pass unlimited",
+            OnFull::Drop => "are dropped",
+            OnFull::EvictOldest => "take the bucket of another that limits nobody",
+        };
+        warnings.degraded(format!(
+            "{} of {} sets of the bucket table are full, new sources there {fate}: restart with a \
+             larger --max-sources",
+            table.full_sets, table.sets
+        ));
+    }
+}
+
+/// Whether the sketch keeps light sources out of the table.
+pub(super) fn of_gates(
+    warnings: &mut Warnings,
+    limits: &Limits,
+    gate_of: impl Fn(&LimitSpec) -> u32,
+    sketch: &SketchHealth,
+) {
+    // Whom a limit is for does not matter, and there are far fewer amounts than limits.
+    let gates: HashMap<_, _> = limits
+        .amounts()
+        .map(|(amount, _)| (amount, gate_of(&amount.of(Target::DEFAULT))))
+        .collect();
+    let at_once = |amount: &Amount| gates.get(amount).is_some_and(|gate| *gate <= 1);
+    let count: usize =
+        limits.amounts().filter(|(amount, _)| at_once(amount)).map(|(_, limits)| limits).sum();
+    let least = gates.values().copied().chain([MAX_GATE]).min().unwrap_or(MAX_GATE);
+    if count > 0 {
+        let limits = limits.iter().filter(|limit| at_once(&limit.amount()));
+        let named: Vec<_> =
+            limits.take(NAMED.min(count)).map(|limit| limit.target.short()).collect();
+        let more = count - named.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        warnings.note(format!(
+            "every source takes a bucket at once under limits that are too slow, or whose burst is too \
+             small, for the sketch's window: {}{more}",
+            named.join(", ")
+        ));
+    }
+    if least > 1 && sketch.noise >= f64::from(least) {
+        warnings.note(format!(
+            "the sketch is saturated (noise {:.1} packets, smallest gate {least}): light sources take \
+             buckets too; restart with a smaller --sketch-epsilon or --sketch-window",
+            sketch.noise
+        ));
+    }
+}

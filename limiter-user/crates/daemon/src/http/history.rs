@@ -1,0 +1,39 @@
+//! The route of what went on.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+
+use super::handlers::{Answer, unreadable};
+use crate::control::Shared;
+use api::HistoryReport;
+use api::error::{Failure, exit};
+use api::requests::HistoryQuery;
+use model::units::parse_duration;
+use telemetry::history::LONGEST;
+
+/// `text` as a duration; `name` is what it is for.
+fn duration(name: &str, text: &str) -> Result<Duration, Failure> {
+    parse_duration(text).map_err(|error| Failure::from(error).context(name))
+}
+
+pub(super) async fn history(
+    State(shared): State<Shared>,
+    query: Result<Query<HistoryQuery>, QueryRejection>,
+) -> Answer<HistoryReport> {
+    let Query(HistoryQuery { since, until, step }) = query.map_err(unreadable)?;
+    let (since, until) = (duration("since", &since)?, duration("until", &until)?);
+    let step = step.map(|step| duration("step", &step)).transpose()?;
+    if since <= until {
+        let failure = Failure::new(exit::USAGE, "the time to tell of ends before it begins");
+        return Err(failure.hint("since must be longer ago than until").into());
+    }
+    if since > Duration::from_secs(LONGEST) {
+        let failure = Failure::new(exit::USAGE, "history does not go back so far");
+        return Err(failure.hint("ask for 7days at the most").into());
+    }
+    let series = shared.with(move |core| Ok(core.series(since, until, step))).await?;
+    Ok(Json(HistoryReport::new(&series)))
+}

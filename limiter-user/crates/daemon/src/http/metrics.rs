@@ -1,0 +1,96 @@
+//! `/metrics`, for Prometheus; and how long requests take.
+
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use super::Refusal;
+use crate::control::Shared;
+use crate::control::cluster::Cluster;
+use crate::metrics::{classic, openmetrics};
+use api::error::{Failure, exit};
+
+/// OpenMetrics 1.0.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The format that everyone understands.
+const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Routes whose answer waits for traffic on purpose.
+const PATIENT: [&str; 7] = [
+    "/v1/ports",
+    "/v1/suggest",
+    "/v1/top",
+    "/v1/cluster/peers",
+    "/v1/cluster/top",
+    "/v1/cluster/groups",
+    "/v1/cluster/distinct",
+];
+
+/// The routes that scrape.
+pub fn routes() -> Router<Shared> {
+    Router::new().route("/metrics", get(metrics))
+}
+
+async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Refusal> {
+    let mut scrape = shared.with(|core| core.scrape(Instant::now())).await?;
+    scrape.cluster = shared.cluster().map(Cluster::clustered);
+    let text = openmetrics(scrape, shared.latency()).map_err(|_| {
+        Failure::new(exit::NEGATIVE, "the metrics cannot be written").hint("restart the daemon")
+    })?;
+    let (kind, text) = if asks_for_openmetrics(&headers) {
+        (OPENMETRICS, text)
+    } else {
+        (CLASSIC, classic(&text))
+    };
+    Ok(([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-store")], text).into_response())
+}
+
+/// Whether the newer format is among those that are accepted, as it is by every Prometheus since 2.5.
+fn asks_for_openmetrics(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut kinds = accepted.flat_map(|value| value.split(','));
+    kinds.any(|kind| {
+        let mut parts = kind.split(';').map(str::trim);
+        let openmetrics = parts.next() == Some("application/openmetrics-text");
+        openmetrics && !parts.any(|part| part == "q=0")
+    })
+}
+
+/// Records how long a request takes.
+pub(super) async fn timed(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let patient = PATIENT.contains(&path) || path.starts_with("/v1/cluster/sources/");
+    let start = Instant::now();
+    let response = next.run(request).await;
+    if !patient {
+        shared.latency().requests().record(start.elapsed());
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_format_is_what_is_asked_for() {
+        let prometheus = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
+                          version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        for (accept, newer) in [
+            (prometheus, true),
+            ("text/plain", false),
+            ("*/*", false),
+            ("application/openmetrics-text; q=0, text/plain", false),
+        ] {
+            let headers = HeaderMap::from_iter([(header::ACCEPT, accept.parse().unwrap())]);
+            assert_eq!(asks_for_openmetrics(&headers), newer, "{accept}");
+        }
+        assert!(!asks_for_openmetrics(&HeaderMap::new()));
+    }
+}

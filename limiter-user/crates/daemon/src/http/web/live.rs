@@ -1,0 +1,126 @@
+//! `GET /v1/live`: what goes on, once a second, as server-sent events.
+//!
+//! One task looks for all pages, and only while there are any. A page that is behind gets the latest
+//! and misses what was before.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
+use tokio::task::JoinHandle;
+
+use super::guard::refusal;
+use crate::control::{Shared, Watching, groups};
+
+/// Pages that are kept up to date at once.
+const MOST_PAGES: usize = 32;
+
+/// What is told, as JSON; empty before the first time.
+type Latest = watch::Receiver<Arc<str>>;
+
+/// What all pages share.
+#[derive(Clone)]
+pub(super) struct Hub {
+    latest: watch::Sender<Arc<str>>,
+    pages: Arc<Semaphore>,
+    /// It ends with the last handle.
+    _producer: Arc<Producer>,
+}
+
+struct Producer(JoinHandle<()>);
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Hub {
+    pub(super) fn new(shared: Shared) -> Self {
+        let latest = watch::Sender::new(Arc::from(""));
+        let producer = tokio::spawn(produce(shared, latest.clone()));
+        Self {
+            latest,
+            pages: Arc::new(Semaphore::new(MOST_PAGES)),
+            _producer: Arc::new(Producer(producer)),
+        }
+    }
+}
+
+/// Looks once a second while there is a page.
+async fn produce(shared: Shared, latest: watch::Sender<Arc<str>>) {
+    let Ok(bus) = shared.with(|core| Ok(core.bus())).await else { return };
+    let mut samples = bus.samples();
+    let mut watching = Watching::default();
+    loop {
+        match samples.recv().await {
+            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => return,
+        }
+        if latest.receiver_count() == 0 {
+            // What was seen before belongs to a page that is gone.
+            watching = Watching::default();
+            if !latest.borrow().is_empty() {
+                latest.send_replace(Arc::from(""));
+            }
+            continue;
+        }
+        // Rates of sources need two looks; later ones are taken while somebody watches.
+        if let Err(failure) = groups::prepare(&shared).await {
+            tracing::error!("cannot look for the dashboard: {failure}");
+            continue;
+        }
+        let mut before = std::mem::take(&mut watching);
+        let looked = shared.with(move |core| {
+            let report = core.overview(&mut before, Instant::now())?;
+            Ok((before, report))
+        });
+        match looked.await {
+            Ok((before, report)) => {
+                watching = before;
+                match serde_json::to_string(&report) {
+                    Ok(text) => {
+                        latest.send_replace(text.into());
+                    }
+                    Err(error) => tracing::error!("cannot tell pages what goes on: {error}"),
+                }
+            }
+            Err(failure) => tracing::error!("cannot look for the dashboard: {failure}"),
+        }
+    }
+}
+
+/// A page's place; it is free again when the page is gone.
+struct Page {
+    latest: Latest,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Page {
+    async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+        loop {
+            self.latest.changed().await.ok()?;
+            let text = Arc::clone(&self.latest.borrow_and_update());
+            if !text.is_empty() {
+                return Some((Ok(Event::default().data(&*text)), self));
+            }
+        }
+    }
+}
+
+pub(super) async fn live(State(hub): State<Hub>) -> Response {
+    let Ok(place) = Arc::clone(&hub.pages).try_acquire_owned() else {
+        let text = format!("{MOST_PAGES} pages are open already");
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, &text, "close one of them");
+    };
+    let mut latest = hub.latest.subscribe();
+    // What others have seen already need not wait for the next second.
+    latest.mark_changed();
+    Sse::new(stream::unfold(Page { latest, _place: place }, Page::next)).into_response()
+}

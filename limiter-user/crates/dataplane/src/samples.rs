@@ -1,0 +1,179 @@
+//! Samples of packets: asks the kernel program for some, and reads them.
+
+use model::sample::{PacketSample, SampleFilter};
+
+use aya::Ebpf;
+use aya::maps::{MapData, ProgramArray, RingBuf};
+use aya::programs::{ProgramError, Xdp};
+use ipnet::IpNet;
+use limiter_common::abi::{Config, Reason};
+use limiter_common::atomic;
+use limiter_common::packet::{Network, network};
+use limiter_common::sampling::{MOST_BYTES, Sample, Sampling, asking};
+
+use super::memory::Elements;
+use super::sources::key_of;
+use super::view::Now;
+use super::{Error, elements, take};
+
+/// The program that takes samples.
+const PROGRAM: &str = "sampler";
+
+/// The way to samples.
+pub(super) struct Sampler {
+    control: Elements<Sampling>,
+    ring: RingBuf<MapData>,
+    /// Why there are none.
+    broken: Option<String>,
+    /// So that the kernel keeps the program in it.
+    _programs: Option<ProgramArray<MapData>>,
+}
+
+impl Sampler {
+    pub(super) fn new(ebpf: &mut Ebpf, config: &Config) -> Result<Self, Error> {
+        let control = elements(ebpf, "SAMPLING")?;
+        let ring = take(ebpf, "SAMPLES")?;
+        let programs = take(ebpf, "SAMPLER")?;
+        let (programs, broken) = match install(ebpf, PROGRAM, programs) {
+            Ok(programs) => (Some(programs), None),
+            // Limits do not depend on it.
+            Err(error) => {
+                tracing::warn!("packets cannot be captured: {error}");
+                (None, Some(error.to_string()))
+            }
+        };
+        let sampler = Self { control, ring, broken, _programs: programs };
+        // A daemon may have died while somebody captured.
+        sampler.stop(config);
+        Ok(sampler)
+    }
+
+    pub(super) fn start(&mut self, config: &Config, filter: &SampleFilter) -> Result<(), Error> {
+        if let Some(problem) = &self.broken {
+            return Err(Error::Capture { problem: problem.clone() });
+        }
+        self.stop(config);
+        // What is left of an earlier capture.
+        while self.ring.next().is_some() {}
+        let Some(control) = self.control.all().first() else { return Ok(()) };
+        let (mask, key) = match filter.source {
+            Some(net) => (mask_of(net), key_of(net.addr()).octets()),
+            None => (0, [0; 16]),
+        };
+        let key = u128::from_be_bytes(key);
+        for (word, value) in [
+            (&control.mask_high, (mask >> 64) as u64),
+            (&control.mask_low, mask as u64),
+            (&control.high, (key >> 64) as u64),
+            (&control.low, key as u64),
+            (&control.interval_ns, 1_000_000_000 / u64::from(filter.rate.max(1))),
+            (&control.bytes, u64::from(filter.snaplen).min(MOST_BYTES as u64)),
+            (&control.next_ns, 0),
+            (&control.keep, keep(filter.share)),
+        ] {
+            atomic::store(word, value);
+        }
+        let reasons = filter.reasons.iter().fold(0, |bits, reason| bits | 1 << *reason as u16);
+        atomic::store(&config.malformed, asking(atomic::load(&config.malformed), reasons));
+        Ok(())
+    }
+
+    pub(super) fn stop(&self, config: &Config) {
+        atomic::store(&config.malformed, asking(atomic::load(&config.malformed), 0));
+    }
+
+    /// Visits up to `most` samples that have come.
+    pub(super) fn visit(&mut self, most: usize, visit: &mut dyn FnMut(PacketSample)) {
+        let now = Now::take();
+        for _ in 0..most {
+            let Some(item) = self.ring.next() else { return };
+            if let Some(sample) = parse(&item, now) {
+                visit(sample);
+            }
+        }
+    }
+}
+
+/// [`Sampling::keep`] for a share of all packets.
+fn keep(share: f64) -> u64 {
+    const ALL: f64 = (1u64 << 32) as f64;
+    // A tiny share is not all of them.
+    if share < 1.0 { ((share * ALL) as u64).max(1) } else { 0 }
+}
+
+/// Loads the program `name`, and lets the one that judges packets find it in `programs`.
+pub(super) fn install(
+    ebpf: &mut Ebpf,
+    name: &str,
+    mut programs: ProgramArray<MapData>,
+) -> Result<ProgramArray<MapData>, Box<dyn std::error::Error + Send + Sync>> {
+    let program = ebpf.program_mut(name).ok_or("it is not in the object")?;
+    let program: &mut Xdp = program.try_into().map_err(|error: ProgramError| Box::new(error))?;
+    program.load()?;
+    programs.set(0, program.fd()?, 0)?;
+    Ok(programs)
+}
+
+/// The bits of a key that addresses in `net` have in common.
+fn mask_of(net: IpNet) -> u128 {
+    let length = match net {
+        IpNet::V4(net) => 96 + u32::from(net.prefix_len()),
+        IpNet::V6(net) => u32::from(net.prefix_len()),
+    };
+    u128::MAX.checked_shl(128 - length).unwrap_or(0)
+}
+
+/// Reads a record of the ring buffer.
+fn parse(bytes: &[u8], now: Now) -> Option<PacketSample> {
+    let half = |at: usize| -> Option<u32> {
+        Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+    };
+    let time_ns = u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?);
+    let start = std::mem::offset_of!(Sample, data);
+    let captured = (half(16)? as usize).min(MOST_BYTES);
+    let data = bytes.get(start..start + captured)?.to_vec();
+    let source = match network(data.as_slice()) {
+        Network::Ip(ip) => Some(ip.source.address()),
+        Network::NonIp | Network::Unreadable => None,
+    };
+    Some(PacketSample {
+        time: now.wall(time_ns),
+        reason: Reason::of(half(8)?),
+        length: half(12)?,
+        ifindex: half(20)?,
+        source,
+        limit: None,
+        data,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_read_as_the_kernel_writes_it() {
+        let mut bytes = 7u64.to_ne_bytes().to_vec();
+        for half in [Reason::OverLimit as u32, 1000, 3, 5] {
+            bytes.extend(half.to_ne_bytes());
+        }
+        bytes.extend([1; MOST_BYTES]);
+        let sample = parse(&bytes, Now::take()).unwrap();
+        assert_eq!((sample.reason, sample.length, sample.ifindex), (Reason::OverLimit, 1000, 5));
+        assert_eq!((sample.data, sample.source), (vec![1; 3], None));
+        assert!(parse(&bytes[..26], Now::take()).is_none());
+    }
+
+    #[test]
+    fn a_share_is_out_of_two_to_the_32() {
+        assert_eq!([1.0, 0.5, 1e-12].map(keep), [0, 1 << 31, 1]);
+    }
+
+    #[test]
+    fn a_mask_covers_the_family() {
+        assert_eq!(mask_of("0.0.0.0/0".parse().unwrap()), !0 << 32);
+        assert_eq!(mask_of("192.0.2.0/24".parse().unwrap()), !0 << 8);
+        assert_eq!(mask_of("::/0".parse().unwrap()), 0);
+        assert_eq!(mask_of("2001:db8::/32".parse().unwrap()), !0 << 96);
+    }
+}

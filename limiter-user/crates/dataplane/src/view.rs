@@ -1,0 +1,502 @@
+//! What the kernel's memory says of sources, sketch and table.
+
+use super::pending::{stored_counts, with_drops};
+use std::net::IpAddr;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, SystemTime};
+
+use ipnet::IpNet;
+use limiter_common::abi::{Config, Layout, Policy, PolicyWord, Tier};
+use limiter_common::atomic;
+use limiter_common::gcra::{Ticks, credit, ticks};
+use limiter_common::hash::{Hash, HashKey};
+use limiter_common::hll::{self, Ranks, Registers};
+use limiter_common::key::SourceKey;
+use limiter_common::share::change::Bucket;
+use limiter_common::share::{Multiplier, Price, Rights};
+use limiter_common::sketch::{Position, Sketch, Total, Window};
+use limiter_common::table::{
+    Identity, LastSeen, SPARED, Slot, WAYS, is_claimed, set_of, slot_index,
+};
+use siphasher::sip::SipHasher24;
+
+use super::facts::WindowRanks;
+use super::kernel;
+use super::memory::Elements;
+use super::pending::Pending;
+use model::Distinct;
+use model::source::{Counts, HeldShare, Source, SourceState};
+use model::tables::{SketchHealth, TableHealth};
+use model::{Class, LimitSpec};
+
+/// Sets that are looked at together: what is found of them stays in the first-level cache.
+const BLOCK: usize = 512;
+
+/// The shared memory of the maps.
+pub(super) struct Memory {
+    pub(super) config: Elements<Config>,
+    pub(super) fingerprints: Elements<AtomicU64>,
+    pub(super) slots: Elements<Slot>,
+    pub(super) identities: Elements<Identity>,
+    pub(super) rights: Elements<Rights>,
+    pub(super) cells: Elements<AtomicU64>,
+    pub(super) registers: Elements<Registers>,
+    pub(super) layout: Layout,
+}
+
+/// The moment a view is taken.
+#[derive(Clone, Copy)]
+pub(super) struct Now {
+    monotonic_ns: u64,
+    offset_ns: u64,
+}
+
+impl Now {
+    pub(super) fn take() -> Self {
+        Self { monotonic_ns: kernel::monotonic_ns(), offset_ns: kernel::clock_offset() }
+    }
+
+    fn ticks(self) -> Ticks {
+        ticks(self.monotonic_ns)
+    }
+
+    /// A moment in ns since boot as wall-clock time.
+    pub(super) fn wall(self, ns: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(ns.wrapping_add(self.offset_ns))
+    }
+
+    fn position(self, window: Window) -> Position {
+        window.position(self.monotonic_ns.wrapping_add(self.offset_ns))
+    }
+}
+
+/// Whether a source has the bucket, which is neither empty nor being filled.
+fn is_taken(slot: &Slot) -> bool {
+    atomic::load(&slot.tag) != 0 && !is_claimed(atomic::load(&slot.tat))
+}
+
+/// A bucket that a source has.
+pub(super) struct Tracked<'a> {
+    bucket: usize,
+    tat: Ticks,
+    slot: &'a Slot,
+    identity: &'a Identity,
+    rights: &'a Rights,
+}
+
+impl<'a> Tracked<'a> {
+    /// `None` if the slot is empty or being filled.
+    fn new(bucket: usize, memory: &'a Memory) -> Option<Self> {
+        let (slot, identity) =
+            (memory.slots.all().get(bucket)?, memory.identities.all().get(bucket)?);
+        let rights = memory.rights.all().get(bucket)?;
+        let tat = atomic::load(&slot.tat);
+        is_taken(slot).then_some(Self { bucket, tat, slot, identity, rights })
+    }
+
+    /// What was counted in trials, and the number of the last one.
+    pub(super) fn tried(&self) -> (u64, u64, u64) {
+        let Identity { trial, tried, would_drop, .. } = self.identity;
+        (atomic::load(trial), atomic::load(tried), atomic::load(would_drop))
+    }
+
+    /// Its last packet.
+    fn last(&self) -> LastSeen {
+        LastSeen(atomic::load(&self.slot.last_seen))
+    }
+
+    /// When that was, ns since boot.
+    pub(super) fn last_seen_ns(&self) -> u64 {
+        self.last().ns().max(atomic::load(&self.slot.first_seen))
+    }
+
+    /// The number of the class that it is for.
+    pub(super) fn class(&self) -> u8 {
+        atomic::load(&self.identity.class) as u8
+    }
+
+    /// The slot of its policy.
+    pub(super) fn policy_slot(&self) -> u32 {
+        self.policy_word().slot()
+    }
+
+    /// The same, and the generation in which it was looked up.
+    pub(super) fn policy_word(&self) -> PolicyWord {
+        PolicyWord(atomic::load(&self.slot.policy))
+    }
+
+    /// The number of the bucket.
+    pub(super) const fn bucket(&self) -> usize {
+        self.bucket
+    }
+
+    /// What tells its source and class from others.
+    pub(super) fn tag(&self) -> u64 {
+        atomic::load(&self.slot.tag)
+    }
+
+    /// Whether its last packet was over the limit.
+    pub(super) fn is_denied(&self) -> bool {
+        self.last().is_denied()
+    }
+
+    /// Its words, under the policy in its slot.
+    pub(super) const fn under<'b>(&self, policy: &'b Policy) -> Bucket<'b>
+    where
+        'a: 'b,
+    {
+        Bucket { slot: self.slot, identity: self.identity, rights: self.rights, policy }
+    }
+
+    /// What it may use under a limit of the cluster.
+    pub(super) fn share(&self, policy: &Policy, now: Now) -> HeldShare {
+        let held = self.under(policy).held();
+        let share = held.at(now.monotonic_ns).multiplier();
+        HeldShare {
+            share: share.part(),
+            floor: Multiplier(held.floor).part(),
+            until: (share.0 < held.floor).then(|| now.wall(held.grant.until_ns())),
+        }
+    }
+
+    /// What it counts.
+    pub(super) fn counts(&self, pending: &Pending) -> Counts {
+        pending.counts(self.bucket, self.slot)
+    }
+
+    /// Its source.
+    pub(super) fn key(&self) -> SourceKey {
+        self.identity.key()
+    }
+}
+
+/// What a key is known by. It says nothing about the key: the hash is keyed with two words of it.
+fn fingerprint(key: &HashKey) -> u64 {
+    let bytes: Vec<u8> = key.words.iter().flat_map(|word| word.to_be_bytes()).collect();
+    SipHasher24::new_with_keys(key.words[0], key.words[1]).hash(&bytes)
+}
+
+impl Memory {
+    /// Distinct sources in the last full window.
+    pub(super) fn distinct(&self) -> Option<Distinct> {
+        Some(Distinct {
+            sources: self.registers()?.ranks.estimate(),
+            standard_error: Ranks::STANDARD_ERROR,
+            window_s: (1u64 << hll::WINDOW_SHIFT) as f64 / 1e9,
+        })
+    }
+
+    /// The registers of the last full window.
+    pub(super) fn registers(&self) -> Option<WindowRanks> {
+        let registers = self.registers.all().first()?;
+        let epoch = || {
+            // As the kernel program reckons, which is up to a millisecond from the wall clock.
+            let offset_ns = atomic::load(&self.config().clock_offset);
+            hll::epoch(kernel::monotonic_ns().wrapping_add(offset_ns))
+        };
+        let mut before = epoch();
+        loop {
+            let ranks = Ranks::full(registers, before);
+            let after = epoch();
+            // Registers that rolled meanwhile have forgotten the window that was asked for.
+            if after == before {
+                let key = fingerprint(&self.layout.hash_key);
+                return Some(WindowRanks { ranks, window: after.wrapping_sub(1), key });
+            }
+            before = after;
+        }
+    }
+
+    /// The one element of the configuration.
+    pub(super) fn config(&self) -> &Config {
+        // The map has one element, as `Elements::new` found when it mapped it.
+        &self.config.all()[0]
+    }
+
+    /// The network that a key stands for.
+    pub(super) fn network(&self, key: SourceKey) -> IpNet {
+        let (v4, v6) = self.layout.masks.lengths();
+        let address = key.address();
+        let length = if address.is_ipv4() { v4 } else { v6 };
+        // Lengths of masks are never longer than an address.
+        IpNet::new(address, length).unwrap_or_else(|_| IpNet::from(address))
+    }
+
+    /// The bucket of a source for a class.
+    pub(super) fn find(&self, key: SourceKey, class: u8) -> Option<Tracked<'_>> {
+        let hash = self.layout.hash_key.hash(key).of_class(u32::from(class));
+        let set = set_of(hash, self.layout.set_mask);
+        (0..WAYS).find_map(|way| {
+            let index = slot_index(set, way, self.layout.set_mask) as usize;
+            let slot = self.slots.all().get(index)?;
+            let found = atomic::load(&slot.tag) == hash.0;
+            found.then(|| Tracked::new(index, self)).flatten()
+        })
+    }
+
+    /// The bucket with a number, if a source has it.
+    pub(super) fn at(&self, bucket: usize) -> Option<Tracked<'_>> {
+        Tracked::new(bucket, self)
+    }
+
+    /// Empties the buckets of classes that are not `in_use`. No packet may be charged to one of them any more.
+    pub(super) fn retire(&self, in_use: impl Fn(u8) -> bool) {
+        let identities = self.identities.all();
+        self.occupied(|bucket, slot| {
+            let Some(identity) = identities.get(bucket) else { return };
+            let tag = atomic::load(&slot.tag);
+            // The tag fails to be replaced if another source got the slot meanwhile. It is never claimed here: a
+            // daemon that died with it would keep it for ever. So its fingerprint stays, and leads nowhere.
+            if !in_use(atomic::load(&identity.class) as u8) && atomic::replace(&slot.tag, tag, 0) {
+                let tat = atomic::load(&slot.tat);
+                if !is_claimed(tat) {
+                    atomic::replace(&slot.tat, tat, 0);
+                }
+            }
+        });
+    }
+
+    /// Visits every bucket that a source has, and its number.
+    pub(super) fn occupied(&self, mut visit: impl FnMut(usize, &Slot)) {
+        for ways in self.occupied_sets() {
+            ways.for_each(|(bucket, slot)| visit(bucket, slot));
+        }
+    }
+
+    /// The buckets that sources have, set by set, and their numbers. The fingerprints tell which they
+    /// are, so that no other slot is touched: memory is what this takes its time for.
+    fn occupied_sets(&self) -> impl Iterator<Item = impl Iterator<Item = (usize, &Slot)>> {
+        let slots = self.slots.all();
+        let mask = self.layout.set_mask;
+        let words = (0u32..).zip(self.fingerprints.all());
+        let sets = words.map(|(set, word)| (set, atomic::load(word)));
+        sets.filter(|(_, fingerprints)| *fingerprints != 0).map(move |(set, fingerprints)| {
+            (0..WAYS).filter_map(move |way| {
+                if fingerprints >> (8 * way) & 0xff == 0 {
+                    return None;
+                }
+                let bucket = slot_index(set, way, mask) as usize;
+                slots.get(bucket).filter(|slot| is_taken(slot)).map(|slot| (bucket, slot))
+            })
+        })
+    }
+
+    /// Visits the counts of every bucket that a source has, in the order of their numbers. That is the
+    /// order of memory, which the processor reads ahead, and the one in which pending drops need no
+    /// search.
+    #[inline]
+    pub(super) fn counts_in_order(&self, pending: &Pending, mut visit: impl FnMut(usize, Counts)) {
+        let words = self.fingerprints.all();
+        let pending = pending.in_order();
+        let mut pending = pending.iter().peekable();
+        let mut next = pending.peek().map_or(usize::MAX, |drops| drops.0);
+        let mut taken = [0; BLOCK];
+        for (way, slots) in (0..WAYS).zip(self.slots.all().chunks(words.len().max(1))) {
+            let way_start = way as usize * words.len();
+            for (block, words) in words.chunks(BLOCK).enumerate() {
+                let first = block * BLOCK;
+                let slots = slots.get(first..).unwrap_or_default();
+                // Which buckets are taken is chance, which a branch on each would have to guess.
+                let mut count = 0;
+                for (at, word) in words.iter().enumerate() {
+                    taken[count % BLOCK] = at;
+                    count += usize::from(atomic::load(word) >> (8 * way) & 0xff != 0);
+                }
+                for &at in &taken[..count] {
+                    let Some(slot) = slots.get(at).filter(|slot| is_taken(slot)) else { continue };
+                    let bucket = way_start + first + at;
+                    let mut counts = stored_counts(slot);
+                    if bucket >= next {
+                        let tag = atomic::load(&slot.tag);
+                        while let Some((_, owner, packets, bytes)) =
+                            pending.next_if(|drops| drops.0 <= bucket)
+                        {
+                            // A bucket that was passed over has no source any more; nor has its tag.
+                            if *owner == tag {
+                                counts = with_drops(counts, (*packets, *bytes));
+                            }
+                        }
+                        next = pending.peek().map_or(usize::MAX, |drops| drops.0);
+                    }
+                    visit(bucket, counts);
+                }
+            }
+        }
+    }
+
+    /// Visits the buckets of these numbers that sources have.
+    pub(super) fn part(
+        &self,
+        buckets: impl Iterator<Item = usize>,
+        mut visit: impl FnMut(usize, &Tracked<'_>),
+    ) {
+        let set_mask = self.layout.set_mask as usize;
+        let words = self.fingerprints.all();
+        for bucket in buckets {
+            let shift = bucket / (set_mask + 1) * 8;
+            let word = words.get(bucket & set_mask).map_or(0, atomic::load);
+            if shift < 64
+                && word >> shift & 0xff != 0
+                && let Some(tracked) = self.at(bucket)
+            {
+                visit(bucket, &tracked);
+            }
+        }
+    }
+
+    /// The sketch's estimate for a source.
+    pub(super) fn estimate(&self, key: SourceKey, class: u8, now: Now) -> u32 {
+        let sketch = Sketch { cells: self.cells.all(), shape: self.layout.sketch };
+        let hash: Hash = self.layout.hash_key.hash(key).of_class(u32::from(class));
+        sketch.estimate(hash, now.position(self.window())).window
+    }
+
+    fn window(&self) -> Window {
+        Window { shift: self.layout.window_shift }
+    }
+
+    /// Mean packets per cell in the sliding window.
+    pub(super) fn noise(&self, now: Now) -> f64 {
+        let position = now.position(self.window());
+        let total = Total::at(&self.config().sketch_total, position);
+        f64::from(total.estimate(position)) / f64::from(self.layout.sketch.width())
+    }
+
+    /// The sketch's size and state.
+    pub(super) fn sketch_health(&self, requested: (f64, f64)) -> SketchHealth {
+        let shape = self.layout.sketch;
+        SketchHealth {
+            requested_epsilon: requested.0,
+            requested_delta: requested.1,
+            epsilon: std::f64::consts::E / f64::from(shape.width()),
+            delta: (-f64::from(shape.depth)).exp(),
+            width: shape.width(),
+            depth: shape.depth,
+            window: Duration::from_nanos(self.window().ns()),
+            noise: self.noise(Now::take()),
+            memory_bytes: self.cells.bytes(),
+        }
+    }
+
+    /// The table's size and state.
+    pub(super) fn table_health(&self) -> TableHealth {
+        let now = Now::take().ticks();
+        let (mut occupied, mut busy, mut full_sets) = (0, 0, 0);
+        for ways in self.occupied_sets() {
+            let mut busy_ways = 0;
+            for (_, slot) in ways {
+                occupied += 1;
+                busy_ways += u64::from(atomic::load(&slot.tat) > now);
+            }
+            busy += busy_ways;
+            // For a limit that leaves two ways to others.
+            full_sets += u64::from(busy_ways >= u64::from(WAYS - SPARED));
+        }
+        let sets = self.layout.set_mask + 1;
+        TableHealth {
+            sets,
+            ways: WAYS,
+            capacity: sets * WAYS,
+            occupied,
+            busy,
+            full_sets,
+            memory_bytes: self.fingerprints.bytes() + self.slots.bytes() + self.identities.bytes(),
+        }
+    }
+
+    /// A source with a bucket. `policy` is what its slot holds.
+    pub(super) fn source(
+        &self,
+        tracked: &Tracked<'_>,
+        class: Class,
+        counts: Counts,
+        policy: Option<&Policy>,
+        limit: Option<LimitSpec>,
+        now: Now,
+    ) -> Source {
+        let slot = tracked.slot;
+        let last_seen = LastSeen(atomic::load(&slot.last_seen)).ns();
+        let tiers =
+            policy.map(|policy| [Some(policy.first), policy.has_second().then_some(policy.second)]);
+        let tats = [tracked.tat, atomic::load(&tracked.identity.second_tat)];
+        let shared = policy.filter(|policy| policy.is_shared());
+        let price = shared.map(|policy| tracked.under(policy).price(now.monotonic_ns));
+        let price = price.unwrap_or(Price::LOCAL);
+        let [left, also_left] = tiers.map_or([None; 2], |tiers| {
+            let mut left = [None; 2];
+            for ((tier, tat), left) in tiers.into_iter().zip(tats).zip(&mut left) {
+                let limited = tier.filter(|tier| tier.counts() != Tier::NOTHING);
+                *left = limited.map(|tier| (tier, credit(tat, now.ticks(), tier.tolerance)));
+            }
+            left
+        });
+        // A source at its limit has a token now and then: within a sixteenth of its burst it counts
+        // as limited.
+        let used_up = left.iter().chain(&also_left).any(|(tier, left)| {
+            *left < (tier.tolerance / 16).max(2 * price.of(tier.cost.of(1514)))
+        });
+        let recent = now.monotonic_ns.saturating_sub(last_seen) < 1_000_000_000;
+        let state = if counts.dropped > 0 && used_up && recent {
+            SourceState::Limited
+        } else {
+            SourceState::Conforming
+        };
+        Source {
+            source: self.network(tracked.key()),
+            class,
+            state,
+            limit,
+            tokens: left.map(|(tier, _)| tokens(&tier, tats[0], price, now.ticks())),
+            also_tokens: also_left.map(|(tier, _)| tokens(&tier, tats[1], price, now.ticks())),
+            trial: None,
+            share: shared.map(|policy| tracked.share(policy, now)),
+            estimate: self.estimate(tracked.key(), tracked.class(), now),
+            passed: counts.passed,
+            dropped: counts.dropped,
+            bytes: counts.bytes,
+            since_ns: counts.since_ns,
+            first_seen: Some(now.wall(counts.since_ns)),
+            // By the coarse clock it may be a moment earlier.
+            last_seen: Some(now.wall(last_seen.max(counts.since_ns))),
+        }
+    }
+
+    /// A source without a bucket.
+    pub(super) fn light(&self, key: SourceKey, limit: Option<LimitSpec>, now: Now) -> Source {
+        Source {
+            source: self.network(key),
+            class: Class::ANY,
+            state: SourceState::Light,
+            limit,
+            tokens: None,
+            also_tokens: None,
+            trial: None,
+            share: None,
+            estimate: self.estimate(key, 0, now),
+            passed: 0,
+            dropped: 0,
+            bytes: 0,
+            since_ns: 0,
+            first_seen: None,
+            last_seen: None,
+        }
+    }
+
+    /// The source that an address belongs to.
+    pub(super) fn key_of(&self, address: IpAddr) -> SourceKey {
+        self.layout.masks.apply(super::sources::key_of(address))
+    }
+}
+
+/// What a tier's bucket holds, packets or bytes; of a limit of the cluster a packet more than its credit is worth.
+fn tokens(tier: &Tier, tat: Ticks, price: Price, now: Ticks) -> f64 {
+    let per_token = if tier.counts() == Tier::BYTES {
+        tier.cost.per_byte as f64 / (tier.cost.shift as f64).exp2()
+    } else {
+        tier.cost.fixed as f64
+    };
+    let packet = if price.is_shared() { price.of(tier.cost.of(1514)) } else { 0 };
+    let left = credit(tat, now, tier.tolerance + packet) as f64;
+    // What a byte costs is rounded up, and the bucket has room for it.
+    (left * price.multiplier().part() / per_token).min(tier.burst as f64)
+}

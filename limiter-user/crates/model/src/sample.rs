@@ -1,0 +1,43 @@
+//! Samples of packets.
+
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use ipnet::IpNet;
+use limiter_common::abi::Reason;
+
+use crate::LimitSpec;
+
+/// Which samples are wanted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampleFilter {
+    /// Of packets that met these reasons.
+    pub reasons: Vec<Reason>,
+    /// Of packets from here only.
+    pub source: Option<IpNet>,
+    /// Samples in a second at the most, 1 to 1,000,000.
+    pub rate: u32,
+    /// Bytes of each, 1 to [`MOST_BYTES`].
+    pub snaplen: u32,
+    /// Of those packets the share that is taken, by chance, above 0 and at most 1.
+    pub share: f64,
+}
+
+/// A packet, or its beginning.
+#[derive(Clone, Debug)]
+pub struct PacketSample {
+    /// When it came.
+    pub time: SystemTime,
+    /// What it met.
+    pub reason: Reason,
+    /// How long it was, bytes.
+    pub length: u32,
+    /// The index of the interface that it came by.
+    pub ifindex: u32,
+    /// Whom it says to be from.
+    pub source: Option<IpAddr>,
+    /// The limit of its source at present; `None` where its class would have to be known.
+    pub limit: Option<LimitSpec>,
+    /// Its first bytes, from the Ethernet header on.
+    pub data: Vec<u8>,
+}

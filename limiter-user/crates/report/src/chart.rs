@@ -1,0 +1,154 @@
+//! Charts as SVG.
+
+use std::ops::Range;
+
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
+use plotters::drawing::IntoDrawingArea as _;
+use plotters::element::PathElement;
+use plotters::prelude::{ChartBuilder, SVGBackend, SeriesLabelPosition};
+use plotters::style::{BLACK, Color as _, RGBColor};
+
+use super::html::escape;
+use super::time;
+
+const SIZE: (u32, u32) = (960, 300);
+/// Of the colours that people who see few tell apart, by Okabe and Ito; they show on dark and light.
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 158, 115),
+    RGBColor(213, 94, 0),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 114, 178),
+    RGBColor(153, 153, 153),
+];
+
+/// A line: its name and its value at each moment.
+pub type Line<'a> = (String, &'a [Option<f64>]);
+
+/// Draws lines over `times`, s since 1970, with gaps where there are none. `title` is read out to those
+/// who do not see it.
+pub fn svg(title: &str, times: &[f64], lines: &[Line<'_>]) -> Result<String, String> {
+    let mut text = String::new();
+    draw(&mut text, times, lines).map_err(|error| format!("cannot draw {title}: {error}"))?;
+    let title = escape(title);
+    let head = format!("<svg role=\"img\" aria-label=\"{title}\" ");
+    let text = text.replacen("<svg ", &head, 1);
+    let body = text.find("<svg ").and_then(|start| Some(start + text[start..].find('>')? + 1));
+    let (head, body) = text.split_at(body.unwrap_or_default());
+    // A prologue belongs to a file of its own, not into a page.
+    let head = &head[head.find("<svg ").unwrap_or_default()..];
+    Ok(format!("{head}<title>{title}</title>{body}"))
+}
+
+/// A number in a few characters.
+fn short(value: f64) -> String {
+    match value {
+        1e9.. => format!("{:.1} G", value / 1e9),
+        1e6.. => format!("{:.1} M", value / 1e6),
+        1e3.. => format!("{:.1} k", value / 1e3),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// Times between marks on the axis, s.
+const STEPS: [u32; 19] = [
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
+    172_800,
+];
+
+/// Marks on the axis.
+const MOST_TICKS: f64 = 8.0;
+
+/// The axis of times, s since 1970, with marks at round moments.
+struct Times(Range<f64>);
+
+impl Ranged for Times {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        RangedCoordf64::from(self.0.clone()).map(value, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
+        ticks(self.0.start, self.0.end)
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.0.clone()
+    }
+}
+
+/// Round moments between two, s since 1970.
+pub fn ticks(first: f64, last: f64) -> Vec<f64> {
+    let fits = |step: &f64| (last - first) / step <= MOST_TICKS;
+    let step = STEPS.into_iter().map(f64::from).find(fits).unwrap_or(last - first);
+    let from = (first / step).ceil();
+    let marks = (0..=MOST_TICKS as u32).map(|mark| (from + f64::from(mark)) * step);
+    marks.filter(|mark| *mark <= last).collect()
+}
+
+fn draw(
+    text: &mut String,
+    times: &[f64],
+    lines: &[Line<'_>],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let (first, last) = match times {
+        [] => (0.0, 1.0),
+        [only] => (*only - 1.0, *only),
+        [first, .., last] => (*first, *last),
+    };
+    let most = lines.iter().flat_map(|(_, values)| values.iter().flatten()).copied();
+    let most = most.fold(1.0, f64::max) * 1.1;
+    let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
+    let mut chart = ChartBuilder::on(&area)
+        .margin(8)
+        // Half of the last moment is beyond the chart.
+        .margin_right(36)
+        .x_label_area_size(24)
+        .y_label_area_size(64)
+        .build_cartesian_2d(Times(first..last), 0.0..most)?;
+    let day = last - first > 36.0 * 3600.0;
+    let label = |moment: &f64| {
+        let text = time(*moment);
+        let within = if day { 5..16 } else { 11..19 };
+        text.get(within).unwrap_or_default().replace('T', " ")
+    };
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(BLACK.mix(0.0))
+        .bold_line_style(BLACK.mix(0.15))
+        .x_label_formatter(&label)
+        .y_labels(6)
+        .y_label_formatter(&|value| short(*value))
+        .draw()?;
+    for (i, (name, values)) in lines.iter().enumerate() {
+        let colour = COLOURS[i % COLOURS.len()].stroke_width(2);
+        let mut parts: Vec<Vec<(f64, f64)>> = vec![Vec::new()];
+        for (time, value) in times.iter().zip(*values) {
+            match (value, parts.last_mut()) {
+                (Some(value), Some(part)) => part.push((*time, *value)),
+                (None, Some(part)) if !part.is_empty() => parts.push(Vec::new()),
+                _ => {}
+            }
+        }
+        parts.retain(|part| !part.is_empty());
+        for (n, mut part) in parts.into_iter().enumerate() {
+            if let [(time, value)] = part[..] {
+                // One point alone is no line: a dash of a few pixels.
+                part.push((time + (last - first) / 200.0, value));
+            }
+            let drawn = chart.draw_series([PathElement::new(part, colour)])?;
+            if n == 0 {
+                let swatch = move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour);
+                drawn.label(name.as_str()).legend(swatch);
+            }
+        }
+    }
+    chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).draw()?;
+    area.present()?;
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! A host's monotonic clock, and a clock for what it costs.
+
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+use cluster::Moment;
+
+/// A clock that starts anywhere and runs a little fast or slow. Real moments are ns since the run began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    /// What it showed when the run began.
+    base: u64,
+    /// By how much it is fast, 0.001 being 1 ms in a second.
+    drift: f64,
+}
+
+impl Clock {
+    /// A clock.
+    pub(super) const fn new(base: u64, drift: f64) -> Self {
+        Self { base, drift }
+    }
+
+    /// What it shows.
+    pub(super) fn local(&self, real: u64) -> Moment {
+        let ahead = (real as f64 * self.drift) as i64;
+        Moment(self.base.saturating_add(real).saturating_add_signed(ahead))
+    }
+
+    /// The real moment, not earlier than when it shows `local`, as far as rounding goes.
+    pub(super) fn real(&self, local: Moment) -> u64 {
+        ((local.0.saturating_sub(self.base) as f64 / (1.0 + self.drift)) as u64).saturating_add(1)
+    }
+
+    /// Sets it by so many seconds, as a machine's clock that starts anew is.
+    pub(super) fn step(&mut self, seconds: f64) {
+        self.base = self.base.saturating_add_signed((seconds * 1e9) as i64);
+    }
+}
+
+/// Adds up the time that this thread has the CPU. It is off by default: a run's outcome is to be the same
+/// each time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stopwatch {
+    on: bool,
+    started: Duration,
+    sum: Duration,
+}
+
+impl Stopwatch {
+    /// Measures from now on.
+    pub(super) const fn switch_on(&mut self) {
+        self.on = true;
+    }
+
+    /// Something begins.
+    pub(super) fn start(&mut self) {
+        if self.on {
+            self.started = thread_time();
+        }
+    }
+
+    /// It ends.
+    pub(super) fn stop(&mut self) {
+        if self.on {
+            self.sum += thread_time().saturating_sub(self.started);
+        }
+    }
+
+    /// What was measured by now.
+    pub(super) const fn sum(&self) -> Duration {
+        self.sum
+    }
+}
+
+fn thread_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_found_again() {
+        let mut clock = Clock::new(5_000_000_000_000, -0.001);
+        assert_eq!(clock.local(1_000_000_000), Moment(5_000_999_000_000));
+        for real in [0, 1, 999_999_937, 60_000_000_000] {
+            let there = clock.local(real);
+            assert!(clock.real(there).abs_diff(real) <= 3, "{real}");
+        }
+        clock.step(-3600.0);
+        assert_eq!(clock.local(0), Moment(1_400_000_000_000));
+    }
+}

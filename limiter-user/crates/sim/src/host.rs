@@ -1,0 +1,239 @@
+//! A host: its clock, its kernel, its daemon.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::clock::{Clock, Stopwatch};
+use super::kernel::Bucket;
+use super::scheme::{Actions, Payload, Sample, Scheme};
+use cluster::{HostId, KeyId, Moment};
+use model::Share;
+
+/// How a host is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// All goes on.
+    Running,
+    /// The daemon does nothing; the kernel goes on.
+    Paused,
+    /// There is no daemon; the kernel goes on.
+    Dead,
+    /// There is no host at present.
+    Off,
+    /// There is no host any more.
+    Left,
+}
+
+/// For how long a source is told of after its last packet, ns.
+const TRACKED: u64 = 3_000_000_000;
+/// Messages that wait for a daemon at most: what a socket's buffer has room for.
+const WAITING: usize = 512;
+
+/// What the kernel knows of a source, and what the daemon has read of that.
+#[derive(Clone, Copy, Debug, Default)]
+struct Track {
+    bucket: Option<Bucket>,
+    offered: f64,
+    admitted: f64,
+    dropped: bool,
+    /// What `offered` and `admitted` were when the daemon looked.
+    seen: (f64, f64),
+    /// When the latest packet came, by the host's clock.
+    last: Moment,
+    tracked: bool,
+    /// Packets were dropped when the daemon last looked.
+    limited: bool,
+}
+
+/// A host.
+#[derive(Debug)]
+pub(super) struct Host<S> {
+    pub(super) id: HostId,
+    pub(super) clock: Clock,
+    pub(super) state: State,
+    pub(super) daemon: S,
+    pub(super) floor: Share,
+    tracks: Vec<Track>,
+    /// Up to when counts were read, by its clock.
+    looked: Moment,
+    /// It is to look soon, because packets of a source are dropped.
+    pub(super) woken: bool,
+    /// Looks belong to one life of the daemon.
+    pub(super) life: u32,
+    pub(super) waiting: Vec<(HostId, Rc<Payload>)>,
+    /// What a paused daemon was about to do.
+    pub(super) held: Option<Actions>,
+    pub(super) poll_at: Option<u64>,
+    /// Which hosts it takes for alive, by number.
+    pub(super) view: Vec<bool>,
+    /// How many faults make others take it for dead.
+    pub(super) suspected: u32,
+    pub(super) bytes: u64,
+    /// What of that went to other regions, after warming up.
+    pub(super) far: u64,
+    /// What deciding took of a core.
+    pub(super) cpu: Stopwatch,
+}
+
+impl<S: Scheme> Host<S> {
+    pub(super) fn new(id: HostId, clock: Clock, daemon: S, hosts: usize, keys: usize) -> Self {
+        Self {
+            id,
+            clock,
+            state: State::Running,
+            daemon,
+            floor: Share::NONE,
+            tracks: vec![Track::default(); keys],
+            looked: Moment(0),
+            woken: false,
+            life: 0,
+            waiting: Vec::new(),
+            held: None,
+            poll_at: None,
+            view: vec![true; hosts],
+            suspected: 0,
+            bytes: 0,
+            far: 0,
+            cpu: Stopwatch::default(),
+        }
+    }
+
+    /// Whether its kernel takes packets.
+    pub(super) const fn is_there(&self) -> bool {
+        !matches!(self.state, State::Off | State::Left)
+    }
+
+    /// Packets come. Returns what is admitted of them, and whether the daemon is to be told at once.
+    pub(super) fn packets(
+        &mut self,
+        key: usize,
+        real: u64,
+        offered: f64,
+        burst: f64,
+    ) -> (f64, bool) {
+        let now = self.clock.local(real);
+        let track = &mut self.tracks[key];
+        let bucket = track.bucket.get_or_insert_with(|| Bucket::full(now, self.floor, burst));
+        let admitted = bucket.admit(now, offered, burst);
+        track.offered += offered;
+        track.admitted += admitted;
+        track.last = now;
+        let dropped = admitted < offered * (1.0 - 1e-9);
+        let urgent = dropped && !track.dropped && !track.limited;
+        track.dropped |= dropped;
+        (admitted, urgent)
+    }
+
+    /// The share that the kernel goes by.
+    pub(super) fn share(&self, key: usize, real: u64) -> f64 {
+        let now = self.clock.local(real);
+        self.tracks[key].bucket.map_or(self.floor.part(), |bucket| bucket.share(now))
+    }
+
+    /// Whether the daemon has not looked for `span` ns.
+    pub(super) fn calm(&self, counted: u64, span: u64) -> bool {
+        self.clock.local(counted).0 >= self.looked.0.saturating_add(span)
+    }
+
+    /// The daemon reads the counters, which are those up to `counted`.
+    pub(super) fn look(&mut self, real: u64, counted: u64, keys: &[KeyId]) {
+        let (now, counted) = (self.clock.local(real), self.clock.local(counted));
+        let seconds = counted.since(self.looked).as_secs_f64();
+        if seconds <= 0.0 {
+            return;
+        }
+        self.looked = counted;
+        self.cpu.start();
+        for (track, key) in self.tracks.iter_mut().zip(keys) {
+            let offered = track.offered - track.seen.0;
+            if offered <= 0.0 && !track.tracked {
+                continue;
+            }
+            let admitted = track.admitted - track.seen.1;
+            track.seen = (track.offered, track.admitted);
+            track.limited = std::mem::take(&mut track.dropped);
+            track.tracked = now.since(track.last).as_nanos() < u128::from(TRACKED);
+            if track.tracked {
+                let demand = Share::of(offered / seconds);
+                let limited = track.limited;
+                self.daemon.demand(now, *key, Sample { demand, admitted, limited });
+            } else {
+                self.daemon.forget(*key);
+            }
+        }
+        self.cpu.stop();
+    }
+
+    /// Writes to the kernel.
+    pub(super) fn write(
+        &mut self,
+        real: u64,
+        actions: &Actions,
+        numbers: &BTreeMap<KeyId, usize>,
+        burst: f64,
+    ) {
+        let now = self.clock.local(real);
+        if let Some(floor) = actions.floor {
+            self.floor = floor;
+            let buckets = self.tracks.iter_mut().filter_map(|track| track.bucket.as_mut());
+            buckets.for_each(|bucket| bucket.set_floor(now, floor, burst));
+        }
+        let mut bucket = |key: &KeyId, change: &mut dyn FnMut(&mut Bucket)| {
+            let number = numbers.get(key);
+            if let Some(bucket) = number.and_then(|n| self.tracks[*n].bucket.as_mut()) {
+                change(bucket);
+            }
+        };
+        for (key, share, until) in &actions.shares {
+            bucket(key, &mut |bucket| bucket.set(now, *share, *until, burst));
+        }
+        for (key, tokens) in &actions.debits {
+            bucket(key, &mut |bucket| bucket.debit(now, *tokens, burst));
+        }
+    }
+
+    /// A message comes: to the daemon, or to its socket's buffer. Returns whether it takes it.
+    pub(super) fn receive(&mut self, real: u64, from: HostId, message: &Rc<Payload>) -> bool {
+        match self.state {
+            State::Running => {
+                self.cpu.start();
+                self.daemon.receive(self.clock.local(real), from, message);
+                self.cpu.stop();
+                true
+            }
+            State::Paused => {
+                if self.waiting.len() < WAITING {
+                    self.waiting.push((from, Rc::clone(message)));
+                }
+                false
+            }
+            State::Dead | State::Off | State::Left => false,
+        }
+    }
+
+    /// The daemon ends.
+    pub(super) fn kill(&mut self, state: State) {
+        self.state = state;
+        self.life += 1;
+        self.woken = false;
+        self.waiting.clear();
+        (self.held, self.poll_at) = (None, None);
+    }
+
+    /// The daemon starts, or goes on to look.
+    pub(super) fn start(&mut self, real: u64) {
+        self.state = State::Running;
+        self.life += 1;
+        self.woken = false;
+        self.looked = self.clock.local(real);
+        for track in &mut self.tracks {
+            track.seen = (track.offered, track.admitted);
+        }
+    }
+
+    /// The machine starts: with an empty kernel.
+    pub(super) fn boot(&mut self) {
+        self.tracks.fill(Track::default());
+        self.floor = Share::NONE;
+    }
+}

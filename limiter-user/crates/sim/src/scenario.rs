@@ -1,0 +1,497 @@
+//! Scenarios: a cluster, what its sources send, and what goes wrong.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+use toml::Spanned;
+
+use super::demand::{Among, Demand, Pattern};
+use super::network::Conditions;
+use super::regions::{RegionPart, assign};
+use cluster::escrow::Partition;
+use model::Invalid;
+use model::Location;
+use model::units::parse_duration;
+
+/// The most hosts of a scenario.
+pub const MOST_HOSTS: usize = 1000;
+/// The most sources.
+const MOST_KEYS: usize = 10_000;
+/// The longest run.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// A duration, such as `"200ms"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+impl Span {
+    /// In seconds.
+    pub const fn seconds(self) -> f64 {
+        self.0.as_secs_f64()
+    }
+
+    /// In nanoseconds.
+    pub const fn ns(self) -> u64 {
+        self.0.as_nanos() as u64
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let read = parse_duration(&text).map(Self);
+        read.map_err(|error| D::Error::custom(format!("{error}: {}", error.hint())))
+    }
+}
+
+/// How soon hosts notice who is there: each at a random moment of its own between the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Detection {
+    /// That a host is gone, at the earliest.
+    pub earliest: Span,
+    /// That a host is gone, at the latest.
+    pub latest: Span,
+    /// That a host has come, at the latest.
+    pub joined: Span,
+}
+
+impl Default for Detection {
+    fn default() -> Self {
+        let span = |ms| Span(Duration::from_millis(ms));
+        Self { earliest: span(500), latest: span(2000), joined: span(500) }
+    }
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultKind {
+    /// The hosts and the others do not reach each other.
+    Partition,
+    /// What the hosts send does not reach the others.
+    OneWay,
+    /// The daemon does nothing (SIGSTOP) while its kernel goes on; half of the times it is stopped between
+    /// deciding something and doing it.
+    Pause,
+    /// The daemon is killed and, in the end, started again with what it had kept; its kernel goes on.
+    Daemon,
+    /// The host is gone and, in the end, starts again: a new kernel, a clock that starts anew, and what
+    /// its daemon had kept.
+    Crash,
+    /// The host is not there before.
+    Join,
+    /// The daemon hands its rights over and goes.
+    Leave,
+    /// The network is as `network` says.
+    Network,
+    /// The others take the hosts for dead, though they are well.
+    Suspect,
+}
+
+/// A fault, its time and its hosts.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// What goes wrong.
+    pub kind: FaultKind,
+    /// When it begins.
+    pub at: Span,
+    /// How long it lasts; to the end if it is not said.
+    #[serde(rename = "for")]
+    pub lasts: Option<Span>,
+    /// The hosts, from 0.
+    pub hosts: Option<Vec<usize>>,
+    /// This part of the hosts instead, at least one: the first ones, rounded.
+    pub part: Option<f64>,
+    /// The hosts of this region, or the first ones of them if `part` is said, too.
+    pub region: Option<String>,
+    /// How the network is, between regions as well, [`FaultKind::Network`].
+    pub network: Option<Conditions>,
+    /// What a clock that starts anew is set by, s, [`FaultKind::Crash`].
+    #[serde(default)]
+    pub clock: f64,
+    /// With more than one host: each one so much later than the one before.
+    #[serde(default)]
+    pub apart: Span,
+}
+
+/// What is to be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Goals {
+    /// The worst overage in a second at most, as a part of burst + rate · 1 s.
+    pub overage: f64,
+    /// The utilisation at least.
+    pub utilisation: Option<f64>,
+    /// The time to 90 % of what could be admitted after each step of the demand, at most.
+    pub convergence: Option<Span>,
+    /// What a host sends, bytes per second, at most.
+    pub bytes: Option<f64>,
+    /// What hosts of different regions send each other, bytes per second and host, at most.
+    pub between: Option<f64>,
+    /// What deciding takes on a host, as a part of one core, at most. It is measured where it is asked for.
+    pub cpu: Option<f64>,
+    /// The time until all know of each other, at most, where `membership` is simulated.
+    pub joined: Option<Span>,
+    /// The time until all know of a crash, at most, where `membership` is simulated.
+    pub detected: Option<Span>,
+}
+
+impl Default for Goals {
+    fn default() -> Self {
+        Self {
+            overage: 0.001,
+            utilisation: None,
+            convergence: None,
+            bytes: None,
+            between: None,
+            cpu: None,
+            joined: None,
+            detected: None,
+        }
+    }
+}
+
+/// A scenario.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// What it is about.
+    #[serde(default)]
+    pub about: String,
+    /// Hosts, 1 to [`MOST_HOSTS`].
+    #[serde(default = "three")]
+    pub hosts: usize,
+    /// It says something only with so many hosts, and the suite leaves it out with fewer.
+    #[serde(default)]
+    pub least_hosts: usize,
+    /// It is run with so many seeds at most, because each run takes long; as many as asked for if 0.
+    #[serde(default)]
+    pub most_seeds: usize,
+    /// Who is there, and nothing else: the daemon's own membership without traffic. All hosts start at one
+    /// moment, and when all is calm one crashes. Only `hosts` and `network` matter then.
+    #[serde(default)]
+    pub membership: bool,
+    /// How long it runs.
+    #[serde(default = "ten_seconds")]
+    pub duration: Span,
+    /// From when on the utilisation counts.
+    #[serde(default = "one_second")]
+    pub warm_up: Span,
+    /// A step of the simulated traffic, a whole part of 100 ms.
+    #[serde(default = "two_milliseconds")]
+    pub tick: Span,
+    /// The limit's burst, in the time that its rate takes for it. Where it is short, so is what a host may
+    /// use too long before it shows.
+    #[serde(default = "tenth_of_second")]
+    pub burst: Span,
+    /// By how much clocks may be fast or slow.
+    #[serde(default = "thousandth")]
+    pub drift: f64,
+    /// Whether the first host founded the cluster and holds all rights in the beginning; otherwise they are
+    /// shared by then.
+    #[serde(default)]
+    pub founded: bool,
+    /// What is done with the rights of hosts that are lost.
+    #[serde(default)]
+    pub policy: Partition,
+    /// What sources send.
+    #[serde(default)]
+    pub demand: Demand,
+    /// The network.
+    #[serde(default)]
+    pub network: Conditions,
+    /// Regions that hosts are in; one if there are none.
+    #[serde(default, rename = "region")]
+    pub regions: Vec<RegionPart>,
+    /// The network between hosts of different regions; as any other if it is not said.
+    pub between: Option<Conditions>,
+    /// Who notices what when.
+    #[serde(default)]
+    pub detection: Detection,
+    /// What goes wrong.
+    #[serde(default, rename = "fault")]
+    pub faults: Vec<Spanned<Fault>>,
+    /// What is to be reached.
+    #[serde(default)]
+    pub goals: Goals,
+}
+
+const fn three() -> usize {
+    3
+}
+
+const fn ten_seconds() -> Span {
+    Span(Duration::from_secs(10))
+}
+
+const fn one_second() -> Span {
+    Span(Duration::from_secs(1))
+}
+
+const fn tenth_of_second() -> Span {
+    Span(Duration::from_millis(100))
+}
+
+const fn two_milliseconds() -> Span {
+    Span(Duration::from_millis(2))
+}
+
+const fn thousandth() -> f64 {
+    0.001
+}
+
+/// Where to look for what can be written.
+const HINT: &str =
+    "`limiter simulate cluster --print --scenario NAME` shows a built-in one to start from";
+
+/// What is wrong with a scenario, and where if it is a fault's.
+type Problem = (Option<usize>, String);
+
+impl Scenario {
+    /// Reads one from TOML; `path` is for messages.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it, by path, line and column.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, Invalid> {
+        let at = |byte: usize, message: &dyn fmt::Display| {
+            let Location { line, column } = Location::at(text, byte);
+            let message = format!("{}:{line}:{column}: {message}", path.display());
+            Invalid::new(message).with_hint(HINT)
+        };
+        let scenario: Self = toml::from_str(text).map_err(|error| {
+            at(error.span().map_or(0, |span| span.start), &error.message().trim())
+        })?;
+        match scenario.problem() {
+            None => Ok(scenario),
+            Some((byte, message)) => Err(at(byte.unwrap_or(0), &message)),
+        }
+    }
+
+    /// The same with another number of hosts.
+    ///
+    /// # Errors
+    /// If it names hosts that there are not.
+    pub fn with_hosts(&self, hosts: usize) -> Result<Self, Invalid> {
+        let other = Self { hosts, ..self.clone() };
+        match other.problem() {
+            None => Ok(other),
+            Some((_, message)) => {
+                let message = format!("{} with {hosts} hosts: {message}", self.name);
+                Err(Invalid::new(message).with_hint("let its faults say `part` instead of `hosts`"))
+            }
+        }
+    }
+
+    fn problem(&self) -> Option<Problem> {
+        let whole = |message: &str| Some((None, message.to_owned()));
+        let name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(name) {
+            return whole("`name` has 1 to 64 of the characters a to z, A to Z, 0 to 9, - and _");
+        }
+        if self.hosts == 0 || self.hosts > MOST_HOSTS {
+            return whole(&format!("`hosts` is a number from 1 to {MOST_HOSTS}"));
+        }
+        if self.membership && (self.hosts < 2 || !self.faults.is_empty()) {
+            return whole("with `membership` there are two hosts at least and no faults");
+        }
+        if self.demand.keys == 0 || self.demand.keys > MOST_KEYS {
+            return whole(&format!("`keys` is a number from 1 to {MOST_KEYS}"));
+        }
+        if self.duration.0 > LONGEST || self.duration.0 < Duration::from_secs(2) {
+            return whole("`duration` is from 2s to 10m");
+        }
+        let tick = self.tick.ns();
+        if !(100_000..=100_000_000).contains(&tick) || !100_000_000_u64.is_multiple_of(tick) {
+            return whole("`tick` is from 100us to 100ms and 100ms is a multiple of it");
+        }
+        if self.warm_up >= self.duration {
+            return whole("`warm_up` is shorter than `duration`");
+        }
+        let burst = self.burst.seconds();
+        if !(0.01..=60.0).contains(&burst) || burst < self.tick.seconds() {
+            return whole("`burst` is from 10ms to 60s and not shorter than `tick`");
+        }
+        if !(0.0..=0.01).contains(&self.drift) {
+            return whole("`drift` is a number from 0 to 0.01");
+        }
+        let demand = &self.demand;
+        let loads = (0.0..=1e6).contains(&demand.load) && (0.0..=1.0).contains(&demand.noise);
+        if !loads {
+            return whole("`load` is a number from 0 to 1000000, `noise` from 0 to 1");
+        }
+        let periodic = matches!(demand.pattern, Pattern::Hopping | Pattern::Diurnal);
+        if periodic && demand.period.0 < Duration::from_millis(10) {
+            return whole("`period` is at least 10ms");
+        }
+        if self.detection.earliest > self.detection.latest {
+            return whole("`earliest` is not later than `latest`");
+        }
+        if let Some(message) = wrong(&self.network).or_else(|| wrong(self.between.as_ref()?)) {
+            return whole(message);
+        }
+        if let Err(message) = assign(&self.regions, self.hosts) {
+            return whole(&message);
+        }
+        if self.regions.is_empty() && (self.between.is_some() || demand.among == Among::Regions) {
+            return whole(
+                "where there is no region, nothing is `between` them and no demand `among` them",
+            );
+        }
+        self.faults.iter().find_map(|fault| {
+            let message = self.problem_of(fault.get_ref())?;
+            Some((Some(fault.span().start), message))
+        })
+    }
+
+    fn problem_of(&self, fault: &Fault) -> Option<String> {
+        if let Some(message) = fault.network.as_ref().and_then(wrong) {
+            return Some(message.to_owned());
+        }
+        if (fault.kind == FaultKind::Network) != fault.network.is_some() {
+            return Some("a fault of the kind `network`, and no other, says `network`".into());
+        }
+        if fault.kind == FaultKind::Network {
+            return None;
+        }
+        match (&fault.hosts, &fault.region, fault.part) {
+            (Some(hosts), None, None) => {
+                if let Some(host) = hosts.iter().find(|host| **host >= self.hosts) {
+                    return Some(format!(
+                        "there is no host {host}: the last is {}",
+                        self.hosts - 1
+                    ));
+                }
+            }
+            (None, Some(name), None | Some(0.0..=1.0)) => {
+                if !self.regions.iter().any(|region| region.name == *name) {
+                    return Some(format!("there is no region {name:?}"));
+                }
+            }
+            (None, None, Some(0.0..=1.0)) => {}
+            _ => {
+                return Some(
+                    "a fault says `hosts`, or `region` or `part`, a number from 0 to 1, or both of these".into(),
+                );
+            }
+        }
+        let lasting = fault.lasts.is_some();
+        if lasting && matches!(fault.kind, FaultKind::Join | FaultKind::Leave) {
+            return Some("who joins or leaves does so for good, without `for`".into());
+        }
+        let anew = fault.kind == FaultKind::Crash && lasting;
+        if fault.clock != 0.0 && !(anew && fault.clock.abs() <= 1e5) {
+            return Some("`clock` is for a crash that ends, up to 100000 seconds".into());
+        }
+        if anew && fault.lasts < Some(self.burst) {
+            let message = "a host cannot start again before its buckets would be full: `for` is at least `burst`";
+            return Some(message.into());
+        }
+        None
+    }
+
+    /// With how many seeds it is run where so many are asked for.
+    pub(super) const fn seeds(&self, asked: usize) -> usize {
+        if self.most_seeds == 0 || asked < self.most_seeds { asked } else { self.most_seeds }
+    }
+
+    /// Whether it takes long: then it is run only where its size is asked for.
+    pub const fn is_heavy(&self) -> bool {
+        self.most_seeds > 0
+    }
+
+    /// The number of the region of each host.
+    pub(super) fn regions(&self) -> Vec<usize> {
+        // What does not fit was refused before.
+        assign(&self.regions, self.hosts).unwrap_or_else(|_| vec![0; self.hosts])
+    }
+
+    /// The hosts of a fault.
+    pub(super) fn hosts_of(&self, fault: &Fault) -> Vec<usize> {
+        let among: Vec<usize> = match (&fault.hosts, &fault.region) {
+            (Some(hosts), _) => return hosts.clone(),
+            (None, Some(name)) => {
+                let number = self.regions.iter().position(|region| region.name == *name);
+                let of = self.regions().into_iter().enumerate();
+                of.filter(|(_, region)| Some(*region) == number).map(|(host, _)| host).collect()
+            }
+            (None, None) if fault.part.is_none() => return Vec::new(),
+            (None, None) => (0..self.hosts).collect(),
+        };
+        let n = (among.len() as f64 * fault.part.unwrap_or(1.0)).round() as usize;
+        among[..n.max(1).min(among.len())].to_vec()
+    }
+}
+
+fn wrong(network: &Conditions) -> Option<&'static str> {
+    let good = |probability: f64| (0.0..=1.0).contains(&probability);
+    let all = good(network.loss) && good(network.duplicate) && good(network.late);
+    (!all).then_some("`loss`, `duplicate` and `late` are probabilities, from 0 to 1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Scenario, Invalid> {
+        Scenario::parse(Path::new("x.toml"), text)
+    }
+
+    #[test]
+    fn little_needs_to_be_said() {
+        let scenario = parse("name = \"x\"").unwrap();
+        assert_eq!((scenario.hosts, scenario.duration), (3, ten_seconds()));
+        let fault =
+            "name = \"x\"\nhosts = 10\n[[fault]]\nkind = \"one-way\"\nat = \"1s\"\npart = 0.34";
+        let scenario = parse(fault).unwrap();
+        assert_eq!(scenario.hosts_of(scenario.faults[0].get_ref()), [0, 1, 2]);
+        let two = scenario.with_hosts(2).unwrap();
+        assert_eq!(two.hosts_of(two.faults[0].get_ref()), [0]);
+        let regions = "[[region]]\nname = \"a\"\n[[region]]\nname = \"b\"\n[[fault]]\nkind = \"pause\"\nat = \"1s\"";
+        for (more, hosts) in [("", vec![3, 4, 5]), ("part = 0.4", vec![3])] {
+            let text = format!("name = \"x\"\nhosts = 6\n{regions}\nregion = \"b\"\n{more}");
+            let scenario = parse(&text).unwrap();
+            assert_eq!(scenario.hosts_of(scenario.faults[0].get_ref()), hosts);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        let fault = |text: &str| format!("name = \"x\"\n[[fault]]\nat = \"1s\"\n{text}");
+        for (text, place, about) in [
+            ("name = \"x\"\nhots = 3".to_owned(), "2:1", "hots"),
+            ("name = \"x\"\nhosts = 0".into(), "1:1", "`hosts`"),
+            ("name = \"a b\"".into(), "1:1", "`name`"),
+            ("name = \"x\"\nduration = \"soon\"".into(), "2:12", "soon"),
+            ("name = \"x\"\ntick = \"3ms\"".into(), "1:1", "`tick`"),
+            ("name = \"x\"\n[demand]\npattern = \"spred\"".into(), "3:11", "spred"),
+            ("name = \"x\"\n[network]\nloss = 1.5".into(), "1:1", "`loss`"),
+            (fault("kind = \"pause\"\nhosts = [3]"), "2:1", "no host 3"),
+            (fault("kind = \"pause\""), "2:1", "`part`"),
+            (fault("kind = \"pause\"\nregion = \"eu\""), "2:1", "no region \"eu\""),
+            (
+                "name = \"x\"\nhosts = 1\n[[region]]\nname = \"a\"\n[[region]]\nname = \"b\""
+                    .into(),
+                "1:1",
+                "no host",
+            ),
+            ("name = \"x\"\n[between]\nloss = 0.1".into(), "1:1", "`between`"),
+            ("name = \"x\"\n[demand]\namong = \"regions\"".into(), "1:1", "`among`"),
+            (fault("kind = \"network\""), "2:1", "`network`"),
+            (fault("kind = \"join\"\nhosts = [0]\nfor = \"1s\""), "2:1", "for good"),
+            (fault("kind = \"crash\"\nhosts = [0]\nfor = \"1ms\""), "2:1", "full"),
+        ] {
+            let failure = parse(&text).unwrap_err();
+            assert!(failure.to_string().starts_with(&format!("x.toml:{place}: ")), "{failure}");
+            assert!(failure.to_string().contains(about), "{failure}");
+        }
+        let named = parse(&fault("kind = \"pause\"\nhosts = [2]")).unwrap();
+        assert!(named.with_hosts(2).unwrap_err().to_string().contains("x with 2 hosts"));
+    }
+}

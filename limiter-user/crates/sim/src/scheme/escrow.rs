@@ -1,0 +1,148 @@
+//! The escrow, as the daemon runs it.
+
+use std::collections::BTreeMap;
+
+use super::super::world::Birth;
+use super::{Actions, ENTRIES, Payload, Sample, Scheme};
+use cluster::escrow::{Escrow, Kept, Member, Partition, Planted, Region, Settings};
+use cluster::{HostId, KeyId, Message, Moment};
+use model::Share;
+
+/// A host under the escrow.
+#[derive(Debug)]
+pub(in super::super) struct EscrowHost {
+    settings: Settings,
+    escrow: Escrow,
+    /// What is on the disk.
+    durable: Kept,
+    policy: Partition,
+    /// All hosts are told to be in one region.
+    flat: bool,
+    /// Sources that are tracked no more: the kernel is told before anybody else hears of it.
+    forgotten: Vec<KeyId>,
+}
+
+impl EscrowHost {
+    /// A host, with a fault if one is to be found.
+    pub(in super::super) fn new(birth: Birth, planted: Option<Planted>) -> Self {
+        let Birth { me, weight, region, one_of, seed, policy, now, .. } = birth;
+        let majority = policy == Partition::MajorityReclaim;
+        let settings = Settings { region, seed, planted, majority, ..Settings::new(me, weight) };
+        let durable = Kept { home: Share::WHOLE.times(1, one_of), ..Kept::default() };
+        let escrow = Escrow::new(settings.clone(), durable.clone(), now);
+        Self { settings, escrow, durable, policy, flat: false, forgotten: Vec::new() }
+    }
+
+    /// A host that knows of no regions.
+    pub(in super::super) fn flat(birth: Birth) -> Self {
+        Self { flat: true, ..Self::new(Birth { region: Region::default(), ..birth }, None) }
+    }
+}
+
+/// Splits a message as the wire does: each part has what is needed to understand it, and may come alone.
+fn parts(message: Message) -> Vec<Message> {
+    let items = [&message.reports, &message.asks].map(Vec::len).iter().sum::<usize>();
+    if items + message.grants.len() + message.loans.len() <= ENTRIES {
+        return vec![message];
+    }
+    let none = Message {
+        reports: Vec::new(),
+        grants: Vec::new(),
+        asks: Vec::new(),
+        loans: Vec::new(),
+        ..message.clone()
+    };
+    let reports = message.reports.chunks(ENTRIES);
+    let grants = message.grants.chunks(ENTRIES);
+    let reports = reports.map(|part| Message { reports: part.to_vec(), ..none.clone() });
+    let grants = grants.map(|part| Message { grants: part.to_vec(), ..none.clone() });
+    let asks = message.asks.chunks(ENTRIES);
+    let loans = message.loans.chunks(ENTRIES);
+    let asks = asks.map(|part| Message { asks: part.to_vec(), ..none.clone() });
+    let loans = loans.map(|part| Message { loans: part.to_vec(), ..none.clone() });
+    reports.chain(grants).chain(asks).chain(loans).collect()
+}
+
+impl Scheme for EscrowHost {
+    fn members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>) {
+        if self.flat {
+            let near = |member: &Member| Member { region: Region::default(), ..*member };
+            let members = members.iter().map(|(host, member)| (*host, near(member))).collect();
+            self.escrow.set_members(now, &members);
+        } else {
+            self.escrow.set_members(now, members);
+        }
+    }
+
+    fn demand(&mut self, now: Moment, key: KeyId, sample: Sample) {
+        self.escrow.demand(now, key, sample.demand, sample.limited);
+        self.escrow.set_partition(key, self.policy);
+    }
+
+    fn forget(&mut self, key: KeyId) {
+        self.escrow.forget(key);
+        self.forgotten.push(key);
+    }
+
+    fn receive(&mut self, now: Moment, from: HostId, message: &Payload) {
+        if let Payload::Rights(message) = message {
+            self.escrow.receive(now, from, message);
+        }
+    }
+
+    fn poll(&mut self, now: Moment) -> Actions {
+        let outputs = self.escrow.poll(now);
+        if outputs.keep {
+            self.durable = self.escrow.kept().clone();
+        }
+        let payloads = outputs.messages.into_iter().flat_map(|(host, message)| {
+            parts(message).into_iter().map(move |part| (host, Payload::Rights(part)))
+        });
+        let floor = self.escrow.floor();
+        let forgotten = std::mem::take(&mut self.forgotten).into_iter();
+        let grants = outputs.grants.iter().map(|grant| (grant.key, grant.share, grant.until));
+        Actions {
+            shares: forgotten.map(|key| (key, floor, now)).chain(grants).collect(),
+            floor: outputs.floor,
+            debits: Vec::new(),
+            messages: payloads.collect(),
+            left: outputs.left,
+            next: outputs.next,
+        }
+    }
+
+    fn restart(&mut self, now: Moment) {
+        self.forgotten.clear();
+        self.escrow = Escrow::new(self.settings.clone(), self.durable.clone(), now);
+    }
+
+    fn leave(&mut self, now: Moment) {
+        self.escrow.leave(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cluster::message::{Grant, Report};
+
+    #[test]
+    fn long_messages_come_in_parts_that_stand_alone() {
+        let report =
+            |i| Report { key: KeyId::of(i), demand: Share::WHOLE, in_use: 1, majority: false };
+        let grant = |i| Grant { key: KeyId::of(i), share: Share::WHOLE, number: 1 };
+        let whole = Message {
+            sent: Moment(5),
+            echo: Some(Moment(4)),
+            reports: (0..100).map(report).collect(),
+            grants: (0..30).map(grant).collect(),
+            ..Message::default()
+        };
+        let parts = parts(whole.clone());
+        assert!(parts.iter().all(|part| part.sent == whole.sent && part.echo == whole.echo));
+        assert!(parts.iter().all(|part| Payload::Rights(part.clone()).bytes() <= 1200));
+        let reports: Vec<_> = parts.iter().flat_map(|part| part.reports.clone()).collect();
+        let grants: Vec<_> = parts.iter().flat_map(|part| part.grants.clone()).collect();
+        assert_eq!((reports, grants), (whole.reports, whole.grants));
+    }
+}

@@ -1,0 +1,160 @@
+//! What can keep a limit over many hosts: the escrow, and what it is compared with.
+
+mod baseline;
+mod escrow;
+
+use std::collections::BTreeMap;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::scenario::Scenario;
+pub(super) use baseline::Baseline;
+use cluster::escrow::Member;
+use cluster::wire::{MOST_CONTENT, OVERHEAD, Packet};
+use cluster::{HostId, KeyId, Message, Moment};
+pub(super) use escrow::EscrowHost;
+use model::Share;
+
+/// A way to keep a limit over many hosts.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum SchemeKind {
+    /// Rights are moved between hosts, never copied: what the daemon does.
+    Escrow,
+    /// Each host has the whole limit.
+    None,
+    /// Each host has the same share of it.
+    Static,
+    /// Hosts tell each other what they admitted, and take it from their own buckets of the whole limit.
+    Debit,
+    /// Each host has its part of the demand that it has heard of.
+    Proportional,
+    /// The escrow, all hosts of which believe to be in one region: what regions are for.
+    Flat,
+    /// No limit at all: who is there, as the daemon finds out.
+    #[value(skip)]
+    Membership,
+}
+
+impl SchemeKind {
+    /// All that keep a limit.
+    pub const ALL: [Self; 6] =
+        [Self::Escrow, Self::Flat, Self::None, Self::Static, Self::Debit, Self::Proportional];
+
+    /// Whether it says something about a scenario.
+    pub fn is_for(self, scenario: &Scenario) -> bool {
+        self != Self::Flat || !scenario.regions.is_empty()
+    }
+
+    /// Whether it does without the escrow.
+    pub const fn is_baseline(self) -> bool {
+        !matches!(self, Self::Escrow | Self::Flat | Self::Membership)
+    }
+
+    /// Whether it has goals to reach; the others are there to compare with.
+    pub const fn has_goals(self) -> bool {
+        matches!(self, Self::Escrow | Self::Membership)
+    }
+
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Escrow => "escrow",
+            Self::None => "none",
+            Self::Static => "static",
+            Self::Debit => "debit",
+            Self::Proportional => "proportional",
+            Self::Flat => "flat",
+            Self::Membership => "membership",
+        }
+    }
+}
+
+/// What a host sends to another one.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most are the large one, and each is behind a pointer"
+)]
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Payload {
+    /// The escrow's.
+    Rights(Message),
+    /// What a host has counted, and when it sent that.
+    Counts(Moment, Vec<Count>),
+}
+
+/// What a host has counted of a source.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Count {
+    pub(super) key: KeyId,
+    /// Admitted since the daemon's start.
+    pub(super) admitted: f64,
+    pub(super) demand: Share,
+}
+
+/// What a source takes in a packet of counts, as nobody has built them.
+const ENTRY: usize = 22;
+/// Entries in a packet.
+const ENTRIES: usize = MOST_CONTENT / ENTRY;
+
+impl Payload {
+    /// Bytes on the wire, IP and UDP left out.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Rights(message) => {
+                let packets = Packet::encode_rights(None, message);
+                packets.iter().map(|content| content.len() + OVERHEAD).sum()
+            }
+            Self::Counts(_, counts) => {
+                let content = ENTRY * counts.len();
+                content + OVERHEAD * content.div_ceil(MOST_CONTENT).max(1)
+            }
+        }
+    }
+}
+
+/// What the daemon saw of a source since it last looked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sample {
+    /// What was sent, as a part of the limit.
+    pub(super) demand: Share,
+    /// What was admitted, in seconds of the whole limit.
+    pub(super) admitted: f64,
+    /// Whether anything was dropped.
+    pub(super) limited: bool,
+}
+
+/// What a daemon does.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Actions {
+    /// Written to the kernel: what may be used of a source, and until when.
+    pub(super) shares: Vec<(KeyId, Share, Moment)>,
+    /// Written to the kernel: what may be used of every source without end.
+    pub(super) floor: Option<Share>,
+    /// Taken from buckets, in seconds of the whole limit.
+    pub(super) debits: Vec<(KeyId, f64)>,
+    pub(super) messages: Vec<(HostId, Payload)>,
+    /// It has handed over all that it had.
+    pub(super) left: bool,
+    /// When it has to be asked again.
+    pub(super) next: Moment,
+}
+
+/// What decides on a host.
+pub(super) trait Scheme {
+    /// The members that the host sees, itself included, with their weights and regions.
+    fn members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>);
+    fn demand(&mut self, now: Moment, key: KeyId, sample: Sample);
+    /// Nothing has come of a source for long.
+    fn forget(&mut self, key: KeyId);
+    fn receive(&mut self, now: Moment, from: HostId, message: &Payload);
+    /// Everything due.
+    fn poll(&mut self, now: Moment) -> Actions;
+    /// The daemon was killed and starts with what it had kept.
+    fn restart(&mut self, now: Moment);
+    /// Begins to hand over what it has.
+    fn leave(&mut self, now: Moment);
+}

@@ -1,0 +1,110 @@
+//! What the simulator finds.
+
+use super::scheme::EscrowHost;
+use super::world::World;
+use super::*;
+use cluster::escrow::Planted;
+
+/// A short run of a built-in scenario, in coarse steps.
+fn short(name: &str, hosts: usize) -> Scenario {
+    let mut scenario = named(name).unwrap().with_hosts(hosts).unwrap();
+    scenario.tick = Span(std::time::Duration::from_millis(10));
+    scenario
+}
+
+#[test]
+fn a_seed_determines_a_run() {
+    let chaos = short("chaos", 5);
+    for scheme in SchemeKind::ALL {
+        let one = run(&chaos, scheme, 7);
+        assert_eq!(one, run(&chaos, scheme, 7), "{scheme:?}");
+        assert_ne!(one.series, run(&chaos, scheme, 8).series, "{scheme:?}");
+    }
+    let twice = || run_all(&[short("spread", 3)], &SchemeKind::ALL, 1, 3, &mut |_| ());
+    assert_eq!(twice(), twice());
+}
+
+#[test]
+fn without_coordination_each_host_admits_the_whole_limit() {
+    for hosts in [3, 10] {
+        let mut flood = short("cold", hosts);
+        flood.demand.load = 100.0;
+        let found = run(&flood, SchemeKind::None, 1).verdict;
+        let times = hosts as f64 - 1.0;
+        assert!((found.worst_overage / times - 1.0).abs() < 0.02, "{hosts} hosts: {found:?}");
+        assert!((found.share_sum - hosts as f64).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn a_static_share_never_exceeds_and_starves_a_single_host() {
+    for name in ["spread", "one", "partition", "hopping"] {
+        let found = run(&short(name, 4), SchemeKind::Static, 1).verdict;
+        assert!(found.worst_overage == 0.0 && found.bound_excess < 1e-9, "{name}: {found:?}");
+    }
+    let one = run(&short("one", 4), SchemeKind::Static, 1).verdict;
+    assert!((one.utilisation - 0.25).abs() < 0.01, "{one:?}");
+}
+
+#[test]
+fn counting_afterwards_admits_too_much() {
+    let mut flood = short("cold", 10);
+    flood.demand.load = 100.0;
+    let found = run(&flood, SchemeKind::Debit, 1).verdict;
+    assert!(found.worst_overage > 0.1, "{found:?}");
+    // In a partition each side has the whole limit.
+    let cut = run(&short("partition", 10), SchemeKind::Debit, 1).verdict;
+    assert!(cut.bound_excess > 0.3, "{cut:?}");
+}
+
+#[test]
+fn a_part_of_the_demand_is_too_much_where_not_all_is_heard_of() {
+    let found = run(&short("partition", 4), SchemeKind::Proportional, 1).verdict;
+    assert!(found.worst_overage > 0.1 || found.bound_excess > 0.1, "{found:?}");
+    let calm = run(&short("spread", 4), SchemeKind::Proportional, 1).verdict;
+    assert!(calm.utilisation > 0.98, "{calm:?}");
+}
+
+#[test]
+fn the_escrow_keeps_the_limit_in_all_scenarios() {
+    let scenarios: Vec<_> = suite()
+        .unwrap()
+        .iter()
+        .filter(|scenario| !scenario.is_heavy())
+        .map(|scenario| short(&scenario.name, scenario.least_hosts.max(5)))
+        .collect();
+    for summary in run_all(&scenarios, &[SchemeKind::Escrow], 1, 2, &mut |_| ()) {
+        let name = &scenarios[summary.scenario].name;
+        let found = &summary.verdict;
+        assert!(found.worst_overage <= 0.001, "{name}: {summary:?}");
+        assert!(found.bound_excess < 1e-6 && found.share_sum < 1.0 + 1e-6, "{name}: {found:?}");
+    }
+}
+
+/// The first of a hundred seeds by which a planted bug is found, in whichever of the scenarios.
+fn finds(bug: Planted, names: &[&str]) -> Option<u64> {
+    let scenarios: Vec<_> = names.iter().map(|name| short(name, 5)).collect();
+    (1..=100).find(|seed| {
+        scenarios.iter().any(|scenario| {
+            let found = World::new(scenario, *seed, |birth| EscrowHost::new(birth, Some(bug)))
+                .run()
+                .verdict;
+            found.bound_excess > 1e-6 || found.share_sum > 1.0 + 1e-6
+        })
+    })
+}
+
+#[test]
+fn planted_bugs_are_found_within_a_hundred_seeds() {
+    for (bug, names) in [
+        (Planted::GrantNotSubtracted, &["spread", "hopping", "one"][..]),
+        (Planted::ViewsNotCompared, &["suspect", "chaos"]),
+        (Planted::LeaseFromReceipt, &["pause", "chaos"]),
+        (Planted::TransferTakenTwice, &["founded", "join", "chaos"]),
+        (Planted::TransferNotWaited, &["join", "founded"]),
+        (Planted::RestartNotWaited, &["restart", "reboot"]),
+        (Planted::VotedTwice, &["majority"]),
+    ] {
+        assert!(finds(bug, names).is_some(), "{bug:?}");
+    }
+}

@@ -1,0 +1,509 @@
+//! The virtual world: hosts, network, traffic and faults on one real clock.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::clock::Clock;
+use super::demand::Traffic;
+use super::host::{Host, State};
+use super::judge::Judge;
+use super::network::{Conditions, Network};
+use super::outcome::{Outcome, Record};
+use super::queue::Queue;
+use super::regions::Between;
+use super::rng::{Rng, mix};
+use super::scenario::{Fault, FaultKind, Scenario};
+use super::scheme::{Actions, Payload, Scheme};
+use cluster::escrow::{Member, Partition, Region};
+use cluster::{HostId, KeyId, Moment};
+
+/// How often a daemon reads the kernel's counters, ns of its clock.
+const LOOK: u64 = 50_000_000;
+/// How long after the first drop of a source the daemon looks: the kernel's event wakes it.
+const URGENT: u64 = 1_000_000;
+/// How long after the last look it does so at the earliest.
+const CALM: u64 = 10_000_000;
+/// How long after a message the daemon acts on it: it takes all that have come by then.
+const ACT: u64 = 2_000_000;
+/// Weight of each host.
+const WEIGHT: u32 = 100;
+
+/// The network within regions, and between them.
+fn conditions(scenario: &Scenario) -> [Conditions; 2] {
+    [scenario.network, scenario.between.unwrap_or(scenario.network)]
+}
+
+/// Something that happens.
+#[derive(Debug)]
+enum Event {
+    /// A daemon reads the kernel's counters.
+    Look { host: usize, life: u32, again: bool },
+    /// A daemon does what is due.
+    Poll { host: usize },
+    /// A message comes.
+    Deliver { to: usize, from: HostId, payload: Rc<Payload> },
+    /// A fault begins or ends.
+    Fault { fault: usize, hosts: Rc<[usize]>, begins: bool },
+    /// A host notices who is there.
+    Notice { host: usize, other: usize },
+}
+
+/// What a daemon is made with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Birth {
+    /// Its host.
+    pub(super) me: HostId,
+    /// Its host's weight.
+    pub(super) weight: u32,
+    /// Its host's region.
+    pub(super) region: Region,
+    /// Hosts that there are by the configuration.
+    pub(super) hosts: usize,
+    /// The part of all rights that it has by then: one part of so many, nothing if 0.
+    pub(super) one_of: u64,
+    /// What chance there is comes from this.
+    pub(super) seed: u64,
+    /// What is done with the rights of hosts that are lost.
+    pub(super) policy: Partition,
+    /// When.
+    pub(super) now: Moment,
+}
+
+/// A run.
+pub(super) struct World<'a, S> {
+    scenario: &'a Scenario,
+    now: u64,
+    queue: Queue<Event>,
+    hosts: Vec<Host<S>>,
+    numbers: BTreeMap<HostId, usize>,
+    keys: Vec<KeyId>,
+    key_numbers: BTreeMap<KeyId, usize>,
+    network: Network,
+    /// The region of each host.
+    regions: Vec<Region>,
+    traffic: Traffic,
+    judge: Judge,
+    record: Record,
+    rng: Rng,
+}
+
+impl<'a, S: Scheme> World<'a, S> {
+    /// A world whose daemons `make` makes.
+    pub(super) fn new(scenario: &'a Scenario, seed: u64, make: impl Fn(Birth) -> S) -> Self {
+        let root = Rng::new(seed);
+        let n = scenario.hosts;
+        let numbers = scenario.regions();
+        let region = |number: &usize| scenario.regions.get(*number).map(|part| &part.name[..]);
+        let of = |number| Region::of(region(number).unwrap_or("default"));
+        let regions: Vec<Region> = numbers.iter().map(of).collect();
+        let mut clocks = root.fork(1);
+        let joiners: Vec<usize> = scenario
+            .faults
+            .iter()
+            .map(toml::Spanned::get_ref)
+            .filter(|fault| fault.kind == FaultKind::Join)
+            .flat_map(|fault| scenario.hosts_of(fault))
+            .collect();
+        let first = (0..n).find(|i| !joiners.contains(i));
+        let present = (0..n).filter(|i| !joiners.contains(i)).count() as u64;
+        let mut hosts = Vec::with_capacity(n);
+        for (i, &region) in regions.iter().enumerate() {
+            // Nobody knows how long others are up: from a quarter of an hour to some weeks.
+            let base = clocks.between(1e12, 2e15) as u64;
+            let clock = Clock::new(base, clocks.between(-scenario.drift, scenario.drift));
+            let id = HostId(mix(seed ^ mix(i as u64 + 1)));
+            let one_of = match () {
+                () if joiners.contains(&i) => 0,
+                () if scenario.founded => u64::from(Some(i) == first),
+                () => present,
+            };
+            let seed = clocks.bits();
+            let now = clock.local(0);
+            let policy = scenario.policy;
+            let weight = WEIGHT;
+            let birth = Birth { me: id, weight, region, hosts: n, one_of, seed, policy, now };
+            let mut host = Host::new(id, clock, make(birth), n, scenario.demand.keys);
+            if scenario.goals.cpu.is_some() {
+                host.cpu.switch_on();
+            }
+            if joiners.contains(&i) {
+                host.kill(State::Off);
+            }
+            hosts.push(host);
+        }
+        let keys: Vec<KeyId> =
+            (0..scenario.demand.keys).map(|i| KeyId::of(mix(mix(seed) ^ i as u64))).collect();
+        let tick = scenario.tick.seconds();
+        let traffic = Traffic::new(scenario.demand, &numbers, root.fork(2));
+        let burst = scenario.burst.seconds();
+        Self {
+            now: 0,
+            queue: Queue::default(),
+            numbers: hosts.iter().enumerate().map(|(i, host)| (host.id, i)).collect(),
+            hosts,
+            key_numbers: keys.iter().enumerate().map(|(i, key)| (*key, i)).collect(),
+            judge: Judge::new(keys.len(), burst, tick, scenario.drift),
+            record: Record::new(tick, traffic.steps(scenario.duration.seconds())),
+            keys,
+            network: Network::new(conditions(scenario), numbers, root.fork(3)),
+            regions,
+            traffic,
+            rng: root.fork(4),
+            scenario,
+        }
+    }
+
+    fn plan(&mut self, at: u64, event: Event) {
+        self.queue.plan(at.max(self.now), event);
+    }
+
+    /// Runs it to the end.
+    pub(super) fn run(mut self) -> Outcome {
+        let scenario = self.scenario;
+        for (i, fault) in scenario.faults.iter().enumerate() {
+            self.plan_fault(i, fault.get_ref());
+        }
+        let there: Vec<bool> = self.hosts.iter().map(|host| host.state == State::Running).collect();
+        for i in 0..self.hosts.len() {
+            self.hosts[i].view.clone_from(&there);
+            if there[i] {
+                self.tell_members(i);
+                self.hosts[i].start(0);
+                self.begin_to_look(i);
+                self.act(i);
+            }
+        }
+        let tick = scenario.tick.ns();
+        for n in 1..=scenario.duration.ns() / tick {
+            let end = n * tick;
+            while let Some((at, event)) = self.queue.next(end) {
+                self.now = at;
+                self.happen(event);
+            }
+            self.now = end;
+            self.packets();
+        }
+        let seconds = scenario.duration.seconds();
+        let most = self.hosts.iter().map(|host| host.bytes).max().unwrap_or(0);
+        let mut outcome = self.record.outcome(self.judge.verdict(), most as f64 / seconds);
+        let cpu = self.hosts.iter().map(|host| host.cpu.sum().as_secs_f64() / seconds);
+        if !scenario.regions.is_empty() {
+            let warm = seconds - scenario.warm_up.seconds();
+            let far = self.hosts.iter().map(|host| host.far as f64 / warm);
+            let most_per_host = far.clone().fold(0.0, f64::max);
+            outcome.between = Some(Between { bytes_per_second: far.sum(), most_per_host });
+        }
+        outcome.cpu = scenario.goals.cpu.map(|_| cpu.fold(0.0, f64::max));
+        outcome
+    }
+
+    fn plan_fault(&mut self, number: usize, fault: &Fault) {
+        let hosts = self.scenario.hosts_of(fault);
+        // A cut is between the hosts and the others; everything else befalls each host for itself.
+        let cut =
+            matches!(fault.kind, FaultKind::Partition | FaultKind::OneWay | FaultKind::Network);
+        let groups: Vec<Rc<[usize]>> = match cut {
+            true => vec![hosts.into()],
+            false => hosts.into_iter().map(|host| Rc::from([host])).collect(),
+        };
+        for (i, hosts) in groups.into_iter().enumerate() {
+            let at = fault.at.ns() + i as u64 * fault.apart.ns();
+            self.plan(at, Event::Fault { fault: number, hosts: Rc::clone(&hosts), begins: true });
+            if let Some(lasts) = fault.lasts {
+                self.plan(at + lasts.ns(), Event::Fault { fault: number, hosts, begins: false });
+            }
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Look { host, life, again } => self.look(host, life, again),
+            Event::Poll { host } => {
+                // An earlier poll may have taken its place.
+                if self.hosts[host].poll_at == Some(self.now) {
+                    self.hosts[host].poll_at = None;
+                    self.act(host);
+                }
+            }
+            Event::Deliver { to, from, payload } => {
+                if self.hosts[to].receive(self.now, from, &payload) {
+                    self.act_at(to, self.now + ACT);
+                }
+            }
+            Event::Fault { fault, hosts, begins } => {
+                let scenario = self.scenario;
+                let fault = scenario.faults[fault].get_ref();
+                match begins {
+                    true => self.begin(fault, &hosts),
+                    false => self.end(fault, &hosts),
+                }
+                self.plan_notices();
+            }
+            Event::Notice { host, other } => {
+                let sees = self.sees(host, other);
+                if self.hosts[host].state == State::Running && self.hosts[host].view[other] != sees
+                {
+                    self.hosts[host].view[other] = sees;
+                    self.tell_members(host);
+                    self.act_at(host, self.now);
+                }
+            }
+        }
+    }
+
+    /// Packets of a tick come.
+    fn packets(&mut self) {
+        let (real, tick) = (self.now, self.scenario.tick.seconds());
+        let burst = self.scenario.burst.seconds();
+        let counts = real > self.scenario.warm_up.ns();
+        let there: Vec<bool> = self.hosts.iter().map(Host::is_there).collect();
+        let mut rates = vec![0.0; self.hosts.len()];
+        let mut sums = (0.0, 0.0, 0.0);
+        let mut urgent = Vec::new();
+        for key in 0..self.keys.len() {
+            self.traffic.rates(key, real, &there, &mut rates);
+            let (mut offered, mut admitted, mut shares) = (0.0, 0.0, 0.0);
+            for (i, host) in self.hosts.iter_mut().enumerate().filter(|(i, _)| there[*i]) {
+                shares += host.share(key, real);
+                if rates[i] > 0.0 {
+                    let packets = rates[i] * tick;
+                    let (passed, is_urgent) = host.packets(key, real, packets, burst);
+                    offered += packets;
+                    admitted += passed;
+                    if is_urgent && host.state == State::Running {
+                        urgent.push(i);
+                    }
+                }
+            }
+            self.judge.shares(shares);
+            let due = self.judge.tick(key, offered, admitted, counts);
+            sums = (sums.0 + offered, sums.1 + admitted, sums.2 + due);
+        }
+        self.record.tick(sums.0, sums.1, sums.2);
+        for host in urgent {
+            // One look is for all sources.
+            if !std::mem::replace(&mut self.hosts[host].woken, true) {
+                let life = self.hosts[host].life;
+                self.plan(real + URGENT, Event::Look { host, life, again: false });
+            }
+        }
+    }
+
+    fn begin_to_look(&mut self, host: usize) {
+        let (life, at) = (self.hosts[host].life, self.now + self.rng.below(LOOK as usize) as u64);
+        self.plan(at, Event::Look { host, life, again: true });
+    }
+
+    fn look(&mut self, number: usize, life: u32, again: bool) {
+        let host = &mut self.hosts[number];
+        if host.state != State::Running || host.life != life {
+            return;
+        }
+        // What was counted by now is what came up to the latest tick.
+        let counted = self.now - self.now % self.scenario.tick.ns();
+        if again || host.calm(counted, CALM) {
+            host.woken &= again;
+            host.look(self.now, counted, &self.keys);
+            self.act_at(number, self.now);
+        } else {
+            self.plan(self.now + CALM, Event::Look { host: number, life, again: false });
+            return;
+        }
+        if again {
+            let clock = self.hosts[number].clock;
+            let next = Moment(clock.local(self.now).0 + LOOK);
+            self.plan(clock.real(next), Event::Look { host: number, life, again: true });
+        }
+    }
+
+    fn act_at(&mut self, host: usize, at: u64) {
+        let at = at.max(self.now);
+        if self.hosts[host].poll_at.is_none_or(|planned| at < planned) {
+            self.hosts[host].poll_at = Some(at);
+            self.plan(at, Event::Poll { host });
+        }
+    }
+
+    fn act(&mut self, host: usize) {
+        if self.hosts[host].state != State::Running {
+            return;
+        }
+        let now = self.hosts[host].clock.local(self.now);
+        self.hosts[host].cpu.start();
+        let actions = self.hosts[host].daemon.poll(now);
+        self.hosts[host].cpu.stop();
+        self.do_actions(host, actions);
+    }
+
+    fn do_actions(&mut self, number: usize, actions: Actions) {
+        let host = &mut self.hosts[number];
+        host.write(self.now, &actions, &self.key_numbers, self.scenario.burst.seconds());
+        let (from, next) = (host.id, host.clock.real(actions.next));
+        for (to, payload) in actions.messages {
+            let Some(&to) = self.numbers.get(&to) else { continue };
+            self.hosts[number].cpu.start();
+            let bytes = payload.bytes() as u64;
+            self.hosts[number].bytes += bytes;
+            self.hosts[number].cpu.stop();
+            if self.now > self.scenario.warm_up.ns() && self.network.is_far(number, to) {
+                self.hosts[number].far += bytes;
+            }
+            let payload = Rc::new(payload);
+            for delay in self.network.send(number, to).into_iter().flatten() {
+                let payload = Rc::clone(&payload);
+                self.plan(self.now + delay.as_nanos() as u64, Event::Deliver { to, from, payload });
+            }
+        }
+        if actions.left {
+            self.hosts[number].kill(State::Left);
+            self.plan_notices();
+            return;
+        }
+        // A daemon that has nothing to wait for still gives others a chance.
+        self.act_at(number, next.max(self.now + ACT));
+    }
+
+    fn begin(&mut self, fault: &Fault, hosts: &[usize]) {
+        match fault.kind {
+            FaultKind::Partition | FaultKind::OneWay => self.cut(fault, hosts, true),
+            FaultKind::Network => {
+                let usual = conditions(self.scenario);
+                self.network.conditions = fault.network.map_or(usual, |network| [network; 2]);
+            }
+            _ => hosts.iter().for_each(|host| self.befall(fault, *host)),
+        }
+    }
+
+    /// A fault befalls a host, where that is possible as it is.
+    fn befall(&mut self, fault: &Fault, i: usize) {
+        let state = self.hosts[i].state;
+        match fault.kind {
+            FaultKind::Suspect => self.hosts[i].suspected += 1,
+            FaultKind::Pause if state == State::Running => {
+                let busy = self.rng.chance(0.5);
+                let host = &mut self.hosts[i];
+                let now = host.clock.local(self.now);
+                host.held = busy.then(|| host.daemon.poll(now));
+                (host.state, host.poll_at) = (State::Paused, None);
+            }
+            FaultKind::Daemon if matches!(state, State::Running | State::Paused) => {
+                self.hosts[i].kill(State::Dead);
+            }
+            FaultKind::Crash if state != State::Left => self.hosts[i].kill(State::Off),
+            FaultKind::Join if state == State::Off => self.restart(i),
+            FaultKind::Leave if state == State::Running => {
+                let now = self.hosts[i].clock.local(self.now);
+                self.hosts[i].daemon.leave(now);
+                self.act(i);
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, fault: &Fault, hosts: &[usize]) {
+        match fault.kind {
+            FaultKind::Partition | FaultKind::OneWay => self.cut(fault, hosts, false),
+            FaultKind::Network => self.network.conditions = conditions(self.scenario),
+            _ => hosts.iter().for_each(|host| self.relieve(fault, *host)),
+        }
+    }
+
+    fn relieve(&mut self, fault: &Fault, i: usize) {
+        let state = self.hosts[i].state;
+        match fault.kind {
+            FaultKind::Suspect => self.hosts[i].suspected -= 1,
+            FaultKind::Pause if state == State::Paused => self.go_on(i),
+            FaultKind::Daemon if state == State::Dead => self.restart(i),
+            FaultKind::Crash if state == State::Off => {
+                self.hosts[i].clock.step(fault.clock);
+                self.hosts[i].boot();
+                self.restart(i);
+            }
+            _ => {}
+        }
+    }
+
+    /// A paused daemon goes on with what it was about to do, then with what has come.
+    fn go_on(&mut self, i: usize) {
+        (self.hosts[i].state, self.hosts[i].woken) = (State::Running, false);
+        if let Some(actions) = self.hosts[i].held.take() {
+            self.do_actions(i, actions);
+        }
+        for (from, message) in std::mem::take(&mut self.hosts[i].waiting) {
+            self.hosts[i].receive(self.now, from, &message);
+        }
+        self.begin_to_look(i);
+        self.act_at(i, self.now);
+    }
+
+    fn restart(&mut self, i: usize) {
+        let now = self.hosts[i].clock.local(self.now);
+        self.hosts[i].daemon.restart(now);
+        self.hosts[i].start(self.now);
+        // It knows nobody in the beginning, but finds who answers soon.
+        self.hosts[i].view.fill(false);
+        self.hosts[i].view[i] = true;
+        self.tell_members(i);
+        self.begin_to_look(i);
+        self.act(i);
+    }
+
+    fn cut(&mut self, fault: &Fault, hosts: &[usize], cut: bool) {
+        for &one in hosts {
+            for other in (0..self.hosts.len()).filter(|other| !hosts.contains(other)) {
+                self.network.cut(one, other, cut);
+                if fault.kind == FaultKind::Partition {
+                    self.network.cut(other, one, cut);
+                }
+            }
+        }
+    }
+
+    /// Whether failure detection would have one host take the other for alive: by itself or through
+    /// somebody else, as SWIM does.
+    fn sees(&self, one: usize, other: usize) -> bool {
+        let answers = |i: usize| self.hosts[i].state == State::Running;
+        if one == other {
+            return true;
+        }
+        if !answers(other) || self.hosts[other].suspected > 0 {
+            return false;
+        }
+        let both = |a, b| self.network.both_ways(a, b);
+        both(one, other)
+            || (0..self.hosts.len()).any(|i| answers(i) && both(one, i) && both(i, other))
+    }
+
+    /// Lets each host notice in its own time what it does not know yet.
+    fn plan_notices(&mut self) {
+        let detection = self.scenario.detection;
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].state != State::Running {
+                continue;
+            }
+            for other in 0..self.hosts.len() {
+                let sees = self.sees(host, other);
+                if self.hosts[host].view[other] == sees {
+                    continue;
+                }
+                let delay = match sees {
+                    true => self.rng.between(0.0, detection.joined.seconds()),
+                    false => {
+                        let (earliest, latest) = (detection.earliest, detection.latest);
+                        self.rng.between(earliest.seconds(), latest.seconds())
+                    }
+                };
+                let at = self.now + (delay * 1e9) as u64;
+                self.plan(at, Event::Notice { host, other });
+            }
+        }
+    }
+
+    fn tell_members(&mut self, i: usize) {
+        let alive = (0..self.hosts.len()).filter(|other| self.hosts[i].view[*other]);
+        let member = |i: usize| Member { weight: WEIGHT, region: self.regions[i] };
+        let members = alive.map(|other| (self.hosts[other].id, member(other))).collect();
+        let now = self.hosts[i].clock.local(self.now);
+        self.hosts[i].daemon.members(now, &members);
+    }
+}

@@ -1,0 +1,94 @@
+//! What can go wrong with the store.
+
+use std::io;
+use std::path::PathBuf;
+
+use model::{Explain, Fault};
+
+use super::file::SCHEMA;
+
+/// An error of the store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A file or directory could not be handled.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// Another daemon has the store.
+    #[error("another daemon uses the state directory {}", path.display())]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Neither the store nor its mirror can be read.
+    #[error("the store {} cannot be read ({main}), nor can its mirror ({mirror})", path.display())]
+    Corrupt {
+        /// The main file.
+        path: PathBuf,
+        /// What is wrong with it.
+        main: String,
+        /// What is wrong with the mirror.
+        mirror: String,
+    },
+    /// The store was written by a later version of this program.
+    #[error("the store {} has version {found}, this program knows {SCHEMA}", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+    },
+    /// The database refused.
+    #[error("cannot {action} the store {}", path.display())]
+    Database {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        source: Box<redb::Error>,
+    },
+}
+
+impl Explain for StoreError {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Io { source, path, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                format!(
+                    "run as root, or give a --state-dir that may be written: {}",
+                    path.display()
+                )
+            }
+            Self::Io { .. } => "give another --state-dir".into(),
+            Self::Locked { .. } => {
+                "stop that daemon, or give this one its own --state-dir, --socket and --pin-dir"
+                    .into()
+            }
+            Self::Corrupt { path, .. } => format!(
+                "nothing was changed; restore {} from a backup, or move both files away to start \
+                 without limits",
+                path.display()
+            ),
+            Self::Newer { .. } => "use the version of limiter that wrote it, or a later one".into(),
+            Self::Database { .. } => "is the disk full?".into(),
+        })
+    }
+
+    fn fault(&self) -> Fault {
+        match self {
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Fault::Privilege
+            }
+            Self::Io { .. } | Self::Locked { .. } | Self::Corrupt { .. } | Self::Newer { .. } => {
+                Fault::Input
+            }
+            Self::Database { .. } => Fault::Refused,
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! One database file: its tables, and how it is written.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use redb::{
+    Builder, Database, ReadableDatabase, ReadableTable, Table, TableDefinition, TableHandle,
+    WriteTransaction,
+};
+
+use super::Row;
+use super::StoreError;
+use super::entry;
+use super::rows::Rows;
+use model::lists::{ListChanges, Listing, Lists};
+use model::{Change, Changes, LimitSpec, Limits, Target};
+
+/// The version of the tables below. Files of earlier ones are read as they are and become this one with
+/// the next change: what is new since then is left out of their rows.
+pub(super) const SCHEMA: u64 = 5;
+
+/// `schema` and `revision`. The revision rises with every change.
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+/// The target (with a class and who shares it since schema 3), and a [`model::record`] as JSON.
+const LIMITS: TableDefinition<'_, &str, &str> = TableDefinition::new("limits");
+
+/// A source or prefix, and a [`Listing`], both as [`entry`] writes them. Since schema 5.
+const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("entries");
+
+/// The same as text and as JSON. From schema 2 to 4.
+const LISTS: TableDefinition<'_, &str, &str> = TableDefinition::new("lists");
+
+/// What is replicated in the cluster: rows as [`cluster::limits`] makes them. Since schema 4.
+const REPLICA: TableDefinition<'_, &str, &str> = TableDefinition::new("replica");
+
+/// What is to be written, in one transaction.
+pub(super) struct Batch<'a> {
+    /// Limits.
+    limits: Rows<'a>,
+    /// Entries of the lists.
+    lists: Vec<(&'a IpNet, Option<&'a Listing>)>,
+    /// What is replicated.
+    replica: Vec<(&'a str, Option<&'a str>)>,
+}
+
+impl<'a> Batch<'a> {
+    /// Changes.
+    pub(super) fn new(limits: &'a Changes, lists: &'a ListChanges, replica: &'a [Row]) -> Self {
+        let mut lists: Vec<_> = lists.iter().map(|(net, entry)| (net, entry.as_ref())).collect();
+        // A row beside the last one finds its page at hand, and fills it.
+        lists.sort_unstable_by_key(|(net, _)| *net);
+        Self {
+            limits: Rows::new(limits),
+            lists,
+            replica: replica.iter().map(|(key, row)| (key.as_str(), row.as_deref())).collect(),
+        }
+    }
+
+    /// All of `content`, whose limits are `limits`.
+    fn all(limits: &'a Changes, content: &'a Content) -> Self {
+        let replica = content.replica.iter().map(|(key, row)| (key.as_str(), Some(row.as_str())));
+        Self {
+            limits: Rows::new(limits),
+            lists: content.lists.iter().map(|(net, listing)| (net, Some(listing))).collect(),
+            replica: replica.collect(),
+        }
+    }
+}
+
+/// Everything in a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Content {
+    pub(super) revision: u64,
+    pub(super) limits: Limits,
+    pub(super) lists: Lists,
+    pub(super) replica: BTreeMap<String, String>,
+}
+
+/// Why a file's content could not be had.
+#[derive(Debug)]
+pub(super) enum Unreadable {
+    /// Something is wrong with it.
+    Corrupt(String),
+    /// It has this schema version, which is a later one.
+    Newer(u64),
+}
+
+impl<E: Into<redb::Error>> From<E> for Unreadable {
+    fn from(error: E) -> Self {
+        Self::Corrupt(error.into().to_string())
+    }
+}
+
+/// Reads all of a database.
+pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
+    let transaction = database.begin_read()?;
+    let meta = transaction.open_table(META)?;
+    let number = |key: &str| -> Result<u64, Unreadable> {
+        meta.get(key)?
+            .map(|value| value.value())
+            .ok_or_else(|| Unreadable::Corrupt(format!("it has no {key}")))
+    };
+    let schema = number("schema")?;
+    if schema > SCHEMA {
+        return Err(Unreadable::Newer(schema));
+    }
+    let revision = number("revision")?;
+    let mut found = Changes::default();
+    for row in transaction.open_table(LIMITS)?.iter()? {
+        let (target, record) = row?;
+        let limit = limit(target.value(), record.value())
+            .map_err(|problem| Unreadable::Corrupt(format!("{}: {problem}", target.value())))?;
+        found.set(limit);
+    }
+    if let Some(place) = found.repeated() {
+        let target = found.at(place).0;
+        return Err(Unreadable::Corrupt(format!("{target} is in it twice")));
+    }
+    let mut limits = Limits::default();
+    limits.apply(&found);
+    let mut lists = Lists::default();
+    if schema > 4 {
+        for row in transaction.open_table(ENTRIES)?.iter()? {
+            let (key, value) = row?;
+            let wrong = |problem: String| Unreadable::Corrupt(format!("a list: {problem}"));
+            let no_prefix = || wrong(format!("{:?} is no prefix", key.value()));
+            let net = entry::net(key.value()).ok_or_else(no_prefix)?;
+            lists.insert(net, entry::read(value.value()).map_err(wrong)?);
+        }
+    } else if schema > 1 {
+        for row in transaction.open_table(LISTS)?.iter()? {
+            let (target, listing) = row?;
+            let (net, listing) = listed(target.value(), listing.value())
+                .map_err(|problem| Unreadable::Corrupt(format!("{}: {problem}", target.value())))?;
+            lists.insert(net, listing);
+        }
+    }
+    let mut replica = BTreeMap::new();
+    if schema > 3 {
+        for row in transaction.open_table(REPLICA)?.iter()? {
+            let (key, row) = row?;
+            replica.insert(key.value().to_owned(), row.value().to_owned());
+        }
+    }
+    Ok(Content { revision, limits, lists, replica })
+}
+
+pub(super) fn limit(target: &str, record: &str) -> Result<LimitSpec, String> {
+    let target = target.parse::<Target>().map_err(|error| error.to_string())?;
+    model::record::read(target, record)
+}
+
+fn listed(target: &str, listing: &str) -> Result<(IpNet, Listing), String> {
+    let net = target.parse().map_err(|_| "it is no prefix".to_owned())?;
+    let listing = serde_json::from_str(listing).map_err(|error| error.to_string())?;
+    Ok((net, listing))
+}
+
+fn put(
+    transaction: &WriteTransaction,
+    revision: u64,
+    batch: &Batch<'_>,
+) -> Result<(), redb::Error> {
+    let mut meta = transaction.open_table(META)?;
+    meta.insert("schema", SCHEMA)?;
+    meta.insert("revision", revision)?;
+    // Every table is there afterwards, as the schema says.
+    put_limits(transaction, &batch.limits)?;
+    put_lists(transaction, &batch.lists)?;
+    let mut replica = transaction.open_table(REPLICA)?;
+    for (key, row) in &batch.replica {
+        match row {
+            Some(row) => replica.insert(*key, *row)?,
+            None => replica.remove(*key)?,
+        };
+    }
+    Ok(())
+}
+
+fn put_lists(
+    transaction: &WriteTransaction,
+    rows: &[(&IpNet, Option<&Listing>)],
+) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(ENTRIES)?;
+    let mut value = Vec::new();
+    take_over(transaction, &mut table)?;
+    for (net, listing) in rows {
+        let (key, length) = entry::key(net);
+        let key = &key[..length];
+        let Some(listing) = listing else {
+            table.remove(key)?;
+            continue;
+        };
+        entry::write(listing, &mut value);
+        table.insert(key, value.as_slice())?;
+    }
+    Ok(())
+}
+
+/// Makes rows of a file of an earlier schema those of this one.
+fn take_over(
+    transaction: &WriteTransaction,
+    table: &mut Table<'_, &[u8], &[u8]>,
+) -> Result<(), redb::Error> {
+    if !transaction.list_tables()?.any(|table| table.name() == LISTS.name()) {
+        return Ok(());
+    }
+    let mut value = Vec::new();
+    for row in transaction.open_table(LISTS)?.iter()? {
+        let (target, listing) = row?;
+        // It made sense when the file was opened.
+        if let Ok((net, listing)) = listed(target.value(), listing.value()) {
+            let (key, length) = entry::key(&net);
+            entry::write(&listing, &mut value);
+            table.insert(&key[..length], value.as_slice())?;
+        }
+    }
+    transaction.delete_table(LISTS)?;
+    Ok(())
+}
+
+fn put_limits(transaction: &WriteTransaction, rows: &Rows<'_>) -> Result<(), redb::Error> {
+    let mut limits = transaction.open_table(LIMITS)?;
+    rows.visit(|target, record| {
+        match record {
+            Some(record) => limits.insert(target, record)?,
+            None => limits.remove(target)?,
+        };
+        Ok(())
+    })
+}
+
+/// Memory that each file may keep of its pages, bytes. Limits are read once, at start, so that more
+/// would only hold what is never asked for again.
+const CACHE: usize = 16 * 1024 * 1024;
+
+fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder.set_cache_size(CACHE);
+    builder
+}
+
+/// An open file and the revision it is at.
+pub(super) struct StoreFile {
+    path: PathBuf,
+    database: Database,
+    pub(super) revision: u64,
+}
+
+impl StoreFile {
+    fn failed(action: &'static str, path: &Path) -> impl FnOnce(redb::Error) -> StoreError {
+        move |source| StoreError::Database { action, path: path.into(), source: Box::new(source) }
+    }
+
+    /// Opens a file that has been vetted and is at `revision`.
+    pub(super) fn open(path: &Path, revision: u64) -> Result<Self, StoreError> {
+        let database =
+            builder().open(path).map_err(|error| Self::failed("open", path)(error.into()))?;
+        Ok(Self { path: path.into(), database, revision })
+    }
+
+    /// Makes a file with `content`, complete or not at all.
+    pub(super) fn create(path: &Path, content: &Content) -> Result<Self, StoreError> {
+        let mut staging = path.as_os_str().to_owned();
+        staging.push(".new");
+        let staging = PathBuf::from(staging);
+        let io = |action| {
+            let path = path.to_path_buf();
+            move |source| StoreError::Io { action, path, source }
+        };
+        match fs::remove_file(&staging) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(io("replace what is left of")(error));
+            }
+            _ => {}
+        }
+        let failed = Self::failed("create", path);
+        let make = || -> Result<(), redb::Error> {
+            let database = builder().create(&staging)?;
+            let transaction = database.begin_write()?;
+            let all: Changes = content.limits.iter().map(Change::Set).collect();
+            put(&transaction, content.revision, &Batch::all(&all, content))?;
+            transaction.commit()?;
+            Ok(())
+        };
+        make().map_err(failed)?;
+        fs::rename(&staging, path).map_err(io("create"))?;
+        sync_directory(path)?;
+        Self::open(path, content.revision)
+    }
+
+    /// Writes `batch`, and makes that durable in one transaction if `commit` says so when all is
+    /// written. The file is at `revision` then.
+    pub(super) fn write(
+        &mut self,
+        revision: u64,
+        batch: &Batch<'_>,
+        commit: impl FnOnce() -> bool,
+    ) -> Result<(), StoreError> {
+        let write = || -> Result<bool, redb::Error> {
+            let transaction = self.database.begin_write()?;
+            put(&transaction, revision, batch)?;
+            if !commit() {
+                transaction.abort()?;
+                return Ok(false);
+            }
+            transaction.commit()?;
+            Ok(true)
+        };
+        if write().map_err(Self::failed("write to", &self.path))? {
+            self.revision = revision;
+        }
+        Ok(())
+    }
+}
+
+/// Makes renames in the directory of `path` durable.
+pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    File::open(directory)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|source| StoreError::Io { action: "sync", path: directory.into(), source })
+}

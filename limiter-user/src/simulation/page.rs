@@ -1,0 +1,71 @@
+//! What simulated clusters were like, as a page.
+
+use crate::simulation::SimulationReport;
+use report::chart::{self, Line};
+use report::html::{STYLE, escape, table};
+use sim::{Scenario, Summary};
+
+impl SimulationReport {
+    /// As a page that needs nothing from elsewhere: the table, and for each scenario what was admitted over
+    /// time in the run with the first seed.
+    ///
+    /// # Errors
+    /// If a chart cannot be drawn, with the reason.
+    pub(crate) fn html(
+        &self,
+        scenarios: &[Scenario],
+        summaries: &[Summary],
+    ) -> Result<String, String> {
+        let rows: Vec<_> =
+            self.scenarios.iter().map(crate::simulation::SimulationRow::cells).collect();
+        let missed: String = self
+            .missed()
+            .iter()
+            .map(|missed| format!("<p>Missed: {}</p>", escape(missed)))
+            .collect();
+        let between = match &self.between()[..] {
+            [] => String::new(),
+            rows => table("Between regions", &Self::BETWEEN, 2, rows),
+        };
+        let verdict = if self.ok { "All goals are reached." } else { "Not all goals are reached." };
+        let mut charts = String::new();
+        for (number, scenario) in scenarios.iter().enumerate().filter(|(_, s)| !s.membership) {
+            let of_it: Vec<_> = summaries.iter().filter(|s| s.scenario == number).collect();
+            charts.push_str(&of_scenario(scenario, &of_it)?);
+        }
+        Ok(format!(
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
+             <title>limiter: simulated clusters</title>\n<style>{STYLE}</style></head>\n<body><main>\n\
+             <h1>One limit on many simulated hosts</h1>\n\
+             <div class=\"verdict\" role=\"status\"><p>{verdict}</p>{missed}</div>\n{}{between}{charts}\
+             <p class=\"soft\">limiter {}. Overage is what all hosts together admitted beyond burst + rate · T, as \
+             a part of burst + rate · 1 s; utilisation what they admitted of min(offered, limit).</p>\n\
+             </main></body></html>\n",
+            table("Results", &Self::COLUMNS, 2, &rows),
+            env!("CARGO_PKG_VERSION"),
+        ))
+    }
+}
+
+fn of_scenario(scenario: &Scenario, summaries: &[&Summary]) -> Result<String, String> {
+    let Some(first) = summaries.first() else { return Ok(String::new()) };
+    let percent = |values: &[f64]| {
+        let keys = scenario.demand.keys as f64;
+        values.iter().map(|value| Some(100.0 * value / keys)).collect::<Vec<_>>()
+    };
+    let mut lines = vec![("could be admitted".to_owned(), percent(&first.series.due))];
+    for summary in summaries {
+        lines.push((summary.scheme.name().to_owned(), percent(&summary.series.admitted)));
+    }
+    let lines: Vec<Line<'_>> =
+        lines.iter().map(|(name, values)| (name.clone(), &values[..])).collect();
+    let title = format!("{}, {} hosts", scenario.name, scenario.hosts);
+    let svg = chart::svg(&title, &first.series.time, &lines)?;
+    Ok(format!(
+        "<h2>{}</h2><p class=\"soft\">{}. Admitted, % of all limits together, in the first run.</p>\n\
+         <div class=\"wide\">{svg}</div>\n",
+        escape(&title),
+        escape(&scenario.about),
+    ))
+}
