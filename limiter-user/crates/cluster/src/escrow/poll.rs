@@ -52,6 +52,9 @@ impl Escrow {
         self.hand_over(now);
         // From here on the home right is what it will be when the messages go out.
         let floor = self.floor();
+        // Before it is known whether this host is alone: after a pause it may still grant to one that it sees no
+        // more.
+        let divided = self.divide_all(now, round);
         let (without_end, hosts) =
             if self.alone(now) { (Share::WHOLE, 1) } else { (floor, self.hosts()) };
         let told = self.told.replace((self.kept.home, without_end, hosts));
@@ -59,7 +62,6 @@ impl Escrow {
             (out.floor, out.hosts) = (Some(without_end), hosts);
             self.held.touched.extend(self.held.keys.keys().copied());
         }
-        let divided = self.divide_all(now, round);
         out.messages = self.messages(now, round, &divided);
         let unsaid = divided.into_iter().filter(|&key| self.owned.unsaid(key));
         let unsaid: Vec<KeyId> = unsaid.collect();

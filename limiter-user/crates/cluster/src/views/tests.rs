@@ -443,8 +443,10 @@ proptest! {
             prop_assert_eq!(&answered.bytes, &world.answer[host]);
         }
         prop_assert_eq!(outcome.answers.len() + outcome.silent.len(), 4);
-        if loss < 0.15 && delay < 20 {
-            prop_assert_eq!(&outcome.silent, &[]);
+        if delay < 20 {
+            // Five tries may all be lost: at 15 % one host of 2,000 stays silent.
+            let silent = if loss < 0.02 { 0 } else if loss < 0.15 { 1 } else { 4 };
+            prop_assert!(outcome.silent.len() <= silent, "{:?}", outcome.silent);
         }
         prop_assert!(world.worked.values().all(|times| *times == 1), "asked twice");
     }
