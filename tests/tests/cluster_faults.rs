@@ -1,7 +1,7 @@
 //! What goes wrong between real daemons, and what others do to them: all of it is counted and told of, and
 //! the limit is kept meanwhile.
 //!
-//! Faults that are shown elsewhere, in `limiter-user/src/cluster` unless it is a test of this folder:
+//! Faults that are shown elsewhere, in `limiter-user/crates/cluster` unless it is a test of this folder:
 //!
 //! | fault | shown by |
 //! |---|---|

@@ -11,6 +11,7 @@ mod dist;
 mod fresh;
 mod fuzz;
 mod guest;
+mod lines;
 mod lint;
 mod progress;
 mod run;
@@ -46,7 +47,11 @@ enum Command {
         release: bool,
     },
     /// Check formatting, lints, documentation, licences and sources of dependencies
-    Lint,
+    Lint {
+        /// Print the production lines of each crate instead
+        #[arg(long)]
+        lines: bool,
+    },
     /// Run the unit and the end-to-end tests
     Test(test::Args),
     /// Limit a flood on a veth pair with the real daemon and show who was limited
@@ -67,7 +72,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Setup { check } => setup::command(check).map(|()| ExitCode::SUCCESS),
         Command::Build { release } => build::command(release).map(|()| ExitCode::SUCCESS),
-        Command::Lint => lint::command().map(|()| ExitCode::SUCCESS),
+        Command::Lint { lines: true } => lines::print().map(|()| ExitCode::SUCCESS),
+        Command::Lint { lines: false } => lint::command().map(|()| ExitCode::SUCCESS),
         Command::Test(args) => test::command(&args),
         Command::Demo(args) => demo::command(&args),
         Command::Bench(args) => bench::command(&args),

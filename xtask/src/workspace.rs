@@ -1,6 +1,6 @@
 //! Where things lie: the workspace, its build output, and its tests.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
@@ -27,6 +27,17 @@ pub(crate) fn test_targets(package: &str) -> Result<Vec<Vec<String>>> {
     Ok([inner].into_iter().chain(outer).collect())
 }
 
+/// All packages and their folders.
+pub(crate) fn packages() -> Result<Vec<(String, PathBuf)>> {
+    let metadata = metadata()?;
+    let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
+    let folder = |package: &serde_json::Value| {
+        let manifest = Path::new(package["manifest_path"].as_str()?);
+        Some((package["name"].as_str()?.to_owned(), manifest.parent()?.to_owned()))
+    };
+    Ok(packages.iter().filter_map(folder).collect())
+}
+
 fn integration_tests(metadata: &serde_json::Value, package: &str) -> Option<Vec<String>> {
     let packages = metadata["packages"].as_array()?;
     let targets = packages.iter().find(|it| it["name"] == package)?["targets"].as_array()?;
@@ -41,6 +52,8 @@ fn metadata() -> Result<serde_json::Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -52,5 +65,32 @@ mod tests {
         ]});
         assert_eq!(integration_tests(&metadata, "tests"), Some(vec!["b".to_owned()]));
         assert_eq!(integration_tests(&metadata, "absent"), None);
+    }
+
+    /// What a crate of the product needs of the others, in the order of their names.
+    fn crates(metadata: &serde_json::Value) -> BTreeMap<String, Vec<String>> {
+        let name = |it: &serde_json::Value| it["name"].as_str().unwrap().to_owned();
+        let packages = metadata["packages"].as_array().unwrap();
+        let all: Vec<_> = packages.iter().map(name).collect();
+        let needs = |package: &serde_json::Value| {
+            let needs = package["dependencies"].as_array().unwrap().iter();
+            let needs = needs.filter(|it| it["kind"].is_null()).map(name);
+            let mut needs: Vec<_> = needs.filter(|it| all.contains(it)).collect();
+            needs.sort();
+            needs
+        };
+        let tools = ["limiter-common", "tests", "tests-ebpf", "tools", "xtask"];
+        let product = packages.iter().filter(|it| !tools.contains(&name(it).as_str()));
+        product.map(|package| (name(package), needs(package))).collect()
+    }
+
+    #[test]
+    fn the_drawing_of_the_crates_is_true() {
+        let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+        let mut drawn: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (from, to) in page.lines().filter_map(|line| line.split_once(" ──> ")) {
+            drawn.insert(from.to_owned(), to.split(", ").map(str::to_owned).collect());
+        }
+        assert_eq!(drawn, crates(&metadata().unwrap()));
     }
 }

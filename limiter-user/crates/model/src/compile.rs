@@ -279,19 +279,19 @@ mod tests {
     #[test]
     fn what_cannot_be_divided_is_refused() {
         let shared = |limit: &LimitSpec| compile_shared(limit, &share(0.5), 27, 1514);
-        assert!(matches!(shared(&limit("1/hour", 1)), Err(_)));
-        assert!(matches!(shared(&limit("10/hour", 1)), Err(_)));
+        assert!(shared(&limit("1/hour", 1)).is_err());
+        assert!(shared(&limit("10/hour", 1)).is_err());
         assert!(shared(&limit("20/hour", 1)).is_ok());
         let mut together = limit("1000pps", 100);
         together.target.together = true;
-        assert!(matches!(shared(&together), Err(_)));
+        assert!(shared(&together).is_err());
     }
 
     #[test]
     fn what_cannot_be_computed_is_refused() {
         for (rate, burst) in [("1/hour", 1000), ("10pps", u64::MAX), ("1byte/s", u64::MAX)] {
             let refused = compile(&limit(rate, burst), 27, 1514);
-            assert!(matches!(refused, Err(_)), "{rate} {burst}: {refused:?}");
+            assert!(refused.is_err(), "{rate} {burst}: {refused:?}");
         }
     }
 }

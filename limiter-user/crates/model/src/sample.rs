@@ -17,7 +17,7 @@ pub struct SampleFilter {
     pub source: Option<IpNet>,
     /// Samples in a second at the most, 1 to 1,000,000.
     pub rate: u32,
-    /// Bytes of each, 1 to [`MOST_BYTES`].
+    /// Bytes of each, 1 to [`limiter_common::sampling::MOST_BYTES`].
     pub snaplen: u32,
     /// Of those packets the share that is taken, by chance, above 0 and at most 1.
     pub share: f64,

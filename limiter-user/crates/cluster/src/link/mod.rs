@@ -1,6 +1,6 @@
 //! One host among others: whom it listens to, and what it sends.
 //!
-//! [`Link`] has neither socket nor clock; [`task`] gives it both. Hosts address each other's present run:
+//! [`Link`] has neither socket nor clock; the daemon gives it both. Hosts address each other's present run:
 //! who does not know it says hello first, to a seed for instance, and is told. What was recorded earlier
 //! is for an earlier run, and is not listened to (see [`Opener`]).
 

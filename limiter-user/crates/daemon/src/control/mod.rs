@@ -317,7 +317,7 @@ async fn tick(shared: &Shared) -> Failure {
 }
 
 #[cfg(any(test, feature = "fake"))]
-#[expect(missing_docs, reason = "tests alone use it")]
+#[allow(missing_docs, clippy::unwrap_used, reason = "tests alone use it")]
 pub mod fake;
 #[cfg(test)]
 mod reload_tests;
