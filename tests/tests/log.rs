@@ -162,7 +162,7 @@ fn a_log_of_json_is_nothing_but_json() {
         has(&objects(&daemon.log()), "INFO", "limiter::kernel", limited).then_some(())
     });
     let written = objects(&daemon.log());
-    assert!(has(&written, "INFO", "limiter", "ready: serving"), "{written:#?}");
+    assert!(has(&written, "INFO", "daemon", "ready: serving"), "{written:#?}");
     let set = written.iter().find(|object| object["event"] == "policy");
     assert!(set.is_some_and(|set| set["target"] == "event"), "{written:#?}");
 
