@@ -68,7 +68,9 @@ pub(super) fn lay_out(root: &Path, generated: &Path, config: &str) -> Result<()>
     }
     let documents = root.join("usr/share/doc/limiter");
     copy(&packaging.join("debian/copyright"), &documents.join("copyright"))?;
-    for name in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+    // The pages link to each other.
+    let pages = Cmd::new(&tools::GIT).args(["ls-files", "*.md", "LICENSE-*"]).capture()?;
+    for name in pages.lines() {
         copy(&workspace::root().join(name), &documents.join(name))?;
     }
     Ok(())
