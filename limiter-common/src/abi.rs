@@ -2,7 +2,7 @@
 //!
 //! No `bool`, `Option` or enum lies in a map: every field is a number that any bit pattern is valid
 //! for, padding is explicit, and sizes and offsets are checked at compile time. [`ABI_VERSION`] is
-//! raised with every change; a daemon migrates pinned maps of some older versions and refuses others.
+//! raised with every change; a daemon refuses pinned maps of another version.
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::AtomicU64;

@@ -24,20 +24,20 @@ pub const DENIALS: usize = 256;
 
 /// A bucket whose burst takes less than this to earn is not remembered: ten ticks of a kernel with 250
 /// ticks a second, four of one with 100.
-pub const LEAST_TOLERANCE: Ticks = 40_000_000 * TICKS_PER_NS;
+pub const MIN_TOLERANCE: Ticks = 40_000_000 * TICKS_PER_NS;
 
 /// No source is dropped longer than this without a look at its bucket, ns. Bounds how old its
 /// counters and the time of its last packet are.
-pub const LONGEST_NS: u64 = 100_000_000;
+pub const MAX_NS: u64 = 100_000_000;
 
 /// How long a CPU remembers a source at the most that its bucket knows to be denied, or whose limit is the
 /// cluster's: the share of the bucket may have become larger, ns.
-pub const LONGEST_SHARED_NS: u64 = 10_000_000;
+pub const MAX_SHARED_NS: u64 = 10_000_000;
 
 /// In the place of a slot's index: the source is on the deny list.
 pub const LISTED: u32 = u32::MAX;
 
-/// Bits of [`Denial::pending`] below the packets. With [`LONGEST_NS`] neither part can overflow.
+/// Bits of [`Denial::pending`] below the packets. With [`MAX_NS`] neither part can overflow.
 const PACKETS_SHIFT: u32 = 40;
 
 /// A source that one CPU remembers, and its packets dropped since.
@@ -98,11 +98,11 @@ impl Denial {
 /// not to be remembered. `cost` is that of the packet it has just denied.
 #[inline(always)]
 pub const fn lasts(debt: Ticks, cost: Ticks, least: Ticks, tolerance: Ticks) -> u64 {
-    if tolerance < cost + LEAST_TOLERANCE {
+    if tolerance < cost + MIN_TOLERANCE {
         return 0;
     }
     let wait_ns = (debt + least).saturating_sub(tolerance) / TICKS_PER_NS;
-    if wait_ns > LONGEST_NS { LONGEST_NS } else { wait_ns }
+    if wait_ns > MAX_NS { MAX_NS } else { wait_ns }
 }
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ mod tests {
         // A smaller packet would be admitted.
         assert_eq!(lasts(99 * MS, 2 * MS, MS, 100 * MS), 0);
         // No longer than its counters may be old.
-        assert_eq!(lasts(8000 * MS, 4000 * MS, 4000 * MS, 8000 * MS), LONGEST_NS);
+        assert_eq!(lasts(8000 * MS, 4000 * MS, 4000 * MS, 8000 * MS), MAX_NS);
     }
 
     #[test]

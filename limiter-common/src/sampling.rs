@@ -12,7 +12,7 @@ use crate::atomic;
 use crate::key::SourceKey;
 
 /// The most bytes that are copied of a packet.
-pub const MOST_BYTES: usize = 256;
+pub const MAX_BYTES: usize = 256;
 
 /// Samples that may follow one another at once.
 const BURST: u64 = 64;
@@ -48,7 +48,7 @@ pub struct Sampling {
     pub low: AtomicU64,
     /// Time between two samples, ns.
     pub interval_ns: AtomicU64,
-    /// Bytes wanted of each, 1 to [`MOST_BYTES`].
+    /// Bytes wanted of each, 1 to [`MAX_BYTES`].
     pub bytes: AtomicU64,
     /// When the next sample is due, ns since boot.
     pub next_ns: AtomicU64,
@@ -106,7 +106,7 @@ pub struct Sample {
     /// The interface that it came by.
     pub ifindex: u32,
     /// Those bytes; what is behind them means nothing.
-    pub data: [u8; MOST_BYTES],
+    pub data: [u8; MAX_BYTES],
 }
 
 const _: () = assert!(

@@ -222,13 +222,13 @@ impl Held {
     /// What packets cost at `now_ns`.
     #[inline(always)]
     #[must_use]
-    pub const fn at(self, now_ns: u64) -> Price {
+    pub const fn at(self, now_ns: u64) -> CostMultiplier {
         let granted = self.grant.multiplier().0;
         // Never less than the floor, or the end of a grant could raise the share.
         if self.floor != 0 && self.grant.holds(now_ns) && granted < self.floor {
-            return Price(granted);
+            return CostMultiplier(granted);
         }
-        Price(self.floor)
+        CostMultiplier(self.floor)
     }
 }
 
@@ -298,9 +298,9 @@ impl Lapse {
 /// What makes a cost of the whole limit that of a bucket's share: a [`Multiplier`], or 0 where a limit is
 /// this host's alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Price(u32);
+pub struct CostMultiplier(u32);
 
-impl Price {
+impl CostMultiplier {
     /// That of a limit that is this host's alone.
     pub const LOCAL: Self = Self(0);
 

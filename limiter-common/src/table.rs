@@ -48,7 +48,7 @@ impl LastSeen {
     /// log2 of the units, ns.
     const UNIT_SHIFT: u32 = 23;
     /// The longest that is kept, ns: 126 ms.
-    const LONGEST_NS: u64 = (u64::MAX >> Self::TIME_BITS) << Self::UNIT_SHIFT;
+    const MAX_NS: u64 = (u64::MAX >> Self::TIME_BITS) << Self::UNIT_SHIFT;
 
     /// A packet that passed at `ns`.
     #[inline(always)]
@@ -61,7 +61,7 @@ impl LastSeen {
     #[inline(always)]
     #[must_use]
     pub const fn denied(ns: u64, lasts_ns: u64) -> Self {
-        let lasts = if lasts_ns > Self::LONGEST_NS { Self::LONGEST_NS } else { lasts_ns };
+        let lasts = if lasts_ns > Self::MAX_NS { Self::MAX_NS } else { lasts_ns };
         let units = lasts >> Self::UNIT_SHIFT;
         Self(ns & Self::TIME | Self::DENIED | units << Self::TIME_BITS)
     }

@@ -6,7 +6,7 @@ use limiter_common::abi::{Internal, Reason};
 use limiter_common::atomic;
 use limiter_common::engine::State;
 use limiter_common::packet::{Network, network};
-use limiter_common::sampling::{MOST_BYTES, Sample};
+use limiter_common::sampling::{MAX_BYTES, Sample};
 
 use crate::frame::Frame;
 use crate::maps::{SAMPLES, SAMPLING};
@@ -37,13 +37,13 @@ pub(crate) fn sample(ctx: &XdpContext, kernel: &Kernel, reason: Reason) -> Optio
     let wanted = atomic::load(&sampling.bytes) as u32;
     let length = frame.len();
     let least = if length < wanted { length } else { wanted };
-    if least == 0 || least > MOST_BYTES as u32 {
+    if least == 0 || least > MAX_BYTES as u32 {
         record.discard(0);
         return None;
     }
     // A number that the compiler knows nothing about, so that it leaves the bounds to the verifier; and
     // bounds that Linux 6.1 sees, which takes none from comparisons of half a register.
-    let captured = (kernel.opaque(u64::from(least - 1)) & (MOST_BYTES as u64 - 1)) + 1;
+    let captured = (kernel.opaque(u64::from(least - 1)) & (MAX_BYTES as u64 - 1)) + 1;
     let at = record.as_mut_ptr();
     // SAFETY: `at` is a reserved record, to which each field is written; the helper writes `captured` bytes
     // at most, for which there is room; the context is the program's own.

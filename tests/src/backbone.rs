@@ -18,9 +18,9 @@ use crate::{
 };
 
 /// Frames that are on their way at most.
-const MOST: usize = 1 << 16;
+const MAX: usize = 1 << 16;
 /// The longest frame that is carried, bytes.
-const LONGEST: usize = 2048;
+const MAX_LEN: usize = 2048;
 
 /// The bridge of a region.
 #[must_use]
@@ -123,7 +123,7 @@ fn carry(sockets: &[OwnedFd], delay: Duration, shared: &Shared) {
     // SAFETY: PR_SET_TIMERSLACK takes one number: sleeps of this thread end on time.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     let mut on_the_way: VecDeque<Frame> = VecDeque::new();
-    let mut buffer = [0; LONGEST];
+    let mut buffer = [0; MAX_LEN];
     while !shared.stop.load(Ordering::Relaxed) {
         wait(sockets, on_the_way.front().map(|(at, ..)| *at));
         let now = Instant::now();
@@ -134,7 +134,7 @@ fn carry(sockets: &[OwnedFd], delay: Duration, shared: &Shared) {
                 if is_cut(from) {
                     continue;
                 }
-                if on_the_way.len() >= MOST {
+                if on_the_way.len() >= MAX {
                     shared.lost.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
@@ -156,9 +156,9 @@ fn carry(sockets: &[OwnedFd], delay: Duration, shared: &Shared) {
 
 /// Waits for a frame, or until one arrives; some milliseconds at most.
 fn wait(sockets: &[OwnedFd], until: Option<Instant>) {
-    const MOST: Duration = Duration::from_millis(20);
-    let pause = until.map_or(MOST, |until| until.saturating_duration_since(Instant::now()));
-    let pause = libc::timespec { tv_sec: 0, tv_nsec: pause.min(MOST).as_nanos() as i64 };
+    const MAX: Duration = Duration::from_millis(20);
+    let pause = until.map_or(MAX, |until| until.saturating_duration_since(Instant::now()));
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: pause.min(MAX).as_nanos() as i64 };
     let poll = |socket: &OwnedFd| {
         let fd = socket.as_raw_fd();
         libc::pollfd { fd, events: libc::POLLIN, revents: 0 }

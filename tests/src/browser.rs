@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::{Namespace, process::Background};
 
 /// How long the browser may take for an answer; other tests keep the machine busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A page in a browser that runs in a network namespace.
 #[derive(Debug)]
@@ -137,7 +137,7 @@ impl Browser {
         let mut text = message.to_string().into_bytes();
         text.push(0);
         self.commands.write_all(&text).expect("the browser reads");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let message = match self.messages.recv_timeout(left) {
@@ -185,7 +185,7 @@ impl Browser {
     pub fn open(&mut self, url: &str) {
         let answer = self.ask("Page.navigate", json!({ "url": url }));
         assert!(answer["errorText"].is_null(), "{url}: {answer}");
-        self.wait("document.readyState === 'complete'", PATIENCE);
+        self.wait("document.readyState === 'complete'", TIMEOUT);
     }
 
     /// What an expression of JavaScript gives in the page.

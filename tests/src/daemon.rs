@@ -21,7 +21,7 @@ use crate::{
 
 /// How long a daemon may take to start or to stop. Loading takes well under a second on an idle
 /// machine; the tests keep it busy.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How a daemon is started.
 #[derive(Clone, Debug)]
@@ -111,6 +111,16 @@ impl Daemon {
         self.wait_ready();
     }
 
+    /// As [`Daemon::restart`], with fresh maps.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn restart_fresh(&mut self, lab: &Lab) {
+        let mut command = self.command(lab);
+        self.process = launch(command.arg("--reset-state"), self.home.path());
+        self.wait_ready();
+    }
+
     /// As [`Daemon::restart`], with the value of an argument that it was given changed.
     ///
     /// # Panics
@@ -146,7 +156,7 @@ impl Daemon {
 
     fn wait_ready(&mut self) {
         let cli = self.cli();
-        wait_for("the daemon's answer", PATIENCE, || {
+        wait_for("the daemon's answer", TIMEOUT, || {
             if let Some(status) = self.process.try_wait() {
                 panic!("the daemon has ended with {status}");
             }
@@ -201,7 +211,7 @@ impl Daemon {
     /// If it lives on.
     pub fn kill(&mut self) {
         self.process.signal(libc::SIGKILL);
-        self.process.wait(PATIENCE);
+        self.process.wait(TIMEOUT);
     }
 
     /// Asks it to end, and waits for that.
@@ -210,7 +220,7 @@ impl Daemon {
     /// If it lives on.
     pub fn terminate(&mut self) -> ExitStatus {
         self.process.signal(libc::SIGTERM);
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT)
     }
 
     /// Frames that the interface has received since the daemon was first started.

@@ -22,7 +22,7 @@ use crate::{
 pub const PORT: u16 = 7700;
 
 /// How long hosts may take to find each other and to divide rights, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// How a host is started.
 fn options(key: &Path, host: usize, name: &str, seeds: &[usize], more: &[&str]) -> DaemonOptions {
@@ -200,7 +200,7 @@ impl Hosts {
     /// # Panics
     /// If they do not.
     pub fn wait_members(&self, hosts: &[usize], count: u64) {
-        process::wait_for(format!("{count} members"), PATIENCE, || {
+        process::wait_for(format!("{count} members"), TIMEOUT, || {
             hosts.iter().all(|&host| self.status(host)["members"] == count).then_some(())
         });
     }
@@ -212,7 +212,7 @@ impl Hosts {
     pub fn wait_even(&self, hosts: &[usize]) {
         let (begun, part) = (Instant::now(), 1.0 / hosts.len() as f64);
         let mut last = Vec::new();
-        process::wait_for("even home shares", PATIENCE, || {
+        process::wait_for("even home shares", TIMEOUT, || {
             let homes: Vec<f64> = hosts.iter().map(|&host| self.home(host)).collect();
             if homes != last {
                 eprintln!("  {:.1} s: home shares {homes:.3?}", begun.elapsed().as_secs_f64());
@@ -231,7 +231,7 @@ impl Hosts {
         let begun = Instant::now();
         for &host in hosts {
             let cli = self.daemons[host].cli();
-            process::wait_for(format!("the limit on {}", name(host)), PATIENCE, || {
+            process::wait_for(format!("the limit on {}", name(host)), TIMEOUT, || {
                 let limits = cli.ok(&["limit", "list"])["limits"].clone();
                 (limits[0]["rate"] == rate && limits[0]["scope"] == "cluster").then_some(())
             });
@@ -246,7 +246,7 @@ impl Hosts {
     pub fn wait_limits(&self, hosts: &[usize], count: usize) {
         for &host in hosts {
             let cli = self.daemons[host].cli();
-            process::wait_for(format!("{count} limits on {}", name(host)), PATIENCE, || {
+            process::wait_for(format!("{count} limits on {}", name(host)), TIMEOUT, || {
                 let limits = cli.ok(&["limit", "list"])["limits"].clone();
                 (limits.as_array().map(Vec::len) == Some(count)).then_some(())
             });

@@ -14,7 +14,7 @@ use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system}
 use crate::{cli::limiter_binary, process::wait_for};
 
 /// How long something may take to be on the screen.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn some(length: u16) -> NonZero<u16> {
     NonZero::new(length).expect("a screen has rows and columns")
@@ -74,7 +74,7 @@ impl Screen {
     pub fn wait(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         let text = Mutex::new(String::new());
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            wait_for(what, PATIENCE, || {
+            wait_for(what, TIMEOUT, || {
                 *lock(&text) = self.text();
                 wanted(&lock(&text)).then_some(())
             });
@@ -117,7 +117,7 @@ impl Screen {
     /// If it goes on.
     pub fn ended(&mut self) -> u32 {
         let child = &mut self.child;
-        let ended = wait_for("the client's end", PATIENCE, || child.try_wait().expect("a child"));
+        let ended = wait_for("the client's end", TIMEOUT, || child.try_wait().expect("a child"));
         // What it wrote last is on its way.
         thread::sleep(Duration::from_millis(100));
         ended.exit_code()

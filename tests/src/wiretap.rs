@@ -15,7 +15,7 @@ use std::{
 use crate::{Namespace, hosts::PORT};
 
 /// Datagrams that are kept, at most.
-const MOST: usize = 1 << 16;
+const MAX: usize = 1 << 16;
 
 /// Headers of IPv4 without options, and of UDP.
 const HEADERS: usize = 20 + 8;
@@ -71,7 +71,7 @@ fn packet_socket() -> io::Result<UdpSocket> {
 
 fn record(socket: &UdpSocket, stop: &AtomicBool) -> Vec<Vec<u8>> {
     let (mut kept, mut packet) = (Vec::new(), [0; 2048]);
-    while !stop.load(Ordering::Relaxed) && kept.len() < MOST {
+    while !stop.load(Ordering::Relaxed) && kept.len() < MAX {
         let Ok(length) = socket.recv(&mut packet) else { continue };
         // Version 4 without options, UDP, to the port of daemons.
         let is_theirs =

@@ -22,7 +22,7 @@ use tests::{
 };
 
 /// How long what came late may take to be used.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The certificate of tests is for this address.
 const HTTPS: u16 = 9443;
@@ -125,7 +125,7 @@ fn assert_down(daemon: &Daemon, name: &str, about: &[&str]) {
 /// Waits until a service is up that was not before.
 fn wait_up(daemon: &Daemon, name: &str) {
     let begun = Instant::now();
-    let late = process::wait_for(format!("the {name}"), PATIENCE, || {
+    let late = process::wait_for(format!("the {name}"), TIMEOUT, || {
         let (service, warning) = service(&daemon.cli().run(&["status"]).json, name);
         (service["up"] == true && warning.is_empty()).then_some(service["late_seconds"].clone())
     });
@@ -177,7 +177,7 @@ fn addresses_may_come_after_the_limits() {
         wait_up(daemon, "dashboard");
         assert_eq!(dashboard(&fleet.hosts[host], &addresses[host]), "200");
     }
-    process::wait_for("two members", PATIENCE, || {
+    process::wait_for("two members", TIMEOUT, || {
         let there = |daemon: &Daemon| daemon.cli().run(&["status"]).json["cluster"]["members"] == 2;
         daemons.iter().all(there).then_some(())
     });
@@ -231,7 +231,7 @@ fn a_missing_key_and_a_bad_certificate_do_not_stop_enforcement() {
     wait_up(&daemon, "dashboard");
     assert_eq!(dashboard(&lab, &RX_V4.to_string()), "200");
     daemon.cli().ok(&["cluster", "init"]);
-    process::wait_for("the founder's part", PATIENCE, || {
+    process::wait_for("the founder's part", TIMEOUT, || {
         (daemon.cli().run(&["status"]).json["cluster"]["home"] == 1.0).then_some(())
     });
     let (passed, seconds) = admitted(&lab, &observer, 2);
@@ -263,7 +263,7 @@ fn wire(lab: &Lab) {
 
 fn wait_attached(daemon: &Daemon, device: &str) {
     let begun = Instant::now();
-    process::wait_for(format!("{device} to be attached to"), PATIENCE, || {
+    process::wait_for(format!("{device} to be attached to"), TIMEOUT, || {
         let status = daemon.cli().run(&["status"]).json;
         let interfaces = status["interfaces"].as_array().into_iter().flatten();
         interfaces.into_iter().any(|interface| interface["name"] == device).then_some(())
@@ -305,7 +305,7 @@ fn an_interface_that_comes_late_is_protected_before_it_is_up() {
         drop(observer);
         // It goes, and comes again.
         process::run(lab.sender.ip(&["link", "del", TX2]));
-        process::wait_for("it is missed", PATIENCE, || told(RX2).then_some(()));
+        process::wait_for("it is missed", TIMEOUT, || told(RX2).then_some(()));
     }
     // Nobody who has detached from an interface wants it to be attached to again.
     wire(&lab);

@@ -5,7 +5,7 @@ use std::{fs, path::Path, time::Duration};
 use serde_json::Value;
 use tests::{Fleet, cli::Answer, hosts::Hosts, process::wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn says(answer: &Answer, what: &str) -> bool {
     answer.json["warnings"].to_string().contains(what)
@@ -13,7 +13,7 @@ fn says(answer: &Answer, what: &str) -> bool {
 
 /// Waits until `status` is degraded and says all of this.
 fn wait_degraded(hosts: &Hosts, host: usize, what: &[&str]) {
-    wait_for(format!("edge-{} to say {what:?}", host + 1), PATIENCE, || {
+    wait_for(format!("edge-{} to say {what:?}", host + 1), TIMEOUT, || {
         let status = hosts.daemons[host].cli().run(&["status"]);
         let told = what.iter().all(|what| says(&status, what));
         (told && status.code == 1 && status.json["state"] == "degraded").then_some(())
@@ -23,7 +23,7 @@ fn wait_degraded(hosts: &Hosts, host: usize, what: &[&str]) {
 fn wait_well(hosts: &Hosts, hosts_of: &[usize]) {
     for &host in hosts_of {
         let mut last = Value::Null;
-        wait_for(format!("edge-{} to be well", host + 1), PATIENCE, || {
+        wait_for(format!("edge-{} to be well", host + 1), TIMEOUT, || {
             let status = hosts.daemons[host].cli().run(&["status"]);
             if status.json["warnings"] != last {
                 eprintln!("  edge-{}: {}", host + 1, status.json["warnings"]);

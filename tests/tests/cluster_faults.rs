@@ -36,7 +36,7 @@ const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const RATE: f64 = 3000.0;
 const BURST: f64 = 300.0;
 const LIMIT: [&str; 6] = ["limit", "set", "3000pps", "--burst", "300", "--scope"];
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn seconds(seconds: f64) {
     sleep(Duration::from_secs_f64(seconds));
@@ -61,7 +61,7 @@ fn peers(hosts: &Hosts, host: usize) -> Value {
 
 /// What a host has not listened to, by reason, as another host tells.
 fn refused(hosts: &Hosts, asked: usize, of: usize) -> BTreeMap<String, u64> {
-    let told = wait_for("what a host tells of itself", PATIENCE, || {
+    let told = wait_for("what a host tells of itself", TIMEOUT, || {
         let report = peers(hosts, asked);
         let peers = report["peers"].as_array()?;
         let peer = peers.iter().find(|peer| peer["host"] == tests::hosts::name(of))?;
@@ -89,7 +89,7 @@ impl Attack<'_> {
         let from = &self.hosts.fleet.hosts[self.attacker].receiver;
         let pelting = Pelting::start(from, control(0), datagrams.to_vec(), 5000.0, sent);
         assert_eq!(pelting.join(), sent);
-        let told = wait_for(what, PATIENCE, || {
+        let told = wait_for(what, TIMEOUT, || {
             let mut told = refused(self.hosts, 1, 0);
             for (reason, count) in &mut told {
                 *count -= before.get(reason).copied().unwrap_or(0);
@@ -155,7 +155,7 @@ fn what_hostile_and_misconfigured_hosts_send_is_told_of_and_changes_nothing() {
 
     // All of it is told by who is asked.
     let told = |host: usize, what: &str| {
-        wait_for(what, PATIENCE, || {
+        wait_for(what, TIMEOUT, || {
             let warnings = peers(&hosts, host)["warnings"].to_string();
             let status = hosts.daemons[host].cli().run(&["status"]).json["warnings"].to_string();
             (warnings.contains(what) && status.contains(what)).then_some(())
@@ -164,7 +164,7 @@ fn what_hostile_and_misconfigured_hosts_send_is_told_of_and_changes_nothing() {
     told(2, "the seed nowhere.invalid:7700 is not found");
     told(2, &format!("nobody answers at the seed {nobody}"));
     told(0, &format!("from {}:7700", Fleet::address(3)));
-    told(0, "another key");
+    told(0, "unknown key");
     told(3, "this host belongs to no cluster yet");
     told(3, &format!("nobody answers at the seed {}:7700", Fleet::address(0)));
     assert_eq!(hosts.status(3)["members"], 1);
@@ -237,7 +237,7 @@ fn what_hostile_and_misconfigured_hosts_send_is_told_of_and_changes_nothing() {
     hosts.restart(0);
     hosts.wait_members(&all, 3);
     let attack = Attack { hosts: &hosts, attacker: 3 };
-    attack.refused("sent to a later run", &seen, &["elsewhen"]);
+    attack.refused("sent to a later run", &seen, &["stale_recipient"]);
     hosts.wait_members(&all, 3);
     assert!(!hosts.log(0).contains("panicked") && !hosts.log(3).contains("panicked"));
 }
@@ -334,7 +334,7 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
         "--scope",
         "cluster",
     ]);
-    wait_for("three limits on all hosts", PATIENCE, || {
+    wait_for("three limits on all hosts", TIMEOUT, || {
         let count = |host: usize| {
             let limits = hosts.daemons[host].cli().ok(&["limit", "list"])["limits"].clone();
             limits.as_array().map_or(0, Vec::len)
@@ -368,7 +368,7 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
     let told: Vec<String> = [0, 1].map(|host| peers(&hosts, host).to_string()).into();
     // So does another host, whose questions may take a while to come through.
     let left_out = |peer: &Value| peer["details"]["left_out"].as_u64().filter(|count| *count > 0);
-    wait_for("what hosts leave at their floor, as another one sees it", PATIENCE, || {
+    wait_for("what hosts leave at their floor, as another one sees it", TIMEOUT, || {
         let seen = peers(&hosts, 2);
         let (warnings, seen) = (seen["warnings"].to_string(), seen["peers"].as_array()?.clone());
         let others: Vec<_> = seen.iter().filter(|peer| peer["state"] != "this").collect();

@@ -9,7 +9,7 @@ const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const RATE: f64 = 3000.0;
 const BURST: f64 = 300.0;
 const FLOOD: f64 = 4000.0;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const NO_CLUSTER: &str = "this host belongs to no cluster yet";
 const OTHER_CLUSTER: &str = "another cluster with the same key";
 
@@ -23,7 +23,7 @@ fn says(answer: &Answer, what: &str) -> bool {
 
 /// Waits until `status` is degraded and says this.
 fn wait_degraded(hosts: &Hosts, host: usize, what: &str) -> Answer {
-    wait_for(format!("edge-{} to say: {what}", host + 1), PATIENCE, || {
+    wait_for(format!("edge-{} to say: {what}", host + 1), TIMEOUT, || {
         let status = status(hosts, host);
         (status.code == 1 && status.json["state"] == "degraded" && says(&status, what))
             .then_some(status)
@@ -31,7 +31,7 @@ fn wait_degraded(hosts: &Hosts, host: usize, what: &str) -> Answer {
 }
 
 fn wait_well(hosts: &Hosts, host: usize) {
-    wait_for(format!("edge-{} to be well", host + 1), PATIENCE, || {
+    wait_for(format!("edge-{} to be well", host + 1), TIMEOUT, || {
         let status = status(hosts, host);
         (status.code == 0 && !says(&status, NO_CLUSTER) && !says(&status, OTHER_CLUSTER))
             .then_some(())
@@ -87,7 +87,7 @@ fn a_founder_that_lost_its_state_joins_the_others() {
     // Others have it as their seed.
     hosts.fleet.connect(0, true);
     hosts.wait_members(&all, 3);
-    wait_for("the limit of the others", PATIENCE, || {
+    wait_for("the limit of the others", TIMEOUT, || {
         (hosts.daemons[0].cli().ok(&["limit", "list"])["limits"][0]["rate"] == "3000pps")
             .then_some(())
     });
@@ -97,7 +97,7 @@ fn a_founder_that_lost_its_state_joins_the_others() {
     assert!(homes.iter().sum::<f64>() <= 0.67, "{homes:?}");
     assert_one_limit(&hosts, "a founder that lost its state", 0.3);
     for host in all {
-        wait_for("what lies idle", PATIENCE, || {
+        wait_for("what lies idle", TIMEOUT, || {
             says(&status(&hosts, host), "of each limit of the cluster lies idle").then_some(())
         });
     }
@@ -107,9 +107,9 @@ fn a_founder_that_lost_its_state_joins_the_others() {
     assert!(refused.stderr.contains(&founded.expect("a cluster")), "{refused:?}");
     // It takes its part of what another one gives, and who remembers its earlier life takes that from it.
     hosts.daemons[2].cli().ok(&["cluster", "leave"]);
-    wait_for("a part of that", PATIENCE, || (hosts.home(0) > 0.1).then_some(()));
+    wait_for("a part of that", TIMEOUT, || (hosts.home(0) > 0.1).then_some(()));
     hosts.daemons[0].cli().ok(&["cluster", "leave"]);
-    wait_for("all that it gave", PATIENCE, || (hosts.home(1) > 0.66).then_some(()));
+    wait_for("all that it gave", TIMEOUT, || (hosts.home(1) > 0.66).then_some(()));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn hosts_with_one_configuration_found_one_cluster() {
     lose_state(&mut hosts, 1);
     hosts.restart(1);
     hosts.wait_members(&all, 3);
-    wait_for("the same cluster", PATIENCE, || (cluster(&hosts, 1) == founded).then_some(()));
+    wait_for("the same cluster", TIMEOUT, || (cluster(&hosts, 1) == founded).then_some(()));
     hosts.wait_limit(&all, "3000pps");
     let homes = all.map(|host| hosts.home(host));
     assert!(homes.iter().sum::<f64>() <= 1.0 + 1e-9, "{homes:?}");

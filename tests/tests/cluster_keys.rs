@@ -8,7 +8,7 @@ use tests::{hosts::Hosts, process};
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const RATE: f64 = 3000.0;
 const BURST: f64 = 300.0;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn seconds(seconds: f64) {
     sleep(Duration::from_secs_f64(seconds));
@@ -20,7 +20,7 @@ fn keys(hosts: &Hosts, host: usize) -> Value {
 
 /// Waits until these hosts have only one key left, and returns it in short.
 fn one_key(hosts: &Hosts, of: &[usize], number: u64) -> String {
-    process::wait_for("one key on all hosts", PATIENCE, || {
+    process::wait_for("one key on all hosts", TIMEOUT, || {
         let keys: Vec<Value> = of.iter().map(|&host| keys(hosts, host)).collect();
         let done = |keys: &Value| keys["stage"] == "forgotten" && keys["number"] == number;
         let same = keys.iter().all(|other| other["sealing"] == keys[0]["sealing"]);
@@ -94,7 +94,7 @@ fn a_restart_in_between_and_a_host_that_was_away() {
     hosts.restart(1);
     hosts.wait_members(&[0, 1], 2);
     hosts.join(&[]);
-    process::wait_for("frames with the old key", PATIENCE, || {
+    process::wait_for("frames with the old key", TIMEOUT, || {
         (keys(&hosts, 0)["refused"].as_u64() > Some(0)).then_some(())
     });
     assert_eq!(hosts.status(2)["members"], 1);

@@ -8,7 +8,7 @@ use tests::{api, hosts::Hosts, process::wait_for};
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const RATE: f64 = 3000.0;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The value of a sample of the limit of all sources.
 fn metric(hosts: &Hosts, host: usize, name: &str) -> Option<f64> {
@@ -26,7 +26,7 @@ fn warns(report: &Value) -> bool {
 fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
     let mut hosts = Hosts::start(1, &[]);
     let file = hosts.daemons[0].state_folder().join("cluster.json");
-    let whole = wait_for("the founder to have all rights", PATIENCE, || {
+    let whole = wait_for("the founder to have all rights", TIMEOUT, || {
         (hosts.kept(0)["state"]["home"].as_u64()? > 0).then(|| fs::read(&file).expect("the file"))
     });
     hosts.join(&[]);
@@ -40,7 +40,7 @@ fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
     // As long as nothing is wrong none of it is told.
     let watch = hosts.watch(SOURCE);
     let sending: Vec<_> = all.map(|host| hosts.send(host, SOURCE, 4000.0)).into();
-    wait_for("the limit to be judged", PATIENCE, || {
+    wait_for("the limit to be judged", TIMEOUT, || {
         let ratio = metric(&hosts, 2, "limiter_cluster_overage_ratio")?;
         assert!(ratio <= 1.02, "{ratio} of the limit");
         // It is counted so that it never says too much: all of the limit may be three quarters of that.
@@ -62,7 +62,7 @@ fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
     let homes: f64 = all.iter().map(|&host| hosts.home(host)).sum();
     println!("home rights of all hosts: {homes:.3}");
     assert!((0.99..1.001).contains(&homes), "{homes}");
-    let status = wait_for("status to tell of it", PATIENCE, || {
+    let status = wait_for("status to tell of it", TIMEOUT, || {
         let status = hosts.daemons[0].cli().run(&["status"]);
         status.json["warnings"]
             .to_string()
@@ -96,7 +96,7 @@ fn a_host_with_rights_keeps_its_name_until_it_has_left() {
     hosts.daemons[1].restart_with(&hosts.fleet.hosts[1], "--cluster-name", "renamed");
     hosts.wait_members(&all, 3);
     hosts.wait_even(&all);
-    let told = wait_for("status to tell of the name", PATIENCE, || {
+    let told = wait_for("status to tell of the name", TIMEOUT, || {
         let told = hosts.daemons[1].cli().run(&["status"]).json["warnings"].to_string();
         told.contains("not renamed").then_some(told)
     });

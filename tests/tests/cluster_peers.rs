@@ -22,7 +22,7 @@ use tests::{
     v4,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const ALL: [usize; 3] = [0, 1, 2];
 /// What is sent under a limit of the cluster, to the first host.
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
@@ -48,7 +48,7 @@ fn share(hosts: &Hosts, target: &str) {
     let begun = Instant::now();
     for &host in &ALL {
         let cli = hosts.daemons[host].cli();
-        wait_for(format!("the limit of the cluster on host {host}"), PATIENCE, || {
+        wait_for(format!("the limit of the cluster on host {host}"), TIMEOUT, || {
             let list = cli.ok(&["limit", "list"])["limits"].to_string();
             list.contains("\"300pps\"").then_some(())
         });

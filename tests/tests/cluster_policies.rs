@@ -20,7 +20,7 @@ const END: f64 = 28.0;
 /// How long after that all is settled: as long as it takes to notice, and leases last.
 const SETTLED: f64 = 8.0;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a policy came to: before, on each side while hosts were cut off, and when all see each other again, as parts
 /// of the limit.
@@ -41,7 +41,7 @@ fn set(hosts: &Hosts, host: usize, partition: &str) {
 /// Waits until a policy is known to all.
 fn wait_policy(hosts: &Hosts, partition: &str) {
     for (host, daemon) in hosts.daemons.iter().enumerate() {
-        wait_for(format!("{partition} on host {host}"), PATIENCE, || {
+        wait_for(format!("{partition} on host {host}"), TIMEOUT, || {
             let limits = daemon.cli().ok(&["limit", "list"])["limits"].clone();
             (limits[0]["partition"] == partition).then_some(())
         });

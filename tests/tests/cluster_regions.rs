@@ -19,7 +19,7 @@ const BURST: f64 = 200.0;
 const FLOOD: f64 = 1500.0;
 /// How long frames take from one region to another one.
 const DELAY: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn seconds(seconds: f64) {
     sleep(Duration::from_secs_f64(seconds));
@@ -53,7 +53,7 @@ fn three_regions_keep_one_limit() {
     let lab = &hosts.fleet.hosts[5];
     hosts.daemons[5].restart_with(lab, "--cluster-region", &region(1));
     for host in 0..6 {
-        wait_for(format!("host {host} to see it there"), PATIENCE, || {
+        wait_for(format!("host {host} to see it there"), TIMEOUT, || {
             (told(&hosts, host, "answering").1 == [2, 3, 1]).then_some(())
         });
     }
@@ -86,7 +86,7 @@ fn far_and_near(hosts: &Hosts) {
 
     // All of it comes to the two hosts of the second region.
     let sending = [1, 4].map(|host| hosts.send(host, SOURCE, FLOOD));
-    wait_for("loans to be told of", PATIENCE, || {
+    wait_for("loans to be told of", TIMEOUT, || {
         let [lent, borrowed] =
             ["loans_lent", "loans_borrowed"].map(|loans| told(hosts, 0, loans).0);
         (lent > 0 && borrowed > 0).then_some(())
@@ -98,7 +98,7 @@ fn far_and_near(hosts: &Hosts) {
 
     backbone.cut(1, true);
     let members = |host: usize| hosts.status(host)["members"].as_u64();
-    wait_for("both sides to notice", PATIENCE, || {
+    wait_for("both sides to notice", TIMEOUT, || {
         ((members(1), members(0)) == (Some(2), Some(4))).then_some(())
     });
     let apart = after(3.5);

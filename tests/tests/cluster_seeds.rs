@@ -9,7 +9,7 @@ use tests::{
     process::{self, wait_for},
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn configure(folder: &Path, host: usize, seeds: &[IpAddr]) {
     let seeds: Vec<_> = seeds.iter().map(|seed| format!("{seed}:7700")).collect();
@@ -31,7 +31,7 @@ fn peers(daemon: &Daemon) -> Value {
 }
 
 fn wait_told(daemon: &Daemon, what: &str) {
-    wait_for(what, PATIENCE, || peers(daemon)["warnings"].to_string().contains(what).then_some(()));
+    wait_for(what, TIMEOUT, || peers(daemon)["warnings"].to_string().contains(what).then_some(()));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn other_seeds_are_taken_over_by_a_reload() {
     // None at all is no reason to found one.
     configure(folder, 1, &[]);
     daemons[1].cli().ok(&["reload"]);
-    wait_for("no seed to be told of", PATIENCE, || {
+    wait_for("no seed to be told of", TIMEOUT, || {
         (!peers(&daemons[1])["warnings"].to_string().contains("the seed")).then_some(())
     });
     wait_told(&daemons[1], "this host belongs to no cluster yet");
@@ -65,12 +65,12 @@ fn other_seeds_are_taken_over_by_a_reload() {
     let told = cli.ok(&["reload"]);
     assert_eq!(told["live"][0]["key"], "cluster_seeds", "{told:#}");
     let begun = std::time::Instant::now();
-    wait_for("both to be one cluster", PATIENCE, || {
+    wait_for("both to be one cluster", TIMEOUT, || {
         let found = daemons.each_ref().map(|daemon| peers(daemon)["peers"].clone());
         found.iter().all(|peers| peers.as_array().map(Vec::len) == Some(2)).then_some(())
     });
     println!("one cluster {:.1} s after the reload", begun.elapsed().as_secs_f64());
-    wait_for("nothing to be said of seeds", PATIENCE, || {
+    wait_for("nothing to be said of seeds", TIMEOUT, || {
         (!peers(&daemons[1])["warnings"].to_string().contains("the seed")).then_some(())
     });
     assert_eq!(peers(&daemons[0])["cluster"], peers(&daemons[1])["cluster"]);

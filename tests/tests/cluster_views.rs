@@ -24,7 +24,7 @@ use tests::{
 /// The signal that a process cannot refuse to stop at.
 const SIGSTOP: i32 = 19;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Hosts with one key.
 struct Hosts {
@@ -73,7 +73,7 @@ impl Hosts {
     /// Waits until every host knows all.
     fn wait_complete(&self) {
         for daemon in &self.daemons {
-            wait_for("all members", PATIENCE, || {
+            wait_for("all members", TIMEOUT, || {
                 let peers = daemon.cli().run(&["peers"]).json["peers"].clone();
                 let there = peers.as_array().into_iter().flatten();
                 let there = there.filter(|peer| peer["details"].is_object()).count();
@@ -314,7 +314,7 @@ fn rates_and_one_source_are_summed_and_who_does_not_answer_is_named() {
 
     // It dies, and is gone; nobody waits for it any more.
     hosts.daemons[2].kill();
-    wait_for("the others to notice", PATIENCE, || {
+    wait_for("the others to notice", TIMEOUT, || {
         let peers = hosts.ask(0, &["peers"]);
         (state(&peers.json, "edge-2") == "gone" && peers.code == 0).then_some(())
     });
@@ -414,7 +414,7 @@ fn peers_tell_of_clocks_lag_limits_and_what_is_refused() {
     );
     let mut shell = hosts.fleet.hosts[1].receiver.command(&tools::BASH);
     assert!(shell.args(["-c", &target]).status().expect("a shell").success());
-    wait_for("the count", PATIENCE, || {
+    wait_for("the count", TIMEOUT, || {
         let peers = hosts.ask(1, &["peers"]).json;
         let refused = list(&list(&peers, "peers")[0]["details"], "refused").to_vec();
         let foreign = refused.iter().find(|refused| text(refused, "reason") == "foreign")?;
@@ -443,7 +443,7 @@ fn what_all_hosts_let_through_is_counted_and_told() {
     };
     sleep(Duration::from_secs(16));
     for host in 0..3 {
-        let found = wait_for("the limit to be judged", PATIENCE, || overage(host));
+        let found = wait_for("the limit to be judged", TIMEOUT, || overage(host));
         let (ratio, passed) = (number(&found, "ratio"), number(&found, "passed"));
         let seconds = number(&found, "seconds");
         println!(
@@ -459,7 +459,7 @@ fn what_all_hosts_let_through_is_counted_and_told() {
     assert!(shell.args(["-c", &target]).status().expect("a shell").success());
     // All that rules and dashboard ask for is there, and all that there is can be seen.
     let socket = hosts.daemons[1].socket();
-    let metrics = wait_for("the refused one to be counted", PATIENCE, || {
+    let metrics = wait_for("the refused one to be counted", TIMEOUT, || {
         let (_, metrics) = tests::api::get(&socket, "/metrics", "text/plain");
         metrics.contains("\nlimiter_cluster_refused_packets_total{").then_some(metrics)
     });

@@ -11,7 +11,7 @@ use std::{
 use tests::{Browser, Daemon, DaemonOptions, Lab, Sender, Stream, frame, hosts::Hosts, v4};
 
 const URL: &str = "http://127.0.0.1:9090/";
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where pictures are kept.
 fn pictures() -> PathBuf {
@@ -39,7 +39,7 @@ fn open(lab: &Lab) -> Browser {
     let mut browser = Browser::start(&lab.receiver);
     browser.look(1600, 1000, false);
     browser.open(URL);
-    browser.wait("document.getElementById('connection').textContent === 'Live'", PATIENCE);
+    browser.wait("document.getElementById('connection').textContent === 'Live'", TIMEOUT);
     browser
 }
 
@@ -76,13 +76,13 @@ fn a_flood_and_changes_show_in_the_page() {
         Stream::new(frame::udp(v4(66), 100), 10_000.0, 400_000),
         Stream::new(frame::udp(v4(10), 100), 500.0, 20_000),
     ]);
-    browser.wait(&has_row("offenders", &source(66)), PATIENCE);
+    browser.wait(&has_row("offenders", &source(66)), TIMEOUT);
     let shown = begin.elapsed();
     println!("a flood shows after {} ms", shown.as_millis());
     assert!(shown < Duration::from_secs(2), "{shown:?}");
-    browser.wait("document.getElementById('verdict').dataset.level === 'limiting'", PATIENCE);
+    browser.wait("document.getElementById('verdict').dataset.level === 'limiting'", TIMEOUT);
     browser
-        .wait("document.getElementById('verdict-text').textContent.includes('those of')", PATIENCE);
+        .wait("document.getElementById('verdict-text').textContent.includes('those of')", TIMEOUT);
     let verdict = browser.text("#verdict-text");
     println!("{verdict}");
     assert!(verdict.starts_with("1 source over its limit; "), "{verdict}");
@@ -92,7 +92,7 @@ fn a_flood_and_changes_show_in_the_page() {
     );
     assert!(verdict.contains("0 conforming packets dropped"), "{verdict}");
     // Nine of ten packets are dropped, as the page tells.
-    browser.wait("/k ?pps/.test(document.getElementById('dropped').textContent)", PATIENCE);
+    browser.wait("/k ?pps/.test(document.getElementById('dropped').textContent)", TIMEOUT);
 
     // Whatever is set elsewhere shows, too.
     for (change, table) in [
@@ -102,7 +102,7 @@ fn a_flood_and_changes_show_in_the_page() {
         let begin = Instant::now();
         cli.ok(change);
         let target = if table == "limits" { "198.51.100.0/24" } else { "203.0.113.9" };
-        browser.wait(&has_row(table, target), PATIENCE);
+        browser.wait(&has_row(table, target), TIMEOUT);
         println!("{change:?} shows after {} ms", begin.elapsed().as_millis());
         assert!(begin.elapsed() < Duration::from_secs(2));
     }
@@ -116,13 +116,12 @@ fn a_flood_and_changes_show_in_the_page() {
     browser.eval("document.querySelector('#offenders tbody button').click()");
     browser.wait(
         &format!("document.getElementById('done').textContent.includes('{command}')"),
-        PATIENCE,
+        TIMEOUT,
     );
     let words: Vec<_> = command.split(' ').skip(1).collect();
     cli.ok(&words);
-    browser.wait(&has_row("denied", &source(66)), PATIENCE);
-    browser
-        .wait("document.getElementById('verdict-text').textContent.includes('denied')", PATIENCE);
+    browser.wait(&has_row("denied", &source(66)), TIMEOUT);
+    browser.wait("document.getElementById('verdict-text').textContent.includes('denied')", TIMEOUT);
     cli.ok(&["deny", "del", &source(66)]);
 
     keyboard(&mut browser);
@@ -152,7 +151,7 @@ fn keyboard(browser: &mut Browser) {
             browser.press("Enter");
             browser.wait(
                 "document.activeElement.closest('th').getAttribute('aria-sort') === 'descending'",
-                PATIENCE,
+                TIMEOUT,
             );
         }
         if reached.last().is_some_and(|name| name == "Copy show") {
@@ -173,7 +172,7 @@ fn keyboard(browser: &mut Browser) {
     // Told anew each ten seconds.
     browser.wait(
         "document.getElementById('chart-text').textContent.includes('Over limit: now')",
-        2 * PATIENCE,
+        2 * TIMEOUT,
     );
     // An announcement, and not one each second.
     assert_eq!(
@@ -233,7 +232,7 @@ fn an_admin_can_change_what_others_can_only_see() {
         Sender::new(&lab).start(vec![Stream::new(frame::udp(v4(66), 100), 5000.0, 200_000)]);
 
     let mut browser = open(&lab);
-    browser.wait(&has_row("offenders", &source(66)), PATIENCE);
+    browser.wait(&has_row("offenders", &source(66)), TIMEOUT);
     assert_eq!(browser.eval("document.getElementById('admin').hidden"), true);
     assert_eq!(browser.eval("document.getElementById('sign-in').hidden"), false);
     let refused =
@@ -248,17 +247,17 @@ fn an_admin_can_change_what_others_can_only_see() {
         browser.eval("document.querySelector('form').submit()");
     };
     sign_in(&mut browser, "not the token, not at all");
-    browser.wait("location.search === '?wrong' && document.readyState === 'complete'", PATIENCE);
+    browser.wait("location.search === '?wrong' && document.readyState === 'complete'", TIMEOUT);
     sign_in(&mut browser, TOKEN);
     browser.wait(
         "location.pathname === '/' && document.getElementById('admin')?.hidden === false",
-        PATIENCE,
+        TIMEOUT,
     );
     assert_eq!(browser.eval("document.cookie"), "", "scripts do not see the session");
-    browser.wait(&has_row("offenders", &source(66)), PATIENCE);
+    browser.wait(&has_row("offenders", &source(66)), TIMEOUT);
     let button = "[...document.querySelectorAll('#offenders tbody button')].find(it => it.textContent === 'Deny 10 min')";
     browser.eval(&format!("{button}.click()"));
-    browser.wait(&has_row("denied", &source(66)), PATIENCE);
+    browser.wait(&has_row("denied", &source(66)), TIMEOUT);
     let denied = cli.ok(&["deny", "list"]);
     assert_eq!(denied["entries"][0]["target"], format!("{}/32", source(66)), "{denied:#}");
     assert!(denied["entries"][0]["expires"].is_string());
@@ -267,7 +266,7 @@ fn an_admin_can_change_what_others_can_only_see() {
         "(() => { const form = document.getElementById('set-limit');
            form.rate.value = '42pps'; form.target.value = '198.51.100.0/24'; form.requestSubmit(); })()",
     );
-    browser.wait(&has_row("limits", "198.51.100.0/24"), PATIENCE);
+    browser.wait(&has_row("limits", "198.51.100.0/24"), TIMEOUT);
     assert!(cli.limits().iter().any(|limit| limit.target == "198.51.100.0/24"));
     assert_clean(&browser);
     // What is wrong is told by the page.
@@ -275,7 +274,7 @@ fn an_admin_can_change_what_others_can_only_see() {
         "(() => { const form = document.getElementById('set-limit');
            form.rate.value = '42'; form.requestSubmit(); })()",
     );
-    browser.wait("document.getElementById('done').textContent.includes('failed')", PATIENCE);
+    browser.wait("document.getElementById('done').textContent.includes('failed')", TIMEOUT);
     assert!(browser.text("#done").contains("no unit"), "{}", browser.text("#done"));
     let _ = sending.stop();
 }
@@ -286,8 +285,8 @@ fn hosts_of_a_cluster_show_and_only_there() {
     hosts.daemons[1].cli().ok(&["limit", "set", "1000pps", "--scope", "cluster"]);
     hosts.wait_limit(&[0, 1], "1000pps");
     let mut browser = open(&hosts.fleet.hosts[0]);
-    browser.wait(&has_row("peers", "edge-1"), PATIENCE);
-    browser.wait(&has_row("peers", "edge-2"), PATIENCE);
+    browser.wait(&has_row("peers", "edge-1"), TIMEOUT);
+    browser.wait(&has_row("peers", "edge-2"), TIMEOUT);
     let state = |host: &str| {
         format!(
             "([...document.querySelectorAll('#peers tbody tr')].find(row =>
@@ -298,7 +297,7 @@ fn hosts_of_a_cluster_show_and_only_there() {
     assert_eq!(browser.eval(&state("edge-2")), "alive");
     browser.wait(
         "document.getElementById('peers-note').textContent.includes('100.00 % of each limit')",
-        6 * PATIENCE,
+        6 * TIMEOUT,
     );
     browser.look(400, 1000, true);
     let wide = browser.eval("document.documentElement.scrollWidth");
@@ -307,7 +306,7 @@ fn hosts_of_a_cluster_show_and_only_there() {
     browser.screenshot(&pictures().join("cluster.png"));
     // One that dies is told of, first.
     hosts.kill(1);
-    browser.wait(&format!("{}.startsWith('gone for')", state("edge-2")), 6 * PATIENCE);
+    browser.wait(&format!("{}.startsWith('gone for')", state("edge-2")), 6 * TIMEOUT);
     assert_eq!(browser.text("#peers tbody th"), "edge-2");
     assert_clean(&browser);
     drop(browser);
@@ -333,10 +332,10 @@ fn who_loses_nothing_is_no_offender_and_the_page_says_which_host_it_is_of() {
         Stream::new(frame::udp(v4(11), 100), 500.0, 20_000),
     ]);
     let mut browser = open(&lab);
-    browser.wait(&has_row("offenders", &source(10)), PATIENCE);
+    browser.wait(&has_row("offenders", &source(10)), TIMEOUT);
     browser.wait(
         &format!("document.querySelector('#offenders tbody th').textContent === '{}'", source(11)),
-        PATIENCE,
+        TIMEOUT,
     );
     assert_eq!(browser.text("#offenders-title"), "Heaviest sources");
     let offered = "[...document.querySelectorAll('#offenders tbody button')]
@@ -363,7 +362,7 @@ fn who_loses_nothing_is_no_offender_and_the_page_says_which_host_it_is_of() {
     let (_, time) = time.split_once('T').expect("a time of day");
     let wanted = format!("{}Z", time.split('.').next().expect("seconds"));
     let shown = "document.querySelector('#changes tbody th')?.textContent";
-    browser.wait(&format!("{shown}?.endsWith('{wanted}')"), PATIENCE);
+    browser.wait(&format!("{shown}?.endsWith('{wanted}')"), TIMEOUT);
     browser.screenshot(&pictures().join("calm.png"));
 
     // Who then floods is one.
@@ -371,7 +370,7 @@ fn who_loses_nothing_is_no_offender_and_the_page_says_which_host_it_is_of() {
     let flooding = Sender::new(&lab).start(vec![flood]);
     browser.wait(
         "document.getElementById('offenders-title').textContent === 'Top offenders'",
-        2 * PATIENCE,
+        2 * TIMEOUT,
     );
     assert_eq!(browser.text("#offenders tbody th"), source(66));
     let (_, _) = (flooding.stop(), sending.stop());

@@ -22,7 +22,7 @@ use tests::{
     v4,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Many more frames than any limit here allows, for `seconds`.
 fn flood(seconds: f64) -> Vec<Stream> {
@@ -64,7 +64,7 @@ impl<'lab> Instance<'lab> {
         let mut command = self.command();
         command.args(["run", "-i", self.interface]);
         self.process = Some(Background::start(command.stderr(log)));
-        wait_for("the instance's answer", PATIENCE, || {
+        wait_for("the instance's answer", TIMEOUT, || {
             let process = self.process.as_mut().expect("it was started");
             if let Some(status) = process.try_wait() {
                 panic!("{} has ended with {status}: {}", self.name, self.log());
@@ -76,7 +76,7 @@ impl<'lab> Instance<'lab> {
     fn stop(&mut self, signal: i32) {
         let mut process = self.process.take().expect("it runs");
         process.signal(signal);
-        process.wait(PATIENCE);
+        process.wait(TIMEOUT);
     }
 
     fn log_file(&self) -> PathBuf {
@@ -327,6 +327,6 @@ fn cleanup_finds_what_every_instance_left() {
     assert!(edge.pins().exists() && core.pins().exists());
     edge.ok(&["cleanup", "--yes"]);
     assert!(!edge.pins().exists() && core.pins().exists());
-    wait_for("a free interface", PATIENCE, || program_on(&lab, RX).is_none().then_some(()));
+    wait_for("a free interface", TIMEOUT, || program_on(&lab, RX).is_none().then_some(()));
     assert!(program_on(&lab, RX2).is_some(), "the other one is untouched");
 }

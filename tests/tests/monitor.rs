@@ -14,7 +14,7 @@ use tests::{
 };
 
 /// Connections for events that a daemon serves at once.
-const MOST: usize = 64;
+const MAX: usize = 64;
 
 /// Connects by hand and asks for events. The head of the answer has come when this returns.
 fn listen(socket: &Path) -> (UnixStream, String) {
@@ -115,7 +115,7 @@ fn those_who_listen_are_bounded_and_whoever_vanishes_makes_room() {
     let lab = &Lab::new(1);
     let daemon = Daemon::start(lab);
     let socket = daemon.socket();
-    let mut listeners: Vec<_> = (0..MOST).map(|_| listen(&socket)).collect();
+    let mut listeners: Vec<_> = (0..MAX).map(|_| listen(&socket)).collect();
     for (_, head) in &listeners {
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     }

@@ -8,13 +8,13 @@ use std::{
 };
 
 use dataplane::{BucketShare, ClusterBucket, Dataplane, Options, SharesChanged, wait_for_packets};
-use model::{LimitSpec, Share, Target};
+use model::{Share, Target};
 use tests::{
     Daemon, DaemonOptions, Lab, Observer, Sender, Stream, frame, observer::Then, reports::Limit, v4,
 };
 
 /// The sources of the default limit are the cluster's.
-fn is_clusters(limit: &LimitSpec) -> bool {
+fn is_clusters(limit: &model::Limit) -> bool {
     limit.target == Target::DEFAULT
 }
 

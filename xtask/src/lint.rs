@@ -6,7 +6,7 @@ use tools::Need;
 use crate::{
     build::{self, SKIP},
     run::{Cmd, say},
-    setup,
+    setup, words,
 };
 
 /// The crates compiled for the BPF target.
@@ -17,8 +17,9 @@ type Check = fn() -> Result<()>;
 /// Runs every check; an error naming those that failed.
 pub(crate) fn command() -> Result<()> {
     setup::ensure(&[Need::Lint])?;
-    let checks: [(&str, Check); 5] = [
+    let checks: [(&str, Check); 6] = [
         ("format", format),
+        ("words", words::check),
         ("clippy", clippy),
         ("clippy of the BPF crates", clippy_bpf),
         ("documentation", documentation),

@@ -18,6 +18,7 @@ mod run;
 mod setup;
 mod test;
 mod verifier;
+mod words;
 mod workspace;
 
 use std::process::ExitCode;

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// How much a figure may grow before that is an error, percent.
-const MOST_GROWTH: f64 = 10.0;
+const MAX_GROWTH: f64 = 10.0;
 
 /// Arguments of `cargo xtask verifier`.
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ impl Row {
     }
 
     fn has_jumped(&self) -> bool {
-        self.growth().is_some_and(|growth| growth > MOST_GROWTH)
+        self.growth().is_some_and(|growth| growth > MAX_GROWTH)
     }
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let jumped: Vec<_> = rows.iter().filter(|row| row.has_jumped()).collect();
     for row in &jumped {
         say(format_args!(
-            "{} of {} has grown by more than {MOST_GROWTH} %: make the program simpler, or accept \
+            "{} of {} has grown by more than {MAX_GROWTH} %: make the program simpler, or accept \
              it with --update",
             row.figure, row.program
         ));

@@ -93,4 +93,26 @@ mod tests {
         }
         assert_eq!(drawn, crates(&metadata().unwrap()));
     }
+
+    /// All Markdown pages that are tracked.
+    fn pages() -> Vec<PathBuf> {
+        let listed = Cmd::new(&tools::GIT).args(["ls-files", "*.md"]).capture().unwrap();
+        listed.lines().map(|name| root().join(name)).filter(|page| page.exists()).collect()
+    }
+
+    #[test]
+    fn links_of_pages_lead_somewhere() {
+        let mut links = 0;
+        for page in pages() {
+            let text = std::fs::read_to_string(&page).unwrap();
+            let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+            for target in targets.filter(|target| !target.contains("://")) {
+                let path = target.split('#').next().unwrap_or_default();
+                let there = page.parent().unwrap().join(path);
+                assert!(path.is_empty() || there.exists(), "{}: {target}", page.display());
+                links += 1;
+            }
+        }
+        println!("{links} links");
+    }
 }

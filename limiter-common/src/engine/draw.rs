@@ -5,17 +5,17 @@ use core::sync::atomic::AtomicU64;
 use super::State;
 use crate::abi::{Internal, Policy, Tier};
 use crate::atomic;
-use crate::denial::{self, LEAST_TOLERANCE, LONGEST_NS, LONGEST_SHARED_NS};
+use crate::denial::{self, MAX_NS, MAX_SHARED_NS, MIN_TOLERANCE};
 use crate::gate::MIN_FRAME;
 use crate::gcra::{MAX_COST, MAX_TOLERANCE, TICKS_PER_NS, Ticks, decide, decide_shared, ticks};
-use crate::share::{Held, LARGEST_FRAME, Lapse, Multiplier, Price};
+use crate::share::{CostMultiplier, Held, LARGEST_FRAME, Lapse, Multiplier};
 
 /// What became of a packet that asked a bucket for its tokens. A number, so that the verifier can be
 /// kept from following each separately.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Drawn(u64);
+pub(super) struct Charge(u64);
 
-impl Drawn {
+impl Charge {
     /// There were enough.
     pub(super) const ADMITTED: Self = Self(0);
     /// There are too few.
@@ -34,39 +34,54 @@ pub(super) struct Tats {
 /// What packets cost at `now_ns` under what a bucket may use. The verifier learns nothing of a share but
 /// that there is one, as otherwise it would follow each way to come by it.
 #[inline(always)]
-pub(super) fn price_at<S: State>(state: &S, held: Held, now_ns: u64) -> Price {
-    if held.floor == 0 { Price::LOCAL } else { price_of(state, held.at(now_ns).multiplier()) }
+pub(super) fn price_at<S: State>(state: &S, held: Held, now_ns: u64) -> CostMultiplier {
+    if held.floor == 0 {
+        CostMultiplier::LOCAL
+    } else {
+        price_of(state, held.at(now_ns).multiplier())
+    }
 }
 
 /// What packets cost under a share, as [`price_at`].
 #[inline(always)]
-pub(super) fn price_of<S: State>(state: &S, share: Multiplier) -> Price {
-    Price::of_share(Multiplier::from_bits(state.opaque(u64::from(share.0)) as u32))
+pub(super) fn price_of<S: State>(state: &S, share: Multiplier) -> CostMultiplier {
+    CostMultiplier::of_share(Multiplier::from_bits(state.opaque(u64::from(share.0)) as u32))
 }
 
 /// What a packet costs that costs `cost` under the whole limit.
 #[inline(always)]
-pub(super) fn priced<S: State>(state: &S, price: Price, cost: Ticks) -> Ticks {
+pub(super) fn priced<S: State>(state: &S, price: CostMultiplier, cost: Ticks) -> Ticks {
     if price.is_shared() { state.opaque(price.of(cost)) } else { cost }
 }
 
 /// The debt of a tier's bucket that is empty. At a share that is one packet of the largest size beyond its tolerance.
 #[inline(always)]
-pub(super) fn deepest<S: State>(state: &S, price: Price, tier: &Tier) -> Ticks {
+pub(super) fn deepest<S: State>(state: &S, price: CostMultiplier, tier: &Tier) -> Ticks {
     let beyond = if price.is_shared() { dearest(state, price, tier, LARGEST_FRAME) } else { 0 };
     tier.tolerance + beyond
 }
 
 /// What a packet of `length` bytes costs under a tier, if any bucket has the room for it.
 #[inline(always)]
-pub(super) fn dearest<S: State>(state: &S, price: Price, tier: &Tier, length: u32) -> Ticks {
+pub(super) fn dearest<S: State>(
+    state: &S,
+    price: CostMultiplier,
+    tier: &Tier,
+    length: u32,
+) -> Ticks {
     let cost = priced(state, price, tier.cost.of(length));
     if cost > MAX_COST { MAX_COST } else { cost }
 }
 
 /// Judges a packet of `cost` by a bucket at `tat`, as [`decide`].
 #[inline(always)]
-fn decide_at(price: Price, tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks) -> Option<Ticks> {
+fn decide_at(
+    price: CostMultiplier,
+    tat: Ticks,
+    now: Ticks,
+    cost: Ticks,
+    tolerance: Ticks,
+) -> Option<Ticks> {
     if price.is_shared() {
         return decide_shared(tat, now, cost, tolerance);
     }
@@ -79,7 +94,7 @@ fn decide_at(price: Price, tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks
 pub(super) fn judge<S: State>(
     state: &S,
     policy: &Policy,
-    price: Price,
+    price: CostMultiplier,
     at: Tats,
     length: u32,
     now: Ticks,
@@ -111,29 +126,29 @@ fn charge<S: State>(
     cost: Ticks,
     decide: impl Fn(Ticks) -> Option<Ticks>,
     is_its: impl Fn() -> bool,
-) -> Drawn {
-    let Some(next) = decide(tat) else { return Drawn::DENIED };
+) -> Charge {
+    let Some(next) = decide(tat) else { return Charge::DENIED };
     if atomic::replace(word, tat, next) {
-        return Drawn::ADMITTED;
+        return Charge::ADMITTED;
     }
     let tat = state.opaque(atomic::load(word));
     if !is_its() {
-        return Drawn::GONE;
+        return Charge::GONE;
     }
     state.note(Internal::Contended);
     if decide(tat).is_none() {
-        return Drawn::DENIED;
+        return Charge::DENIED;
     }
     // Whoever was faster has moved the word to the present.
     atomic::add(word, cost);
-    Drawn::ADMITTED
+    Charge::ADMITTED
 }
 
 /// The words of a bucket.
 #[derive(Clone, Copy)]
 pub(super) struct Words<'a> {
     /// What packets cost.
-    pub(super) price: Price,
+    pub(super) price: CostMultiplier,
     /// What has become of its share since its last packet.
     pub(super) lapse: Lapse,
     pub(super) first: &'a AtomicU64,
@@ -153,7 +168,7 @@ impl Words<'_> {
         length: u32,
         now: Ticks,
         is_its: impl Fn() -> bool,
-    ) -> Drawn {
+    ) -> Charge {
         let tat = self.lengthened(state, &policy.first, self.first, tat);
         let decide = |tat, cost, tier: &Tier| decide_at(self.price, tat, now, cost, tier.tolerance);
         let first = priced(state, self.price, policy.first.cost.of(length));
@@ -162,23 +177,23 @@ impl Words<'_> {
         if policy.has_second() {
             let at = atomic::load(self.second);
             if !is_its() {
-                return Drawn::GONE;
+                return Charge::GONE;
             }
             let at = self.lengthened(state, &policy.second, self.second, at);
             if decide_first(tat).is_none() {
-                return Drawn::DENIED;
+                return Charge::DENIED;
             }
             second = priced(state, self.price, policy.second.cost.of(length));
             let decide_second = |tat| decide(tat, second, &policy.second);
             let drawn = charge(state, self.second, at, second, decide_second, &is_its);
-            let drawn = Drawn(state.opaque(drawn.0));
-            if drawn != Drawn::ADMITTED {
+            let drawn = Charge(state.opaque(drawn.0));
+            if drawn != Charge::ADMITTED {
                 return drawn;
             }
         }
         let drawn = charge(state, self.first, tat, first, decide_first, &is_its);
-        let drawn = Drawn(state.opaque(drawn.0));
-        if drawn != Drawn::ADMITTED && policy.has_second() && is_its() {
+        let drawn = Charge(state.opaque(drawn.0));
+        if drawn != Charge::ADMITTED && policy.has_second() && is_its() {
             // What was taken from the second tier goes back.
             atomic::add(self.second, second.wrapping_neg());
         }
@@ -206,7 +221,7 @@ impl Words<'_> {
 pub(super) fn lasts<S: State>(
     state: &S,
     tier: &Tier,
-    price: Price,
+    price: CostMultiplier,
     tat: Ticks,
     length: u32,
     ns: u64,
@@ -222,19 +237,19 @@ pub(super) fn lasts<S: State>(
 
 /// The same of a tier of the cluster.
 #[inline(always)]
-fn lasts_shared<S: State>(state: &S, tier: &Tier, price: Price, debt: Ticks) -> u64 {
+fn lasts_shared<S: State>(state: &S, tier: &Tier, price: CostMultiplier, debt: Ticks) -> u64 {
     if priced(state, price, tier.cost.of(MIN_FRAME)) > MAX_TOLERANCE {
         // The share is nothing. It denies as long as it is what it is.
-        return LONGEST_NS;
+        return MAX_NS;
     }
     let mut wait = debt.saturating_sub(tier.tolerance);
-    if tier.tolerance < LEAST_TOLERANCE {
+    if tier.tolerance < MIN_TOLERANCE {
         // It must not be full before somebody looks.
-        wait = wait.saturating_sub(LEAST_TOLERANCE);
+        wait = wait.saturating_sub(MIN_TOLERANCE);
     }
     // Whoever makes the share larger has the bucket forget it, unless a packet is being judged meanwhile. So no
     // longer than the bucket has room for what it earns.
-    let longest = (tier.tolerance / TICKS_PER_NS).clamp(LONGEST_SHARED_NS, LONGEST_NS);
+    let longest = (tier.tolerance / TICKS_PER_NS).clamp(MAX_SHARED_NS, MAX_NS);
     let wait_ns = wait / TICKS_PER_NS;
     if wait_ns > longest { longest } else { wait_ns }
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU64;
 
 use super::State;
 use super::classes::Limited;
-use super::draw::{Drawn, Tats, Words, dearest, deepest, judge, lasts, price_at, price_of};
+use super::draw::{Charge, Tats, Words, dearest, deepest, judge, lasts, price_at, price_of};
 use super::listed::listed;
 use super::shadow::{begin, shadow};
 use super::sketched::{Added, Sketched, add, estimate, owed};
@@ -13,13 +13,13 @@ use crate::abi::{
     on_full,
 };
 use crate::atomic;
-use crate::denial::{DENIALS, LEAST_TOLERANCE, LISTED, LONGEST_SHARED_NS};
+use crate::denial::{DENIALS, LISTED, MAX_SHARED_NS, MIN_TOLERANCE};
 use crate::gate;
 use crate::gcra::{TICKS_PER_NS, Ticks, clamped, decide, ticks};
 use crate::hash::Hash;
 use crate::hll;
 use crate::key::SourceKey;
-use crate::share::{Grant, Held, Lapse, Multiplier, Price};
+use crate::share::{CostMultiplier, Grant, Held, Lapse, Multiplier};
 use crate::table::{
     CLAIMED, LastSeen, Matches, Slot, WAYS, Ways, fingerprint, is_claimed, set_fingerprint, set_of,
     slot_index,
@@ -48,19 +48,19 @@ pub(super) struct Packet<'a> {
 impl Packet<'_> {
     /// A way of its set.
     #[inline(always)]
-    fn place<'a, S: State>(&self, state: &'a S, way: u32) -> Option<Place<'a>> {
+    fn place<'a, S: State>(&self, state: &'a S, way: u32) -> Option<SlotRef<'a>> {
         let index = slot_index(self.set, way, state.set_mask());
-        Some(Place { index, slot: state.slot(index)? })
+        Some(SlotRef { index, slot: state.slot(index)? })
     }
 }
 
 /// Where a source is in the table.
-struct Place<'a> {
+struct SlotRef<'a> {
     index: u32,
     slot: &'a Slot,
 }
 
-impl<'a> Place<'a> {
+impl<'a> SlotRef<'a> {
     /// What its bucket may use, and its floor as of its last packet. To be read before its time: see
     /// [`crate::share`].
     #[inline(always)]
@@ -107,7 +107,7 @@ impl<'a> Place<'a> {
         &self,
         state: &'a S,
         policy: &Policy,
-        price: Price,
+        price: CostMultiplier,
         lapse: Lapse,
     ) -> Option<Words<'a>> {
         let first = &self.slot.tat;
@@ -178,7 +178,7 @@ pub(super) fn limit<S: State>(
     state.note(Internal::Contended);
     pause(fingerprints);
     if let Some(place) = find(state, &packet, NO_WAY)?
-        && let Some(reason) = insist(state, config, &place, &packet)?
+        && let Some(reason) = force_charge(state, config, &place, &packet)?
     {
         return Some(reason);
     }
@@ -192,7 +192,11 @@ const NO_WAY: u32 = WAYS;
 
 /// Where the packet's source is, in another way than `except`; `Some(None)` if nowhere.
 #[inline(always)]
-fn find<'a, S: State>(state: &'a S, packet: &Packet<'_>, except: u32) -> Option<Option<Place<'a>>> {
+fn find<'a, S: State>(
+    state: &'a S,
+    packet: &Packet<'_>,
+    except: u32,
+) -> Option<Option<SlotRef<'a>>> {
     let fingerprints = atomic::load(packet.fingerprints);
     let mut matches = Matches::of(fingerprints, fingerprint(packet.hash));
     let mut looks = 0;
@@ -224,7 +228,7 @@ fn pause(shared: &AtomicU64) {
 #[inline(always)]
 fn policy_of<'a, S: State>(
     state: &'a S,
-    place: &Place<'_>,
+    place: &SlotRef<'_>,
     packet: &Packet<'_>,
 ) -> Option<Option<(&'a Policy, PolicyWord)>> {
     let slot = place.slot;
@@ -246,10 +250,10 @@ fn policy_of<'a, S: State>(
             return Some(None);
         }
         let now = ticks(state.now());
-        let mut price = Price::LOCAL;
+        let mut price = CostMultiplier::LOCAL;
         if policy.is_shared() {
             let before = atomic::load(&state.rights(place.index)?.floor) as u32;
-            price = price_of(state, Place::floor(policy, before));
+            price = price_of(state, SlotRef::floor(policy, before));
         }
         // Of the same slot it is nearly always the same policy: what was overdrawn under it is owed.
         let is_same = u64::from(seen.slot() == resolved.slot());
@@ -294,7 +298,7 @@ fn resolve<S: State>(state: &S, packet: &Packet<'_>) -> PolicyWord {
 fn charge<S: State>(
     state: &S,
     config: &Config,
-    place: &Place<'_>,
+    place: &SlotRef<'_>,
     packet: &Packet<'_>,
 ) -> Option<Option<Reason>> {
     let slot = place.slot;
@@ -306,7 +310,7 @@ fn charge<S: State>(
     {
         atomic::add(&slot.dropped, 1);
         atomic::add(&slot.bytes, u64::from(packet.length));
-        let longest = packet.coarse_ns + LONGEST_SHARED_NS;
+        let longest = packet.coarse_ns + MAX_SHARED_NS;
         let until_ns = if until_ns > longest { longest } else { until_ns };
         remember(state, place.index, packet.hash, until_ns, generation)?;
         return Some(Some(Reason::OverLimit));
@@ -318,7 +322,7 @@ fn charge<S: State>(
     // A source that was over its limit may wait for the coarse clock to reach its next token. Not a
     // bucket of two tiers, each of which has a time of its own. It is denied then, as it would be by the exact
     // clock if its share is over by that.
-    let mut price = Price::LOCAL;
+    let mut price = CostMultiplier::LOCAL;
     let mut lapse = Lapse::NONE;
     let mut lasts_ns = 0;
     if last.is_denied() && !policy.has_second() {
@@ -339,13 +343,13 @@ fn charge<S: State>(
     if !place.is_of(tat, packet) {
         return Some(None);
     }
-    let mut drawn = Drawn::DENIED;
+    let mut drawn = Charge::DENIED;
     if !waits {
         let words = place.words(state, policy, price, lapse)?;
         let is_its = || place.is_of(atomic::load(&slot.tat), packet);
         drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns), is_its);
     }
-    if drawn == Drawn::GONE {
+    if drawn == Charge::GONE {
         return Some(None);
     }
     place.lower(state, policy, before)?;
@@ -353,18 +357,18 @@ fn charge<S: State>(
         let exact_ns = if waits { state.now() } else { now_ns };
         shadow(state, policy, place.index, packet, ticks(exact_ns))?;
     }
-    if drawn == Drawn::ADMITTED {
+    if drawn == Charge::ADMITTED {
         record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Some(Reason::Conforming));
     }
     // A trial has to see each packet.
-    if drawn == Drawn::DENIED && !policy.observes() && !policy.has_shadow() {
+    if drawn == Charge::DENIED && !policy.observes() && !policy.has_shadow() {
         if !waits {
             lasts_ns = denies_for(state, policy, price, place.index, tat, packet.length, now_ns)?;
         }
         if lasts_ns > 0 {
-            let shared = price.is_shared() && lasts_ns > LONGEST_SHARED_NS;
-            let until_ns = now_ns + if shared { LONGEST_SHARED_NS } else { lasts_ns };
+            let shared = price.is_shared() && lasts_ns > MAX_SHARED_NS;
+            let until_ns = now_ns + if shared { MAX_SHARED_NS } else { lasts_ns };
             remember(state, place.index, packet.hash, until_ns, generation)?;
         }
     } else {
@@ -377,10 +381,10 @@ fn charge<S: State>(
 /// Judges a packet for which another CPU was faster before. `Some(None)`: the bucket is another
 /// source's now.
 #[inline(always)]
-fn insist<S: State>(
+fn force_charge<S: State>(
     state: &S,
     config: &Config,
-    place: &Place<'_>,
+    place: &SlotRef<'_>,
     packet: &Packet<'_>,
 ) -> Option<Option<Reason>> {
     let slot = place.slot;
@@ -399,11 +403,11 @@ fn insist<S: State>(
     let words = place.words(state, policy, price, lapse)?;
     let is_its = || place.is_of(atomic::load(&slot.tat), packet);
     let drawn = words.draw(state, policy, tat, packet.length, ticks(now_ns), is_its);
-    if drawn == Drawn::GONE {
+    if drawn == Charge::GONE {
         return Some(None);
     }
     place.lower(state, policy, before)?;
-    if drawn == Drawn::ADMITTED {
+    if drawn == Charge::ADMITTED {
         record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Some(Reason::Conforming));
     }
@@ -435,7 +439,7 @@ fn lapse_of<S: State>(
 fn denies_for<S: State>(
     state: &S,
     policy: &Policy,
-    price: Price,
+    price: CostMultiplier,
     index: u32,
     tat: Ticks,
     length: u32,
@@ -446,7 +450,7 @@ fn denies_for<S: State>(
         return Some(first);
     }
     // Neither tier may overflow while its source waits for the other one.
-    if policy.first.tolerance < LEAST_TOLERANCE || policy.second.tolerance < LEAST_TOLERANCE {
+    if policy.first.tolerance < MIN_TOLERANCE || policy.second.tolerance < MIN_TOLERANCE {
         return Some(0);
     }
     let second_tat = atomic::load(&state.identity(index)?.second_tat);
@@ -544,7 +548,7 @@ fn promote<S: State>(
     let ways = Ways::of(resolved.slot(), policy.first.gate);
     let Victim { way, lost } = victim(state, packet, ways, now)?;
     let (way, lost) = (state.opaque(u64::from(way)) as u32 % WAYS, state.opaque(lost));
-    let Place { index, slot } = packet.place(state, way)?;
+    let SlotRef { index, slot } = packet.place(state, way)?;
     let identity = state.identity(index)?;
     let before = atomic::load(&slot.tat);
     let occupied = atomic::load(&slot.tag) != 0;
@@ -565,7 +569,7 @@ fn promote<S: State>(
     // name it.
     let owed = owed(state, config, packet, sketched, now_ns);
     let rights = state.rights(index)?;
-    let mut price = Price::LOCAL;
+    let mut price = CostMultiplier::LOCAL;
     let mut full = [now; 2];
     if policy.is_shared() {
         price = price_of(state, policy.floor());
@@ -583,7 +587,7 @@ fn promote<S: State>(
     let (admitted, next) = judge(state, policy, price, start, packet.length, now);
     let admitted = state.opaque(u64::from(admitted)) != 0;
     atomic::store(&identity.second_tat, next.second);
-    begin(identity, policy, now + owed.debt(state, &policy.shadow, Price::LOCAL));
+    begin(identity, policy, now + owed.debt(state, &policy.shadow, CostMultiplier::LOCAL));
     if policy.has_shadow() {
         shadow(state, policy, index, packet, now)?;
     }

@@ -4,7 +4,7 @@ use super::State;
 use super::limit::remember;
 use crate::abi::{Config, Reason};
 use crate::atomic;
-use crate::denial::{LISTED, LONGEST_NS};
+use crate::denial::{LISTED, MAX_NS};
 use crate::hash::Hash;
 use crate::key::SourceKey;
 use crate::lists::{Entry, PREFIX, SINGLE, bit_of, bits_of, has, neighbourhood, words_in_use};
@@ -47,7 +47,7 @@ pub(super) fn listed<S: State>(
         return Some(Some(Reason::Allowed));
     }
     // Until it is looked up again; a changed list raises the generation.
-    remember(state, LISTED, hash, coarse_ns + LONGEST_NS, generation)?;
+    remember(state, LISTED, hash, coarse_ns + MAX_NS, generation)?;
     Some(Some(Reason::Denied))
 }
 

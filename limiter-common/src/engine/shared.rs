@@ -2,13 +2,13 @@
 
 use super::State;
 use super::classes::Classified;
-use super::draw::{Drawn, Words};
+use super::draw::{Charge, Words};
 use crate::abi::{Config, Reason};
 use crate::atomic;
 use crate::class::ANY;
 use crate::gcra::ticks;
 use crate::key::SourceKey;
-use crate::share::{Lapse, Price};
+use crate::share::{CostMultiplier, Lapse};
 use crate::shared::{CLASS, PREFIX, Shared, TOTAL, TOTAL_SLOT};
 
 /// Not a shared limit.
@@ -78,11 +78,11 @@ const OVER: u64 = 2;
 #[inline(always)]
 fn charge<S: State>(state: &S, shared: &Shared, length: u32, now_ns: u64) -> Option<u64> {
     let policy = state.policy(atomic::load(&shared.policy) as u32)?;
-    let (price, lapse) = (Price::LOCAL, Lapse::NONE);
+    let (price, lapse) = (CostMultiplier::LOCAL, Lapse::NONE);
     let words = Words { price, lapse, first: &shared.tat, second: &shared.second_tat };
     let now = ticks(now_ns);
     let tat = atomic::load(&shared.tat);
-    let admitted = words.draw(state, policy, tat, length, now, || true) == Drawn::ADMITTED;
+    let admitted = words.draw(state, policy, tat, length, now, || true) == Charge::ADMITTED;
     atomic::add(&shared.bytes, u64::from(length));
     if admitted {
         atomic::add(&shared.passed, 1);

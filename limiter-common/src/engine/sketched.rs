@@ -6,7 +6,7 @@ use super::limit::Packet;
 use crate::abi::{Config, Internal, TOTAL_STEP, Tier};
 use crate::gate::{self, MIN_FRAME};
 use crate::gcra::Ticks;
-use crate::share::Price;
+use crate::share::CostMultiplier;
 use crate::sketch::{Counted, Estimate, MAX_DEPTH, Shape, Total, count, touch};
 
 /// An estimate, and when it was made.
@@ -83,7 +83,7 @@ pub(super) struct Owed {
 impl Owed {
     /// The debt that a tier starts with.
     #[inline(always)]
-    pub(super) fn debt<S: State>(&self, state: &S, tier: &Tier, price: Price) -> Ticks {
+    pub(super) fn debt<S: State>(&self, state: &S, tier: &Tier, price: CostMultiplier) -> Ticks {
         let cost = priced(state, price, tier.cost.of(MIN_FRAME));
         gate::debt(self.estimate, self.others, cost, self.age_ns)
     }

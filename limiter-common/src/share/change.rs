@@ -22,7 +22,7 @@
 
 use core::sync::atomic::AtomicU64;
 
-use super::{Grant, Held, LARGEST_FRAME, Lapse, Multiplier, NEVER, Price, Rights};
+use super::{CostMultiplier, Grant, Held, LARGEST_FRAME, Lapse, Multiplier, NEVER, Rights};
 use crate::abi::{Policy, Tier};
 use crate::atomic;
 use crate::gcra::{Ticks, credit, ticks};
@@ -300,7 +300,7 @@ impl<'a> Bucket<'a> {
 
     /// What packets cost at a moment.
     #[must_use]
-    pub fn price(&self, now_ns: u64) -> Price {
+    pub fn price(&self, now_ns: u64) -> CostMultiplier {
         self.held().at(now_ns)
     }
 }

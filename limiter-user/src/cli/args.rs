@@ -15,7 +15,7 @@ use daemon::config::RunArgs;
 use model::Reach;
 use model::instance::Instance;
 use model::interface::Mode;
-use model::traffic::{By, Sort};
+use model::traffic::{GroupBy, Sort};
 use model::units::parse_duration;
 use telemetry::event::Kind;
 
@@ -321,7 +321,7 @@ pub(super) struct TopArgs {
     pub(super) sort: Sort,
     /// What a line is about
     #[arg(long, value_enum, default_value_t)]
-    pub(super) by: By,
+    pub(super) by: GroupBy,
     /// Of all hosts of the cluster together, as if their traffic had come to one
     ///
     /// Exit code 1 if a host does not answer within a second; it is named.

@@ -150,7 +150,7 @@ pub(super) async fn run(
 }
 
 async fn leave(client: &Client, output: &mut Output<'_>, wait: Duration) -> Result<u8, Failure> {
-    let seconds = wait.as_secs().clamp(1, LeaveQuery::MOST);
+    let seconds = wait.as_secs().clamp(1, LeaveQuery::MAX);
     let client = client.clone().patient(Duration::from_secs(seconds + 10));
     let path = format!("/v1/cluster/leave?seconds={seconds}");
     let left: ClusterLeft = client.send(Method::POST, &path, &serde_json::json!({})).await?;

@@ -19,22 +19,22 @@ use api::{
     SettingReport, SettingsReport,
 };
 use daemon::config::RunArgs;
-use daemon::config::{self, ConfigFile, Given, Keys, Settings};
-use model::instance::Places;
+use daemon::config::{self, Arguments, ConfigFile, Keys, Settings};
+use model::instance::Paths;
 use model::lists::{is_wide, reach_of_wide};
 
 /// What a command with the options of `run` was given. `matches` are all that were parsed.
-pub(super) fn given(run: RunArgs, global: &Global, matches: &ArgMatches) -> Given {
+pub(super) fn given(run: RunArgs, global: &Global, matches: &ArgMatches) -> Arguments {
     let mut levels = vec![matches];
     while let Some((_, next)) = levels.last().and_then(|last| last.subcommand()) {
         levels.push(next);
     }
     let Global { socket, config, instance, .. } = global;
-    Given::new(run, socket.clone(), config.clone(), instance.clone(), &levels)
+    Arguments::new(run, socket.clone(), config.clone(), instance.clone(), &levels)
 }
 
 /// What `limiter run` is given without options and environment.
-fn bare(global: &Global) -> Result<Given, Failure> {
+fn bare(global: &Global) -> Result<Arguments, Failure> {
     let internal = |error: clap::Error| Failure::new(exit::USAGE, error.to_string());
     let without_environment = |arg: Arg| arg.env(Resettable::Reset);
     let command = Cli::command()
@@ -52,8 +52,8 @@ fn names_socket(matches: &ArgMatches) -> bool {
     matches.value_source("socket") != Some(ValueSource::DefaultValue)
 }
 
-fn usual(global: &Global) -> Places {
-    Places::of(global.instance.as_ref())
+fn usual(global: &Global) -> Paths {
+    Paths::of(global.instance.as_ref())
 }
 
 /// The file that was named, or else that of the instance if it is there.
@@ -151,7 +151,7 @@ fn name(settings: &Settings) -> Option<String> {
 }
 
 /// `limiter config show`
-pub(super) fn show(output: &mut Output<'_>, given: &Given) -> Result<u8, Failure> {
+pub(super) fn show(output: &mut Output<'_>, given: &Arguments) -> Result<u8, Failure> {
     let settings = given.with(given.read_file()?)?;
     let values = settings.values().into_iter().map(|(key, value)| {
         let origin = settings.origin_text(&key);

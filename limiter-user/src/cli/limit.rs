@@ -13,7 +13,7 @@ use super::output::Output;
 use super::safety::{SafetyArgs, warn};
 use api::client::{Client, escape};
 use api::error::{Failure, exit};
-use api::requests::{SetRequest, Texts, TrialRequest};
+use api::requests::{OneOrMany, SetRequest, TrialRequest};
 use api::{
     LimitList, LimitRemoved, LimitSet, LimitsImported, TrialStarted, TrialStopped, TrialsReport,
 };
@@ -28,8 +28,8 @@ pub(super) async fn set(
         arguments;
     let request = SetRequest {
         target: kind.target(&target)?.to_string(),
-        rate: Texts([rate].into_iter().chain(also).collect()),
-        burst: Texts(burst),
+        rate: OneOrMany([rate].into_iter().chain(also).collect()),
+        burst: OneOrMany(burst),
         enforce: !no_enforce,
         ban: ban.request(),
         scope,

@@ -8,7 +8,7 @@ use super::safety::SafetyArgs;
 use api::error::Failure;
 use api::requests::BanRequest;
 use model::class::ClassText;
-use model::{ModelError, Partition, Reach, Target, Whom};
+use model::{ModelError, Partition, Reach, Selector, Target};
 
 const RATES: &str = "\
 Rates:
@@ -193,7 +193,7 @@ impl KindArgs {
             tcp_flags: self.tcp_flags.as_deref(),
             syn: self.syn,
         };
-        let whom = whom.parse::<Whom>()?;
+        let whom = whom.parse::<Selector>()?;
         let class = text.read().map_err(ModelError::from)?;
         Ok(Target { whom, class, together: self.as_one })
     }

@@ -12,7 +12,7 @@ use api::{LimitList, StatusReport};
 use report::IncidentReport;
 
 /// Limits from which on only their number is told.
-const MOST_LIMITS: u64 = 10_000;
+const MAX_LIMITS: u64 = 10_000;
 
 pub(super) async fn run(
     client: &Client,
@@ -31,7 +31,7 @@ pub(super) async fn run(
     let history = client.get(&format!("/v1/history?since={since}&until={until}{step}")).await?;
     let status: StatusReport = client.get("/v1/status").await?;
     let limits = match status.limits {
-        0..=MOST_LIMITS => client.get("/v1/limits").await?,
+        0..=MAX_LIMITS => client.get("/v1/limits").await?,
         _ => LimitList { limits: Vec::new() },
     };
     let top = client.get("/v1/top?n=100&sort=dropped").await?;

@@ -4,11 +4,15 @@ use super::args::Global;
 use super::output::{Output, start_log};
 use api::error::{Failure, exit};
 use daemon::config::LogFormat;
-use daemon::config::{Given, Settings};
+use daemon::config::{Arguments, Settings};
 use daemon::control;
 use model::instance::address;
 
-pub(super) fn run(output: &mut Output<'_>, global: &Global, given: Given) -> Result<u8, Failure> {
+pub(super) fn run(
+    output: &mut Output<'_>,
+    global: &Global,
+    given: Arguments,
+) -> Result<u8, Failure> {
     let settings = given.read_file().and_then(|file| given.with(file));
     let format = settings.as_ref().map_or(given.log_format(), Settings::log_format);
     start_log(global, format);

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use super::output::Output;
 use crate::simulation::SimulationReport;
 use api::error::{Failure, exit};
-use sim::{self as simulate, MOST_HOSTS, Progress, Scenario, SchemeKind};
+use sim::{self as simulate, MAX_HOSTS, Progress, Scenario, SchemeKind};
 
 /// The largest file of a scenario, bytes.
 const LARGEST: u64 = 1 << 20;
@@ -183,9 +183,9 @@ fn line(progress: &Progress) -> String {
 
 /// The scenarios that are asked for, in the sizes that are.
 fn scenarios(arguments: &ClusterArgs) -> Result<Vec<Scenario>, Failure> {
-    if let Some(hosts) = arguments.hosts.iter().find(|hosts| !(1..=MOST_HOSTS).contains(*hosts)) {
+    if let Some(hosts) = arguments.hosts.iter().find(|hosts| !(1..=MAX_HOSTS).contains(*hosts)) {
         return Err(Failure::new(exit::USAGE, format!("{hosts} hosts cannot be simulated"))
-            .hint(format!("--hosts is from 1 to {MOST_HOSTS}")));
+            .hint(format!("--hosts is from 1 to {MAX_HOSTS}")));
     }
     let (found, asked) = match (&arguments.file, &arguments.scenario[..]) {
         (Some(path), _) => (vec![Scenario::parse(path, &read(path)?)?], true),

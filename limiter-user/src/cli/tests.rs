@@ -273,3 +273,67 @@ fn without_limits_the_next_command_is_told() {
         assert!(!limiter(socket, &["status"]).1.contains("limit set"));
     });
 }
+
+/// All pages, and the lines of their code blocks that begin with `limiter `.
+fn shown() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut pages = vec![root.join("README.md")];
+    let mut folders = vec![root.join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => pages.push(path),
+            }
+        }
+    }
+    let mut shown = Vec::new();
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let name = page.strip_prefix(root).unwrap().display().to_string();
+        let mut is_code = false;
+        for line in text.lines() {
+            is_code ^= line.starts_with("```");
+            let line = line.trim().trim_start_matches("$ ").trim_start_matches("sudo ");
+            if is_code && line.starts_with("limiter ") {
+                shown.push((name.clone(), line.to_owned()));
+            }
+        }
+    }
+    shown
+}
+
+/// The words of a line as a shell would pass them, without what comes after a comment, pipe or redirection.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut rest = line.trim();
+    while let Some(first) = rest.chars().next() {
+        if matches!(first, '#' | '|' | '>' | '<' | '&' | ';') {
+            break;
+        }
+        let (word, after) = match first {
+            '"' | '\'' => rest[1..].split_once(first).expect("a closing quote"),
+            _ => rest.split_once(char::is_whitespace).unwrap_or((rest, "")),
+        };
+        words.push(word.to_owned());
+        rest = after.trim_start();
+    }
+    words
+}
+
+#[test]
+fn every_command_that_is_shown_parses() {
+    let shown = shown();
+    assert!(shown.len() > 40, "{shown:?}");
+    for (page, line) in shown {
+        let parsed = <Cli as clap::Parser>::try_parse_from(words(&line));
+        let asked = |error: &clap::Error| {
+            use clap::error::ErrorKind::{DisplayHelp, DisplayVersion};
+            matches!(error.kind(), DisplayHelp | DisplayVersion)
+        };
+        if let Err(error) = parsed.map(drop) {
+            assert!(asked(&error), "{page}: {line}: {error}");
+        }
+    }
+}

@@ -202,7 +202,7 @@ impl SimulationReport {
         "REGIONS",
         "BETWEEN REGIONS",
         "PER HOST",
-        "AT MOST",
+        "AT MAX",
         "PER SOURCE",
     ];
 

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// A source whose bucket takes less than this to fill does not wait for the coarse clock, ns.
-const LEAST_TO_WAIT: i128 = 40_000_000;
+const MIN_WAIT: i128 = 40_000_000;
 
 /// When a frame was judged.
 #[derive(Clone, Copy, Debug)]
@@ -329,7 +329,7 @@ impl Tracked {
     /// and the coarse clock may show a time at which it had none.
     fn may_wait(&self, policy: &Policy, charges: Charges, at: Moment, now: (i128, i128)) -> bool {
         let late = (i128::from(at.coarse) * TICKS, now.1);
-        let least = LEAST_TO_WAIT * TICKS;
+        let least = MIN_WAIT * TICKS;
         let fills_slowly = match charges {
             (first, None) => first.burst.1 >= first.cost.0 + least,
             // Only what the program remembers makes it wait then, which is what it has dropped.

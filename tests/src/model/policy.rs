@@ -7,7 +7,7 @@ pub(super) const TICKS: i128 = 16;
 /// The largest gate, and that of sources without a limit.
 pub(super) const MAX_GATE: u64 = 16;
 /// The shortest frame with an IPv4 header.
-const SHORTEST: u64 = 34;
+const MIN_LEN: u64 = 34;
 
 /// How much in how long.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -55,7 +55,7 @@ impl Tier {
             let cost = self.duration(length as u64);
             let burst = self.duration(self.burst);
             // The cost of each frame may be rounded up once more, and the bucket has room for it.
-            let rounding = i128::from(self.burst / SHORTEST) + 2;
+            let rounding = i128::from(self.burst / MIN_LEN) + 2;
             Charge { cost: (cost, cost + 1), burst: (burst, burst + rounding) }
         } else {
             let cost = self.duration(1);
@@ -103,6 +103,6 @@ impl Policy {
 
     /// What the shortest frame takes.
     pub(super) fn least_charges(&self) -> Charges {
-        self.charges(SHORTEST as usize)
+        self.charges(MIN_LEN as usize)
     }
 }

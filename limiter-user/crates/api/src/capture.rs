@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::SystemTime;
 
 use limiter_common::abi::Reason;
-use limiter_common::sampling::MOST_BYTES;
+use limiter_common::sampling::MAX_BYTES;
 use serde::{Deserialize, Serialize};
 
 use super::Print;
@@ -35,7 +35,7 @@ pub struct CaptureRequest {
 
 impl CaptureRequest {
     /// The most samples in a second.
-    pub const MOST_RATE: u32 = 10_000;
+    pub const MAX_RATE: u32 = 10_000;
 
     /// What it asks for.
     ///
@@ -71,7 +71,7 @@ impl CaptureRequest {
             )
         });
         for (what, value, most) in
-            [("--rate", self.rate, Self::MOST_RATE), ("--snaplen", self.snaplen, MOST_BYTES as u32)]
+            [("--rate", self.rate, Self::MAX_RATE), ("--snaplen", self.snaplen, MAX_BYTES as u32)]
         {
             if !(1..=most).contains(&value) {
                 return Err(usage(format!("{what} {value} is out of range"))

@@ -206,10 +206,10 @@ impl Print for ConfirmReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::LimitSpec;
+    use model::Limit;
 
     fn limit(target: &str, rate: &str) -> Option<LimitReport> {
-        let limit = LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap();
+        let limit = Limit::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap();
         Some(LimitReport::new(&limit, 1))
     }
 

@@ -24,7 +24,7 @@ use model::chain;
 use model::instance::Instance;
 
 /// How long an answer may take, if nothing else is said.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest answer, bytes: a list of a million limits.
 const MAX_ANSWER: usize = 512 << 20;
@@ -43,7 +43,7 @@ pub struct Client {
 impl Client {
     /// A client of the daemon that serves `socket`.
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.into(), instance: None, patience: PATIENCE }
+        Self { socket: socket.into(), instance: None, patience: TIMEOUT }
     }
 
     /// Says of which instance the daemon is, for what it tells when there is none.

@@ -122,8 +122,8 @@ impl Print for ClusterLeft {
         }
         writeln!(
             out,
-            "{name} has handed its rights over to {others} other hosts in {seconds:.1} s, and has left; what is \
-             under limits of the cluster is dropped here: stop the daemon, or restart it to come back"
+            "{name} left the cluster in {seconds:.1} s; its share went to {others} other hosts. Packets under limits \
+             of the cluster are dropped here: stop the daemon, or restart it to come back"
         )
     }
 }

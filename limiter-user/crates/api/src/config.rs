@@ -14,7 +14,7 @@ use super::{
 };
 use model::limit::short_prefix;
 use model::lists::Action;
-use model::{LimitSpec, Partition, Reach, Target};
+use model::{Limit, Partition, Reach, Target};
 
 /// A value as a person writes it.
 fn written(value: &Value) -> String {
@@ -93,7 +93,7 @@ pub struct SettingsReport {
 
 impl FileLimitReport {
     /// Tells `limit`, which is found at `origin`.
-    pub fn new(limit: &LimitSpec, origin: String) -> Self {
+    pub fn new(limit: &Limit, origin: String) -> Self {
         let LimitReport { target, rate, burst, also, enforce, ban, scope, partition, .. } =
             LimitReport::new(limit, 0);
         let rate = rate.to_string();

@@ -1,6 +1,6 @@
 //! What the hosts of a cluster know together.
 
-use model::traffic::Got;
+use model::traffic::Usage;
 use std::io::{self, Write};
 
 use ipnet::IpNet;
@@ -117,7 +117,7 @@ impl ClusterTopReport {
 }
 
 /// What is told of it in a table: packets passed and dropped per second, bits, and the counts.
-fn columns(got: &Got) -> [String; 6] {
+fn columns(got: &Usage) -> [String; 6] {
     [
         format!("{:.0}", got.passed_pps),
         format!("{:.0}", got.dropped_pps),
@@ -144,7 +144,7 @@ pub struct HostSource {
     pub estimate: u32,
     /// What it has got.
     #[serde(flatten)]
-    pub got: Got,
+    pub got: Usage,
     /// The part of the cluster's limit that the host may use for it at present; `None` if its limit is the
     /// host's own, or without a bucket.
     pub share: Option<f64>,
@@ -165,7 +165,7 @@ pub struct SourceSums {
     pub hosts: usize,
     /// What it has got.
     #[serde(flatten)]
-    pub got: Got,
+    pub got: Usage,
     /// The part of the cluster's limit that all hosts together may use for it at present; at most 1.
     pub share: Option<f64>,
 }

@@ -8,7 +8,7 @@ use super::peers::print_unanswered;
 use super::{Print, Terminal, Unanswered, text};
 use model::{
     rollup::{Sums, Tally},
-    traffic::{By, Sort},
+    traffic::{GroupBy, Sort},
 };
 
 /// A line of `top --by prefix` or `top --by class`.
@@ -41,7 +41,7 @@ impl GroupEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupsReport {
     /// What they are.
-    pub by: By,
+    pub by: GroupBy,
     /// The heaviest.
     pub groups: Vec<GroupEntry>,
     /// How many there are.
@@ -53,7 +53,7 @@ pub struct GroupsReport {
 impl GroupsReport {
     /// The `n` heaviest of `groups`; of those that weigh the same in all respects, by name.
     pub fn heaviest(
-        by: By,
+        by: GroupBy,
         sort: Sort,
         n: usize,
         groups: impl IntoIterator<Item = (String, Sums)>,
@@ -74,7 +74,7 @@ impl GroupsReport {
 /// The table of groups; `hosts` tells on how many hosts each one has a bucket, if it is of all.
 fn print_groups<'a>(
     out: &mut dyn Write,
-    by: By,
+    by: GroupBy,
     groups: impl Iterator<Item = (&'a GroupEntry, Option<usize>)>,
     terminal: Option<&Terminal>,
 ) -> io::Result<()> {
@@ -121,8 +121,8 @@ fn print_groups<'a>(
     writeln!(out, "{}", text::fitted(&columns, 3, rows, terminal))
 }
 
-const fn plural(by: By) -> &'static str {
-    if matches!(by, By::Class) { "classes" } else { "prefixes" }
+const fn plural(by: GroupBy) -> &'static str {
+    if matches!(by, GroupBy::Class) { "classes" } else { "prefixes" }
 }
 
 impl Print for GroupsReport {
@@ -157,7 +157,7 @@ pub struct ClusterGroupEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClusterGroupsReport {
     /// What they are.
-    pub by: By,
+    pub by: GroupBy,
     /// The heaviest of all hosts together.
     pub groups: Vec<ClusterGroupEntry>,
     /// Hosts that answered.
@@ -222,7 +222,7 @@ mod tests {
             ("e", sums(5.0, 3, 0)),
         ];
         let groups = groups.map(|(name, sums)| (name.to_owned(), sums));
-        let report = GroupsReport::heaviest(By::Prefix, Sort::Dropped, 4, groups);
+        let report = GroupsReport::heaviest(GroupBy::Prefix, Sort::Dropped, 4, groups);
         let names: Vec<_> = report.groups.iter().map(|entry| entry.group.as_str()).collect();
         assert_eq!(names, ["d", "b", "e", "c"]);
     }

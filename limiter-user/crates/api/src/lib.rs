@@ -57,14 +57,13 @@ pub use peers::{
     ClockReport, OtherCluster, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport,
     RefusedReport, RegionReport, Unanswered,
 };
-pub use ports::{PortEntry, PortsReport, Seen};
+pub use ports::{PortCounts, PortEntry, PortsReport};
 pub use source::moment;
 pub use source::{SharedReport, SourceReport, TriedReport};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};
 pub use status::{
-    AttachReport, DetachReport, EventsReport, Health, InterfaceReport, MigratedReport,
-    OccupantReport, ServiceReport, SketchReport, StatusReport, StoreReport, TableReport,
-    VersionReport,
+    AttachReport, DetachReport, EventsReport, Health, InterfaceReport, OccupantReport,
+    ServiceReport, SketchReport, StatusReport, StoreReport, TableReport, VersionReport,
 };
 pub use suggest::percent;
 pub use suggest::{LightReport, ProposalReport, SuggestReport};

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::{Applied, Print, text};
-use model::{Ban, Class, LimitSpec, Partition, Rate, Reach, Scope, Target, Tier, Unit};
+use model::{Ban, Class, Limit, Partition, Rate, Reach, Scope, Target, Tier, Unit};
 
 /// Where a limit comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,7 +165,7 @@ pub(super) fn describe(
 
 impl LimitReport {
     /// Tells `limit`, which was set at run time and whose gate is `gate`.
-    pub fn new(limit: &LimitSpec, gate: u32) -> Self {
+    pub fn new(limit: &Limit, gate: u32) -> Self {
         let class = limit.target.class;
         let TierReport { rate, burst, rate_per_second, burst_amount, unit } = limit.tier().into();
         Self {

@@ -276,7 +276,7 @@ mod tests {
 
     use super::*;
     use model::source::SourceState;
-    use model::{LimitSpec, Rate};
+    use model::{Limit, Rate};
 
     fn sample(ns: u64, over_limit: u64, conforming: u64) -> Sample {
         let mut counters = Counters::default();
@@ -346,7 +346,7 @@ mod tests {
             state: SourceState::Limited,
             limit: limit.map(|rate| {
                 let rate: Rate = rate.parse().unwrap();
-                let limit = LimitSpec::new("default".parse().unwrap(), rate, None).unwrap();
+                let limit = Limit::new("default".parse().unwrap(), rate, None).unwrap();
                 LimitReport::new(&limit, 1)
             }),
             passed: 0,

@@ -383,7 +383,7 @@ impl PeersReport {
         for peer in &self.peers {
             for refused in peer.details.iter().flat_map(|details| &details.refused) {
                 let RefusedReport { meaning, packets, .. } = refused;
-                writeln!(out, "{}: {packets} packets not listened to: {meaning}", peer.host)?;
+                writeln!(out, "{}: {packets} packets rejected: {meaning}", peer.host)?;
             }
         }
         if let Some(Percentiles { p50, p90, p99, max, .. }) = self.lag_ms {

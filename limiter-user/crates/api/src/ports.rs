@@ -10,7 +10,7 @@ use model::Class;
 
 /// What was seen of packets to a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct PortCounts {
     /// Samples of packets that passed.
     pub passed: u64,
     /// Samples of packets that were dropped.
@@ -54,8 +54,8 @@ pub struct PortsReport {
 
 impl PortsReport {
     /// The `n` heaviest of what samples were of, taken evenly out of `packets` in `seconds`.
-    pub fn new(seen: &HashMap<Class, Seen>, packets: u64, seconds: f64, n: usize) -> Self {
-        let count = |seen: &Seen| seen.passed + seen.dropped;
+    pub fn new(seen: &HashMap<Class, PortCounts>, packets: u64, seconds: f64, n: usize) -> Self {
+        let count = |seen: &PortCounts| seen.passed + seen.dropped;
         let samples: u64 = seen.values().map(count).sum();
         // What one sample stands for.
         let each = if samples > 0 && seconds > 0.0 {
@@ -124,8 +124,8 @@ mod tests {
     fn samples_stand_for_all_packets() {
         let class = |text: &str| text.parse::<Class>().unwrap();
         let seen = HashMap::from([
-            (class("udp:53"), Seen { passed: 100, dropped: 300, bytes: 40_000 }),
-            (class("icmp"), Seen { passed: 600, dropped: 0, bytes: 60_000 }),
+            (class("udp:53"), PortCounts { passed: 100, dropped: 300, bytes: 40_000 }),
+            (class("icmp"), PortCounts { passed: 600, dropped: 0, bytes: 60_000 }),
         ]);
         let report = PortsReport::new(&seen, 10_000, 2.0, 1);
         assert_eq!((report.known, report.samples, report.ports.len()), (2, 1000, 1));

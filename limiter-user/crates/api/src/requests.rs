@@ -11,8 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::Failure;
 use model::ban::BanText;
 use model::interface::Mode;
-use model::traffic::{By, Sort};
-use model::{LimitSpec, Partition, Reach, Wording};
+use model::traffic::{GroupBy, Sort};
+use model::{Limit, LimitInput, Partition, Reach};
 
 /// How a change is to be made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,11 +45,11 @@ pub struct SetRequest {
     #[serde(default = "default_target")]
     pub target: String,
     /// A rate, such as `1000pps`, or a list of one of packets and one of bytes.
-    pub rate: Texts,
+    pub rate: OneOrMany,
     /// A burst, such as `2000` or `64kbyte`, or a list with one for each rate; 120 % of a second's rate
     /// if left out.
-    #[serde(default, skip_serializing_if = "Texts::is_empty")]
-    pub burst: Texts,
+    #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
+    pub burst: OneOrMany,
     /// Whether what is over the limit is dropped, rather than only counted.
     #[serde(default = "enforced")]
     pub enforce: bool,
@@ -91,9 +91,9 @@ impl BanRequest {
 
 /// A text, or several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Texts(pub Vec<String>);
+pub struct OneOrMany(pub Vec<String>);
 
-impl Texts {
+impl OneOrMany {
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -103,7 +103,7 @@ impl Texts {
     }
 }
 
-impl Serialize for Texts {
+impl Serialize for OneOrMany {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0.as_slice() {
             [one] => serializer.serialize_str(one),
@@ -112,27 +112,27 @@ impl Serialize for Texts {
     }
 }
 
-impl<'de> Deserialize<'de> for Texts {
+impl<'de> Deserialize<'de> for OneOrMany {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;
 
         impl<'de> Visitor<'de> for Either {
-            type Value = Texts;
+            type Value = OneOrMany;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string, or a list of strings")
             }
 
-            fn visit_unit<E: de::Error>(self) -> Result<Texts, E> {
-                Ok(Texts::default())
+            fn visit_unit<E: de::Error>(self) -> Result<OneOrMany, E> {
+                Ok(OneOrMany::default())
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Texts, E> {
-                Ok(Texts(vec![text.into()]))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<OneOrMany, E> {
+                Ok(OneOrMany(vec![text.into()]))
             }
 
-            fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Texts, A::Error> {
-                Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(Texts)
+            fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<OneOrMany, A::Error> {
+                Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(OneOrMany)
             }
         }
 
@@ -153,8 +153,8 @@ impl SetRequest {
     ///
     /// # Errors
     /// If anything cannot be read, or does not go together.
-    pub fn limit(&self) -> Result<LimitSpec, Failure> {
-        let wording = Wording {
+    pub fn limit(&self) -> Result<Limit, Failure> {
+        let input = LimitInput {
             rates: self.rate.as_strs(),
             bursts: self.burst.as_strs(),
             enforce: self.enforce,
@@ -162,7 +162,7 @@ impl SetRequest {
             scope: self.scope,
             partition: self.partition,
         };
-        wording.limit(self.target.parse()?).map_err(|(_, error)| error.into())
+        input.limit(self.target.parse()?).map_err(|(_, error)| error.into())
     }
 }
 
@@ -185,8 +185,8 @@ impl TrialRequest {
     ///
     /// # Errors
     /// If anything cannot be read, or does not go together.
-    pub fn limit(&self) -> Result<LimitSpec, Failure> {
-        let wording = Wording {
+    pub fn limit(&self) -> Result<Limit, Failure> {
+        let input = LimitInput {
             rates: vec![&self.rate],
             bursts: self.burst.iter().map(String::as_str).collect(),
             enforce: true,
@@ -194,7 +194,7 @@ impl TrialRequest {
             scope: None,
             partition: None,
         };
-        wording.limit(self.target.parse()?).map_err(|(_, error)| error.into())
+        input.limit(self.target.parse()?).map_err(|(_, error)| error.into())
     }
 }
 
@@ -366,7 +366,7 @@ impl Default for HistoryQuery {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TopQuery {
-    /// How many sources, 1 to [`TopQuery::MOST`].
+    /// How many sources, 1 to [`TopQuery::MAX`].
     pub n: usize,
     /// By what.
     pub sort: Sort,
@@ -377,7 +377,7 @@ pub struct TopQuery {
 
 impl TopQuery {
     /// The most sources that one request can ask for.
-    pub const MOST: usize = 10_000;
+    pub const MAX: usize = 10_000;
 }
 
 impl Default for TopQuery {
@@ -390,9 +390,9 @@ impl Default for TopQuery {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GroupsQuery {
-    /// What is summed up: [`By::Prefix`] or [`By::Class`].
-    pub by: By,
-    /// How many groups, 1 to [`TopQuery::MOST`].
+    /// What is summed up: [`GroupBy::Prefix`] or [`GroupBy::Class`].
+    pub by: GroupBy,
+    /// How many groups, 1 to [`TopQuery::MAX`].
     pub n: usize,
     /// By what.
     pub sort: Sort,
@@ -400,7 +400,7 @@ pub struct GroupsQuery {
 
 impl Default for GroupsQuery {
     fn default() -> Self {
-        Self { by: By::Prefix, n: 20, sort: Sort::default() }
+        Self { by: GroupBy::Prefix, n: 20, sort: Sort::default() }
     }
 }
 
@@ -408,7 +408,7 @@ impl Default for GroupsQuery {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PortsQuery {
-    /// How many ports, 1 to [`TopQuery::MOST`].
+    /// How many ports, 1 to [`TopQuery::MAX`].
     pub n: usize,
     /// For how long packets are looked at, 100 to 60,000 ms.
     pub over_ms: u64,
@@ -447,5 +447,5 @@ pub struct LeaveQuery {
 
 impl LeaveQuery {
     /// The longest that it may take, s.
-    pub const MOST: u64 = 600;
+    pub const MAX: u64 = 600;
 }

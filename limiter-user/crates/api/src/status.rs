@@ -56,15 +56,6 @@ impl From<&Attachment> for InterfaceReport {
     }
 }
 
-/// What this daemon has migrated when it started.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MigratedReport {
-    /// The version of the map layouts that were in force.
-    pub from_abi: u32,
-    /// Buckets that went on.
-    pub buckets: u64,
-}
-
 /// The sketch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SketchReport {
@@ -192,8 +183,6 @@ pub struct StatusReport {
     pub version: String,
     /// The version of the map layouts.
     pub abi_version: u32,
-    /// What was migrated from another version of them when the daemon started.
-    pub migrated: Option<MigratedReport>,
     /// Since the daemon started.
     pub uptime_seconds: u64,
     /// The daemon's process.
@@ -262,9 +251,6 @@ impl Print for StatusReport {
         )?;
         if let Some(instance) = &self.instance {
             writeln!(out, "instance    {instance}")?;
-        }
-        if let Some(MigratedReport { from_abi, buckets }) = &self.migrated {
-            writeln!(out, "migrated    {buckets} buckets from map layout {from_abi}")?;
         }
         if self.interfaces.is_empty() {
             writeln!(out, "interfaces  none")?;

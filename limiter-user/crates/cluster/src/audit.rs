@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::wire::MOST_OPAQUE;
+use super::wire::MAX_OPAQUE;
 use super::wire::bytes::Malformed;
 use super::{HostId, Moment};
 
@@ -30,14 +30,14 @@ pub const WINDOW: Duration = Duration::from_secs(10);
 const SLACK: Duration = Duration::from_millis(500);
 
 /// Sources that a host tells of, at most.
-pub const MOST_TOLD: usize = 40;
+pub const MAX_REPORTED: usize = 40;
 
 /// Sources that a host counts, at most, and for how long after they have sent something.
-const MOST_COUNTED: usize = 4096;
+const MAX_COUNTED: usize = 4096;
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Hosts that are heard, at most.
-const MOST_HOSTS: usize = 1024;
+const MAX_HOSTS: usize = 1024;
 
 /// Which form it has.
 const FORM: u8 = 1;
@@ -53,7 +53,7 @@ pub struct Key {
 
 /// What a host tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct CounterReport {
     /// Which run of the host it is. In another one it counts from 0 again.
     pub run: u64,
     /// Later in each message.
@@ -62,7 +62,7 @@ pub struct Told {
     pub passed: Vec<(Key, u64)>,
 }
 
-impl Told {
+impl CounterReport {
     /// As it is sent.
     pub fn bytes(&self) -> Vec<u8> {
         postcard::to_extend(self, vec![FORM]).unwrap_or_default()
@@ -75,15 +75,15 @@ impl Told {
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let (&FORM, bytes) = bytes.split_first().ok_or(Malformed)? else { return Err(Malformed) };
         let told: Self = postcard::from_bytes(bytes).map_err(|_| Malformed)?;
-        if told.passed.len() > MOST_TOLD { Err(Malformed) } else { Ok(told) }
+        if told.passed.len() > MAX_REPORTED { Err(Malformed) } else { Ok(told) }
     }
 }
 
-const _: () = assert!(1 + 10 + 10 + 1 + MOST_TOLD * 30 <= 2 * MOST_OPAQUE);
+const _: () = assert!(1 + 10 + 10 + 1 + MAX_REPORTED * 30 <= 2 * MAX_OPAQUE);
 
 /// What a host sees of a source at one moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct Observation {
     /// Whose it is.
     pub key: Key,
     /// Packets that its bucket has let through.
@@ -125,8 +125,8 @@ impl Counter {
     }
 
     /// Notes what a bucket has let through.
-    pub fn look(&mut self, now: Moment, seen: Seen) {
-        let Seen { key, passed, since, rate } = seen;
+    pub fn look(&mut self, now: Moment, seen: Observation) {
+        let Observation { key, passed, since, rate } = seen;
         if let Some(counted) = self.counted.get_mut(&key) {
             // Another bucket begins at nothing.
             let same = counted.since == since && passed >= counted.passed;
@@ -137,7 +137,7 @@ impl Counter {
             if more > 0 {
                 counted.at = now;
             }
-        } else if self.counted.len() < MOST_COUNTED {
+        } else if self.counted.len() < MAX_COUNTED {
             // What it has let through before is nobody's concern any more.
             let counted = Counted { passed, since, sum: 0, fresh: 0.0, at: now };
             self.counted.insert(key, counted);
@@ -145,17 +145,17 @@ impl Counter {
     }
 
     /// What to tell the others: the sources that have used the most of their limits lately.
-    pub fn tell(&mut self, now: Moment) -> Told {
+    pub fn tell(&mut self, now: Moment) -> CounterReport {
         self.counted.retain(|_, counted| now.since(counted.at) < IDLE);
         self.number += 1;
         let mut most: Vec<_> = self.counted.iter().collect();
         most.sort_by(|(key, a), (other, b)| b.fresh.total_cmp(&a.fresh).then(key.cmp(other)));
         let passed =
-            most.iter().take(MOST_TOLD).map(|(key, counted)| (**key, counted.sum)).collect();
+            most.iter().take(MAX_REPORTED).map(|(key, counted)| (**key, counted.sum)).collect();
         for counted in self.counted.values_mut() {
             counted.fresh /= 2.0;
         }
-        Told { run: self.run, number: self.number, passed }
+        CounterReport { run: self.run, number: self.number, passed }
     }
 }
 
@@ -200,8 +200,8 @@ pub struct Audit {
 
 impl Audit {
     /// A host, which may be this one, has told something.
-    pub fn hear(&mut self, now: Moment, from: HostId, told: Told) {
-        if !self.hosts.contains_key(&from) && self.hosts.len() >= MOST_HOSTS {
+    pub fn hear(&mut self, now: Moment, from: HostId, told: CounterReport) {
+        if !self.hosts.contains_key(&from) && self.hosts.len() >= MAX_HOSTS {
             return;
         }
         let host = self.hosts.entry(from).or_default();
@@ -281,7 +281,7 @@ mod tests {
         let mut counters: Vec<_> = (0..hosts as u64).map(Counter::new).collect();
         let mut audits = vec![Audit::default(); hosts];
         let mut passed = vec![0.0_f64; hosts];
-        let mut network: Vec<(u64, usize, usize, Told)> = Vec::new();
+        let mut network: Vec<(u64, usize, usize, CounterReport)> = Vec::new();
         let limits = BTreeMap::from([(KEY.limit, ALLOWED)]);
         let (mut worst, mut who) = (0.0_f64, 0);
         for ms in 0..40_000_u64 {
@@ -296,8 +296,12 @@ mod tests {
             for host in 0..hosts {
                 let now = Moment(ms * 1_000_000);
                 if ms % 100 == 0 {
-                    let seen =
-                        Seen { key: KEY, passed: passed[host] as u64, since: 1, rate: 1000.0 };
+                    let seen = Observation {
+                        key: KEY,
+                        passed: passed[host] as u64,
+                        since: 1,
+                        rate: 1000.0,
+                    };
                     counters[host].look(now, seen);
                 }
                 if ms % 2000 == 137 * host as u64 % 2000 {
@@ -332,18 +336,18 @@ mod tests {
     #[test]
     fn a_bucket_that_is_new_a_restart_and_what_comes_twice_count_once() {
         let mut counter = Counter::new(1);
-        let seen = |passed, since| Seen { key: KEY, passed, since, rate: 10.0 };
+        let seen = |passed, since| Observation { key: KEY, passed, since, rate: 10.0 };
         let now = Moment(1);
         counter.look(now, seen(500, 1));
         counter.look(now, seen(520, 1));
         counter.look(now, seen(5, 2));
         let told = counter.tell(now);
         assert_eq!(told.passed, [(KEY, 25)]);
-        assert_eq!(Told::read(&told.bytes()).unwrap(), told);
+        assert_eq!(CounterReport::read(&told.bytes()).unwrap(), told);
         assert!(counter.tell(now.after(2 * IDLE)).passed.is_empty());
         let mut audit = Audit::default();
         let limits = BTreeMap::from([(KEY.limit, Allowed { rate: 1.0, burst: 1.0 })]);
-        let tell = |run, number, passed| Told { run, number, passed: vec![(KEY, passed)] };
+        let tell = |run, number, passed| CounterReport { run, number, passed: vec![(KEY, passed)] };
         for told in [tell(1, 1, 10), tell(1, 2, 20), tell(1, 2, 20), tell(1, 1, 10), tell(1, 3, 25)]
         {
             audit.hear(now, HostId(1), told);
@@ -363,13 +367,13 @@ mod tests {
         let now = Moment(1);
         for source in 0..10_000_u64 {
             let key = Key { limit: u64::MAX, source: u64::MAX - source };
-            counter.look(now, Seen { key, passed: 0, since: 1, rate: 10.0 });
-            counter.look(now, Seen { key, passed: source << 40, since: 1, rate: 10.0 });
+            counter.look(now, Observation { key, passed: 0, since: 1, rate: 10.0 });
+            counter.look(now, Observation { key, passed: source << 40, since: 1, rate: 10.0 });
         }
         let told = counter.tell(now);
-        assert_eq!((told.passed.len(), counter.counted.len()), (MOST_TOLD, MOST_COUNTED));
-        assert_eq!(told.passed[0].1, (MOST_COUNTED as u64 - 1) << 40);
-        assert!(told.bytes().len() <= MOST_OPAQUE, "{}", told.bytes().len());
+        assert_eq!((told.passed.len(), counter.counted.len()), (MAX_REPORTED, MAX_COUNTED));
+        assert_eq!(told.passed[0].1, (MAX_COUNTED as u64 - 1) << 40);
+        assert!(told.bytes().len() <= MAX_OPAQUE, "{}", told.bytes().len());
     }
 
     proptest! {
@@ -392,12 +396,12 @@ mod tests {
             at in any::<prop::sample::Index>(),
             byte: u8,
         ) {
-            let _ = Told::read(&bytes);
-            let mut good = Told { run: 1, number: 2, passed: vec![(KEY, 3); MOST_TOLD] }.bytes();
+            let _ = CounterReport::read(&bytes);
+            let mut good = CounterReport { run: 1, number: 2, passed: vec![(KEY, 3); MAX_REPORTED] }.bytes();
             let at = at.index(good.len());
             good[at] = byte;
-            if let Ok(told) = Told::read(&good) {
-                prop_assert!(told.passed.len() <= MOST_TOLD);
+            if let Ok(told) = CounterReport::read(&good) {
+                prop_assert!(told.passed.len() <= MAX_REPORTED);
                 let mut audit = Audit::default();
                 audit.hear(Moment(5), HostId(1), told);
                 audit.judge(Moment(5), &BTreeMap::from([(KEY.limit, ALLOWED)]));

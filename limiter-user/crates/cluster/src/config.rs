@@ -8,14 +8,14 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use super::membership::{LONGEST_NAME, LONGEST_REGION, MOST_WEIGHT};
+use super::membership::{MAX_NAME_LEN, MAX_REGION_LEN, MAX_WEIGHT};
 use model::Invalid;
 
 /// Where the key lies if that is not said.
 pub const KEY_FILE: &str = "/etc/limiter/cluster.key";
 
 /// Hosts that can be expected to found a cluster together, at most.
-const MOST_EXPECTED: u32 = 256;
+const MAX_EXPECTED: u32 = 256;
 
 /// A member that a host asks for the others: an address or a DNS name, and a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,7 +121,7 @@ fn check_listen(address: SocketAddr) -> Result<(), Invalid> {
 
 /// Whether so many hosts may found a cluster together.
 fn check_expect(expect: u32) -> Result<(), Invalid> {
-    if (2..=MOST_EXPECTED).contains(&expect) {
+    if (2..=MAX_EXPECTED).contains(&expect) {
         return Ok(());
     }
     let message = match expect {
@@ -131,7 +131,7 @@ fn check_expect(expect: u32) -> Result<(), Invalid> {
         _ => format!("{expect} is out of range"),
     };
     Err(Invalid::new(message).with_hint(format!(
-        "give the number of hosts that start together, 2 to {MOST_EXPECTED}; for a single host leave it out, and run \
+        "give the number of hosts that start together, 2 to {MAX_EXPECTED}; for a single host leave it out, and run \
          `limiter cluster init` there"
     )))
 }
@@ -195,13 +195,13 @@ impl ClusterConfig {
         own: impl FnOnce() -> io::Result<String>,
     ) -> Result<(), (&'static str, Invalid)> {
         if let Some(name) = &self.name {
-            check_name("host", name, LONGEST_NAME).map_err(|error| ("cluster_name", error))?;
+            check_name("host", name, MAX_NAME_LEN).map_err(|error| ("cluster_name", error))?;
         }
-        check_name("region", &self.region, LONGEST_REGION)
+        check_name("region", &self.region, MAX_REGION_LEN)
             .map_err(|error| ("cluster_region", error))?;
-        if !(1..=MOST_WEIGHT).contains(&self.weight) {
+        if !(1..=MAX_WEIGHT).contains(&self.weight) {
             let message = format!("{} is out of range", self.weight);
-            let hint = format!("choose a weight from 1 to {MOST_WEIGHT}; 100 is the default");
+            let hint = format!("choose a weight from 1 to {MAX_WEIGHT}; 100 is the default");
             return Err(("cluster_weight", Invalid::new(message).with_hint(hint)));
         }
         for (place, seed) in self.seeds.iter().enumerate() {
@@ -249,7 +249,7 @@ impl ClusterConfig {
             let message = format!("the host is called {own}, as others may be");
             return Err(Invalid::new(message).with_hint(give));
         }
-        check_name("host", own, LONGEST_NAME)
+        check_name("host", own, MAX_NAME_LEN)
             .map_err(|error| error.context("the host's own").with_hint(give))?;
         Ok(own.to_owned())
     }

@@ -86,7 +86,9 @@ pub enum Error {
         name: String,
     },
     /// The pinned maps have another layout version.
-    #[error("the maps in {path} have layout version {found}, this program has {expected}")]
+    #[error(
+        "the maps in {path} have layout version {found}, this program has {expected}: they stay at work"
+    )]
     Abi {
         /// The pin directory.
         path: PathBuf,
@@ -94,16 +96,6 @@ pub enum Error {
         found: u32,
         /// Ours.
         expected: u32,
-    },
-    /// Maps of an older layout version could not be migrated.
-    #[error("the maps in {path} have layout version {found}, cannot be migrated, and stay at work")]
-    Migrate {
-        /// The pin directory.
-        path: PathBuf,
-        /// Their version.
-        found: u32,
-        /// Why not.
-        source: Box<Error>,
     },
     /// The pinned maps were made with other options.
     #[error("the maps in {path} were made with another {option}: {found}, not {wanted}")]
@@ -239,8 +231,7 @@ impl Explain for Error {
                 "mount one with `mount -t bpf bpf /sys/fs/bpf`, or choose another --pin-dir".into()
             }
             Self::Foreign { .. } => "name the --pin-dir of the daemon".into(),
-            Self::Migrate { source, .. } if source.hint().is_some() => return source.hint(),
-            Self::Abi { .. } | Self::Migrate { .. } => {
+            Self::Abi { .. } => {
                 "run the version that made them, or discard buckets and counters with --reset-state"
                     .into()
             }
@@ -302,7 +293,6 @@ impl Explain for Error {
             | Self::Limit(_)
             | Self::TooMany { .. } => Fault::Input,
             Self::NotAttached { .. } => Fault::Refused,
-            Self::Migrate { source, .. } => source.fault(),
             _ => Fault::Privilege,
         }
     }

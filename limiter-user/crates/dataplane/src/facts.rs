@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use limiter_common::abi::EventKind;
 use limiter_common::hll::Ranks;
-use model::LimitSpec;
+use model::Limit;
 
 /// What the distinct sources of a window are estimated from.
 #[derive(Clone, Debug)]
@@ -28,5 +28,5 @@ pub struct Event {
     /// What.
     pub kind: EventKind,
     /// The limit in force for the source now.
-    pub limit: Option<LimitSpec>,
+    pub limit: Option<Limit>,
 }

@@ -14,7 +14,6 @@ mod lists;
 mod log;
 mod look;
 mod memory;
-mod migrate;
 pub mod nic;
 mod object;
 mod options;
@@ -48,7 +47,6 @@ pub use error::Error;
 pub use facts::{Event, WindowRanks};
 pub use link::LinkEvents;
 pub use log::KernelLog;
-pub use migrate::Migrated;
 pub use object::has_program;
 pub use options::{HashSecret, Options, SOURCE_BYTES};
 pub use orphan::Pinned;
@@ -64,7 +62,6 @@ pub use trials::TrialView;
 use attach::Links;
 use lists::ListMaps;
 use memory::Elements;
-use migrate::Migration;
 use peers::PeerMap;
 use pending::Denied;
 use publish::{Compiled, PolicyMaps, Publisher};
@@ -75,7 +72,7 @@ use view::Memory;
 use model::chain;
 use model::compile::decompile;
 use model::lists::{ListChanges, Lists};
-use model::{Change, Changes, LimitSpec, Limits, Target};
+use model::{Change, Changes, Limit, Limits, Target};
 
 /// The largest frame on an interface with the usual MTU of 1500, without FCS.
 const USUAL_FRAME: u32 = 1514;
@@ -94,8 +91,6 @@ pub struct Dataplane {
     ebpf: Ebpf,
     took_over: bool,
     staging: Option<PathBuf>,
-    migration: Option<Migration>,
-    migrated: Option<Migrated>,
     links: Links,
     memory: Memory,
     publisher: Publisher,
@@ -137,11 +132,11 @@ impl Dataplane {
     ///
     /// # Errors
     /// Options out of range, missing privileges, an old kernel, no BPF file system, pins of another
-    /// version or made with other options. What was pinned before stays at work; with `options.reset`,
-    /// and if it has an older layout, until the first [`Dataplane::publish`].
+    /// version or made with other options. What was pinned before stays at work; with `options.reset`
+    /// until the first [`Dataplane::publish`].
     pub fn open(options: &Options) -> Result<Self, Error> {
-        let object::Loaded { ebpf, layout, staging, migration } = object::load(options)?;
-        let opened = Self::with_maps(options, ebpf, layout, staging.as_deref(), migration);
+        let object::Loaded { ebpf, layout, staging } = object::load(options)?;
+        let opened = Self::with_maps(options, ebpf, layout, staging.as_deref());
         if let (Err(_), Some(staging)) = (&opened, staging) {
             object::discard(&staging);
         }
@@ -154,7 +149,6 @@ impl Dataplane {
         mut ebpf: Ebpf,
         layout: Layout,
         staging: Option<&Path>,
-        migration: Option<Migration>,
     ) -> Result<Self, Error> {
         let memory = Memory {
             config: elements(&ebpf, "CONFIG")?,
@@ -167,9 +161,6 @@ impl Dataplane {
             layout,
         };
         let config = memory.config();
-        if let Some(migration) = &migration {
-            migration.start_generations(config)?;
-        }
         let (exact, prefixes) = ("EXACT", ["PREFIXES4", "PREFIXES6"]);
         let maps = PolicyMaps {
             policies: take(&mut ebpf, "POLICIES")?,
@@ -205,10 +196,8 @@ impl Dataplane {
         let mut dataplane = Self {
             options: options.clone(),
             ebpf,
-            took_over: staging.is_none() || migration.is_some(),
+            took_over: staging.is_none(),
             staging: staging.map(Into::into),
-            migration,
-            migrated: None,
             links,
             memory,
             publisher,
@@ -236,11 +225,6 @@ impl Dataplane {
     /// What the kernel program writes from now on, if [`Options::kernel_log`] is set and it can; once.
     pub fn take_log(&mut self) -> Option<KernelLog> {
         self.log.take()
-    }
-
-    /// What was migrated from an older layout at the first [`Dataplane::publish`].
-    pub fn migrated(&self) -> Option<Migrated> {
-        self.migrated
     }
 
     /// Attaches the program to an interface. Does nothing if it is attached in this mode already.
@@ -337,15 +321,7 @@ impl Dataplane {
         let settled = self.change(&changes).and_then(|()| self.settle());
         // An earlier daemon may have left some.
         self.retire();
-        self.told(settled)
-    }
-
-    /// Says of an error that it ended a migration, if there is one.
-    fn told<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        match &self.migration {
-            Some(migration) => result.map_err(|error| migration.failed(error)),
-            None => result,
-        }
+        settled
     }
 
     /// Makes exactly `lists` the sources that are let through or dropped whatever they send.
@@ -356,7 +332,7 @@ impl Dataplane {
         let (layout, config) = (&self.memory.layout, self.memory.config());
         let published = self.lists.publish(lists, layout, config);
         self.publisher.renew(config);
-        self.told(published)
+        published
     }
 
     /// Changes some entries of the lists, of which `after` is what they are then.
@@ -462,7 +438,7 @@ impl Dataplane {
     }
 
     /// The limit that applies to what an address sends of a class, by whose number it is asked for.
-    fn limit_for(&self, address: IpAddr, class: u8) -> Option<LimitSpec> {
+    fn limit_for(&self, address: IpAddr, class: u8) -> Option<Limit> {
         let (target, policy) = self.publisher.policy_for(address, class);
         decompile(target, &policy?)
     }
@@ -475,25 +451,15 @@ impl Dataplane {
     /// Puts fresh maps, which have their limits now, in the place of what was pinned.
     fn settle(&mut self) -> Result<(), Error> {
         let Some(staging) = &self.staging else { return Ok(()) };
-        if let Some(migration) = &self.migration {
-            migration.copy(&self.memory);
-        }
         let program = object::program(&mut self.ebpf)?;
         self.links = object::settle(staging, &self.options.pin_dir, program)?;
         self.staging = None;
-        if let Some(migration) = self.migration.take() {
-            kernel::wait_for_packets();
-            let migrated = migration.complete(&self.memory);
-            let Migrated { from_abi, buckets } = migrated;
-            tracing::info!("migrated {buckets} buckets from layout version {from_abi}");
-            self.migrated = Some(migrated);
-        }
         self.measure_frames()
     }
 
     /// The estimate below which a source with this limit needs no bucket; 1 means that every source
     /// gets one at once, as happens to limits that are slow for the sketch's window.
-    pub fn gate_of(&self, limit: &LimitSpec) -> u32 {
+    pub fn gate_of(&self, limit: &Limit) -> u32 {
         self.policy_of(limit).map_or(1, |policy| policy.first.gate)
     }
 }

@@ -178,14 +178,9 @@ impl Dataplane {
         self.memory.table_health()
     }
 
-    /// Bits of an IPv4 address that make a source.
-    pub fn ipv4_prefix(&self) -> u8 {
-        self.memory.layout.masks.lengths().0
-    }
-
-    /// Bits of an IPv6 address that make a source.
-    pub fn ipv6_prefix(&self) -> u8 {
-        self.memory.layout.masks.lengths().1
+    /// Bits of an address that make a source: of IPv4 and of IPv6.
+    pub fn prefixes(&self) -> (u8, u8) {
+        self.memory.layout.masks.lengths()
     }
 
     /// Tells the kernel how far the wall clock is from the monotonic one, if that has changed by

@@ -92,21 +92,3 @@ impl<T: Shared> Elements<T> {
         (self.count * size_of::<T>()) as u64
     }
 }
-
-impl Elements<AtomicU64> {
-    /// Maps the words of all elements of `map`, which may be of any size that words make.
-    ///
-    /// # Errors
-    /// As [`Elements::new`].
-    pub(super) fn words(map: &MapData, name: &str) -> Result<Self, Error> {
-        let failed = unmapped(name);
-        let info = map.info().map_err(|e| failed(Box::new(e)))?;
-        let bytes = info.value_size() as usize;
-        if !bytes.is_multiple_of(size_of::<AtomicU64>()) {
-            let problem = format!("elements have {bytes} bytes, which are no words");
-            return Err(failed(io::Error::other(problem).into()));
-        }
-        let words = bytes / size_of::<AtomicU64>();
-        Self::map(map, info.max_entries() as usize * words).map_err(failed)
-    }
-}

@@ -3,8 +3,7 @@
 //! Everything lies in one directory of a BPF file system: the maps, the links, and beside them the
 //! layout they were made with. A fresh data plane is built in a staging directory, which takes the
 //! place of the directory when it has its limits ([`settle`]); so no half-made one is ever taken
-//! over, and one that is discarded protects until then. So it is with maps of an older layout, of
-//! which the fresh data plane keeps what lives ([`super::migrate`]).
+//! over, and one that is discarded protects until then.
 
 use std::fs;
 use std::io;
@@ -20,7 +19,6 @@ use limiter_common::lists::{BITS_PER_SOURCE, PREFIX_WORDS};
 use limiter_common::table::WAYS;
 
 use super::attach::{Links, is_link};
-use super::migrate::{self, ADOPTED_ABI, Migration, OLDEST_ABI};
 use super::options::{HashSecret, Options};
 use super::{Error, kernel, log};
 
@@ -78,8 +76,6 @@ pub(super) struct Loaded {
     pub(super) layout: Layout,
     /// Where fresh maps are pinned until [`settle`]; `None` if pinned ones were taken over.
     pub(super) staging: Option<PathBuf>,
-    /// What is to be done at the switch from pinned maps of an older layout.
-    pub(super) migration: Option<Migration>,
 }
 
 /// Loads the program for `options`.
@@ -98,42 +94,29 @@ pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
         take_the_place(&staging, &options.pin_dir)?;
     }
     if !options.pin_dir.exists() || options.reset {
-        return build(object, wanted, options, staging, None);
+        return build(object, wanted, options, staging);
     }
-    let abi = pinned_abi(&options.pin_dir)?;
+    check_abi(&options.pin_dir)?;
     let layout = pinned_layout(&options.pin_dir, wanted)?;
-    if abi >= ADOPTED_ABI {
-        // Maps that an older one of these versions lacks are made and pinned beside the others.
-        let ebpf = load_object(object, &layout, options, &options.pin_dir)?;
-        if abi != ABI_VERSION {
-            tracing::info!("taking over maps of layout version {abi}, and adding what they lack");
-            raise_abi(&options.pin_dir, &layout)?;
-        }
-        return Ok(Loaded { ebpf, layout, staging: None, migration: None });
-    }
-    tracing::info!("migrating maps of layout version {abi}");
-    build(object, layout, options, staging, Some(abi))
-        .map_err(|error| migrate::failed(&options.pin_dir, abi, error))
+    let ebpf = load_object(object, &layout, options, &options.pin_dir)?;
+    Ok(Loaded { ebpf, layout, staging: None })
 }
 
-/// Builds a data plane in `staging`, which keeps what it can of pinned maps of another version.
+/// Builds a data plane in `staging`.
 fn build(
     object: &[u8],
     layout: Layout,
     options: &Options,
     staging: PathBuf,
-    from_abi: Option<u32>,
 ) -> Result<Loaded, Error> {
     remove(&staging)?;
     let made = || {
         create(&staging)?;
         pin_layout(&staging, &layout)?;
-        let begin = |abi| Migration::begin(&options.pin_dir, abi, &staging, &layout);
-        let migration = from_abi.map(begin).transpose()?;
-        Ok((load_object(object, &layout, options, &staging)?, migration))
+        load_object(object, &layout, options, &staging)
     };
     match made() {
-        Ok((ebpf, migration)) => Ok(Loaded { ebpf, layout, staging: Some(staging), migration }),
+        Ok(ebpf) => Ok(Loaded { ebpf, layout, staging: Some(staging) }),
         Err(error) => {
             discard(&staging);
             Err(error)
@@ -298,17 +281,6 @@ fn pin_layout(directory: &Path, layout: &Layout) -> Result<(), Error> {
     pin().map_err(failed)
 }
 
-/// Says of maps of an older version that nothing is missing any more.
-fn raise_abi(directory: &Path, layout: &Layout) -> Result<(), Error> {
-    let raise = || -> Result<(), MapError> {
-        let mut map: Array<MapData, Layout> = open(directory.join(LAYOUT_PIN))?;
-        map.set(0, layout, 0)?;
-        let mut abi: Array<MapData, u32> = open(directory.join(ABI_PIN))?;
-        abi.set(0, ABI_VERSION, 0)
-    };
-    raise().map_err(Error::map("raise the pinned layout version"))
-}
-
 fn pin_error(error: aya::pin::PinError) -> MapError {
     MapError::PinError { name: None, error }
 }
@@ -321,15 +293,16 @@ where
     aya::maps::Map::from_map_data(MapData::from_pin(path)?)?.try_into()
 }
 
-/// The layout version of what is pinned in `directory`: this one, or one that can be migrated.
-fn pinned_abi(directory: &Path) -> Result<u32, Error> {
+/// Whether what is pinned in `directory` has this program's layout.
+fn check_abi(directory: &Path) -> Result<(), Error> {
     let failed = || Error::map(format!("read the layout version in {}", directory.display()));
     let abi: Array<MapData, u32> = open(directory.join(ABI_PIN)).map_err(failed())?;
     let found = abi.get(&0, 0).map_err(failed())?;
-    if !(OLDEST_ABI..=ABI_VERSION).contains(&found) {
-        return Err(Error::Abi { path: directory.into(), found, expected: ABI_VERSION });
+    if found == ABI_VERSION {
+        Ok(())
+    } else {
+        Err(Error::Abi { path: directory.into(), found, expected: ABI_VERSION })
     }
-    Ok(found)
 }
 
 /// The layout of what is pinned in `directory`, if it serves for what is `wanted`.

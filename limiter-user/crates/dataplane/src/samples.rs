@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use limiter_common::abi::{Config, Reason};
 use limiter_common::atomic;
 use limiter_common::packet::{Network, network};
-use limiter_common::sampling::{MOST_BYTES, Sample, Sampling, asking};
+use limiter_common::sampling::{MAX_BYTES, Sample, Sampling, asking};
 
 use super::memory::Elements;
 use super::sources::key_of;
@@ -67,7 +67,7 @@ impl Sampler {
             (&control.high, (key >> 64) as u64),
             (&control.low, key as u64),
             (&control.interval_ns, 1_000_000_000 / u64::from(filter.rate.max(1))),
-            (&control.bytes, u64::from(filter.snaplen).min(MOST_BYTES as u64)),
+            (&control.bytes, u64::from(filter.snaplen).min(MAX_BYTES as u64)),
             (&control.next_ns, 0),
             (&control.keep, keep(filter.share)),
         ] {
@@ -130,7 +130,7 @@ fn parse(bytes: &[u8], now: Now) -> Option<PacketSample> {
     };
     let time_ns = u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?);
     let start = std::mem::offset_of!(Sample, data);
-    let captured = (half(16)? as usize).min(MOST_BYTES);
+    let captured = (half(16)? as usize).min(MAX_BYTES);
     let data = bytes.get(start..start + captured)?.to_vec();
     let source = match network(data.as_slice()) {
         Network::Ip(ip) => Some(ip.source.address()),
@@ -157,7 +157,7 @@ mod tests {
         for half in [Reason::OverLimit as u32, 1000, 3, 5] {
             bytes.extend(half.to_ne_bytes());
         }
-        bytes.extend([1; MOST_BYTES]);
+        bytes.extend([1; MAX_BYTES]);
         let sample = parse(&bytes, Now::take()).unwrap();
         assert_eq!((sample.reason, sample.length, sample.ifindex), (Reason::OverLimit, 1000, 5));
         assert_eq!((sample.data, sample.source), (vec![1; 3], None));

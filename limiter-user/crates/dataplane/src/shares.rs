@@ -16,7 +16,7 @@ use super::{Dataplane, Error, kernel};
 use model::Share;
 use model::compile::{compile, compile_shared, decompile};
 use model::source::{Counts, HeldShare};
-use model::{Change, Changes, Class, LimitSpec, Tier, Unit};
+use model::{Change, Changes, Class, Limit, Tier, Unit};
 
 /// Returns when no packet is judged any more that was so when this was called. Takes some ms up to some tens of
 /// them, so not while others wait.
@@ -27,7 +27,7 @@ pub fn wait_for_packets() {
 /// Which limits are the cluster's, and the share that each bucket has of them without end.
 pub(super) struct ClusterLimits {
     pub(super) floor: Floor,
-    pub(super) includes: fn(&LimitSpec) -> bool,
+    pub(super) includes: fn(&Limit) -> bool,
 }
 
 /// What each bucket has of limits of the cluster without end.
@@ -111,7 +111,7 @@ pub struct ClusterMember {
     /// The packets that it is for.
     pub class: Class,
     /// The limit.
-    pub limit: LimitSpec,
+    pub limit: Limit,
     /// What it may use of that.
     pub share: HeldShare,
 }
@@ -126,7 +126,7 @@ impl ClusterMember {
 
 /// What was offered between two counts of a bucket that lie `long` apart, as a part of the limit; of that in
 /// packets or bytes of which it is more.
-fn demand(limit: &LimitSpec, earlier: &Counts, now: &Counts, long: Duration) -> Share {
+fn demand(limit: &Limit, earlier: &Counts, now: &Counts, long: Duration) -> Share {
     let packets = now.packets().saturating_sub(earlier.packets());
     let bytes = now.bytes.saturating_sub(earlier.bytes);
     let part = |tier: &Tier| {
@@ -157,7 +157,7 @@ impl Dataplane {
         &mut self,
         floor: Share,
         hosts: u32,
-        includes: fn(&LimitSpec) -> bool,
+        includes: fn(&Limit) -> bool,
     ) -> Result<SharesChanged, Error> {
         self.change_floor(floor, hosts, includes)?;
         Ok(self.renew_floors(0..self.buckets()))
@@ -172,7 +172,7 @@ impl Dataplane {
         &mut self,
         floor: Share,
         hosts: u32,
-        includes: fn(&LimitSpec) -> bool,
+        includes: fn(&Limit) -> bool,
     ) -> Result<(), Error> {
         let share = multiplier(floor);
         let at = ticks(kernel::monotonic_ns());
@@ -221,7 +221,7 @@ impl Dataplane {
     }
 
     /// The policy of a limit.
-    pub(super) fn policy_of(&self, limit: &LimitSpec) -> Result<Policy, Error> {
+    pub(super) fn policy_of(&self, limit: &Limit) -> Result<Policy, Error> {
         let shift = self.memory.layout.window_shift;
         Ok(match &self.cluster {
             Some(cluster) if (cluster.includes)(limit) => {
@@ -400,14 +400,13 @@ mod tests {
 
     #[test]
     fn demand_is_a_part_of_the_unit_that_is_used_most() {
-        let mut limit = LimitSpec::new(Target::DEFAULT, "1000pps".parse().unwrap(), None).unwrap();
+        let mut limit = Limit::new(Target::DEFAULT, "1000pps".parse().unwrap(), None).unwrap();
         let earlier = Counts { passed: 100, dropped: 10, bytes: 1000, since_ns: 1 };
         let now = Counts { passed: 200, dropped: 60, bytes: 101_000, since_ns: 1 };
-        let of =
-            |limit: &LimitSpec| demand(limit, &earlier, &now, Duration::from_millis(100)).part();
+        let of = |limit: &Limit| demand(limit, &earlier, &now, Duration::from_millis(100)).part();
         // 150 packets where 100 may come.
         assert!((of(&limit) - 1.5).abs() < 1e-6, "{}", of(&limit));
-        let bytes = LimitSpec::new(Target::DEFAULT, "250kbyte/s".parse().unwrap(), None).unwrap();
+        let bytes = Limit::new(Target::DEFAULT, "250kbyte/s".parse().unwrap(), None).unwrap();
         limit.also = Some(bytes.tier());
         assert!((of(&limit) - 4.0).abs() < 1e-6, "{}", of(&limit));
     }

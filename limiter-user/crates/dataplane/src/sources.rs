@@ -13,7 +13,7 @@ use super::Error;
 use super::exact::Exact;
 
 /// What a value is found by.
-pub(super) trait Place: Copy + Display {
+pub(super) trait MapKey: Copy + Display {
     /// The key of a single source.
     type Single: Pod;
     /// The key of an IPv4 prefix.
@@ -57,7 +57,7 @@ pub(super) fn prefix_of(address: impl Into<IpAddr>, length: u32) -> Option<IpNet
     IpNet::new(address.into(), u8::try_from(length).ok()?).ok().map(|net| net.trunc())
 }
 
-impl Place for IpNet {
+impl MapKey for IpNet {
     type Single = SourceKey;
     type V4 = [u8; 4];
     type V6 = [u8; 16];
@@ -132,12 +132,12 @@ pub(super) trait Table<P, V> {
 }
 
 /// The two maps for prefixes.
-pub(super) struct Prefixes<P: Place, V: Pod> {
+pub(super) struct Prefixes<P: MapKey, V: Pod> {
     v4: LpmTrie<MapData, P::V4, V>,
     v6: LpmTrie<MapData, P::V6, V>,
 }
 
-impl<P: Place, V: Pod> Prefixes<P, V> {
+impl<P: MapKey, V: Pod> Prefixes<P, V> {
     /// Takes the maps for IPv4 and IPv6 out of a loaded object.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl<P: Place, V: Pod> Prefixes<P, V> {
     }
 }
 
-impl<P: Place, V: Pod> Table<P, V> for Prefixes<P, V> {
+impl<P: MapKey, V: Pod> Table<P, V> for Prefixes<P, V> {
     fn insert(&mut self, place: &P, value: V) -> Result<(), Refused<P>> {
         let v4 = place.v4().map_or(Ok(()), |key| self.v4.insert(&key, value, 0));
         let both =
@@ -199,14 +199,14 @@ fn gone(removed: Result<(), MapError>) -> Result<(), MapError> {
 }
 
 /// The three maps: for single sources, for IPv4 prefixes and for IPv6 prefixes.
-pub(super) struct SourceMaps<P: Place, V: Pod> {
+pub(super) struct SourceMaps<P: MapKey, V: Pod> {
     exact: Exact<P::Single, V>,
     prefixes: Prefixes<P, V>,
     /// Bits of an address that make a source: (IPv4, IPv6).
     lengths: (u8, u8),
 }
 
-impl<P: Place, V: Pod> SourceMaps<P, V> {
+impl<P: MapKey, V: Pod> SourceMaps<P, V> {
     /// Takes the maps out of a loaded object: those for single sources, which have `lengths` bits, for
     /// IPv4 prefixes and for IPv6 prefixes.
     ///
@@ -249,7 +249,7 @@ impl<P: Place, V: Pod> SourceMaps<P, V> {
     }
 }
 
-impl<P: Place, V: Pod> Table<P, V> for SourceMaps<P, V> {
+impl<P: MapKey, V: Pod> Table<P, V> for SourceMaps<P, V> {
     fn insert(&mut self, place: &P, value: V) -> Result<(), Refused<P>> {
         if !self.is_exact(place) {
             return self.prefixes.insert(place, value);

@@ -13,7 +13,7 @@ use limiter_common::hash::{Hash, HashKey};
 use limiter_common::hll::{self, Ranks, Registers};
 use limiter_common::key::SourceKey;
 use limiter_common::share::change::Bucket;
-use limiter_common::share::{Multiplier, Price, Rights};
+use limiter_common::share::{CostMultiplier, Multiplier, Rights};
 use limiter_common::sketch::{Position, Sketch, Total, Window};
 use limiter_common::table::{
     Identity, LastSeen, SPARED, Slot, WAYS, is_claimed, set_of, slot_index,
@@ -27,7 +27,7 @@ use super::pending::Pending;
 use model::Distinct;
 use model::source::{Counts, HeldShare, Source, SourceState};
 use model::tables::{SketchHealth, TableHealth};
-use model::{Class, LimitSpec};
+use model::{Class, Limit};
 
 /// Sets that are looked at together: what is found of them stays in the first-level cache.
 const BLOCK: usize = 512;
@@ -411,7 +411,7 @@ impl Memory {
         class: Class,
         counts: Counts,
         policy: Option<&Policy>,
-        limit: Option<LimitSpec>,
+        limit: Option<Limit>,
         now: Now,
     ) -> Source {
         let slot = tracked.slot;
@@ -421,7 +421,7 @@ impl Memory {
         let tats = [tracked.tat, atomic::load(&tracked.identity.second_tat)];
         let shared = policy.filter(|policy| policy.is_shared());
         let price = shared.map(|policy| tracked.under(policy).price(now.monotonic_ns));
-        let price = price.unwrap_or(Price::LOCAL);
+        let price = price.unwrap_or(CostMultiplier::LOCAL);
         let [left, also_left] = tiers.map_or([None; 2], |tiers| {
             let mut left = [None; 2];
             for ((tier, tat), left) in tiers.into_iter().zip(tats).zip(&mut left) {
@@ -462,7 +462,7 @@ impl Memory {
     }
 
     /// A source without a bucket.
-    pub(super) fn light(&self, key: SourceKey, limit: Option<LimitSpec>, now: Now) -> Source {
+    pub(super) fn light(&self, key: SourceKey, limit: Option<Limit>, now: Now) -> Source {
         Source {
             source: self.network(key),
             class: Class::ANY,
@@ -489,7 +489,7 @@ impl Memory {
 }
 
 /// What a tier's bucket holds, packets or bytes; of a limit of the cluster a packet more than its credit is worth.
-fn tokens(tier: &Tier, tat: Ticks, price: Price, now: Ticks) -> f64 {
+fn tokens(tier: &Tier, tat: Ticks, price: CostMultiplier, now: Ticks) -> f64 {
     let per_token = if tier.counts() == Tier::BYTES {
         tier.cost.per_byte as f64 / (tier.cost.shift as f64).exp2()
     } else {

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 
 use super::class::{Class, Classes};
-use crate::limit::{LimitSpec, Target, Whom, prefixes_of};
+use crate::limit::{Limit, Selector, Target, prefixes_of};
 
 /// The limits that apply to a packet of `class` from `source`, in the order in which it meets them,
 /// where `classes` are in use and `limit` finds the one for a target:
@@ -16,21 +16,22 @@ pub fn applying(
     source: IpNet,
     class: Class,
     classes: &Classes,
-    limit: impl Fn(&Target) -> Option<LimitSpec>,
-) -> Vec<LimitSpec> {
+    limit: impl Fn(&Target) -> Option<Limit>,
+) -> Vec<Limit> {
     let for_whom = |whom, class, together| limit(&Target { whom, class, together });
     let of_prefix = |class, together| {
-        let mut prefixes = prefixes_of(source).map(Whom::Prefix);
+        let mut prefixes = prefixes_of(source).map(Selector::Prefix);
         prefixes.find_map(|whom| for_whom(whom, class, together))
     };
     let longest = |class, together| {
-        of_prefix(class, together).or_else(|| for_whom(Whom::Default, class, together))
+        of_prefix(class, together).or_else(|| for_whom(Selector::Default, class, together))
     };
     let mut chain = classes.chain(class);
     let own = chain.clone().find_map(|class| longest(class, false));
     let of_class =
         chain.find_map(|class| (!class.is_any()).then(|| longest(class, true)).flatten());
-    let shared = [of_class, of_prefix(Class::ANY, true), for_whom(Whom::Default, Class::ANY, true)];
+    let shared =
+        [of_class, of_prefix(Class::ANY, true), for_whom(Selector::Default, Class::ANY, true)];
     [own].into_iter().chain(shared).flatten().collect()
 }
 
@@ -42,7 +43,7 @@ mod tests {
 
     fn limits(targets: &[&str]) -> Limits {
         let limit = |target: &&str| {
-            LimitSpec::new(target.parse().unwrap(), "5pps".parse().unwrap(), None).unwrap()
+            Limit::new(target.parse().unwrap(), "5pps".parse().unwrap(), None).unwrap()
         };
         targets.iter().map(limit).collect()
     }

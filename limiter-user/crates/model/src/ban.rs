@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::limits::Amount;
 use super::units::{Rate, Unit};
-use crate::limit::{LimitSpec, Target, Tier};
+use crate::limit::{Limit, Target, Tier};
 
 /// What becomes of a source that offers `factor` times its limit for `after` seconds: it is denied for
 /// `lasts` seconds.
@@ -20,8 +20,8 @@ pub struct Ban {
 }
 
 /// Longest times, seconds.
-const LONGEST_AFTER: u32 = 60 * 60;
-const LONGEST: u32 = 30 * 24 * 60 * 60;
+const MAX_AFTER: u32 = 60 * 60;
+const MAX_BAN: u32 = 30 * 24 * 60 * 60;
 
 /// The greatest factor.
 const GREATEST_FACTOR: u32 = 1_000_000;
@@ -98,11 +98,11 @@ impl BanText<'_> {
     /// What cannot be read or is out of range, and what is missing.
     pub fn read(&self) -> Result<Ban, BanError> {
         let after = self.after.map_or(Ok(Ban::AFTER), |text| {
-            seconds("after", text, LONGEST_AFTER, "a time from 1s to 1h")
+            seconds("after", text, MAX_AFTER, "a time from 1s to 1h")
         })?;
         let factor = self.factor.map_or(Ok(Ban::FACTOR), factor)?;
         let lasts = self.lasts.ok_or(BanError::Endless)?;
-        let lasts = seconds("for", lasts, LONGEST, "a time from 1s to 30days")?;
+        let lasts = seconds("for", lasts, MAX_BAN, "a time from 1s to 30days")?;
         Ok(Ban { after, factor, lasts })
     }
 }
@@ -153,7 +153,7 @@ impl Ban {
 
 impl Ban {
     /// Whether `offered` is as many times `limit` as it takes, in one of its units.
-    pub fn is_reached(&self, limit: &LimitSpec, offered: &Offered) -> bool {
+    pub fn is_reached(&self, limit: &Limit, offered: &Offered) -> bool {
         offered.excess(limit).1 >= self.factor.into()
     }
 
@@ -194,7 +194,7 @@ impl Offered {
     }
 
     /// The rate of `limit` that was exceeded most, and how many whole times of it were offered.
-    pub fn excess(&self, limit: &LimitSpec) -> (Rate, u64) {
+    pub fn excess(&self, limit: &Limit) -> (Rate, u64) {
         let times = |tier: Tier| {
             let earned = u128::from(tier.rate.amount()) * u128::from(self.ns);
             let offered = u128::from(self.of(tier.rate.unit()));
@@ -306,7 +306,7 @@ mod tests {
             factor in 1u32..50, ns in 500_000_000u64..5_000_000_000,
         ) {
             let text = format!("{rate}{}", if minutes { "/minute" } else { "pps" });
-            let mut limit = LimitSpec::new(Target::DEFAULT, text.parse().unwrap(), None).unwrap();
+            let mut limit = Limit::new(Target::DEFAULT, text.parse().unwrap(), None).unwrap();
             if let Some(kbits) = kbits {
                 limit = limit.and(format!("{kbits}kbit").parse().unwrap(), None).unwrap();
             }

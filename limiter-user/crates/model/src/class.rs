@@ -12,7 +12,7 @@ use std::cmp::{Ordering, Reverse};
 
 pub use error::{ClassError, ClassPart};
 pub use text::ClassText;
-pub use used::{Classes, MOST_CLASSES, MOST_NESTED};
+pub use used::{Classes, MAX_CLASSES, MAX_NESTED};
 
 /// The number of TCP.
 pub const TCP: u8 = 6;

@@ -9,7 +9,7 @@ use limiter_common::share::{MAX_SHARED_COST, Multiplier};
 
 use super::scope::{Partition, Scope};
 use super::units::{Rate, Unit};
-use crate::limit::{LimitSpec, Target, Tier as Spec};
+use crate::limit::{Limit, Target, Tier as Spec};
 
 /// The bound on [`Cost::per_byte`].
 const MAX_PER_BYTE: u128 = 1 << 40;
@@ -19,7 +19,7 @@ const MAX_PER_BYTE: u128 = 1 << 40;
 ///
 /// # Errors
 /// If burst / rate is beyond 13 days, or a byte takes longer than a minute.
-pub fn compile(limit: &LimitSpec, window_shift: u32, max_frame: u32) -> Result<Policy, Invalid> {
+pub fn compile(limit: &Limit, window_shift: u32, max_frame: u32) -> Result<Policy, Invalid> {
     let compiled = |spec| compile_tier(&limit.target, &spec, window_shift, max_frame);
     let mut policy = Policy::new(compiled(limit.tier())?);
     if let Some(also) = limit.also {
@@ -38,7 +38,7 @@ pub fn compile(limit: &LimitSpec, window_shift: u32, max_frame: u32) -> Result<P
 /// As [`compile`], and for a limit that sources share, or one under which a packet of
 /// `max_frame` bytes takes longer than four minutes.
 pub fn compile_shared(
-    limit: &LimitSpec,
+    limit: &Limit,
     floor: &Floor,
     window_shift: u32,
     max_frame: u32,
@@ -142,7 +142,7 @@ pub fn compile_tier(
 
 /// The limit that a policy was compiled from, for whom it is; `None` for "no limit". What the kernel
 /// has no part in, a ban and what becomes of it in a partition, is not in it.
-pub fn decompile(target: Target, policy: &Policy) -> Option<LimitSpec> {
+pub fn decompile(target: Target, policy: &Policy) -> Option<Limit> {
     let Spec { rate, burst } = decompile_tier(&policy.first)?;
     let also = if policy.has_second() { decompile_tier(&policy.second) } else { None };
     let enforce = !policy.observes();
@@ -150,7 +150,7 @@ pub fn decompile(target: Target, policy: &Policy) -> Option<LimitSpec> {
         true => Scope::Cluster { partition: Partition::default() },
         false => Scope::Local,
     };
-    Some(LimitSpec { target, rate, burst, also, enforce, ban: None, scope })
+    Some(Limit { target, rate, burst, also, enforce, ban: None, scope })
 }
 
 /// The rate that a tier was compiled from; `None` for "no limit".
@@ -169,8 +169,8 @@ mod tests {
     use super::*;
     use limiter_common::gcra::decide;
 
-    fn limit(rate: &str, burst: u64) -> LimitSpec {
-        LimitSpec { burst, ..LimitSpec::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap() }
+    fn limit(rate: &str, burst: u64) -> Limit {
+        Limit { burst, ..Limit::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap() }
     }
 
     fn compiled(rate: &str, burst: u64) -> Tier {
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_divided_is_refused() {
-        let shared = |limit: &LimitSpec| compile_shared(limit, &share(0.5), 27, 1514);
+        let shared = |limit: &Limit| compile_shared(limit, &share(0.5), 27, 1514);
         assert!(shared(&limit("1/hour", 1)).is_err());
         assert!(shared(&limit("10/hour", 1)).is_err());
         assert!(shared(&limit("20/hour", 1)).is_ok());

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 const PLAIN: &str = "limiter";
 
 /// The longest name, bytes.
-const LONGEST: usize = 32;
+const MAX_LEN: usize = 32;
 
 // Where instances have a place of their own each.
 /// Of the sockets.
@@ -34,7 +34,7 @@ pub struct Instance(String);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Too short, too long, or with other characters.
-    #[error("the name of an instance has 1 to {LONGEST} of the characters a to z, 0 to 9, _ and -")]
+    #[error("the name of an instance has 1 to {MAX_LEN} of the characters a to z, 0 to 9, _ and -")]
     Form,
     /// It means something else.
     #[error("{PLAIN} is what goes without --instance: choose another name")]
@@ -47,7 +47,7 @@ impl FromStr for Instance {
     fn from_str(name: &str) -> Result<Self, NameError> {
         let fits =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
-        if name.is_empty() || name.len() > LONGEST || !name.bytes().all(fits) {
+        if name.is_empty() || name.len() > MAX_LEN || !name.bytes().all(fits) {
             return Err(NameError::Form);
         }
         // Its configuration would be that of the daemon without an instance.
@@ -77,7 +77,7 @@ impl fmt::Display for Instance {
 
 /// Where a daemon has what is its own, unless flag, environment or file say otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct Paths {
     /// The socket.
     pub socket: PathBuf,
     /// Limits that were set at run time.
@@ -88,7 +88,7 @@ pub struct Places {
     pub config: PathBuf,
 }
 
-impl Places {
+impl Paths {
     /// Those of an instance, or of the daemon without one.
     pub fn of(instance: Option<&Instance>) -> Self {
         let (own, name, pins) = match instance {
@@ -121,7 +121,7 @@ pub enum Owner {
 impl Owner {
     /// Whose pins lie in `pin_dir` by default.
     pub fn of(pin_dir: &Path) -> Self {
-        if pin_dir == Places::of(None).pin_dir {
+        if pin_dir == Paths::of(None).pin_dir {
             return Self::Plain;
         }
         let name = pin_dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -135,7 +135,7 @@ impl Owner {
     pub fn command(&self) -> String {
         match self {
             // Also for whom the environment names an instance.
-            Self::Plain => format!("{PLAIN} --socket {}", Places::of(None).socket.display()),
+            Self::Plain => format!("{PLAIN} --socket {}", Paths::of(None).socket.display()),
             Self::Instance(name) => format!("{PLAIN} --instance {name}"),
             Self::Pins(_) => format!("{PLAIN} --socket …"),
         }
@@ -172,10 +172,10 @@ mod tests {
 
     #[test]
     fn names_are_fit_for_every_place() {
-        for good in ["edge", "a", "0", "edge_1-b", "a".repeat(LONGEST).as_str()] {
+        for good in ["edge", "a", "0", "edge_1-b", "a".repeat(MAX_LEN).as_str()] {
             assert_eq!(named(good).to_string(), good);
         }
-        for bad in ["", "Edge", "a.b", "a/b", "..", "a b", "é", "a".repeat(LONGEST + 1).as_str()] {
+        for bad in ["", "Edge", "a.b", "a/b", "..", "a b", "é", "a".repeat(MAX_LEN + 1).as_str()] {
             assert_eq!(bad.parse::<Instance>(), Err(NameError::Form), "{bad:?}");
         }
         assert_eq!("limiter".parse::<Instance>(), Err(NameError::Reserved));
@@ -185,9 +185,9 @@ mod tests {
     fn no_two_share_a_place() {
         // Names that would meet if what surrounds them were chosen badly.
         let names = ["edge", "edge_new", "new", "limits", "lock", "limiter-test-1"].map(named);
-        let all = names.iter().map(Some).chain([None]).map(Places::of);
+        let all = names.iter().map(Some).chain([None]).map(Paths::of);
         let mut seen = BTreeSet::new();
-        for Places { socket, state_dir, pin_dir, config } in all {
+        for Paths { socket, state_dir, pin_dir, config } in all {
             let mut staging = pin_dir.clone().into_os_string();
             staging.push(STAGING_SUFFIX);
             for path in [socket, state_dir, pin_dir, staging.into(), config] {
@@ -195,7 +195,7 @@ mod tests {
                 assert!(seen.insert(path.clone()), "{path:?}");
             }
         }
-        let plain = Places::of(None);
+        let plain = Paths::of(None);
         assert_eq!(plain.socket, Path::new("/run/limiter/limiter.sock"));
         assert_eq!(plain.state_dir, Path::new("/var/lib/limiter"));
         assert_eq!(plain.pin_dir, Path::new("/sys/fs/bpf/limiter"));
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn pins_tell_their_owner() {
         for instance in [None, Some(named("edge"))] {
-            let owner = Owner::of(&Places::of(instance.as_ref()).pin_dir);
+            let owner = Owner::of(&Paths::of(instance.as_ref()).pin_dir);
             assert_eq!(owner, instance.map_or(Owner::Plain, Owner::Instance));
         }
         for other in ["/sys/fs/bpf/limiter@Edge", "/sys/fs/bpf/x/limiter@edge", "/sys/fs/bpf/pins"]

@@ -7,7 +7,7 @@ use super::ban::{Ban, BanError};
 use super::class::ClassError;
 use super::lists::{Action, reach_of_wide};
 use super::scope::{Partition, Scope};
-pub use super::target::{Target, Whom, prefixes_of, short_prefix, source_of};
+pub use super::target::{Selector, Target, prefixes_of, short_prefix, source_of};
 use super::units::{Rate, Unit, format_burst};
 
 /// The smallest burst of a limit in bytes: one full Ethernet frame without its check sequence.
@@ -15,7 +15,7 @@ pub const FULL_FRAME: u64 = 1514;
 
 /// A limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LimitSpec {
+pub struct Limit {
     /// Whom and what it is for.
     pub target: Target,
     /// How much, in the long run; packets, if there is a limit in both units.
@@ -182,7 +182,7 @@ impl ModelError {
     }
 }
 
-impl LimitSpec {
+impl Limit {
     /// A limit in one unit, with 120 % of what `rate` earns in a second as burst if none is given, and
     /// at least one packet or one full frame.
     ///
@@ -197,7 +197,7 @@ impl LimitSpec {
     /// The limit with another one, in the other unit, that holds at the same time.
     ///
     /// # Errors
-    /// [`ModelError::SameUnit`], or as [`LimitSpec::new`].
+    /// [`ModelError::SameUnit`], or as [`Limit::new`].
     pub fn and(self, rate: Rate, burst: Option<u64>) -> Result<Self, ModelError> {
         let (own, other) = (self.tier(), Tier::new(rate, burst)?);
         if own.rate.unit() == rate.unit() {

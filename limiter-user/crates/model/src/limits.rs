@@ -10,7 +10,7 @@ use super::ban::Ban;
 use super::class::Class;
 use super::scope::Scope;
 use super::units::Rate;
-use crate::limit::{LimitSpec, Target, Tier};
+use crate::limit::{Limit, Target, Tier};
 
 /// How much a source may send: a limit without its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,13 +31,13 @@ pub struct Amount {
 
 impl Amount {
     /// The limit of `target` that has this amount.
-    pub const fn of(self, target: Target) -> LimitSpec {
+    pub const fn of(self, target: Target) -> Limit {
         let Self { rate, burst, also, enforce, ban, scope } = self;
-        LimitSpec { target, rate, burst, also, enforce, ban, scope }
+        Limit { target, rate, burst, also, enforce, ban, scope }
     }
 }
 
-impl LimitSpec {
+impl Limit {
     /// The limit without its target.
     pub const fn amount(&self) -> Amount {
         let Self { rate, burst, also, enforce, ban, scope, .. } = *self;
@@ -81,12 +81,12 @@ impl Limits {
     }
 
     /// The limit for this very target.
-    pub fn get(&self, target: &Target) -> Option<LimitSpec> {
+    pub fn get(&self, target: &Target) -> Option<Limit> {
         self.by_target.get(target).map(|number| self.amounts[*number as usize].0.of(*target))
     }
 
     /// All of them, the default first.
-    pub fn iter(&self) -> impl Iterator<Item = LimitSpec> {
+    pub fn iter(&self) -> impl Iterator<Item = Limit> {
         let limits = self.by_target.iter();
         limits.map(|(target, number)| self.amounts[*number as usize].0.of(*target))
     }
@@ -125,7 +125,7 @@ impl Limits {
     }
 
     /// Sets a limit, in the place of another one for the same target.
-    pub fn set(&mut self, limit: LimitSpec) {
+    pub fn set(&mut self, limit: Limit) {
         let number = self.take(limit.amount());
         let former = self.by_target.insert(limit.target, number);
         if former.is_none() {
@@ -228,8 +228,8 @@ impl PartialEq for Limits {
 
 impl Eq for Limits {}
 
-impl FromIterator<LimitSpec> for Limits {
-    fn from_iter<I: IntoIterator<Item = LimitSpec>>(limits: I) -> Self {
+impl FromIterator<Limit> for Limits {
+    fn from_iter<I: IntoIterator<Item = Limit>>(limits: I) -> Self {
         let mut all = Self::default();
         limits.into_iter().for_each(|limit| all.set(limit));
         all
@@ -240,7 +240,7 @@ impl FromIterator<LimitSpec> for Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Set this limit, in the place of another one for the same target.
-    Set(LimitSpec),
+    Set(Limit),
     /// Remove the limit for this target.
     Unset(Target),
 }
@@ -278,7 +278,7 @@ impl Changes {
     }
 
     /// Adds the setting of a limit.
-    pub fn set(&mut self, limit: LimitSpec) {
+    pub fn set(&mut self, limit: Limit) {
         let number = self.number(limit.amount());
         self.set_numbered(limit.target, number);
     }
@@ -406,16 +406,15 @@ mod tests {
 
     use super::*;
 
-    fn limit(source: u8, rate: u8) -> LimitSpec {
+    fn limit(source: u8, rate: u8) -> Limit {
         let kinds = ["", " udp:53", " as-one", " udp"];
         let net = if source % 4 == 2 { "/31" } else { "" };
         let kind = kinds[usize::from(source % 4)];
         let target = format!("192.0.2.{}{net}{kind}", source & !1).parse().unwrap();
-        LimitSpec::new(target, format!("{}pps", u16::from(rate) + 1).parse().unwrap(), None)
-            .unwrap()
+        Limit::new(target, format!("{}pps", u16::from(rate) + 1).parse().unwrap(), None).unwrap()
     }
 
-    fn check(limits: &Limits, expected: &BTreeMap<Target, LimitSpec>) {
+    fn check(limits: &Limits, expected: &BTreeMap<Target, Limit>) {
         assert!(limits.iter().eq(expected.values().copied()), "{limits:?}");
         assert_eq!(limits.len(), expected.len());
         assert!(expected.values().all(|limit| limits.get(&limit.target) == Some(*limit)));

@@ -5,13 +5,13 @@ use crate::{Partition, Reach};
 use std::collections::HashMap;
 
 use super::class::Class;
+use super::input::LimitInput;
 use super::invalid::Invalid;
 use super::limits::Changes;
-use super::wording::Wording;
-use crate::limit::{LimitSpec, Target, Whom};
+use crate::limit::{Limit, Selector, Target};
 
 /// The longest line, bytes.
-const LONGEST: usize = 4096;
+const MAX_LEN: usize = 4096;
 
 /// How many ways to write an amount are remembered.
 const REMEMBERED: usize = 1 << 16;
@@ -53,7 +53,7 @@ impl Reader {
                 self.partial.extend_from_slice(line);
             }
         }
-        if self.partial.len() > LONGEST {
+        if self.partial.len() > MAX_LEN {
             let line = std::mem::take(&mut self.partial);
             self.read(&line)?;
         }
@@ -82,8 +82,8 @@ impl Reader {
 
     fn read(&mut self, line: &[u8]) -> Result<(), Invalid> {
         self.line += 1;
-        let read = if line.len() > LONGEST {
-            Err(Invalid::new(format!("a limit takes less than {LONGEST} bytes")).with_hint(EXAMPLE))
+        let read = if line.len() > MAX_LEN {
+            Err(Invalid::new(format!("a limit takes less than {MAX_LEN} bytes")).with_hint(EXAMPLE))
         } else {
             std::str::from_utf8(line)
                 .map_err(|_| Invalid::new("it is not UTF-8 text").with_hint(EXAMPLE))
@@ -102,7 +102,7 @@ impl Reader {
             return Ok(());
         }
         let (whom, rest) = content.split_once(char::is_whitespace).unwrap_or((content, ""));
-        let whom: Whom = whom.parse()?;
+        let whom: Selector = whom.parse()?;
         // Most lines of a long list end like others. Whether an amount is good does not depend on whom
         // it is for.
         let (target, number) = match self.known.get(rest) {
@@ -132,7 +132,7 @@ impl Reader {
 const EXAMPLE: &str = "write TARGET RATE [BURST], for instance 198.51.100.7 1000pps 2000; see `limiter limit import --help`";
 
 /// Reads what comes after whom a limit is for, in `line`.
-fn parse_limit(whom: Whom, rest: &str, line: &str) -> Result<LimitSpec, Invalid> {
+fn parse_limit(whom: Selector, rest: &str, line: &str) -> Result<Limit, Invalid> {
     let refuse = |text: String| Err(Invalid::new(text).with_hint(EXAMPLE));
     let ((class, together), rest) = Target::kind(rest)?;
     let mut words = rest.split_whitespace().peekable();
@@ -141,7 +141,7 @@ fn parse_limit(whom: Whom, rest: &str, line: &str) -> Result<LimitSpec, Invalid>
     };
     let is_option = |word: &str| word.contains('=') || word == NO_ENFORCE;
     let bursts = words.next_if(|word| !is_option(word));
-    let mut wording = Wording {
+    let mut input = LimitInput {
         rates: rates.split('+').collect(),
         bursts: bursts.map_or_else(Vec::new, |bursts| bursts.split('+').collect()),
         enforce: true,
@@ -154,32 +154,32 @@ fn parse_limit(whom: Whom, rest: &str, line: &str) -> Result<LimitSpec, Invalid>
         let place = match name {
             "scope" => {
                 let scope = named(name, value, Reach::ALL, Reach::name)?;
-                if wording.scope.replace(scope).is_some() {
+                if input.scope.replace(scope).is_some() {
                     return refuse(format!("{name} is there twice"));
                 }
                 continue;
             }
             "partition" => {
                 let partition = named(name, value, Partition::ALL, Partition::name)?;
-                if wording.partition.replace(partition).is_some() {
+                if input.partition.replace(partition).is_some() {
                     return refuse(format!("{name} is there twice"));
                 }
                 continue;
             }
-            NO_ENFORCE if value.is_empty() && wording.enforce => {
-                wording.enforce = false;
+            NO_ENFORCE if value.is_empty() && input.enforce => {
+                input.enforce = false;
                 continue;
             }
-            "ban-after" => &mut wording.ban.get_or_insert_default().after,
-            "ban-factor" => &mut wording.ban.get_or_insert_default().factor,
-            "ban-for" => &mut wording.ban.get_or_insert_default().lasts,
+            "ban-after" => &mut input.ban.get_or_insert_default().after,
+            "ban-factor" => &mut input.ban.get_or_insert_default().factor,
+            "ban-for" => &mut input.ban.get_or_insert_default().lasts,
             _ => return refuse(format!("{line:?} is not a limit: what is {word:?}?")),
         };
         if place.replace(value).is_some() {
             return refuse(format!("{name} is there twice"));
         }
     }
-    wording.limit(Target { whom, class, together }).map_err(|(_, error)| error)
+    input.limit(Target { whom, class, together }).map_err(|(_, error)| error)
 }
 
 /// What an option's value names.
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_bad_line_is_named_and_the_list_refused() {
-        let long = format!("\n{} 5pps", "1".repeat(2 * LONGEST));
+        let long = format!("\n{} 5pps", "1".repeat(2 * MAX_LEN));
         for (text, line, about) in [
             ("default 1000pps\n198.51.100.7 10mbps", "line 2", "mbps"),
             ("198.51.100.7/24 5pps", "line 1", "host bits"),

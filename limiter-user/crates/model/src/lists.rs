@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::invalid::Invalid;
 pub use super::listed::Lists;
 use super::scope::Reach;
-use crate::limit::{ModelError, Whom, prefixes_of, short_prefix};
+use crate::limit::{ModelError, Selector, prefixes_of, short_prefix};
 
 /// What becomes of a listed source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -261,9 +261,9 @@ pub fn read(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Invalid> {
 /// # Errors
 /// If it is neither, or has host bits set.
 pub fn parse_target(text: &str) -> Result<IpNet, ModelError> {
-    match Whom::from_str(text) {
-        Ok(Whom::Prefix(target)) => Ok(target),
-        Ok(Whom::Default) | Err(ModelError::Target { .. }) => {
+    match Selector::from_str(text) {
+        Ok(Selector::Prefix(target)) => Ok(target),
+        Ok(Selector::Default) | Err(ModelError::Target { .. }) => {
             Err(ModelError::ListTarget { input: text.into() })
         }
         Err(error) => Err(error),

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::invalid::Invalid;
-use crate::limit::{Target, Whom, short_prefix, source_of};
+use crate::limit::{Selector, Target, short_prefix, source_of};
 
 /// The management addresses of a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,8 +22,8 @@ pub struct Management {
 /// # Errors
 /// If it is neither, or means every source.
 pub fn parse_management(text: &str) -> Result<IpNet, Invalid> {
-    match text.parse::<Whom>()? {
-        Whom::Prefix(net) if net.prefix_len() > 0 => Ok(net),
+    match text.parse::<Selector>()? {
+        Selector::Prefix(net) if net.prefix_len() > 0 => Ok(net),
         _ => Err(Invalid::new(format!(
             "{text} covers every source, so that nothing would be limited"
         ))

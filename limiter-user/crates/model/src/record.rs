@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Amount, Ban, LimitSpec, ModelError, Rate, Scope, Target, Tier};
+use crate::{Amount, Ban, Limit, ModelError, Rate, Scope, Target, Tier};
 
 /// What a database has of a limit, beside its target.
 #[derive(Serialize, Deserialize)]
@@ -46,8 +46,8 @@ impl Record {
     ///
     /// # Errors
     /// If that cannot be a limit.
-    fn limit(self, target: Target) -> Result<LimitSpec, ModelError> {
-        let mut limit = LimitSpec::new(target, self.rate, Some(self.burst))?.enforced(self.enforce);
+    fn limit(self, target: Target) -> Result<Limit, ModelError> {
+        let mut limit = Limit::new(target, self.rate, Some(self.burst))?.enforced(self.enforce);
         if let Some(Also { rate, burst }) = self.also {
             limit = limit.and(rate, Some(burst))?;
         }
@@ -70,7 +70,7 @@ pub fn record(amount: &Amount) -> String {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn read(target: Target, record: &str) -> Result<LimitSpec, String> {
+pub fn read(target: Target, record: &str) -> Result<Limit, String> {
     let record: Record = serde_json::from_str(record).map_err(|error| error.to_string())?;
     record.limit(target).map_err(|error| error.to_string())
 }

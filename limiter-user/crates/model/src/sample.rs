@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use limiter_common::abi::Reason;
 
-use crate::LimitSpec;
+use crate::Limit;
 
 /// Which samples are wanted.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,7 +17,7 @@ pub struct SampleFilter {
     pub source: Option<IpNet>,
     /// Samples in a second at the most, 1 to 1,000,000.
     pub rate: u32,
-    /// Bytes of each, 1 to [`limiter_common::sampling::MOST_BYTES`].
+    /// Bytes of each, 1 to [`limiter_common::sampling::MAX_BYTES`].
     pub snaplen: u32,
     /// Of those packets the share that is taken, by chance, above 0 and at most 1.
     pub share: f64,
@@ -37,7 +37,7 @@ pub struct PacketSample {
     /// Whom it says to be from.
     pub source: Option<IpAddr>,
     /// The limit of its source at present; `None` where its class would have to be known.
-    pub limit: Option<LimitSpec>,
+    pub limit: Option<Limit>,
     /// Its first bytes, from the Ethernet header on.
     pub data: Vec<u8>,
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::{Class, LimitSpec, Tier};
+use crate::{Class, Limit, Tier};
 
 /// How a source fares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct Source {
     /// How it fares.
     pub state: SourceState,
     /// The limit in force for it.
-    pub limit: Option<LimitSpec>,
+    pub limit: Option<Limit>,
     /// Packets or bytes it may send at once; `None` without bucket or limit.
     pub tokens: Option<f64>,
     /// Bytes it may send at once, where packets and bytes are limited.

@@ -12,14 +12,14 @@ use crate::limit::ModelError;
 
 /// Whom a limit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Whom {
+pub enum Selector {
     /// Every source that no prefix covers.
     Default,
     /// The sources in a prefix; the longest one that covers a source wins.
     Prefix(IpNet),
 }
 
-impl Whom {
+impl Selector {
     /// As short as `--for` takes it: a single address without its length.
     pub fn short(&self) -> String {
         match self {
@@ -34,11 +34,11 @@ impl Whom {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
     /// For whom.
-    pub whom: Whom,
+    pub whom: Selector,
     /// For which packets.
     pub class: Class,
     /// Whether all sources of `whom` share it as if they were one (`--as-one`), beside the limits that
-    /// each has by itself. With [`Whom::Default`]: all sources.
+    /// each has by itself. With [`Selector::Default`]: all sources.
     pub together: bool,
 }
 
@@ -50,18 +50,18 @@ const AS_ONE: &str = "as-one";
 
 impl Target {
     /// Every source, each by itself, whatever it sends.
-    pub const DEFAULT: Self = Self::of(Whom::Default);
+    pub const DEFAULT: Self = Self::of(Selector::Default);
 
     /// All packets of `whom`, each source by itself.
-    pub const fn of(whom: Whom) -> Self {
+    pub const fn of(whom: Selector) -> Self {
         Self { whom, class: Class::ANY, together: false }
     }
 
     /// The prefix that it is for; `None` for everyone.
     pub const fn prefix(&self) -> Option<IpNet> {
         match self.whom {
-            Whom::Default => None,
-            Whom::Prefix(net) => Some(net),
+            Selector::Default => None,
+            Selector::Prefix(net) => Some(net),
         }
     }
 
@@ -76,7 +76,7 @@ impl Target {
     /// [`ModelError::SingleAsOne`] for a single address that is to be limited as one.
     pub(super) fn check(&self) -> Result<(), ModelError> {
         match self.whom {
-            Whom::Prefix(net) if self.together && net.prefix_len() == net.max_prefix_len() => {
+            Selector::Prefix(net) if self.together && net.prefix_len() == net.max_prefix_len() => {
                 Err(ModelError::SingleAsOne { single: net })
             }
             _ => Ok(()),
@@ -111,7 +111,7 @@ fn first_word(text: &str) -> (&str, &str) {
 
 impl From<IpNet> for Target {
     fn from(net: IpNet) -> Self {
-        Self::of(Whom::Prefix(net))
+        Self::of(Selector::Prefix(net))
     }
 }
 
@@ -147,7 +147,7 @@ fn unmapped(prefix: IpNet) -> IpNet {
     }
 }
 
-impl fmt::Display for Whom {
+impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str(DEFAULT),
@@ -156,7 +156,7 @@ impl fmt::Display for Whom {
     }
 }
 
-impl FromStr for Whom {
+impl FromStr for Selector {
     type Err = ModelError;
 
     fn from_str(input: &str) -> Result<Self, ModelError> {

@@ -75,7 +75,7 @@ impl AddAssign for Weight {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
-pub enum By {
+pub enum GroupBy {
     /// A source, of each class of packets that has a limit of its own.
     #[default]
     Source,
@@ -87,7 +87,7 @@ pub enum By {
     Port,
 }
 
-impl By {
+impl GroupBy {
     /// The name in options and queries.
     pub const fn name(self) -> &'static str {
         match self {
@@ -128,7 +128,7 @@ impl Totals {
 
 /// What a source has got, and gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Got {
+pub struct Usage {
     /// Packets passed.
     pub passed: u64,
     /// Packets dropped.
@@ -143,7 +143,7 @@ pub struct Got {
     pub bps: f64,
 }
 
-impl Got {
+impl Usage {
     /// Adds what it gets elsewhere.
     pub const fn add(&mut self, other: &Self) {
         self.passed = self.passed.saturating_add(other.passed);

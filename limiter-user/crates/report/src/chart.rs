@@ -59,7 +59,7 @@ const STEPS: [u32; 19] = [
 ];
 
 /// Marks on the axis.
-const MOST_TICKS: f64 = 8.0;
+const MAX_TICKS: f64 = 8.0;
 
 /// The axis of times, s since 1970, with marks at round moments.
 struct Times(Range<f64>);
@@ -83,10 +83,10 @@ impl Ranged for Times {
 
 /// Round moments between two, s since 1970.
 pub fn ticks(first: f64, last: f64) -> Vec<f64> {
-    let fits = |step: &f64| (last - first) / step <= MOST_TICKS;
+    let fits = |step: &f64| (last - first) / step <= MAX_TICKS;
     let step = STEPS.into_iter().map(f64::from).find(fits).unwrap_or(last - first);
     let from = (first / step).ceil();
-    let marks = (0..=MOST_TICKS as u32).map(|mark| (from + f64::from(mark)) * step);
+    let marks = (0..=MAX_TICKS as u32).map(|mark| (from + f64::from(mark)) * step);
     marks.filter(|mark| *mark <= last).collect()
 }
 

@@ -35,7 +35,7 @@ pub use outcome::{Outcome, Series};
 pub use progress::Progress;
 pub use regions::{Between, RegionPart};
 pub use runs::{Summary, run, run_all};
-pub use scenario::{Detection, Fault, FaultKind, Goals, MOST_HOSTS, Scenario, Span};
+pub use scenario::{Detection, Fault, FaultKind, Goals, MAX_HOSTS, Scenario, Span};
 pub use scheme::SchemeKind;
 pub use suite::{named, suite, text};
 

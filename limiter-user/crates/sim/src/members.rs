@@ -17,11 +17,11 @@ use cluster::wire::{Epoch, OVERHEAD};
 
 const SECOND: u64 = 1_000_000_000;
 /// How often who has had no answer asks again, as the link does.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// How often it is looked who knows whom.
 const LOOK: Duration = Duration::from_millis(20);
 /// For how long something is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Between one event and the next.
 const CALM: Duration = Duration::from_secs(5);
 
@@ -208,13 +208,13 @@ impl Net {
         while hosts > 1 && self.living().any(|(_, host)| host.members().len() == 1) {
             let alone = |(_, host): &(usize, &Membership)| host.members().len() == 1;
             let alone: Vec<usize> = self.living().filter(alone).map(|(number, _)| number).collect();
-            if self.now.since(start) > PATIENCE {
+            if self.now.since(start) > TIMEOUT {
                 return Err(alone.into_iter().map(|number| (number, 1)).collect());
             }
             alone.into_iter().filter(|number| *number > 0).for_each(|number| self.meet(number, 0));
-            self.run(AGAIN);
+            self.run(RETRY_INTERVAL);
         }
-        self.until(PATIENCE, |_, host| host.members().len() == hosts)?;
+        self.until(TIMEOUT, |_, host| host.members().len() == hosts)?;
         Ok(self.now.since(start))
     }
 }
@@ -232,7 +232,7 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Outcome {
     net.hosts[gone] = None;
     let left = scenario.hosts - 1;
     let gone = identity(gone, 1).host();
-    let detected = net.until(PATIENCE, |_, host| {
+    let detected = net.until(TIMEOUT, |_, host| {
         !host.members().contains_key(&gone) && host.members().len() == left
     });
     Outcome {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use cluster::membership::LONGEST_REGION;
+use cluster::membership::MAX_REGION_LEN;
 
 /// A region of a scenario. Hosts that are in a row are in one region unless each region names its own.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -41,8 +41,8 @@ impl Between {
 /// What does not fit together.
 pub(super) fn assign(parts: &[RegionPart], hosts: usize) -> Result<Vec<usize>, String> {
     for (at, part) in parts.iter().enumerate() {
-        if !(1..=LONGEST_REGION).contains(&part.name.len()) {
-            return Err(format!("a region's name has 1 to {LONGEST_REGION} bytes"));
+        if !(1..=MAX_REGION_LEN).contains(&part.name.len()) {
+            return Err(format!("a region's name has 1 to {MAX_REGION_LEN} bytes"));
         }
         if parts[..at].iter().any(|other| other.name == part.name) {
             return Err(format!("two regions are called {}", part.name));

@@ -17,11 +17,11 @@ use model::Location;
 use model::units::parse_duration;
 
 /// The most hosts of a scenario.
-pub const MOST_HOSTS: usize = 1000;
+pub const MAX_HOSTS: usize = 1000;
 /// The most sources.
-const MOST_KEYS: usize = 10_000;
+const MAX_KEYS: usize = 10_000;
 /// The longest run.
-const LONGEST: Duration = Duration::from_secs(600);
+const MAX_RUN: Duration = Duration::from_secs(600);
 
 /// A duration, such as `"200ms"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -165,7 +165,7 @@ pub struct Scenario {
     /// What it is about.
     #[serde(default)]
     pub about: String,
-    /// Hosts, 1 to [`MOST_HOSTS`].
+    /// Hosts, 1 to [`MAX_HOSTS`].
     #[serde(default = "three")]
     pub hosts: usize,
     /// It says something only with so many hosts, and the suite leaves it out with fewer.
@@ -295,16 +295,16 @@ impl Scenario {
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(name) {
             return whole("`name` has 1 to 64 of the characters a to z, A to Z, 0 to 9, - and _");
         }
-        if self.hosts == 0 || self.hosts > MOST_HOSTS {
-            return whole(&format!("`hosts` is a number from 1 to {MOST_HOSTS}"));
+        if self.hosts == 0 || self.hosts > MAX_HOSTS {
+            return whole(&format!("`hosts` is a number from 1 to {MAX_HOSTS}"));
         }
         if self.membership && (self.hosts < 2 || !self.faults.is_empty()) {
             return whole("with `membership` there are two hosts at least and no faults");
         }
-        if self.demand.keys == 0 || self.demand.keys > MOST_KEYS {
-            return whole(&format!("`keys` is a number from 1 to {MOST_KEYS}"));
+        if self.demand.keys == 0 || self.demand.keys > MAX_KEYS {
+            return whole(&format!("`keys` is a number from 1 to {MAX_KEYS}"));
         }
-        if self.duration.0 > LONGEST || self.duration.0 < Duration::from_secs(2) {
+        if self.duration.0 > MAX_RUN || self.duration.0 < Duration::from_secs(2) {
             return whole("`duration` is from 2s to 10m");
         }
         let tick = self.tick.ns();

@@ -15,7 +15,7 @@ use super::StoreError;
 use super::entry;
 use super::rows::Rows;
 use model::lists::{ListChanges, Listing, Lists};
-use model::{Change, Changes, LimitSpec, Limits, Target};
+use model::{Change, Changes, Limit, Limits, Target};
 
 /// The version of the tables below. Files of earlier ones are read as they are and become this one with
 /// the next change: what is new since then is left out of their rows.
@@ -147,7 +147,7 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
     Ok(Content { revision, limits, lists, replica })
 }
 
-pub(super) fn limit(target: &str, record: &str) -> Result<LimitSpec, String> {
+pub(super) fn limit(target: &str, record: &str) -> Result<Limit, String> {
     let target = target.parse::<Target>().map_err(|error| error.to_string())?;
     model::record::read(target, record)
 }

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use ipnet::IpNet;
 
 use model::record::record;
-use model::{Changes, Target, Whom};
+use model::{Changes, Selector, Target};
 
 /// The rows that changes make.
 pub(super) struct Rows<'a> {
@@ -68,12 +68,12 @@ static HEXADECIMAL: LazyLock<Vec<u16>> =
 /// follows the last part.
 fn rank(target: &Target) -> u128 {
     match target.whom {
-        Whom::Default => u128::MAX,
-        Whom::Prefix(IpNet::V4(net)) => {
+        Selector::Default => u128::MAX,
+        Selector::Prefix(IpNet::V4(net)) => {
             let parts = net.addr().octets().into_iter().chain([net.prefix_len()]);
             parts.fold(0, |rank, part| rank << 8 | u128::from(DECIMAL[usize::from(part)]))
         }
-        Whom::Prefix(IpNet::V6(net)) => {
+        Selector::Prefix(IpNet::V6(net)) => {
             let parts = net.addr().segments().into_iter();
             parts.fold(0, |rank, part| rank << 16 | u128::from(HEXADECIMAL[usize::from(part)]))
         }
@@ -84,7 +84,7 @@ fn rank(target: &Target) -> u128 {
 mod tests {
     use super::*;
     use model::Change;
-    use model::LimitSpec;
+    use model::Limit;
 
     /// The targets as rows, which are all removals.
     fn rows(targets: &[String]) -> Vec<String> {
@@ -129,7 +129,7 @@ mod tests {
             .iter()
             .map(|(target, rate)| {
                 let (target, rate) = (target.parse().unwrap(), rate.parse().unwrap());
-                Change::Set(LimitSpec::new(target, rate, Some(2000)).unwrap())
+                Change::Set(Limit::new(target, rate, Some(2000)).unwrap())
             })
             .collect();
         let mut rows = Vec::new();

@@ -4,10 +4,10 @@ use std::fs;
 use super::file::SCHEMA;
 use super::*;
 use model::lists::{Action, Listing};
-use model::{Change, LimitSpec, Partition, Scope};
+use model::{Change, Limit, Partition, Scope};
 
-fn limit(target: &str, rate: &str) -> LimitSpec {
-    LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
+fn limit(target: &str, rate: &str) -> Limit {
+    Limit::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
 }
 
 /// A closed store with three limits, set one after the other.
@@ -236,7 +236,7 @@ fn a_store_of_an_earlier_version_is_read_and_becomes_this_one() {
         }
         transaction.commit().unwrap();
     }
-    let burst = |target, rate, burst| LimitSpec { burst, ..limit(target, rate) };
+    let burst = |target, rate, burst| Limit { burst, ..limit(target, rate) };
     let old = [
         burst("default", "1000pps", 2000),
         burst("198.51.100.0/24", "10mbit", 64_000).enforced(false),

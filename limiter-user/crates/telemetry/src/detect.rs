@@ -84,7 +84,7 @@ const AT_ONCE: u64 = 60;
 /// How long a neighbourhood is not told again, s.
 const QUIET: u64 = 300;
 /// Neighbourhoods that are watched at the most.
-const MOST: usize = 4096;
+const MAX: usize = 4096;
 
 #[derive(Clone, Debug, Default)]
 struct Neighbours {
@@ -106,9 +106,9 @@ impl Spread {
             return None;
         }
         let prefix = IpNet::new(source.addr(), length).ok()?.trunc();
-        if self.0.len() >= MOST && !self.0.contains_key(&prefix) {
+        if self.0.len() >= MAX && !self.0.contains_key(&prefix) {
             self.0.retain(|_, known| now.saturating_sub(known.since) < AT_ONCE);
-            if self.0.len() >= MOST {
+            if self.0.len() >= MAX {
                 // So many neighbourhoods are no neighbourhood's doing.
                 return None;
             }
@@ -218,7 +218,7 @@ mod tests {
             let source = IpNet::from(std::net::IpAddr::from((i << 8).to_be_bytes()));
             spread.note(100, source);
         }
-        assert_eq!(spread.0.len(), MOST);
+        assert_eq!(spread.0.len(), MAX);
         spread.note(200, "203.0.113.1/32".parse().unwrap());
         assert_eq!(spread.0.len(), 1, "old ones make room");
     }

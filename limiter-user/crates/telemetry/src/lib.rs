@@ -17,5 +17,5 @@ pub mod throttle;
 pub use bus::Bus;
 pub use event::{Event, What};
 pub use latency::{Latency, Recorder};
-pub use rates::{Rates, Seen, SourceRate, Watch};
+pub use rates::{Observation, Rates, SourceRate, Watch};
 pub use sample::Sample;

@@ -6,11 +6,11 @@
 use model::digest::{Digest, Percentiles};
 
 /// Sources that a part can lose, because others get their buckets, and still tell of.
-const MOST_GONE: usize = 1 << 14;
+const MAX_GONE: usize = 1 << 14;
 
 /// What a bucket counts of its source at a look.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct Observation {
     /// The number of the bucket.
     pub bucket: u32,
     /// When the source got it, ns since boot; tells whether it is still the same one.
@@ -24,7 +24,7 @@ pub struct Seen {
 /// A source between the first look and the last: 56 bytes.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    seen: Seen,
+    seen: Observation,
     /// What had been counted when the watch began.
     packets: u64,
     bytes: u64,
@@ -35,19 +35,19 @@ struct Entry {
 
 impl Entry {
     /// A source that has its bucket since before the watch.
-    const fn known(seen: Seen) -> Self {
-        let Seen { packets, bytes, .. } = seen;
+    const fn known(seen: Observation) -> Self {
+        let Observation { packets, bytes, .. } = seen;
         Self { seen, packets, bytes, peak_packets: 0.0, peak_bytes: 0.0 }
     }
 
     /// A source that got its bucket after the last look.
-    const fn fresh(seen: Seen) -> Self {
-        let before = Seen { packets: 0, bytes: 0, ..seen };
+    const fn fresh(seen: Observation) -> Self {
+        let before = Observation { packets: 0, bytes: 0, ..seen };
         Self::known(before)
     }
 
     /// Takes a later look, and whether it has sent something since.
-    fn update(&mut self, seen: Seen, seconds: f64) -> bool {
+    fn update(&mut self, seen: Observation, seconds: f64) -> bool {
         let packets = seen.packets.saturating_sub(self.seen.packets);
         let bytes = seen.bytes.saturating_sub(self.seen.bytes);
         self.peak_packets = self.peak_packets.max((packets as f64 / seconds) as f32);
@@ -83,7 +83,7 @@ struct Part {
 }
 
 impl Part {
-    fn look(&mut self, now_ns: u64, seen: &[Seen]) {
+    fn look(&mut self, now_ns: u64, seen: &[Observation]) {
         if self.first_ns.is_none() {
             self.first_ns = Some(now_ns);
             self.entries = seen.iter().copied().map(Entry::known).collect();
@@ -112,13 +112,13 @@ impl Part {
     }
 
     fn lose(&mut self, entry: Entry) {
-        if entry.seen.packets > entry.packets && self.gone.len() < MOST_GONE {
+        if entry.seen.packets > entry.packets && self.gone.len() < MAX_GONE {
             self.gone.push(entry);
         }
     }
 
     /// Those who have sent something.
-    fn rates(self) -> impl Iterator<Item = (Seen, SourceRate)> {
+    fn rates(self) -> impl Iterator<Item = (Observation, SourceRate)> {
         let nanoseconds = self.last_ns.saturating_sub(self.first_ns.unwrap_or(self.last_ns));
         let seconds = nanoseconds.max(1) as f64 / 1e9;
         let all = self.entries.into_iter().chain(self.gone);
@@ -148,7 +148,7 @@ impl Watch {
     }
 
     /// Takes a look at a part, at `now_ns` since boot. The numbers of the buckets must ascend.
-    pub fn look(&mut self, part: usize, now_ns: u64, seen: &[Seen]) {
+    pub fn look(&mut self, part: usize, now_ns: u64, seen: &[Observation]) {
         if let Some(part) = self.parts.get_mut(part) {
             part.look(now_ns, seen);
         }
@@ -181,7 +181,7 @@ pub struct Rates {
     /// Each of them that was watched.
     pub sources: Vec<SourceRate>,
     /// The bucket of the one that sends most packets, and what it sends.
-    pub heaviest: Option<(Seen, SourceRate)>,
+    pub heaviest: Option<(Observation, SourceRate)>,
     /// How many sources each of these stands for.
     pub each: u32,
     /// How many send between two looks, on average.
@@ -198,7 +198,7 @@ pub struct Rates {
 
 impl Rates {
     /// Adds the sources of a part: their digests are made apart and merged.
-    fn add(&mut self, rates: impl Iterator<Item = (Seen, SourceRate)>) {
+    fn add(&mut self, rates: impl Iterator<Item = (Observation, SourceRate)>) {
         let from = self.sources.len();
         for (seen, rate) in rates {
             if self.heaviest.is_none_or(|(_, heaviest)| rate.packets > heaviest.packets) {
@@ -230,8 +230,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn seen(bucket: u32, since_ns: u64, packets: u64) -> Seen {
-        Seen { bucket, since_ns, packets, bytes: 100 * packets }
+    fn seen(bucket: u32, since_ns: u64, packets: u64) -> Observation {
+        Observation { bucket, since_ns, packets, bytes: 100 * packets }
     }
 
     #[test]

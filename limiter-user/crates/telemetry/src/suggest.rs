@@ -4,13 +4,13 @@ use super::Rates;
 use model::{Rate, Unit};
 
 /// Sources that must have sent something, or nobody can tell what is usual.
-pub const LEAST_SOURCES: usize = 20;
+pub const MIN_SOURCES: usize = 20;
 
 /// What is left above the rate that only the given share of sources exceeds.
 const HEADROOM: f64 = 1.2;
 
 /// A burst is this much of a second's rate at the least, as it is where none is given.
-const LEAST_BURST: f64 = 1.2;
+const MIN_BURST: f64 = 1.2;
 
 /// Sources without a bucket: too light to be seen one by one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,7 +55,7 @@ pub struct Touched {
 }
 
 /// The limit in `unit` that about `share` (0 to 1) of all sources exceed at the most, with some room;
-/// `None` if there are fewer than [`LEAST_SOURCES`].
+/// `None` if there are fewer than [`MIN_SOURCES`].
 pub fn propose(
     rates: &mut Rates,
     light: Light,
@@ -64,7 +64,7 @@ pub fn propose(
     unit: Unit,
 ) -> Option<Proposal> {
     let tracked = rates.sources.len();
-    if tracked < LEAST_SOURCES {
+    if tracked < MIN_SOURCES {
         return None;
     }
     let heavy = tracked as f64 * f64::from(rates.each);
@@ -83,13 +83,13 @@ pub fn propose(
     let (rate, burst) = match unit {
         Unit::Packets => {
             let amount = round_up(HEADROOM * usual);
-            let burst = (amount as f64 * LEAST_BURST).ceil() as u64;
+            let burst = (amount as f64 * MIN_BURST).ceil() as u64;
             (Rate::from_parts(amount, SECOND_NS, unit), burst.max(round_up(HEADROOM * peak)))
         }
         Unit::Bytes => {
             // Whole kilobits, and kilobytes of which one holds a full frame at the least.
             let kilobits = round_up(HEADROOM * usual * 8.0 / 1000.0);
-            let least = (kilobits as f64 * LEAST_BURST / 8.0).ceil() as u64;
+            let least = (kilobits as f64 * MIN_BURST / 8.0).ceil() as u64;
             let burst = least.max(round_up(HEADROOM * peak / 1000.0)).max(2);
             (Rate::from_parts(kilobits * 125, SECOND_NS, unit), burst * 1000)
         }
@@ -108,7 +108,7 @@ pub struct TooSmall {
 }
 
 /// Sources that a limit may touch are looked for up to this number of them.
-const MOST_TOUCHED: u32 = 10;
+const MAX_TOUCHED: u32 = 10;
 
 /// What is wrong with `share` if it is less than one source.
 pub fn too_small(
@@ -123,7 +123,7 @@ pub fn too_small(
         return None;
     }
     // So that the limit is between what these sources send and what others do.
-    let shares = (1..=MOST_TOUCHED).map(|touched| (f64::from(touched) + 0.5) / sources);
+    let shares = (1..=MAX_TOUCHED).map(|touched| (f64::from(touched) + 0.5) / sources);
     let mut shares = shares.map(|share| (1e4 * share).ceil() / 1e4).filter(|share| *share <= 0.5);
     let enough = shares.find_map(|share| {
         let found = propose(rates, light, traffic, share, Unit::Packets)?;
@@ -173,17 +173,17 @@ fn round_up(value: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Seen, Watch};
+    use super::super::{Observation, Watch};
     use super::*;
 
     const NOBODY: Light = Light { sources: Some(0.0), below: 119.0 };
 
     /// Sources that send `packets` of 100 bytes a second each, evenly.
     fn rates(packets: &[u64]) -> (Rates, Traffic) {
-        let look = |seconds: u64| -> Vec<Seen> {
+        let look = |seconds: u64| -> Vec<Observation> {
             let counts = packets.iter().map(|packets| packets * seconds);
             let seen = (0..).zip(counts);
-            let seen = seen.map(|(bucket, packets)| Seen {
+            let seen = seen.map(|(bucket, packets)| Observation {
                 bucket,
                 since_ns: 1,
                 packets,
@@ -279,8 +279,9 @@ mod tests {
     #[test]
     fn bursts_hold_what_was_seen_in_a_second() {
         let mut watch = Watch::new(1);
-        let seen = |packets| -> Vec<Seen> {
-            let seen = (0..30).map(|bucket| Seen { bucket, since_ns: 1, packets, bytes: packets });
+        let seen = |packets| -> Vec<Observation> {
+            let seen =
+                (0..30).map(|bucket| Observation { bucket, since_ns: 1, packets, bytes: packets });
             seen.collect()
         };
         // Silence for nine seconds, then a thousand packets in one.

@@ -13,10 +13,10 @@ use api::{
     SourceReport, StatusReport, TopReport, Unanswered,
 };
 use model::Distinct;
-use model::traffic::{By, Sort, Totals, Weight};
+use model::traffic::{GroupBy, Sort, Totals, Weight};
 
 /// Characters of a filter.
-const LONGEST_FILTER: usize = 80;
+const MAX_FILTER_LEN: usize = 80;
 
 /// Lines that are asked for, unless told otherwise, and as many when a filter chooses among them.
 const LINES: usize = 100;
@@ -64,7 +64,7 @@ pub(super) enum Screen {
 pub(super) struct App {
     pub(super) screen: Screen,
     pub(super) sort: Sort,
-    pub(super) by: By,
+    pub(super) by: GroupBy,
     n: Option<usize>,
     pub(super) filter: Filter,
     /// The filter as it was typed.
@@ -93,7 +93,7 @@ pub(super) struct App {
 }
 
 impl App {
-    pub(super) fn new(sort: Sort, by: By, n: Option<usize>) -> Self {
+    pub(super) fn new(sort: Sort, by: GroupBy, n: Option<usize>) -> Self {
         Self {
             screen: Screen::List,
             sort,
@@ -147,7 +147,9 @@ impl App {
     pub(super) fn source(&self) -> Option<IpAddr> {
         match &self.screen {
             // Of a prefix there is nothing to show.
-            Screen::One(name) if self.by == By::Source => name.text.split('/').next()?.parse().ok(),
+            Screen::One(name) if self.by == GroupBy::Source => {
+                name.text.split('/').next()?.parse().ok()
+            }
             _ => None,
         }
     }
@@ -313,7 +315,7 @@ impl App {
     fn type_filter(&mut self, code: KeyCode) -> Then {
         let Some(typed) = &mut self.typing else { return Then::Draw };
         match code {
-            KeyCode::Char(character) if typed.chars().count() < LONGEST_FILTER => {
+            KeyCode::Char(character) if typed.chars().count() < MAX_FILTER_LEN => {
                 typed.push(character);
             }
             KeyCode::Backspace => {

@@ -18,7 +18,7 @@ use api::error::{Failure, exit};
 use api::{
     ClusterGroupsReport, ClusterTopReport, GroupsReport, PortsReport, TopReport, Unanswered,
 };
-use model::traffic::{By, Sort};
+use model::traffic::{GroupBy, Sort};
 
 /// Lines that are printed once, unless told otherwise.
 const LINES: usize = 20;
@@ -32,14 +32,14 @@ pub(super) async fn run(
         return Err(Failure::new(exit::USAGE, "0 lines cannot be listed")
             .hint("ask for at least 1, such as `-n 20`"));
     }
-    if arguments.cluster && arguments.by == By::Port {
+    if arguments.cluster && arguments.by == GroupBy::Port {
         return Err(Failure::new(exit::USAGE, "ports are counted on one host at a time")
             .hint("ask each host by itself: leave out --cluster"));
     }
     if arguments.once || output.is_json() {
         return once(client, output, arguments).await;
     }
-    if arguments.by == By::Port {
+    if arguments.by == GroupBy::Port {
         return Err(Failure::new(exit::USAGE, "ports cannot be watched, only listed")
             .hint("write `limiter top --by port --once`"));
     }
@@ -57,28 +57,28 @@ async fn once(
 ) -> Result<u8, Failure> {
     let n = arguments.n.unwrap_or(LINES);
     match arguments.by {
-        By::Source if arguments.cluster => {
+        GroupBy::Source if arguments.cluster => {
             let report: ClusterTopReport =
                 client.get(&sources(n, arguments.sort, false, true)).await?;
             output.print(&report)?;
             return Ok(all_or_not(&report.unanswered));
         }
-        By::Source => {
+        GroupBy::Source => {
             let report: TopReport = client.get(&sources(n, arguments.sort, false, false)).await?;
             output.print(&report)?;
         }
-        By::Prefix | By::Class if arguments.cluster => {
+        GroupBy::Prefix | GroupBy::Class if arguments.cluster => {
             let report: ClusterGroupsReport =
                 client.get(&groups(arguments.by, n, arguments.sort, true)).await?;
             output.print(&report)?;
             return Ok(all_or_not(&report.unanswered));
         }
-        By::Prefix | By::Class => {
+        GroupBy::Prefix | GroupBy::Class => {
             let path = groups(arguments.by, n, arguments.sort, false);
             let report: GroupsReport = client.get(&path).await?;
             output.print(&report)?;
         }
-        By::Port => {
+        GroupBy::Port => {
             let report: PortsReport = client.get(&format!("/v1/ports?n={n}")).await?;
             output.print(&report)?;
         }
@@ -94,7 +94,7 @@ fn sources(n: usize, sort: Sort, live: bool, cluster: bool) -> String {
 }
 
 /// The resource with sums over sources, of one host or of all.
-fn groups(by: By, n: usize, sort: Sort, cluster: bool) -> String {
+fn groups(by: GroupBy, n: usize, sort: Sort, cluster: bool) -> String {
     let place = if cluster { "/cluster" } else { "" };
     format!("/v1{place}/groups?by={}&n={n}&sort={}", by.name(), sort.name())
 }

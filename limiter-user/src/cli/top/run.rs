@@ -19,7 +19,7 @@ use crate::cli::args::TopArgs;
 use api::client::Client;
 use api::error::{Failure, exit};
 use api::{ClusterSourceReport, SourceReport, StatusReport};
-use model::traffic::By;
+use model::traffic::GroupBy;
 
 /// Between two questions about the heaviest.
 const SECOND: Duration = Duration::from_secs(1);
@@ -137,8 +137,8 @@ impl Questions {
             let start = Instant::now();
             let (path, summed) = (sources(n, sort, true, cluster), groups(by, n, sort, cluster));
             let answer = match (by, cluster) {
-                (By::Source, true) => client.get(&path).await.map(Answer::Fleet),
-                (By::Source, false) => client.get(&path).await.map(Answer::Sources),
+                (GroupBy::Source, true) => client.get(&path).await.map(Answer::Fleet),
+                (GroupBy::Source, false) => client.get(&path).await.map(Answer::Sources),
                 (_, true) => client.get(&summed).await.map(Answer::FleetGroups),
                 (_, false) => client.get(&summed).await.map(Answer::Groups),
             };

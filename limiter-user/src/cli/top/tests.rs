@@ -12,7 +12,7 @@ use super::filter::Filter;
 use super::view::{self, Theme};
 use api::error::{Failure, exit};
 use api::{GroupsReport, TopReport};
-use model::traffic::{By, Sort};
+use model::traffic::{GroupBy, Sort};
 
 /// The present of all screens: 1000 s after 1970.
 const NOW: Duration = Duration::from_secs(1000);
@@ -45,7 +45,7 @@ fn sources() -> TopReport {
 }
 
 fn app() -> App {
-    let mut app = App::new(Sort::Dropped, By::Source, None);
+    let mut app = App::new(Sort::Dropped, GroupBy::Source, None);
     app.answer(Ok(Answer::Sources(sources())));
     app
 }
@@ -126,7 +126,7 @@ fn keys_sort() {
         assert!(screen(&app, 100, 9).contains(&format!("most {} first", sort.name())));
     }
     // What is there has the new order at once.
-    let mut app = App::new(Sort::Dropped, By::Source, None);
+    let mut app = App::new(Sort::Dropped, GroupBy::Source, None);
     app.answer(Ok(Answer::Sources(report(&[
         entry("192.0.2.1/32", "limited", 1.0, 0, 50),
         entry("192.0.2.2/32", "conforming", 70.0, 90, 0),
@@ -145,7 +145,7 @@ fn a_fleet_is_shown_as_one_host_and_who_is_missing_is_named() {
         "unanswered": [{"host": "edge-3", "problem": "it does not answer"}],
         "unlisted_at_most": 0.0, "totals": null, "took_seconds": 0.1,
     });
-    let mut app = App::new(Sort::Dropped, By::Source, None);
+    let mut app = App::new(Sort::Dropped, GroupBy::Source, None);
     app.answer(Ok(Answer::Fleet(serde_json::from_value(report).unwrap())));
     let shown = screen(&app, 120, 9);
     assert!(shown.starts_with("limiter top  2 of 3 hosts  without edge-3"), "{shown}");
@@ -159,7 +159,7 @@ fn a_fleet_is_shown_as_one_host_and_who_is_missing_is_named() {
             "bytes": 900, "pps": 7.0, "bps": 70.0, "first_seen": null, "last_seen": null, "hosts": 1,
         }],
     });
-    let mut app = App::new(Sort::Dropped, By::Prefix, None);
+    let mut app = App::new(Sort::Dropped, GroupBy::Prefix, None);
     app.answer(Ok(Answer::FleetGroups(serde_json::from_value(report).unwrap())));
     let shown = screen(&app, 120, 9);
     assert!(shown.starts_with("limiter top  1 of 2 hosts  without edge-2"), "{shown}");
@@ -296,7 +296,7 @@ fn a_daemon_that_is_gone_is_told_and_the_lines_stay() {
 
 #[test]
 fn groups_are_lines_too() {
-    for (by, group) in [(By::Prefix, "192.0.2.0/24"), (By::Class, "udp:53")] {
+    for (by, group) in [(GroupBy::Prefix, "192.0.2.0/24"), (GroupBy::Class, "udp:53")] {
         let report: GroupsReport = serde_json::from_value(json!({
             "by": by, "known": 1, "tracked": 300, "groups": [{
                 "group": group, "sources": 254, "limited": 250, "passed": 7, "dropped": 8,
@@ -345,7 +345,7 @@ proptest! {
             KeyCode::Char('.'), KeyCode::Char(':'), KeyCode::Char('ü'), KeyCode::Delete,
             KeyCode::Null, KeyCode::F(1),
         ];
-        let mut app = if full { app() } else { App::new(Sort::Pps, By::Source, None) };
+        let mut app = if full { app() } else { App::new(Sort::Pps, GroupBy::Source, None) };
         for key in keys {
             press(&mut app, KEYS[key]);
             terminal(&app, width, height, true);

@@ -14,7 +14,7 @@ use super::line::{Line, Name};
 use api::Health;
 use api::text::{self, si};
 use model::source::SourceState;
-use model::traffic::By;
+use model::traffic::GroupBy;
 
 /// Colours, or none: everything is told in words, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ struct Column {
     cell: fn(&Line, SystemTime) -> String,
 }
 
-fn columns(by: By) -> Vec<Column> {
+fn columns(by: GroupBy) -> Vec<Column> {
     let column = |header, width, right, rank, cell| Column { header, width, right, rank, cell };
     let mut columns = vec![
         column("PPS", 6, true, 2, |line, _| si(line.pps)),
@@ -69,7 +69,7 @@ fn columns(by: By) -> Vec<Column> {
         column("FIRST", 5, true, 9, |line, now| ago(line.first_seen, now)),
         column("LAST", 5, true, 8, |line, now| ago(line.last_seen, now)),
     ];
-    if by == By::Source {
+    if by == GroupBy::Source {
         columns.insert(0, column("STATE", 10, false, 3, |line, _| line.state().into()));
         columns.insert(1, column("LIMIT", 14, false, 6, |line, _| line.limit.clone()));
         columns.insert(
@@ -88,7 +88,7 @@ fn columns(by: By) -> Vec<Column> {
 }
 
 /// The columns that fit beside names of `name` characters.
-fn fitting(by: By, name: u16, width: u16, has_classes: bool) -> Vec<Column> {
+fn fitting(by: GroupBy, name: u16, width: u16, has_classes: bool) -> Vec<Column> {
     let mut all = columns(by);
     all.retain(|column| has_classes || column.header != "CLASS");
     let mut ranks: Vec<_> = all.iter().map(|column| (column.rank, column.width + 1)).collect();
@@ -210,9 +210,9 @@ fn list(frame: &mut Frame<'_>, area: Rect, app: &App, now: SystemTime, theme: Th
         if column.right { Text::from(text).right_aligned() } else { Text::from(text) }
     };
     let title = match app.by {
-        By::Source => "  SOURCE",
-        By::Prefix => "  PREFIX",
-        By::Class | By::Port => "  CLASS",
+        GroupBy::Source => "  SOURCE",
+        GroupBy::Prefix => "  PREFIX",
+        GroupBy::Class | GroupBy::Port => "  CLASS",
     };
     let header = Row::new(
         [Cell::from(title)]

@@ -28,7 +28,7 @@ const RATE: f64 = 10_000.0;
 const PORT: u16 = 9;
 
 /// How long a change may take before the benchmark gives up.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Nothing that was let through before is still on its way after this.
 const QUIET: Duration = Duration::from_millis(20);
@@ -100,17 +100,17 @@ fn measure(lab: &Lab, how: &'static str, set: impl Fn(&str, &str)) -> Enforcemen
 
 /// Returns when a frame arrives.
 fn wait_for_frame(socket: &UdpSocket) -> Instant {
-    assert!(receive(socket, PATIENCE), "the limit is not in force {PATIENCE:?} after it was set");
+    assert!(receive(socket, TIMEOUT), "the limit is not in force {TIMEOUT:?} after it was set");
     Instant::now()
 }
 
 /// Reads what arrives until nothing does.
 fn wait_until_quiet(socket: &UdpSocket) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while receive(socket, QUIET) {
         assert!(
             Instant::now() < deadline,
-            "the limit is not in force {PATIENCE:?} after it was set"
+            "the limit is not in force {TIMEOUT:?} after it was set"
         );
     }
 }

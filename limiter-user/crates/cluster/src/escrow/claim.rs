@@ -8,11 +8,11 @@ use crate::Moment;
 use crate::message::Report;
 use model::Share;
 
-use super::wants::CLOSE;
+use super::allocation::CLOSE;
 
 /// A grant that a host may go by, or a loan that it may count.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Given {
+pub(super) struct IssuedLease {
     pub(super) number: u32,
     pub(super) share: Share,
     /// When it was said first. None while it has not been.
@@ -23,13 +23,13 @@ pub(super) struct Given {
 
 /// What one host wants of a key and has of it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Claim {
+pub(super) struct Grantee {
     pub(super) demand: Share,
     /// When that came, and its moment by the reporter's clock.
     pub(super) heard: Moment,
     sent: Moment,
     /// All that it may go by, numbers ascending.
-    pub(super) given: SmallVec<[Given; 2]>,
+    pub(super) given: SmallVec<[IssuedLease; 2]>,
     /// The highest number that was used.
     number: u32,
     /// To be said before the next round.
@@ -38,7 +38,7 @@ pub(super) struct Claim {
     pub(super) majority: bool,
 }
 
-impl Claim {
+impl Grantee {
     /// Whatever it goes by, it is not more than this.
     pub(super) fn outstanding(&self) -> Share {
         self.given.iter().map(|given| given.share).max().unwrap_or_default()
@@ -65,7 +65,7 @@ impl Claim {
         } else {
             self.number += 1;
         }
-        let given = Given { number: self.number, share, first: None, end: Moment(0) };
+        let given = IssuedLease { number: self.number, share, first: None, end: Moment(0) };
         self.given.push(given);
         self.dirty = true;
     }

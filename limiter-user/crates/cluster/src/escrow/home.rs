@@ -14,12 +14,12 @@ const STEPS: u64 = 8;
 /// Who has this part more than its weight says gives nothing away: 1/100.
 const HYSTERESIS: u64 = 100;
 /// Less than this is not worth a transfer.
-const LEAST: Share = Share::of_units(1 << 16);
+const MIN_TRANSFER: Share = Share::of_units(1 << 16);
 
 /// A part of the home right that this host delegates no more, to give it away at its end. Until then those to
 /// whom it was delegated before may still use it, and so may this host: it is not idle.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ceded {
+pub(super) struct PendingTransfer {
     share: Share,
     pub(super) end: Moment,
     /// It was still told to be delegated by then.
@@ -95,7 +95,7 @@ impl Escrow {
         let share =
             if self.leaving { self.kept.home.without(self.ceded()) } else { self.surplus(now) };
         if !share.is_none() {
-            self.ceding.push(Ceded { share, end, mark, heard: None });
+            self.ceding.push(PendingTransfer { share, end, mark, heard: None });
         }
     }
 
@@ -113,8 +113,9 @@ impl Escrow {
             }
         }
         let wait = grace(self.longest());
-        let heard = |ceded: &Ceded| ceded.heard.is_some_and(|heard| heard.after(wait) <= now);
-        let due = |ceded: &mut Ceded| ceded.end <= now && (!asks || heard(ceded));
+        let heard =
+            |ceded: &PendingTransfer| ceded.heard.is_some_and(|heard| heard.after(wait) <= now);
+        let due = |ceded: &mut PendingTransfer| ceded.end <= now && (!asks || heard(ceded));
         let ready: Share = self.ceding.extract_if(.., due).map(|ceded| ceded.share).sum();
         if ready.is_none() {
             return;
@@ -145,8 +146,13 @@ impl Escrow {
             }
         }
         // What is not wanted any more stays here.
-        if waits && left > if self.leaving { Share::NONE } else { LEAST } {
-            self.ceding.push(Ceded { share: left, end: now, mark: last, heard: Some(Moment(0)) });
+        if waits && left > if self.leaving { Share::NONE } else { MIN_TRANSFER } {
+            self.ceding.push(PendingTransfer {
+                share: left,
+                end: now,
+                mark: last,
+                heard: Some(Moment(0)),
+            });
         }
     }
 
@@ -188,7 +194,7 @@ impl Escrow {
         // While owners change what is ceded would be used by nobody.
         let long = now.since(self.views.since) > self.settings.timing.every * 4;
         let settled = long && self.views.next().is_none();
-        if !settled || surplus <= mine.times(1, HYSTERESIS).max(LEAST) {
+        if !settled || surplus <= mine.times(1, HYSTERESIS).max(MIN_TRANSFER) {
             return Share::NONE;
         }
         let lack: Share = self.short(now).into_iter().flatten().map(|(_, lacks)| lacks).sum();
@@ -199,7 +205,7 @@ impl Escrow {
         // What is given lies idle for some moments, so it is not all given at once.
         let moving: Share = self.kept.outgoing.iter().map(|(_, transfer)| transfer.share).sum();
         let most = self.kept.home.times(1, ON_THE_WAY);
-        give.min(most.without(moving + ceded)).min(most.times(1, STEPS).max(LEAST))
+        give.min(most.without(moving + ceded)).min(most.times(1, STEPS).max(MIN_TRANSFER))
     }
 
     /// The home right of a host by its weight.

@@ -8,12 +8,12 @@ use crate::message::{Loan, Report};
 use crate::{HostId, KeyId, Moment, ViewId};
 use model::Share;
 
-use super::claim::Claim;
+use super::allocation::{Need, Wanted, targets};
+use super::claim::Grantee;
 use super::keys::ByHost;
 use super::poll::Draft;
-use super::taken::Taken;
+use super::taken::HeldLease;
 use super::view::Members;
-use super::wants::{Need, Wanted, targets};
 use super::{MAX_PEERS, Region, Timing};
 
 /// What is asked for and had of one owner in another region.
@@ -28,7 +28,7 @@ struct Borrowed {
     said: Moment,
     /// All that it counts as lent, numbers ascending: the last one is counted here, those before it are not acknowledged to
     /// be given up yet.
-    taken: SmallVec<[Taken; 2]>,
+    taken: SmallVec<[HeldLease; 2]>,
     /// To be said before the next round.
     dirty: bool,
 }
@@ -60,7 +60,7 @@ pub(super) struct Far {
     /// The owners in all other regions, if this host is the root.
     others: Vec<HostId>,
     /// Who wants to borrow, and what was lent.
-    lent: ByHost<Claim>,
+    lent: ByHost<Grantee>,
     borrowed: ByHost<Borrowed>,
     /// As it was when the key was divided last.
     lasting: Lasting,
@@ -116,7 +116,7 @@ impl Far {
             return false;
         }
         let share = loan.share.min(Share::WHOLE);
-        let new = Taken { number: loan.number, share, until, memory };
+        let new = HeldLease { number: loan.number, share, until, memory };
         match known.taken.last_mut() {
             Some(last) if new.number < last.number => return false,
             Some(last) if new.number == last.number => {
@@ -159,12 +159,12 @@ impl Far {
 
     /// All that may be counted elsewhere.
     pub(super) fn outstanding(&self) -> Share {
-        self.lent.values().map(Claim::outstanding).sum()
+        self.lent.values().map(Grantee::outstanding).sum()
     }
 
     /// Nothing more is said of it.
     pub(super) fn let_end(&mut self) {
-        self.lent.values_mut().for_each(Claim::let_end);
+        self.lent.values_mut().for_each(Grantee::let_end);
         for borrowed in self.borrowed.values_mut() {
             (borrowed.dirty, borrowed.want) = (false, Share::NONE);
         }
@@ -279,7 +279,7 @@ impl Far {
     }
 
     /// Those who may be lent something, in the order of what [`Far::plan`] returns.
-    pub(super) fn lent_mut(&mut self) -> impl Iterator<Item = (HostId, &mut Claim)> {
+    pub(super) fn lent_mut(&mut self) -> impl Iterator<Item = (HostId, &mut Grantee)> {
         self.lent.iter_mut()
     }
 

@@ -30,7 +30,7 @@ pub(super) struct Ballot {
 
 /// A right that a majority lets this host use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mandate {
+pub(super) struct QuorumLease {
     of: HostId,
     /// What the voters know of, if it is of another host.
     known: Share,
@@ -175,7 +175,7 @@ impl Escrow {
                 ballots.push(Ballot { of, known, weight: self.lent(), until });
             }
             if let Some((until, known)) = majority(ballots, self.half()) {
-                self.mandates.push(Mandate { of, known, until });
+                self.mandates.push(QuorumLease { of, known, until });
             }
         }
     }

@@ -7,17 +7,18 @@
 //! the later ones are left out; lost messages are made up for. It is polled after what it was told, and when
 //! it has said so; a poll with nothing to do costs next to nothing.
 
+mod allocation;
 mod claim;
 mod clock;
 mod excess;
 mod fair;
-mod hold;
+mod holder;
 mod home;
 mod keys;
 mod loans;
 mod lost;
 mod majority;
-mod own;
+mod owner;
 mod peer;
 mod poll;
 mod pools;
@@ -26,7 +27,6 @@ mod taken;
 #[cfg(test)]
 mod tests;
 mod view;
-mod wants;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -41,10 +41,10 @@ use crate::{HostId, KeyId, Message, Moment};
 use model::Share;
 
 use clock::Clock;
-use hold::Held;
-use home::Ceded;
-use majority::Mandate;
-use own::Owned;
+use holder::Held;
+use home::PendingTransfer;
+use majority::QuorumLease;
+use owner::Owned;
 use peer::Peer;
 use view::Views;
 
@@ -187,7 +187,7 @@ pub enum Planted {
 
 /// What must survive a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct PersistentState {
     /// The home right.
     pub home: Share,
     /// The number of the last transfer. A host that starts with nothing kept is given one above all that it may have
@@ -204,8 +204,8 @@ pub struct Kept {
     pub far: bool,
 }
 
-impl Kept {
-    /// What the founder of a cluster starts with: all. Every other host starts with [`Kept::default`].
+impl PersistentState {
+    /// What the founder of a cluster starts with: all. Every other host starts with [`PersistentState::default`].
     pub fn founder() -> Self {
         Self { home: Share::WHOLE, ..Self::default() }
     }
@@ -274,7 +274,7 @@ pub struct Counters {
 pub struct Escrow {
     settings: Settings,
     clock: Clock,
-    kept: Kept,
+    kept: PersistentState,
     keep: bool,
     /// Until then this host gives nothing and takes no grants: what it gave before may be outstanding.
     quiet: Moment,
@@ -285,7 +285,7 @@ pub struct Escrow {
     held: Held,
     owned: Owned,
     /// Parts of the home right that are to be given away and wait until nobody can use them.
-    ceding: Vec<Ceded>,
+    ceding: Vec<PendingTransfer>,
     /// From when transfers may be sent, by number.
     sendable: BTreeMap<u64, Moment>,
     /// When everything is looked at the next time.
@@ -304,7 +304,7 @@ pub struct Escrow {
     /// Until when a vote for itself holds.
     own_votes: Moment,
     /// What a majority lets this host use.
-    mandates: Vec<Mandate>,
+    mandates: Vec<QuorumLease>,
     /// What this host uses beside of keys whose limit stays available.
     lost: Share,
     /// What the kernel was told: the home right, what may be used of it without end, and how many hosts have one.
@@ -318,7 +318,7 @@ pub struct Escrow {
 impl Escrow {
     /// A host that starts with what it has kept. A host that has run before gives and takes nothing for as
     /// long as the longest lease.
-    pub fn new(settings: Settings, kept: Kept, now: Moment) -> Self {
+    pub fn new(settings: Settings, kept: PersistentState, now: Moment) -> Self {
         let clock = Clock::new(now, kept.clock);
         let start = clock.start;
         let fresh = kept.clock == Moment(0) && kept.incoming.is_empty();
@@ -358,7 +358,7 @@ impl Escrow {
     }
 
     /// What must be durable when [`Outputs::keep`] says so.
-    pub fn kept(&self) -> &Kept {
+    pub fn kept(&self) -> &PersistentState {
         &self.kept
     }
 

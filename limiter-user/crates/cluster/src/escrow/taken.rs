@@ -5,7 +5,7 @@ use model::Share;
 
 /// What it goes by.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(super) struct HeldLease {
     pub(super) number: u32,
     pub(super) share: Share,
     /// Its end here.
@@ -14,7 +14,7 @@ pub(super) struct Taken {
     pub(super) memory: Moment,
 }
 
-impl Taken {
+impl HeldLease {
     /// Lasts as long as it was said again to.
     pub(super) fn prolong(&mut self, again: &Self) {
         self.until = self.until.max(again.until);

@@ -9,14 +9,14 @@ use siphasher::sip::SipHasher13;
 use super::clock::{Stamp, WallMs};
 use crate::HostId;
 use model::lists::{Action, Listing};
-use model::{LimitSpec, Target, record};
+use model::{Limit, Target, record};
 
 /// How long it is remembered that something was removed or has ended, ms: a week. Who was away for longer
 /// does not bring it back either, see [`super::Replica`].
 pub const KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
 /// The longest text of an item and of its content, bytes, so that an entry fits a message.
-const LONGEST: usize = 700;
+const MAX_LEN: usize = 700;
 
 /// What an entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,7 +31,7 @@ pub enum Item {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A limit for the cluster.
-    Limit(LimitSpec),
+    Limit(Limit),
     /// An entry of the deny list.
     Denied(Listing),
 }
@@ -167,7 +167,7 @@ impl Entry {
             Content::Is(content) => content.len(),
             Content::Gone(_) => 0,
         };
-        item.to_string().len() + content <= LONGEST
+        item.to_string().len() + content <= MAX_LEN
     }
 }
 
@@ -177,8 +177,7 @@ mod tests {
 
     #[test]
     fn items_and_values_are_read_as_they_are_written() {
-        let limit =
-            LimitSpec::new("10.0.0.0/8 udp:53".parse().unwrap(), "5pps".parse().unwrap(), None);
+        let limit = Limit::new("10.0.0.0/8 udp:53".parse().unwrap(), "5pps".parse().unwrap(), None);
         let scope = model::Scope::Cluster { partition: Default::default() };
         let limit = limit.unwrap().scoped(scope).unwrap();
         let listing = Listing::banned(60, "over 5pps".into());

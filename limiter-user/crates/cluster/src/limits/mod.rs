@@ -32,30 +32,30 @@ pub use self::clock::{FARTHEST, Stamp, WallMs};
 use self::entry::{Content, Entry};
 pub use self::entry::{Item, KEPT_MS, Value};
 use self::packet::{Body, Load, Packet};
-pub use self::packet::{LONGEST_PACKET, PacketError};
+pub use self::packet::{MAX_PACKET_LEN, PacketError};
 use self::peer::Peer;
 pub use self::rows::Row;
 use self::table::{PARTS, Part, Table};
 use super::{HostId, Moment};
 
 /// Entries that a replica has at the most, removals included.
-pub const MOST_ENTRIES: usize = 1 << 20;
+pub const MAX_ENTRIES: usize = 1 << 20;
 
 /// Parts of so many entries are sent rather than compared.
 const FEW: usize = 16;
 
 /// Parts that are compared further at once.
-const MOST_PARTS: usize = 8;
+const MAX_PARTS: usize = 8;
 
 /// Packets that one call of [`Replica::poll`] makes for a peer, and for all, at the most.
-const MOST_PACKETS: usize = 8;
-const MOST_PACKETS_IN_ALL: usize = 64;
+const MAX_PACKETS: usize = 8;
+const MAX_PACKETS_TOTAL: usize = 64;
 
 /// How soon after another the replica begins to compare itself with peers.
 const BETWEEN: Duration = Duration::from_millis(250);
 
 /// Peers that it knows at the most.
-const MOST_PEERS: usize = 4096;
+const MAX_PEERS: usize = 4096;
 
 /// What time it is: by the wall clock, which may jump, and by the monotonic one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -160,7 +160,7 @@ impl Replica {
     /// The members of the cluster at present, this host among them or not.
     pub fn set_members(&mut self, members: impl IntoIterator<Item = HostId>) {
         let mut former = std::mem::take(&mut self.peers);
-        let members = members.into_iter().filter(|member| *member != self.me).take(MOST_PEERS);
+        let members = members.into_iter().filter(|member| *member != self.me).take(MAX_PEERS);
         self.peers =
             members.map(|member| (member, former.remove(&member).unwrap_or_default())).collect();
     }
@@ -254,7 +254,7 @@ impl Replica {
         if from == self.me {
             return Ok(Vec::new());
         }
-        if self.peers.len() < MOST_PEERS {
+        if self.peers.len() < MAX_PEERS {
             self.peers.entry(from).or_default();
         }
         if let Some(peer) = self.peers.get_mut(&from) {
@@ -294,7 +294,7 @@ impl Replica {
         let (before, after): (Vec<_>, Vec<_>) =
             self.peers.iter_mut().partition(|(host, _)| **host <= first);
         for (host, peer) in after.into_iter().chain(before) {
-            let mut room = MOST_PACKETS.min(MOST_PACKETS_IN_ALL - packets.len());
+            let mut room = MAX_PACKETS.min(MAX_PACKETS_TOTAL - packets.len());
             for body in peer.next_bodies(room) {
                 packets.push((*host, Packet { forgotten, body }.bytes()));
                 room -= 1;
@@ -320,7 +320,7 @@ impl Replica {
     }
 
     fn is_full(&self) -> bool {
-        self.table.len() >= MOST_ENTRIES
+        self.table.len() >= MAX_ENTRIES
     }
 
     fn put(&mut self, item: Item, entry: Entry, end: Option<WallMs>) {
@@ -369,7 +369,7 @@ impl Replica {
                 if *theirs != 0 {
                     want |= 1 << number;
                 }
-            } else if further < MOST_PARTS {
+            } else if further < MAX_PARTS {
                 further += 1;
                 peer.tell(Body::Sums(inner, self.table.sums(inner)));
             }

@@ -7,7 +7,7 @@ use super::entry::{Content, Entry, Item};
 use super::table::{PARTS, Part};
 
 /// The longest packet, bytes.
-pub const LONGEST_PACKET: usize = 1100;
+pub const MAX_PACKET_LEN: usize = 1100;
 
 /// What is kept free for what is not entries.
 const HEAD: usize = 32;
@@ -117,7 +117,7 @@ impl Packet {
         if *version != VERSION {
             return Err(PacketError::Version(*version));
         }
-        if bytes.len() > LONGEST_PACKET {
+        if bytes.len() > MAX_PACKET_LEN {
             return Err(PacketError::Malformed);
         }
         let malformed = |_| PacketError::Malformed;
@@ -175,7 +175,7 @@ impl Load {
         };
         // A host, a stamp, lengths and kinds.
         let size = self.size + item.to_string().len() + content + 8 + 10 + 6;
-        if size > LONGEST_PACKET - HEAD {
+        if size > MAX_PACKET_LEN - HEAD {
             return false;
         }
         self.size = size;

@@ -15,8 +15,8 @@ const SOONEST: Duration = Duration::from_secs(1);
 const LATEST: Duration = Duration::from_secs(60);
 
 /// What waits to be sent to a peer, at most; what there is no room for is found by comparing.
-const MOST_RANGES: usize = 256;
-const MOST_BODIES: usize = 64;
+const MAX_RANGES: usize = 256;
+const MAX_BODIES: usize = 64;
 
 /// Another replica.
 pub(super) struct Peer {
@@ -79,14 +79,14 @@ impl Peer {
 
     /// It is to get the entries from one place to another.
     pub(super) fn send(&mut self, places: (u64, u64)) {
-        if self.ranges.len() < MOST_RANGES {
+        if self.ranges.len() < MAX_RANGES {
             self.ranges.insert(places);
         }
     }
 
     /// It is to get this.
     pub(super) fn tell(&mut self, body: Body) {
-        if self.bodies.len() < MOST_BODIES && !self.bodies.contains(&body) {
+        if self.bodies.len() < MAX_BODIES && !self.bodies.contains(&body) {
             self.bodies.push(body);
         }
     }

@@ -61,7 +61,7 @@ impl Part {
     }
 }
 
-struct Kept {
+struct Stored {
     entry: Entry,
     hash: u64,
     /// When it can be forgotten, ms since 1970.
@@ -71,7 +71,7 @@ struct Kept {
 /// All entries.
 #[derive(Default)]
 pub(super) struct Table {
-    entries: BTreeMap<(u64, Item), Kept>,
+    entries: BTreeMap<(u64, Item), Stored>,
     /// When entries can be forgotten, soonest first.
     ends: BTreeSet<(WallMs, u64, Item)>,
     /// The sum of all hashes in each part of [`Part::ALL`].
@@ -109,14 +109,14 @@ impl Table {
         self.live += usize::from(entry.is_live());
         self.add(place, hash);
         self.ends.extend(until.map(|until| (until, place, item)));
-        self.entries.insert((place, item), Kept { entry, hash, until });
+        self.entries.insert((place, item), Stored { entry, hash, until });
         former
     }
 
     /// Removes an entry without a trace. Returns it.
     pub(super) fn remove(&mut self, item: &Item) -> Option<Entry> {
         let place = item.place();
-        let Kept { entry, hash, until } = self.entries.remove(&(place, *item))?;
+        let Stored { entry, hash, until } = self.entries.remove(&(place, *item))?;
         self.add(place, hash.wrapping_neg());
         self.live -= usize::from(entry.is_live());
         if let Some(until) = until {

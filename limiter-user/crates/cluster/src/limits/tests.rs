@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use model::lists::{Action, Listing};
-use model::{LimitSpec, Partition, Scope, Target};
+use model::{Limit, Partition, Scope, Target};
 
 /// The wall clock at the beginning, ms.
 const START: WallMs = 1_800_000_000_000;
@@ -14,7 +14,7 @@ const HOUR: i64 = 3_600_000;
 
 fn limit(number: usize, pps: u64) -> (Item, Value) {
     let target: Target = format!("10.{}.{}.0/24", number / 256, number % 256).parse().unwrap();
-    let limit = LimitSpec::new(target, format!("{}pps", pps + 1).parse().unwrap(), None).unwrap();
+    let limit = Limit::new(target, format!("{}pps", pps + 1).parse().unwrap(), None).unwrap();
     let scope = Scope::Cluster { partition: Partition::Conservative };
     (Item::Limit(target), Value::Limit(limit.scoped(scope).unwrap()))
 }
@@ -114,7 +114,7 @@ impl Net {
             let packets = self.replicas[host].poll(now);
             self.save(host);
             for (to, bytes) in packets {
-                assert!(bytes.len() <= LONGEST_PACKET, "{}", bytes.len());
+                assert!(bytes.len() <= MAX_PACKET_LEN, "{}", bytes.len());
                 self.bytes += bytes.len();
                 self.wire.push((host, (to.0 - 10) as usize, bytes));
             }
@@ -333,7 +333,7 @@ fn who_joins_gets_all_and_one_difference_costs_little() {
     let took = net.settle();
     println!("one of them: {took} ms, {} bytes", net.bytes);
     assert_eq!(net.state()[&item], value);
-    assert!(net.bytes < 8 * LONGEST_PACKET && took < 2000, "{took} ms, {} bytes", net.bytes);
+    assert!(net.bytes < 8 * MAX_PACKET_LEN && took < 2000, "{took} ms, {} bytes", net.bytes);
 }
 
 #[test]

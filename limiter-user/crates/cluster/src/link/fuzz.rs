@@ -212,7 +212,7 @@ fn no_content_with_a_whole_seal_makes_it_panic_or_grow() {
         let mut frame = other.sealer.seal(&other.ring, short, run, &content).unwrap();
         link.receive(now, from, &mut frame);
         link.outgoing.clear();
-        assert!(link.deliveries.len() <= 2 * MOST_DELIVERIES, "{number}");
+        assert!(link.deliveries.len() <= 2 * MAX_DELIVERIES, "{number}");
         if number % 1000 == 0 {
             while link.delivery().is_some() {}
         }

@@ -19,21 +19,21 @@ pub use self::founding::{Bootstrap, Step};
 use self::hello::Hello;
 use super::agreement::Agreement;
 use super::membership::{Event, Identity, Members, Membership};
-use super::wire::{Content, Counts, For, KeyRing, Opened, Opener, Packet, Rejection, Sealer};
+use super::wire::{Content, Counts, KeyRing, Opened, Opener, Packet, Recipient, Rejection, Sealer};
 use super::{HostId, Moment};
 
 /// What has come and waits for somebody to take it, at most.
-const MOST_DELIVERIES: usize = 8192;
+const MAX_DELIVERIES: usize = 8192;
 
 /// Hellos that are answered in a second.
-const MOST_ANSWERS: u32 = 500;
+const MAX_ANSWERS: u32 = 500;
 
 /// How often a seed that is not there is greeted, at first and at last; always as at first by a host that belongs
 /// to no cluster.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
 
 /// Hosts under the key that are no members: so many are remembered, and for how long after they were heard.
-const MOST_OTHERS: usize = 256;
+const MAX_OTHERS: usize = 256;
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// A host that was heard this long ago takes part in founding a cluster.
@@ -338,7 +338,7 @@ impl Link {
         // Who has heard of a cluster joins it.
         if self.cluster.is_some()
             || self.invited.is_some()
-            || self.deliveries.len() >= MOST_DELIVERIES
+            || self.deliveries.len() >= MAX_DELIVERIES
         {
             return;
         }
@@ -366,7 +366,7 @@ impl Link {
         if now.since(self.answers.0) >= Duration::from_secs(1) {
             self.answers = (now, 0);
         }
-        if self.answers.1 < MOST_ANSWERS {
+        if self.answers.1 < MAX_ANSWERS {
             self.answers.1 += 1;
             self.hello(address, run);
         }
@@ -402,12 +402,12 @@ impl Link {
             self.other_key = Some((key.short(), now));
         }
         match opened.to {
-            For::This => self.listen(now, address, &opened),
-            For::Another => {
+            Recipient::This => self.listen(now, address, &opened),
+            Recipient::Another => {
                 self.answer(now, address, run);
-                Err(Rejection::Elsewhen)
+                Err(Rejection::StaleRecipient)
             }
-            For::Anybody => {
+            Recipient::Anybody => {
                 // It may have been recorded: it is answered, and nothing else.
                 let Content::Hello(bytes) = Packet::decode(opened.content)?.content else {
                     return Err(Rejection::Malformed);
@@ -440,10 +440,10 @@ impl Link {
         // Of two hosts that have one name only one is listened to.
         let member = self.members().get(&from).filter(|_| from != self.me().host());
         if member.is_none_or(|member| member.epoch != opened.epoch) {
-            return Err(Rejection::Stranger);
+            return Err(Rejection::UnknownMember);
         }
-        if self.deliveries.len() >= MOST_DELIVERIES {
-            return Err(Rejection::Overrun);
+        if self.deliveries.len() >= MAX_DELIVERIES {
+            return Err(Rejection::QueueFull);
         }
         self.deliveries.push_back(Delivery::Said { from, digest, content });
         Ok(())
@@ -470,7 +470,7 @@ impl Link {
                 self.answer(now, from, hello.identity.epoch.short());
             }
             (None, Some(theirs)) => {
-                if self.deliveries.len() < MOST_DELIVERIES {
+                if self.deliveries.len() < MAX_DELIVERIES {
                     self.deliveries.push_back(Delivery::Invited(theirs));
                 }
                 self.invited = Some(hello);
@@ -484,7 +484,7 @@ impl Link {
     fn note(&mut self, now: Moment, hello: Hello) {
         let Hello { cluster, bootstrap, agreement, identity } = hello;
         let address = identity.address;
-        if self.others.len() < MOST_OTHERS || self.others.contains_key(&address) {
+        if self.others.len() < MAX_OTHERS || self.others.contains_key(&address) {
             let other = Other { identity, cluster, bootstrap, agreement, heard: now };
             self.others.insert(address, other);
         }
@@ -499,7 +499,7 @@ impl Link {
                 self.pause = PAUSES[0];
             }
             // Who is there can be asked for at any time: events are for whoever tells of them.
-            if self.deliveries.len() < 2 * MOST_DELIVERIES {
+            if self.deliveries.len() < 2 * MAX_DELIVERIES {
                 self.deliveries.push_back(Delivery::Member(event));
             }
         }

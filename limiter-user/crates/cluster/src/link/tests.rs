@@ -171,7 +171,7 @@ fn nothing_that_was_recorded_is_heard_again() {
     };
     wire.links[0] = Link::new(wire.now, settings);
     replay(&mut wire);
-    assert!(wire.rejected(0, Rejection::Elsewhen) > 4);
+    assert!(wire.rejected(0, Rejection::StaleRecipient) > 4);
     assert_eq!(wire.links[0].members().len(), 1);
 }
 
@@ -239,7 +239,7 @@ fn of_two_hosts_of_one_name_one_is_heard() {
     wire.run(1);
     let deliveries = wire.deliveries(0);
     assert!(deliveries.iter().any(said(&first)) && !deliveries.iter().any(said(&other)));
-    assert_eq!(wire.rejected(0, Rejection::Stranger), 1);
+    assert_eq!(wire.rejected(0, Rejection::UnknownMember), 1);
 }
 
 #[test]
@@ -274,12 +274,12 @@ fn keys_are_changed_while_hosts_talk() {
 fn what_nobody_takes_is_bounded() {
     let mut wire = Wire::pair();
     let a = wire.links[0].me().host();
-    for _ in 0..MOST_DELIVERIES + 100 {
+    for _ in 0..MAX_DELIVERIES + 100 {
         wire.links[1].send(a, None, &Content::Other(Topic::Views, vec![1]));
     }
     wire.run(1);
-    assert!(wire.rejected(0, Rejection::Overrun) >= 100);
-    assert!(wire.links[0].deliveries.len() <= 2 * MOST_DELIVERIES);
+    assert!(wire.rejected(0, Rejection::QueueFull) >= 100);
+    assert!(wire.links[0].deliveries.len() <= 2 * MAX_DELIVERIES);
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn answers_to_hellos_are_bounded() {
     }
     let before = wire.links[0].counts().sent;
     wire.run(1);
-    assert!(wire.links[0].counts().sent - before < u64::from(MOST_ANSWERS) + 20);
+    assert!(wire.links[0].counts().sent - before < u64::from(MAX_ANSWERS) + 20);
 }
 
 /// All have the same seeds: themselves.

@@ -11,13 +11,13 @@ use crate::wire::Epoch;
 use crate::wire::bytes::{Malformed, Reader, put_number, put_text};
 
 /// Bytes of a host's name, at most.
-pub const LONGEST_NAME: usize = 64;
+pub const MAX_NAME_LEN: usize = 64;
 
 /// Bytes of a region's name, at most.
-pub const LONGEST_REGION: usize = 32;
+pub const MAX_REGION_LEN: usize = 32;
 
 /// The largest weight.
-pub const MOST_WEIGHT: u32 = 1000;
+pub const MAX_WEIGHT: u32 = 1000;
 
 /// Who a host is, as all members know it.
 #[derive(Clone, Debug)]
@@ -38,8 +38,8 @@ pub struct Identity {
 impl Identity {
     /// A host that starts. Names are cut to what may be sent of them.
     pub fn new(name: &str, region: &str, address: SocketAddr, epoch: Epoch, weight: u32) -> Self {
-        let name = &name[..name.floor_char_boundary(LONGEST_NAME)];
-        let region = &region[..region.floor_char_boundary(LONGEST_REGION)];
+        let name = &name[..name.floor_char_boundary(MAX_NAME_LEN)];
+        let region = &region[..region.floor_char_boundary(MAX_REGION_LEN)];
         Self {
             host: HostId::of(name),
             name: name.into(),
@@ -47,7 +47,7 @@ impl Identity {
             address,
             epoch,
             renewal: 0,
-            weight: weight.clamp(1, MOST_WEIGHT),
+            weight: weight.clamp(1, MAX_WEIGHT),
         }
     }
 
@@ -81,8 +81,8 @@ impl Identity {
     /// # Errors
     /// If there is none, or one that no host may have.
     pub fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let name = from.text(LONGEST_NAME)?;
-        let region = from.text(LONGEST_REGION)?;
+        let name = from.text(MAX_NAME_LEN)?;
+        let region = from.text(MAX_REGION_LEN)?;
         let address = read_address(from)?;
         let epoch = Epoch(from.u64()?);
         let (renewal, weight) = (from.small()?, from.small()?);
@@ -90,7 +90,7 @@ impl Identity {
         let fit = |text: &str| !text.is_empty() && !text.contains(|char: char| char.is_control());
         let usable = fit(name)
             && fit(region)
-            && (1..=MOST_WEIGHT).contains(&weight)
+            && (1..=MAX_WEIGHT).contains(&weight)
             && address.port() != 0
             && !address.ip().is_unspecified()
             && !address.ip().is_multicast()
@@ -200,7 +200,7 @@ pub(crate) mod tests {
         refused(&identity("\x1b[2J", 7, 100));
         refused(&identity("a", 0, 100));
         refused(&Identity { weight: 0, ..identity("a", 7, 100) });
-        refused(&Identity { weight: MOST_WEIGHT + 1, ..identity("a", 7, 100) });
+        refused(&Identity { weight: MAX_WEIGHT + 1, ..identity("a", 7, 100) });
         refused(&Identity { address: ([0, 0, 0, 0], 7).into(), ..identity("a", 7, 100) });
         refused(&Identity { address: ([224, 0, 0, 1], 7).into(), ..identity("a", 7, 100) });
         refused(&Identity { epoch: Epoch(1 << 32), ..identity("a", 7, 100) });
@@ -217,7 +217,7 @@ pub(crate) mod tests {
             ],
             port in 1..=u16::MAX,
             epoch: u64,
-            weight in 1..=MOST_WEIGHT,
+            weight in 1..=MAX_WEIGHT,
             renewal: u32,
         ) {
             prop_assume!(!ip.is_unspecified() && !ip.is_multicast() && epoch as u32 != 0);

@@ -21,8 +21,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use self::codec::IdentityCodec;
-pub use self::identity::{Identity, LONGEST_NAME, LONGEST_REGION, MOST_WEIGHT};
-use self::roster::{Roster, Saying};
+pub use self::identity::{Identity, MAX_NAME_LEN, MAX_REGION_LEN, MAX_WEIGHT};
+use self::roster::{Message, Roster};
 use super::wire::bytes::Reader;
 use super::{HostId, Moment};
 
@@ -36,7 +36,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 const SUSPECTED: Duration = Duration::from_secs(5);
 
 /// Events that are kept until somebody asks for them.
-const MOST_EVENTS: usize = 4096;
+const MAX_EVENTS: usize = 4096;
 
 /// The members of a cluster that are there, by their names.
 pub type Members = BTreeMap<HostId, Identity>;
@@ -185,7 +185,7 @@ impl Membership {
         let mut reader = Reader::new(bytes);
         match reader.u8() {
             Ok(FOCA) => self.drive(now, |swim, effects| swim.handle_data(reader.rest(), effects)),
-            Ok(ROSTER) => match Saying::read(reader) {
+            Ok(ROSTER) => match Message::read(reader) {
                 Ok(saying) => self.hear(now, from, saying),
                 Err(_) => self.errors += 1,
             },
@@ -236,7 +236,7 @@ impl Membership {
     /// Tells all that this host has another weight.
     pub fn set_weight(&mut self, now: Moment, weight: u32) {
         let mut changed = self.me.clone();
-        changed.weight = weight.clamp(1, MOST_WEIGHT);
+        changed.weight = weight.clamp(1, MAX_WEIGHT);
         changed.renewal = changed.renewal.saturating_add(1);
         if changed.weight != self.me.weight {
             self.become_me(changed.clone());
@@ -400,34 +400,34 @@ impl Membership {
     }
 
     fn tell(&mut self, event: Option<Event>) {
-        if self.events.len() == MOST_EVENTS {
+        if self.events.len() == MAX_EVENTS {
             self.events.pop_front();
         }
         self.events.extend(event);
     }
 
-    fn say(&mut self, (to, saying): (Identity, Saying)) {
+    fn say(&mut self, (to, saying): (Identity, Message)) {
         let mut bytes = vec![ROSTER];
         saying.write(&mut bytes);
         self.outgoing.push_back((to, bytes));
     }
 
-    fn hear(&mut self, now: Moment, from: HostId, saying: Saying) {
+    fn hear(&mut self, now: Moment, from: HostId, saying: Message) {
         match saying {
-            Saying::Pull { ticket, hash, after } => {
+            Message::Pull { ticket, hash, after } => {
                 // Only members are answered: what goes out goes where they listen.
                 let Some(asking) = self.members.get(&from).cloned() else { return };
                 let page = if hash == self.hash {
-                    Saying::page(ticket, std::iter::empty())
+                    Message::page(ticket, std::iter::empty())
                 } else {
                     let start = after.map_or(Unbounded, Excluded);
                     let me = after.is_none().then_some(&self.me);
                     let others = self.alive.range((start, Unbounded)).map(|(_, member)| member);
-                    Saying::page(ticket, me.into_iter().chain(others))
+                    Message::page(ticket, me.into_iter().chain(others))
                 };
                 self.say((asking, page));
             }
-            Saying::Page { ticket, more, members } => {
+            Message::Page { ticket, more, members } => {
                 if !self.roster.awaits(ticket) {
                     return;
                 }

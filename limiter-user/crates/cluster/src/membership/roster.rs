@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use super::identity::{Identity, put_address, read_address};
 use crate::Moment;
-use crate::wire::MOST_OPAQUE;
+use crate::wire::MAX_OPAQUE;
 use crate::wire::bytes::{Malformed, Reader};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_millis(400);
 
 /// How often a page is asked for.
 const TRIES: u8 = 3;
@@ -30,14 +30,14 @@ const PAGE: u8 = 2;
 
 /// A question, or the answer to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Saying {
+pub(super) enum Message {
     /// Who is there after this address, unless all together have this hash?
     Pull { ticket: u32, hash: u64, after: Option<SocketAddr> },
     /// These are, in the order of their addresses; whether there are more.
     Page { ticket: u32, more: bool, members: Vec<Identity> },
 }
 
-impl Saying {
+impl Message {
     /// Appends it.
     pub(super) fn write(&self, to: &mut Vec<u8>) {
         match self {
@@ -68,7 +68,7 @@ impl Saying {
             bytes.clear();
             member.write(&mut bytes);
             length += bytes.len();
-            if length > MOST_OPAQUE {
+            if length > MAX_OPAQUE {
                 more = true;
                 break;
             }
@@ -145,14 +145,14 @@ impl Roster {
         now: Moment,
         hash: u64,
         pick: impl FnOnce() -> Option<Identity>,
-    ) -> Option<(Identity, Saying)> {
+    ) -> Option<(Identity, Message)> {
         if let Some(round) = &mut self.round {
             if now < round.until {
                 return None;
             }
             if round.tries < TRIES {
                 round.tries += 1;
-                round.until = now.after(PATIENCE);
+                round.until = now.after(TIMEOUT);
                 return Some(round.ask(hash));
             }
             self.round = None;
@@ -167,7 +167,7 @@ impl Roster {
         };
         self.changes = 0;
         self.ticket = self.ticket.wrapping_add(1);
-        let until = now.after(PATIENCE);
+        let until = now.after(TIMEOUT);
         let round = Round { partner, ticket: self.ticket, after: None, tries: 1, until };
         let asked = round.ask(hash);
         self.round = Some(round);
@@ -185,7 +185,7 @@ impl Roster {
         now: Moment,
         hash: u64,
         more: Option<SocketAddr>,
-    ) -> Option<(Identity, Saying)> {
+    ) -> Option<(Identity, Message)> {
         let round = self.round.as_mut()?;
         // Who does not go forward never comes to an end.
         if let Some(more) = more
@@ -193,7 +193,7 @@ impl Roster {
         {
             self.ticket = self.ticket.wrapping_add(1);
             (round.ticket, round.after) = (self.ticket, Some(more));
-            (round.tries, round.until) = (1, now.after(PATIENCE));
+            (round.tries, round.until) = (1, now.after(TIMEOUT));
             return Some(round.ask(hash));
         }
         self.pause = if self.changes > 0 { PAUSES[0] } else { (2 * self.pause).min(PAUSES[1]) };
@@ -204,9 +204,9 @@ impl Roster {
 }
 
 impl Round {
-    fn ask(&self, hash: u64) -> (Identity, Saying) {
+    fn ask(&self, hash: u64) -> (Identity, Message) {
         let Self { ticket, after, .. } = *self;
-        (self.partner.clone(), Saying::Pull { ticket, hash, after })
+        (self.partner.clone(), Message::Pull { ticket, hash, after })
     }
 }
 
@@ -218,20 +218,20 @@ mod tests {
     #[test]
     fn sayings_are_read_as_they_were_written() {
         let members: Vec<_> = (1..100).map(|port| identity("some-host", port, 5)).collect();
-        let page = Saying::page(7, members.iter());
-        let Saying::Page { more: true, members: paged, .. } = &page else { panic!("{page:?}") };
+        let page = Message::page(7, members.iter());
+        let Message::Page { more: true, members: paged, .. } = &page else { panic!("{page:?}") };
         assert!(paged.len() > 20, "{}", paged.len());
-        let all = Saying::page(7, members[..5].iter());
-        assert!(matches!(&all, Saying::Page { more: false, members, .. } if members.len() == 5));
-        let pull = Saying::Pull { ticket: 1, hash: 2, after: None };
-        let next = Saying::Pull { ticket: 1, hash: 2, after: Some(members[0].address) };
+        let all = Message::page(7, members[..5].iter());
+        assert!(matches!(&all, Message::Page { more: false, members, .. } if members.len() == 5));
+        let pull = Message::Pull { ticket: 1, hash: 2, after: None };
+        let next = Message::Pull { ticket: 1, hash: 2, after: Some(members[0].address) };
         for saying in [page, all, pull, next] {
             let mut bytes = Vec::new();
             saying.write(&mut bytes);
-            assert!(bytes.len() <= MOST_OPAQUE);
-            assert_eq!(Saying::read(Reader::new(&bytes)), Ok(saying));
+            assert!(bytes.len() <= MAX_OPAQUE);
+            assert_eq!(Message::read(Reader::new(&bytes)), Ok(saying));
         }
-        assert!(Saying::read(Reader::new(&[3])).is_err());
+        assert!(Message::read(Reader::new(&[3])).is_err());
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
         let partner = || Some(identity("a", 1, 1));
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            let (_, Saying::Pull { ticket, .. }) = roster.poll(now, 0, partner).unwrap() else {
+            let (_, Message::Pull { ticket, .. }) = roster.poll(now, 0, partner).unwrap() else {
                 panic!("no question");
             };
             assert!(roster.awaits(ticket) && roster.poll(now, 0, partner).is_none());

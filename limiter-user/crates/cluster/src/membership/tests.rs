@@ -20,8 +20,8 @@ fn no_bytes_make_it_panic_or_grow() {
         let host = &mut hosts[usize::from(number)];
         host.meet(now, to.clone());
         host.meet(now, identity(30));
-        host.say((to, Saying::page(1, [identity(1), identity(2)].iter())));
-        host.say((identity(1), Saying::Pull { ticket: 3, hash: 1, after: None }));
+        host.say((to, Message::page(1, [identity(1), identity(2)].iter())));
+        host.say((identity(1), Message::Pull { ticket: 3, hash: 1, after: None }));
     }
     while corpus.len() < 200 {
         now = now.after(Duration::from_millis(10));
@@ -52,6 +52,6 @@ fn no_bytes_make_it_panic_or_grow() {
         host.receive(now, identity(1).host(), &bytes);
         host.outgoing.clear();
     }
-    assert!(host.errors() > 1000 && host.events.len() <= MOST_EVENTS);
+    assert!(host.errors() > 1000 && host.events.len() <= MAX_EVENTS);
     host.poll(now.after(Duration::from_secs(60)));
 }

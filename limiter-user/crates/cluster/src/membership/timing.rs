@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use foca::{Config, PeriodicParams};
 
-use crate::wire::MOST_OPAQUE;
+use crate::wire::MAX_OPAQUE;
 
 /// Bytes of what foca says at once: a frame has room for it and for the byte before it.
-const MOST_SAID: usize = MOST_OPAQUE - 1;
+const MAX_MESSAGE_LEN: usize = MAX_OPAQUE - 1;
 
 /// How long somebody who went down is remembered, and looked for now and then.
 const REMEMBERED: Duration = Duration::from_secs(6 * 3600);
@@ -35,7 +35,7 @@ pub(super) fn config(members: usize) -> Config {
         // Whoever is suspected has to hear of it, and all have to hear that it is not so.
         suspect_to_down_after: Duration::from_millis(if members > 100 { 3000 } else { 2000 }),
         remove_down_after: Some(REMEMBERED),
-        max_packet_size: count(MOST_SAID),
+        max_packet_size: count(MAX_MESSAGE_LEN),
         notify_down_members: true,
         periodic_announce: None,
         periodic_announce_to_down_members: Some(PeriodicParams {

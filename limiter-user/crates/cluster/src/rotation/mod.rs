@@ -30,13 +30,13 @@
 //! not shut out somebody who has the old key *and* listens meanwhile. Against that, give all hosts a new
 //! file by another way.
 
-mod saying;
+mod message;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use self::saying::{Kind, Saying};
+use self::message::{Kind, Message};
 use super::wire;
 use super::{HostId, Moment};
 use crate::wire::KeyBytes as Key;
@@ -47,7 +47,7 @@ const EVERY: Duration = Duration::from_millis(500);
 /// How old an answer may be by which it is decided that all have the key.
 const FRESH: Duration = Duration::from_secs(2);
 /// For how long the leader is asked.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a member tells by itself how far it is, as who leads may have forgotten.
 const REMIND: Duration = Duration::from_secs(5);
 
@@ -62,7 +62,7 @@ pub struct Id {
 
 /// What has to be kept.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeyState {
     /// The rotation that ended last.
     pub last: Id,
     /// The key that this host seals with.
@@ -75,7 +75,7 @@ pub struct Kept {
     pub others: bool,
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for KeyState {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { last, rotation, .. } = self;
         let (sealing, accepted) = (short(&self.sealing), self.accepted.as_ref().map(short));
@@ -83,7 +83,7 @@ impl fmt::Debug for Kept {
     }
 }
 
-impl Kept {
+impl KeyState {
     /// That of a host that has only the keys of its file.
     pub fn new((sealing, accepted): (Key, Option<Key>)) -> Self {
         Self { last: Id::default(), sealing, accepted, rotation: None, others: false }
@@ -113,7 +113,7 @@ pub enum Refusal {
 
 /// What a member has told, and when.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct PeerStage {
     id: Id,
     stage: Stage,
     view: u64,
@@ -147,11 +147,11 @@ pub type Messages = Vec<(HostId, Vec<u8>)>;
 #[derive(Debug)]
 pub struct Rotation {
     me: HostId,
-    kept: Kept,
+    kept: KeyState,
     /// The other members that are there, and which run of them.
     members: BTreeMap<HostId, u64>,
     view: u64,
-    told: BTreeMap<HostId, Told>,
+    told: BTreeMap<HostId, PeerStage>,
     /// When a member was lost last, or this host started again in the middle of a rotation.
     lost: Option<Moment>,
     /// The leader has been seeing all members use the new key since then.
@@ -170,7 +170,7 @@ pub struct Rotation {
 
 impl Rotation {
     /// A host that goes on from what it has kept, and sees nobody yet.
-    pub fn new(now: Moment, me: HostId, kept: Kept) -> Self {
+    pub fn new(now: Moment, me: HostId, kept: KeyState) -> Self {
         let kept_rotation = kept.rotation.is_some();
         let mut host = Self {
             me,
@@ -193,7 +193,7 @@ impl Rotation {
     }
 
     /// What has to be kept.
-    pub const fn kept(&self) -> &Kept {
+    pub const fn kept(&self) -> &KeyState {
         &self.kept
     }
 
@@ -287,7 +287,7 @@ impl Rotation {
         self.check()?;
         match self.leads() {
             true => self.wanted = true,
-            false => (self.asks, self.due) = (Some(now.after(PATIENCE)), now),
+            false => (self.asks, self.due) = (Some(now.after(TIMEOUT)), now),
         }
         Ok(())
     }
@@ -340,21 +340,21 @@ impl Rotation {
 
     /// What another host has said.
     pub fn receive(&mut self, now: Moment, from: HostId, bytes: &[u8]) {
-        match Saying::read(bytes) {
-            Ok(Saying { kind: Kind::Ask, id, .. }) => {
+        match Message::read(bytes) {
+            Ok(Message { kind: Kind::Ask, id, .. }) => {
                 // One that comes late was for a rotation that has been.
                 self.wanted |= self.leads() && id >= self.kept.last && self.check().is_ok();
             }
-            Ok(saying) if saying.id.number == 0 && saying.kind == Kind::Order => self.errors += 1,
-            Ok(saying) if saying.kind == Kind::Order => self.obey(now, from, &saying),
+            Ok(saying) if saying.id.number == 0 && saying.kind == Kind::Command => self.errors += 1,
+            Ok(saying) if saying.kind == Kind::Command => self.obey(now, from, &saying),
             Ok(saying) => self.hear(now, from, &saying),
             Err(_) => self.errors += 1,
         }
     }
 
     /// Who leads wants this host to be as far.
-    fn obey(&mut self, now: Moment, from: HostId, order: &Saying) {
-        let Saying { id, stage, key, .. } = *order;
+    fn obey(&mut self, now: Moment, from: HostId, order: &Message) {
+        let Message { id, stage, key, .. } = *order;
         let leader = from == self.leader();
         match self.kept.rotation {
             Some((mine, at)) if mine == id => self.go(now, id, at, stage),
@@ -394,16 +394,16 @@ impl Rotation {
     }
 
     /// A member has told how far it is.
-    fn hear(&mut self, now: Moment, from: HostId, told: &Saying) {
-        let Saying { id, stage, view, key, .. } = *told;
+    fn hear(&mut self, now: Moment, from: HostId, told: &Message) {
+        let Message { id, stage, view, key, .. } = *told;
         if !self.members.contains_key(&from) {
             return;
         }
-        self.told.insert(from, Told { id, stage, view, at: now });
+        self.told.insert(from, PeerStage { id, stage, view, at: now });
         let (mine, at) = self.state();
         if id == self.kept.last && stage < Stage::Forgotten {
             // It was away when all others were told that this has ended; there may be another one by now.
-            let saying = Saying { kind: Kind::Order, stage: Stage::Forgotten, ..*told };
+            let saying = Message { kind: Kind::Command, stage: Stage::Forgotten, ..*told };
             self.messages.push((from, saying.bytes()));
         }
         if !self.leads() || id < mine {
@@ -430,16 +430,16 @@ impl Rotation {
     }
 
     fn tell(&mut self, to: HostId) {
-        self.say(to, Kind::Told);
+        self.say(to, Kind::PeerStage);
     }
 
     fn order(&mut self, to: HostId) {
-        self.say(to, Kind::Order);
+        self.say(to, Kind::Command);
     }
 
     fn say(&mut self, to: HostId, kind: Kind) {
         let (id, stage) = self.state();
-        let saying = Saying { kind, id, stage, view: self.view, key: self.key() };
+        let saying = Message { kind, id, stage, view: self.view, key: self.key() };
         self.messages.push((to, saying.bytes()));
     }
 
@@ -486,7 +486,7 @@ impl Rotation {
         match stage {
             // Somebody who uses it shows that it was decided before.
             Stage::Accepted => {
-                let decided = |told: &Told| told.id == id && told.stage >= Stage::Using;
+                let decided = |told: &PeerStage| told.id == id && told.stage >= Stage::Using;
                 let all = are(Stage::Accepted, true) && !self.is_lost(now) && !self.is_left_alone();
                 if all || self.told.values().any(decided) {
                     self.switch(now, id);

@@ -14,10 +14,10 @@ const NOTICED: u64 = 3000;
 struct Host {
     id: HostId,
     /// Its disk.
-    disk: Kept,
+    disk: KeyState,
     /// Its daemon, if it runs, what its link goes by, and which run it is.
     daemon: Option<Rotation>,
-    ring: Kept,
+    ring: KeyState,
     run: u64,
     /// Whom it sees, since when.
     view: BTreeMap<usize, u64>,
@@ -48,7 +48,7 @@ fn key(number: u8) -> Key {
     key
 }
 
-fn accepts(ring: &Kept, key: Key) -> bool {
+fn accepts(ring: &KeyState, key: Key) -> bool {
     ring.sealing == key || ring.accepted == Some(key)
 }
 
@@ -59,7 +59,7 @@ impl World {
         let mut world =
             Self { now: 0, hosts: hosts_made, ways, random, loss, deadly: 0.0, keys: 1, cut: 0 };
         for number in 0..hosts {
-            let disk = Kept::new((key(0), None));
+            let disk = KeyState::new((key(0), None));
             let id = HostId(world.random.random());
             let view = (0..hosts).filter(|other| *other != number).map(|host| (host, 0)).collect();
             let (ring, daemon) = (disk.clone(), None);
@@ -353,7 +353,7 @@ fn members_understand_each_other_whatever_happens() {
             for number in 0..hosts {
                 if !accepts(&world.hosts[number].disk, newest) {
                     given += 1;
-                    world.hosts[number].disk = Kept::new((newest, None));
+                    world.hosts[number].disk = KeyState::new((newest, None));
                     world.start(number);
                 }
             }
@@ -386,13 +386,13 @@ fn a_host_that_sees_nobody_decides_nothing() {
 #[test]
 fn two_keys_of_the_operators_are_left_alone_and_nonsense_is_counted() {
     let now = Moment(5);
-    let mut host = Rotation::new(now, HostId(5), Kept::new((key(1), Some(key(2)))));
+    let mut host = Rotation::new(now, HostId(5), KeyState::new((key(1), Some(key(2)))));
     assert_eq!(host.ask(now), Err(Refusal::TwoKeys));
     host.set_members(now, [(HostId(1), 1), (HostId(5), 1)].into());
     let id = Id { number: 1, tag: 3 };
-    let order = |key, stage| Saying { kind: Kind::Order, id, stage, view: 0, key }.bytes();
+    let order = |key, stage| Message { kind: Kind::Command, id, stage, view: 0, key }.bytes();
     host.receive(now, HostId(1), &order(key(3), Stage::Accepted));
-    assert_eq!(host.kept(), &Kept::new((key(1), Some(key(2)))));
+    assert_eq!(host.kept(), &KeyState::new((key(1), Some(key(2)))));
     assert_eq!(host.poll(now).len(), 1, "it tells how it is");
     // Of somebody who does not lead.
     host.receive(now, HostId(9), &order(key(2), Stage::Accepted));
@@ -401,7 +401,7 @@ fn two_keys_of_the_operators_are_left_alone_and_nonsense_is_counted() {
     for length in 0..good.len() {
         host.receive(now, HostId(1), &good[..length]);
     }
-    let zero = Saying { id: Id::default(), ..Saying::read(&good).unwrap() };
+    let zero = Message { id: Id::default(), ..Message::read(&good).unwrap() };
     host.receive(now, HostId(1), &zero.bytes());
     assert_eq!(host.errors(), good.len() as u64 + 1);
     host.receive(now, HostId(1), &good);
@@ -412,9 +412,9 @@ fn two_keys_of_the_operators_are_left_alone_and_nonsense_is_counted() {
 #[test]
 fn a_leader_that_is_new_hears_of_the_last_rotation() {
     let now = Moment(5);
-    let done = Kept { last: Id { number: 4, tag: 9 }, ..Kept::new((key(1), None)) };
+    let done = KeyState { last: Id { number: 4, tag: 9 }, ..KeyState::new((key(1), None)) };
     let mut member = Rotation::new(now, HostId(5), done);
-    let mut leader = Rotation::new(now, HostId(1), Kept::new((key(1), None)));
+    let mut leader = Rotation::new(now, HostId(1), KeyState::new((key(1), None)));
     leader.set_members(now, [(HostId(5), 1)].into());
     member.set_members(now, [(HostId(1), 1)].into());
     for (to, bytes) in member.poll(now) {

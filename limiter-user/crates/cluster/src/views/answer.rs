@@ -3,21 +3,21 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::packet::{MOST_ANSWER, Piece, Pieces, Saying};
+use super::packet::{MAX_ANSWER, Message, Piece, Pieces};
 use crate::wire::bytes::Malformed;
 use crate::{HostId, Moment};
 
 /// Questions of one member that are kept, with their answers, at most.
-const MOST_OF_ONE: usize = 8;
+const MAX_OF_ONE: usize = 8;
 
 /// Bytes of all of them, at most.
-const MOST_BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 /// How long they are kept.
 const KEPT: Duration = Duration::from_secs(3);
 
 /// A whole answer is not sent again within this time.
-const AGAIN: Duration = Duration::from_millis(40);
+const RETRY_INTERVAL: Duration = Duration::from_millis(40);
 
 /// A question, by who asks and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,7 +28,7 @@ pub struct Asked {
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct CachedAnswer {
     question: Pieces,
     /// Set once it has been handed over.
     working: bool,
@@ -40,7 +40,7 @@ struct Kept {
     sent: Moment,
 }
 
-impl Kept {
+impl CachedAnswer {
     fn bytes(&self) -> usize {
         self.question.bytes + self.answer.as_ref().map_or(0, Vec::len)
     }
@@ -48,13 +48,13 @@ impl Kept {
 
 /// Takes questions of members, and sends them answers until those have come.
 #[derive(Clone, Debug, Default)]
-pub struct Answerer {
-    kept: BTreeMap<Asked, Kept>,
+pub struct QueryServer {
+    kept: BTreeMap<Asked, CachedAnswer>,
     bytes: usize,
     outgoing: VecDeque<(HostId, Vec<u8>)>,
 }
 
-impl Answerer {
+impl QueryServer {
     /// A member has asked something, or for what is missing of an answer; `wall` is this host's wall clock,
     /// ns since 1970. Returns a question that has to be answered.
     ///
@@ -67,10 +67,10 @@ impl Answerer {
         from: HostId,
         bytes: &[u8],
     ) -> Result<Option<(Asked, Vec<u8>)>, Malformed> {
-        match Saying::read(bytes)? {
-            Saying::Ask { ticket, sent, piece } => {
+        match Message::read(bytes)? {
+            Message::Ask { ticket, sent, piece } => {
                 let asked = Asked { from, ticket };
-                if self.bytes + piece.bytes.len() > MOST_BYTES {
+                if self.bytes + piece.bytes.len() > MAX_BYTES {
                     return Ok(None);
                 }
                 self.begin(now, asked);
@@ -78,7 +78,7 @@ impl Answerer {
                 kept.echo = (sent, now);
                 if kept.working {
                     // It asks again: the answer was lost.
-                    if piece.number == 0 && now.since(kept.sent) >= AGAIN {
+                    if piece.number == 0 && now.since(kept.sent) >= RETRY_INTERVAL {
                         self.send(now, wall, asked, None);
                     }
                     return Ok(None);
@@ -91,7 +91,7 @@ impl Answerer {
                 kept.question = Pieces::default();
                 Ok(Some((asked, question)))
             }
-            Saying::Missing { ticket, sent, numbers } => {
+            Message::Missing { ticket, sent, numbers } => {
                 let asked = Asked { from, ticket };
                 if let Some(kept) = self.kept.get_mut(&asked) {
                     kept.echo = (sent, now);
@@ -99,14 +99,14 @@ impl Answerer {
                 }
                 Ok(None)
             }
-            Saying::Part { .. } => Err(Malformed),
+            Message::Part { .. } => Err(Malformed),
         }
     }
 
-    /// Gives the answer to a question that [`Answerer::receive`] has returned. Returns whether there was
+    /// Gives the answer to a question that [`QueryServer::receive`] has returned. Returns whether there was
     /// somebody to have it, and room for it.
     pub fn answer(&mut self, now: Moment, wall: u64, asked: Asked, answer: Vec<u8>) -> bool {
-        if answer.len() > MOST_ANSWER || self.bytes + answer.len() > MOST_BYTES {
+        if answer.len() > MAX_ANSWER || self.bytes + answer.len() > MAX_BYTES {
             self.remove(asked);
             return false;
         }
@@ -121,7 +121,7 @@ impl Answerer {
 
     /// Forgets what is old.
     pub fn poll(&mut self, now: Moment) {
-        let old = |kept: &Kept| now.since(kept.since) >= KEPT;
+        let old = |kept: &CachedAnswer| now.since(kept.since) >= KEPT;
         let asked: Vec<_> =
             self.kept.iter().filter(|(_, kept)| old(kept)).map(|(asked, _)| *asked).collect();
         asked.into_iter().for_each(|asked| self.remove(asked));
@@ -145,14 +145,14 @@ impl Answerer {
         self.poll(now);
         let of_one =
             |asked: Asked| Asked { ticket: 0, ..asked }..=Asked { ticket: u64::MAX, ..asked };
-        if self.kept.range(of_one(asked)).count() >= MOST_OF_ONE {
+        if self.kept.range(of_one(asked)).count() >= MAX_OF_ONE {
             // The oldest one: who asks something new has mostly had the answer.
             let oldest = self.kept.range(of_one(asked)).min_by_key(|(_, kept)| kept.since);
             if let Some(oldest) = oldest.map(|(asked, _)| *asked) {
                 self.remove(oldest);
             }
         }
-        let kept = Kept {
+        let kept = CachedAnswer {
             question: Pieces::default(),
             working: false,
             answer: None,
@@ -177,9 +177,9 @@ impl Answerer {
         if numbers.is_none() {
             kept.sent = now;
         }
-        for piece in Piece::all(answer, MOST_ANSWER).into_iter().flatten() {
+        for piece in Piece::all(answer, MAX_ANSWER).into_iter().flatten() {
             if numbers.is_none_or(|numbers| numbers.contains(&piece.number)) {
-                let part = Saying::Part { ticket: asked.ticket, echo, held, wall, piece };
+                let part = Message::Part { ticket: asked.ticket, echo, held, wall, piece };
                 self.outgoing.push_back((asked.from, part.bytes()));
             }
         }

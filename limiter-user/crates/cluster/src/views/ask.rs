@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::packet::{MOST_QUESTION, Piece, Pieces, Saying};
+use super::packet::{MAX_QUESTION, Message, Piece, Pieces};
 use crate::wire::bytes::Malformed;
 use crate::{HostId, Moment};
 
 /// Questions that are open at once, at most.
-const MOST_OPEN: usize = 16;
+const MAX_OPEN: usize = 16;
 
 /// Bytes of answers that are kept, at most.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// A host that says nothing is asked again after this time, then after twice that, and so on.
-const AGAIN: Duration = Duration::from_millis(60);
+const RETRY_INTERVAL: Duration = Duration::from_millis(60);
 
 /// Pieces are asked for again when so long none has come.
 const PAUSE: Duration = Duration::from_millis(30);
@@ -62,14 +62,14 @@ struct Open {
 
 /// Asks members and takes their answers.
 #[derive(Clone, Debug)]
-pub struct Asker {
+pub struct QueryClient {
     ticket: u64,
     open: BTreeMap<u64, Open>,
     bytes: usize,
     outgoing: VecDeque<(HostId, Vec<u8>)>,
 }
 
-impl Asker {
+impl QueryClient {
     /// Of a host that numbers its questions from `first` on: a random number, so that answers to an
     /// earlier run of it are no answers.
     pub const fn new(first: u64) -> Self {
@@ -85,7 +85,7 @@ impl Asker {
         question: Vec<u8>,
         until: Moment,
     ) -> Option<u64> {
-        if self.open.len() >= MOST_OPEN || question.len() > MOST_QUESTION {
+        if self.open.len() >= MAX_OPEN || question.len() > MAX_QUESTION {
             return None;
         }
         self.ticket = self.ticket.wrapping_add(1);
@@ -93,8 +93,9 @@ impl Asker {
         let mut waiting = BTreeMap::new();
         for host in hosts {
             say(&mut self.outgoing, now, self.ticket, host, &question);
-            let again = now.after(AGAIN);
-            let asked = Waiting { pieces: Pieces::default(), again, pause: AGAIN, timed: None };
+            let again = now.after(RETRY_INTERVAL);
+            let asked =
+                Waiting { pieces: Pieces::default(), again, pause: RETRY_INTERVAL, timed: None };
             waiting.insert(host, asked);
         }
         let open = Open { question, until, waiting, answers: BTreeMap::new(), silent: Vec::new() };
@@ -113,12 +114,13 @@ impl Asker {
         from: HostId,
         bytes: &[u8],
     ) -> Result<(), Malformed> {
-        let Saying::Part { ticket, echo, held, wall: theirs, piece } = Saying::read(bytes)? else {
+        let Message::Part { ticket, echo, held, wall: theirs, piece } = Message::read(bytes)?
+        else {
             return Err(Malformed);
         };
         let Some(open) = self.open.get_mut(&ticket) else { return Ok(()) };
         let Some(waiting) = open.waiting.get_mut(&from) else { return Ok(()) };
-        if self.bytes + piece.bytes.len() > MOST_BYTES {
+        if self.bytes + piece.bytes.len() > MAX_BYTES {
             return Ok(());
         }
         // What it says of times is believed only as far as it is possible.
@@ -168,7 +170,7 @@ impl Asker {
                     waiting.again = now.after(waiting.pause);
                 } else {
                     let numbers = waiting.pieces.missing();
-                    let missing = Saying::Missing { ticket: *ticket, sent: now.0, numbers };
+                    let missing = Message::Missing { ticket: *ticket, sent: now.0, numbers };
                     self.outgoing.push_back((*host, missing.bytes()));
                     waiting.again = now.after(PAUSE);
                 }
@@ -214,7 +216,7 @@ fn say(
     host: HostId,
     question: &[u8],
 ) {
-    for piece in Piece::all(question, MOST_QUESTION).into_iter().flatten() {
-        outgoing.push_back((host, Saying::Ask { ticket, sent: now.0, piece }.bytes()));
+    for piece in Piece::all(question, MAX_QUESTION).into_iter().flatten() {
+        outgoing.push_back((host, Message::Ask { ticket, sent: now.0, piece }.bytes()));
     }
 }

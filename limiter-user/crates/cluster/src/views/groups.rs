@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::MOST_PLACES;
+use super::MAX_PLACES;
 use crate::HostId;
 use model::Class;
 use model::{
@@ -23,7 +23,7 @@ use model::{
 };
 
 /// Rows that a host tells at once, at most: fewer than an answer has room for.
-pub const MOST_ROWS: usize = 1500;
+pub const MAX_ROWS: usize = 1500;
 
 /// What is summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -110,7 +110,7 @@ pub fn choose(sort: Sort, n: usize, rows: impl Iterator<Item = Row>) -> Groups {
     families
         .sort_unstable_by(|(net, (a, _)), (other, (b, _))| a.heavier_first(b).then(net.cmp(other)));
     for (at, (_, (weight, mut rows))) in families.into_iter().enumerate() {
-        let full = told.left_out > 0 || at >= n || told.rows.len() + rows.len() > MOST_ROWS;
+        let full = told.left_out > 0 || at >= n || told.rows.len() + rows.len() > MAX_ROWS;
         if full {
             told.left_out += rows.len() as u64;
             told.bar = told.bar.max(weight.sorted_by);
@@ -138,9 +138,9 @@ pub fn union(sort: Sort, hosts: &BTreeMap<HostId, Groups>) -> (Vec<IpNet>, f64) 
     }
     let mut named: Vec<_> = sums.into_iter().collect();
     named.sort_unstable_by(|(net, a), (other, b)| a.heavier_first(b).then(net.cmp(other)));
-    if named.len() > MOST_PLACES {
+    if named.len() > MAX_PLACES {
         // On each host where one of these is not named it has less than the bar.
-        bar += named.drain(MOST_PLACES..).map(|(_, sum)| sum.sorted_by).fold(0.0, f64::max);
+        bar += named.drain(MAX_PLACES..).map(|(_, sum)| sum.sorted_by).fold(0.0, f64::max);
     }
     (named.into_iter().map(|(net, _)| net).collect(), bar)
 }
@@ -237,7 +237,7 @@ mod tests {
     /// What a host answers when it is asked for some families.
     fn points(rows: &[Row], nets: &[IpNet]) -> Groups {
         let rows = rows.iter().filter(|row| nets.contains(&family(row.net)));
-        choose(Sort::Packets, MOST_PLACES, rows.copied())
+        choose(Sort::Packets, MAX_PLACES, rows.copied())
     }
 
     #[test]
@@ -274,11 +274,11 @@ mod tests {
                 (IpNet::from(std::net::IpAddr::from(address)), u64::from(4000 - at))
             })
             .collect();
-        let told = choose(Sort::Packets, MOST_PLACES, host(&many).into_iter());
+        let told = choose(Sort::Packets, MAX_PLACES, host(&many).into_iter());
         assert_eq!((told.rows.len(), told.left_out, told.tracked), (1500, 2500, 4000));
         assert_eq!(told.bar, 2500.0);
         let bytes = super::super::Answer::Groups(told).bytes();
-        assert!(bytes.len() < super::super::MOST_ANSWER, "{} bytes", bytes.len());
+        assert!(bytes.len() < super::super::MAX_ANSWER, "{} bytes", bytes.len());
     }
 
     proptest! {

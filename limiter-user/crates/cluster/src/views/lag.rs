@@ -3,7 +3,7 @@
 use model::digest::{Digest, Percentiles};
 
 /// Round trips that a digest has before the next one is begun: some minutes' worth.
-const MOST: u64 = 4096;
+const MAX: u64 = 4096;
 
 /// Round trips of late, ms, in little memory.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ impl Default for Lag {
 impl Lag {
     /// Adds a round trip.
     pub fn add(&mut self, round_trip: std::time::Duration) {
-        if self.present.count() >= MOST {
+        if self.present.count() >= MAX {
             self.former = Some(std::mem::replace(&mut self.present, Digest::small()));
         }
         self.present.add(round_trip.as_secs_f64() * 1e3);
@@ -78,7 +78,7 @@ mod tests {
         );
         assert_eq!(all.max, 1000.0);
         assert_eq!(read(&bytes[1]).unwrap().max, 999.0);
-        for _ in 0..2 * MOST {
+        for _ in 0..2 * MAX {
             hosts[0].add(Duration::from_millis(2));
         }
         assert_eq!(hosts[0].percentiles().unwrap().max, 2.0);

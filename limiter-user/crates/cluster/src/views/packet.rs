@@ -1,25 +1,25 @@
 //! Questions and answers, cut into what a frame has room for.
 
-use crate::wire::MOST_OPAQUE;
+use crate::wire::MAX_OPAQUE;
 use crate::wire::bytes::{Malformed, Reader};
 
 /// Bytes before what a packet carries.
 const HEAD: usize = 1 + 8 + 8 + 8 + 8 + 2 + 2;
 
 /// Bytes that a packet carries.
-const ROOM: usize = MOST_OPAQUE - HEAD;
+const ROOM: usize = MAX_OPAQUE - HEAD;
 
 /// Parts of a question, at most.
-const MOST_ASKED: u16 = 128;
+const MAX_ASKED: u16 = 128;
 
 /// Parts of an answer, at most.
-const MOST_PARTS: u16 = 192;
+const MAX_PARTS: u16 = 192;
 
 /// Bytes of a question, at most.
-pub const MOST_QUESTION: usize = MOST_ASKED as usize * ROOM;
+pub const MAX_QUESTION: usize = MAX_ASKED as usize * ROOM;
 
 /// Bytes of an answer, at most.
-pub const MOST_ANSWER: usize = MOST_PARTS as usize * ROOM;
+pub const MAX_ANSWER: usize = MAX_PARTS as usize * ROOM;
 
 const ASK: u8 = 1;
 const PART: u8 = 2;
@@ -37,7 +37,7 @@ pub(super) struct Piece<'a> {
 
 /// What is said. `ticket` is the asker's number of the question; `sent` its clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Saying<'a> {
+pub(super) enum Message<'a> {
     /// A piece of a question.
     Ask { ticket: u64, sent: u64, piece: Piece<'a> },
     /// A piece of the answer to it.
@@ -54,9 +54,9 @@ pub(super) enum Saying<'a> {
     Missing { ticket: u64, sent: u64, numbers: Vec<u16> },
 }
 
-impl<'a> Saying<'a> {
+impl<'a> Message<'a> {
     pub(super) fn bytes(&self) -> Vec<u8> {
-        let mut to = Vec::with_capacity(MOST_OPAQUE);
+        let mut to = Vec::with_capacity(MAX_OPAQUE);
         match self {
             Self::Ask { ticket, sent, piece } => {
                 to.push(ASK);
@@ -89,20 +89,20 @@ impl<'a> Saying<'a> {
         let ticket = from.u64()?;
         match kind {
             ASK => {
-                Ok(Self::Ask { ticket, sent: from.u64()?, piece: Piece::read(from, MOST_ASKED)? })
+                Ok(Self::Ask { ticket, sent: from.u64()?, piece: Piece::read(from, MAX_ASKED)? })
             }
             PART => Ok(Self::Part {
                 ticket,
                 echo: from.u64()?,
                 held: from.u64()?,
                 wall: from.u64()?,
-                piece: Piece::read(from, MOST_PARTS)?,
+                piece: Piece::read(from, MAX_PARTS)?,
             }),
             MISSING => {
                 let sent = from.u64()?;
                 let mut numbers = Vec::new();
                 while !from.is_empty() {
-                    if numbers.len() >= usize::from(MOST_PARTS) {
+                    if numbers.len() >= usize::from(MAX_PARTS) {
                         return Err(Malformed);
                     }
                     numbers.push(from.u16()?);
@@ -207,15 +207,15 @@ mod tests {
     fn what_cannot_be_is_refused() {
         let piece = Piece { number: 0, of: 1, bytes: &[1] };
         for saying in [
-            Saying::Ask { ticket: 1, sent: 2, piece: Piece { of: 0, ..piece } },
-            Saying::Ask { ticket: 1, sent: 2, piece: Piece { of: 2, ..piece } },
-            Saying::Ask { ticket: 1, sent: 2, piece: Piece { number: 1, ..piece } },
-            Saying::Ask { ticket: 1, sent: 2, piece: Piece { number: 128, of: 129, bytes: &[] } },
+            Message::Ask { ticket: 1, sent: 2, piece: Piece { of: 0, ..piece } },
+            Message::Ask { ticket: 1, sent: 2, piece: Piece { of: 2, ..piece } },
+            Message::Ask { ticket: 1, sent: 2, piece: Piece { number: 1, ..piece } },
+            Message::Ask { ticket: 1, sent: 2, piece: Piece { number: 128, of: 129, bytes: &[] } },
         ] {
-            assert_eq!(Saying::read(&saying.bytes()), Err(Malformed), "{saying:?}");
+            assert_eq!(Message::read(&saying.bytes()), Err(Malformed), "{saying:?}");
         }
-        assert!(Piece::all(&vec![0; MOST_QUESTION], MOST_QUESTION).unwrap().count() == 128);
-        assert!(Piece::all(&vec![0; MOST_ANSWER + 1], MOST_ANSWER).is_none());
+        assert!(Piece::all(&vec![0; MAX_QUESTION], MAX_QUESTION).unwrap().count() == 128);
+        assert!(Piece::all(&vec![0; MAX_ANSWER + 1], MAX_ANSWER).is_none());
     }
 
     proptest! {
@@ -224,15 +224,15 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 0..20_000),
             order in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
         ) {
-            let frames: Vec<_> = Piece::all(&bytes, MOST_QUESTION)
+            let frames: Vec<_> = Piece::all(&bytes, MAX_QUESTION)
                 .unwrap()
-                .map(|piece| Saying::Ask { ticket: 7, sent: 8, piece }.bytes())
+                .map(|piece| Message::Ask { ticket: 7, sent: 8, piece }.bytes())
                 .collect();
             let mut pieces = Pieces::default();
             let mixed = order.iter().map(|index| index.index(frames.len()));
             for at in mixed.chain((0..frames.len()).rev()) {
-                prop_assert!(frames[at].len() <= MOST_OPAQUE);
-                let Saying::Ask { ticket: 7, sent: 8, piece } = Saying::read(&frames[at]).unwrap()
+                prop_assert!(frames[at].len() <= MAX_OPAQUE);
+                let Message::Ask { ticket: 7, sent: 8, piece } = Message::read(&frames[at]).unwrap()
                 else { panic!("another saying") };
                 pieces.take(piece);
                 prop_assert_eq!(pieces.whole().is_none(), !pieces.missing().is_empty());
@@ -242,7 +242,7 @@ mod tests {
 
         #[test]
         fn nothing_that_comes_can_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            if let Ok(Saying::Ask { piece, .. } | Saying::Part { piece, .. }) = Saying::read(&bytes) {
+            if let Ok(Message::Ask { piece, .. } | Message::Part { piece, .. }) = Message::read(&bytes) {
                 let mut pieces = Pieces::default();
                 pieces.take(piece);
                 pieces.take(Piece { number: 3, of: 4, bytes: &[] });

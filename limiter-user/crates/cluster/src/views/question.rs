@@ -11,19 +11,19 @@ use crate::wire::bytes::Malformed;
 use model::Class;
 use model::lists::Action;
 use model::source::SourceState;
-use model::traffic::{By, Got, Sort, Totals};
+use model::traffic::{GroupBy, Sort, Totals, Usage};
 
 /// Which form questions and answers have.
 const FORM: u8 = 1;
 
 /// Sources that are asked for at once, at most.
-pub const MOST_PLACES: usize = 2000;
+pub const MAX_PLACES: usize = 2000;
 
 /// Limits of a configuration file that are told at most.
-pub const MOST_FILE_LIMITS: usize = 1000;
+pub const MAX_FILE_LIMITS: usize = 1000;
 
 /// Characters of a text, at most.
-const LONGEST: usize = 400;
+const MAX_LEN: usize = 400;
 
 /// What a host asks another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,24 +36,24 @@ pub enum Question {
     Candidates {
         /// By what.
         sort: Sort,
-        /// How many, at most [`MOST_PLACES`].
+        /// How many, at most [`MAX_PLACES`].
         n: u32,
         /// Whether those of the latest look will do, as for whoever watches.
         live: bool,
     },
     /// What it has counted of these sources.
-    Points(Vec<Place>),
+    Points(Vec<SourceClass>),
     /// What it knows of the source that this address belongs to.
     Source(IpAddr),
     /// How many distinct sources it has seen.
     Distinct,
     /// The heaviest groups of sources that it has.
     Groups {
-        /// What they are: [`By::Prefix`] or [`By::Class`].
-        by: By,
+        /// What they are: [`GroupBy::Prefix`] or [`GroupBy::Class`].
+        by: GroupBy,
         /// By what.
         sort: Sort,
-        /// How many families of prefixes (see [`model::rollup::family`]), at most [`MOST_PLACES`].
+        /// How many families of prefixes (see [`model::rollup::family`]), at most [`MAX_PLACES`].
         n: u32,
     },
     /// What it has of these families of prefixes; if they are too many the heaviest by `sort`.
@@ -69,7 +69,7 @@ pub enum Question {
 
 /// A source and a class of its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct SourceClass {
     /// The source.
     pub source: IpNet,
     /// The packets; [`Class::ANY`] for those that no limit of a class applies to.
@@ -88,14 +88,14 @@ pub enum Answer {
     /// To [`Question::Points`]: those that have a bucket.
     Points(Vec<Counted>),
     /// To [`Question::Source`].
-    Source(Box<Known>),
+    Source(Box<SourceInfo>),
     /// To [`Question::Distinct`]; `None` if that is not counted.
     Distinct(Option<Distinct>),
     /// It cannot say, and why.
     Trouble(String),
     /// To [`Question::Groups`] and [`Question::GroupsOf`].
     Groups(Groups),
-    /// To [`Question::FileLimits`]: in the order of their targets, the first [`MOST_FILE_LIMITS`] at most; `None` if
+    /// To [`Question::FileLimits`]: in the order of their targets, the first [`MAX_FILE_LIMITS`] at most; `None` if
     /// they are as the host that asks knows them.
     FileLimits(Option<Vec<FileLimit>>),
 }
@@ -124,7 +124,7 @@ pub struct Candidates {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
     /// The source.
-    pub place: Place,
+    pub place: SourceClass,
     /// How it fares there.
     pub state: SourceState,
     /// A number that stands for the limit in force for it there; 0 if there is none.
@@ -151,18 +151,18 @@ pub struct Counted {
 
 /// What a host knows of a source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Known {
+pub struct SourceInfo {
     /// The source.
     pub source: IpNet,
     /// What its list says of it.
     pub listed: Option<Action>,
     /// Its buckets, of packets of no class first; that one is always there, if only as light.
-    pub buckets: Vec<Held>,
+    pub buckets: Vec<BucketInfo>,
 }
 
 /// What a host knows of a source's packets of one class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Held {
+pub struct BucketInfo {
     /// The packets.
     pub class: Class,
     /// How the source fares.
@@ -172,7 +172,7 @@ pub struct Held {
     /// Packets in the sketch's window, of a source without a bucket.
     pub estimate: u32,
     /// What it has got, rates being those of a quarter of a second.
-    pub got: Got,
+    pub got: Usage,
     /// The part of the cluster's limit that the host may use for it, and without end; `None` for a limit of
     /// its own.
     pub share: Option<[f64; 2]>,
@@ -256,12 +256,12 @@ impl Question {
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let question: Self = get(bytes)?;
         let fits = match &question {
-            Self::Candidates { n, .. } => *n as usize <= MOST_PLACES,
-            Self::Points(places) => places.len() <= MOST_PLACES,
+            Self::Candidates { n, .. } => *n as usize <= MAX_PLACES,
+            Self::Points(places) => places.len() <= MAX_PLACES,
             Self::Groups { by, n, .. } => {
-                *n as usize <= MOST_PLACES && matches!(by, By::Prefix | By::Class)
+                *n as usize <= MAX_PLACES && matches!(by, GroupBy::Prefix | GroupBy::Class)
             }
-            Self::GroupsOf { nets, .. } => nets.len() <= MOST_PLACES,
+            Self::GroupsOf { nets, .. } => nets.len() <= MAX_PLACES,
             _ => true,
         };
         if fits { Ok(question) } else { Err(Malformed) }
@@ -298,14 +298,14 @@ impl Answer {
             Self::Points(sources) => are_counted(sources),
             Self::Source(known) => known.buckets.iter().all(|bucket| {
                 let share = bucket.share.unwrap_or_default();
-                let Got { passed_pps, dropped_pps, bps, .. } = bucket.got;
+                let Usage { passed_pps, dropped_pps, bps, .. } = bucket.got;
                 are_numbers(&[passed_pps, dropped_pps, bps, share[0], share[1]])
                     && bucket.limit.as_deref().is_none_or(is_fit)
             }),
             Self::Trouble(text) => is_fit(text),
             Self::FileLimits(limits) => {
                 let limits = limits.as_deref().unwrap_or_default();
-                limits.len() <= MOST_FILE_LIMITS
+                limits.len() <= MAX_FILE_LIMITS
                     && limits.iter().all(|it| is_fit(&it.target) && is_fit(&it.limit))
             }
             Self::Groups(Groups { rows, bar, .. }) => {
@@ -325,5 +325,5 @@ fn are_numbers(values: &[f64]) -> bool {
 }
 
 fn is_fit(text: &str) -> bool {
-    text.len() <= LONGEST && !text.contains(char::is_control)
+    text.len() <= MAX_LEN && !text.contains(char::is_control)
 }

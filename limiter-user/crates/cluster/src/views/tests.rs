@@ -7,14 +7,14 @@ use proptest::prelude::*;
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 
-use super::packet::{Piece, Saying};
+use super::packet::{Message, Piece};
 use super::*;
 use crate::{HostId, Moment};
 use model::Class;
 use model::source::SourceState;
 use model::{
     rollup::{Sums, Tally},
-    traffic::{Got, Sort},
+    traffic::{Sort, Usage},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -37,8 +37,8 @@ type Network = Vec<(Moment, HostId, HostId, Vec<u8>)>;
 struct World {
     random: SmallRng,
     faults: Faults,
-    asker: Asker,
-    answerers: BTreeMap<HostId, Answerer>,
+    asker: QueryClient,
+    answerers: BTreeMap<HostId, QueryServer>,
     answer: BTreeMap<HostId, Vec<u8>>,
     /// From when on hosts say nothing.
     dead: BTreeMap<HostId, Moment>,
@@ -58,8 +58,8 @@ impl World {
         Self {
             random: SmallRng::seed_from_u64(seed),
             faults,
-            asker: Asker::new(seed),
-            answerers: answer.keys().map(|host| (*host, Answerer::default())).collect(),
+            asker: QueryClient::new(seed),
+            answerers: answer.keys().map(|host| (*host, QueryServer::default())).collect(),
             answer,
             dead: BTreeMap::new(),
             worked: BTreeMap::new(),
@@ -70,7 +70,7 @@ impl World {
     }
 
     fn send(&mut self, from: HostId, to: HostId, bytes: Vec<u8>) {
-        assert!(bytes.len() <= crate::wire::MOST_OPAQUE);
+        assert!(bytes.len() <= crate::wire::MAX_OPAQUE);
         self.sent += 1;
         let copies = 1 + usize::from(self.random.random_bool(self.faults.doubled));
         for _ in 0..copies {
@@ -176,12 +176,12 @@ fn a_host_that_dies_in_between_is_waited_for_no_longer_once_it_is_known() {
 
 #[test]
 fn answers_to_what_was_not_asked_or_is_over_are_no_answers() {
-    let mut asker = Asker::new(9);
+    let mut asker = QueryClient::new(9);
     let now = Moment(5);
     let ticket = asker.ask(now, [HostId(1)], vec![1], now.after(SECOND)).unwrap();
     let bytes = [7];
     let piece = Piece { number: 0, of: 1, bytes: &bytes };
-    let part = |ticket| Saying::Part { ticket, echo: 99, held: 0, wall: 0, piece }.bytes();
+    let part = |ticket| Message::Part { ticket, echo: 99, held: 0, wall: 0, piece }.bytes();
     for (from, ticket) in [(HostId(2), ticket), (HostId(1), ticket + 1), (HostId(1), ticket - 1)] {
         asker.receive(now, 0, from, &part(ticket)).unwrap();
         assert_eq!(asker.outcome(now), None);
@@ -195,26 +195,26 @@ fn answers_to_what_was_not_asked_or_is_over_are_no_answers() {
 
 #[test]
 fn what_is_kept_is_bounded_whatever_others_say() {
-    let mut answerer = Answerer::default();
-    let bytes = vec![0; MOST_QUESTION];
+    let mut answerer = QueryServer::default();
+    let bytes = vec![0; MAX_QUESTION];
     let now = Moment(5);
     for (ticket, host) in (0..4000).map(|number: u64| (number, HostId(number % 500))) {
-        for piece in Piece::all(&bytes, MOST_QUESTION).unwrap().skip(1) {
-            let ask = Saying::Ask { ticket, sent: 0, piece }.bytes();
+        for piece in Piece::all(&bytes, MAX_QUESTION).unwrap().skip(1) {
+            let ask = Message::Ask { ticket, sent: 0, piece }.bytes();
             assert_eq!(answerer.receive(now, 0, host, &ask).unwrap(), None);
         }
         assert!(answerer.bytes() <= 16 << 20);
     }
     answerer.poll(now.after(4 * SECOND));
     assert_eq!(answerer.bytes(), 0);
-    let mut asker = Asker::new(1);
-    let ask = |asker: &mut Asker| asker.ask(now, [HostId(1)], vec![], now.after(SECOND));
+    let mut asker = QueryClient::new(1);
+    let ask = |asker: &mut QueryClient| asker.ask(now, [HostId(1)], vec![], now.after(SECOND));
     assert_eq!((0..20).filter(|_| ask(&mut asker).is_some()).count(), 16);
 }
 
-fn place(source: u32) -> Place {
+fn place(source: u32) -> SourceClass {
     let source = ipnet::Ipv4Net::new(source.into(), 32).unwrap().into();
-    Place { source, class: Class::ANY }
+    SourceClass { source, class: Class::ANY }
 }
 
 fn counted(source: u32, dropped: u64) -> Counted {
@@ -247,7 +247,7 @@ impl Table {
         Candidates { sources, tracked: self.0.len() as u64, totals: None }
     }
 
-    fn points(&self, places: &[Place]) -> Vec<Counted> {
+    fn points(&self, places: &[SourceClass]) -> Vec<Counted> {
         let wanted: BTreeSet<_> = places.iter().collect();
         let all = self.0.iter().map(|(at, dropped)| counted(*at, *dropped));
         all.filter(|counted| wanted.contains(&counted.place)).collect()
@@ -273,7 +273,7 @@ fn asked(tables: &[Table], n: usize) -> (Vec<top::Merged>, f64, bool) {
 }
 
 /// What one table with the traffic of all hosts has.
-fn in_one(tables: &[Table]) -> Vec<(Place, u64)> {
+fn in_one(tables: &[Table]) -> Vec<(SourceClass, u64)> {
     let mut one = BTreeMap::new();
     for (source, dropped) in tables.iter().flat_map(|table| &table.0) {
         *one.entry(place(*source)).or_insert(0) += dropped;
@@ -283,7 +283,7 @@ fn in_one(tables: &[Table]) -> Vec<(Place, u64)> {
     all
 }
 
-fn heaviest(merged: &[top::Merged], n: usize) -> Vec<(Place, u64)> {
+fn heaviest(merged: &[top::Merged], n: usize) -> Vec<(SourceClass, u64)> {
     merged.iter().take(n).map(|merged| (merged.sum.place, merged.sum.dropped)).collect()
 }
 
@@ -312,7 +312,7 @@ fn where_it_is_not_certain_it_says_by_how_much() {
         .collect();
     let (merged, bar, exact) = asked(&tables, 10);
     assert!(!exact && bar >= 200.0, "{bar}");
-    assert!(merged.len() <= MOST_PLACES);
+    assert!(merged.len() <= MAX_PLACES);
     assert!(in_one(&tables).iter().all(|(_, dropped)| *dropped as f64 <= bar + 1.0));
 }
 
@@ -345,19 +345,19 @@ fn tables() -> impl Strategy<Value = Vec<Table>> {
 }
 
 fn an_answer() -> impl Strategy<Value = Answer> {
-    let held = Held {
+    let held = BucketInfo {
         class: Class::ANY,
         state: SourceState::Conforming,
         limit: Some("1000pps burst 1200".into()),
         estimate: 3,
-        got: Got { passed: 4, dropped: 5, bytes: 6, passed_pps: 7.0, dropped_pps: 8.0, bps: 9.0 },
+        got: Usage { passed: 4, dropped: 5, bytes: 6, passed_pps: 7.0, dropped_pps: 8.0, bps: 9.0 },
         share: Some([0.5, 0.1]),
     };
     let class = "udp:53".parse().unwrap();
-    let known = Known {
+    let known = SourceInfo {
         source: place(5).source,
         listed: Some(model::lists::Action::Deny),
-        buckets: vec![held.clone(), Held { class, share: None, ..held }],
+        buckets: vec![held.clone(), BucketInfo { class, share: None, ..held }],
     };
     let host = Host { version: "0.1.0".into(), rejected: vec![(3, 4)], ..Host::default() };
     prop_oneof![
@@ -407,21 +407,21 @@ fn what_cannot_be_is_refused() {
     assert!(Question::read(&[]).is_err());
     assert!(Question::read(&[2, 0]).is_err());
     let piece = Piece { number: u16::MAX, of: 1, bytes: &[] };
-    assert!(Saying::read(&Saying::Ask { ticket: 1, sent: 1, piece }.bytes()).is_err());
+    assert!(Message::read(&Message::Ask { ticket: 1, sent: 1, piece }.bytes()).is_err());
     // The most that may be asked fits, and its answer does.
-    let places = (0..MOST_PLACES as u32).map(|at| Place {
+    let places = (0..MAX_PLACES as u32).map(|at| SourceClass {
         class: "tcp[syn,!ack]:65530-65535".parse().unwrap_or_default(),
         ..place(at)
     });
-    assert!(Question::Points(places.collect()).bytes().len() <= MOST_QUESTION);
+    assert!(Question::Points(places.collect()).bytes().len() <= MAX_QUESTION);
     let big = Counted {
         first_seen_ms: Some(1 << 41),
         last_seen_ms: Some(1 << 41),
         ..counted(1, 1 << 40)
     };
-    let sources = vec![Counted { passed: 1 << 40, ..big }; MOST_PLACES];
+    let sources = vec![Counted { passed: 1 << 40, ..big }; MAX_PLACES];
     let length = Answer::Points(sources).bytes().len();
-    assert!(length <= MOST_ANSWER, "{length} of {MOST_ANSWER}");
+    assert!(length <= MAX_ANSWER, "{length} of {MAX_ANSWER}");
 }
 
 proptest! {
@@ -457,7 +457,7 @@ proptest! {
         let one = in_one(&tables);
         if exact {
             // Equals may be in either order.
-            let weights = |list: &[(Place, u64)]| list.iter().map(|it| it.1).collect::<Vec<_>>();
+            let weights = |list: &[(SourceClass, u64)]| list.iter().map(|it| it.1).collect::<Vec<_>>();
             let found = heaviest(&merged, n);
             prop_assert_eq!(weights(&found), weights(&one[..n.min(one.len())]));
             prop_assert!(found.iter().all(|it| one.contains(it)));
@@ -490,7 +490,7 @@ proptest! {
         changed in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         from in 0u64..3,
     ) {
-        let (mut asker, mut answerer) = (Asker::new(6), Answerer::default());
+        let (mut asker, mut answerer) = (QueryClient::new(6), QueryServer::default());
         let now = Moment(1 << 40);
         asker.ask(now, [HostId(0), HostId(1)], question.bytes(), now.after(SECOND)).unwrap();
         for bytes in [question.bytes(), answer.bytes()] {
@@ -500,16 +500,16 @@ proptest! {
                 mutated[at] = *byte;
             }
             if let Ok(read) = Question::read(&mutated) {
-                prop_assert!(!matches!(read, Question::Points(ref all) if all.len() > MOST_PLACES));
+                prop_assert!(!matches!(read, Question::Points(ref all) if all.len() > MAX_PLACES));
             }
             if let Ok(Answer::Distinct(Some(read))) = Answer::read(&mutated) {
                 distinct::merge(&BTreeMap::from([(HostId(1), read)]));
             }
-            for piece in Piece::all(&mutated[..mutated.len().min(900)], MOST_QUESTION).unwrap() {
+            for piece in Piece::all(&mutated[..mutated.len().min(900)], MAX_QUESTION).unwrap() {
                 let frames = [
-                    Saying::Ask { ticket: 7, sent: u64::MAX, piece }.bytes(),
-                    Saying::Part { ticket: 7, echo: u64::MAX, held: u64::MAX, wall: 0, piece }.bytes(),
-                    Saying::Missing { ticket: 7, sent: 0, numbers: vec![u16::MAX; 90] }.bytes(),
+                    Message::Ask { ticket: 7, sent: u64::MAX, piece }.bytes(),
+                    Message::Part { ticket: 7, echo: u64::MAX, held: u64::MAX, wall: 0, piece }.bytes(),
+                    Message::Missing { ticket: 7, sent: 0, numbers: vec![u16::MAX; 90] }.bytes(),
                 ];
                 for mut frame in frames {
                     let at = changed[0].0.index(frame.len());

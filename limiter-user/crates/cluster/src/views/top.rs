@@ -9,22 +9,22 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Candidates, Counted, MOST_PLACES, Place};
+use super::{Candidates, Counted, MAX_PLACES, SourceClass};
 use crate::HostId;
 use model::source::SourceState;
 use model::traffic::{Sort, Weight};
 
 /// Candidates that each host is asked for first, at the least.
-const LEAST: usize = 64;
+const MIN_CANDIDATES: usize = 64;
 
 /// How many times more they are asked for next.
 const MORE: usize = 4;
 
 /// How many candidates to ask each host for, in turn, for a list of `n`.
 pub fn rounds(n: usize) -> impl Iterator<Item = usize> {
-    let first = (2 * n).clamp(LEAST, MOST_PLACES);
+    let first = (2 * n).clamp(MIN_CANDIDATES, MAX_PLACES);
     std::iter::successors(Some(first), |wanted| {
-        (*wanted < MOST_PLACES).then(|| (wanted * MORE).min(MOST_PLACES))
+        (*wanted < MAX_PLACES).then(|| (wanted * MORE).min(MAX_PLACES))
     })
 }
 
@@ -45,14 +45,14 @@ pub fn weight(sort: Sort, counted: &Counted) -> Weight {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Union {
     /// The sources.
-    pub places: Vec<Place>,
+    pub places: Vec<SourceClass>,
     /// What a source that is not among them can weigh at most, as far as hosts have answered.
     pub bar: f64,
 }
 
-/// All that hosts have named, when each was asked for `wanted`; [`MOST_PLACES`] of them at most.
+/// All that hosts have named, when each was asked for `wanted`; [`MAX_PLACES`] of them at most.
 pub fn union(sort: Sort, wanted: usize, hosts: &BTreeMap<HostId, Candidates>) -> Union {
-    let mut sums: BTreeMap<Place, Weight> = BTreeMap::new();
+    let mut sums: BTreeMap<SourceClass, Weight> = BTreeMap::new();
     let mut bar = 0.0;
     for Candidates { sources, .. } in hosts.values() {
         let mut least = f64::INFINITY;
@@ -67,9 +67,9 @@ pub fn union(sort: Sort, wanted: usize, hosts: &BTreeMap<HostId, Candidates>) ->
         }
     }
     let mut named: Vec<_> = sums.into_iter().collect();
-    if named.len() > MOST_PLACES {
+    if named.len() > MAX_PLACES {
         named.sort_unstable_by(|(place, a), (other, b)| a.heavier_first(b).then(place.cmp(other)));
-        let dropped = named.drain(MOST_PLACES..).map(|(_, sum)| sum.sorted_by);
+        let dropped = named.drain(MAX_PLACES..).map(|(_, sum)| sum.sorted_by);
         // On each host where one of these is not named it has less than the bar.
         bar += dropped.fold(0.0, f64::max);
     }
@@ -90,7 +90,7 @@ pub struct Merged {
 
 /// The sums of what hosts have counted, the heaviest first; of equals, in the order of their places.
 pub fn merge(sort: Sort, hosts: &BTreeMap<HostId, Vec<Counted>>) -> Vec<Merged> {
-    let mut sums: BTreeMap<Place, Merged> = BTreeMap::new();
+    let mut sums: BTreeMap<SourceClass, Merged> = BTreeMap::new();
     for counted in hosts.values() {
         // A host that tells of a source twice is believed once.
         let mut told = BTreeSet::new();

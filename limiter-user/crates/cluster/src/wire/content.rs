@@ -1,7 +1,7 @@
 //! What a frame says.
 
 use super::bytes::{Malformed, Reader};
-use super::{MOST_OPAQUE, Rejection, rights};
+use super::{MAX_OPAQUE, Rejection, rights};
 use crate::Message;
 
 /// What a frame says, whoever says it to whom.
@@ -62,7 +62,7 @@ impl Packet {
     /// first one.
     ///
     /// # Errors
-    /// If opaque bytes are more than [`MOST_OPAQUE`].
+    /// If opaque bytes are more than [`MAX_OPAQUE`].
     pub fn encode(digest: Option<u64>, content: &Content) -> Result<Vec<Vec<u8>>, TooLong> {
         let (kind, body) = match content {
             Content::Hello(bytes) => (HELLO, bytes),
@@ -70,7 +70,7 @@ impl Packet {
             Content::Other(topic, bytes) => (*topic as u8, bytes),
             Content::Rights(message) => return Ok(Self::encode_rights(digest, message)),
         };
-        if body.len() > MOST_OPAQUE {
+        if body.len() > MAX_OPAQUE {
             return Err(TooLong(body.len()));
         }
         Ok(frames(kind, digest, std::slice::from_ref(body)))
@@ -78,7 +78,7 @@ impl Packet {
 
     /// A message about rights as the contents of frames; the hash rides in the first one.
     pub fn encode_rights(digest: Option<u64>, message: &Message) -> Vec<Vec<u8>> {
-        frames(RIGHTS, digest, &rights::encode(message, MOST_OPAQUE))
+        frames(RIGHTS, digest, &rights::encode(message, MAX_OPAQUE))
     }
 
     /// Reads what a frame says.
@@ -131,7 +131,7 @@ fn head(from: &mut Reader<'_>) -> Result<(u8, Option<u64>), Malformed> {
 mod tests {
     use super::*;
     use crate::message::Report;
-    use crate::wire::MOST_CONTENT;
+    use crate::wire::MAX_CONTENT;
     use crate::{KeyId, Moment};
     use model::Share;
 
@@ -142,13 +142,13 @@ mod tests {
             Content::Hello(vec![1, 2]),
             Content::Membership(vec![]),
             Content::Rights(Box::new(message)),
-            Content::Other(Topic::Limits, vec![0; MOST_OPAQUE]),
+            Content::Other(Topic::Limits, vec![0; MAX_OPAQUE]),
             Content::Other(Topic::Counters, vec![3]),
         ];
         for content in contents {
             for digest in [None, Some(0), Some(u64::MAX)] {
                 let frames = Packet::encode(digest, &content).unwrap();
-                assert!(frames.len() == 1 && frames[0].len() <= MOST_CONTENT);
+                assert!(frames.len() == 1 && frames[0].len() <= MAX_CONTENT);
                 let packet = Packet::decode(&frames[0]).unwrap();
                 assert_eq!(packet, Packet { digest, content: content.clone() });
             }
@@ -167,15 +167,15 @@ mod tests {
             .collect();
         let message = Message { reports, ..Message::default() };
         let frames = Packet::encode(Some(4), &Content::Rights(Box::new(message))).unwrap();
-        assert!(frames.len() > 4 && frames.iter().all(|frame| frame.len() <= MOST_CONTENT));
+        assert!(frames.len() > 4 && frames.iter().all(|frame| frame.len() <= MAX_CONTENT));
         let hashes = frames.iter().filter(|frame| Packet::decode(frame).unwrap().digest.is_some());
         assert_eq!(hashes.count(), 1);
     }
 
     #[test]
     fn what_does_not_fit_or_is_unknown_is_refused() {
-        let long = Content::Other(Topic::Limits, vec![0; MOST_OPAQUE + 1]);
-        assert_eq!(Packet::encode(None, &long), Err(TooLong(MOST_OPAQUE + 1)));
+        let long = Content::Other(Topic::Limits, vec![0; MAX_OPAQUE + 1]);
+        assert_eq!(Packet::encode(None, &long), Err(TooLong(MAX_OPAQUE + 1)));
         assert_eq!(Packet::decode(&[]), Err(Rejection::Malformed));
         assert_eq!(Packet::decode(&[DIGEST | HELLO, 1]), Err(Rejection::Malformed));
         assert_eq!(Packet::decode(&[RIGHTS, 9]), Err(Rejection::Malformed));

@@ -2,17 +2,17 @@
 
 use std::collections::HashMap;
 
-use super::header::{Header, MOST_NUMBER};
+use super::header::{Header, MAX_NUMBER};
 use super::key::KeyRing;
 use super::window::Window;
 use super::{Epoch, Rejection, TAG};
 use crate::HostId;
 
 /// Senders that are kept in mind.
-const MOST_SENDERS: usize = 4096;
+const MAX_SENDERS: usize = 4096;
 
 /// Runs of one sender that are kept in mind: more than one where two hosts have one name.
-const MOST_RUNS: usize = 4;
+const MAX_RUNS: usize = 4;
 
 /// Seals what a host sends.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl Sealer {
         to: u32,
         content: &[u8],
     ) -> Option<Vec<u8>> {
-        if self.number >= MOST_NUMBER {
+        if self.number >= MAX_NUMBER {
             return None;
         }
         let number = self.number;
@@ -56,7 +56,7 @@ impl Sealer {
 
 /// Whom a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum For {
+pub enum Recipient {
     /// This run of this host. It has come for the first time.
     This,
     /// Whoever gets it. It may have come before.
@@ -75,7 +75,7 @@ pub struct Opened<'a> {
     /// Of which cluster, in short; 0 if of none yet.
     pub cluster: u16,
     /// For whom.
-    pub to: For,
+    pub to: Recipient,
     /// It is sealed with the key that is accepted besides, not with the one that this host seals with.
     pub other_key: bool,
     /// What it says.
@@ -104,7 +104,7 @@ impl Sender {
 
     fn note(&mut self, epoch: Epoch, number: u64) {
         let place = self.runs.iter().position(|run| run.0 == epoch).unwrap_or_else(|| {
-            if self.runs.len() == MOST_RUNS {
+            if self.runs.len() == MAX_RUNS {
                 self.runs.remove(0);
             }
             self.latest = epoch;
@@ -148,23 +148,23 @@ impl Opener {
             return Err(Rejection::Own);
         }
         let to = match header.to {
-            0 => For::Anybody,
-            to if to == self.epoch.short() => For::This,
-            _ => For::Another,
+            0 => Recipient::Anybody,
+            to if to == self.epoch.short() => Recipient::This,
+            _ => Recipient::Another,
         };
         // What will not be listened to is not worth being decrypted.
         let sender = self.senders.get(&header.from);
-        if to == For::This {
+        if to == Recipient::This {
             match sender {
                 Some(sender) => sender.check(header.epoch, header.number)?,
-                None if self.senders.len() >= MOST_SENDERS => return Err(Rejection::Crowded),
+                None if self.senders.len() >= MAX_SENDERS => return Err(Rejection::TooManySenders),
                 None => {}
             }
         }
         let sealed = &mut datagram[Header::LENGTH..];
         let (content, tag) = sealed.split_last_chunk_mut::<TAG>().ok_or(Rejection::Short)?;
         let other_key = ring.open(&header, content, *tag)?;
-        if to == For::This {
+        if to == Recipient::This {
             let fresh = || Sender { latest: header.epoch, runs: Vec::new() };
             let sender = self.senders.entry(header.from).or_insert_with(fresh);
             sender.note(header.epoch, header.number);

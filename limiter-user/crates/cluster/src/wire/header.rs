@@ -3,7 +3,7 @@
 use limiter_common::abi::ABI_VERSION;
 
 use super::bytes::{Malformed, Reader};
-use super::{Epoch, MOST_BYTES, Rejection, TAG};
+use super::{Epoch, MAX_BYTES, Rejection, TAG};
 use crate::HostId;
 
 /// The version of what is said in frames. Hosts of different ones do not understand each other.
@@ -13,7 +13,7 @@ pub const PROTOCOL: u8 = 4;
 const MAGIC: u8 = 0xc7;
 
 /// The largest number of a frame.
-pub const MOST_NUMBER: u64 = (1 << 48) - 1;
+pub const MAX_NUMBER: u64 = (1 << 48) - 1;
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Header {
             [MAGIC, ..] => {}
             _ => return Err(Rejection::Foreign),
         }
-        if datagram.len() > MOST_BYTES {
+        if datagram.len() > MAX_BYTES {
             return Err(Rejection::Long);
         }
         // A frame has a byte of content at least.
@@ -111,7 +111,7 @@ mod tests {
         from: HostId(u64::MAX - 1),
         epoch: Epoch(0xdead_beef_0bad_cafe),
         to: 77,
-        number: MOST_NUMBER - 1,
+        number: MAX_NUMBER - 1,
     };
 
     fn datagram() -> Vec<u8> {
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(Header::read(&bytes), Err(Rejection::Layout));
         bytes[1] += 1;
         assert_eq!(Header::read(&bytes), Err(Rejection::Protocol));
-        bytes.resize(MOST_BYTES + 1, 0);
+        bytes.resize(MAX_BYTES + 1, 0);
         assert_eq!(Header::read(&bytes), Err(Rejection::Long));
     }
 }

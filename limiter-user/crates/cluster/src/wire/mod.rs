@@ -1,6 +1,6 @@
 //! What hosts of a cluster send each other.
 //!
-//! A frame is a datagram of at most [`MOST_BYTES`]: a header in clear text, a [`Content`] that is
+//! A frame is a datagram of at most [`MAX_BYTES`]: a header in clear text, a [`Content`] that is
 //! encrypted, and a tag that covers both (XChaCha20-Poly1305). Nothing here knows a socket or a clock.
 
 pub mod bytes;
@@ -16,14 +16,14 @@ mod window;
 
 pub use content::{Content, Packet, TooLong, Topic};
 pub use epoch::Epoch;
-pub use frame::{For, Opened, Opener, Sealer};
-pub use header::{Header, MOST_NUMBER, PROTOCOL};
+pub use frame::{Opened, Opener, Recipient, Sealer};
+pub use header::{Header, MAX_NUMBER, PROTOCOL};
 pub use key::{KEY, Key, KeyBytes, KeyRing};
 pub use rejection::{Counts, Rejected, Rejection};
 pub use window::WIDTH;
 
 /// Bytes of a frame, at most: what every network carries in one piece.
-pub const MOST_BYTES: usize = 1200;
+pub const MAX_BYTES: usize = 1200;
 
 /// Bytes of the tag that a frame ends with.
 pub const TAG: usize = 16;
@@ -32,7 +32,7 @@ pub const TAG: usize = 16;
 pub const OVERHEAD: usize = Header::LENGTH + TAG;
 
 /// Bytes that a frame has room for.
-pub const MOST_CONTENT: usize = MOST_BYTES - OVERHEAD;
+pub const MAX_CONTENT: usize = MAX_BYTES - OVERHEAD;
 
 /// Bytes of an opaque content, at most: beside it there are its kind and the hash of the configuration.
-pub const MOST_OPAQUE: usize = MOST_CONTENT - 9;
+pub const MAX_OPAQUE: usize = MAX_CONTENT - 9;

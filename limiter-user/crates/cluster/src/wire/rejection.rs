@@ -31,7 +31,7 @@ pub enum Rejection {
     #[error("another cluster with the same key")]
     Cluster,
     /// It is sealed with a key that is not in the ring.
-    #[error("another key")]
+    #[error("unknown key")]
     Key,
     /// Its seal is broken.
     #[error("changed on its way, or forged")]
@@ -44,25 +44,25 @@ pub enum Rejection {
     Old,
     /// This host has been started again since.
     #[error("for an earlier run of this host")]
-    Elsewhen,
+    StaleRecipient,
     /// This host has sent it.
     #[error("from this host itself")]
     Own,
     /// Its sender is no member of the cluster, as far as this host knows.
     #[error("from a host that is no member")]
-    Stranger,
+    UnknownMember,
     /// There is no room for another sender.
     #[error("too many senders")]
-    Crowded,
+    TooManySenders,
     /// It says what nobody should.
-    #[error("nonsense with a good seal")]
+    #[error("authenticated but malformed")]
     Malformed,
     /// It is about something that this version does not know.
     #[error("about something that this version does not know")]
     Unknown,
     /// Nobody had time to listen.
-    #[error("more than could be listened to")]
-    Overrun,
+    #[error("the queue was full")]
+    QueueFull,
     /// Its sender has other source prefixes, or another floor or other leases.
     #[error(
         "of a host that is set up otherwise: source prefixes and leases have to be the same on all hosts of a cluster"
@@ -83,13 +83,13 @@ impl Rejection {
         Self::Forged,
         Self::Replayed,
         Self::Old,
-        Self::Elsewhen,
+        Self::StaleRecipient,
         Self::Own,
-        Self::Stranger,
-        Self::Crowded,
+        Self::UnknownMember,
+        Self::TooManySenders,
         Self::Malformed,
         Self::Unknown,
-        Self::Overrun,
+        Self::QueueFull,
         Self::Disagreement,
     ];
 
@@ -106,13 +106,13 @@ impl Rejection {
             Self::Forged => "forged",
             Self::Replayed => "replayed",
             Self::Old => "old",
-            Self::Elsewhen => "elsewhen",
+            Self::StaleRecipient => "stale_recipient",
             Self::Own => "own",
-            Self::Stranger => "stranger",
-            Self::Crowded => "crowded",
+            Self::UnknownMember => "unknown_member",
+            Self::TooManySenders => "too_many_senders",
             Self::Malformed => "malformed",
             Self::Unknown => "unknown",
-            Self::Overrun => "overrun",
+            Self::QueueFull => "queue_full",
             Self::Disagreement => "disagreement",
         }
     }

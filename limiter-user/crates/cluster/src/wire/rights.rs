@@ -13,7 +13,7 @@ use crate::{HostId, KeyId, Message, Moment, ViewId};
 use model::Share;
 
 /// Views that a message may name. Where more are outstanding nothing is delegated until some have lapsed.
-pub const MOST_VIEWS: usize = 32;
+pub const MAX_VIEWS: usize = 32;
 
 const ECHO: u8 = 1;
 const DELEGATED: u8 = 2;
@@ -90,7 +90,7 @@ fn head(message: &Message, lowest: u32) -> Vec<u8> {
         to.extend(echo.0.to_be_bytes());
     }
     // A view left out would let the receiver count on more than was given.
-    let told = message.views.len() <= MOST_VIEWS;
+    let told = message.views.len() <= MAX_VIEWS;
     // Who has nothing to delegate yet tells that it would: so others know that it is to be given some.
     let delegates = !message.delegated.is_none() || !message.delegated_for.is_zero();
     if told && delegates && !message.views.is_empty() {
@@ -188,7 +188,7 @@ pub fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
     }
     let views = usize::from(from.u8()?);
     // What is delegated by no view would be delegated by any.
-    if views > MOST_VIEWS || (views == 0 && flags & (DELEGATED | MAJORITY) != 0) {
+    if views > MAX_VIEWS || (views == 0 && flags & (DELEGATED | MAJORITY) != 0) {
         return Err(Malformed);
     }
     for _ in 0..views {

@@ -57,7 +57,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_new_twice_and_what_is_near_is_new_once(
-            start in prop_oneof![Just(0_u64), 0_u64..5000, 0..super::super::MOST_NUMBER / 2],
+            start in prop_oneof![Just(0_u64), 0_u64..5000, 0..super::super::MAX_NUMBER / 2],
             steps in vec((0_u64..40_u64, prop_oneof![4 => 0_u64..100, 1 => 0_u64..3000]), 1..600),
         ) {
             let (mut window, mut come) = (Window::default(), BTreeSet::new());
@@ -83,9 +83,9 @@ mod tests {
         for number in 0..3000 {
             window.note(number);
         }
-        window.note(super::super::MOST_NUMBER);
-        assert!(!window.is_new(2999) && !window.is_new(super::super::MOST_NUMBER));
-        assert!(window.is_new(super::super::MOST_NUMBER - WIDTH + 1));
-        assert!(!window.is_new(super::super::MOST_NUMBER - WIDTH));
+        window.note(super::super::MAX_NUMBER);
+        assert!(!window.is_new(2999) && !window.is_new(super::super::MAX_NUMBER));
+        assert!(window.is_new(super::super::MAX_NUMBER - WIDTH + 1));
+        assert!(!window.is_new(super::super::MAX_NUMBER - WIDTH));
     }
 }

@@ -11,18 +11,18 @@ use ipnet::IpNet;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{BanTable, DefaultLimit, Keys, LimitTable, ListTable, Several, Targets, Text};
+use super::keys::{BanTable, DefaultLimit, Keys, LimitTable, ListTable, OneOrMany, Targets, Text};
 use super::problem;
 use api::error::{Failure, exit};
 use cluster::config::Seed;
 use model::Location;
 use model::ban::BanText;
 use model::class::{ClassPart, ClassText};
+use model::input::Part;
 use model::limit::short_prefix;
 use model::lists::{Action, Listing, Lists, check_wide, parse_target};
 use model::management::parse_management;
-use model::wording::Part;
-use model::{Classes, LimitSpec, Limits, ModelError, Partition, Reach, Target, Whom, Wording};
+use model::{Classes, Limit, LimitInput, Limits, ModelError, Partition, Reach, Selector, Target};
 
 /// The largest file, bytes.
 const LARGEST: u64 = 64 << 20;
@@ -160,7 +160,7 @@ impl ConfigFile {
     fn read_limits(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
         let wrong = |(byte, failure): Misplaced| problem::at(path, text, byte, failure);
         let mut classes = Classes::default();
-        let mut add = |limit: LimitSpec, byte: usize, class: usize| {
+        let mut add = |limit: Limit, byte: usize, class: usize| {
             match self.targets.entry(limit.target) {
                 Entry::Vacant(entry) => entry.insert(Location::at(text, byte)),
                 Entry::Occupied(entry) => {
@@ -180,7 +180,7 @@ impl ConfigFile {
             let byte = default.span().start;
             let limit = match default.get_ref() {
                 DefaultLimit::Rate(rate) => {
-                    let rate = Spanned::new(default.span(), Several::One(Text(rate.clone())));
+                    let rate = Spanned::new(default.span(), OneOrMany::One(Text(rate.clone())));
                     Amounts::of(&rate).limit(Target::DEFAULT, byte)
                 }
                 DefaultLimit::Amount(table) => Amounts {
@@ -284,7 +284,7 @@ type Misplaced = (usize, Failure);
 /// Whom and what a limit is for, and the first byte of what its class is told by.
 fn target(entry: &LimitTable) -> Result<(Target, usize), Misplaced> {
     let byte = entry.target.span().start;
-    let whom = entry.target.get_ref().parse::<Whom>();
+    let whom = entry.target.get_ref().parse::<Selector>();
     let whom = whom.map_err(|error| (byte, Failure::from(error)))?;
     let proto = entry.proto.as_ref().map(|text| (text.get_ref().0.as_str(), text.span().start));
     let dport = entry.dport.as_ref().map(|text| (text.get_ref().0.as_str(), text.span().start));
@@ -313,8 +313,8 @@ fn target(entry: &LimitTable) -> Result<(Target, usize), Misplaced> {
 
 /// How much a limit is, as it is written.
 struct Amounts<'a> {
-    rate: &'a Spanned<Several>,
-    burst: Option<&'a Spanned<Several>>,
+    rate: &'a Spanned<OneOrMany>,
+    burst: Option<&'a Spanned<OneOrMany>>,
     enforce: bool,
     ban: Option<&'a Spanned<BanTable>>,
     scope: Option<&'a Spanned<Reach>>,
@@ -323,16 +323,16 @@ struct Amounts<'a> {
 
 impl<'a> Amounts<'a> {
     /// A rate of which nothing more is said.
-    const fn of(rate: &'a Spanned<Several>) -> Self {
+    const fn of(rate: &'a Spanned<OneOrMany>) -> Self {
         Self { rate, burst: None, enforce: true, ban: None, scope: None, partition: None }
     }
 
     /// The limit of `target`, which is written at `byte`.
-    fn limit(&self, target: Target, byte: usize) -> Result<LimitSpec, Misplaced> {
-        let list = |several: &Spanned<Several>| several.span().start;
+    fn limit(&self, target: Target, byte: usize) -> Result<Limit, Misplaced> {
+        let list = |several: &Spanned<OneOrMany>| several.span().start;
         let rates = self.rate.get_ref().texts(list(self.rate));
         let bursts = self.burst.map_or_else(Vec::new, |burst| burst.get_ref().texts(list(burst)));
-        let wording = Wording {
+        let input = LimitInput {
             rates: rates.iter().map(|(text, _)| *text).collect(),
             bursts: bursts.iter().map(|(text, _)| *text).collect(),
             enforce: self.enforce,
@@ -346,7 +346,7 @@ impl<'a> Amounts<'a> {
             scope: self.scope.map(|scope| *scope.get_ref()),
             partition: self.partition.map(|partition| *partition.get_ref()),
         };
-        wording.limit(target).map_err(|(part, error)| {
+        input.limit(target).map_err(|(part, error)| {
             let blamed = match part {
                 Part::Rate(place) => rates.get(place).map_or(list(self.rate), |(_, at)| *at),
                 Part::Burst(place) => bursts.get(place).map_or(byte, |(_, at)| *at),

@@ -160,10 +160,10 @@ pub enum DefaultLimit {
 pub struct AmountTable {
     /// How much each source may send, such as `1000pps` or `10mbit`, or one of each unit.
     #[schemars(with = "OneOrTwo<String>")]
-    pub rate: Spanned<Several>,
+    pub rate: Spanned<OneOrMany>,
     /// How much at once, such as `2000` or `64kbyte`; 120 % of a second's rate if left out.
     #[schemars(with = "Option<OneOrTwo<Burst>>")]
-    pub burst: Option<Spanned<Several>>,
+    pub burst: Option<Spanned<OneOrMany>>,
     /// Whether what is over the limit is dropped, rather than only counted.
     #[serde(default = "enforced")]
     pub enforce: bool,
@@ -204,10 +204,10 @@ pub struct LimitTable {
     pub as_one: bool,
     /// How much each source may send, such as `1000pps` or `10mbit`, or one of each unit.
     #[schemars(with = "OneOrTwo<String>")]
-    pub rate: Spanned<Several>,
+    pub rate: Spanned<OneOrMany>,
     /// How much at once, such as `2000` or `64kbyte`; 120 % of a second's rate if left out.
     #[schemars(with = "Option<OneOrTwo<Burst>>")]
-    pub burst: Option<Spanned<Several>>,
+    pub burst: Option<Spanned<OneOrMany>>,
     /// Whether what is over the limit is dropped, rather than only counted.
     #[serde(default = "enforced")]
     pub enforce: bool,
@@ -334,14 +334,14 @@ enum OneOrTwo<T> {
 
 /// A text, or a list of some.
 #[derive(Clone, Debug)]
-pub enum Several {
+pub enum OneOrMany {
     /// One.
     One(Text),
     /// A list, each with its place.
     List(Vec<Spanned<Text>>),
 }
 
-impl Several {
+impl OneOrMany {
     /// Each of them, and where it begins, where all begin at `byte`.
     pub fn texts(&self, byte: usize) -> Vec<(&str, usize)> {
         match self {
@@ -381,31 +381,31 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-impl<'de> Deserialize<'de> for Several {
+impl<'de> Deserialize<'de> for OneOrMany {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;
 
         impl<'de> Visitor<'de> for Either {
-            type Value = Several;
+            type Value = OneOrMany;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string such as \"1000pps\", or a list of two")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Several, E> {
-                TextVisitor.visit_str(text).map(Several::One)
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<OneOrMany, E> {
+                TextVisitor.visit_str(text).map(OneOrMany::One)
             }
 
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Several, E> {
-                TextVisitor.visit_i64(number).map(Several::One)
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<OneOrMany, E> {
+                TextVisitor.visit_i64(number).map(OneOrMany::One)
             }
 
-            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Several, A::Error> {
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<OneOrMany, A::Error> {
                 let mut all = Vec::new();
                 while let Some(text) = list.next_element()? {
                     all.push(text);
                 }
-                Ok(Several::List(all))
+                Ok(OneOrMany::List(all))
             }
         }
 

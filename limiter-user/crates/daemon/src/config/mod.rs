@@ -14,7 +14,7 @@ pub use args::{LogFormat, Malformed, RunArgs};
 pub use file::ConfigFile;
 pub use keys::Keys;
 pub(crate) use settings::host_name;
-pub use settings::{Fixed, Given, Origin, Settings};
+pub use settings::{Arguments, Fixed, Origin, Settings};
 
 /// A file with every key, its default and what it means; each key is commented out.
 pub const DEFAULT: &str = include_str!("default.toml");

@@ -20,7 +20,7 @@ use cluster::ClusterConfig;
 use dataplane::{self, Options};
 use model::Location;
 use model::chain;
-use model::instance::{Instance, Places};
+use model::instance::{Instance, Paths};
 use model::lists::Action;
 use model::scope::no_cluster;
 use model::{Classes, Limits, Management, ModelError};
@@ -55,7 +55,7 @@ fn fixed(matches: &ArgMatches, into: &mut Fixed) {
 
 /// What flags and environment say, with the defaults for all else.
 #[derive(Clone, Debug)]
-pub struct Given {
+pub struct Arguments {
     run: RunArgs,
     socket: PathBuf,
     fixed: Fixed,
@@ -63,7 +63,7 @@ pub struct Given {
     instance: Option<Instance>,
 }
 
-impl Given {
+impl Arguments {
     /// Takes the arguments of a command and what they were read from, outermost first. What they leave
     /// open is in the places of `instance`.
     pub fn new(
@@ -77,7 +77,7 @@ impl Given {
         for matches in matches {
             fixed(matches, &mut given.fixed);
         }
-        let places = Places::of(given.instance.as_ref());
+        let places = Paths::of(given.instance.as_ref());
         let said = |key| given.fixed.contains_key(key);
         if !said("socket") {
             given.socket = places.socket;
@@ -101,7 +101,7 @@ impl Given {
     /// # Errors
     /// As [`ConfigFile::find`].
     pub fn read_file(&self) -> Result<ConfigFile, Failure> {
-        ConfigFile::find(self.file.as_deref(), &Places::of(self.instance.as_ref()).config)
+        ConfigFile::find(self.file.as_deref(), &Paths::of(self.instance.as_ref()).config)
     }
 
     /// What is in effect if the file is `file`.
@@ -444,13 +444,13 @@ impl fmt::Display for Variable<'_> {
 }
 
 /// The longest name that the kernel gives an interface, bytes.
-const LONGEST_NAME: usize = 15;
+const MAX_NAME_LEN: usize = 15;
 
 fn check_names(names: &[String]) -> Result<(), Failure> {
     let refuse = |problem: String, hint: &str| Err(Failure::new(exit::USAGE, problem).hint(hint));
     for (place, name) in names.iter().enumerate() {
         let odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
-        if name.is_empty() || name.len() > LONGEST_NAME || name.contains(odd) {
+        if name.is_empty() || name.len() > MAX_NAME_LEN || name.contains(odd) {
             let hint = "give names as `ip link` shows them, such as eth0";
             return refuse(format!("{name:?} is not the name of an interface"), hint);
         }

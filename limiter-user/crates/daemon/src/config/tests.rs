@@ -10,15 +10,15 @@ use crate::config::{LogFormat, RunArgs};
 use api::error::{Failure, exit};
 use model::Location;
 use model::lists::Action;
-use model::{Ban, LimitSpec, Limits, Partition, Scope, Target};
+use model::{Ban, Limit, Limits, Partition, Scope, Target};
 
 /// What `limiter run` with `arguments` is given.
-pub(super) fn given(arguments: &[&str]) -> Given {
+pub(super) fn given(arguments: &[&str]) -> Arguments {
     let all = ["limiter", "run"].iter().chain(arguments);
     let matches = args::command().get_matches_from(all);
     let run = matches.subcommand_matches("run").unwrap();
     let socket = "/run/limiter/limiter.sock".into();
-    Given::new(RunArgs::from_arg_matches(run).unwrap(), socket, None, None, &[&matches, run])
+    Arguments::new(RunArgs::from_arg_matches(run).unwrap(), socket, None, None, &[&matches, run])
 }
 
 pub(super) fn parse(text: &str) -> Result<ConfigFile, Failure> {
@@ -33,8 +33,8 @@ fn value(settings: &Settings, key: &str) -> Value {
     settings.values().into_iter().find(|(name, _)| name == key).unwrap().1
 }
 
-fn limit(target: &str, rate: &str, burst: Option<u64>) -> LimitSpec {
-    LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), burst).unwrap()
+fn limit(target: &str, rate: &str, burst: Option<u64>) -> Limit {
+    Limit::new(target.parse().unwrap(), rate.parse().unwrap(), burst).unwrap()
 }
 
 #[test]

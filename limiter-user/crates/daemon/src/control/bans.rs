@@ -15,20 +15,20 @@ use api::ListEntry;
 use model::ban::{Least, Offered};
 use model::lists::{ListChanges, Listing, find};
 use model::source::Counts;
-use model::{Ban, LimitSpec, Target};
+use model::{Ban, Limit, Target};
 use telemetry::What;
 
 /// Looks that are closer than this are not compared.
 const APART: Duration = Duration::from_millis(500);
 
 /// Sources that are watched at the most.
-const MOST_SUSPECTS: usize = 1 << 16;
+const MAX_SUSPECTS: usize = 1 << 16;
 
 /// Sources that are banned at once at the most; others are a second later.
-const MOST_AT_ONCE: usize = 1024;
+const MAX_AT_ONCE: usize = 1024;
 
 /// Packets and bytes of every bucket at one moment, by its number.
-struct Look {
+struct Snapshot {
     at: Instant,
     counts: Vec<(u64, u64)>,
 }
@@ -44,7 +44,7 @@ struct Suspect {
 /// What is remembered from one second to the next; nothing while no limit bans.
 #[derive(Default)]
 pub(super) struct Bans {
-    last: Option<Look>,
+    last: Option<Snapshot>,
     /// By the number of the bucket.
     suspects: HashMap<usize, Suspect>,
     /// Why the last ban failed.
@@ -57,7 +57,7 @@ const fn since(before: u64, now: u64) -> u64 {
     if now < before { now } else { now - before }
 }
 
-impl Look {
+impl Snapshot {
     /// Keeps the counts of a bucket. Returns what was added to them.
     fn note(&mut self, bucket: usize, counts: &Counts) -> (u64, u64) {
         let now = (counts.packets(), counts.bytes);
@@ -111,13 +111,13 @@ impl Core {
         }
         let ns = time.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let least = ns.map(|ns| Least::new(self.amounts(), ns));
-        let mut look = last.unwrap_or_else(|| Look { at: now, counts: vec![(0, 0); buckets] });
+        let mut look = last.unwrap_or_else(|| Snapshot { at: now, counts: vec![(0, 0); buckets] });
         look.at = now;
         self.plane.counts(&mut |bucket, counts| {
             let (packets, bytes) = look.note(bucket, &counts);
             if let Some(ns) = ns
                 && least.as_ref().is_some_and(|least| least.reached(packets, bytes))
-                && found.len() < MOST_SUSPECTS
+                && found.len() < MAX_SUSPECTS
             {
                 found.insert(bucket, Offered { packets, bytes, ns });
             }
@@ -148,7 +148,7 @@ impl Core {
             let before = self.bans.suspects.get(&bucket);
             let before = before.filter(|before| (before.source, before.target) == (source, target));
             let offered = before.map_or(*offered, |before| before.offered.and(offered));
-            let room = settled && guilty.len() < MOST_AT_ONCE;
+            let room = settled && guilty.len() < MAX_AT_ONCE;
             if room && ban.is_due(&offered) && self.may_ban(source) {
                 guilty.insert(source, listing(&limit, &ban, &offered));
             }
@@ -188,7 +188,7 @@ impl Core {
 }
 
 /// The entry for a source that has offered so much.
-fn listing(limit: &LimitSpec, ban: &Ban, offered: &Offered) -> Listing {
+fn listing(limit: &Limit, ban: &Ban, offered: &Offered) -> Listing {
     let (rate, times) = offered.excess(limit);
     let seconds = offered.seconds();
     let reason =
@@ -201,9 +201,9 @@ mod tests {
     use super::*;
     use crate::control::fake::Fake;
     use api::requests::ChangeOptions;
+    use model::input::LimitInput;
     use model::limit::short_prefix;
     use model::lists::Action;
-    use model::wording::Wording;
 
     /// A core whose limit for everyone is 10 pps and bans for 60 s after 3 s at 5 times that.
     struct Scene {
@@ -213,8 +213,8 @@ mod tests {
         _directory: tempfile::TempDir,
     }
 
-    fn limit(ban: bool) -> LimitSpec {
-        let limit = LimitSpec::new(Target::DEFAULT, "10pps".parse().unwrap(), None).unwrap();
+    fn limit(ban: bool) -> Limit {
+        let limit = Limit::new(Target::DEFAULT, "10pps".parse().unwrap(), None).unwrap();
         limit.banning(ban.then_some(Ban { after: 3, factor: 5, lasts: 60 })).unwrap()
     }
 
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn nobody_is_banned_while_a_change_waits_to_be_confirmed() {
         let mut scene = Scene::new();
-        let other = LimitSpec { target: "10.0.0.0/8".parse().unwrap(), ..limit(false) };
+        let other = Limit { target: "10.0.0.0/8".parse().unwrap(), ..limit(false) };
         let how =
             ChangeOptions { confirm: Some(Duration::from_secs(60)), ..ChangeOptions::default() };
         scene.core.set(&other, &how).unwrap();
@@ -339,7 +339,7 @@ mod tests {
         scene.fake.state().fail_publish = true;
         assert!(scene.second(&sources).is_empty());
         assert!(scene.core.bans.problem.is_some());
-        assert_eq!(scene.second(&sources).len(), MOST_AT_ONCE);
+        assert_eq!(scene.second(&sources).len(), MAX_AT_ONCE);
         assert_eq!(scene.second(&sources).len(), 1500);
         assert_eq!(scene.core.bans.problem, None);
     }
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn either_unit_can_be_too_much() {
-        let wording = Wording {
+        let input = LimitInput {
             rates: vec!["10pps", "8kbit"],
             bursts: vec![],
             enforce: true,
@@ -366,7 +366,7 @@ mod tests {
             scope: None,
             partition: None,
         };
-        let both = wording.limit(Target::DEFAULT).unwrap();
+        let both = input.limit(Target::DEFAULT).unwrap();
         let ban = Ban { after: 1, factor: 2, lasts: 1 };
         let both = both.banning(Some(ban)).unwrap();
         let ns = 1_000_000_000;

@@ -15,7 +15,7 @@ use api::{Applied, DiffReport};
 use model::applying::applying;
 use model::class::TCP;
 use model::limit::source_of;
-use model::{Change, Changes, Class, Classes, LimitSpec, Limits, Target};
+use model::{Change, Changes, Class, Classes, Limit, Limits, Target};
 
 /// Targets that the name of a change has before it only counts them.
 const NAMED: usize = 2;
@@ -156,8 +156,8 @@ pub(super) fn named(targets: impl Iterator<Item = String>, count: usize) -> Stri
 }
 
 /// A limit that `changes` let apply to an SSH session from `source`, and that did not apply before.
-fn hits(changes: &Changes, present: &Limits, source: IpNet) -> Option<LimitSpec> {
-    let about: HashMap<Target, Option<LimitSpec>> = changes
+fn hits(changes: &Changes, present: &Limits, source: IpNet) -> Option<Limit> {
+    let about: HashMap<Target, Option<Limit>> = changes
         .iter()
         .map(|change| match change {
             Change::Set(limit) => (limit.target, Some(limit)),
@@ -170,7 +170,7 @@ fn hits(changes: &Changes, present: &Limits, source: IpNet) -> Option<LimitSpec>
     let (before, after) =
         (ordered(present.classes().collect()), ordered(present.classes_after(changes)));
     SESSION.into_iter().find_map(|flags| {
-        let applying = |classes: &Classes, limit: &dyn Fn(&Target) -> Option<LimitSpec>| {
+        let applying = |classes: &Classes, limit: &dyn Fn(&Target) -> Option<Limit>| {
             applying(source, classes.find(TCP, Some(SSH), Some(flags)), classes, limit)
         };
         let before = applying(&before, &|target| present.get(target));
@@ -246,11 +246,11 @@ mod tests {
         assert_eq!(shown.management.unwrap().to_string(), "192.0.2.0/24");
     }
 
-    fn limit(target: &str, rate: &str) -> LimitSpec {
-        LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
+    fn limit(target: &str, rate: &str) -> Limit {
+        Limit::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
     }
 
-    fn hit(present: &[LimitSpec], changes: &[Change], address: &str) -> Option<String> {
+    fn hit(present: &[Limit], changes: &[Change], address: &str) -> Option<String> {
         let changes: Changes = changes.iter().copied().collect();
         let present: Limits = present.iter().copied().collect();
         let hit = hits(&changes, &present, source_of(address.parse().unwrap(), 32, 64));

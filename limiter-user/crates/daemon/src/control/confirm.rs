@@ -33,15 +33,15 @@ use telemetry::event::By;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Times that a confirmation may be waited for.
-const SHORTEST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+const MIN_PERIOD: Duration = Duration::from_secs(1);
+const MAX_PERIOD: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Whether a confirmation may be waited for so long.
 ///
 /// # Errors
 /// If it is too short or too long.
 pub fn check_period(period: Duration) -> Result<(), Failure> {
-    if (SHORTEST..=LONGEST).contains(&period) {
+    if (MIN_PERIOD..=MAX_PERIOD).contains(&period) {
         return Ok(());
     }
     Err(Failure::new(

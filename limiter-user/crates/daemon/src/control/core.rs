@@ -14,7 +14,7 @@ use super::bans::Bans;
 use super::capture::Capture;
 use super::cluster;
 use super::confirm::{Unconfirmed, Undo};
-use super::events::Told;
+use super::events::EventLog;
 use super::file_limits::FileLimits;
 use super::history::Past;
 use super::interfaces::Wanted;
@@ -28,13 +28,13 @@ use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
 use api::{
     AttachReport, DetachReport, EventsReport, LimitList, LimitRemoved, LimitReport, LimitSet,
-    LimitsImported, MigratedReport, OccupantReport, ServiceReport, SharedReport, SourceReport,
-    StatsReport, StatusReport, StoreReport,
+    LimitsImported, OccupantReport, ServiceReport, SharedReport, SourceReport, StatsReport,
+    StatusReport, StoreReport,
 };
 use dataplane::SharedCounts;
 use model::instance::{Instance, address};
 use model::lists::{Action, find};
-use model::{Change, Changes, LimitSpec, Limits, Management, Target, Whom};
+use model::{Change, Changes, Limit, Limits, Management, Selector, Target};
 use model::{
     interface::{Attachment, Mode},
     tables::OnFull,
@@ -69,7 +69,7 @@ pub struct Core {
     /// What went on.
     pub(super) past: Past,
     /// What was told.
-    pub(super) told: Told,
+    pub(super) told: EventLog,
     /// Who captures.
     pub(super) capture: Option<Capture>,
     /// How many captures there have been.
@@ -105,7 +105,7 @@ impl Core {
             bus: Bus::default(),
             known: None,
             past: Past::default(),
-            told: Told::default(),
+            told: EventLog::default(),
             capture: None,
             captures: 0,
             replicated: None,
@@ -189,7 +189,7 @@ impl Core {
         self.plane.attachments().into_iter().map(|attachment| attachment.name).collect()
     }
 
-    pub(super) fn report(&self, limit: &LimitSpec) -> LimitReport {
+    pub(super) fn report(&self, limit: &Limit) -> LimitReport {
         let mut report = LimitReport::new(limit, self.plane.gate_of(limit));
         if !limit.scope.is_local()
             && let Some(terms) = self.plane.cluster_terms()
@@ -200,7 +200,7 @@ impl Core {
     }
 
     /// A limit in force, with where it comes from.
-    pub(super) fn report_in_force(&self, limit: &LimitSpec) -> LimitReport {
+    pub(super) fn report_in_force(&self, limit: &Limit) -> LimitReport {
         LimitReport { origin: self.origin_of(&limit.target), ..self.report(limit) }
     }
 
@@ -222,7 +222,7 @@ impl Core {
     ///
     /// # Errors
     /// If it is refused, or either fails; then everything is as it was before.
-    pub fn set(&mut self, limit: &LimitSpec, how: &ChangeOptions) -> Result<LimitSet, Failure> {
+    pub fn set(&mut self, limit: &Limit, how: &ChangeOptions) -> Result<LimitSet, Failure> {
         let previous = self.limit_for(&limit.target).map(|limit| self.report_in_force(&limit));
         let (count, applied) = self.request(Change::Set(*limit).into(), how)?;
         let changed = count > 0;
@@ -344,19 +344,19 @@ impl Core {
     fn shared_by(&self, source: IpNet) -> Vec<SharedReport> {
         let in_force = self.in_force();
         let shared: Vec<_> = in_force.iter().filter(|limit| limit.target.together).collect();
-        let covers = |limit: &&LimitSpec| match limit.target.whom {
-            Whom::Default => true,
-            Whom::Prefix(net) => net.contains(&source),
+        let covers = |limit: &&Limit| match limit.target.whom {
+            Selector::Default => true,
+            Selector::Prefix(net) => net.contains(&source),
         };
         let mut found: Vec<_> = shared.iter().filter(covers).collect();
         // Of a class, the longest prefix; whoever is for everyone comes last.
-        let length = |limit: &LimitSpec| limit.target.prefix().map(|net| net.prefix_len());
+        let length = |limit: &Limit| limit.target.prefix().map(|net| net.prefix_len());
         found.sort_by_key(|limit| {
             (limit.target.class.is_any(), limit.target.class, Reverse(length(limit)))
         });
-        let total = |limit: &LimitSpec| limit.target.class.is_any() && length(limit).is_none();
+        let total = |limit: &Limit| limit.target.class.is_any() && length(limit).is_none();
         found.dedup_by(|later, first| later.target.class == first.target.class && !total(later));
-        let report = |limit: &LimitSpec| {
+        let report = |limit: &Limit| {
             let counts = self.plane.shared_counts(&limit.target).unwrap_or_default();
             let SharedCounts { passed, dropped, bytes } = counts;
             SharedReport { limit: self.report_in_force(limit), passed, dropped, bytes }
@@ -455,10 +455,6 @@ impl Core {
             instance: self.instance.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             abi_version: ABI_VERSION,
-            migrated: self
-                .plane
-                .migrated()
-                .map(|it| MigratedReport { from_abi: it.from_abi, buckets: it.buckets }),
             uptime_seconds: self.started.elapsed().as_secs(),
             pid: std::process::id(),
             interfaces: attachments.iter().map(Into::into).collect(),

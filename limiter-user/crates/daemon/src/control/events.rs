@@ -29,7 +29,7 @@ const LOOK: u64 = 5;
 const COULD_BE_FULL: f64 = 0.6;
 
 /// What was told, and what it takes to know what is to be.
-pub(super) struct Told {
+pub(super) struct EventLog {
     /// Who asks for what is being done; `None` for the daemon itself.
     pub(super) by: Option<By>,
     started: Instant,
@@ -49,7 +49,7 @@ pub(super) struct Told {
     looked: Option<u64>,
 }
 
-impl Default for Told {
+impl Default for EventLog {
     fn default() -> Self {
         Self {
             by: None,
@@ -213,7 +213,7 @@ mod tests {
 
     use super::*;
     use crate::control::fake::Fake;
-    use model::LimitSpec;
+    use model::Limit;
     use model::lists::{Action, Listing};
     use telemetry::event::Kind;
 
@@ -229,7 +229,7 @@ mod tests {
         let mut heard = core.bus().events();
         core.told.by = Some(By { uid: Some(7), user: "ann".into() });
         let limit = |rate: &str| {
-            LimitSpec::new("192.0.2.1".parse().unwrap(), rate.parse().unwrap(), None).unwrap()
+            Limit::new("192.0.2.1".parse().unwrap(), rate.parse().unwrap(), None).unwrap()
         };
         let how =
             ChangeOptions { confirm: Some(Duration::from_secs(60)), ..ChangeOptions::default() };

@@ -1,7 +1,7 @@
 //! A data plane in memory.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -9,16 +9,19 @@ use std::time::{Duration, SystemTime};
 use ipnet::IpNet;
 use limiter_common::abi::{Counters, Reason};
 
-use super::{Core, Plane};
+use super::Core;
+use super::plane::{Buckets, Links, Plane, Policies, Samples, Shares};
+use super::top::Scan;
 use dataplane::{
-    BucketShare, ClusterBucket, ClusterMember, Error, Event, Migrated, SharedCounts, SharesChanged,
-    TrialView,
+    BucketShare, ClusterBucket, ClusterMember, Error, Event, SharedCounts, SharesChanged, TrialView,
 };
+use dataplane::{ClusterTerms, RunTime, WindowRanks};
 use model::Distinct;
+use model::Share;
 use model::limit::source_of;
 use model::lists::{ListChanges, Lists};
 use model::source::{Counts, Member, Source, SourceState};
-use model::{Changes, Class, LimitSpec, Limits, Target, Tier};
+use model::{Changes, Class, Limit, Limits, Target, Tier};
 use model::{
     interface::{Attachment, Mode},
     sample::{PacketSample, SampleFilter},
@@ -29,7 +32,7 @@ use state::Store;
 /// What the tests look at and set from outside.
 #[derive(Default)]
 pub struct State {
-    pub limits: Vec<LimitSpec>,
+    pub limits: Vec<Limit>,
     pub lists: Lists,
     pub attached: Vec<(String, Mode)>,
     /// Interfaces that exist.
@@ -105,7 +108,7 @@ impl Fake {
     }
 }
 
-impl Plane for Fake {
+impl Links for Fake {
     fn attach(&mut self, interface: &str, mode: Mode, _: bool) -> Result<Attachment, Error> {
         let mut state = self.state();
         if !state.interfaces.iter().any(|name| name == interface) {
@@ -163,11 +166,9 @@ impl Plane for Fake {
             })
             .collect()
     }
+}
 
-    fn migrated(&self) -> Option<Migrated> {
-        None
-    }
-
+impl Policies for Fake {
     fn exempt(&mut self, nets: &[IpNet]) {
         self.state().exempt = nets.to_vec();
     }
@@ -217,18 +218,8 @@ impl Plane for Fake {
         self.publish(&limits)
     }
 
-    fn gate_of(&self, limit: &LimitSpec) -> u32 {
+    fn gate_of(&self, limit: &Limit) -> u32 {
         if limit.burst < 16 { 1 } else { 16 }
-    }
-
-    fn counters(&self) -> Result<Counters, Error> {
-        let mut counters = Counters::default();
-        counters.verdicts[Reason::OverLimit as usize].packets = 10;
-        Ok(counters)
-    }
-
-    fn source(&self, address: IpAddr) -> Result<Vec<Source>, Error> {
-        Ok(vec![self.view(&self.state(), address)])
     }
 
     fn shared_counts(&self, _: &Target) -> Option<SharedCounts> {
@@ -263,6 +254,34 @@ impl Plane for Fake {
             .collect()
     }
 
+    fn prefixes(&self) -> (u8, u8) {
+        (32, 64)
+    }
+
+    fn peers(&self) -> usize {
+        0
+    }
+
+    fn unlimited_frames(&self, _: IpAddr) -> Option<SocketAddr> {
+        None
+    }
+
+    fn set_peers(&mut self, _: &BTreeSet<IpAddr>) -> Result<usize, Error> {
+        Ok(0)
+    }
+}
+
+impl Buckets for Fake {
+    fn counters(&self) -> Result<Counters, Error> {
+        let mut counters = Counters::default();
+        counters.verdicts[Reason::OverLimit as usize].packets = 10;
+        Ok(counters)
+    }
+
+    fn source(&self, address: IpAddr) -> Result<Vec<Source>, Error> {
+        Ok(vec![self.view(&self.state(), address)])
+    }
+
     fn counts(&self, visit: &mut dyn FnMut(usize, Counts)) {
         for (bucket, (passed, dropped)) in self.state().sources.values().enumerate() {
             visit(bucket, Self::counts_of(*passed, *dropped));
@@ -292,6 +311,69 @@ impl Plane for Fake {
         state.sources.len().max(cluster.unwrap_or_default())
     }
 
+    fn sources_at(&self, buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source)) {
+        let state = self.state();
+        for &bucket in buckets {
+            let (address, (passed, dropped)) = state.sources.iter().nth(bucket).unwrap();
+            let source = self.view(&state, address.parse().unwrap());
+            visit(bucket, Self::counts_of(*passed, *dropped), source);
+        }
+    }
+
+    fn sketch(&self) -> SketchHealth {
+        SketchHealth {
+            requested_epsilon: 0.01,
+            requested_delta: 0.01,
+            epsilon: 0.005,
+            delta: 0.006,
+            width: 512,
+            depth: 5,
+            window: Duration::from_nanos(1 << 27),
+            noise: 0.5,
+            memory_bytes: 512 * 5 * 8,
+        }
+    }
+
+    fn table(&self) -> TableHealth {
+        TableHealth {
+            sets: 4,
+            ways: 4,
+            capacity: 16,
+            occupied: 3,
+            busy: 1,
+            full_sets: self.state().full_sets,
+            memory_bytes: 16 * 80,
+        }
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.state().monotonic_ns
+    }
+
+    fn noise(&self) -> f64 {
+        0.0
+    }
+
+    fn distinct(&self) -> Option<Distinct> {
+        None
+    }
+
+    fn refresh_clock(&self) {}
+
+    fn bucket_of(&self, _: IpNet, _: Class) -> Option<usize> {
+        None
+    }
+
+    fn registers(&self) -> Option<WindowRanks> {
+        None
+    }
+
+    fn run_time(&self) -> Option<RunTime> {
+        None
+    }
+}
+
+impl Shares for Fake {
     fn cluster_buckets(&self, buckets: Range<usize>, visit: &mut dyn FnMut(ClusterBucket)) {
         let state = self.state();
         let all = state.cluster.iter().map(|member| member.bucket);
@@ -337,59 +419,35 @@ impl Plane for Fake {
         changed
     }
 
-    fn sources_at(&self, buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source)) {
-        let state = self.state();
-        for &bucket in buckets {
-            let (address, (passed, dropped)) = state.sources.iter().nth(bucket).unwrap();
-            let source = self.view(&state, address.parse().unwrap());
-            visit(bucket, Self::counts_of(*passed, *dropped), source);
-        }
+    fn has_everything(&self) -> bool {
+        false
     }
 
-    fn sketch(&self) -> SketchHealth {
-        SketchHealth {
-            requested_epsilon: 0.01,
-            requested_delta: 0.01,
-            epsilon: 0.005,
-            delta: 0.006,
-            width: 512,
-            depth: 5,
-            window: Duration::from_nanos(1 << 27),
-            noise: 0.5,
-            memory_bytes: 512 * 5 * 8,
-        }
-    }
-
-    fn table(&self) -> TableHealth {
-        TableHealth {
-            sets: 4,
-            ways: 4,
-            capacity: 16,
-            occupied: 3,
-            busy: 1,
-            full_sets: self.state().full_sets,
-            memory_bytes: 16 * 80,
-        }
-    }
-
-    fn prefixes(&self) -> (u8, u8) {
-        (32, 64)
-    }
-
-    fn monotonic_ns(&self) -> u64 {
-        self.state().monotonic_ns
-    }
-
-    fn noise(&self) -> f64 {
-        0.0
-    }
-
-    fn distinct(&self) -> Option<Distinct> {
+    fn cluster_terms(&self) -> Option<ClusterTerms> {
         None
     }
 
-    fn refresh_clock(&self) {}
+    fn renew_floors(&self, _: Range<usize>) -> SharesChanged {
+        SharesChanged::default()
+    }
 
+    fn give_back(&self, _: SharesChanged) {}
+
+    fn set_floor(
+        &mut self,
+        _: Share,
+        _: u32,
+        _: fn(&Limit) -> bool,
+    ) -> Result<SharesChanged, Error> {
+        Ok(SharesChanged::default())
+    }
+
+    fn change_floor(&mut self, _: Share, _: u32, _: fn(&Limit) -> bool) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl Samples for Fake {
     fn events(&mut self, _: &mut dyn FnMut(Event)) {}
 
     fn start_sampling(&mut self, _: &SampleFilter) -> Result<(), Error> {
@@ -402,4 +460,10 @@ impl Plane for Fake {
     }
 
     fn samples(&mut self, _: usize, _: &mut dyn FnMut(PacketSample)) {}
+}
+
+impl Plane for Fake {
+    fn scan(&self, scan: &mut Scan<'_>) {
+        self.counts(&mut |bucket, counts| scan.visit(bucket, &counts));
+    }
 }

@@ -15,15 +15,15 @@ use super::file_lists::{merged as merged_lists, of_file as entry_of_file};
 use super::lists::wide;
 use super::live::Plan;
 use super::refused::{Refused, Start};
-use crate::config::{ConfigFile, Given, Settings};
+use crate::config::{Arguments, ConfigFile, Settings};
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
 use api::{
     ConfigReport, DiffReport, KeyDiff, LimitOrigin, LimitReport, ListDiff, ReloadReport, Shadowed,
 };
-use cluster::views::{FileLimit, MOST_FILE_LIMITS};
+use cluster::views::{FileLimit, MAX_FILE_LIMITS};
 use model::lists::Lists;
-use model::{Amount, Change, Changes, Classes, LimitSpec, Limits, ModelError, Target};
+use model::{Amount, Change, Changes, Classes, Limit, Limits, ModelError, Target};
 
 /// What the daemon was configured with, and the file's limits as they are in force.
 #[derive(Default)]
@@ -46,7 +46,7 @@ pub(super) struct FileLimits {
 pub(super) struct ClusterLimits {
     /// Of all of them, whatever their order in the file.
     pub(super) hash: u64,
-    /// In the order of their targets, the first [`MOST_FILE_LIMITS`] at most.
+    /// In the order of their targets, the first [`MAX_FILE_LIMITS`] at most.
     pub(super) list: Vec<FileLimit>,
 }
 
@@ -63,13 +63,13 @@ impl ClusterLimits {
         for FileLimit { target, limit } in &list {
             hasher.write(format!("{target}\n{limit}\n").as_bytes());
         }
-        list.truncate(MOST_FILE_LIMITS);
+        list.truncate(MAX_FILE_LIMITS);
         Self { hash: hasher.finish(), list }
     }
 }
 
 struct Source {
-    given: Given,
+    given: Arguments,
     /// Every key, with the value that it has in this daemon.
     running: Vec<(String, Value)>,
     /// What was read last and is in force, but for what needs a restart.
@@ -96,7 +96,7 @@ pub(super) fn merged(stored: &Limits, file: &Limits) -> Limits {
 impl Core {
     /// Takes limits and lists of the file that `start` has, which are in force from
     /// [`Core::enforce`] on.
-    pub(super) fn start_from(&mut self, given: Given, start: Start) {
+    pub(super) fn start_from(&mut self, given: Arguments, start: Start) {
         let Start { settings, refused, damaged } = start;
         self.take_file_limits(settings.file.limits());
         self.file.lists = settings.file.lists().clone();
@@ -111,7 +111,7 @@ impl Core {
 
     /// As [`Core::start_from`], with no file that was refused.
     #[cfg(test)]
-    pub(crate) fn configure(&mut self, given: Given, settings: Settings) {
+    pub(crate) fn configure(&mut self, given: Arguments, settings: Settings) {
         self.start_from(given, Start { settings, refused: None, damaged: None });
     }
 
@@ -185,7 +185,7 @@ impl Core {
     }
 
     /// The limit in force for this very target.
-    pub(super) fn limit_for(&self, target: &Target) -> Option<LimitSpec> {
+    pub(super) fn limit_for(&self, target: &Target) -> Option<Limit> {
         self.limits_in_store().get(target).or_else(|| self.file.limits.get(target))
     }
 
@@ -357,7 +357,7 @@ impl Core {
             lists.note(self.file_lists().get(net).map(told), new.as_ref().map(told));
         }
         let mut limits = DiffReport::default();
-        let of_file = |limit: LimitSpec| LimitReport {
+        let of_file = |limit: Limit| LimitReport {
             origin: LimitOrigin::File,
             ..LimitReport::new(&limit, self.plane.gate_of(&limit))
         };

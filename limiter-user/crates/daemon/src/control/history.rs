@@ -15,10 +15,10 @@ use telemetry::history::{History, Keeper, Patch, Series};
 const PERIOD: Duration = Duration::from_mins(1);
 
 /// When it is tried again after it could not be written.
-const AGAIN: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often is looked whether history has been written, at the end.
-const PATIENCE: u32 = 50;
+const TIMEOUT: u32 = 50;
 
 /// What went on, and where it is kept.
 #[derive(Debug, Default)]
@@ -125,7 +125,7 @@ pub(super) async fn keep(shared: &Shared) -> Failure {
         // A task of its own: the end of the daemon does not cut it off.
         let writer = shared.clone();
         match tokio::spawn(async move { write(&writer).await }).await {
-            Ok(Ok(well)) => sleep(if well { PERIOD } else { AGAIN }).await,
+            Ok(Ok(well)) => sleep(if well { PERIOD } else { RETRY_INTERVAL }).await,
             Ok(Err(failure)) => return failure,
             Err(error) => {
                 return Failure::new(exit::NEGATIVE, format!("history cannot be kept: {error}"));
@@ -144,7 +144,7 @@ pub(super) async fn keep_at_end(shared: &Shared) -> Result<(), Failure> {
         })
         .await?;
     // What is being written comes first.
-    for _ in 0..PATIENCE {
+    for _ in 0..TIMEOUT {
         if shared.with(|core| Ok(core.past.keeper.is_some())).await? {
             break;
         }

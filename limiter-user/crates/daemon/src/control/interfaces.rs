@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::Shared;
 use super::core::Core;
-use super::services::AGAIN;
+use super::services::RETRY_INTERVAL;
 use api::error::Failure;
 use dataplane::{Error, LinkEvents};
 use model::interface::Mode;
@@ -127,7 +127,7 @@ pub(super) async fn watch(
     let register = |events| unsafe { AsyncFd::register_with_interest(events, Interest::READABLE) };
     let events = events.and_then(|events| register(events).ok());
     let wanted: BTreeSet<_> = wanted.iter().cloned().collect();
-    let mut again = interval(AGAIN);
+    let mut again = interval(RETRY_INTERVAL);
     again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let changed = tokio::select! {

@@ -12,7 +12,7 @@ use telemetry::Event;
 pub(super) const FILE: &str = "changes";
 
 /// Bytes that are read of it; one that is longer is not of this daemon.
-const MOST_BYTES: u64 = 4 << 20;
+const MAX_BYTES: u64 = 4 << 20;
 
 /// How many times as many lines as are remembered it may have before it is written anew.
 const SPARE: usize = 4;
@@ -89,7 +89,7 @@ fn read(path: &Path) -> io::Result<String> {
         Err(error) => return Err(error),
     };
     let mut bytes = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -105,7 +105,7 @@ mod tests {
     use telemetry::What;
     use telemetry::event::By;
 
-    const MOST: usize = 5;
+    const MAX: usize = 5;
 
     fn change(number: usize) -> Event {
         let by = Some(By { uid: Some(7), user: "ann".into() });
@@ -119,11 +119,11 @@ mod tests {
 
     /// Opens the file and adds these; returns what was there.
     fn run(path: &Path, numbers: std::ops::Range<usize>) -> Vec<Event> {
-        let (mut kept, found) = ChangesFile::open(path, MOST);
+        let (mut kept, found) = ChangesFile::open(path, MAX);
         let mut remembered = found.clone();
         for number in numbers {
             remembered.push_back(change(number));
-            if remembered.len() > MOST {
+            if remembered.len() > MAX {
                 remembered.pop_front();
             }
             kept.add(&change(number), &remembered);
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(run(&path, 9..9), changes(4..9));
         assert_eq!(run(&path, 9..200), changes(4..9));
         let lines = fs::read_to_string(&path).unwrap().lines().count();
-        assert!(lines <= SPARE * MOST, "{lines}");
+        assert!(lines <= SPARE * MAX, "{lines}");
         assert_eq!(run(&path, 0..0), changes(195..200));
     }
 

@@ -56,14 +56,14 @@ use self::services::Services;
 pub use self::core::{Core, no_such_limit};
 pub use confirm::check_period;
 pub use overview::Watching;
-pub use plane::Plane;
+pub use plane::{Buckets, Links, Plane, Policies, Samples, Shares};
 pub use ports::ports;
 pub use shared::{Actor, Shared, acting};
 pub use socket::{Socket, SocketGuard};
 pub use suggest::{Question, suggest};
 pub use top::{RATE_INTERVAL, Scan};
 
-use crate::config::{Given, Settings};
+use crate::config::{Arguments, Settings};
 use crate::http;
 use crate::http::web::WebConfig;
 use ::cluster::ClusterConfig;
@@ -123,7 +123,7 @@ const GRACE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// If it cannot start, or an internal error leaves its state in doubt. The data plane works on.
-pub fn run(given: Given, settings: Settings) -> Result<(), Failure> {
+pub fn run(given: Arguments, settings: Settings) -> Result<(), Failure> {
     let config = settings.daemon();
     config.options.shape()?;
     let access = http::Access::new(config.admin_group.as_deref())?;

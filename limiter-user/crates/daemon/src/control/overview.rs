@@ -19,7 +19,7 @@ use model::limit::short_prefix;
 use model::lists::Action;
 use model::source::SourceState;
 use model::traffic::Sort;
-use model::{Class, LimitSpec};
+use model::{Class, Limit};
 use telemetry::Sample;
 
 /// Sources that are looked at to find those that packets are dropped of now.
@@ -29,10 +29,10 @@ const CANDIDATES: usize = 100;
 const OFFENDERS: usize = 10;
 
 /// Limits, and entries of lists, that are told.
-const MOST: usize = 50;
+const MAX: usize = 50;
 
 /// Entries of lists that are looked at to find denied ones.
-const MOST_ENTRIES: usize = 2000;
+const MAX_ENTRIES: usize = 2000;
 
 /// How long the state of the whole table is kept.
 const KEPT: Duration = Duration::from_secs(10);
@@ -191,10 +191,9 @@ impl Core {
     fn some_limits(&self) -> Shown<LimitReport> {
         let stored = self.limits_in_store();
         let only_file = self.file.limits.iter().filter(|l| stored.get(&l.target).is_none());
-        let mut some: Vec<LimitSpec> =
-            stored.iter().take(MOST).chain(only_file.take(MOST)).collect();
+        let mut some: Vec<Limit> = stored.iter().take(MAX).chain(only_file.take(MAX)).collect();
         some.sort_by_key(|limit| limit.target);
-        some.truncate(MOST);
+        some.truncate(MAX);
         let shown = some.iter().map(|limit| self.report_in_force(limit)).collect();
         Shown { total: self.count_in_force() as u64, shown }
     }
@@ -202,11 +201,11 @@ impl Core {
     /// The first entries of the deny list, those that bans have made before others.
     fn some_denied(&self) -> Shown<ListEntry> {
         let listed = self.listed();
-        let looked_at = listed.iter().take(MOST_ENTRIES);
+        let looked_at = listed.iter().take(MAX_ENTRIES);
         let mut denied: Vec<_> =
             looked_at.filter(|(_, listing)| listing.action == Action::Deny).collect();
         denied.sort_by_key(|(_, listing)| !listing.ban);
-        denied.truncate(MOST);
+        denied.truncate(MAX);
         let shown = denied.into_iter().map(|(net, listing)| self.entry(*net, listing)).collect();
         Shown { total: listed.len() as u64, shown }
     }

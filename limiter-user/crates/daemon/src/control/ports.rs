@@ -9,7 +9,7 @@ use limiter_common::packet::{Network, network, transport};
 
 use super::shared::Shared;
 use api::error::Failure;
-use api::{PortsReport, Seen};
+use api::{PortCounts, PortsReport};
 use model::Class;
 use model::class::{Ports, TCP, UDP};
 use model::sample::{PacketSample, SampleFilter};
@@ -55,7 +55,7 @@ pub async fn ports(shared: &Shared, n: usize, over: Duration) -> Result<PortsRep
     };
     let id = shared.with(move |core| core.start_capture(&filter)).await?.id;
     let start = Instant::now();
-    let mut seen: HashMap<Class, Seen> = HashMap::new();
+    let mut seen: HashMap<Class, PortCounts> = HashMap::new();
     let mut matched = 0;
     while start.elapsed() < over {
         tokio::time::sleep(PAUSE).await;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::confirm::{open, remove, write_json};
 use super::core::Core;
-use crate::config::{ConfigFile, Given, Settings};
+use crate::config::{Arguments, ConfigFile, Settings};
 use api::ReloadReport;
 use api::error::Failure;
 use api::requests::ChangeOptions;
@@ -43,7 +43,7 @@ impl Refused {
     }
 
     /// The configuration before it.
-    fn former(&self, given: &Given) -> Result<Settings, Failure> {
+    fn former(&self, given: &Arguments) -> Result<Settings, Failure> {
         given.with(match &self.former {
             Some(text) => ConfigFile::parse(&self.file, text.as_bytes())?,
             None => ConfigFile::default(),
@@ -71,7 +71,11 @@ pub(super) struct Start {
 ///
 /// # Errors
 /// If the record cannot be read, or removed when it does not matter any more.
-pub(super) fn at_start(given: &Given, settings: Settings, store: &Path) -> Result<Start, Failure> {
+pub(super) fn at_start(
+    given: &Arguments,
+    settings: Settings,
+    store: &Path,
+) -> Result<Start, Failure> {
     let path = record_at(store);
     let mut start = Start { settings, refused: None, damaged: None };
     let Some(reader) = open(&path)? else { return Ok(start) };

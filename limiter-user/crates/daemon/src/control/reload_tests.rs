@@ -12,7 +12,7 @@ use super::refused::{self, Start};
 use super::*;
 use crate::config::{RunArgs, args};
 use api::LimitOrigin;
-use model::LimitSpec;
+use model::Limit;
 use model::lists::{Action, Listing};
 
 /// A configuration file, and a daemon that has read it.
@@ -46,11 +46,17 @@ impl Stand {
         std::fs::write(self.path(), text).unwrap();
     }
 
-    fn given(&self) -> Given {
+    fn given(&self) -> Arguments {
         let matches = args::command().get_matches_from(["limiter", "run"]);
         let run = matches.subcommand_matches("run").unwrap();
         let arguments = RunArgs::from_arg_matches(run).unwrap();
-        Given::new(arguments, "/run/limiter/limiter.sock".into(), Some(self.path()), None, &[run])
+        Arguments::new(
+            arguments,
+            "/run/limiter/limiter.sock".into(),
+            Some(self.path()),
+            None,
+            &[run],
+        )
     }
 
     /// Starts a daemon, as [`run`] does.
@@ -265,6 +271,6 @@ fn what_cannot_be_taken_leaves_no_record() {
     stand.write(&format!("{FILE}# a comment\n"));
     let same = core.reload(&within(60)).unwrap();
     assert_eq!((same.count(), same.confirm), (0, None));
-    let limit = LimitSpec::new("default".parse().unwrap(), "9pps".parse().unwrap(), None).unwrap();
+    let limit = Limit::new("default".parse().unwrap(), "9pps".parse().unwrap(), None).unwrap();
     core.set(&limit, &now_()).unwrap();
 }

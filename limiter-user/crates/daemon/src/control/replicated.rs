@@ -19,7 +19,7 @@ use dataplane::ClusterTerms;
 use model::Share;
 use model::lists::{ListChanges, Listing};
 use model::scope::no_cluster;
-use model::{Change, Changes, LimitSpec, Limits, Target, Tier, Unit};
+use model::{Change, Changes, Limit, Limits, Target, Tier, Unit};
 use telemetry::event::By;
 
 /// The part of a daemon that is in a cluster.
@@ -38,7 +38,7 @@ pub(super) fn wall() -> WallMs {
 }
 
 /// Whether a limit is one of all hosts together.
-pub(super) fn is_clusters(limit: &LimitSpec) -> bool {
+pub(super) fn is_clusters(limit: &Limit) -> bool {
     !limit.scope.is_local()
 }
 
@@ -115,7 +115,7 @@ impl Core {
     }
 
     /// The cluster's limit for a target.
-    fn cluster_limit(&self, target: &Target) -> Option<LimitSpec> {
+    fn cluster_limit(&self, target: &Target) -> Option<Limit> {
         match self.replicated.as_ref()?.replica.get(&Item::Limit(*target))? {
             Value::Limit(limit) => Some(limit),
             Value::Denied(_) => None,

@@ -8,7 +8,7 @@ use ::cluster::limits::Now;
 use ::cluster::{HostId, Moment};
 use api::error::exit;
 use model::lists::{Action, Listing};
-use model::{LimitSpec, Partition, Scope, Target};
+use model::{Limit, Partition, Scope, Target};
 use telemetry::{Event, What};
 
 /// Daemons in a cluster.
@@ -22,11 +22,11 @@ fn config(name: &str) -> ClusterConfig {
     ClusterConfig { name: Some(name.into()), listen, ..ClusterConfig::default() }
 }
 
-fn limit(target: &str, rate: &str) -> LimitSpec {
-    LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
+fn limit(target: &str, rate: &str) -> Limit {
+    Limit::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
 }
 
-fn wide(target: &str, rate: &str) -> LimitSpec {
+fn wide(target: &str, rate: &str) -> Limit {
     limit(target, rate).scoped(Scope::Cluster { partition: Partition::Conservative }).unwrap()
 }
 

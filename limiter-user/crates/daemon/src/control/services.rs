@@ -21,7 +21,7 @@ use api::error::{Failure, exit};
 use model::Share;
 
 /// How soon is tried again what could not start.
-pub(super) const AGAIN: Duration = Duration::from_secs(3);
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 
 /// How a service is started with a configuration of type `C`: `P` is what is prepared for it, `R` what runs.
 struct Service<C, P, R> {
@@ -81,7 +81,7 @@ impl<C: Clone + Send + 'static, P: Send + 'static, R> Service<C, P, R> {
                 tracing::warn!(
                     "the {} is not up: {failure} ({hint}); trying again every {} s",
                     report.name,
-                    AGAIN.as_secs()
+                    RETRY_INTERVAL.as_secs()
                 );
                 (report.problem, report.hint) = (Some(failure.message), failure.hint);
             }
@@ -105,7 +105,7 @@ impl<C: Clone + Send + 'static, P: Send + 'static, R> Service<C, P, R> {
     /// Tries again until it is up.
     async fn keep_starting(&mut self, shared: &Shared) {
         while !self.report.up {
-            sleep(AGAIN).await;
+            sleep(RETRY_INTERVAL).await;
             if self.running.is_none() {
                 let (prepare, config, core) = (self.prepare, self.config.clone(), shared.clone());
                 let prepared = spawn_blocking(move || prepare(&config, &core)).await;

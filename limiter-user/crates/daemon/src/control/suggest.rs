@@ -18,15 +18,15 @@ use api::{LightReport, ProposalReport, SuggestReport, percent};
 use model::limit::short_prefix;
 use model::source::Member;
 use model::units::format_burst;
-use model::{Target, Unit, Whom};
-use telemetry::suggest::{LEAST_SOURCES, Light, Proposal, TooSmall, Traffic, propose, too_small};
-use telemetry::{Rates, Sample, Seen, SourceRate, Watch};
+use model::{Selector, Target, Unit};
+use telemetry::suggest::{Light, MIN_SOURCES, Proposal, TooSmall, Traffic, propose, too_small};
+use telemetry::{Observation, Rates, Sample, SourceRate, Watch};
 
 /// Buckets that are looked at before others may use the core.
 const PART: usize = 1 << 15;
 
 /// Sources that are watched at the most, which takes 56 MiB. Of more, each second one, or third, …
-const MOST: u64 = 1 << 20;
+const MAX: u64 = 1 << 20;
 
 /// Between two looks.
 const APART: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ const APART: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub struct Question {
     /// Whose traffic.
-    pub whom: Whom,
+    pub whom: Selector,
     /// The share of sources that a limit may touch, 0 to 1.
     pub share: f64,
     /// For how long to watch.
@@ -52,7 +52,7 @@ struct Whole {
 }
 
 impl Core {
-    fn whole(&self, whom: Whom) -> Result<Whole, Failure> {
+    fn whole(&self, whom: Selector) -> Result<Whole, Failure> {
         let target = Target::of(whom);
         let gate = self.limit_for(&target).map_or(MAX_GATE, |limit| self.plane.gate_of(&limit));
         let mut notes = Vec::new();
@@ -65,7 +65,7 @@ impl Core {
         }
         // The default limit comes first.
         let own = |target: Target| target.prefix().is_some() && target.class.is_any();
-        if whom == Whom::Default && limits.iter().take(1024).any(|limit| own(limit.target)) {
+        if whom == Selector::Default && limits.iter().take(1024).any(|limit| own(limit.target)) {
             notes.push("sources that a limit for a prefix covers are in this, and keep it".into());
         }
         let instance = self.instance.as_ref().map(|name| format!(" --instance {name}"));
@@ -79,7 +79,7 @@ impl Core {
     }
 
     /// Whose bucket was seen, if it is the same source's still.
-    fn owner(&self, seen: &Seen) -> Option<IpNet> {
+    fn owner(&self, seen: &Observation) -> Option<IpNet> {
         let mut owner = None;
         self.plane.members(&mut std::iter::once(seen.bucket as usize), &mut |_, member| {
             owner = (member.counts.since_ns == seen.since_ns).then_some(member.source);
@@ -88,7 +88,12 @@ impl Core {
     }
 
     /// The sources in `within` that have one bucket of `step` in `part`, and when that was, ns since boot.
-    fn glance(&self, part: Range<usize>, step: usize, within: Option<IpNet>) -> (u64, Vec<Seen>) {
+    fn glance(
+        &self,
+        part: Range<usize>,
+        step: usize,
+        within: Option<IpNet>,
+    ) -> (u64, Vec<Observation>) {
         let mut seen = Vec::new();
         let first = part.start.next_multiple_of(step);
         let now = self.plane.monotonic_ns();
@@ -97,7 +102,7 @@ impl Core {
             let wanted = class.is_any() && within.is_none_or(|net| net.contains(&source));
             let (Ok(bucket), true) = (u32::try_from(bucket), wanted) else { return };
             let (packets, bytes) = (counts.packets(), counts.bytes);
-            seen.push(Seen { bucket, since_ns: counts.since_ns, packets, bytes });
+            seen.push(Observation { bucket, since_ns: counts.since_ns, packets, bytes });
         });
         (now, seen)
     }
@@ -111,7 +116,7 @@ pub async fn suggest(shared: &Shared, question: Question) -> Result<SuggestRepor
     let Question { whom, over, .. } = question;
     let within = Target::of(whom).prefix();
     let before = shared.with(move |core| core.whole(whom)).await?;
-    let step = before.sample.tracked().div_ceil(MOST).max(1) as usize;
+    let step = before.sample.tracked().div_ceil(MAX).max(1) as usize;
     let parts = before.buckets.div_ceil(PART);
     let mut watch = Watch::new(parts);
     let intervals = over.div_duration_f64(APART).round().max(1.0) as u32;
@@ -154,7 +159,7 @@ pub async fn suggest(shared: &Shared, question: Question) -> Result<SuggestRepor
 /// What is answered, and what is to be said of the heaviest source if the share is too small.
 struct Answered {
     report: SuggestReport,
-    few: Option<(TooSmall, (Seen, SourceRate))>,
+    few: Option<(TooSmall, (Observation, SourceRate))>,
 }
 
 /// What to say where the share is less than one source.
@@ -317,7 +322,7 @@ fn too_few(sources: u64, light: &Light, over: Duration) -> Failure {
         _ => String::new(),
     };
     let message = format!(
-        "only {sent} sent enough to have a bucket within {over}{few}: {LEAST_SOURCES} are needed to tell \
+        "only {sent} sent enough to have a bucket within {over}{few}: {MIN_SOURCES} are needed to tell \
          what is usual"
     );
     Failure::new(exit::NEGATIVE, message).hint(
@@ -367,7 +372,7 @@ mod tests {
     }
 
     const QUESTION: Question =
-        Question { whom: Whom::Default, share: 0.1, over: Duration::from_secs(1) };
+        Question { whom: Selector::Default, share: 0.1, over: Duration::from_secs(1) };
 
     #[test]
     fn known_rates_are_found() {
@@ -387,11 +392,11 @@ mod tests {
 
     #[test]
     fn a_prefix_has_its_own_answer() {
-        let whom = Whom::Prefix("192.0.0.0/24".parse().unwrap());
+        let whom = Selector::Prefix("192.0.0.0/24".parse().unwrap());
         let report = ask(400, Question { whom, ..QUESTION }).unwrap();
         assert_eq!((report.sources, report.target.as_str()), (200, "192.0.0.0/24"));
         assert!(report.packets.try_command.ends_with("--for 192.0.0.0/24"), "{report:?}");
-        let whom = Whom::Prefix("198.51.100.0/24".parse().unwrap());
+        let whom = Selector::Prefix("198.51.100.0/24".parse().unwrap());
         let failure = ask(400, Question { whom, ..QUESTION }).unwrap_err();
         assert!(failure.message.starts_with("only 0 sources sent"), "{failure}");
     }

@@ -3,10 +3,10 @@ use super::*;
 use api::Health;
 use model::lists::{Action, Listing, Lists};
 use model::traffic::Sort;
-use model::{LimitSpec, Target};
+use model::{Limit, Target};
 
-fn limit(target: &str, rate: &str) -> LimitSpec {
-    LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
+fn limit(target: &str, rate: &str) -> Limit {
+    Limit::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
 }
 
 fn config(interfaces: &[&str]) -> Config {

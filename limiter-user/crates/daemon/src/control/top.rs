@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use limiter_common::gate::MAX_GATE;
 
-use scan::{Look, Looks, weight};
 pub use scan::{RATE_INTERVAL, Scan};
+use scan::{Snapshot, Snapshots, weight};
 
 use super::core::Core;
 use api::{Average, TopEntry, TopReport};
@@ -65,7 +65,7 @@ fn period(tracked: u64, cost: Duration) -> Duration {
 /// What is remembered while somebody looks.
 #[derive(Default)]
 pub(super) struct Top {
-    looks: Looks,
+    looks: Snapshots,
     latest: Option<Latest>,
     /// When somebody watched last, and how many sources were asked for since somebody does.
     watched: Option<(Instant, usize)>,
@@ -165,7 +165,7 @@ impl Core {
         let earlier = self.top.looks.earlier(now);
         let mut heaviest = Vec::with_capacity(buckets.len());
         self.plane.sources_at(buckets, &mut |bucket, counts, source| {
-            let average = |look: &Look| {
+            let average = |look: &Snapshot| {
                 let offered = look.since(bucket, &counts);
                 (offered, Average::new(offered, look.at.elapsed()))
             };

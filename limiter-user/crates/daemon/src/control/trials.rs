@@ -6,14 +6,14 @@ use super::core::Core;
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
 use api::{LimitReport, TrialReport, TrialSource, TrialStarted, TrialStopped, TrialsReport};
-use model::{LimitSpec, Target};
+use model::{Limit, Target};
 
 impl Core {
     /// Tries a limit: counts what it would drop.
     ///
     /// # Errors
     /// If it cannot be tried there; then what was tried before goes on.
-    pub fn start_trial(&mut self, limit: &LimitSpec) -> Result<TrialStarted, Failure> {
+    pub fn start_trial(&mut self, limit: &Limit) -> Result<TrialStarted, Failure> {
         let target = limit.target;
         let (ipv4, ipv6) = self.plane.prefixes();
         limit.check_prefix(ipv4, ipv6)?;

@@ -11,12 +11,14 @@ use siphasher::sip::SipHasher24;
 use super::core::Core;
 use api::error::Failure;
 use api::{Average, LimitReport};
-use cluster::views::{Candidates, Counted, Distinct, Held, Known, Place, distinct};
+use cluster::views::{
+    BucketInfo, Candidates, Counted, Distinct, SourceClass, SourceInfo, distinct,
+};
 use dataplane::{ClusterBucket, ClusterMember};
-use model::LimitSpec;
+use model::Limit;
 use model::lists::find;
 use model::source::{Source, SourceState};
-use model::traffic::{Got, Sort};
+use model::traffic::{Sort, Usage};
 
 /// A moment as it is sent.
 fn ms(at: Option<SystemTime>) -> Option<u64> {
@@ -40,7 +42,7 @@ impl Core {
     }
 
     /// What has been counted of those of these sources that have a bucket.
-    pub(super) fn points(&self, places: &[Place]) -> Vec<Counted> {
+    pub(super) fn points(&self, places: &[SourceClass]) -> Vec<Counted> {
         let buckets: Vec<_> = places
             .iter()
             .filter_map(|place| self.plane.bucket_of(place.source.trunc(), place.class))
@@ -50,7 +52,7 @@ impl Core {
 
     fn counted(&self, sources: &[(Source, Average)]) -> Vec<Counted> {
         // Nearly all have the same one.
-        let mut last: Option<(LimitSpec, u64, u64)> = None;
+        let mut last: Option<(Limit, u64, u64)> = None;
         let mut counted = |(source, average): &(Source, Average)| {
             let (limit, gate) = match (source.limit, &last) {
                 (None, _) => (0, MAX_GATE.into()),
@@ -63,7 +65,7 @@ impl Core {
                 }
             };
             Counted {
-                place: Place { source: source.source, class: source.class },
+                place: SourceClass { source: source.source, class: source.class },
                 state: source.state,
                 limit,
                 passed: source.passed,
@@ -81,18 +83,18 @@ impl Core {
     }
 
     /// The limit that this host has for a source, and the number that it is told by to others.
-    pub(super) fn limit_at(&self, place: &Place) -> Option<(LimitReport, u64)> {
+    pub(super) fn limit_at(&self, place: &SourceClass) -> Option<(LimitReport, u64)> {
         let sources = self.plane.source(place.source.addr()).ok()?;
         let limit = match sources.iter().find(|source| source.class == place.class) {
             Some(source) => source.limit,
             // It has no bucket here.
             None => {
-                let covers = |limit: &LimitSpec| {
+                let covers = |limit: &Limit| {
                     limit.target.class == place.class
                         && !limit.target.together
                         && limit.target.prefix().is_none_or(|net| net.contains(&place.source))
                 };
-                let length = |limit: &LimitSpec| limit.target.prefix().map(|net| net.prefix_len());
+                let length = |limit: &Limit| limit.target.prefix().map(|net| net.prefix_len());
                 self.in_force().iter().filter(covers).max_by_key(length)
             }
         }?;
@@ -105,7 +107,7 @@ impl Core {
     ///
     /// # Errors
     /// If the data plane cannot be read.
-    pub(super) fn known(&self, address: IpAddr) -> Result<Known, Failure> {
+    pub(super) fn known(&self, address: IpAddr) -> Result<SourceInfo, Failure> {
         let report = self.source(address)?;
         let sources = self.plane.source(address)?;
         let held = |source: &Source| {
@@ -114,21 +116,21 @@ impl Core {
                 self.complete(&mut report);
                 report.summary()
             });
-            Held {
+            BucketInfo {
                 class: source.class,
                 state: source.state,
                 limit,
                 estimate: source.estimate,
-                got: Got {
+                got: Usage {
                     passed: source.passed,
                     dropped: source.dropped,
                     bytes: source.bytes,
-                    ..Got::default()
+                    ..Usage::default()
                 },
                 share: source.share.map(|held| [held.share, held.floor]),
             }
         };
-        Ok(Known {
+        Ok(SourceInfo {
             source: report.source,
             listed: find(self.listed(), report.source).map(|(_, listing)| listing.action),
             buckets: sources.iter().map(held).collect(),
@@ -172,14 +174,14 @@ impl Core {
 }
 
 /// A number that stands for what a limit says, whoever says it.
-fn number_of(limit: &LimitSpec) -> u64 {
+fn number_of(limit: &Limit) -> u64 {
     let mut hasher = SipHasher24::new();
     hasher.write(LimitReport::new(limit, 0).summary().as_bytes());
     hasher.finish().max(1)
 }
 
 /// Puts rates into what is known now, from what was known so long before.
-pub(super) fn with_rates(mut now: Known, before: &Known, apart: Duration) -> Known {
+pub(super) fn with_rates(mut now: SourceInfo, before: &SourceInfo, apart: Duration) -> SourceInfo {
     let seconds = apart.as_secs_f64().max(1e-3);
     for held in &mut now.buckets {
         let before = before.buckets.iter().find(|before| before.class == held.class);
@@ -188,7 +190,7 @@ pub(super) fn with_rates(mut now: Known, before: &Known, apart: Duration) -> Kno
             .filter(|before| {
                 before.state != SourceState::Light && before.got.passed <= held.got.passed
             })
-            .map_or_else(Got::default, |before| before.got);
+            .map_or_else(Usage::default, |before| before.got);
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
         let got = &mut held.got;
         got.passed_pps = rate(got.passed, before.passed);
@@ -203,22 +205,22 @@ mod tests {
     use super::*;
     use model::Class;
 
-    fn known(state: SourceState, passed: u64, dropped: u64) -> Known {
-        let held = Held {
+    fn known(state: SourceState, passed: u64, dropped: u64) -> SourceInfo {
+        let held = BucketInfo {
             class: Class::ANY,
             state,
             limit: None,
             estimate: 0,
-            got: Got { passed, dropped, bytes: 100 * (passed + dropped), ..Got::default() },
+            got: Usage { passed, dropped, bytes: 100 * (passed + dropped), ..Usage::default() },
             share: None,
         };
-        Known { source: "192.0.2.1/32".parse().unwrap(), listed: None, buckets: vec![held] }
+        SourceInfo { source: "192.0.2.1/32".parse().unwrap(), listed: None, buckets: vec![held] }
     }
 
     #[test]
     fn rates_are_of_the_time_between() {
         let rates = |before, now| {
-            let Got { passed_pps, dropped_pps, bps, .. } =
+            let Usage { passed_pps, dropped_pps, bps, .. } =
                 with_rates(now, &before, Duration::from_millis(250)).buckets[0].got;
             ([passed_pps, dropped_pps], bps)
         };

@@ -12,7 +12,7 @@ use super::history::Past;
 use super::interfaces::Wanted;
 use api::{ConfigReport, Health, ServiceReport};
 use dataplane::nic::merging;
-use model::{Amount, LimitSpec, Limits, Target};
+use model::{Amount, Limit, Limits, Target};
 use model::{
     interface::{Attachment, Mode},
     tables::{OnFull, SketchHealth, TableHealth},
@@ -198,7 +198,7 @@ pub(super) fn of_table(warnings: &mut Warnings, table: &TableHealth, on_full: On
 pub(super) fn of_gates(
     warnings: &mut Warnings,
     limits: &Limits,
-    gate_of: impl Fn(&LimitSpec) -> u32,
+    gate_of: impl Fn(&Limit) -> u32,
     sketch: &SketchHealth,
 ) {
     // Whom a limit is for does not matter, and there are far fewer amounts than limits.

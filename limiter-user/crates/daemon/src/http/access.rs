@@ -21,7 +21,7 @@ use crate::control::{Actor, acting};
 use api::error::{Failure, exit};
 
 /// Groups that a process can be in, `NGROUPS_MAX` of linux/limits.h.
-const MOST_GROUPS: usize = 65_536;
+const MAX_GROUPS: usize = 65_536;
 
 /// The user and the groups of a peer; `None` if the kernel did not tell.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ fn further_groups(stream: &UnixStream) -> io::Result<Vec<u32>> {
         }
         let error = io::Error::last_os_error();
         // Then the length is the one that is needed.
-        if error.raw_os_error() != Some(libc::ERANGE) || needed > MOST_GROUPS {
+        if error.raw_os_error() != Some(libc::ERANGE) || needed > MAX_GROUPS {
             return Err(error);
         }
         groups.resize(needed, 0);

@@ -39,6 +39,6 @@ async fn leave(
 ) -> Answer<ClusterLeft> {
     let Query(LeaveQuery { seconds }) = query.map_err(unreadable)?;
     let cluster = cluster_of(&shared)?;
-    let patience = Duration::from_secs(seconds.clamp(1, LeaveQuery::MOST));
+    let patience = Duration::from_secs(seconds.clamp(1, LeaveQuery::MAX));
     Ok(Json(cluster.leave(patience).await.map_err(conflict)?))
 }

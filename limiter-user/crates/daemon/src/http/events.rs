@@ -29,7 +29,7 @@ use telemetry::event::Kind;
 use telemetry::{Event, What};
 
 /// How many may listen at once.
-const MOST: usize = 64;
+const MAX: usize = 64;
 
 /// Events that wait for the socket of one who listens, beside those that wait for all.
 const QUEUE: usize = 16;
@@ -40,7 +40,7 @@ pub(super) struct Places(Arc<Semaphore>);
 
 impl Default for Places {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MOST)))
+        Self(Arc::new(Semaphore::new(MAX)))
     }
 }
 
@@ -82,7 +82,7 @@ pub(super) async fn events(
     let Query(EventsQuery { kinds: wanted }) = query.map_err(unreadable)?;
     let wanted = kinds(wanted.as_deref())?;
     let place = places.try_acquire_owned().map_err(|_| {
-        let failure = Failure::new(exit::NEGATIVE, format!("{MOST} others listen to events"));
+        let failure = Failure::new(exit::NEGATIVE, format!("{MAX} others listen to events"));
         let failure =
             failure.hint("end one of them: `ss -xp` shows who is connected to the socket");
         Refusal(StatusCode::SERVICE_UNAVAILABLE, failure)
@@ -216,7 +216,7 @@ mod tests {
     async fn those_who_listen_are_bounded_and_whoever_vanishes_makes_room() {
         let ((shared, _bus, _directory), places) = (shared(), Places::default());
         let mut streams = Vec::new();
-        for _ in 0..MOST {
+        for _ in 0..MAX {
             streams.push(listen(&shared, &places, "").await.unwrap());
         }
         for _ in 0..10_000 {

@@ -16,8 +16,8 @@ use api::requests::{GroupsQuery, TopQuery};
 use api::{
     ClusterDistinctReport, ClusterGroupsReport, ClusterSourceReport, ClusterTopReport, PeersReport,
 };
-use cluster::views::MOST_PLACES;
-use model::traffic::By;
+use cluster::views::MAX_PLACES;
+use model::traffic::GroupBy;
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
@@ -49,7 +49,7 @@ async fn heaviest(
 ) -> Answer<ClusterTopReport> {
     let Query(TopQuery { n, sort, live }) = query.map_err(unreadable)?;
     top::check(n)?;
-    Ok(Json(views::top(cluster(&shared)?, n.min(MOST_PLACES), sort, live).await?))
+    Ok(Json(views::top(cluster(&shared)?, n.min(MAX_PLACES), sort, live).await?))
 }
 
 async fn groups(
@@ -58,10 +58,10 @@ async fn groups(
 ) -> Answer<ClusterGroupsReport> {
     let Query(GroupsQuery { by, n, sort }) = query.map_err(unreadable)?;
     top::check(n)?;
-    if !matches!(by, By::Prefix | By::Class) {
+    if !matches!(by, GroupBy::Prefix | GroupBy::Class) {
         return Err(top::not_summed(by).into());
     }
-    Ok(Json(views::groups(cluster(&shared)?, by, n.min(MOST_PLACES), sort).await?))
+    Ok(Json(views::groups(cluster(&shared)?, by, n.min(MAX_PLACES), sort).await?))
 }
 
 async fn distinct(State(shared): State<Shared>) -> Answer<ClusterDistinctReport> {

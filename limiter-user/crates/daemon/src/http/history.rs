@@ -12,7 +12,7 @@ use api::HistoryReport;
 use api::error::{Failure, exit};
 use api::requests::HistoryQuery;
 use model::units::parse_duration;
-use telemetry::history::LONGEST;
+use telemetry::history::MAX_AGE;
 
 /// `text` as a duration; `name` is what it is for.
 fn duration(name: &str, text: &str) -> Result<Duration, Failure> {
@@ -30,7 +30,7 @@ pub(super) async fn history(
         let failure = Failure::new(exit::USAGE, "the time to tell of ends before it begins");
         return Err(failure.hint("since must be longer ago than until").into());
     }
-    if since > Duration::from_secs(LONGEST) {
+    if since > Duration::from_secs(MAX_AGE) {
         let failure = Failure::new(exit::USAGE, "history does not go back so far");
         return Err(failure.hint("ask for 7days at the most").into());
     }

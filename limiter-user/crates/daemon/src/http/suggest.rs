@@ -14,7 +14,7 @@ use super::handlers::{Answer, unreadable};
 use crate::control::{Question, Shared, suggest as watch};
 use api::SuggestReport;
 use api::error::{Failure, exit};
-use model::{Target, Whom};
+use model::{Selector, Target};
 
 /// Who may watch at the same time: each takes memory for all sources.
 static WATCHES: Semaphore = Semaphore::const_new(2);
@@ -51,7 +51,7 @@ impl SuggestQuery {
             return Err(Failure::new(exit::USAGE, "a limit is only suggested for all packets")
                 .hint("give --for default, an address or a prefix"));
         }
-        if let Whom::Prefix(net) = target.whom
+        if let Selector::Prefix(net) = target.whom
             && net.prefix_len() == net.max_prefix_len()
         {
             return Err(Failure::new(exit::USAGE, format!("{} is a single source", net.addr()))

@@ -12,7 +12,7 @@ use crate::control::{Shared, groups, ports};
 use api::error::{Failure, exit};
 use api::requests::{GroupsQuery, PortsQuery, TopQuery};
 use api::{GroupsReport, PortsReport, TopReport};
-use model::traffic::By;
+use model::traffic::GroupBy;
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
@@ -22,7 +22,7 @@ pub(super) fn routes() -> Router<Shared> {
 }
 
 pub(super) fn check(n: usize) -> Result<(), Failure> {
-    let most = TopQuery::MOST;
+    let most = TopQuery::MAX;
     if (1..=most).contains(&n) {
         return Ok(());
     }
@@ -50,22 +50,22 @@ async fn summed(
     let Query(GroupsQuery { by, n, sort }) = query.map_err(unreadable)?;
     check(n)?;
     match by {
-        By::Prefix => {
+        GroupBy::Prefix => {
             let rollup = groups::by_prefix(&shared, None).await?;
             let rows = rollup.rows().map(|row| (row.net.to_string(), row.sums));
             Ok(Json(GroupsReport::heaviest(by, sort, n, rows)))
         }
-        By::Class => {
+        GroupBy::Class => {
             let classes = groups::by_class(&shared).await?;
             let rows = classes.into_iter().map(|(class, sums)| (class.to_string(), sums));
             Ok(Json(GroupsReport::heaviest(by, sort, n, rows)))
         }
-        By::Source | By::Port => Err(not_summed(by).into()),
+        GroupBy::Source | GroupBy::Port => Err(not_summed(by).into()),
     }
 }
 
 /// Sources are summed up by something else.
-pub(super) fn not_summed(by: By) -> Failure {
+pub(super) fn not_summed(by: GroupBy) -> Failure {
     let message = format!("sources are not summed up by {}", by.name());
     Failure::new(exit::USAGE, message).hint("ask for by=prefix or by=class")
 }

@@ -35,9 +35,9 @@ pub(super) async fn trials(
     query: Result<Query<TrialsQuery>, QueryRejection>,
 ) -> Answer<TrialsReport> {
     let Query(TrialsQuery { n }) = query.map_err(unreadable)?;
-    if n > TopQuery::MOST {
+    if n > TopQuery::MAX {
         let failure = Failure::new(exit::USAGE, format!("{n} sources cannot be listed"));
-        return Err(failure.hint(format!("ask for {} at the most", TopQuery::MOST)).into());
+        return Err(failure.hint(format!("ask for {} at the most", TopQuery::MAX)).into());
     }
     Ok(Json(shared.with(move |core| Ok(core.trials(n))).await?))
 }

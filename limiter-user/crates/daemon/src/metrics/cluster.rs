@@ -73,7 +73,7 @@ pub(super) fn write(cluster: &Clustered, to: &mut Families<'_>) -> Written {
     )?;
     to.counters(
         "cluster_refused_packets",
-        "Packets that were not listened to; `limiter peers` explains the reasons",
+        "Packets that were rejected; `limiter peers` explains the reasons",
         cluster.refused.iter().map(|(reason, count)| ([("reason", *reason)], *count)),
     )?;
     let overage = || cluster.overage.iter();

@@ -30,12 +30,12 @@ use limiter_common::gcra::ticks;
 use limiter_common::shared::{SHARED_SLOTS, Shared};
 
 use super::memory::Elements;
-use super::sources::{Place as _, Prefixes, SourceMaps};
+use super::sources::{MapKey as _, Prefixes, SourceMaps};
 use super::{Error, kernel};
 use classes::{ClassTables, ClassUse};
 use model::class::Class;
 use model::limit::prefixes_of;
-use model::{Changes, Limits, Target, Whom};
+use model::{Changes, Limits, Selector, Target};
 use order::Maps;
 use place::ClassPlace;
 use shared::SharedMaps;
@@ -182,7 +182,8 @@ impl Publisher {
     /// The policy that applies to what `address` sends of the class that it has a bucket for, and whom
     /// it is for.
     pub(super) fn policy_for(&self, address: IpAddr, class: u8) -> (Target, Option<Policy>) {
-        let everyone = Key { place: ClassPlace { whom: Whom::Default, class }, together: false };
+        let everyone =
+            Key { place: ClassPlace { whom: Selector::Default, class }, together: false };
         let key = self.leading(address, class).find(|key| !self.trials.only(key));
         let key = key.unwrap_or(everyone);
         (self.target(&key), self.own(&key))
@@ -428,8 +429,8 @@ impl Publisher {
                 }
                 return Err(Error::TooMany {
                     kind: "classes",
-                    wanted: model::class::MOST_CLASSES + 1,
-                    room: model::class::MOST_CLASSES,
+                    wanted: model::class::MAX_CLASSES + 1,
+                    room: model::class::MAX_CLASSES,
                     hint: "combine classes, or remove some with `limiter limit unset`",
                 });
             };

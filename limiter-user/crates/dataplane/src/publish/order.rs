@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use limiter_common::class::ANY;
 
 use super::super::Error;
-use super::super::sources::{Place as _, Refused, SourceMaps, Table as _};
+use super::super::sources::{MapKey as _, Refused, SourceMaps, Table as _};
 use super::classes::ClassUse;
 use super::place::ClassPlace;
 use super::shared::SharedMaps;
@@ -128,10 +128,10 @@ fn failed((place, error): Refused<ClassPlace>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::Whom;
+    use model::Selector;
 
     fn key(net: Option<&str>, class: u8) -> Key {
-        let whom = net.map_or(Whom::Default, |net| Whom::Prefix(net.parse().unwrap()));
+        let whom = net.map_or(Selector::Default, |net| Selector::Prefix(net.parse().unwrap()));
         Key { place: ClassPlace { whom, class }, together: false }
     }
 

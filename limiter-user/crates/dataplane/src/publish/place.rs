@@ -7,8 +7,8 @@ use ipnet::IpNet;
 use limiter_common::class::ANY;
 use limiter_common::key::ClassKey;
 
-use super::super::sources::{Place, key_of, prefix_of, source_of_key};
-use model::Whom;
+use super::super::sources::{MapKey, key_of, prefix_of, source_of_key};
+use model::Selector;
 
 /// Bits of a key before the address: the class, and a byte that sets a limit for everyone apart from one
 /// for the prefix of all addresses.
@@ -19,16 +19,16 @@ const CLASS: u32 = 8;
 /// Whom a limit is for, and the number of its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClassPlace {
-    pub(super) whom: Whom,
+    pub(super) whom: Selector,
     pub(super) class: u8,
 }
 
 impl ClassPlace {
     /// Everyone, whatever they send.
-    pub(super) const DEFAULT: Self = Self { whom: Whom::Default, class: ANY as u8 };
+    pub(super) const DEFAULT: Self = Self { whom: Selector::Default, class: ANY as u8 };
 
     pub(super) const fn prefix(net: IpNet, class: u8) -> Self {
-        Self { whom: Whom::Prefix(net), class }
+        Self { whom: Selector::Prefix(net), class }
     }
 
     fn of_key(
@@ -38,7 +38,7 @@ impl ClassPlace {
     ) -> Option<Self> {
         let class = *class?;
         match prefix_len.checked_sub(BEFORE) {
-            None => Some(Self { whom: Whom::Default, class }),
+            None => Some(Self { whom: Selector::Default, class }),
             Some(length) => net(length).map(|net| Self::prefix(net, class)),
         }
     }
@@ -64,15 +64,15 @@ impl fmt::Display for ClassPlace {
     }
 }
 
-impl Place for ClassPlace {
+impl MapKey for ClassPlace {
     type Single = ClassKey;
     type V4 = [u8; 6];
     type V6 = [u8; 18];
 
     fn net(&self) -> Option<IpNet> {
         match self.whom {
-            Whom::Default => None,
-            Whom::Prefix(net) => Some(net),
+            Selector::Default => None,
+            Selector::Prefix(net) => Some(net),
         }
     }
 
@@ -88,17 +88,21 @@ impl Place for ClassPlace {
 
     fn v4(&self) -> Option<Key<[u8; 6]>> {
         match self.whom {
-            Whom::Default => Some(self.everyone()),
-            Whom::Prefix(IpNet::V4(v4)) => Some(self.key(&v4.network().octets(), v4.prefix_len())),
-            Whom::Prefix(IpNet::V6(_)) => None,
+            Selector::Default => Some(self.everyone()),
+            Selector::Prefix(IpNet::V4(v4)) => {
+                Some(self.key(&v4.network().octets(), v4.prefix_len()))
+            }
+            Selector::Prefix(IpNet::V6(_)) => None,
         }
     }
 
     fn v6(&self) -> Option<Key<[u8; 18]>> {
         match self.whom {
-            Whom::Default => Some(self.everyone()),
-            Whom::Prefix(IpNet::V6(v6)) => Some(self.key(&v6.network().octets(), v6.prefix_len())),
-            Whom::Prefix(IpNet::V4(_)) => None,
+            Selector::Default => Some(self.everyone()),
+            Selector::Prefix(IpNet::V6(v6)) => {
+                Some(self.key(&v6.network().octets(), v6.prefix_len()))
+            }
+            Selector::Prefix(IpNet::V4(_)) => None,
         }
     }
 
@@ -131,7 +135,7 @@ mod tests {
             assert_eq!(ClassPlace::of_v6(&place.v6().unwrap()), Some(place));
             assert!(place.v4().is_none());
         }
-        let everyone = ClassPlace { whom: Whom::Default, class: 3 };
+        let everyone = ClassPlace { whom: Selector::Default, class: 3 };
         assert_eq!(ClassPlace::of_v4(&everyone.v4().unwrap()), Some(everyone));
         assert_eq!(ClassPlace::of_v6(&everyone.v6().unwrap()), Some(everyone));
         let single = ClassPlace::prefix("2001:db8:0:7::/64".parse().unwrap(), 9);

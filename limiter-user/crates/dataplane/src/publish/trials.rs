@@ -11,16 +11,16 @@ use limiter_common::class::ANY;
 use limiter_common::gate::MAX_GATE;
 
 use super::super::Error;
-use super::super::sources::Place as _;
+use super::super::sources::MapKey as _;
 use super::order::Maps;
 use super::place::ClassPlace;
 use super::{Key, Publisher, Step, note};
 use model::compile::refused;
 use model::limit::prefixes_of;
-use model::{Target, Tier as Spec, Whom};
+use model::{Selector, Target, Tier as Spec};
 
 /// Trials at a time.
-const MOST: usize = 16;
+const MAX: usize = 16;
 
 /// A limit that is tried.
 pub(super) struct Trial {
@@ -109,8 +109,8 @@ impl Publisher {
             Some(trial) => trial.own,
             None => self.own(&key),
         };
-        if self.trials.of(&key).is_none() && self.trials.all.len() == MOST {
-            let (wanted, room) = (MOST + 1, MOST);
+        if self.trials.of(&key).is_none() && self.trials.all.len() == MAX {
+            let (wanted, room) = (MAX + 1, MAX);
             let hint = "stop one: limiter limit try --stop";
             return Err(Error::TooMany { kind: "trials", wanted, room, hint });
         }
@@ -193,7 +193,8 @@ impl Publisher {
     /// What applies where a key is: its own policy, or that of the longest prefix around it.
     fn base(&self, key: &Key) -> Option<Policy> {
         let class = key.place.class;
-        let everyone = Key { place: ClassPlace { whom: Whom::Default, class }, together: false };
+        let everyone =
+            Key { place: ClassPlace { whom: Selector::Default, class }, together: false };
         let around = key.place.net().into_iter().flat_map(prefixes_of);
         let mut keys = around.map(|net| Key::each(net, class)).chain(iter::once(everyone));
         let found = keys.find_map(|key| self.own(&key));

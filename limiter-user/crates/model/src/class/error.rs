@@ -1,6 +1,6 @@
 //! What can be wrong with a class.
 
-use super::{Class, MOST_CLASSES, MOST_NESTED};
+use super::{Class, MAX_CLASSES, MAX_NESTED};
 
 /// A condition of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +53,13 @@ pub enum ClassError {
         old: Class,
     },
     /// There are too many different classes.
-    #[error("with {new} there would be {} different classes in use, more than {MOST_CLASSES}", MOST_CLASSES + 1)]
+    #[error("with {new} there would be {} different classes in use, more than {MAX_CLASSES}", MAX_CLASSES + 1)]
     TooMany {
         /// The one that is too many.
         new: Class,
     },
     /// A class lies in too many others.
-    #[error("with {new}, {class} would lie in {MOST_NESTED} other classes in use")]
+    #[error("with {new}, {class} would lie in {MAX_NESTED} other classes in use")]
     TooDeep {
         /// The one that came later.
         new: Class,

@@ -146,12 +146,12 @@ fn classes_that_nothing_orders_are_refused() {
 #[test]
 fn classes_are_bounded() {
     let ports = |number: usize| class(&format!("tcp:{number}"));
-    let mut classes = Classes::new((1..=MOST_CLASSES).map(ports)).unwrap();
-    let one_more = ports(MOST_CLASSES + 1);
+    let mut classes = Classes::new((1..=MAX_CLASSES).map(ports)).unwrap();
+    let one_more = ports(MAX_CLASSES + 1);
     assert_eq!(classes.add(one_more), Err(ClassError::TooMany { new: one_more }));
     classes.add(ports(1)).unwrap();
     classes.add(Class::ANY).unwrap();
-    assert_eq!(classes.len(), MOST_CLASSES);
+    assert_eq!(classes.len(), MAX_CLASSES);
     let nested = ["tcp", "tcp:1-1000", "tcp:1-100", "tcp:1-10"].map(class);
     let mut classes = Classes::new(nested).unwrap();
     let deepest = class("tcp:5");
@@ -160,7 +160,7 @@ fn classes_are_bounded() {
     let widest = class("*:1-2000");
     let class = class("tcp:1-10");
     assert_eq!(classes.add(widest), Err(ClassError::TooDeep { new: widest, class }));
-    assert_eq!(classes.len(), MOST_NESTED);
+    assert_eq!(classes.len(), MAX_NESTED);
 }
 
 fn any_class() -> impl Strategy<Value = Class> {
@@ -219,7 +219,7 @@ proptest! {
                 prop_assert!(found == class || !found.contains(&class), "{} {}", found, class);
             }
             let chain: Vec<_> = classes.chain(found).collect();
-            prop_assert!(chain.len() <= MOST_NESTED + 1);
+            prop_assert!(chain.len() <= MAX_NESTED + 1);
             prop_assert!(chain.iter().all(|wider| wider.matches(protocol, port, flags)));
             prop_assert_eq!((chain[0], chain.last().copied()), (found, Some(Class::ANY)));
         }

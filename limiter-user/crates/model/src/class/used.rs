@@ -3,11 +3,11 @@
 use super::{Class, ClassError};
 
 /// Different classes in use at the most, beside [`Class::ANY`].
-pub const MOST_CLASSES: usize = 64;
+pub const MAX_CLASSES: usize = 64;
 
 /// Classes in use that a packet's class may lie in at the most, itself included, beside
 /// [`Class::ANY`].
-pub const MOST_NESTED: usize = 4;
+pub const MAX_NESTED: usize = 4;
 
 /// The classes in use, beside [`Class::ANY`], the most specific first: of any two that a packet can be
 /// in, one goes first for a reason.
@@ -41,14 +41,14 @@ impl Classes {
         if let Some(old) = self.0.iter().find(unordered) {
             return Err(ClassError::Overlap { new, old: *old });
         }
-        if self.0.len() == MOST_CLASSES {
+        if self.0.len() == MAX_CLASSES {
             return Err(ClassError::TooMany { new });
         }
         self.0.insert(place, new);
         // One more class may have become part of too many: the new one, or one within it.
         let depth = |class: &Class| self.0.iter().filter(|wider| wider.contains(class)).count();
         let mut within = self.0.iter().filter(|class| new.contains(class));
-        if let Some(class) = within.find(|class| depth(class) > MOST_NESTED).copied() {
+        if let Some(class) = within.find(|class| depth(class) > MAX_NESTED).copied() {
             self.0.remove(place);
             return Err(ClassError::TooDeep { new, class });
         }

@@ -1,7 +1,7 @@
 use super::*;
 
-fn limit(rate: &str, burst: Option<u64>) -> Result<LimitSpec, ModelError> {
-    LimitSpec::new(Target::DEFAULT, rate.parse().unwrap(), burst)
+fn limit(rate: &str, burst: Option<u64>) -> Result<Limit, ModelError> {
+    Limit::new(Target::DEFAULT, rate.parse().unwrap(), burst)
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_limit_in_both_units_begins_with_packets() {
     assert_eq!(both.amount().of(both.target), both);
     assert!(matches!(packets.and(packets.rate, None), Err(ModelError::SameUnit { .. })));
     assert!(matches!(packets.and(bytes.rate, Some(9)), Err(ModelError::BurstTooSmall { .. })));
-    let shared = LimitSpec { target: "10.0.0.0/8 as-one".parse().unwrap(), ..packets };
+    let shared = Limit { target: "10.0.0.0/8 as-one".parse().unwrap(), ..packets };
     let ban = Some(Ban { after: 1, factor: 1, lasts: 1 });
     assert!(packets.banning(ban).is_ok() && shared.banning(None).is_ok());
     assert_eq!(shared.banning(ban), Err(BanError::Shared.into()));
@@ -144,10 +144,8 @@ fn bursts_have_bounds() {
 
 #[test]
 fn targets_inside_a_source_are_refused() {
-    let limit = |target: &str| LimitSpec {
-        target: target.parse().unwrap(),
-        ..limit("1000pps", None).unwrap()
-    };
+    let limit =
+        |target: &str| Limit { target: target.parse().unwrap(), ..limit("1000pps", None).unwrap() };
     assert!(limit("2001:db8::/64").check_prefix(32, 64).is_ok());
     assert!(limit("198.51.100.7").check_prefix(32, 64).is_ok());
     assert!(limit("default").check_prefix(8, 8).is_ok());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::world::Birth;
 use super::{Actions, ENTRIES, Payload, Sample, Scheme};
-use cluster::escrow::{Escrow, Kept, Member, Partition, Planted, Region, Settings};
+use cluster::escrow::{Escrow, Member, Partition, PersistentState, Planted, Region, Settings};
 use cluster::{HostId, KeyId, Message, Moment};
 use model::Share;
 
@@ -14,7 +14,7 @@ pub(in super::super) struct EscrowHost {
     settings: Settings,
     escrow: Escrow,
     /// What is on the disk.
-    durable: Kept,
+    durable: PersistentState,
     policy: Partition,
     /// All hosts are told to be in one region.
     flat: bool,
@@ -28,7 +28,8 @@ impl EscrowHost {
         let Birth { me, weight, region, one_of, seed, policy, now, .. } = birth;
         let majority = policy == Partition::MajorityReclaim;
         let settings = Settings { region, seed, planted, majority, ..Settings::new(me, weight) };
-        let durable = Kept { home: Share::WHOLE.times(1, one_of), ..Kept::default() };
+        let durable =
+            PersistentState { home: Share::WHOLE.times(1, one_of), ..PersistentState::default() };
         let escrow = Escrow::new(settings.clone(), durable.clone(), now);
         Self { settings, escrow, durable, policy, flat: false, forgotten: Vec::new() }
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::scenario::Scenario;
 pub(super) use baseline::Baseline;
 use cluster::escrow::Member;
-use cluster::wire::{MOST_CONTENT, OVERHEAD, Packet};
+use cluster::wire::{MAX_CONTENT, OVERHEAD, Packet};
 use cluster::{HostId, KeyId, Message, Moment};
 pub(super) use escrow::EscrowHost;
 use model::Share;
@@ -98,7 +98,7 @@ pub(super) struct Count {
 /// What a source takes in a packet of counts, as nobody has built them.
 const ENTRY: usize = 22;
 /// Entries in a packet.
-const ENTRIES: usize = MOST_CONTENT / ENTRY;
+const ENTRIES: usize = MAX_CONTENT / ENTRY;
 
 impl Payload {
     /// Bytes on the wire, IP and UDP left out.
@@ -110,7 +110,7 @@ impl Payload {
             }
             Self::Counts(_, counts) => {
                 let content = ENTRY * counts.len();
-                content + OVERHEAD * content.div_ceil(MOST_CONTENT).max(1)
+                content + OVERHEAD * content.div_ceil(MAX_CONTENT).max(1)
             }
         }
     }

@@ -33,10 +33,10 @@ const SHORT: u64 = 3;
 const NS: u64 = 1_000_000_000;
 
 /// How far back history goes, s.
-pub const LONGEST: u64 = MINUTES as u64 * MINUTE;
+pub const MAX_AGE: u64 = MINUTES as u64 * MINUTE;
 
 /// The most points that are told at once.
-pub const MOST_POINTS: u64 = MINUTES as u64;
+pub const MAX_POINTS: u64 = MINUTES as u64;
 
 /// Slots of one length, the oldest of which make room for new ones.
 #[derive(Clone, Debug)]
@@ -159,7 +159,7 @@ impl History {
     /// What happened from `since` to `until` ago, in steps of `step`, or of what makes some hundred
     /// points. Steps are whole seconds; beyond the last hour, whole minutes.
     pub fn series(&self, since: Duration, until: Duration, step: Option<Duration>) -> Series {
-        let since = since.as_secs().clamp(1, LONGEST);
+        let since = since.as_secs().clamp(1, MAX_AGE);
         let until = until.as_secs().min(since);
         let length = since - until;
         let (ring, unit) = match since <= SECONDS as u64 {
@@ -167,8 +167,8 @@ impl History {
             false => (&self.minutes, MINUTE),
         };
         let wanted = step.map_or(length.div_ceil(360), |step| step.as_secs());
-        let least = length.div_ceil(MOST_POINTS);
-        let step = wanted.clamp(1, LONGEST).max(least).div_ceil(unit) * unit;
+        let least = length.div_ceil(MAX_POINTS);
+        let step = wanted.clamp(1, MAX_AGE).max(least).div_ceil(unit) * unit;
         let Some(last) = &self.last else { return Series { step, points: Vec::new() } };
         // From one look to the next a slot stays in the same step.
         let (slots, end) = (step / unit, (last.second() - until.min(last.second())) / unit);

@@ -131,7 +131,7 @@ fn memory_is_bounded() {
     }
     assert_eq!(history.seconds.slots.len(), SECONDS);
     assert_eq!(counted(&seconds(&history, SECONDS as u64 - 1)), SECONDS as u64);
-    let week = history.series(Duration::from_secs(LONGEST), Duration::ZERO, None);
+    let week = history.series(Duration::from_secs(MAX_AGE), Duration::ZERO, None);
     assert_eq!(counted(&week.points), 2 * SECONDS as u64);
     assert!(week.points.len() <= 400, "{}", week.points.len());
 }
@@ -303,7 +303,7 @@ proptest! {
             history.record(&scene.sample());
             all += packets;
         }
-        let week = history.series(Duration::from_secs(LONGEST), Duration::ZERO, None);
+        let week = history.series(Duration::from_secs(MAX_AGE), Duration::ZERO, None);
         prop_assert_eq!(counted(&week.points), all);
         prop_assert!(week.points.windows(2).all(|pair| pair[0].0 <= pair[1].0));
     }

@@ -99,7 +99,10 @@ fn gone_back(hosts: usize, majority: bool, planted: Option<Planted>) -> Outcome 
     worst(|seed| {
         let mut world = settled(hosts, seed, majority, planted);
         away(&mut world, 0, 500 + 700 * seed);
-        world.put_back(0, Kept { clock: world.disk(0).clock, ..Kept::founder() });
+        world.put_back(
+            0,
+            PersistentState { clock: world.disk(0).clock, ..PersistentState::founder() },
+        );
         world.start(0);
         world.all_see_all();
         judge(&mut world)
@@ -176,7 +179,7 @@ fn new_disk(last_transfer: u64, planted: Option<Planted>) -> f64 {
         world.run(10_000);
     };
     away(&mut world, 0, 3_000);
-    world.put_back(0, Kept { last_transfer, ..Kept::default() });
+    world.put_back(0, PersistentState { last_transfer, ..PersistentState::default() });
     world.start(0);
     world.all_see_all();
     weigh(&mut world, 0, 200);
@@ -204,7 +207,7 @@ fn confused(seed: u64, net: Net, history: &[(u64, Event)], planted: Option<Plant
     let mut world = begun(seed, net, planted);
     let (first, rest) = history.split_at(history.len() / 2);
     go_on(&mut world, first);
-    let disks: Vec<Kept> = (0..world.hosts.len()).map(|at| world.disk(at)).collect();
+    let disks: Vec<PersistentState> = (0..world.hosts.len()).map(|at| world.disk(at)).collect();
     let (second, third) = rest.split_at(rest.len() / 2);
     go_on(&mut world, second);
     for _ in 0..1 + random.below(2) {

@@ -64,7 +64,7 @@ fn a_host_that_has_everything_needs_no_floor_until_it_sees_another() {
     let settings = Settings::new(HostId(1), 100);
     let floor = Share::of(0.05);
     let start = Moment(10_000 * MS);
-    let mut founder = Escrow::new(settings.clone(), Kept::founder(), start);
+    let mut founder = Escrow::new(settings.clone(), PersistentState::founder(), start);
     assert_eq!(told(&mut founder, 10_000), (Some(Share::WHOLE), 1));
     assert_eq!(told(&mut founder, 20_000), (None, 0));
     let other = Member { weight: 100, region: Region::default() };
@@ -74,7 +74,7 @@ fn a_host_that_has_everything_needs_no_floor_until_it_sees_another() {
     // The other one was told nothing that it could use: it has not answered.
     assert_eq!(told(&mut founder, 22_000), (Some(Share::WHOLE), 1));
     // After a restart it may have told others before.
-    let kept = Kept { clock: start, ..Kept::founder() };
+    let kept = PersistentState { clock: start, ..PersistentState::founder() };
     let mut again = Escrow::new(settings.clone(), kept.clone(), start);
     assert_eq!(told(&mut again, 10_000), (Some(floor), 2));
     assert_eq!(told(&mut again, 12_000), (Some(Share::WHOLE), 1));
@@ -82,7 +82,7 @@ fn a_host_that_has_everything_needs_no_floor_until_it_sees_another() {
     let mut alone = Escrow::new(Settings { alone: true, ..settings.clone() }, kept, start);
     assert_eq!(told(&mut alone, 10_000), (Some(Share::WHOLE), 1));
     // Who has nothing yet has nothing alone either.
-    let mut newcomer = Escrow::new(settings, Kept::default(), start);
+    let mut newcomer = Escrow::new(settings, PersistentState::default(), start);
     assert_eq!(told(&mut newcomer, 10_000), (Some(Share::NONE), 2));
 }
 

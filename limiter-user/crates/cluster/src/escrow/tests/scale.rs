@@ -30,7 +30,7 @@ fn run(hosts: usize, regions: usize, keys: usize, ms: u64) -> Cost {
     let mut escrows: Vec<Escrow> = ids
         .iter()
         .map(|&id| {
-            let kept = Kept { home: share, ..Kept::default() };
+            let kept = PersistentState { home: share, ..PersistentState::default() };
             let mut escrow = Escrow::new(Settings::new(id, 100), kept, Moment(1));
             escrow.set_members(Moment(1), &members);
             escrow

@@ -59,7 +59,7 @@ pub(super) struct Host {
     /// Whether the machine runs, and its daemon.
     pub(super) on: bool,
     pub(super) escrow: Option<Escrow>,
-    disk: Kept,
+    disk: PersistentState,
     kernel: Kernel,
     next: Moment,
     inbox: VecDeque<(HostId, Message)>,
@@ -127,7 +127,7 @@ impl World {
             since: 0,
             on: false,
             escrow: None,
-            disk: Kept::default(),
+            disk: PersistentState::default(),
             kernel: Kernel::default(),
             next: Moment(0),
             inbox: VecDeque::new(),
@@ -160,7 +160,7 @@ impl World {
             wrong: None,
             most: Share::NONE,
         };
-        world.hosts[0].disk = Kept::founder();
+        world.hosts[0].disk = PersistentState::founder();
         (0..started).for_each(|at| world.start(at));
         world.all_see_all();
         world
@@ -238,12 +238,12 @@ impl World {
     }
 
     /// What a host has kept, to be put back later.
-    pub(super) fn disk(&self, at: usize) -> Kept {
+    pub(super) fn disk(&self, at: usize) -> PersistentState {
         self.hosts[at].disk.clone()
     }
 
     /// The daemon ends, and what it has kept is put in the place of that of a host.
-    pub(super) fn put_back(&mut self, at: usize, disk: Kept) {
+    pub(super) fn put_back(&mut self, at: usize, disk: PersistentState) {
         self.excused = true;
         let host = &mut self.hosts[at];
         (host.escrow, host.held_up) = (None, None);

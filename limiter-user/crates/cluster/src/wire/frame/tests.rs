@@ -73,7 +73,7 @@ fn what_was_recorded_before_a_restart_is_not_listened_to_after_it() {
     let before = pair.opener.clone();
     let mut frame = recorded;
     let opened = pair.opener.open(&ring(), &mut frame).unwrap();
-    assert_eq!(opened.to, For::Another);
+    assert_eq!(opened.to, Recipient::Another);
     assert_eq!(pair.opener, before);
 }
 
@@ -106,7 +106,10 @@ fn what_is_for_anybody_leaves_no_trace() {
     for _ in 0..2 {
         let mut frame = frame.clone();
         let opened = pair.opener.open(&ring(), &mut frame).unwrap();
-        assert_eq!((opened.to, opened.cluster, opened.content), (For::Anybody, 0, &b"hello"[..]));
+        assert_eq!(
+            (opened.to, opened.cluster, opened.content),
+            (Recipient::Anybody, 0, &b"hello"[..])
+        );
     }
     assert_eq!(pair.opener, before);
 }
@@ -149,7 +152,7 @@ fn keys_are_changed_without_a_gap() {
 #[test]
 fn a_number_is_never_used_twice() {
     let mut sealer = Sealer::new(ME, epoch(1));
-    sealer.number = MOST_NUMBER - 1;
+    sealer.number = MAX_NUMBER - 1;
     assert!(sealer.seal(&ring(), 0, 0, b"last").is_some());
     assert!(sealer.seal(&ring(), 0, 0, b"none").is_none());
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// What a frame has room for.
-const LONGEST: usize = 1149;
+const MAX_LEN: usize = 1149;
 
 fn share() -> impl Strategy<Value = Share> {
     prop_oneof![
@@ -77,10 +77,10 @@ prop_compose! {
 proptest! {
     #[test]
     fn parts_make_up_the_message_and_give_no_more(message in message()) {
-        let parts = encode(&message, LONGEST);
+        let parts = encode(&message, MAX_LEN);
         let mut whole = Message::default();
         for part in &parts {
-            prop_assert!(part.len() <= LONGEST);
+            prop_assert!(part.len() <= MAX_LEN);
             let read = decode(part).unwrap();
             prop_assert_eq!((read.sent, read.echo), (message.sent, message.echo));
             prop_assert_eq!(&read.views, &message.views);
@@ -129,13 +129,13 @@ proptest! {
     #[test]
     fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..1200)) {
         if let Ok(message) = decode(&bytes) {
-            prop_assert!(encode(&message, LONGEST).iter().all(|part| decode(part).is_ok()));
+            prop_assert!(encode(&message, MAX_LEN).iter().all(|part| decode(part).is_ok()));
         }
     }
 
     #[test]
     fn a_part_cut_short_gives_no_more_than_the_whole(message in message(), cut in 0_usize..1200) {
-        let part = encode(&message, LONGEST).remove(0);
+        let part = encode(&message, MAX_LEN).remove(0);
         let cut = cut.min(part.len());
         if let Ok(read) = decode(&part[..cut]) {
             prop_assert!(read.grants.len() <= message.grants.len());
@@ -147,7 +147,7 @@ proptest! {
 fn who_has_nothing_tells_that_it_would_delegate() {
     let span = Duration::from_millis(1500);
     let message = Message { views: vec![ViewId(1)], delegated_for: span, ..Message::default() };
-    let read = decode(&encode(&message, LONGEST)[0]).unwrap();
+    let read = decode(&encode(&message, MAX_LEN)[0]).unwrap();
     assert_eq!((read.delegated, read.delegated_for), (Share::NONE, span));
 }
 
@@ -155,9 +155,9 @@ fn who_has_nothing_tells_that_it_would_delegate() {
 fn what_is_delegated_by_too_many_views_or_none_is_not_delegated() {
     let delegated = Share::of(0.25);
     let span = Duration::from_secs(1);
-    let views = (0..=MOST_VIEWS as u64).map(ViewId).collect();
+    let views = (0..=MAX_VIEWS as u64).map(ViewId).collect();
     let message = Message { views, delegated, delegated_for: span, ..Message::default() };
-    let read = decode(&encode(&message, LONGEST)[0]).unwrap();
+    let read = decode(&encode(&message, MAX_LEN)[0]).unwrap();
     assert_eq!((read.delegated, read.views.len()), (Share::NONE, 0));
     // Flags, sent, share, span, no view.
     let mut bytes = vec![DELEGATED];
@@ -179,7 +179,7 @@ fn a_hot_key_costs_little() {
         grants: (0..40).map(grant).collect(),
         ..Message::default()
     };
-    let parts = encode(&message, LONGEST);
+    let parts = encode(&message, MAX_LEN);
     assert_eq!(parts.len(), 1);
     assert!(parts[0].len() <= 40 + 80 * 11, "{}", parts[0].len());
 }

@@ -11,12 +11,12 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Cluster, Inbox};
-use crate::control::cluster::link::{Order, monotonic};
+use crate::control::cluster::link::{Command, monotonic};
 use crate::control::core::Core;
 use api::OverageReport;
 use api::error::Failure;
 use cluster::Moment;
-use cluster::audit::{Allowed, Audit, Counter, Key, MOST_TOLD, PERIOD, Seen, WINDOW};
+use cluster::audit::{Allowed, Audit, Counter, Key, MAX_REPORTED, Observation, PERIOD, WINDOW};
 use cluster::link::ClusterId;
 use cluster::wire::{Content, Topic};
 use dataplane::ClusterMember;
@@ -26,10 +26,10 @@ use model::{Partition, Unit};
 const AT_ONCE: usize = 32_768;
 
 /// Buckets that are looked at closely, at most.
-const CLOSELY: usize = 4 * MOST_TOLD;
+const CLOSELY: usize = 4 * MAX_REPORTED;
 
 /// Limits that are judged, at most.
-const MOST_LIMITS: usize = 256;
+const MAX_LIMITS: usize = 256;
 
 /// For how long it matters that hosts were lost: what was let through meanwhile is judged, and told late.
 const LATELY: Duration = WINDOW.saturating_add(PERIOD.saturating_mul(2));
@@ -52,7 +52,7 @@ impl Lost {
 }
 
 /// A limit that sources of this host are under.
-struct Limit {
+struct Watched {
     target: String,
     allowed: Allowed,
     partition: Partition,
@@ -78,7 +78,7 @@ pub(super) async fn serve(
         tokio::select! {
             came = inbox.recv() => match came {
                 Some((from, bytes)) => {
-                    if let Ok(told) = cluster::audit::Told::read(&bytes) {
+                    if let Ok(told) = cluster::audit::CounterReport::read(&bytes) {
                         task.audit.hear(monotonic(), from, told);
                     }
                 }
@@ -96,7 +96,7 @@ struct Task {
     cluster: Cluster,
     counter: Counter,
     audit: Audit,
-    limits: BTreeMap<u64, Limit>,
+    limits: BTreeMap<u64, Watched>,
     lost: Lost,
     /// Where sources that are counted have their buckets.
     buckets: BTreeMap<Key, usize>,
@@ -118,7 +118,7 @@ impl Task {
             let members = Arc::clone(&self.cluster.link.members.borrow());
             for to in members.keys().filter(|host| **host != self.cluster.me) {
                 let content = content.clone();
-                self.cluster.link.order(Order::Send { to: *to, digest: None, content });
+                self.cluster.link.order(Command::Send { to: *to, digest: None, content });
             }
         }
         self.audit.hear(now, self.cluster.me, told);
@@ -172,15 +172,15 @@ impl Task {
         let limit = hasher.hash(target.as_bytes());
         let source = hasher.hash(format!("{} {}", member.source, member.class).as_bytes());
         let rate = tier.rate.per_second();
-        if self.limits.len() < MOST_LIMITS || self.limits.contains_key(&limit) {
+        if self.limits.len() < MAX_LIMITS || self.limits.contains_key(&limit) {
             let allowed = Allowed { rate, burst: tier.burst.max(hosts.into()) as f64 };
             let partition = member.limit.scope.partition().unwrap_or_default();
-            self.limits.insert(limit, Limit { target, allowed, partition });
+            self.limits.insert(limit, Watched { target, allowed, partition });
         }
         let key = Key { limit, source };
         let (passed, since) = (member.bucket.counts.passed, member.bucket.counts.since_ns);
         self.buckets.insert(key, member.bucket.bucket);
-        self.counter.look(monotonic(), Seen { key, passed, since, rate });
+        self.counter.look(monotonic(), Observation { key, passed, since, rate });
     }
 
     fn judge(&mut self) -> Vec<OverageReport> {
@@ -193,7 +193,7 @@ impl Task {
         // Limits that nobody uses any more make room.
         self.limits.retain(|limit, _| found.contains_key(limit));
         let told = found.iter().filter_map(|(limit, found)| {
-            let Limit { target, partition, .. } = self.limits.get(limit)?;
+            let Watched { target, partition, .. } = self.limits.get(limit)?;
             Some(OverageReport {
                 limit: target.clone(),
                 ratio: found.ratio,

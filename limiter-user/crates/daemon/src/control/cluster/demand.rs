@@ -6,22 +6,22 @@ use cluster::Moment;
 use dataplane::ClusterMember;
 use model::Share;
 use model::source::Counts;
-use model::{LimitSpec, Tier};
+use model::{Limit, Tier};
 
 /// The shortest time that a rate is told from.
-const SHORTEST: Duration = Duration::from_millis(40);
+const MIN_INTERVAL: Duration = Duration::from_millis(40);
 /// The longest: so slow limits wait for a second.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_INTERVAL: Duration = Duration::from_secs(1);
 /// Packets that tell a rate well enough: fewer are chance.
 const ENOUGH: u64 = 32;
 /// A bucket that is younger tells what its source sends by itself.
 const YOUNG: Duration = Duration::from_millis(500);
 /// The least age that a rate is told from, whatever the bucket says.
-const LEAST_AGE: Duration = Duration::from_millis(10);
+const MIN_AGE: Duration = Duration::from_millis(10);
 
 /// Counts of a bucket that are waiting for later ones.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Gauge {
+pub(super) struct DemandEstimator {
     counts: Counts,
     since: Moment,
     /// How long a look takes that tells something under this limit.
@@ -30,7 +30,7 @@ pub(super) struct Gauge {
 
 /// What a source has sent lately.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Look {
+pub(super) struct Snapshot {
     /// As a part of its limit, drops included.
     pub(super) demand: Share,
     /// Whether that was anything.
@@ -40,7 +40,7 @@ pub(super) struct Look {
 }
 
 /// In how long a limit lets [`ENOUGH`] packets through.
-fn span_of(limit: &LimitSpec) -> Duration {
+fn span_of(limit: &Limit) -> Duration {
     let span = |tier: &Tier| {
         let frame = if tier.rate.unit() == model::Unit::Bytes { 1000.0 } else { 1.0 };
         let period_s = tier.rate.period_ns() as f64 / 1e9;
@@ -48,17 +48,17 @@ fn span_of(limit: &LimitSpec) -> Duration {
     };
     let first = span(&limit.tier());
     let seconds = limit.also.as_ref().map_or(first, |also| first.min(span(also)));
-    Duration::from_secs_f64(seconds.clamp(SHORTEST.as_secs_f64(), LONGEST.as_secs_f64()))
+    Duration::from_secs_f64(seconds.clamp(MIN_INTERVAL.as_secs_f64(), MAX_INTERVAL.as_secs_f64()))
 }
 
-impl Gauge {
+impl DemandEstimator {
     /// Begins with a bucket, and tells what its source seems to send: what it did since it has the bucket, or,
     /// if that is long ago, as much as is told of it by `guess`.
     pub(super) fn begin(now: Moment, member: &ClusterMember, guess: Share) -> (Self, Share) {
         let counts = member.bucket.counts;
         let age = now.since(Moment(counts.since_ns));
         let none = Counts { since_ns: counts.since_ns, ..Counts::default() };
-        let demand = if age < YOUNG { member.demand(&none, age.max(LEAST_AGE)) } else { guess };
+        let demand = if age < YOUNG { member.demand(&none, age.max(MIN_AGE)) } else { guess };
         (Self { counts, since: now, span: span_of(&member.limit) }, demand)
     }
 
@@ -74,7 +74,7 @@ impl Gauge {
         now: Moment,
         member: &ClusterMember,
         urgent: bool,
-    ) -> Option<Look> {
+    ) -> Option<Snapshot> {
         let counts = member.bucket.counts;
         let long = now.since(self.since);
         let before = self.counts;
@@ -83,17 +83,17 @@ impl Gauge {
             let (gauge, demand) = Self::begin(now, member, Share::NONE);
             *self = gauge;
             let (sends, drops) = (counts.packets() > 0, counts.dropped > 0);
-            return Some(Look { demand, sends, drops });
+            return Some(Snapshot { demand, sends, drops });
         }
         // Drops are moved from a CPU's memory to the bucket meanwhile, and may be missed for a moment.
         let packets = counts.packets().saturating_sub(before.packets());
         let early = packets < ENOUGH && long < self.span;
-        if long < SHORTEST || early && !(urgent && packets > 0) {
+        if long < MIN_INTERVAL || early && !(urgent && packets > 0) {
             return None;
         }
         *self = Self { counts, since: now, span: span_of(&member.limit) };
         let drops = counts.dropped > before.dropped;
-        Some(Look { demand: member.demand(&before, long), sends: packets > 0, drops })
+        Some(Snapshot { demand: member.demand(&before, long), sends: packets > 0, drops })
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
         for (rate, ms) in
             [("1000pps", 40), ("200pps", 160), ("1pps", 1000), ("1gbit", 40), ("80kbit", 1000)]
         {
-            let limit = LimitSpec::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap();
+            let limit = Limit::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap();
             assert_eq!(span_of(&limit), Duration::from_millis(ms), "{rate}");
         }
     }

@@ -7,12 +7,12 @@ use tokio::time::timeout;
 
 use super::Cluster;
 use super::rights::{self, Input};
-use crate::control::cluster::link::Order;
+use crate::control::cluster::link::Command;
 use api::ClusterFounded;
 use api::error::{Failure, exit};
 
 /// How long a member of a cluster has to answer: several greetings, as some may be lost.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// How long it may take to keep it.
 const KEEPING: Duration = Duration::from_secs(10);
@@ -28,8 +28,8 @@ impl Cluster {
             return Err(rights::belongs(id));
         }
         // A host that has lost its state meets those here that know better.
-        self.link.order(Order::LookAround);
-        let joined = timeout(PATIENCE, report.wait_for(|report| report.cluster.is_some())).await;
+        self.link.order(Command::LookAround);
+        let joined = timeout(TIMEOUT, report.wait_for(|report| report.cluster.is_some())).await;
         let joined = joined.ok().and_then(Result::ok).and_then(|report| report.cluster);
         if let Some(id) = joined {
             let message =
@@ -38,8 +38,7 @@ impl Cluster {
                 .hint("there is nothing to do: `limiter peers` shows the hosts of the cluster"));
         }
         let (done, founded) = oneshot::channel();
-        let ended =
-            || Failure::new(exit::NEGATIVE, "limits of the cluster are not divided any more");
+        let ended = || Failure::new(exit::NEGATIVE, "cluster limit sharing has stopped");
         self.orders.send(Input::Init(done)).await.map_err(|_| ended())?;
         let founded = timeout(KEEPING, founded).await.map_err(|_| ended())?;
         let id = founded.map_err(|_| ended())??;

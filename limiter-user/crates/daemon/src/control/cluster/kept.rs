@@ -15,7 +15,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::control::confirm::write_json;
 use api::error::{Failure, exit};
-use cluster::escrow::Kept;
+use cluster::escrow::PersistentState;
 use cluster::link::{Bootstrap, ClusterId};
 use cluster::message::Transfer;
 use cluster::wire::Epoch;
@@ -116,11 +116,11 @@ impl State {
         (self.lost, self.left, self.vote) = (false, false, None);
     }
 
-    fn rights(&self) -> Kept {
+    fn rights(&self) -> PersistentState {
         let transfer = |&(to, number, share): &(u64, u64, u64)| {
             (HostId(to), Transfer { number, share: Share::of_units(share) })
         };
-        Kept {
+        PersistentState {
             home: Share::of_units(self.home).min(Share::WHOLE),
             last_transfer: self.next_transfer,
             outgoing: self.outgoing.iter().map(transfer).collect(),
@@ -130,7 +130,7 @@ impl State {
         }
     }
 
-    fn set_rights(&mut self, kept: &Kept) {
+    fn set_rights(&mut self, kept: &PersistentState) {
         let outgoing = kept.outgoing.iter();
         self.home = kept.home.units();
         self.next_transfer = kept.last_transfer;
@@ -143,7 +143,7 @@ impl State {
 
 /// The file, and what is in it.
 #[derive(Debug)]
-pub(super) struct KeptFile {
+pub(super) struct StateFile {
     path: PathBuf,
     /// What was read or written last.
     state: Option<State>,
@@ -152,7 +152,7 @@ pub(super) struct KeptFile {
     refused_name: Option<String>,
 }
 
-impl KeptFile {
+impl StateFile {
     /// Opens the file of the host `name` in the state directory, where there may be none yet. Who has rights keeps the
     /// name that others know them by: they would count them under both names. One that is copied is refused so, too.
     ///
@@ -221,7 +221,7 @@ impl KeptFile {
     }
 
     /// Its rights.
-    pub(super) fn rights(&self) -> Kept {
+    pub(super) fn rights(&self) -> PersistentState {
         self.state.as_ref().map(State::rights).unwrap_or_default()
     }
 
@@ -258,7 +258,7 @@ impl KeptFile {
     ///
     /// # Errors
     /// If they cannot be written; what was kept before is then.
-    pub(super) fn keep(&mut self, rights: &Kept) -> Result<(), Failure> {
+    pub(super) fn keep(&mut self, rights: &PersistentState) -> Result<(), Failure> {
         self.change(|state| state.set_rights(rights))
     }
 
@@ -351,8 +351,8 @@ mod tests {
         Epoch::starting(None, second, 7)
     }
 
-    fn founder(home: &Path) -> KeptFile {
-        let mut file = KeptFile::open(home, "a").unwrap();
+    fn founder(home: &Path) -> StateFile {
+        let mut file = StateFile::open(home, "a").unwrap();
         file.begin(epoch(5), ClusterId(7)).unwrap();
         file.found(ClusterId(9)).unwrap();
         file
@@ -361,12 +361,15 @@ mod tests {
     #[test]
     fn what_is_kept_is_read_again() {
         let home = tempfile::tempdir().unwrap();
-        let file = KeptFile::open(home.path(), "a").unwrap();
-        assert_eq!((file.epoch(), file.cluster(), file.rights()), (None, None, Kept::default()));
+        let file = StateFile::open(home.path(), "a").unwrap();
+        assert_eq!(
+            (file.epoch(), file.cluster(), file.rights()),
+            (None, None, PersistentState::default())
+        );
         let mut file = founder(home.path());
         assert_eq!(file.rights().home, Share::WHOLE);
         let transfer = Transfer { number: 4, share: Share::of(0.25) };
-        let kept = Kept {
+        let kept = PersistentState {
             home: Share::of(0.75),
             last_transfer: file.rights().last_transfer + 5,
             outgoing: vec![(HostId(2), transfer)],
@@ -376,12 +379,12 @@ mod tests {
         };
         file.keep(&kept).unwrap();
         assert_eq!(super::home(home.path()).unwrap(), kept.home);
-        let mut again = KeptFile::open(home.path(), "a").unwrap();
+        let mut again = StateFile::open(home.path(), "a").unwrap();
         assert_eq!((again.epoch(), again.cluster()), (Some(epoch(5)), Some(ClusterId(9))));
         assert_eq!(again.rights(), kept);
-        let far = Kept { far: true, ..kept.clone() };
+        let far = PersistentState { far: true, ..kept.clone() };
         again.keep(&far).unwrap();
-        assert_eq!(KeptFile::open(home.path(), "a").unwrap().rights(), far);
+        assert_eq!(StateFile::open(home.path(), "a").unwrap().rights(), far);
         again.keep(&kept).unwrap();
         // What is not so is not written, as before there were regions.
         assert!(!fs::read_to_string(home.path().join(FILE)).unwrap().contains("far"));
@@ -399,27 +402,31 @@ mod tests {
         let transfer = Transfer { number: 4, share: Share::of(0.25) };
         let kept = file.rights();
         for kept in [
-            Kept { outgoing: vec![(HostId(2), transfer)], home: Share::NONE, ..kept.clone() },
+            PersistentState {
+                outgoing: vec![(HostId(2), transfer)],
+                home: Share::NONE,
+                ..kept.clone()
+            },
             kept.clone(),
         ] {
             file.keep(&kept).unwrap();
-            let again = KeptFile::open(home.path(), "b").unwrap();
+            let again = StateFile::open(home.path(), "b").unwrap();
             assert_eq!((again.name(), again.refused_name()), ("a", Some("b")));
-            assert_eq!(KeptFile::open(home.path(), "a").unwrap().refused_name(), None);
+            assert_eq!(StateFile::open(home.path(), "a").unwrap().refused_name(), None);
         }
         // With nothing to be counted twice it may be called otherwise.
-        file.keep(&Kept { home: Share::NONE, ..kept }).unwrap();
-        let mut again = KeptFile::open(home.path(), "b").unwrap();
+        file.keep(&PersistentState { home: Share::NONE, ..kept }).unwrap();
+        let mut again = StateFile::open(home.path(), "b").unwrap();
         assert_eq!((again.name(), again.refused_name()), ("b", None));
         again.begin(epoch(6), ClusterId(7)).unwrap();
-        again.keep(&Kept { home: Share::of(0.5), ..again.rights() }).unwrap();
-        assert_eq!(KeptFile::open(home.path(), "a").unwrap().name(), "b");
+        again.keep(&PersistentState { home: Share::of(0.5), ..again.rights() }).unwrap();
+        assert_eq!(StateFile::open(home.path(), "a").unwrap().name(), "b");
     }
 
     #[test]
     fn a_start_mints_nothing() {
         let home = tempfile::tempdir().unwrap();
-        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        let mut file = StateFile::open(home.path(), "a").unwrap();
         for second in 5..8 {
             file.begin(epoch(second), ClusterId(second)).unwrap();
             assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
@@ -434,7 +441,7 @@ mod tests {
         hasher.write(state.as_bytes());
         let text = format!(r#"{{"state":{state},"check":{}}}"#, hasher.finish());
         fs::write(home.path().join(FILE), text).unwrap();
-        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        let mut file = StateFile::open(home.path(), "a").unwrap();
         file.begin(epoch(6), ClusterId(7)).unwrap();
         assert_eq!((file.cluster(), file.rights().home), (Some(ClusterId(9)), Share::WHOLE));
     }
@@ -442,20 +449,20 @@ mod tests {
     #[test]
     fn a_vote_is_kept_and_none_is_given_by_a_host_that_may_have_voted() {
         let home = tempfile::tempdir().unwrap();
-        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        let mut file = StateFile::open(home.path(), "a").unwrap();
         file.begin(epoch(5), ClusterId(7)).unwrap();
         file.vote(ClusterId(3)).unwrap();
-        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        let mut file = StateFile::open(home.path(), "a").unwrap();
         file.begin(epoch(6), ClusterId(8)).unwrap();
         let told = Bootstrap { expect: 3, proposal: ClusterId(7), vote: Some(ClusterId(3)) };
         assert_eq!(file.bootstrap(3), told);
         fs::write(home.path().join(FILE), "{").unwrap();
         for second in 7..9 {
-            let mut file = KeptFile::open(home.path(), "a").unwrap();
+            let mut file = StateFile::open(home.path(), "a").unwrap();
             file.begin(epoch(second), ClusterId(9)).unwrap();
             assert_eq!((file.bootstrap(3).expect, file.bootstrap(3).vote), (0, None));
         }
-        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        let mut file = StateFile::open(home.path(), "a").unwrap();
         file.begin(epoch(9), ClusterId(9)).unwrap();
         file.join(ClusterId(3)).unwrap();
         assert_eq!(file.cluster(), Some(ClusterId(3)));
@@ -466,11 +473,15 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let mut file = founder(home.path());
         // Whatever it has given and told since, and however often it was started in an hour.
-        let kept = Kept { last_transfer: file.rights().last_transfer + 10_000, ..file.rights() };
-        file.keep(&Kept { clock: Moment(kept.clock.0 + 3_600_000_000_000), ..kept }).unwrap();
+        let kept = PersistentState {
+            last_transfer: file.rights().last_transfer + 10_000,
+            ..file.rights()
+        };
+        file.keep(&PersistentState { clock: Moment(kept.clock.0 + 3_600_000_000_000), ..kept })
+            .unwrap();
         let former = file.rights();
         fs::remove_file(home.path().join(FILE)).unwrap();
-        let mut file = KeptFile::open(home.path(), "a").unwrap();
+        let mut file = StateFile::open(home.path(), "a").unwrap();
         file.begin(epoch(5 + 3600), ClusterId(8)).unwrap();
         assert!(file.rights().last_transfer > former.last_transfer);
         assert!(file.rights().clock > former.clock);
@@ -480,8 +491,8 @@ mod tests {
     fn a_host_that_has_handed_all_over_may_join_any_cluster() {
         let home = tempfile::tempdir().unwrap();
         let mut file = founder(home.path());
-        let taken = Kept { incoming: [(HostId(2), 3)].into(), ..file.rights() };
-        file.keep(&Kept { home: Share::NONE, ..taken.clone() }).unwrap();
+        let taken = PersistentState { incoming: [(HostId(2), 3)].into(), ..file.rights() };
+        file.keep(&PersistentState { home: Share::NONE, ..taken.clone() }).unwrap();
         assert!(!file.leave().unwrap());
         file.begin(epoch(6), ClusterId(7)).unwrap();
         assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
@@ -493,7 +504,7 @@ mod tests {
         assert!(file.leave().unwrap());
         assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
         file.join(ClusterId(3)).unwrap();
-        let file = KeptFile::open(home.path(), "a").unwrap();
+        let file = StateFile::open(home.path(), "a").unwrap();
         assert_eq!((file.cluster(), file.rights().home), (Some(ClusterId(3)), Share::NONE));
         assert!(file.rights().incoming.is_empty());
     }
@@ -503,7 +514,8 @@ mod tests {
         for damage in ["", "{", "home\":4294967296", "\u{fffd}"] {
             let home = tempfile::tempdir().unwrap();
             let mut file = founder(home.path());
-            file.keep(&Kept { home: Share::of(0.5), ..Kept::founder() }).unwrap();
+            file.keep(&PersistentState { home: Share::of(0.5), ..PersistentState::founder() })
+                .unwrap();
             let path = home.path().join(FILE);
             let text = fs::read_to_string(&path).unwrap();
             let text = match damage {
@@ -513,10 +525,10 @@ mod tests {
             fs::write(&path, text).unwrap();
             // Whoever reads it first: it may have founded a cluster, whose limits others have now.
             assert_eq!(super::home(home.path()).unwrap(), Share::NONE);
-            let mut file = KeptFile::open(home.path(), "a").unwrap();
+            let mut file = StateFile::open(home.path(), "a").unwrap();
             assert_eq!(file.epoch(), Some(Epoch(0)));
             file.begin(epoch(6), ClusterId(10)).unwrap();
-            let mut file = KeptFile::open(home.path(), "a").unwrap();
+            let mut file = StateFile::open(home.path(), "a").unwrap();
             file.begin(epoch(7), ClusterId(11)).unwrap();
             assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
             assert!(path.exists() && path.with_extension("json.damaged").exists());

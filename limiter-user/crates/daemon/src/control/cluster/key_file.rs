@@ -10,7 +10,7 @@ use api::error::{Failure, exit};
 use cluster::wire::{KEY, KeyBytes};
 
 /// Bytes of a file, at most.
-const LONGEST: u64 = 4096;
+const MAX_LEN: u64 = 4096;
 
 /// Reads the keys in a file: the one to seal with, and one that is accepted too while keys are changed.
 /// Lines that begin with `#` say nothing.
@@ -42,10 +42,10 @@ pub(super) fn read_with_text(
         return Err(Failure::new(exit::USAGE, message).hint(hint));
     }
     let mut text = String::new();
-    file.take(LONGEST + 1).read_to_string(&mut text).map_err(failed)?;
+    file.take(MAX_LEN + 1).read_to_string(&mut text).map_err(failed)?;
     let wrong = |what: String| refuse(format!("the key file {name} {what}"));
-    if text.len() as u64 > LONGEST {
-        return Err(wrong(format!("has more than {LONGEST} bytes")));
+    if text.len() as u64 > MAX_LEN {
+        return Err(wrong(format!("has more than {MAX_LEN} bytes")));
     }
     let keys = parse(&text).map_err(wrong)?;
     Ok((keys, text))

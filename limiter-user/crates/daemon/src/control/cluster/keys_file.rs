@@ -13,7 +13,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::control::cluster::key_file;
 use api::error::{Failure, exit};
-use cluster::rotation::{Id, Kept};
+use cluster::rotation::{Id, KeyState};
 use cluster::wire::KeyBytes;
 use model::rotation::Stage;
 
@@ -32,7 +32,7 @@ pub(super) struct KeysFile {
     /// A hash of the keys that the configuration's key file had.
     source: u64,
     /// What is in it.
-    written: Option<Kept>,
+    written: Option<KeyState>,
 }
 
 fn hash((one, other): &Keys) -> u64 {
@@ -46,13 +46,13 @@ impl KeysFile {
     ///
     /// # Errors
     /// If it cannot be read, is open to others, or has something else in it.
-    pub(super) fn open(directory: &Path, keys: Keys) -> Result<(Self, Kept), Failure> {
+    pub(super) fn open(directory: &Path, keys: Keys) -> Result<(Self, KeyState), Failure> {
         let path = directory.join(FILE);
         let source = hash(&keys);
         let file = |written| Self { path: path.clone(), source, written };
         if matches!(fs::symlink_metadata(&path), Err(error) if error.kind() == ErrorKind::NotFound)
         {
-            return Ok((file(None), Kept::new(keys)));
+            return Ok((file(None), KeyState::new(keys)));
         }
         let name = path.display();
         let hint = format!(
@@ -70,7 +70,7 @@ impl KeysFile {
         tracing::warn!(
             "the key file was changed: its key is used from now on, not the one that hosts agreed on before"
         );
-        Ok((file(None), Kept::new(keys)))
+        Ok((file(None), KeyState::new(keys)))
     }
 
     /// Where it is.
@@ -82,9 +82,9 @@ impl KeysFile {
     ///
     /// # Errors
     /// If they cannot be written; what was kept before is then.
-    pub(super) fn write(&mut self, kept: &Kept) -> Result<(), Failure> {
+    pub(super) fn write(&mut self, kept: &KeyState) -> Result<(), Failure> {
         // A host that has never changed keys needs no file.
-        let first = self.written.is_none() && *kept == Kept::new((kept.sealing, kept.accepted));
+        let first = self.written.is_none() && *kept == KeyState::new((kept.sealing, kept.accepted));
         if self.written.as_ref() == Some(kept) || first {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl KeysFile {
         Ok(())
     }
 
-    fn text(&self, kept: &Kept) -> String {
+    fn text(&self, kept: &KeyState) -> String {
         let (id, stage) = kept.rotation.unwrap_or((kept.last, Stage::Forgotten));
         let mut text = format!(
             "# The keys of the cluster, as its hosts have agreed on them. To let in a host that was away, copy\n\
@@ -121,7 +121,7 @@ impl KeysFile {
 }
 
 /// What the text says besides its keys: how far the host is, and of which key file.
-fn parse((sealing, accepted): Keys, text: &str) -> Option<(Kept, u64)> {
+fn parse((sealing, accepted): Keys, text: &str) -> Option<(KeyState, u64)> {
     let line = text.lines().find_map(|line| line.strip_prefix(LINE))?;
     let words: Vec<&str> = line.split(' ').collect();
     let &[number, tag, stage, "last", last, last_tag, "others", others, "from", from] = &words[..]
@@ -137,7 +137,7 @@ fn parse((sealing, accepted): Keys, text: &str) -> Option<(Kept, u64)> {
     if rotation.is_some_and(|(_, stage)| stage == Stage::Accepted) && accepted.is_none() {
         return None;
     }
-    Some((Kept { last, sealing, accepted, rotation, others: others == "1" }, hex(from)?))
+    Some((KeyState { last, sealing, accepted, rotation, others: others == "1" }, hex(from)?))
 }
 
 #[cfg(test)]
@@ -149,11 +149,17 @@ mod tests {
     const OLD: KeyBytes = [1; 32];
     const NEW: KeyBytes = [2; 32];
 
-    fn under_way(stage: Stage) -> Kept {
+    fn under_way(stage: Stage) -> KeyState {
         let id = Id { number: 8, tag: u64::MAX };
         let last = Id { number: 7, tag: 3 };
         let (sealing, accepted) = if stage == Stage::Using { (NEW, OLD) } else { (OLD, NEW) };
-        Kept { last, sealing, accepted: Some(accepted), rotation: Some((id, stage)), others: true }
+        KeyState {
+            last,
+            sealing,
+            accepted: Some(accepted),
+            rotation: Some((id, stage)),
+            others: true,
+        }
     }
 
     #[test]
@@ -162,7 +168,7 @@ mod tests {
         let (mut file, first) = KeysFile::open(home.path(), (OLD, None)).unwrap();
         file.write(&first).unwrap();
         assert!(!file.path().exists(), "it says nothing that the key file does not");
-        let done = Kept { last: Id { number: 8, tag: 1 }, ..Kept::new((NEW, None)) };
+        let done = KeyState { last: Id { number: 8, tag: 1 }, ..KeyState::new((NEW, None)) };
         for kept in [under_way(Stage::Accepted), under_way(Stage::Using), done] {
             file.write(&kept).unwrap();
             let mode = fs::metadata(file.path()).unwrap().permissions().mode();
@@ -184,8 +190,8 @@ mod tests {
         let (mut file, _) = KeysFile::open(home.path(), (OLD, None)).unwrap();
         file.write(&under_way(Stage::Using)).unwrap();
         let (mut file, read) = KeysFile::open(home.path(), ([3; 32], None)).unwrap();
-        assert_eq!(read, Kept::new(([3; 32], None)));
-        let done = Kept { last: Id { number: 9, tag: 1 }, ..Kept::new((NEW, None)) };
+        assert_eq!(read, KeyState::new(([3; 32], None)));
+        let done = KeyState { last: Id { number: 9, tag: 1 }, ..KeyState::new((NEW, None)) };
         file.write(&done).unwrap();
         assert_eq!(KeysFile::open(home.path(), ([3; 32], None)).unwrap().1, done);
     }

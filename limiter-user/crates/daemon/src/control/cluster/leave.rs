@@ -7,7 +7,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Cluster;
 use super::rights::Input;
-use crate::control::cluster::link::Order;
+use crate::control::cluster::link::Command;
 use api::ClusterLeft;
 use api::error::{Failure, exit};
 
@@ -24,8 +24,7 @@ impl Cluster {
         let begun = Instant::now();
         let members = self.link.members.borrow().len();
         let (done, left) = oneshot::channel();
-        let ended =
-            || Failure::new(exit::NEGATIVE, "limits of the cluster are not divided any more");
+        let ended = || Failure::new(exit::NEGATIVE, "cluster limit sharing has stopped");
         self.orders.send(Input::Leave(done)).await.map_err(|_| ended())?;
         let Ok(left) = timeout(patience, left).await else {
             let rights = self.rights.borrow();
@@ -40,7 +39,7 @@ impl Cluster {
             ));
         };
         let disbanded = left.map_err(|_| ended())?;
-        self.link.order(Order::Leave);
+        self.link.order(Command::Leave);
         sleep(LAST_WORDS).await;
         Ok(ClusterLeft {
             name: self.name.clone(),

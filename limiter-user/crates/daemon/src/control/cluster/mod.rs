@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use self::kept::KeptFile;
+use self::kept::StateFile;
 use self::keys_file::KeysFile;
 pub(super) use self::rights::floor_of;
 pub(super) use self::status::{Concern, View};
@@ -54,7 +54,7 @@ use model::Share;
 pub type Inbox = mpsc::Receiver<(HostId, Vec<u8>)>;
 
 /// What waits for a task at most; what comes then is counted and dropped.
-const MOST_WAITING: usize = 1024;
+const MAX_WAITING: usize = 1024;
 
 /// What tasks of the cluster have in common; cheap to clone.
 #[derive(Clone)]
@@ -167,8 +167,8 @@ pub(super) struct Prepared {
     seeds: Vec<String>,
     name: String,
     weight: u32,
-    kept: KeptFile,
-    keys: (KeysFile, cluster::rotation::Kept),
+    kept: StateFile,
+    keys: (KeysFile, cluster::rotation::KeyState),
 }
 
 impl Prepared {
@@ -186,7 +186,7 @@ impl Prepared {
         let name = config.name(crate::config::host_name)?;
         let keys = KeysFile::open(directory, key_file::read(&config.key_file)?)?;
         let ring = keys.1.ring();
-        let mut kept = KeptFile::open(directory, &name)?;
+        let mut kept = StateFile::open(directory, &name)?;
         let name = kept.name().to_owned();
         if let Some(refused) = kept.refused_name() {
             tracing::warn!("{}", status::keeps_its_name(&name, refused));
@@ -214,7 +214,7 @@ impl Running {
     /// Ends it: this host keeps what is its own, and the others are told that it goes.
     pub(super) async fn end(self) {
         self.rights.end().await;
-        self.cluster.link.order(link::Order::Leave);
+        self.cluster.link.order(link::Command::Leave);
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
@@ -263,14 +263,14 @@ pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Fail
     })?;
     let (members, seeds) = (cluster.link.members.clone(), cluster.link.seeds.clone());
     tokio::spawn(peers::serve(members, seeds, address, cluster.shared.clone()));
-    let (limits, limits_inbox) = mpsc::channel(MOST_WAITING);
+    let (limits, limits_inbox) = mpsc::channel(MAX_WAITING);
     tokio::spawn(replica::serve(cluster.clone(), limits_inbox, digest));
     // Tasks of other topics hang in here: a channel, the task, and the sender in `Inboxes`.
-    let (keys, keys_inbox) = mpsc::channel(MOST_WAITING);
+    let (keys, keys_inbox) = mpsc::channel(MAX_WAITING);
     tokio::spawn(rotation::serve(cluster.clone(), keys_inbox, keys_ordered, tell_keys, kept_keys));
-    let (asked, views_inbox) = mpsc::channel(MOST_WAITING);
+    let (asked, views_inbox) = mpsc::channel(MAX_WAITING);
     tokio::spawn(views::serve(cluster.clone(), views_inbox, questions));
-    let (counted, audit_inbox) = mpsc::channel(MOST_WAITING);
+    let (counted, audit_inbox) = mpsc::channel(MAX_WAITING);
     tokio::spawn(file_limits::serve(cluster.clone(), tell_file_limits));
     tokio::spawn(audit::serve(cluster.clone(), audit_inbox, tell_overage));
     let others = [(Topic::Keys, keys), (Topic::Views, asked), (Topic::Counters, counted)].into();

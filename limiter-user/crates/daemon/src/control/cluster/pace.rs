@@ -5,13 +5,13 @@ use std::time::Duration;
 
 /// How much to do at a time, by how long it has taken.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
+pub(super) struct AdaptiveBatch {
     much: usize,
     within: RangeInclusive<usize>,
     budget: Duration,
 }
 
-impl Pace {
+impl AdaptiveBatch {
     /// Starts with as little as it may; so much at a time at least and at most, in about `budget`.
     pub(super) const fn new(within: RangeInclusive<usize>, budget: Duration) -> Self {
         Self { much: *within.start(), within, budget }
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn what_takes_too_long_becomes_less_and_what_does_not_more() {
         let ms = Duration::from_millis;
-        let mut pace = Pace::new(10..=1000, ms(2));
+        let mut pace = AdaptiveBatch::new(10..=1000, ms(2));
         let mut done = |much, took| {
             pace.took(much, took);
             pace.much()

@@ -63,11 +63,11 @@ impl Partitions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::{Changes, LimitSpec, Scope};
+    use model::{Changes, Limit, Scope};
 
     fn limits(all: &[(&str, Scope)]) -> Limits {
         let limit = |(target, scope): &(&str, Scope)| {
-            let limit = LimitSpec::new(target.parse().unwrap(), "5pps".parse().unwrap(), None);
+            let limit = Limit::new(target.parse().unwrap(), "5pps".parse().unwrap(), None);
             model::Change::Set(limit.unwrap().scoped(*scope).unwrap())
         };
         let mut limits = Limits::default();

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Cluster;
-use crate::control::cluster::link::{Order, monotonic};
+use crate::control::cluster::link::{Command, monotonic};
 use crate::control::core::Core;
 use crate::control::replicated::wall;
 use api::error::Failure;
@@ -87,7 +87,7 @@ pub(super) async fn serve(
                 problem.note(done.problem);
                 for (to, bytes) in done.packets {
                     let content = Content::Other(Topic::Limits, bytes);
-                    cluster.link.order(Order::Send { to, digest: Some(done.digest), content });
+                    cluster.link.order(Command::Send { to, digest: Some(done.digest), content });
                 }
             }
             // The core's state is in doubt, and the daemon about to end.

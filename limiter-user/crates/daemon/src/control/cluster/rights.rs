@@ -13,14 +13,14 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
-use super::kept::KeptFile;
+use super::kept::StateFile;
 use super::key::Keys;
 use super::partitions::Partitions;
-use super::sources::{Bounds, Demand, Seen, Sources};
-use super::words::{Giver, Words};
-use super::{MOST_WAITING, RegionRights, RightsReport};
+use super::sources::{Bounds, Demand, Observation, Sources};
+use super::words::{RefundWorker, Words};
+use super::{MAX_WAITING, RegionRights, RightsReport};
 use crate::control::Shared;
-use crate::control::cluster::link::{self as link, Order, monotonic};
+use crate::control::cluster::link::{self as link, Command, monotonic};
 use crate::control::core::Core;
 use api::error::{Failure, exit};
 use cluster::escrow::{self, Escrow, Outputs};
@@ -31,21 +31,21 @@ use cluster::{HostId, Message, Moment};
 use model::Share;
 
 /// How often it is looked at what sources send while that matters to somebody.
-const SOON: Duration = Duration::from_millis(50);
+const BUSY_INTERVAL: Duration = Duration::from_millis(50);
 /// The same while it does not.
-const LATER: Duration = Duration::from_millis(200);
+const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 /// Of its time a thread may look for this part at most: 1/20.
 const PART: u32 = 20;
 /// How often it is told how rights are divided, and looked what limits there are.
 const REPORT: Duration = Duration::from_secs(1);
 /// How soon is tried again what could not be done.
-const AGAIN: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// For so long home rights have to be with no host that is there before it is told: others are on their way.
 const IDLE: Duration = Duration::from_secs(10);
 /// Messages that are taken in one go.
 const BATCH: usize = 256;
 /// Less than this is not worth a word: 1 %.
-const LEAST_IDLE: Share = Share::of_units(1 << 32 >> 7);
+const MIN_IDLE: Share = Share::of_units(1 << 32 >> 7);
 /// Bytes of a frame, where a limit counts them.
 const FRAME: f64 = 1514.0;
 
@@ -91,7 +91,7 @@ pub(super) struct Host {
     pub(super) me: HostId,
     pub(super) weight: u32,
     pub(super) region: escrow::Region,
-    pub(super) kept: KeptFile,
+    pub(super) kept: StateFile,
     pub(super) link: link::Handle,
     /// Where it listens: another host may have its name.
     pub(super) address: std::net::SocketAddr,
@@ -134,10 +134,10 @@ pub(in crate::control) fn floor_of(home: Share) -> Share {
 /// # Errors
 /// If there can be none.
 pub(super) fn start(host: Host, shared: Shared) -> Result<Thread, Failure> {
-    let (inbox, inputs) = mpsc::channel(MOST_WAITING);
+    let (inbox, inputs) = mpsc::channel(MAX_WAITING);
     let (tell, report) = watch::channel(RightsReport::default());
     let failed = |error| Failure::new(exit::PRIVILEGE, format!("cannot start a thread: {error}"));
-    let giver = Giver::start(shared.clone())?;
+    let giver = RefundWorker::start(shared.clone())?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
     let thread = std::thread::Builder::new()
@@ -162,7 +162,7 @@ struct Due {
 struct Task {
     host: Host,
     shared: Shared,
-    giver: Giver,
+    giver: RefundWorker,
     tell: watch::Sender<RightsReport>,
     escrow: Escrow,
     /// It is a new one, which knows no members yet.
@@ -189,7 +189,12 @@ struct Task {
 }
 
 impl Task {
-    fn new(host: Host, shared: Shared, giver: Giver, tell: watch::Sender<RightsReport>) -> Self {
+    fn new(
+        host: Host,
+        shared: Shared,
+        giver: RefundWorker,
+        tell: watch::Sender<RightsReport>,
+    ) -> Self {
         let now = monotonic();
         let alone = shared.with_now(|core| Ok(core.plane().has_everything())).unwrap_or_default();
         let escrow = host.escrow(alone, now);
@@ -237,7 +242,7 @@ impl Task {
             }
             if let Err(failure) = self.step(now) {
                 // The core's state is in doubt: the kernel falls back to the floor by itself.
-                tracing::error!("limits of the cluster are not divided any more: {failure}");
+                tracing::error!("cluster limit sharing has stopped: {failure}");
                 return;
             }
             let next = self.due.look.min(self.due.report).min(self.due.poll).min(self.due.renew);
@@ -313,7 +318,7 @@ impl Task {
         let done = match step {
             Step::Wait => return,
             Step::Vote(vote) => self.host.kept.vote(vote).map(|()| {
-                self.host.link.order(Order::Vote(vote));
+                self.host.link.order(Command::Vote(vote));
             }),
             Step::Found => self.found(self.host.kept.proposal()),
         };
@@ -350,7 +355,7 @@ impl Task {
     /// From now on this host divides limits with others.
     fn belong(&mut self, id: ClusterId) {
         self.sources = Some(Sources::new(Keys::of(id), monotonic()));
-        self.host.link.order(Order::Belong(id));
+        self.host.link.order(Command::Belong(id));
         self.due.report = Moment(0);
     }
 
@@ -379,7 +384,8 @@ impl Task {
         if now >= self.due.renew {
             let (words, giver) = (&mut self.words, &self.giver);
             let more = self.shared.with_now(|core| Ok(words.renew(core, giver)))?;
-            self.due.renew = if more { monotonic().after(AGAIN) } else { Moment(u64::MAX) };
+            self.due.renew =
+                if more { monotonic().after(RETRY_INTERVAL) } else { Moment(u64::MAX) };
         }
         if now >= self.due.poll {
             let now = monotonic();
@@ -420,11 +426,11 @@ impl Task {
     fn look(&mut self, now: Moment) -> Result<(), Failure> {
         let floor = self.escrow.floor();
         let Some(sources) = &mut self.sources else {
-            self.due.look = now.after(LATER);
+            self.due.look = now.after(IDLE_INTERVAL);
             return Ok(());
         };
         if self.slowest.is_none() && sources.is_empty() {
-            self.due.look = now.after(LATER);
+            self.due.look = now.after(IDLE_INTERVAL);
             return Ok(());
         }
         let bounds = Bounds { floor, slowest: self.slowest.unwrap_or(f64::MAX) };
@@ -435,7 +441,7 @@ impl Task {
         let seen = self.shared.with_now(|core| {
             let noticed = core.begun_to_be_limited();
             Ok(if idle {
-                Seen { over: sources.drop_all(), ..Seen::default() }
+                Observation { over: sources.drop_all(), ..Observation::default() }
             } else {
                 let seen = sources.look(core.plane(), monotonic(), &noticed, bounds);
                 partitions.learn(core, seen.demands.iter().map(|demand| demand.target));
@@ -447,7 +453,8 @@ impl Task {
         self.work.looks += 1;
         self.work.longest_look_ms = self.work.longest_look_ms.max(took.as_millis() as u64);
         self.work.sources_refused = sources.refused;
-        let pause = if sources.is_empty() { LATER.min(2 * SOON) } else { SOON };
+        let pause =
+            if sources.is_empty() { IDLE_INTERVAL.min(2 * BUSY_INTERVAL) } else { BUSY_INTERVAL };
         self.due.look = now.after(pause.max(took * PART));
         for key in seen.gone {
             self.escrow.forget(key);
@@ -476,7 +483,7 @@ impl Task {
         if self.keep || self.words.len() > 0 {
             self.work.messages_withheld += out.messages.len() as u64;
             // A disk that is full is so for a while.
-            let again = if self.keep { LATER } else { AGAIN };
+            let again = if self.keep { IDLE_INTERVAL } else { RETRY_INTERVAL };
             self.due.poll = self.due.poll.min(now.after(again));
             return Ok(());
         }
@@ -485,7 +492,7 @@ impl Task {
             for (to, message) in out.messages {
                 let content = Content::Rights(Box::new(message));
                 self.work.messages += 1;
-                self.host.link.order(Order::Send { to, digest, content });
+                self.host.link.order(Command::Send { to, digest, content });
             }
         }
         if self.left
@@ -579,8 +586,7 @@ impl Task {
         let missing = Share::WHOLE.without(there + moving);
         let members = self.host.link.members.borrow().len();
         let now = monotonic();
-        if missing <= LEAST_IDLE || members <= 1 || self.host.kept.cluster().is_none() || self.left
-        {
+        if missing <= MIN_IDLE || members <= 1 || self.host.kept.cluster().is_none() || self.left {
             self.idle = None;
             return Share::NONE;
         }
@@ -594,7 +600,7 @@ impl Task {
             && self.host.link.report.borrow().cluster.is_none()
             && !self.left
         {
-            self.host.link.order(Order::Belong(id));
+            self.host.link.order(Command::Belong(id));
         }
         let (keys, limited) = self.sources.as_ref().map_or((0, 0), Sources::count);
         let left_out = self.sources.as_ref().map_or(0, Sources::left_out);

@@ -8,7 +8,7 @@ use cluster::escrow::MAX_HELD;
 
 /// How many sources there is room for from the start, and always.
 const FIRST: usize = 1 << 8;
-const LEAST: usize = 1 << 7;
+const MIN: usize = 1 << 7;
 /// How often that is reconsidered.
 const SPAN: Duration = Duration::from_millis(500);
 /// Of its time a thread may work for this part; what is more is too much.
@@ -22,11 +22,11 @@ const EMPTY: f64 = 0.12;
 /// shorter ones.
 const LONG: Duration = Duration::from_millis(100);
 /// How many times in a row there must be too much before sources are given up: a machine may stand still.
-const PATIENCE: u32 = 2;
+const TIMEOUT: u32 = 2;
 
 /// How many sources there is room for.
 #[derive(Clone, Debug)]
-pub(super) struct Room {
+pub(super) struct AdmissionControl {
     most: usize,
     since: Moment,
     busy: Duration,
@@ -35,7 +35,7 @@ pub(super) struct Room {
     full: u32,
 }
 
-impl Room {
+impl AdmissionControl {
     pub(super) const fn new(now: Moment) -> Self {
         let (busy, longest) = (Duration::ZERO, Duration::ZERO);
         Self { most: FIRST, since: now, busy, longest, full: 0 }
@@ -65,12 +65,12 @@ impl Room {
         self.full = if full { self.full + 1 } else { 0 };
         if full {
             // Nobody is given up yet, but nobody comes either.
-            self.most = self.most.min(tracked.max(LEAST));
-            if self.full >= PATIENCE {
+            self.most = self.most.min(tracked.max(MIN));
+            if self.full >= TIMEOUT {
                 self.full = 0;
                 let part = (GOOD / load).min(1.0 / long).clamp(0.25, 0.9);
                 let fewer = (tracked as f64 * part) as usize;
-                self.most = fewer.clamp(LEAST, MAX_HELD);
+                self.most = fewer.clamp(MIN, MAX_HELD);
             }
         } else if load < ROOMY && long < 0.5 && tracked + tracked / 4 >= self.most {
             // What those who come take shows only when others have heard of them.
@@ -85,7 +85,13 @@ mod tests {
     use super::*;
 
     /// Half seconds in which so many sources at most are tracked, each of which takes so long.
-    fn run(room: &mut Room, from: u64, spans: u64, wanted: usize, each: Duration) -> Vec<usize> {
+    fn run(
+        room: &mut AdmissionControl,
+        from: u64,
+        spans: u64,
+        wanted: usize,
+        each: Duration,
+    ) -> Vec<usize> {
         let span = |at: u64| {
             let tracked = wanted.min(room.most());
             // In ten steps, as rounds are.
@@ -98,7 +104,7 @@ mod tests {
 
     #[test]
     fn it_grows_while_there_is_time_and_not_before_it_is_needed() {
-        let mut room = Room::new(Moment(0));
+        let mut room = AdmissionControl::new(Moment(0));
         let quick = Duration::from_micros(5);
         assert_eq!(run(&mut room, 0, 20, 200, quick).last(), Some(&FIRST));
         assert_eq!(run(&mut room, 20, 20, 100_000, quick).last(), Some(&MAX_HELD));
@@ -106,7 +112,7 @@ mod tests {
 
     #[test]
     fn it_becomes_what_there_is_time_for_and_stays_so() {
-        let mut room = Room::new(Moment(0));
+        let mut room = AdmissionControl::new(Moment(0));
         let slow = Duration::from_micros(1500);
         let found = run(&mut room, 0, 60, 100_000, slow);
         // Nobody is given up for what may be a moment's trouble.
@@ -117,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_stands_still_for_a_while_gives_nobody_up() {
-        let mut room = Room::new(Moment(0));
+        let mut room = AdmissionControl::new(Moment(0));
         room.worked(SPAN * 4);
         room.renew(Moment(0).after(SPAN * 4), 200);
         assert_eq!(room.most(), 200);
@@ -127,7 +133,7 @@ mod tests {
 
     #[test]
     fn steps_that_are_too_long_are_too_much_whatever_time_is_left() {
-        let mut room = Room::new(Moment(0));
+        let mut room = AdmissionControl::new(Moment(0));
         for at in 1..=10_u32 {
             // A quarter of the time, at one stretch.
             let tracked = 1000.min(room.most());

@@ -8,28 +8,28 @@ use tokio::time::sleep;
 
 use super::keys_file::KeysFile;
 use super::{Cluster, Inbox};
-use crate::control::cluster::link::{Order as Link, monotonic};
+use crate::control::cluster::link::{Command as Link, monotonic};
 use api::KeysReport;
 use api::error::{Failure, exit};
 use cluster::HostId;
-use cluster::rotation::{Kept, Refusal, Rotation};
+use cluster::rotation::{KeyState, Refusal, Rotation};
 use cluster::wire::KeyBytes as Key;
 use cluster::wire::{Content, KEY, Rejection, Topic};
 use model::rotation::{ACCEPTED, Stage};
 
 /// Orders that wait, at most.
-const MOST_ORDERS: usize = 16;
+const MAX_ORDERS: usize = 16;
 
 /// How soon it is tried again to keep what could not be kept.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the operator wants: another key.
-pub struct Order(oneshot::Sender<Result<(), Failure>>);
+pub struct Command(oneshot::Sender<Result<(), Failure>>);
 
 /// What others in the daemon can ask of it.
 #[derive(Clone, Debug)]
 pub struct Keys {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<Command>,
     report: watch::Receiver<KeysReport>,
 }
 
@@ -46,14 +46,14 @@ impl Keys {
     pub async fn rotate(&self) -> Result<(), Failure> {
         let (answer, answered) = oneshot::channel();
         let ended = || Failure::new(exit::NEGATIVE, "the daemon is about to end");
-        self.orders.try_send(Order(answer)).map_err(|_| ended())?;
+        self.orders.try_send(Command(answer)).map_err(|_| ended())?;
         answered.await.map_err(|_| ended())?
     }
 }
 
 /// The handle, and what the task needs for it.
-pub(super) fn handle() -> (Keys, mpsc::Receiver<Order>, watch::Sender<KeysReport>) {
-    let (orders, ordered) = mpsc::channel(MOST_ORDERS);
+pub(super) fn handle() -> (Keys, mpsc::Receiver<Command>, watch::Sender<KeysReport>) {
+    let (orders, ordered) = mpsc::channel(MAX_ORDERS);
     let (tell, report) = watch::channel(KeysReport::default());
     (Keys { orders, report }, ordered, tell)
 }
@@ -77,9 +77,9 @@ fn refused(refusal: Refusal) -> Failure {
 pub(super) async fn serve(
     cluster: Cluster,
     mut inbox: Inbox,
-    mut orders: mpsc::Receiver<Order>,
+    mut orders: mpsc::Receiver<Command>,
     tell: watch::Sender<KeysReport>,
-    (file, kept): (KeysFile, Kept),
+    (file, kept): (KeysFile, KeyState),
 ) {
     let mut link = cluster.link.report.clone();
     let mut members = cluster.link.members.clone();
@@ -101,7 +101,7 @@ pub(super) async fn serve(
         task.step().await;
         tell.send_replace(task.report());
         let pause = match task.problem {
-            Some(_) => AGAIN,
+            Some(_) => RETRY_INTERVAL,
             None => task.rotation.next().since(monotonic()).max(Duration::from_millis(5)),
         };
         tokio::select! {
@@ -110,7 +110,7 @@ pub(super) async fn serve(
                 None => return,
             },
             order = orders.recv() => match order {
-                Some(Order(answer)) => {
+                Some(Command(answer)) => {
                     let done = task.rotation.ask(monotonic()).map_err(refused);
                     let _ = answer.send(done);
                 }
@@ -142,9 +142,9 @@ struct Task {
     /// `None` only while it is being written.
     file: Option<KeysFile>,
     /// What is on the disk.
-    written: Kept,
+    written: KeyState,
     /// What the link goes by.
-    applied: Kept,
+    applied: KeyState,
     problem: Option<String>,
 }
 

@@ -75,8 +75,8 @@ fn put<T>(inbox: &mpsc::Sender<T>, what: T) -> bool {
 
 fn tell(cluster: &Cluster, event: &Event) {
     match event {
-        Event::Up(member) => tracing::info!("{} is there, at {}", member.name(), member.address),
-        Event::Down(member) => tracing::warn!("{} is not there any more", member.name()),
+        Event::Up(member) => tracing::info!("member {} joined ({})", member.name(), member.address),
+        Event::Down(member) => tracing::warn!("member {} left", member.name()),
         Event::Changed(member) => {
             tracing::info!("{} was started again, or has another weight", member.name());
         }

@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use foldhash::fast::FixedState;
 use ipnet::IpNet;
 
-use super::demand::{Gauge, Look};
+use super::demand::{DemandEstimator, Snapshot};
 use super::key::Keys;
-use super::pace::Pace;
+use super::pace::AdaptiveBatch;
 use super::rights::packets_a_second;
-use super::room::Room;
+use super::room::AdmissionControl;
 use crate::control::Plane;
 use cluster::{KeyId, Moment};
 use dataplane::ClusterMember;
 use model::Share;
-use model::{LimitSpec, Target, Tier};
+use model::{Limit, Target, Tier};
 
 /// How long the search for new sources may take at a time, while the core is locked.
 const BUDGET: Duration = Duration::from_millis(1);
@@ -31,15 +31,15 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Of those so many at a time, at least and at most: the others have their turn later.
 const TURN: RangeInclusive<usize> = 1 << 8..=1 << 14;
 /// New sources that are looked at closely at a time, at most.
-const MOST_FOUND: usize = 256;
+const MAX_FOUND: usize = 256;
 /// A source that sends little for so long is tracked no more, or for longer where its limit is slow.
 const IDLE: Duration = Duration::from_secs(3);
 /// Or for so long at the most.
-const LONGEST_IDLE: Duration = Duration::from_secs(300);
+const MAX_IDLE: Duration = Duration::from_secs(300);
 /// For how long two sources of one number are left at their floor.
 const TWICE: Duration = Duration::from_secs(10);
 /// Numbers of which that is remembered, at most.
-const MOST_TWICE: usize = 1024;
+const MAX_TWICE: usize = 1024;
 /// Less of a limit than this is nobody's concern, whatever the floor.
 const LITTLE: Share = Share::of_units(1 << 23);
 
@@ -48,7 +48,7 @@ const LITTLE: Share = Share::of_units(1 << 23);
 struct Tracked {
     bucket: usize,
     tag: u64,
-    gauge: Gauge,
+    gauge: DemandEstimator,
     limited: bool,
     /// When it last sent so much that it matters.
     busy: Moment,
@@ -74,7 +74,7 @@ pub(super) struct Demand {
 
 /// What a look has come to.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Observation {
     /// What tracked sources send, where there is something to tell.
     pub(super) demands: Vec<Demand>,
     /// Sources to be forgotten, whose buckets are to have their floor, with those.
@@ -100,7 +100,7 @@ impl Bounds {
 }
 
 /// How long a bucket takes to fill at the whole limit, and a moment until its share has come; 3 s to 5 minutes.
-fn life_of(limit: &LimitSpec) -> Duration {
+fn life_of(limit: &Limit) -> Duration {
     let fill = |tier: &Tier| {
         let period_s = tier.rate.period_ns() as f64 / 1e9;
         tier.burst as f64 * period_s / tier.rate.amount().max(1) as f64
@@ -108,13 +108,13 @@ fn life_of(limit: &LimitSpec) -> Duration {
     let first = fill(&limit.tier());
     let seconds = limit.also.as_ref().map_or(first, |also| first.max(fill(also)));
     // The floors of other hosts are not to be had.
-    let longest = LONGEST_IDLE.as_secs_f64();
+    let longest = MAX_IDLE.as_secs_f64();
     Duration::from_secs_f64((1.0 + seconds * 1.1).clamp(IDLE.as_secs_f64(), longest))
 }
 
 /// What is wanted for a source that sends nothing at present while it is tracked longer than others: enough for its
 /// bucket to fill, a packet at least.
-fn wanted(limit: &LimitSpec, life: Duration, bounds: Bounds) -> Share {
+fn wanted(limit: &Limit, life: Duration, bounds: Bounds) -> Share {
     if life <= IDLE {
         return Share::NONE;
     }
@@ -129,7 +129,7 @@ pub(super) struct Sources {
     tracked: HashMap<KeyId, Tracked, FixedState>,
     at: BTreeMap<usize, KeyId>,
     /// How many of them are looked at at a time, and from which bucket on.
-    pace: Pace,
+    pace: AdaptiveBatch,
     from: usize,
     /// Numbers that two sources have, and when that was seen last.
     twice: BTreeMap<KeyId, Moment>,
@@ -138,7 +138,7 @@ pub(super) struct Sources {
     number: u64,
     search: Search,
     /// How many may be tracked.
-    pub(super) room: Room,
+    pub(super) room: AdmissionControl,
     /// Sources that were not tracked because there were too many, and that were no more.
     pub(super) refused: u64,
 }
@@ -149,13 +149,13 @@ impl Sources {
             keys,
             tracked: HashMap::default(),
             at: BTreeMap::new(),
-            pace: Pace::new(TURN, LOOK),
+            pace: AdaptiveBatch::new(TURN, LOOK),
             from: 0,
             twice: BTreeMap::new(),
             turn: 0,
             number: 0,
             search: Search::default(),
-            room: Room::new(now),
+            room: AdmissionControl::new(now),
             refused: 0,
         }
     }
@@ -218,8 +218,8 @@ impl Sources {
         now: Moment,
         noticed: &[IpNet],
         bounds: Bounds,
-    ) -> Seen {
-        let mut seen = Seen::default();
+    ) -> Observation {
+        let mut seen = Observation::default();
         self.turn += 1;
         self.give_up(&mut seen);
         // Who begins to be limited is looked at at once, whoever's turn it is.
@@ -242,7 +242,7 @@ impl Sources {
         found.extend(others);
         // Who has long been silent makes room for others.
         let free = self.room.most().saturating_sub(self.tracked.len());
-        let room = if free < MOST_FOUND { free + self.silent(now).len() } else { free };
+        let room = if free < MAX_FOUND { free + self.silent(now).len() } else { free };
         self.search.go_on(plane, now, bounds, &self.at, room, &mut found);
         found.retain(|bucket| !self.at.contains_key(bucket));
         found.sort_unstable();
@@ -282,7 +282,7 @@ impl Sources {
     }
 
     /// Tracks those no more that there is no room for: those that came last.
-    fn give_up(&mut self, seen: &mut Seen) {
+    fn give_up(&mut self, seen: &mut Observation) {
         let more = self.tracked.len().saturating_sub(self.room.most());
         if more == 0 {
             return;
@@ -302,7 +302,7 @@ impl Sources {
         now: Moment,
         member: &ClusterMember,
         bounds: Bounds,
-        seen: &mut Seen,
+        seen: &mut Observation,
     ) -> bool {
         let bucket = member.bucket;
         let Some(&key) = self.at.get(&bucket.bucket) else { return false };
@@ -310,7 +310,9 @@ impl Sources {
         let Some(tracked) = self.tracked.get_mut(&key).filter(its) else { return false };
         tracked.turn = self.turn;
         let starts = bucket.limited && !tracked.limited;
-        if let Some(Look { demand: part, sends, drops }) = tracked.gauge.look(now, member, starts) {
+        if let Some(Snapshot { demand: part, sends, drops }) =
+            tracked.gauge.look(now, member, starts)
+        {
             // Whoever sends nothing is not limited, whatever became of its last packet.
             tracked.limited = sends && (drops || bucket.limited);
             if part >= bounds.least() || tracked.limited {
@@ -325,7 +327,7 @@ impl Sources {
     }
 
     /// Tracks those of `buckets` no more that are gone, or send little.
-    fn clear_up(&mut self, now: Moment, buckets: &[usize], seen: &mut Seen) {
+    fn clear_up(&mut self, now: Moment, buckets: &[usize], seen: &mut Observation) {
         for bucket in buckets {
             let Some(&key) = self.at.get(bucket) else { continue };
             let Some(tracked) = self.tracked.get(&key) else { continue };
@@ -343,7 +345,13 @@ impl Sources {
     }
 
     /// Tracks a source from now on, if it sends so much that it matters.
-    fn take(&mut self, now: Moment, member: &ClusterMember, bounds: Bounds, seen: &mut Seen) {
+    fn take(
+        &mut self,
+        now: Moment,
+        member: &ClusterMember,
+        bounds: Bounds,
+        seen: &mut Observation,
+    ) {
         let bucket = member.bucket;
         let key = self.keys.key(member.source, member.class);
         if let Some(since) = self.twice.get_mut(&key) {
@@ -354,14 +362,14 @@ impl Sources {
             // Two sources, or one with two buckets: neither has more than its floor.
             seen.demands.retain(|demand| demand.key != key);
             seen.over.push((key, other));
-            if self.twice.len() < MOST_TWICE {
+            if self.twice.len() < MAX_TWICE {
                 self.twice.insert(key, now);
             }
             return;
         }
         // Who is limited wants more than its floor.
         let guess = if bucket.limited { bounds.least().times(4, 1) } else { Share::NONE };
-        let (gauge, part) = Gauge::begin(now, member, guess);
+        let (gauge, part) = DemandEstimator::begin(now, member, guess);
         let young = gauge.is_young(now);
         if young && !bucket.limited && part < bounds.least() {
             return;
@@ -387,7 +395,7 @@ struct Search {
     counted: Vec<u32>,
     /// Where it goes on.
     at: usize,
-    pace: Pace,
+    pace: AdaptiveBatch,
     /// When it was at the start.
     began: Moment,
     /// How long it took the last time; nothing while it is there for the first time.
@@ -402,7 +410,7 @@ impl Default for Search {
         Self {
             counted: Vec::new(),
             at: 0,
-            pace: Pace::new(CHUNK, BUDGET).from(16 * CHUNK.start()),
+            pace: AdaptiveBatch::new(CHUNK, BUDGET).from(16 * CHUNK.start()),
             began: Moment(0),
             took: None,
             leaves_out: 0,
@@ -430,7 +438,7 @@ impl Search {
             self.began = now;
         }
         let end = (self.at + self.pace.much()).min(buckets);
-        let most = MOST_FOUND.min(room);
+        let most = MAX_FOUND.min(room);
         // What a source sends in the time that a round takes, if it matters.
         let seconds = self.took.unwrap_or_default().as_secs_f64();
         let enough = (bounds.slowest * bounds.least().part() * seconds).ceil().max(1.0) as u32;

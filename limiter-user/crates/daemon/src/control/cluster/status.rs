@@ -21,7 +21,7 @@ use cluster::{HostId, Moment, escrow};
 use model::Share;
 
 /// Home rights that are so much less than the whole are not worth a word.
-const LEAST_HOME: Share = Share::of_units(1 << 22);
+const MIN_HOME: Share = Share::of_units(1 << 22);
 
 /// For how long it is told that packets were not listened to.
 const LATELY: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ impl View {
 
     /// Lets all know that this host has another weight: home rights follow it.
     pub(in crate::control) fn set_weight(&self, weight: u32) {
-        self.link.order(link::Order::Weight(weight));
+        self.link.order(link::Command::Weight(weight));
     }
 
     /// Looks for other seeds.
@@ -94,7 +94,7 @@ impl View {
         let rights = self.rights.borrow();
         // The thread that divides limits holds the other end.
         if self.rights.has_changed().is_err() && !rights.left {
-            note(true, "limits of the cluster are not divided any more: restart the daemon".into());
+            note(true, "cluster limit sharing has stopped: restart the daemon".into());
         }
         if rights.refused {
             let text = "another host of the cluster is called %, too, and has been for longer: this one has no \
@@ -138,7 +138,7 @@ impl View {
             );
         }
         let lost = Share::WHOLE.without(rights.home + rights.on_the_way);
-        if link.cluster.is_some() && members.len() <= 1 && lost > LEAST_HOME {
+        if link.cluster.is_some() && members.len() <= 1 && lost > MIN_HOME {
             note(
                 limited,
                 format!(
@@ -147,7 +147,7 @@ impl View {
                 ),
             );
         }
-        if rights.missing > LEAST_HOME {
+        if rights.missing > MIN_HOME {
             let text = format!(
                 "{:.1} % of each limit of the cluster lies idle, with no host that is there: a host is down, has lost its \
                  state directory, or went without `limiter cluster leave`",
@@ -309,9 +309,7 @@ fn strangers(counts: &Counts, now: Moment) -> impl Iterator<Item = String> {
         let Rejected { packets, latest } = counts.rejected(why);
         let (at, from) = latest.filter(|(at, _)| now.since(*at) < LATELY)?;
         let ago = now.since(at).as_secs();
-        Some(format!(
-            "{packets} packets were not listened to, the latest from {from} {ago} s ago: {why}"
-        ))
+        Some(format!("rejected {packets} packets, the latest from {from} {ago} s ago: {why}"))
     })
 }
 
@@ -327,8 +325,7 @@ mod tests {
         counts.reject(Rejection::Key, at, ([192, 0, 2, 1], 7700).into());
         counts.reject(Rejection::Foreign, at, ([192, 0, 2, 2], 53).into());
         let told = |after| strangers(&counts, at.after(after)).collect::<Vec<_>>();
-        let expected =
-            "1 packets were not listened to, the latest from 192.0.2.1:7700 3 s ago: another key";
+        let expected = "rejected 1 packets, the latest from 192.0.2.1:7700 3 s ago: unknown key";
         assert_eq!(told(Duration::from_secs(3)), [expected]);
         assert!(told(LATELY).is_empty());
     }

@@ -23,28 +23,28 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::{Cluster, Inbox, RegionRights};
-use crate::control::cluster::link::{Order, monotonic};
+use crate::control::cluster::link::{Command, monotonic};
 use crate::metrics::Clustered;
 use cluster::membership::Identity;
 use cluster::views::lag::Lag;
-use cluster::views::{Answer, Answerer, Asked, Asker, Outcome, Question};
+use cluster::views::{Answer, Asked, Outcome, QueryClient, QueryServer, Question};
 use cluster::wire::{Content, Topic};
 use cluster::{HostId, Moment};
 use model::digest::Percentiles;
 
 /// Questions of this host that wait, at most.
-const MOST_WAITING: usize = 16;
+const MAX_WAITING: usize = 16;
 
 /// Questions of others that are worked on at once, and that wait for that, at most.
 const AT_ONCE: usize = 4;
-const MOST_QUEUED: usize = 64;
+const MAX_QUEUED: usize = 64;
 
 /// How often some members are asked whether they are there, and how many of them.
 const PINGS: Duration = Duration::from_secs(1);
 const PINGED: usize = 8;
 
 /// Hosts that are gone and still told of, at most, and for how long.
-const MOST_GONE: usize = 256;
+const MAX_GONE: usize = 256;
 const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 
 /// What is to be asked.
@@ -78,7 +78,7 @@ pub struct Views {
 impl Views {
     /// It, and where its questions come out.
     pub(super) fn new() -> (Self, mpsc::Receiver<Ask>) {
-        let (asks, asked) = mpsc::channel(MOST_WAITING);
+        let (asks, asked) = mpsc::channel(MAX_WAITING);
         (Self { asks, noticed: Arc::default() }, asked)
     }
 
@@ -136,15 +136,15 @@ fn wall() -> u64 {
 pub(super) async fn serve(cluster: Cluster, mut inbox: Inbox, mut asks: mpsc::Receiver<Ask>) {
     // Answers to an earlier run are for other numbers.
     let first = getrandom::u64().unwrap_or_else(|_| wall());
-    let (done, mut worked) = mpsc::channel(MOST_QUEUED);
+    let (done, mut worked) = mpsc::channel(MAX_QUEUED);
     let members = cluster.link.members.clone();
     let mut task = Task {
         known: BTreeMap::new(),
-        asker: Asker::new(first),
-        answerer: Answerer::default(),
+        asker: QueryClient::new(first),
+        answerer: QueryServer::default(),
         waiting: BTreeMap::new(),
         working: Arc::new(Semaphore::new(AT_ONCE)),
-        queued: Arc::new(Semaphore::new(MOST_QUEUED)),
+        queued: Arc::new(Semaphore::new(MAX_QUEUED)),
         done,
         pinged: HostId(0),
         cluster,
@@ -181,8 +181,8 @@ pub(super) async fn serve(cluster: Cluster, mut inbox: Inbox, mut asks: mpsc::Re
 
 struct Task {
     cluster: Cluster,
-    asker: Asker,
-    answerer: Answerer,
+    asker: QueryClient,
+    answerer: QueryServer,
     /// Who waits for which question; nobody for a ping.
     waiting: BTreeMap<u64, oneshot::Sender<Outcome>>,
     working: Arc<Semaphore>,
@@ -272,7 +272,7 @@ impl Task {
         for (to, bytes) in packets.into_iter().chain(answers) {
             let content = Content::Other(Topic::Views, bytes);
             // What there is no room for is asked for again.
-            self.cluster.link.order(Order::Send { to, digest: None, content });
+            self.cluster.link.order(Command::Send { to, digest: None, content });
         }
     }
 
@@ -290,7 +290,7 @@ impl Task {
             noticed.gone.retain(|gone| {
                 !members.contains_key(&gone.identity.host()) && now.since(gone.since) < REMEMBERED
             });
-            let many = noticed.gone.len().saturating_sub(MOST_GONE);
+            let many = noticed.gone.len().saturating_sub(MAX_GONE);
             noticed.gone.drain(..many);
         });
         self.known.clone_from(&members);

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use super::pace::Pace;
+use super::pace::AdaptiveBatch;
 use super::sources::Sources;
 use crate::control::core::Core;
 use crate::control::replicated::is_clusters;
@@ -30,7 +30,7 @@ const TELL: Duration = Duration::from_millis(2);
 const PART: RangeInclusive<usize> = 1 << 8..=1 << 14;
 
 /// Changes whose tokens wait to be given back, at most; others lose some.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 
 /// What is to be told.
 #[derive(Debug)]
@@ -40,13 +40,13 @@ pub(super) struct Words {
     /// From which bucket on a larger floor is still to be given.
     renew: Option<usize>,
     /// How many buckets are given it at a time.
-    pace: Pace,
+    pace: AdaptiveBatch,
     /// A bucket and its tag, the share and its end.
     shares: BTreeMap<(usize, u64), (Share, Moment)>,
     /// Where they are told on from.
     from: (usize, u64),
     /// How many are told at a time.
-    part: Pace,
+    part: AdaptiveBatch,
 }
 
 impl Default for Words {
@@ -54,17 +54,17 @@ impl Default for Words {
         Self {
             floor: None,
             renew: None,
-            pace: Pace::new(CHUNK, BUDGET),
+            pace: AdaptiveBatch::new(CHUNK, BUDGET),
             shares: BTreeMap::new(),
             from: (0, 0),
-            part: Pace::new(PART, TELL),
+            part: AdaptiveBatch::new(PART, TELL),
         }
     }
 }
 
 /// What became of it.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct WriteResult {
     /// Shares that are told.
     pub(super) made: u64,
     /// Changes that were tried again.
@@ -114,9 +114,9 @@ impl Words {
         &mut self,
         core: &mut Core,
         sources: Option<&Sources>,
-        giver: &Giver,
-    ) -> Result<Told, Failure> {
-        let mut told = Told::default();
+        giver: &RefundWorker,
+    ) -> Result<WriteResult, Failure> {
+        let mut told = WriteResult::default();
         if let Some((floor, hosts)) = self.floor {
             core.plane.change_floor(floor, hosts, is_clusters)?;
             self.floor = None;
@@ -143,7 +143,7 @@ impl Words {
     }
 
     /// Gives some more buckets the floor, as many as fit in a moment. Returns whether there are more.
-    pub(super) fn renew(&mut self, core: &Core, giver: &Giver) -> bool {
+    pub(super) fn renew(&mut self, core: &Core, giver: &RefundWorker) -> bool {
         let Some(from) = self.renew else { return false };
         let buckets = core.plane.buckets();
         let to = (from + self.pace.much()).min(buckets);
@@ -159,9 +159,9 @@ impl Words {
         &mut self,
         plane: &dyn Plane,
         sources: Option<&Sources>,
-        giver: &Giver,
+        giver: &RefundWorker,
         part: &mut Vec<BucketShare>,
-        told: &mut Told,
+        told: &mut WriteResult,
     ) {
         let mut changed = plane.set_shares(&mut part.iter().copied());
         told.made += changed.made;
@@ -188,15 +188,15 @@ fn bucket_share((at, to): (&(usize, u64), &(Share, Moment))) -> BucketShare {
 
 /// Gives back what lowered shares have taken too much, in a thread of its own: that waits for packets.
 #[derive(Clone, Debug)]
-pub(super) struct Giver(SyncSender<SharesChanged>);
+pub(super) struct RefundWorker(SyncSender<SharesChanged>);
 
-impl Giver {
+impl RefundWorker {
     /// Starts the thread. It ends with the last of these.
     ///
     /// # Errors
     /// If there can be none.
     pub(super) fn start(shared: Shared) -> Result<Self, Failure> {
-        let (give, changes) = sync_channel(MOST_WAITING);
+        let (give, changes) = sync_channel(MAX_WAITING);
         std::thread::Builder::new()
             .name("rights back".into())
             .spawn(move || give_back(&changes, &shared))

@@ -4,12 +4,12 @@ use super::*;
 use crate::control::fake::Fake;
 use api::Health;
 use api::requests::ChangeOptions;
-use model::{LimitSpec, Target};
+use model::{Limit, Target};
 
 const FILE: &str = "unconfirmed.json";
 
-fn limit(target: &str, rate: &str) -> LimitSpec {
-    LimitSpec::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
+fn limit(target: &str, rate: &str) -> Limit {
+    Limit::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
 }
 
 fn within(seconds: u64) -> ChangeOptions {

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::control::fake::Fake;
-use model::LimitSpec;
+use model::Limit;
 
 fn nets(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -64,7 +64,7 @@ fn an_unconfirmed_change_is_reverted_also_after_a_crash() {
     assert_eq!(confirm.what, "deny entry for 192.0.2.1, deny entry for 198.51.100.0/24");
     assert_eq!(confirm.targets, 2);
     // Neither lists nor limits can be changed meanwhile.
-    let limit = LimitSpec::new("default".parse().unwrap(), "5pps".parse().unwrap(), None).unwrap();
+    let limit = Limit::new("default".parse().unwrap(), "5pps".parse().unwrap(), None).unwrap();
     let more = nets(&["192.0.2.9/32"]);
     core.set(&limit, &now_()).unwrap_err();
     core.list_add(&more, &listing(Action::Allow, ""), &now_()).unwrap_err();

@@ -35,7 +35,7 @@ fn between(earlier: u64, now: u64) -> Offered {
 }
 
 /// All counts at one moment, by the number of the bucket.
-pub(super) struct Look {
+pub(super) struct Snapshot {
     /// When it began.
     pub(super) at: Instant,
     /// The same, ns since boot.
@@ -45,7 +45,7 @@ pub(super) struct Look {
     counts: Vec<u64>,
 }
 
-impl Look {
+impl Snapshot {
     /// What a source has offered since the look began. One that got its bucket later had not offered
     /// anything, whatever the look says of the bucket.
     #[inline]
@@ -61,25 +61,25 @@ impl Look {
 /// Earlier looks, the latest last. They are kept only while somebody looks: the two latest, [`RATE_INTERVAL`]
 /// from each other, so that of several who look at different times each finds one to compare with.
 #[derive(Default)]
-pub(super) struct Looks(VecDeque<Look>);
+pub(super) struct Snapshots(VecDeque<Snapshot>);
 
-impl Looks {
+impl Snapshots {
     /// Frees counts that nobody will compare with.
     pub(super) fn forget_old(&mut self) {
         self.0.retain(|look| look.at.elapsed() <= STALE);
     }
 
-    pub(super) fn latest(&self) -> Option<&Look> {
+    pub(super) fn latest(&self) -> Option<&Snapshot> {
         self.0.back()
     }
 
     /// The latest look that is far enough from `now`.
-    pub(super) fn earlier(&self, now: Instant) -> Option<&Look> {
+    pub(super) fn earlier(&self, now: Instant) -> Option<&Snapshot> {
         self.0.iter().rev().find(|look| now.duration_since(look.at) >= RATE_INTERVAL)
     }
 
     /// Room for the counts of a look at `now`, if they are to be kept.
-    pub(super) fn room(&mut self, now: Instant, now_ns: u64, buckets: usize) -> Option<Look> {
+    pub(super) fn room(&mut self, now: Instant, now_ns: u64, buckets: usize) -> Option<Snapshot> {
         if self.0.back().is_some_and(|latest| now.duration_since(latest.at) < RATE_INTERVAL) {
             return None;
         }
@@ -87,10 +87,10 @@ impl Looks {
         // A count that is left in it is of a source that has its bucket no longer.
         let counts = oldest.map(|look| look.counts).filter(|counts| counts.len() == buckets);
         let counts = counts.unwrap_or_else(|| vec![0; buckets]);
-        Some(Look { at: now, at_ns: now_ns, counters: None, counts })
+        Some(Snapshot { at: now, at_ns: now_ns, counters: None, counts })
     }
 
-    pub(super) fn keep(&mut self, look: Option<Look>) {
+    pub(super) fn keep(&mut self, look: Option<Snapshot>) {
         self.0.extend(look);
     }
 }
@@ -166,8 +166,8 @@ pub(super) fn weight(sort: Sort, counts: &Counts, (packets, bytes): Offered) -> 
 
 /// A pass over all buckets.
 pub struct Scan<'a> {
-    earlier: Option<&'a Look>,
-    kept: Option<Look>,
+    earlier: Option<&'a Snapshot>,
+    kept: Option<Snapshot>,
     heaviest: [Heaviest; Sort::ALL.len()],
     tracked: u64,
 }
@@ -175,7 +175,7 @@ pub struct Scan<'a> {
 /// What a pass has found.
 pub(super) struct Found {
     /// The look, if it is to be kept.
-    pub(super) kept: Option<Look>,
+    pub(super) kept: Option<Snapshot>,
     /// The buckets of the heaviest, by each of [`Sort::ALL`], the heaviest first.
     pub(super) buckets: [Vec<usize>; Sort::ALL.len()],
     /// Sources with a bucket.
@@ -184,7 +184,7 @@ pub(super) struct Found {
 
 impl<'a> Scan<'a> {
     /// A pass that finds the `n` heaviest, rates being those since `earlier`.
-    pub(super) fn new(n: usize, earlier: Option<&'a Look>, kept: Option<Look>) -> Self {
+    pub(super) fn new(n: usize, earlier: Option<&'a Snapshot>, kept: Option<Snapshot>) -> Self {
         let heaviest = std::array::from_fn(|_| Heaviest::new(n));
         Self { earlier, kept, heaviest, tracked: 0 }
     }
@@ -219,9 +219,9 @@ mod tests {
         Counts { passed, dropped: 1, bytes, since_ns }
     }
 
-    fn look(at_ns: u64, counts: &[Counts]) -> Look {
+    fn look(at_ns: u64, counts: &[Counts]) -> Snapshot {
         let counts = counts.iter().map(pack).collect();
-        Look { at: Instant::now(), at_ns, counters: None, counts }
+        Snapshot { at: Instant::now(), at_ns, counters: None, counts }
     }
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn two_looks_are_kept_apart() {
-        let mut looks = Looks::default();
+        let mut looks = Snapshots::default();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         for (ms, earlier) in [

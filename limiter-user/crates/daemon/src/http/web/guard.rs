@@ -22,7 +22,7 @@ use api::requests::TopQuery;
 const AT_WORK: usize = 4;
 
 /// How long a request may take, its body included, until the answer begins.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest body of a request, bytes.
 const LARGEST_BODY: usize = 16 * 1024;
@@ -31,7 +31,7 @@ const LARGEST_BODY: usize = 16 * 1024;
 pub(super) const PENALTY: Duration = Duration::from_millis(500);
 
 /// The most sources that a request can ask for: an answer is kept until it is read.
-const MOST_SOURCES: usize = 100;
+const MAX_SOURCES: usize = 100;
 
 /// Nothing but what comes from here, and nothing inline.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -40,7 +40,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 
 /// What a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Needs {
+enum RequiredRole {
     /// Nothing: it tells nothing of this host.
     Nothing,
     /// Somebody who may do as much.
@@ -50,23 +50,25 @@ enum Needs {
 }
 
 /// What `method` on `path` needs. What is not named here is not for TCP.
-fn needs(method: &Method, path: &str) -> Needs {
+fn needs(method: &Method, path: &str) -> RequiredRole {
     let looks = matches!(*method, Method::GET | Method::HEAD);
     match path {
-        "/login" | "/logout" => Needs::Nothing,
-        _ if looks && assets::is_public(path) => Needs::Nothing,
+        "/login" | "/logout" => RequiredRole::Nothing,
+        _ if looks && assets::is_public(path) => RequiredRole::Nothing,
         "/" | "/metrics" | "/v1/version" | "/v1/status" | "/v1/stats" | "/v1/top" | "/v1/live"
         | "/v1/session" | "/v1/history" | "/v1/changes" | "/v1/cluster/peers"
             if looks =>
         {
-            Needs::Role(Role::Reader)
+            RequiredRole::Role(Role::Reader)
         }
-        _ if looks && path.starts_with("/v1/sources/") => Needs::Role(Role::Reader),
-        "/v1/limits" if matches!(*method, Method::PUT | Method::DELETE) => Needs::Role(Role::Admin),
+        _ if looks && path.starts_with("/v1/sources/") => RequiredRole::Role(Role::Reader),
+        "/v1/limits" if matches!(*method, Method::PUT | Method::DELETE) => {
+            RequiredRole::Role(Role::Admin)
+        }
         "/v1/lists/deny" | "/v1/lists/deny/remove" if *method == Method::POST => {
-            Needs::Role(Role::Admin)
+            RequiredRole::Role(Role::Admin)
         }
-        _ => Needs::Never,
+        _ => RequiredRole::Never,
     }
 }
 
@@ -97,7 +99,7 @@ fn is_from_here(headers: &HeaderMap) -> bool {
 }
 
 /// What decides on requests.
-pub(super) struct Gate {
+pub(super) struct Authorizer {
     pub(super) tokens: Tokens,
     pub(super) hosts: Vec<String>,
     pub(super) loopback: bool,
@@ -107,7 +109,7 @@ pub(super) struct Gate {
     work: Semaphore,
 }
 
-impl Gate {
+impl Authorizer {
     /// For requests to `port`.
     pub(super) fn new(
         tokens: Tokens,
@@ -161,12 +163,12 @@ impl Gate {
             ));
         }
         let wanted = match needs(method, uri.path()) {
-            Needs::Nothing => return None,
-            Needs::Never => {
+            RequiredRole::Nothing => return None,
+            RequiredRole::Never => {
                 let hint = "the daemon's Unix socket has the whole API";
                 return Some(refusal(StatusCode::NOT_FOUND, "this is not served over TCP", hint));
             }
-            Needs::Role(role) => role,
+            RequiredRole::Role(role) => role,
         };
         let Ok(role) = self.role(headers, now) else {
             return Some(unauthorized("the token is wrong"));
@@ -195,9 +197,9 @@ fn asks_too_much(uri: &Uri) -> Option<Response> {
     }
     // What cannot be read is told by whoever reads it.
     let Ok(Query(TopQuery { n, .. })) = Query::<TopQuery>::try_from_uri(uri) else { return None };
-    let hint = format!("ask for 1 to {MOST_SOURCES}, or use the daemon's Unix socket");
+    let hint = format!("ask for 1 to {MAX_SOURCES}, or use the daemon's Unix socket");
     let refused = || refusal(StatusCode::BAD_REQUEST, "so many sources are not listed here", &hint);
-    (n > MOST_SOURCES).then(refused)
+    (n > MAX_SOURCES).then(refused)
 }
 
 pub(super) fn refusal(status: StatusCode, text: &str, hint: &str) -> Response {
@@ -212,7 +214,11 @@ fn unauthorized(text: &str) -> Response {
 }
 
 /// Lets a request through if it may be made, and adds to every answer what a browser may do with it.
-pub(super) async fn check(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+pub(super) async fn check(
+    State(gate): State<Arc<Authorizer>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let head = (request.method().clone(), request.uri().path().to_owned());
     let mut response = match gate.refuses(&request, Instant::now()) {
         Some(refused) => {
@@ -222,7 +228,7 @@ pub(super) async fn check(State(gate): State<Arc<Gate>>, request: Request, next:
             tracing::debug!("refused over TCP: {} {} ({})", head.0, head.1, refused.status());
             refused
         }
-        None => match timeout(PATIENCE, at_work(&gate, request, next)).await {
+        None => match timeout(TIMEOUT, at_work(&gate, request, next)).await {
             Ok(response) => response,
             Err(_) => {
                 let hint = "try again; if it stays so, look at the daemon's log";
@@ -248,14 +254,14 @@ pub(super) async fn check(State(gate): State<Arc<Gate>>, request: Request, next:
     response
 }
 
-async fn at_work(gate: &Gate, request: Request, next: Next) -> Response {
+async fn at_work(gate: &Authorizer, request: Request, next: Next) -> Response {
     // All of it first: who sends slowly keeps nobody else waiting.
     let (head, body) = request.into_parts();
     let Ok(body) = to_bytes(body, LARGEST_BODY).await else {
         let hint = format!("send all of at most {LARGEST_BODY} bytes");
         return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the body cannot be read", &hint);
     };
-    let public = needs(&head.method, head.uri.path()) == Needs::Nothing;
+    let public = needs(&head.method, head.uri.path()) == RequiredRole::Nothing;
     let request = Request::from_parts(head, Body::from(body));
     // It is never closed. Who signs in, or in vain, keeps nobody else waiting either.
     let _permit = if public { None } else { gate.work.acquire().await.ok() };
@@ -324,26 +330,26 @@ mod tests {
 
     #[test]
     fn only_what_is_named_is_served() {
-        let (reader, admin) = (Needs::Role(Role::Reader), Needs::Role(Role::Admin));
+        let (reader, admin) = (RequiredRole::Role(Role::Reader), RequiredRole::Role(Role::Admin));
         for (method, path, wanted) in [
             (Method::GET, "/", reader),
-            (Method::GET, "/assets/app.js", Needs::Nothing),
-            (Method::POST, "/assets/app.js", Needs::Never),
-            (Method::POST, "/login", Needs::Nothing),
+            (Method::GET, "/assets/app.js", RequiredRole::Nothing),
+            (Method::POST, "/assets/app.js", RequiredRole::Never),
+            (Method::POST, "/login", RequiredRole::Nothing),
             (Method::GET, "/v1/status", reader),
             (Method::GET, "/metrics", reader),
             (Method::GET, "/v1/sources/192.0.2.1", reader),
-            (Method::GET, "/v1/limits", Needs::Never),
+            (Method::GET, "/v1/limits", RequiredRole::Never),
             (Method::PUT, "/v1/limits", admin),
             (Method::DELETE, "/v1/limits", admin),
             (Method::POST, "/v1/lists/deny", admin),
-            (Method::POST, "/v1/lists/allow", Needs::Never),
-            (Method::POST, "/v1/lists/deny/clear", Needs::Never),
-            (Method::POST, "/v1/limits/import", Needs::Never),
-            (Method::POST, "/v1/reload", Needs::Never),
-            (Method::POST, "/v1/interfaces", Needs::Never),
-            (Method::DELETE, "/v1/interfaces/eth0", Needs::Never),
-            (Method::GET, "/v1/capture", Needs::Never),
+            (Method::POST, "/v1/lists/allow", RequiredRole::Never),
+            (Method::POST, "/v1/lists/deny/clear", RequiredRole::Never),
+            (Method::POST, "/v1/limits/import", RequiredRole::Never),
+            (Method::POST, "/v1/reload", RequiredRole::Never),
+            (Method::POST, "/v1/interfaces", RequiredRole::Never),
+            (Method::DELETE, "/v1/interfaces/eth0", RequiredRole::Never),
+            (Method::GET, "/v1/capture", RequiredRole::Never),
         ] {
             assert_eq!(needs(&method, path), wanted, "{method} {path}");
         }

@@ -24,14 +24,14 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::config::WebConfig;
-use super::guard::Gate;
+use super::guard::Authorizer;
 use super::routes;
 use super::tokens::Tokens;
 use crate::control::Shared;
 use api::error::{Failure, exit};
 
 /// Connections at once; further ones are closed.
-const MOST_CONNECTIONS: usize = 128;
+const MAX_CONNECTIONS: usize = 128;
 
 /// How long the head of a request may take, and a connection be idle.
 const HEAD: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ const BACKLOG: i32 = 128;
 const LARGEST_HEAD: usize = 16 * 1024;
 
 /// Headers in a request.
-const MOST_HEADERS: usize = 64;
+const MAX_HEADERS: usize = 64;
 
 /// What the kernel keeps for a client that does not read, bytes: it doubles this.
 const SEND_BUFFER: usize = 16 * 1024;
@@ -55,7 +55,7 @@ const SEND_BUFFER: usize = 16 * 1024;
 pub struct Web {
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    gate: Gate,
+    gate: Authorizer,
     address: SocketAddr,
 }
 
@@ -133,7 +133,7 @@ impl Web {
             .map_err(|error| cannot_listen(address, &error))?;
         let loopback = address.ip().is_loopback();
         let hosts = config.hosts.clone();
-        let gate = Gate::new(tokens, hosts, address.port(), loopback, tls.is_some());
+        let gate = Authorizer::new(tokens, hosts, address.port(), loopback, tls.is_some());
         Ok(Self { listener, tls, gate, address })
     }
 
@@ -153,7 +153,7 @@ impl Web {
 
 /// Accepts connections for ever.
 async fn accept(listener: tokio::net::TcpListener, tls: Option<TlsAcceptor>, app: Router) {
-    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -167,7 +167,7 @@ async fn accept(listener: tokio::net::TcpListener, tls: Option<TlsAcceptor>, app
             }
         };
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
-            tracing::debug!("closed a connection: there are {MOST_CONNECTIONS} already");
+            tracing::debug!("closed a connection: there are {MAX_CONNECTIONS} already");
             continue;
         };
         let (tls, app) = (tls.clone(), app.clone());
@@ -202,7 +202,7 @@ async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, app: Ro
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .max_buf_size(LARGEST_HEAD)
-        .max_headers(MOST_HEADERS)
+        .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
     if let Err(error) = served.await {
         tracing::debug!("a connection has ended: {error}");

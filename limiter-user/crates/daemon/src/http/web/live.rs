@@ -19,7 +19,7 @@ use super::guard::refusal;
 use crate::control::{Shared, Watching, groups};
 
 /// Pages that are kept up to date at once.
-const MOST_PAGES: usize = 32;
+const MAX_PAGES: usize = 32;
 
 /// What is told, as JSON; empty before the first time.
 type Latest = watch::Receiver<Arc<str>>;
@@ -47,7 +47,7 @@ impl Hub {
         let producer = tokio::spawn(produce(shared, latest.clone()));
         Self {
             latest,
-            pages: Arc::new(Semaphore::new(MOST_PAGES)),
+            pages: Arc::new(Semaphore::new(MAX_PAGES)),
             _producer: Arc::new(Producer(producer)),
         }
     }
@@ -116,7 +116,7 @@ impl Page {
 
 pub(super) async fn live(State(hub): State<Hub>) -> Response {
     let Ok(place) = Arc::clone(&hub.pages).try_acquire_owned() else {
-        let text = format!("{MOST_PAGES} pages are open already");
+        let text = format!("{MAX_PAGES} pages are open already");
         return refusal(StatusCode::SERVICE_UNAVAILABLE, &text, "close one of them");
     };
     let mut latest = hub.latest.subscribe();

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 
 use super::assets;
-use super::guard::{Gate, PENALTY, refusal};
+use super::guard::{Authorizer, PENALTY, refusal};
 use super::tokens::{Role, SESSION};
 
 /// What the form sends.
@@ -51,7 +51,7 @@ pub(super) async fn page() -> impl IntoResponse {
 }
 
 /// A cookie that scripts cannot read and other sites cannot use.
-fn cookie(gate: &Gate, value: &str, seconds: u64) -> Option<HeaderValue> {
+fn cookie(gate: &Authorizer, value: &str, seconds: u64) -> Option<HeaderValue> {
     let secure = if gate.tls { "; Secure" } else { "" };
     let text = format!(
         "{}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}",
@@ -61,7 +61,7 @@ fn cookie(gate: &Gate, value: &str, seconds: u64) -> Option<HeaderValue> {
 }
 
 pub(super) async fn log_in(
-    State(gate): State<Arc<Gate>>,
+    State(gate): State<Arc<Authorizer>>,
     form: Result<Form<Credentials>, FormRejection>,
 ) -> Response {
     let Ok(Form(Credentials { token })) = form else {
@@ -81,7 +81,7 @@ pub(super) async fn log_in(
     ([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response()
 }
 
-pub(super) async fn log_out(State(gate): State<Arc<Gate>>, headers: HeaderMap) -> Response {
+pub(super) async fn log_out(State(gate): State<Arc<Authorizer>>, headers: HeaderMap) -> Response {
     if let Some(id) = gate.cookie_of(&headers) {
         gate.tokens.end(id);
     }
@@ -93,7 +93,7 @@ pub(super) async fn log_out(State(gate): State<Arc<Gate>>, headers: HeaderMap) -
 }
 
 pub(super) async fn session(
-    State(gate): State<Arc<Gate>>,
+    State(gate): State<Arc<Authorizer>>,
     Extension(api): Extension<Router>,
     headers: HeaderMap,
 ) -> Json<SessionReport> {

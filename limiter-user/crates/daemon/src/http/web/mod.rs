@@ -21,12 +21,12 @@ use axum::middleware;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 
-use self::guard::Gate;
+use self::guard::Authorizer;
 use self::live::Hub;
 use crate::control::Shared;
 
 /// The routes: those of the API, of which the gate lets only some through, and those of the page.
-fn routes(shared: Shared, gate: Arc<Gate>) -> Router {
+fn routes(shared: Shared, gate: Arc<Authorizer>) -> Router {
     let hub = Hub::new(shared.clone());
     let api = super::router(shared);
     api.clone()

@@ -22,7 +22,7 @@ impl Page {
         let shared = Shared::new(fake.core(&directory));
         let bytes = |token: &str| token.as_bytes().to_vec();
         let tokens = Tokens::new(reader.map(bytes), admin.map(bytes));
-        let gate = Gate::new(tokens, Vec::new(), 9090, true, false);
+        let gate = Authorizer::new(tokens, Vec::new(), 9090, true, false);
         Self { router: routes(shared, Arc::new(gate)), fake, _directory: directory }
     }
 

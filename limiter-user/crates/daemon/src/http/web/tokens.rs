@@ -13,13 +13,13 @@ use super::config::WebConfig;
 use api::error::{Failure, exit};
 
 /// Characters of a token, at least: fewer could be guessed.
-const SHORTEST: usize = 16;
+const MIN_LEN: usize = 16;
 
 /// Characters of a token, at most.
-const LONGEST: usize = 256;
+const MAX_LEN: usize = 256;
 
 /// Sessions at once; a further one ends the oldest.
-const MOST_SESSIONS: usize = 64;
+const MAX_SESSIONS: usize = 64;
 
 /// How long a session lasts.
 pub(super) const SESSION: Duration = Duration::from_secs(12 * 3600);
@@ -92,7 +92,7 @@ impl Tokens {
         getrandom::fill(&mut id).ok()?;
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.retain(|session| now.duration_since(session.since) < SESSION);
-        if sessions.len() >= MOST_SESSIONS {
+        if sessions.len() >= MAX_SESSIONS {
             sessions.remove(0);
         }
         sessions.push(Session { id, role, since: now });
@@ -140,11 +140,11 @@ fn token(path: &Path) -> Result<Vec<u8>, Failure> {
         return Err(failure.hint(format!("run `chmod 600 {name}`, and better make another token")));
     }
     let mut text = Vec::new();
-    file.take(LONGEST as u64 + 2).read_to_end(&mut text).map_err(failed)?;
+    file.take(MAX_LEN as u64 + 2).read_to_end(&mut text).map_err(failed)?;
     let token = text.trim_ascii();
-    if !(SHORTEST..=LONGEST).contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
+    if !(MIN_LEN..=MAX_LEN).contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
         let message = format!(
-            "{name} is no token: that is {SHORTEST} to {LONGEST} letters, digits or signs in one line"
+            "{name} is no token: that is {MIN_LEN} to {MAX_LEN} letters, digits or signs in one line"
         );
         return Err(Failure::new(exit::USAGE, message).hint(make));
     }
@@ -195,10 +195,10 @@ mod tests {
     fn sessions_are_bounded() {
         let (tokens, start) = (tokens(), Instant::now());
         let first = tokens.begin(Role::Reader, start).unwrap();
-        for _ in 0..MOST_SESSIONS {
+        for _ in 0..MAX_SESSIONS {
             tokens.begin(Role::Reader, start).unwrap();
         }
-        assert_eq!(tokens.sessions.lock().unwrap().len(), MOST_SESSIONS);
+        assert_eq!(tokens.sessions.lock().unwrap().len(), MAX_SESSIONS);
         assert_eq!(tokens.session(&first, start), None);
     }
 

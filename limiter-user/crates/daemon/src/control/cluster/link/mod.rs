@@ -19,14 +19,14 @@ use api::error::{Failure, exit};
 use cluster::agreement::Agreement;
 use cluster::link::{Bootstrap, ClusterId, Delivery, Link, Others, Settings};
 use cluster::membership::{Identity, Members};
-use cluster::wire::{Content, Counts, KeyRing, MOST_BYTES};
+use cluster::wire::{Content, Counts, KeyRing, MAX_BYTES};
 use cluster::{HostId, Moment};
 
 /// Orders that wait, at most.
-const MOST_ORDERS: usize = 4096;
+const MAX_ORDERS: usize = 4096;
 
 /// Deliveries that wait to be taken, at most.
-const MOST_DELIVERIES: usize = 4096;
+const MAX_DELIVERIES: usize = 4096;
 
 /// Datagrams that are read before anything else is looked at.
 const BATCH: usize = 64;
@@ -39,7 +39,7 @@ const TOLD: Duration = Duration::from_secs(1);
 
 /// What a link is asked to do.
 #[derive(Clone, Debug)]
-pub enum Order {
+pub enum Command {
     /// Say something to a member.
     Send {
         /// To whom.
@@ -89,7 +89,7 @@ pub struct Report {
 /// A link that runs. It ends when all of these and of what was made from them are gone.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<Command>,
     /// The members that are there, this host included.
     pub members: watch::Receiver<Arc<Members>>,
     /// What it tells about itself, once a second.
@@ -101,7 +101,7 @@ pub struct Handle {
 
 impl Handle {
     /// Hands over an order. Returns whether there was room for it.
-    pub fn order(&self, order: Order) -> bool {
+    pub fn order(&self, order: Command) -> bool {
         self.orders.try_send(order).is_ok()
     }
 
@@ -168,8 +168,8 @@ pub fn start_on(
     let socket = UdpSocket::from_std(socket).map_err(|error| {
         Failure::new(exit::NEGATIVE, format!("cannot listen for other hosts: {error}"))
     })?;
-    let (orders, ordered) = mpsc::channel(MOST_ORDERS);
-    let (delivered, deliveries) = mpsc::channel(MOST_DELIVERIES);
+    let (orders, ordered) = mpsc::channel(MAX_ORDERS);
+    let (delivered, deliveries) = mpsc::channel(MAX_DELIVERIES);
     let link = Link::new(monotonic(), settings);
     let (tell_members, members) = watch::channel(Arc::clone(link.members()));
     let (tell_report, report) = watch::channel(Report::default());
@@ -203,7 +203,7 @@ struct Task {
 }
 
 impl Task {
-    async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+    async fn run(mut self, mut orders: mpsc::Receiver<Command>) {
         let mut batch = Vec::with_capacity(BATCH);
         let mut seeds_open = true;
         loop {
@@ -245,7 +245,7 @@ impl Task {
 
     fn read(&mut self) {
         // One more than is allowed, so that what is too long is known to be.
-        let mut buffer = [0; MOST_BYTES + 1];
+        let mut buffer = [0; MAX_BYTES + 1];
         for _ in 0..BATCH {
             // What is wrong with a datagram that was sent earlier is reported here, too.
             let Ok((length, from)) = self.socket.try_recv_from(&mut buffer) else { return };
@@ -255,21 +255,21 @@ impl Task {
     }
 
     /// Returns whether this host is to go.
-    fn obey(&mut self, order: Order) -> bool {
+    fn obey(&mut self, order: Command) -> bool {
         match order {
-            Order::Send { to, digest, content } => {
+            Command::Send { to, digest, content } => {
                 self.link.send(to, digest, &content);
             }
-            Order::Ring(ring) => *self.link.ring() = ring,
-            Order::Weight(weight) => self.link.set_weight(monotonic(), weight),
-            Order::Belong(cluster) => {
+            Command::Ring(ring) => *self.link.ring() = ring,
+            Command::Weight(weight) => self.link.set_weight(monotonic(), weight),
+            Command::Belong(cluster) => {
                 self.link.belong(monotonic(), cluster);
                 // Who has ordered it may look at once.
                 self.told = Moment(0);
             }
-            Order::Vote(vote) => self.link.voted(monotonic(), vote),
-            Order::LookAround => self.link.look_around(monotonic()),
-            Order::Leave => return true,
+            Command::Vote(vote) => self.link.voted(monotonic(), vote),
+            Command::LookAround => self.link.look_around(monotonic()),
+            Command::Leave => return true,
         }
         false
     }

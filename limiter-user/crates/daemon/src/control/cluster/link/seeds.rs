@@ -16,10 +16,10 @@ const PAUSES: [Duration; 3] =
 const AT_ONCE: usize = 8;
 
 /// Addresses of a seed, at most.
-const MOST_ADDRESSES: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 /// How long a name may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Seed {
     fn take(&mut self, found: Result<Vec<SocketAddr>, String>) -> bool {
         let error = match found {
             Ok(addresses) => {
-                let addresses: BTreeSet<_> = addresses.into_iter().take(MOST_ADDRESSES).collect();
+                let addresses: BTreeSet<_> = addresses.into_iter().take(MAX_ADDRESSES).collect();
                 if !addresses.is_empty() {
                     self.addresses = addresses.into_iter().collect();
                     self.error = None;
@@ -63,10 +63,10 @@ impl Seed {
 
 /// Asks the system where a name is.
 async fn resolve(name: String) -> Result<Vec<SocketAddr>, String> {
-    match tokio::time::timeout(PATIENCE, tokio::net::lookup_host(name)).await {
-        Ok(Ok(addresses)) => Ok(addresses.take(MOST_ADDRESSES).collect()),
+    match tokio::time::timeout(TIMEOUT, tokio::net::lookup_host(name)).await {
+        Ok(Ok(addresses)) => Ok(addresses.take(MAX_ADDRESSES).collect()),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
     }
 }
 

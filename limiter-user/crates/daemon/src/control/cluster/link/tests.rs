@@ -58,7 +58,7 @@ async fn three_hosts_find_and_hear_each_other() {
         (&c, id_a, &mut heard_by_a, id_c),
     ] {
         let content = Content::Other(Topic::Limits, to.0.to_be_bytes().to_vec());
-        assert!(handle.order(Order::Send { to, digest: None, content: content.clone() }));
+        assert!(handle.order(Command::Send { to, digest: None, content: content.clone() }));
         assert_eq!(hear(heard, &content).await, from);
     }
     let seed = |seeds: &Vec<Seed>| seeds[1].error.is_some() && seeds[0].error.is_none();
@@ -72,7 +72,7 @@ async fn three_hosts_find_and_hear_each_other() {
     let counted = tokio::time::timeout(Duration::from_secs(5), report).await.is_ok();
     assert!(counted);
     // One leaves in order, one comes back.
-    assert!(c.order(Order::Leave));
+    assert!(c.order(Command::Leave));
     tokio::time::timeout(Duration::from_secs(5), running).await.expect("in time").unwrap();
     until_members(&mut a, 2).await;
     until_members(&mut b, 2).await;

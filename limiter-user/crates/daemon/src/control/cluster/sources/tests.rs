@@ -1,14 +1,14 @@
 //! Sources as looks at a table find them, over a data plane in memory.
 
 use super::*;
-use crate::control::cluster::words::{Giver, Words};
+use crate::control::cluster::words::{RefundWorker, Words};
 use crate::control::fake::Fake;
 use crate::control::{Core, Shared};
 use cluster::escrow::Granted;
 use cluster::link::ClusterId;
 use dataplane::ClusterBucket;
 use model::source::{Counts, HeldShare};
-use model::{Class, LimitSpec, Target};
+use model::{Class, Limit, Target};
 
 const MS: u64 = 1_000_000;
 
@@ -19,7 +19,7 @@ fn member(bucket: usize, source: &str, since_ms: u64) -> ClusterMember {
         bucket: ClusterBucket { bucket, tag, counts, limited: false },
         source: source.parse().unwrap(),
         class: Class::ANY,
-        limit: LimitSpec::new(Target::DEFAULT, "1000pps".parse().unwrap(), None).unwrap(),
+        limit: Limit::new(Target::DEFAULT, "1000pps".parse().unwrap(), None).unwrap(),
         share: HeldShare { share: 0.0, floor: 0.0, until: None },
     }
 }
@@ -50,7 +50,7 @@ impl World {
         state.cluster[bucket].bucket.limited = dropped > 0;
     }
 
-    fn look(&mut self, ms: u64) -> Seen {
+    fn look(&mut self, ms: u64) -> Observation {
         self.now += ms;
         self.sources.look(&self.fake, Moment(self.now * MS), &[], bounds())
     }
@@ -78,7 +78,7 @@ fn who_begins_to_send_is_found_and_told_of_until_it_is_idle() {
         assert_eq!((demands[0].key, demands[0].limited), (key, dropped > 0));
         assert!((demands[0].part.part() - part).abs() < 1e-6, "{demands:?}");
     }
-    let mut seen = Seen::default();
+    let mut seen = Observation::default();
     for _ in 0..31 {
         seen = world.look(100);
     }
@@ -88,9 +88,9 @@ fn who_begins_to_send_is_found_and_told_of_until_it_is_idle() {
 
 #[test]
 fn a_source_is_tracked_for_as_long_as_its_bucket_takes_to_fill() {
-    let limit = |rate: &str, burst| LimitSpec {
+    let limit = |rate: &str, burst| Limit {
         burst,
-        ..LimitSpec::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap()
+        ..Limit::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap()
     };
     for (rate, burst, seconds) in
         [("1000pps", 1200, 3.0), ("20pps", 24, 3.0), ("5/minute", 1, 14.2), ("1/minute", 60, 300.0)]
@@ -119,7 +119,7 @@ fn who_has_long_been_silent_makes_room() {
     let address = |n: usize| format!("192.0.{}.{}/32", n / 200, n % 200 + 1);
     let count = 300;
     let members = (0..count).map(|n| {
-        let limit = LimitSpec::new(Target::DEFAULT, "5/minute".parse().unwrap(), None).unwrap();
+        let limit = Limit::new(Target::DEFAULT, "5/minute".parse().unwrap(), None).unwrap();
         ClusterMember { limit, ..member(n, &address(n), 0) }
     });
     let mut world = World::new(members.collect());
@@ -188,11 +188,11 @@ fn two_buckets_of_one_number_have_their_floor() {
 }
 
 /// A core over the world's data plane, and what gives tokens back to it.
-fn core(world: &World) -> (tempfile::TempDir, Core, Giver) {
+fn core(world: &World) -> (tempfile::TempDir, Core, RefundWorker) {
     let home = tempfile::tempdir().unwrap();
     let core = world.fake.core(&home);
     let other = tempfile::tempdir().unwrap();
-    let giver = Giver::start(Shared::new(world.fake.core(&other))).unwrap();
+    let giver = RefundWorker::start(Shared::new(world.fake.core(&other))).unwrap();
     (home, core, giver)
 }
 

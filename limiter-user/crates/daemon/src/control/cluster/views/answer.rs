@@ -8,13 +8,13 @@ use super::Cluster;
 use crate::control::views::with_rates;
 use crate::control::{RATE_INTERVAL, groups};
 use api::error::Failure;
-use cluster::views::groups::{Group, Grouped, Groups, MOST_ROWS, choose};
-use cluster::views::{Answer, Host, MOST_PLACES, Question};
+use cluster::views::groups::{Group, Grouped, Groups, MAX_ROWS, choose};
+use cluster::views::{Answer, Host, MAX_PLACES, Question};
 use cluster::wire::{PROTOCOL, Rejection};
 use model::Class;
 use model::{
     rollup::Sums,
-    traffic::{By, Sort},
+    traffic::{GroupBy, Sort},
 };
 
 /// Answers a question.
@@ -27,7 +27,7 @@ pub(super) async fn answer(cluster: &Cluster, question: Question) -> Answer {
             cluster.shared.with(move |core| Ok(Answer::Points(core.points(&places)))).await
         }
         Question::Source(address) => source(cluster, address).await,
-        Question::Groups { by: By::Class, .. } => groups::by_class(&cluster.shared)
+        Question::Groups { by: GroupBy::Class, .. } => groups::by_class(&cluster.shared)
             .await
             .map(|classes| Answer::Groups(of_classes(classes))),
         Question::Groups { sort, n, .. } => {
@@ -36,7 +36,7 @@ pub(super) async fn answer(cluster: &Cluster, question: Question) -> Answer {
         }
         Question::GroupsOf { nets, sort } => {
             let rollup = groups::by_prefix(&cluster.shared, Some(nets)).await;
-            rollup.map(|rollup| Answer::Groups(choose(sort, MOST_PLACES, rollup.rows())))
+            rollup.map(|rollup| Answer::Groups(choose(sort, MAX_PLACES, rollup.rows())))
         }
         Question::FileLimits(known) => {
             let limits = cluster.shared.with(|core| Ok(core.cluster_limits_in_file())).await;
@@ -58,7 +58,7 @@ fn of_classes(classes: HashMap<Class, Sums>) -> Groups {
     let tracked = classes.values().map(|sums| sums.tally.sources).sum();
     let rows = classes.iter().map(|(class, sums)| Grouped::new(Group::Class(*class), sums));
     // A data plane has room for fewer classes than that.
-    Groups { rows: rows.take(MOST_ROWS).collect(), tracked, left_out: 0, bar: 0.0 }
+    Groups { rows: rows.take(MAX_ROWS).collect(), tracked, left_out: 0, bar: 0.0 }
 }
 
 async fn candidates(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use limiter_common::hll::{Ranks, WINDOW_SHIFT};
 
 use super::super::Cluster;
-use super::round::{PATIENCE, Round};
+use super::round::{Round, TIMEOUT};
 use crate::control::cluster::link::monotonic;
 use api::error::Failure;
 use api::{ClusterDistinctReport, DistinctGroup, DistinctHost};
@@ -14,7 +14,7 @@ use cluster::{HostId, Moment};
 
 /// How many distinct sources all hosts have seen.
 pub async fn distinct(cluster: &Cluster) -> Result<ClusterDistinctReport, Failure> {
-    distinct_until(cluster, monotonic().after(PATIENCE)).await
+    distinct_until(cluster, monotonic().after(TIMEOUT)).await
 }
 
 pub(super) async fn distinct_until(

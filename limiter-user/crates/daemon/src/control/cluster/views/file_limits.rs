@@ -12,16 +12,16 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::super::Cluster;
-use super::round::{PATIENCE, Round};
+use super::round::{Round, TIMEOUT};
 use crate::control::cluster::link::monotonic;
 use api::error::Failure;
-use cluster::views::{Answer, FileLimit, MOST_FILE_LIMITS, Question};
+use cluster::views::{Answer, FileLimit, MAX_FILE_LIMITS, Question};
 
 /// How often the others are asked.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Differences that are told at most.
-const MOST_TOLD: usize = 5;
+const MAX_REPORTED: usize = 5;
 
 /// A limit that the file of another host has and this one's has not, or the other way round, or with other words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,7 +55,7 @@ pub(in crate::control::cluster) async fn serve(
 async fn look(cluster: &Cluster) -> Result<Vec<Difference>, Failure> {
     let mine = cluster.shared.with(|core| Ok(core.cluster_limits_in_file())).await?;
     let question = Question::FileLimits(mine.hash);
-    let mut round = Round::of(cluster, question, monotonic().after(PATIENCE)).await?;
+    let mut round = Round::of(cluster, question, monotonic().after(TIMEOUT)).await?;
     let answers = round.take(|answer| match answer {
         Answer::FileLimits(limits) => Some(limits),
         _ => None,
@@ -71,7 +71,7 @@ async fn look(cluster: &Cluster) -> Result<Vec<Difference>, Failure> {
 /// what would come after their end.
 fn differences(mine: &[FileLimit], others: &BTreeMap<String, Vec<FileLimit>>) -> Vec<Difference> {
     let end = |list: &[FileLimit]| {
-        list.last().filter(|_| list.len() >= MOST_FILE_LIMITS).map(|last| last.target.clone())
+        list.last().filter(|_| list.len() >= MAX_FILE_LIMITS).map(|last| last.target.clone())
     };
     let of = |list: &[FileLimit]| -> BTreeMap<String, String> {
         list.iter().map(|it| (it.target.clone(), it.limit.clone())).collect()
@@ -100,7 +100,7 @@ pub(in crate::control::cluster) fn told(all: &[Difference]) -> Vec<String> {
     let none = || "none".to_owned();
     let mut told: Vec<_> = all
         .iter()
-        .take(MOST_TOLD)
+        .take(MAX_REPORTED)
         .map(|Difference { target, here, there, hosts }| {
             format!(
                 "configuration files differ in the limit of the cluster for {target}: {} here, {} on {}. Where it is \
@@ -112,10 +112,10 @@ pub(in crate::control::cluster) fn told(all: &[Difference]) -> Vec<String> {
             )
         })
         .collect();
-    if all.len() > MOST_TOLD {
+    if all.len() > MAX_REPORTED {
         told.push(format!(
             "configuration files differ in {} more limits of the cluster",
-            all.len() - MOST_TOLD
+            all.len() - MAX_REPORTED
         ));
     }
     told
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn what_was_cut_off_is_no_difference_and_not_all_is_told() {
         let many = |from: usize| -> Vec<FileLimit> {
-            let all = (from..from + MOST_FILE_LIMITS)
+            let all = (from..from + MAX_FILE_LIMITS)
                 .map(|at| FileLimit { target: format!("{at:06}"), limit: "1pps".into() });
             all.collect()
         };
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(found.len(), 10);
         assert!(found.iter().all(|difference| difference.here.is_none()));
         let told = told(&found);
-        assert_eq!(told.len(), MOST_TOLD + 1);
-        assert!(told[MOST_TOLD].contains("5 more"), "{told:?}");
+        assert_eq!(told.len(), MAX_REPORTED + 1);
+        assert!(told[MAX_REPORTED].contains("5 more"), "{told:?}");
     }
 }

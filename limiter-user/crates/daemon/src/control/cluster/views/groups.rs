@@ -10,7 +10,7 @@ use api::{ClusterGroupEntry, ClusterGroupsReport, GroupEntry};
 use cluster::views::groups::{Groups, merge, union};
 use cluster::views::{Answer, Question};
 use cluster::{HostId, Moment};
-use model::traffic::{By, Sort};
+use model::traffic::{GroupBy, Sort};
 
 /// The `n` heaviest groups of all hosts together.
 ///
@@ -18,7 +18,7 @@ use model::traffic::{By, Sort};
 /// If too many questions are open.
 pub async fn groups(
     cluster: &Cluster,
-    by: By,
+    by: GroupBy,
     n: usize,
     sort: Sort,
 ) -> Result<ClusterGroupsReport, Failure> {
@@ -65,7 +65,7 @@ async fn of_all(
 }
 
 fn list(
-    by: By,
+    by: GroupBy,
     n: usize,
     sort: Sort,
     round: &Round,

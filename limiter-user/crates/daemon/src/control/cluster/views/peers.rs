@@ -2,7 +2,7 @@
 
 use super::super::Cluster;
 use super::distinct::distinct_until;
-use super::round::{PATIENCE, Round};
+use super::round::{Round, TIMEOUT};
 use crate::control::cluster::link::monotonic;
 use api::error::Failure;
 use api::{
@@ -15,7 +15,7 @@ use cluster::wire::Rejection;
 
 /// The hosts, and how they do.
 pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
-    let until = monotonic().after(PATIENCE);
+    let until = monotonic().after(TIMEOUT);
     let (round, distinct) =
         tokio::join!(Round::of(cluster, Question::Host, until), distinct_until(cluster, until));
     let (mut round, distinct) = (round?, distinct?);

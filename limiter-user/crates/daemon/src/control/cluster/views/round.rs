@@ -14,7 +14,7 @@ use cluster::views::{Answer, Answered, Question, top};
 use cluster::{HostId, Moment};
 
 /// How long hosts have for an answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long of that for the first question, where there are several: a host may look twice, a fifth of a
 /// second apart.
@@ -145,17 +145,17 @@ impl<L> Search<L> {
     pub(super) fn of(n: usize) -> Self {
         let began = monotonic();
         let wanted = top::rounds(n).collect::<Vec<_>>().into_iter();
-        Self { began, until: began.after(PATIENCE), wanted, best: None }
+        Self { began, until: began.after(TIMEOUT), wanted, best: None }
     }
 
     /// How many to ask each host for next, and until when; `None` if that is of no use any more.
     pub(super) fn next(&mut self) -> Option<(usize, Moment)> {
         let now = monotonic();
-        let late = self.until.since(now) < PATIENCE / 4;
+        let late = self.until.since(now) < TIMEOUT / 4;
         if self.best.as_ref().is_some_and(|best| late || best.exact) {
             return None;
         }
-        let first = self.began.after(FIRST).max(now.after(PATIENCE / 4)).min(self.until);
+        let first = self.began.after(FIRST).max(now.after(TIMEOUT / 4)).min(self.until);
         Some((self.wanted.next()?, first))
     }
 

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::super::Cluster;
-use super::round::{PATIENCE, Round};
+use super::round::{Round, TIMEOUT};
 use crate::control::cluster::link::monotonic;
 use api::error::Failure;
 use api::{ClusterSourceReport, HostSource, SourceSums};
-use cluster::views::{Answer, Known, Question};
+use cluster::views::{Answer, Question, SourceInfo};
 use model::source::SourceState;
 
 /// What all hosts know of the source that `address` belongs to.
 pub async fn source(cluster: &Cluster, address: IpAddr) -> Result<ClusterSourceReport, Failure> {
-    let until = monotonic().after(PATIENCE);
+    let until = monotonic().after(TIMEOUT);
     let mut round = Round::of(cluster, Question::Source(address), until).await?;
     let known = round.take(|answer| match answer {
         Answer::Source(known) => Some(known),
@@ -31,7 +31,7 @@ pub async fn source(cluster: &Cluster, address: IpAddr) -> Result<ClusterSourceR
     })
 }
 
-fn of_host(host: String, known: &Known) -> impl Iterator<Item = HostSource> {
+fn of_host(host: String, known: &SourceInfo) -> impl Iterator<Item = HostSource> {
     known.buckets.iter().map(move |held| HostSource {
         host: host.clone(),
         class: (!held.class.is_any()).then_some(held.class),

@@ -8,7 +8,7 @@ use super::round::{Found, Round, Search};
 use api::error::Failure;
 use api::{ClusterTopEntry, ClusterTopReport, TopEntry, moment};
 use cluster::HostId;
-use cluster::views::{Answer, Candidates, Counted, Place, Question, groups, top};
+use cluster::views::{Answer, Candidates, Counted, Question, SourceClass, groups, top};
 use model::traffic::{Sort, Totals};
 
 /// The `n` heaviest sources of all hosts together.
@@ -93,7 +93,7 @@ fn add(sum: Option<Totals>, more: Option<Totals>) -> Option<Totals> {
 
 fn entry(sum: &Counted, limit: Option<api::LimitReport>) -> TopEntry {
     let at = |ms| moment(groups::moment(ms, SystemTime::now()));
-    let Place { source, class } = sum.place;
+    let SourceClass { source, class } = sum.place;
     TopEntry {
         source,
         class: (!class.is_any()).then_some(class),

@@ -13,7 +13,7 @@ use model::Share;
 use super::keys::{Dirty, Keys};
 use super::peer::Peer;
 use super::poll::Draft;
-use super::taken::Taken;
+use super::taken::HeldLease;
 use super::view::Views;
 use super::{Escrow, MAX_HELD, Partition, Urgency};
 
@@ -35,7 +35,7 @@ pub(super) struct Key {
     /// The demand that was reported last.
     told: Share,
     /// By owner.
-    grants: SmallVec<[(HostId, Taken); 1]>,
+    grants: SmallVec<[(HostId, HeldLease); 1]>,
     /// What the kernel was told last.
     pub(super) word: Option<(Share, Moment)>,
     owner: Option<HostId>,
@@ -80,7 +80,7 @@ impl Key {
         self.tracked && !self.idle(floor)
     }
 
-    fn granted_by(&mut self, owner: HostId) -> Option<&mut Taken> {
+    fn granted_by(&mut self, owner: HostId) -> Option<&mut HeldLease> {
         self.grants.iter_mut().find(|(by, _)| *by == owner).map(|(_, taken)| taken)
     }
 
@@ -192,7 +192,7 @@ impl Held {
             return Urgency::None;
         }
         let share = grant.share.min(Share::WHOLE);
-        let new = Taken { number: grant.number, share, until, memory };
+        let new = HeldLease { number: grant.number, share, until, memory };
         let full = held.grants.len() >= OWNERS;
         let known = held.granted_by(owner);
         let before = known.as_deref().copied();

@@ -7,20 +7,20 @@ use crate::message::{Grant, Report};
 use crate::{HostId, KeyId, Moment, ViewId};
 use model::Share;
 
-use super::claim::{Claim, Given};
+use super::allocation::{Need, Wanted, targets};
+use super::claim::{Grantee, IssuedLease};
 use super::keys::{ByHost, Dirty, Keys, Walk};
 use super::loans::{Far, Lasting, Planned, Said};
 use super::peer::Amount;
 use super::poll::Draft;
 use super::pools::{Delegated, Known, Pools};
 use super::view::Views;
-use super::wants::{Need, Wanted, targets};
 use super::{Escrow, MAX_OWNED, MAX_PEERS, Planted};
 
 /// A key that this host owns by the view of somebody.
 #[derive(Debug, Default)]
 pub(super) struct Key {
-    claims: ByHost<Claim>,
+    claims: ByHost<Grantee>,
     /// Whether this host owns it by some views.
     mine: Vec<(ViewId, bool)>,
     /// What was delegated by an older view comes to its end, and another host owns the key: its grants are left
@@ -95,7 +95,7 @@ impl Key {
 
     /// Nothing more is said of it.
     fn let_end(&mut self) {
-        self.claims.values_mut().for_each(Claim::let_end);
+        self.claims.values_mut().for_each(Grantee::let_end);
         self.claims.retain(|_, claim| !claim.given.is_empty());
         if let Some(far) = &mut self.far {
             far.let_end();
@@ -165,7 +165,7 @@ impl Owned {
         }
     }
 
-    fn claim(&mut self, key: KeyId, host: HostId) -> Option<&mut Claim> {
+    fn claim(&mut self, key: KeyId, host: HostId) -> Option<&mut Grantee> {
         self.key(key, true)?.claims.get_or_add(host, MAX_PEERS)
     }
 
@@ -222,7 +222,7 @@ impl Escrow {
             (borrowed, lent) = (far.borrowed(soon), far.outstanding());
         }
         let pool = (own_pool + borrowed).min(bounds.most);
-        let mut sum = key.claims.values().map(Claim::outstanding).sum::<Share>() + lent;
+        let mut sum = key.claims.values().map(Grantee::outstanding).sum::<Share>() + lent;
         let present = [self.views.present().id];
         let owns = key.owned(id, &self.views, me, &present);
         key.ending = pool < sum && !owns;
@@ -290,7 +290,7 @@ impl Escrow {
                     // The kernel is told before anybody hears of what this leaves.
                     let last = claim.given.pop();
                     claim.given.clear();
-                    claim.given.extend(last.map(|given| Given {
+                    claim.given.extend(last.map(|given| IssuedLease {
                         first: Some(now),
                         end: soon,
                         ..given

@@ -11,14 +11,14 @@ pub(super) enum Kind {
     /// To make a new key. The rotation is the last one that the sender knows of.
     Ask = 1,
     /// To be as far.
-    Order = 2,
+    Command = 2,
     /// To know that the sender is as far.
-    Told = 3,
+    PeerStage = 3,
 }
 
 /// What is said. It has the same length whatever it is.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Saying {
+pub(super) struct Message {
     pub(super) kind: Kind,
     pub(super) id: Id,
     pub(super) stage: Stage,
@@ -28,7 +28,7 @@ pub(super) struct Saying {
     pub(super) key: Key,
 }
 
-impl Saying {
+impl Message {
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![self.kind as u8, self.stage as u8];
         for word in [self.id.number, self.id.tag, self.view] {
@@ -46,8 +46,8 @@ impl Saying {
         let mut from = Reader::new(bytes);
         let kind = match from.u8()? {
             1 => Kind::Ask,
-            2 => Kind::Order,
-            3 => Kind::Told,
+            2 => Kind::Command,
+            3 => Kind::PeerStage,
             _ => return Err(Malformed),
         };
         let stage = Stage::from_number(from.u8()?).ok_or(Malformed)?;

@@ -4,11 +4,11 @@ use super::ban::BanText;
 use super::invalid::Invalid;
 use super::scope::{Partition, Reach, Scope};
 use super::units::{Rate, Unit, UnitError, parse_burst};
-use crate::limit::{LimitSpec, ModelError, Target};
+use crate::limit::{Limit, ModelError, Target};
 
 /// What is said of a limit, beside its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wording<'a> {
+pub struct LimitInput<'a> {
     /// One rate, or one of packets and one of bytes.
     pub rates: Vec<&'a str>,
     /// A burst for each at the most; which one it is for is told by its unit.
@@ -46,12 +46,12 @@ fn refuse(part: Part, message: impl Into<String>, hint: &str) -> Refused {
     (part, Invalid::new(message).with_hint(hint))
 }
 
-impl Wording<'_> {
+impl LimitInput<'_> {
     /// The limit of `target` that is meant.
     ///
     /// # Errors
     /// What cannot be read, or does not go together.
-    pub fn limit(&self, target: Target) -> Result<LimitSpec, (Part, Invalid)> {
+    pub fn limit(&self, target: Target) -> Result<Limit, (Part, Invalid)> {
         let mut rates = Vec::with_capacity(2);
         for (place, text) in self.rates.iter().enumerate() {
             let rate: Rate =
@@ -80,7 +80,7 @@ impl Wording<'_> {
         };
         let amount = |burst: Option<(usize, usize, u64)>| burst.map(|(.., amount)| amount);
         target.check().map_err(|error| (Part::Target, error.into()))?;
-        let mut limit = LimitSpec::new(target, rate, amount(burst))
+        let mut limit = Limit::new(target, rate, amount(burst))
             .map_err(|error| (blamed(0, burst), error.into()))?;
         if let Some((rate, burst)) = also {
             limit =
@@ -138,14 +138,14 @@ mod tests {
     use super::*;
     use crate::Explain as _;
 
-    fn wording<'a>(rates: &[&'a str], bursts: &[&'a str]) -> Wording<'a> {
+    fn input<'a>(rates: &[&'a str], bursts: &[&'a str]) -> LimitInput<'a> {
         let (rates, bursts) = (rates.to_vec(), bursts.to_vec());
-        Wording { rates, bursts, enforce: true, ban: None, scope: None, partition: None }
+        LimitInput { rates, bursts, enforce: true, ban: None, scope: None, partition: None }
     }
 
     #[test]
     fn rates_come_in_any_order_and_bursts_find_theirs() {
-        let wanted = wording(&["1000pps", "10mbit"], &["2000", "64kbyte"]);
+        let wanted = input(&["1000pps", "10mbit"], &["2000", "64kbyte"]);
         let wanted = wanted.limit(Target::DEFAULT).unwrap();
         assert_eq!((wanted.rate.unit(), wanted.burst), (Unit::Packets, 2000));
         assert_eq!(
@@ -157,9 +157,9 @@ mod tests {
             (["10mbit", "1kpps"], ["64kbyte", "2k"]),
             (["1000pps", "10mbit"], ["64kbyte", "2000"]),
         ] {
-            assert_eq!(wording(&rates, &bursts).limit(Target::DEFAULT).unwrap(), wanted);
+            assert_eq!(input(&rates, &bursts).limit(Target::DEFAULT).unwrap(), wanted);
         }
-        let one = wording(&["10mbit", "1000pps"], &["64kbyte"]).limit(Target::DEFAULT).unwrap();
+        let one = input(&["10mbit", "1000pps"], &["64kbyte"]).limit(Target::DEFAULT).unwrap();
         assert_eq!((one.burst, one.also.map(|also| also.burst)), (1200, Some(64_000)));
     }
 
@@ -168,81 +168,81 @@ mod tests {
         let lasts = BanText { lasts: Some("10m"), ..BanText::default() };
         let ban = Some(lasts);
         let shared = "10.0.0.0/8 as-one".parse().unwrap();
-        for (wording, target, part, about) in [
-            (wording(&[], &[]), Target::DEFAULT, Part::Rate(0), "no rate"),
-            (wording(&["5"], &[]), Target::DEFAULT, Part::Rate(0), "no unit"),
-            (wording(&["5pps", "5mbps"], &[]), Target::DEFAULT, Part::Rate(1), "ambiguous"),
+        for (input, target, part, about) in [
+            (input(&[], &[]), Target::DEFAULT, Part::Rate(0), "no rate"),
+            (input(&["5"], &[]), Target::DEFAULT, Part::Rate(0), "no unit"),
+            (input(&["5pps", "5mbps"], &[]), Target::DEFAULT, Part::Rate(1), "ambiguous"),
             (
-                wording(&["5pps", "7pps"], &[]),
+                input(&["5pps", "7pps"], &[]),
                 Target::DEFAULT,
                 Part::Rate(1),
                 "5pps and 7pps both count packets",
             ),
             (
-                wording(&["5pps", "1mbit", "1pps"], &[]),
+                input(&["5pps", "1mbit", "1pps"], &[]),
                 Target::DEFAULT,
                 Part::Rate(2),
                 "both count packets",
             ),
             (
-                wording(&["5pps"], &["5", "6"]),
+                input(&["5pps"], &["5", "6"]),
                 Target::DEFAULT,
                 Part::Burst(1),
                 "two bursts of packets",
             ),
-            (wording(&["5pps"], &["64kbyte"]), Target::DEFAULT, Part::Burst(0), "kbyte"),
+            (input(&["5pps"], &["64kbyte"]), Target::DEFAULT, Part::Burst(0), "kbyte"),
             (
-                wording(&["5pps", "1mbit"], &["5", "6"]),
+                input(&["5pps", "1mbit"], &["5", "6"]),
                 Target::DEFAULT,
                 Part::Burst(1),
                 "two bursts of packets",
             ),
-            (wording(&["5pps", "1mbit"], &["5", "6foo"]), Target::DEFAULT, Part::Burst(1), "foo"),
+            (input(&["5pps", "1mbit"], &["5", "6foo"]), Target::DEFAULT, Part::Burst(1), "foo"),
             (
-                wording(&["1mbit", "5pps"], &["5", "9byte"]),
+                input(&["1mbit", "5pps"], &["5", "9byte"]),
                 Target::DEFAULT,
                 Part::Burst(1),
                 "full frame",
             ),
             (
-                Wording {
+                LimitInput {
                     ban: Some(BanText { after: Some("5s"), ..lasts }),
-                    ..wording(&["5pps"], &[])
+                    ..input(&["5pps"], &[])
                 },
                 shared,
                 Part::Ban,
                 "share",
             ),
             (
-                Wording { scope: Some(Reach::Cluster), ..wording(&["5pps"], &[]) },
+                LimitInput { scope: Some(Reach::Cluster), ..input(&["5pps"], &[]) },
                 shared,
                 Part::Scope,
                 "10.0.0.0/8 as-one: only limits that each source has",
             ),
             (
-                Wording { partition: Some(Partition::Conservative), ..wording(&["5pps"], &[]) },
+                LimitInput { partition: Some(Partition::Conservative), ..input(&["5pps"], &[]) },
                 Target::DEFAULT,
                 Part::Scope,
                 "no partition policy",
             ),
             (
-                Wording { ban, enforce: false, ..wording(&["5pps"], &[]) },
+                LimitInput { ban, enforce: false, ..input(&["5pps"], &[]) },
                 Target::DEFAULT,
                 Part::Ban,
                 "not enforced",
             ),
             (
-                Wording {
+                LimitInput {
                     ban: Some(BanText { lasts: Some("ten"), ..lasts }),
-                    ..wording(&["5pps"], &[])
+                    ..input(&["5pps"], &[])
                 },
                 Target::DEFAULT,
                 Part::Ban,
                 "ten",
             ),
         ] {
-            let (blamed, error) = wording.limit(target).unwrap_err();
-            assert_eq!(blamed, part, "{wording:?}: {error}");
+            let (blamed, error) = input.limit(target).unwrap_err();
+            assert_eq!(blamed, part, "{input:?}: {error}");
             assert!(error.to_string().contains(about), "{error}");
             assert!(error.hint().is_some());
         }
