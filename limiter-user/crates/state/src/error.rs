@@ -36,9 +36,9 @@ pub enum StoreError {
         /// What is wrong with the mirror.
         mirror: String,
     },
-    /// The store was written by a later version of this program.
+    /// The store was written by another version of this program.
     #[error("the store {} has version {found}, this program knows {SCHEMA}", path.display())]
-    Newer {
+    Version {
         /// The file.
         path: PathBuf,
         /// Its version.
@@ -75,7 +75,7 @@ impl Explain for StoreError {
                  without limits",
                 path.display()
             ),
-            Self::Newer { .. } => "use the version of limiter that wrote it, or a later one".into(),
+            Self::Version { .. } => "use the version of limiter that wrote it".into(),
             Self::Database { .. } => "is the disk full?".into(),
         })
     }
@@ -85,7 +85,7 @@ impl Explain for StoreError {
             Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 Fault::Privilege
             }
-            Self::Io { .. } | Self::Locked { .. } | Self::Corrupt { .. } | Self::Newer { .. } => {
+            Self::Io { .. } | Self::Locked { .. } | Self::Corrupt { .. } | Self::Version { .. } => {
                 Fault::Input
             }
             Self::Database { .. } => Fault::Refused,

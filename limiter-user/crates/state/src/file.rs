@@ -5,10 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
-use redb::{
-    Builder, Database, ReadableDatabase, ReadableTable, Table, TableDefinition, TableHandle,
-    WriteTransaction,
-};
+use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use super::Row;
 use super::StoreError;
@@ -17,22 +14,18 @@ use super::rows::Rows;
 use model::lists::{ListChanges, Listing, Lists};
 use model::{Change, Changes, Limit, Limits, Target};
 
-/// The version of the tables below. Files of earlier ones are read as they are and become this one with
-/// the next change: what is new since then is left out of their rows.
+/// The version of the tables below. Files of another one are refused.
 pub(super) const SCHEMA: u64 = 5;
 
 /// `schema` and `revision`. The revision rises with every change.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
-/// The target (with a class and who shares it since schema 3), and a [`model::record`] as JSON.
+/// The target, and a [`model::record`] as JSON.
 const LIMITS: TableDefinition<'_, &str, &str> = TableDefinition::new("limits");
 
-/// A source or prefix, and a [`Listing`], both as [`entry`] writes them. Since schema 5.
+/// A source or prefix, and a [`Listing`], both as [`entry`] writes them.
 const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("entries");
 
-/// The same as text and as JSON. From schema 2 to 4.
-const LISTS: TableDefinition<'_, &str, &str> = TableDefinition::new("lists");
-
-/// What is replicated in the cluster: rows as [`cluster::limits`] makes them. Since schema 4.
+/// What is replicated in the cluster: rows as `cluster::limits` makes them.
 const REPLICA: TableDefinition<'_, &str, &str> = TableDefinition::new("replica");
 
 /// What is to be written, in one transaction.
@@ -83,8 +76,8 @@ pub(super) struct Content {
 pub(super) enum Unreadable {
     /// Something is wrong with it.
     Corrupt(String),
-    /// It has this schema version, which is a later one.
-    Newer(u64),
+    /// It has this version, which is another one.
+    Version(u64),
 }
 
 impl<E: Into<redb::Error>> From<E> for Unreadable {
@@ -103,8 +96,8 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
             .ok_or_else(|| Unreadable::Corrupt(format!("it has no {key}")))
     };
     let schema = number("schema")?;
-    if schema > SCHEMA {
-        return Err(Unreadable::Newer(schema));
+    if schema != SCHEMA {
+        return Err(Unreadable::Version(schema));
     }
     let revision = number("revision")?;
     let mut found = Changes::default();
@@ -121,28 +114,17 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
     let mut limits = Limits::default();
     limits.apply(&found);
     let mut lists = Lists::default();
-    if schema > 4 {
-        for row in transaction.open_table(ENTRIES)?.iter()? {
-            let (key, value) = row?;
-            let wrong = |problem: String| Unreadable::Corrupt(format!("a list: {problem}"));
-            let no_prefix = || wrong(format!("{:?} is no prefix", key.value()));
-            let net = entry::net(key.value()).ok_or_else(no_prefix)?;
-            lists.insert(net, entry::read(value.value()).map_err(wrong)?);
-        }
-    } else if schema > 1 {
-        for row in transaction.open_table(LISTS)?.iter()? {
-            let (target, listing) = row?;
-            let (net, listing) = listed(target.value(), listing.value())
-                .map_err(|problem| Unreadable::Corrupt(format!("{}: {problem}", target.value())))?;
-            lists.insert(net, listing);
-        }
+    for row in transaction.open_table(ENTRIES)?.iter()? {
+        let (key, value) = row?;
+        let wrong = |problem: String| Unreadable::Corrupt(format!("a list: {problem}"));
+        let no_prefix = || wrong(format!("{:?} is no prefix", key.value()));
+        let net = entry::net(key.value()).ok_or_else(no_prefix)?;
+        lists.insert(net, entry::read(value.value()).map_err(wrong)?);
     }
     let mut replica = BTreeMap::new();
-    if schema > 3 {
-        for row in transaction.open_table(REPLICA)?.iter()? {
-            let (key, row) = row?;
-            replica.insert(key.value().to_owned(), row.value().to_owned());
-        }
+    for row in transaction.open_table(REPLICA)?.iter()? {
+        let (key, row) = row?;
+        replica.insert(key.value().to_owned(), row.value().to_owned());
     }
     Ok(Content { revision, limits, lists, replica })
 }
@@ -150,12 +132,6 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
 pub(super) fn limit(target: &str, record: &str) -> Result<Limit, String> {
     let target = target.parse::<Target>().map_err(|error| error.to_string())?;
     model::record::read(target, record)
-}
-
-fn listed(target: &str, listing: &str) -> Result<(IpNet, Listing), String> {
-    let net = target.parse().map_err(|_| "it is no prefix".to_owned())?;
-    let listing = serde_json::from_str(listing).map_err(|error| error.to_string())?;
-    Ok((net, listing))
 }
 
 fn put(
@@ -185,7 +161,6 @@ fn put_lists(
 ) -> Result<(), redb::Error> {
     let mut table = transaction.open_table(ENTRIES)?;
     let mut value = Vec::new();
-    take_over(transaction, &mut table)?;
     for (net, listing) in rows {
         let (key, length) = entry::key(net);
         let key = &key[..length];
@@ -196,28 +171,6 @@ fn put_lists(
         entry::write(listing, &mut value);
         table.insert(key, value.as_slice())?;
     }
-    Ok(())
-}
-
-/// Makes rows of a file of an earlier schema those of this one.
-fn take_over(
-    transaction: &WriteTransaction,
-    table: &mut Table<'_, &[u8], &[u8]>,
-) -> Result<(), redb::Error> {
-    if !transaction.list_tables()?.any(|table| table.name() == LISTS.name()) {
-        return Ok(());
-    }
-    let mut value = Vec::new();
-    for row in transaction.open_table(LISTS)?.iter()? {
-        let (target, listing) = row?;
-        // It made sense when the file was opened.
-        if let Ok((net, listing)) = listed(target.value(), listing.value()) {
-            let (key, length) = entry::key(&net);
-            entry::write(&listing, &mut value);
-            table.insert(&key[..length], value.as_slice())?;
-        }
-    }
-    transaction.delete_table(LISTS)?;
     Ok(())
 }
 

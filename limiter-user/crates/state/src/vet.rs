@@ -42,7 +42,7 @@ impl Verdict {
 /// Reads and judges the file at `path`.
 ///
 /// # Errors
-/// [`StoreError::Io`] if it cannot be read, [`StoreError::Newer`] if a later version wrote it.
+/// [`StoreError::Io`] if it cannot be read, [`StoreError::Version`] if another version wrote it.
 pub(super) fn vet(path: &Path) -> Result<Verdict, StoreError> {
     let image = match fs::read(path) {
         Ok(image) => image,
@@ -60,7 +60,9 @@ pub(super) fn vet(path: &Path) -> Result<Verdict, StoreError> {
         .join();
     match judged {
         Ok(Ok(content)) => Ok(Verdict::Good(Box::new(content))),
-        Ok(Err(Unreadable::Newer(found))) => Err(StoreError::Newer { path: path.into(), found }),
+        Ok(Err(Unreadable::Version(found))) => {
+            Err(StoreError::Version { path: path.into(), found })
+        }
         Ok(Err(Unreadable::Corrupt(problem))) => Ok(Verdict::Corrupt(problem)),
         Err(_) => Ok(Verdict::Corrupt("the database panicked on it".into())),
     }
