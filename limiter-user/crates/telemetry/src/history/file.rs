@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::slot::{
-    REASONS, Reader, Slot, put, read_totals, slot_bytes, totals_bytes, totals_to_bytes,
+    REASONS, Reader, SLOT_BYTES, Slot, TOTALS_BYTES, put, read_totals, totals_to_bytes,
 };
 use super::{History, Last, MINUTES, SECONDS};
 use crate::Sample;
@@ -23,40 +23,14 @@ const HEADER: usize = 8 + 8 * 4;
 const CHECKSUM: usize = 4;
 const STATES: u64 = (HEADER + CHECKSUM) as u64;
 
-/// Reasons that earlier versions knew, the first of today's. Their files are taken over.
-pub(super) const FORMER_REASONS: usize = 14;
-
-/// Where things are in a file that counts packets by so many reasons.
-#[derive(Clone, Copy)]
-pub(super) struct Layout {
-    reasons: usize,
-    /// Bytes of a state with its checksum.
-    pub(super) state: usize,
-    /// Where slots begin.
-    slots: u64,
-    /// Bytes of a slot with its checksum.
-    pub(super) record: u64,
-    /// Bytes of the file.
-    size: u64,
-}
-
-impl Layout {
-    pub(super) const fn new(reasons: usize) -> Self {
-        let state = 8 * 5 + totals_bytes(reasons) + CHECKSUM;
-        let slots = STATES + 2 * state as u64;
-        let record = (slot_bytes(reasons) + CHECKSUM) as u64;
-        let size = slots + (SECONDS + MINUTES) as u64 * record;
-        Self { reasons, state, slots, record, size }
-    }
-
-    #[cfg(test)]
-    pub(super) const fn size(&self) -> u64 {
-        self.size
-    }
-}
-
-/// That of files that are written.
-const OWN: Layout = Layout::new(REASONS);
+/// Bytes of a state with its checksum.
+const STATE: usize = 8 * 5 + TOTALS_BYTES + CHECKSUM;
+/// Where slots begin.
+const SLOTS: u64 = STATES + 2 * STATE as u64;
+/// Bytes of a slot with its checksum.
+const RECORD: u64 = (SLOT_BYTES + CHECKSUM) as u64;
+/// Bytes of the file.
+const SIZE: u64 = SLOTS + (SECONDS + MINUTES) as u64 * RECORD;
 
 /// What has changed since it was last written: places in the file and what belongs there.
 #[derive(Debug, Default)]
@@ -72,7 +46,7 @@ pub struct Keeper {
     sequence: u64,
 }
 
-pub(super) fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let checksum = crc32fast::hash(&bytes);
     bytes.extend(checksum.to_le_bytes());
     bytes
@@ -84,9 +58,9 @@ fn unsealed(bytes: &[u8]) -> Option<Reader<'_>> {
     (crc32fast::hash(content) == u32::from_le_bytes(*checksum)).then_some(Reader(content))
 }
 
-pub(super) fn header(reasons: usize) -> Vec<u8> {
+fn header() -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
-    for number in [VERSION, reasons as u64, SECONDS as u64, MINUTES as u64] {
+    for number in [VERSION, REASONS as u64, SECONDS as u64, MINUTES as u64] {
         put(&mut bytes, number);
     }
     sealed(bytes)
@@ -102,14 +76,14 @@ fn boot() -> u64 {
 /// A moment of an earlier daemon, which boot it was in, and how many there were before.
 type State = (u64, u64, Last);
 
-fn read_state(bytes: &[u8], reasons: usize) -> Option<State> {
+fn read_state(bytes: &[u8]) -> Option<State> {
     let mut from = unsealed(bytes)?;
     let (sequence, boot) = (from.u64()?, from.u64()?);
     let last = Last {
         position_ns: from.u64()?,
         monotonic_ns: from.u64()?,
         wall_ms: from.u64()?,
-        totals: read_totals(&mut from, reasons)?,
+        totals: read_totals(&mut from)?,
     };
     Some((sequence, boot, last))
 }
@@ -120,21 +94,21 @@ impl History {
         let mut patch = Vec::new();
         for (ring, before) in [(&mut self.seconds, 0), (&mut self.minutes, SECONDS)] {
             for place in std::mem::take(&mut ring.dirty) {
-                let mut bytes = Vec::with_capacity(OWN.record as usize);
+                let mut bytes = Vec::with_capacity(RECORD as usize);
                 ring.slots[place].to_bytes(&mut bytes);
-                patch.push((OWN.slots + (before + place) as u64 * OWN.record, sealed(bytes)));
+                patch.push((SLOTS + (before + place) as u64 * RECORD, sealed(bytes)));
             }
         }
         if let Some(last) = &self.last {
             let sequence = keeper.sequence + 1;
-            let mut bytes = Vec::with_capacity(OWN.state);
+            let mut bytes = Vec::with_capacity(STATE);
             let Last { position_ns, monotonic_ns, wall_ms, totals } = last;
             for number in [sequence, keeper.boot, *position_ns, *monotonic_ns, *wall_ms] {
                 put(&mut bytes, number);
             }
             totals_to_bytes(totals, &mut bytes);
             // Last: what it stands for is there then.
-            patch.push((STATES + sequence % 2 * OWN.state as u64, sealed(bytes)));
+            patch.push((STATES + sequence % 2 * STATE as u64, sealed(bytes)));
         }
         Patch(patch)
     }
@@ -146,27 +120,20 @@ impl History {
         }
     }
 
-    /// Takes over what is in a file with this layout; `None` if it is none.
-    fn read(
-        bytes: &[u8],
-        layout: Layout,
-        now: &Sample,
-        own: u64,
-        same_maps: bool,
-    ) -> Option<(Self, u64)> {
-        let Layout { reasons, state, slots, record, size } = layout;
-        if bytes.len() as u64 != size || !bytes.starts_with(&header(reasons)) {
+    /// Takes over what is in a file; `None` if it is none of this version.
+    fn read(bytes: &[u8], now: &Sample, own: u64, same_maps: bool) -> Option<(Self, u64)> {
+        if bytes.len() as u64 != SIZE || !bytes.starts_with(&header()) {
             return None;
         }
-        let (states, slots) = bytes.split_at(slots as usize);
-        let states = states[STATES as usize..].chunks_exact(state);
-        let states = states.filter_map(|bytes| read_state(bytes, reasons));
+        let (states, slots) = bytes.split_at(SLOTS as usize);
+        let states = states[STATES as usize..].chunks_exact(STATE);
+        let states = states.filter_map(read_state);
         let latest = states.max_by_key(|(sequence, ..)| *sequence);
         let mut history = Self::default();
         // A file that was just made has no state.
         let Some((sequence, boot, last)) = latest else { return Some((history, 0)) };
-        for (i, bytes) in slots.chunks_exact(record as usize).enumerate() {
-            let slot = unsealed(bytes).and_then(|mut from| Slot::read(&mut from, reasons));
+        for (i, bytes) in slots.chunks_exact(RECORD as usize).enumerate() {
+            let slot = unsealed(bytes).and_then(|mut from| Slot::read(&mut from));
             let Some(slot) = slot else { continue };
             let (ring, place, present) = match i.checked_sub(SECONDS) {
                 None => (&mut history.seconds, i, last.second()),
@@ -191,7 +158,7 @@ impl Keeper {
         let open =
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path);
         let file = match open.and_then(|file| {
-            (&file).take(OWN.size + 1).read_to_end(&mut bytes)?;
+            (&file).take(SIZE + 1).read_to_end(&mut bytes)?;
             Ok(file)
         }) {
             Ok(file) => file,
@@ -204,16 +171,9 @@ impl Keeper {
                 return (keeper, History::default(), Some(problem));
             }
         };
-        let read = |layout| History::read(&bytes, layout, now, keeper.boot, same_maps);
-        if let Some((history, sequence)) = read(OWN) {
+        if let Some((history, sequence)) = History::read(&bytes, now, keeper.boot, same_maps) {
             (keeper.file, keeper.sequence) = (Some(file), sequence);
             return (keeper, history, None);
-        }
-        if let Some((mut history, sequence)) = read(Layout::new(FORMER_REASONS)) {
-            keeper.sequence = sequence;
-            let problem = keeper.make().err().map(|error| keeper.problem(&error));
-            history.write_all();
-            return (keeper, history, problem);
         }
         let aside = path.with_extension("damaged");
         let kept = rename(path, &aside).is_ok();
@@ -240,8 +200,8 @@ impl Keeper {
                 .truncate(true)
                 .mode(0o640)
                 .open(&staging)?;
-            file.write_all(&header(REASONS))?;
-            let rest = OWN.size - STATES;
+            file.write_all(&header())?;
+            let rest = SIZE - STATES;
             io::copy(&mut io::repeat(0).take(rest), &mut file)?;
             file.sync_all()?;
             rename(&staging, &self.path)?;

@@ -7,15 +7,11 @@ use crate::Sample;
 /// Reasons that packets are counted by.
 pub const REASONS: usize = Reason::ALL.len();
 
-/// Bytes of a slot as it is stored, without its checksum, where packets are counted by so many reasons.
-pub(super) const fn slot_bytes(reasons: usize) -> usize {
-    8 + 8 + totals_bytes(reasons) + 4 * 3
-}
+/// Bytes of a slot as it is stored, without its checksum.
+pub(super) const SLOT_BYTES: usize = 8 + 8 + TOTALS_BYTES + 4 * 3;
 
 /// Bytes of [`Totals`].
-pub(super) const fn totals_bytes(reasons: usize) -> usize {
-    reasons * 16 + 8
-}
+pub(super) const TOTALS_BYTES: usize = REASONS * 16 + 8;
 
 /// Counters since the maps were made, as far as history is made of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,12 +146,11 @@ impl Slot {
         out.extend(self.noise.to_le_bytes());
     }
 
-    /// Reads one that has the first `reasons`.
-    pub(super) fn read(from: &mut Reader<'_>, reasons: usize) -> Option<Self> {
+    pub(super) fn read(from: &mut Reader<'_>) -> Option<Self> {
         Some(Self {
             number: from.u64()?,
             covered_ns: from.u64()?,
-            added: read_totals(from, reasons)?,
+            added: read_totals(from)?,
             tracked: u32::from_le_bytes(from.take()?),
             distinct: f32::from_le_bytes(from.take()?),
             noise: f32::from_le_bytes(from.take()?),
@@ -190,9 +185,9 @@ pub(super) fn totals_to_bytes(totals: &Totals, out: &mut Vec<u8>) {
     put(out, totals.promotions);
 }
 
-pub(super) fn read_totals(from: &mut Reader<'_>, reasons: usize) -> Option<Totals> {
+pub(super) fn read_totals(from: &mut Reader<'_>) -> Option<Totals> {
     let mut totals = Totals::default();
-    for tally in totals.tallies.iter_mut().take(reasons) {
+    for tally in &mut totals.tallies {
         *tally = Tally { packets: from.u64()?, bytes: from.u64()? };
     }
     totals.promotions = from.u64()?;

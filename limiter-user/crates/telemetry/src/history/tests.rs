@@ -1,7 +1,6 @@
 use limiter_common::abi::{Counters, Internal, Reason, Tally};
 use proptest::prelude::*;
 
-use super::file::{FORMER_REASONS, Layout, header, sealed};
 use super::*;
 use model::Distinct;
 
@@ -225,51 +224,6 @@ fn a_damaged_file_is_set_aside_and_a_torn_slot_left_out() {
         assert_eq!(counted(&seconds(&again, 60)), 0);
         assert_eq!(std::fs::metadata(kept.path()).unwrap().len(), good.len() as u64, "made anew");
     }
-}
-
-/// The file as a version that knew fewer reasons wrote it: each tally of later ones left out.
-fn as_former(file: &[u8]) -> Vec<u8> {
-    let (own, former) = (Layout::new(REASONS), Layout::new(FORMER_REASONS));
-    let fewer = 16 * (REASONS - FORMER_REASONS);
-    // The numbers before the tallies: five in a state, two in a slot.
-    let shorter = |bytes: &[u8], before: usize| {
-        let tallies_end = 8 * before + 16 * FORMER_REASONS;
-        let content = &bytes[..bytes.len() - 4];
-        let content = [&content[..tallies_end], &content[tallies_end + fewer..]].concat();
-        if bytes.iter().all(|byte| *byte == 0) {
-            vec![0; content.len() + 4]
-        } else {
-            sealed(content)
-        }
-    };
-    let mut former_file = header(FORMER_REASONS);
-    let (states, slots) = file[former_file.len()..].split_at(2 * own.state);
-    states.chunks_exact(own.state).for_each(|state| former_file.extend(shorter(state, 5)));
-    let records = slots.chunks_exact(own.record as usize);
-    records.for_each(|slot| former_file.extend(shorter(slot, 2)));
-    assert_eq!(former_file.len() as u64, former.size());
-    former_file
-}
-
-#[test]
-fn history_that_an_earlier_version_kept_goes_on() {
-    let (mut scene, kept) = (START, Kept::new());
-    let (mut keeper, mut history, _) = kept.open(&scene, true);
-    history.record(&scene.sample());
-    for _ in 0..10 {
-        history.record(&scene.pass(1000, 5));
-    }
-    keeper.write(&history.patch(&keeper)).unwrap();
-    let own = std::fs::read(kept.path()).unwrap();
-    std::fs::write(kept.path(), as_former(&own)).unwrap();
-    let (mut keeper, mut again, problem) = kept.open(&scene, true);
-    assert_eq!((problem, counted(&seconds(&again, 60))), (None, 50));
-    again.record(&scene.pass(1000, 5));
-    keeper.write(&again.patch(&keeper)).unwrap();
-    // It is a file of this version now, with all that was in the other one.
-    assert_eq!(std::fs::metadata(kept.path()).unwrap().len(), own.len() as u64);
-    let (_, again, problem) = kept.open(&scene, true);
-    assert_eq!((problem, counted(&seconds(&again, 60))), (None, 55));
 }
 
 #[test]

@@ -12,8 +12,8 @@ use super::clock::{Clocks, Deadline};
 use api::error::{Failure, exit};
 use model::lists::ListChanges;
 
-/// The version of the file's format. The first one had no lists.
-const VERSION: u32 = 2;
+/// The version of the file's format.
+const VERSION: u32 = 1;
 
 /// What is known of an unconfirmed change, beside how to revert it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,8 +40,7 @@ struct Content {
     record: Record,
     /// Each target and its limit before, as the store writes them.
     undo: Vec<(String, Option<String>)>,
-    /// Each listed target and its entry before. Since version 2.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Each listed target and its entry before.
     lists: ListChanges,
 }
 
@@ -125,7 +124,7 @@ pub(in crate::control) fn open(path: &Path) -> Result<Option<BufReader<File>>, F
 
 fn parse(file: impl io::Read) -> Found {
     let content: Content = serde_json::from_reader(file).map_err(|error| error.to_string())?;
-    if !(1..=VERSION).contains(&content.record.version) {
+    if content.record.version != VERSION {
         return Err(format!("it has version {}, not {VERSION}", content.record.version));
     }
     let limits = state::from_rows(&content.undo)?;
