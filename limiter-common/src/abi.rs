@@ -542,7 +542,7 @@ const _: () = {
     assert!(Reason::ALL.len() <= VERDICTS && Internal::ALL.len() <= VERDICTS);
 };
 
-#[cfg(feature = "user")]
+#[cfg(feature = "pod")]
 mod pod {
     use super::{Counters, Layout, Policy, Tally, Tier};
     use crate::key::{ClassKey, SourceKey};
