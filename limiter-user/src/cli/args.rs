@@ -11,12 +11,12 @@ use super::cluster::ClusterCommand;
 use super::limit_args::LimitCommand;
 use super::safety::SafetyArgs;
 use super::simulate::SimulateCommand;
-use daemon::config::RunArgs;
 use model::Reach;
 use model::instance::Instance;
 use model::interface::Mode;
 use model::traffic::{GroupBy, Sort};
 use model::units::parse_duration;
+use settings::RunArgs;
 use telemetry::event::Kind;
 
 /// Limits the packets of each source address, in the kernel at the network card

@@ -18,10 +18,10 @@ use api::{
     CheckReport, DefaultReport, FileEntryReport, FileLimitReport, ReloadReport, SchemaReport,
     SettingReport, SettingsReport,
 };
-use daemon::config::RunArgs;
-use daemon::config::{self, Arguments, ConfigFile, Keys, Settings};
 use model::instance::Paths;
 use model::lists::{is_wide, reach_of_wide};
+use settings::RunArgs;
+use settings::{self as config, Arguments, ConfigFile, Keys, Settings};
 
 /// What a command with the options of `run` was given. `matches` are all that were parsed.
 pub(super) fn given(run: RunArgs, global: &Global, matches: &ArgMatches) -> Arguments {
@@ -135,7 +135,7 @@ pub(super) fn check(
 ) -> Result<u8, Failure> {
     let file = find(global, file.as_deref())?;
     let settings = bare(global)?.with(file)?;
-    settings.check_files()?;
+    daemon::control::check_files(&settings)?;
     let limits = settings.file.limits().len() as u64;
     let listed = settings.file.lists().len() as u64;
     let wide = settings.file.lists().iter().filter(|(net, _)| is_wide(net));

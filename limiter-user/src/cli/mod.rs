@@ -40,9 +40,9 @@ use output::Output;
 use api::client::Client;
 use api::error::{Failure, exit};
 use api::requests::TrialRequest;
-use daemon::config::LogFormat;
 use model::instance::address;
 use model::lists::Action;
+use settings::LogFormat;
 
 /// Runs the command that `arguments` (the program's name first) ask for; data goes to `out`, logs
 /// and errors to stderr. Returns the exit code.

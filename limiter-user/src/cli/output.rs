@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 use super::args::Global;
 use api::error::{Failure, exit};
 use api::{Print, Terminal};
-use daemon::config::LogFormat;
+use settings::LogFormat;
 
 /// stdout, as text or as one JSON document.
 pub(super) struct Output<'a> {

@@ -3,10 +3,10 @@
 use super::args::Global;
 use super::output::{Output, start_log};
 use api::error::{Failure, exit};
-use daemon::config::LogFormat;
-use daemon::config::{Arguments, Settings};
 use daemon::control;
 use model::instance::address;
+use settings::LogFormat;
+use settings::{Arguments, Settings};
 
 pub(super) fn run(
     output: &mut Output<'_>,

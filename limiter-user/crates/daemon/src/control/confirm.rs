@@ -20,12 +20,12 @@ use self::record::Record;
 pub(super) use self::record::{open, remove, write_json};
 use super::core::Core;
 use super::shared::Shared;
-use crate::config::Settings;
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
 use api::{ConfirmReport, PendingReport};
 use model::Changes;
 use model::lists::ListChanges;
+use settings::Settings;
 use telemetry::What;
 use telemetry::event::By;
 

@@ -15,7 +15,6 @@ use super::file_lists::{merged as merged_lists, of_file as entry_of_file};
 use super::lists::wide;
 use super::live::Plan;
 use super::refused::{Refused, Start};
-use crate::config::{Arguments, ConfigFile, Settings};
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
 use api::{
@@ -24,6 +23,7 @@ use api::{
 use cluster::views::{FileLimit, MAX_FILE_LIMITS};
 use model::lists::Lists;
 use model::{Amount, Change, Changes, Classes, Limit, Limits, ModelError, Target};
+use settings::{Arguments, ConfigFile, Settings};
 
 /// What the daemon was configured with, and the file's limits as they are in force.
 #[derive(Default)]

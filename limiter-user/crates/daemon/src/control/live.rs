@@ -2,13 +2,13 @@
 
 use super::core::Core;
 use super::file_lists::{aged, merged};
-use crate::config::Settings;
 use crate::http::Admins;
 use api::KeyDiff;
 use api::error::Failure;
 use dataplane::Error;
 use model::lists::{ListChanges, Lists};
 use model::{Changes, Management};
+use settings::Settings;
 
 /// The keys.
 const LIVE: [&str; 6] =

@@ -42,10 +42,6 @@ use api::requests::ChangeOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
-use ipnet::IpNet;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -63,60 +59,33 @@ pub use socket::{Socket, SocketGuard};
 pub use suggest::{Question, suggest};
 pub use top::{RATE_INTERVAL, Scan};
 
-use crate::config::{Arguments, Settings};
 use crate::http;
-use crate::http::web::WebConfig;
 use ::cluster::ClusterConfig;
 use api::error::{Failure, exit};
 use dataplane::{Dataplane, KernelLog, LinkEvents, Options};
 use model::Share;
 use model::instance::{Instance, address};
 use model::interface::Mode;
+use settings::web::WebConfig;
+use settings::{Arguments, DaemonConfig, OnExit, Settings};
 use state::Store;
-
-/// What remains when the daemon ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum OnExit {
-    /// The program stays attached and enforces the limits.
-    Keep,
-    /// The program is detached and its maps are removed.
-    Detach,
-}
-
-/// How to run a daemon.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Interfaces to attach to, besides those that are attached already.
-    pub interfaces: Vec<String>,
-    /// How to attach to them.
-    pub mode: Mode,
-    /// Whether to take the place of another XDP program.
-    pub replace: bool,
-    /// The API's socket.
-    pub socket: PathBuf,
-    /// The group that may use it.
-    pub socket_group: String,
-    /// The group whose members may change something, beside root.
-    pub admin_group: Option<String>,
-    /// Addresses that no limit applies to.
-    pub management: Vec<IpNet>,
-    /// Where the store lies.
-    pub state_dir: PathBuf,
-    /// What remains at the end.
-    pub on_exit: OnExit,
-    /// Which instance it is.
-    pub instance: Option<Instance>,
-    /// Where the dashboard is served.
-    pub web: WebConfig,
-    /// The data plane.
-    pub options: Options,
-    /// The cluster.
-    pub cluster: ClusterConfig,
-}
 
 /// How long requests may take to end when the daemon does.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// Whether the files of `settings` can be used that cluster and dashboard need. A daemon starts without them, and
+/// tries again.
+///
+/// # Errors
+/// What is wrong with the first one that cannot.
+pub fn check_files(settings: &Settings) -> Result<(), Failure> {
+    let cluster = settings.cluster();
+    if cluster.is_on() {
+        cluster::key_file::read(&cluster.key_file)
+            .map_err(|failure| settings.blame("cluster_key_file", failure))?;
+    }
+    http::web::check_files(&settings.web())
+}
 
 /// Runs a daemon with `settings`, which came from `given`, until SIGTERM or SIGINT; reads the
 /// configuration again on SIGHUP.
@@ -132,7 +101,7 @@ pub fn run(given: Arguments, settings: Settings) -> Result<(), Failure> {
     // From here on, what an unconfirmed file says does not count.
     let from = refused::at_start(&given, settings, store.path())?;
     let (socket_path, state_dir) = (config.socket, config.state_dir);
-    let mut config = Config { socket: socket_path, state_dir, ..from.settings.daemon() };
+    let mut config = DaemonConfig { socket: socket_path, state_dir, ..from.settings.daemon() };
     let cluster = cluster::Before::read(&config.cluster, &config.state_dir);
     let floor = cluster.as_ref().map(|cluster| cluster.floor);
     config.options.hash_secret = cluster.and_then(|cluster| cluster.hash_secret);
@@ -164,7 +133,7 @@ pub fn run(given: Arguments, settings: Settings) -> Result<(), Failure> {
 /// Opens the data plane, puts the limits in force and attaches; in a cluster `floor` is what sources may use
 /// of its limits. Also returns what the kernel program writes, if it does.
 fn start(
-    config: &Config,
+    config: &DaemonConfig,
     store: Store,
     floor: Option<Share>,
     configure: impl FnOnce(&mut Core),
@@ -194,7 +163,7 @@ fn start(
 }
 
 /// Puts the limits in force and attaches; leaves nothing of its own where nothing is protected by it.
-fn bring_up(core: &mut Core, config: &Config, took_over: bool) -> Result<(), Failure> {
+fn bring_up(core: &mut Core, config: &DaemonConfig, took_over: bool) -> Result<(), Failure> {
     // Limits first: an interface is protected from its first packet on.
     let enforced = core.enforce();
     // Now it runs where others were to be replaced, if all went well.
@@ -219,7 +188,7 @@ fn log_failure(result: Result<(), Failure>) {
 
 /// Serves the API until a signal comes.
 async fn serve(
-    config: &Config,
+    config: &DaemonConfig,
     socket: &Socket,
     access: http::Access,
     shared: Shared,

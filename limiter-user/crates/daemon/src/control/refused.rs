@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::confirm::{open, remove, write_json};
 use super::core::Core;
-use crate::config::{Arguments, ConfigFile, Settings};
 use api::ReloadReport;
 use api::error::Failure;
 use api::requests::ChangeOptions;
+use settings::{Arguments, ConfigFile, Settings};
 
 /// The version of the record's format.
 const VERSION: u32 = 1;

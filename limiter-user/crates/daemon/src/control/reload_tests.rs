@@ -10,10 +10,10 @@ use ipnet::IpNet;
 use super::fake::Fake;
 use super::refused::{self, Start};
 use super::*;
-use crate::config::{RunArgs, args};
 use api::LimitOrigin;
 use model::Limit;
 use model::lists::{Action, Listing};
+use settings::RunArgs;
 
 /// A configuration file, and a daemon that has read it.
 struct Stand {
@@ -47,7 +47,7 @@ impl Stand {
     }
 
     fn given(&self) -> Arguments {
-        let matches = args::command().get_matches_from(["limiter", "run"]);
+        let matches = RunArgs::command().get_matches_from(["limiter", "run"]);
         let run = matches.subcommand_matches("run").unwrap();
         let arguments = RunArgs::from_arg_matches(run).unwrap();
         Arguments::new(

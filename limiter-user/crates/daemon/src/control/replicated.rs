@@ -49,7 +49,7 @@ impl Core {
         if !config.is_on() {
             return;
         }
-        match config.name(crate::config::host_name) {
+        match config.name(settings::host_name) {
             Ok(name) => {
                 let kept = self.store.replica().iter();
                 let kept = kept.map(|(key, row)| (key.as_str(), row.as_str()));

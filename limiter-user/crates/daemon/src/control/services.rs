@@ -10,15 +10,17 @@ use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
+use super::Shared;
 use super::cluster::{self, Prepared, Running};
 use super::core::Core;
-use super::{Config, Shared};
-use crate::http::web::{Serving, Web, WebConfig};
+use crate::http::web::{Serving, Web};
 use crate::listen::{how_to_find, is_local};
 use ::cluster::ClusterConfig;
 use api::ServiceReport;
 use api::error::{Failure, exit};
 use model::Share;
+use settings::DaemonConfig;
+use settings::web::WebConfig;
 
 /// How soon is tried again what could not start.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(3);

@@ -11,7 +11,6 @@ use axum::http::StatusCode;
 use http_body_util::BodyExt;
 
 use super::Refusal;
-use crate::config::ConfigFile;
 use crate::control::{RATE_INTERVAL, Shared, no_such_limit};
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
@@ -23,6 +22,7 @@ use api::{
     OccupantReport, ReloadReport, SourceReport, StatsReport, StatusReport, VersionReport,
 };
 use model::{Target, list};
+use settings::ConfigFile;
 
 pub(super) type Answer<T> = Result<Json<T>, Refusal>;
 

@@ -183,7 +183,7 @@ impl Prepared {
         directory: &Path,
         prefixes: (u8, u8),
     ) -> Result<Self, Failure> {
-        let name = config.name(crate::config::host_name)?;
+        let name = config.name(settings::host_name)?;
         let keys = KeysFile::open(directory, key_file::read(&config.key_file)?)?;
         let ring = keys.1.ring();
         let mut kept = StateFile::open(directory, &name)?;

@@ -23,12 +23,12 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::config::WebConfig;
 use super::guard::Authorizer;
 use super::routes;
 use super::tokens::Tokens;
 use crate::control::Shared;
 use api::error::{Failure, exit};
+use settings::web::WebConfig;
 
 /// Connections at once; further ones are closed.
 const MAX_CONNECTIONS: usize = 128;

@@ -5,14 +5,12 @@
 //! their headers, bodies and idle times, pages that are kept up to date, and requests at work.
 
 mod assets;
-mod config;
 mod guard;
 mod listen;
 mod live;
 mod login;
 mod tokens;
 
-pub use config::{WebConfig, parse_listen};
 pub use listen::{Serving, Web, check_files};
 
 use std::sync::Arc;

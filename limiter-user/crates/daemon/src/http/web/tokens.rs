@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use subtle::ConstantTimeEq;
 
-use super::config::WebConfig;
 use api::error::{Failure, exit};
+use settings::web::WebConfig;
 
 /// Characters of a token, at least: fewer could be guessed.
 const MIN_LEN: usize = 16;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::settings::{Flag, Variable};
 use super::*;
-use crate::config::{LogFormat, RunArgs};
+use crate::{LogFormat, RunArgs};
 use api::error::{Failure, exit};
 use model::Location;
 use model::lists::Action;
@@ -15,7 +15,7 @@ use model::{Ban, Limit, Limits, Partition, Scope, Target};
 /// What `limiter run` with `arguments` is given.
 pub(super) fn given(arguments: &[&str]) -> Arguments {
     let all = ["limiter", "run"].iter().chain(arguments);
-    let matches = args::command().get_matches_from(all);
+    let matches = RunArgs::command().get_matches_from(all);
     let run = matches.subcommand_matches("run").unwrap();
     let socket = "/run/limiter/limiter.sock".into();
     Arguments::new(RunArgs::from_arg_matches(run).unwrap(), socket, None, None, &[&matches, run])
@@ -80,7 +80,7 @@ fn line_of(text: &str, key: &str) -> usize {
 
 #[test]
 fn every_option_is_a_key_everywhere() {
-    let command = args::command();
+    let command = RunArgs::command();
     let run = command.find_subcommand("run").unwrap();
     let ids = |arg: &clap::Arg| arg.get_id().to_string();
     let own = run.get_arguments().filter(|arg| !arg.is_global_set()).map(ids);

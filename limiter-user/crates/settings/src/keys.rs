@@ -10,9 +10,9 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::config::{LogFormat, Malformed};
-use crate::control::OnExit;
-use crate::http::web::parse_listen;
+use crate::OnExit;
+use crate::web::parse_listen;
+use crate::{LogFormat, Malformed};
 use cluster::config::parse_listen as parse_cluster_listen;
 use model::units::parse_duration;
 use model::{Partition, Reach};

@@ -4,24 +4,25 @@
 //! environment, `--max-sources` as a flag. A flag wins over the environment, the environment over the
 //! file, the file over the default. A file with anything wrong in it is refused as a whole.
 
-pub(crate) mod args;
+mod args;
+mod daemon;
 mod file;
 mod keys;
 mod problem;
 mod settings;
+pub mod web;
 
 pub use args::{LogFormat, Malformed, RunArgs};
+pub use daemon::{DaemonConfig, OnExit};
 pub use file::ConfigFile;
 pub use keys::Keys;
-pub(crate) use settings::host_name;
-pub use settings::{Arguments, Fixed, Origin, Settings};
+pub use settings::{Arguments, Fixed, Origin, Settings, host_name};
 
 /// A file with every key, its default and what it means; each key is commented out.
 pub const DEFAULT: &str = include_str!("default.toml");
 
 /// [`DEFAULT`] with all keys and examples in force.
-#[cfg(test)]
-fn example() -> String {
+pub fn example() -> String {
     let in_force = |line: &str| match line.strip_prefix('#') {
         Some(rest) if rest.starts_with(|c: char| !c.is_whitespace() && c != '#') => rest.to_owned(),
         _ => line.to_owned(),
@@ -29,7 +30,5 @@ fn example() -> String {
     DEFAULT.lines().map(in_force).collect::<Vec<_>>().join("\n") + "\n"
 }
 
-#[cfg(test)]
-mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::tests::given;
 use super::*;
-use crate::control::fake::Fake;
+use daemon::control::fake::Fake;
 use api::error::exit;
 use model::lists::{Action, Lists};
 

@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::control::OnExit;
-use crate::http::web::parse_listen;
+use crate::OnExit;
+use crate::web::parse_listen;
 use cluster::config::{KEY_FILE, Seed, parse_listen as parse_cluster_listen};
 use model::management::parse_management;
 use model::units::parse_duration;
@@ -224,8 +224,9 @@ fn as_duration<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::O
     serializer.collect_str(&humantime::format_duration(*duration))
 }
 
-/// `limiter run` alone, with no options but these.
-#[cfg(test)]
-pub(crate) fn command() -> clap::Command {
-    clap::Command::new("limiter").subcommand(RunArgs::augment_args(clap::Command::new("run")))
+impl RunArgs {
+    /// `limiter run` with these options and no others, for those who test.
+    pub fn command() -> clap::Command {
+        clap::Command::new("limiter").subcommand(Self::augment_args(clap::Command::new("run")))
+    }
 }

@@ -11,10 +11,9 @@ use clap::parser::ValueSource;
 use serde_json::Value;
 
 use super::file::ConfigFile;
-use crate::config::{LogFormat, Malformed, RunArgs};
-use crate::control::Config;
-use crate::control::cluster::key_file;
-use crate::http::web::{WebConfig, check_files};
+use crate::DaemonConfig;
+use crate::web::WebConfig;
+use crate::{LogFormat, Malformed, RunArgs};
 use api::error::{Failure, exit};
 use cluster::ClusterConfig;
 use dataplane::{self, Options};
@@ -228,7 +227,7 @@ impl Settings {
     }
 
     /// Puts a key's name and origin before a failure.
-    fn blame(&self, key: &str, failure: Failure) -> Failure {
+    pub fn blame(&self, key: &str, failure: Failure) -> Failure {
         match self.origin(key) {
             Origin::File(place) => {
                 let key = match key.strip_prefix("cluster_") {
@@ -276,20 +275,6 @@ impl Settings {
         let failure = Failure::from(no_cluster(&format!("the limit for {}", limit.target.short())));
         let place = self.file.place_of_limit(&limit.target);
         Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)))
-    }
-
-    /// Whether the files can be used that cluster and dashboard need. A daemon starts without them, and tries
-    /// again.
-    ///
-    /// # Errors
-    /// What is wrong with the first one that cannot.
-    pub fn check_files(&self) -> Result<(), Failure> {
-        let cluster = self.cluster();
-        if cluster.is_on() {
-            key_file::read(&cluster.key_file)
-                .map_err(|failure| self.blame("cluster_key_file", failure))?;
-        }
-        check_files(&self.web())
     }
 
     /// Whether the entries of the file's lists fit sources of so many bits, IPv4 and IPv6, and
@@ -398,9 +383,9 @@ impl Settings {
     }
 
     /// A daemon that runs with it.
-    pub fn daemon(&self) -> Config {
+    pub fn daemon(&self) -> DaemonConfig {
         let run = self.run.clone();
-        Config {
+        DaemonConfig {
             options: self.options(),
             web: self.web(),
             cluster: self.cluster(),
@@ -419,7 +404,7 @@ impl Settings {
 }
 
 /// The name that the kernel has for this host.
-pub(crate) fn host_name() -> io::Result<String> {
+pub fn host_name() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/hostname")
 }
 
