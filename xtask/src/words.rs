@@ -4,7 +4,6 @@ use std::fs;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run::Cmd;
 use crate::workspace;
 
 /// Each with its successor. One that ends with `_` stands for all that begin so.
@@ -34,14 +33,14 @@ const RETIRED: [(&str, &str); 23] = [
     ("Overrun", "QueueFull"),
 ];
 
-/// Looks through all Rust files that are tracked.
+/// Looks through all Rust files.
 pub(crate) fn check() -> Result<()> {
-    let files = Cmd::new(&tools::GIT).args(["ls-files", "*.rs"]).capture()?;
     let mut found = Vec::new();
-    for name in files.lines().filter(|name| !name.ends_with("xtask/src/words.rs")) {
-        let text = fs::read_to_string(workspace::root().join(name));
-        // What is tracked may be deleted, but not committed yet.
-        let Ok(text) = text.with_context(|| format!("cannot read {name}")) else { continue };
+    for file in workspace::files("rs")?.iter().filter(|file| !file.ends_with("xtask/src/words.rs"))
+    {
+        let name = file.display();
+        let text = fs::read_to_string(workspace::root().join(file));
+        let text = text.with_context(|| format!("cannot read {name}"))?;
         for (number, line) in (1..).zip(text.lines()) {
             let words = code(line).split(|c: char| !c.is_alphanumeric() && c != '_');
             for (old, new) in words.filter_map(successor) {
