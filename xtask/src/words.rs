@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::workspace;
 
 /// Each with its successor. One that ends with `_` stands for all that begin so.
-const RETIRED: [(&str, &str); 23] = [
+const RETIRED: [(&str, &str); 24] = [
     ("MOST", "MAX"),
     ("MOST_", "MAX_"),
     ("LEAST_", "MIN_"),
@@ -31,6 +31,7 @@ const RETIRED: [(&str, &str); 23] = [
     ("Elsewhen", "StaleRecipient"),
     ("Stranger", "UnknownMember"),
     ("Overrun", "QueueFull"),
+    ("obey", "handle_command"),
 ];
 
 /// Looks through all Rust files.

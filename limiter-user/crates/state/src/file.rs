@@ -10,11 +10,11 @@ use redb::{
     WriteTransaction,
 };
 
-use super::Row;
 use super::StoreError;
 use super::entry;
 use super::rows::Rows;
 use model::lists::{ListChanges, Listing, Lists};
+use model::record::Row;
 use model::{Change, Changes, Limit, Limits, Target};
 
 /// The version of the tables below. Files of earlier ones are read as they are and become this one with
