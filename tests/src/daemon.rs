@@ -106,8 +106,11 @@ impl Daemon {
     /// If it does not answer.
     pub fn restart(&mut self, lab: &Lab) {
         assert_eq!(lab.receiver.name(), self.netns, "a daemon restarts where it was");
-        let mut command = self.command(lab);
-        self.process = launch(&mut command, self.home.path());
+        self.launch_again(&mut self.command(lab));
+    }
+
+    fn launch_again(&mut self, command: &mut Command) {
+        self.process = launch(command, self.home.path());
         self.wait_ready();
     }
 
@@ -116,9 +119,7 @@ impl Daemon {
     /// # Panics
     /// If it does not answer.
     pub fn restart_fresh(&mut self, lab: &Lab) {
-        let mut command = self.command(lab);
-        self.process = launch(command.arg("--reset-state"), self.home.path());
-        self.wait_ready();
+        self.launch_again(self.command(lab).arg("--reset-state"));
     }
 
     /// As [`Daemon::restart`], with the value of an argument that it was given changed.
@@ -143,9 +144,7 @@ impl Daemon {
     /// # Panics
     /// If it does not answer.
     pub fn restart_as(&mut self, lab: &Lab, binary: &Path) {
-        let mut command = self.command_as(lab, binary);
-        self.process = launch(&mut command, self.home.path());
-        self.wait_ready();
+        self.launch_again(&mut self.command_as(lab, binary));
     }
 
     /// As [`Daemon::command`], with the program at `binary`.

@@ -4,11 +4,10 @@ use std::fs;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run::Cmd;
 use crate::workspace;
 
 /// Each with its successor. One that ends with `_` stands for all that begin so.
-const RETIRED: [(&str, &str); 23] = [
+const RETIRED: [(&str, &str); 24] = [
     ("MOST", "MAX"),
     ("MOST_", "MAX_"),
     ("LEAST_", "MIN_"),
@@ -32,16 +31,17 @@ const RETIRED: [(&str, &str); 23] = [
     ("Elsewhen", "StaleRecipient"),
     ("Stranger", "UnknownMember"),
     ("Overrun", "QueueFull"),
+    ("obey", "handle_command"),
 ];
 
-/// Looks through all Rust files that are tracked.
+/// Looks through all Rust files.
 pub(crate) fn check() -> Result<()> {
-    let files = Cmd::new(&tools::GIT).args(["ls-files", "*.rs"]).capture()?;
     let mut found = Vec::new();
-    for name in files.lines().filter(|name| !name.ends_with("xtask/src/words.rs")) {
-        let text = fs::read_to_string(workspace::root().join(name));
-        // What is tracked may be deleted, but not committed yet.
-        let Ok(text) = text.with_context(|| format!("cannot read {name}")) else { continue };
+    for file in workspace::files("rs")?.iter().filter(|file| !file.ends_with("xtask/src/words.rs"))
+    {
+        let name = file.display();
+        let text = fs::read_to_string(workspace::root().join(file));
+        let text = text.with_context(|| format!("cannot read {name}"))?;
         for (number, line) in (1..).zip(text.lines()) {
             let words = code(line).split(|c: char| !c.is_alphanumeric() && c != '_');
             for (old, new) in words.filter_map(successor) {

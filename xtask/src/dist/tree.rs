@@ -69,9 +69,9 @@ pub(super) fn lay_out(root: &Path, generated: &Path, config: &str) -> Result<()>
     let documents = root.join("usr/share/doc/limiter");
     copy(&packaging.join("debian/copyright"), &documents.join("copyright"))?;
     // The pages link to each other.
-    let pages = Cmd::new(&tools::GIT).args(["ls-files", "*.md", "LICENSE-*"]).capture()?;
-    for name in pages.lines() {
-        copy(&workspace::root().join(name), &documents.join(name))?;
+    let licences = ["LICENSE-MIT", "LICENSE-APACHE"].map(PathBuf::from);
+    for name in workspace::files("md")?.into_iter().chain(licences) {
+        copy(&workspace::root().join(&name), &documents.join(&name))?;
     }
     Ok(())
 }

@@ -10,13 +10,13 @@ use super::{LimitReport, ListEntry, Print, text};
 
 /// What there is one of for each target: a limit, or an entry of the lists.
 pub trait Rule {
-    /// Whom it is for.
+    /// Its target.
     type Target: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned;
 
-    /// Whom it is for.
+    /// Its target.
     fn target(&self) -> Self::Target;
 
-    /// Whom it is for, in short.
+    /// Its target, in short.
     fn name(&self) -> String;
 
     /// What it says, in a line.
@@ -43,7 +43,7 @@ impl Rule for LimitReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(bound(serialize = "R: Serialize", deserialize = "R: DeserializeOwned"))]
 pub struct Replaced<R: Rule = LimitReport> {
-    /// Whom both are for.
+    /// The target of both.
     pub target: R::Target,
     /// The rule before.
     pub old: R,

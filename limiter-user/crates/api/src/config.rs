@@ -41,7 +41,7 @@ pub struct SettingReport {
 /// A limit of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FileLimitReport {
-    /// Whom it is for.
+    /// Its target.
     pub target: Target,
     /// The rate.
     pub rate: String,
@@ -70,7 +70,7 @@ pub struct FileLimitReport {
 pub struct FileEntryReport {
     /// Which list.
     pub list: Action,
-    /// Whom it is for.
+    /// Its target.
     pub target: IpNet,
     /// Why.
     pub reason: Option<String>,
@@ -184,7 +184,7 @@ impl Print for SchemaReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(bound(serialize = "R: Serialize", deserialize = "R: DeserializeOwned"))]
 pub struct Shadowed<R: Rule = LimitReport> {
-    /// Whom both are for.
+    /// The target of both.
     pub target: R::Target,
     /// The file's.
     pub file: R,

@@ -54,7 +54,6 @@ const fn code(fault: Fault) -> u8 {
     match fault {
         Fault::Input => exit::USAGE,
         Fault::Refused => exit::NEGATIVE,
-        Fault::Unreachable => exit::UNREACHABLE,
         Fault::Privilege => exit::PRIVILEGE,
     }
 }

@@ -185,7 +185,7 @@ pub struct RegionReport {
 /// What was used of a limit of the cluster in the last seconds, by the source that used most of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OverageReport {
-    /// Whom and what the limit is for.
+    /// The limit's target.
     pub limit: String,
     /// Packets that all hosts let through, over what one bucket of the whole limit would have. Above 1 it
     /// was exceeded.

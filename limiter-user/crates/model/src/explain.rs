@@ -7,8 +7,6 @@ pub enum Fault {
     Input,
     /// What was asked for cannot be done now.
     Refused,
-    /// No daemon answers.
-    Unreachable,
     /// Privileges are missing, or the kernel refuses.
     Privilege,
 }

@@ -47,12 +47,6 @@ impl From<UnitError> for Invalid {
     }
 }
 
-impl From<DurationError> for Invalid {
-    fn from(error: DurationError) -> Self {
-        Self::new(chain(&error)).with_hint(error.hint())
-    }
-}
-
 impl From<ModelError> for Invalid {
     fn from(error: ModelError) -> Self {
         Self::new(chain(&error)).with_hint(error.hint())

@@ -16,7 +16,7 @@ pub const FULL_FRAME: u64 = 1514;
 /// A limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Whom and what it is for.
+    /// Its target: sources, and the class of their packets.
     pub target: Target,
     /// How much, in the long run; packets, if there is a limit in both units.
     pub rate: Rate,
@@ -126,7 +126,7 @@ pub enum ModelError {
     /// A limit that many sources share, for the cluster.
     #[error("{}: only limits that each source has by itself can be for the cluster", target.short())]
     SharedInCluster {
-        /// Whom it is for.
+        /// Its target.
         target: Target,
     },
     /// A ban that cannot be.

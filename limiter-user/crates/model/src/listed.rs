@@ -56,7 +56,7 @@ impl Lists {
         self.entries.iter()
     }
 
-    /// Whom they are for.
+    /// Their targets.
     pub fn keys(&self) -> btree_map::Keys<'_, IpNet, Listing> {
         self.entries.keys()
     }

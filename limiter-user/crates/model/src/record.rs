@@ -66,6 +66,9 @@ pub fn record(amount: &Amount) -> String {
     serde_json::to_string(&Record::from(amount)).unwrap_or_default()
 }
 
+/// Something that is kept as text, by its key; to be removed if there is no text.
+pub type Row = (String, Option<String>);
+
 /// Reads what [`record`] has written of the limit of `target`.
 ///
 /// # Errors

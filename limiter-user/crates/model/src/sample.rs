@@ -34,7 +34,7 @@ pub struct PacketSample {
     pub length: u32,
     /// The index of the interface that it came by.
     pub ifindex: u32,
-    /// Whom it says to be from.
+    /// The source address that it has.
     pub source: Option<IpAddr>,
     /// The limit of its source at present; `None` where its class would have to be known.
     pub limit: Option<Limit>,

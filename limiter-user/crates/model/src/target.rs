@@ -1,4 +1,4 @@
-//! Whom and what a limit is for.
+//! The target of a limit: sources, and the class of their packets.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::class::Class;
 use crate::limit::ModelError;
 
-/// Whom a limit is for.
+/// The sources of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Selector {
     /// Every source that no prefix covers.

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
-use super::Row;
 use super::StoreError;
 use super::entry;
 use super::rows::Rows;
 use model::lists::{ListChanges, Listing, Lists};
+use model::record::Row;
 use model::{Change, Changes, Limit, Limits, Target};
 
 /// The version of the tables below. Files of another one are refused.

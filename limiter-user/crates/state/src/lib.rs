@@ -26,10 +26,8 @@ use rows::Rows;
 use vet::{Verdict, vet};
 
 use model::lists::{ListChanges, Lists};
+use model::record::Row;
 use model::{Changes, Limits, Target};
-
-/// What is replicated of one thing in the cluster, by its key; to be removed if there is no text.
-pub type Row = (String, Option<String>);
 
 const MAIN: &str = "limits.redb";
 const MIRROR: &str = "limits.redb.mirror";
@@ -231,7 +229,7 @@ impl Store {
 }
 
 /// `changes` as the database has them: each target, and the record of its limit.
-pub fn to_rows(changes: &Changes) -> Vec<(String, Option<String>)> {
+pub fn to_rows(changes: &Changes) -> Vec<Row> {
     let mut all = Vec::with_capacity(changes.len());
     let Ok(()) = Rows::new(changes).visit(|target, record| {
         all.push((target.to_owned(), record.map(str::to_owned)));
@@ -244,7 +242,7 @@ pub fn to_rows(changes: &Changes) -> Vec<(String, Option<String>)> {
 ///
 /// # Errors
 /// The first row that makes no sense, or the target that occurs twice.
-pub fn from_rows(rows: &[(String, Option<String>)]) -> Result<Changes, String> {
+pub fn from_rows(rows: &[Row]) -> Result<Changes, String> {
     let mut changes = Changes::default();
     for (target, record) in rows {
         let wrong = |problem| format!("{target}: {problem}");

@@ -453,7 +453,7 @@ impl Escrow {
             && self.peers.values().all(|peer| peer.lent <= now)
             && self.voted.values().all(|(host, until)| *host == me || *until <= now)
             && self.owned.granted(me) == 0
-            && self.count_loans(self.clock.host(now)).lent == 0
+            && !self.owned.lends()
     }
 
     /// How many hosts have home rights, as far as this one knows, which is not alone: those that it sees or has

@@ -69,6 +69,12 @@ impl Owned {
         true
     }
 
+    /// Whether other regions may count on something that was lent.
+    pub(super) fn lends(&self) -> bool {
+        let mut far = self.keys.values().filter_map(|key| key.far.as_ref());
+        far.any(|far| !far.outstanding().is_none())
+    }
+
     /// Grants that others may go by.
     pub(super) fn granted(&self, me: HostId) -> usize {
         let claims = self.keys.values().flat_map(|key| key.claims.iter());

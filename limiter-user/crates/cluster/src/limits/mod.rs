@@ -34,7 +34,6 @@ pub use self::entry::{Item, KEPT_MS, Value};
 use self::packet::{Body, Load, Packet};
 pub use self::packet::{MAX_PACKET_LEN, PacketError};
 use self::peer::Peer;
-pub use self::rows::Row;
 use self::table::{PARTS, Part, Table};
 use super::{HostId, Moment};
 

@@ -1,14 +1,13 @@
 //! What has to be durable, as rows of a database.
 
+use model::record::Row;
+
 use super::Replica;
 use super::clock::{Stamp, WallMs};
 use super::entry::{Content, Entry, Item, Value};
 
 /// The key of the row with the latest removal that was forgotten.
 const FORGOTTEN: &str = "forgotten";
-
-/// A row by its key; to be removed if there is no text.
-pub type Row = (String, Option<String>);
 
 /// What a row says.
 pub(super) enum Read {

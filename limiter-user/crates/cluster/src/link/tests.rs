@@ -72,7 +72,7 @@ impl Wire {
                     self.links[number].poll(self.now);
                 }
                 let from = self.address(number);
-                self.obey(number);
+                self.handle_command(number);
                 while let Some((to, frame)) = self.links[number].outgoing() {
                     self.seen.push((from, to, frame.clone()));
                     let address = |link: &&mut Link| link.me().address == to;
@@ -85,7 +85,7 @@ impl Wire {
     }
 
     /// Keeps what a host has to keep, and tells it.
-    fn obey(&mut self, number: usize) {
+    fn handle_command(&mut self, number: usize) {
         let link = &mut self.links[number];
         let asked = |delivery: &Delivery| {
             matches!(delivery, Delivery::Invited(_) | Delivery::Bootstrap(..))

@@ -346,14 +346,14 @@ impl Rotation {
                 self.wanted |= self.leads() && id >= self.kept.last && self.check().is_ok();
             }
             Ok(saying) if saying.id.number == 0 && saying.kind == Kind::Command => self.errors += 1,
-            Ok(saying) if saying.kind == Kind::Command => self.obey(now, from, &saying),
+            Ok(saying) if saying.kind == Kind::Command => self.handle_command(now, from, &saying),
             Ok(saying) => self.hear(now, from, &saying),
             Err(_) => self.errors += 1,
         }
     }
 
     /// Who leads wants this host to be as far.
-    fn obey(&mut self, now: Moment, from: HostId, order: &Message) {
+    fn handle_command(&mut self, now: Moment, from: HostId, order: &Message) {
         let Message { id, stage, key, .. } = *order;
         let leader = from == self.leader();
         match self.kept.rotation {

@@ -103,7 +103,7 @@ pub enum Answer {
 /// A limit of the cluster that a configuration file has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileLimit {
-    /// Whom and what it is for.
+    /// Its target: sources, and the class of their packets.
     pub target: String,
     /// All that it says, in words.
     pub limit: String,

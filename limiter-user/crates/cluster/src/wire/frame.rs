@@ -54,7 +54,7 @@ impl Sealer {
     }
 }
 
-/// Whom a frame is for.
+/// The recipient of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recipient {
     /// This run of this host. It has come for the first time.

@@ -34,12 +34,12 @@ use api::{
 use dataplane::SharedCounts;
 use model::instance::{Instance, address};
 use model::lists::{Action, find};
+use model::record::Row;
 use model::{Change, Changes, Limit, Limits, Management, Selector, Target};
 use model::{
     interface::{Attachment, Mode},
     tables::OnFull,
 };
-use state::Row;
 use state::Store;
 use telemetry::{Bus, Sample, What};
 

@@ -10,8 +10,8 @@ use siphasher::sip::SipHasher24;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::link::{Command, monotonic};
 use super::{Cluster, Inbox};
-use crate::control::cluster::link::{Command, monotonic};
 use crate::control::core::Core;
 use api::OverageReport;
 use api::error::Failure;

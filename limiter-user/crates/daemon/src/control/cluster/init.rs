@@ -6,8 +6,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::Cluster;
+use super::link::Command;
 use super::rights::{self, Input};
-use crate::control::cluster::link::Command;
 use api::ClusterFounded;
 use api::error::{Failure, exit};
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use siphasher::sip::SipHasher24;
 
-use crate::control::cluster::key_file;
+use super::key_file;
 use api::error::{Failure, exit};
 use cluster::rotation::{Id, KeyState};
 use cluster::wire::KeyBytes;

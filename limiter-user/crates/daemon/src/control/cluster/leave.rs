@@ -6,8 +6,8 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::Cluster;
+use super::link::Command;
 use super::rights::Input;
-use crate::control::cluster::link::Command;
 use api::ClusterLeft;
 use api::error::{Failure, exit};
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::link::seeds::Seed;
 use crate::control::Shared;
-use crate::control::cluster::link::seeds::Seed;
 use cluster::membership::Members;
 
 /// Tells it whenever a member comes or a seed is found, until the link has ended.

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Cluster;
-use crate::control::cluster::link::{Command, monotonic};
+use super::link::{Command, monotonic};
 use crate::control::core::Core;
 use crate::control::replicated::wall;
 use api::error::Failure;

@@ -15,12 +15,12 @@ use tokio::time::sleep;
 
 use super::kept::StateFile;
 use super::key::Keys;
+use super::link::{self, Command, monotonic};
 use super::partitions::Partitions;
 use super::sources::{Bounds, Demand, Observation, Sources};
 use super::words::{RefundWorker, Words};
 use super::{MAX_WAITING, RegionRights, RightsReport};
 use crate::control::Shared;
-use crate::control::cluster::link::{self as link, Command, monotonic};
 use crate::control::core::Core;
 use api::error::{Failure, exit};
 use cluster::escrow::{self, Escrow, Outputs};

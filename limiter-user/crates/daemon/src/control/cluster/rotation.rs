@@ -7,8 +7,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::keys_file::KeysFile;
+use super::link::{Command as Link, monotonic};
 use super::{Cluster, Inbox};
-use crate::control::cluster::link::{Command as Link, monotonic};
 use api::KeysReport;
 use api::error::{Failure, exit};
 use cluster::HostId;

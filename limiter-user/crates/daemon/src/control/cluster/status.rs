@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::link::seeds::Seed;
+use super::link::{self, monotonic};
 use super::views::file_limits::{self, Difference};
 use super::{Cluster, RightsReport};
-use crate::control::cluster::link::seeds::Seed;
-use crate::control::cluster::link::{self as link, monotonic};
 use api::ClusterStatus;
 use cluster::agreement::Agreement;
 use cluster::config;

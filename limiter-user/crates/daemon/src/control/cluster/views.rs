@@ -22,8 +22,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::link::{Command, monotonic};
 use super::{Cluster, Inbox, RegionRights};
-use crate::control::cluster::link::{Command, monotonic};
 use crate::metrics::Clustered;
 use cluster::membership::Identity;
 use cluster::views::lag::Lag;

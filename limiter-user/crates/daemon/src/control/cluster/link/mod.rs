@@ -223,7 +223,7 @@ impl Task {
                 count = orders.recv_many(&mut batch, BATCH) => {
                     let mut leaving = count == 0;
                     for order in batch.drain(..) {
-                        leaving |= self.obey(order);
+                        leaving |= self.handle_command(order);
                     }
                     if leaving {
                         self.link.leave(monotonic());
@@ -255,7 +255,7 @@ impl Task {
     }
 
     /// Returns whether this host is to go.
-    fn obey(&mut self, order: Command) -> bool {
+    fn handle_command(&mut self, order: Command) -> bool {
         match order {
             Command::Send { to, digest, content } => {
                 self.link.send(to, digest, &content);

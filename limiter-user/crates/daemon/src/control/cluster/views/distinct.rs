@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use limiter_common::hll::{Ranks, WINDOW_SHIFT};
 
 use super::super::Cluster;
+use super::super::link::monotonic;
 use super::round::{Round, TIMEOUT};
-use crate::control::cluster::link::monotonic;
 use api::error::Failure;
 use api::{ClusterDistinctReport, DistinctGroup, DistinctHost};
 use cluster::views::{Answer, Distinct, Question, distinct};

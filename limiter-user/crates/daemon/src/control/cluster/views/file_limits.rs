@@ -12,8 +12,8 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::super::Cluster;
+use super::super::link::monotonic;
 use super::round::{Round, TIMEOUT};
-use crate::control::cluster::link::monotonic;
 use api::error::Failure;
 use cluster::views::{Answer, FileLimit, MAX_FILE_LIMITS, Question};
 
@@ -26,7 +26,7 @@ const MAX_REPORTED: usize = 5;
 /// A limit that the file of another host has and this one's has not, or the other way round, or with other words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::control::cluster) struct Difference {
-    /// Whom and what it is for.
+    /// Its target: sources, and the class of their packets.
     target: String,
     /// The limit of this host's file, if it has one.
     here: Option<String>,

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use super::super::Cluster;
 use super::round::{Found, Round, Search};
-use crate::control::cluster::Cluster;
 use api::error::Failure;
 use api::{ClusterGroupEntry, ClusterGroupsReport, GroupEntry};
 use cluster::views::groups::{Groups, merge, union};

@@ -1,9 +1,9 @@
 //! Who is in the cluster, and how they do.
 
 use super::super::Cluster;
+use super::super::link::monotonic;
 use super::distinct::distinct_until;
 use super::round::{Round, TIMEOUT};
-use crate::control::cluster::link::monotonic;
 use api::error::Failure;
 use api::{
     ClockReport, OtherCluster, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::Cluster;
+use super::super::link::monotonic;
 use super::answer::answer;
-use crate::control::cluster::link::monotonic;
 use api::Unanswered;
 use api::error::{Failure, exit};
 use cluster::membership::Members;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::super::Cluster;
+use super::super::link::monotonic;
 use super::round::{Round, TIMEOUT};
-use crate::control::cluster::link::monotonic;
 use api::error::Failure;
 use api::{ClusterSourceReport, HostSource, SourceSums};
 use cluster::views::{Answer, Question, SourceInfo};
