@@ -1,4 +1,4 @@
-//! Where things lie: the workspace, its build output, and its tests.
+//! Where things lie: the workspace and its build output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,6 @@ pub(crate) fn target_dir() -> Result<PathBuf> {
         .as_str()
         .context("cargo metadata names no target_directory")?;
     Ok(PathBuf::from(dir))
-}
-
-/// The options of `cargo test` that select the tests of `package`, one program after the other:
-/// those in the library and the binaries, then each integration test.
-pub(crate) fn test_targets(package: &str) -> Result<Vec<Vec<String>>> {
-    let tests = integration_tests(&metadata()?, package)
-        .with_context(|| format!("the workspace has no package `{package}`"))?;
-    let inner = ["--lib", "--bins"].map(str::to_owned).to_vec();
-    let outer = tests.into_iter().map(|name| vec!["--test".to_owned(), name]);
-    Ok([inner].into_iter().chain(outer).collect())
 }
 
 /// The files of the workspace whose names end with `.` and `extension`, relative to its root; not what was built.
@@ -62,13 +52,6 @@ pub(crate) fn packages() -> Result<Vec<(String, PathBuf)>> {
     Ok(packages.iter().filter_map(folder).collect())
 }
 
-fn integration_tests(metadata: &serde_json::Value, package: &str) -> Option<Vec<String>> {
-    let packages = metadata["packages"].as_array()?;
-    let targets = packages.iter().find(|it| it["name"] == package)?["targets"].as_array()?;
-    let tests = targets.iter().filter(|target| target["kind"][0] == "test");
-    Some(tests.filter_map(|target| Some(target["name"].as_str()?.to_owned())).collect())
-}
-
 fn metadata() -> Result<serde_json::Value> {
     let text = Cmd::cargo(["metadata", "--no-deps", "--format-version=1"]).capture()?;
     serde_json::from_str(&text).context("cargo metadata printed something that is not JSON")
@@ -79,17 +62,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-
-    #[test]
-    fn integration_tests_are_those_of_the_package() {
-        let target = |kind, name| serde_json::json!({"kind": [kind], "name": name});
-        let metadata = serde_json::json!({"packages": [
-            {"name": "other", "targets": [target("test", "a")]},
-            {"name": "tests", "targets": [target("lib", "tests"), target("test", "b")]},
-        ]});
-        assert_eq!(integration_tests(&metadata, "tests"), Some(vec!["b".to_owned()]));
-        assert_eq!(integration_tests(&metadata, "absent"), None);
-    }
 
     /// What a crate of the product needs of the others, in the order of their names.
     fn crates(metadata: &serde_json::Value) -> BTreeMap<String, Vec<String>> {

@@ -7,7 +7,7 @@ use super::args::CleanupArgs;
 use super::output::Output;
 use crate::cli::cleanup_report::{CleanupReport, Remnant, RemnantKind};
 use api::error::{Failure, exit};
-use daemon::control::{Socket, SocketGuard};
+use daemon::{Socket, SocketGuard};
 use dataplane::Pinned;
 use model::instance::{Instance, address};
 

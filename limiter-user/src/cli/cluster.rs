@@ -13,7 +13,7 @@ use api::client::Client;
 use api::error::{Failure, exit};
 use api::requests::LeaveQuery;
 use api::{ClusterFounded, ClusterLeft, KeyGenerated, KeysReport};
-use daemon::control::cluster::key_file::generate;
+use control::cluster::key_file::generate;
 use model::rotation::Stage;
 use model::units::parse_duration;
 

@@ -135,7 +135,7 @@ pub(super) fn check(
 ) -> Result<u8, Failure> {
     let file = find(global, file.as_deref())?;
     let settings = bare(global)?.with(file)?;
-    daemon::control::check_files(&settings)?;
+    daemon::check_files(&settings)?;
     let limits = settings.file.limits().len() as u64;
     let listed = settings.file.lists().len() as u64;
     let wide = settings.file.lists().iter().filter(|(net, _)| is_wide(net));

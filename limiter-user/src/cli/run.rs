@@ -3,7 +3,6 @@
 use super::args::Global;
 use super::output::{Output, start_log};
 use api::error::{Failure, exit};
-use daemon::control;
 use model::instance::address;
 use settings::LogFormat;
 use settings::{Arguments, Settings};
@@ -16,7 +15,7 @@ pub(super) fn run(
     let settings = given.read_file().and_then(|file| given.with(file));
     let format = settings.as_ref().map_or(given.log_format(), Settings::log_format);
     start_log(global, format);
-    match settings.and_then(|settings| control::run(given, settings)) {
+    match settings.and_then(|settings| daemon::run(given, settings)) {
         Ok(()) => Ok(exit::OK),
         Err(failure) if format == LogFormat::Json => {
             // Whoever reads the log expects nothing else there.

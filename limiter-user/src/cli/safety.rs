@@ -10,7 +10,7 @@ use super::output::Output;
 use api::client::{Client, escape};
 use api::error::{Failure, exit};
 use api::{Applied, ConfirmReport, Rule};
-use daemon::control::check_period;
+use control::check_period;
 use model::units::parse_duration;
 
 /// Options of changing commands.

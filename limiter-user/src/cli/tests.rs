@@ -3,8 +3,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::*;
-use daemon::control::Shared;
-use daemon::control::fake::Fake;
+use control::Shared;
+use control::fake::Fake;
 use daemon::http;
 
 /// Runs a command and returns its exit code and what it has written to stdout.

@@ -11,7 +11,7 @@ use tools::Need;
 use crate::{
     build::{self, REQUIRE, SKIP},
     run::{self, Cmd, say},
-    setup, workspace,
+    setup,
 };
 use leftovers::Leftovers;
 use summary::Summary;
@@ -82,25 +82,15 @@ fn run_e2e(args: &Args, total: &mut Summary) -> Result<()> {
     let runner = root_runner().context("end-to-end tests need root")?;
     setup::ensure(&[Need::Test])?;
     build::command(false)?;
-    let mut known = Leftovers::find()?;
-    for old in known.iter() {
+    let before = Leftovers::find()?;
+    for old in before.iter() {
         say(format_args!("there before the tests: {old}"));
     }
-    let test = |options: &[&str]| {
-        let test = build::cargo(&runner, REQUIRE);
-        test.args(["test", "--no-fail-fast", "--package", E2E]).args(options)
-    };
-    test(&["--no-run"]).run()?;
-    // One program at a time, as each tidies up what dead ones left before it starts.
-    for target in workspace::test_targets(E2E)? {
-        let options: Vec<&str> = target.iter().map(String::as_str).collect();
-        record(total, &options.join(" "), |total| run_tests(test(&options), args, total));
-        let found = Leftovers::find()?;
-        for new in found.since(&known) {
-            say(format_args!("left behind by the tests: {new}"));
-            total.add(&Summary::FAILURE);
-        }
-        known = found;
+    let test = build::cargo(&runner, REQUIRE).args(["test", "--no-fail-fast", "--package", E2E, "--tests"]);
+    record(total, "end-to-end tests", |total| run_tests(test, args, total));
+    for new in Leftovers::find()?.since(&before) {
+        say(format_args!("left behind by the tests: {new}"));
+        total.add(&Summary::FAILURE);
     }
     Ok(())
 }

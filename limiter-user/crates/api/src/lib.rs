@@ -66,7 +66,7 @@ pub use status::{
     ServiceReport, SketchReport, StatusReport, StoreReport, TableReport, VersionReport,
 };
 pub use suggest::percent;
-pub use suggest::{LightReport, ProposalReport, SuggestReport};
+pub use suggest::{LightReport, ProposalReport, Question, SuggestQuery, SuggestReport};
 pub use top::{Average, TopEntry, TopReport};
 pub use trial::{TrialReport, TrialSource, TrialStarted, TrialStopped, TrialsReport};
 

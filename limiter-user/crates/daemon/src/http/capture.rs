@@ -5,7 +5,7 @@ use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
 
 use super::handlers::{Answer, conflict, unreadable};
-use crate::control::Shared;
+use control::Shared;
 use api::{CaptureBatch, CaptureRequest, CaptureStarted};
 
 pub(super) async fn start(

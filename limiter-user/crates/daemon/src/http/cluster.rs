@@ -9,8 +9,8 @@ use axum::extract::{Query, State};
 use axum::routing::post;
 
 use super::handlers::{Answer, conflict, unreadable};
-use crate::control::Shared;
-use crate::control::cluster::Cluster;
+use control::Shared;
+use control::cluster::Cluster;
 use api::error::{Failure, exit};
 use api::requests::LeaveQuery;
 use api::{ClusterFounded, ClusterLeft};

@@ -5,8 +5,8 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 
 use super::handlers::{Answer, conflict};
-use crate::control::Shared;
-use crate::control::cluster::Cluster;
+use control::Shared;
+use control::cluster::Cluster;
 use api::KeysReport;
 use api::error::{Failure, exit};
 

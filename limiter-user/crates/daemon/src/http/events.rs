@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Refusal;
 use super::handlers::{Answer, unreadable};
-use crate::control::Shared;
+use control::Shared;
 use api::ChangesReport;
 use api::error::{Failure, exit};
 use api::requests::EventsQuery;
@@ -134,7 +134,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::control::fake::Fake;
+    use control::fake::Fake;
     use telemetry::Bus;
 
     struct Stream {

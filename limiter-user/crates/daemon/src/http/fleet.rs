@@ -9,8 +9,8 @@ use axum::{Json, Router};
 
 use super::handlers::{Answer, conflict, unreadable};
 use super::{Refusal, top};
-use crate::control::Shared;
-use crate::control::cluster::{Cluster, views};
+use control::Shared;
+use control::cluster::{Cluster, views};
 use api::error::{Failure, exit};
 use api::requests::{GroupsQuery, TopQuery};
 use api::{

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use http_body_util::BodyExt;
 
 use super::Refusal;
-use crate::control::{RATE_INTERVAL, Shared, no_such_limit};
+use control::{RATE_INTERVAL, Shared, no_such_limit};
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
 use api::requests::{

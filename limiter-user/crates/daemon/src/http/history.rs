@@ -7,7 +7,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 
 use super::handlers::{Answer, unreadable};
-use crate::control::Shared;
+use control::Shared;
 use api::HistoryReport;
 use api::error::{Failure, exit};
 use api::requests::HistoryQuery;

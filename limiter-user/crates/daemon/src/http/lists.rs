@@ -5,7 +5,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection, StringRejection};
 use axum::extract::{Path, Query, State};
 
 use super::handlers::{Answer, conflict, unreadable};
-use crate::control::Shared;
+use control::Shared;
 use api::error::Failure;
 use api::requests::{ChangeQuery, ClearQuery, ListQuery};
 use api::{ListChanged, ListReport};

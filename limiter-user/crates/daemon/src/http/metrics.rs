@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use super::Refusal;
-use crate::control::Shared;
-use crate::control::cluster::Cluster;
+use control::Shared;
+use control::cluster::Cluster;
 use crate::metrics::{classic, openmetrics};
 use api::error::{Failure, exit};
 

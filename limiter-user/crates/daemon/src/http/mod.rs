@@ -1,6 +1,5 @@
 //! The API: HTTP and JSON over a Unix socket. Whoever may connect may look.
 
-mod access;
 mod capture;
 mod cluster;
 mod cluster_keys;
@@ -10,6 +9,7 @@ mod handlers;
 mod history;
 mod lists;
 pub mod metrics;
+mod peer;
 mod suggest;
 mod top;
 mod trials;
@@ -22,11 +22,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 
-pub(crate) use access::Peer;
-pub use access::{Access, Admins};
-pub use suggest::SuggestQuery;
+pub(crate) use peer::Peer;
 
-use crate::control::Shared;
+use control::{Access, Shared};
 use api::error::{Failure, exit};
 
 /// The largest body of a request, bytes.
@@ -85,7 +83,7 @@ pub fn router(shared: Shared) -> Router {
 
 /// The routes of a daemon, for those who may use them.
 pub fn guarded(shared: Shared, access: Access) -> Router {
-    router(shared).layer(middleware::from_fn_with_state(access, access::check))
+    router(shared).layer(middleware::from_fn_with_state(access, peer::check))
 }
 
 /// A failure as a response: its JSON, with a status that fits its code.

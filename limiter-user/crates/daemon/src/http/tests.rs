@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
-use crate::control::fake::Fake;
+use control::fake::Fake;
 
 struct Api {
     router: Router,

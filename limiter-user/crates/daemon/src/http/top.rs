@@ -8,7 +8,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 
 use super::handlers::{Answer, conflict, unreadable};
-use crate::control::{Shared, groups, ports};
+use control::{Shared, groups, ports};
 use api::error::{Failure, exit};
 use api::requests::{GroupsQuery, PortsQuery, TopQuery};
 use api::{GroupsReport, PortsReport, TopReport};
@@ -37,7 +37,7 @@ async fn top(
     let Query(TopQuery { n, sort, live }) = query.map_err(unreadable)?;
     check(n)?;
     groups::prepare(&shared).await?;
-    let look = move |core: &mut crate::control::Core| {
+    let look = move |core: &mut control::Core| {
         Ok(if live { core.top(n, sort) } else { core.top_now(n, sort) })
     };
     Ok(Json(shared.with(look).await?))

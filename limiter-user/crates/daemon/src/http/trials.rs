@@ -5,7 +5,7 @@ use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 
 use super::handlers::{Answer, conflict, unreadable};
-use crate::control::Shared;
+use control::Shared;
 use api::error::{Failure, exit};
 use api::requests::{TopQuery, TrialQuery, TrialRequest, TrialsQuery};
 use api::{TrialStarted, TrialStopped, TrialsReport};

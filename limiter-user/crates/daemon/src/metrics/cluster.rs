@@ -2,8 +2,8 @@
 
 use prometheus_client::registry::Unit;
 
-use super::Clustered;
 use super::page::{Families, Label, Written};
+use control::scrape::Clustered;
 
 /// Writes it.
 pub(super) fn write(cluster: &Clustered, to: &mut Families<'_>) -> Written {

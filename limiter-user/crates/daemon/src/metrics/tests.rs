@@ -4,7 +4,8 @@ use std::time::SystemTime;
 use limiter_common::abi::{Counters, Internal, Reason, Tally};
 
 use super::*;
-use crate::control::fake::Fake;
+use control::fake::Fake;
+use control::scrape::{Clustered, Slow};
 use model::Distinct;
 
 fn scrape() -> Scrape {

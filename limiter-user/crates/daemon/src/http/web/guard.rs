@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::assets;
 use super::tokens::{Role, Tokens};
-use crate::control::{Actor, acting};
+use control::{Actor, acting};
 use crate::http::Refusal;
 use api::error::{Failure, exit};
 use api::requests::TopQuery;

@@ -26,7 +26,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::guard::Authorizer;
 use super::routes;
 use super::tokens::Tokens;
-use crate::control::Shared;
+use control::Shared;
 use api::error::{Failure, exit};
 use settings::web::WebConfig;
 

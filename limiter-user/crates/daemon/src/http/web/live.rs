@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::task::JoinHandle;
 
 use super::guard::refusal;
-use crate::control::{Shared, Watching, groups};
+use control::{Shared, Watching, groups};
 
 /// Pages that are kept up to date at once.
 const MAX_PAGES: usize = 32;

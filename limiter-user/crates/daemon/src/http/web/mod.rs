@@ -21,7 +21,7 @@ use axum::{Extension, Router};
 
 use self::guard::Authorizer;
 use self::live::Hub;
-use crate::control::Shared;
+use control::Shared;
 
 /// The routes: those of the API, of which the gate lets only some through, and those of the page.
 fn routes(shared: Shared, gate: Arc<Authorizer>) -> Router {

@@ -4,7 +4,7 @@ use tower::ServiceExt;
 
 use super::tokens::Tokens;
 use super::*;
-use crate::control::fake::Fake;
+use control::fake::Fake;
 
 const READER: &str = "reader-0123456789";
 const ADMIN: &str = "admin-0123456789";

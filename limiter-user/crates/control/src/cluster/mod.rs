@@ -1,0 +1,287 @@
+//! The daemon in a cluster: what makes its hosts share limits.
+//!
+//! The link ([`crate::cluster::link`]) talks to other hosts. What comes from them is given to whom it
+//! is for: rights to a thread of their own (`rights`), which divides limits and tells the data plane; what
+//! limits there are to the replica (`replica`); every other topic to a task of its own.
+
+mod audit;
+mod demand;
+mod init;
+mod kept;
+mod key;
+pub mod key_file;
+mod keys_file;
+mod leave;
+pub mod link;
+mod pace;
+mod partitions;
+mod peers;
+mod replica;
+mod rights;
+mod room;
+pub mod rotation;
+mod router;
+mod sources;
+mod status;
+pub mod views;
+mod words;
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+
+use self::kept::StateFile;
+use self::keys_file::KeysFile;
+pub(super) use self::rights::floor_of;
+pub(super) use self::status::{Concern, View};
+pub use self::views::Views;
+use self::views::file_limits;
+use super::Shared;
+use api::OverageReport;
+use api::error::{Failure, exit};
+use cluster::agreement::Agreement;
+use cluster::link::{ClusterId, Settings};
+use cluster::membership::Identity;
+use cluster::wire::{Epoch, Topic};
+use cluster::{ClusterConfig, HostId, escrow};
+use dataplane::HashSecret;
+use model::Share;
+
+/// What came from members, on one topic.
+pub type Inbox = mpsc::Receiver<(HostId, Vec<u8>)>;
+
+/// What waits for a task at most; what comes then is counted and dropped.
+const MAX_WAITING: usize = 1024;
+
+/// What tasks of the cluster have in common; cheap to clone.
+#[derive(Clone)]
+pub struct Cluster {
+    /// This host.
+    pub me: HostId,
+    /// Its name.
+    pub name: String,
+    /// By which it talks to others.
+    pub link: link::Handle,
+    /// Limits and data plane.
+    pub shared: Shared,
+    /// How rights are divided at present, once a second.
+    pub rights: watch::Receiver<RightsReport>,
+    /// By which all members are asked.
+    pub views: Views,
+    /// What was used of limits of the cluster lately, as counted.
+    pub overage: watch::Receiver<Arc<Vec<OverageReport>>>,
+    /// In what the files of other hosts have other limits of the cluster.
+    file_limits: watch::Receiver<Arc<Vec<file_limits::Difference>>>,
+    /// The hash of the limits that the cluster has, as this host knows them.
+    pub digest: watch::Receiver<u64>,
+    /// The keys that are in use.
+    pub keys: rotation::Keys,
+    orders: mpsc::Sender<rights::Input>,
+}
+
+/// What this host has of the cluster's limits, and asks others for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RightsReport {
+    /// The home right.
+    pub home: Share,
+    /// Home rights that were given away and have not come to others yet.
+    pub on_the_way: Share,
+    /// What it may use of each source's limit without end.
+    pub floor: Share,
+    /// Sources under limits of the cluster that are looked at often.
+    pub keys: usize,
+    /// Those of them that were over their share when they were looked at last.
+    pub limited: usize,
+    /// Sources beside them that have no more than their floor, because there are too many to divide in time.
+    pub left_out: usize,
+    /// Sources that it has grants of, and grants that it has given to others.
+    pub grants: [usize; 2],
+    /// Sources that it owns of which it has borrowed from other regions, and of which it has lent to them.
+    pub loans: [usize; 2],
+    /// The regions of those that are there, and what their hosts have said to have.
+    pub regions: BTreeMap<String, RegionRights>,
+    /// Numbers that two sources have at present, which are left at their floor.
+    pub twice: usize,
+    /// What the data plane is to be told and could not be yet.
+    pub unwritten: usize,
+    /// Home rights that no host has which is there, for a while.
+    pub missing: Share,
+    /// Hosts with rights that are lost, as this one sees it.
+    pub lost: usize,
+    /// Whether another host has had this one's name for longer: then it asks for nothing and gives nothing.
+    pub refused: bool,
+    /// Whether this host has handed over all its rights.
+    pub left: bool,
+    /// The name that this host was to have, if it keeps another one because of its rights.
+    pub refused_name: Option<String>,
+    /// What does not add up.
+    pub doubts: escrow::Doubts,
+    /// What cannot be done at present.
+    pub problem: Option<String>,
+    /// What was refused.
+    pub counters: escrow::Counters,
+    /// What the daemon has done and what went wrong.
+    pub work: rights::Work,
+}
+
+/// Of a region, as this host has heard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionRights {
+    /// Hosts that are there.
+    pub members: usize,
+    /// The sum of their home rights.
+    pub home: Share,
+}
+
+/// What the data plane starts with before this host talks to others.
+pub(super) struct Before {
+    /// What sources may use of each limit of the cluster: what goes with the home right that this host has kept, and
+    /// nothing if that cannot be read.
+    pub(super) floor: Share,
+    /// What the hash of fresh maps is made from, if the key can be read. It is made anew from the key that is first
+    /// in the file then: while keys are changed, hosts may have different ones.
+    pub(super) hash_secret: Option<HashSecret>,
+}
+
+impl Before {
+    /// Reads it; nothing if the host is to be in no cluster. What is wrong with a file is told when the cluster is
+    /// started ([`Prepared::new`]).
+    pub(super) fn read(config: &ClusterConfig, directory: &Path) -> Option<Self> {
+        config.listen?;
+        let keys =
+            key_file::read(&config.key_file).and_then(|keys| KeysFile::open(directory, keys));
+        Some(Self {
+            floor: kept::home(directory).map_or(Share::NONE, floor_of),
+            hash_secret: keys.ok().map(|(_, kept)| HashSecret(kept.ring().active().derived())),
+        })
+    }
+}
+
+/// What a start needs.
+pub(super) struct Prepared {
+    socket: UdpSocket,
+    settings: Settings,
+    seeds: Vec<String>,
+    name: String,
+    weight: u32,
+    kept: StateFile,
+    keys: (KeysFile, cluster::rotation::KeyState),
+}
+
+impl Prepared {
+    /// Reads the key and what is kept, and listens on `listen`. The state directory has to be this daemon's, and
+    /// `prefixes` the leading bits of a source.
+    ///
+    /// # Errors
+    /// What is wrong with the address, the key or what is kept.
+    pub(super) fn new(
+        config: &ClusterConfig,
+        listen: SocketAddr,
+        directory: &Path,
+        prefixes: (u8, u8),
+    ) -> Result<Self, Failure> {
+        let name = config.name(settings::host_name)?;
+        let keys = KeysFile::open(directory, key_file::read(&config.key_file)?)?;
+        let ring = keys.1.ring();
+        let mut kept = StateFile::open(directory, &name)?;
+        let name = kept.name().to_owned();
+        if let Some(refused) = kept.refused_name() {
+            tracing::warn!("{}", status::keeps_its_name(&name, refused));
+        }
+        let socket = link::bind(listen)?;
+        let unix = model::lists::now();
+        let epoch = Epoch::starting(kept.epoch(), unix.into(), random()? as u32);
+        kept.begin(epoch, ClusterId(random()?.max(1)))?;
+        let me = Identity::new(&name, &config.region, listen, epoch, config.weight);
+        let bootstrap = kept.bootstrap(config.bootstrap_expect.unwrap_or(0));
+        let (cluster, agreement) = (kept.cluster(), Agreement::new(prefixes));
+        let settings = Settings { me, cluster, bootstrap, agreement, ring, seed: random()? };
+        let seeds = config.seeds.iter().map(ToString::to_string).collect();
+        Ok(Self { socket, settings, seeds, name, weight: config.weight, kept, keys })
+    }
+}
+
+/// The cluster that runs.
+pub(super) struct Running {
+    cluster: Cluster,
+    rights: rights::Thread,
+}
+
+impl Running {
+    /// Ends it: this host keeps what is its own, and the others are told that it goes.
+    pub(super) async fn end(self) {
+        self.rights.end().await;
+        self.cluster.link.order(link::Command::Leave);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+/// Begins to talk to other hosts.
+///
+/// # Errors
+/// If a thread or the socket cannot be had.
+pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
+    let Prepared { socket, settings, seeds, name, weight, kept, keys: kept_keys } = prepared;
+    let (me, address) = (settings.me.host(), settings.me.address);
+    let region = escrow::Region::of(settings.me.region());
+    let (link, deliveries, _ended) = link::start_on(settings, socket, &seeds)?;
+    let (digest, told) = watch::channel(0);
+    let host = rights::Host {
+        me,
+        weight,
+        region,
+        kept,
+        link: link.clone(),
+        address,
+        digest: told.clone(),
+    };
+    let rights = rights::start(host, shared.clone())?;
+    let (keys, keys_ordered, tell_keys) = rotation::handle();
+    let (views, questions) = Views::new();
+    let (tell_overage, overage) = watch::channel(Arc::default());
+    let (tell_file_limits, file_limits) = watch::channel(Arc::default());
+    let cluster = Cluster {
+        me,
+        name,
+        link,
+        shared: shared.without_cluster(),
+        rights: rights.report.clone(),
+        views,
+        overage,
+        file_limits,
+        digest: told,
+        keys,
+        orders: rights.inbox.clone(),
+    };
+    shared.set_cluster(cluster.clone());
+    shared.with_now(|core| {
+        core.cluster = Some(View::of(&cluster));
+        Ok(())
+    })?;
+    let (members, seeds) = (cluster.link.members.clone(), cluster.link.seeds.clone());
+    tokio::spawn(peers::serve(members, seeds, address, cluster.shared.clone()));
+    let (limits, limits_inbox) = mpsc::channel(MAX_WAITING);
+    tokio::spawn(replica::serve(cluster.clone(), limits_inbox, digest));
+    // Tasks of other topics hang in here: a channel, the task, and the sender in `Inboxes`.
+    let (keys, keys_inbox) = mpsc::channel(MAX_WAITING);
+    tokio::spawn(rotation::serve(cluster.clone(), keys_inbox, keys_ordered, tell_keys, kept_keys));
+    let (asked, views_inbox) = mpsc::channel(MAX_WAITING);
+    tokio::spawn(views::serve(cluster.clone(), views_inbox, questions));
+    let (counted, audit_inbox) = mpsc::channel(MAX_WAITING);
+    tokio::spawn(file_limits::serve(cluster.clone(), tell_file_limits));
+    tokio::spawn(audit::serve(cluster.clone(), audit_inbox, tell_overage));
+    let others = [(Topic::Keys, keys), (Topic::Views, asked), (Topic::Counters, counted)].into();
+    let inboxes = router::Inboxes { rights: rights.inbox.clone(), limits, others };
+    tokio::spawn(router::route(deliveries, inboxes, cluster.clone()));
+    Ok(Running { cluster, rights })
+}
+
+/// A random number.
+fn random() -> Result<u64, Failure> {
+    getrandom::u64().map_err(|error| {
+        Failure::new(exit::PRIVILEGE, format!("the kernel has no random numbers: {error}"))
+    })
+}

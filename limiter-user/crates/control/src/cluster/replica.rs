@@ -1,0 +1,154 @@
+//! Limits and denials of the cluster, told to others and taken from them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::Cluster;
+use super::link::{Command, monotonic};
+use crate::core::Core;
+use crate::replicated::wall;
+use api::error::Failure;
+use cluster::HostId;
+use cluster::limits::Now;
+use cluster::wire::{Content, Topic};
+
+/// How often it is looked whether there is something to tell: a change is in force everywhere soon after.
+const ROUND: Duration = Duration::from_millis(100);
+
+/// Packets that are taken in one go, while the core is locked.
+const BATCH: usize = 32;
+
+/// What has come.
+pub(super) enum Input {
+    /// A host has told the digest of its replica.
+    Heard(HostId, u64),
+    /// A packet of its replica.
+    Said(HostId, Vec<u8>),
+}
+
+fn now() -> Now {
+    Now { wall: wall(), moment: monotonic() }
+}
+
+/// A host and what it has said.
+struct Packet {
+    from: HostId,
+    name: String,
+    bytes: Vec<u8>,
+}
+
+/// Keeps the replica going until nobody is there to hear of it. The digest is told to `digest`.
+pub(super) async fn serve(
+    cluster: Cluster,
+    mut inbox: mpsc::Receiver<Input>,
+    digest: watch::Sender<u64>,
+) {
+    let mut rounds = interval(ROUND);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut members = cluster.link.members.clone();
+    members.mark_changed();
+    let mut heard = BTreeMap::new();
+    let mut batch = Vec::with_capacity(BATCH);
+    let mut problem = Problem::default();
+    loop {
+        let mut packets = Vec::new();
+        tokio::select! {
+            count = inbox.recv_many(&mut batch, BATCH) => {
+                if count == 0 {
+                    return;
+                }
+                for input in batch.drain(..) {
+                    match input {
+                        Input::Heard(from, digest) => drop(heard.insert(from, digest)),
+                        Input::Said(from, bytes) => {
+                            let members = members.borrow();
+                            let name = members.get(&from).map_or("?", |member| member.name());
+                            packets.push(Packet { from, name: name.to_owned(), bytes });
+                        }
+                    }
+                }
+                if packets.is_empty() {
+                    continue;
+                }
+            }
+            _ = rounds.tick() => {}
+        }
+        let changed = members.has_changed().unwrap_or_default();
+        let hosts: Option<Vec<HostId>> =
+            changed.then(|| members.borrow_and_update().keys().copied().collect());
+        let heard = std::mem::take(&mut heard);
+        let done = cluster.shared.with(move |core| Ok(step(core, hosts, heard, packets))).await;
+        match done {
+            Ok(done) => {
+                digest.send_replace(done.digest);
+                problem.note(done.problem);
+                for (to, bytes) in done.packets {
+                    let content = Content::Other(Topic::Limits, bytes);
+                    cluster.link.order(Command::Send { to, digest: Some(done.digest), content });
+                }
+            }
+            // The core's state is in doubt, and the daemon about to end.
+            Err(failure) => {
+                return tracing::error!("limits are not replicated any more: {failure}");
+            }
+        }
+    }
+}
+
+/// What a step on the core has come to.
+struct Done {
+    packets: Vec<(HostId, Vec<u8>)>,
+    digest: u64,
+    problem: Option<Failure>,
+}
+
+fn step(
+    core: &mut Core,
+    members: Option<Vec<HostId>>,
+    heard: BTreeMap<HostId, u64>,
+    packets: Vec<Packet>,
+) -> Done {
+    let now = now();
+    let mut problem = None;
+    if let Some(replica) = core.replica() {
+        if let Some(members) = members {
+            replica.set_members(members);
+        }
+        for (from, digest) in heard {
+            replica.heard(now, from, digest);
+        }
+    }
+    for Packet { from, name, bytes } in packets {
+        if let Err(failure) = core.hear_replica(now, from, &name, &bytes) {
+            problem = Some(failure);
+        }
+    }
+    let packets = core.replica_packets(now).unwrap_or_else(|failure| {
+        problem = Some(failure);
+        Vec::new()
+    });
+    let digest = core.replica().map_or(0, |replica| replica.digest());
+    Done { packets, digest, problem }
+}
+
+/// What went wrong last, told once.
+#[derive(Default)]
+struct Problem(Option<String>);
+
+impl Problem {
+    fn note(&mut self, failure: Option<Failure>) {
+        let text = failure.map(|failure| failure.to_string());
+        if let Some(text) = &text
+            && self.0.as_ref() != Some(text)
+        {
+            tracing::warn!("what other hosts say of limits cannot be taken: {text}");
+        }
+        // It is said again and again until it can be taken: silence is no success.
+        if text.is_some() {
+            self.0 = text;
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! Which sources are under limits of the cluster, and what they send.
+//!
+//! A look goes at sources that are tracked, and on through the table of buckets for others that have begun to
+//! send: in each case as far as it gets in a moment, so that a million buckets cost no more than a thousand.
+//! Where the kernel has told that a source is limited, its buckets are looked at at once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use foldhash::fast::FixedState;
+use ipnet::IpNet;
+
+use super::demand::{DemandEstimator, Snapshot};
+use super::key::Keys;
+use super::pace::AdaptiveBatch;
+use super::rights::packets_a_second;
+use super::room::AdmissionControl;
+use crate::Plane;
+use cluster::{KeyId, Moment};
+use dataplane::ClusterMember;
+use model::Share;
+use model::{Limit, Target, Tier};
+
+/// How long the search for new sources may take at a time, while the core is locked.
+const BUDGET: Duration = Duration::from_millis(1);
+/// Buckets that are searched at a time, at least and at most.
+const CHUNK: RangeInclusive<usize> = 1 << 10..=1 << 20;
+/// How long a look at tracked sources may take at a time, while the core is locked.
+const LOOK: Duration = Duration::from_millis(2);
+/// Of those so many at a time, at least and at most: the others have their turn later.
+const TURN: RangeInclusive<usize> = 1 << 8..=1 << 14;
+/// New sources that are looked at closely at a time, at most.
+const MAX_FOUND: usize = 256;
+/// A source that sends little for so long is tracked no more, or for longer where its limit is slow.
+const IDLE: Duration = Duration::from_secs(3);
+/// Or for so long at the most.
+const MAX_IDLE: Duration = Duration::from_secs(300);
+/// For how long two sources of one number are left at their floor.
+const TWICE: Duration = Duration::from_secs(10);
+/// Numbers of which that is remembered, at most.
+const MAX_TWICE: usize = 1024;
+/// Less of a limit than this is nobody's concern, whatever the floor.
+const LITTLE: Share = Share::of_units(1 << 23);
+
+/// A source that is tracked.
+#[derive(Clone, Debug)]
+struct Tracked {
+    bucket: usize,
+    tag: u64,
+    gauge: DemandEstimator,
+    limited: bool,
+    /// When it last sent so much that it matters.
+    busy: Moment,
+    /// For how long it is tracked from then on: what it has used of its limit comes back at its share.
+    life: Duration,
+    /// The look that it was there at.
+    turn: u64,
+    /// The how manyth source it is.
+    number: u64,
+}
+
+/// What a source sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Demand {
+    pub(super) key: KeyId,
+    /// As a part of its limit, drops included.
+    pub(super) part: Share,
+    /// Whether packets of it are dropped.
+    pub(super) limited: bool,
+    /// The limit that it is under.
+    pub(super) target: Target,
+}
+
+/// What a look has come to.
+#[derive(Debug, Default)]
+pub(super) struct Observation {
+    /// What tracked sources send, where there is something to tell.
+    pub(super) demands: Vec<Demand>,
+    /// Sources to be forgotten, whose buckets are to have their floor, with those.
+    pub(super) over: Vec<(KeyId, (usize, u64))>,
+    /// Sources to be forgotten that have no bucket any more.
+    pub(super) gone: Vec<KeyId>,
+}
+
+/// What matters of a look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// What this host may use of every key.
+    pub(super) floor: Share,
+    /// The least that limits of the cluster let through whole, packets a second.
+    pub(super) slowest: f64,
+}
+
+impl Bounds {
+    /// The least part of a limit that matters.
+    fn least(&self) -> Share {
+        self.floor.times(1, 2).max(LITTLE)
+    }
+}
+
+/// How long a bucket takes to fill at the whole limit, and a moment until its share has come; 3 s to 5 minutes.
+fn life_of(limit: &Limit) -> Duration {
+    let fill = |tier: &Tier| {
+        let period_s = tier.rate.period_ns() as f64 / 1e9;
+        tier.burst as f64 * period_s / tier.rate.amount().max(1) as f64
+    };
+    let first = fill(&limit.tier());
+    let seconds = limit.also.as_ref().map_or(first, |also| first.max(fill(also)));
+    // The floors of other hosts are not to be had.
+    let longest = MAX_IDLE.as_secs_f64();
+    Duration::from_secs_f64((1.0 + seconds * 1.1).clamp(IDLE.as_secs_f64(), longest))
+}
+
+/// What is wanted for a source that sends nothing at present while it is tracked longer than others: enough for its
+/// bucket to fill, a packet at least.
+fn wanted(limit: &Limit, life: Duration, bounds: Bounds) -> Share {
+    if life <= IDLE {
+        return Share::NONE;
+    }
+    let packets = packets_a_second(&limit.tier()) * life.as_secs_f64();
+    Share::of(1.0 / packets.max(1.0)).max(bounds.least().times(2, 1))
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Sources {
+    keys: Keys,
+    tracked: HashMap<KeyId, Tracked, FixedState>,
+    at: BTreeMap<usize, KeyId>,
+    /// How many of them are looked at at a time, and from which bucket on.
+    pace: AdaptiveBatch,
+    from: usize,
+    /// Numbers that two sources have, and when that was seen last.
+    twice: BTreeMap<KeyId, Moment>,
+    turn: u64,
+    /// Sources that were ever tracked.
+    number: u64,
+    search: Search,
+    /// How many may be tracked.
+    pub(super) room: AdmissionControl,
+    /// Sources that were not tracked because there were too many, and that were no more.
+    pub(super) refused: u64,
+}
+
+impl Sources {
+    pub(super) fn new(keys: Keys, now: Moment) -> Self {
+        Self {
+            keys,
+            tracked: HashMap::default(),
+            at: BTreeMap::new(),
+            pace: AdaptiveBatch::new(TURN, LOOK),
+            from: 0,
+            twice: BTreeMap::new(),
+            turn: 0,
+            number: 0,
+            search: Search::default(),
+            room: AdmissionControl::new(now),
+            refused: 0,
+        }
+    }
+
+    /// How many sources send so much that it matters, and have no more than their floor because there are too many:
+    /// as of the latest time that the table was gone through, or of the present one if it has found more already. On
+    /// a busy machine that takes many seconds.
+    pub(super) fn left_out(&self) -> usize {
+        self.search.left_out.max(self.search.leaves_out)
+    }
+
+    /// How many are tracked, and how many of them are limited.
+    pub(super) fn count(&self) -> (usize, usize) {
+        (self.tracked.len(), self.tracked.values().filter(|it| it.limited).count())
+    }
+
+    /// How many are tracked.
+    pub(super) fn len(&self) -> usize {
+        self.tracked.len()
+    }
+
+    /// Whether there is nothing to look at often.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tracked.is_empty()
+    }
+
+    /// The bucket of a tracked source, and its tag.
+    pub(super) fn bucket(&self, key: KeyId) -> Option<(usize, u64)> {
+        self.tracked.get(&key).map(|it| (it.bucket, it.tag))
+    }
+
+    /// The tracked source with a bucket.
+    pub(super) fn key_at(&self, bucket: usize) -> Option<KeyId> {
+        self.at.get(&bucket).copied()
+    }
+
+    /// Numbers that two sources have at present.
+    pub(super) fn twice(&self) -> usize {
+        self.twice.len()
+    }
+
+    /// Tracks a source no more.
+    pub(super) fn drop(&mut self, key: KeyId) -> Option<(usize, u64)> {
+        let tracked = self.tracked.remove(&key)?;
+        self.at.remove(&tracked.bucket);
+        Some((tracked.bucket, tracked.tag))
+    }
+
+    /// Tracks nothing any more; which sources were.
+    pub(super) fn drop_all(&mut self) -> Vec<(KeyId, (usize, u64))> {
+        self.at.clear();
+        let all = std::mem::take(&mut self.tracked);
+        all.into_iter().map(|(key, it)| (key, (it.bucket, it.tag))).collect()
+    }
+
+    /// Looks at the buckets of `plane`, of which those of `noticed` are known to be limited.
+    pub(super) fn look(
+        &mut self,
+        plane: &dyn Plane,
+        now: Moment,
+        noticed: &[IpNet],
+        bounds: Bounds,
+    ) -> Observation {
+        let mut seen = Observation::default();
+        self.turn += 1;
+        self.give_up(&mut seen);
+        // Who begins to be limited is looked at at once, whoever's turn it is.
+        let noticed = noticed.iter().flat_map(|source| plane.buckets_of(*source));
+        let (mut turn, mut found): (Vec<usize>, Vec<usize>) =
+            noticed.partition(|bucket| self.at.contains_key(bucket));
+        turn.extend(self.whose_turn());
+        turn.sort_unstable();
+        turn.dedup();
+        let begun = Instant::now();
+        // Buckets that are another source's by now.
+        let mut others: Vec<usize> = Vec::new();
+        plane.cluster_members(&mut turn.iter().copied(), &mut |member| {
+            if !self.know(now, &member, bounds, &mut seen) {
+                others.push(member.bucket.bucket);
+            }
+        });
+        self.clear_up(now, &turn, &mut seen);
+        self.pace.took(turn.len(), begun.elapsed());
+        found.extend(others);
+        // Who has long been silent makes room for others.
+        let free = self.room.most().saturating_sub(self.tracked.len());
+        let room = if free < MAX_FOUND { free + self.silent(now).len() } else { free };
+        self.search.go_on(plane, now, bounds, &self.at, room, &mut found);
+        found.retain(|bucket| !self.at.contains_key(bucket));
+        found.sort_unstable();
+        found.dedup();
+        let mut lack = found.len().min(room).saturating_sub(free);
+        if lack > 0 {
+            let mut silent = self.silent(now);
+            silent.sort_unstable();
+            lack = lack.min(silent.len());
+            for (_, key) in silent.drain(..lack) {
+                seen.over.extend(self.drop(key).map(|bucket| (key, bucket)));
+                seen.demands.retain(|demand| demand.key != key);
+            }
+        }
+        self.refused += found.len().saturating_sub(room) as u64;
+        found.truncate(room);
+        plane.cluster_members(&mut found.into_iter(), &mut |member| {
+            self.take(now, &member, bounds, &mut seen);
+        });
+        seen
+    }
+
+    /// Those that have sent little for longer than other sources are tracked, and since when.
+    fn silent(&self, now: Moment) -> Vec<(Moment, KeyId)> {
+        let silent = self.tracked.iter().filter(|(_, it)| now.since(it.busy) > IDLE);
+        silent.map(|(key, it)| (it.busy, *key)).collect()
+    }
+
+    /// The buckets that are to be looked at next, one after the other and then from the first one on again.
+    fn whose_turn(&mut self) -> Vec<usize> {
+        let much = self.pace.much().min(self.at.len());
+        let before = self.at.range(..self.from);
+        let all = self.at.range(self.from..).chain(before);
+        let turn: Vec<usize> = all.take(much).map(|(bucket, _)| *bucket).collect();
+        self.from = turn.last().map_or(0, |last| last + 1);
+        turn
+    }
+
+    /// Tracks those no more that there is no room for: those that came last.
+    fn give_up(&mut self, seen: &mut Observation) {
+        let more = self.tracked.len().saturating_sub(self.room.most());
+        if more == 0 {
+            return;
+        }
+        let mut all: Vec<(u64, KeyId)> =
+            self.tracked.iter().map(|(key, it)| (it.number, *key)).collect();
+        all.sort_unstable();
+        for (_, key) in all.split_off(all.len() - more) {
+            seen.over.extend(self.drop(key).map(|bucket| (key, bucket)));
+        }
+        self.refused += more as u64;
+    }
+
+    /// Notes what a tracked source sends. Returns whether the bucket is still its own.
+    fn know(
+        &mut self,
+        now: Moment,
+        member: &ClusterMember,
+        bounds: Bounds,
+        seen: &mut Observation,
+    ) -> bool {
+        let bucket = member.bucket;
+        let Some(&key) = self.at.get(&bucket.bucket) else { return false };
+        let its = |tracked: &&mut Tracked| tracked.tag == bucket.tag;
+        let Some(tracked) = self.tracked.get_mut(&key).filter(its) else { return false };
+        tracked.turn = self.turn;
+        let starts = bucket.limited && !tracked.limited;
+        if let Some(Snapshot { demand: part, sends, drops }) =
+            tracked.gauge.look(now, member, starts)
+        {
+            // Whoever sends nothing is not limited, whatever became of its last packet.
+            tracked.limited = sends && (drops || bucket.limited);
+            if part >= bounds.least() || tracked.limited {
+                tracked.busy = now;
+            }
+            tracked.life = life_of(&member.limit);
+            let part = part.max(wanted(&member.limit, tracked.life, bounds));
+            let (limited, target) = (tracked.limited, member.limit.target);
+            seen.demands.push(Demand { key, part, limited, target });
+        }
+        true
+    }
+
+    /// Tracks those of `buckets` no more that are gone, or send little.
+    fn clear_up(&mut self, now: Moment, buckets: &[usize], seen: &mut Observation) {
+        for bucket in buckets {
+            let Some(&key) = self.at.get(bucket) else { continue };
+            let Some(tracked) = self.tracked.get(&key) else { continue };
+            let there = tracked.turn == self.turn;
+            if there && now.since(tracked.busy) <= tracked.life {
+                continue;
+            }
+            match self.drop(key) {
+                Some(bucket) if there => seen.over.push((key, bucket)),
+                _ => seen.gone.push(key),
+            }
+        }
+        seen.demands.retain(|demand| self.tracked.contains_key(&demand.key));
+        self.twice.retain(|_, since| now.since(*since) <= TWICE);
+    }
+
+    /// Tracks a source from now on, if it sends so much that it matters.
+    fn take(
+        &mut self,
+        now: Moment,
+        member: &ClusterMember,
+        bounds: Bounds,
+        seen: &mut Observation,
+    ) {
+        let bucket = member.bucket;
+        let key = self.keys.key(member.source, member.class);
+        if let Some(since) = self.twice.get_mut(&key) {
+            *since = now;
+            return;
+        }
+        if let Some(other) = self.drop(key) {
+            // Two sources, or one with two buckets: neither has more than its floor.
+            seen.demands.retain(|demand| demand.key != key);
+            seen.over.push((key, other));
+            if self.twice.len() < MAX_TWICE {
+                self.twice.insert(key, now);
+            }
+            return;
+        }
+        // Who is limited wants more than its floor.
+        let guess = if bucket.limited { bounds.least().times(4, 1) } else { Share::NONE };
+        let (gauge, part) = DemandEstimator::begin(now, member, guess);
+        let young = gauge.is_young(now);
+        if young && !bucket.limited && part < bounds.least() {
+            return;
+        }
+        let life = life_of(&member.limit);
+        let part = part.max(wanted(&member.limit, life, bounds));
+        let (limited, turn) = (bucket.limited, self.turn);
+        self.number += 1;
+        let (at, tag, number) = (bucket.bucket, bucket.tag, self.number);
+        let tracked = Tracked { bucket: at, tag, gauge, limited, busy: now, life, turn, number };
+        self.tracked.insert(key, tracked);
+        self.at.insert(at, key);
+        if !part.is_none() {
+            seen.demands.push(Demand { key, part, limited, target: member.limit.target });
+        }
+    }
+}
+
+/// Goes through the table again and again for buckets that count more than a little.
+#[derive(Debug)]
+struct Search {
+    /// What buckets had counted, as far as that fits.
+    counted: Vec<u32>,
+    /// Where it goes on.
+    at: usize,
+    pace: AdaptiveBatch,
+    /// When it was at the start.
+    began: Moment,
+    /// How long it took the last time; nothing while it is there for the first time.
+    took: Option<Duration>,
+    /// Sources that there was no room for since it was at the start, and in the whole time before that.
+    leaves_out: usize,
+    left_out: usize,
+}
+
+impl Default for Search {
+    fn default() -> Self {
+        Self {
+            counted: Vec::new(),
+            at: 0,
+            pace: AdaptiveBatch::new(CHUNK, BUDGET).from(16 * CHUNK.start()),
+            began: Moment(0),
+            took: None,
+            leaves_out: 0,
+            left_out: 0,
+        }
+    }
+}
+
+impl Search {
+    /// Searches on. There is room for so many.
+    fn go_on(
+        &mut self,
+        plane: &dyn Plane,
+        now: Moment,
+        bounds: Bounds,
+        known: &BTreeMap<usize, KeyId>,
+        room: usize,
+        found: &mut Vec<usize>,
+    ) {
+        let buckets = plane.buckets();
+        if self.counted.len() != buckets {
+            *self = Self { counted: vec![0; buckets], ..Self::default() };
+        }
+        if self.at == 0 {
+            self.began = now;
+        }
+        let end = (self.at + self.pace.much()).min(buckets);
+        let most = MAX_FOUND.min(room);
+        // What a source sends in the time that a round takes, if it matters.
+        let seconds = self.took.unwrap_or_default().as_secs_f64();
+        let enough = (bounds.slowest * bounds.least().part() * seconds).ceil().max(1.0) as u32;
+        let first = self.took.is_none();
+        let begun = Instant::now();
+        let (counted, leaves_out) = (&mut self.counted, &mut self.leaves_out);
+        plane.cluster_buckets(self.at..end, &mut |bucket| {
+            let packets = bucket.counts.packets() as u32;
+            let Some(before) = counted.get_mut(bucket.bucket) else { return };
+            let more = packets.wrapping_sub(std::mem::replace(before, packets));
+            let matters = more >= enough && !first || bucket.limited && (more > 0 || first);
+            let new = matters && !known.contains_key(&bucket.bucket);
+            if new && found.len() < most {
+                found.push(bucket.bucket);
+            } else if new {
+                *leaves_out += 1;
+            }
+        });
+        self.pace.took(end - self.at, begun.elapsed());
+        self.at = end;
+        if end >= buckets {
+            self.at = 0;
+            self.left_out = std::mem::take(&mut self.leaves_out);
+            self.took = Some(now.since(self.began).max(Duration::from_millis(50)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,391 @@
+//! What the daemon knows of its cluster, for whoever asks the core.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::link::seeds::Seed;
+use super::link::{self, monotonic};
+use super::views::file_limits::{self, Difference};
+use super::{Cluster, RightsReport};
+use api::ClusterStatus;
+use cluster::agreement::Agreement;
+use cluster::config;
+use cluster::link::{Bootstrap, ClusterId, Others};
+use cluster::membership::{Identity, Members};
+use cluster::wire::{Counts, Rejected, Rejection};
+use cluster::{HostId, Moment, escrow};
+use model::Share;
+
+/// Home rights that are so much less than the whole are not worth a word.
+const MIN_HOME: Share = Share::of_units(1 << 22);
+
+/// For how long it is told that packets were not listened to.
+const LATELY: Duration = Duration::from_secs(60);
+
+/// The cluster as the core sees it.
+pub(crate) struct View {
+    me: HostId,
+    name: String,
+    link: link::Handle,
+    rights: watch::Receiver<RightsReport>,
+    file_limits: watch::Receiver<Arc<Vec<Difference>>>,
+}
+
+/// Something to tell, and whether limits are not kept as promised.
+pub(crate) struct Concern {
+    pub(crate) text: String,
+    pub(crate) degraded: bool,
+}
+
+impl View {
+    pub(super) fn of(cluster: &Cluster) -> Self {
+        let Cluster { me, name, link, rights, file_limits, .. } = cluster;
+        Self {
+            me: *me,
+            name: name.clone(),
+            link: link.clone(),
+            rights: rights.clone(),
+            file_limits: file_limits.clone(),
+        }
+    }
+
+    /// Lets all know that this host has another weight: home rights follow it.
+    pub(crate) fn set_weight(&self, weight: u32) {
+        self.link.order(link::Command::Weight(weight));
+    }
+
+    /// Looks for other seeds.
+    pub(crate) fn set_seeds(&self, seeds: &[config::Seed]) {
+        self.link.set_seeds(seeds.iter().map(ToString::to_string).collect());
+    }
+
+    /// How it fares; frames from `peers` addresses are not limited.
+    pub(crate) fn report(&self, peers: usize) -> ClusterStatus {
+        let (members, link) = (self.link.members.borrow(), self.link.report.borrow());
+        let rights = self.rights.borrow();
+        ClusterStatus {
+            name: self.name.clone(),
+            joined: link.cluster.is_some(),
+            cluster: link.cluster.map(|id| id.to_string()),
+            members: members.len() as u64,
+            weight: members.get(&self.me).map_or(0, |me| me.weight),
+            home: rights.home.part(),
+            on_the_way: rights.on_the_way.part(),
+            floor: rights.floor.part(),
+            sources: rights.keys as u64,
+            limited: rights.limited as u64,
+            left_out: rights.left_out as u64,
+            messages: rights.work.messages,
+            withheld: rights.work.messages_withheld,
+            left: rights.left,
+            unlimited_peers: peers as u64,
+        }
+    }
+
+    /// What the operator should know. `limited` tells whether there are limits of the cluster.
+    pub(crate) fn concerns(&self, limited: bool) -> Vec<Concern> {
+        let mut concerns = Vec::new();
+        let mut note = |degraded: bool, text: String| concerns.push(Concern { text, degraded });
+        let (members, link) = (self.link.members.borrow(), self.link.report.borrow());
+        let rights = self.rights.borrow();
+        // The thread that divides limits holds the other end.
+        if self.rights.has_changed().is_err() && !rights.left {
+            note(true, "cluster limit sharing has stopped: restart the daemon".into());
+        }
+        if rights.refused {
+            let text = "another host of the cluster is called %, too, and has been for longer: this one has no \
+                        part in its limits beside its floor; give each host its own name";
+            note(true, text.replace('%', &self.name));
+        }
+        for (host, refused) in link.refused.iter().filter(|(host, _)| **host != self.me) {
+            let name = members.get(host).map_or("?", |kept| kept.name());
+            note(
+                false,
+                format!(
+                    "two hosts are called {name}: the one at {} is not listened to",
+                    refused.address
+                ),
+            );
+        }
+        if rights.left {
+            note(limited, "this host has left the cluster: what is under its limits is dropped here; restart the \
+                           daemon to come back".into());
+            return concerns;
+        }
+        if let Some(problem) = &rights.problem {
+            note(true, format!("limits of the cluster cannot be divided: {problem}"));
+        }
+        if link.cluster.is_none() {
+            let dropped = if limited {
+                "; until then all that is under limits of the cluster is dropped here"
+            } else {
+                ""
+            };
+            note(
+                true,
+                format!("this host belongs to no cluster yet: {}{dropped}", how_to_belong(&link)),
+            );
+        } else if rights.home.is_none() {
+            note(
+                limited,
+                "this host has no part of the cluster's limits yet: the first packets of each source under them are \
+                 dropped here, until others grant it some; it gets a part of its own when others have more than theirs"
+                    .into(),
+            );
+        }
+        let lost = Share::WHOLE.without(rights.home + rights.on_the_way);
+        if link.cluster.is_some() && members.len() <= 1 && lost > MIN_HOME {
+            note(
+                limited,
+                format!(
+                    "no other host of the cluster is there: this one has {:.0} % of each of its limits",
+                    100.0 * rights.home.part()
+                ),
+            );
+        }
+        if rights.missing > MIN_HOME {
+            let text = format!(
+                "{:.1} % of each limit of the cluster lies idle, with no host that is there: a host is down, has lost its \
+                 state directory, or went without `limiter cluster leave`",
+                100.0 * rights.missing.part()
+            );
+            note(false, text);
+        }
+        for text in other_clusters(&link.others) {
+            note(true, text);
+        }
+        for text in link.agreement.iter().flat_map(|mine| disagreements(mine, &link.others)) {
+            note(true, text);
+        }
+        for text in file_limits::told(&self.file_limits.borrow()) {
+            note(true, text);
+        }
+        for seed in self.link.seeds.borrow().iter() {
+            if let Some(error) = &seed.error {
+                note(false, format!("the seed {} is not found: {error}", seed.name));
+            } else if is_silent(seed, &members, &link.others) {
+                let text = "nobody answers at the seed %: no host of the cluster listens there, or its key is \
+                            another one";
+                note(false, text.replace('%', &seed.name));
+            }
+        }
+        for text in strangers(&link.counts, monotonic()) {
+            note(false, text);
+        }
+        if rights.left_out > 0 {
+            let text = format!(
+                "{} sources under limits of the cluster have their floor here and no more: more sources send at once \
+                 than this host has the time to divide among hosts, which are {} at present",
+                rights.left_out, rights.keys
+            );
+            note(false, text);
+        }
+        if let Some(refused) = &rights.refused_name {
+            note(false, keeps_its_name(&self.name, refused));
+        }
+        for text in doubts(&rights.doubts) {
+            note(true, text);
+        }
+        if rights.counters.transfers_refused > 0 {
+            note(
+                true,
+                format!(
+                    "{} home rights were refused, since they would make more than the whole: the store of some host \
+                 was copied or restored",
+                    rights.counters.transfers_refused
+                ),
+            );
+        }
+        concerns
+    }
+}
+
+/// That a host goes on under the name by which others know its part of the limits.
+pub(super) fn keeps_its_name(name: &str, refused: &str) -> String {
+    format!(
+        "this host is still called {name} in its cluster, not {refused}: others would count its part of the limits \
+         twice; run `limiter cluster leave` and restart the daemon to rename it"
+    )
+}
+
+/// What is to be said where the parts of all hosts do not add up.
+fn doubts(doubts: &escrow::Doubts) -> Vec<String> {
+    let mut texts = Vec::new();
+    let percent = |share: Share| 100.0 * share.part();
+    if let Some(homes) = doubts.homes {
+        texts.push(format!(
+            "hosts have {:.0} % of each of the cluster's limits together, and each uses so much less: the state \
+             directory of one was copied or restored; `limiter peers` shows what each has, run `limiter cluster \
+             leave` on the copy",
+            percent(homes)
+        ));
+    }
+    if !doubts.lost.is_none() {
+        texts.push(format!(
+            "{:.1} % of each of the cluster's limits that lost hosts had is with other hosts now, and is not used \
+             twice: a lost host was renamed or its state directory copied; if it has left, restart this daemon",
+            percent(doubts.lost)
+        ));
+    }
+    if !doubts.given_up.is_none() {
+        texts.push(format!(
+            "the state directory of this host went back to an earlier copy: it has given up {:.1} % of each of the \
+             cluster's limits, which it had handed to others since; restart the daemon once that is understood",
+            percent(doubts.given_up)
+        ));
+    }
+    texts
+}
+
+/// How a host that belongs to no cluster comes to belong to one.
+fn how_to_belong(link: &link::Report) -> String {
+    let bootstrap = link.bootstrap.filter(|bootstrap| bootstrap.expect > 0);
+    let Some(Bootstrap { expect, .. }) = bootstrap else {
+        return "run `limiter cluster init` on one host, or set bootstrap_expect on all, or wait for a member to answer"
+            .into();
+    };
+    let seen = 1 + link.others.values().filter(|other| other.bootstrap.expect > 0).count();
+    format!(
+        "it sees {seen} of the {expect} hosts that are to found one together (bootstrap_expect), and no member; if the \
+         others do not come, run `limiter cluster init` on one host"
+    )
+}
+
+/// What is to be said of other clusters whose hosts have the same key.
+fn other_clusters(others: &Others) -> Vec<String> {
+    let mut clusters = BTreeMap::<ClusterId, Vec<&Identity>>::new();
+    for other in others.values() {
+        if let Some(cluster) = other.cluster {
+            clusters.entry(cluster).or_default().push(&other.identity);
+        }
+    }
+    let told = clusters.iter().map(|(cluster, hosts)| {
+        let hosts = hosts.iter().map(|host| format!("{} at {}", host.name(), host.address));
+        format!(
+            "there is another cluster with the same key, {cluster}: {}. Both let the whole of each limit through. End one: \
+             run `limiter cluster leave` on each of its hosts, then restart their daemons with a host of the other as seed",
+            hosts.collect::<Vec<_>>().join(", ")
+        )
+    });
+    told.collect()
+}
+
+/// What is to be said of hosts that are refused because they are set up otherwise.
+fn disagreements(mine: &Agreement, others: &Others) -> Vec<String> {
+    let differ = others.values().filter(|other| other.agreement != *mine);
+    let told = differ.map(|other| {
+        let differences = mine.differences(&other.agreement);
+        let differences = differences
+            .iter()
+            .map(|(what, here, there)| format!("{what} is {here} here and {there} there"));
+        format!(
+            "{} at {} is refused, and shares no limit with this host: {}. All hosts of a cluster need the same",
+            other.identity.name(),
+            other.identity.address,
+            differences.collect::<Vec<_>>().join(", ")
+        )
+    });
+    told.collect()
+}
+
+/// Whether a seed was found, and no host with the key is there.
+fn is_silent(seed: &Seed, members: &Members, others: &Others) -> bool {
+    let there = |at: &SocketAddr| {
+        others.contains_key(at) || members.values().any(|member| member.address == *at)
+    };
+    !seed.addresses.is_empty() && !seed.addresses.iter().any(there)
+}
+
+/// Of hosts that would be members if they were set up alike. What else is refused may be anybody's.
+const FROM_STRANGERS: [Rejection; 3] = [Rejection::Key, Rejection::Protocol, Rejection::Layout];
+
+/// What is to be said of hosts that are not listened to, and have sent something lately.
+fn strangers(counts: &Counts, now: Moment) -> impl Iterator<Item = String> {
+    FROM_STRANGERS.into_iter().filter_map(move |why| {
+        let Rejected { packets, latest } = counts.rejected(why);
+        let (at, from) = latest.filter(|(at, _)| now.since(*at) < LATELY)?;
+        let ago = now.since(at).as_secs();
+        Some(format!("rejected {packets} packets, the latest from {from} {ago} s ago: {why}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cluster::link::Other;
+    use cluster::wire::Epoch;
+
+    #[test]
+    fn hosts_that_are_set_up_otherwise_are_told_of_for_a_while() {
+        let (mut counts, at) = (Counts::default(), Moment(1_000_000_000));
+        counts.reject(Rejection::Key, at, ([192, 0, 2, 1], 7700).into());
+        counts.reject(Rejection::Foreign, at, ([192, 0, 2, 2], 53).into());
+        let told = |after| strangers(&counts, at.after(after)).collect::<Vec<_>>();
+        let expected = "rejected 1 packets, the latest from 192.0.2.1:7700 3 s ago: unknown key";
+        assert_eq!(told(Duration::from_secs(3)), [expected]);
+        assert!(told(LATELY).is_empty());
+    }
+
+    #[test]
+    fn what_does_not_add_up_is_told() {
+        assert!(doubts(&escrow::Doubts::default()).is_empty());
+        let homes = Some(Share::of(5.0 / 3.0));
+        let all = escrow::Doubts { homes, lost: Share::of(0.25), given_up: Share::of(2.0 / 3.0) };
+        let texts = doubts(&all);
+        for (text, part) in
+            texts.iter().zip(["hosts have 167 %", "25.0 % of each", "given up 66.7 %"])
+        {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(texts.len(), 3);
+    }
+
+    #[test]
+    fn a_seed_is_silent_where_it_was_found_and_no_member_is() {
+        let epoch = Epoch::starting(None, 1, 2);
+        let member = Identity::new("a", "default", ([192, 0, 2, 1], 7700).into(), epoch, 100);
+        let members = Members::from([(member.host(), member)]);
+        let mut seed = Seed::new("name:7700");
+        let mut others = Others::new();
+        assert!(!is_silent(&seed, &members, &others));
+        seed.addresses = vec![([192, 0, 2, 9], 7700).into()];
+        assert!(is_silent(&seed, &members, &others));
+        others.insert(seed.addresses[0], other("b", 9, 4, None));
+        assert!(!is_silent(&seed, &members, &others));
+        others.clear();
+        seed.addresses.push(([192, 0, 2, 1], 7700).into());
+        assert!(!is_silent(&seed, &members, &others));
+    }
+
+    fn other(name: &str, last: u8, expect: u32, cluster: Option<u64>) -> Other {
+        let at = ([192, 0, 2, last], 7700).into();
+        Other {
+            identity: Identity::new(name, "default", at, Epoch::starting(None, 1, 2), 100),
+            cluster: cluster.map(ClusterId),
+            bootstrap: Bootstrap { expect, proposal: ClusterId(1), vote: None },
+            agreement: Agreement::new((32, 56)),
+            heard: Moment(0),
+        }
+    }
+
+    #[test]
+    fn other_clusters_are_named_with_their_hosts() {
+        let hosts = [other("b", 2, 0, Some(7)), other("c", 3, 0, Some(7)), other("d", 4, 3, None)];
+        let others: Others =
+            hosts.into_iter().map(|other| (other.identity.address, other)).collect();
+        let told = other_clusters(&others);
+        assert!(told.len() == 1 && told[0].contains("0000000000000007"), "{told:?}");
+        assert!(told[0].contains("b at 192.0.2.2:7700, c at 192.0.2.3:7700"), "{told:?}");
+        let refused = disagreements(&Agreement::new((32, 64)), &others);
+        assert_eq!(refused.len(), 3);
+        assert!(refused[0].contains("ipv6_prefix is /64 here and /56 there"), "{refused:?}");
+        let mut report = link::Report { others, ..link::Report::default() };
+        assert!(how_to_belong(&report).contains("limiter cluster init"));
+        report.bootstrap = Some(Bootstrap { expect: 3, proposal: ClusterId(2), vote: None });
+        assert!(how_to_belong(&report).contains("2 of the 3 hosts"), "{}", how_to_belong(&report));
+    }
+}

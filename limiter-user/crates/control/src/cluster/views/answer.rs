@@ -1,0 +1,111 @@
+//! What this host answers, others and itself.
+
+use std::collections::HashMap;
+
+use limiter_common::abi::ABI_VERSION;
+
+use super::Cluster;
+use crate::views::with_rates;
+use crate::{RATE_INTERVAL, groups};
+use api::error::Failure;
+use cluster::views::groups::{Group, Grouped, Groups, MAX_ROWS, choose};
+use cluster::views::{Answer, Host, MAX_PLACES, Question};
+use cluster::wire::{PROTOCOL, Rejection};
+use model::Class;
+use model::{
+    rollup::Sums,
+    traffic::{GroupBy, Sort},
+};
+
+/// Answers a question.
+pub(super) async fn answer(cluster: &Cluster, question: Question) -> Answer {
+    let answered = match question {
+        Question::Ping => Ok(Answer::Pong),
+        Question::Host => host(cluster).await,
+        Question::Candidates { sort, n, live } => candidates(cluster, sort, n as usize, live).await,
+        Question::Points(places) => {
+            cluster.shared.with(move |core| Ok(Answer::Points(core.points(&places)))).await
+        }
+        Question::Source(address) => source(cluster, address).await,
+        Question::Groups { by: GroupBy::Class, .. } => groups::by_class(&cluster.shared)
+            .await
+            .map(|classes| Answer::Groups(of_classes(classes))),
+        Question::Groups { sort, n, .. } => {
+            let rollup = groups::by_prefix(&cluster.shared, None).await;
+            rollup.map(|rollup| Answer::Groups(choose(sort, n as usize, rollup.rows())))
+        }
+        Question::GroupsOf { nets, sort } => {
+            let rollup = groups::by_prefix(&cluster.shared, Some(nets)).await;
+            rollup.map(|rollup| Answer::Groups(choose(sort, MAX_PLACES, rollup.rows())))
+        }
+        Question::FileLimits(known) => {
+            let limits = cluster.shared.with(|core| Ok(core.cluster_limits_in_file())).await;
+            limits.map(|limits| {
+                Answer::FileLimits((limits.hash != known).then(|| limits.list.clone()))
+            })
+        }
+        Question::Distinct => {
+            cluster.shared.with(|core| Ok(Answer::Distinct(core.registers()))).await
+        }
+    };
+    answered.unwrap_or_else(|failure| {
+        let text: String = failure.message.chars().filter(|char| !char.is_control()).collect();
+        Answer::Trouble(text.chars().take(90).collect())
+    })
+}
+
+fn of_classes(classes: HashMap<Class, Sums>) -> Groups {
+    let tracked = classes.values().map(|sums| sums.tally.sources).sum();
+    let rows = classes.iter().map(|(class, sums)| Grouped::new(Group::Class(*class), sums));
+    // A data plane has room for fewer classes than that.
+    Groups { rows: rows.take(MAX_ROWS).collect(), tracked, left_out: 0, bar: 0.0 }
+}
+
+async fn candidates(
+    cluster: &Cluster,
+    sort: Sort,
+    n: usize,
+    live: bool,
+) -> Result<Answer, Failure> {
+    groups::prepare(&cluster.shared).await?;
+    let found = cluster.shared.with(move |core| Ok(core.heaviest_here(n, sort, live))).await?;
+    Ok(Answer::Candidates(found))
+}
+
+async fn source(cluster: &Cluster, address: std::net::IpAddr) -> Result<Answer, Failure> {
+    let before = cluster.shared.with(move |core| core.known(address)).await?;
+    let began = tokio::time::Instant::now();
+    tokio::time::sleep(RATE_INTERVAL).await;
+    let now = cluster.shared.with(move |core| core.known(address)).await?;
+    Ok(Answer::Source(Box::new(with_rates(now, &before, began.elapsed()))))
+}
+
+async fn host(cluster: &Cluster) -> Result<Answer, Failure> {
+    let known = cluster.shared.with(|core| Ok((core.uptime(), core.cluster_limits_in_file().hash)));
+    let (uptime, file_limits) = known.await?;
+    let rights = cluster.rights.borrow().clone();
+    let report = cluster.link.report.borrow().clone();
+    let (counts, members) = (&report.counts, cluster.link.members.borrow().len());
+    let rejected = (0..).zip(Rejection::ALL).map(|(at, why)| (at, counts.rejected(why).packets));
+    Ok(Answer::Host(Box::new(Host {
+        version: env!("CARGO_PKG_VERSION").into(),
+        protocol: PROTOCOL.into(),
+        abi: ABI_VERSION,
+        uptime_s: uptime.as_secs(),
+        home: rights.home.part(),
+        floor: rights.floor.part(),
+        keys: rights.keys as u64,
+        limited: rights.limited as u64,
+        left_out: rights.left_out as u64,
+        grants: rights.grants.map(|count| count as u64),
+        loans: rights.loans.map(|count| count as u64),
+        limits: *cluster.digest.borrow(),
+        file_limits,
+        members: members as u64,
+        received: counts.received,
+        sent: counts.sent,
+        lost: counts.unsent + report.lost,
+        rejected: rejected.filter(|(_, packets)| *packets > 0).collect(),
+        lag: cluster.views.noticed(|noticed| noticed.lag.bytes()),
+    })))
+}

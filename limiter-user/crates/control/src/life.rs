@@ -1,0 +1,165 @@
+//! How the owner of data plane and store begins, goes on and ends.
+//!
+//! Limits come first. A start takes the store, puts the limits in force and attaches; if one of these fails it ends,
+//! and what was there before goes on. An interface that is not there yet ends nothing (`interfaces`): a host that
+//! boots is protected before its network is up.
+
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::access::{Access, Admins};
+use super::core::Core;
+use super::interfaces::{self, Wanted};
+use super::shared::Shared;
+use super::{cluster, confirm, history, refused};
+use api::error::Failure;
+use dataplane::{Dataplane, KernelLog, LinkEvents};
+use model::Share;
+use settings::{Arguments, DaemonConfig, OnExit, Settings};
+use state::Store;
+
+/// What has started.
+pub struct Started {
+    /// The owner of data plane and store.
+    pub shared: Shared,
+    /// What is in effect: not what the file says, if that was not confirmed.
+    pub config: DaemonConfig,
+    /// What sources may use of the cluster's limits before the cluster runs.
+    pub floor: Share,
+    /// What happens to interfaces, where the kernel tells.
+    pub links: Option<LinkEvents>,
+    /// What the kernel program writes, if it does.
+    pub kernel_log: Option<KernelLog>,
+}
+
+/// Opens store and data plane as `settings` say, which came from `given`; puts the limits in force and attaches.
+/// From then on `access` lets those change something who may.
+///
+/// # Errors
+/// If it cannot start. What was in force before stays so.
+pub fn start(given: Arguments, settings: Settings, access: &Access) -> Result<Started, Failure> {
+    let asked = settings.daemon();
+    let store = Store::open(&asked.state_dir)?;
+    // From here on, what an unconfirmed file says does not count.
+    let from = refused::at_start(&given, settings, store.path())?;
+    let (socket, state_dir) = (asked.socket, asked.state_dir);
+    let mut config = DaemonConfig { socket, state_dir, ..from.settings.daemon() };
+    let cluster = cluster::Before::read(&config.cluster, &config.state_dir);
+    let floor = cluster.as_ref().map(|cluster| cluster.floor);
+    config.options.hash_secret = cluster.and_then(|cluster| cluster.hash_secret);
+    access.set(Admins::of(config.admin_group.as_deref())?);
+    let configure = |core: &mut Core| {
+        core.start_from(given, from);
+        core.access = Some(access.clone());
+    };
+    // What comes from now on is noticed, even before it is looked at.
+    let links = LinkEvents::new()
+        .inspect_err(|error| tracing::warn!("cannot notice new interfaces at once: {error}"));
+    let (core, kernel_log) = open(&config, store, floor, configure)?;
+    let (shared, floor) = (Shared::new(core), floor.unwrap_or(Share::NONE));
+    Ok(Started { shared, config, floor, links: links.ok(), kernel_log })
+}
+
+/// Opens the data plane, puts the limits in force and attaches; in a cluster `floor` is what sources may use
+/// of its limits. Also returns what the kernel program writes, if it does.
+fn open(
+    config: &DaemonConfig,
+    store: Store,
+    floor: Option<Share>,
+    configure: impl FnOnce(&mut Core),
+) -> Result<(Core, Option<KernelLog>), Failure> {
+    for limit in store.limits().iter() {
+        limit
+            .check_prefix(config.options.ipv4_prefix, config.options.ipv6_prefix)
+            .map_err(|error| Failure::from(error).context("a stored limit does not fit"))?;
+    }
+    let mut plane = Dataplane::open(&config.options)?;
+    let took_over = plane.took_over();
+    let kernel_log = plane.take_log();
+    let mut core = Core::new(Box::new(plane), store, config.options.on_full);
+    core.instance.clone_from(&config.instance);
+    configure(&mut core);
+    core.protect(&config.management);
+    core.resume_unconfirmed()?;
+    core.settle_cluster()?;
+    floor.map_or(Ok(()), |floor| core.begin_with_floor(floor))?;
+    // Those that are addresses; names are found later, and members tell of each other.
+    let seeds = config.cluster.seeds.iter().filter_map(|seed| seed.host().parse().ok());
+    log_failure(core.set_peers(&seeds.collect()));
+    core.open_history(took_over);
+    core.open_changes();
+    bring_up(&mut core, config, took_over)?;
+    Ok((core, kernel_log))
+}
+
+/// Puts the limits in force and attaches; leaves nothing of its own where nothing is protected by it.
+fn bring_up(core: &mut Core, config: &DaemonConfig, took_over: bool) -> Result<(), Failure> {
+    // Limits first: an interface is protected from its first packet on.
+    let enforced = core.enforce();
+    // Now it runs where others were to be replaced, if all went well.
+    if took_over && enforced.is_ok() {
+        let before = core.attached();
+        let on = if before.is_empty() { "no interface".into() } else { before.join(", ") };
+        tracing::info!("took over the data plane on {on}");
+    }
+    let wanted = Wanted::new(&config.interfaces, config.mode, config.replace);
+    let brought_up = enforced.and_then(|()| core.attach_at_start(wanted));
+    if brought_up.is_err() && !took_over {
+        log_failure(core.detach_all());
+    }
+    brought_up
+}
+
+/// Logs what has failed and ends nothing.
+pub fn log_failure(result: Result<(), Failure>) {
+    if let Err(failure) = result {
+        tracing::error!("{failure}");
+    }
+}
+
+/// Does what is due as time goes by and as interfaces come, until that fails.
+pub async fn go_on(shared: &Shared, links: Option<LinkEvents>, interfaces: &[String]) -> Failure {
+    tokio::select! {
+        failure = tick(shared) => failure,
+        failure = confirm::watch(shared) => failure,
+        failure = history::keep(shared) => failure,
+        failure = interfaces::watch(links, interfaces, shared) => failure,
+    }
+}
+
+/// Does what is due every second, until that fails.
+async fn tick(shared: &Shared) -> Failure {
+    let mut seconds = interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        seconds.tick().await;
+        let ticked = shared.with(|core| {
+            core.tick();
+            Ok(())
+        });
+        if let Err(failure) = ticked.await {
+            return failure;
+        }
+    }
+}
+
+/// Leaves what `on_exit` says, when a daemon ends in order.
+///
+/// # Errors
+/// If the state is in doubt, or what was to be detached cannot be.
+pub async fn end(shared: &Shared, on_exit: OnExit) -> Result<(), Failure> {
+    log_failure(shared.with(Core::revert_at_end).await);
+    log_failure(history::keep_at_end(shared).await);
+    match on_exit {
+        OnExit::Keep => match &shared.with(|core| Ok(core.attached())).await?[..] {
+            [] => tracing::info!("stopped; nothing was attached, so nothing is limited"),
+            on => tracing::info!("stopped; the limits stay in force on {}", on.join(", ")),
+        },
+        OnExit::Detach => {
+            shared.with(Core::detach_all).await?;
+            tracing::info!("stopped; nothing is limited any more");
+        }
+    }
+    Ok(())
+}

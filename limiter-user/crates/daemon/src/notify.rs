@@ -1,0 +1,27 @@
+//! Tells the service manager how the daemon fares: `sd_notify(3)`, without effect elsewhere.
+
+use sd_notify::NotifyState;
+
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!("cannot tell the service manager {states:?}: {error}");
+    }
+}
+
+/// The API is served and the limits are in force.
+pub(crate) fn ready() {
+    tell(&[NotifyState::Ready]);
+}
+
+/// The configuration is being read again; [`ready`] says when that is done.
+pub(crate) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::warn!("cannot tell the service manager of a reload: {error}"),
+    }
+}
+
+/// The daemon is about to end.
+pub(crate) fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
