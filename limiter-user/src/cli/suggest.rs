@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::args::SuggestArgs;
 use super::output::Output;
-use api::{SuggestQuery, SuggestReport};
 use api::client::{Client, escape};
 use api::error::{Failure, exit};
+use api::{SuggestQuery, SuggestReport};
 
 /// How long the daemon may take beside watching.
 const EXTRA: Duration = Duration::from_secs(30);

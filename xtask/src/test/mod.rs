@@ -86,7 +86,13 @@ fn run_e2e(args: &Args, total: &mut Summary) -> Result<()> {
     for old in before.iter() {
         say(format_args!("there before the tests: {old}"));
     }
-    let test = build::cargo(&runner, REQUIRE).args(["test", "--no-fail-fast", "--package", E2E, "--tests"]);
+    let test = build::cargo(&runner, REQUIRE).args([
+        "test",
+        "--no-fail-fast",
+        "--package",
+        E2E,
+        "--tests",
+    ]);
     record(total, "end-to-end tests", |total| run_tests(test, args, total));
     for new in Leftovers::find()?.since(&before) {
         say(format_args!("left behind by the tests: {new}"));

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use limiter_common::abi::{ABI_VERSION, Counters, Internal, Reason};
 use limiter_common::peers::MAX_PEERS;
 
+use super::access::Access;
 use super::bans::Bans;
 use super::capture::Capture;
 use super::cluster;
@@ -23,7 +24,6 @@ use super::replicated::Replicated;
 use super::scrape;
 use super::top::Top;
 use super::warnings::{self, Warnings};
-use super::access::Access;
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
 use api::{

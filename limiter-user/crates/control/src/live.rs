@@ -1,8 +1,8 @@
 //! Keys of the configuration that take effect without a restart, with the limits and lists or not at all.
 
+use super::access::Admins;
 use super::core::Core;
 use super::file_lists::{aged, merged};
-use super::access::Admins;
 use api::KeyDiff;
 use api::error::Failure;
 use dataplane::Error;

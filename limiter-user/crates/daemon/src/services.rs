@@ -131,7 +131,13 @@ impl Services {
     pub(crate) fn prepare(config: &Config, floor: Share, shared: &Shared) -> Self {
         let cluster = config.cluster.listen.map(|listen| {
             let start = (config.cluster.clone(), listen, config.state_dir.clone(), floor);
-            Service::new(("cluster", listen), start, prepare_cluster, control::cluster::start, shared)
+            Service::new(
+                ("cluster", listen),
+                start,
+                prepare_cluster,
+                control::cluster::start,
+                shared,
+            )
         });
         let web = config.web.listen.map(|listen| {
             let prepare = |(config, listen): &(_, _), _: &Shared| Web::bind(config, *listen);

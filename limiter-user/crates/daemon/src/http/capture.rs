@@ -5,8 +5,8 @@ use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
 
 use super::handlers::{Answer, conflict, unreadable};
-use control::Shared;
 use api::{CaptureBatch, CaptureRequest, CaptureStarted};
+use control::Shared;
 
 pub(super) async fn start(
     State(shared): State<Shared>,

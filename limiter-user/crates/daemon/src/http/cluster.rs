@@ -9,11 +9,11 @@ use axum::extract::{Query, State};
 use axum::routing::post;
 
 use super::handlers::{Answer, conflict, unreadable};
-use control::Shared;
-use control::cluster::Cluster;
 use api::error::{Failure, exit};
 use api::requests::LeaveQuery;
 use api::{ClusterFounded, ClusterLeft};
+use control::Shared;
+use control::cluster::Cluster;
 
 /// All of them.
 pub(super) fn routes() -> Router<Shared> {

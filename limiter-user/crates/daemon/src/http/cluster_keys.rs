@@ -5,10 +5,10 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 
 use super::handlers::{Answer, conflict};
-use control::Shared;
-use control::cluster::Cluster;
 use api::KeysReport;
 use api::error::{Failure, exit};
+use control::Shared;
+use control::cluster::Cluster;
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()

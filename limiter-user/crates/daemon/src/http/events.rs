@@ -21,10 +21,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Refusal;
 use super::handlers::{Answer, unreadable};
-use control::Shared;
 use api::ChangesReport;
 use api::error::{Failure, exit};
 use api::requests::EventsQuery;
+use control::Shared;
 use telemetry::event::Kind;
 use telemetry::{Event, What};
 

@@ -9,14 +9,14 @@ use axum::{Json, Router};
 
 use super::handlers::{Answer, conflict, unreadable};
 use super::{Refusal, top};
-use control::Shared;
-use control::cluster::{Cluster, views};
 use api::error::{Failure, exit};
 use api::requests::{GroupsQuery, TopQuery};
 use api::{
     ClusterDistinctReport, ClusterGroupsReport, ClusterSourceReport, ClusterTopReport, PeersReport,
 };
 use cluster::views::MAX_PLACES;
+use control::Shared;
+use control::cluster::{Cluster, views};
 use model::traffic::GroupBy;
 
 pub(super) fn routes() -> Router<Shared> {

@@ -11,7 +11,6 @@ use axum::http::StatusCode;
 use http_body_util::BodyExt;
 
 use super::Refusal;
-use control::{RATE_INTERVAL, Shared, no_such_limit};
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
 use api::requests::{
@@ -21,6 +20,7 @@ use api::{
     AttachReport, ConfirmReport, DetachReport, LimitList, LimitRemoved, LimitSet, LimitsImported,
     OccupantReport, ReloadReport, SourceReport, StatsReport, StatusReport, VersionReport,
 };
+use control::{RATE_INTERVAL, Shared, no_such_limit};
 use model::{Target, list};
 use settings::ConfigFile;
 

@@ -7,10 +7,10 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 
 use super::handlers::{Answer, unreadable};
-use control::Shared;
 use api::HistoryReport;
 use api::error::{Failure, exit};
 use api::requests::HistoryQuery;
+use control::Shared;
 use model::units::parse_duration;
 use telemetry::history::MAX_AGE;
 

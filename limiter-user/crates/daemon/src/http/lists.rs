@@ -5,10 +5,10 @@ use axum::extract::rejection::{PathRejection, QueryRejection, StringRejection};
 use axum::extract::{Path, Query, State};
 
 use super::handlers::{Answer, conflict, unreadable};
-use control::Shared;
 use api::error::Failure;
 use api::requests::{ChangeQuery, ClearQuery, ListQuery};
 use api::{ListChanged, ListReport};
+use control::Shared;
 use model::lists::{Action, Listing, read};
 
 pub(super) async fn list(

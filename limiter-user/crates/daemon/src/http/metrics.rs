@@ -10,10 +10,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use super::Refusal;
-use control::Shared;
-use control::cluster::Cluster;
 use crate::metrics::{classic, openmetrics};
 use api::error::{Failure, exit};
+use control::Shared;
+use control::cluster::Cluster;
 
 /// OpenMetrics 1.0.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

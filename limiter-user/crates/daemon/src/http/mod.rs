@@ -24,8 +24,8 @@ use axum::{Extension, Json, Router};
 
 pub(crate) use peer::Peer;
 
-use control::{Access, Shared};
 use api::error::{Failure, exit};
+use control::{Access, Shared};
 
 /// The largest body of a request, bytes.
 const MAX_BODY: usize = 64 * 1024;

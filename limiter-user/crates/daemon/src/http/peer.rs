@@ -87,7 +87,9 @@ pub(super) async fn check(State(access): State<Access>, request: Request, next: 
     if looks {
         return next.run(request).await;
     }
-    if let Some(user) = identity.filter(|peer| access.allows(peer.user, &peer.groups)).map(|peer| peer.user) {
+    if let Some(user) =
+        identity.filter(|peer| access.allows(peer.user, &peer.groups)).map(|peer| peer.user)
+    {
         return acting(Actor::User(user), next.run(request)).await;
     }
     let who = identity.map_or("somebody".into(), |peer| format!("user {}", peer.user));

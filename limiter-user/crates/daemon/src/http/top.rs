@@ -8,10 +8,10 @@ use axum::routing::get;
 use axum::{Json, Router};
 
 use super::handlers::{Answer, conflict, unreadable};
-use control::{Shared, groups, ports};
 use api::error::{Failure, exit};
 use api::requests::{GroupsQuery, PortsQuery, TopQuery};
 use api::{GroupsReport, PortsReport, TopReport};
+use control::{Shared, groups, ports};
 use model::traffic::GroupBy;
 
 pub(super) fn routes() -> Router<Shared> {

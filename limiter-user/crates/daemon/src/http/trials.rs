@@ -5,10 +5,10 @@ use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 
 use super::handlers::{Answer, conflict, unreadable};
-use control::Shared;
 use api::error::{Failure, exit};
 use api::requests::{TopQuery, TrialQuery, TrialRequest, TrialsQuery};
 use api::{TrialStarted, TrialStopped, TrialsReport};
+use control::Shared;
 use model::Target;
 
 pub(super) async fn start(

@@ -37,10 +37,7 @@ pub(in crate::cluster) struct Difference {
 }
 
 /// Asks until the link is gone.
-pub(in crate::cluster) async fn serve(
-    cluster: Cluster,
-    tell: watch::Sender<Arc<Vec<Difference>>>,
-) {
+pub(in crate::cluster) async fn serve(cluster: Cluster, tell: watch::Sender<Arc<Vec<Difference>>>) {
     while cluster.link.members.has_changed().is_ok() {
         if cluster.link.members.borrow().len() <= 1 {
             tell.send_replace(Arc::default());

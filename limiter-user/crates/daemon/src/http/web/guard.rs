@@ -13,10 +13,10 @@ use tokio::time::timeout;
 
 use super::assets;
 use super::tokens::{Role, Tokens};
-use control::{Actor, acting};
 use crate::http::Refusal;
 use api::error::{Failure, exit};
 use api::requests::TopQuery;
+use control::{Actor, acting};
 
 /// Requests that may be at work at the same time; others wait.
 const AT_WORK: usize = 4;

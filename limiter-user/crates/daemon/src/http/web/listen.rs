@@ -26,8 +26,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::guard::Authorizer;
 use super::routes;
 use super::tokens::Tokens;
-use control::Shared;
 use api::error::{Failure, exit};
+use control::Shared;
 use settings::web::WebConfig;
 
 /// Connections at once; further ones are closed.
