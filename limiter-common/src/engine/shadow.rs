@@ -1,7 +1,9 @@
 //! A limit that is tried: what it would have dropped is counted, nothing else.
+//!
+//! It has a bucket of its own in the line of [`Identity`], so that what is tried changes no verdict.
 
 use super::State;
-use super::limit::Packet;
+use super::lookup::Packet;
 use crate::abi::Policy;
 use crate::atomic;
 use crate::gcra::{Ticks, decide};
