@@ -10,7 +10,7 @@ use super::lookup::{Packet, SlotRef, policy_of, resolve};
 use super::shadow::shadow;
 use crate::abi::{Config, EventKind, Policy, PolicyWord, Reason};
 use crate::atomic;
-use crate::denial::{DENIALS, Denial, LISTED, MAX_SHARED_NS, MIN_TOLERANCE};
+use crate::denial::{Basis, DENIALS, Denial, MAX_SHARED_NS, MIN_TOLERANCE};
 use crate::gcra::{Ticks, ticks};
 use crate::hash::Hash;
 use crate::share::{CostMultiplier, Held, Lapse, Multiplier};
@@ -28,6 +28,7 @@ pub(super) fn charge<S: State>(
     let last = LastSeen(atomic::load(&slot.last_seen));
     let until_ns = last.denies_until();
     let generation = packet.published.generation();
+    let basis = Basis::over_limit(generation, found.index);
     if packet.coarse_ns < until_ns
         && PolicyWord(atomic::load(&slot.policy)).generation() == generation
     {
@@ -36,7 +37,7 @@ pub(super) fn charge<S: State>(
         // Whoever raises a share clears it in the slot, but not in what each CPU remembers.
         let longest = packet.coarse_ns + MAX_SHARED_NS;
         let until_ns = if until_ns > longest { longest } else { until_ns };
-        remember(state, found.index, packet.hash, until_ns, generation)?;
+        remember(state, packet.hash, until_ns, basis)?;
         return Some(Attempt::Done(Reason::OverLimit));
     }
     let Attempt::Done((policy, resolved)) = policy_of(state, found, packet)? else {
@@ -94,7 +95,7 @@ pub(super) fn charge<S: State>(
         if lasts_ns > 0 {
             let shared = price.is_shared() && lasts_ns > MAX_SHARED_NS;
             let until_ns = now_ns + if shared { MAX_SHARED_NS } else { lasts_ns };
-            remember(state, found.index, packet.hash, until_ns, generation)?;
+            remember(state, packet.hash, until_ns, basis)?;
         }
     } else {
         lasts_ns = 0;
@@ -192,24 +193,20 @@ pub(super) fn denial_of<S: State>(state: &S, hash: Hash) -> Option<&Denial> {
 /// Remembers that a source's packets are dropped, in the place of another source whose drops go where they
 /// belong.
 #[inline(always)]
-pub(super) fn remember<S: State>(
-    state: &S,
-    index: u32,
-    hash: Hash,
-    until_ns: u64,
-    generation: u32,
-) -> Option<()> {
+pub(super) fn remember<S: State>(state: &S, hash: Hash, until_ns: u64, basis: Basis) -> Option<()> {
     let denial = denial_of(state, hash)?;
     let (packets, bytes) = denial.pending();
-    if packets > 0 && denial.index() != LISTED {
-        let slot = state.slot(denial.index())?;
+    if packets > 0
+        && let Some(index) = denial.basis().slot()
+    {
+        let slot = state.slot(index)?;
         // A source that has lost its bucket since has lost its counters with it.
         if atomic::load(&slot.tag) == atomic::load(&denial.tag) {
             atomic::add(&slot.dropped, packets);
             atomic::add(&slot.bytes, bytes);
         }
     }
-    denial.remember(hash, until_ns, generation, index);
+    denial.remember(hash, until_ns, basis);
     Some(())
 }
 

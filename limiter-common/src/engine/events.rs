@@ -18,8 +18,8 @@ pub(super) fn event<S: State>(
 ) {
     const SECOND: u64 = 1_000_000_000 * TICKS_PER_NS;
     let word = match kind {
-        EventKind::Limited => &config.event_tat[0],
-        EventKind::SetFull => &config.event_tat[1],
+        EventKind::Limited => &config.limited_event_tat,
+        EventKind::SetFull => &config.set_full_event_tat,
     };
     let tat = atomic::load(word);
     let sent = match decide(tat, ticks(now_ns), SECOND / EVENTS_PER_SECOND, SECOND) {

@@ -12,7 +12,6 @@ use super::promotion::promote;
 use super::sketched::{Added, Sketched, add, estimate};
 use crate::abi::{Config, Internal, PolicyWord, Reason};
 use crate::atomic;
-use crate::denial::LISTED;
 use crate::hll;
 use crate::key::SourceKey;
 use crate::table::set_of;
@@ -38,8 +37,8 @@ pub(super) fn limit<S: State>(
     let denial = denial_of(state, hash)?;
     if denial.holds(hash, coarse_ns, generation) {
         denial.count(length);
-        let is_listed = denial.index() == LISTED;
-        return Some(if is_listed { Reason::Denied } else { Reason::OverLimit });
+        let is_over = denial.basis().slot().is_some();
+        return Some(if is_over { Reason::OverLimit } else { Reason::Denied });
     }
 
     // Whoever is remembered was here less than a tenth of a window ago.

@@ -5,7 +5,7 @@ use super::charge::remember;
 use super::lookup::Packet;
 use crate::abi::{Config, Reason};
 use crate::atomic;
-use crate::denial::{LISTED, MAX_NS};
+use crate::denial::{Basis, MAX_NS};
 use crate::hash::Hash;
 use crate::key::SourceKey;
 use crate::lists::{Entry, PREFIX, SINGLE, bit_of, bits_of, has, neighbourhood, words_in_use};
@@ -58,7 +58,7 @@ pub(super) fn by_list<S: State>(state: &S, packet: &Packet<'_>, entry: Entry) ->
         return Some(Reason::Allowed);
     }
     // Until it is looked up again; a changed list raises the generation.
-    let generation = packet.published.generation();
-    remember(state, LISTED, packet.hash, packet.coarse_ns + MAX_NS, generation)?;
+    let basis = Basis::on_deny_list(packet.published.generation());
+    remember(state, packet.hash, packet.coarse_ns + MAX_NS, basis)?;
     Some(Reason::Denied)
 }

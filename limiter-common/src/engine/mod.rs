@@ -157,7 +157,7 @@ pub fn judge<S: State, P: Packet + ?Sized>(state: &S, packet: &P) -> Reason {
         Network::NonIp => return Reason::NonIp,
         Network::Unreadable => {
             return match state.config() {
-                Some(config) if atomic::load(&config.malformed) & 1 != 0 => {
+                Some(config) if atomic::load(&config.drop_malformed) != 0 => {
                     Reason::DroppedMalformed
                 }
                 _ => Reason::PassedMalformed,

@@ -75,12 +75,12 @@ pub(super) fn promote<S: State>(
 ) -> Option<Attempt<Reason>> {
     let resolved = resolve(state, packet);
     let policy = state.policy(resolved.slot())?;
-    if gate::passes(sketched.estimate, sketched.first, policy.first.gate) {
+    if gate::passes(sketched.estimate, sketched.first, policy.gate) {
         return Some(Attempt::Done(Reason::BelowGate));
     }
     let now_ns = state.now();
     let now = ticks(now_ns);
-    let ways = Ways::of(resolved.slot(), policy.first.gate);
+    let ways = Ways::of(resolved.slot(), policy.gate);
     let Victim { way, lost } = victim(state, packet, ways, now)?;
     let (way, lost) = (state.opaque(u64::from(way)) as u32 % WAYS, state.opaque(lost));
     let SlotRef { index, slot } = packet.slot_ref(state, way)?;
