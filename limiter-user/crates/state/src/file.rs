@@ -1,13 +1,14 @@
 //! One database file: its tables, and how it is written.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use super::StoreError;
+use super::atomic::sync_folder;
 use super::entry;
 use super::rows::Rows;
 use model::lists::{ListChanges, Listing, Lists};
@@ -271,8 +272,8 @@ impl StoreFile {
 
 /// Makes renames in the directory of `path` durable.
 pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    File::open(directory)
-        .and_then(|directory| directory.sync_all())
-        .map_err(|source| StoreError::Io { action: "sync", path: directory.into(), source })
+    sync_folder(path).map_err(|source| {
+        let directory = path.parent().unwrap_or(Path::new("."));
+        StoreError::Io { action: "sync", path: directory.into(), source }
+    })
 }

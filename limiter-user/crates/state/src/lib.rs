@@ -5,6 +5,7 @@
 //! mirror commits only what the main file has. When the main file turns out to be damaged
 //! it is set aside and made anew from the mirror, and the other way round.
 
+mod atomic;
 mod entry;
 mod error;
 mod file;
@@ -20,6 +21,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use atomic::{remove_file, write_file};
 pub use error::StoreError;
 use file::{Batch, Content, StoreFile, sync_directory};
 use rows::Rows;

@@ -1,7 +1,7 @@
 //! The file that says how to revert a change.
 
-use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, ErrorKind, Write};
+use std::fs::File;
+use std::io::{self, BufReader, ErrorKind};
 use std::path::Path;
 use std::time::Duration;
 
@@ -55,11 +55,6 @@ fn failed(action: &str, path: &Path) -> impl FnOnce(io::Error) -> Failure {
     }
 }
 
-/// Makes renames and removals beside `path` durable.
-fn sync_folder(path: &Path) -> io::Result<()> {
-    File::open(path.parent().unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())
-}
-
 /// Writes the file durably: all of it, or nothing.
 ///
 /// # Errors
@@ -74,20 +69,8 @@ pub(super) fn write(path: &Path, record: &Record, undo: &Undo) -> Result<(), Fai
 /// # Errors
 /// If it cannot be written.
 pub(crate) fn write_json(path: &Path, content: &impl Serialize) -> Result<(), Failure> {
-    let staging = path.with_extension("json.new");
-    let written = || -> io::Result<()> {
-        let mut file = BufWriter::new(File::create(&staging)?);
-        serde_json::to_writer(&mut file, content)?;
-        file.flush()?;
-        file.get_ref().sync_all()?;
-        fs::rename(&staging, path)?;
-        sync_folder(path)
-    };
-    written().map_err(|error| {
-        // Whatever is left of it only takes room.
-        let _ = fs::remove_file(&staging);
-        failed("write", path)(error)
-    })
+    let written = state::write_file(path, |file| Ok(serde_json::to_writer(file, content)?));
+    written.map_err(failed("write", path))
 }
 
 /// Removes the file durably, if it is there.
@@ -95,11 +78,7 @@ pub(crate) fn write_json(path: &Path, content: &impl Serialize) -> Result<(), Fa
 /// # Errors
 /// If it cannot be removed.
 pub(crate) fn remove(path: &Path) -> Result<(), Failure> {
-    match fs::remove_file(path) {
-        Ok(()) => sync_folder(path).map_err(failed("remove", path)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed("remove", path)(error)),
-    }
+    state::remove_file(path).map_err(failed("remove", path))
 }
 
 /// Reads the file: `None` if there is none, a problem if it makes no sense.
