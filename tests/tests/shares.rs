@@ -78,13 +78,16 @@ fn flood(source: IpAddr, rate: f64) -> Stream {
 }
 
 fn bucket(dataplane: &Dataplane, source: IpAddr) -> ClusterBucket {
-    dataplane.cluster_bucket(source).expect("the source has a bucket of the cluster's limit")
+    dataplane
+        .share_maps()
+        .cluster_bucket(source)
+        .expect("the source has a bucket of the cluster's limit")
 }
 
 fn give(dataplane: &Dataplane, source: IpAddr, part: f64, until_ns: u64) -> SharesChanged {
     let ClusterBucket { bucket, tag, .. } = bucket(dataplane, source);
     let share = BucketShare { bucket, tag, share: Share::of(part), until_ns };
-    let changed = dataplane.set_shares(&mut [share].into_iter());
+    let changed = dataplane.share_maps().set_shares(&mut [share].into_iter());
     assert_eq!((changed.gone, changed.missed), (0, 0), "{changed:?}");
     changed
 }
@@ -128,7 +131,7 @@ fn a_source_gets_its_share_and_no_tokens_with_it() {
         for (what, part) in [("raised", 0.5), ("lowered", 0.2), ("raised again", 0.8)] {
             let changed = give(dataplane, shared, part, far);
             wait_for_packets();
-            dataplane.give_back(changed);
+            dataplane.share_maps().give_back(changed);
             assert_rate(what, dataplane, shared, part * rate, 3.0);
         }
         let shown = dataplane.source(shared).expect("it is there").remove(0);
@@ -204,7 +207,7 @@ fn shares_move_up_and_down_under_a_flood_and_admit_what_they_say() {
             due += since.1 * 20_000.0 * (now - since.0).as_secs_f64();
             since = (now, part);
             wait_for_packets();
-            dataplane.give_back(changed);
+            dataplane.share_maps().give_back(changed);
             std::thread::sleep(Duration::from_millis(50));
         }
         let (after, now) = passed(dataplane, source);

@@ -289,7 +289,10 @@ impl Core {
         let publish = || if effect.is_empty() { Ok(()) } else { plane.change(&effect) };
         let stored = self.store.apply_with(changes, &rows, publish);
         self.replicated(matches!(stored, Ok(Ok(()))));
-        let Err(error) = stored? else { return Ok(()) };
+        let Err(error) = stored? else {
+            self.tell_limits();
+            return Ok(());
+        };
         let failure = Failure::from(error).context("the limits stay as they were");
         let undo = changes.reversed(&former);
         let restored = self.store.apply_with(&undo, &former_rows, || ()).map_err(Failure::from);

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use ipnet::IpNet;
 use limiter_common::abi::{EventKind, Internal};
 
 use super::core::Core;
@@ -11,7 +10,6 @@ use super::kept_changes::{ChangesFile, FILE};
 use api::ChangesReport;
 use api::error::Failure;
 use api::requests::ChangeOptions;
-use dataplane;
 use telemetry::detect::{Jump, Pressure, Spread};
 use telemetry::event::By;
 use telemetry::throttle::Throttle;
@@ -21,8 +19,6 @@ use telemetry::{Event, Sample, What};
 const CHANGES: usize = 100;
 /// Other events that are remembered.
 const OTHERS: usize = 200;
-/// Sources that began to be limited and wait to be noticed; others are found a little later.
-const NOTICED: usize = 256;
 /// How often the table is looked at while it could be full, s: a look takes milliseconds.
 const LOOK: u64 = 5;
 /// Share of the buckets in use from which it could be.
@@ -42,8 +38,6 @@ pub(super) struct EventLog {
     pub(super) jump: Jump,
     spread: Spread,
     pressure: Pressure,
-    /// Sources that began to be limited, for whoever divides limits of the cluster.
-    limited: Vec<IpNet>,
     /// Events that were lost at the last sample.
     lost: Option<u64>,
     looked: Option<u64>,
@@ -61,7 +55,6 @@ impl Default for EventLog {
             jump: Jump::default(),
             spread: Spread::default(),
             pressure: Pressure::default(),
-            limited: Vec::new(),
             lost: None,
             looked: None,
         }
@@ -126,20 +119,11 @@ impl Core {
         let now = self.told.started.elapsed().as_secs();
         for event in events {
             let (source, limited) = (event.source, event.kind == EventKind::Limited);
-            if limited && self.replicated.is_some() && self.told.limited.len() < NOTICED {
-                self.told.limited.push(source);
-            }
             self.tell_event(event_of(event));
             if limited && let Some((prefix, sources)) = self.told.spread.note(now, source) {
                 self.tell(What::Spread { prefix, sources });
             }
         }
-    }
-
-    /// Tells what the data plane has told, and which sources have begun to be limited since the last time.
-    pub(super) fn begun_to_be_limited(&mut self) -> Vec<IpNet> {
-        self.tell_of_plane();
-        std::mem::take(&mut self.told.limited)
     }
 
     /// Tells what a sample shows.

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use limiter_common::abi::{Counters, Reason};
 
 use super::Core;
-use super::plane::{Buckets, Links, Plane, Policies, Samples, Shares};
+use super::plane::{Buckets, Floors, Links, Plane, Policies, Samples, Shares};
 use super::top::Scan;
 use dataplane::{
     BucketShare, ClusterBucket, ClusterMember, Error, Event, SharedCounts, SharesChanged, TrialView,
@@ -374,6 +374,14 @@ impl Buckets for Fake {
 }
 
 impl Shares for Fake {
+    fn buckets(&self) -> usize {
+        Buckets::buckets(self)
+    }
+
+    fn begun_to_be_limited(&self) -> Vec<IpNet> {
+        Vec::new()
+    }
+
     fn cluster_buckets(&self, buckets: Range<usize>, visit: &mut dyn FnMut(ClusterBucket)) {
         let state = self.state();
         let all = state.cluster.iter().map(|member| member.bucket);
@@ -419,6 +427,10 @@ impl Shares for Fake {
         changed
     }
 
+    fn give_back(&self, _: SharesChanged) {}
+}
+
+impl Floors for Fake {
     fn has_everything(&self) -> bool {
         false
     }
@@ -431,7 +443,11 @@ impl Shares for Fake {
         SharesChanged::default()
     }
 
-    fn give_back(&self, _: SharesChanged) {}
+    fn target_of(&self, source: IpNet, class: Class) -> Option<Target> {
+        let state = self.state();
+        let its = |member: &&ClusterMember| (member.source, member.class) == (source, class);
+        state.cluster.iter().find(its).map(|member| member.limit.target)
+    }
 
     fn set_floor(
         &mut self,
@@ -463,6 +479,10 @@ impl Samples for Fake {
 }
 
 impl Plane for Fake {
+    fn shares(&self) -> Arc<dyn Shares> {
+        Arc::new(self.clone())
+    }
+
     fn scan(&self, scan: &mut Scan<'_>) {
         self.counts(&mut |bucket, counts| scan.visit(bucket, &counts));
     }

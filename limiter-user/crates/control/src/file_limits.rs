@@ -128,6 +128,7 @@ impl Core {
     fn take_file_limits(&mut self, limits: &Limits) {
         self.file.limits = limits.clone();
         self.file.clustered = Arc::new(ClusterLimits::of(limits));
+        self.tell_limits();
     }
 
     /// The limits of the cluster that the file has.

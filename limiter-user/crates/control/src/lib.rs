@@ -40,7 +40,7 @@ pub use self::confirm::check_period;
 pub use self::core::{Core, no_such_limit};
 pub use self::life::{Started, end, go_on, log_failure, start};
 pub use self::overview::Watching;
-pub use self::plane::{Buckets, Links, Plane, Policies, Samples, Shares};
+pub use self::plane::{Buckets, Floors, Links, Plane, Policies, Samples, Shares};
 pub use self::ports::ports;
 pub use self::services::RETRY_INTERVAL;
 pub use self::shared::{Actor, Shared, acting};

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use limiter_common::abi::Counters;
@@ -10,7 +11,7 @@ use limiter_common::abi::Counters;
 use super::top::Scan;
 use dataplane::{
     BucketShare, ClusterBucket, ClusterMember, ClusterTerms, Dataplane, Error, Event, RunTime,
-    SharedCounts, SharesChanged, TrialView, WindowRanks,
+    ShareMaps, SharedCounts, SharesChanged, TrialView, WindowRanks,
 };
 use model::Distinct;
 use model::Share;
@@ -23,23 +24,23 @@ use model::{
     tables::{OnFull, SketchHealth, TableHealth},
 };
 
-/// Declares a concern of the data plane. [`Dataplane`] does each of it by its own method of the same name.
+/// Declares a concern of the data plane. `$of` does each of it by its own method of the same name.
 macro_rules! concern {
     (
         $(#[$doc:meta])*
-        $name:ident {
+        $name:ident of $of:ty $(: $($bound:ident),*)? {
             reads { $(fn $read:ident($($a:ident: $t:ty),*) $(-> $r:ty)?;)* }
             changes { $(fn $change:ident($($b:ident: $u:ty),*) $(-> $s:ty)?;)* }
         }
     ) => {
         $(#[$doc])*
-        #[allow(missing_docs, reason = "the methods are those of `Dataplane`, documented there")]
-        pub trait $name {
+        #[allow(missing_docs, reason = "the methods are those of the data plane, documented there")]
+        pub trait $name $(: $($bound +)*)? {
             $(fn $read(&self, $($a: $t),*) $(-> $r)?;)*
             $(fn $change(&mut self, $($b: $u),*) $(-> $s)?;)*
         }
 
-        impl $name for Dataplane {
+        impl $name for $of {
             $(fn $read(&self, $($a: $t),*) $(-> $r)? {
                 Self::$read(self, $($a),*)
             })*
@@ -52,7 +53,7 @@ macro_rules! concern {
 
 concern! {
     /// Where the program runs.
-    Links {
+    Links of Dataplane {
         reads {
             fn occupant(interface: &str) -> Result<(u32, Option<u32>), Error>;
             fn attachments() -> Vec<Attachment>;
@@ -67,7 +68,7 @@ concern! {
 
 concern! {
     /// Limits, lists, trials, and what is exempt from them.
-    Policies {
+    Policies of Dataplane {
         reads {
             fn peers() -> usize;
             fn unlimited_frames(address: IpAddr) -> Option<SocketAddr>;
@@ -94,7 +95,7 @@ concern! {
 
 concern! {
     /// Counters, buckets, the sketch.
-    Buckets {
+    Buckets of Dataplane {
         reads {
             fn counters() -> Result<Counters, Error>;
             fn source(address: IpAddr) -> Result<Vec<Source>, Error>;
@@ -117,20 +118,13 @@ concern! {
 }
 
 concern! {
-    /// What sources may use of limits of the cluster.
-    Shares {
+    /// What every source may use of limits of the cluster, without end.
+    Floors of Dataplane {
         reads {
             fn has_everything() -> bool;
             fn cluster_terms() -> Option<ClusterTerms>;
             fn renew_floors(buckets: Range<usize>) -> SharesChanged;
-            fn set_shares(shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged;
-            fn give_back(changed: SharesChanged);
-            fn cluster_buckets(buckets: Range<usize>, visit: &mut dyn FnMut(ClusterBucket));
-            fn cluster_members(
-                buckets: &mut dyn Iterator<Item = usize>,
-                visit: &mut dyn FnMut(ClusterMember)
-            );
-            fn buckets_of(source: IpNet) -> Vec<usize>;
+            fn target_of(source: IpNet, class: Class) -> Option<Target>;
         }
         changes {
             fn set_floor(
@@ -148,8 +142,28 @@ concern! {
 }
 
 concern! {
+    /// What single sources may use of limits of the cluster, for a time. It waits for none of the other concerns: a
+    /// thread of its own may have it.
+    Shares of ShareMaps: Send, Sync {
+        reads {
+            fn buckets() -> usize;
+            fn begun_to_be_limited() -> Vec<IpNet>;
+            fn set_shares(shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged;
+            fn give_back(changed: SharesChanged);
+            fn cluster_buckets(buckets: Range<usize>, visit: &mut dyn FnMut(ClusterBucket));
+            fn cluster_members(
+                buckets: &mut dyn Iterator<Item = usize>,
+                visit: &mut dyn FnMut(ClusterMember)
+            );
+            fn buckets_of(source: IpNet) -> Vec<usize>;
+        }
+        changes {}
+    }
+}
+
+concern! {
     /// Events, and samples of packets.
-    Samples {
+    Samples of Dataplane {
         reads {}
         changes {
             fn events(visit: &mut dyn FnMut(Event));
@@ -161,12 +175,19 @@ concern! {
 }
 
 /// All that the daemon asks of a data plane.
-pub trait Plane: Links + Policies + Buckets + Shares + Samples + Send {
+pub trait Plane: Links + Policies + Buckets + Floors + Samples + Send {
+    /// A handle for who gives shares.
+    fn shares(&self) -> Arc<dyn Shares>;
+
     /// As [`Buckets::counts`], by a loop that is compiled for the scan where that is possible.
     fn scan(&self, scan: &mut Scan<'_>);
 }
 
 impl Plane for Dataplane {
+    fn shares(&self) -> Arc<dyn Shares> {
+        self.share_maps()
+    }
+
     fn scan(&self, scan: &mut Scan<'_>) {
         self.counts_in_order(|bucket, counts| scan.visit(bucket, &counts));
     }

@@ -149,22 +149,26 @@ impl Core {
         self.plane.monotonic_ns()
     }
 
-    /// As [`dataplane::Dataplane::cluster_buckets`].
+    /// As [`dataplane::ShareMaps::cluster_buckets`].
     pub(super) fn cluster_buckets(
         &self,
         buckets: Range<usize>,
         visit: &mut dyn FnMut(ClusterBucket),
     ) {
-        self.plane.cluster_buckets(buckets, visit);
+        self.plane.shares().cluster_buckets(buckets, visit);
     }
 
-    /// As [`dataplane::Dataplane::cluster_members`].
+    /// As [`dataplane::ShareMaps::cluster_members`], with whom the limits are for.
     pub(super) fn cluster_members(
         &self,
         buckets: &mut dyn Iterator<Item = usize>,
         visit: &mut dyn FnMut(ClusterMember),
     ) {
-        self.plane.cluster_members(buckets, visit);
+        self.plane.shares().cluster_members(buckets, &mut |mut member| {
+            let target = self.plane.target_of(member.source, member.class);
+            member.limit.target = target.unwrap_or(member.limit.target);
+            visit(member);
+        });
     }
 
     /// How long the daemon has run.

@@ -5,6 +5,7 @@
 
 mod attach;
 mod error;
+mod events;
 mod exact;
 mod facts;
 mod foreign;
@@ -24,6 +25,7 @@ mod pending;
 mod publish;
 mod run_time;
 mod samples;
+mod share_maps;
 mod shares;
 mod sources;
 mod trial;
@@ -34,13 +36,16 @@ use model::interface::{Attachment, Mode};
 use model::tables::OnFull;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use aya::Ebpf;
-use aya::maps::{Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya::maps::{Map, MapData, MapError, PerCpuArray};
 use ipnet::IpNet;
 use limiter_common::abi::{Counters, Layout};
 use limiter_common::atomic;
+use limiter_common::class::ANY;
 
 pub use attach::detach_link;
 pub use error::Error;
@@ -53,6 +58,7 @@ pub use orphan::Pinned;
 pub use owner::pins_of;
 pub use publish::SharedCounts;
 pub use run_time::RunTime;
+pub use share_maps::ShareMaps;
 pub use shares::{
     BucketShare, ClusterBucket, ClusterMember, ClusterTerms, SharesChanged, wait_for_packets,
 };
@@ -60,11 +66,12 @@ pub use trial::try_load;
 pub use trials::TrialView;
 
 use attach::Links;
+use events::EventQueue;
 use lists::ListMaps;
 use memory::Elements;
 use peers::PeerMap;
 use pending::Denied;
-use publish::{Compiled, PolicyMaps, Publisher};
+use publish::{ClassTables, Compiled, PolicyLookup, PolicyMaps, Publisher};
 use samples::Sampler;
 use sources::{Prefixes, SourceMaps};
 use view::Memory;
@@ -72,7 +79,7 @@ use view::Memory;
 use model::chain;
 use model::compile::decompile;
 use model::lists::{ListChanges, Lists};
-use model::{Change, Changes, Limit, Limits, Target};
+use model::{Change, Changes, Class, Limit, Limits, Target};
 
 /// The largest frame on an interface with the usual MTU of 1500, without FCS.
 const USUAL_FRAME: u32 = 1514;
@@ -92,13 +99,14 @@ pub struct Dataplane {
     took_over: bool,
     staging: Option<PathBuf>,
     links: Links,
-    memory: Memory,
+    memory: Arc<Memory>,
     publisher: Publisher,
+    shares: Arc<ShareMaps>,
     lists: ListMaps,
     peers: PeerMap,
     counters: PerCpuArray<MapData, Counters>,
-    denied: Denied,
-    events: RingBuf<MapData>,
+    denied: Arc<Denied>,
+    events: Arc<EventQueue>,
     sampler: Sampler,
     log: Option<KernelLog>,
     max_frame: u32,
@@ -115,6 +123,21 @@ where
         .take_map(name)
         .ok_or_else(|| Error::Load(format!("no map {name} in the object").into()))?;
     map.try_into().map_err(Error::map(format!("open the map {name}")))
+}
+
+/// Opens the map `name` of a loaded object once more, by a descriptor of its own.
+fn second<T>(ebpf: &Ebpf, name: &'static str) -> Result<T, Error>
+where
+    T: TryFrom<Map, Error = MapError>,
+{
+    let Some(Map::Array(data) | Map::HashMap(data) | Map::LpmTrie(data)) = ebpf.map(name) else {
+        return Err(Error::Load(format!("no map {name} in the object").into()));
+    };
+    let action = || format!("open the map {name}");
+    let fd = data.fd().as_fd().try_clone_to_owned();
+    let fd = fd.map_err(|source| Error::Map { action: action(), source: Box::new(source) })?;
+    let map = MapData::from_fd(fd).and_then(Map::from_map_data).and_then(T::try_from);
+    map.map_err(Error::map(action()))
 }
 
 /// Maps the memory of the array map `name`.
@@ -150,7 +173,7 @@ impl Dataplane {
         layout: Layout,
         staging: Option<&Path>,
     ) -> Result<Self, Error> {
-        let memory = Memory {
+        let memory = Arc::new(Memory {
             config: elements(&ebpf, "CONFIG")?,
             fingerprints: elements(&ebpf, "FINGERPRINTS")?,
             slots: elements(&ebpf, "SLOTS")?,
@@ -159,7 +182,9 @@ impl Dataplane {
             cells: elements(&ebpf, "SKETCH")?,
             registers: elements(&ebpf, "DISTINCT")?,
             layout,
-        };
+        });
+        let classes = Arc::new(ClassTables::new(elements(&ebpf, "CLASSES")?));
+        let lookup = PolicyLookup::open(&ebpf)?;
         let config = memory.config();
         let (exact, prefixes) = ("EXACT", ["PREFIXES4", "PREFIXES6"]);
         let maps = PolicyMaps {
@@ -171,15 +196,22 @@ impl Dataplane {
             )?,
             shared: Prefixes::take(&mut ebpf, ["SHARED4", "SHARED6"])?,
             buckets: elements(&ebpf, "SHARED")?,
-            classes: elements(&ebpf, "CLASSES")?,
+            classes: Arc::clone(&classes),
             max_exact: options.max_limits as usize,
         };
         let publisher = Publisher::new(maps, config)?;
         let lists = ListMaps::take(&mut ebpf, &layout, options.max_listed as usize)?;
         let peers = PeerMap::take(&mut ebpf)?;
         let counters = take(&mut ebpf, "COUNTERS")?;
-        let denied = take(&mut ebpf, "DENIED")?;
-        let events = take(&mut ebpf, "EVENTS")?;
+        let denied = Arc::new(take(&mut ebpf, "DENIED")?);
+        let events = Arc::new(EventQueue::new(take(&mut ebpf, "EVENTS")?));
+        let shares = ShareMaps::new(
+            Arc::clone(&memory),
+            Arc::clone(&denied),
+            Arc::clone(&events),
+            classes,
+            lookup,
+        );
         let sampler = Sampler::new(&mut ebpf, memory.config())?;
         let log = if options.kernel_log {
             let log = KernelLog::new(&mut ebpf);
@@ -201,6 +233,7 @@ impl Dataplane {
             links,
             memory,
             publisher,
+            shares: Arc::new(shares),
             lists,
             peers,
             counters,
@@ -434,6 +467,12 @@ impl Dataplane {
             }
         }
         Ok(policies)
+    }
+
+    /// The number of a class in use.
+    fn class_id(&self, class: Class) -> Option<u8> {
+        let known = |id: &u8| self.publisher.class(*id) == Some(class);
+        if class.is_any() { Some(ANY as u8) } else { self.publisher.class_ids().find(known) }
     }
 
     /// The limit that applies to what an address sends of a class, by whose number it is asked for.

@@ -3,10 +3,9 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use limiter_common::abi::{self, Counters, EventKind};
+use limiter_common::abi::{Counters, EventKind};
 use limiter_common::atomic;
 use limiter_common::class::ANY;
-use limiter_common::key::SourceKey;
 
 use super::facts::{Event, WindowRanks};
 use super::pending::Pending;
@@ -41,11 +40,7 @@ impl Dataplane {
     }
 
     pub(super) fn pending(&self) -> Pending {
-        Pending::read(&self.denied).unwrap_or_else(|error| {
-            // The other counters are right, and late by a moment.
-            tracing::warn!(%error, "drops of the last moments are not counted yet");
-            Pending::default()
-        })
+        Pending::now(&self.denied)
     }
 
     /// A bucket's source; `None` if its class is not in use, and the bucket about to be emptied.
@@ -162,9 +157,7 @@ impl Dataplane {
     /// The number of the bucket that a source has for packets of a class.
     pub fn bucket_of(&self, source: IpNet, class: Class) -> Option<usize> {
         let key = self.memory.key_of(source.addr());
-        let known = |id: &u8| self.publisher.class(*id) == Some(class);
-        let id = if class.is_any() { ANY as u8 } else { self.publisher.class_ids().find(known)? };
-        Some(self.memory.find(key, id)?.bucket())
+        Some(self.memory.find(key, self.class_id(class)?)?.bucket())
     }
 
     /// How long the kernel program has run, and how often, while the kernel measured that; `None` if the
@@ -196,17 +189,22 @@ impl Dataplane {
     /// Drains the events that have come since the last call.
     pub fn events(&mut self, visit: &mut dyn FnMut(Event)) {
         let now = Now::take();
-        while let Some(event) = self.events.next().map(|item| parse_event(&item)) {
-            let Some(event) = event else { continue };
-            let source = self.memory.network(event.source);
-            let policy = self.publisher.policy(event.policy);
-            let limit = policy.and_then(|policy| decompile(source.into(), &policy));
-            let kind = if event.kind == EventKind::SetFull as u32 {
-                EventKind::SetFull
-            } else {
-                EventKind::Limited
-            };
-            visit(Event { time: now.wall(event.time_ns), source, kind, limit });
+        loop {
+            let events = self.events.take();
+            if events.is_empty() {
+                return;
+            }
+            for event in events {
+                let source = self.memory.network(event.source);
+                let policy = self.publisher.policy(event.policy);
+                let limit = policy.and_then(|policy| decompile(source.into(), &policy));
+                let kind = if event.kind == EventKind::SetFull as u32 {
+                    EventKind::SetFull
+                } else {
+                    EventKind::Limited
+                };
+                visit(Event { time: now.wall(event.time_ns), source, kind, limit });
+            }
         }
     }
 }
@@ -236,40 +234,5 @@ impl Dataplane {
             let limit = limit.and_then(|source| self.limit_for(source, ANY as u8));
             visit(PacketSample { limit, ..sample });
         }
-    }
-}
-
-/// Reads a record of the ring buffer.
-fn parse_event(bytes: &[u8]) -> Option<abi::Event> {
-    let word = |at: usize| -> Option<u64> {
-        Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
-    };
-    let half = |at: usize| -> Option<u32> {
-        Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-    };
-    Some(abi::Event {
-        time_ns: word(0)?,
-        source: SourceKey { high: word(8)?, low: word(16)? },
-        kind: half(24)?,
-        policy: half(28)?,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_event_is_read_as_the_kernel_writes_it() {
-        let mut bytes = Vec::new();
-        for word in [7u64, 1, 2] {
-            bytes.extend(word.to_ne_bytes());
-        }
-        for half in [EventKind::SetFull as u32, 9] {
-            bytes.extend(half.to_ne_bytes());
-        }
-        let event = parse_event(&bytes).unwrap();
-        assert_eq!((event.time_ns, event.source.low, event.kind, event.policy), (7, 2, 1, 9));
-        assert!(parse_event(&bytes[..31]).is_none());
     }
 }

@@ -38,11 +38,16 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Reads them.
-    ///
-    /// # Errors
-    /// If the map cannot be read.
-    pub(super) fn read(denied: &Denied) -> Result<Self, Error> {
+    /// Reads them; none if that is not possible.
+    pub(super) fn now(denied: &Denied) -> Self {
+        Self::read(denied).unwrap_or_else(|error| {
+            // The other counters are right, and late by a moment.
+            tracing::warn!(%error, "drops of the last moments are not counted yet");
+            Self::default()
+        })
+    }
+
+    fn read(denied: &Denied) -> Result<Self, Error> {
         let cpus = denied.get(&0, 0).map_err(Error::map("read the map DENIED"))?;
         let mut pending = Self::default();
         for [tag, until_ns, basis, drops] in cpus.iter().flatten().copied() {

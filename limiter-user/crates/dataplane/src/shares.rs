@@ -1,22 +1,23 @@
 //! What the buckets of this host may use of limits of the cluster.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use limiter_common::abi::Policy;
-use limiter_common::class::ANY;
 use limiter_common::gcra::{Ticks, ticks};
+use limiter_common::share::Multiplier;
 use limiter_common::share::change::{Lowered, Outcome};
 use limiter_common::share::floor::Floor;
-use limiter_common::share::{Grant, Multiplier};
 
-use super::view::{Now, Tracked};
-use super::{Dataplane, Error, kernel};
+use super::pending::Pending;
+use super::view::Tracked;
+use super::{Dataplane, Error, ShareMaps, kernel};
 use model::Share;
 use model::compile::{compile, compile_shared, decompile};
 use model::source::{Counts, HeldShare};
-use model::{Change, Changes, Class, Limit, Tier, Unit};
+use model::{Change, Changes, Class, Limit, Target, Tier, Unit};
 
 /// Returns when no packet is judged any more that was so when this was called. Takes some ms up to some tens of
 /// them, so not while others wait.
@@ -82,7 +83,7 @@ impl SharesChanged {
         self.lowered.extend(other.lowered);
     }
 
-    /// Whether tokens are to be given back by [`Dataplane::give_back`] when [`wait_for_packets`] has returned.
+    /// Whether tokens are to be given back by [`ShareMaps::give_back`] when [`wait_for_packets`] has returned.
     pub const fn is_lowered(&self) -> bool {
         !self.lowered.is_empty()
     }
@@ -110,7 +111,7 @@ pub struct ClusterMember {
     pub source: IpNet,
     /// The packets that it is for.
     pub class: Class,
-    /// The limit.
+    /// The limit, as if it was set for this source alone: whom it is for, [`Dataplane::target_of`] tells.
     pub limit: Limit,
     /// What it may use of that.
     pub share: HeldShare,
@@ -143,7 +144,7 @@ fn demand(limit: &Limit, earlier: &Counts, now: &Counts, long: Duration) -> Shar
 const ROUNDS: u32 = 4;
 
 /// What a share costs.
-fn multiplier(share: Share) -> Multiplier {
+pub(super) fn multiplier(share: Share) -> Multiplier {
     Multiplier::of_units(share.units())
 }
 
@@ -196,6 +197,16 @@ impl Dataplane {
         Ok(())
     }
 
+    /// A handle for who gives shares, which waits for no change of limits.
+    pub fn share_maps(&self) -> Arc<ShareMaps> {
+        Arc::clone(&self.shares)
+    }
+
+    /// Whom the limit is for that applies to what a source sends of a class; `None` if that class is not in use.
+    pub fn target_of(&self, source: IpNet, class: Class) -> Option<Target> {
+        Some(self.publisher.policy_for(source.addr(), self.class_id(class)?).0)
+    }
+
     /// What each bucket has of limits of the cluster without end, if there can be any.
     pub fn cluster_terms(&self) -> Option<ClusterTerms> {
         let floor = &self.cluster.as_ref()?.floor;
@@ -231,8 +242,9 @@ impl Dataplane {
         }?)
     }
 
-    /// Lets these buckets have the floor of their policy.
+    /// Lets these buckets have the floor of their policy, and keeps who gives shares waiting meanwhile.
     pub fn renew_floors(&self, buckets: Range<usize>) -> SharesChanged {
+        let _alone = self.shares.writing();
         let mut changed = SharesChanged::default();
         let mut slots = ClusterSlots::default();
         let mut missed: Vec<usize> = Vec::new();
@@ -252,101 +264,21 @@ impl Dataplane {
         }
         changed
     }
-
-    /// Gives buckets shares, without a lock and without tokens: a larger share brings none, a smaller one
-    /// keeps those that it has room for, from [`Dataplane::give_back`] on.
-    pub fn set_shares(&self, shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged {
-        let mut changed = SharesChanged::default();
-        let mut slots = ClusterSlots::default();
-        for BucketShare { bucket, tag, share, until_ns } in shares {
-            let tracked = self.memory.at(bucket);
-            let policy = tracked.as_ref().and_then(|it| slots.policy(self, it));
-            let (Some(tracked), Some(policy)) = (tracked, policy) else {
-                changed.gone += 1;
-                changed.gone_buckets.push(bucket);
-                continue;
-            };
-            let grant = Grant::new(multiplier(share), until_ns);
-            let outcome = tracked.under(&policy).change(tag, Some(grant), clock);
-            match outcome {
-                Outcome::Gone => changed.gone_buckets.push(bucket),
-                Outcome::Missed => changed.missed_buckets.push(bucket),
-                Outcome::Done | Outcome::Lowered(_) => {}
-            }
-            changed.count(bucket, outcome);
-        }
-        changed
-    }
-
-    /// Gives buckets back what lowering their shares has taken too much, when [`wait_for_packets`] was called
-    /// since.
-    pub fn give_back(&self, changed: SharesChanged) {
-        let mut slots = ClusterSlots::default();
-        for (bucket, lowered) in changed.lowered {
-            let Some(tracked) = self.memory.at(bucket) else { continue };
-            if let Some(policy) = slots.policy(self, &tracked) {
-                lowered.give_back(&tracked.under(&policy));
-            }
-        }
-    }
-
-    /// Visits the buckets of these numbers that are under a limit of the cluster.
-    pub fn cluster_buckets(&self, buckets: Range<usize>, visit: &mut dyn FnMut(ClusterBucket)) {
-        let pending = self.pending();
-        let mut slots = ClusterSlots::default();
-        self.memory.part(buckets, |_, tracked| {
-            if slots.policy(self, tracked).is_some() {
-                visit(ClusterBucket::of(tracked, tracked.counts(&pending)));
-            }
-        });
-    }
-
-    /// Visits those of these buckets that are under a limit of the cluster, with all that is known of them.
-    pub fn cluster_members(
-        &self,
-        buckets: &mut dyn Iterator<Item = usize>,
-        visit: &mut dyn FnMut(ClusterMember),
-    ) {
-        let (pending, now) = (self.pending(), Now::take());
-        let mut slots = ClusterSlots::default();
-        self.memory.part(buckets, |_, tracked| {
-            let Some(policy) = slots.policy(self, tracked) else { return };
-            let source = self.memory.network(tracked.key());
-            let Some(limit) = self.limit_for(source.addr(), tracked.class()) else { return };
-            visit(ClusterMember {
-                bucket: ClusterBucket::of(tracked, tracked.counts(&pending)),
-                source,
-                class: self.publisher.class(tracked.class()).unwrap_or(Class::ANY),
-                limit,
-                share: tracked.share(&policy, now),
-            });
-        });
-    }
-
-    /// The buckets that a source has, whether a limit of the cluster applies to them or not.
-    pub fn buckets_of(&self, source: IpNet) -> Vec<usize> {
-        let key = self.memory.key_of(source.addr());
-        let classes = std::iter::once(ANY as u8).chain(self.publisher.class_ids());
-        classes.filter_map(|class| Some(self.memory.find(key, class)?.bucket())).collect()
-    }
-
-    /// The bucket that a source has for packets of no class.
-    pub fn cluster_bucket(&self, address: std::net::IpAddr) -> Option<ClusterBucket> {
-        let tracked = self.memory.find(self.memory.key_of(address), 0)?;
-        ClusterSlots::default().policy(self, &tracked)?;
-        Some(ClusterBucket::of(&tracked, tracked.counts(&self.pending())))
-    }
 }
 
 impl ClusterBucket {
-    fn of(tracked: &Tracked<'_>, counts: Counts) -> Self {
+    pub(super) fn new(tracked: &Tracked<'_>, pending: &Pending) -> Self {
         let (bucket, tag, limited) = (tracked.bucket(), tracked.tag(), tracked.is_denied());
-        Self { bucket, tag, counts, limited }
+        Self { bucket, tag, counts: tracked.counts(pending), limited }
     }
 }
 
 impl SharesChanged {
-    fn count(&mut self, bucket: usize, outcome: Outcome) {
+    pub(super) fn into_lowered(self) -> impl Iterator<Item = (usize, Lowered)> {
+        self.lowered.into_iter()
+    }
+
+    pub(super) fn count(&mut self, bucket: usize, outcome: Outcome) {
         match outcome {
             Outcome::Done => self.made += 1,
             Outcome::Lowered(lowered) => {
@@ -360,7 +292,7 @@ impl SharesChanged {
 }
 
 /// The time in which buckets think, ns since boot.
-fn clock() -> u64 {
+pub(super) fn clock() -> u64 {
     kernel::monotonic_ns()
 }
 
@@ -396,7 +328,6 @@ impl ClusterSlots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::Target;
 
     #[test]
     fn demand_is_a_part_of_the_unit_that_is_used_most() {

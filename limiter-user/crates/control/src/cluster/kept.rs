@@ -1,9 +1,9 @@
 //! What a host must not forget: the cluster that it belongs to, its last run, and its rights.
 //!
-//! It has a file of its own, beside the store: rights move while limits are written, and a store writes one
-//! change after the other. All of it is written at once or not at all, with a number that tells damage. A
-//! damaged file is set aside: then the host starts with nothing, and what it had lies idle, as an older file
-//! would give rights twice.
+//! It has a file of its own, beside the store, and the share loop alone writes it: rights move while limits are
+//! written, and a store writes one change after the other. All of it is written at once or not at all, with a number
+//! that tells damage. A damaged file is set aside: then the host starts with nothing, and what it had lies idle, as an
+//! older file would give rights twice.
 
 use std::fs;
 use std::hash::Hasher as _;
@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
 
-use crate::confirm::write_json;
 use api::error::{Failure, exit};
 use cluster::escrow::PersistentState;
 use cluster::link::{Bootstrap, ClusterId};
@@ -30,8 +29,8 @@ const VERSION: u32 = 1;
 /// The whole file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Content {
-    state: State,
+struct Content<S> {
+    state: S,
     /// A hash of `state` as JSON.
     check: u64,
 }
@@ -254,12 +253,18 @@ impl StateFile {
         self.change(|state| state.vote = Some(proposal))
     }
 
-    /// Keeps rights.
-    ///
-    /// # Errors
-    /// If they cannot be written; what was kept before is then.
-    pub(super) fn keep(&mut self, rights: &PersistentState) -> Result<(), Failure> {
-        self.change(|state| state.set_rights(rights))
+    /// What is to be written so that these rights are kept; nothing if they are. Until it is written, nothing else may
+    /// be.
+    pub(super) fn with_rights(&self, rights: &PersistentState) -> Option<Unwritten> {
+        let mut state = self.state.clone()?;
+        state.set_rights(rights);
+        let path = self.path.clone();
+        (self.state.as_ref() != Some(&state)).then_some(Unwritten { path, state })
+    }
+
+    /// Takes note that this is written.
+    pub(super) fn written(&mut self, Unwritten { state, .. }: Unwritten) {
+        self.state = Some(state);
     }
 
     /// Takes this host out of its cluster, unless it has a part of the limits that others have the rest of.
@@ -285,10 +290,27 @@ impl StateFile {
 
     fn write(&mut self, state: State) -> Result<(), Failure> {
         if self.state.as_ref() != Some(&state) {
-            write(&self.path, state.clone())?;
+            write(&self.path, &state)?;
             self.state = Some(state);
         }
         Ok(())
+    }
+}
+
+/// What the file is to be.
+#[derive(Debug)]
+pub(super) struct Unwritten {
+    path: PathBuf,
+    state: State,
+}
+
+impl Unwritten {
+    /// Writes it, which may take a while.
+    ///
+    /// # Errors
+    /// If it cannot be written; what was kept before is then.
+    pub(super) fn write(&self) -> Result<(), Failure> {
+        write(&self.path, &self.state)
     }
 }
 
@@ -299,9 +321,13 @@ pub(super) fn home(directory: &Path) -> Result<Share, Failure> {
     Ok(state.map_or(Share::NONE, |state| state.rights().home))
 }
 
-fn write(path: &Path, state: State) -> Result<(), Failure> {
-    let check = state.check();
-    write_json(path, &Content { state, check })
+fn write(path: &Path, state: &State) -> Result<(), Failure> {
+    let content = Content { check: state.check(), state };
+    let written = state::write_file(path, |file| Ok(serde_json::to_writer(file, &content)?));
+    written.map_err(|error| {
+        Failure::new(exit::NEGATIVE, format!("cannot write {}: {error}", path.display()))
+            .hint("see to it that the state directory can be written and its disk has room")
+    })
 }
 
 /// Reads the file. One that is damaged is set aside, and an empty one that tells so takes its place.
@@ -315,7 +341,7 @@ fn read(path: &Path) -> Result<Option<State>, Failure> {
             return Err(Failure::new(exit::PRIVILEGE, format!("cannot read {name}: {error}")));
         }
     };
-    let problem = match serde_json::from_str::<Content>(&text) {
+    let problem = match serde_json::from_str::<Content<State>>(&text) {
         Ok(Content { state, check }) if state.check() == check && state.version == VERSION => {
             return Ok(Some(state));
         }
@@ -333,7 +359,7 @@ fn read(path: &Path) -> Result<Option<State>, Failure> {
     let copied =
         fs::copy(path, &aside).map_err(|error| Failure::new(exit::PRIVILEGE, error.to_string()));
     copied
-        .and_then(|_| write(path, lost.clone()))
+        .and_then(|_| write(path, &lost))
         .map_err(|failure| failure.context(format!("{name} is damaged and cannot be set aside")))?;
     tracing::error!(
         "{name} is damaged ({problem}), with a copy in {}: this host starts without rights of its own, those \
@@ -349,6 +375,15 @@ mod tests {
 
     fn epoch(second: u64) -> Epoch {
         Epoch::starting(None, second, 7)
+    }
+
+    impl StateFile {
+        fn keep(&mut self, rights: &PersistentState) -> Result<(), Failure> {
+            let Some(unwritten) = self.with_rights(rights) else { return Ok(()) };
+            unwritten.write()?;
+            self.written(unwritten);
+            Ok(())
+        }
     }
 
     fn founder(home: &Path) -> StateFile {
@@ -393,6 +428,24 @@ mod tests {
         assert_eq!(again.proposal(), ClusterId(7));
         assert!(!again.leave().unwrap());
         assert_eq!(again.cluster(), Some(ClusterId(9)));
+    }
+
+    #[test]
+    fn what_is_kept_already_is_not_written() {
+        let home = tempfile::tempdir().unwrap();
+        let mut file = founder(home.path());
+        assert!(file.with_rights(&file.rights()).is_none());
+        let less = PersistentState { home: Share::of(0.5), ..file.rights() };
+        let unwritten = file.with_rights(&less).unwrap();
+        fs::remove_file(home.path().join(FILE)).unwrap();
+        fs::create_dir(home.path().join(FILE)).unwrap();
+        assert!(unwritten.write().is_err());
+        assert_eq!(file.rights().home, Share::WHOLE);
+        fs::remove_dir(home.path().join(FILE)).unwrap();
+        unwritten.write().unwrap();
+        file.written(unwritten);
+        assert!(file.with_rights(&less).is_none());
+        assert_eq!(StateFile::open(home.path(), "a").unwrap().rights(), less);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! limits there are to the replica (`replica`); every other topic to a task of its own.
 
 mod audit;
+mod core_worker;
 mod demand;
 mod init;
 mod kept;
@@ -12,6 +13,7 @@ mod key;
 pub mod key_file;
 mod keys_file;
 mod leave;
+mod ledger;
 pub mod link;
 mod pace;
 mod partitions;
@@ -229,6 +231,7 @@ pub fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
     let region = escrow::Region::of(settings.me.region());
     let (link, deliveries, _ended) = link::start_on(settings, socket, &seeds)?;
     let (digest, told) = watch::channel(0);
+    let (tell_limits, limits) = watch::channel(partitions::LimitFacts::default());
     let host = rights::Host {
         me,
         weight,
@@ -237,8 +240,9 @@ pub fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
         link: link.clone(),
         address,
         digest: told.clone(),
+        limits,
     };
-    let rights = rights::start(host, shared.clone())?;
+    let rights = rights::start(host, shared)?;
     let (keys, keys_ordered, tell_keys) = rotation::handle();
     let (views, questions) = Views::new();
     let (tell_overage, overage) = watch::channel(Arc::default());
@@ -258,7 +262,8 @@ pub fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
     };
     shared.set_cluster(cluster.clone());
     shared.with_now(|core| {
-        core.cluster = Some(View::of(&cluster));
+        core.cluster = Some(View::of(&cluster, tell_limits));
+        core.tell_limits();
         Ok(())
     })?;
     let (members, seeds) = (cluster.link.members.clone(), cluster.link.seeds.clone());

@@ -1,62 +1,120 @@
-//! What becomes of limits while hosts are lost, as it is set.
+//! What becomes of limits while hosts are lost, as it is set, and what else the share loop has to know of limits.
+//!
+//! The core tells when limits have changed ([`LimitFacts`]). Whose limit is whose only the core knows: it is asked
+//! where some limit has another partition than what is usual. Until it answers a source keeps the one that it had; a
+//! new one has the usual one, under which nobody gets more than the limit.
 
 use std::collections::HashMap;
 
+use ipnet::IpNet;
+
+use super::core_worker::Question;
+use super::rights::packets_a_second;
 use crate::core::Core;
-use model::{Limits, Partition, Target};
+use cluster::KeyId;
+use model::{Class, Limits, Partition, Target};
+
+/// What limits of the cluster there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct LimitFacts {
+    /// The least that they let through whole, packets a second, if there are any.
+    pub(super) slowest: Option<f64>,
+    /// Some have another partition than what is usual.
+    unusual: bool,
+    /// A majority decides about some.
+    majority: bool,
+}
+
+impl LimitFacts {
+    fn new(limits: &[&Limits]) -> Self {
+        let amounts = limits.iter().flat_map(|limits| limits.amounts());
+        let mut facts = Self::default();
+        for (amount, _) in amounts {
+            let Some(partition) = amount.scope.partition() else { continue };
+            facts.unusual |= partition != Partition::default();
+            facts.majority |= partition == Partition::MajorityReclaim;
+            let limit = amount.of(Target::DEFAULT);
+            for tier in std::iter::once(limit.tier()).chain(limit.also) {
+                let rate = packets_a_second(&tier);
+                facts.slowest = Some(facts.slowest.map_or(rate, |least| least.min(rate)));
+            }
+        }
+        facts
+    }
+
+    /// Whether who has heard of `former` has to hear of these: where partitions differ each of them may have changed.
+    pub(super) fn is_news(&self, former: &Self) -> bool {
+        self.unusual || self != former
+    }
+}
+
+impl Core {
+    /// Tells the share loop, if there is one, that limits have changed.
+    pub(crate) fn tell_limits(&self) {
+        if let Some(cluster) = &self.cluster {
+            cluster.tell_limits(LimitFacts::new(&[self.limits_in_store(), self.limits_in_file()]));
+        }
+    }
+}
 
 /// Of limits of the cluster that sources are under. The data plane does not know it.
 #[derive(Debug, Default)]
 pub(super) struct Partitions {
-    /// Some limit has another one than what is usual.
-    any: bool,
-    majority: bool,
-    /// What was looked up since [`Partitions::begin`].
-    known: HashMap<Target, Partition>,
+    facts: LimitFacts,
+    /// How often limits have changed.
+    round: u64,
+    /// What the core has said, and in which round it was asked.
+    known: HashMap<KeyId, (Partition, u64)>,
+    /// What it is to be asked.
+    unknown: Vec<(KeyId, IpNet, Class)>,
+    /// It has not answered yet.
+    asked: bool,
 }
 
 impl Partitions {
-    /// Forgets what was looked up: limits may have changed.
-    pub(super) fn begin(&mut self, core: &Core) {
-        self.begin_with(&[core.limits_in_store(), core.limits_in_file()]);
-    }
-
-    fn begin_with(&mut self, limits: &[&Limits]) {
-        self.known.clear();
-        let amounts = limits.iter().flat_map(|limits| limits.amounts());
-        let all: Vec<_> = amounts.filter_map(|(amount, _)| amount.scope.partition()).collect();
-        self.any = all.iter().any(|partition| *partition != Partition::default());
-        self.majority = all.contains(&Partition::MajorityReclaim);
+    /// Limits have changed.
+    pub(super) fn begin(&mut self, facts: LimitFacts) {
+        (self.facts, self.round) = (facts, self.round + 1);
+        if !facts.unusual {
+            self.known.clear();
+        }
     }
 
     /// Whether there are limits that a majority decides about.
     pub(super) const fn by_majority(&self) -> bool {
-        self.majority
+        self.facts.majority
     }
 
-    /// Looks up the limits of these targets.
-    pub(super) fn learn(&mut self, core: &Core, targets: impl Iterator<Item = Target>) {
-        self.learn_from(targets, |target| {
-            core.limit_for(target).and_then(|limit| limit.scope.partition())
-        });
-    }
-
-    fn learn_from(
-        &mut self,
-        targets: impl Iterator<Item = Target>,
-        look_up: impl Fn(&Target) -> Option<Partition>,
-    ) {
-        if !self.any {
-            return;
+    /// What is known of a source; it is asked for if it is not, or may have changed.
+    pub(super) fn of(&mut self, key: KeyId, source: IpNet, class: Class) -> Option<Partition> {
+        if !self.facts.unusual {
+            return Some(Partition::default());
         }
-        for target in targets {
-            self.known.entry(target).or_insert_with(|| look_up(&target).unwrap_or_default());
+        let known = self.known.get(&key).copied();
+        if !self.asked && known.is_none_or(|(_, round)| round != self.round) {
+            self.unknown.push((key, source, class));
         }
+        known.map(|(partition, _)| partition)
     }
 
-    /// What was looked up of a target.
-    pub(super) fn of(&self, target: &Target) -> Partition {
-        self.known.get(target).copied().unwrap_or_default()
+    /// A source is tracked no more.
+    pub(super) fn forget(&mut self, key: KeyId) {
+        self.known.remove(&key);
+    }
+
+    /// What the core is to be asked now.
+    pub(super) fn ask(&mut self) -> Option<Question> {
+        if self.unknown.is_empty() {
+            return None;
+        }
+        self.asked = true;
+        Some(Question { round: self.round, sources: std::mem::take(&mut self.unknown) })
+    }
+
+    /// The core has answered.
+    pub(super) fn learn(&mut self, round: u64, found: Vec<(KeyId, Partition)>) {
+        self.asked = false;
+        self.known.extend(found.into_iter().map(|(key, partition)| (key, (partition, round))));
     }
 }
 
@@ -65,40 +123,70 @@ mod tests {
     use super::*;
     use model::{Changes, Limit, Scope};
 
-    fn limits(all: &[(&str, Scope)]) -> Limits {
-        let limit = |(target, scope): &(&str, Scope)| {
-            let limit = Limit::new(target.parse().unwrap(), "5pps".parse().unwrap(), None);
+    fn facts(all: &[(&str, &str, Scope)]) -> LimitFacts {
+        let limit = |(target, rate, scope): &(&str, &str, Scope)| {
+            let limit = Limit::new(target.parse().unwrap(), rate.parse().unwrap(), None);
             model::Change::Set(limit.unwrap().scoped(*scope).unwrap())
         };
         let mut limits = Limits::default();
         limits.apply(&all.iter().map(limit).collect::<Changes>());
-        limits
+        LimitFacts::new(&[&limits, &Limits::default()])
     }
 
-    fn learn(partitions: &mut Partitions, limits: &Limits) {
-        partitions.begin_with(&[limits]);
-        let targets: Vec<Target> = limits.iter().map(|limit| limit.target).collect();
-        partitions.learn_from(targets.into_iter(), |target| limits.get(target)?.scope.partition());
+    const fn cluster(partition: Partition) -> Scope {
+        Scope::Cluster { partition }
     }
 
     #[test]
-    fn each_target_has_its_own_until_limits_change() {
-        let [default, net]: [Target; 2] = ["default", "10.0.0.0/8"].map(|it| it.parse().unwrap());
-        let cluster = |partition| Scope::Cluster { partition };
+    fn the_slowest_limit_of_the_cluster_counts() {
+        let usual = cluster(Partition::Conservative);
+        let found = facts(&[
+            ("default", "50pps", usual),
+            ("10.0.0.0/8", "5pps", Scope::Local),
+            ("10.1.0.0/16", "20pps", usual),
+        ]);
+        assert_eq!(found.slowest, Some(20.0));
+        assert!(!found.is_news(&found) && found.is_news(&LimitFacts::default()));
+        assert_eq!(facts(&[("default", "5pps", Scope::Local)]), LimitFacts::default());
+    }
+
+    #[test]
+    fn each_source_keeps_its_own_until_the_core_has_answered_again() {
+        let source =
+            |n: u8| (KeyId::of(u64::from(n)), IpNet::from(std::net::IpAddr::from([10, 0, 0, n])));
+        let [(first, a), (second, b)] = [source(1), source(2)];
         let mut partitions = Partitions::default();
-        learn(
-            &mut partitions,
-            &limits(&[
-                ("default", cluster(Partition::MajorityReclaim)),
-                ("10.0.0.0/8", cluster(Partition::Available)),
-            ]),
-        );
+        assert_eq!(partitions.of(first, a, Class::ANY), Some(Partition::Conservative));
+        assert_eq!(partitions.ask(), None);
+        let unusual = facts(&[
+            ("default", "5pps", cluster(Partition::MajorityReclaim)),
+            ("10.0.0.2", "5pps", cluster(Partition::Available)),
+        ]);
+        // It may be that only whose limit is whose has changed.
+        assert!(unusual.is_news(&unusual));
+        partitions.begin(unusual);
         assert!(partitions.by_majority());
-        assert_eq!(partitions.of(&default), Partition::MajorityReclaim);
-        assert_eq!(partitions.of(&net), Partition::Available);
-        let fewer = [("default", Scope::Local), ("10.0.0.0/8", cluster(Partition::Conservative))];
-        learn(&mut partitions, &limits(&fewer));
+        assert_eq!(
+            [(first, a), (second, b)].map(|(key, net)| partitions.of(key, net, Class::ANY)),
+            [None; 2]
+        );
+        let asked = partitions.ask().unwrap();
+        assert_eq!((asked.round, asked.sources.len()), (1, 2));
+        // Not again while it has not answered.
+        assert_eq!((partitions.of(first, a, Class::ANY), partitions.ask()), (None, None));
+        partitions
+            .learn(1, vec![(first, Partition::MajorityReclaim), (second, Partition::Available)]);
+        assert_eq!(partitions.of(first, a, Class::ANY), Some(Partition::MajorityReclaim));
+        assert_eq!(partitions.ask(), None);
+        partitions.begin(unusual);
+        assert_eq!(partitions.of(second, b, Class::ANY), Some(Partition::Available));
+        assert_eq!(partitions.ask().unwrap().sources, [(second, b, Class::ANY)]);
+        partitions.learn(2, vec![(second, Partition::Conservative)]);
+        assert_eq!(partitions.of(second, b, Class::ANY), Some(Partition::Conservative));
+        partitions.forget(second);
+        assert_eq!(partitions.of(second, b, Class::ANY), None);
+        partitions.begin(facts(&[("default", "5pps", cluster(Partition::Conservative))]));
         assert!(!partitions.by_majority() && partitions.known.is_empty());
-        assert_eq!([&default, &net].map(|it| partitions.of(it)), [Partition::Conservative; 2]);
+        assert_eq!(partitions.of(first, a, Class::ANY), Some(Partition::Conservative));
     }
 }

@@ -1,11 +1,13 @@
 //! Divides limits: a thread that looks at what sources send, asks and hears other hosts, and tells the data
 //! plane what it may let through.
 //!
-//! What the escrow decides is done in the order that its argument rests on: what is kept is made durable,
-//! then the data plane is told, then other hosts are. Where something cannot be done, what comes after it is
-//! not either; it is tried again, and messages that were not sent are made up for by later ones.
+//! Other hosts hear nothing before what they may rely on is so: what is kept is durable, and sources may use no more
+//! than the escrow has decided. Until then messages wait, and later ones take their place. Shares wait for nothing:
+//! they end by themselves, and what they are raised by another host has given up, which keeps it as on its way until it
+//! hears that it was taken.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -13,21 +15,22 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
+use super::core_worker::{Answer, CoreWorker, PendingFloor, Request};
 use super::kept::StateFile;
 use super::key::Keys;
+use super::ledger::{LedgerWriter, Written};
 use super::link::{self, Command, monotonic};
-use super::partitions::Partitions;
+use super::partitions::{LimitFacts, Partitions};
 use super::sources::{Bounds, Demand, Observation, Sources};
 use super::words::{RefundWorker, Words};
 use super::{MAX_WAITING, RegionRights, RightsReport};
-use crate::Shared;
-use crate::core::Core;
+use crate::{Shared, Shares};
 use api::error::{Failure, exit};
 use cluster::escrow::{self, Escrow, Outputs};
 use cluster::link::{ClusterId, Step};
 use cluster::membership::Identity;
 use cluster::wire::Content;
-use cluster::{HostId, Message, Moment};
+use cluster::{HostId, KeyId, Message, Moment};
 use model::Share;
 
 /// How often it is looked at what sources send while that matters to somebody.
@@ -36,7 +39,7 @@ const BUSY_INTERVAL: Duration = Duration::from_millis(50);
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 /// Of its time a thread may look for this part at most: 1/20.
 const PART: u32 = 20;
-/// How often it is told how rights are divided, and looked what limits there are.
+/// How often it is told how rights are divided.
 const REPORT: Duration = Duration::from_secs(1);
 /// How soon is tried again what could not be done.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -76,7 +79,7 @@ pub struct Work {
     pub shares_again: u64,
     /// Messages that were given to the link.
     pub messages: u64,
-    /// Messages that were not, because what has to be done before could not be.
+    /// Messages that were not: what has to be done before was not, until later ones took their place.
     pub messages_withheld: u64,
     /// Sources that were not tracked because there were too many.
     pub sources_refused: u64,
@@ -97,6 +100,8 @@ pub(super) struct Host {
     pub(super) address: std::net::SocketAddr,
     /// The hash of the limits, which rides in every message.
     pub(super) digest: watch::Receiver<u64>,
+    /// What limits there are, as the core tells when they change.
+    pub(super) limits: watch::Receiver<LimitFacts>,
 }
 
 impl Host {
@@ -129,21 +134,27 @@ pub(crate) fn floor_of(home: Share) -> Share {
     home.times(floor.units(), Share::WHOLE.units())
 }
 
-/// Starts the thread.
+/// Starts the thread, which never waits for the core: what it asks of that is answered when it has time.
 ///
 /// # Errors
-/// If there can be none.
-pub(super) fn start(host: Host, shared: Shared) -> Result<Thread, Failure> {
+/// If there can be none, or the core's state is in doubt.
+pub(super) fn start(host: Host, shared: &Shared) -> Result<Thread, Failure> {
     let (inbox, inputs) = mpsc::channel(MAX_WAITING);
     let (tell, report) = watch::channel(RightsReport::default());
     let failed = |error| Failure::new(exit::PRIVILEGE, format!("cannot start a thread: {error}"));
-    let giver = RefundWorker::start(shared.clone())?;
+    let (plane, alone) = shared.with_now(|core| {
+        let plane = core.plane();
+        Ok((plane.shares(), plane.has_everything()))
+    })?;
+    let giver = RefundWorker::start(Arc::clone(&plane))?;
+    let core = CoreWorker::start(shared.without_cluster(), giver.clone())?;
+    let workers = Workers { core, giver, ledger: LedgerWriter::start()? };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
     let thread = std::thread::Builder::new()
         .name("rights".into())
         .spawn(move || {
-            let task = Task::new(host, shared, giver, tell);
+            let task = Task::new(host, plane, alone, workers, tell);
             runtime.block_on(task.run(inputs));
         })
         .map_err(failed)?;
@@ -155,14 +166,19 @@ struct Due {
     look: Moment,
     report: Moment,
     poll: Moment,
-    /// When more buckets are given a larger floor.
-    renew: Moment,
+}
+
+/// Threads that wait for what this one does not wait for.
+struct Workers {
+    core: CoreWorker,
+    giver: RefundWorker,
+    ledger: LedgerWriter,
 }
 
 struct Task {
     host: Host,
-    shared: Shared,
-    giver: RefundWorker,
+    plane: Arc<dyn Shares>,
+    workers: Workers,
     tell: watch::Sender<RightsReport>,
     escrow: Escrow,
     /// It is a new one, which knows no members yet.
@@ -170,8 +186,11 @@ struct Task {
     /// Nothing while this host belongs to no cluster.
     sources: Option<Sources>,
     words: Words,
-    /// What is kept has to be made durable.
+    floor: PendingFloor,
+    /// What is kept has to be made durable, and is not being written.
     keep: bool,
+    /// Messages that wait.
+    unsent: BTreeMap<HostId, Message>,
     due: Due,
     /// The least that limits of the cluster let through, packets a second, if there are any.
     slowest: Option<f64>,
@@ -184,6 +203,9 @@ struct Task {
     left: bool,
     work: Work,
     problem: Option<String>,
+    /// Why the floor is not what it is to be, and why what is kept is not.
+    refusal: Option<String>,
+    unkept: Option<String>,
     /// Since when home rights are with no host that is there.
     idle: Option<Moment>,
 }
@@ -191,25 +213,27 @@ struct Task {
 impl Task {
     fn new(
         host: Host,
-        shared: Shared,
-        giver: RefundWorker,
+        plane: Arc<dyn Shares>,
+        alone: bool,
+        workers: Workers,
         tell: watch::Sender<RightsReport>,
     ) -> Self {
         let now = monotonic();
-        let alone = shared.with_now(|core| Ok(core.plane().has_everything())).unwrap_or_default();
         let escrow = host.escrow(alone, now);
         let sources = host.kept.cluster().map(|id| Sources::new(Keys::of(id), now));
         Self {
             host,
-            shared,
-            giver,
+            plane,
+            workers,
             tell,
             escrow,
             anew: false,
             sources,
             words: Words::default(),
+            floor: PendingFloor::default(),
             keep: false,
-            due: Due { look: now, report: now, poll: now, renew: Moment(u64::MAX) },
+            unsent: BTreeMap::new(),
+            due: Due { look: now, report: now, poll: now },
             slowest: None,
             partitions: Partitions::default(),
             refused: false,
@@ -217,6 +241,8 @@ impl Task {
             left: false,
             work: Work::default(),
             problem: None,
+            refusal: None,
+            unkept: None,
             idle: None,
         }
     }
@@ -240,12 +266,8 @@ impl Task {
                 self.escrow.set_members(now, &alive);
                 self.due.poll = now;
             }
-            if let Err(failure) = self.step(now) {
-                // The core's state is in doubt: the kernel falls back to the floor by itself.
-                tracing::error!("cluster limit sharing has stopped: {failure}");
-                return;
-            }
-            let next = self.due.look.min(self.due.report).min(self.due.poll).min(self.due.renew);
+            self.step(now);
+            let next = self.due.look.min(self.due.report).min(self.due.poll);
             let ended = monotonic();
             self.worked(ended.since(began));
             let pause = next.since(ended);
@@ -255,6 +277,14 @@ impl Task {
                     Ok(()) => { members.mark_changed(); None }
                     Err(_) => return,
                 },
+                answer = self.workers.core.answers.recv() => match self.hear_core(answer) {
+                    Ok(()) => None,
+                    Err(failure) => return stopped(&failure),
+                },
+                written = self.workers.ledger.written() => match self.hear_ledger(written) {
+                    Ok(()) => None,
+                    Err(failure) => return stopped(&failure),
+                },
                 () = sleep(pause) => None,
             };
             began = monotonic();
@@ -263,6 +293,11 @@ impl Task {
                 return;
             }
             for input in batch.drain(..) {
+                if !matches!(input, Input::Said(..))
+                    && let Err(failure) = self.settle().await
+                {
+                    return stopped(&failure);
+                }
                 match input {
                     Input::Said(from, message) => self.hear(from, &message),
                     Input::Invited(id) => self.join(id),
@@ -290,6 +325,62 @@ impl Task {
         if !self.refused && !self.left {
             self.escrow.receive(monotonic(), from, message);
         }
+    }
+
+    /// Takes what the core says to what it was asked.
+    ///
+    /// # Errors
+    /// If it will say nothing any more.
+    fn hear_core(&mut self, answer: Option<Answer>) -> Result<(), Failure> {
+        match answer {
+            Some(Answer::Floor(floor)) => {
+                self.floor.told(floor);
+                self.refusal = None;
+                self.due.poll = Moment(0);
+                self.send();
+            }
+            Some(Answer::Refused(failure)) => {
+                self.floor.refused();
+                self.refusal = Some(failure.to_string());
+            }
+            Some(Answer::Partitions(round, found)) => self.partitions.learn(round, found),
+            Some(Answer::InDoubt(failure)) => return Err(failure),
+            None => return Err(ended()),
+        }
+        Ok(())
+    }
+
+    /// Takes note of what is durable.
+    ///
+    /// # Errors
+    /// If nothing will be any more.
+    fn hear_ledger(&mut self, written: Option<Written>) -> Result<(), Failure> {
+        match written {
+            Some((state, Ok(()))) => {
+                self.host.kept.written(state);
+                self.unkept = None;
+                self.due.poll = Moment(0);
+                self.send();
+            }
+            Some((_, Err(failure))) => {
+                self.keep = true;
+                self.unkept = Some(failure.to_string());
+            }
+            None => return Err(ended()),
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is being written: what else is kept is written here.
+    ///
+    /// # Errors
+    /// As [`Task::hear_ledger`].
+    async fn settle(&mut self) -> Result<(), Failure> {
+        while self.workers.ledger.is_writing() {
+            let written = self.workers.ledger.written().await;
+            self.hear_ledger(written)?;
+        }
+        Ok(())
     }
 
     fn join(&mut self, id: ClusterId) {
@@ -365,35 +456,31 @@ impl Task {
     }
 
     /// Does what is due.
-    fn step(&mut self, now: Moment) -> Result<(), Failure> {
-        if self.host.digest.has_changed().unwrap_or_default() {
-            // Other limits may be in force.
-            self.host.digest.mark_unchanged();
+    fn step(&mut self, now: Moment) {
+        if self.host.limits.has_changed().unwrap_or_default() {
+            let facts = *self.host.limits.borrow_and_update();
+            self.slowest = facts.slowest;
+            self.partitions.begin(facts);
             self.due.report = now;
         }
         if now >= self.due.report {
             self.due.report = now.after(REPORT);
             self.look_at_members();
-            self.look_at_limits()?;
+            if self.partitions.by_majority() {
+                self.escrow.go_by_majority();
+            }
             self.report();
         }
         if now >= self.due.look {
-            self.look(now)?;
+            self.look(now);
             self.due.poll = now;
-        }
-        if now >= self.due.renew {
-            let (words, giver) = (&mut self.words, &self.giver);
-            let more = self.shared.with_now(|core| Ok(words.renew(core, giver)))?;
-            self.due.renew =
-                if more { monotonic().after(RETRY_INTERVAL) } else { Moment(u64::MAX) };
         }
         if now >= self.due.poll {
             let now = monotonic();
             let out = self.escrow.poll(now);
             self.due.poll = out.next;
-            self.carry_out(now, out)?;
+            self.carry_out(now, out);
         }
-        Ok(())
     }
 
     /// Whether another host has this one's name.
@@ -410,44 +497,26 @@ impl Task {
         self.refused = refused;
     }
 
-    fn look_at_limits(&mut self) -> Result<(), Failure> {
-        let partitions = &mut self.partitions;
-        self.slowest = self.shared.with_now(|core| {
-            partitions.begin(core);
-            Ok(core.slowest_of_cluster())
-        })?;
-        if self.partitions.by_majority() {
-            self.escrow.go_by_majority();
-        }
-        Ok(())
-    }
-
     /// Looks at what sources send.
-    fn look(&mut self, now: Moment) -> Result<(), Failure> {
+    fn look(&mut self, now: Moment) {
         let floor = self.escrow.floor();
         let Some(sources) = &mut self.sources else {
             self.due.look = now.after(IDLE_INTERVAL);
-            return Ok(());
+            return;
         };
         if self.slowest.is_none() && sources.is_empty() {
             self.due.look = now.after(IDLE_INTERVAL);
-            return Ok(());
+            return;
         }
         let bounds = Bounds { floor, slowest: self.slowest.unwrap_or(f64::MAX) };
         let begun = monotonic();
         sources.room.renew(begun, sources.len());
-        let idle = self.refused || self.left;
-        let partitions = &mut self.partitions;
-        let seen = self.shared.with_now(|core| {
-            let noticed = core.begun_to_be_limited();
-            Ok(if idle {
-                Observation { over: sources.drop_all(), ..Observation::default() }
-            } else {
-                let seen = sources.look(core.plane(), monotonic(), &noticed, bounds);
-                partitions.learn(core, seen.demands.iter().map(|demand| demand.target));
-                seen
-            })
-        })?;
+        let noticed = self.plane.begun_to_be_limited();
+        let seen = if self.refused || self.left {
+            Observation { over: sources.drop_all(), ..Observation::default() }
+        } else {
+            sources.look(&*self.plane, monotonic(), &noticed, bounds)
+        };
         let ended = monotonic();
         let took = ended.since(begun);
         self.work.looks += 1;
@@ -457,43 +526,50 @@ impl Task {
             if sources.is_empty() { IDLE_INTERVAL.min(2 * BUSY_INTERVAL) } else { BUSY_INTERVAL };
         self.due.look = now.after(pause.max(took * PART));
         for key in seen.gone {
-            self.escrow.forget(key);
+            self.forget(key);
         }
         for (key, bucket) in seen.over {
-            self.escrow.forget(key);
+            self.forget(key);
             self.words.revoke(bucket, ended);
         }
-        for Demand { key, part, limited, target } in seen.demands {
+        for Demand { key, part, limited, source, class } in seen.demands {
             self.escrow.demand(ended, key, part, limited);
-            self.escrow.set_partition(key, self.partitions.of(&target));
+            if let Some(partition) = self.partitions.of(key, source, class) {
+                self.escrow.set_partition(key, partition);
+            }
         }
-        Ok(())
+        if let Some(question) = self.partitions.ask() {
+            self.workers.core.ask(Request::Partitions(question));
+        }
+    }
+
+    /// A source is tracked no more.
+    fn forget(&mut self, key: KeyId) {
+        self.escrow.forget(key);
+        self.partitions.forget(key);
     }
 
     /// Does what the escrow says.
-    fn carry_out(&mut self, now: Moment, out: Outputs) -> Result<(), Failure> {
+    fn carry_out(&mut self, now: Moment, out: Outputs) {
         self.keep |= out.keep;
-        self.words.set_floor(out.floor, out.hosts);
+        if let Some(floor) = out.floor {
+            self.floor.want((floor, out.hosts));
+        }
         if let Some(sources) = &self.sources {
             self.words.grant(out.grants, sources);
         }
         self.left |= out.left;
-        let failed = self.prepare()?;
-        self.note(failed);
-        if self.keep || self.words.len() > 0 {
-            self.work.messages_withheld += out.messages.len() as u64;
-            // A disk that is full is so for a while.
-            let again = if self.keep { IDLE_INTERVAL } else { RETRY_INTERVAL };
-            self.due.poll = self.due.poll.min(now.after(again));
-            return Ok(());
+        self.prepare();
+        self.note(self.unkept.clone().or_else(|| self.refusal.clone()));
+        for (to, message) in out.messages {
+            let former = self.unsent.insert(to, message);
+            self.work.messages_withheld += u64::from(former.is_some());
         }
-        if !self.refused {
-            let digest = Some(*self.host.digest.borrow());
-            for (to, message) in out.messages {
-                let content = Content::Rights(Box::new(message));
-                self.work.messages += 1;
-                self.host.link.order(Command::Send { to, digest, content });
-            }
+        if !self.send() {
+            // A disk that is full is so for a while.
+            let again = if self.unkept.is_some() { IDLE_INTERVAL } else { RETRY_INTERVAL };
+            self.due.poll = self.due.poll.min(now.after(again));
+            return;
         }
         if self.left
             && let Some(done) = self.leaving.take()
@@ -503,42 +579,51 @@ impl Task {
             self.report();
             let _ = done.send(disbanded);
         }
-        Ok(())
     }
 
-    /// Makes durable what is kept, and tells the data plane. Returns what could not be done.
-    fn prepare(&mut self) -> Result<Option<Failure>, Failure> {
-        if self.keep {
-            if let Err(failure) = self.host.kept.keep(self.escrow.kept()) {
-                return Ok(Some(failure));
-            }
+    /// Begins to make durable what is kept, asks for the floor, and tells the data plane shares.
+    fn prepare(&mut self) {
+        let Workers { core, giver, ledger } = &mut self.workers;
+        if self.keep && !ledger.is_writing() {
             self.keep = false;
+            if let Some(unwritten) = self.host.kept.with_rights(self.escrow.kept()) {
+                ledger.write(unwritten);
+            }
         }
-        if self.words.len() == 0 {
-            return Ok(None);
+        // Who has less than it may have need not wait.
+        let may = self.floor.withholds() || !self.keep && !ledger.is_writing();
+        if may && let Some(floor) = self.floor.ask() {
+            core.ask(Request::Floor(floor));
         }
-        if self.words.has_floor() {
-            self.due.renew = Moment(0);
-        }
-        loop {
-            // In parts: the core is for others, too.
-            let (words, giver, sources) = (&mut self.words, &self.giver, self.sources.as_ref());
-            let told = match self.shared.with_now(|core| Ok(words.tell(core, sources, giver)))? {
-                Ok(told) => told,
-                Err(failure) => return Ok(Some(failure)),
-            };
+        if self.words.len() > 0 {
+            let told = self.words.tell(&*self.plane, self.sources.as_ref(), giver);
             self.work.shares_told += told.made;
             self.work.shares_again += told.again;
             for key in told.gone {
-                self.escrow.forget(key);
+                self.forget(key);
                 if let Some(sources) = &mut self.sources {
                     sources.drop(key);
                 }
             }
-            if !told.more {
-                return Ok(None);
+        }
+    }
+
+    /// Sends the messages that wait, if nothing is left to be done before. Whether it is so.
+    fn send(&mut self) -> bool {
+        let durable = !self.keep && !self.workers.ledger.is_writing();
+        if !durable || self.words.len() > 0 || self.floor.withholds() {
+            return false;
+        }
+        let messages = std::mem::take(&mut self.unsent);
+        if !self.refused {
+            let digest = Some(*self.host.digest.borrow());
+            for (to, message) in messages {
+                let content = Content::Rights(Box::new(message));
+                self.work.messages += 1;
+                self.host.link.order(Command::Send { to, digest, content });
             }
         }
+        true
     }
 
     /// Everything is handed over. Returns whether the cluster is no more.
@@ -552,8 +637,7 @@ impl Task {
         gone.unwrap_or_default()
     }
 
-    fn note(&mut self, failed: Option<Failure>) {
-        let text = failed.map(|failure| failure.to_string());
+    fn note(&mut self, text: Option<String>) {
         if text != self.problem {
             match &text {
                 Some(text) => tracing::error!("limits of the cluster cannot be divided: {text}"),
@@ -619,7 +703,7 @@ impl Task {
             regions,
             missing,
             twice: self.sources.as_ref().map_or(0, Sources::twice),
-            unwritten: self.words.len(),
+            unwritten: self.words.len() + usize::from(self.floor.is_pending()),
             lost: self.escrow.count_lost(monotonic()),
             refused: self.refused,
             left: self.left,
@@ -632,26 +716,22 @@ impl Task {
     }
 }
 
+/// Tells that the thread ends before it is to: the kernel falls back to the floor by itself.
+fn stopped(failure: &Failure) {
+    tracing::error!("cluster limit sharing has stopped: {failure}");
+}
+
+/// That a thread which this one needs is gone.
+fn ended() -> Failure {
+    Failure::new(exit::NEGATIVE, "a thread of the share loop has ended by itself")
+}
+
 /// That a host belongs to a cluster, and so cannot found one.
 pub(super) fn belongs(id: ClusterId) -> Failure {
     let message = format!("this host belongs to the cluster {id}: it cannot found another one");
     Failure::new(exit::NEGATIVE, message).hint(
         "`limiter peers` shows its hosts; to take this one out of it, `limiter cluster leave`, and restart the daemon",
     )
-}
-
-impl Core {
-    /// The least that limits of the cluster let through whole, packets a second; nothing if there are none.
-    fn slowest_of_cluster(&self) -> Option<f64> {
-        let amounts = self.limits_in_store().amounts().chain(self.limits_in_file().amounts());
-        let clusters = amounts.filter(|(amount, _)| !amount.scope.is_local());
-        let rates = clusters.map(|(amount, _)| {
-            let limit = amount.of(model::Target::DEFAULT);
-            let tiers = std::iter::once(limit.tier()).chain(limit.also);
-            tiers.map(|tier| packets_a_second(&tier)).fold(f64::MAX, f64::min)
-        });
-        rates.reduce(f64::min)
-    }
 }
 
 /// What a tier lets through, packets a second; full frames where it counts bytes.

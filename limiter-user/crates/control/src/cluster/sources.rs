@@ -16,17 +16,17 @@ use super::key::Keys;
 use super::pace::AdaptiveBatch;
 use super::rights::packets_a_second;
 use super::room::AdmissionControl;
-use crate::Plane;
+use crate::Shares;
 use cluster::{KeyId, Moment};
 use dataplane::ClusterMember;
 use model::Share;
-use model::{Limit, Target, Tier};
+use model::{Class, Limit, Tier};
 
-/// How long the search for new sources may take at a time, while the core is locked.
+/// How long the search for new sources may take at a time, while others wait to be heard.
 const BUDGET: Duration = Duration::from_millis(1);
 /// Buckets that are searched at a time, at least and at most.
 const CHUNK: RangeInclusive<usize> = 1 << 10..=1 << 20;
-/// How long a look at tracked sources may take at a time, while the core is locked.
+/// How long a look at tracked sources may take at a time, likewise.
 const LOOK: Duration = Duration::from_millis(2);
 /// Of those so many at a time, at least and at most: the others have their turn later.
 const TURN: RangeInclusive<usize> = 1 << 8..=1 << 14;
@@ -68,8 +68,9 @@ pub(super) struct Demand {
     pub(super) part: Share,
     /// Whether packets of it are dropped.
     pub(super) limited: bool,
-    /// The limit that it is under.
-    pub(super) target: Target,
+    /// Whose it is, and of what.
+    pub(super) source: IpNet,
+    pub(super) class: Class,
 }
 
 /// What a look has come to.
@@ -214,7 +215,7 @@ impl Sources {
     /// Looks at the buckets of `plane`, of which those of `noticed` are known to be limited.
     pub(super) fn look(
         &mut self,
-        plane: &dyn Plane,
+        plane: &dyn Shares,
         now: Moment,
         noticed: &[IpNet],
         bounds: Bounds,
@@ -320,8 +321,8 @@ impl Sources {
             }
             tracked.life = life_of(&member.limit);
             let part = part.max(wanted(&member.limit, tracked.life, bounds));
-            let (limited, target) = (tracked.limited, member.limit.target);
-            seen.demands.push(Demand { key, part, limited, target });
+            let &ClusterMember { source, class, .. } = member;
+            seen.demands.push(Demand { key, part, limited: tracked.limited, source, class });
         }
         true
     }
@@ -383,7 +384,8 @@ impl Sources {
         self.tracked.insert(key, tracked);
         self.at.insert(at, key);
         if !part.is_none() {
-            seen.demands.push(Demand { key, part, limited, target: member.limit.target });
+            let &ClusterMember { source, class, .. } = member;
+            seen.demands.push(Demand { key, part, limited, source, class });
         }
     }
 }
@@ -423,7 +425,7 @@ impl Search {
     /// Searches on. There is room for so many.
     fn go_on(
         &mut self,
-        plane: &dyn Plane,
+        plane: &dyn Shares,
         now: Moment,
         bounds: Bounds,
         known: &BTreeMap<usize, KeyId>,

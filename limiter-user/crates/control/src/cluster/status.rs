@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::link::seeds::Seed;
 use super::link::{self, monotonic};
+use super::partitions::LimitFacts;
 use super::views::file_limits::{self, Difference};
 use super::{Cluster, RightsReport};
 use api::ClusterStatus;
@@ -33,6 +34,7 @@ pub(crate) struct View {
     link: link::Handle,
     rights: watch::Receiver<RightsReport>,
     file_limits: watch::Receiver<Arc<Vec<Difference>>>,
+    limits: watch::Sender<LimitFacts>,
 }
 
 /// Something to tell, and whether limits are not kept as promised.
@@ -42,7 +44,8 @@ pub(crate) struct Concern {
 }
 
 impl View {
-    pub(super) fn of(cluster: &Cluster) -> Self {
+    /// `limits` tells the share loop what limits there are.
+    pub(super) fn of(cluster: &Cluster, limits: watch::Sender<LimitFacts>) -> Self {
         let Cluster { me, name, link, rights, file_limits, .. } = cluster;
         Self {
             me: *me,
@@ -50,7 +53,17 @@ impl View {
             link: link.clone(),
             rights: rights.clone(),
             file_limits: file_limits.clone(),
+            limits,
         }
+    }
+
+    /// Lets the share loop know what limits there are.
+    pub(crate) fn tell_limits(&self, facts: LimitFacts) {
+        self.limits.send_if_modified(|present| {
+            let is_news = facts.is_news(present);
+            *present = facts;
+            is_news
+        });
     }
 
     /// Lets all know that this host has another weight: home rights follow it.

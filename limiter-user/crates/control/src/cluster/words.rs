@@ -1,15 +1,11 @@
 //! What the data plane is to be told of rights, until it is told.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::{Duration, Instant};
 
-use super::pace::AdaptiveBatch;
 use super::sources::Sources;
-use crate::core::Core;
-use crate::replicated::is_clusters;
-use crate::{Plane, Shared};
+use crate::Shares;
 use api::error::{Failure, exit};
 use cluster::escrow::Granted;
 use cluster::{KeyId, Moment};
@@ -19,47 +15,14 @@ use model::Share;
 /// How often a bucket is tried that packets are charged to at the same moment.
 const TRIES: usize = 4;
 
-/// How long buckets may be given a larger floor at a time, while the core is locked.
-const BUDGET: Duration = Duration::from_millis(1);
-
-/// How many of them at a time, at least and at most.
-const CHUNK: RangeInclusive<usize> = 1 << 10..=1 << 20;
-
-/// How long shares may be told at a time, while the core is locked, and how many at least and at most.
-const TELL: Duration = Duration::from_millis(2);
-const PART: RangeInclusive<usize> = 1 << 8..=1 << 14;
-
 /// Changes whose tokens wait to be given back, at most; others lose some.
 const MAX_WAITING: usize = 64;
 
-/// What is to be told.
-#[derive(Debug)]
+/// Shares that are to be told.
+#[derive(Debug, Default)]
 pub(super) struct Words {
-    /// And how many hosts have home rights.
-    floor: Option<(Share, u32)>,
-    /// From which bucket on a larger floor is still to be given.
-    renew: Option<usize>,
-    /// How many buckets are given it at a time.
-    pace: AdaptiveBatch,
     /// A bucket and its tag, the share and its end.
     shares: BTreeMap<(usize, u64), (Share, Moment)>,
-    /// Where they are told on from.
-    from: (usize, u64),
-    /// How many are told at a time.
-    part: AdaptiveBatch,
-}
-
-impl Default for Words {
-    fn default() -> Self {
-        Self {
-            floor: None,
-            renew: None,
-            pace: AdaptiveBatch::new(CHUNK, BUDGET),
-            shares: BTreeMap::new(),
-            from: (0, 0),
-            part: AdaptiveBatch::new(PART, TELL),
-        }
-    }
 }
 
 /// What became of it.
@@ -71,24 +34,12 @@ pub(super) struct WriteResult {
     pub(super) again: u64,
     /// Sources that have no bucket of the cluster any more.
     pub(super) gone: Vec<KeyId>,
-    /// Whether others are still to be told.
-    pub(super) more: bool,
 }
 
 impl Words {
     /// How much there is.
     pub(super) fn len(&self) -> usize {
-        self.shares.len() + usize::from(self.floor.is_some())
-    }
-
-    /// Whether the floor is to be another one.
-    pub(super) const fn has_floor(&self) -> bool {
-        self.floor.is_some()
-    }
-
-    /// The floor is to be this one, of limits that so many hosts share.
-    pub(super) fn set_floor(&mut self, floor: Option<Share>, hosts: u32) {
-        self.floor = floor.map(|floor| (floor, hosts)).or(self.floor);
+        self.shares.len()
     }
 
     /// Tracked sources may use this. What was to be told of them before is not any more.
@@ -105,59 +56,29 @@ impl Words {
         self.shares.insert(bucket, (Share::NONE, now));
     }
 
-    /// Tells the data plane as much as fits in a moment. What could not be told remains, and is tried again when it
-    /// is told the next time that there is no more.
-    ///
-    /// # Errors
-    /// If it refuses the floor.
+    /// Tells the data plane. What could not be told remains, and is tried again when it is told the next time.
     pub(super) fn tell(
         &mut self,
-        core: &mut Core,
+        plane: &dyn Shares,
         sources: Option<&Sources>,
         giver: &RefundWorker,
-    ) -> Result<WriteResult, Failure> {
+    ) -> WriteResult {
         let mut told = WriteResult::default();
-        if let Some((floor, hosts)) = self.floor {
-            core.plane.change_floor(floor, hosts, is_clusters)?;
-            self.floor = None;
-            // Buckets that have less meanwhile are no danger to anybody.
-            self.renew = Some(0);
-        }
-        let much = self.part.much();
-        let part = self.shares.range(self.from..).take(much);
-        let mut part: Vec<BucketShare> = part.map(bucket_share).collect();
-        let (count, last) = (part.len(), part.last().map(|last| (last.bucket, last.tag)));
-        let begun = Instant::now();
+        let mut part: Vec<BucketShare> = self.shares.iter().map(bucket_share).collect();
         for round in 0..TRIES {
             if part.is_empty() {
                 break;
             }
             told.again += if round > 0 { part.len() as u64 } else { 0 };
-            self.tell_shares(&*core.plane, sources, giver, &mut part, &mut told);
+            self.tell_shares(plane, sources, giver, &mut part, &mut told);
         }
-        self.part.took(count, begun.elapsed());
-        let next = last.filter(|_| count == much).map(|(bucket, tag)| (bucket, tag + 1));
-        told.more = next.is_some();
-        self.from = next.unwrap_or_default();
-        Ok(told)
-    }
-
-    /// Gives some more buckets the floor, as many as fit in a moment. Returns whether there are more.
-    pub(super) fn renew(&mut self, core: &Core, giver: &RefundWorker) -> bool {
-        let Some(from) = self.renew else { return false };
-        let buckets = core.plane.buckets();
-        let to = (from + self.pace.much()).min(buckets);
-        let begun = Instant::now();
-        giver.give_back(core.plane.renew_floors(from..to));
-        self.pace.took(to - from, begun.elapsed());
-        self.renew = Some(to).filter(|to| *to < buckets);
-        self.renew.is_some()
+        told
     }
 
     /// Tells these; those that are to be tried again remain.
     fn tell_shares(
         &mut self,
-        plane: &dyn Plane,
+        plane: &dyn Shares,
         sources: Option<&Sources>,
         giver: &RefundWorker,
         part: &mut Vec<BucketShare>,
@@ -195,18 +116,18 @@ impl RefundWorker {
     ///
     /// # Errors
     /// If there can be none.
-    pub(super) fn start(shared: Shared) -> Result<Self, Failure> {
+    pub(super) fn start(plane: Arc<dyn Shares>) -> Result<Self, Failure> {
         let (give, changes) = sync_channel(MAX_WAITING);
         std::thread::Builder::new()
             .name("rights back".into())
-            .spawn(move || give_back(&changes, &shared))
+            .spawn(move || give_back(&changes, &*plane))
             .map_err(|error| {
                 Failure::new(exit::PRIVILEGE, format!("cannot start a thread: {error}"))
             })?;
         Ok(Self(give))
     }
 
-    fn give_back(&self, changed: SharesChanged) {
+    pub(super) fn give_back(&self, changed: SharesChanged) {
         if changed.is_lowered() {
             // Where there is no room some tokens are lost, which is safe.
             let _ = self.0.try_send(changed);
@@ -214,18 +135,12 @@ impl RefundWorker {
     }
 }
 
-fn give_back(changes: &Receiver<SharesChanged>, shared: &Shared) {
+fn give_back(changes: &Receiver<SharesChanged>, plane: &dyn Shares) {
     while let Ok(mut changed) = changes.recv() {
         while let Ok(more) = changes.try_recv() {
             changed.merge(more);
         }
         wait_for_packets();
-        let given = shared.with_now(|core| {
-            core.plane.give_back(changed);
-            Ok(())
-        });
-        if given.is_err() {
-            return;
-        }
+        plane.give_back(changed);
     }
 }

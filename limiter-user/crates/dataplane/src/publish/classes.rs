@@ -34,7 +34,7 @@ impl Use {
 
 /// The classes that limits are for, their numbers, and how limits use them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ClassUse {
+pub(crate) struct ClassUse {
     ids: BTreeMap<Class, u8>,
     uses: BTreeMap<u8, Use>,
     /// The number that was given last.
@@ -48,7 +48,7 @@ impl ClassUse {
     }
 
     /// The class with a number.
-    pub(super) fn class(&self, id: u8) -> Option<Class> {
+    pub(crate) fn class(&self, id: u8) -> Option<Class> {
         if id == 0 {
             return Some(Class::ANY);
         }
@@ -56,7 +56,7 @@ impl ClassUse {
     }
 
     /// The numbers in use.
-    pub(super) fn ids(&self) -> impl Iterator<Item = u8> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u8> {
         self.ids.values().copied()
     }
 
@@ -211,10 +211,10 @@ fn fill(
 }
 
 /// The tables of both banks.
-pub(super) struct ClassTables(Elements<Table>);
+pub(crate) struct ClassTables(Elements<Table>);
 
 impl ClassTables {
-    pub(super) const fn new(tables: Elements<Table>) -> Self {
+    pub(crate) const fn new(tables: Elements<Table>) -> Self {
         Self(tables)
     }
 
@@ -224,7 +224,7 @@ impl ClassTables {
     }
 
     /// The classes in force, and their numbers.
-    pub(super) fn present(&self, config: &Config) -> ClassUse {
+    pub(crate) fn present(&self, config: &Config) -> ClassUse {
         let Some(bank) = atomic::load(&config.classes).checked_sub(1) else {
             return ClassUse::default();
         };

@@ -12,6 +12,7 @@
 //! [`order`]. Old classes are told apart until nothing is left of them.
 
 mod classes;
+mod lookup;
 mod order;
 mod place;
 mod shared;
@@ -20,19 +21,20 @@ mod trials;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use aya::maps::{Array, MapData};
 use ipnet::IpNet;
 use limiter_common::abi::{Config, POLICY_SLOTS, Policy, PolicyWord, UNLIMITED_SLOT};
 use limiter_common::atomic;
-use limiter_common::class::{ANY, Table as ClassTable};
+use limiter_common::class::ANY;
 use limiter_common::gcra::ticks;
 use limiter_common::shared::{SHARED_SLOTS, Shared};
 
 use super::memory::Elements;
 use super::sources::{MapKey as _, Prefixes, SourceMaps};
 use super::{Error, kernel};
-use classes::{ClassTables, ClassUse};
+use classes::ClassUse;
 use model::class::Class;
 use model::limit::prefixes_of;
 use model::{Changes, Limits, Selector, Target};
@@ -42,6 +44,8 @@ use shared::SharedMaps;
 use slots::PolicySlots;
 use trials::Trials;
 
+pub(super) use classes::ClassTables;
+pub(super) use lookup::PolicyLookup;
 pub use shared::SharedCounts;
 pub(super) use trials::Trying;
 
@@ -54,7 +58,7 @@ pub(super) struct PolicyMaps {
     pub(super) each: SourceMaps<ClassPlace, u32>,
     pub(super) shared: Prefixes<ClassPlace, u32>,
     pub(super) buckets: Elements<Shared>,
-    pub(super) classes: Elements<ClassTable>,
+    pub(super) classes: Arc<ClassTables>,
     /// How many single sources there is room for.
     pub(super) max_exact: usize,
 }
@@ -88,7 +92,7 @@ fn family(net: &IpNet) -> usize {
 pub(super) struct Publisher {
     each: SourceMaps<ClassPlace, u32>,
     shared: SharedMaps,
-    tables: ClassTables,
+    tables: Arc<ClassTables>,
     max_exact: usize,
     /// Where each leads.
     targets: HashMap<Key, u32>,
@@ -127,12 +131,11 @@ impl Publisher {
         let together = |(place, slot)| (Key { place, together: true }, slot);
         targets.extend(shared.present().map(together));
         let slots = PolicySlots::new(policies, targets.values().copied())?;
-        let tables = ClassTables::new(classes);
         let mut publisher = Self {
             each,
             shared,
-            classes: tables.present(config),
-            tables,
+            classes: classes.present(config),
+            tables: classes,
             max_exact,
             lengths: [[0; 129]; 2],
             slots,

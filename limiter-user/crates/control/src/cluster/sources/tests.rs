@@ -1,9 +1,10 @@
 //! Sources as looks at a table find them, over a data plane in memory.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::cluster::words::{RefundWorker, Words};
 use crate::fake::Fake;
-use crate::{Core, Shared};
 use cluster::escrow::Granted;
 use cluster::link::ClusterId;
 use dataplane::ClusterBucket;
@@ -187,15 +188,6 @@ fn two_buckets_of_one_number_have_their_floor() {
     assert!(world.look(50).demands.is_empty() && world.sources.is_empty());
 }
 
-/// A core over the world's data plane, and what gives tokens back to it.
-fn core(world: &World) -> (tempfile::TempDir, Core, RefundWorker) {
-    let home = tempfile::tempdir().unwrap();
-    let core = world.fake.core(&home);
-    let other = tempfile::tempdir().unwrap();
-    let giver = RefundWorker::start(Shared::new(world.fake.core(&other))).unwrap();
-    (home, core, giver)
-}
-
 #[test]
 fn what_could_not_be_told_is_told_again_and_what_is_gone_is_forgotten() {
     let mut world = World::new(vec![member(0, "192.0.2.1/32", 0), member(1, "192.0.2.2/32", 0)]);
@@ -203,23 +195,24 @@ fn what_could_not_be_told_is_told_again_and_what_is_gone_is_forgotten() {
     world.send(0, 100, 900);
     world.send(1, 100, 900);
     world.look(50);
-    let (_home, mut core, giver) = core(&world);
+    let plane = world.fake.clone();
+    let giver = RefundWorker::start(Arc::new(plane.clone())).unwrap();
     let [first, second] = ["192.0.2.1/32", "192.0.2.2/32"].map(|source| world.key(source));
     let grant = |key| Granted { key, share: Share::of(0.5), until: Moment(99) };
     let mut words = Words::default();
     words.grant(vec![grant(first), grant(second)], &world.sources);
     world.fake.state().missed.insert(0, 6);
-    let told = words.tell(&mut core, Some(&world.sources), &giver).unwrap();
+    let told = words.tell(&plane, Some(&world.sources), &giver);
     // Nothing may be said to others while one is left.
     assert_eq!((told.made, words.len()), (1, 1));
     words.revoke((0, 1000), Moment(50));
-    let told = words.tell(&mut core, Some(&world.sources), &giver).unwrap();
+    let told = words.tell(&plane, Some(&world.sources), &giver);
     assert_eq!((told.made, told.again, words.len()), (1, 2, 0));
     assert_eq!(world.fake.state().shares[&0].share, Share::NONE);
     assert_eq!(world.fake.state().shares[&1].until_ns, 99);
     world.fake.state().cluster.remove(1);
     words.grant(vec![grant(second)], &world.sources);
-    let told = words.tell(&mut core, Some(&world.sources), &giver).unwrap();
+    let told = words.tell(&plane, Some(&world.sources), &giver);
     assert_eq!((told.made, told.gone, words.len()), (0, vec![second], 0));
 }
 

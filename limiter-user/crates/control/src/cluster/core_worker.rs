@@ -1,0 +1,296 @@
+//! What the share loop asks of the core, in a thread of its own: the core may be busy for seconds, while a million
+//! limits change, and grants go on meanwhile.
+//!
+//! The floor is a part of each policy of the cluster. So it changes as limits do, one change after the other.
+
+use std::ops::RangeInclusive;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::pace::AdaptiveBatch;
+use super::words::RefundWorker;
+use crate::Shared;
+use crate::core::Core;
+use crate::replicated::is_clusters;
+use api::error::{Failure, exit};
+use cluster::KeyId;
+use model::{Class, Partition, Share};
+
+/// How long buckets may be given a larger floor at a time, while the core is locked and no share is written.
+const BUDGET: Duration = Duration::from_millis(1);
+/// How many of them at a time, at least and at most.
+const CHUNK: RangeInclusive<usize> = 1 << 10..=1 << 20;
+/// How long others have the core in between.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What each source may use without end, and how many hosts share each limit.
+pub(super) type Floor = (Share, u32);
+
+/// What is asked. Of each kind one at a time, so that no more waits.
+pub(super) enum Request {
+    /// Let this be the floor.
+    Floor(Floor),
+    /// What becomes of the limits of these sources while hosts are lost.
+    Partitions(Question),
+}
+
+/// Sources, and when they were asked about.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Question {
+    pub(super) round: u64,
+    pub(super) sources: Vec<(KeyId, IpNet, Class)>,
+}
+
+/// What the core says.
+pub(super) enum Answer {
+    /// This is the floor now. Buckets get a larger one by and by.
+    Floor(Floor),
+    /// The floor stays as it was.
+    Refused(Failure),
+    /// What was asked in a round.
+    Partitions(u64, Vec<(KeyId, Partition)>),
+    /// There is no core any more to be asked.
+    InDoubt(Failure),
+}
+
+/// The thread, which ends with this.
+pub(super) struct CoreWorker {
+    requests: Sender<Request>,
+    pub(super) answers: UnboundedReceiver<Answer>,
+}
+
+impl CoreWorker {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If there can be none.
+    pub(super) fn start(shared: Shared, giver: RefundWorker) -> Result<Self, Failure> {
+        let (requests, inbox) = channel();
+        let (tell, answers) = unbounded_channel();
+        std::thread::Builder::new()
+            .name("rights core".into())
+            .spawn(move || {
+                let mut renewal = Renewal { at: None, pace: AdaptiveBatch::new(CHUNK, BUDGET) };
+                if let Err(failure) = serve(&shared, &giver, &inbox, &tell, &mut renewal) {
+                    let _ = tell.send(Answer::InDoubt(failure));
+                }
+            })
+            .map_err(|error| {
+                Failure::new(exit::PRIVILEGE, format!("cannot start a thread: {error}"))
+            })?;
+        Ok(Self { requests, answers })
+    }
+
+    /// Asks; the answer comes when the core has time.
+    pub(super) fn ask(&self, request: Request) {
+        // Where the thread has ended it has said why.
+        let _ = self.requests.send(request);
+    }
+}
+
+/// Answers until nobody asks any more.
+///
+/// # Errors
+/// If the core's state is in doubt.
+fn serve(
+    shared: &Shared,
+    giver: &RefundWorker,
+    inbox: &Receiver<Request>,
+    tell: &UnboundedSender<Answer>,
+    renewal: &mut Renewal,
+) -> Result<(), Failure> {
+    loop {
+        let request = match renewal.at {
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(_) => inbox.recv_timeout(PAUSE),
+        };
+        let answer = match request {
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => None,
+            Ok(Request::Floor((floor, hosts))) => Some(shared.with_now(|core| {
+                Ok(match core.plane.change_floor(floor, hosts, is_clusters) {
+                    Ok(()) => {
+                        // Buckets that have less meanwhile are no danger to anybody.
+                        renewal.at = Some(0);
+                        Answer::Floor((floor, hosts))
+                    }
+                    Err(error) => Answer::Refused(error.into()),
+                })
+            })?),
+            Ok(Request::Partitions(Question { round, sources })) => {
+                let answers = shared.with_now(|core| Ok(core.partitions_of(&sources)))?;
+                Some(Answer::Partitions(round, answers))
+            }
+        };
+        if let Some(answer) = answer
+            && tell.send(answer).is_err()
+        {
+            return Ok(());
+        }
+        if renewal.at.is_some() {
+            shared.with_now(|core| {
+                renewal.go_on(core, giver);
+                Ok(())
+            })?;
+        }
+    }
+}
+
+impl Core {
+    /// What becomes of the limits of these sources while hosts are lost.
+    fn partitions_of(&self, sources: &[(KeyId, IpNet, Class)]) -> Vec<(KeyId, Partition)> {
+        let of = |source, class| {
+            let limit = self.limit_for(&self.plane.target_of(source, class)?)?;
+            limit.scope.partition()
+        };
+        let known = sources.iter();
+        known.map(|&(key, source, class)| (key, of(source, class).unwrap_or_default())).collect()
+    }
+}
+
+/// Gives buckets a larger floor.
+struct Renewal {
+    /// From which bucket on it is still to be given.
+    at: Option<usize>,
+    pace: AdaptiveBatch,
+}
+
+impl Renewal {
+    /// Gives some more buckets the floor, as many as fit in a moment.
+    fn go_on(&mut self, core: &Core, giver: &RefundWorker) {
+        let Some(from) = self.at else { return };
+        let buckets = core.plane.buckets();
+        let to = (from + self.pace.much()).min(buckets);
+        let begun = Instant::now();
+        giver.give_back(core.plane.renew_floors(from..to));
+        self.pace.took(to - from, begun.elapsed());
+        self.at = Some(to).filter(|to| *to < buckets);
+    }
+}
+
+/// The floor that is wanted, and the one that is in force.
+#[derive(Debug, Default)]
+pub(super) struct PendingFloor {
+    /// Not in force yet.
+    wanted: Option<Floor>,
+    /// What the core was asked for and has not answered.
+    asked: Option<Floor>,
+    /// As the core has said last.
+    in_force: Option<Floor>,
+}
+
+impl PendingFloor {
+    /// The floor is to be this one.
+    pub(super) const fn want(&mut self, floor: Floor) {
+        self.wanted = Some(floor);
+    }
+
+    /// What the core is to be asked for now.
+    pub(super) fn ask(&mut self) -> Option<Floor> {
+        if self.asked.is_some() {
+            return None;
+        }
+        self.asked = self.wanted;
+        self.asked
+    }
+
+    /// This one is in force.
+    pub(super) fn told(&mut self, floor: Floor) {
+        (self.asked, self.in_force) = (None, Some(floor));
+        self.wanted = self.wanted.filter(|wanted| *wanted != floor);
+    }
+
+    /// The core has refused what it was asked for.
+    pub(super) const fn refused(&mut self) {
+        self.asked = None;
+    }
+
+    /// Whether it is not in force yet.
+    pub(super) const fn is_pending(&self) -> bool {
+        self.wanted.is_some()
+    }
+
+    /// Whether sources may use more than is wanted, so that nothing may be said to others that rests on it. Who has
+    /// less than it may have is no danger to anybody.
+    pub(super) fn withholds(&self) -> bool {
+        let Some((floor, hosts)) = self.wanted else { return false };
+        let another = self.asked.is_some_and(|asked| asked != (floor, hosts));
+        let less = |(present, among): Floor| present <= floor && among >= hosts;
+        another || !self.in_force.is_some_and(less)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::fake::Fake;
+
+    #[test]
+    fn who_asks_does_not_wait_for_the_core() {
+        let (fake, home) = (Fake::default(), tempfile::tempdir().unwrap());
+        let shared = Shared::new(fake.core(&home));
+        let giver = RefundWorker::start(Arc::new(fake)).unwrap();
+        let mut worker = CoreWorker::start(shared.clone(), giver).unwrap();
+        let sources = vec![(KeyId::of(7), "192.0.2.1/32".parse().unwrap(), Class::ANY)];
+        let answers = shared.with_now(|_| {
+            worker.ask(Request::Floor((Share::WHOLE, 2)));
+            worker.ask(Request::Partitions(Question { round: 3, sources }));
+            std::thread::sleep(Duration::from_millis(50));
+            Ok(worker.answers.try_recv().is_ok())
+        });
+        assert!(!answers.unwrap(), "the core is busy");
+        let Some(Answer::Floor(floor)) = worker.answers.blocking_recv() else { panic!() };
+        assert_eq!(floor, (Share::WHOLE, 2));
+        let Some(Answer::Partitions(3, found)) = worker.answers.blocking_recv() else { panic!() };
+        assert_eq!(found, [(KeyId::of(7), Partition::Conservative)]);
+    }
+
+    #[test]
+    fn a_core_in_doubt_is_told() {
+        let (fake, home) = (Fake::default(), tempfile::tempdir().unwrap());
+        let shared = Shared::new(fake.core(&home));
+        let giver = RefundWorker::start(Arc::new(fake)).unwrap();
+        let mut worker = CoreWorker::start(shared.clone(), giver).unwrap();
+        let panicked = std::thread::spawn(move || {
+            let _ = shared.with_now::<()>(|_| panic!("asked to"));
+        });
+        assert!(panicked.join().is_err());
+        worker.ask(Request::Floor((Share::WHOLE, 2)));
+        assert!(matches!(worker.answers.blocking_recv(), Some(Answer::InDoubt(_))));
+        assert!(worker.answers.blocking_recv().is_none());
+    }
+
+    #[test]
+    fn others_hear_nothing_while_sources_may_use_more_than_is_wanted() {
+        let [less, more] = [0.1, 0.2].map(Share::of);
+        let mut floor = PendingFloor::default();
+        assert!(!floor.is_pending() && !floor.withholds() && floor.ask().is_none());
+        // What is in force at first is not known.
+        floor.want((less, 2));
+        assert!(floor.is_pending() && floor.withholds());
+        assert_eq!((floor.ask(), floor.ask()), (Some((less, 2)), None));
+        floor.told((less, 2));
+        assert!(!floor.is_pending() && !floor.withholds());
+        floor.want((more, 2));
+        assert!(floor.is_pending() && !floor.withholds());
+        assert_eq!(floor.ask(), Some((more, 2)));
+        // The larger one is on its way.
+        floor.want((less, 2));
+        assert!(floor.withholds() && floor.ask().is_none());
+        floor.told((more, 2));
+        assert!(floor.withholds());
+        assert_eq!(floor.ask(), Some((less, 2)));
+        floor.refused();
+        assert!(floor.withholds());
+        assert_eq!(floor.ask(), Some((less, 2)));
+        floor.told((less, 2));
+        // One more host has a packet of its own.
+        floor.want((less, 3));
+        assert!(floor.withholds());
+    }
+}

@@ -1,0 +1,260 @@
+//! The way of shares into the kernel, beside that of limits.
+//!
+//! Limits change one after the other, and a million of them take seconds; a grant of a share ends within half a
+//! second. So who gives shares has a handle of its own, which waits for no change of limits. It reads what the kernel
+//! program reads: the table of buckets, which is shared memory, and the maps that lead to policies.
+//!
+//! **Limits may change at any moment.** A change of a share goes by the policy that its bucket's next packet meets, as
+//! of one generation of policies. Packets may meet another one before the share is written. That is as if the share
+//! had been changed first:
+//!
+//! * A share is of whatever limit of the cluster applies to its source and class. What a change writes depends on the
+//!   bucket's words and that policy alone, and each word is replaced only where it is what was read. So a packet in
+//!   between, whatever its policy, leaves the words that it would leave before or after (P2).
+//! * Where another source or class has the bucket by then, its tag or its grant's word is another one, and nothing is
+//!   written: see [`limiter_common::share::change`].
+//! * Under a limit of this host alone packets do not look at the words (P1). A grant that is left in them ends.
+//! * A slot that a generation leads to is not written again before the generation is over, and has rested.
+//!
+//! **One writes at a time**, whoever it is: floors are raised by who changes limits ([`Dataplane::renew_floors`]), and
+//! shares are given here. Each takes [`ShareMaps::writing`], for some ms at the most, in which nothing blocks.
+//!
+//! [`Dataplane::renew_floors`]: super::Dataplane::renew_floors
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ipnet::IpNet;
+use limiter_common::abi::{Policy, PolicyWord};
+use limiter_common::atomic;
+use limiter_common::class::ANY;
+use limiter_common::share::Grant;
+use limiter_common::share::change::Outcome;
+
+use super::events::EventQueue;
+use super::pending::{Denied, Pending};
+use super::publish::{ClassTables, PolicyLookup};
+use super::shares::{clock, multiplier};
+use super::view::{Memory, Now, Tracked};
+use super::{BucketShare, ClusterBucket, ClusterMember, SharesChanged};
+use model::compile::decompile;
+use model::{Selector, Target};
+
+/// How often a policy is looked up while policies change.
+const TRIES: u32 = 8;
+
+/// A handle on the buckets and shares of a data plane, of which there may be more than one.
+pub struct ShareMaps {
+    memory: Arc<Memory>,
+    denied: Arc<Denied>,
+    events: Arc<EventQueue>,
+    classes: Arc<ClassTables>,
+    policies: PolicyLookup,
+    writing: Mutex<()>,
+}
+
+impl ShareMaps {
+    pub(super) const fn new(
+        memory: Arc<Memory>,
+        denied: Arc<Denied>,
+        events: Arc<EventQueue>,
+        classes: Arc<ClassTables>,
+        policies: PolicyLookup,
+    ) -> Self {
+        Self { memory, denied, events, classes, policies, writing: Mutex::new(()) }
+    }
+
+    /// Whoever holds it changes words of buckets alone.
+    pub(super) fn writing(&self) -> MutexGuard<'_, ()> {
+        // A change that a panic has cut off is like that of a daemon that has died: see `limiter_common`.
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The generation in force, and the slot of the default.
+    fn published(&self) -> PolicyWord {
+        PolicyWord(atomic::load(&self.memory.config().policy))
+    }
+
+    /// How many buckets there are.
+    pub fn buckets(&self) -> usize {
+        self.memory.slots.all().len()
+    }
+
+    /// The sources that have begun to be limited since the last call, as far as there was room to note them.
+    pub fn begun_to_be_limited(&self) -> Vec<IpNet> {
+        let sources = self.events.begun_to_be_limited();
+        sources.into_iter().map(|source| self.memory.network(source)).collect()
+    }
+
+    /// Gives buckets shares, without a lock that a packet waits for and without tokens: a larger share brings none, a
+    /// smaller one keeps those that it has room for, from [`ShareMaps::give_back`] on.
+    pub fn set_shares(&self, shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged {
+        let _alone = self.writing();
+        let mut changed = SharesChanged::default();
+        let mut policies = Policies::new(self);
+        for BucketShare { bucket, tag, share, until_ns } in shares {
+            let tracked = self.memory.at(bucket);
+            let policy = tracked.as_ref().and_then(|it| policies.of(it));
+            let (Some(tracked), Some(policy)) = (tracked, policy) else {
+                changed.gone += 1;
+                changed.gone_buckets.push(bucket);
+                continue;
+            };
+            let grant = Grant::new(multiplier(share), until_ns);
+            let outcome = tracked.under(&policy).change(tag, Some(grant), clock);
+            match outcome {
+                Outcome::Gone => changed.gone_buckets.push(bucket),
+                Outcome::Missed => changed.missed_buckets.push(bucket),
+                Outcome::Done | Outcome::Lowered(_) => {}
+            }
+            changed.count(bucket, outcome);
+        }
+        changed
+    }
+
+    /// Gives buckets back what lowering their shares has taken too much, when [`super::wait_for_packets`] was called
+    /// since.
+    pub fn give_back(&self, changed: SharesChanged) {
+        let _alone = self.writing();
+        let mut policies = Policies::new(self);
+        for (bucket, lowered) in changed.into_lowered() {
+            let Some(tracked) = self.memory.at(bucket) else { continue };
+            if let Some(policy) = policies.of(&tracked) {
+                lowered.give_back(&tracked.under(&policy));
+            }
+        }
+    }
+
+    /// Visits the buckets of these numbers that are under a limit of the cluster, and that a packet has come to since
+    /// policies have changed: of others nothing new is to be told.
+    pub fn cluster_buckets(&self, buckets: Range<usize>, visit: &mut dyn FnMut(ClusterBucket)) {
+        let pending = Pending::now(&self.denied);
+        let mut policies = Policies::new(self);
+        self.memory.part(buckets, |_, tracked| {
+            if policies.of_busy(tracked).is_some() {
+                visit(ClusterBucket::new(tracked, &pending));
+            }
+        });
+    }
+
+    /// Visits those of these buckets that are under a limit of the cluster, with all that is known of them.
+    pub fn cluster_members(
+        &self,
+        buckets: &mut dyn Iterator<Item = usize>,
+        visit: &mut dyn FnMut(ClusterMember),
+    ) {
+        let (pending, now) = (Pending::now(&self.denied), Now::take());
+        // Of classes that come and go meanwhile each number is read as it was or as it is.
+        let classes = self.classes.present(self.memory.config());
+        let mut policies = Policies::new(self);
+        self.memory.part(buckets, |_, tracked| {
+            let Some(policy) = policies.of(tracked) else { return };
+            let Some(class) = classes.class(tracked.class()) else { return };
+            let source = self.memory.network(tracked.key());
+            let target = Target { whom: Selector::Prefix(source), class, together: false };
+            let Some(limit) = decompile(target, &policy) else { return };
+            visit(ClusterMember {
+                bucket: ClusterBucket::new(tracked, &pending),
+                source,
+                class,
+                limit,
+                share: tracked.share(&policy, now),
+            });
+        });
+    }
+
+    /// The buckets that a source has, whether a limit of the cluster applies to them or not.
+    pub fn buckets_of(&self, source: IpNet) -> Vec<usize> {
+        let key = self.memory.key_of(source.addr());
+        let classes = self.classes.present(self.memory.config());
+        let classes = std::iter::once(ANY as u8).chain(classes.ids());
+        classes.filter_map(|class| Some(self.memory.find(key, class)?.bucket())).collect()
+    }
+
+    /// The bucket that a source has for packets of no class.
+    pub fn cluster_bucket(&self, address: IpAddr) -> Option<ClusterBucket> {
+        let tracked = self.memory.find(self.memory.key_of(address), ANY as u8)?;
+        Policies::new(self).of(&tracked)?;
+        Some(ClusterBucket::new(&tracked, &Pending::now(&self.denied)))
+    }
+}
+
+/// The policies of a generation that were asked for: nearly all buckets have the same few.
+struct Policies<'a> {
+    maps: &'a ShareMaps,
+    generation: u32,
+    last: Option<(u32, Option<Policy>)>,
+    known: HashMap<u32, Option<Policy>>,
+}
+
+impl<'a> Policies<'a> {
+    fn new(maps: &'a ShareMaps) -> Self {
+        let generation = maps.published().generation();
+        Self { maps, generation, last: None, known: HashMap::new() }
+    }
+
+    /// The policy that the next packet of a bucket's source meets, if it is the cluster's.
+    fn of(&mut self, tracked: &Tracked<'_>) -> Option<Policy> {
+        self.look_up(tracked, |maps, published| {
+            let class = tracked.class();
+            let slot = maps.policies.slot(tracked.key(), class);
+            // The default is for packets of no class.
+            slot.or_else(|| (u32::from(class) == ANY).then(|| published.slot()))
+        })
+    }
+
+    /// The same, if a packet has come since policies have changed: the maps need not be asked then.
+    fn of_busy(&mut self, tracked: &Tracked<'_>) -> Option<Policy> {
+        self.look_up(tracked, |_, _| None)
+    }
+
+    /// As [`Policies::of`]; `idle` says to which slot a packet is led that has to look.
+    fn look_up(
+        &mut self,
+        tracked: &Tracked<'_>,
+        idle: impl Fn(&ShareMaps, PolicyWord) -> Option<u32>,
+    ) -> Option<Policy> {
+        for _ in 0..TRIES {
+            let published = self.maps.published();
+            fence(Ordering::Acquire);
+            if published.generation() != self.generation {
+                self.forget(published.generation());
+            }
+            let word = tracked.policy_word();
+            let slot = if word.generation() == self.generation {
+                word.slot()
+            } else {
+                idle(self.maps, published)?
+            };
+            let policy = self.policy(slot);
+            fence(Ordering::Acquire);
+            // Then the slot had this content all the time: it is not written while a generation leads to it.
+            let now = self.maps.published().generation();
+            if now == self.generation {
+                return policy.filter(Policy::is_shared);
+            }
+            self.forget(now);
+        }
+        None
+    }
+
+    fn policy(&mut self, slot: u32) -> Option<Policy> {
+        if let Some((last, policy)) = self.last
+            && last == slot
+        {
+            return policy;
+        }
+        let maps = self.maps;
+        let policy = *self.known.entry(slot).or_insert_with(|| maps.policies.policy(slot));
+        self.last = Some((slot, policy));
+        policy
+    }
+
+    fn forget(&mut self, generation: u32) {
+        (self.generation, self.last) = (generation, None);
+        self.known.clear();
+    }
+}
