@@ -34,6 +34,7 @@ mod exhaustion;
 mod fleet;
 mod flood;
 mod gate;
+mod grants;
 mod harness;
 mod instances;
 mod limits;
