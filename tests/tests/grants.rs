@@ -1,5 +1,5 @@
-//! Shares go on while limits change: a host that takes a million limits renews the grants of its sources and of
-//! those of other hosts meanwhile.
+//! Shares go on while limits change: a host that takes very many limits at once renews the grants of its sources and
+//! of those of other hosts meanwhile.
 
 use std::{
     collections::BTreeMap,
@@ -21,8 +21,8 @@ use tests::{Sender, Stream, frame, hosts::Hosts, process};
 
 /// Sources that send more than their floor to both hosts all the time.
 const SOURCES: u16 = 1000;
-/// Limits that are imported meanwhile, none of them theirs.
-const LIMITS: u32 = 1_000_000;
+/// Limits that are imported meanwhile, none of them theirs. A daemon without optimisation needs seconds for so many.
+const LIMITS: u32 = 100_000;
 /// Buckets that a host has room for.
 const BUCKETS: &str = "16384";
 /// How often a host renews the grants that it gives.
@@ -157,7 +157,7 @@ fn list(folder: &Path) -> String {
 }
 
 #[test]
-fn grants_go_on_while_a_million_limits_are_imported() {
+fn grants_go_on_while_very_many_limits_are_imported() {
     let hosts = Hosts::start(2, &["--max-sources", BUCKETS]);
     hosts.wait_even(&[0, 1]);
     hosts.daemons[0].cli().ok(&["limit", "set", "20pps", "--burst", "40", "--scope", "cluster"]);
