@@ -60,6 +60,7 @@ impl FromStr for Seed {
                 (host.to_ascii_lowercase(), port)
             }
         };
+        // A socket that binds it gets any free port, which no other host could know.
         if port == 0 {
             refuse(format!("port 0 in {text:?} is none"))
         } else {
@@ -204,6 +205,7 @@ impl ClusterConfig {
             let hint = format!("choose a weight from 1 to {MAX_WEIGHT}; 100 is the default");
             return Err(("cluster_weight", Invalid::new(message).with_hint(hint)));
         }
+        // Mostly a typing error: then the host that was meant is missing.
         for (place, seed) in self.seeds.iter().enumerate() {
             if self.seeds[..place].contains(seed) {
                 let error = Invalid::new(format!("{seed} is there twice"));

@@ -37,8 +37,9 @@ impl Hello {
     /// # Errors
     /// If it is none, or of somebody else than who has sealed the frame.
     pub(super) fn read(bytes: &[u8], frame: &Opened<'_>) -> Result<Self, Rejection> {
-        let hello = Self::parse(bytes).map_err(|Malformed| Rejection::Malformed)?;
+        let hello = Self::parse(bytes)?;
         let Identity { epoch, .. } = hello.identity;
+        // All members have the key: one must not introduce itself, or a recorded run, as another.
         if (hello.identity.host(), epoch) != (frame.from, frame.epoch) {
             return Err(Rejection::Malformed);
         }

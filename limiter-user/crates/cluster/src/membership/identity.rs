@@ -1,6 +1,5 @@
 //! Who a host is.
 
-use std::hash::Hasher as _;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -94,6 +93,7 @@ impl Identity {
             && address.port() != 0
             && !address.ip().is_unspecified()
             && !address.ip().is_multicast()
+            // Frames to it would be for nobody in particular.
             && epoch.short() != 0;
         if !usable {
             return Err(Malformed);
@@ -105,9 +105,7 @@ impl Identity {
     pub(super) fn hash(&self) -> u64 {
         let mut bytes = Vec::with_capacity(160);
         self.write(&mut bytes);
-        let mut hasher = SipHasher24::new();
-        hasher.write(&bytes);
-        hasher.finish()
+        SipHasher24::new().hash(&bytes)
     }
 
     /// The later one of one host, or of one address, is larger.
@@ -162,6 +160,7 @@ impl foca::Identity for Identity {
     }
 
     fn win_addr_conflict(&self, adversary: &Self) -> bool {
+        // A host that restarts at its address must not wait until its former run is found to be dead.
         self.age() > adversary.age()
     }
 }

@@ -128,6 +128,7 @@ impl Roster {
     /// Somebody came, went or changed.
     pub(super) fn changed(&mut self, now: Moment) {
         self.changes = self.changes.saturating_add(1);
+        // Two halves of a cluster that meet again, or a rack that comes up: gossip alone would take long.
         if self.changes == MANY {
             self.pause = PAUSES[0];
             self.next = self.next.min(now.after(self.pause));
@@ -166,6 +167,7 @@ impl Roster {
             return None;
         };
         self.changes = 0;
+        // A new ticket for each round: a page that was asked for in an earlier one comes too late to count.
         self.ticket = self.ticket.wrapping_add(1);
         let until = now.after(TIMEOUT);
         let round = Round { partner, ticket: self.ticket, after: None, tries: 1, until };

@@ -70,6 +70,7 @@ impl QueryServer {
         match Message::read(bytes)? {
             Message::Ask { ticket, sent, piece } => {
                 let asked = Asked { from, ticket };
+                // Dropped without a word: the asker repeats it, and memory is free again within seconds.
                 if self.bytes + piece.bytes.len() > MAX_BYTES {
                     return Ok(None);
                 }

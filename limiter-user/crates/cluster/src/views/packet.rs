@@ -159,6 +159,7 @@ pub(super) struct Pieces {
 impl Pieces {
     /// Takes a piece. Returns how many bytes more are kept than before.
     pub(super) fn take(&mut self, piece: Piece<'_>) -> usize {
+        // The first piece says how many there are, at most MAX_PARTS: so memory is bounded before they come.
         if self.parts.is_empty() {
             self.parts = vec![None; usize::from(piece.of)];
         }
