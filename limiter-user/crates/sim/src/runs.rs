@@ -86,6 +86,7 @@ pub fn run_all(
     let groups: Vec<Group> = pairs.iter().map(group).collect();
     let jobs = order(&groups);
     let next = AtomicUsize::new(0);
+    // Outcomes go back by their place, so that the order in which threads end changes nothing.
     let (sender, receiver) = mpsc::channel();
     let threads =
         std::thread::available_parallelism().map_or(1, usize::from).min(jobs.len().max(1));
@@ -239,6 +240,7 @@ fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
         let found = between.bytes_per_second / scenario.hosts as f64;
         goal(found <= most, format!("{found:.0} bytes/s and host between regions, not {most:.0}"));
     }
+    // A debug build takes many times as long: it says nothing about the CPU.
     if let (Some(most), Some(cpu), false) = (goals.cpu, all.cpu, cfg!(debug_assertions)) {
         let text = format!("{:.1} % of a core, not {:.1} %", 100.0 * cpu, 100.0 * most);
         goal(cpu <= most, text);
