@@ -22,7 +22,6 @@ const MAX_EXPECTED: u32 = 256;
 pub struct Seed {
     /// The address or name; names in lower case.
     host: String,
-    /// The port.
     port: u16,
 }
 

@@ -42,7 +42,6 @@ pub(super) struct Key {
     partition: Partition,
 }
 
-/// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     pub(super) keys: Keys<Key>,

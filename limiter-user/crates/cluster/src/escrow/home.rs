@@ -36,6 +36,7 @@ impl Escrow {
             let again = self.planted(Planted::TransferTakenTwice);
             if transfer.number > highest || again {
                 let home = self.kept.home + transfer.share;
+                // More than all there is comes of a store that went back, or of a lie (I1).
                 if home > Share::WHOLE {
                     self.counters.transfers_refused += 1;
                     continue;
@@ -60,6 +61,7 @@ impl Escrow {
     /// Forgets what has come to where it was sent: all up to the number that was taken last.
     pub(super) fn take_acknowledgements(&mut self, from: HostId, message: &Message) {
         let Some(&last) = message.received.iter().max() else { return };
+        // Before anything else is concluded: this host may have started from an earlier copy of its state.
         self.give_up_what_was_given(last);
         let before = self.kept.outgoing.len();
         let arrived = |to: HostId, number: u64| to == from && number <= last;

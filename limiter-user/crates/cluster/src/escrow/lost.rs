@@ -87,6 +87,7 @@ impl Escrow {
         let more =
             Some(lost.without(missing)).filter(|more| *more > NOISE && self.settings.majority);
         self.doubts.lost = more.unwrap_or_default();
+        // A renamed host is lost by its former name and there by its new one: nothing is missing then (I13).
         let lost = lost.min(missing);
         let view = self.views.present();
         self.lost = view.part(lost, view.weight(self.settings.me));

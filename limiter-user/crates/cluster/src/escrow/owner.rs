@@ -30,7 +30,6 @@ pub(super) struct Key {
     pub(super) far: Option<Box<Far>>,
 }
 
-/// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Owned {
     pub(super) keys: Keys<Key>,

@@ -78,7 +78,6 @@ pub(super) struct Peer {
     pub(super) acknowledges: bool,
     /// How long it takes at least until it answers, as of late.
     trip: Option<Duration>,
-    /// Its votes.
     pub(super) ballots: Vec<Ballot>,
     /// The latest moment that it was told.
     pub(super) last_sent: Moment,
@@ -176,7 +175,6 @@ impl Peer {
         self.due = Some(self.due.map_or(due, |known| known.min(due)));
     }
 
-    /// Whether a message is due.
     pub(super) fn due(&self, now: Moment) -> bool {
         self.due.is_some_and(|due| due <= now)
     }

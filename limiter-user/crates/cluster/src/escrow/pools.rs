@@ -35,7 +35,6 @@ pub(super) struct Pools {
     pub(super) longer: Vec<Delegated>,
     /// All that may want something, in their order.
     pub(super) hosts: Vec<(HostId, Known)>,
-    /// Regions with their weights.
     pub(super) regions: Vec<(Region, u32)>,
     /// What hosts of this region say that they delegate.
     pub(super) expected: Share,

@@ -136,7 +136,6 @@ impl Members {
         self.members.iter().map(|(&host, member)| (host, member.weight))
     }
 
-    /// The region of a member.
     pub(super) fn region(&self, host: HostId) -> Option<Region> {
         self.members.get(&host).map(|member| member.region)
     }
@@ -146,7 +145,6 @@ impl Members {
         self.regions.iter().map(|(&region, hosts)| (region, hosts.weight()))
     }
 
-    /// Whether there is more than one region.
     pub(super) fn has_regions(&self) -> bool {
         self.regions.len() > 1
     }
@@ -217,6 +215,7 @@ impl Views {
             self.older.push(left);
         }
         self.known.retain(|known| known.id != new.id);
+        // Who still delegates by a forgotten view is not counted: idle, never double.
         if self.known.len() == KNOWN {
             self.known.remove(0);
         }

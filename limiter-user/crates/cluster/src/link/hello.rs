@@ -16,12 +16,10 @@ pub(super) struct Hello {
     pub(super) bootstrap: Bootstrap,
     /// What it has to agree about with others.
     pub(super) agreement: Agreement,
-    /// The sender.
     pub(super) identity: Identity,
 }
 
 impl Hello {
-    /// As bytes.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut to = self.cluster.map_or(0, |cluster| cluster.0).to_be_bytes().to_vec();
         put_number(&mut to, self.bootstrap.expect.into());

@@ -187,6 +187,7 @@ impl Link {
     /// This host has joined a cluster or founded one, and that is kept.
     pub fn belong(&mut self, now: Moment, cluster: ClusterId) {
         self.cluster = Some(cluster);
+        // Who belongs to a cluster has no vote: one that is told on could found a second one.
         self.bootstrap = Bootstrap { expect: 0, vote: None, ..self.bootstrap };
         // Those of this cluster become members, those of none are heard again; `status` must go on to name the rest.
         self.others.retain(|_, other| other.cluster.is_some_and(|theirs| theirs != cluster));
@@ -199,6 +200,7 @@ impl Link {
 
     /// This host votes for the proposal, and that is kept.
     pub fn voted(&mut self, now: Moment, vote: ClusterId) {
+        // Others wait for this vote: not only with the next greeting.
         self.bootstrap.vote = Some(vote);
         self.greet = now;
     }
@@ -344,6 +346,7 @@ impl Link {
         {
             return;
         }
+        // One with other prefixes would be refused as a member: it must not count as a founder.
         let fits =
             |other: &&Other| now.since(other.heard) < LATELY && other.agreement == self.agreement;
         let others: Vec<_> =
@@ -401,6 +404,7 @@ impl Link {
     ) -> Result<(), Rejection> {
         let opened = self.opener.open(&self.ring, datagram)?;
         let run = opened.epoch.short();
+        // Rotation takes it as proof that the key was decided on, so only whole seals get here.
         if let (true, Some(key)) = (opened.other_key, self.ring.other()) {
             self.other_key = Some((key.short(), now));
         }
@@ -462,6 +466,7 @@ impl Link {
                 return Err(Rejection::Cluster);
             }
             // It shares no limit with this one, whatever its cluster.
+            // Noted, not only refused: `status` names what differs.
             _ if hello.agreement != self.agreement => {
                 self.note(now, hello);
                 return Err(Rejection::Disagreement);

@@ -114,7 +114,6 @@ impl Identity {
     }
 }
 
-/// Appends an address.
 pub(super) fn put_address(to: &mut Vec<u8>, address: SocketAddr) {
     match address.ip() {
         IpAddr::V4(ip) => {
@@ -129,7 +128,6 @@ pub(super) fn put_address(to: &mut Vec<u8>, address: SocketAddr) {
     to.extend(address.port().to_be_bytes());
 }
 
-/// Reads an address.
 pub(super) fn read_address(from: &mut Reader<'_>) -> Result<SocketAddr, Malformed> {
     let ip: IpAddr = match from.u8()? {
         4 => from.u32()?.to_be_bytes().into(),

@@ -38,7 +38,6 @@ pub(super) enum Message {
 }
 
 impl Message {
-    /// Appends it.
     pub(super) fn write(&self, to: &mut Vec<u8>) {
         match self {
             Self::Pull { ticket, hash, after } => {
@@ -77,7 +76,6 @@ impl Message {
         Self::Page { ticket, more, members: page }
     }
 
-    /// Reads one.
     pub(super) fn read(mut from: Reader<'_>) -> Result<Self, Malformed> {
         match from.u8()? {
             PULL => {

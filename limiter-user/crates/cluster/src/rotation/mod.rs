@@ -253,6 +253,7 @@ impl Rotation {
         }
         // What was told in an earlier run may have been lost with its disk.
         self.told.retain(|host, _| members.get(host) == self.members.get(host));
+        // It may be cut off and still seal with the old key: deciding without it would shut it out.
         if self.members.keys().any(|host| !members.contains_key(host)) {
             self.lost = Some(now);
         }
@@ -286,6 +287,7 @@ impl Rotation {
     /// Why there can be none now.
     pub fn ask(&mut self, now: Moment) -> Result<(), Refusal> {
         self.check()?;
+        // One host makes the key, or two operators at once would make two.
         match self.leads() {
             true => self.wanted = true,
             false => (self.asks, self.due) = (Some(now.after(TIMEOUT)), now),

@@ -147,6 +147,7 @@ impl QueryClient {
     /// This member is there no longer: nobody waits for its answers.
     pub fn gone(&mut self, host: HostId) {
         for open in self.open.values_mut() {
+            // At once, so that a question to a fleet with dead hosts does not take its whole second.
             if let Some(waiting) = open.waiting.remove(&host) {
                 self.bytes -= waiting.pieces.bytes;
                 open.silent.push(host);

@@ -152,7 +152,6 @@ impl<'a> Piece<'a> {
 pub(super) struct Pieces {
     parts: Vec<Option<Box<[u8]>>>,
     come: usize,
-    /// Bytes that are kept.
     pub(super) bytes: usize,
 }
 
