@@ -37,6 +37,7 @@ const NAMES: [&str; 9] = [
 impl Agreement {
     /// Of this version, with such prefixes.
     pub fn new(prefixes: (u8, u8)) -> Self {
+        // Both are fixed in this version. They are compared all the same, for the day that two versions meet.
         let Settings { floor, timing, .. } = Settings::new(HostId(0), 1);
         let Timing {
             every,

@@ -153,6 +153,7 @@ impl Counter {
         let passed =
             most.iter().take(MAX_REPORTED).map(|(key, counted)| (**key, counted.sum)).collect();
         for counted in self.counted.values_mut() {
+            // Not to nothing: a source at the edge of the forty would be told of in turns, and never judged.
             counted.fresh /= 2.0;
         }
         CounterReport { run: self.run, number: self.number, passed }
@@ -205,6 +206,7 @@ impl Audit {
             return;
         }
         let host = self.hosts.entry(from).or_default();
+        // Its counts begin at nothing again: a difference to the former ones would mean nothing.
         if host.run != told.run {
             *host = Host { run: told.run, samples: VecDeque::new() };
         }
@@ -214,6 +216,7 @@ impl Audit {
         let passed = told.passed.into_iter().collect();
         host.samples.push_back(Sample { at: now, number: told.number, passed });
         let old = |sample: &Sample| now.since(sample.at) > WINDOW;
+        // A host tells every two seconds; more than that is a fault or a lie, and takes no memory.
         while host.samples.len() > 16 || host.samples.front().is_some_and(old) {
             host.samples.pop_front();
         }
@@ -243,12 +246,14 @@ impl Audit {
                 }
             }
             for (key, passed) in last {
+                // What it had let through before the window began is not of the window.
                 let before = first.get(&key).copied().unwrap_or(passed);
                 let sum = sums.entry(key).or_default();
                 *sum = sum.saturating_add(passed.saturating_sub(before));
             }
         }
         let Some((from, to)) = span else { return BTreeMap::new() };
+        // One span for all hosts, the longest: too long a T only lowers the ratio, so above 1 means exceeded.
         let seconds = (to.since(from) + SLACK).as_secs_f64();
         let mut found: BTreeMap<u64, Found> = BTreeMap::new();
         for (key, passed) in sums {

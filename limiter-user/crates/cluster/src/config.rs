@@ -22,7 +22,6 @@ const MAX_EXPECTED: u32 = 256;
 pub struct Seed {
     /// The address or name; names in lower case.
     host: String,
-    /// The port.
     port: u16,
 }
 
@@ -60,6 +59,7 @@ impl FromStr for Seed {
                 (host.to_ascii_lowercase(), port)
             }
         };
+        // A socket that binds it gets any free port, which no other host could know.
         if port == 0 {
             refuse(format!("port 0 in {text:?} is none"))
         } else {
@@ -204,6 +204,7 @@ impl ClusterConfig {
             let hint = format!("choose a weight from 1 to {MAX_WEIGHT}; 100 is the default");
             return Err(("cluster_weight", Invalid::new(message).with_hint(hint)));
         }
+        // Mostly a typing error: then the host that was meant is missing.
         for (place, seed) in self.seeds.iter().enumerate() {
             if self.seeds[..place].contains(seed) {
                 let error = Invalid::new(format!("{seed} is there twice"));

@@ -25,6 +25,7 @@ svg [stroke=\"#000000\"]{stroke:var(--fg)}";
 
 /// `text` without anything that a page gives meaning to.
 pub fn escape(text: &str) -> String {
+    // Reasons of bans and names of users come from whoever may write to the socket, and the page is mailed around.
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

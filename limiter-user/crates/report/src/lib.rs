@@ -78,6 +78,7 @@ impl IncidentReport {
         let mut csv = String::from("time");
         columns.iter().for_each(|(name, _)| csv.extend([",", name]));
         csv.push('\n');
+        // Nothing needs quotes: a moment, numbers and the reasons' own names have no commas.
         for (i, moment) in history.time.iter().enumerate() {
             csv.push_str(&time(*moment));
             for (_, values) in &columns {

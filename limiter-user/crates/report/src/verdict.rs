@@ -22,6 +22,7 @@ pub(super) fn sentences(history: &HistoryReport, sources: &Sources) -> Vec<Strin
     if history.time.is_empty() || history.seconds.iter().all(Option::is_none) {
         return vec!["Nothing is known of this time.".into()];
     }
+    // Rates times seconds: less than half a packet is rounding.
     if dropped < 0.5 {
         let passed = thousands(passed.round() as u64);
         return vec![format!("Nobody is hurting us: all {passed} packets passed.")];

@@ -16,7 +16,6 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// A clock.
     pub(super) const fn new(base: u64, drift: f64) -> Self {
         Self { base, drift }
     }
@@ -29,6 +28,7 @@ impl Clock {
 
     /// The real moment, not earlier than when it shows `local`, as far as rounding goes.
     pub(super) fn real(&self, local: Moment) -> u64 {
+        // One more: an event that is planned by this must not come before the clock shows `local`.
         ((local.0.saturating_sub(self.base) as f64 / (1.0 + self.drift)) as u64).saturating_add(1)
     }
 
@@ -74,6 +74,7 @@ impl Stopwatch {
 }
 
 fn thread_time() -> Duration {
+    // Not the time of day: runs are made on all cores at once and wait for each other.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 

@@ -133,6 +133,7 @@ impl Traffic {
     /// `there` get anything.
     pub(super) fn rates(&mut self, key: usize, real: u64, there: &[bool], rates: &mut [f64]) {
         let now = real as f64 / 1e9;
+        // Before the pattern is looked at: what chance there is must not depend on which hosts are there.
         self.ruffle(real);
         rates.fill(0.0);
         let (load, order) = &self.sources[key];

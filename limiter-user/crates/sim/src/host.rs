@@ -118,7 +118,9 @@ impl<S: Scheme> Host<S> {
         track.offered += offered;
         track.admitted += admitted;
         track.last = now;
+        // Rounding of the fluid is no drop.
         let dropped = admitted < offered * (1.0 - 1e-9);
+        // As the kernel does: it reports when a source begins to be limited, not each drop.
         let urgent = dropped && !track.dropped && !track.limited;
         track.dropped |= dropped;
         (admitted, urgent)
@@ -202,6 +204,7 @@ impl<S: Scheme> Host<S> {
                 true
             }
             State::Paused => {
+                // They come to the daemon late but unchanged: answers to moments that have long passed.
                 if self.waiting.len() < WAITING {
                     self.waiting.push((from, Rc::clone(message)));
                 }
@@ -225,6 +228,7 @@ impl<S: Scheme> Host<S> {
         self.state = State::Running;
         self.life += 1;
         self.woken = false;
+        // What came while no daemon looked is nobody's demand.
         self.looked = self.clock.local(real);
         for track in &mut self.tracks {
             track.seen = (track.offered, track.admitted);

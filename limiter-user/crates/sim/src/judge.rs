@@ -57,6 +57,7 @@ impl Judge {
     /// Takes what was offered and admitted of a source by all hosts in the tick that ends; each source
     /// once in each tick. It counts for the utilisation if `counts`. Returns what could have been admitted.
     pub fn tick(&mut self, source: usize, offered: f64, admitted: f64, counts: bool) -> f64 {
+        // Of a burst nothing is due: one that was saved up is used only once, and a run is long.
         let due = offered.min(self.tick);
         if counts {
             self.counted.0 += admitted;
@@ -64,6 +65,7 @@ impl Judge {
         }
         let source = &mut self.sources[source];
         source.admitted += admitted;
+        // Drained before it is filled: what came in this tick may have come at its end.
         source.level = (source.level - self.tick * (1.0 + self.drift)).max(0.0) + admitted;
         let bound = self.burst + 1.0;
         self.worst.bound_excess = self.worst.bound_excess.max((source.level - self.burst) / bound);

@@ -38,6 +38,7 @@ impl Bucket {
 
     /// Lets time go by.
     fn advance(&mut self, now: Moment, burst: f64) {
+        // The end may lie between two packets: up to it the bucket fills at the share, from then on at the floor.
         if self.at < self.until && now >= self.until {
             self.refill(self.until, self.word, burst);
             self.tokens = if self.word > 0.0 { self.tokens * self.floor / self.word } else { 0.0 };

@@ -102,9 +102,11 @@ impl Net {
             }
             let (least, jitter) = (self.conditions.delay.ns(), self.conditions.jitter.ns());
             let delay = least + self.random.random_range(0..=jitter);
+            // The frame's number decides between equal moments, or a seed would not mean one run.
             let key = Reverse((Moment(self.now.0 + delay), self.sent));
             self.flights.push((key, to.address, to.epoch, number, bytes));
         }
+        // The moment planned before stays in the heap: it is cheaper to ask the host when it comes up.
         self.due.push(Reverse((host.next(), number)));
     }
 

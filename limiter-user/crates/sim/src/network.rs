@@ -46,7 +46,7 @@ pub(super) struct Network {
     pub(super) conditions: [Conditions; 2],
     /// The region of each host.
     regions: Vec<usize>,
-    /// For each ordered pair, how many cuts there are.
+    /// For each ordered pair, how many cuts there are: a way may be cut in one direction.
     cuts: Vec<u8>,
     rng: Rng,
 }
@@ -61,6 +61,7 @@ impl Network {
     pub(super) fn cut(&mut self, from: usize, to: usize, cut: bool) {
         let at = from * self.regions.len() + to;
         let cuts = &mut self.cuts[at];
+        // Two partitions may cut one way: it is whole when both are mended.
         *cuts = if cut { cuts.saturating_add(1) } else { cuts.saturating_sub(1) };
     }
 

@@ -30,6 +30,7 @@ impl<T> PartialOrd for Entry<T> {
 
 impl<T> Ord for Entry<T> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        // The number decides between equals: a heap alone keeps no order, and a seed must mean one run for ever.
         (self.at, self.number).cmp(&(other.at, other.number))
     }
 }

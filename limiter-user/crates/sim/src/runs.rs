@@ -86,6 +86,7 @@ pub fn run_all(
     let groups: Vec<Group> = pairs.iter().map(group).collect();
     let jobs = order(&groups);
     let next = AtomicUsize::new(0);
+    // Outcomes go back by their place, so that the order in which threads end changes nothing.
     let (sender, receiver) = mpsc::channel();
     let threads =
         std::thread::available_parallelism().map_or(1, usize::from).min(jobs.len().max(1));
@@ -162,7 +163,7 @@ fn summary<'a>(
         series: Series::default(),
         missed: Vec::new(),
     };
-    let (mut runs, mut sum, mut steps) = (0_u32, 0.0, Vec::new());
+    let (mut sum, mut steps) = (0.0, Vec::new());
     for (seed, outcome) in (first..).zip(outcomes) {
         let (found, worst) = (&outcome.verdict, &mut all.verdict);
         if found.worst_overage > worst.worst_overage {
@@ -178,14 +179,14 @@ fn summary<'a>(
         all.cpu = outcome.cpu.map(|cpu| cpu.max(all.cpu.unwrap_or(0.0))).or(all.cpu);
         all.joined = longest(all.joined, outcome.joined);
         all.detected = longest(all.detected, outcome.detected);
-        all.seeds += 1;
         steps.extend(outcome.convergence.iter().map(|step| step.unwrap_or(f64::INFINITY)));
-        if runs == 0 {
+        if all.seeds == 0 {
             all.series = outcome.series.clone();
         }
-        (runs, sum) = (runs + 1, sum + found.utilisation);
+        all.seeds += 1;
+        sum += found.utilisation;
     }
-    all.verdict.utilisation = sum / f64::from(runs.max(1));
+    all.verdict.utilisation = sum / all.seeds.max(1) as f64;
     steps.sort_by(f64::total_cmp);
     let finite = |seconds: &f64| seconds.is_finite().then_some(*seconds);
     all.convergence = steps.last().map(finite);
@@ -239,6 +240,7 @@ fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
         let found = between.bytes_per_second / scenario.hosts as f64;
         goal(found <= most, format!("{found:.0} bytes/s and host between regions, not {most:.0}"));
     }
+    // A debug build takes many times as long: it says nothing about the CPU.
     if let (Some(most), Some(cpu), false) = (goals.cpu, all.cpu, cfg!(debug_assertions)) {
         let text = format!("{:.1} % of a core, not {:.1} %", 100.0 * cpu, 100.0 * most);
         goal(cpu <= most, text);

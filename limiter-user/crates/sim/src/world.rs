@@ -90,6 +90,7 @@ pub(super) struct World<'a, S> {
 impl<'a, S: Scheme> World<'a, S> {
     /// A world whose daemons `make` makes.
     pub(super) fn new(scenario: &'a Scenario, seed: u64, make: impl Fn(Birth) -> S) -> Self {
+        // Each concern has a generator of its own: a change of one leaves what happens in the others as it was.
         let root = Rng::new(seed);
         let n = scenario.hosts;
         let numbers = scenario.regions();
@@ -219,7 +220,7 @@ impl<'a, S: Scheme> World<'a, S> {
         match event {
             Event::Look { host, life, again } => self.look(host, life, again),
             Event::Poll { host } => {
-                // An earlier poll may have taken its place.
+                // An earlier poll may have taken its place: what is in the queue cannot be taken back.
                 if self.hosts[host].poll_at == Some(self.now) {
                     self.hosts[host].poll_at = None;
                     self.act(host);
@@ -260,6 +261,7 @@ impl<'a, S: Scheme> World<'a, S> {
         let mut rates = vec![0.0; self.hosts.len()];
         let mut sums = (0.0, 0.0, 0.0);
         let mut urgent = Vec::new();
+        // All hosts' packets of a source go to the judge in one tick: so it sees every moment of them together.
         for key in 0..self.keys.len() {
             self.traffic.rates(key, real, &there, &mut rates);
             let (mut offered, mut admitted, mut shares) = (0.0, 0.0, 0.0);
@@ -296,6 +298,7 @@ impl<'a, S: Scheme> World<'a, S> {
 
     fn look(&mut self, number: usize, life: u32, again: bool) {
         let host = &mut self.hosts[number];
+        // Looks of a daemon that was killed are still in the queue.
         if host.state != State::Running || host.life != life {
             return;
         }
@@ -341,6 +344,7 @@ impl<'a, S: Scheme> World<'a, S> {
         let (from, next) = (host.id, host.clock.real(actions.next));
         for (to, payload) in actions.messages {
             let Some(&to) = self.numbers.get(&to) else { continue };
+            // Encoding is a part of what a message costs.
             self.hosts[number].cpu.start();
             let bytes = payload.bytes() as u64;
             self.hosts[number].bytes += bytes;
@@ -354,6 +358,7 @@ impl<'a, S: Scheme> World<'a, S> {
                 self.plan(self.now + delay.as_nanos() as u64, Event::Deliver { to, from, payload });
             }
         }
+        // Only now: the last messages of a host that leaves have to go out.
         if actions.left {
             self.hosts[number].kill(State::Left);
             self.plan_notices();
@@ -377,9 +382,11 @@ impl<'a, S: Scheme> World<'a, S> {
     /// A fault befalls a host, where that is possible as it is.
     fn befall(&mut self, fault: &Fault, i: usize) {
         let state = self.hosts[i].state;
+        // Faults overlap by chance: one that makes no sense any more befalls nobody.
         match fault.kind {
             FaultKind::Suspect => self.hosts[i].suspected += 1,
             FaultKind::Pause if state == State::Running => {
+                // Half of the time between decision and execution: the worst moment for a hang.
                 let busy = self.rng.chance(0.5);
                 let host = &mut self.hosts[i];
                 let now = host.clock.local(self.now);
@@ -415,6 +422,7 @@ impl<'a, S: Scheme> World<'a, S> {
             FaultKind::Pause if state == State::Paused => self.go_on(i),
             FaultKind::Daemon if state == State::Dead => self.restart(i),
             FaultKind::Crash if state == State::Off => {
+                // A monotonic clock that starts anew: after a reboot it may be behind what was told before.
                 self.hosts[i].clock.step(fault.clock);
                 self.hosts[i].boot();
                 self.restart(i);
@@ -426,6 +434,7 @@ impl<'a, S: Scheme> World<'a, S> {
     /// A paused daemon goes on with what it was about to do, then with what has come.
     fn go_on(&mut self, i: usize) {
         (self.hosts[i].state, self.hosts[i].woken) = (State::Running, false);
+        // Decided before the pause, carried out after it, when leases may have ended: nothing may break by that.
         if let Some(actions) = self.hosts[i].held.take() {
             self.do_actions(i, actions);
         }
@@ -486,6 +495,7 @@ impl<'a, S: Scheme> World<'a, S> {
                 if self.hosts[host].view[other] == sees {
                     continue;
                 }
+                // Each pair for itself: views that differ for seconds are what the escrow must stand.
                 let delay = match sees {
                     true => self.rng.between(0.0, detection.joined.seconds()),
                     false => {

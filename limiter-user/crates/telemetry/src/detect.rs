@@ -58,6 +58,7 @@ impl Jump {
             return None;
         }
         let usual = self.median.max(1.0);
+        // Two thresholds: a value that goes to and fro at one of them would be told again and again.
         if self.high {
             self.high = sources >= usual * OVER;
             return None;
@@ -71,6 +72,7 @@ impl Jump {
             self.hour.pop_front();
         }
         self.hour.push_back(value);
+        // The median, not the mean: an attack of minutes does not become what is usual.
         let mut sorted: Vec<_> = self.hour.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
         self.median = sorted[sorted.len() / 2];
@@ -115,9 +117,11 @@ impl Spread {
         }
         let known = self.0.entry(prefix).or_default();
         if now.saturating_sub(known.since) >= AT_ONCE {
+            // `told` stays: a neighbourhood that is limited all day is told every few minutes, not every one.
             known.since = now;
             known.limited.clear();
         }
+        // A /48 has 2^16 sources: no more of them are kept than it takes to tell.
         if known.limited.len() < SIBLINGS {
             known.limited.insert(source);
         }

@@ -28,6 +28,7 @@ impl Recorder {
     /// Adds what something took.
     pub fn record(&self, took: Duration) {
         self.histogram.observe(took.as_secs_f64());
+        // A panic elsewhere leaves a digest as it was before or after an addition: both will do.
         self.digest.lock().unwrap_or_else(PoisonError::into_inner).add(took.as_secs_f64());
     }
 

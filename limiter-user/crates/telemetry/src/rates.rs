@@ -89,6 +89,7 @@ impl Part {
             self.entries = seen.iter().copied().map(Entry::known).collect();
         } else {
             let seconds = (now_ns.saturating_sub(self.last_ns).max(1)) as f64 / 1e9;
+            // Both in the order of buckets: one walk, and no map of a million sources.
             let mut before = std::mem::take(&mut self.entries).into_iter().peekable();
             self.entries.reserve_exact(seen.len());
             for seen in seen {
@@ -98,6 +99,7 @@ impl Part {
                 let same = before.next_if(|entry| entry.seen.bucket == seen.bucket);
                 let mut entry = match same {
                     Some(entry) if entry.seen.since_ns == seen.since_ns => entry,
+                    // The bucket has another source now: its count is not the former one's.
                     other => {
                         other.into_iter().for_each(|lost| self.lose(lost));
                         Entry::fresh(*seen)
@@ -112,6 +114,7 @@ impl Part {
     }
 
     fn lose(&mut self, entry: Entry) {
+        // A flood of random sources takes a bucket for a packet or two: without a bound they would fill memory.
         if entry.seen.packets > entry.packets && self.gone.len() < MAX_GONE {
             self.gone.push(entry);
         }

@@ -70,6 +70,7 @@ pub fn propose(
     let heavy = tracked as f64 * f64::from(rates.each);
     let all = heavy + light.sources.unwrap_or_default();
     // Those over the limit are the heaviest, and all of these have a bucket.
+    // Below 0 the share is larger than all that have a bucket.
     let rank = 1.0 - share * all / heavy;
     let (sent, peaks) = match unit {
         Unit::Packets => (&mut rates.packets, &mut rates.peak_packets),
@@ -125,6 +126,7 @@ pub fn too_small(
     // So that the limit is between what these sources send and what others do.
     let shares = (1..=MAX_TOUCHED).map(|touched| (f64::from(touched) + 0.5) / sources);
     let mut shares = shares.map(|share| (1e4 * share).ceil() / 1e4).filter(|share| *share <= 0.5);
+    // A sample stands for many, and sources may send alike: which share is enough only a trial can tell.
     let enough = shares.find_map(|share| {
         let found = propose(rates, light, traffic, share, Unit::Packets)?;
         (found.touches.sources > 0).then_some((share, found))

@@ -26,48 +26,47 @@ pub(super) struct Need {
     pub(super) ample: Share,
 }
 
+impl Wanted {
+    /// What it needs of the pool for so many times its demand.
+    fn need(&self, (numerator, denominator): (u64, u64)) -> Share {
+        self.demand.times(numerator, denominator).without(self.floor)
+    }
+}
+
 impl Need {
     pub(super) fn of(wanted: &[Wanted]) -> Self {
-        let sum = |(numerator, denominator)| {
-            let want =
-                |want: &Wanted| want.demand.times(numerator, denominator).without(want.floor);
-            wanted.iter().map(want).sum()
-        };
+        let sum = |times| wanted.iter().map(|want| want.need(times)).sum();
         Self { close: sum(CLOSE), ample: sum(SPARE) }
     }
 }
 
 /// What each should be granted of a pool.
 pub(super) fn targets(pool: Share, wanted: &[Wanted]) -> Vec<Share> {
+    // Nobody else would use what is left, and no message is needed when its demand rises.
     let demanding = wanted.iter().filter(|want| !want.demand.is_none()).count();
     if demanding == 1 {
         let all = |want: &Wanted| if want.demand.is_none() { Share::NONE } else { pool };
         return wanted.iter().map(all).collect();
     }
-    let want = |(numerator, denominator)| {
-        move |want: &Wanted| want.demand.times(numerator, denominator).without(want.floor)
-    };
-    let (close, ample) = (want(CLOSE), want(SPARE));
-    let needs = |want: &Wanted| Want { share: close(want), weight: want.weight };
+    let needs = |want: &Wanted| Want { share: want.need(CLOSE), weight: want.weight };
     let mut targets = max_min(pool, &wanted.iter().map(needs).collect::<Vec<_>>());
     let left = pool.without(targets.iter().copied().sum());
     let more = |(want, target): (&Wanted, &Share)| Want {
-        share: ample(want).without(*target),
+        share: want.need(SPARE).without(*target),
         weight: want.weight,
     };
     let extra = max_min(left, &wanted.iter().zip(&targets).map(more).collect::<Vec<_>>());
     for (target, extra) in targets.iter_mut().zip(extra) {
         *target += extra;
     }
-    let all: Share = wanted.iter().map(ample).sum();
-    let short = all > pool;
+    let short = Need::of(wanted).ample > pool;
     // Small changes are not worth a message, and where all are satisfied nobody needs what one has too much.
     for (target, want) in targets.iter_mut().zip(wanted) {
         let current = want.current;
         let change = target.without(current) + current.without(*target);
         // Where there is too little for all, what is not given lies idle.
         let near = change <= current.times(1, if short && *target > current { 400 } else { 50 });
-        let enough = short || current >= close(want);
+        let enough = short || current >= want.need(CLOSE);
         let kept = !short && *target < current && *target > current.times(1, 2);
         if !want.demand.is_none() && (near && enough || kept) {
             *target = current;

@@ -39,8 +39,9 @@ pub(super) struct Grantee {
 }
 
 impl Grantee {
-    /// Whatever it goes by, it is not more than this.
+    /// The most that it may go by.
     pub(super) fn outstanding(&self) -> Share {
+        // Not the last one: which of them has come is unknown until a number is acknowledged (I4).
         self.given.iter().map(|given| given.share).max().unwrap_or_default()
     }
 
@@ -60,6 +61,7 @@ impl Grantee {
 
     /// Decides on another grant. One that was never said is forgotten.
     pub(super) fn give(&mut self, share: Share) {
+        // Its number may be used again: no message has carried it.
         if self.given.last().is_some_and(|last| last.first.is_none()) {
             self.given.pop();
         } else {
@@ -86,6 +88,7 @@ impl Grantee {
     pub(super) fn set(&mut self, target: Share, free: Share) {
         let current = self.current();
         let share = target.min(free);
+        // Each raise is a number and a message; a lowered one others may wait for.
         let little = share > current && share.without(current) < current.times(1, 400);
         if share != current && !little {
             self.give(share);
@@ -111,6 +114,7 @@ impl Grantee {
             self.given.retain(|given| given.number >= report.in_use);
             changed = self.outstanding() < before;
         }
+        // Acknowledgements count in any order, demand only from the latest report.
         if sent >= self.sent {
             let (less, more) = (self.demand.min(report.demand), self.demand.max(report.demand));
             // Where more is wanted than was granted, how much more changes nothing.

@@ -42,7 +42,6 @@ impl Clock {
         Moment(host.0.saturating_add(self.shift)).max(self.now)
     }
 
-    /// Goes on to then.
     pub(super) fn advance(&mut self, host: Moment) -> Moment {
         self.now = self.at(host);
         self.now

@@ -46,10 +46,12 @@ impl Escrow {
     pub(super) fn add_up(&mut self, now: Moment) {
         let span = self.delegation();
         let heard = self.peers.values().filter(|peer| peer.alive(now, span));
+        // Without what is ceded, as others are told: so that all come to the same sum.
         let theirs = heard.filter_map(|peer| peer.offered).map(|offered| self.whole_of(offered));
         let homes = theirs.sum::<Share>() + self.kept.home.without(self.ceded());
         let more = homes > Share::WHOLE + NOISE && self.bounded();
         let homes = if more { homes } else { Share::WHOLE };
+        // Upwards at once, downwards only when what was given at the larger scale has ended.
         if homes >= self.homes_heard.0 || now >= self.homes_heard.1 {
             if homes != self.homes_heard.0 {
                 self.held.touched.extend(self.held.keys.keys().copied());

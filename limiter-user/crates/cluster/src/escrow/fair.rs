@@ -32,6 +32,7 @@ pub fn max_min(pool: Share, wants: &[Want]) -> Vec<Share> {
             left.cmp(&right).then(a.cmp(&b))
         });
     }
+    // What one does not take is shared by those after it: each division is of what is left by who is left.
     let mut left = pool;
     let mut weights: u64 = order.iter().map(|&at| weight(at)).sum();
     for at in order {

@@ -29,7 +29,7 @@ pub(super) struct Key {
     demand: Share,
     limited: bool,
     /// Whether the host has told of it since it was last forgotten.
-    tracked: bool,
+    pub(super) tracked: bool,
     /// When it was told of last.
     seen: Moment,
     /// The demand that was reported last.
@@ -42,7 +42,6 @@ pub(super) struct Key {
     partition: Partition,
 }
 
-/// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     pub(super) keys: Keys<Key>,
@@ -63,10 +62,6 @@ impl Held {
 }
 
 impl Key {
-    pub(super) fn tracked(&self) -> bool {
-        self.tracked
-    }
-
     /// Its owner, remembered until the view changes.
     pub(super) fn owner(&mut self, key: KeyId, views: &Views) -> Option<HostId> {
         if self.owner.is_none() {
@@ -129,6 +124,7 @@ impl Held {
         } else {
             held.demand.times(1, 4) + demand.times(3, 4)
         };
+        // Packets are dropped for want of a share: worth a message at once, where more could come of it.
         let starts = limited && !held.limited;
         held.limited = limited;
         held.seen = now;
@@ -169,6 +165,7 @@ impl Held {
     /// Nothing of a key is used any more.
     pub(super) fn forget(&mut self, now: Moment, key: KeyId) -> Option<Urgency> {
         let held = self.keys.get_mut(&key).filter(|held| held.tracked)?;
+        // Its grants stay until they end: their numbers must be known if the key comes back (I5).
         held.tracked = false;
         held.demand = Share::NONE;
         held.limited = false;
@@ -197,16 +194,16 @@ impl Held {
         let known = held.granted_by(owner);
         let before = known.as_deref().copied();
         match known {
+            // A higher number was acknowledged, perhaps, and the owner has granted the difference to others (I5).
             Some(known) if grant.number < known.number => return Urgency::None,
-            Some(known) if grant.number == known.number => {
-                known.prolong(&new);
-            }
+            Some(known) if grant.number == known.number => known.prolong(&new),
             Some(known) => *known = new,
             None if full => return Urgency::None,
             None => held.grants.push((owner, new)),
         }
         self.touched.insert(grant.key);
         match before {
+            // Others wait for what this host gives up.
             Some(before) if before.number < new.number && new.share < before.share => Urgency::Now,
             // The owner says so again: it has not heard that this is known.
             _ if new.share.is_none() => Urgency::Hot,
@@ -294,11 +291,11 @@ impl Escrow {
             }
             for former in former_owners(views, peers, settings.me, now, key, owner) {
                 if let Some(at) = draft_to(drafts, former) {
-                    drafts[at].reports.push(held.report(now, key, former, floor));
+                    drafts[at].message.reports.push(held.report(now, key, former, floor));
                 }
             }
             if let Some(at) = at {
-                drafts[at].reports.push(held.report(now, key, owner, floor));
+                drafts[at].message.reports.push(held.report(now, key, owner, floor));
             }
         };
         if all {
@@ -310,8 +307,9 @@ impl Escrow {
                 }
             }
         }
+        // Maps have no order of their own; with the keys sorted the same run is the same for ever.
         for draft in drafts {
-            draft.reports.sort_unstable_by_key(|report| report.key);
+            draft.message.reports.sort_unstable_by_key(|report| report.key);
         }
     }
 
@@ -337,6 +335,7 @@ impl Escrow {
                 until = until.min(end);
             }
         };
+        // The sum ends with its first part: one word has one end, and the next poll renews it.
         for (_, taken) in held.grants.iter().filter(|(_, taken)| taken.until > now) {
             add(taken.share, taken.until);
         }
@@ -366,6 +365,7 @@ impl Escrow {
         }
         let me = self.settings.me;
         let lapsed = |owner: Option<HostId>| match owner {
+            // Then it is in this host's own pool already.
             Some(owner) if owner == me => false,
             Some(owner) => self.peers.get(&owner).is_none_or(|peer| peer.lent <= now),
             None => true,

@@ -30,26 +30,27 @@ pub(super) struct PendingTransfer {
 
 impl Escrow {
     /// Takes what comes for good, each number once (I2).
-    pub(super) fn take_transfers(&mut self, from: HostId, message: &Message) {
+    pub(super) fn take_transfers(&mut self, now: Moment, from: HostId, message: &Message) {
         for transfer in &message.transfers {
             let highest = self.kept.incoming.get(&from).copied().unwrap_or(0);
             let again = self.planted(Planted::TransferTakenTwice);
             if transfer.number > highest || again {
                 let home = self.kept.home + transfer.share;
+                // More than all there is comes of a store that went back, or of a lie (I1).
                 if home > Share::WHOLE {
                     self.counters.transfers_refused += 1;
                     continue;
                 }
+                // One durable step: taken and remembered, or neither (I2).
                 self.kept.home = home;
                 self.kept.incoming.insert(from, transfer.number.max(highest));
                 self.keep = true;
                 // All others may grant out of it at once.
-                self.taken = self.mark(self.clock.now());
+                self.taken = self.mark(now);
                 let hot = self.settings.timing.hot.max(self.gap());
-                let now = self.clock.now();
                 self.peers.values_mut().for_each(|peer| peer.want(now, hot));
             }
-            let now = self.clock.now();
+            // Also what was taken before: its acknowledgement was lost.
             if let Some(peer) = self.peers.get_mut(&from) {
                 peer.acknowledges = true;
             }
@@ -60,6 +61,7 @@ impl Escrow {
     /// Forgets what has come to where it was sent: all up to the number that was taken last.
     pub(super) fn take_acknowledgements(&mut self, from: HostId, message: &Message) {
         let Some(&last) = message.received.iter().max() else { return };
+        // Before anything else is concluded: this host may have started from an earlier copy of its state.
         self.give_up_what_was_given(last);
         let before = self.kept.outgoing.len();
         let arrived = |to: HostId, number: u64| to == from && number <= last;
@@ -106,12 +108,11 @@ impl Escrow {
         // have ended.
         let asks = self.settings.majority;
         let last = self.ceding.iter().map(|ceded| ceded.mark).max().unwrap_or_default();
-        for at in 0..self.ceding.len() {
-            if asks && self.ceding[at].heard.is_none() && self.majority_heard(self.ceding[at].mark)
-            {
-                self.ceding[at].heard = Some(now);
-            }
+        let mut ceding = std::mem::take(&mut self.ceding);
+        for ceded in ceding.iter_mut().filter(|ceded| asks && ceded.heard.is_none()) {
+            ceded.heard = self.majority_heard(ceded.mark).then_some(now);
         }
+        self.ceding = ceding;
         let wait = grace(self.longest());
         let heard =
             |ceded: &PendingTransfer| ceded.heard.is_some_and(|heard| heard.after(wait) <= now);
@@ -120,14 +121,15 @@ impl Escrow {
         if ready.is_none() {
             return;
         }
-        let short = if self.leaving { self.heirs(now) } else { self.short(now) };
-        let short = short.unwrap_or_default();
+        let short =
+            if self.leaving { self.heirs(now) } else { self.short(now).unwrap_or_default() };
         let lack: Share = short.iter().map(|(_, lacks)| *lacks).sum();
         let give = if self.leaving { ready } else { ready.min(lack) }.min(self.kept.home);
         let mut left = give;
         let mut waits = self.leaving;
         let (mut rest, mut free) = (lack, Vec::new());
         for (to, lacks) in short {
+            // One transfer to each at a time: its acknowledgement tells of all numbers before it.
             if self.on_the_way(to).is_none() {
                 free.push((to, lacks));
             } else {
@@ -176,20 +178,21 @@ impl Escrow {
     }
 
     /// Those who stay, with their weights.
-    fn heirs(&self, now: Moment) -> Option<Vec<(HostId, Share)>> {
+    fn heirs(&self, now: Moment) -> Vec<(HostId, Share)> {
         let span = self.delegation();
         let stays = |peer: &super::Peer| peer.alive(now, span) && peer.delegates;
         let heard = |host: &HostId| self.peers.get(host).is_some_and(stays);
         let view = self.views.present().iter();
         let others = view.filter(|(host, weight)| *host != self.settings.me && *weight > 0);
         let heirs = others.filter(|(host, _)| heard(host));
-        Some(heirs.map(|(host, weight)| (host, Share::of_units(weight.into()))).collect())
+        heirs.map(|(host, weight)| (host, Share::of_units(weight.into()))).collect()
     }
 
     /// What is more than this host's weight says and others lack, as far as it is not being given away yet.
     fn surplus(&self, now: Moment) -> Share {
         let ceded = self.ceded();
-        let mine = self.target(self.settings.me);
+        let view = self.views.present();
+        let mine = view.part(Share::WHOLE, view.weight(self.settings.me));
         let surplus = self.kept.home.without(mine).without(ceded);
         // While owners change what is ceded would be used by nobody.
         let long = now.since(self.views.since) > self.settings.timing.every * 4;
@@ -208,17 +211,9 @@ impl Escrow {
         give.min(most.without(moving + ceded)).min(most.times(1, STEPS).max(MIN_TRANSFER))
     }
 
-    /// The home right of a host by its weight.
-    fn target(&self, host: HostId) -> Share {
-        let view = self.views.present();
-        let weights: u64 = view.iter().map(|(_, weight)| u64::from(weight)).sum();
-        Share::WHOLE.times(u64::from(view.weight(host)), weights)
-    }
-
     /// Who has less than its weight says, and how much less. None if that cannot be said.
     fn short(&self, now: Moment) -> Option<Vec<(HostId, Share)>> {
         let view = self.views.present();
-        let weights: u64 = view.iter().map(|(_, weight)| u64::from(weight)).sum();
         let mut short: Vec<(HostId, Share)> = Vec::new();
         for (host, weight) in view.iter().filter(|(host, _)| *host != self.settings.me) {
             // Whoever is not heard may have more than others see.
@@ -226,7 +221,7 @@ impl Escrow {
             if !peer.alive(now, self.delegation()) {
                 return None;
             }
-            let target = Share::WHOLE.times(u64::from(weight), weights);
+            let target = view.part(Share::WHOLE, weight);
             let has = self.whole_of(peer.offered?) + self.on_the_way(host);
             let lacks = target.without(has);
             if peer.delegates && lacks > target.times(1, 4 * HYSTERESIS) {

@@ -35,6 +35,7 @@ struct Borrowed {
 
 impl Borrowed {
     fn expire(&mut self, now: Moment) {
+        // The last one's number outlives its end: a late message must not bring an earlier loan back.
         let last = self.taken.last().map(|taken| taken.number);
         self.taken
             .retain(|taken| taken.until > now || Some(taken.number) == last && taken.memory > now);
@@ -47,6 +48,7 @@ impl Borrowed {
     }
 
     fn in_use(&self) -> u32 {
+        // The earliest: what was given of it holds until `acknowledge` has seen that all fits without (I11).
         self.taken.first().map_or(0, |taken| taken.number)
     }
 }
@@ -62,28 +64,9 @@ pub(super) struct Far {
     /// Who wants to borrow, and what was lent.
     lent: ByHost<Grantee>,
     borrowed: ByHost<Borrowed>,
-    /// As it was when the key was divided last.
-    lasting: Lasting,
-    majority: bool,
-}
-
-/// What a key has, until some moments from now on.
-#[derive(Debug, Default)]
-pub(super) struct Lasting {
-    /// What is delegated until then or longer, in the order of moments.
-    delegated: SmallVec<[(Moment, Share); 8]>,
-}
-
-impl Lasting {
-    pub(super) fn new(delegated: impl Iterator<Item = (Moment, Share)>) -> Self {
-        Self { delegated: delegated.collect() }
-    }
-
-    /// What is delegated until then at least.
-    fn until(&self, end: Moment) -> Share {
-        let lasts = self.delegated.iter().find(|(until, _)| *until >= end);
-        lasts.map_or(Share::NONE, |(_, share)| *share)
-    }
+    /// What is delegated until then or longer, in the order of moments; as when the key was divided last.
+    pub(super) lasting: SmallVec<[(Moment, Share); 8]>,
+    pub(super) majority: bool,
 }
 
 impl Far {
@@ -125,6 +108,7 @@ impl Far {
             }
             _ => {}
         }
+        // Earlier loans stay in the list: grants may have been made of them (I11).
         if early {
             known.taken.clear();
         }
@@ -138,13 +122,14 @@ impl Far {
     }
 
     /// Whether others say that a majority decides about the limit.
-    pub(super) fn majority(&self) -> bool {
+    pub(super) fn others_go_by_majority(&self) -> bool {
         self.lent.values().any(|claim| claim.majority)
     }
 
-    /// What there is of the key in this poll.
-    pub(super) fn set_lasting(&mut self, lasting: Lasting, majority: bool) {
-        (self.lasting, self.majority) = (lasting, majority);
+    /// What there is of the key until then at least: pool(t) of `ALGORITHM.md`.
+    fn pool(&self, until: Moment) -> Share {
+        let delegated = self.lasting.iter().find(|(end, _)| *end >= until);
+        delegated.map_or(Share::NONE, |(_, share)| *share) + self.borrowed(until)
     }
 
     pub(super) fn expire(&mut self, now: Moment) {
@@ -209,6 +194,7 @@ impl Far {
         let mut wants: Vec<Wanted> = Vec::new();
         for (host, claim) in self.lent.iter() {
             let theirs = view.region(host).filter(|_| !of.alone);
+            // By way of the root alone, which knows what is missing everywhere: so nobody both lends and asks.
             let counts = theirs.is_some()
                 && theirs != region
                 && (is_root || self.root == Some(host))
@@ -218,6 +204,7 @@ impl Far {
             let current = claim.current();
             wants.push(Wanted { demand, floor: Share::NONE, weight, current });
         }
+        // What hosts of this region are about to delegate again is not asked of others.
         let unmet = need.close.without(own.max(of.expected));
         let mut borrow = Share::NONE;
         let targets = if is_root {
@@ -227,6 +214,7 @@ impl Far {
             let weight = region.map_or(0, |region| of.weight(region));
             let current = Share::NONE;
             let short = need.close.without(own);
+            // The root's own region is one among the regions; its part is no loan.
             wants.push(Wanted { demand: short, floor: Share::NONE, weight, current });
             let mut targets = targets(pool.without(reserve), &wants);
             targets.pop();
@@ -267,6 +255,7 @@ impl Far {
         }
         if is_root {
             for &host in others.iter() {
+                // Nobody lends what it asks for itself.
                 let wants = lent.get(host).is_some_and(|claim| {
                     !claim.demand.is_none() && now.since(claim.heard) < silent
                 });
@@ -289,7 +278,7 @@ impl Far {
         let ends = self.lent.values().flat_map(|claim| claim.given.iter().map(|given| given.end));
         ends.filter(|end| *end > after).all(|end| {
             let lent: Share = self.lent.values().map(|claim| claim.outstanding_at(end)).sum();
-            lent <= self.lasting.until(end) + self.borrowed(end)
+            lent <= self.pool(end)
         })
     }
 
@@ -340,7 +329,12 @@ impl Far {
                     borrowed.dirty = false;
                     (borrowed.told, borrowed.said) = (borrowed.want, of.now);
                     let (demand, in_use) = (borrowed.want, borrowed.in_use());
-                    draft.asks.push(Report { key: id, demand, in_use, majority: self.majority });
+                    draft.message.asks.push(Report {
+                        key: id,
+                        demand,
+                        in_use,
+                        majority: self.majority,
+                    });
                 }
             }
             let Some(claim) = self.lent.get(draft.to) else { continue };
@@ -354,8 +348,8 @@ impl Far {
             let wanted = heard.after(longest);
             let needed = last.share + others.without(claim.outstanding());
             // As long as it is asked for, or as what it is made of lasts.
-            let lasts = |end: &Moment| self.lasting.until(*end) + self.borrowed(*end) >= needed;
-            let ends = self.lasting.delegated.iter().map(|(end, _)| *end).rev();
+            let lasts = |end: &Moment| self.pool(*end) >= needed;
+            let ends = self.lasting.iter().map(|(end, _)| *end).rev();
             let end = std::iter::once(wanted).chain(ends.filter(|end| *end < wanted)).find(lasts);
             let end = if of.outlives { Some(wanted) } else { end };
             // Nothing needs nothing to be made of.
@@ -369,10 +363,10 @@ impl Far {
             let Some(claim) = self.lent.get_mut(draft.to) else { continue };
             claim.dirty = false;
             let Some(last) = claim.given.last_mut() else { continue };
-            last.first.get_or_insert(draft.sent);
+            last.first.get_or_insert(draft.message.sent);
             last.end = last.end.max(heard.after(lasts));
             let (share, number) = (last.share, last.number);
-            draft.loans.push(Loan { key: id, share, number, lasts });
+            draft.message.loans.push(Loan { key: id, share, number, lasts });
         }
     }
 

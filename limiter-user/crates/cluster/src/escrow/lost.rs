@@ -30,6 +30,7 @@ impl Escrow {
     /// Whether a host is seen no more, and was not heard for longer than any lease.
     pub(super) fn is_lost(&self, now: Moment, host: HostId) -> bool {
         let span = self.longest();
+        // Both: membership may be wrong about a host that still talks, and a silent member may only be slow.
         !self.views.present().has(host)
             && !self.peers.get(&host).is_some_and(|peer| peer.alive(now, span))
     }
@@ -44,6 +45,7 @@ impl Escrow {
         votes: bool,
     ) {
         let home = self.whole_of(offered);
+        // Who has handed everything over has left, and is not lost.
         if home.is_none() {
             self.homes.remove(&host);
             self.fresh.remove(&host);
@@ -68,6 +70,7 @@ impl Escrow {
         let heard = self.peers.keys().copied().filter(|host| !view.has(*host));
         let mut present = self.kept.home;
         for host in seen.chain(heard.filter(|host| !self.is_lost(now, *host))) {
+            // Of a seen host that was never heard nobody knows what it has: then nothing may be called missing.
             present += self.homes.get(&host).copied().or_else(|| self.home_of(host))?;
         }
         Some(Share::WHOLE.without(present))
@@ -84,9 +87,9 @@ impl Escrow {
         let more =
             Some(lost.without(missing)).filter(|more| *more > NOISE && self.settings.majority);
         self.doubts.lost = more.unwrap_or_default();
+        // A renamed host is lost by its former name and there by its new one: nothing is missing then (I13).
         let lost = lost.min(missing);
         let view = self.views.present();
-        let weights: u64 = view.iter().map(|(_, weight)| u64::from(weight)).sum();
-        self.lost = lost.times(u64::from(view.weight(self.settings.me)), weights);
+        self.lost = view.part(lost, view.weight(self.settings.me));
     }
 }

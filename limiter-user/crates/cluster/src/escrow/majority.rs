@@ -39,6 +39,7 @@ pub(super) struct QuorumLease {
 
 /// How long ballots with more than `half` of all rights hold together, and the least that one of them knows of.
 fn majority(mut ballots: Vec<Ballot>, half: Share) -> Option<(Moment, Share)> {
+    // Until the weakest of those that are needed ends: the fewest that suffice, longest first.
     ballots.sort_by_key(|ballot| std::cmp::Reverse(ballot.until));
     let (mut weight, mut known) = (Share::NONE, Share::WHOLE);
     for ballot in ballots {
@@ -70,6 +71,7 @@ impl Escrow {
             let new = Ballot { of: vote.host, known: vote.known, weight: message.delegated, until };
             let known = peer.ballots.iter().position(|ballot| ballot.of == vote.host);
             match known {
+                // A late message votes for less time: it takes nothing back.
                 Some(at) if peer.ballots[at].until < until => peer.ballots[at] = new,
                 None if peer.ballots.len() < 2 * VOTES => peer.ballots.push(new),
                 _ => {}
@@ -84,7 +86,7 @@ impl Escrow {
 
     /// A moment after all that this host has told anybody.
     pub(super) fn mark(&self, now: Moment) -> Moment {
-        self.peers.values().map(super::Peer::last_sent).max().unwrap_or_default().max(now)
+        self.peers.values().map(|peer| peer.last_sent).max().unwrap_or_default().max(now)
     }
 
     /// Whether hosts with more than half of all rights have heard what this one has said after that moment.
@@ -104,6 +106,7 @@ impl Escrow {
 
     /// The host that the others vote for where one is lost.
     fn regent(&self) -> Option<HostId> {
+        // Views may differ: two regents split the votes, and then neither has a majority (I9).
         self.views.present().iter().map(|(host, _)| host).min()
     }
 
@@ -131,6 +134,7 @@ impl Escrow {
         if !voted.is_none_or(free) && !self.planted(Planted::VotedTwice) {
             return false;
         }
+        // A vote that is said again for less time does not shorten the first: that may be relied on still.
         let before = voted.filter(|(whom, _)| *whom == to).map(|(_, end)| end);
         self.voted.insert(of, (to, until.max(before.unwrap_or_default())));
         true
@@ -151,6 +155,7 @@ impl Escrow {
 
     /// Counts the votes for this host.
     pub(super) fn count_votes(&mut self, now: Moment) {
+        // From the ballots alone, each time: a mandate must end with the votes that made it (I10).
         self.mandates.clear();
         self.voted.retain(|_, (_, until)| *until > now);
         if !self.settings.majority || now < self.quiet || self.leaving {
@@ -182,6 +187,7 @@ impl Escrow {
 
     /// What a majority lets this host use or delegate, if that holds for the length of a grant, and until when.
     pub(super) fn mandated(&self, now: Moment, until: Moment) -> (Share, Moment) {
+        // A grant out of it could outlast what ends sooner.
         let least = now.after(self.settings.timing.grant);
         let hold = self.mandates.iter().filter(|mandate| mandate.until > least);
         hold.fold((Share::NONE, until), |(share, until), mandate| {

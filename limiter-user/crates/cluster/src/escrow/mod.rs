@@ -101,10 +101,6 @@ impl Settings {
             planted: None,
         }
     }
-
-    fn member(&self) -> Member {
-        Member { weight: self.weight, region: self.region }
-    }
 }
 
 /// How often hosts talk and how long rights are given for. All hosts of a cluster have the same durations.
@@ -321,18 +317,22 @@ impl Escrow {
     pub fn new(settings: Settings, kept: PersistentState, now: Moment) -> Self {
         let clock = Clock::new(now, kept.clock);
         let start = clock.start;
+        // Who has never run has given nothing. One that may have run and has lost its state is given a clock.
         let fresh = kept.clock == Moment(0) && kept.incoming.is_empty();
         let waits = !fresh && settings.planted != Some(Planted::RestartNotWaited);
         let grace = clock::grace(settings.timing.longest(kept.far));
         let quiet = if waits { start.after(grace) } else { start };
         let every = settings.timing.every.as_nanos().max(1) as u64;
-        let members = BTreeMap::from([(settings.me, settings.member())]);
+        let Settings { me, weight, region, .. } = settings;
+        let members = BTreeMap::from([(me, Member { weight, region })]);
         Self {
+            // Hosts that start together, after a power cut for instance, do not all send at one moment.
             round: Moment(start.0 + settings.seed % every),
             rounds: 0,
             quiet,
-            views: Views::new(settings.me, members, start),
+            views: Views::new(me, members, start),
             ceding: Vec::new(),
+            // A crash may have come before the kernel was told: its old words still use what is on its way (I3).
             sendable: kept.outgoing.iter().map(|(_, sent)| (sent.number, quiet)).collect(),
             settings,
             clock,
@@ -372,14 +372,17 @@ impl Escrow {
     pub fn set_members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>) {
         let now = self.clock.advance(now);
         let mut members = members.clone();
-        members.entry(self.settings.me).or_insert(self.settings.member());
+        let Settings { me, weight, region, .. } = self.settings;
+        members.entry(me).or_insert(Member { weight, region });
         if self.views.enter(now, &members) {
+            // Owners by this view know nothing of any key yet: all is told and divided again at once.
             self.held.owners_changed();
             self.owned.all_dirty();
             self.round = self.round.min(now);
             if self.views.present().has_regions() {
                 self.go_far();
             }
+            // The books about a host outlast its membership: what it was lent may be in use.
             let far = self.longest() * 4;
             self.peers.retain(|host, peer| members.contains_key(host) || peer.needed(now, far));
         }
@@ -403,18 +406,6 @@ impl Escrow {
         if let Some(urgency) = self.held.forget(now, key) {
             self.report_soon(now, key, urgency);
         }
-    }
-
-    /// Takes a message of another host.
-    pub fn receive(&mut self, now: Moment, from: HostId, message: &Message) {
-        let now = self.clock.advance(now);
-        self.take(now, from, message);
-    }
-
-    /// Does everything that is due.
-    pub fn poll(&mut self, now: Moment) -> Outputs {
-        let now = self.clock.advance(now);
-        self.step(now)
     }
 
     /// Begins to hand everything over: nothing is delegated any more, the floor is nothing when all that was
@@ -444,6 +435,8 @@ impl Escrow {
     /// Whether no other host can use anything, and none is there that could be delegated to.
     fn alone(&self, now: Moment) -> bool {
         let me = self.settings.me;
+        // All of WHOLE is here (I1), and nothing that was given out of it lasts: neither by this run's books nor,
+        // after `quiet`, by an earlier run's.
         self.kept.home == Share::WHOLE
             && self.homes_heard.0 == Share::WHOLE
             && self.kept.outgoing.is_empty()
@@ -461,6 +454,7 @@ impl Escrow {
     fn hosts(&self) -> u32 {
         let seen = self.views.present().iter().map(|(host, _)| host);
         let sent = self.kept.outgoing.iter().map(|(host, _)| *host);
+        // Each that is not counted may bring a packet more than the burst holds, each too many costs only burst.
         let all: BTreeSet<HostId> = seen.chain(self.homes.keys().copied()).chain(sent).collect();
         // After a restart it has heard nobody yet.
         u32::try_from(all.len()).unwrap_or(u32::MAX).max(2)

@@ -10,7 +10,7 @@ use model::Share;
 use super::allocation::{Need, Wanted, targets};
 use super::claim::{Grantee, IssuedLease};
 use super::keys::{ByHost, Dirty, Keys, Walk};
-use super::loans::{Far, Lasting, Planned, Said};
+use super::loans::{Far, Planned, Said};
 use super::peer::Amount;
 use super::poll::Draft;
 use super::pools::{Delegated, Known, Pools};
@@ -30,7 +30,6 @@ pub(super) struct Key {
     pub(super) far: Option<Box<Far>>,
 }
 
-/// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Owned {
     pub(super) keys: Keys<Key>,
@@ -41,14 +40,14 @@ pub(super) struct Owned {
 }
 
 impl Owned {
-    /// What there is of a key between regions; a key that is new if `make` says so and there are not too many.
-    fn far(&mut self, key: KeyId, make: bool) -> Option<&mut Far> {
-        let known = self.key(key, make)?;
-        if known.far.is_none() && make {
-            self.far.insert(key);
-            return Some(self.keys.get_mut(&key)?.far.get_or_insert_default());
+    /// A key, a new one if that is to be made and there are not too many.
+    fn key(keys: &mut Keys<Key>, key: KeyId, make: bool) -> Option<&mut Key> {
+        let full = keys.len() >= MAX_OWNED;
+        match keys.entry(key) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(new) if make && !full => Some(new.insert(Key::default())),
+            Entry::Vacant(_) => None,
         }
-        self.keys.get_mut(&key)?.far.as_deref_mut()
     }
 
     /// Takes what the owner in another region asks for; false if there are too many keys.
@@ -61,7 +60,13 @@ impl Owned {
         ask: &Report,
     ) -> bool {
         let wants = !ask.demand.is_none();
-        let Some(far) = self.far(ask.key, wants) else { return !wants };
+        // Who asks for nothing about an unknown key only confirms that: no reason to remember it.
+        let Some(key) = Self::key(&mut self.keys, ask.key, wants) else { return !wants };
+        if wants {
+            self.far.insert(ask.key);
+            key.far.get_or_insert_default();
+        }
+        let Some(far) = &mut key.far else { return true };
         let Some(changed) = far.ask(now, from, sent, echo, ask) else { return false };
         if changed {
             self.dirty.insert(ask.key);
@@ -89,8 +94,10 @@ impl Key {
                 if let Some((_, mine)) = self.mine.iter().find(|(known, _)| *known == id) {
                     return *mine;
                 }
+                // Not remembered: this host may enter that view later, and then knows it.
                 let Some(members) = views.find(id) else { return false };
                 let mine = members.owner(me, key) == Some(me);
+                // As many as a message may list, so that one list never drives out its own.
                 if self.mine.len() == 16 {
                     self.mine.remove(0);
                 }
@@ -110,7 +117,7 @@ impl Key {
 
     /// Whether a majority decides about it. While hosts do not agree, what all of them may use.
     fn majority(&self) -> bool {
-        let far = self.far.as_ref().is_some_and(|far| far.majority());
+        let far = self.far.as_ref().is_some_and(|far| far.others_go_by_majority());
         far || self.claims.values().any(|claim| claim.majority)
     }
 
@@ -161,20 +168,6 @@ impl Owned {
         self.far.remove(&key);
     }
 
-    /// A key, a new one if that is to be made and there are not too many.
-    fn key(&mut self, key: KeyId, make: bool) -> Option<&mut Key> {
-        let full = self.keys.len() >= MAX_OWNED;
-        match self.keys.entry(key) {
-            Entry::Occupied(known) => Some(known.into_mut()),
-            Entry::Vacant(new) if make && !full => Some(new.insert(Key::default())),
-            Entry::Vacant(_) => None,
-        }
-    }
-
-    fn claim(&mut self, key: KeyId, host: HostId) -> Option<&mut Grantee> {
-        self.key(key, true)?.claims.get_or_add(host, MAX_PEERS)
-    }
-
     /// Takes a report that answers `echo`; false if there are too many keys.
     pub(super) fn report(
         &mut self,
@@ -186,10 +179,9 @@ impl Owned {
         floor: Share,
     ) -> bool {
         let wants = !report.demand.is_none();
-        let Some(key) = self.key(report.key, wants) else { return !wants };
+        let Some(key) = Self::key(&mut self.keys, report.key, wants) else { return !wants };
         let Some(claim) = key.claims.get_or_add(from, MAX_PEERS) else { return false };
-        let changed = claim.hear(now, sent, echo, report, floor);
-        if changed {
+        if claim.hear(now, sent, echo, report, floor) {
             self.dirty.insert(report.key);
         }
         true
@@ -208,16 +200,16 @@ impl Escrow {
         let present = self.owner_of(id) == Some(me);
         let mine = present || self.views.older_owners(id).any(|owner| owner == Some(me));
         let own = self.held.wanted(id, floor).filter(|_| mine);
-        let majority = self.held.by_majority(id);
-        if let Some(claim) = match own {
-            Some(_) => self.owned.claim(id, me),
-            None => self.owned.keys.get_mut(&id).and_then(|key| key.claims.get_mut(me)),
-        } {
+        let Some(key) = Owned::key(&mut self.owned.keys, id, own.is_some()) else { return };
+        let claim = match own {
+            Some(_) => key.claims.get_or_add(me, MAX_PEERS),
+            None => key.claims.get_mut(me),
+        };
+        if let Some(claim) = claim {
             claim.demand = own.unwrap_or_default();
             claim.heard = now;
-            claim.majority = majority;
+            claim.majority = self.held.by_majority(id);
         }
-        let Some(key) = self.owned.keys.get_mut(&id) else { return };
         let majority = key.majority();
         let own_pool = bounds.of(key.pool(id, &self.views, me, majority, &pools.short));
         key.claims.values_mut().for_each(|claim| claim.expire(now));
@@ -231,6 +223,7 @@ impl Escrow {
         let mut sum = key.claims.values().map(Grantee::outstanding).sum::<Share>() + lent;
         let present = [self.views.present().id];
         let owns = key.owned(id, &self.views, me, &present);
+        // A lowered grant needs a message and an answer, which may come too late: the old ones end as fast.
         key.ending = pool < sum && !owns;
         if key.ending {
             key.let_end();
@@ -239,6 +232,7 @@ impl Escrow {
             }
             return;
         }
+        // A host that crashed keeps nothing from the others for long; a few lost reports lower nobody.
         let silent = timing.forget.min(timing.grant * 3);
         let mut hosts = Walk::new(&pools.hosts);
         let wants: Vec<Wanted> = key
@@ -263,8 +257,8 @@ impl Escrow {
             let step = |its: &Delegated, key: &mut Key| {
                 (its.until, bounds.of(key.pool(id, &self.views, me, majority, its)))
             };
-            let lasting = Lasting::new(pools.longer.iter().map(|its| step(its, key)));
-            far.set_lasting(lasting, majority);
+            far.lasting = pools.longer.iter().map(|its| step(its, key)).collect();
+            far.majority = majority;
             loans = far.plan(
                 now,
                 &Planned {
@@ -290,6 +284,7 @@ impl Escrow {
                 if raise != (target >= claim.current()) {
                     continue;
                 }
+                // `outstanding` stays until a lowered grant is acknowledged: only then can others have the rest.
                 let others = sum.without(claim.outstanding());
                 claim.set(target, if blind { pool } else { pool.without(others) });
                 if host == me {
@@ -366,13 +361,14 @@ impl Escrow {
             let more = claim.given.len() > 1;
             let dirty = claim.dirty;
             let Some(last) = claim.given.last_mut() else { continue };
+            // Nothing, acknowledged, needs no renewal: it is what the host has when this ends.
             if !(dirty || all && (more || !last.share.is_none())) {
                 continue;
             }
-            last.first.get_or_insert(draft.sent);
+            last.first.get_or_insert(draft.message.sent);
             last.end = last.end.max(end);
             claim.dirty = false;
-            draft.grants.push(Grant { key: id, share: last.share, number: last.number });
+            draft.message.grants.push(Grant { key: id, share: last.share, number: last.number });
         }
     }
 }

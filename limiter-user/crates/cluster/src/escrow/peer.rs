@@ -61,7 +61,7 @@ impl Delegation {
 #[derive(Debug, Default)]
 pub(super) struct Peer {
     /// The latest moment that it has told, by its clock.
-    theirs: Option<Moment>,
+    pub(super) theirs: Option<Moment>,
     /// When that came.
     heard: Moment,
     /// The latest moment of this host that it has sent back.
@@ -78,12 +78,13 @@ pub(super) struct Peer {
     pub(super) acknowledges: bool,
     /// How long it takes at least until it answers, as of late.
     trip: Option<Duration>,
-    /// Its votes.
     pub(super) ballots: Vec<Ballot>,
-    last_sent: Moment,
+    /// The latest moment that it was told.
+    pub(super) last_sent: Moment,
     /// When it was last told all.
     pub(super) rounded: Moment,
-    due: Option<Moment>,
+    /// When a message is due before the next round.
+    pub(super) due: Option<Moment>,
 }
 
 impl Peer {
@@ -94,6 +95,7 @@ impl Peer {
             self.theirs = Some(sent);
             self.heard = now;
         }
+        // Frames of one message carry one moment: all of them are the latest.
         later || self.theirs == Some(sent)
     }
 
@@ -110,21 +112,15 @@ impl Peer {
         self.trip.is_some_and(|trip| trip > span)
     }
 
-    /// Its latest moment, if a lease that long from when it came is not over: what is given now for so long
-    /// ends then.
-    pub(super) fn lease(&self, now: Moment, span: Duration) -> Option<(Moment, Moment)> {
-        let end = self.heard.after(span);
-        self.theirs.filter(|_| end > now).map(|theirs| (theirs, end))
+    /// When what is given now for so long ends, if it is not over yet.
+    pub(super) fn lease(&self, now: Moment, span: Duration) -> Option<Moment> {
+        // A lease answers the latest message: it counts from when that came, not from now (I8).
+        self.heard().map(|heard| heard.after(span)).filter(|end| *end > now)
     }
 
     /// When its latest moment came.
     pub(super) fn heard(&self) -> Option<Moment> {
         self.theirs.map(|_| self.heard)
-    }
-
-    /// Its latest moment.
-    pub(super) fn theirs(&self) -> Option<Moment> {
-        self.theirs
     }
 
     /// Whether it has been heard lately.
@@ -135,16 +131,6 @@ impl Peer {
     /// Whether it has lately told that it hears this host.
     pub(super) fn hears(&self, now: Moment, span: Duration) -> bool {
         self.echoed.is_some_and(|echoed| now.since(echoed) < span)
-    }
-
-    /// The latest moment that it was told.
-    pub(super) fn last_sent(&self) -> Moment {
-        self.last_sent
-    }
-
-    /// Whether this host has told it that moment, or a later one.
-    pub(super) fn told(&self, moment: Moment) -> bool {
-        moment <= self.last_sent
     }
 
     /// Whether something that was given to or by it may still matter.
@@ -174,6 +160,7 @@ impl Peer {
             return false;
         }
         self.delegations.retain(|known| !new.covers(known));
+        // Forgetting one only wastes: it counted here, and is missing from the pool from now on.
         if self.delegations.len() == DELEGATIONS {
             self.delegations.remove(0);
         }
@@ -188,19 +175,14 @@ impl Peer {
         self.due = Some(self.due.map_or(due, |known| known.min(due)));
     }
 
-    /// Whether a message is due.
     pub(super) fn due(&self, now: Moment) -> bool {
         self.due.is_some_and(|due| due <= now)
-    }
-
-    /// When a message is due.
-    pub(super) fn next(&self) -> Option<Moment> {
-        self.due
     }
 
     /// A message goes out; its moment, later than that of all others to this host.
     pub(super) fn send(&mut self, now: Moment) -> Moment {
         self.due = None;
+        // Two messages in one tick of the clock still differ: an echo says which of them was heard.
         self.last_sent = now.max(Moment(self.last_sent.0 + 1));
         self.last_sent
     }

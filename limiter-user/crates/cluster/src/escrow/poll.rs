@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::message::{Grant, Loan, Report};
 use crate::{HostId, KeyId, Message, Moment};
 use model::Share;
 
@@ -12,26 +11,24 @@ use super::{Escrow, Granted, Outputs, keys};
 /// A message that is being made.
 pub(super) struct Draft {
     pub(super) to: HostId,
-    /// Its moment.
-    pub(super) sent: Moment,
     /// Until when its receiver may rely on a grant that it tells of, if it answers something at all.
     pub(super) granted_until: Option<Moment>,
     /// When what it answers came.
     pub(super) heard: Option<Moment>,
-    pub(super) grants: Vec<Grant>,
-    pub(super) reports: Vec<Report>,
-    pub(super) asks: Vec<Report>,
-    pub(super) loans: Vec<Loan>,
+    pub(super) message: Message,
 }
 
 impl Escrow {
-    pub(super) fn step(&mut self, now: Moment) -> Outputs {
+    /// Does everything that is due.
+    pub fn poll(&mut self, now: Moment) -> Outputs {
+        let now = self.clock.advance(now);
         let timing = self.settings.timing;
         let mut out = Outputs::default();
         if self.views.expire(now) {
             // Owners by the present view may be delegated to at last.
             self.round = self.round.min(now);
         }
+        // Durable in this poll, before a message tells a moment beyond what was kept.
         if let Some(clock) = self.clock.renew(self.kept.clock) {
             self.kept.clock = clock;
             self.keep = true;
@@ -63,20 +60,23 @@ impl Escrow {
             self.held.touched.extend(self.held.keys.keys().copied());
         }
         out.messages = self.messages(now, round, &divided);
+        // A grant whose host gets no message now, or answers nothing, is divided again until it could be said.
         let unsaid = divided.into_iter().filter(|&key| self.owned.unsaid(key));
         let unsaid: Vec<KeyId> = unsaid.collect();
         self.owned.dirty.extend(unsaid);
         // Last, because a host that delegates in these messages stops to use the same itself.
         out.grants = self.words(now, round);
+        // The kernel keeps a word until it ends: one of a forgotten key is cut short.
         out.grants.extend(stale.into_iter().map(|key| {
             let until = self.clock.host(now);
             Granted { key, share: floor, until }
         }));
         out.keep = std::mem::take(&mut self.keep);
+        // The last host has nobody to give to: its share stays here and in what it keeps.
         let alone = self.views.present().iter().all(|(host, _)| host == self.settings.me);
         let empty = self.kept.home.is_none() || alone;
         out.left = self.leaving && empty && self.kept.outgoing.is_empty();
-        let due = self.peers.values().filter_map(super::Peer::next).min();
+        let due = self.peers.values().filter_map(|peer| peer.due).min();
         let waiting = self.ceding.iter().map(|ceded| ceded.end).filter(|end| *end > now).min();
         let next =
             [due, waiting, self.views.next()].into_iter().flatten().fold(self.round, Moment::min);
@@ -103,6 +103,7 @@ impl Escrow {
         if all {
             let floor = self.floor();
             let me = self.settings.me;
+            // A key that only this host wants is reported to nobody: nothing else would divide it.
             let (held, owned, views) = (&mut self.held, &mut self.owned, &self.views);
             for (&key, held) in &mut held.keys {
                 if held.owner(key, views) == Some(me) && held.wants_some(floor) {
@@ -158,7 +159,7 @@ impl Escrow {
             let near = view.region(*host).is_none_or(|region| Some(region) == mine);
             let Some(peer) = self.peers.get(host) else { return true };
             // Who has answered something once may be answered later.
-            let new = peer.echoed.is_none() || peer.theirs().is_none();
+            let new = peer.echoed.is_none() || peer.theirs.is_none();
             let pause = if busy.contains(host) { timing.every } else { calm };
             // A round may come a little early.
             let due = now.since(peer.rounded) + timing.every / 4 >= pause;
@@ -175,10 +176,16 @@ impl Escrow {
         let mut drafts: Vec<Draft> = Vec::with_capacity(receivers.len());
         for to in receivers {
             let peer = self.peers.entry(to).or_default();
-            let granted_until = peer.lease(now, timing.grant).map(|(_, end)| end);
-            let (grants, reports, asks, loans) = Default::default();
-            let (sent, heard) = (peer.send(now), peer.heard());
-            drafts.push(Draft { to, sent, granted_until, heard, grants, reports, asks, loans });
+            let granted_until = peer.lease(now, timing.grant);
+            let heard = peer.heard();
+            let message = Message {
+                sent: peer.send(now),
+                echo: peer.theirs,
+                granted_for: timing.grant,
+                far: self.kept.far,
+                ..Message::default()
+            };
+            drafts.push(Draft { to, granted_until, heard, message });
         }
         for &key in divided {
             self.grants(key, all, &mut drafts);
@@ -189,50 +196,32 @@ impl Escrow {
         let views = self.views.listed();
         let (lent, delegation) = (self.lent(), self.delegation());
         let mut messages = Vec::with_capacity(drafts.len());
-        for Draft { to, sent, grants, reports, asks, loans, .. } in drafts {
+        for Draft { to, mut message, .. } in drafts {
             let member = self.views.present().has(to);
-            let transfers = self.transfers(now, to);
+            message.transfers = self.transfers(now, to);
             let Some(peer) = self.peers.get_mut(&to) else { continue };
-            let lease = peer.lease(now, delegation).map(|(_, end)| end);
+            let lease = peer.lease(now, delegation);
             // Who does not hear this host cannot use what it gives.
             let hears = peer.hears(now, delegation);
             let given = lease.filter(|_| gives && member && hears);
-            if let Some(end) = given {
-                peer.lent = peer.lent.max(end);
-                self.views.lend(end);
-            }
-            let (mut majority, mut majority_for) = (Share::NONE, Duration::ZERO);
-            let mut votes = Vec::new();
-            if let Some(end) = given {
-                votes = self.votes_for(now, to, end);
-                let (mandated, until) = self.mandated(now, end);
-                majority = mandated;
-                majority_for = delegation.saturating_sub(end.since(until));
-            }
-            let Some(peer) = self.peers.get_mut(&to) else { continue };
-            let delegated_for = if given.is_some() { delegation } else { Duration::ZERO };
             // Who starts may have gone back to an earlier copy of what it had kept, and is told what was taken of it.
             let starts = given.is_none() || !peer.delegates;
             let tells = std::mem::take(&mut peer.acknowledges) || starts;
             let received = self.kept.incoming.get(&to).filter(|_| tells);
-            let message = Message {
-                sent,
-                echo: peer.theirs(),
-                views: views.clone(),
-                delegated: lent,
-                delegated_for,
-                majority,
-                majority_for,
-                votes,
-                reports,
-                grants,
-                granted_for: timing.grant,
-                asks,
-                loans,
-                far: self.kept.far,
-                transfers,
-                received: received.copied().into_iter().collect(),
-            };
+            message.received.extend(received);
+            // Told even where it is not in force: others add up who has what.
+            message.delegated = lent;
+            message.views.clone_from(&views);
+            if let Some(end) = given {
+                peer.lent = peer.lent.max(end);
+                self.views.lend(end);
+                message.delegated_for = delegation;
+                message.votes = self.votes_for(now, to, end);
+                let (mandated, until) = self.mandated(now, end);
+                message.majority = mandated;
+                // Mandates end at one moment here, so what comes of them must too: the receiver's span is cut.
+                message.majority_for = delegation.saturating_sub(end.since(until));
+            }
             messages.push((to, message));
         }
         messages
@@ -247,15 +236,17 @@ impl Escrow {
         let floor = self.floor();
         let mut words = Vec::new();
         for key in keys::take(&mut self.held.touched) {
-            let Some(held) = self.held.keys.get(&key).filter(|held| held.tracked()) else {
+            let Some(held) = self.held.keys.get(&key).filter(|held| held.tracked) else {
                 continue;
             };
             let reclaims = self.reclaims(now, key, held);
+            // No message ends an own use, but this host's next delegation does: looked at again in each poll (I7).
             let usable = self.usable_of(now, key, held, reclaims);
             if reclaims {
                 self.held.reclaimed.insert(key);
             }
             let Some(held) = self.held.keys.get_mut(&key) else { continue };
+            // Each word costs a map update; one that only lasts longer may wait until half of it is over.
             let half = now.after(self.settings.timing.grant / 2);
             let same = match (held.word, usable) {
                 (Some((had, end)), Some((share, until))) => {

@@ -35,7 +35,6 @@ pub(super) struct Pools {
     pub(super) longer: Vec<Delegated>,
     /// All that may want something, in their order.
     pub(super) hosts: Vec<(HostId, Known)>,
-    /// Regions with their weights.
     pub(super) regions: Vec<(Region, u32)>,
     /// What hosts of this region say that they delegate.
     pub(super) expected: Share,
@@ -70,6 +69,7 @@ fn delegated(given: &[SmallVec<[&Delegation; 2]>], until: Moment, blind: bool) -
         if blind {
             lists.iter_mut().for_each(|(views, _)| *views = views[..1].into());
         }
+        // Nearly all hosts delegate by one list, the same one: summed up here, they cost one look for each key.
         if lists.len() > 1 {
             pools.several.push(lists.into_vec());
             continue;
@@ -88,6 +88,7 @@ impl Escrow {
     /// What is delegated to this host for at least as long as a grant that is given now, and for longer.
     pub(super) fn pools(&mut self, now: Moment) -> Pools {
         let mut pools = Pools { hosts: self.known_hosts(now), ..Pools::default() };
+        // Others may go by grants of an earlier run, which these books do not know: there is nothing to divide yet.
         if now < self.quiet {
             return pools;
         }
@@ -108,6 +109,7 @@ impl Escrow {
             pools.regions = view.regions().map(|(region, its)| (region, weight(its))).collect();
             let mine = view.region(self.settings.me);
             let near = self.peers.iter().filter(|(host, _)| view.region(**host) == mine);
+            // What they say, in force or not: after a restart of one of them nothing is borrowed in its place.
             pools.expected = near.filter_map(|(_, peer)| peer.offered).sum::<Share>() + self.lent();
         }
         let own = std::iter::once((&self.settings.me, &self.own));
@@ -123,6 +125,7 @@ impl Escrow {
         let blind = self.planted(Planted::ViewsNotCompared);
         pools.short = delegated(&given, now.after(timing.grant), blind);
         if !self.owned.far.is_empty() {
+            // pool(t) at some t between a grant and the longest loan: a loan lasts to one of them, none longer.
             let step = timing.loan_in.saturating_sub(timing.grant) / STEPS;
             let until = |at| now.after(timing.grant + step * at);
             pools.longer = (1..=STEPS).map(|at| delegated(&given, until(at), blind)).collect();

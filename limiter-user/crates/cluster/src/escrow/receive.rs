@@ -11,7 +11,9 @@ use super::{Escrow, MAX_PEERS, Planted, Urgency};
 const VIEWS: usize = 16;
 
 impl Escrow {
-    pub(super) fn take(&mut self, now: Moment, from: HostId, message: &Message) {
+    /// Takes a message of another host.
+    pub fn receive(&mut self, now: Moment, from: HostId, message: &Message) {
+        let now = self.clock.advance(now);
         if from == self.settings.me {
             return;
         }
@@ -19,34 +21,40 @@ impl Escrow {
             self.counters.hosts_refused += 1;
             return;
         }
+        if message.far {
+            // What it gives may last so long.
+            self.go_far();
+        }
         let start = self.clock.start;
         let peer = self.peers.entry(from).or_default();
         let latest = peer.hear(now, message.sent);
         // Only what answers a message of this run counts: before it others may have been told other things.
-        let echo = message.echo.filter(|&echo| echo >= start && peer.told(echo));
+        let echo = message.echo.filter(|&echo| echo >= start && echo <= peer.last_sent);
         if message.echo.is_some() && echo.is_none() {
             self.counters.echoes_refused += 1;
         }
         if let Some(echo) = echo {
             peer.answers(now, echo);
         }
-        if message.far {
-            // What it gives may last so long.
-            self.go_far();
-        }
-        let Some(peer) = self.peers.get_mut(&from) else { return };
+        // Old messages still renew leases by their own moment; what a host has now only its latest one tells.
         if latest {
             peer.offered = Some(message.delegated);
             peer.delegates = !message.delegated_for.is_zero();
             self.remember(from, message.delegated, echo, !message.votes.is_empty());
         }
         if let Some(echo) = echo {
-            self.take_delegation(now, echo, from, message);
-            self.take_grants(now, echo, from, message);
-            self.take_loans(now, echo, from, message);
+            let base = if self.planted(Planted::LeaseFromReceipt) { now } else { echo };
+            self.take_delegation(now, base, from, message);
+            // What an earlier run of this host goes by is in its kernel still, unknown to these books: none are
+            // taken beside it.
+            if now >= self.quiet {
+                self.take_grants(now, base, from, message);
+                self.take_loans(now, base, from, message);
+            }
             self.take_votes(now, echo, from, message);
-            self.take_transfers(from, message);
+            self.take_transfers(now, from, message);
         }
+        // Needs no echo: a number that was taken stays taken, in whatever run it is told.
         self.take_acknowledgements(from, message);
         let offered = self.peers.get(&from).and_then(|peer| peer.offered).unwrap_or_default();
         let floor = floor_beside(offered, self.settings.floor);
@@ -62,12 +70,8 @@ impl Escrow {
         }
     }
 
-    fn take_loans(&mut self, now: Moment, echo: Moment, lender: HostId, message: &Message) {
-        if now < self.quiet {
-            return;
-        }
+    fn take_loans(&mut self, now: Moment, base: Moment, lender: HostId, message: &Message) {
         let longest = self.settings.timing.loan_in.max(self.settings.timing.loan_out);
-        let base = if self.planted(Planted::LeaseFromReceipt) { now } else { echo };
         let early = self.planted(Planted::LoanAcknowledgedEarly);
         for loan in &message.loans {
             let until = base.after(usable(loan.lasts.min(longest)));
@@ -79,7 +83,7 @@ impl Escrow {
         }
     }
 
-    fn take_delegation(&mut self, now: Moment, echo: Moment, from: HostId, message: &Message) {
+    fn take_delegation(&mut self, now: Moment, base: Moment, from: HostId, message: &Message) {
         if message.views.is_empty() || message.views.len() > VIEWS {
             return;
         }
@@ -87,7 +91,6 @@ impl Escrow {
             // It may be known later, while the delegation lasts: so it is remembered all the same.
             self.counters.views_unknown += 1;
         }
-        let base = if self.planted(Planted::LeaseFromReceipt) { now } else { echo };
         let until = base.after(usable(message.delegated_for));
         let voted = base.after(usable(message.majority_for));
         let Some(peer) = self.peers.get_mut(&from) else { return };
@@ -99,12 +102,9 @@ impl Escrow {
         }
     }
 
-    fn take_grants(&mut self, now: Moment, echo: Moment, owner: HostId, message: &Message) {
-        if now < self.quiet {
-            return;
-        }
+    fn take_grants(&mut self, now: Moment, base: Moment, owner: HostId, message: &Message) {
         let longest = self.settings.timing.grant;
-        let base = if self.planted(Planted::LeaseFromReceipt) { now } else { echo };
+        // No longer than this host's own setting: `memory` must outlast every grant of a lower number (I5).
         let until = base.after(usable(message.granted_for.min(longest)));
         let memory = base.after(longest);
         let mut urgency = Urgency::None;

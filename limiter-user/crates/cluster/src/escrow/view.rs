@@ -7,6 +7,7 @@ use siphasher::sip::SipHasher24;
 use smallvec::{SmallVec, smallvec};
 
 use crate::{HostId, KeyId, Moment, ViewId};
+use model::Share;
 
 /// How many views with something outstanding a host lists at most.
 const LISTED: usize = 15;
@@ -54,6 +55,8 @@ impl Member {
 pub(super) struct Members {
     pub(super) id: ViewId,
     members: BTreeMap<HostId, Member>,
+    /// The sum of their weights.
+    weights: u64,
     regions: BTreeMap<Region, Hosts>,
 }
 
@@ -75,6 +78,7 @@ impl Hosts {
     fn owner(&self, key: KeyId) -> Option<HostId> {
         let draw = |host: HostId| mix(key.number() ^ mix(host.0 ^ 0x5bd1_e995_9e37_79b9));
         let hosts = self.weights.iter();
+        // The greatest draw has the least logarithm: where all weigh the same none is needed.
         if self.even {
             return hosts.map(|(host, _)| *host).max_by_key(|&host| (draw(host), host));
         }
@@ -111,7 +115,13 @@ impl Members {
             let first = hosts.weights[0].1;
             hosts.even = first != 0 && hosts.weights.iter().all(|(_, weight)| *weight == first);
         }
-        Self { id: ViewId(id), members, regions }
+        let weights = members.values().map(|member| u64::from(member.weight)).sum();
+        Self { id: ViewId(id), members, weights, regions }
+    }
+
+    /// The part of something that a member of this weight has.
+    pub(super) fn part(&self, of: Share, weight: u32) -> Share {
+        of.times(weight.into(), self.weights)
     }
 
     pub(super) fn has(&self, host: HostId) -> bool {
@@ -126,7 +136,6 @@ impl Members {
         self.members.iter().map(|(&host, member)| (host, member.weight))
     }
 
-    /// The region of a member.
     pub(super) fn region(&self, host: HostId) -> Option<Region> {
         self.members.get(&host).map(|member| member.region)
     }
@@ -136,7 +145,6 @@ impl Members {
         self.regions.iter().map(|(&region, hosts)| (region, hosts.weight()))
     }
 
-    /// Whether there is more than one region.
     pub(super) fn has_regions(&self) -> bool {
         self.regions.len() > 1
     }
@@ -198,13 +206,16 @@ impl Views {
         self.number += 1;
         let mut next = Lent { members: Arc::clone(&new), until: Moment(0), number: self.number };
         if let Some(at) = self.older.iter().position(|lent| lent.members.id == new.id) {
+            // Back in a view that is still listed: it keeps its number, having been listed since then.
             next = self.older.remove(at);
         }
         let left = std::mem::replace(&mut self.present, next);
         if left.until > now {
+            // What was delegated under it counts until then, so messages must go on to list it (I6).
             self.older.push(left);
         }
         self.known.retain(|known| known.id != new.id);
+        // Who still delegates by a forgotten view is not counted: idle, never double.
         if self.known.len() == KNOWN {
             self.known.remove(0);
         }
@@ -277,8 +288,8 @@ impl Views {
 
     /// Whether another host is of this one's region in all of these views.
     pub(super) fn near(&self, host: HostId, list: &[ViewId]) -> bool {
+        // Where no view knows of regions all are in one, and the lists need not be searched.
         let one = self.known.iter().all(|view| !view.has_regions());
-        // Who is in a view lists it.
         one || list.iter().all(|&id| {
             let same = |view: &Members| Some(view.region(host)? == view.region(self.me)?);
             self.find(id).and_then(same).unwrap_or_default()

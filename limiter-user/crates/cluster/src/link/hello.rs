@@ -16,12 +16,10 @@ pub(super) struct Hello {
     pub(super) bootstrap: Bootstrap,
     /// What it has to agree about with others.
     pub(super) agreement: Agreement,
-    /// The sender.
     pub(super) identity: Identity,
 }
 
 impl Hello {
-    /// As bytes.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut to = self.cluster.map_or(0, |cluster| cluster.0).to_be_bytes().to_vec();
         put_number(&mut to, self.bootstrap.expect.into());
@@ -37,8 +35,9 @@ impl Hello {
     /// # Errors
     /// If it is none, or of somebody else than who has sealed the frame.
     pub(super) fn read(bytes: &[u8], frame: &Opened<'_>) -> Result<Self, Rejection> {
-        let hello = Self::parse(bytes).map_err(|Malformed| Rejection::Malformed)?;
+        let hello = Self::parse(bytes)?;
         let Identity { epoch, .. } = hello.identity;
+        // All members have the key: one must not introduce itself, or a recorded run, as another.
         if (hello.identity.host(), epoch) != (frame.from, frame.epoch) {
             return Err(Rejection::Malformed);
         }

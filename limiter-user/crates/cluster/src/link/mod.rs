@@ -187,7 +187,9 @@ impl Link {
     /// This host has joined a cluster or founded one, and that is kept.
     pub fn belong(&mut self, now: Moment, cluster: ClusterId) {
         self.cluster = Some(cluster);
+        // Who belongs to a cluster has no vote: one that is told on could found a second one.
         self.bootstrap = Bootstrap { expect: 0, vote: None, ..self.bootstrap };
+        // Those of this cluster become members, those of none are heard again; `status` must go on to name the rest.
         self.others.retain(|_, other| other.cluster.is_some_and(|theirs| theirs != cluster));
         (self.greet, self.pause) = (now, PAUSES[0]);
         if let Some(hello) = self.invited.take().filter(|hello| hello.cluster == Some(cluster)) {
@@ -198,6 +200,7 @@ impl Link {
 
     /// This host votes for the proposal, and that is kept.
     pub fn voted(&mut self, now: Moment, vote: ClusterId) {
+        // Others wait for this vote: not only with the next greeting.
         self.bootstrap.vote = Some(vote);
         self.greet = now;
     }
@@ -255,6 +258,7 @@ impl Link {
     /// Tells the others that this host goes.
     pub fn leave(&mut self, now: Moment) {
         self.membership.leave(now);
+        // A greeting after the farewell would have others look for it again.
         self.seeds.clear();
         self.settle();
     }
@@ -342,6 +346,7 @@ impl Link {
         {
             return;
         }
+        // One with other prefixes would be refused as a member: it must not count as a founder.
         let fits =
             |other: &&Other| now.since(other.heard) < LATELY && other.agreement == self.agreement;
         let others: Vec<_> =
@@ -366,6 +371,7 @@ impl Link {
         if now.since(self.answers.0) >= Duration::from_secs(1) {
             self.answers = (now, 0);
         }
+        // Recorded frames may come from forged addresses: answers to them must not become a flood.
         if self.answers.1 < MAX_ANSWERS {
             self.answers.1 += 1;
             self.hello(address, run);
@@ -398,11 +404,13 @@ impl Link {
     ) -> Result<(), Rejection> {
         let opened = self.opener.open(&self.ring, datagram)?;
         let run = opened.epoch.short();
+        // Rotation takes it as proof that the key was decided on, so only whole seals get here.
         if let (true, Some(key)) = (opened.other_key, self.ring.other()) {
             self.other_key = Some((key.short(), now));
         }
         match opened.to {
             Recipient::This => self.listen(now, address, &opened),
+            // It was meant for an earlier run, or is recorded: it changes nothing but tells the sender of this run.
             Recipient::Another => {
                 self.answer(now, address, run);
                 Err(Rejection::StaleRecipient)
@@ -430,9 +438,11 @@ impl Link {
         if let Content::Hello(bytes) = content {
             return self.meet(now, address, Hello::read(&bytes, opened)?);
         }
+        // Clusters may share a key, and their hosts names: what one says must not move the other's shares.
         if self.cluster.is_none() || opened.cluster != self.short() {
             return Err(Rejection::Cluster);
         }
+        // Before the test for membership: foca's own messages are how a host becomes a member.
         if let Content::Membership(bytes) = content {
             self.membership.receive(now, from, &bytes);
             return Ok(());
@@ -456,6 +466,7 @@ impl Link {
                 return Err(Rejection::Cluster);
             }
             // It shares no limit with this one, whatever its cluster.
+            // Noted, not only refused: `status` names what differs.
             _ if hello.agreement != self.agreement => {
                 self.note(now, hello);
                 return Err(Rejection::Disagreement);
@@ -469,6 +480,7 @@ impl Link {
                 self.others.remove(&hello.identity.address);
                 self.answer(now, from, hello.identity.epoch.short());
             }
+            // Not joined yet: that is kept first, or a crash would leave a member that does not know its cluster.
             (None, Some(theirs)) => {
                 if self.deliveries.len() < MAX_DELIVERIES {
                     self.deliveries.push_back(Delivery::Invited(theirs));
@@ -495,6 +507,7 @@ impl Link {
             self.seal(to.address, to.epoch.short(), None, &Content::Membership(bytes));
         }
         while let Some(event) = self.membership.event() {
+            // It may be this host that is cut off: seeds are asked often again.
             if matches!(event, Event::Down(_)) {
                 self.pause = PAUSES[0];
             }

@@ -20,6 +20,7 @@ pub(super) struct IdentityCodec;
 
 /// All or nothing, as foca wants it.
 fn put(bytes: &[u8], mut to: impl bytes::BufMut) -> Result<(), Error> {
+    // foca fills a packet with members until one does not fit; half a member would spoil the packet.
     if to.remaining_mut() < bytes.len() {
         return Err(Error::Full);
     }
@@ -60,7 +61,7 @@ impl Codec<Identity> for IdentityCodec {
         take(from, |from| {
             Ok(Header {
                 src: Identity::read(from)?,
-                src_incarnation: incarnation(from)?,
+                src_incarnation: narrow(from)?,
                 dst: Identity::read(from)?,
                 message: read_message(from)?,
             })
@@ -86,7 +87,7 @@ impl Codec<Identity> for IdentityCodec {
     fn decode_member(&mut self, from: impl bytes::Buf) -> Result<Member<Identity>, Error> {
         take(from, |from| {
             let identity = Identity::read(from)?;
-            let incarnation = incarnation(from)?;
+            let incarnation = narrow(from)?;
             let state = match from.u8()? {
                 0 => State::Alive,
                 1 => State::Suspect,
@@ -98,7 +99,8 @@ impl Codec<Identity> for IdentityCodec {
     }
 }
 
-fn incarnation(from: &mut Reader<'_>) -> Result<foca::Incarnation, Malformed> {
+/// A number that is no larger than foca's type for it.
+fn narrow<T: TryFrom<u64>>(from: &mut Reader<'_>) -> Result<T, Malformed> {
     from.number()?.try_into().map_err(|_| Malformed)
 }
 
@@ -126,14 +128,13 @@ fn message(message: &Message<Identity>, to: &mut Vec<u8>) {
 }
 
 fn read_message(from: &mut Reader<'_>) -> Result<Message<Identity>, Malformed> {
-    let number = |from: &mut Reader<'_>| from.number()?.try_into().map_err(|_| Malformed);
     Ok(match from.u8()? {
-        0 => Message::Ping(number(from)?),
-        1 => Message::Ack(number(from)?),
-        2 => Message::PingReq { target: Identity::read(from)?, probe_number: number(from)? },
-        3 => Message::IndirectPing { origin: Identity::read(from)?, probe_number: number(from)? },
-        4 => Message::IndirectAck { target: Identity::read(from)?, probe_number: number(from)? },
-        5 => Message::ForwardedAck { origin: Identity::read(from)?, probe_number: number(from)? },
+        0 => Message::Ping(narrow(from)?),
+        1 => Message::Ack(narrow(from)?),
+        2 => Message::PingReq { target: Identity::read(from)?, probe_number: narrow(from)? },
+        3 => Message::IndirectPing { origin: Identity::read(from)?, probe_number: narrow(from)? },
+        4 => Message::IndirectAck { target: Identity::read(from)?, probe_number: narrow(from)? },
+        5 => Message::ForwardedAck { origin: Identity::read(from)?, probe_number: narrow(from)? },
         6 => Message::Announce,
         7 => Message::Feed,
         8 => Message::Gossip,

@@ -1,6 +1,5 @@
 //! Who a host is.
 
-use std::hash::Hasher as _;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -94,6 +93,7 @@ impl Identity {
             && address.port() != 0
             && !address.ip().is_unspecified()
             && !address.ip().is_multicast()
+            // Frames to it would be for nobody in particular.
             && epoch.short() != 0;
         if !usable {
             return Err(Malformed);
@@ -105,9 +105,7 @@ impl Identity {
     pub(super) fn hash(&self) -> u64 {
         let mut bytes = Vec::with_capacity(160);
         self.write(&mut bytes);
-        let mut hasher = SipHasher24::new();
-        hasher.write(&bytes);
-        hasher.finish()
+        SipHasher24::new().hash(&bytes)
     }
 
     /// The later one of one host, or of one address, is larger.
@@ -116,7 +114,6 @@ impl Identity {
     }
 }
 
-/// Appends an address.
 pub(super) fn put_address(to: &mut Vec<u8>, address: SocketAddr) {
     match address.ip() {
         IpAddr::V4(ip) => {
@@ -131,7 +128,6 @@ pub(super) fn put_address(to: &mut Vec<u8>, address: SocketAddr) {
     to.extend(address.port().to_be_bytes());
 }
 
-/// Reads an address.
 pub(super) fn read_address(from: &mut Reader<'_>) -> Result<SocketAddr, Malformed> {
     let ip: IpAddr = match from.u8()? {
         4 => from.u32()?.to_be_bytes().into(),
@@ -162,6 +158,7 @@ impl foca::Identity for Identity {
     }
 
     fn win_addr_conflict(&self, adversary: &Self) -> bool {
+        // A host that restarts at its address must not wait until its former run is found to be dead.
         self.age() > adversary.age()
     }
 }

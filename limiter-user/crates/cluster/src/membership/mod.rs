@@ -172,6 +172,7 @@ impl Membership {
 
     /// Somebody has said who it is, just now: asks it to let this host in.
     pub fn meet(&mut self, now: Moment, somebody: Identity) {
+        // Greetings come every few seconds; an announcement to a known member would ask for a list of all again.
         if somebody.address == self.me.address
             || self.alive.get(&somebody.address) == Some(&somebody)
         {
@@ -237,6 +238,7 @@ impl Membership {
     pub fn set_weight(&mut self, now: Moment, weight: u32) {
         let mut changed = self.me.clone();
         changed.weight = weight.clamp(1, MAX_WEIGHT);
+        // foca takes an identity as changed only if it wins against the one before.
         changed.renewal = changed.renewal.saturating_add(1);
         if changed.weight != self.me.weight {
             self.become_me(changed.clone());
@@ -304,6 +306,7 @@ impl Membership {
                 OwnedNotification::MemberUp(member) => self.put(now, member),
                 OwnedNotification::MemberDown(member) => self.remove(now, &member),
                 OwnedNotification::Rename(before, after) => {
+                    // It may have gone down under its former identity: `MemberUp` tells if it comes back.
                     if self.alive.contains_key(&before.address) {
                         self.put(now, after);
                     }
@@ -368,6 +371,8 @@ impl Membership {
         let others = addresses.filter_map(|address| self.alive.get(address));
         let me = Some(&self.me).filter(|me| me.host() == host);
         let mut having: Vec<&Identity> = others.chain(me).collect();
+        // All hosts sort alike, so they keep the same one without a word about it. The longer-running one wins, or
+        // a cloned machine would take the shares of the one that it was cloned from.
         having.sort_by_key(|identity| (identity.epoch, identity.address));
         let mut having = having.into_iter().cloned();
         let (kept, refused) = (having.next(), having.next());
@@ -400,6 +405,7 @@ impl Membership {
     }
 
     fn tell(&mut self, event: Option<Event>) {
+        // Members can be asked for at any time: the oldest event is the one that is needed least.
         if self.events.len() == MAX_EVENTS {
             self.events.pop_front();
         }
@@ -428,6 +434,7 @@ impl Membership {
                 self.say((asking, page));
             }
             Message::Page { ticket, more, members } => {
+                // Members that nobody asked for would be a way to fill this host's list.
                 if !self.roster.awaits(ticket) {
                     return;
                 }

@@ -38,7 +38,6 @@ pub(super) enum Message {
 }
 
 impl Message {
-    /// Appends it.
     pub(super) fn write(&self, to: &mut Vec<u8>) {
         match self {
             Self::Pull { ticket, hash, after } => {
@@ -77,7 +76,6 @@ impl Message {
         Self::Page { ticket, more, members: page }
     }
 
-    /// Reads one.
     pub(super) fn read(mut from: Reader<'_>) -> Result<Self, Malformed> {
         match from.u8()? {
             PULL => {
@@ -128,6 +126,7 @@ impl Roster {
     /// Somebody came, went or changed.
     pub(super) fn changed(&mut self, now: Moment) {
         self.changes = self.changes.saturating_add(1);
+        // Two halves of a cluster that meet again, or a rack that comes up: gossip alone would take long.
         if self.changes == MANY {
             self.pause = PAUSES[0];
             self.next = self.next.min(now.after(self.pause));
@@ -166,6 +165,7 @@ impl Roster {
             return None;
         };
         self.changes = 0;
+        // A new ticket for each round: a page that was asked for in an earlier one comes too late to count.
         self.ticket = self.ticket.wrapping_add(1);
         let until = now.after(TIMEOUT);
         let round = Round { partner, ticket: self.ticket, after: None, tries: 1, until };

@@ -24,7 +24,6 @@ pub(super) struct Message {
     pub(super) stage: Stage,
     /// A hash of the members that the sender sees.
     pub(super) view: u64,
-    /// The new key.
     pub(super) key: Key,
 }
 

@@ -178,6 +178,7 @@ impl Rotation {
             members: BTreeMap::new(),
             view: 0,
             told: BTreeMap::new(),
+            // Who was a member before this start may not have been seen yet.
             lost: kept_rotation.then_some(now),
             used: None,
             reported: None,
@@ -252,6 +253,7 @@ impl Rotation {
         }
         // What was told in an earlier run may have been lost with its disk.
         self.told.retain(|host, _| members.get(host) == self.members.get(host));
+        // It may be cut off and still seal with the old key: deciding without it would shut it out.
         if self.members.keys().any(|host| !members.contains_key(host)) {
             self.lost = Some(now);
         }
@@ -285,6 +287,7 @@ impl Rotation {
     /// Why there can be none now.
     pub fn ask(&mut self, now: Moment) -> Result<(), Refusal> {
         self.check()?;
+        // One host makes the key, or two operators at once would make two.
         match self.leads() {
             true => self.wanted = true,
             false => (self.asks, self.due) = (Some(now.after(TIMEOUT)), now),
@@ -334,6 +337,7 @@ impl Rotation {
         if let (Some((id, Stage::Accepted)), Some(new)) = (self.kept.rotation, self.kept.accepted)
             && short(&new) == accepted
         {
+            // Somebody seals with it, so the leader has decided: no message of the leader is needed.
             self.switch(now, id);
         }
     }
@@ -368,20 +372,23 @@ impl Rotation {
             _ => {}
         }
         // Also where nothing has changed: the answer before may be lost.
-        self.tell(from);
+        self.say(from, Kind::PeerStage);
     }
 
     /// Takes part in a rotation that this host did not know of.
     fn take(&mut self, now: Moment, id: Id, stage: Stage, key: Key) {
-        if key == self.kept.sealing {
+        let at = if key == self.kept.sealing {
             // The operator has given it the new key.
-            self.enter(now, id, Stage::Using);
-            self.go(now, id, Stage::Using, stage);
+            Stage::Using
         } else if self.kept.accepted.is_none_or(|accepted| accepted == key) {
             self.kept.accepted = Some(key);
-            self.enter(now, id, Stage::Accepted);
-            self.go(now, id, Stage::Accepted, stage);
-        }
+            Stage::Accepted
+        } else {
+            // A third key has no place: dropping one of the two could cut off who seals with it.
+            return;
+        };
+        self.enter(now, id, at);
+        self.go(now, id, at, stage);
     }
 
     fn go(&mut self, now: Moment, id: Id, at: Stage, to: Stage) {
@@ -412,7 +419,7 @@ impl Rotation {
         if id == mine {
             if at > stage && at != Stage::Forgotten {
                 // It may have missed what all others were told.
-                self.order(from);
+                self.say(from, Kind::Command);
             }
             return;
         }
@@ -427,14 +434,6 @@ impl Rotation {
             }
             _ => {}
         }
-    }
-
-    fn tell(&mut self, to: HostId) {
-        self.say(to, Kind::PeerStage);
-    }
-
-    fn order(&mut self, to: HostId) {
-        self.say(to, Kind::Command);
     }
 
     fn say(&mut self, to: HostId, kind: Kind) {
@@ -493,6 +492,7 @@ impl Rotation {
                 }
             }
             Stage::Using if are(Stage::Using, false) => {
+                // Frames sealed with the old key may be on their way, or in a socket buffer.
                 let since = *self.used.get_or_insert(now);
                 if now.since(since) >= ACCEPTED {
                     self.finish(now, id);
@@ -514,7 +514,7 @@ impl Rotation {
             let new = run != self.reported && self.state().0.number > 0;
             if new || self.kept.rotation.is_some() && now >= self.remind {
                 (self.remind, self.reported) = (now.after(REMIND), run);
-                self.tell(leader);
+                self.say(leader, Kind::PeerStage);
             }
             return;
         }
@@ -534,7 +534,7 @@ impl Rotation {
             (rotation, None) => rotation.is_some(),
         };
         let hosts: Vec<HostId> = self.members.keys().copied().filter(behind).collect();
-        hosts.into_iter().for_each(|host| self.order(host));
+        hosts.into_iter().for_each(|host| self.say(host, Kind::Command));
     }
 }
 

@@ -70,6 +70,7 @@ impl QueryServer {
         match Message::read(bytes)? {
             Message::Ask { ticket, sent, piece } => {
                 let asked = Asked { from, ticket };
+                // Dropped without a word: the asker repeats it, and memory is free again within seconds.
                 if self.bytes + piece.bytes.len() > MAX_BYTES {
                     return Ok(None);
                 }
@@ -143,6 +144,7 @@ impl QueryServer {
             return;
         }
         self.poll(now);
+        // For each member by itself: one that asks too much forgets its own questions, not those of others.
         let of_one =
             |asked: Asked| Asked { ticket: 0, ..asked }..=Asked { ticket: u64::MAX, ..asked };
         if self.kept.range(of_one(asked)).count() >= MAX_OF_ONE {

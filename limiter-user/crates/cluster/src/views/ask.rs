@@ -118,6 +118,7 @@ impl QueryClient {
         else {
             return Err(Malformed);
         };
+        // Late answers are normal, and no reason to count a fault of the member.
         let Some(open) = self.open.get_mut(&ticket) else { return Ok(()) };
         let Some(waiting) = open.waiting.get_mut(&from) else { return Ok(()) };
         if self.bytes + piece.bytes.len() > MAX_BYTES {
@@ -128,6 +129,7 @@ impl QueryClient {
             let ahead = i128::from(theirs) + i128::from(round_trip / 2) - i128::from(wall);
             let ahead = ahead.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
             let round_trip = Duration::from_nanos(round_trip);
+            // The shortest one waited least in queues, so its two ways differ least: half of it is the error.
             if waiting.timed.is_none_or(|(shortest, _)| round_trip < shortest) {
                 waiting.timed = Some((round_trip, ahead));
             }
@@ -145,6 +147,7 @@ impl QueryClient {
     /// This member is there no longer: nobody waits for its answers.
     pub fn gone(&mut self, host: HostId) {
         for open in self.open.values_mut() {
+            // At once, so that a question to a fleet with dead hosts does not take its whole second.
             if let Some(waiting) = open.waiting.remove(&host) {
                 self.bytes -= waiting.pieces.bytes;
                 open.silent.push(host);
@@ -166,6 +169,7 @@ impl QueryClient {
             for (host, waiting) in due {
                 if waiting.pieces.is_empty() {
                     say(&mut self.outgoing, now, *ticket, *host, &open.question);
+                    // A host may be slow because it is busy: asking ever faster would make that worse.
                     waiting.pause = waiting.pause.saturating_mul(2);
                     waiting.again = now.after(waiting.pause);
                 } else {

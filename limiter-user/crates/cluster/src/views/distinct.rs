@@ -69,6 +69,7 @@ pub fn merge(answers: &BTreeMap<HostId, Distinct>) -> (Vec<Group>, Vec<HostId>) 
     let mut groups: Vec<(Group, Ranks, u16)> = Vec::new();
     let mut broken = Vec::new();
     for (host, distinct) in answers {
+        // Named rather than left out: an estimate without a host would look whole.
         let Some(ranks) = unpack(&distinct.ranks) else {
             broken.push(*host);
             continue;

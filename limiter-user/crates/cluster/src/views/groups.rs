@@ -110,6 +110,7 @@ pub fn choose(sort: Sort, n: usize, rows: impl Iterator<Item = Row>) -> Groups {
     families
         .sort_unstable_by(|(net, (a, _)), (other, (b, _))| a.heavier_first(b).then(net.cmp(other)));
     for (at, (_, (weight, mut rows))) in families.into_iter().enumerate() {
+        // Whole families only, and none after one that was left out: so `bar` bounds all that is not told.
         let full = told.left_out > 0 || at >= n || told.rows.len() + rows.len() > MAX_ROWS;
         if full {
             told.left_out += rows.len() as u64;
@@ -179,9 +180,11 @@ pub fn merge<'a>(
             }
         }
     }
+    // Hosts are counted a second time through: which rows there are is known only when all are rolled up.
     let mut nets: HashMap<IpNet, (Sums, usize)> =
         rollup.rows().map(|row| (row.net, (row.sums, 0))).collect();
     for rows in hosts {
+        // Once for each host, however many of its rows are a part of one.
         let mut found = BTreeSet::new();
         for row in rows {
             if let Group::Net { net, .. } = row.group {

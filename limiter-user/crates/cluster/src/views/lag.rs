@@ -21,6 +21,7 @@ impl Default for Lag {
 impl Lag {
     /// Adds a round trip.
     pub fn add(&mut self, round_trip: std::time::Duration) {
+        // A digest forgets nothing: two take turns, so that old round trips go and there are always some.
         if self.present.count() >= MAX {
             self.former = Some(std::mem::replace(&mut self.present, Digest::small()));
         }

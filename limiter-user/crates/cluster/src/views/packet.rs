@@ -152,13 +152,13 @@ impl<'a> Piece<'a> {
 pub(super) struct Pieces {
     parts: Vec<Option<Box<[u8]>>>,
     come: usize,
-    /// Bytes that are kept.
     pub(super) bytes: usize,
 }
 
 impl Pieces {
     /// Takes a piece. Returns how many bytes more are kept than before.
     pub(super) fn take(&mut self, piece: Piece<'_>) -> usize {
+        // The first piece says how many there are, at most MAX_PARTS: so memory is bounded before they come.
         if self.parts.is_empty() {
             self.parts = vec![None; usize::from(piece.of)];
         }

@@ -285,6 +285,8 @@ impl Answer {
 
     /// Whether numbers are numbers, and texts are fit for a terminal.
     fn makes_sense(&self) -> bool {
+        // A member may run a faulty version: one NaN would spoil the order of a merged list, and an escape sequence
+        // would reach an operator's terminal.
         match self {
             Self::Pong | Self::Distinct(_) => true,
             Self::Host(host) => is_fit(&host.version) && are_numbers(&[host.home, host.floor]),

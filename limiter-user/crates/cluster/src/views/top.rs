@@ -6,7 +6,6 @@
 //! that is less than the n-th sum, the list is that of the merged table. Otherwise hosts are asked for
 //! more; if that does not suffice, either, the answer says how much an unlisted source may have.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Candidates, Counted, MAX_PLACES, SourceClass};
@@ -62,6 +61,7 @@ pub fn union(sort: Sort, wanted: usize, hosts: &BTreeMap<HostId, Candidates>) ->
             least = weight.sorted_by.min(least);
         }
         // Who names fewer than it was asked for has no others.
+        // The bar is a sum because an unnamed source may be just below the lightest one on every host.
         if sources.len() >= wanted {
             bar += least;
         }
@@ -147,5 +147,5 @@ pub fn worse(one: SourceState, other: SourceState) -> SourceState {
         SourceState::Conforming => 1,
         SourceState::Limited => 2,
     };
-    if Reverse(rank(one)) <= Reverse(rank(other)) { one } else { other }
+    if rank(one) >= rank(other) { one } else { other }
 }

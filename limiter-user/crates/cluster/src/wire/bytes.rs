@@ -86,6 +86,7 @@ impl<'a> Reader<'a> {
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
             let bits = u64::from(byte & 0x7f);
+            // Of the tenth byte 64 bits have room for one bit: more would be lost in the shift.
             if shift == 63 && bits > 1 {
                 return Err(Malformed);
             }

@@ -87,16 +87,14 @@ impl Packet {
     /// If it says nothing that makes sense, or is about something unknown.
     pub fn decode(bytes: &[u8]) -> Result<Self, Rejection> {
         let mut from = Reader::new(bytes);
-        let (kind, digest) = head(&mut from).map_err(|Malformed| Rejection::Malformed)?;
+        let (kind, digest) = head(&mut from)?;
         let rest = from.rest();
         let content = match kind {
             HELLO => Content::Hello(rest.into()),
             MEMBERSHIP => Content::Membership(rest.into()),
-            RIGHTS => {
-                let message = rights::decode(rest).map_err(|Malformed| Rejection::Malformed)?;
-                Content::Rights(Box::new(message))
-            }
+            RIGHTS => Content::Rights(Box::new(rights::decode(rest)?)),
             _ => {
+                // Told apart from malformed: during an upgrade newer hosts may speak of more than this one knows.
                 let topic = Topic::ALL.into_iter().find(|topic| *topic as u8 == kind);
                 Content::Other(topic.ok_or(Rejection::Unknown)?, rest.into())
             }

@@ -14,6 +14,7 @@ impl Epoch {
     /// seconds, `chance` a random number. The store has to keep it before the first frame is sealed.
     #[must_use]
     pub fn starting(before: Option<Self>, unix: u64, chance: u32) -> Self {
+        // One more even within a second: nonces of two runs must differ (see `Header::nonce`).
         let kept = before.map_or(0, |epoch| (epoch.0 >> 32) + 1);
         // Zero in the lower half would mean that it is not known.
         Self(kept.max(unix).min(u64::from(u32::MAX)) << 32 | u64::from(chance.max(1)))

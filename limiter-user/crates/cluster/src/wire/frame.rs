@@ -40,6 +40,7 @@ impl Sealer {
         if self.number >= MAX_NUMBER {
             return None;
         }
+        // Counted before it is sealed: a number that was tried is never used again, even if sealing fails.
         let number = self.number;
         self.number += 1;
         let key = ring.active();
@@ -104,6 +105,7 @@ impl Sender {
 
     fn note(&mut self, epoch: Epoch, number: u64) {
         let place = self.runs.iter().position(|run| run.0 == epoch).unwrap_or_else(|| {
+            // Replays of a forgotten run stay out: its epoch is not above `latest`.
             if self.runs.len() == MAX_RUNS {
                 self.runs.remove(0);
             }
@@ -112,6 +114,7 @@ impl Sender {
             self.runs.len() - 1
         });
         self.runs[place].1.note(number);
+        // Two hosts of one name alternate; the run that is heard is not the one to be forgotten.
         self.runs[place..].rotate_left(1);
     }
 }
@@ -144,6 +147,7 @@ impl Opener {
         datagram: &'a mut [u8],
     ) -> Result<Opened<'a>, Rejection> {
         let header = Header::read(datagram)?;
+        // Reflected by whoever records frames. Its seal is right, so it must be refused by its name.
         if (header.from, header.epoch) == (self.me, self.epoch) {
             return Err(Rejection::Own);
         }
@@ -164,6 +168,7 @@ impl Opener {
         let sealed = &mut datagram[Header::LENGTH..];
         let (content, tag) = sealed.split_last_chunk_mut::<TAG>().ok_or(Rejection::Short)?;
         let other_key = ring.open(&header, content, *tag)?;
+        // Only now: a forged header must not fill the table, nor use up the number of a frame to come.
         if to == Recipient::This {
             let fresh = || Sender { latest: header.epoch, runs: Vec::new() };
             let sender = self.senders.entry(header.from).or_insert_with(fresh);

@@ -2,7 +2,7 @@
 
 use limiter_common::abi::ABI_VERSION;
 
-use super::bytes::{Malformed, Reader};
+use super::bytes::Reader;
 use super::{Epoch, MAX_BYTES, Rejection, TAG};
 use crate::HostId;
 
@@ -69,25 +69,21 @@ impl Header {
         if datagram.len() <= Self::LENGTH + TAG {
             return Err(Rejection::Short);
         }
-        Self::fields(&datagram[1..]).unwrap_or(Err(Rejection::Short))
-    }
-
-    fn fields(bytes: &[u8]) -> Result<Result<Self, Rejection>, Malformed> {
-        let mut from = Reader::new(bytes);
+        let mut from = Reader::new(&datagram[1..]);
         if from.u8()? != PROTOCOL {
-            return Ok(Err(Rejection::Protocol));
+            return Err(Rejection::Protocol);
         }
         if from.u16()? != ABI_VERSION as u16 {
-            return Ok(Err(Rejection::Layout));
+            return Err(Rejection::Layout);
         }
-        Ok(Ok(Self {
+        Ok(Self {
             key: from.u16()?,
             cluster: from.u16()?,
             from: HostId(from.u64()?),
             epoch: Epoch(from.u64()?),
             to: from.u32()?,
             number: u64::from(from.u16()?) << 32 | u64::from(from.u32()?),
-        }))
+        })
     }
 
     /// What is never the same for two frames under one key: a host has one epoch at a time, a later one

@@ -54,6 +54,7 @@ impl Key {
     /// has.
     pub fn derived<const N: usize>(&self) -> [u8; N] {
         let mut nonce = [0xff; 24];
+        // Not that of `check`: a nonce is for one message.
         nonce[23] = 0xfe;
         let mut secret = [0; N];
         // It is only refused above 256 GiB.
@@ -151,6 +152,7 @@ impl KeyRing {
         content: &mut [u8],
         tag: [u8; TAG],
     ) -> Result<bool, Rejection> {
+        // The short name only saves work: two keys may share it, so each that fits is tried.
         let mut rejection = Rejection::Key;
         for (key, other) in [(Some(&self.active), false), (self.other.as_ref(), true)] {
             if let Some(key) = key.filter(|key| key.short == header.key) {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
+use super::bytes::Malformed;
 use crate::Moment;
 
 /// Why a packet is not listened to.
@@ -115,6 +116,12 @@ impl Rejection {
             Self::QueueFull => "queue_full",
             Self::Disagreement => "disagreement",
         }
+    }
+}
+
+impl From<Malformed> for Rejection {
+    fn from(Malformed: Malformed) -> Self {
+        Self::Malformed
     }
 }
 

@@ -36,6 +36,7 @@ const LOANS: u8 = 9;
 /// Appends what of `message` there is to say to parts of at most `longest` bytes, which has to be at
 /// least 400.
 pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
+    // Numbers of grants rise together; what is above the lowest one mostly takes a byte.
     let lowest = message.grants.iter().map(|grant| grant.number).min().unwrap_or(0);
     let mut parts = Parts::new(head(message, lowest), longest);
     let kinds = [REPORTS, REPORTS_MAJORITY, ASKS, ASKS_MAJORITY];
@@ -140,6 +141,7 @@ impl Parts {
     fn item(&mut self, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
         self.item.clear();
         write(&mut self.item);
+        // Two bytes for the section's head, needed or not: the simpler bound wastes at most those.
         if self.part.len() + 2 + self.item.len() > self.longest {
             self.parts.push(std::mem::replace(&mut self.part, self.head.clone()));
             self.section = None;

@@ -26,6 +26,7 @@ impl Window {
             return true;
         }
         let (word, bit) = Self::place(number);
+        // The word that is being filled was that of the numbers just beyond WIDTH: of those nothing is known.
         self.end - number <= WIDTH && self.words[word] & bit == 0
     }
 

@@ -27,9 +27,6 @@ struct Heard {
 pub(in super::super) struct Baseline {
     kind: SchemeKind,
     birth: Birth,
-    me: HostId,
-    /// Hosts that there are by the configuration.
-    hosts: u64,
     others: Vec<HostId>,
     own: BTreeMap<KeyId, Count>,
     heard: BTreeMap<(KeyId, HostId), Heard>,
@@ -46,16 +43,13 @@ pub(in super::super) struct Baseline {
 impl Baseline {
     pub(in super::super) fn new(kind: SchemeKind, birth: Birth) -> Self {
         let Birth { me, hosts, now, .. } = birth;
-        let hosts = hosts as u64;
         let floor = match kind {
-            SchemeKind::Static | SchemeKind::Proportional => Share::WHOLE.times(1, hosts),
+            SchemeKind::Static | SchemeKind::Proportional => Share::WHOLE.times(1, hosts as u64),
             _ => Share::WHOLE,
         };
         Self {
             kind,
             birth,
-            me,
-            hosts,
             others: Vec::new(),
             own: BTreeMap::new(),
             heard: BTreeMap::new(),
@@ -82,7 +76,7 @@ impl Baseline {
             .map(|(_, heard)| heard.demand)
             .sum();
         match (others + count.demand).units() {
-            0 => Share::WHOLE.times(1, self.hosts),
+            0 => Share::WHOLE.times(1, self.birth.hosts as u64),
             all => Share::WHOLE.times(count.demand.units(), all),
         }
     }
@@ -90,7 +84,7 @@ impl Baseline {
 
 impl Scheme for Baseline {
     fn members(&mut self, _: Moment, members: &BTreeMap<HostId, Member>) {
-        self.others = members.keys().copied().filter(|host| *host != self.me).collect();
+        self.others = members.keys().copied().filter(|host| *host != self.birth.me).collect();
     }
 
     fn demand(&mut self, _: Moment, key: KeyId, sample: Sample) {

@@ -93,6 +93,7 @@ impl Scheme for EscrowHost {
 
     fn poll(&mut self, now: Moment) -> Actions {
         let outputs = self.escrow.poll(now);
+        // First, as in the daemon: a crash after this step knows what was decided, one before it told nobody.
         if outputs.keep {
             self.durable = self.escrow.kept().clone();
         }
@@ -100,6 +101,7 @@ impl Scheme for EscrowHost {
             parts(message).into_iter().map(move |part| (host, Payload::Rights(part)))
         });
         let floor = self.escrow.floor();
+        // Before the grants: a key that came back in the meantime has its word from them.
         let forgotten = std::mem::take(&mut self.forgotten).into_iter();
         let grants = outputs.grants.iter().map(|grant| (grant.key, grant.share, grant.until));
         Actions {

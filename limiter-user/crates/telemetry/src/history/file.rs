@@ -68,6 +68,7 @@ fn header() -> Vec<u8> {
 
 /// This boot, as a number.
 fn boot() -> u64 {
+    // Where it cannot be read it is 0, which is never taken for the same boot.
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     u64::from_str_radix(&digits, 16).unwrap_or_default()
@@ -155,9 +156,11 @@ impl Keeper {
     pub fn open(path: &Path, now: &Sample, same_maps: bool) -> (Self, History, Option<String>) {
         let mut keeper = Self { path: path.into(), boot: boot(), file: None, sequence: 0 };
         let mut bytes = Vec::new();
+        // No link: the daemon is root, and must not be led to another file.
         let open =
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path);
         let file = match open.and_then(|file| {
+            // A byte more than there should be tells a longer file from its own without reading it all.
             (&file).take(SIZE + 1).read_to_end(&mut bytes)?;
             Ok(file)
         }) {
@@ -175,6 +178,7 @@ impl Keeper {
             (keeper.file, keeper.sequence) = (Some(file), sequence);
             return (keeper, history, None);
         }
+        // Set aside, not deleted: somebody may want to know what was in it.
         let aside = path.with_extension("damaged");
         let kept = rename(path, &aside).is_ok();
         let place = if kept { aside.display() } else { path.display() };
@@ -203,6 +207,7 @@ impl Keeper {
             file.write_all(&header())?;
             let rest = SIZE - STATES;
             io::copy(&mut io::repeat(0).take(rest), &mut file)?;
+            // Durable before it has its name: a crash leaves the old file or a whole new one.
             file.sync_all()?;
             rename(&staging, &self.path)?;
             Ok(file)

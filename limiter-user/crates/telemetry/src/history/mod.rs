@@ -141,6 +141,7 @@ impl History {
             noise: sample.noise as f32,
             ..Slot::default()
         };
+        // A gap in one piece: spread evenly it would look as if somebody had watched.
         let later = now.second() - last.second();
         let parts = if later > SHORT { 1 } else { later.max(1) };
         for part in 0..parts {
@@ -168,6 +169,7 @@ impl History {
         };
         let wanted = step.map_or(length.div_ceil(360), |step| step.as_secs());
         let least = length.div_ceil(MAX_POINTS);
+        // Whoever asks for a week by the second would get more than a page can show, or a socket should carry.
         let step = wanted.clamp(1, MAX_AGE).max(least).div_ceil(unit) * unit;
         let Some(last) = &self.last else { return Series { step, points: Vec::new() } };
         // From one look to the next a slot stays in the same step.
@@ -205,6 +207,7 @@ impl History {
             self.away_ns = away_ms.saturating_mul(1_000_000);
             last.monotonic_ns = now.monotonic_ns;
         }
+        // New maps count from nothing; after a reboot there are no others.
         if !same_boot || !same_maps {
             last.totals = Totals::default();
         }

@@ -48,6 +48,7 @@ impl Totals {
 
     /// The `i`th of `n` equal parts; all of them add up to the whole.
     pub(super) fn part(&self, i: u64, n: u64) -> Self {
+        // The first parts get what does not divide, so that no packet is lost to rounding.
         let part = |whole: u64| whole / n + u64::from(i < whole % n);
         let mut parts = *self;
         for tally in &mut parts.tallies {
