@@ -175,13 +175,13 @@ impl Core {
     }
 
     /// Tells that the daemon works. Cannot fail.
-    pub(super) fn tell_started(&mut self) -> Result<(), Failure> {
+    pub fn tell_started(&mut self) -> Result<(), Failure> {
         self.tell(What::Started { version: env!("CARGO_PKG_VERSION").into() });
         Ok(())
     }
 
     /// Tells that the daemon ends, which also ends what streams events. Cannot fail.
-    pub(super) fn tell_stopping(&mut self) -> Result<(), Failure> {
+    pub fn tell_stopping(&mut self) -> Result<(), Failure> {
         self.tell(What::Stopping);
         Ok(())
     }

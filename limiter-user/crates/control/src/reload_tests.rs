@@ -11,9 +11,10 @@ use super::fake::Fake;
 use super::refused::{self, Start};
 use super::*;
 use api::LimitOrigin;
+use api::requests::ChangeOptions;
 use model::Limit;
 use model::lists::{Action, Listing};
-use settings::RunArgs;
+use settings::{Arguments, RunArgs};
 
 /// A configuration file, and a daemon that has read it.
 struct Stand {

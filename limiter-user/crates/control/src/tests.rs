@@ -1,16 +1,29 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
 use super::fake::Fake;
+use super::life::bring_up;
 use super::*;
+use ::cluster::ClusterConfig;
 use api::Health;
+use api::error::exit;
+use api::requests::ChangeOptions;
+use dataplane::Options;
+use model::interface::Mode;
 use model::lists::{Action, Listing, Lists};
 use model::traffic::Sort;
 use model::{Limit, Target};
+use settings::web::WebConfig;
+use settings::{DaemonConfig, OnExit};
 
 fn limit(target: &str, rate: &str) -> Limit {
     Limit::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
 }
 
-fn config(interfaces: &[&str]) -> Config {
-    Config {
+fn config(interfaces: &[&str]) -> DaemonConfig {
+    DaemonConfig {
         cluster: ClusterConfig::default(),
         web: WebConfig::default(),
         interfaces: interfaces.iter().map(ToString::to_string).collect(),

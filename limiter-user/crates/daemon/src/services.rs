@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -128,7 +128,7 @@ pub(crate) struct Services {
 
 impl Services {
     /// Prepares those that `config` asks for; `floor` is what sources may use of the cluster's limits meanwhile.
-    pub(crate) fn prepare(config: &Config, floor: Share, shared: &Shared) -> Self {
+    pub(crate) fn prepare(config: &DaemonConfig, floor: Share, shared: &Shared) -> Self {
         let cluster = config.cluster.listen.map(|listen| {
             let start = (config.cluster.clone(), listen, config.state_dir.clone(), floor);
             Service::new(

@@ -356,7 +356,8 @@ impl Settings {
         }
     }
 
-    fn web(&self) -> WebConfig {
+    /// The dashboard.
+    pub fn web(&self) -> WebConfig {
         let run = &self.run;
         WebConfig {
             listen: run.http_listen,

@@ -161,7 +161,7 @@ impl Before {
 }
 
 /// What a start needs.
-pub(super) struct Prepared {
+pub struct Prepared {
     socket: UdpSocket,
     settings: Settings,
     seeds: Vec<String>,
@@ -177,7 +177,7 @@ impl Prepared {
     ///
     /// # Errors
     /// What is wrong with the address, the key or what is kept.
-    pub(super) fn new(
+    pub fn new(
         config: &ClusterConfig,
         listen: SocketAddr,
         directory: &Path,
@@ -205,14 +205,14 @@ impl Prepared {
 }
 
 /// The cluster that runs.
-pub(super) struct Running {
+pub struct Running {
     cluster: Cluster,
     rights: rights::Thread,
 }
 
 impl Running {
     /// Ends it: this host keeps what is its own, and the others are told that it goes.
-    pub(super) async fn end(self) {
+    pub async fn end(self) {
         self.rights.end().await;
         self.cluster.link.order(link::Command::Leave);
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -223,7 +223,7 @@ impl Running {
 ///
 /// # Errors
 /// If a thread or the socket cannot be had.
-pub(super) fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
+pub fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
     let Prepared { socket, settings, seeds, name, weight, kept, keys: kept_keys } = prepared;
     let (me, address) = (settings.me.host(), settings.me.address);
     let region = escrow::Region::of(settings.me.region());

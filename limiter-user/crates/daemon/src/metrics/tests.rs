@@ -1,12 +1,16 @@
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use limiter_common::abi::{Counters, Internal, Reason, Tally};
 
 use super::*;
+use api::OverageReport;
 use control::fake::Fake;
 use control::scrape::{Clustered, Slow};
 use model::Distinct;
+use model::digest::Percentiles;
+use telemetry::Sample;
 
 fn scrape() -> Scrape {
     let directory = tempfile::tempdir().unwrap();

@@ -128,7 +128,7 @@ impl Web {
     pub fn bind(config: &WebConfig, address: SocketAddr) -> Result<Self, Failure> {
         config.check().map_err(|(_, failure)| failure)?;
         let (tokens, tls) = read(config)?;
-        let listener = crate::listen::bind(Type::STREAM, address)
+        let listener = control::listen::bind(Type::STREAM, address)
             .and_then(|socket| socket.listen(BACKLOG).map(|()| socket.into()))
             .map_err(|error| cannot_listen(address, &error))?;
         let loopback = address.ip().is_loopback();
