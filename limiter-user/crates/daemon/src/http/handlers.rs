@@ -23,6 +23,7 @@ pub(super) async fn version() -> Json<VersionReport> {
 
 pub(super) async fn status(State(shared): State<Shared>) -> Answer<StatusReport> {
     let mut status = shared.with(|core| core.status()).await?;
+    // The audit is a task of the cluster: the core does not know what it finds.
     if let Some(cluster) = shared.cluster() {
         status.set_overage(cluster.overage.borrow().to_vec());
     }

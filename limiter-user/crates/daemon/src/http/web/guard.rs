@@ -20,13 +20,13 @@ use control::{Actor, acting};
 
 /// Requests that may be at work at the same time; others wait. The core does one thing after the other anyway: many
 /// from here would keep the commands of an operator waiting behind them.
-const AT_WORK: usize = 4;
+const MAX_AT_WORK: usize = 4;
 
 /// How long a request may take, its body included, until the answer begins.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest body of a request, bytes.
-const LARGEST_BODY: usize = 16 * 1024;
+const MAX_BODY_LEN: usize = 16 * 1024;
 
 /// How long somebody with a wrong token waits for the answer: one connection tries two a second.
 pub(super) const PENALTY: Duration = Duration::from_millis(500);
@@ -134,7 +134,7 @@ impl Authorizer {
         tls: bool,
     ) -> Self {
         let cookie = format!("limiter_{port}");
-        Self { tokens, hosts, loopback, tls, cookie, work: Semaphore::new(AT_WORK) }
+        Self { tokens, hosts, loopback, tls, cookie, work: Semaphore::new(MAX_AT_WORK) }
     }
 
     /// What the session's cookie says.
@@ -203,7 +203,7 @@ fn asks_too_much(uri: &Uri) -> Option<Response> {
     if uri.path() != "/v1/top" {
         return None;
     }
-    // What cannot be read is told by whoever reads it.
+    // What cannot be read is refused by the route, in its own words.
     let Ok(Query(TopQuery { n, .. })) = Query::<TopQuery>::try_from_uri(uri) else { return None };
     let hint = format!("ask for 1 to {MAX_SOURCES}, or use the daemon's Unix socket");
     let refused = || refusal(StatusCode::BAD_REQUEST, "so many sources are not listed here", &hint);
@@ -230,6 +230,7 @@ pub(super) async fn check(
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut response = match authorizer.refuses(&request, Instant::now()) {
         Some(refused) => {
+            // Before it has a place at work: who guesses keeps nobody else waiting.
             if refused.status() == StatusCode::UNAUTHORIZED {
                 tokio::time::sleep(PENALTY).await;
             }
@@ -258,8 +259,8 @@ pub(super) async fn check(
 async fn at_work(authorizer: &Authorizer, request: Request, next: Next) -> Response {
     // All of it first: who sends slowly keeps nobody else waiting.
     let (head, body) = request.into_parts();
-    let Ok(body) = to_bytes(body, LARGEST_BODY).await else {
-        let hint = format!("send all of at most {LARGEST_BODY} bytes");
+    let Ok(body) = to_bytes(body, MAX_BODY_LEN).await else {
+        let hint = format!("send all of at most {MAX_BODY_LEN} bytes");
         return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the body cannot be read", &hint);
     };
     let public = needs(&head.method, head.uri.path()) == RequiredRole::Nothing;

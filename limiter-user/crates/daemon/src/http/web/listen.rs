@@ -34,16 +34,16 @@ use settings::web::WebConfig;
 const MAX_CONNECTIONS: usize = 128;
 
 /// How long the head of a request may take, and a connection be idle.
-const HEAD: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a client may take nothing of what is there for it.
-const STALLED: Duration = Duration::from_secs(15);
+const STALL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Connections that wait to be accepted, at most.
 const BACKLOG: i32 = 128;
 
 /// The largest head of a request, bytes.
-const LARGEST_HEAD: usize = 16 * 1024;
+const MAX_HEAD_LEN: usize = 16 * 1024;
 
 /// Headers in a request.
 const MAX_HEADERS: usize = 64;
@@ -178,15 +178,15 @@ async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, app: Router) {
     let socket = SockRef::from(&stream);
     // A client that has vanished is noticed, and one that does not read costs 32 KiB of the kernel rather than megabytes.
     // Both only save: a connection works without.
-    let _ = socket.set_tcp_user_timeout(Some(STALLED));
+    let _ = socket.set_tcp_user_timeout(Some(STALL_TIMEOUT));
     let _ = socket.set_send_buffer_size(SEND_BUFFER);
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(STALLED));
+    stream.set_write_timeout(Some(STALL_TIMEOUT));
     let stream = Box::pin(stream);
     match tls {
         None => exchange(stream, app).await,
-        Some(acceptor) => match timeout(HEAD, acceptor.accept(stream)).await {
+        Some(acceptor) => match timeout(HEAD_TIMEOUT, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => exchange(stream, app).await,
             Ok(Err(error)) => tracing::debug!("no TLS came about: {error}"),
             Err(_) => tracing::debug!("TLS has taken too long"),
@@ -197,8 +197,8 @@ async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, app: Router) {
 async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, app: Router) {
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(LARGEST_HEAD)
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD_LEN)
         .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
     if let Err(error) = served.await {

@@ -100,6 +100,7 @@ impl Tokens {
         let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.retain(|session| now.duration_since(session.since) < SESSION);
+        // Whoever has a token could fill the memory with sessions; the oldest browser has to sign in again.
         if sessions.len() >= MAX_SESSIONS {
             sessions.remove(0);
         }
@@ -130,6 +131,7 @@ fn token(path: &Path) -> Result<Vec<u8>, Failure> {
     };
     let file = File::open(path).map_err(failed)?;
     let mode = file.metadata().map_err(failed)?.permissions().mode();
+    // A group is the operator's choice: whoever makes the token need not be the daemon's user.
     if mode & 0o007 != 0 {
         let failure = Failure::new(exit::USAGE, format!("everyone may read or change {name}"));
         return Err(failure.hint(format!("run `chmod 600 {name}`, and better make another token")));
