@@ -3,6 +3,10 @@
 //! No `bool`, `Option` or enum lies in a map: every field is a number that any bit pattern is valid
 //! for, padding is explicit, and sizes and offsets are checked at compile time. [`ABI_VERSION`] is
 //! raised with every change; a daemon refuses pinned maps of another version.
+//!
+//! A field has one meaning. Several numbers share a word only where they must change in one step, or
+//! where a cache line has no room; such a word has a type of its own, which names its parts.
+//! `docs/design/abi.md` lists all maps: their keys, values, writers and readers.
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::AtomicU64;
@@ -18,7 +22,7 @@ use crate::sketch::Shape;
 use crate::table::{Identity, Slot};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -29,23 +33,26 @@ pub struct Layout {
     pub abi: u32,
     /// log2 of the sketch's epoch in ns.
     pub window_shift: u32,
-    /// The sketch's size.
+    /// Rows and columns of the sketch.
     pub sketch: Shape,
     /// Sets in the bucket table, minus one; a power of two minus one.
     pub set_mask: u32,
-    /// CPUs that may run the program.
+    /// CPUs that may run the program, those that are offline included.
     pub cpus: u32,
     /// Words of the lists' filter that there are for single sources; a power of two.
     pub filter_words: u32,
-    /// 0.
+    /// To 8 bytes: 0.
     pub padding: u32,
     /// How many bits of an address make a source.
     pub masks: PrefixMasks,
-    /// The hash's secret.
+    /// The hash's secret. It stays with the maps, or no bucket would be found again.
     pub hash_key: HashKey,
 }
 
 /// What the daemon changes while packets flow. One element; each word changes atomically.
+///
+/// The first cache line has what packets read, and only the daemon writes it. The words that packets
+/// write are in the second one, so that they do not take the first one away from other CPUs.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Config {
@@ -55,13 +62,13 @@ pub struct Config {
     pub min_gate: AtomicU64,
     /// Wall-clock minus monotonic time in ns.
     pub clock_offset: AtomicU64,
-    /// Verdict for IP packets whose source cannot be read in the lowest bit: 0 pass, 1 drop; and of which
-    /// packets samples are wanted: see [`crate::sampling`].
-    pub malformed: AtomicU64,
+    /// The reasons of which samples are wanted: a bit for each discriminant of [`Reason`].
+    pub sampled: AtomicU64,
     /// What to do when a set has no free buckets: see [`on_full`].
     pub on_full: AtomicU64,
     /// Which kinds of entries the lists have, and how much of their filter is in use: see
-    /// [`crate::lists`].
+    /// [`crate::lists::in_use`]. One word, because a packet must not meet new entries with the former
+    /// size of the filter.
     pub listed: AtomicU64,
     /// The bank of tables that tells classes apart, plus one; 0 for no classes: see [`crate::class`].
     pub classes: AtomicU64,
@@ -69,10 +76,15 @@ pub struct Config {
     pub shared: AtomicU64,
     /// Packets added to the sketch, as a sketch cell of its own (in steps of [`TOTAL_STEP`]).
     pub sketch_total: AtomicU64,
-    /// GCRA word of each kind of event, so that a flood does not become a flood of events.
-    pub event_tat: [AtomicU64; 2],
+    /// GCRA word of [`EventKind::Limited`], so that a flood does not become a flood of events.
+    pub limited_event_tat: AtomicU64,
+    /// GCRA word of [`EventKind::SetFull`].
+    pub set_full_event_tat: AtomicU64,
+    /// Verdict for IP packets whose source cannot be read: 0 pass, 1 drop. Such packets are rare, and
+    /// the first cache line is full.
+    pub drop_malformed: AtomicU64,
     /// To a cache line.
-    pub more_padding: [AtomicU64; 5],
+    pub padding: [AtomicU64; 4],
 }
 
 /// How many packets a CPU adds to the sketch before it tells [`Config::sketch_total`].
@@ -88,13 +100,13 @@ impl PolicyWord {
         Self((generation as u64) << 32 | slot as u64)
     }
 
-    /// The generation.
+    /// The generation of policies and lists. It counts changes, modulo 2^32.
     #[inline(always)]
     pub const fn generation(&self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// The slot in the policy array.
+    /// The slot in the policy array, below [`POLICY_SLOTS`].
     #[inline(always)]
     pub const fn slot(&self) -> u32 {
         self.0 as u32
@@ -121,7 +133,7 @@ pub const POLICY_SLOTS: u32 = 65_536;
 /// Prefixes of a family that can be listed.
 pub const LISTED_PREFIXES: u32 = 1 << 20;
 
-/// A compiled limit of packets or of bytes: what the kernel needs, then what the operator said.
+/// A limit of packets or of bytes as the kernel computes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Tier {
@@ -129,185 +141,215 @@ pub struct Tier {
     pub cost: Cost,
     /// Burst as time, ticks.
     pub tolerance: u64,
-    /// Estimates below this need no bucket; in a policy's first tier, for the sake of all its tiers. In the
-    /// other two of a policy of the cluster: see [`Policy::filled`].
-    pub gate: u32,
-    /// [`Tier::PACKETS`], [`Tier::BYTES`] or [`Tier::NOTHING`]; in the first tier with bits of
-    /// [`Policy`], in the shadow with the trial's number above [`Policy::TRIAL_SHIFT`].
-    pub unit: u32,
+}
+
+impl Tier {
+    /// No limit: every packet is free.
+    pub const UNLIMITED: Self =
+        Self { cost: Cost { fixed: 0, per_byte: 0, shift: 0 }, tolerance: MAX_TOLERANCE };
+}
+
+/// The same limit as the operator wrote it. The kernel never reads it: a later daemon does, which knows
+/// the limits in force from the maps alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Terms {
     /// The limit, in units per `period_ns`.
     pub rate: u64,
     /// The period of `rate`, ns.
     pub period_ns: u64,
     /// The burst, in units.
     pub burst: u64,
+    /// [`Terms::PACKETS`], [`Terms::BYTES`] or [`Terms::NOTHING`].
+    pub unit: u64,
 }
 
-impl Tier {
+impl Terms {
     /// Nothing is limited.
-    pub const NOTHING: u32 = 0;
+    pub const NOTHING: u64 = 0;
     /// Packets are limited.
-    pub const PACKETS: u32 = 1;
+    pub const PACKETS: u64 = 1;
     /// Bytes are limited.
-    pub const BYTES: u32 = 2;
+    pub const BYTES: u64 = 2;
 
+    /// No limit.
+    pub const UNLIMITED: Self = Self { rate: 0, period_ns: 0, burst: 0, unit: Self::NOTHING };
+}
+
+/// One rate of a limit, compiled: what policies are made of. It lies in no map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompiledTier {
+    /// What the kernel computes with.
+    pub tier: Tier,
+    /// What the operator wrote.
+    pub terms: Terms,
+    /// Estimates below this need no bucket, packets in a window: see [`crate::gate`].
+    pub gate: u32,
+}
+
+impl CompiledTier {
     /// No limit: every packet is free, sources are tracked from `gate` packets in a window.
     pub const fn unlimited(gate: u32) -> Self {
-        Self {
-            cost: Cost { fixed: 0, per_byte: 0, shift: 0 },
-            tolerance: MAX_TOLERANCE,
-            gate,
-            unit: Self::NOTHING,
-            rate: 0,
-            period_ns: 0,
-            burst: 0,
-        }
-    }
-
-    /// What is limited.
-    #[inline(always)]
-    pub const fn counts(&self) -> u32 {
-        self.unit & 0xff
+        Self { tier: Tier::UNLIMITED, terms: Terms::UNLIMITED, gate }
     }
 }
 
-/// A compiled limit: one tier, or two that hold at the same time, and perhaps one that is only tried.
-/// The first cache line is all that a limit of one tier needs.
+/// A compiled limit: one tier, or two that hold at the same time, and perhaps a shadow, which only counts.
+///
+/// The first cache line is all that a charge needs under a limit of one tier. The second line serves the
+/// other two tiers and promotions, and what follows is for the daemon. Slots have 256 bytes, so that all of
+/// them lie across cache lines alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Policy {
     /// The limit.
     pub first: Tier,
+    /// Estimates below this need no bucket, for the sake of all tiers: the least of their gates.
+    pub gate: u32,
+    /// [`Policy::OBSERVE`], [`Policy::SECOND`], [`Policy::SHADOW`] and [`Policy::CLUSTER`].
+    pub flags: u32,
+    /// The [`Multiplier`] of the share that each bucket has without end, if [`Policy::CLUSTER`] is set; else 0.
+    pub floor: u32,
+    /// The number of the trial that the shadow belongs to, from 1 on; 0 without a shadow.
+    pub trial: u32,
+    /// When a bucket of a cluster limit that is made now is full at the earliest, in the first tier; 0 for
+    /// at once.
+    pub first_filled: Ticks,
+    /// The same of the second tier.
+    pub second_filled: Ticks,
     /// The limit in the other unit, if [`Policy::SECOND`] is set.
     pub second: Tier,
     /// What is tried beside them, if [`Policy::SHADOW`] is set.
     pub shadow: Tier,
+    /// What the operator wrote for `first`.
+    pub first_terms: Terms,
+    /// What the operator wrote for `second`.
+    pub second_terms: Terms,
+    /// What the operator wrote for `shadow`.
+    pub shadow_terms: Terms,
+    /// To whole cache lines: 0.
+    pub padding: [u64; 4],
 }
 
 impl Policy {
-    /// A bit of the first tier's unit: packets over the limit are counted and pass.
-    pub const OBSERVE: u32 = 1 << 8;
-    /// A bit of the first tier's unit: there is a second tier.
-    pub const SECOND: u32 = 1 << 9;
-    /// A bit of the first tier's unit: there is a shadow.
-    pub const SHADOW: u32 = 1 << 10;
-    /// A bit of the first tier's unit: the limit is the cluster's, and the bits from
-    /// [`Policy::FLOOR_SHIFT`] on are the share that each bucket has without end.
-    pub const CLUSTER: u32 = 1 << 11;
-    /// Bits of the first tier's unit below the floor, a [`Multiplier`] without the lowest bit of its
-    /// mantissa.
-    pub const FLOOR_SHIFT: u32 = 12;
-    /// log2 of the units that [`Policy::filled`] is kept in, ticks: a quarter of a second.
-    const FILLED_SHIFT: u32 = 32;
-    /// Bits of the shadow's unit below the number of its trial.
-    pub const TRIAL_SHIFT: u32 = 16;
+    /// A flag: packets over the limit are counted and pass.
+    pub const OBSERVE: u32 = 1 << 0;
+    /// A flag: there is a second tier.
+    pub const SECOND: u32 = 1 << 1;
+    /// A flag: there is a shadow.
+    pub const SHADOW: u32 = 1 << 2;
+    /// A flag: the limit is the cluster's, so each bucket has a share of it.
+    pub const CLUSTER: u32 = 1 << 3;
 
     /// A limit of one tier.
-    pub const fn new(first: Tier) -> Self {
-        let none = Tier::unlimited(0);
-        Self { first, second: none, shadow: none }
+    pub const fn new(first: CompiledTier) -> Self {
+        Self {
+            first: first.tier,
+            gate: first.gate,
+            flags: 0,
+            floor: 0,
+            trial: 0,
+            first_filled: 0,
+            second_filled: 0,
+            second: Tier::UNLIMITED,
+            shadow: Tier::UNLIMITED,
+            first_terms: first.terms,
+            second_terms: Terms::UNLIMITED,
+            shadow_terms: Terms::UNLIMITED,
+            padding: [0; 4],
+        }
     }
 
-    /// No limit, as [`Tier::unlimited`].
+    /// No limit, as [`CompiledTier::unlimited`].
     pub const fn unlimited(gate: u32) -> Self {
-        Self::new(Tier::unlimited(gate))
+        Self::new(CompiledTier::unlimited(gate))
     }
 
     /// With a second tier, which holds at the same time.
     #[must_use]
-    pub const fn and(mut self, second: Tier) -> Self {
-        self.first.unit |= Self::SECOND;
+    pub const fn and(mut self, second: CompiledTier) -> Self {
+        self.flags |= Self::SECOND;
         self.lower_gate(second.gate);
-        self.second = second;
+        self.second = second.tier;
+        self.second_terms = second.terms;
         self
     }
 
     /// With a shadow: what is tried, under a number from 1 on that no recent trial has.
     #[must_use]
-    pub const fn trying(mut self, shadow: Tier, trial: u16) -> Self {
-        self.first.unit |= Self::SHADOW;
+    pub const fn trying(mut self, shadow: CompiledTier, trial: u16) -> Self {
+        self.flags |= Self::SHADOW;
         self.lower_gate(shadow.gate);
-        let filled = self.shadow.gate;
-        self.shadow = shadow;
-        if self.is_shared() {
-            self.shadow.gate = filled;
-        }
-        self.shadow.unit |= (trial as u32) << Self::TRIAL_SHIFT;
+        self.shadow = shadow.tier;
+        self.shadow_terms = shadow.terms;
+        self.trial = trial as u32;
         self
     }
 
     /// Without enforcement.
     #[must_use]
     pub const fn observing(mut self) -> Self {
-        self.first.unit |= Self::OBSERVE;
+        self.flags |= Self::OBSERVE;
         self
     }
 
-    /// As a limit of the cluster, of which each bucket has the share `floor` without end, rounded down. Who
-    /// gets a bucket finds it full at `filled`, by tier, at the earliest (0 for at once): a larger floor than
-    /// before brings nobody tokens.
+    /// As a limit of the cluster, of which each bucket has the share `floor` without end. Who gets a bucket
+    /// finds it full at `filled`, by tier, at the earliest (0 for at once): a larger floor than before brings
+    /// nobody tokens.
     #[must_use]
     pub const fn shared_by_hosts(mut self, floor: Multiplier, filled: [Ticks; 2]) -> Self {
-        let unit = self.first.unit & (Self::CLUSTER - 1);
-        let floor = floor.even().0 >> 1;
-        self.first.unit = unit | Self::CLUSTER | floor << Self::FLOOR_SHIFT;
-        self.second.gate = Self::filled_units(filled[0]);
-        self.shadow.gate = Self::filled_units(filled[1]);
+        self.flags |= Self::CLUSTER;
+        self.floor = floor.0;
+        [self.first_filled, self.second_filled] = filled;
         self
-    }
-
-    const fn filled_units(at: Ticks) -> u32 {
-        let units = at.div_ceil(1 << Self::FILLED_SHIFT);
-        if units > u32::MAX as u64 { u32::MAX } else { units as u32 }
     }
 
     const fn lower_gate(&mut self, gate: u32) {
-        if gate < self.first.gate {
-            self.first.gate = gate;
+        if gate < self.gate {
+            self.gate = gate;
         }
     }
 
     /// Whether packets over the limit pass.
     #[inline(always)]
     pub const fn observes(&self) -> bool {
-        self.first.unit & Self::OBSERVE != 0
+        self.flags & Self::OBSERVE != 0
     }
 
     /// Whether there is a second tier.
     #[inline(always)]
     pub const fn has_second(&self) -> bool {
-        self.first.unit & Self::SECOND != 0
+        self.flags & Self::SECOND != 0
     }
 
     /// Whether there is a shadow.
     #[inline(always)]
     pub const fn has_shadow(&self) -> bool {
-        self.first.unit & Self::SHADOW != 0
+        self.flags & Self::SHADOW != 0
     }
 
     /// Whether the limit is the cluster's.
     #[inline(always)]
     pub const fn is_shared(&self) -> bool {
-        self.first.unit & Self::CLUSTER != 0
+        self.flags & Self::CLUSTER != 0
     }
 
     /// The share of a limit of the cluster that each bucket has without end.
     #[inline(always)]
     pub const fn floor(&self) -> Multiplier {
-        Multiplier(self.first.unit >> Self::FLOOR_SHIFT << 1)
+        Multiplier(self.floor)
     }
 
     /// When a bucket of the cluster's limit that is made now is full at the earliest, by tier.
     #[inline(always)]
     pub const fn filled(&self) -> [Ticks; 2] {
-        let [first, second] = [self.second.gate as u64, self.shadow.gate as u64];
-        [first << Self::FILLED_SHIFT, second << Self::FILLED_SHIFT]
+        [self.first_filled, self.second_filled]
     }
 
-    /// The number of the trial that the shadow belongs to.
-    #[inline(always)]
-    pub const fn trial(&self) -> u64 {
-        (self.shadow.unit >> Self::TRIAL_SHIFT) as u64
+    /// The tiers that are enforced, each with what the operator wrote.
+    pub fn tiers(&self) -> [Option<(&Tier, &Terms)>; 2] {
+        let second = (&self.second, &self.second_terms);
+        [Some((&self.first, &self.first_terms)), self.has_second().then_some(second)]
     }
 }
 
@@ -423,6 +465,9 @@ impl Reason {
 /// Places in [`Counters::verdicts`]; all are taken. Another reason needs counters of another layout.
 pub const VERDICTS: usize = 16;
 
+/// Places in [`Counters::internal`], a power of two: the kernel program masks the index with it.
+pub const INTERNALS: usize = 16;
+
 /// Packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -485,15 +530,17 @@ pub struct Counters {
     /// Every packet counts in exactly one of these; the index is a [`Reason`].
     pub verdicts: [Tally; VERDICTS],
     /// The index is an [`Internal`].
-    pub internal: [u64; VERDICTS],
+    pub internal: [u64; INTERNALS],
     /// What the program hides from the verifier for a moment; means nothing.
     pub scratch: u64,
     /// The clock tick that `coarse_ns` was read in.
     pub coarse_tick: u64,
     /// The coarse clock, ns since boot.
     pub coarse_ns: u64,
+    /// The [`Reason`] of the packet at hand, for the program that a tail call goes to.
+    pub reason: u64,
     /// To whole cache lines.
-    pub padding: [u64; 5],
+    pub padding: [u64; 4],
 }
 
 /// What an event tells.
@@ -512,11 +559,11 @@ pub enum EventKind {
 pub struct Event {
     /// When, ns since boot.
     pub time_ns: u64,
-    /// The source.
+    /// Whose packet it was, cut to its prefix.
     pub source: SourceKey,
     /// An [`EventKind`].
     pub kind: u32,
-    /// The policy slot of the source.
+    /// The slot of the policy that it was judged by.
     pub policy: u32,
 }
 
@@ -529,22 +576,24 @@ pub const EVENT_RING_BYTES: u32 = 256 * 1024;
 const _: () = {
     assert!(size_of::<Layout>() == 136 && offset_of!(Layout, hash_key) == 56);
     assert!(size_of::<Listen>() == 24 && offset_of!(Listen, port) == 16);
-    assert!(size_of::<Config>() == 128 && offset_of!(Config, event_tat) == 72);
-    assert!(size_of::<Tier>() == 64 && offset_of!(Tier, gate) == 32);
-    assert!(size_of::<Policy>() == 192 && offset_of!(Policy, shadow) == 128);
+    assert!(size_of::<Config>() == 128 && offset_of!(Config, sketch_total) == 64);
+    assert!(size_of::<Tier>() == 32 && size_of::<Terms>() == 32);
+    assert!(size_of::<Policy>() == 256 && offset_of!(Policy, gate) == 32);
+    assert!(offset_of!(Policy, second) == 64 && offset_of!(Policy, first_terms) == 128);
     assert!(size_of::<Slot>() == 64 && offset_of!(Slot, first_seen) == 56);
     assert!(size_of::<Identity>() == 64 && offset_of!(Identity, trial) == 40);
     assert!(size_of::<Rights>() == 16 && offset_of!(Rights, floor) == 8);
     assert!(size_of::<Shared>() == 64);
-    assert!(size_of::<Counters>() == 448 && offset_of!(Counters, internal) == 256);
+    assert!(size_of::<Counters>() == 448 && offset_of!(Counters, reason) == 408);
     assert!(size_of::<Denial>() == 32);
     assert!(size_of::<Event>() == 32 && offset_of!(Event, kind) == 24);
-    assert!(Reason::ALL.len() <= VERDICTS && Internal::ALL.len() <= VERDICTS);
+    assert!(Reason::ALL.len() <= VERDICTS && VERDICTS.is_power_of_two());
+    assert!(Internal::ALL.len() <= INTERNALS && INTERNALS.is_power_of_two());
 };
 
 #[cfg(feature = "pod")]
 mod pod {
-    use super::{Counters, Layout, Policy, Tally, Tier};
+    use super::{Counters, Layout, Policy, Tally, Terms, Tier};
     use crate::key::{ClassKey, SourceKey};
     use crate::peers::Listen;
 
@@ -553,6 +602,8 @@ mod pod {
     unsafe impl aya::Pod for Layout {}
     // SAFETY: as above.
     unsafe impl aya::Pod for Tier {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Terms {}
     // SAFETY: as above.
     unsafe impl aya::Pod for Policy {}
     // SAFETY: as above.

@@ -36,7 +36,7 @@ pub const UDP_TABLE: u32 = FLAG_GROUPS;
 pub const OTHER_TABLE: u32 = UDP_TABLE + 1;
 /// Tables of a bank.
 pub const TABLES: u32 = OTHER_TABLE + 1;
-/// Banks.
+/// Banks: packets are judged by one while the daemon writes the other.
 pub const BANKS: u32 = 2;
 
 /// Where [`OTHER_TABLE`] has the group of each combination of TCP flags.

@@ -34,11 +34,45 @@ pub const MAX_NS: u64 = 100_000_000;
 /// cluster's: the share of the bucket may have become larger, ns.
 pub const MAX_SHARED_NS: u64 = 10_000_000;
 
-/// In the place of a slot's index: the source is on the deny list.
-pub const LISTED: u32 = u32::MAX;
-
 /// Bits of [`Denial::pending`] below the packets. With [`MAX_NS`] neither part can overflow.
 const PACKETS_SHIFT: u32 = 40;
+
+/// What a [`Denial`] rests on: `generation:32 | on_deny_list:1 | slot:31`. A word, because entries fill half a
+/// cache line each, and larger ones were slower. A table has at most 2^26 slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Basis(pub u64);
+
+impl Basis {
+    const ON_DENY_LIST: u64 = 1 << 31;
+
+    /// The bucket in a slot has no token, under the policies of a generation.
+    #[inline(always)]
+    #[must_use]
+    pub const fn over_limit(generation: u32, slot: u32) -> Self {
+        Self((generation as u64) << 32 | slot as u64)
+    }
+
+    /// The source is on the deny list of a generation.
+    #[inline(always)]
+    #[must_use]
+    pub const fn on_deny_list(generation: u32) -> Self {
+        Self((generation as u64) << 32 | Self::ON_DENY_LIST)
+    }
+
+    /// The generation of policies and lists.
+    #[inline(always)]
+    #[must_use]
+    pub const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// The slot of a source that is over its limit; `None` for one on the deny list, which may have none.
+    #[inline(always)]
+    #[must_use]
+    pub const fn slot(self) -> Option<u32> {
+        if self.0 & Self::ON_DENY_LIST != 0 { None } else { Some(self.0 as u32) }
+    }
+}
 
 /// A source that one CPU remembers, and its packets dropped since.
 #[derive(Debug, Default)]
@@ -48,20 +82,19 @@ pub struct Denial {
     pub tag: AtomicU64,
     /// Its packets are dropped before this, ns since boot.
     pub until_ns: AtomicU64,
-    /// The generation of policies it was denied in, and the index of its slot: `generation:32 |
-    /// index:32`.
-    pub place: AtomicU64,
+    /// Why they are: a [`Basis`].
+    pub basis: AtomicU64,
     /// What was dropped and is not in its slot yet: `packets:24 | bytes:40`.
     pub pending: AtomicU64,
 }
 
 impl Denial {
-    /// Whether a packet of `hash` is over its limit without a further look.
+    /// Whether a packet of `hash` is dropped without a further look.
     #[inline(always)]
     pub fn holds(&self, hash: Hash, coarse_ns: u64, generation: u32) -> bool {
         atomic::load(&self.tag) == hash.0
             && coarse_ns < atomic::load(&self.until_ns)
-            && (atomic::load(&self.place) >> 32) as u32 == generation
+            && self.basis().generation() == generation
     }
 
     /// Counts a dropped packet.
@@ -78,18 +111,18 @@ impl Denial {
         (pending >> PACKETS_SHIFT, pending & ((1 << PACKETS_SHIFT) - 1))
     }
 
-    /// The index of the source's slot.
+    /// Why its packets are dropped.
     #[inline(always)]
-    pub fn index(&self) -> u32 {
-        atomic::load(&self.place) as u32
+    pub fn basis(&self) -> Basis {
+        Basis(atomic::load(&self.basis))
     }
 
     /// Remembers another source, or the same for longer.
     #[inline(always)]
-    pub fn remember(&self, hash: Hash, until_ns: u64, generation: u32, index: u32) {
+    pub fn remember(&self, hash: Hash, until_ns: u64, basis: Basis) {
         atomic::store(&self.tag, hash.0);
         atomic::store(&self.until_ns, until_ns);
-        atomic::store(&self.place, u64::from(generation) << 32 | u64::from(index));
+        atomic::store(&self.basis, basis.0);
         atomic::store(&self.pending, 0);
     }
 }
@@ -130,7 +163,7 @@ mod tests {
     #[test]
     fn packets_and_bytes_are_told_apart() {
         let denial = Denial::default();
-        denial.remember(Hash(7), 10, 3, 9);
+        denial.remember(Hash(7), 10, Basis::over_limit(3, 9));
         assert!(denial.holds(Hash(7), 9, 3));
         assert!(!denial.holds(Hash(7), 10, 3), "its time has come");
         assert!(!denial.holds(Hash(7), 9, 4), "policies have changed");
@@ -138,6 +171,9 @@ mod tests {
         for _ in 0..1000 {
             denial.count(9000);
         }
-        assert_eq!((denial.pending(), denial.index()), ((1000, 9_000_000), 9));
+        assert_eq!((denial.pending(), denial.basis().slot()), ((1000, 9_000_000), Some(9)));
+        denial.remember(Hash(7), 10, Basis::on_deny_list(u32::MAX));
+        assert!(denial.holds(Hash(7), 9, u32::MAX) && denial.basis().slot().is_none());
+        assert_eq!(denial.pending(), (0, 0));
     }
 }

@@ -65,6 +65,9 @@ pub enum Action {
 pub struct Entry(pub u64);
 
 impl Entry {
+    /// No entry at all.
+    pub const NOTHING: Self = Self(0);
+
     /// An entry that holds before second `until` since boot, 0 for ever.
     pub const fn new(action: Action, until: u32) -> Self {
         Self((action as u64) << 32 | until as u64)

@@ -20,18 +20,15 @@ const BURST: u64 = 64;
 /// The size of the ring buffer in bytes: about 1800 samples.
 pub const RING_BYTES: u32 = 512 * 1024;
 
-/// Bits of [`crate::abi::Config::malformed`] from here on: the reasons of which samples are wanted.
-const REASONS_SHIFT: u32 = 32;
-
-/// [`crate::abi::Config::malformed`] with samples wanted for some reasons: a bit for each discriminant.
-pub const fn asking(malformed: u64, reasons: u16) -> u64 {
-    malformed & u32::MAX as u64 | (reasons as u64) << REASONS_SHIFT
+/// [`crate::abi::Config::sampled`] for some reasons.
+pub fn asking(reasons: impl IntoIterator<Item = Reason>) -> u64 {
+    reasons.into_iter().fold(0, |bits, reason| bits | 1 << reason as u32)
 }
 
-/// Whether samples are wanted of packets that met `reason`.
+/// Whether samples are wanted of packets that met `reason`, by [`crate::abi::Config::sampled`].
 #[inline(always)]
-pub const fn asked_for(malformed: u64, reason: Reason) -> bool {
-    malformed >> REASONS_SHIFT >> reason as u32 & 1 != 0
+pub const fn asked_for(sampled: u64, reason: Reason) -> bool {
+    sampled >> reason as u32 & 1 != 0
 }
 
 /// Which samples are wanted. One element; the daemon writes all but `next_ns` before it asks for any.
@@ -119,12 +116,11 @@ mod tests {
 
     #[test]
     fn only_the_reasons_that_were_asked_for() {
-        let word = asking(1, 1 << Reason::OverLimit as u16 | 1 << Reason::NonIp as u16);
-        assert_eq!(word & 1, 1, "the verdict on malformed packets stays");
+        let sampled = asking([Reason::OverLimit, Reason::NonIp, Reason::OverLimit]);
         for reason in Reason::ALL {
             let wanted = matches!(reason, Reason::OverLimit | Reason::NonIp);
-            assert_eq!(asked_for(word, reason), wanted, "{reason:?}");
-            assert!(!asked_for(asking(word, 0), reason));
+            assert_eq!(asked_for(sampled, reason), wanted, "{reason:?}");
+            assert!(!asked_for(asking([]), reason));
         }
     }
 

@@ -100,17 +100,6 @@ impl Multiplier {
         if raised > NEVER { NEVER } else { raised }
     }
 
-    /// That of a share which is no larger, without the lowest bit of the mantissa.
-    #[must_use]
-    pub const fn even(self) -> Self {
-        if self.is_nothing() {
-            return Self(Self::NOTHING.0 - 1);
-        }
-        let rounded = (self.0 + 1) & !1;
-        // All bits of the mantissa were set.
-        if rounded & 0xffff == 0 { Self(rounded | Self::VALID) } else { Self(rounded) }
-    }
-
     /// Whether it is of no share at all.
     #[must_use]
     pub const fn is_nothing(self) -> bool {

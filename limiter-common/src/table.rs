@@ -141,7 +141,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The source.
+    /// The source. Two words, so a caller may meet the halves of two sources where the slot has just changed hands.
     #[inline(always)]
     pub fn key(&self) -> SourceKey {
         SourceKey { high: atomic::load(&self.high), low: atomic::load(&self.low) }

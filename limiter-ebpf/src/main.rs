@@ -12,7 +12,7 @@ use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::macros::xdp;
 use aya_ebpf::programs::XdpContext;
 use limiter_common::abi::Reason;
-use limiter_common::engine::{State, judge};
+use limiter_common::engine::judge;
 
 use crate::frame::Frame;
 use crate::maps::{LOGGER, SAMPLER};
@@ -30,7 +30,7 @@ fn limiter(ctx: XdpContext) -> u32 {
     let reason = judge(&kernel, &frame);
     kernel.count(reason, frame.len());
     if log::is_marked() {
-        kernel.opaque(reason as u64);
+        kernel.hand_over(reason);
         // It goes on there, unless nobody reads.
         // SAFETY: the map holds XDP programs only, which take this very context.
         unsafe { LOGGER.tail_call(&ctx, 0) };
@@ -46,7 +46,7 @@ fn logger(ctx: XdpContext) -> u32 {
     let Some(kernel) = Kernel::new() else {
         return XDP_PASS;
     };
-    let reason = Reason::of(kernel.told() as u32);
+    let reason = kernel.handed_over();
     // What cannot be written is not written.
     let _ = log::write(&ctx, &kernel);
     finish(&ctx, &kernel, reason)
@@ -60,7 +60,7 @@ fn sampler(ctx: XdpContext) -> u32 {
     let Some(kernel) = Kernel::new() else {
         return XDP_PASS;
     };
-    let reason = Reason::of(kernel.told() as u32);
+    let reason = kernel.handed_over();
     // What is not wanted is not wanted.
     let _ = sample(&ctx, &kernel, reason);
     action(reason)
@@ -70,7 +70,7 @@ fn sampler(ctx: XdpContext) -> u32 {
 #[inline(always)]
 fn finish(ctx: &XdpContext, kernel: &Kernel, reason: Reason) -> u32 {
     if kernel.is_sampled(reason) {
-        kernel.opaque(reason as u64);
+        kernel.hand_over(reason);
         // It does not come back, unless there is no sampler: then the packet just is not sampled.
         // SAFETY: the map holds XDP programs only, which take this very context.
         unsafe { SAMPLER.tail_call(ctx, 0) };

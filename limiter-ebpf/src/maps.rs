@@ -1,4 +1,6 @@
-//! The maps and the read-only global. Sizes marked 1 are set by the loader.
+//! The maps and the read-only globals. Sizes marked 1 are set by the loader.
+//!
+//! Who writes and reads each of them, and what lies in it, is in `docs/design/abi.md`.
 
 use core::sync::atomic::AtomicU64;
 

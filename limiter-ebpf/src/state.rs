@@ -5,7 +5,9 @@ use core::sync::atomic::AtomicU64;
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
 use aya_ebpf::maps::Array;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
-use limiter_common::abi::{Config, Counters, Event, Internal, Policy, Reason, Tally};
+use limiter_common::abi::{
+    Config, Counters, Event, INTERNALS, Internal, Policy, Reason, Tally, VERDICTS,
+};
 use limiter_common::atomic;
 use limiter_common::class::Table;
 use limiter_common::denial::{DENIALS, Denial};
@@ -87,7 +89,7 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn count(&self, reason: Reason, length: u32) {
         // The compiler knows that reasons are few and leaves the mask out, which the verifier needs.
-        let index = self.opaque(reason as u64) as usize & 15;
+        let index = self.opaque(reason as u64) as usize & (VERDICTS - 1);
         // SAFETY: `counters` is this CPU's element of the map; XDP programs are not preempted by one
         // another on a CPU, and the daemon only reads.
         let tally: &mut Tally = unsafe { &mut (*self.counters).verdicts[index] };
@@ -101,16 +103,23 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn is_sampled(&self, reason: Reason) -> bool {
         match self.config() {
-            Some(config) => asked_for(atomic::load(&config.malformed), reason),
+            Some(config) => asked_for(atomic::load(&config.sampled), reason),
             None => false,
         }
     }
 
-    /// What the program before this one has made opaque last.
+    /// Leaves the reason of the packet at hand to the program that a tail call goes to.
     #[inline(always)]
-    pub(crate) fn told(&self) -> u64 {
+    pub(crate) fn hand_over(&self, reason: Reason) {
         // SAFETY: as in `opaque`.
-        unsafe { (&raw const (*self.counters).scratch).read_volatile() }
+        unsafe { (&raw mut (*self.counters).reason).write_volatile(reason as u64) };
+    }
+
+    /// The reason that the program before this one has left.
+    #[inline(always)]
+    pub(crate) fn handed_over(&self) -> Reason {
+        // SAFETY: as in `opaque`.
+        Reason::of(unsafe { (&raw const (*self.counters).reason).read_volatile() } as u32)
     }
 }
 
@@ -298,7 +307,7 @@ impl State for Kernel {
     #[inline(always)]
     fn note(&self, what: Internal) -> u64 {
         // SAFETY: as in `count`.
-        let counter = unsafe { &mut (*self.counters).internal[what as usize & 15] };
+        let counter = unsafe { &mut (*self.counters).internal[what as usize & (INTERNALS - 1)] };
         *counter += 1;
         log::mark(what);
         *counter

@@ -9,8 +9,8 @@ use std::{
     sync::Once,
 };
 
-use crate::namespace::PREFIX;
-
+/// Namespaces of the tests have names that start with this, followed by the process id.
+pub const NAMESPACE_PREFIX: &str = "lim-";
 /// Pins of the tests' daemons are in folders that start with this, followed by the process id.
 pub const PIN_PREFIX: &str = "limiter-test-";
 /// Instances of the tests' daemons have names that start with this, and pins that start with the other.
@@ -36,7 +36,7 @@ pub fn remove_of(pid: u32) {
 
 /// Removes what is named after processes that are `gone`. Returns what that was.
 fn remove(gone: impl Fn(u32) -> bool) -> Vec<String> {
-    let namespaces = owned(Path::new("/run/netns"), PREFIX, &gone);
+    let namespaces = owned(Path::new("/run/netns"), NAMESPACE_PREFIX, &gone);
     namespaces.iter().for_each(|name| delete_namespace(name));
     let pins = [PIN_PREFIX, INSTANCE_PIN_PREFIX].map(|p| owned(Path::new(BPF_FOLDER), p, &gone));
     let pins = pins.concat();
@@ -107,13 +107,13 @@ mod tests {
     #[test]
     fn what_is_named_after_a_process_is_found() {
         let folder = tempfile::tempdir().unwrap();
-        let own = format!("{PREFIX}{}-0-rx", std::process::id());
+        let own = format!("{NAMESPACE_PREFIX}{}-0-rx", std::process::id());
         // Above the largest process id that Linux gives out.
-        let dead = format!("{PREFIX}4194305-0-rx");
+        let dead = format!("{NAMESPACE_PREFIX}4194305-0-rx");
         for name in [own.as_str(), dead.as_str(), "lim-", "other-4194305-0", "lim-x-1"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
-        assert_eq!(owned(folder.path(), PREFIX, |pid| !is_alive(pid)), [dead]);
-        assert_eq!(owned(folder.path(), PREFIX, |pid| pid == std::process::id()), [own]);
+        assert_eq!(owned(folder.path(), NAMESPACE_PREFIX, |pid| !is_alive(pid)), [dead]);
+        assert_eq!(owned(folder.path(), NAMESPACE_PREFIX, |pid| pid == std::process::id()), [own]);
     }
 }

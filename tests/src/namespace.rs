@@ -10,10 +10,9 @@ use std::{
     thread::JoinHandle,
 };
 
-use crate::{leftovers, process, require_root};
+use crate::leftovers::{self, NAMESPACE_PREFIX};
+use crate::{process, require_root};
 
-/// Every namespace's name starts with this, followed by the process id.
-pub const PREFIX: &str = "lim-";
 const FOLDER: &str = "/run/netns";
 
 /// A number that no other caller in this process gets.
@@ -38,7 +37,7 @@ impl Namespace {
     pub fn new(role: &str) -> Self {
         require_root();
         leftovers::remove_stale();
-        let name = format!("{PREFIX}{}-{}-{role}", std::process::id(), unique());
+        let name = format!("{NAMESPACE_PREFIX}{}-{}-{role}", std::process::id(), unique());
         process::run(tools::IP.command().args(["netns", "add", &name]));
         let namespace = Self { name };
         namespace.quiet_ipv6();

@@ -177,9 +177,8 @@ impl Program {
     /// # Panics
     /// If the kernel refuses.
     pub fn forget_events(&mut self) {
-        let first = offset_of!(Config, event_tat);
-        self.word(first, 0);
-        self.word(first + 8, 0);
+        self.word(offset_of!(Config, limited_event_tat), 0);
+        self.word(offset_of!(Config, set_full_event_tat), 0);
     }
 
     /// Stops the daemon until [`Program::resume_daemon`].

@@ -18,8 +18,7 @@ use tempfile::TempDir;
 use tests::{
     cli::limiter_binary,
     cover::{NO_PROGRAM, cover},
-    leftovers::{BPF_FOLDER, PIN_PREFIX},
-    namespace::PREFIX,
+    leftovers::{BPF_FOLDER, NAMESPACE_PREFIX, PIN_PREFIX},
     process::wait_for,
 };
 
@@ -88,7 +87,7 @@ impl Running {
     fn end(mut self) -> ExitStatus {
         let child = &mut self.child;
         let status = wait_for("the end", TIMEOUT, || child.try_wait().expect("a child"));
-        assert_eq!(named(NAMESPACES, PREFIX, self.worker), Vec::<PathBuf>::new());
+        assert_eq!(named(NAMESPACES, NAMESPACE_PREFIX, self.worker), Vec::<PathBuf>::new());
         assert_eq!(named(BPF_FOLDER, PIN_PREFIX, self.worker), Vec::<PathBuf>::new());
         let files: Vec<_> = fs::read_dir(self.temporary.path()).expect("the folder").collect();
         assert!(files.is_empty(), "{files:?}");
@@ -169,7 +168,7 @@ fn an_interrupt_leaves_nothing_behind() {
     let running = Running::start(&[]);
     let worker = running.worker;
     wait_for("a namespace", TIMEOUT, || {
-        (!named(NAMESPACES, PREFIX, worker).is_empty()).then_some(())
+        (!named(NAMESPACES, NAMESPACE_PREFIX, worker).is_empty()).then_some(())
     });
     running.send(libc::SIGINT, true);
     assert_eq!(running.end().code(), Some(130));

@@ -144,23 +144,24 @@ fn charge<S: State>(
     Charge::ADMITTED
 }
 
-/// The words of a bucket.
+/// A bucket that a packet is charged to: its words, and what a packet costs there.
 #[derive(Clone, Copy)]
-pub(super) struct Words<'a> {
-    /// What packets cost.
+pub(super) struct BucketRef<'a> {
+    /// By what its share multiplies the cost of packets.
     pub(super) price: CostMultiplier,
     /// What has become of its share since its last packet.
     pub(super) lapse: Lapse,
+    /// Its theoretical arrival time in the first tier.
     pub(super) first: &'a AtomicU64,
     /// The second tier's, where the policy has one.
     pub(super) second: &'a AtomicU64,
 }
 
-impl Words<'_> {
+impl BucketRef<'_> {
     /// Charges a packet of `length` bytes to the bucket, whose first word was `tat` a moment ago, to all tiers
     /// or to none.
     #[inline(always)]
-    pub(super) fn draw<S: State>(
+    pub(super) fn charge<S: State>(
         &self,
         state: &S,
         policy: &Policy,
@@ -185,19 +186,19 @@ impl Words<'_> {
             }
             second = priced(state, self.price, policy.second.cost.of(length));
             let decide_second = |tat| decide(tat, second, &policy.second);
-            let drawn = charge(state, self.second, at, second, decide_second, &is_its);
-            let drawn = Charge(state.opaque(drawn.0));
-            if drawn != Charge::ADMITTED {
-                return drawn;
+            let charged = charge(state, self.second, at, second, decide_second, &is_its);
+            let charged = Charge(state.opaque(charged.0));
+            if charged != Charge::ADMITTED {
+                return charged;
             }
         }
-        let drawn = charge(state, self.first, tat, first, decide_first, &is_its);
-        let drawn = Charge(state.opaque(drawn.0));
-        if drawn != Charge::ADMITTED && policy.has_second() && is_its() {
+        let charged = charge(state, self.first, tat, first, decide_first, &is_its);
+        let charged = Charge(state.opaque(charged.0));
+        if charged != Charge::ADMITTED && policy.has_second() && is_its() {
             // What was taken from the second tier goes back.
             atomic::add(self.second, second.wrapping_neg());
         }
-        drawn
+        charged
     }
 
     /// What a word that was `tat` a moment ago comes to by what has become of the bucket's share since its last

@@ -1,32 +1,32 @@
 //! Sources on the allow and deny lists.
 
 use super::State;
-use super::limit::remember;
+use super::charge::remember;
+use super::lookup::Packet;
 use crate::abi::{Config, Reason};
 use crate::atomic;
-use crate::denial::{LISTED, MAX_NS};
+use crate::denial::{Basis, MAX_NS};
 use crate::hash::Hash;
 use crate::key::SourceKey;
 use crate::lists::{Entry, PREFIX, SINGLE, bit_of, bits_of, has, neighbourhood, words_in_use};
 
-/// The verdict on a source that is on a list; `Some(None)` if it is on none. The hashes are that of the
-/// source, and that of the source and its packet's class.
+/// The entry that holds for a source at `coarse_ns`; [`Entry::NOTHING`] if it is on no list. The hash is that
+/// of the source, whatever the class of the packet.
 #[inline(always)]
 pub(super) fn listed<S: State>(
     state: &S,
     config: &Config,
     source: SourceKey,
-    [of_source, hash]: [Hash; 2],
+    of_source: Hash,
     coarse_ns: u64,
-    generation: u32,
-) -> Option<Option<Reason>> {
+) -> Option<Entry> {
     let kinds = atomic::load(&config.listed);
     if kinds == 0 {
-        return Some(None);
+        return Some(Entry::NOTHING);
     }
     let source = state.copy(source);
     let now_ns = state.opaque(coarse_ns);
-    let mut found = Entry(0);
+    let mut found = Entry::NOTHING;
     let (near, bit) = bit_of(neighbourhood(source));
     if kinds & SINGLE != 0 && has(state.nearby(near)?, bit) {
         let (word, bits) = bits_of(of_source, words_in_use(kinds));
@@ -39,16 +39,7 @@ pub(super) fn listed<S: State>(
     if found.is_nothing() && kinds & PREFIX != 0 && has(state.filter(near)?, bit) {
         found = heeded(state.listed_prefix(source), now_ns);
     }
-    let entry = Entry(state.opaque(found.0));
-    if entry.is_nothing() {
-        return Some(None);
-    }
-    if !entry.denies() {
-        return Some(Some(Reason::Allowed));
-    }
-    // Until it is looked up again; a changed list raises the generation.
-    remember(state, LISTED, hash, coarse_ns + MAX_NS, generation)?;
-    Some(Some(Reason::Denied))
+    Some(Entry(state.opaque(found.0)))
 }
 
 /// The entry if it holds, else one that says nothing.
@@ -56,6 +47,18 @@ pub(super) fn listed<S: State>(
 fn heeded(entry: Option<Entry>, now_ns: u64) -> Entry {
     match entry {
         Some(entry) if entry.holds(now_ns) => entry,
-        _ => Entry(0),
+        _ => Entry::NOTHING,
     }
+}
+
+/// Judges a packet of a source that an `entry` is for.
+#[inline(always)]
+pub(super) fn by_list<S: State>(state: &S, packet: &Packet<'_>, entry: Entry) -> Option<Reason> {
+    if !entry.denies() {
+        return Some(Reason::Allowed);
+    }
+    // Until it is looked up again; a changed list raises the generation.
+    let basis = Basis::on_deny_list(packet.published.generation());
+    remember(state, packet.hash, packet.coarse_ns + MAX_NS, basis)?;
+    Some(Reason::Denied)
 }

@@ -7,7 +7,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::{Classified, State, judge, verdict};
-use crate::abi::{Config, Event, Internal, Policy, PolicyWord, Reason, VERDICTS};
+use crate::abi::{Config, Event, INTERNALS, Internal, Policy, PolicyWord, Reason};
 use crate::atomic;
 use crate::class::{BANKS, TABLE_WORDS, TABLES, Table};
 use crate::denial::{DENIALS, Denial};
@@ -68,7 +68,7 @@ pub struct Memory {
     window: Window,
     key: HashKey,
     now: AtomicU64,
-    internal: [AtomicU64; VERDICTS],
+    internal: [AtomicU64; INTERNALS],
     events: AtomicU64,
     #[cfg(test)]
     pub(super) between: interrupt::Interrupt,
@@ -95,7 +95,7 @@ impl Memory {
     ) -> Self {
         let memory = Self {
             config: Config::default(),
-            policies: vec![Policy::unlimited(default.first.gate), default],
+            policies: vec![Policy::unlimited(default.gate), default],
             limits: HashMap::new(),
             class_defaults: HashMap::new(),
             shared_prefixes: Vec::new(),
@@ -129,7 +129,7 @@ impl Memory {
 
     /// Puts the policies in force, with `slot` for whoever has no limit of its own.
     pub fn publish(&self, generation: u32, slot: u32) {
-        let least = self.policies[1..].iter().map(|policy| policy.first.gate).min().unwrap_or(1);
+        let least = self.policies[1..].iter().map(|policy| policy.gate).min().unwrap_or(1);
         atomic::store(&self.config.min_gate, u64::from(least));
         atomic::store(&self.config.policy, PolicyWord::new(generation, slot).0);
     }
@@ -246,7 +246,8 @@ impl Memory {
     pub fn tracked(&self) -> impl Iterator<Item = (SourceKey, u64, u64)> + '_ {
         let mut pending: HashMap<(u32, u64), u64> = HashMap::new();
         for denial in self.denials.iter().flatten() {
-            let whose = (denial.index(), atomic::load(&denial.tag));
+            let Some(slot) = denial.basis().slot() else { continue };
+            let whose = (slot, atomic::load(&denial.tag));
             *pending.entry(whose).or_default() += denial.pending().0;
         }
         let slots = self.slots.iter().zip(&self.identities).zip(0..);

@@ -31,12 +31,17 @@
 //! when it slows down below its gate, or pulses around the gate would pass a multiple of the limit.
 //! Promoted sources then also add no noise to the sketch.
 
+mod attempt;
+mod charge;
 mod classes;
 mod draw;
+mod events;
 mod limit;
 mod listed;
+mod lookup;
 #[cfg(any(test, feature = "user"))]
 pub mod memory;
+mod promotion;
 mod shadow;
 mod shared;
 mod sketched;
@@ -92,7 +97,7 @@ pub trait State {
     fn identity(&self, index: u32) -> Option<&Identity>;
     /// What a slot's bucket may use of a limit of the cluster.
     fn rights(&self, index: u32) -> Option<&Rights>;
-    /// What this CPU remembers of sources over their limit, under a number below
+    /// What this CPU remembers of a source whose packets are dropped, under a number below
     /// [`crate::denial::DENIALS`].
     fn denial(&self, index: u32) -> Option<&Denial>;
     /// A word of what tells where single sources are listed.
@@ -107,7 +112,7 @@ pub trait State {
     fn cell(&self, index: u32) -> Option<&AtomicU64>;
     /// The registers that count distinct sources.
     fn registers(&self) -> Option<&Registers>;
-    /// A compiled limit.
+    /// The compiled limit in a slot of the policy array.
     fn policy(&self, slot: u32) -> Option<&Policy>;
     /// The slot of the longest prefix that has a limit for `class` and contains `key`. For
     /// [`crate::class::ANY`] the limit of whoever has none lies elsewhere, in [`Config::policy`].
@@ -116,7 +121,7 @@ pub trait State {
     fn class_table(&self, index: u32) -> Option<&Table>;
     /// The shared limit of the longest prefix that has one for `class` and contains `key`.
     fn shared_by(&self, class: u32, key: SourceKey) -> Option<u32>;
-    /// A shared limit.
+    /// The bucket of a shared limit, by its place among [`crate::shared::SHARED_SLOTS`].
     fn shared(&self, slot: u32) -> Option<&Shared>;
     /// The budget of a member's or seed's address: see [`crate::peers`].
     fn peer(&self, address: SourceKey) -> Option<&AtomicU64>;
@@ -152,7 +157,7 @@ pub fn judge<S: State, P: Packet + ?Sized>(state: &S, packet: &P) -> Reason {
         Network::NonIp => return Reason::NonIp,
         Network::Unreadable => {
             return match state.config() {
-                Some(config) if atomic::load(&config.malformed) & 1 != 0 => {
+                Some(config) if atomic::load(&config.drop_malformed) != 0 => {
                     Reason::DroppedMalformed
                 }
                 _ => Reason::PassedMalformed,

@@ -1,6 +1,6 @@
 use super::memory::{DEFAULT_SLOT, Memory};
 use super::*;
-use crate::abi::Tier;
+use crate::abi::{CompiledTier, Terms, Tier};
 use crate::gcra::{Cost, TICKS_PER_NS};
 use crate::hash::HashKey;
 use crate::lists::{Action, Entry};
@@ -21,14 +21,10 @@ const STRANGER_V6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 /// A limit of 2 packets a second with a burst of 2 for everybody.
 fn slow() -> Policy {
     let fixed = 1_000_000_000 * TICKS_PER_NS / 2;
-    Policy::new(Tier {
-        cost: Cost { fixed, per_byte: 0, shift: 0 },
-        tolerance: fixed * 2,
+    Policy::new(CompiledTier {
+        tier: Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance: fixed * 2 },
+        terms: Terms { rate: 2, period_ns: 1_000_000_000, burst: 2, unit: Terms::PACKETS },
         gate: 1,
-        unit: Tier::PACKETS,
-        rate: 2,
-        period_ns: 1_000_000_000,
-        burst: 2,
     })
 }
 

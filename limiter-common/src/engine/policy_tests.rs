@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::memory::Memory;
 use super::*;
-use crate::abi::Tier;
+use crate::abi::{CompiledTier, Terms, Tier};
 use crate::class::{
     CHAINS_AT, COVERS_ALL, MAX_NESTING, OTHER_TABLE, PROTOCOLS_AT, UDP_TABLE, set_entry,
 };
@@ -18,24 +18,24 @@ use crate::hash::HashKey;
 const SECOND: u64 = 1_000_000_000;
 
 /// So many packets a second, of which the first needs a bucket.
-fn packets(rate: u64, burst: u64) -> Tier {
+fn packets(rate: u64, burst: u64) -> CompiledTier {
     let fixed = SECOND * TICKS_PER_NS / rate;
-    Tier {
-        cost: Cost { fixed, per_byte: 0, shift: 0 },
-        tolerance: fixed * burst,
+    CompiledTier {
+        tier: Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance: fixed * burst },
+        terms: Terms { rate, period_ns: SECOND, burst, unit: Terms::PACKETS },
         gate: 1,
-        unit: Tier::PACKETS,
-        rate,
-        period_ns: SECOND,
-        burst,
     }
 }
 
 /// So many bytes a second.
-fn bytes(rate: u64, burst: u64) -> Tier {
+fn bytes(rate: u64, burst: u64) -> CompiledTier {
     let per_byte = SECOND * TICKS_PER_NS / rate;
     let cost = Cost { fixed: 0, per_byte, shift: 0 };
-    Tier { cost, tolerance: per_byte * burst, unit: Tier::BYTES, ..packets(rate, burst) }
+    CompiledTier {
+        tier: Tier { cost, tolerance: per_byte * burst },
+        terms: Terms { rate, period_ns: SECOND, burst, unit: Terms::BYTES },
+        gate: 1,
+    }
 }
 
 fn limiter(default: Policy) -> Memory {
@@ -57,8 +57,8 @@ struct Exact {
 }
 
 impl Exact {
-    const fn new(tier: Tier) -> Self {
-        Self { tier, tat: 0 }
+    const fn new(compiled: CompiledTier) -> Self {
+        Self { tier: compiled.tier, tat: 0 }
     }
 
     fn admits(&self, now_ns: u64, length: u32) -> Option<u64> {

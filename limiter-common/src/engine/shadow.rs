@@ -1,7 +1,9 @@
 //! A limit that is tried: what it would have dropped is counted, nothing else.
+//!
+//! It has a bucket of its own in the line of [`Identity`], so that what is tried changes no verdict.
 
 use super::State;
-use super::limit::Packet;
+use super::lookup::Packet;
 use crate::abi::Policy;
 use crate::atomic;
 use crate::gcra::{Ticks, decide};
@@ -19,7 +21,7 @@ pub(super) fn shadow<S: State>(
     now: Ticks,
 ) -> Option<()> {
     let identity = state.identity(index)?;
-    if atomic::load(&identity.trial) != policy.trial() {
+    if atomic::load(&identity.trial) != u64::from(policy.trial) {
         begin(identity, policy, 0);
     }
     let tat = atomic::load(&identity.shadow_tat);
@@ -42,5 +44,5 @@ pub(super) fn begin(identity: &Identity, policy: &Policy, tat: Ticks) {
     atomic::store(&identity.tried, 0);
     atomic::store(&identity.would_drop, 0);
     atomic::store(&identity.shadow_tat, tat);
-    atomic::store(&identity.trial, policy.trial());
+    atomic::store(&identity.trial, u64::from(policy.trial));
 }

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::memory::{DEFAULT_SLOT, Memory};
 use super::*;
-use crate::abi::{Tier, on_full};
+use crate::abi::{CompiledTier, Terms, Tier, on_full};
 use crate::gcra::{Cost, TICKS_PER_NS, ticks};
 use crate::hash::HashKey;
 use crate::share::change::{MARGIN_NS, Outcome};
@@ -23,16 +23,12 @@ const FRAME: u32 = 100;
 const SECOND: u64 = 1_000_000_000;
 const WHOLE: u64 = 1 << 32;
 
-fn tier(rate: u64, burst: u64, gate: u32) -> Tier {
+fn tier(rate: u64, burst: u64, gate: u32) -> CompiledTier {
     let fixed = SECOND * TICKS_PER_NS / rate;
-    Tier {
-        cost: Cost { fixed, per_byte: 0, shift: 0 },
-        tolerance: fixed * burst,
+    CompiledTier {
+        tier: Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance: fixed * burst },
+        terms: Terms { rate, period_ns: SECOND, burst, unit: Terms::PACKETS },
         gate,
-        unit: Tier::PACKETS,
-        rate,
-        period_ns: SECOND,
-        burst,
     }
 }
 
@@ -184,7 +180,9 @@ fn admit_no_more_than_the_limit(
     let mut plain = Policy::new(tier(rate, burst, 1));
     if two {
         let cost = Cost { fixed: 0, per_byte: plain.first.cost.fixed / 100, shift: 0 };
-        plain = plain.and(Tier { cost, unit: Tier::BYTES, ..plain.first });
+        let tier = Tier { cost, ..plain.first };
+        let terms = Terms { unit: Terms::BYTES, ..plain.first_terms };
+        plain = plain.and(CompiledTier { tier, terms, gate: 1 });
     }
     let whole = plain.first;
     let burst_ns = whole.tolerance / TICKS_PER_NS;
@@ -333,9 +331,10 @@ fn a_share_of_less_than_a_packet_is_admitted_in_full() {
 #[test]
 fn a_slow_source_waits_at_the_share_that_it_has_and_no_longer() {
     let floor = Floor::new(Multiplier::of_units(WHOLE / 60), 0);
-    let tier = Tier { period_ns: 60 * SECOND, ..tier(1, 1, 1) };
     let cost = Cost { fixed: 12 * SECOND * TICKS_PER_NS, per_byte: 0, shift: 0 };
-    let plain = Policy::new(Tier { cost, tolerance: cost.fixed, rate: 5, ..tier });
+    let slow = Tier { cost, tolerance: cost.fixed };
+    let terms = Terms { rate: 5, period_ns: 60 * SECOND, burst: 1, unit: Terms::PACKETS };
+    let plain = Policy::new(CompiledTier { tier: slow, terms, gate: 1 });
     let memory = limiter(shared_by(3, plain, &floor), 8);
     let send = |count| flood(&memory, count);
     assert_eq!(send(3), 1, "the first one");

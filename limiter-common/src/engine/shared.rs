@@ -2,7 +2,7 @@
 
 use super::State;
 use super::classes::Classified;
-use super::draw::{Charge, Words};
+use super::draw::{BucketRef, Charge};
 use crate::abi::{Config, Reason};
 use crate::atomic;
 use crate::class::ANY;
@@ -79,10 +79,10 @@ const OVER: u64 = 2;
 fn charge<S: State>(state: &S, shared: &Shared, length: u32, now_ns: u64) -> Option<u64> {
     let policy = state.policy(atomic::load(&shared.policy) as u32)?;
     let (price, lapse) = (CostMultiplier::LOCAL, Lapse::NONE);
-    let words = Words { price, lapse, first: &shared.tat, second: &shared.second_tat };
+    let bucket = BucketRef { price, lapse, first: &shared.tat, second: &shared.second_tat };
     let now = ticks(now_ns);
     let tat = atomic::load(&shared.tat);
-    let admitted = words.draw(state, policy, tat, length, now, || true) == Charge::ADMITTED;
+    let admitted = bucket.charge(state, policy, tat, length, now, || true) == Charge::ADMITTED;
     atomic::add(&shared.bytes, u64::from(length));
     if admitted {
         atomic::add(&shared.passed, 1);

@@ -2,7 +2,7 @@
 
 use super::State;
 use super::draw::priced;
-use super::limit::Packet;
+use super::lookup::Packet;
 use crate::abi::{Config, Internal, TOTAL_STEP, Tier};
 use crate::gate::{self, MIN_FRAME};
 use crate::gcra::Ticks;

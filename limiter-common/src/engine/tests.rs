@@ -1,6 +1,6 @@
 use super::memory::{DEFAULT_SLOT, Memory};
 use super::*;
-use crate::abi::{Tier, on_full};
+use crate::abi::{CompiledTier, Terms, Tier, on_full};
 use crate::gate::gate;
 use crate::gcra::{Cost, TICKS_PER_NS};
 use crate::hash::HashKey;
@@ -11,17 +11,17 @@ use std::collections::HashMap;
 use std::vec::Vec;
 
 fn policy(rate: u64, burst: u64) -> Policy {
+    Policy::new(tier(rate, burst))
+}
+
+fn tier(rate: u64, burst: u64) -> CompiledTier {
     let fixed = 1_000_000_000 * TICKS_PER_NS / rate;
     let per_window = rate * Window { shift: 27 }.ns() / 1_000_000_000;
-    Policy::new(Tier {
-        cost: Cost { fixed, per_byte: 0, shift: 0 },
-        tolerance: fixed * burst,
+    CompiledTier {
+        tier: Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance: fixed * burst },
+        terms: Terms { rate, period_ns: 1_000_000_000, burst, unit: Terms::PACKETS },
         gate: gate(burst, per_window),
-        unit: Tier::PACKETS,
-        rate,
-        period_ns: 1_000_000_000,
-        burst,
-    })
+    }
 }
 
 fn limiter(default: Policy, sets: u32, width: u32, cpus: u32) -> Memory {
@@ -169,7 +169,7 @@ fn random_sources_get_no_bucket_and_disturb_none() {
 #[test]
 fn random_sources_get_no_bucket_where_they_fill_the_sketch_beyond_a_small_gate() {
     let memory = limiter(policy(50, 2000), 4096, 1 << 10, 1);
-    assert_eq!(memory.policies[DEFAULT_SLOT as usize].first.gate, 4);
+    assert_eq!(memory.policies[DEFAULT_SLOT as usize].gate, 4);
     // Two seconds of 75,000 a second: ten in a cell and epoch, of none of which another packet comes. One source
     // among them sends five in each epoch, which is more than passes below the gate.
     for i in 0..150_000u32 {
@@ -274,7 +274,7 @@ fn whoever_owes_a_packet_or_two_makes_room_and_whoever_is_limited_does_not() {
 #[test]
 fn a_flood_under_a_slow_limit_leaves_room_to_other_limits() {
     let mut memory = limiter(policy(1000, 1000), 1, 1 << 10, 1);
-    memory.policies[1].first.gate = 2;
+    memory.policies[1].gate = 2;
     // Slot 2: all that the flood sends is limited to a packet a minute.
     memory.policies.push(policy(1, 1));
     memory.publish(2, 1);
@@ -332,7 +332,7 @@ fn pays_back_three(memory: &Memory) {
 #[test]
 fn each_tier_owes_what_was_overdrawn_of_it() {
     // A packet costs a hundred times as much of the second tier as of the first.
-    let both = policy(1000, 1000).and(policy(10, 10).first);
+    let both = policy(1000, 1000).and(tier(10, 10));
     let memory = limiter(both, 64, 1 << 10, 4);
     let passes = |memory: &Memory| packet(memory, 7).passes();
     assert_eq!((0..20).filter(|_| passes(&memory)).count(), 10);
@@ -430,7 +430,7 @@ fn a_frame_is_judged_by_its_source_alone() {
     assert_eq!(judge(&memory.cpu(0), &frame[..]), Reason::NonIp);
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
     assert_eq!(judge(&memory.cpu(0), &frame[..]), Reason::PassedMalformed);
-    atomic::store(&memory.config.malformed, 1);
+    atomic::store(&memory.config.drop_malformed, 1);
     assert_eq!(judge(&memory.cpu(0), &frame[..]), Reason::DroppedMalformed);
     // A header that lies about its length: malformed, and limited like any other.
     frame[14] = 0x41;

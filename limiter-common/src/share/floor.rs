@@ -29,7 +29,7 @@ impl Floor {
     /// The floor of a host that has always had it. No bucket that is made is full before `filled`.
     #[must_use]
     pub const fn new(share: Multiplier, filled: Ticks) -> Self {
-        Self { share: share.even(), raised: Vec::new(), filled, hosts: 1 }
+        Self { share, raised: Vec::new(), filled, hosts: 1 }
     }
 
     /// What it is.
@@ -53,7 +53,6 @@ impl Floor {
     /// The floor when it becomes another one, `at` ticks since boot.
     #[must_use]
     pub fn becoming(mut self, share: Multiplier, at: Ticks) -> Self {
-        let share = share.even();
         self.raised.retain(|(raised, ..)| at.saturating_sub(*raised) < MAX_TOLERANCE);
         if share < self.share {
             self.raised.push((at, self.share, share));

@@ -358,8 +358,7 @@ impl Dataplane {
     /// the bucket table.
     pub fn set_verdicts(&mut self, drop_malformed: bool, on_full: OnFull) {
         let config = self.memory.config();
-        let malformed = atomic::load(&config.malformed) & !1 | u64::from(drop_malformed);
-        atomic::store(&config.malformed, malformed);
+        atomic::store(&config.drop_malformed, u64::from(drop_malformed));
         atomic::store(&config.on_full, on_full.word());
     }
 
@@ -460,7 +459,7 @@ impl Dataplane {
     /// The estimate below which a source with this limit needs no bucket; 1 means that every source
     /// gets one at once, as happens to limits that are slow for the sketch's window.
     pub fn gate_of(&self, limit: &Limit) -> u32 {
-        self.policy_of(limit).map_or(1, |policy| policy.first.gate)
+        self.policy_of(limit).map_or(1, |policy| policy.gate)
     }
 }
 

@@ -45,16 +45,18 @@ impl Pending {
     pub(super) fn read(denied: &Denied) -> Result<Self, Error> {
         let cpus = denied.get(&0, 0).map_err(Error::map("read the map DENIED"))?;
         let mut pending = Self::default();
-        for [tag, until_ns, place, drops] in cpus.iter().flatten().copied() {
+        for [tag, until_ns, basis, drops] in cpus.iter().flatten().copied() {
             let denial = Denial {
                 tag: tag.into(),
                 until_ns: until_ns.into(),
-                place: place.into(),
+                basis: basis.into(),
                 pending: drops.into(),
             };
             let (packets, bytes) = denial.pending();
-            if packets > 0 {
-                pending.add(denial.index() as usize, (tag, packets, bytes));
+            if packets > 0
+                && let Some(slot) = denial.basis().slot()
+            {
+                pending.add(slot as usize, (tag, packets, bytes));
             }
         }
         Ok(pending)

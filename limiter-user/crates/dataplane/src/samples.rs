@@ -73,13 +73,13 @@ impl Sampler {
         ] {
             atomic::store(word, value);
         }
-        let reasons = filter.reasons.iter().fold(0, |bits, reason| bits | 1 << *reason as u16);
-        atomic::store(&config.malformed, asking(atomic::load(&config.malformed), reasons));
+        // The filter before the word that lets packets ask for it.
+        atomic::store(&config.sampled, asking(filter.reasons.iter().copied()));
         Ok(())
     }
 
     pub(super) fn stop(&self, config: &Config) {
-        atomic::store(&config.malformed, asking(atomic::load(&config.malformed), 0));
+        atomic::store(&config.sampled, asking([]));
     }
 
     /// Visits up to `most` samples that have come.

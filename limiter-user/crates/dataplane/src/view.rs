@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
-use limiter_common::abi::{Config, Layout, Policy, PolicyWord, Tier};
+use limiter_common::abi::{Config, Layout, Policy, PolicyWord, Terms, Tier};
 use limiter_common::atomic;
 use limiter_common::gcra::{Ticks, credit, ticks};
 use limiter_common::hash::{Hash, HashKey};
@@ -416,8 +416,7 @@ impl Memory {
     ) -> Source {
         let slot = tracked.slot;
         let last_seen = LastSeen(atomic::load(&slot.last_seen)).ns();
-        let tiers =
-            policy.map(|policy| [Some(policy.first), policy.has_second().then_some(policy.second)]);
+        let tiers = policy.map(Policy::tiers);
         let tats = [tracked.tat, atomic::load(&tracked.identity.second_tat)];
         let shared = policy.filter(|policy| policy.is_shared());
         let price = shared.map(|policy| tracked.under(policy).price(now.monotonic_ns));
@@ -425,14 +424,15 @@ impl Memory {
         let [left, also_left] = tiers.map_or([None; 2], |tiers| {
             let mut left = [None; 2];
             for ((tier, tat), left) in tiers.into_iter().zip(tats).zip(&mut left) {
-                let limited = tier.filter(|tier| tier.counts() != Tier::NOTHING);
-                *left = limited.map(|tier| (tier, credit(tat, now.ticks(), tier.tolerance)));
+                let limited = tier.filter(|(_, terms)| terms.unit != Terms::NOTHING);
+                *left = limited
+                    .map(|(tier, terms)| (tier, terms, credit(tat, now.ticks(), tier.tolerance)));
             }
             left
         });
         // A source at its limit has a token now and then: within a sixteenth of its burst it counts
         // as limited.
-        let used_up = left.iter().chain(&also_left).any(|(tier, left)| {
+        let used_up = left.iter().chain(&also_left).any(|(tier, _, left)| {
             *left < (tier.tolerance / 16).max(2 * price.of(tier.cost.of(1514)))
         });
         let recent = now.monotonic_ns.saturating_sub(last_seen) < 1_000_000_000;
@@ -446,8 +446,9 @@ impl Memory {
             class,
             state,
             limit,
-            tokens: left.map(|(tier, _)| tokens(&tier, tats[0], price, now.ticks())),
-            also_tokens: also_left.map(|(tier, _)| tokens(&tier, tats[1], price, now.ticks())),
+            tokens: left.map(|(tier, terms, _)| tokens(tier, terms, tats[0], price, now.ticks())),
+            also_tokens: also_left
+                .map(|(tier, terms, _)| tokens(tier, terms, tats[1], price, now.ticks())),
             trial: None,
             share: shared.map(|policy| tracked.share(policy, now)),
             estimate: self.estimate(tracked.key(), tracked.class(), now),
@@ -489,8 +490,8 @@ impl Memory {
 }
 
 /// What a tier's bucket holds, packets or bytes; of a limit of the cluster a packet more than its credit is worth.
-fn tokens(tier: &Tier, tat: Ticks, price: CostMultiplier, now: Ticks) -> f64 {
-    let per_token = if tier.counts() == Tier::BYTES {
+fn tokens(tier: &Tier, terms: &Terms, tat: Ticks, price: CostMultiplier, now: Ticks) -> f64 {
+    let per_token = if terms.unit == Terms::BYTES {
         tier.cost.per_byte as f64 / (tier.cost.shift as f64).exp2()
     } else {
         tier.cost.fixed as f64
@@ -498,5 +499,5 @@ fn tokens(tier: &Tier, tat: Ticks, price: CostMultiplier, now: Ticks) -> f64 {
     let packet = if price.is_shared() { price.of(tier.cost.of(1514)) } else { 0 };
     let left = credit(tat, now, tier.tolerance + packet) as f64;
     // What a byte costs is rounded up, and the bucket has room for it.
-    (left * price.multiplier().part() / per_token).min(tier.burst as f64)
+    (left * price.multiplier().part() / per_token).min(terms.burst as f64)
 }

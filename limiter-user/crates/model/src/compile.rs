@@ -1,7 +1,7 @@
 //! From what the operator said to what the kernel computes with.
 
 use crate::Invalid;
-use limiter_common::abi::{Policy, Tier};
+use limiter_common::abi::{CompiledTier, Policy, Terms, Tier};
 use limiter_common::gate::{MAX_GATE, MIN_FRAME, gate};
 use limiter_common::gcra::{Cost, MAX_TOLERANCE, TICKS_PER_NS};
 use limiter_common::share::floor::Floor;
@@ -27,7 +27,7 @@ pub fn compile(limit: &Limit, window_shift: u32, max_frame: u32) -> Result<Polic
     }
     if limit.target.together {
         // Every packet is charged, so there is nothing that a gate could let through.
-        policy.first.gate = MAX_GATE;
+        policy.gate = MAX_GATE;
     }
     Ok(if limit.enforce { policy } else { policy.observing() })
 }
@@ -49,13 +49,12 @@ pub fn compile_shared(
         return Err(refuse("the hosts of a cluster share limits of single sources only", hint));
     }
     let policy = compile(limit, window_shift, max_frame)?;
-    let tiers = [Some(policy.first), policy.has_second().then_some(policy.second)];
-    let tiers = || tiers.into_iter().flatten();
-    if tiers().any(|tier| tier.cost.of(max_frame) > MAX_SHARED_COST) {
+    let tiers = || policy.tiers().into_iter().flatten();
+    if tiers().any(|(tier, _)| tier.cost.of(max_frame) > MAX_SHARED_COST) {
         let hint = "under a limit of the cluster a packet may take four minutes at the most";
         return Err(refuse("it is too slow to be divided among hosts", hint));
     }
-    let gates = tiers().map(|tier| floor_gate(&tier, floor.share(), window_shift, max_frame));
+    let gates = tiers().map(|(_, terms)| floor_gate(terms, floor.share(), window_shift, max_frame));
     let gate = gates.min().unwrap_or(1);
     let mut policy = policy;
     for tier in [&mut policy.first, &mut policy.second] {
@@ -65,7 +64,7 @@ pub fn compile_shared(
     }
     let filled = [policy.first, policy.second].map(|tier| floor.filled(tier.tolerance));
     let mut shared = policy.shared_by_hosts(floor.share(), filled);
-    shared.first.gate = gate.min(policy.first.gate);
+    shared.gate = gate.min(policy.gate);
     Ok(shared)
 }
 
@@ -75,12 +74,12 @@ pub fn refused(target: &Target, problem: &str, hint: &str) -> Invalid {
 }
 
 /// The gate of a tier of which each source has a part.
-fn floor_gate(tier: &Tier, floor: Multiplier, window_shift: u32, max_frame: u32) -> u32 {
-    let size = if tier.counts() == Tier::BYTES { max_frame.max(1) } else { 1 };
+fn floor_gate(terms: &Terms, floor: Multiplier, window_shift: u32, max_frame: u32) -> u32 {
+    let size = if terms.unit == Terms::BYTES { max_frame.max(1) } else { 1 };
     let part = |amount: f64| (amount * floor.part() / f64::from(size)) as u64;
     let window_ns = (1u64 << window_shift) as f64;
-    let per_window = tier.rate as f64 * window_ns / tier.period_ns.max(1) as f64;
-    gate(part(tier.burst as f64), part(per_window))
+    let per_window = terms.rate as f64 * window_ns / terms.period_ns.max(1) as f64;
+    gate(part(terms.burst as f64), part(per_window))
 }
 
 /// Compiles one rate, as [`compile`].
@@ -92,7 +91,7 @@ pub fn compile_tier(
     spec: &Spec,
     window_shift: u32,
     max_frame: u32,
-) -> Result<Tier, Invalid> {
+) -> Result<CompiledTier, Invalid> {
     let &Spec { rate, burst } = spec;
     let refuse = |problem: String, hint: &str| refused(target, &problem, hint);
     let (amount, period_ns) = (rate.amount(), rate.period_ns());
@@ -112,7 +111,7 @@ pub fn compile_tier(
             let tolerance = fixed * u128::from(burst);
             let fixed = u64::try_from(fixed).map_err(|_| slow())?;
             let gate = gate(burst, per_window);
-            (Cost { fixed, per_byte: 0, shift: 0 }, tolerance, gate, Tier::PACKETS)
+            (Cost { fixed, per_byte: 0, shift: 0 }, tolerance, gate, Terms::PACKETS)
         }
         Unit::Bytes => {
             let (per_byte, shift) = (0..=32)
@@ -127,7 +126,7 @@ pub fn compile_tier(
             let frame = u64::from(max_frame);
             let gate = gate(burst / frame, per_window / frame);
             let per_byte = u64::try_from(per_byte).map_err(|_| slow())?;
-            (Cost { fixed: 0, per_byte, shift }, tolerance, gate, Tier::BYTES)
+            (Cost { fixed: 0, per_byte, shift }, tolerance, gate, Terms::BYTES)
         }
     };
     if tolerance > u128::from(MAX_TOLERANCE) {
@@ -136,15 +135,15 @@ pub fn compile_tier(
             "choose a smaller burst or a higher rate",
         ));
     }
-    let tolerance = tolerance as u64;
-    Ok(Tier { cost, tolerance, gate, unit, rate: amount, period_ns, burst })
+    let tier = Tier { cost, tolerance: tolerance as u64 };
+    Ok(CompiledTier { tier, terms: Terms { rate: amount, period_ns, burst, unit }, gate })
 }
 
 /// The limit that a policy was compiled from, for whom it is; `None` for "no limit". What the kernel
 /// has no part in, a ban and what becomes of it in a partition, is not in it.
 pub fn decompile(target: Target, policy: &Policy) -> Option<Limit> {
-    let Spec { rate, burst } = decompile_tier(&policy.first)?;
-    let also = if policy.has_second() { decompile_tier(&policy.second) } else { None };
+    let Spec { rate, burst } = decompile_terms(&policy.first_terms)?;
+    let also = if policy.has_second() { decompile_terms(&policy.second_terms) } else { None };
     let enforce = !policy.observes();
     let scope = match policy.is_shared() {
         true => Scope::Cluster { partition: Partition::default() },
@@ -154,14 +153,14 @@ pub fn decompile(target: Target, policy: &Policy) -> Option<Limit> {
 }
 
 /// The rate that a tier was compiled from; `None` for "no limit".
-pub fn decompile_tier(tier: &Tier) -> Option<Spec> {
-    let unit = match tier.counts() {
-        Tier::PACKETS => Unit::Packets,
-        Tier::BYTES => Unit::Bytes,
+fn decompile_terms(terms: &Terms) -> Option<Spec> {
+    let unit = match terms.unit {
+        Terms::PACKETS => Unit::Packets,
+        Terms::BYTES => Unit::Bytes,
         _ => return None,
     };
-    let rate = Rate::from_parts(tier.rate, tier.period_ns, unit);
-    Some(Spec { rate, burst: tier.burst })
+    let rate = Rate::from_parts(terms.rate, terms.period_ns, unit);
+    Some(Spec { rate, burst: terms.burst })
 }
 
 #[cfg(test)]
@@ -173,8 +172,8 @@ mod tests {
         Limit { burst, ..Limit::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap() }
     }
 
-    fn compiled(rate: &str, burst: u64) -> Tier {
-        compile(&limit(rate, burst), 27, 1514).unwrap().first
+    fn compiled(rate: &str, burst: u64) -> Policy {
+        compile(&limit(rate, burst), 27, 1514).unwrap()
     }
 
     #[test]
@@ -184,7 +183,7 @@ mod tests {
             let policy = compile(&limit, 27, 1514).unwrap();
             assert_eq!(decompile(Target::DEFAULT, &policy), Some(limit));
             let observed = compile(&limit.enforced(false), 27, 1514).unwrap();
-            assert!(observed.observes() && observed.first.counts() == policy.first.unit);
+            assert!(observed.observes() && observed.first_terms == policy.first_terms);
             assert_eq!(decompile(Target::DEFAULT, &observed), Some(limit.enforced(false)));
         }
         assert_eq!(decompile(Target::DEFAULT, &Policy::unlimited(16)), None);
@@ -193,10 +192,10 @@ mod tests {
     #[test]
     fn packets_cost_their_share_of_the_period() {
         let policy = compiled("1000pps", 2000);
-        assert_eq!(policy.cost.fixed, 1_000_000 * TICKS_PER_NS);
-        assert_eq!(policy.tolerance, 2_000_000_000 * TICKS_PER_NS);
-        assert_eq!((policy.gate, policy.unit), (16, Tier::PACKETS));
-        assert_eq!(compiled("400/minute", 40).cost.fixed, 150_000_000 * TICKS_PER_NS);
+        assert_eq!(policy.first.cost.fixed, 1_000_000 * TICKS_PER_NS);
+        assert_eq!(policy.first.tolerance, 2_000_000_000 * TICKS_PER_NS);
+        assert_eq!((policy.gate, policy.first_terms.unit), (16, Terms::PACKETS));
+        assert_eq!(compiled("400/minute", 40).first.cost.fixed, 150_000_000 * TICKS_PER_NS);
         assert_eq!(compiled("400/minute", 40).gate, 1);
         assert_eq!(compiled("100pps", 40).gate, 5);
     }
@@ -204,7 +203,7 @@ mod tests {
     #[test]
     fn rounding_loses_less_than_a_tenth_of_a_percent_up_to_14_mpps() {
         for pps in [3u64, 999, 7_000_000, 14_880_952] {
-            let policy = compiled(&format!("{pps}pps"), 64);
+            let policy = compiled(&format!("{pps}pps"), 64).first;
             let exact = 16e9 / pps as f64;
             let got = policy.cost.fixed as f64;
             assert!(got >= exact && got <= exact * 1.001, "{pps}: {got} {exact}");
@@ -215,7 +214,7 @@ mod tests {
     fn a_byte_burst_holds_as_many_frames_as_it_says() {
         for rate in ["3mbyte/s", "10mbit", "1gbyte/s", "100gbit", "100byte/s", "7kbyte/s"] {
             for (frames, size) in [(10u64, 1514u32), (100, 64), (3, 999)] {
-                let policy = compiled(rate, (frames * u64::from(size)).max(1514));
+                let policy = compiled(rate, (frames * u64::from(size)).max(1514)).first;
                 let now = 1 << 50;
                 let mut tat = 0;
                 for frame in 0..frames {
@@ -246,7 +245,7 @@ mod tests {
         let whole = compile(&limit, 27, 1514).unwrap();
         for (part, gate) in [(1.0, 16), (0.05, 4), (0.01, 1), (0.0, 1)] {
             let policy = compile_shared(&limit, &share(part), 27, 1514).unwrap();
-            assert_eq!(policy.first.gate, gate, "{part}");
+            assert_eq!(policy.gate, gate, "{part}");
             assert!(policy.is_shared() && (policy.floor().part() - part).abs() < 1e-4);
             let fixed = whole.first.cost.fixed;
             assert_eq!(policy.first.cost, whole.first.cost);
@@ -259,7 +258,7 @@ mod tests {
         two.also = Some(self::limit("10mbit", 64_000).tier());
         let policy = compile_shared(&two, &share(0.5), 27, 1514).unwrap();
         // Half of 42 frames at once.
-        assert_eq!((policy.first.gate, policy.floor()), (2, share(0.5).share()));
+        assert_eq!((policy.gate, policy.floor()), (2, share(0.5).share()));
         assert_eq!(decompile(Target::DEFAULT, &policy), Some(two));
     }
 
@@ -269,7 +268,7 @@ mod tests {
         let at = 5_000_000_000 * TICKS_PER_NS;
         let raised = share(0.1).becoming(share(0.4).share(), at);
         let policy = compile_shared(&limit, &raised, 27, 1514).unwrap();
-        // A quarter of the tolerance is left, but for units of a quarter of a second.
+        // A quarter of the tolerance is left, but for what rounding takes.
         let due = (at + policy.first.tolerance / 4 * 3) as f64;
         let [filled, _] = policy.filled();
         assert!(filled as f64 >= due && filled as f64 <= due + (1u64 << 33) as f64);

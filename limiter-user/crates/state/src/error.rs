@@ -5,8 +5,6 @@ use std::path::PathBuf;
 
 use model::{Explain, Fault};
 
-use super::file::SCHEMA;
-
 /// An error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -37,12 +35,14 @@ pub enum StoreError {
         mirror: String,
     },
     /// The store was written by another version of this program.
-    #[error("the store {} has version {found}, this program knows {SCHEMA}", path.display())]
+    #[error("the store {} has version {found}, this program knows {known}", path.display())]
     Version {
         /// The file.
         path: PathBuf,
         /// Its version.
         found: u64,
+        /// The version that can be read.
+        known: u64,
     },
     /// The database refused.
     #[error("cannot {action} the store {}", path.display())]

@@ -3,7 +3,6 @@ use std::fs;
 
 use super::file::SCHEMA;
 use super::*;
-use model::lists::{Action, Listing};
 use model::{Change, Limit, Partition, Scope};
 
 fn limit(target: &str, rate: &str) -> Limit {

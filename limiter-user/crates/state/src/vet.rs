@@ -12,7 +12,7 @@ use std::thread;
 use redb::{Builder, StorageBackend};
 
 use super::StoreError;
-use super::file::{Content, Unreadable, read};
+use super::file::{Content, SCHEMA, Unreadable, read};
 
 /// How much larger than the file a repair may make it.
 const GROWTH: usize = 64 << 20;
@@ -61,7 +61,7 @@ pub(super) fn vet(path: &Path) -> Result<Verdict, StoreError> {
     match judged {
         Ok(Ok(content)) => Ok(Verdict::Good(Box::new(content))),
         Ok(Err(Unreadable::Version(found))) => {
-            Err(StoreError::Version { path: path.into(), found })
+            Err(StoreError::Version { path: path.into(), found, known: SCHEMA })
         }
         Ok(Err(Unreadable::Corrupt(problem))) => Ok(Verdict::Corrupt(problem)),
         Err(_) => Ok(Verdict::Corrupt("the database panicked on it".into())),

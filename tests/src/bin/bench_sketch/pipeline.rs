@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, collections::HashMap, time::Instant};
 
 use limiter_common::{
-    abi::{Internal, Policy, Tier},
+    abi::{CompiledTier, Internal, Policy, Terms, Tier},
     engine::memory::Memory,
     gate::{MAX_GATE, gate},
     gcra::{Cost, TICKS_PER_NS},
@@ -75,14 +75,10 @@ pub(crate) fn simulate(stream: &Stream) -> Vec<Seen> {
 fn policy(limit: Option<(u64, u64)>) -> Policy {
     let Some((rate, burst)) = limit else { return Policy::unlimited(MAX_GATE) };
     let fixed = (1_000_000_000 * TICKS_PER_NS).div_ceil(rate);
-    Policy::new(Tier {
-        cost: Cost { fixed, per_byte: 0, shift: 0 },
-        tolerance: fixed * burst,
+    Policy::new(CompiledTier {
+        tier: Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance: fixed * burst },
+        terms: Terms { rate, period_ns: 1_000_000_000, burst, unit: Terms::PACKETS },
         gate: gate(burst, rate * WINDOW.ns() / 1_000_000_000),
-        unit: Tier::PACKETS,
-        rate,
-        period_ns: 1_000_000_000,
-        burst,
     })
 }
 
@@ -117,7 +113,7 @@ fn run(stream: &Stream, per_source: Option<(u64, u64)>) -> Seen {
     let top_error = mean(&errors);
     Seen {
         limit: per_source.map_or("none".to_owned(), |(rate, burst)| format!("{rate}pps/{burst}")),
-        gate: policy.first.gate,
+        gate: policy.gate,
         recall,
         precision,
         top_error,

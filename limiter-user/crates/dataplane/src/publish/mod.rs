@@ -287,7 +287,7 @@ impl Publisher {
         }
         // A smaller gate first and a larger one last: in between, too many look their policy up,
         // never too few.
-        let new = policies.iter().flatten().flatten().map(|policy| policy.first.gate).min();
+        let new = policies.iter().flatten().flatten().map(|policy| policy.gate).min();
         if let Some(new) = new
             && u64::from(new) < atomic::load(&config.min_gate)
         {

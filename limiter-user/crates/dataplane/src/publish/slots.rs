@@ -83,7 +83,7 @@ impl PolicySlots {
     /// The least gate.
     pub(super) fn least_gate(&self) -> u32 {
         let used = self.used.values().filter(|(_, count)| *count > 0);
-        used.map(|(policy, _)| policy.first.gate).chain([MAX_GATE]).min().unwrap_or(MAX_GATE)
+        used.map(|(policy, _)| policy.gate).chain([MAX_GATE]).min().unwrap_or(MAX_GATE)
     }
 
     /// One more needs a slot.

@@ -5,7 +5,7 @@
 
 use std::iter;
 
-use limiter_common::abi::{Config, Policy, Tier, UNLIMITED_SLOT};
+use limiter_common::abi::{CompiledTier, Config, Policy, UNLIMITED_SLOT};
 use limiter_common::atomic;
 use limiter_common::class::ANY;
 use limiter_common::gate::MAX_GATE;
@@ -25,7 +25,7 @@ const MAX: usize = 16;
 /// A limit that is tried.
 pub(super) struct Trial {
     key: Key,
-    tier: Tier,
+    tier: CompiledTier,
     /// The same as it was said.
     spec: Spec,
     /// What packets are counted under.
@@ -88,7 +88,7 @@ impl Publisher {
     pub(crate) fn start_trial(
         &mut self,
         target: &Target,
-        (tier, spec): (Tier, Spec),
+        (tier, spec): (CompiledTier, Spec),
         config: &Config,
     ) -> Result<u16, Error> {
         let refuse = |problem: &str, hint: &str| Error::from(refused(target, problem, hint));
@@ -210,9 +210,9 @@ impl Publisher {
             None => None,
         };
         if let Some(policy) = policy
-            && u64::from(policy.first.gate) < atomic::load(&config.min_gate)
+            && u64::from(policy.gate) < atomic::load(&config.min_gate)
         {
-            atomic::store(&config.min_gate, u64::from(policy.first.gate));
+            atomic::store(&config.min_gate, u64::from(policy.gate));
         }
         let before = self.targets.get(&key).copied();
         let step = iter::once(Step { key, before, after: held });

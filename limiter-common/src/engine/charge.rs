@@ -1,0 +1,237 @@
+//! What a packet costs a source with a bucket, and what is written down of it.
+
+use core::sync::atomic::AtomicU64;
+
+use super::State;
+use super::attempt::Attempt;
+use super::draw::{Charge, lasts, price_at};
+use super::events::event;
+use super::lookup::{Packet, SlotRef, policy_of, resolve};
+use super::shadow::shadow;
+use crate::abi::{Config, EventKind, Policy, PolicyWord, Reason};
+use crate::atomic;
+use crate::denial::{Basis, DENIALS, Denial, MAX_SHARED_NS, MIN_TOLERANCE};
+use crate::gcra::{Ticks, ticks};
+use crate::hash::Hash;
+use crate::share::{CostMultiplier, Held, Lapse, Multiplier};
+use crate::table::{LastSeen, Slot};
+
+/// Judges a packet whose source has a bucket.
+#[inline(always)]
+pub(super) fn charge<S: State>(
+    state: &S,
+    config: &Config,
+    found: &SlotRef<'_>,
+    packet: &Packet<'_>,
+) -> Option<Attempt<Reason>> {
+    let slot = found.slot;
+    let last = LastSeen(atomic::load(&slot.last_seen));
+    let until_ns = last.denies_until();
+    let generation = packet.published.generation();
+    let basis = Basis::over_limit(generation, found.index);
+    if packet.coarse_ns < until_ns
+        && PolicyWord(atomic::load(&slot.policy)).generation() == generation
+    {
+        atomic::add(&slot.dropped, 1);
+        atomic::add(&slot.bytes, u64::from(packet.length));
+        // Whoever raises a share clears it in the slot, but not in what each CPU remembers.
+        let longest = packet.coarse_ns + MAX_SHARED_NS;
+        let until_ns = if until_ns > longest { longest } else { until_ns };
+        remember(state, packet.hash, until_ns, basis)?;
+        return Some(Attempt::Done(Reason::OverLimit));
+    }
+    let Attempt::Done((policy, resolved)) = policy_of(state, found, packet)? else {
+        return Some(Attempt::Contended);
+    };
+    let (held, before) = found.held(state, policy)?;
+    let tat = atomic::load(&slot.tat);
+    // A source that was over its limit may wait for the coarse clock to reach its next token. Not a
+    // bucket of two tiers, each of which has a time of its own. It is denied then, as it would be by the exact
+    // clock if its share is over by that.
+    let mut price = CostMultiplier::LOCAL;
+    let mut lapse = Lapse::NONE;
+    let mut lasts_ns = 0;
+    if last.is_denied() && !policy.has_second() {
+        let (tier, coarse_ns) = (&policy.first, packet.coarse_ns);
+        price = price_at(state, held, coarse_ns);
+        lapse = lapse_of(state, policy, before, held, last, coarse_ns);
+        if lapse.spares(tat, tier.tolerance) {
+            lasts_ns = state.opaque(lasts(state, tier, price, tat, packet.length, coarse_ns));
+        }
+    }
+    let waits = lasts_ns > 0;
+    let mut now_ns = packet.coarse_ns;
+    if !waits {
+        now_ns = state.now();
+        price = price_at(state, held, now_ns);
+        lapse = lapse_of(state, policy, before, held, last, now_ns);
+    }
+    if !found.is_of(tat, packet) {
+        return Some(Attempt::Contended);
+    }
+    let mut charged = Charge::DENIED;
+    if !waits {
+        let bucket = found.bucket(state, policy, price, lapse)?;
+        let is_its = || found.is_of(atomic::load(&slot.tat), packet);
+        charged = bucket.charge(state, policy, tat, packet.length, ticks(now_ns), is_its);
+    }
+    if charged == Charge::GONE {
+        return Some(Attempt::Contended);
+    }
+    found.lower(state, policy, before)?;
+    if policy.has_shadow() {
+        let exact_ns = if waits { state.now() } else { now_ns };
+        shadow(state, policy, found.index, packet, ticks(exact_ns))?;
+    }
+    if charged == Charge::ADMITTED {
+        record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
+        return Some(Attempt::Done(Reason::Conforming));
+    }
+    // A trial has to see each packet.
+    if charged == Charge::DENIED && !policy.observes() && !policy.has_shadow() {
+        if !waits {
+            lasts_ns = denies_for(state, policy, price, found.index, tat, packet.length, now_ns)?;
+        }
+        if lasts_ns > 0 {
+            let shared = price.is_shared() && lasts_ns > MAX_SHARED_NS;
+            let until_ns = now_ns + if shared { MAX_SHARED_NS } else { lasts_ns };
+            remember(state, packet.hash, until_ns, basis)?;
+        }
+    } else {
+        lasts_ns = 0;
+    }
+    let last = LastSeen::denied(now_ns, lasts_ns);
+    Some(Attempt::Done(over(state, config, slot, packet, policy, resolved.slot(), last)))
+}
+
+/// Judges a packet for which another CPU was faster before. Contended only if the bucket is another
+/// source's now.
+#[inline(always)]
+pub(super) fn force_charge<S: State>(
+    state: &S,
+    config: &Config,
+    found: &SlotRef<'_>,
+    packet: &Packet<'_>,
+) -> Option<Attempt<Reason>> {
+    let slot = found.slot;
+    let last = LastSeen(atomic::load(&slot.last_seen));
+    // The next packet writes it down, where it has changed.
+    let resolved = resolve(state, packet);
+    let policy = state.policy(resolved.slot())?;
+    let (held, before) = found.held(state, policy)?;
+    let now_ns = state.now();
+    let tat = atomic::load(&slot.tat);
+    if !found.is_of(tat, packet) {
+        return Some(Attempt::Contended);
+    }
+    let price = price_at(state, held, now_ns);
+    let lapse = lapse_of(state, policy, before, held, last, now_ns);
+    let bucket = found.bucket(state, policy, price, lapse)?;
+    let is_its = || found.is_of(atomic::load(&slot.tat), packet);
+    let charged = bucket.charge(state, policy, tat, packet.length, ticks(now_ns), is_its);
+    if charged == Charge::GONE {
+        return Some(Attempt::Contended);
+    }
+    found.lower(state, policy, before)?;
+    if charged == Charge::ADMITTED {
+        record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
+        return Some(Attempt::Done(Reason::Conforming));
+    }
+    let last = LastSeen::denied(now_ns, 0);
+    Some(Attempt::Done(over(state, config, slot, packet, policy, resolved.slot(), last)))
+}
+
+/// What has become of a bucket's share since its `last` packet, when its floor was `before`.
+#[inline(always)]
+fn lapse_of<S: State>(
+    state: &S,
+    policy: &Policy,
+    before: u32,
+    held: Held,
+    last: LastSeen,
+    now_ns: u64,
+) -> Lapse {
+    if !policy.is_shared() {
+        return Lapse::NONE;
+    }
+    let Lapse { at, from, to } = Lapse::of(before, held, last.ns(), now_ns);
+    let [from, to] =
+        [from, to].map(|it| Multiplier::from_bits(state.opaque(u64::from(it.0)) as u32));
+    Lapse { at: state.opaque(at), from, to }
+}
+
+/// How long, in ns from `now_ns` on, a bucket that has just denied a packet will deny every other one.
+#[inline(always)]
+fn denies_for<S: State>(
+    state: &S,
+    policy: &Policy,
+    price: CostMultiplier,
+    index: u32,
+    tat: Ticks,
+    length: u32,
+    now_ns: u64,
+) -> Option<u64> {
+    let first = lasts(state, &policy.first, price, tat, length, now_ns);
+    if !policy.has_second() {
+        return Some(first);
+    }
+    // Neither tier may overflow while its source waits for the other one.
+    if policy.first.tolerance < MIN_TOLERANCE || policy.second.tolerance < MIN_TOLERANCE {
+        return Some(0);
+    }
+    let second_tat = atomic::load(&state.identity(index)?.second_tat);
+    let second = lasts(state, &policy.second, price, second_tat, length, now_ns);
+    Some(if second > first { second } else { first })
+}
+
+/// The place of a source in what this CPU remembers. Another one may be there.
+#[inline(always)]
+pub(super) fn denial_of<S: State>(state: &S, hash: Hash) -> Option<&Denial> {
+    state.denial(hash.0 as u32 % DENIALS as u32)
+}
+
+/// Remembers that a source's packets are dropped, in the place of another source whose drops go where they
+/// belong.
+#[inline(always)]
+pub(super) fn remember<S: State>(state: &S, hash: Hash, until_ns: u64, basis: Basis) -> Option<()> {
+    let denial = denial_of(state, hash)?;
+    let (packets, bytes) = denial.pending();
+    if packets > 0
+        && let Some(index) = denial.basis().slot()
+    {
+        let slot = state.slot(index)?;
+        // A source that has lost its bucket since has lost its counters with it.
+        if atomic::load(&slot.tag) == atomic::load(&denial.tag) {
+            atomic::add(&slot.dropped, packets);
+            atomic::add(&slot.bytes, bytes);
+        }
+    }
+    denial.remember(hash, until_ns, basis);
+    Some(())
+}
+
+/// Counts a packet over its limit.
+#[inline(always)]
+pub(super) fn over<S: State>(
+    state: &S,
+    config: &Config,
+    slot: &Slot,
+    packet: &Packet<'_>,
+    policy: &Policy,
+    policy_slot: u32,
+    last: LastSeen,
+) -> Reason {
+    if atomic::load(&slot.dropped) == 0 {
+        event(state, config, EventKind::Limited, packet.source, policy_slot, last.ns());
+    }
+    record(slot, &slot.dropped, packet, last);
+    if policy.observes() { Reason::WouldDrop } else { Reason::OverLimit }
+}
+
+/// Counts a packet of a tracked source.
+#[inline(always)]
+pub(super) fn record(slot: &Slot, outcome: &AtomicU64, packet: &Packet<'_>, last: LastSeen) {
+    atomic::add(outcome, 1);
+    atomic::add(&slot.bytes, u64::from(packet.length));
+    atomic::store(&slot.last_seen, last.0);
+}

@@ -1,0 +1,35 @@
+//! Events for the daemon.
+
+use super::State;
+use crate::abi::{Config, EVENTS_PER_SECOND, Event, EventKind, Internal};
+use crate::atomic;
+use crate::gcra::{TICKS_PER_NS, decide, ticks};
+use crate::key::SourceKey;
+
+/// Sends an event, unless its kind has sent enough lately.
+#[inline(always)]
+pub(super) fn event<S: State>(
+    state: &S,
+    config: &Config,
+    kind: EventKind,
+    source: SourceKey,
+    policy: u32,
+    now_ns: u64,
+) {
+    const SECOND: u64 = 1_000_000_000 * TICKS_PER_NS;
+    let word = match kind {
+        EventKind::Limited => &config.limited_event_tat,
+        EventKind::SetFull => &config.set_full_event_tat,
+    };
+    let tat = atomic::load(word);
+    let sent = match decide(tat, ticks(now_ns), SECOND / EVENTS_PER_SECOND, SECOND) {
+        // A CPU that loses the race sends nothing: the other one took the token.
+        Some(next) => atomic::replace(word, tat, next),
+        None => false,
+    };
+    if !sent {
+        state.note(Internal::EventsSuppressed);
+    } else if !state.send(Event { time_ns: now_ns, source, kind: kind as u32, policy }) {
+        state.note(Internal::EventsLost);
+    }
+}

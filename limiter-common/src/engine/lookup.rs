@@ -1,0 +1,205 @@
+//! Where a packet's source is in the bucket table, and which policy holds for it.
+
+use core::sync::atomic::AtomicU64;
+
+use super::State;
+use super::attempt::Attempt;
+use super::classes::Limited;
+use super::draw::{BucketRef, dearest, deepest, price_of};
+use crate::abi::{Policy, PolicyWord};
+use crate::atomic;
+use crate::gcra::{Ticks, clamped, ticks};
+use crate::hash::Hash;
+use crate::key::SourceKey;
+use crate::share::{CostMultiplier, Grant, Held, Lapse, Multiplier};
+use crate::table::{Matches, Slot, WAYS, fingerprint, is_claimed, slot_index};
+
+/// A packet on its way.
+pub(super) struct Packet<'a> {
+    /// Its address, cut to the prefix of a source.
+    pub(super) source: SourceKey,
+    /// The class that its source has a bucket for.
+    pub(super) limited: Limited,
+    /// Of source and class.
+    pub(super) hash: Hash,
+    /// Bytes, from the Ethernet header on.
+    pub(super) length: u32,
+    /// The set of the bucket table that its hash selects.
+    pub(super) set: u32,
+    /// Those of the set: which ways may hold its source.
+    pub(super) fingerprints: &'a AtomicU64,
+    /// Monotonic, as of the last clock tick.
+    pub(super) coarse_ns: u64,
+    /// The generation of policies and lists by which it is judged. Read once: a bucket must not be
+    /// marked with one in which the lists were not asked.
+    pub(super) published: PolicyWord,
+}
+
+impl Packet<'_> {
+    /// A way of its set.
+    #[inline(always)]
+    pub(super) fn slot_ref<'a, S: State>(&self, state: &'a S, way: u32) -> Option<SlotRef<'a>> {
+        let index = slot_index(self.set, way, state.set_mask());
+        Some(SlotRef { index, slot: state.slot(index)? })
+    }
+}
+
+/// A slot of the table, and where it is.
+pub(super) struct SlotRef<'a> {
+    pub(super) index: u32,
+    pub(super) slot: &'a Slot,
+}
+
+impl<'a> SlotRef<'a> {
+    /// What its bucket may use, and its floor as of its last packet. To be read before its time: see
+    /// [`crate::share`].
+    #[inline(always)]
+    pub(super) fn held<S: State>(&self, state: &S, policy: &Policy) -> Option<(Held, u32)> {
+        if !policy.is_shared() {
+            return Some((Held::LOCAL, 0));
+        }
+        let rights = state.rights(self.index)?;
+        let before = atomic::load(&rights.floor) as u32;
+        let floor = Self::floor(policy, before);
+        let floor = Multiplier::from_bits(state.opaque(u64::from(floor.0)) as u32).0;
+        Some((Held { grant: Grant(atomic::load(&rights.grant)), floor }, before))
+    }
+
+    /// What its bucket may use without end, whose floor was `before`.
+    #[inline(always)]
+    fn floor(policy: &Policy, before: u32) -> Multiplier {
+        let own = policy.floor();
+        // The floor has become smaller, or the limit the cluster's, since then.
+        if before < own.0 { own } else { Multiplier(before) }
+    }
+
+    /// Notes a smaller floor than the one `before`: when the bucket's debt is by that one.
+    #[inline(always)]
+    pub(super) fn lower<S: State>(&self, state: &S, policy: &Policy, before: u32) -> Option<()> {
+        let own = policy.floor().0;
+        if policy.is_shared() && before < own {
+            let rights = state.rights(self.index)?;
+            atomic::replace(&rights.floor, u64::from(before), u64::from(own));
+        }
+        Some(())
+    }
+
+    /// Whether the slot, whose time was `tat` a moment ago, is that of the packet's source.
+    #[inline(always)]
+    pub(super) fn is_of(&self, tat: Ticks, packet: &Packet<'_>) -> bool {
+        // The tag after the TAT: whoever replaces the source claims the TAT first.
+        !is_claimed(tat) && atomic::load(&self.slot.tag) == packet.hash.0
+    }
+
+    /// Its bucket, for a charge.
+    #[inline(always)]
+    pub(super) fn bucket<S: State>(
+        &self,
+        state: &'a S,
+        policy: &Policy,
+        price: CostMultiplier,
+        lapse: Lapse,
+    ) -> Option<BucketRef<'a>> {
+        let first = &self.slot.tat;
+        // Without a second tier, that word is in a line that no packet touches.
+        let second =
+            if policy.has_second() { &state.identity(self.index)?.second_tat } else { first };
+        Some(BucketRef { price, lapse, first, second })
+    }
+}
+
+/// Not a way of any set.
+pub(super) const NO_WAY: u32 = WAYS;
+
+/// Where the packet's source is, in another way than `except`; `Some(None)` if nowhere.
+#[inline(always)]
+pub(super) fn find<'a, S: State>(
+    state: &'a S,
+    packet: &Packet<'_>,
+    except: u32,
+) -> Option<Option<SlotRef<'a>>> {
+    let fingerprints = atomic::load(packet.fingerprints);
+    let mut matches = Matches::of(fingerprints, fingerprint(packet.hash));
+    let mut looks = 0;
+    // A set has as many matches as ways at the most; the count is the bound that the verifier needs.
+    while !matches.is_empty() && looks < WAYS {
+        let way = matches.way();
+        let found = packet.slot_ref(state, way)?;
+        if way != except && atomic::load(&found.slot.tag) == packet.hash.0 {
+            return Some(Some(found));
+        }
+        matches = matches.rest();
+        looks += 1;
+    }
+    Some(None)
+}
+
+/// The policy of a slot, looked up again if policies changed since. Contended if the slot went to another
+/// source meanwhile.
+#[inline(always)]
+pub(super) fn policy_of<'a, S: State>(
+    state: &'a S,
+    found: &SlotRef<'_>,
+    packet: &Packet<'_>,
+) -> Option<Attempt<(&'a Policy, PolicyWord)>> {
+    let slot = found.slot;
+    let seen = PolicyWord(atomic::load(&slot.policy));
+    let mut resolved = seen;
+    let is_renewed = seen.generation() != packet.published.generation();
+    if is_renewed {
+        resolved = resolve(state, packet);
+        // Looking up takes a while. Who gets the slot meanwhile has a policy of its own, which must stay.
+        if !atomic::replace(&slot.policy, seen.0, resolved.0) {
+            return Some(Attempt::Contended);
+        }
+    }
+    let resolved = PolicyWord(state.opaque(resolved.0));
+    let policy = state.policy(resolved.slot())?;
+    if state.opaque(u64::from(is_renewed)) != 0 {
+        if atomic::load(&slot.tag) != packet.hash.0 {
+            atomic::replace(&slot.policy, resolved.0, seen.0);
+            return Some(Attempt::Contended);
+        }
+        let now = ticks(state.now());
+        let mut price = CostMultiplier::LOCAL;
+        if policy.is_shared() {
+            let before = atomic::load(&state.rights(found.index)?.floor) as u32;
+            price = price_of(state, SlotRef::floor(policy, before));
+        }
+        // Of the same slot it is nearly always the same policy: what was overdrawn under it is owed.
+        let is_same = u64::from(seen.slot() == resolved.slot());
+        let packets = u64::from(state.cpus() & 0x1ff) * is_same;
+        let owes = |tier| {
+            let overdrawn = packets * dearest(state, price, tier, packet.length);
+            deepest(state, price, tier) + overdrawn
+        };
+        clamp(&slot.tat, now, owes(&policy.first));
+        if policy.has_second() {
+            let second_tat = &state.identity(found.index)?.second_tat;
+            clamp(second_tat, now, owes(&policy.second));
+        }
+    }
+    Some(Attempt::Done((policy, resolved)))
+}
+
+/// Has a bucket owe no more than that. One that goes to another source meanwhile has another time.
+#[inline(always)]
+fn clamp(word: &AtomicU64, now: Ticks, most: Ticks) {
+    let tat = atomic::load(word);
+    let next = clamped(tat, now, most);
+    if next != tat && !is_claimed(tat) {
+        // If this fails, a packet of the former policy has just come, or another CPU has done it.
+        atomic::replace(word, tat, next);
+    }
+}
+
+/// The policy of a packet's source and class.
+#[inline(always)]
+pub(super) fn resolve<S: State>(state: &S, packet: &Packet<'_>) -> PolicyWord {
+    let published = packet.published;
+    let slot = match state.lookup(packet.limited.class(), packet.source) {
+        Some(slot) => slot,
+        None => packet.limited.found(state).unwrap_or(published.slot()),
+    };
+    PolicyWord::new(published.generation(), slot)
+}

@@ -1,0 +1,191 @@
+//! How a source gets a bucket.
+
+use super::State;
+use super::attempt::Attempt;
+use super::charge::{over, record};
+use super::draw::{Tats, deepest, judge, price_of};
+use super::events::event;
+use super::lookup::{Packet, SlotRef, find, resolve};
+use super::shadow::{begin, shadow};
+use super::sketched::{Sketched, owed};
+use crate::abi::{Config, EventKind, Internal, PolicyWord, Reason, Tier, on_full};
+use crate::atomic;
+use crate::gate;
+use crate::gcra::{Ticks, clamped, ticks};
+use crate::share::{CostMultiplier, Grant};
+use crate::table::{
+    CLAIMED, Identity, LastSeen, Slot, WAYS, Ways, fingerprint, is_claimed, set_fingerprint,
+};
+
+/// The way that a packet's source gets, and what is lost by it: the debt of its bucket, with flags above that of any
+/// bucket. A number, so that the verifier does not follow each case separately.
+struct Victim {
+    way: u32,
+    lost: u64,
+}
+
+impl Victim {
+    /// Its bucket denies packets, or it is none that the source may have.
+    const KEPT: u64 = 1 << 63;
+    /// Its bucket owes more than a packet or two.
+    const DEAR: u64 = 1 << 62;
+    /// So many packets, at most what every limit lets pass uncounted.
+    const CHEAP: u64 = 2;
+}
+
+/// Finds a way for the packet's source: an empty one, else one whose bucket is full. Else, of those that have denied
+/// nothing, the one that will be full soonest, first of those that have admitted a packet or two since they were
+/// made. The search starts somewhere else for each source.
+#[inline(always)]
+fn victim<S: State>(state: &S, packet: &Packet<'_>, ways: Ways, now: Ticks) -> Option<Victim> {
+    let empty = ways.empty(atomic::load(packet.fingerprints));
+    if !empty.is_empty() {
+        return Some(Victim { way: empty.way(), lost: 0 });
+    }
+    let start = packet.hash.0 as u32;
+    let mut best = Victim { way: start % WAYS, lost: u64::MAX };
+    let mut looks = 0;
+    while looks < WAYS && best.lost > 0 {
+        let way = start.wrapping_add(looks) % WAYS;
+        let slot = packet.slot_ref(state, way)?.slot;
+        let tat = atomic::load(&slot.tat);
+        // No branches but one: the verifier would follow each of 2^32 ways through the loop.
+        let ahead = tat.wrapping_sub(now);
+        let debt = ahead & (ahead >> 63).wrapping_sub(1);
+        let dropped = atomic::load(&slot.dropped);
+        let denies = (dropped | dropped.wrapping_neg()) & Victim::KEPT;
+        let dear = (Victim::CHEAP.wrapping_sub(atomic::load(&slot.passed)) & Victim::KEPT) >> 1;
+        let busy = u64::from(debt != 0).wrapping_neg();
+        let lost = (debt | (denies | dear) & busy) | tat & Victim::KEPT | ways.not(way);
+        if lost < best.lost {
+            best = Victim { way, lost };
+        }
+        looks += 1;
+    }
+    Some(best)
+}
+
+/// Gives the packet's source a bucket and judges the packet.
+#[inline(always)]
+pub(super) fn promote<S: State>(
+    state: &S,
+    config: &Config,
+    packet: &Packet<'_>,
+    sketched: &Sketched,
+) -> Option<Attempt<Reason>> {
+    let resolved = resolve(state, packet);
+    let policy = state.policy(resolved.slot())?;
+    if gate::passes(sketched.estimate, sketched.first, policy.gate) {
+        return Some(Attempt::Done(Reason::BelowGate));
+    }
+    let now_ns = state.now();
+    let now = ticks(now_ns);
+    let ways = Ways::of(resolved.slot(), policy.gate);
+    let Victim { way, lost } = victim(state, packet, ways, now)?;
+    let (way, lost) = (state.opaque(u64::from(way)) as u32 % WAYS, state.opaque(lost));
+    let SlotRef { index, slot } = packet.slot_ref(state, way)?;
+    let identity = state.identity(index)?;
+    let before = atomic::load(&slot.tat);
+    let occupied = atomic::load(&slot.tag) != 0;
+    let busy = before > now;
+    if is_claimed(before) {
+        return Some(Attempt::Contended);
+    }
+    if lost >= Victim::DEAR
+        && let Some(reason) = full(state, config, packet, resolved.slot(), now_ns, lost)
+    {
+        return Some(Attempt::Done(reason));
+    }
+    if !atomic::replace(&slot.tat, before, CLAIMED) {
+        return Some(Attempt::Contended);
+    }
+
+    // The slot is ours until its TAT says otherwise. It is complete before its tag and fingerprint
+    // name it.
+    let owed = owed(state, config, packet, sketched, now_ns);
+    let rights = state.rights(index)?;
+    let mut price = CostMultiplier::LOCAL;
+    let mut full = [now; 2];
+    if policy.is_shared() {
+        price = price_of(state, policy.floor());
+        full = policy.filled().map(|filled| state.opaque(if filled > now { filled } else { now }));
+    }
+    // Where no limit of the cluster ever was, its line is left alone.
+    if policy.is_shared() || atomic::load(&rights.floor) != 0 {
+        atomic::store(&rights.floor, price.word());
+        atomic::store(&rights.grant, Grant::nothing_at(now_ns).0);
+    }
+    let start = |full, tier: &Tier| {
+        clamped(full + owed.debt(state, tier, price), now, deepest(state, price, tier))
+    };
+    let start =
+        Tats { first: start(full[0], &policy.first), second: start(full[1], &policy.second) };
+    let (admitted, next) = judge(state, policy, price, start, packet.length, now);
+    let admitted = state.opaque(u64::from(admitted)) != 0;
+    atomic::store(&identity.second_tat, next.second);
+    begin(identity, policy, now + owed.debt(state, &policy.shadow, CostMultiplier::LOCAL));
+    if policy.has_shadow() {
+        shadow(state, policy, index, packet, now)?;
+    }
+    enter(slot, identity, packet, resolved, now_ns);
+    atomic::swap(&slot.tag, packet.hash.0);
+    set_fingerprint(packet.fingerprints, way, fingerprint(packet.hash));
+    atomic::swap(&slot.tat, next.first);
+
+    if find(state, packet, way)?.is_some() {
+        // Two CPUs promoted the source at once, into two ways. Both see the other (the swaps are
+        // full barriers) or only the later one does; whoever sees yields and charges the other.
+        set_fingerprint(packet.fingerprints, way, 0);
+        atomic::swap(&slot.tag, 0);
+        atomic::swap(&slot.tat, 0);
+        return Some(Attempt::Contended);
+    }
+    state.note(Internal::Promotions);
+    if busy {
+        state.note(Internal::BusyEvictions);
+    } else if occupied {
+        state.note(Internal::Evictions);
+    }
+    let reason = if admitted {
+        record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
+        Reason::Conforming
+    } else {
+        let last = LastSeen::denied(now_ns, 0);
+        over(state, config, slot, packet, policy, resolved.slot(), last)
+    };
+    Some(Attempt::Done(reason))
+}
+
+/// Writes into a slot whose it is, with counters that begin.
+#[inline(always)]
+fn enter(slot: &Slot, identity: &Identity, packet: &Packet<'_>, resolved: PolicyWord, now_ns: u64) {
+    atomic::store(&identity.high, packet.source.high);
+    atomic::store(&identity.low, packet.source.low);
+    atomic::store(&identity.class, u64::from(packet.limited.class()));
+    atomic::store(&slot.policy, resolved.0);
+    atomic::store(&slot.passed, 0);
+    atomic::store(&slot.dropped, 0);
+    atomic::store(&slot.bytes, 0);
+    atomic::store(&slot.first_seen, now_ns);
+    atomic::store(&slot.last_seen, LastSeen::passed(now_ns).0);
+}
+
+/// What becomes of a packet whose set is full; `None` if it may evict. A bucket that limits somebody is never
+/// thrown out.
+#[inline(always)]
+fn full<S: State>(
+    state: &S,
+    config: &Config,
+    packet: &Packet<'_>,
+    policy: u32,
+    now_ns: u64,
+    lost: u64,
+) -> Option<Reason> {
+    state.note(Internal::SetFull);
+    event(state, config, EventKind::SetFull, packet.source, policy, now_ns);
+    match atomic::load(&config.on_full) {
+        on_full::DROP => Some(Reason::DroppedSetFull),
+        on_full::EVICT_OLDEST if lost < Victim::KEPT => None,
+        _ => Some(Reason::PassedSetFull),
+    }
+}
