@@ -17,22 +17,19 @@ pub(super) async fn attach(
 ) -> Result<u8, Failure> {
     let AttachArgs { interface: name, mode, replace } = arguments;
     let request = AttachRequest { name, mode, replace };
-    let attached = match client.send(Method::POST, "/v1/interfaces", &request).await {
-        Err(failure) if replace && failure.code == exit::PRIVILEGE => {
-            if !make_room(client, &request.name).await? {
-                return Err(failure);
-            }
-            client.send(Method::POST, "/v1/interfaces", &request).await
-        }
-        attached => attached,
-    };
+    let mut attached = client.send(Method::POST, "/v1/interfaces", &request).await;
+    if replace
+        && let Err(Failure { code: exit::PRIVILEGE, .. }) = attached
+        && make_room(client, &request.name).await?
+    {
+        attached = client.send(Method::POST, "/v1/interfaces", &request).await;
+    }
     let report: AttachReport = attached?;
-    output.print(&report)?;
-    Ok(exit::OK)
+    output.print(&report)
 }
 
-/// Removes somebody else's link from an interface, which the daemon has no privilege to do any more.
-/// Returns whether there was one that could be removed.
+/// Removes somebody else's link from an interface. The daemon cannot: the kernel hands links of others out to
+/// CAP_SYS_ADMIN alone, which it has given up. Returns whether there was one that could be removed.
 async fn make_room(client: &Client, name: &str) -> Result<bool, Failure> {
     let path = format!("/v1/interfaces/{}", escape(name));
     let OccupantReport { ifindex, program_id } = client.get(&path).await?;
@@ -50,6 +47,5 @@ pub(super) async fn detach(
 ) -> Result<u8, Failure> {
     let path = format!("/v1/interfaces/{}", escape(interface));
     let report: DetachReport = client.delete(&path).await?;
-    output.print(&report)?;
-    Ok(exit::OK)
+    output.print(&report)
 }

@@ -25,7 +25,7 @@ use model::chain;
 use model::units::parse_duration;
 
 /// How long to wait for more samples.
-const PAUSE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 pub(super) struct CaptureArgs {
@@ -63,69 +63,67 @@ pub(super) async fn run(
     client: &Client,
     output: &mut Output<'_>,
     arguments: CaptureArgs,
-    json: bool,
 ) -> Result<u8, Failure> {
     let CaptureArgs { dropped, passed, reasons, source, count, file, snaplen, lasts, rate } =
         arguments;
     let to_stdout = file.as_os_str() == "-";
-    if to_stdout && json {
+    if to_stdout && output.is_json() {
         return Err(Failure::new(exit::USAGE, "--json and -w - both write to standard output")
             .hint("name a file, or leave --json out"));
     }
     let request = CaptureRequest { dropped, passed, reasons, source, rate, snaplen };
-    // Before there is a file.
+    // What cannot be captured is refused before there is a file.
     request.filter()?;
     let started: CaptureStarted = client.send(Method::POST, "/v1/capture", &request).await?;
     let path = format!("/v1/capture/{}", started.id);
-    let mut writer = match File::open(&file, snaplen) {
+    let mut writer = match SampleFile::open(&file, snaplen) {
         Ok(writer) => writer,
         Err(failure) => {
-            // It would end by itself, but not at once.
+            // It would end by itself, but not at once: whoever captures next would be refused until then.
             let _: Result<CaptureBatch, _> = client.delete(&path).await;
             return Err(failure);
         }
     };
     let start = Instant::now();
-    let (mut samples, mut over) = (0, false);
+    let (mut samples, mut is_over) = (0, false);
     let last = loop {
-        let batch: CaptureBatch = if over {
+        // The end has a batch of its own: samples that came since the last one, and the final counts.
+        let batch: CaptureBatch = if is_over {
             client.delete(&path).await?
         } else {
             client.send(Method::POST, &path, &()).await?
         };
-        let few = batch.samples.is_empty();
         for sample in &batch.samples {
             if samples < count {
                 writer.write(sample)?;
                 samples += 1;
             }
         }
+        // A reader of a pipe sees packets as they come.
         writer.flush()?;
-        if over {
+        if is_over {
             break batch;
         }
-        over = samples >= count || start.elapsed() >= lasts;
-        if few && !over {
-            tokio::time::sleep(PAUSE.min(lasts.saturating_sub(start.elapsed()))).await;
+        is_over = samples >= count || start.elapsed() >= lasts;
+        if batch.samples.is_empty() && !is_over {
+            tokio::time::sleep(POLL_INTERVAL.min(lasts.saturating_sub(start.elapsed()))).await;
         }
-    };
-    let report = CaptureReport {
-        file: file.display().to_string(),
-        samples,
-        matched: last.matched,
-        lost: last.lost,
-        seconds: start.elapsed().as_secs_f64(),
     };
     if to_stdout {
         tracing::info!("{samples} samples of {} matching packets", last.matched);
     } else {
-        output.print(&report)?;
+        output.print(&CaptureReport {
+            file: file.display().to_string(),
+            samples,
+            matched: last.matched,
+            lost: last.lost,
+            seconds: start.elapsed().as_secs_f64(),
+        })?;
     }
     Ok(if samples == 0 { exit::NEGATIVE } else { exit::OK })
 }
 
-/// A file of samples.
-struct File<'a> {
+struct SampleFile<'a> {
     path: &'a Path,
     writer: PcapNgWriter<BufWriter<Box<dyn Write>>>,
     snaplen: u32,
@@ -133,18 +131,18 @@ struct File<'a> {
     interfaces: BTreeMap<String, u32>,
 }
 
-impl<'a> File<'a> {
+impl<'a> SampleFile<'a> {
     fn open(path: &'a Path, snaplen: u32) -> Result<Self, Failure> {
-        let failed = |error: &dyn std::fmt::Display| unwritable(path, error);
         let out: Box<dyn Write> = if path.as_os_str() == "-" {
             Box::new(io::stdout())
         } else {
             // Nobody else is to read what is in packets.
             let mut options = OpenOptions::new();
             options.write(true).create(true).truncate(true).mode(0o600);
-            Box::new(options.open(path).map_err(|error| failed(&error))?)
+            Box::new(options.open(path).map_err(|error| unwritable(path, &error))?)
         };
-        let writer = PcapNgWriter::new(BufWriter::new(out)).map_err(|error| failed(&error))?;
+        let writer = PcapNgWriter::new(BufWriter::new(out));
+        let writer = writer.map_err(|error| unwritable(path, &error))?;
         Ok(Self { path, writer, snaplen, interfaces: BTreeMap::new() })
     }
 
@@ -154,15 +152,15 @@ impl<'a> File<'a> {
         let interface_id = match self.interfaces.get(&sample.interface) {
             Some(id) => *id,
             None => {
+                // Packets name an interface by the place of its description among those in the file.
                 let id = self.interfaces.len() as u32;
                 let name = Cow::Owned(sample.interface.clone());
-                let options = vec![
-                    InterfaceDescriptionOption::IfName(name),
-                    // Nanoseconds.
-                    InterfaceDescriptionOption::IfTsResol(9),
-                ];
-                let (linktype, snaplen) = (DataLink::ETHERNET, self.snaplen);
-                let block = InterfaceDescriptionBlock { linktype, snaplen, options };
+                let nanoseconds = InterfaceDescriptionOption::IfTsResol(9);
+                let block = InterfaceDescriptionBlock {
+                    linktype: DataLink::ETHERNET,
+                    snaplen: self.snaplen,
+                    options: vec![InterfaceDescriptionOption::IfName(name), nanoseconds],
+                };
                 self.writer.write_pcapng_block(block).map_err(failed)?;
                 self.interfaces.insert(sample.interface.clone(), id);
                 id

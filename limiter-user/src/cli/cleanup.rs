@@ -1,15 +1,16 @@
 //! `limiter cleanup`: removes what dead daemons left. All of it, or nothing if some of it is in use.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::args::CleanupArgs;
+use super::cleanup_report::{CleanupReport, Remnant, RemnantKind};
 use super::output::Output;
-use crate::cli::cleanup_report::{CleanupReport, Remnant, RemnantKind};
 use api::error::{Failure, exit};
 use daemon::{Socket, SocketGuard};
 use dataplane::Pinned;
 use model::instance::{Instance, address};
+use model::interface::PinnedOn;
 
 /// Where a daemon may have left something.
 #[derive(Clone, Debug)]
@@ -22,7 +23,7 @@ pub(super) struct Place {
 /// What a dead daemon left in a place.
 struct Found {
     place: Place,
-    // Kept until the end, so that no daemon takes over what is being removed.
+    /// Kept until the end, so that no daemon takes over what is being removed.
     guard: SocketGuard,
     pinned: Vec<Pinned>,
 }
@@ -37,7 +38,8 @@ pub(super) fn one(
     finish(output, &[found], Vec::new(), arguments)
 }
 
-/// Cleans all places but those of daemons that run.
+/// Cleans all places but those of daemons that run. All are looked at before the first is touched, so that a refusal
+/// leaves everything as it was.
 pub(super) fn all(
     output: &mut Output<'_>,
     places: Vec<Place>,
@@ -53,6 +55,7 @@ pub(super) fn all(
 
 fn find(place: Place, arguments: &CleanupArgs) -> Result<Found, Failure> {
     let looked = || {
+        // A daemon that serves the socket means no here, and not wrong usage as where two daemons want one socket.
         let guard = Socket::guard(&place.socket).map_err(|failure| Failure {
             code: if failure.code == exit::PRIVILEGE { exit::PRIVILEGE } else { exit::NEGATIVE },
             ..failure.context("nothing is removed")
@@ -76,39 +79,32 @@ fn finish(
 ) -> Result<u8, Failure> {
     let mut remnants = Vec::new();
     for Found { place: Place { instance, socket, .. }, guard, pinned } in found {
-        remnants.extend(pinned.iter().map(|plane| Remnant {
-            kind: if plane.staging { RemnantKind::Staging } else { RemnantKind::DataPlane },
-            path: plane.path.clone(),
-            attached: plane.attached.clone(),
+        let remnant = |kind, path: &PathBuf, attached: &[PinnedOn]| Remnant {
+            kind,
+            path: path.clone(),
+            attached: attached.into(),
             instance: instance.clone(),
+        };
+        remnants.extend(pinned.iter().map(|plane| {
+            let kind = if plane.staging { RemnantKind::Staging } else { RemnantKind::DataPlane };
+            remnant(kind, &plane.path, &plane.attached)
         }));
         if guard.has_stale_socket() {
-            remnants.push(Remnant {
-                kind: RemnantKind::Socket,
-                path: socket.clone(),
-                attached: Vec::new(),
-                instance: instance.clone(),
-            });
+            remnants.push(remnant(RemnantKind::Socket, socket, &[]));
         }
     }
     if !arguments.dry_run {
         found.iter().try_for_each(remove)?;
     }
-    output.print(&CleanupReport { dry_run: arguments.dry_run, remnants, running })?;
-    Ok(exit::OK)
+    output.print(&CleanupReport { dry_run: arguments.dry_run, remnants, running })
 }
 
 fn remove(found: &Found) -> Result<(), Failure> {
-    for plane in &found.pinned {
-        plane.remove()?;
+    found.pinned.iter().try_for_each(Pinned::remove)?;
+    if !found.guard.has_stale_socket() {
+        return Ok(());
     }
-    if found.guard.has_stale_socket() {
-        remove_socket(&found.place.socket)?;
-    }
-    Ok(())
-}
-
-fn remove_socket(socket: &Path) -> Result<(), Failure> {
+    let socket = &found.place.socket;
     fs::remove_file(socket).map_err(|error| {
         let message = format!("cannot remove {}: {error}", socket.display());
         Failure::new(exit::PRIVILEGE, message).hint("run as root")
@@ -118,6 +114,7 @@ fn remove_socket(socket: &Path) -> Result<(), Failure> {
 /// An error if a data plane is in use, by a process or by packets.
 fn refuse(plane: &Pinned, arguments: &CleanupArgs) -> Result<(), Failure> {
     let path = plane.path.display();
+    // Not even with --yes: a process that still has its maps would go on as if it limited.
     if let Some(pid) = plane.holder {
         let message = format!("process {pid} uses {path}: nothing is removed");
         return Err(Failure::new(exit::NEGATIVE, message)

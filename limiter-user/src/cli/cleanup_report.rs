@@ -24,7 +24,6 @@ pub(super) enum RemnantKind {
 /// Something that a dead daemon left.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Remnant {
-    /// What it is.
     pub kind: RemnantKind,
     /// Where it is, or was.
     pub path: PathBuf,
@@ -39,7 +38,6 @@ pub(super) struct Remnant {
 pub(super) struct CleanupReport {
     /// Whether nothing was changed.
     pub dry_run: bool,
-    /// What was found.
     pub remnants: Vec<Remnant>,
     /// Instances that were left alone because their daemons run; `None` is the one without a name.
     pub running: Vec<Option<Instance>>,
@@ -64,13 +62,11 @@ impl Print for CleanupReport {
                 RemnantKind::Socket => "the stale socket",
             };
             write!(out, "{verb} {what} {}", path.display())?;
-            let on: Vec<_> =
-                attached.iter().map(|on| format!("{on} ({})", on.mode.name())).collect();
-            if on.is_empty() {
-                writeln!(out)?;
-            } else {
-                writeln!(out, ", which limits {}", on.join(", "))?;
+            for (number, on) in attached.iter().enumerate() {
+                let before = if number == 0 { ", which limits" } else { "," };
+                write!(out, "{before} {on} ({})", on.mode.name())?;
             }
+            writeln!(out)?;
         }
         Ok(())
     }

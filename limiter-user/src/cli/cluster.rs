@@ -80,80 +80,61 @@ pub(super) enum KeyCommand {
 }
 
 /// How long founding a cluster may take.
-const INIT: Duration = Duration::from_secs(20);
+const INIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How often it is asked how far the rotation is.
-const ASK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What needs no daemon; otherwise `None`.
-pub(super) fn alone(
+pub(super) fn generate_key(
     output: &mut Output<'_>,
     global: &Global,
-    command: &ClusterCommand,
-) -> Option<Result<u8, Failure>> {
-    match command {
-        ClusterCommand::Key(KeyCommand::Generate { file, force }) => {
-            Some(make_key(output, global, file.as_ref(), *force))
-        }
-        ClusterCommand::Key(_) | ClusterCommand::Init | ClusterCommand::Leave { .. } => None,
-    }
-}
-
-fn make_key(
-    output: &mut Output<'_>,
-    global: &Global,
-    file: Option<&PathBuf>,
+    file: Option<PathBuf>,
     force: bool,
 ) -> Result<u8, Failure> {
-    let file = match file {
-        Some(file) => file.clone(),
-        None => key_file(global)?,
-    };
+    let file = file.map_or_else(|| key_file(global), Ok)?;
     let replaced = generate(&file, force)?;
-    output.print(&KeyGenerated { file: file.display().to_string(), replaced })?;
-    Ok(exit::OK)
+    output.print(&KeyGenerated { file: file.display().to_string(), replaced })
 }
 
-pub(super) async fn run(
+pub(super) async fn init(client: &Client, output: &mut Output<'_>) -> Result<u8, Failure> {
+    let client = client.clone().patient(INIT_TIMEOUT);
+    let founded: ClusterFounded = client.send(Method::POST, "/v1/cluster/init", &()).await?;
+    output.print(&founded)
+}
+
+pub(super) async fn leave(
     client: &Client,
     output: &mut Output<'_>,
-    command: ClusterCommand,
+    wait: Duration,
 ) -> Result<u8, Failure> {
-    let command = match command {
-        ClusterCommand::Key(command) => command,
-        ClusterCommand::Init => {
-            let client = client.clone().patient(INIT);
-            let founded: ClusterFounded =
-                client.send(Method::POST, "/v1/cluster/init", &serde_json::json!({})).await?;
-            output.print(&founded)?;
-            return Ok(exit::OK);
-        }
-        ClusterCommand::Leave { wait } => return leave(client, output, wait).await,
-    };
-    let KeyCommand::Rotate { wait } = command else {
-        let report: KeysReport = client.get(KEYS).await?;
-        output.print(&report)?;
-        return Ok(exit::OK);
-    };
-    let before: KeysReport =
-        client.send(Method::POST, &format!("{KEYS}/rotate"), &serde_json::json!({})).await?;
+    let seconds = wait.as_secs().clamp(1, LeaveQuery::MAX);
+    // The daemon says how far it has come when that time is over.
+    let client = client.clone().patient(Duration::from_secs(seconds + 10));
+    let path = format!("/v1/cluster/leave?seconds={seconds}");
+    let left: ClusterLeft = client.send(Method::POST, &path, &()).await?;
+    output.print(&left)
+}
+
+pub(super) async fn key_status(client: &Client, output: &mut Output<'_>) -> Result<u8, Failure> {
+    let report: KeysReport = client.get(KEYS).await?;
+    output.print(&report)
+}
+
+pub(super) async fn rotate_key(
+    client: &Client,
+    output: &mut Output<'_>,
+    wait: Duration,
+) -> Result<u8, Failure> {
+    let before: KeysReport = client.send(Method::POST, &format!("{KEYS}/rotate"), &()).await?;
     let until = Instant::now() + wait;
     loop {
         let report: KeysReport = client.get(KEYS).await?;
+        // Accepted is only half of it: the host still seals with the old key.
         let done = report.number > before.number && report.stage != Stage::Accepted;
         if done || Instant::now() >= until {
             output.print(&report)?;
             return Ok(if done { exit::OK } else { exit::NEGATIVE });
         }
-        tokio::time::sleep(ASK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
-}
-
-async fn leave(client: &Client, output: &mut Output<'_>, wait: Duration) -> Result<u8, Failure> {
-    let seconds = wait.as_secs().clamp(1, LeaveQuery::MAX);
-    let client = client.clone().patient(Duration::from_secs(seconds + 10));
-    let path = format!("/v1/cluster/leave?seconds={seconds}");
-    let left: ClusterLeft = client.send(Method::POST, &path, &serde_json::json!({})).await?;
-    output.print(&left)?;
-    Ok(exit::OK)
 }

@@ -32,6 +32,7 @@ use std::io::Write;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
+use self::cluster::{ClusterCommand, KeyCommand};
 pub(crate) use args::Cli;
 use args::{Command, ConfigCommand};
 use limit_args::LimitCommand;
@@ -52,6 +53,7 @@ pub(crate) fn main(arguments: Vec<OsString>, out: &mut dyn Write) -> u8 {
     let (cli, matches) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
+            // The parser has failed, so it does not say whether this was asked for.
             let json = arguments.iter().any(|argument| argument == "--json");
             return usage::tell(&arguments, &error, &mut Output::new(json, out));
         }
@@ -73,101 +75,95 @@ pub(crate) fn main(arguments: Vec<OsString>, out: &mut dyn Write) -> u8 {
 
 fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8, Failure> {
     let global = cli.global;
+    // Made for commands that need it alone: it reads the configuration, and warns of one that it cannot read.
+    let client = || Client::new(&config::socket(&global, matches)).of(global.instance.clone());
     match cli.command {
         Command::Run(arguments) => {
-            return run::run(output, &global, config::given(*arguments, &global, matches));
+            run::run(output, &global, config::given(*arguments, &global, matches))
         }
-        Command::Version => return version::run(output),
+        Command::Status => block_on(status::run(&client(), output)),
+        Command::Stats { nonzero } => block_on(stats::run(&client(), output, nonzero)),
+        Command::Limit(LimitCommand::Set(arguments)) => {
+            block_on(limit::set(&client(), output, *arguments))
+        }
+        Command::Limit(LimitCommand::Import { file, safety }) => {
+            block_on(limit::import(&client(), output, &file, safety))
+        }
+        Command::Limit(LimitCommand::List) => block_on(limit::list(&client(), output)),
+        Command::Limit(LimitCommand::Try { rate, burst, target, kind, stop }) => {
+            let target = kind.target(&target)?;
+            match rate {
+                Some(rate) if !stop => {
+                    let request = TrialRequest { target: target.to_string(), rate, burst };
+                    block_on(limit::try_out(&client(), output, request))
+                }
+                _ => block_on(limit::stop_trial(&client(), output, target)),
+            }
+        }
+        Command::Limit(LimitCommand::Trials { n }) => block_on(limit::trials(&client(), output, n)),
+        Command::Limit(LimitCommand::Unset { target, kind, safety }) => {
+            block_on(limit::unset(&client(), output, kind.target(&target)?, safety))
+        }
+        Command::Config(ConfigCommand::Check { file }) => config::check(output, &global, file),
+        Command::Config(ConfigCommand::Show(arguments)) => {
+            config::show(output, &config::given(*arguments, &global, matches))
+        }
+        Command::Config(ConfigCommand::Default) => config::default(output),
+        Command::Config(ConfigCommand::Schema) => config::schema(output),
+        Command::Config(ConfigCommand::Diff { file }) => {
+            block_on(config::diff(&client(), output, file.as_deref()))
+        }
+        Command::Reload { safety } => block_on(config::reload(&client(), output, safety)),
+        Command::Confirm { abort } => block_on(safety::confirm(&client(), output, abort)),
+        Command::Allow(command) => block_on(list::run(&client(), output, Action::Allow, command)),
+        Command::Deny(command) => block_on(list::run(&client(), output, Action::Deny, command)),
+        Command::Top(arguments) => block_on(top::run(&client(), output, &arguments)),
+        Command::Suggest(arguments) => block_on(suggest::run(&client(), output, &arguments)),
+        Command::Monitor(arguments) => block_on(monitor::run(&client(), output, &arguments)),
+        Command::Report(arguments) => block_on(report::run(&client(), output, &arguments)),
+        Command::Capture(arguments) => block_on(capture::run(&client(), output, arguments)),
+        Command::Show { address, cluster } => {
+            block_on(show::run(&client(), output, &address, cluster))
+        }
+        Command::Peers => block_on(peers::run(&client(), output)),
+        Command::Attach(arguments) => block_on(attach::attach(&client(), output, arguments)),
+        Command::Detach { interface } => block_on(attach::detach(&client(), output, &interface)),
         Command::Doctor(arguments) => {
             let pin_dir = config::pin_dir(arguments.pin_dir, &global);
             let instance = global.instance.as_ref();
-            return doctor::run(output, &pin_dir, arguments.interface.as_deref(), instance);
+            doctor::run(output, &pin_dir, arguments.interface.as_deref(), instance)
         }
-        Command::Cleanup(arguments) => {
-            return match config::only_place(&global, matches, &arguments) {
-                Some(place) => cleanup::one(output, place, &arguments),
-                None => cleanup::all(output, config::places(&global, matches), &arguments),
-            };
+        Command::Cleanup(arguments) => match config::only_place(&global, matches, &arguments) {
+            Some(place) => cleanup::one(output, place, &arguments),
+            None => cleanup::all(output, config::places(&global, matches), &arguments),
+        },
+        Command::Cluster(ClusterCommand::Init) => block_on(cluster::init(&client(), output)),
+        Command::Cluster(ClusterCommand::Leave { wait }) => {
+            block_on(cluster::leave(&client(), output, wait))
         }
-        Command::Cluster(ref command) => {
-            if let Some(done) = cluster::alone(output, &global, command) {
-                return done;
-            }
+        Command::Cluster(ClusterCommand::Key(KeyCommand::Generate { file, force })) => {
+            cluster::generate_key(output, &global, file, force)
         }
-        Command::Documents { directory } => return documents::run(&directory),
-        Command::Completions { shell } => return documents::completions(output, shell),
-        Command::Simulate(command) => return simulate::run(output, &command),
-        Command::Config(ConfigCommand::Check { file }) => {
-            return config::check(output, &global, file);
+        Command::Cluster(ClusterCommand::Key(KeyCommand::Rotate { wait })) => {
+            block_on(cluster::rotate_key(&client(), output, wait))
         }
-        Command::Config(ConfigCommand::Show(arguments)) => {
-            return config::show(output, &config::given(*arguments, &global, matches));
+        Command::Cluster(ClusterCommand::Key(KeyCommand::Status)) => {
+            block_on(cluster::key_status(&client(), output))
         }
-        Command::Config(ConfigCommand::Default) => return config::default(output),
-        Command::Config(ConfigCommand::Schema) => return config::schema(output),
-        _ => {}
+        Command::Simulate(command) => simulate::run(output, &command),
+        Command::Version => version::run(output),
+        Command::Completions { shell } => documents::completions(output, shell),
+        Command::Documents { directory } => documents::run(&directory),
     }
-    let client = Client::new(&config::socket(&global, matches)).of(global.instance.clone());
-    let runtime = tokio::runtime::Builder::new_current_thread()
+}
+
+/// Runs a command that asks the daemon. The daemon itself has a runtime of its own, which cannot be within another.
+fn block_on(command: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::new(exit::NEGATIVE, format!("cannot start: {error}")))?;
-    runtime.block_on(async {
-        match cli.command {
-            Command::Status => status::run(&client, output).await,
-            Command::Stats { nonzero } => stats::run(&client, output, nonzero).await,
-            Command::Limit(LimitCommand::Set(arguments)) => {
-                limit::set(&client, output, *arguments).await
-            }
-            Command::Limit(LimitCommand::Import { file, safety }) => {
-                limit::import(&client, output, &file, safety).await
-            }
-            Command::Limit(LimitCommand::List) => limit::list(&client, output).await,
-            Command::Limit(LimitCommand::Try { rate, burst, target, kind, stop }) => {
-                let target = kind.target(&target)?;
-                match rate {
-                    Some(rate) if !stop => {
-                        let request = TrialRequest { target: target.to_string(), rate, burst };
-                        limit::try_out(&client, output, request).await
-                    }
-                    _ => limit::stop_trial(&client, output, target).await,
-                }
-            }
-            Command::Limit(LimitCommand::Trials { n }) => limit::trials(&client, output, n).await,
-            Command::Limit(LimitCommand::Unset { target, kind, safety }) => {
-                limit::unset(&client, output, kind.target(&target)?, safety).await
-            }
-            Command::Config(ConfigCommand::Diff { file }) => {
-                config::diff(&client, output, file.as_deref()).await
-            }
-            Command::Reload { safety } => config::reload(&client, output, safety).await,
-            Command::Confirm { abort } => safety::confirm(&client, output, abort).await,
-            Command::Allow(command) => list::run(&client, output, Action::Allow, command).await,
-            Command::Deny(command) => list::run(&client, output, Action::Deny, command).await,
-            Command::Top(arguments) => top::run(&client, output, &arguments).await,
-            Command::Suggest(arguments) => suggest::run(&client, output, &arguments).await,
-            Command::Monitor(arguments) => monitor::run(&client, output, &arguments).await,
-            Command::Report(arguments) => report::run(&client, output, &arguments).await,
-            Command::Capture(arguments) => {
-                capture::run(&client, output, arguments, global.json).await
-            }
-            Command::Show { address, cluster } => {
-                show::run(&client, output, &address, cluster).await
-            }
-            Command::Peers => peers::run(&client, output).await,
-            Command::Cluster(command) => cluster::run(&client, output, command).await,
-            Command::Attach(arguments) => attach::attach(&client, output, arguments).await,
-            Command::Detach { interface } => attach::detach(&client, output, &interface).await,
-            Command::Run(_)
-            | Command::Config(_)
-            | Command::Version
-            | Command::Doctor(_)
-            | Command::Simulate(_)
-            | Command::Cleanup(_)
-            | Command::Completions { .. }
-            | Command::Documents { .. } => unreachable!("handled above"),
-        }
-    })
+        .map_err(|error| Failure::new(exit::NEGATIVE, format!("cannot start: {error}")))?
+        .block_on(command)
 }
 
 #[cfg(test)]

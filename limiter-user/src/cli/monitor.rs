@@ -15,19 +15,18 @@ pub(super) async fn run(
     output: &mut Output<'_>,
     arguments: &MonitorArgs,
 ) -> Result<u8, Failure> {
+    // A program at the other end of a pipe gets what it can parse.
     let as_text = arguments.text || (!output.is_json() && stdout().is_terminal());
     let kinds: Vec<_> = arguments.kinds.iter().map(|kind| kind.name()).collect();
-    let path = match kinds.is_empty() {
-        true => "/v1/events".to_owned(),
-        false => format!("/v1/events?kinds={}", kinds.join("%2C")),
-    };
+    let path = format!("/v1/events?kinds={}", kinds.join("%2C"));
     client
         .lines(&path, |line| {
+            // The first one only says that the daemon streams.
             if line.is_empty() {
                 return Ok(ControlFlow::Continue(()));
             }
             let mut line = match as_text.then(|| serde_json::from_slice(line)) {
-                // One that a later daemon tells is shown as it is.
+                // One of a later daemon is shown as it is.
                 None | Some(Err(_)) => line.to_vec(),
                 Some(Ok(event)) => text(&event).into_bytes(),
             };

@@ -1,6 +1,7 @@
 //! Where results, errors and logs go.
 
 use std::io::{self, ErrorKind, IsTerminal, Write, stdout};
+use std::path::Path;
 use std::time::SystemTime;
 
 use ratatui::crossterm::terminal::size;
@@ -41,29 +42,29 @@ impl<'a> Output<'a> {
 
     /// Prints bytes as they are. Returns whether anybody still reads.
     pub(super) fn raw(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
-        match self.out.write_all(bytes).and_then(|()| self.out.flush()) {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-            Err(error) => {
-                Err(Failure::new(exit::NEGATIVE, format!("cannot write to stdout: {error}")))
-            }
-            Ok(()) => Ok(true),
-        }
+        let written = self.out.write_all(bytes);
+        self.finish(written)
     }
 
-    /// Prints a report.
-    pub(super) fn print(&mut self, report: &(impl Print + Serialize)) -> Result<(), Failure> {
+    /// Prints a report. Returns the exit code of a command that has nothing else to say.
+    pub(super) fn print(&mut self, report: &(impl Print + Serialize)) -> Result<u8, Failure> {
         let printed = match terminal() {
             _ if self.json => self.document(report),
             Some(terminal) => report.print_on(self.out, &terminal),
             None => report.print(self.out),
         };
-        match printed.and_then(|()| self.out.flush()) {
-            // Whoever read it has seen enough.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        self.finish(printed).map(|_| exit::OK)
+    }
+
+    /// Ends what was written. Returns whether anybody still reads: a closed pipe is no failure, as whoever read it,
+    /// such as `head`, has seen enough.
+    fn finish(&mut self, written: io::Result<()>) -> Result<bool, Failure> {
+        match written.and_then(|()| self.out.flush()) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
             Err(error) => {
                 Err(Failure::new(exit::NEGATIVE, format!("cannot write to stdout: {error}")))
             }
-            Ok(()) => Ok(()),
         }
     }
 
@@ -92,6 +93,14 @@ impl<'a> Output<'a> {
     }
 }
 
+/// Writes a file that was asked for; `hint` says how to name another.
+pub(super) fn write_file(path: &Path, content: &str, hint: &str) -> Result<(), Failure> {
+    std::fs::write(path, content).map_err(|error| {
+        let message = format!("cannot write {}: {error}", path.display());
+        Failure::new(exit::NEGATIVE, message).hint(hint)
+    })
+}
+
 /// Colours of the terminal, bold.
 const RED: u8 = 31;
 const CYAN: u8 = 36;
@@ -113,6 +122,7 @@ pub(super) fn start_log(global: &Global, format: LogFormat) {
         (_, 1) => "debug",
         _ => "trace",
     };
+    // A filter that cannot be read must not keep a daemon from starting.
     let filter = std::env::var("LIMITER_LOG").ok().and_then(|text| EnvFilter::try_new(text).ok());
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter.unwrap_or_else(|| EnvFilter::new(level)))
@@ -123,6 +133,7 @@ pub(super) fn start_log(global: &Global, format: LogFormat) {
         }
         LogFormat::Json => log.json().flatten_event(true).try_init(),
     };
+    // Tests run many commands in one process, which can have one log.
     if started.is_err() {
         tracing::debug!("a log has been started already");
     }

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::args::{ReportArgs, ReportFormat};
-use super::output::Output;
+use super::output::{Output, write_file};
 use api::client::{Client, escape};
 use api::error::{Failure, exit};
 use api::{LimitList, StatusReport};
 use report::IncidentReport;
 
-/// Limits from which on only their number is told.
+/// Limits from which on only their number is told: the page is to be mailed, and opened by a browser.
 const MAX_LIMITS: u64 = 10_000;
 
 pub(super) async fn run(
@@ -49,12 +49,9 @@ pub(super) async fn run(
     })?;
     if to_stdout {
         output.raw(content.as_bytes())?;
-        return Ok(exit::OK);
+    } else {
+        write_file(&arguments.out, &content, "name another file with --out, or - for stdout")?;
+        eprintln!("wrote {}", arguments.out.display());
     }
-    std::fs::write(&arguments.out, content).map_err(|error| {
-        let message = format!("cannot write {}: {error}", arguments.out.display());
-        Failure::new(exit::NEGATIVE, message).hint("name another file with --out, or - for stdout")
-    })?;
-    eprintln!("wrote {}", arguments.out.display());
     Ok(exit::OK)
 }

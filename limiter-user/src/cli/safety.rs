@@ -8,7 +8,7 @@ use hyper::Method;
 
 use super::output::Output;
 use api::client::{Client, escape};
-use api::error::{Failure, exit};
+use api::error::Failure;
 use api::{Applied, ConfirmReport, Rule};
 use control::check_period;
 use model::units::parse_duration;
@@ -63,8 +63,7 @@ pub(super) async fn confirm(
 ) -> Result<u8, Failure> {
     let path = if abort { "/v1/confirm?abort=true" } else { "/v1/confirm" };
     let report: ConfirmReport = client.send(Method::POST, path, &()).await?;
-    output.print(&report)?;
-    Ok(exit::OK)
+    output.print(&report)
 }
 
 /// Where the SSH session of this process comes from. `sudo` takes the variables away, but the
@@ -82,19 +81,19 @@ fn first_address(value: &str) -> Option<IpAddr> {
     value.split_whitespace().next()?.split('%').next()?.parse().ok()
 }
 
-/// Processes above this one that are looked at.
+/// Processes above this one that are looked at: shells and sudo are a few, and a process can end meanwhile and leave
+/// its number to another.
 const ANCESTORS: usize = 16;
 
-fn inherited_session(pid: u32) -> Option<IpAddr> {
-    let mut pid = pid;
+fn inherited_session(mut pid: u32) -> Option<IpAddr> {
     for _ in 0..ANCESTORS {
         pid = parent(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
         // Others' variables are for root to read; without them there is no warning.
         let Ok(variables) = std::fs::read(format!("/proc/{pid}/environ")) else { continue };
         let variables = String::from_utf8_lossy(&variables);
         let value = |name: &str| {
-            let values = variables.split('\0').filter_map(|entry| entry.split_once('='));
-            values.filter(|(found, _)| *found == name).map(|(_, value)| value.to_owned()).next()
+            let mut pairs = variables.split('\0').filter_map(|entry| entry.split_once('='));
+            pairs.find(|(found, _)| *found == name).map(|(_, value)| value.to_owned())
         };
         if let Some(address) = own_session(value) {
             return Some(address);
@@ -113,6 +112,7 @@ fn parent(stat: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use api::error::exit;
 
     #[test]
     fn a_session_has_the_clients_address() {

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 
-use super::output::Output;
+use super::output::{Output, write_file};
 use crate::simulation::SimulationReport;
 use api::error::{Failure, exit};
 use sim::{self as simulate, MAX_HOSTS, Progress, Scenario, SchemeKind};
 
 /// The largest file of a scenario, bytes.
-const LARGEST: u64 = 1 << 20;
+const MAX_FILE_LEN: u64 = 1 << 20;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SimulateCommand {
@@ -99,67 +99,64 @@ pub(super) fn run(output: &mut Output<'_>, command: &SimulateCommand) -> Result<
         schemes = SchemeKind::ALL.to_vec();
     }
     let seeds = arguments.seeds as usize;
-    let mut teller = Teller::new();
-    let tell = &mut |progress: &Progress| teller.tell(progress);
-    let summaries = simulate::run_all(&scenarios, &schemes, arguments.first_seed, seeds, tell);
-    teller.end();
+    let mut display = ProgressDisplay::new();
+    let show = &mut |progress: &Progress| display.show(progress);
+    let summaries = simulate::run_all(&scenarios, &schemes, arguments.first_seed, seeds, show);
+    display.clear();
     let mut report = SimulationReport::new(&scenarios, &summaries);
     report.with_goals = arguments.suite;
     if let Some(path) = &arguments.chart {
         let page = report.html(&scenarios, &summaries).map_err(|problem| {
             Failure::new(exit::NEGATIVE, format!("cannot write the charts: {problem}"))
         })?;
-        std::fs::write(path, page).map_err(|error| {
-            let message = format!("cannot write {}: {error}", path.display());
-            Failure::new(exit::NEGATIVE, message).hint("name another file with --chart")
-        })?;
+        write_file(path, &page, "name another file with --chart")?;
     }
     output.print(&report)?;
     Ok(if report.ok { exit::OK } else { exit::NEGATIVE })
 }
 
-/// How long there is no word of progress, and how often there is one where stderr is no terminal.
-const SILENT: Duration = Duration::from_secs(1);
-const SELDOM: Duration = Duration::from_secs(30);
+/// When the bar appears: what ends before needs none.
+const BAR_AFTER: Duration = Duration::from_secs(1);
 
-/// Tells on stderr how far the runs are: as a bar on a terminal, else in a line of the log now and then.
-struct Teller {
+/// How often there is a line of the log where stderr is no terminal.
+const LOG_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Shows on stderr how far the runs are: as a bar on a terminal, else in a line of the log now and then.
+struct ProgressDisplay {
     on_terminal: bool,
-    /// When it was told, or when all began.
-    told: Instant,
-    /// Whether there is a bar.
-    shown: bool,
+    /// The last line of the log, or the start.
+    last: Instant,
+    has_bar: bool,
 }
 
-impl Teller {
+impl ProgressDisplay {
     fn new() -> Self {
         let on_terminal = io::stderr().is_terminal() && tracing::enabled!(tracing::Level::INFO);
-        Self { on_terminal, told: Instant::now(), shown: false }
+        Self { on_terminal, last: Instant::now(), has_bar: false }
     }
 
-    fn tell(&mut self, progress: &Progress) {
+    fn show(&mut self, progress: &Progress) {
         if self.on_terminal {
-            if self.shown || self.told.elapsed() >= SILENT {
-                self.shown = true;
-                let line: String = format!("{} {}", bar(progress.part), line(progress));
+            if self.has_bar || self.last.elapsed() >= BAR_AFTER {
+                self.has_bar = true;
+                let line = format!("{} {}", bar(progress.part), line(progress));
                 let line: String = line.chars().take(COLUMNS).collect();
                 eprint!("\r{line}\x1b[K");
             }
-        } else if self.told.elapsed() >= SELDOM {
-            self.told = Instant::now();
+        } else if self.last.elapsed() >= LOG_INTERVAL {
+            self.last = Instant::now();
             tracing::info!("{}", line(progress));
         }
     }
 
-    /// Takes the bar away.
-    fn end(&self) {
-        if self.shown {
+    fn clear(&self) {
+        if self.has_bar {
             eprint!("\r\x1b[K");
         }
     }
 }
 
-/// The widest line on a terminal.
+/// The widest line on a terminal. One that wraps could not be written over.
 const COLUMNS: usize = 79;
 
 /// The done part of the work as a bar.
@@ -173,6 +170,7 @@ fn bar(part: f64) -> String {
 fn line(progress: &Progress) -> String {
     let Progress { done, runs, part, left, running } = progress;
     let left = left.map(|left| {
+        // Whole seconds: humantime would go on to nanoseconds.
         let left = humantime::format_duration(Duration::from_secs(left.as_secs()));
         format!(", about {left} left")
     });
@@ -187,31 +185,30 @@ fn scenarios(arguments: &ClusterArgs) -> Result<Vec<Scenario>, Failure> {
         return Err(Failure::new(exit::USAGE, format!("{hosts} hosts cannot be simulated"))
             .hint(format!("--hosts is from 1 to {MAX_HOSTS}")));
     }
-    let (found, asked) = match (&arguments.file, &arguments.scenario[..]) {
+    let (found, is_named) = match (&arguments.file, &arguments.scenario[..]) {
         (Some(path), _) => (vec![Scenario::parse(path, &read(path)?)?], true),
         (None, []) => (simulate::suite()?, false),
         (None, names) => {
-            let all: Result<Vec<_>, _> = names.iter().map(|name| simulate::named(name)).collect();
-            (all?, true)
+            (names.iter().map(|name| simulate::named(name)).collect::<Result<Vec<_>, _>>()?, true)
         }
     };
     let mut scenarios = Vec::new();
-    for scenario in &found {
-        let heavy = scenario.is_heavy();
-        // Heavy ones are run only where their size is asked for, others with hosts enough.
-        let fits = |hosts: usize| asked || hosts >= scenario.least_hosts;
-        match &arguments.hosts[..] {
-            sizes if arguments.suite && heavy => {
-                if sizes.is_empty() || sizes.iter().any(|hosts| fits(*hosts)) {
-                    scenarios.push(scenario.clone());
-                }
+    for scenario in found {
+        let is_heavy = scenario.is_heavy();
+        let mut sizes = arguments.hosts.clone();
+        // Nobody has asked for this one by name: too few hosts leave it out.
+        sizes.retain(|hosts| is_named || *hosts >= scenario.least_hosts);
+        if is_heavy && arguments.suite {
+            // It takes minutes as it is: in the suite it comes in its own size alone.
+            if arguments.hosts.is_empty() || !sizes.is_empty() {
+                scenarios.push(scenario);
             }
-            [] if asked || !heavy => scenarios.push(scenario.clone()),
-            sizes => {
-                for hosts in sizes.iter().filter(|hosts| fits(**hosts)) {
-                    scenarios.push(scenario.with_hosts(*hosts)?);
-                }
+        } else if !arguments.hosts.is_empty() {
+            for hosts in sizes {
+                scenarios.push(scenario.with_hosts(hosts)?);
             }
+        } else if is_named || !is_heavy {
+            scenarios.push(scenario);
         }
     }
     Ok(scenarios)
@@ -224,7 +221,7 @@ fn read(path: &Path) -> Result<String, Failure> {
             .hint("name a TOML file, or a built-in scenario with --scenario")
     };
     let size = std::fs::metadata(path).map_err(|error| refuse(&error))?.len();
-    if size > LARGEST {
+    if size > MAX_FILE_LEN {
         return Err(refuse(&"it is larger than a mebibyte"));
     }
     std::fs::read_to_string(path).map_err(|error| refuse(&error))

@@ -3,7 +3,7 @@
 use super::output::Output;
 use api::StatsReport;
 use api::client::Client;
-use api::error::{Failure, exit};
+use api::error::Failure;
 
 pub(super) async fn run(
     client: &Client,
@@ -11,6 +11,5 @@ pub(super) async fn run(
     nonzero: bool,
 ) -> Result<u8, Failure> {
     let report: StatsReport = client.get("/v1/stats").await?;
-    output.print(&if nonzero { report.nonzero() } else { report })?;
-    Ok(exit::OK)
+    output.print(&if nonzero { report.nonzero() } else { report })
 }

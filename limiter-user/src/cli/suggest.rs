@@ -6,27 +6,26 @@ use std::time::{Duration, Instant};
 use super::args::SuggestArgs;
 use super::output::Output;
 use api::client::{Client, escape};
-use api::error::{Failure, exit};
+use api::error::Failure;
 use api::{SuggestQuery, SuggestReport};
 
 /// How long the daemon may take beside watching.
-const EXTRA: Duration = Duration::from_secs(30);
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(
     client: &Client,
     output: &mut Output<'_>,
     arguments: &SuggestArgs,
 ) -> Result<u8, Failure> {
-    let over_ms = u64::try_from(arguments.over.as_millis()).unwrap_or(u64::MAX);
-    let target = arguments.target.clone();
-    let query = SuggestQuery { target, share: arguments.share, over_ms };
+    let SuggestArgs { target, share, over } = arguments;
+    let over_ms = u64::try_from(over.as_millis()).unwrap_or(u64::MAX);
+    // What cannot be asked is refused here, so that it needs no daemon to be told.
+    let query = SuggestQuery { target: target.clone(), share: *share, over_ms };
     let over = query.question()?.over;
-    let SuggestQuery { target, share, over_ms } = query;
-    let path = format!("/v1/suggest?target={}&share={share}&over_ms={over_ms}", escape(&target));
-    let client = client.clone().patient(over + EXTRA);
+    let path = format!("/v1/suggest?target={}&share={share}&over_ms={over_ms}", escape(target));
+    let client = client.clone().patient(over + TIMEOUT_MARGIN);
     let report: SuggestReport = counting_down(over, client.get(&path)).await?;
-    output.print(&report)?;
-    Ok(exit::OK)
+    output.print(&report)
 }
 
 /// Waits for an answer that takes `over`, and says on a terminal for how much longer.

@@ -20,6 +20,7 @@ pub(super) fn tell(arguments: &[OsString], error: &clap::Error, output: &mut Out
             let _ = error.print();
             exit::OK
         }
+        // clap calls this an error and prints the help to stderr: a script must not take it for a document.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
             let missing = Failure::new(exit::USAGE, "a command is missing");
@@ -39,7 +40,8 @@ fn explain(arguments: &[OsString], error: &clap::Error) -> Failure {
     Failure::new(exit::USAGE, message(error)).hint(hints.join("; "))
 }
 
-/// What the reader of a value says, after the name of its option.
+/// What the reader of a value says, after the name of its option. clap would put its own words around that, and has no
+/// place for a hint.
 fn refused_value(error: &clap::Error) -> Option<Failure> {
     let source = std::error::Error::source(error)?;
     let failure = match source.downcast_ref::<DurationError>() {

@@ -2,9 +2,8 @@
 
 use super::output::Output;
 use api::VersionReport;
-use api::error::{Failure, exit};
+use api::error::Failure;
 
 pub(super) fn run(output: &mut Output<'_>) -> Result<u8, Failure> {
-    output.print(&VersionReport::of_this_binary(dataplane::has_program()))?;
-    Ok(exit::OK)
+    output.print(&VersionReport::of_this_binary(dataplane::has_program()))
 }

@@ -50,6 +50,7 @@ impl Host {
     pub(super) fn find(pin_dir: &Path) -> Self {
         let (has_program, lacks) = (dataplane::has_program(), kernel::running_lacks());
         let missing = kernel::missing_capabilities();
+        // With something missing the kernel would refuse for that, and say less clearly what it is.
         let can_try = has_program && lacks.is_none() && missing.is_empty();
         Self {
             has_program,
@@ -69,14 +70,10 @@ impl Host {
 
     /// Judges what was found.
     pub(super) fn checks(&self) -> Vec<Check> {
+        let btf = if self.has_btf { "present" } else { "absent; limiter does without" };
         let mut checks = vec![self.kernel(), self.capabilities(), self.verifier(), self.bpffs()];
-        checks.push(Check::ok(
-            "btf",
-            if self.has_btf { "present" } else { "absent; limiter does without" },
-        ));
-        checks.extend(self.unprivileged());
-        checks.extend(self.jit());
-        checks.extend(self.stats());
+        checks.push(Check::ok("btf", btf));
+        checks.extend(self.switches());
         checks.extend(self.clock());
         checks
     }
@@ -121,14 +118,10 @@ impl Host {
             Some(Ok(Some(count))) => {
                 Check::ok(name, format!("takes the kernel program ({count} instructions verified)"))
             }
-            Some(Err(failure)) => Check::fail(
-                name,
-                failure.message.clone(),
-                failure
-                    .hint
-                    .clone()
-                    .unwrap_or_else(|| "report this, with the kernel's version".into()),
-            ),
+            Some(Err(Failure { message, hint, .. })) => {
+                let remedy = hint.as_deref().unwrap_or("report this, with the kernel's version");
+                Check::fail(name, message, remedy)
+            }
         }
     }
 
@@ -152,39 +145,28 @@ impl Host {
         }
     }
 
-    fn unprivileged(&self) -> Option<Check> {
-        let name = "unprivileged-bpf";
-        Some(match self.unprivileged_disabled? {
-            0 => Check::warn(
-                name,
+    /// Settings of the kernel that are on or off. What cannot be read is no fault: some show only to
+    /// root, or only in the first network namespace.
+    fn switches(&self) -> impl Iterator<Item = Check> {
+        let switches = [
+            (
+                ("unprivileged-bpf", self.unprivileged_disabled.map(|value| value != 0), "off"),
                 "every user may load BPF programs, which has served attacks on CPUs",
                 "sysctl kernel.unprivileged_bpf_disabled=2",
             ),
-            _ => Check::ok(name, "off"),
-        })
-    }
-
-    fn jit(&self) -> Option<Check> {
-        let name = "bpf-jit";
-        Some(match self.jit? {
-            0 => Check::warn(
-                name,
+            (
+                ("bpf-jit", self.jit.map(|value| value != 0), "on"),
                 "off: programs are interpreted, several times slower",
                 "sysctl net.core.bpf_jit_enable=1",
             ),
-            _ => Check::ok(name, "on"),
-        })
-    }
-
-    fn stats(&self) -> Option<Check> {
-        let name = "bpf-stats";
-        Some(match self.stats? {
-            0 => Check::ok(name, "off"),
-            _ => Check::warn(
-                name,
+            (
+                ("bpf-stats", self.stats.map(|value| value == 0), "off"),
                 "on: the kernel reads its clock twice for each packet, which takes longer than a verdict",
                 "sysctl kernel.bpf_stats_enabled=0",
             ),
+        ];
+        switches.into_iter().filter_map(|((name, is_well, good), bad, remedy)| {
+            Some(if is_well? { Check::ok(name, good) } else { Check::warn(name, bad, remedy) })
         })
     }
 

@@ -16,44 +16,15 @@ use model::instance::{Instance, Owner};
 use model::interface::Mode;
 
 /// Drivers that had native XDP before kernels told so (6.3).
-const NATIVE_DRIVERS: [&str; 30] = [
-    "atlantic",
-    "bnxt_en",
-    "bonding",
-    "cpsw",
-    "ena",
-    "fec",
-    "fsl_dpaa2_eth",
-    "fsl_enetc",
-    "hv_netvsc",
-    "i40e",
-    "ice",
-    "igb",
-    "igc",
-    "ixgbe",
-    "ixgbevf",
-    "mana",
-    "mlx4_en",
-    "mlx5_core",
-    "mtk_soc_eth",
-    "mvneta",
-    "mvpp2",
-    "nfp",
-    "nicvf",
-    "qede",
-    "rvu_nicpf",
-    "sfc",
-    "st_gmac",
-    "tun",
-    "veth",
-    "virtio_net",
-];
+const NATIVE_DRIVERS: &str = "atlantic bnxt_en bonding cpsw ena fec fsl_dpaa2_eth fsl_enetc hv_netvsc i40e ice igb \
+                              igc ixgbe ixgbevf mana mlx4_en mlx5_core mtk_soc_eth mvneta mvpp2 nfp nicvf qede \
+                              rvu_nicpf sfc st_gmac tun veth virtio_net";
 
 /// Offloads with which a card may hand frames on before a program sees them.
 const BYPASSES: [&str; 2] = ["hw-tc-offload", "l2-fwd-offload"];
 
 /// The limiter's own program, by its name in the kernel.
-const OURS: &str = "limiter";
+const PROGRAM_NAME: &str = "limiter";
 
 /// An XDP program that is attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +38,7 @@ struct Program {
 }
 
 /// What was found.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Device {
     name: String,
     is_up: bool,
@@ -108,16 +79,10 @@ impl Device {
             name: name.into(),
             is_up: flags.contains(LinkFlags::Up),
             has_carrier: flags.contains(LinkFlags::LowerUp),
-            mtu: 0,
-            driver: None,
             xdp: netdev::xdp_features(index).ok().map(|set| set & netdev::BASIC != 0),
-            features: None,
-            program: None,
             instance: instance.cloned(),
-            channels: None,
             cpus: online_cpus().map_or(1, |cpus| u32::try_from(cpus.len()).unwrap_or(1)),
-            received: 0,
-            misses: Vec::new(),
+            ..Self::default()
         };
         for attribute in message.attributes {
             match attribute {
@@ -168,7 +133,8 @@ impl Device {
     }
 
     fn has_native(&self) -> bool {
-        self.xdp.unwrap_or_else(|| NATIVE_DRIVERS.contains(&self.driver_name()))
+        let is_known = || NATIVE_DRIVERS.split_whitespace().any(|name| name == self.driver_name());
+        self.xdp.unwrap_or_else(is_known)
     }
 
     fn state(&self) -> Check {
@@ -213,7 +179,7 @@ impl Device {
         Some(self.features.as_ref()?.iter().any(|name| name == feature))
     }
 
-    /// Large receive offload, by either name.
+    /// Large receive offload, by either name. A frame that is many in one would be charged as one.
     fn merging_in_hardware(&self) -> Option<Check> {
         let name = &self.name;
         let merging = merging_of(self.features.as_ref()?, self.driver.as_deref());
@@ -272,33 +238,27 @@ impl Device {
         };
         let called = name.as_deref().unwrap_or("name unknown");
         let mode = mode.map_or("several modes", Mode::name);
-        if called == OURS {
-            return match (owner, &self.instance) {
-                (Some(owner), Some(asked)) if *owner != Owner::Instance(asked.clone()) => {
-                    Check::warn(
-                        check,
-                        format!("{owner} has this interface: id {id}, {mode}"),
-                        format!(
-                            "`{} detach {}`, before {asked} can attach",
-                            owner.command(),
-                            self.name
-                        ),
-                    )
-                }
-                (Some(owner @ Owner::Instance(_)), _) => {
-                    Check::ok(check, format!("limiter, id {id}, {mode}, of {owner}"))
-                }
-                _ => Check::ok(check, format!("limiter, id {id}, {mode}")),
-            };
+        let device = &self.name;
+        if called != PROGRAM_NAME {
+            return Check::warn(
+                check,
+                format!("another one is attached: id {id} ({called}), {mode}"),
+                format!(
+                    "remove it (ip link set {device} xdp off), or let limiter take its place with --replace"
+                ),
+            );
         }
-        Check::warn(
-            check,
-            format!("another one is attached: id {id} ({called}), {mode}"),
-            format!(
-                "remove it (ip link set {} xdp off), or let limiter take its place with --replace",
-                self.name
+        match (owner, &self.instance) {
+            (Some(owner), Some(asked)) if *owner != Owner::Instance(asked.clone()) => Check::warn(
+                check,
+                format!("{owner} has this interface: id {id}, {mode}"),
+                format!("`{} detach {device}`, before {asked} can attach", owner.command()),
             ),
-        )
+            (Some(owner @ Owner::Instance(_)), _) => {
+                Check::ok(check, format!("limiter, id {id}, {mode}, of {owner}"))
+            }
+            _ => Check::ok(check, format!("limiter, id {id}, {mode}")),
+        }
     }
 
     fn queues(&self) -> Check {
@@ -307,6 +267,7 @@ impl Device {
             return Check::ok(check, "the driver does not tell");
         };
         let found = format!("{receive} for {cpus} CPUs");
+        // One queue is one CPU: more queues than CPUs share them, fewer leave CPUs idle under a flood.
         let better = most.min(cpus);
         if receive < better {
             return Check::warn(
@@ -325,19 +286,18 @@ impl Device {
             return Check::ok(check, "no frame was lost before the limiter could see it");
         };
         let names: Vec<_> = lost.iter().take(5).map(|(name, n)| format!("{name} {n}")).collect();
-        // Counters may count the same frames, so they are not added up.
+        // The kernel's counters and those of the driver may count the same frames, so they are not added up.
         let share = 100.0 * most as f64 / (most + self.received) as f64;
+        let (name, names) = (&self.name, names.join(", "));
         Check::warn(
             check,
             format!(
                 "drops you cannot see: the device lost at least {most} frames ({share:.2} %) since \
-                 it was made: {}",
-                names.join(", ")
+                 it was made: {names}"
             ),
             format!(
                 "more receive buffers (ethtool -G {name} rx …) and queues (ethtool -L {name} …), \
-                 interrupts on more CPUs",
-                name = self.name
+                 interrupts on more CPUs"
             ),
         )
     }
@@ -361,6 +321,7 @@ fn is_miss(counter: &str) -> bool {
         "discards_phy",
         "alloc_fail",
     ];
+    // Each driver has names of its own. Counters of XDP are of frames that a program has seen, our own drops among them.
     let counter = counter.to_ascii_lowercase();
     !counter.contains("tx")
         && !counter.contains("xdp")
@@ -405,8 +366,12 @@ mod tests {
 
     #[test]
     fn a_good_interface_has_nothing_to_mend() {
-        let ours =
-            Program { id: 7, name: Some(OURS.into()), mode: Some(Mode::Native), owner: None };
+        let ours = Program {
+            id: 7,
+            name: Some(PROGRAM_NAME.into()),
+            mode: Some(Mode::Native),
+            owner: None,
+        };
         let few = Channels { receive: 1, most: 1 };
         for device in [
             good(),
@@ -457,8 +422,12 @@ mod tests {
         assert_eq!(bad(&without), [("native-xdp", Warn), ("gro", Warn)]);
         let unknown = Device { xdp: None, driver: Some("e100".into()), ..good() };
         assert_eq!(bad(&unknown), [("native-xdp", Warn), ("gro", Warn)]);
-        let ours =
-            Program { id: 7, name: Some(OURS.into()), mode: Some(Mode::Generic), owner: None };
+        let ours = Program {
+            id: 7,
+            name: Some(PROGRAM_NAME.into()),
+            mode: Some(Mode::Generic),
+            owner: None,
+        };
         assert_eq!(bad(&Device { program: Some(ours), ..good() }), [("gro", Warn)]);
         let off = features(&["rx-checksum"]);
         assert_eq!(bad(&Device { features: off, ..without }), [("native-xdp", Warn)]);
@@ -469,7 +438,7 @@ mod tests {
         let [edge, dmz] = ["edge", "dmz"].map(|name| name.parse::<Instance>().unwrap());
         let of = |owner, asked: Option<&Instance>| {
             let mode = Some(Mode::Native);
-            let program = Program { id: 7, name: Some(OURS.into()), mode, owner };
+            let program = Program { id: 7, name: Some(PROGRAM_NAME.into()), mode, owner };
             let instance = asked.cloned();
             Device { program: Some(program), instance, ..good() }.program()
         };

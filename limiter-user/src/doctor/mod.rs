@@ -16,8 +16,8 @@ use model::instance::Instance;
 use host::Host;
 use interface::Device;
 
-/// How a check ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// How a check ended, the worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Grade {
     /// As it should be.
@@ -43,9 +43,7 @@ impl Grade {
 pub(crate) struct Check {
     /// What was looked at; scripts may rely on the name.
     pub name: &'static str,
-    /// How it is.
     pub state: Grade,
-    /// What was found.
     pub found: String,
     /// What to do about it; present unless all is well.
     pub remedy: Option<String>,
@@ -65,7 +63,6 @@ impl Check {
     }
 }
 
-/// All checks.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Diagnosis {
     /// The worst that was found.
@@ -78,12 +75,7 @@ pub(crate) struct Diagnosis {
 
 impl Diagnosis {
     fn of(interface: Option<&str>, checks: Vec<Check>) -> Self {
-        let has = |grade| checks.iter().any(|check| check.state == grade);
-        let state = match (has(Grade::Fail), has(Grade::Warn)) {
-            (true, _) => Grade::Fail,
-            (_, true) => Grade::Warn,
-            _ => Grade::Ok,
-        };
+        let state = checks.iter().map(|check| check.state).max().unwrap_or(Grade::Ok);
         Self { state, interface: interface.map(Into::into), checks }
     }
 

@@ -4,15 +4,14 @@ mod page;
 
 use std::io::{self, Write};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use api::{Print, text};
 use sim::{Between, Bound, Figure, GOALS, Goal, Scenario, SchemeKind, Summary};
 
 /// `limiter simulate cluster`: one row for each scenario, number of hosts and scheme.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct SimulationReport {
-    /// The rows.
     pub scenarios: Vec<SimulationRow>,
     /// Whether all goals were reached.
     pub ok: bool,
@@ -22,13 +21,11 @@ pub(crate) struct SimulationReport {
 }
 
 /// Runs of one scenario under one scheme.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct SimulationRow {
-    /// The scenario.
     pub name: String,
     /// What kept the limit.
     pub scheme: SchemeKind,
-    /// Hosts.
     pub hosts: usize,
     /// Runs, each with a seed of its own.
     pub seeds: usize,
@@ -72,7 +69,7 @@ pub(crate) struct SimulationRow {
 }
 
 /// What went between regions, each figure at most.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct BetweenRegions {
     /// How many regions there were.
     pub regions: usize,
@@ -98,6 +95,7 @@ impl BetweenRegions {
 
 impl SimulationRow {
     fn new(scenario: &Scenario, summary: &Summary) -> Self {
+        // Whole microseconds: further digits are noise of the arithmetic.
         let ms = |seconds: f64| (seconds * 1e6).round() / 1e3;
         Self {
             name: scenario.name.clone(),
@@ -150,7 +148,7 @@ impl SimulationRow {
             (true, true) => "reached",
             (true, false) => "MISSED",
         };
-        // Where nothing is limited nothing can be told of it.
+        // Hosts that only find each other limit nothing: a zero would look like a result.
         let limits = |text: String| match self.scheme {
             SchemeKind::Membership => "–".to_owned(),
             _ => text,
@@ -252,6 +250,7 @@ impl SimulationReport {
             let verdict = match found.map(|found| goal.bound.is_met(found)) {
                 None => "not run",
                 Some(true) => "reached",
+                // Without optimisation it says nothing of what deciding costs.
                 Some(false) if goal.figure == Figure::Cpu && cfg!(debug_assertions) => {
                     "debug build"
                 }
@@ -302,7 +301,7 @@ impl Print for SimulationReport {
             let mut cells = row.cells();
             let group = Some((&row.name, row.hosts));
             if last == group {
-                // What is the same as above.
+                // As above: schemes to compare stand under one name.
                 cells[0].clear();
                 cells[2].clear();
             }

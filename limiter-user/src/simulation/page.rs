@@ -1,6 +1,6 @@
 //! What simulated clusters were like, as a page.
 
-use crate::simulation::SimulationReport;
+use super::{SimulationReport, SimulationRow};
 use report::chart::{self, Line};
 use report::html::{STYLE, escape, table};
 use sim::{Scenario, Summary};
@@ -16,8 +16,7 @@ impl SimulationReport {
         scenarios: &[Scenario],
         summaries: &[Summary],
     ) -> Result<String, String> {
-        let rows: Vec<_> =
-            self.scenarios.iter().map(crate::simulation::SimulationRow::cells).collect();
+        let rows: Vec<_> = self.scenarios.iter().map(SimulationRow::cells).collect();
         let missed: String = self
             .missed()
             .iter()
@@ -54,12 +53,10 @@ fn of_scenario(scenario: &Scenario, summaries: &[&Summary]) -> Result<String, St
         let keys = scenario.demand.keys as f64;
         values.iter().map(|value| Some(100.0 * value / keys)).collect::<Vec<_>>()
     };
-    let mut lines = vec![("could be admitted".to_owned(), percent(&first.series.due))];
-    for summary in summaries {
-        lines.push((summary.scheme.name().to_owned(), percent(&summary.series.admitted)));
-    }
+    let mut lines = vec![("could be admitted", percent(&first.series.due))];
+    lines.extend(summaries.iter().map(|it| (it.scheme.name(), percent(&it.series.admitted))));
     let lines: Vec<Line<'_>> =
-        lines.iter().map(|(name, values)| (name.clone(), &values[..])).collect();
+        lines.iter().map(|(name, values)| ((*name).to_owned(), &values[..])).collect();
     let title = format!("{}, {} hosts", scenario.name, scenario.hosts);
     let svg = chart::svg(&title, &first.series.time, &lines)?;
     Ok(format!(

@@ -1,5 +1,6 @@
 //! The error that reaches an operator: what is wrong, what to do, and the exit code.
 
+use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use model::{Explain, Fault, chain};
@@ -34,6 +35,24 @@ impl Failure {
     /// A failure without a hint.
     pub fn new(code: u8, message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None, code }
+    }
+
+    /// The HTTP status of an answer that is this failure: the one table of statuses, beside that of exit codes.
+    pub const fn status(&self) -> StatusCode {
+        match self.code {
+            exit::USAGE => StatusCode::BAD_REQUEST,
+            // It is the daemon that lacks a privilege: 403 would say that the client does.
+            exit::PRIVILEGE => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The same where what is in force may forbid the request: then a no is no fault of the daemon.
+    pub const fn status_of_change(&self) -> StatusCode {
+        match self.code {
+            exit::NEGATIVE => StatusCode::CONFLICT,
+            _ => self.status(),
+        }
     }
 
     /// Adds what to do about it.

@@ -32,6 +32,7 @@ pub(crate) fn forward(log: Option<KernelLog>) {
 async fn watch(mut log: AsyncFd<KernelLog>) -> io::Result<()> {
     loop {
         let mut ready = log.readable_mut().await?;
+        // All lines that there are: only the next one makes the descriptor readable again.
         ready.get_inner_mut().forward();
         ready.clear_ready();
     }

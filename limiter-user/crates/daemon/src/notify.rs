@@ -15,6 +15,7 @@ pub(crate) fn ready() {
 
 /// The configuration is being read again; [`ready`] says when that is done.
 pub(crate) fn reloading() {
+    // By this time systemd tells the end of this reload from that of an earlier one.
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
         Err(error) => tracing::warn!("cannot tell the service manager of a reload: {error}"),

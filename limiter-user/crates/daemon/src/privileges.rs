@@ -17,7 +17,7 @@ fn needed(permitted: &CapsHashSet) -> CapsHashSet {
 }
 
 /// Gives up all privileges that are no longer needed, for this thread and those that it starts from
-/// now on: there must be no others yet.
+/// now on: there must be no others yet, as the kernel has capabilities for each thread.
 ///
 /// # Errors
 /// If the kernel refuses; the daemon should not go on with more than it needs.
@@ -27,6 +27,7 @@ pub(crate) fn give_up() -> Result<(), Failure> {
             .hint("a security module or a container may forbid it; its log should tell")
     };
     let read = |set| caps::read(None, set).map_err(|error| failed("capabilities", &error));
+    // A setuid program or one with file capabilities could give back by exec what is given up here.
     prctl::set_no_new_privs().map_err(|error| failed("the gaining of privileges", &error))?;
     let kept = needed(&read(CapSet::Permitted)?);
     // Only who has this capability may take others out of the bounding set. Without it, whoever started
@@ -38,6 +39,7 @@ pub(crate) fn give_up() -> Result<(), Failure> {
         }
     }
     let nothing = CapsHashSet::new();
+    // In this order: a capability must be permitted to be effective, and inheritable to be ambient.
     for (set, value) in [
         (CapSet::Ambient, &nothing),
         (CapSet::Inheritable, &nothing),
@@ -46,10 +48,14 @@ pub(crate) fn give_up() -> Result<(), Failure> {
     ] {
         caps::set(None, set, value).map_err(|error| failed("capabilities", &error))?;
     }
-    let mut names: Vec<_> = kept.iter().map(ToString::to_string).collect();
-    names.sort_unstable();
-    tracing::info!("privileges given up but for {}", names.join(", "));
+    tracing::info!("privileges given up but for {}", names(&kept).join(", "));
     Ok(())
+}
+
+fn names(set: &CapsHashSet) -> Vec<String> {
+    let mut names: Vec<_> = set.iter().map(ToString::to_string).collect();
+    names.sort_unstable();
+    names
 }
 
 #[cfg(test)]
@@ -58,14 +64,9 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_needed() {
-        let names = |set: CapsHashSet| {
-            let mut names: Vec<_> = set.iter().map(ToString::to_string).collect();
-            names.sort_unstable();
-            names
-        };
-        assert_eq!(names(needed(&caps::all())), ["CAP_BPF", "CAP_NET_ADMIN"]);
+        assert_eq!(names(&needed(&caps::all())), ["CAP_BPF", "CAP_NET_ADMIN"]);
         let old = [Capability::CAP_SYS_ADMIN, Capability::CAP_NET_ADMIN, Capability::CAP_CHOWN];
-        assert_eq!(names(needed(&old.into())), ["CAP_NET_ADMIN", "CAP_SYS_ADMIN"]);
+        assert_eq!(names(&needed(&old.into())), ["CAP_NET_ADMIN", "CAP_SYS_ADMIN"]);
         assert!(needed(&CapsHashSet::new()).is_empty());
     }
 

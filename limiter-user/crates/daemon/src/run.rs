@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::services::Services;
@@ -21,7 +21,7 @@ use model::instance::address;
 use settings::{Arguments, DaemonConfig, Settings};
 
 /// How long requests may take to end when the daemon does.
-const GRACE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether the files of `settings` can be used that cluster and dashboard need. A daemon starts without them, and
 /// tries again.
@@ -53,6 +53,7 @@ pub fn run(given: Arguments, settings: Settings) -> Result<(), Failure> {
     let services = Services::prepare(&config, floor, &shared);
     // Before there are other threads: each has privileges of its own.
     privileges::give_up()?;
+    // One thread: what may block is done in others, which inherit what is left of the privileges.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -74,15 +75,16 @@ async fn serve(
 ) -> Result<(), Failure> {
     let io = |error: std::io::Error| Failure::new(exit::NEGATIVE, format!("cannot serve: {error}"));
     let listener = tokio::net::UnixListener::from_std(socket.listener()?).map_err(io)?;
+    // Before anybody hears that the daemon is ready: until then a signal ends the process without a word.
     let mut terminate = signal(SignalKind::terminate()).map_err(io)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io)?;
     let hangup = signal(SignalKind::hangup()).map_err(io)?;
-    let (stop, mut stopped) = watch::channel(false);
+    let (stop, stopped) = oneshot::channel::<()>();
     let routes = http::guarded(shared.clone(), access);
     let service = routes.into_make_service_with_connect_info::<http::Peer>();
     let server = axum::serve(listener, service).with_graceful_shutdown(async move {
         // An error means that the sender is gone, which is as good a reason to stop.
-        let _ = stopped.wait_for(|stop| *stop).await;
+        let _ = stopped.await;
     });
     let mut server = tokio::spawn(server.into_future());
     services.begin(&shared);
@@ -94,6 +96,7 @@ async fn serve(
             address(then, config.instance.as_ref())
         );
     }
+    // Units that are ordered after this one may rely on limits, socket and signals from here on.
     notify::ready();
     shared.with(Core::tell_started).await?;
     let outcome = tokio::select! {
@@ -109,10 +112,14 @@ async fn serve(
     tracing::info!("stopping");
     notify::stopping();
     services.end().await;
-    // Whoever streams events does not hold up the end.
+    // Streams of events end with this one; else each would hold up the end for as long as requests may take.
     log_failure(shared.with(Core::tell_stopping).await);
-    if outcome.is_ok() && stop.send(true).is_ok() && timeout(GRACE, &mut server).await.is_err() {
-        tracing::warn!("requests were cut off after {GRACE:?}");
+    // It takes no further requests, and those that are at work may end: an answer that a client waits for is not lost.
+    if outcome.is_ok()
+        && stop.send(()).is_ok()
+        && timeout(SHUTDOWN_TIMEOUT, &mut server).await.is_err()
+    {
+        tracing::warn!("requests were cut off after {SHUTDOWN_TIMEOUT:?}");
         server.abort();
     }
     outcome?;

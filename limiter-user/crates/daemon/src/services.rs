@@ -4,13 +4,15 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
+use futures_util::future::OptionFuture;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::http::web::{Serving, Web};
+use crate::http::web::{AbortOnDrop, Web};
 use api::ServiceReport;
 use api::error::{Failure, exit};
 use cluster::ClusterConfig;
@@ -19,16 +21,14 @@ use control::listen::{how_to_find, is_local};
 use control::{RETRY_INTERVAL, Shared, log_failure};
 use model::Share;
 use settings::DaemonConfig;
-use settings::web::WebConfig;
 
-/// How a service is started with a configuration of type `C`: `P` is what is prepared for it, `R` what runs.
-struct Service<C, P, R> {
+/// A service that is to run: `P` is what is prepared for it, `R` what runs.
+struct Service<P, R> {
     /// As `status` shows it.
     report: ServiceReport,
     address: SocketAddr,
-    config: C,
     /// Reads files and binds, which may block.
-    prepare: fn(&C, &Shared) -> Result<P, Failure>,
+    prepare: Arc<dyn Fn() -> Result<P, Failure> + Send + Sync>,
     /// Begins to serve, in the runtime that it is called in.
     start: fn(P, &Shared) -> Result<R, Failure>,
     since: Instant,
@@ -36,21 +36,27 @@ struct Service<C, P, R> {
     running: Option<R>,
 }
 
-impl<C: Clone + Send + 'static, P: Send + 'static, R> Service<C, P, R> {
+impl<P: Send + 'static, R> Service<P, R> {
     fn new(
-        (name, address): (&str, SocketAddr),
-        config: C,
-        prepare: fn(&C, &Shared) -> Result<P, Failure>,
+        name: &str,
+        address: SocketAddr,
+        prepare: impl Fn() -> Result<P, Failure> + Send + Sync + 'static,
         start: fn(P, &Shared) -> Result<R, Failure>,
-        shared: &Shared,
     ) -> Self {
-        let (report, since) = (ServiceReport::new(name, address), Instant::now());
-        let prepared = Some(prepare(&config, shared));
-        Self { report, address, config, prepare, start, since, prepared, running: None }
+        Self {
+            report: ServiceReport::new(name, address),
+            address,
+            start,
+            since: Instant::now(),
+            prepared: Some(prepare()),
+            prepare: Arc::new(prepare),
+            running: None,
+        }
     }
 
     /// Starts what is prepared, and looks whether it can be reached.
     fn begin(&mut self, shared: &Shared) {
+        // A socket can listen on an address that no interface has yet: such a service runs, but nobody reaches it.
         let started = self.prepared.take().map(|prepared| {
             let running = prepared.and_then(|prepared| (self.start)(prepared, shared));
             running.map(|running| self.running = Some(running))
@@ -67,7 +73,7 @@ impl<C: Clone + Send + 'static, P: Send + 'static, R> Service<C, P, R> {
         self.tell(problem, shared);
     }
 
-    /// Tells what keeps it from being up, if that is news, or that it is.
+    /// Tells what keeps it from being up, if that is news: every few seconds it would fill the log. Or that it is up.
     fn tell(&mut self, problem: Option<Failure>, shared: &Shared) {
         let before = self.report.problem.clone();
         let report = &mut self.report;
@@ -104,9 +110,10 @@ impl<C: Clone + Send + 'static, P: Send + 'static, R> Service<C, P, R> {
     async fn keep_starting(&mut self, shared: &Shared) {
         while !self.report.up {
             sleep(RETRY_INTERVAL).await;
+            // One that runs only waits for its address.
             if self.running.is_none() {
-                let (prepare, config, core) = (self.prepare, self.config.clone(), shared.clone());
-                let prepared = spawn_blocking(move || prepare(&config, &core)).await;
+                let prepare = Arc::clone(&self.prepare);
+                let prepared = spawn_blocking(move || prepare()).await;
                 self.prepared = Some(prepared.unwrap_or_else(|error| {
                     Err(Failure::new(exit::NEGATIVE, format!("cannot be prepared: {error}")))
                 }));
@@ -116,42 +123,24 @@ impl<C: Clone + Send + 'static, P: Send + 'static, R> Service<C, P, R> {
     }
 }
 
-/// What the cluster is started with: its configuration, where it listens, the state directory, and what sources may
-/// use of its limits until then.
-type ClusterStart = (ClusterConfig, SocketAddr, PathBuf, Share);
-
 /// Those that are to run.
 pub(crate) struct Services {
-    cluster: Option<Service<ClusterStart, Prepared, Running>>,
-    web: Option<Service<(WebConfig, SocketAddr), Web, Serving>>,
+    cluster: Option<Service<Prepared, Running>>,
+    web: Option<Service<Web, AbortOnDrop>>,
 }
 
 impl Services {
     /// Prepares those that `config` asks for; `floor` is what sources may use of the cluster's limits meanwhile.
     pub(crate) fn prepare(config: &DaemonConfig, floor: Share, shared: &Shared) -> Self {
         let cluster = config.cluster.listen.map(|listen| {
-            let start = (config.cluster.clone(), listen, config.state_dir.clone(), floor);
-            Service::new(
-                ("cluster", listen),
-                start,
-                prepare_cluster,
-                control::cluster::start,
-                shared,
-            )
+            let (config, directory) = (config.cluster.clone(), config.state_dir.clone());
+            let shared = shared.clone();
+            let prepare = move || prepare_cluster(&config, listen, &directory, floor, &shared);
+            Service::new("cluster", listen, prepare, control::cluster::start)
         });
         let web = config.web.listen.map(|listen| {
-            let prepare = |(config, listen): &(_, _), _: &Shared| Web::bind(config, *listen);
-            let start = |web: Web, shared: &Shared| {
-                web.spawn(shared.clone())
-                    .map_err(|error| Failure::new(exit::NEGATIVE, format!("cannot serve: {error}")))
-            };
-            Service::new(
-                ("dashboard", listen),
-                (config.web.clone(), listen),
-                prepare,
-                start,
-                shared,
-            )
+            let config = config.web.clone();
+            Service::new("dashboard", listen, move || Web::bind(&config, listen), Web::spawn)
         });
         Self { cluster, web }
     }
@@ -166,21 +155,11 @@ impl Services {
         }
     }
 
-    /// Tries again what could not start.
+    /// Tries again what could not start, and never returns: the daemon goes on when all is up.
     pub(crate) async fn keep_starting(&mut self, shared: &Shared) -> Infallible {
-        let Self { cluster, web } = self;
-        tokio::join!(
-            async {
-                if let Some(web) = web {
-                    web.keep_starting(shared).await;
-                }
-            },
-            async {
-                if let Some(cluster) = cluster {
-                    cluster.keep_starting(shared).await;
-                }
-            }
-        );
+        let web = self.web.as_mut().map(|web| web.keep_starting(shared));
+        let cluster = self.cluster.as_mut().map(|cluster| cluster.keep_starting(shared));
+        tokio::join!(OptionFuture::from(web), OptionFuture::from(cluster));
         pending().await
     }
 
@@ -194,11 +173,17 @@ impl Services {
     }
 }
 
-fn prepare_cluster(start: &ClusterStart, shared: &Shared) -> Result<Prepared, Failure> {
-    let (config, listen, directory, floor) = start;
+fn prepare_cluster(
+    config: &ClusterConfig,
+    listen: SocketAddr,
+    directory: &Path,
+    floor: Share,
+    shared: &Shared,
+) -> Result<Prepared, Failure> {
+    // A reload may have changed it since the daemon started.
     let config = shared.with_now(|core| Ok(core.live_cluster(config)))?;
     let prefixes = shared.with_now(|core| Ok(core.prefixes()))?;
-    Prepared::new(&config, *listen, directory, prefixes).map_err(|failure| {
+    Prepared::new(&config, listen, directory, prefixes).map_err(|failure| {
         let message = format!(
             "{failure}; until it is, sources may use {:.2} % of each limit of the cluster here",
             100.0 * floor.part()

@@ -16,18 +16,21 @@ use api::error::{Failure, exit};
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
+    /// Device and inode of the file.
     inode: (u64, u64),
     listener: UnixListener,
     // Whoever holds it may replace the socket's file.
     _lock: File,
 }
 
-fn failed(action: &str, path: &Path, error: &io::Error) -> Failure {
-    let failure = Failure::new(
-        if error.kind() == ErrorKind::PermissionDenied { exit::PRIVILEGE } else { exit::USAGE },
-        format!("cannot {action} {}: {error}", path.display()),
-    );
-    failure.hint("run as root, or give a --socket that may be made")
+/// What an error means that `action` on `path` has failed with.
+fn failed(action: &str, path: &Path) -> impl FnOnce(io::Error) -> Failure {
+    move |error| {
+        let denied = error.kind() == ErrorKind::PermissionDenied;
+        let code = if denied { exit::PRIVILEGE } else { exit::USAGE };
+        Failure::new(code, format!("cannot {action} {}: {error}", path.display()))
+            .hint("run as root, or give a --socket that may be made")
+    }
 }
 
 impl Socket {
@@ -43,16 +46,21 @@ impl Socket {
                 .recursive(true)
                 .mode(0o755)
                 .create(directory)
-                .map_err(|error| failed("create", directory, &error))?;
+                .map_err(failed("create", directory))?;
         }
         let lock = lock(path)?;
-        remove_stale(path)?;
-        // Until it has its group, the socket is for its owner alone.
+        if is_stale(path)? {
+            tracing::info!("replacing {}, which a dead daemon left", path.display());
+            fs::remove_file(path).map_err(failed("remove", path))?;
+        }
+        // Until it has its group, the socket is for its owner alone. bind(2) makes the file: a mode that is set afterwards
+        // leaves a moment in which anybody can connect, and who has connected stays. The umask is the process's, which
+        // has only this thread yet.
         let before = umask(Mode::from_bits_truncate(0o177));
         let bound = UnixListener::bind(path);
         umask(before);
-        let listener = bound.map_err(|error| failed("listen on", path, &error))?;
-        let metadata = fs::symlink_metadata(path).map_err(|error| failed("read", path, &error))?;
+        let listener = bound.map_err(failed("listen on", path))?;
+        let metadata = fs::symlink_metadata(path).map_err(failed("read", path))?;
         let inode = (metadata.dev(), metadata.ino());
         let socket = Self { path: path.into(), inode, listener, _lock: lock };
         socket.open_to(group)?;
@@ -60,10 +68,10 @@ impl Socket {
     }
 
     fn open_to(&self, group: &str) -> Result<(), Failure> {
-        let error = |error: &io::Error| failed("set the permissions of", &self.path, error);
+        let failed = || failed("set the permissions of", &self.path);
         let mode = match Group::from_name(group) {
             Ok(Some(found)) => {
-                chown(&self.path, None, Some(found.gid.as_raw())).map_err(|e| error(&e))?;
+                chown(&self.path, None, Some(found.gid.as_raw())).map_err(failed())?;
                 0o660
             }
             // The errors are those by which getgrnam(3) may also say that there is no such group, for
@@ -72,9 +80,9 @@ impl Socket {
                 tracing::info!("there is no group {group}: only root may use the socket");
                 0o600
             }
-            Err(errno) => return Err(error(&errno.into())),
+            Err(errno) => return Err(failed()(errno.into())),
         };
-        fs::set_permissions(&self.path, Permissions::from_mode(mode)).map_err(|e| error(&e))
+        fs::set_permissions(&self.path, Permissions::from_mode(mode)).map_err(failed())
     }
 
     /// Keeps daemons from serving `path`.
@@ -90,6 +98,7 @@ impl Socket {
 
     /// Whether a daemon serves `path`, or is about to.
     pub fn is_served(path: &Path) -> bool {
+        // A shared lock: two who ask at the same time do not take each other for a daemon.
         let lock = File::open(lock_path(path));
         let is_locked =
             lock.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
@@ -103,12 +112,13 @@ impl Socket {
     pub fn listener(&self) -> Result<UnixListener, Failure> {
         let listener = self.listener.try_clone();
         let listener = listener.and_then(|l| l.set_nonblocking(true).map(|()| l));
-        listener.map_err(|error| failed("listen on", &self.path, &error))
+        listener.map_err(failed("listen on", &self.path))
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        // Somebody may have put another file in its place.
         let ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.inode);
         if ours && let Err(error) = fs::remove_file(&self.path) {
@@ -133,10 +143,10 @@ fn lock(path: &Path) -> Result<File, Failure> {
         .read(true)
         .write(true)
         .open(&lock_path)
-        .map_err(|error| failed("open", &lock_path, &error))?;
+        .map_err(failed("open", &lock_path))?;
     match file.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::Error(error)) => return Err(failed("lock", &lock_path, &error)),
+        Err(TryLockError::Error(error)) => return Err(failed("lock", &lock_path)(error)),
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();
             // The process id only makes the message better.
@@ -145,7 +155,7 @@ fn lock(path: &Path) -> Result<File, Failure> {
         }
     }
     let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-    written.map_err(|error| failed("write to", &lock_path, &error))?;
+    written.map_err(failed("write to", &lock_path))?;
     Ok(file)
 }
 
@@ -170,33 +180,24 @@ fn served(path: &Path, pid: Option<u32>) -> Failure {
                and --pin-dir")
 }
 
-/// Removes a socket that nobody listens on.
-fn remove_stale(path: &Path) -> Result<(), Failure> {
-    if !is_stale(path)? {
-        return Ok(());
-    }
-    tracing::info!("replacing {}, which a dead daemon left", path.display());
-    fs::remove_file(path).map_err(|error| failed("remove", path, &error))
-}
-
 /// Whether there is a socket that nobody listens on; an error if there is anything else.
 fn is_stale(path: &Path) -> Result<bool, Failure> {
     let metadata = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(failed("read", path, &error)),
+        Err(error) => return Err(failed("read", path)(error)),
     };
     if !metadata.file_type().is_socket() {
-        return Err(Failure::new(
-            exit::USAGE,
-            format!("{} exists and is not a socket", path.display()),
-        )
-        .hint("give another --socket, or move that file away"));
+        let message = format!("{} exists and is not a socket", path.display());
+        return Err(Failure::new(exit::USAGE, message)
+            .hint("give another --socket, or move that file away"));
     }
+    // The kernel refuses a connection where the file outlives its listener; nothing else tells a dead one from a living
+    // one of another program, which has not our lock.
     match UnixStream::connect(path) {
         Ok(_) => Err(served(path, None)),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(true),
-        Err(error) => Err(failed("connect to", path, &error)),
+        Err(error) => Err(failed("connect to", path)(error)),
     }
 }
 

@@ -9,8 +9,8 @@ use super::history::History;
 use super::line::{Line, Name};
 use api::error::Failure;
 use api::{
-    ClusterGroupsReport, ClusterSourceReport, ClusterTopReport, GroupsReport, Health, Print,
-    SourceReport, StatusReport, TopReport, Unanswered,
+    ClusterGroupsReport, ClusterTopReport, GroupsReport, Health, Print, StatusReport, TopReport,
+    Unanswered,
 };
 use model::Distinct;
 use model::traffic::{GroupBy, Sort, Totals, Weight};
@@ -18,7 +18,8 @@ use model::traffic::{GroupBy, Sort, Totals, Weight};
 /// Characters of a filter.
 const MAX_FILTER_LEN: usize = 80;
 
-/// Lines that are asked for, unless told otherwise, and as many when a filter chooses among them.
+/// Lines that are asked for, unless told otherwise, and as many when a filter chooses among them: it chooses here, so
+/// that what it would find must be among them.
 const LINES: usize = 100;
 const FILTERED: usize = 1000;
 
@@ -49,9 +50,10 @@ pub(super) enum Answer {
 }
 
 /// What is on the screen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Screen {
     /// The lines.
+    #[default]
     List,
     /// One of them.
     One(Name),
@@ -60,7 +62,7 @@ pub(super) enum Screen {
 }
 
 /// Everything that is on the screen.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct App {
     pub(super) screen: Screen,
     pub(super) sort: Sort,
@@ -74,7 +76,6 @@ pub(super) struct App {
     pub(super) paused: bool,
     /// All lines of the last answer.
     lines: Vec<Line>,
-    /// The line that is chosen.
     chosen: Option<Name>,
     pub(super) history: History,
     pub(super) totals: Option<Totals>,
@@ -82,39 +83,19 @@ pub(super) struct App {
     pub(super) tracked: Option<u64>,
     /// The daemon's health, with what it warns of first.
     pub(super) health: Option<(Health, Option<String>)>,
-    /// Hosts that answered, of how many, and who did not, where all hosts are asked.
-    pub(super) hosts: Option<(usize, usize, Vec<String>)>,
+    /// How many hosts answered, and which did not, where all hosts are asked.
+    pub(super) hosts: Option<(usize, Vec<String>)>,
     /// Why the last answer is not there.
     pub(super) trouble: Option<String>,
     /// Why the last key did nothing.
     pub(super) complaint: Option<String>,
     /// What `show` tells of the source on the screen, or why it does not.
-    pub(super) shown: Result<Vec<String>, String>,
+    pub(super) shown: Option<Result<Vec<String>, String>>,
 }
 
 impl App {
     pub(super) fn new(sort: Sort, by: GroupBy, n: Option<usize>) -> Self {
-        Self {
-            screen: Screen::List,
-            sort,
-            by,
-            n,
-            filter: Filter::All,
-            filter_text: String::new(),
-            typing: None,
-            paused: false,
-            lines: Vec::new(),
-            chosen: None,
-            history: History::default(),
-            totals: None,
-            distinct: None,
-            tracked: None,
-            health: None,
-            hosts: None,
-            trouble: None,
-            complaint: None,
-            shown: Ok(Vec::new()),
-        }
+        Self { sort, by, n, ..Self::default() }
     }
 
     /// How many lines to ask for.
@@ -146,7 +127,7 @@ impl App {
     /// The source on the screen, about which `show` knows more.
     pub(super) fn source(&self) -> Option<IpAddr> {
         match &self.screen {
-            // Of a prefix there is nothing to show.
+            // Of a prefix or a class the daemon shows nothing more. Of an IPv6 source, any address of its prefix will do.
             Screen::One(name) if self.by == GroupBy::Source => {
                 name.text.split('/').next()?.parse().ok()
             }
@@ -154,7 +135,7 @@ impl App {
         }
     }
 
-    /// Takes what the daemon answers.
+    /// Takes what the daemon answers. Where it does not, the lines of the last answer stay.
     pub(super) fn answer(&mut self, answer: Result<Answer, Failure>) {
         let lines = match answer {
             Ok(Answer::Sources(report)) => {
@@ -181,7 +162,7 @@ impl App {
                 report.groups.iter().map(|group| Line::from(&group.entry)).collect()
             }
             Err(failure) => {
-                self.trouble = Some(text(&failure));
+                self.trouble = Some(failure.to_string());
                 return;
             }
         };
@@ -192,8 +173,7 @@ impl App {
 
     /// So many hosts have answered, and these have not.
     fn heard(&mut self, hosts: usize, missing: Vec<Unanswered>) {
-        let names = missing.into_iter().map(|it| it.host).collect::<Vec<_>>();
-        self.hosts = Some((hosts, hosts + names.len(), names));
+        self.hosts = Some((hosts, missing.into_iter().map(|it| it.host).collect()));
     }
 
     /// Takes what the daemon says of itself.
@@ -201,27 +181,10 @@ impl App {
         self.health = status.ok().map(|status| (status.state, status.warnings.into_iter().next()));
     }
 
-    /// Takes what the daemon says of the source on the screen.
-    pub(super) fn show(&mut self, report: Result<SourceReport, Failure>) {
-        self.tell(report);
-    }
-
-    /// The same of all hosts.
-    pub(super) fn show_all(&mut self, report: Result<ClusterSourceReport, Failure>) {
-        self.tell(report);
-    }
-
-    fn tell(&mut self, report: Result<impl Print, Failure>) {
-        self.shown = report.map_err(|failure| text(&failure)).and_then(|report| {
-            let mut out = Vec::new();
-            report.print(&mut out).map_err(|error| error.to_string())?;
-            Ok(String::from_utf8_lossy(&out).lines().map(str::to_owned).collect())
-        });
-    }
-
     /// Takes a key.
     pub(super) fn key(&mut self, key: KeyEvent) -> Then {
         self.complaint = None;
+        // In raw mode Ctrl-C is a key and no signal.
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return if key.code == KeyCode::Char('c') { Then::Quit } else { Then::Draw };
         }
@@ -272,7 +235,7 @@ impl App {
             _ => return Then::Draw,
         };
         self.sort = sort;
-        // While it is stopped the lines that there are get another order.
+        // At once: the answer in the new order takes a while, and does not come while the screen is stopped.
         self.sort_lines();
         Then::Ask
     }
@@ -308,7 +271,7 @@ impl App {
         };
         self.chosen = Some(name.clone());
         self.screen = Screen::One(name);
-        self.shown = Ok(Vec::new());
+        self.shown = None;
         Then::Show
     }
 
@@ -329,7 +292,7 @@ impl App {
                     self.typing = None;
                     return Then::Ask;
                 }
-                // It can be mended.
+                // What was typed stays, to be mended.
                 Err(problem) => self.complaint = Some(problem),
             },
             _ => {}
@@ -338,6 +301,10 @@ impl App {
     }
 }
 
-fn text(failure: &Failure) -> String {
-    failure.to_string()
+/// What the daemon says of a source, in lines, or why it does not.
+pub(super) fn printed<R: Print>(report: Result<R, Failure>) -> Result<Vec<String>, String> {
+    let mut out = Vec::new();
+    let report = report.map_err(|failure| failure.to_string())?;
+    report.print(&mut out).map_err(|error| error.to_string())?;
+    Ok(String::from_utf8_lossy(&out).lines().map(str::to_owned).collect())
 }

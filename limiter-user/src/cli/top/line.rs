@@ -62,7 +62,7 @@ impl From<&TopEntry> for Line {
 
 impl From<&GroupEntry> for Line {
     fn from(entry: &GroupEntry) -> Self {
-        // Of a class, this is no prefix.
+        // A class is no prefix: it has no network to filter by.
         let net = entry.group.parse().ok();
         let tally = &entry.tally;
         let state = if tally.limited > 0 { SourceState::Limited } else { SourceState::Conforming };

@@ -55,38 +55,32 @@ async fn once(
     output: &mut Output<'_>,
     arguments: &TopArgs,
 ) -> Result<u8, Failure> {
+    let TopArgs { by, sort, cluster, .. } = *arguments;
     let n = arguments.n.unwrap_or(LINES);
-    match arguments.by {
-        GroupBy::Source if arguments.cluster => {
-            let report: ClusterTopReport =
-                client.get(&sources(n, arguments.sort, false, true)).await?;
+    let path = match by {
+        GroupBy::Source => sources(n, sort, false, cluster),
+        GroupBy::Prefix | GroupBy::Class => groups(by, n, sort, cluster),
+        GroupBy::Port => format!("/v1/ports?n={n}"),
+    };
+    match by {
+        GroupBy::Source if cluster => {
+            let report: ClusterTopReport = client.get(&path).await?;
             output.print(&report)?;
-            return Ok(all_or_not(&report.unanswered));
+            Ok(all_or_not(&report.unanswered))
         }
-        GroupBy::Source => {
-            let report: TopReport = client.get(&sources(n, arguments.sort, false, false)).await?;
+        GroupBy::Source => output.print(&client.get::<TopReport>(&path).await?),
+        GroupBy::Prefix | GroupBy::Class if cluster => {
+            let report: ClusterGroupsReport = client.get(&path).await?;
             output.print(&report)?;
+            Ok(all_or_not(&report.unanswered))
         }
-        GroupBy::Prefix | GroupBy::Class if arguments.cluster => {
-            let report: ClusterGroupsReport =
-                client.get(&groups(arguments.by, n, arguments.sort, true)).await?;
-            output.print(&report)?;
-            return Ok(all_or_not(&report.unanswered));
-        }
-        GroupBy::Prefix | GroupBy::Class => {
-            let path = groups(arguments.by, n, arguments.sort, false);
-            let report: GroupsReport = client.get(&path).await?;
-            output.print(&report)?;
-        }
-        GroupBy::Port => {
-            let report: PortsReport = client.get(&format!("/v1/ports?n={n}")).await?;
-            output.print(&report)?;
-        }
+        GroupBy::Prefix | GroupBy::Class => output.print(&client.get::<GroupsReport>(&path).await?),
+        GroupBy::Port => output.print(&client.get::<PortsReport>(&path).await?),
     }
-    Ok(exit::OK)
 }
 
-/// The resource with the heaviest sources, of one host or of all.
+/// The resource with the heaviest sources, of one host or of all. Whoever asks again and again takes the `live` answer:
+/// the daemon makes one a second, for all who watch.
 fn sources(n: usize, sort: Sort, live: bool, cluster: bool) -> String {
     let live = if live { "&live=true" } else { "" };
     let place = if cluster { "/cluster" } else { "" };

@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{Instant, sleep_until};
 
-use super::app::{Answer, App, Then};
+use super::app::{Answer, App, Then, printed};
 use super::view::{self, Theme};
 use super::{groups, sources};
 use crate::cli::args::TopArgs;
@@ -25,13 +25,14 @@ use model::traffic::GroupBy;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Between two questions about the daemon's health: each makes it look at the whole table.
-const HEALTH: Duration = Duration::from_secs(10);
+const HEALTH_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often the reader of keys sees whether it is still wanted.
-const ATTENTIVE: Duration = Duration::from_millis(100);
+const KEYS_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Sums over all sources are asked for so rarely that they take this share of the time at the most.
-const SHARE: u32 = 50;
+/// Sums over all sources take the daemon long: they are asked for so rarely that they take a fiftieth of the time at
+/// the most.
+const PAUSE_FACTOR: u32 = 50;
 
 /// Something happened.
 enum Event {
@@ -39,10 +40,9 @@ enum Event {
     Resized,
     /// The terminal is gone.
     Gone(io::Error),
-    /// An answer to the question with this number, how long it took, and how old the look was.
+    /// An answer to the question with this number, and how long it took.
     Answered(u64, Result<Answer, Failure>, Duration),
-    Shown(Result<Box<SourceReport>, Failure>),
-    ShownAll(Result<ClusterSourceReport, Failure>),
+    Shown(Result<Vec<String>, String>),
     Status(Result<Box<StatusReport>, Failure>),
 }
 
@@ -53,7 +53,7 @@ impl Screen {
     fn new() -> Result<Self, Failure> {
         ratatui::try_init().map(Self).map_err(|error| {
             ratatui::restore();
-            lost(&error)
+            lost(error)
         })
     }
 }
@@ -64,12 +64,12 @@ impl Drop for Screen {
     }
 }
 
-fn lost(error: &io::Error) -> Failure {
+fn lost(error: io::Error) -> Failure {
     Failure::new(exit::NEGATIVE, format!("cannot use the terminal: {error}"))
         .hint("`limiter top --once` prints a list without one")
 }
 
-/// Reads keys until nobody wants any.
+/// Reads keys until nobody wants any, in a thread: tokio's own standard input would keep one in a read that nothing ends.
 struct Keys {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
@@ -81,7 +81,7 @@ impl Keys {
         let stopped = Arc::clone(&stop);
         let read = move || {
             while !stopped.load(Ordering::Relaxed) {
-                let happened = match event::poll(ATTENTIVE) {
+                let happened = match event::poll(KEYS_TIMEOUT) {
                     Ok(false) => continue,
                     Ok(true) => event::read(),
                     Err(error) => Err(error),
@@ -109,7 +109,7 @@ impl Keys {
 impl Drop for Keys {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Nobody else may read what is typed after the end.
+        // What is typed after the end is for the shell, not for a thread that still reads.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -133,14 +133,18 @@ impl Questions {
         (self.asked, self.open) = (self.asked + 1, true);
         let (client, to, number) = (self.client.clone(), self.to.clone(), self.asked);
         let (by, n, sort, cluster) = (app.by, app.wanted(), app.sort, self.cluster);
+        let path = match by {
+            GroupBy::Source => sources(n, sort, true, cluster),
+            _ => groups(by, n, sort, cluster),
+        };
+        // Beside the loop, which goes on with keys meanwhile.
         tokio::spawn(async move {
             let start = Instant::now();
-            let (path, summed) = (sources(n, sort, true, cluster), groups(by, n, sort, cluster));
             let answer = match (by, cluster) {
                 (GroupBy::Source, true) => client.get(&path).await.map(Answer::Fleet),
                 (GroupBy::Source, false) => client.get(&path).await.map(Answer::Sources),
-                (_, true) => client.get(&summed).await.map(Answer::FleetGroups),
-                (_, false) => client.get(&summed).await.map(Answer::Groups),
+                (_, true) => client.get(&path).await.map(Answer::FleetGroups),
+                (_, false) => client.get(&path).await.map(Answer::Groups),
             };
             // An error means that the program ends.
             let _ = to.send(Event::Answered(number, answer, start.elapsed())).await;
@@ -153,11 +157,12 @@ impl Questions {
         let (client, to, cluster) = (self.client.clone(), self.to.clone(), self.cluster);
         tokio::spawn(async move {
             let shown = if cluster {
-                Event::ShownAll(client.get(&format!("/v1/cluster/sources/{source}")).await)
+                let path = format!("/v1/cluster/sources/{source}");
+                printed(client.get::<ClusterSourceReport>(&path).await)
             } else {
-                Event::Shown(client.get(&format!("/v1/sources/{source}")).await.map(Box::new))
+                printed(client.get::<SourceReport>(&format!("/v1/sources/{source}")).await)
             };
-            let _ = to.send(shown).await;
+            let _ = to.send(Event::Shown(shown)).await;
         });
     }
 
@@ -169,7 +174,7 @@ impl Questions {
     }
 }
 
-/// When to ask next, after an answer that took some time.
+/// How long to wait before the next question, after an answer that took some time.
 fn pause(answer: &Result<Answer, Failure>, took: Duration) -> Duration {
     match answer {
         // The daemon looks once a second, or every few seconds: just after that.
@@ -178,10 +183,13 @@ fn pause(answer: &Result<Answer, Failure>, took: Duration) -> Duration {
             let margin = Duration::from_millis(30);
             (SECOND + margin).saturating_sub(age).clamp(Duration::from_millis(200), SECOND + margin)
         }
-        Ok(Answer::Fleet(report)) => SECOND
-            .saturating_sub(Duration::try_from_secs_f64(report.took_seconds).unwrap_or_default())
-            .max(SECOND / 5),
-        Ok(Answer::Groups(_) | Answer::FleetGroups(_)) => (took * SHARE).clamp(SECOND, 30 * SECOND),
+        Ok(Answer::Fleet(report)) => {
+            let took = Duration::try_from_secs_f64(report.took_seconds).unwrap_or_default();
+            SECOND.saturating_sub(took).max(SECOND / 5)
+        }
+        Ok(Answer::Groups(_) | Answer::FleetGroups(_)) => {
+            (took * PAUSE_FACTOR).clamp(SECOND, 30 * SECOND)
+        }
         Err(_) => SECOND,
     }
 }
@@ -190,17 +198,14 @@ fn pause(answer: &Result<Answer, Failure>, took: Duration) -> Duration {
 pub(super) async fn watch(client: &Client, arguments: &TopArgs) -> Result<u8, Failure> {
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let mut app = App::new(arguments.sort, arguments.by, arguments.n);
+    // Bounded: who pastes text waits for the screen, which has not to keep it all.
     let (to, mut events) = channel(64);
     let mut screen = Screen::new()?;
     let _keys = Keys::read(to.clone());
-    let mut ends = [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()]
-        .map(|kind| signal(kind).map_err(|error| lost(&error)));
-    let [terminate, hangup, interrupt] = &mut ends;
-    let (terminate, hangup, interrupt) = (
-        terminate.as_mut().map_err(|failure| failure.clone())?,
-        hangup.as_mut().map_err(|failure| failure.clone())?,
-        interrupt.as_mut().map_err(|failure| failure.clone())?,
-    );
+    // Their default action would leave the terminal in raw mode.
+    let mut terminate = signal(SignalKind::terminate()).map_err(lost)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(lost)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(lost)?;
     let mut questions = Questions {
         client: client.clone(),
         to,
@@ -215,7 +220,7 @@ pub(super) async fn watch(client: &Client, arguments: &TopArgs) -> Result<u8, Fa
         let draw = |frame: &mut ratatui::Frame<'_>| {
             view::draw(frame, &app, SystemTime::now(), Theme::new(colour));
         };
-        screen.0.draw(draw).map_err(|error| lost(&error))?;
+        screen.0.draw(draw).map_err(lost)?;
         tokio::select! {
             event = events.recv() => {
                 let Some(event) = event else { return Ok(exit::OK) };
@@ -223,12 +228,13 @@ pub(super) async fn watch(client: &Client, arguments: &TopArgs) -> Result<u8, Fa
                     return Ok(exit::OK);
                 }
             }
+            // One question at a time: a daemon under load gets no queue of them.
             () = sleep_until(next), if !questions.open && !app.paused => {
                 questions.heaviest(&app);
                 questions.show(&app);
             }
             () = sleep_until(health) => {
-                health = Instant::now() + HEALTH;
+                health = Instant::now() + HEALTH_INTERVAL;
                 questions.health();
             }
             _ = terminate.recv() => return Ok(exit::OK),
@@ -238,7 +244,7 @@ pub(super) async fn watch(client: &Client, arguments: &TopArgs) -> Result<u8, Fa
     }
 }
 
-/// Takes an event, and all that have come meanwhile. Whether it is the end.
+/// Takes an event, and all that have come meanwhile: one drawing shows what they all changed. Whether it is the end.
 fn handle(
     event: Event,
     app: &mut App,
@@ -256,7 +262,7 @@ fn handle(
                 Then::Ask | Then::Draw => {}
             },
             Event::Resized => {}
-            Event::Gone(error) => return Err(lost(&error)),
+            Event::Gone(error) => return Err(lost(error)),
             // Of an older question, which was about something else.
             Event::Answered(number, ..) if number != questions.asked => {}
             Event::Answered(_, answer, took) => {
@@ -264,20 +270,17 @@ fn handle(
                 *next = Instant::now() + pause(&answer, took);
                 // It came too late to be shown.
                 if !app.paused {
-                    let back = app.trouble.is_some() && answer.is_ok();
+                    let is_back = app.trouble.is_some() && answer.is_ok();
                     app.answer(answer);
-                    if back {
+                    // It may be another daemon: its health is not awaited for seconds.
+                    if is_back {
                         questions.health();
                     }
                 }
             }
-            Event::Shown(report) => {
+            Event::Shown(shown) => {
                 questions.showing = false;
-                app.show(report.map(|report| *report));
-            }
-            Event::ShownAll(report) => {
-                questions.showing = false;
-                app.show_all(report);
+                app.shown = Some(shown);
             }
             Event::Status(status) => app.status(status.map(|status| *status)),
         }

@@ -7,11 +7,11 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
 use serde_json::{Value, json};
 
-use super::app::{Answer, App, Screen, Then};
+use super::app::{Answer, App, Screen, Then, printed};
 use super::filter::Filter;
 use super::view::{self, Theme};
 use api::error::{Failure, exit};
-use api::{GroupsReport, TopReport};
+use api::{GroupsReport, SourceReport, TopReport};
 use model::traffic::{GroupBy, Sort};
 
 /// The present of all screens: 1000 s after 1970.
@@ -255,14 +255,14 @@ fn a_source_is_looked_at() {
     assert_eq!(press(&mut app, KeyCode::Enter), Then::Show);
     assert_eq!(app.source(), Some("2001:db8:0:5::".parse().unwrap()));
     app.answer(Ok(Answer::Sources(sources())));
-    app.show(
-        serde_json::from_value(json!({
+    app.shown = Some(printed(
+        serde_json::from_value::<SourceReport>(json!({
             "source": "2001:db8:0:5::/64", "tracked": true, "state": "limited", "limit": null,
             "management": null, "tokens": null, "estimate": 3, "passed": 500, "dropped": 1_000_000,
             "bytes": 64_000_000, "first_seen": null, "last_seen": null,
         }))
         .map_err(|error| Failure::new(exit::NEGATIVE, error.to_string())),
-    );
+    ));
     let text = screen(&app, 80, 24);
     for part in [
         "2001:db8:0:5::/64 pps now 99.0k, most 99.0k in 2 looks",
@@ -275,7 +275,8 @@ fn a_source_is_looked_at() {
     }
     // It goes on when the source is not listed any more, and when the daemon knows nothing of it.
     app.answer(Ok(Answer::Sources(report(&[]))));
-    app.show(Err(Failure::new(exit::UNREACHABLE, "no daemon answers")));
+    app.shown =
+        Some(printed::<SourceReport>(Err(Failure::new(exit::UNREACHABLE, "no daemon answers"))));
     let text = screen(&app, 80, 24);
     assert!(text.contains("not among the heaviest") && text.contains("no daemon"), "{text}");
     press(&mut app, KeyCode::Esc);

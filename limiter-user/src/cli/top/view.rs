@@ -49,48 +49,47 @@ fn ago(moment: Option<SystemTime>, now: SystemTime) -> String {
     moment.map(|moment| text::ago(moment, now)).unwrap_or_default()
 }
 
+fn sources(line: &Line) -> String {
+    line.sources.map(|count| count.to_string()).unwrap_or_default()
+}
+
+fn error(line: &Line) -> String {
+    line.uncounted.map(|error| format!("+{error}")).unwrap_or_default()
+}
+
 /// A column of the list.
 struct Column {
     header: &'static str,
     width: u16,
     right: bool,
-    /// Those of the lowest numbers stay where there is little room.
+    /// Where there is little room, columns go from the highest rank on.
     rank: u8,
     cell: fn(&Line, SystemTime) -> String,
 }
 
-fn columns(by: GroupBy) -> Vec<Column> {
+fn columns(by: GroupBy, has_classes: bool) -> Vec<Column> {
     let column = |header, width, right, rank, cell| Column { header, width, right, rank, cell };
-    let mut columns = vec![
-        column("PPS", 6, true, 2, |line, _| si(line.pps)),
-        column("BITS/S", 6, true, 4, |line, _| si(line.bps)),
-        column("PASSED", 10, true, 5, |line, _| line.passed.to_string()),
-        column("DROPPED", 10, true, 1, |line, _| line.dropped.to_string()),
-        column("FIRST", 5, true, 9, |line, now| ago(line.first_seen, now)),
-        column("LAST", 5, true, 8, |line, now| ago(line.last_seen, now)),
+    let of_source = by == GroupBy::Source;
+    let columns = [
+        (has_classes, column("CLASS", 12, false, 10, |line, _| line.class())),
+        (of_source, column("STATE", 10, false, 3, |line, _| line.state().into())),
+        (of_source, column("LIMIT", 14, false, 6, |line, _| line.limit.clone())),
+        (!of_source, column("SOURCES", 8, true, 3, |line, _| sources(line))),
+        (!of_source, column("LIMITED", 16, true, 6, |line, _| line.limit.clone())),
+        (true, column("PPS", 6, true, 2, |line, _| si(line.pps))),
+        (true, column("BITS/S", 6, true, 4, |line, _| si(line.bps))),
+        (true, column("PASSED", 10, true, 5, |line, _| line.passed.to_string())),
+        (of_source, column("ERROR", 6, true, 7, |line, _| error(line))),
+        (true, column("DROPPED", 10, true, 1, |line, _| line.dropped.to_string())),
+        (true, column("FIRST", 5, true, 9, |line, now| ago(line.first_seen, now))),
+        (true, column("LAST", 5, true, 8, |line, now| ago(line.last_seen, now))),
     ];
-    if by == GroupBy::Source {
-        columns.insert(0, column("STATE", 10, false, 3, |line, _| line.state().into()));
-        columns.insert(1, column("LIMIT", 14, false, 6, |line, _| line.limit.clone()));
-        columns.insert(
-            5,
-            column("ERROR", 6, true, 7, |line, _| {
-                line.uncounted.map_or(String::new(), |error| format!("+{error}"))
-            }),
-        );
-        columns.insert(0, column("CLASS", 12, false, 10, |line, _| line.class()));
-    } else {
-        let sources = |line: &Line, _| line.sources.map_or(String::new(), |n| n.to_string());
-        columns.insert(0, column("SOURCES", 8, true, 3, sources));
-        columns.insert(1, column("LIMITED", 16, true, 6, |line, _| line.limit.clone()));
-    }
-    columns
+    columns.into_iter().filter_map(|(has, column)| has.then_some(column)).collect()
 }
 
 /// The columns that fit beside names of `name` characters.
 fn fitting(by: GroupBy, name: u16, width: u16, has_classes: bool) -> Vec<Column> {
-    let mut all = columns(by);
-    all.retain(|column| has_classes || column.header != "CLASS");
+    let mut all = columns(by, has_classes);
     let mut ranks: Vec<_> = all.iter().map(|column| (column.rank, column.width + 1)).collect();
     ranks.sort_unstable();
     let mut room = width.saturating_sub(name + 2);
@@ -98,6 +97,7 @@ fn fitting(by: GroupBy, name: u16, width: u16, has_classes: bool) -> Vec<Column>
     for (rank, width) in ranks {
         match room.checked_sub(width) {
             Some(rest) => (room, most) = (rest, rank),
+            // Not a narrower one of less weight in its place: columns would come and go in no order.
             None => break,
         }
     }
@@ -125,9 +125,8 @@ fn header(app: &App, theme: Theme) -> Vec<Text<'static>> {
     if app.paused {
         title.push(Span::styled("  PAUSED", bold));
     }
-    if let Some((heard, all, missing)) = &app.hosts {
-        let text = format!("  {heard} of {all} hosts");
-        title.push(Span::raw(text));
+    if let Some((heard, missing)) = &app.hosts {
+        title.push(Span::raw(format!("  {heard} of {} hosts", heard + missing.len())));
         if !missing.is_empty() {
             title.push(Span::styled(format!("  without {}", missing.join(", ")), theme.bad()));
         }
@@ -203,6 +202,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, app: &App, now: SystemTime, theme: Th
         return;
     }
     let longest = app.lines().map(|line| line.name.text.len()).max().unwrap_or_default();
+    // 43 is the longest IPv6 prefix.
     let name = u16::try_from(longest).unwrap_or(u16::MAX).clamp(10, 43);
     let has_classes = app.lines().any(|line| line.name.class.is_some());
     let columns = fitting(app.by, name, area.width, has_classes);
@@ -221,7 +221,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, app: &App, now: SystemTime, theme: Th
     );
     let header = header.style(Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED));
     let place = app.place();
-    // What is far outside of the screen needs no row.
+    // ratatui lays out every row that it gets: what is far outside of the screen needs none.
     let height = usize::from(area.height);
     let first = place.saturating_sub(height.saturating_sub(2));
     let rows = app.lines().enumerate().skip(first).take(height).map(|(at, line)| {
@@ -278,8 +278,9 @@ fn one(frame: &mut Frame<'_>, area: Rect, app: &App, name: &Name, now: SystemTim
     }
     text.push(Text::default());
     match &app.shown {
-        Ok(lines) => text.extend(lines.iter().map(|line| Text::from(line.clone()))),
-        Err(problem) => text.push(Text::styled(problem.clone(), theme.bad())),
+        None => {}
+        Some(Ok(lines)) => text.extend(lines.iter().map(|line| Text::from(line.clone()))),
+        Some(Err(problem)) => text.push(Text::styled(problem.clone(), theme.bad())),
     }
     frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), details);
 }

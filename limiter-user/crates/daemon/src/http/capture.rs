@@ -1,35 +1,30 @@
-//! The routes of captures. What is in packets is private: none of them is a mere look.
+//! `/v1/capture…`. What is in packets is private: no route of these is a mere look, so all need an admin.
 
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
 
-use super::handlers::{Answer, conflict, unreadable};
+use super::answer::{Answer, Parsed, answer_or_conflict};
 use api::{CaptureBatch, CaptureRequest, CaptureStarted};
 use control::Shared;
 
 pub(super) async fn start(
     State(shared): State<Shared>,
-    request: Result<Json<CaptureRequest>, JsonRejection>,
+    Parsed(Json(request)): Parsed<Json<CaptureRequest>>,
 ) -> Answer<CaptureStarted> {
-    let Json(request) = request.map_err(unreadable)?;
     let filter = request.filter()?;
-    let started = shared.with(move |core| core.start_capture(&filter)).await;
-    Ok(Json(started.map_err(conflict)?))
+    answer_or_conflict(&shared, move |core| core.start_capture(&filter)).await
 }
 
 pub(super) async fn fetch(
     State(shared): State<Shared>,
-    id: Result<Path<u64>, PathRejection>,
+    Parsed(Path(id)): Parsed<Path<u64>>,
 ) -> Answer<CaptureBatch> {
-    let Path(id) = id.map_err(unreadable)?;
-    Ok(Json(shared.with(move |core| core.captured(id)).await.map_err(conflict)?))
+    answer_or_conflict(&shared, move |core| core.captured(id)).await
 }
 
 pub(super) async fn stop(
     State(shared): State<Shared>,
-    id: Result<Path<u64>, PathRejection>,
+    Parsed(Path(id)): Parsed<Path<u64>>,
 ) -> Answer<CaptureBatch> {
-    let Path(id) = id.map_err(unreadable)?;
-    Ok(Json(shared.with(move |core| core.stop_capture(id)).await.map_err(conflict)?))
+    answer_or_conflict(&shared, move |core| core.stop_capture(id)).await
 }

@@ -1,27 +1,21 @@
 //! The stream of events, and the ones that are over.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use axum::body::{Body, HttpBody};
-use axum::extract::rejection::QueryRejection;
+use axum::Extension;
+use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 use clap::ValueEnum;
-use hyper::body::{Bytes, Frame};
+use futures_util::{StreamExt, stream};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::mpsc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Refusal;
-use super::handlers::{Answer, unreadable};
-use api::ChangesReport;
+use super::answer::{Parsed, Refusal};
 use api::error::{Failure, exit};
 use api::requests::EventsQuery;
 use control::Shared;
@@ -30,9 +24,6 @@ use telemetry::{Event, What};
 
 /// How many may listen at once.
 const MAX: usize = 64;
-
-/// Events that wait for the socket of one who listens, beside those that wait for all.
-const QUEUE: usize = 16;
 
 /// Places for those who listen.
 #[derive(Clone, Debug)]
@@ -44,21 +35,35 @@ impl Default for Places {
     }
 }
 
-/// Lines as they come. Dropping it, which is what happens when the client is gone, frees its place.
-struct Lines {
-    lines: mpsc::Receiver<Bytes>,
+/// One who listens. hyper drops it when the client is gone, which frees its place.
+struct Listener {
+    events: Receiver<Arc<Event>>,
+    /// All if there are none.
+    wanted: Vec<Kind>,
+    has_ended: bool,
     _place: OwnedSemaphorePermit,
 }
 
-impl HttpBody for Lines {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.lines.poll_recv(context).map(|line| line.map(|line| Ok(Frame::data(line))))
+impl Listener {
+    /// The next line; `None` when the daemon ends. hyper asks for it when the socket has room: meanwhile events wait
+    /// in the channel, which drops the oldest and counts them, so that a slow client takes no more memory.
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        while !self.has_ended {
+            let event = match self.events.recv().await {
+                Ok(event) => event,
+                Err(RecvError::Lagged(count)) => Arc::new(Event::now(What::Missed { count })),
+                Err(RecvError::Closed) => return None,
+            };
+            let kind = event.what.kind();
+            // A stream without an end would keep the daemon from a graceful one.
+            self.has_ended = kind == Kind::Stopping;
+            if self.wanted.is_empty() || kind == Kind::Missed || self.wanted.contains(&kind) {
+                let Ok(mut line) = serde_json::to_vec(&*event) else { continue };
+                line.push(b'\n');
+                return Some((Ok(line.into()), self));
+            }
+        }
+        None
     }
 }
 
@@ -77,55 +82,21 @@ fn kinds(text: Option<&str>) -> Result<Vec<Kind>, Failure> {
 pub(super) async fn events(
     State(shared): State<Shared>,
     Extension(Places(places)): Extension<Places>,
-    query: Result<Query<EventsQuery>, QueryRejection>,
+    Parsed(Query(query)): Parsed<Query<EventsQuery>>,
 ) -> Result<Response, Refusal> {
-    let Query(EventsQuery { kinds: wanted }) = query.map_err(unreadable)?;
-    let wanted = kinds(wanted.as_deref())?;
+    let wanted = kinds(query.kinds.as_deref())?;
     let place = places.try_acquire_owned().map_err(|_| {
-        let failure = Failure::new(exit::NEGATIVE, format!("{MAX} others listen to events"));
-        let failure =
-            failure.hint("end one of them: `ss -xp` shows who is connected to the socket");
+        let failure = Failure::new(exit::NEGATIVE, format!("{MAX} others listen to events"))
+            .hint("end one of them: `ss -xp` shows who is connected to the socket");
         Refusal(StatusCode::SERVICE_UNAVAILABLE, failure)
     })?;
     let events = shared.with(|core| Ok(core.bus().events())).await?;
-    let (sender, lines) = mpsc::channel(QUEUE);
-    tokio::spawn(forward(events, wanted, sender));
-    let body = Body::new(Lines { lines, _place: place });
+    let listener = Listener { events, wanted, has_ended: false, _place: place };
+    // hyper sends the head of the answer with the first bytes: without any, the client would wait for an event
+    // before it knew that it listens.
+    let head = stream::iter([Ok(Bytes::from_static(b"\n"))]);
+    let body = Body::from_stream(head.chain(stream::unfold(listener, Listener::next)));
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
-}
-
-/// Passes events on until the client or the daemon is gone.
-async fn forward(mut events: Receiver<Arc<Event>>, wanted: Vec<Kind>, to: mpsc::Sender<Bytes>) {
-    // The head of the answer goes out with its first bytes.
-    if to.send(Bytes::from_static(b"\n")).await.is_err() {
-        return;
-    }
-    loop {
-        let event = tokio::select! {
-            () = to.closed() => return,
-            event = events.recv() => event,
-        };
-        let event = match event {
-            Ok(event) => event,
-            Err(RecvError::Lagged(count)) => Arc::new(Event::now(What::Missed { count })),
-            Err(RecvError::Closed) => return,
-        };
-        let kind = event.what.kind();
-        if wanted.is_empty() || kind == Kind::Missed || wanted.contains(&kind) {
-            let Ok(mut line) = serde_json::to_vec(&*event) else { continue };
-            line.push(b'\n');
-            if to.send(line.into()).await.is_err() {
-                return;
-            }
-        }
-        if kind == Kind::Stopping {
-            return;
-        }
-    }
-}
-
-pub(super) async fn changes(State(shared): State<Shared>) -> Answer<ChangesReport> {
-    Ok(Json(shared.with(|core| Ok(core.changes())).await?))
 }
 
 #[cfg(test)]
@@ -169,7 +140,7 @@ mod tests {
     async fn listen(shared: &Shared, places: &Places, kinds: &str) -> Result<Stream, Refusal> {
         let query = EventsQuery { kinds: Some(kinds.into()) };
         let places = Extension(places.clone());
-        let response = events(State(shared.clone()), places, Ok(Query(query))).await?;
+        let response = events(State(shared.clone()), places, Parsed(Query(query))).await?;
         Ok(Stream { body: response.into_body(), text: Vec::new() })
     }
 

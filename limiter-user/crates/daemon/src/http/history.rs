@@ -1,12 +1,11 @@
-//! The route of what went on.
+//! `/v1/history`
 
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 
-use super::handlers::{Answer, unreadable};
+use super::answer::{Answer, Parsed};
 use api::HistoryReport;
 use api::error::{Failure, exit};
 use api::requests::HistoryQuery;
@@ -21,9 +20,8 @@ fn duration(name: &str, text: &str) -> Result<Duration, Failure> {
 
 pub(super) async fn history(
     State(shared): State<Shared>,
-    query: Result<Query<HistoryQuery>, QueryRejection>,
+    Parsed(Query(HistoryQuery { since, until, step })): Parsed<Query<HistoryQuery>>,
 ) -> Answer<HistoryReport> {
-    let Query(HistoryQuery { since, until, step }) = query.map_err(unreadable)?;
     let (since, until) = (duration("since", &since)?, duration("until", &until)?);
     let step = step.map(|step| duration("step", &step)).transpose()?;
     if since <= until {
@@ -35,5 +33,6 @@ pub(super) async fn history(
         return Err(failure.hint("ask for 7days at the most").into());
     }
     let series = shared.with(move |core| Ok(core.series(since, until, step))).await?;
+    // Outside of the core: nobody else has to wait for it.
     Ok(Json(HistoryReport::new(&series)))
 }

@@ -2,14 +2,12 @@
 
 use std::time::Instant;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 
-use super::Refusal;
+use super::answer::Refusal;
 use crate::metrics::{classic, openmetrics};
 use api::error::{Failure, exit};
 use control::Shared;
@@ -21,7 +19,8 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// The format that everyone understands.
 const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Routes whose answer waits for traffic on purpose.
+/// Routes whose answer waits for traffic or for other hosts on purpose. In the metric they would hide a daemon that
+/// has become slow.
 const PATIENT: [&str; 7] = [
     "/v1/ports",
     "/v1/suggest",
@@ -32,12 +31,10 @@ const PATIENT: [&str; 7] = [
     "/v1/cluster/distinct",
 ];
 
-/// The routes that scrape.
-pub fn routes() -> Router<Shared> {
-    Router::new().route("/metrics", get(metrics))
-}
-
-async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Refusal> {
+pub(super) async fn metrics(
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
     let mut scrape = shared.with(|core| core.scrape(Instant::now())).await?;
     scrape.cluster = shared.cluster().map(Cluster::clustered);
     let text = openmetrics(scrape, shared.latency()).map_err(|_| {
@@ -51,7 +48,8 @@ async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Result<Res
     Ok(([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-store")], text).into_response())
 }
 
-/// Whether the newer format is among those that are accepted, as it is by every Prometheus since 2.5.
+/// Whether the newer format is among those that are accepted, as it is by every Prometheus since 2.5. Whoever sends
+/// no `Accept`, such as curl, gets the older one, which every collector reads.
 fn asks_for_openmetrics(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut kinds = accepted.flat_map(|value| value.split(','));

@@ -1,14 +1,14 @@
 //! The API: HTTP and JSON over a Unix socket. Whoever may connect may look.
 
+mod answer;
 mod capture;
 mod cluster;
-mod cluster_keys;
 mod events;
-mod fleet;
 mod handlers;
 mod history;
+mod limits;
 mod lists;
-pub mod metrics;
+mod metrics;
 mod peer;
 mod suggest;
 mod top;
@@ -16,15 +16,14 @@ mod trials;
 pub mod web;
 
 use axum::extract::DefaultBodyLimit;
-use axum::http::StatusCode;
+use axum::http::Method;
 use axum::middleware;
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Router};
 
+pub(crate) use answer::Refusal;
 pub(crate) use peer::Peer;
 
-use api::error::{Failure, exit};
 use control::{Access, Shared};
 
 /// The largest body of a request, bytes.
@@ -35,39 +34,36 @@ const MAX_LIST: usize = 128 * 1024 * 1024;
 
 /// The routes of a daemon.
 pub fn router(shared: Shared) -> Router {
+    let long_body = || DefaultBodyLimit::max(MAX_LIST);
     Router::new()
         .route("/v1/version", get(handlers::version))
         .route("/v1/status", get(handlers::status))
         .route("/v1/stats", get(handlers::stats))
-        .route(
-            "/v1/limits",
-            get(handlers::limits).put(handlers::set_limit).delete(handlers::unset_limit),
-        )
-        .route("/v1/limits/import", post(handlers::import).layer(DefaultBodyLimit::max(MAX_LIST)))
-        .route("/v1/trials", get(trials::trials).put(trials::start).delete(trials::stop))
+        .route("/metrics", get(metrics::metrics))
+        .route("/v1/limits", get(limits::list).put(limits::set).delete(limits::unset))
+        .route("/v1/limits/import", post(limits::import).layer(long_body()))
+        .route("/v1/trials", get(trials::list).put(trials::start).delete(trials::stop))
         .route("/v1/reload", post(handlers::reload))
-        .route(
-            "/v1/config/diff",
-            post(handlers::config_diff).layer(DefaultBodyLimit::max(MAX_LIST)),
-        )
+        .route("/v1/config/diff", post(handlers::config_diff).layer(long_body()))
         .route("/v1/confirm", post(handlers::confirm))
-        .route(
-            "/v1/lists/{list}",
-            get(lists::list).post(lists::add).layer(DefaultBodyLimit::max(MAX_LIST)),
-        )
-        .route(
-            "/v1/lists/{list}/remove",
-            post(lists::remove).layer(DefaultBodyLimit::max(MAX_LIST)),
-        )
+        .route("/v1/lists/{list}", get(lists::list).post(lists::add).layer(long_body()))
+        .route("/v1/lists/{list}/remove", post(lists::remove).layer(long_body()))
         .route("/v1/lists/{list}/clear", post(lists::clear))
         .route("/v1/suggest", get(suggest::suggest))
-        .merge(metrics::routes())
-        .merge(top::routes())
-        .merge(fleet::routes())
-        .merge(cluster::routes())
-        .merge(cluster_keys::routes())
+        .route("/v1/top", get(top::sources))
+        .route("/v1/groups", get(top::groups))
+        .route("/v1/ports", get(top::ports))
+        .route("/v1/cluster/init", post(cluster::init))
+        .route("/v1/cluster/leave", post(cluster::leave))
+        .route("/v1/cluster/keys", get(cluster::keys))
+        .route("/v1/cluster/keys/rotate", post(cluster::rotate))
+        .route("/v1/cluster/peers", get(cluster::peers))
+        .route("/v1/cluster/top", get(cluster::top))
+        .route("/v1/cluster/groups", get(cluster::groups))
+        .route("/v1/cluster/distinct", get(cluster::distinct))
+        .route("/v1/cluster/sources/{address}", get(cluster::source))
         .route("/v1/events", get(events::events).layer(Extension(events::Places::default())))
-        .route("/v1/changes", get(events::changes))
+        .route("/v1/changes", get(handlers::changes))
         .route("/v1/history", get(history::history))
         .route("/v1/capture", post(capture::start))
         .route("/v1/capture/{id}", post(capture::fetch).delete(capture::stop))
@@ -86,25 +82,9 @@ pub fn guarded(shared: Shared, access: Access) -> Router {
     router(shared).layer(middleware::from_fn_with_state(access, peer::check))
 }
 
-/// A failure as a response: its JSON, with a status that fits its code.
-#[derive(Debug)]
-pub(crate) struct Refusal(StatusCode, Failure);
-
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Self {
-        let status = match failure.code {
-            exit::USAGE => StatusCode::BAD_REQUEST,
-            exit::PRIVILEGE => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        Self(status, failure)
-    }
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        (self.0, Json(self.1)).into_response()
-    }
+/// Whether a request changes nothing. `Method::is_safe` would also let `OPTIONS` and `TRACE` past the guards.
+fn is_look(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
 }
 
 #[cfg(test)]

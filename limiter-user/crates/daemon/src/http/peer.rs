@@ -1,19 +1,21 @@
 //! Whoever can connect to the socket may look; [`Access`] says who may change something.
 //!
-//! Who a peer is, the kernel tells: as it was when the peer connected.
+//! Who a peer is, the kernel tells: as it was when the peer connected. A socket that is passed on to another process
+//! keeps the rights of the one that opened it.
 
 use std::io;
 use std::os::fd::AsRawFd;
 
 use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::serve::IncomingStream;
 use tokio::net::{UnixListener, UnixStream};
 
-use super::Refusal;
+use super::answer::Refusal;
+use super::is_look;
 use control::{Access, Actor, acting};
 
 /// Groups that a process can be in, `NGROUPS_MAX` of linux/limits.h.
@@ -30,6 +32,8 @@ struct Identity {
 }
 
 impl Identity {
+    /// `SO_PEERCRED` has only one group, the process's own. Admins have theirs as a supplementary one, for which
+    /// there is another option.
     fn of(stream: &UnixStream) -> io::Result<Self> {
         let credentials = stream.peer_cred()?;
         let mut groups = further_groups(stream)?;
@@ -38,7 +42,7 @@ impl Identity {
     }
 }
 
-/// The supplementary groups of a peer.
+/// `SO_PEERGROUPS`, for which neither std, nix nor tokio has a function.
 fn further_groups(stream: &UnixStream) -> io::Result<Vec<u32>> {
     let mut groups: Vec<libc::gid_t> = vec![0; 32];
     loop {
@@ -80,20 +84,20 @@ impl Connected<IncomingStream<'_, UnixListener>> for Peer {
 
 /// Lets requests through that their peer may make.
 pub(super) async fn check(State(access): State<Access>, request: Request, next: Next) -> Response {
-    let looks = matches!(*request.method(), Method::GET | Method::HEAD)
-        || request.uri().path() == "/v1/config/diff";
-    let peer = request.extensions().get::<ConnectInfo<Peer>>();
-    let identity = peer.and_then(|ConnectInfo(Peer(identity))| identity.as_ref());
-    if looks {
+    let path = request.uri().path();
+    // It has a body, so it is a POST, but it changes nothing.
+    if is_look(request.method()) || path == "/v1/config/diff" {
         return next.run(request).await;
     }
-    if let Some(user) =
-        identity.filter(|peer| access.allows(peer.user, &peer.groups)).map(|peer| peer.user)
-    {
-        return acting(Actor::User(user), next.run(request)).await;
-    }
-    let who = identity.map_or("somebody".into(), |peer| format!("user {}", peer.user));
-    tracing::warn!("refused to {who}: {} {}", request.method(), request.uri().path());
+    let peer = request.extensions().get::<ConnectInfo<Peer>>();
+    let who = match peer.and_then(|ConnectInfo(Peer(identity))| identity.as_ref()) {
+        Some(Identity { user, groups }) if access.allows(*user, groups) => {
+            return acting(Actor::User(*user), next.run(request)).await;
+        }
+        Some(Identity { user, .. }) => format!("user {user}"),
+        None => "somebody".into(),
+    };
+    tracing::warn!("refused to {who}: {} {path}", request.method());
     Refusal(StatusCode::FORBIDDEN, access.refusal()).into_response()
 }
 

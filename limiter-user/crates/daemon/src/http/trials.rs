@@ -1,10 +1,9 @@
-//! The routes of limits that are tried.
+//! `/v1/trials`: limits that are tried.
 
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 
-use super::handlers::{Answer, conflict, unreadable};
+use super::answer::{Answer, Parsed, answer, answer_or_conflict};
 use api::error::{Failure, exit};
 use api::requests::{TopQuery, TrialQuery, TrialRequest, TrialsQuery};
 use api::{TrialStarted, TrialStopped, TrialsReport};
@@ -13,31 +12,28 @@ use model::Target;
 
 pub(super) async fn start(
     State(shared): State<Shared>,
-    request: Result<Json<TrialRequest>, JsonRejection>,
+    Parsed(Json(request)): Parsed<Json<TrialRequest>>,
 ) -> Answer<TrialStarted> {
-    let Json(request) = request.map_err(unreadable)?;
     let limit = request.limit()?;
-    Ok(Json(shared.with(move |core| core.start_trial(&limit)).await?))
+    answer(&shared, move |core| core.start_trial(&limit)).await
 }
 
 pub(super) async fn stop(
     State(shared): State<Shared>,
-    query: Result<Query<TrialQuery>, QueryRejection>,
+    Parsed(Query(query)): Parsed<Query<TrialQuery>>,
 ) -> Answer<TrialStopped> {
-    let Query(query) = query.map_err(unreadable)?;
     let target: Target = query.target.parse().map_err(Failure::from)?;
-    let stopped = shared.with(move |core| core.stop_trial(&target)).await;
-    Ok(Json(stopped.map_err(conflict)?))
+    answer_or_conflict(&shared, move |core| core.stop_trial(&target)).await
 }
 
-pub(super) async fn trials(
+pub(super) async fn list(
     State(shared): State<Shared>,
-    query: Result<Query<TrialsQuery>, QueryRejection>,
+    Parsed(Query(TrialsQuery { n })): Parsed<Query<TrialsQuery>>,
 ) -> Answer<TrialsReport> {
-    let Query(TrialsQuery { n }) = query.map_err(unreadable)?;
+    // As `top::check_count`, but none of the sources is an answer too: the trials themselves.
     if n > TopQuery::MAX {
         let failure = Failure::new(exit::USAGE, format!("{n} sources cannot be listed"));
         return Err(failure.hint(format!("ask for {} at the most", TopQuery::MAX)).into());
     }
-    Ok(Json(shared.with(move |core| Ok(core.trials(n))).await?))
+    answer(&shared, move |core| Ok(core.trials(n))).await
 }

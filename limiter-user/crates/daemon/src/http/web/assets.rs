@@ -49,22 +49,20 @@ const FILES: [(&str, &str, &str); 11] = [
     ("/assets/icon.svg", "image/svg+xml", page!("icon.svg")),
 ];
 
-/// The page that asks for a token.
-pub(super) const LOGIN: &str = page!("login.html");
-
-/// Whether everybody gets what is at `path`: it is the same in every copy of the program.
+/// Whether everybody gets what is at `path`: it is the same in every copy of the program, so that it tells nothing
+/// of this host. The page that asks for a token needs some of it.
 pub(super) fn is_public(path: &str) -> bool {
     path.starts_with("/assets/")
 }
 
-/// Text of some type, to be asked for again each time: the next version may have another.
-pub(super) fn file(kind: &'static str, text: &'static str) -> impl IntoResponse + Clone {
+/// Text of some type, to be asked for again each time: the next version may have another under the same name.
+fn file(kind: &'static str, text: &'static str) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")], text)
 }
 
-/// Text of a page.
-pub(super) fn html(text: &'static str) -> impl IntoResponse + Clone {
-    file(HTML, text)
+/// The page that asks for a token. It is no file of [`routes`], because a form is sent to the same path.
+pub(super) async fn login() -> impl IntoResponse {
+    file(HTML, page!("login.html"))
 }
 
 pub(super) fn routes() -> Router {

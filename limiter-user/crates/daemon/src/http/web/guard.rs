@@ -13,37 +13,52 @@ use tokio::time::timeout;
 
 use super::assets;
 use super::tokens::{Role, Tokens};
-use crate::http::Refusal;
+use crate::http::{Refusal, is_look};
 use api::error::{Failure, exit};
 use api::requests::TopQuery;
 use control::{Actor, acting};
 
-/// Requests that may be at work at the same time; others wait.
-const AT_WORK: usize = 4;
+/// Requests that may be at work at the same time; others wait. The core does one thing after the other anyway: many
+/// from here would keep the commands of an operator waiting behind them.
+const MAX_AT_WORK: usize = 4;
 
 /// How long a request may take, its body included, until the answer begins.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest body of a request, bytes.
-const LARGEST_BODY: usize = 16 * 1024;
+const MAX_BODY_LEN: usize = 16 * 1024;
 
-/// How long somebody with a wrong token waits for the answer.
+/// How long somebody with a wrong token waits for the answer: one connection tries two a second.
 pub(super) const PENALTY: Duration = Duration::from_millis(500);
 
 /// The most sources that a request can ask for: an answer is kept until it is read.
 const MAX_SOURCES: usize = 100;
 
-/// Nothing but what comes from here, and nothing inline.
+/// Nothing but what comes from here, and nothing inline: should a text from elsewhere, such as a reason on a list, ever
+/// become a part of the page, no script in it would run.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data:; base-uri 'none'; form-action 'self'; \
                       frame-ancestors 'none'";
+
+/// What browsers may do with an answer.
+const BROWSER_RULES: [(&str, &str); 6] = [
+    ("content-security-policy", POLICY),
+    // What is not a script by its type is none, whatever it looks like.
+    ("x-content-type-options", "nosniff"),
+    // Browsers that do not know frame-ancestors: a page above this one could lead clicks to its buttons.
+    ("x-frame-options", "DENY"),
+    // With `no-referrer` they would send `Origin: null` for our own form, which is refused.
+    ("referrer-policy", "same-origin"),
+    // Other sites can neither load an answer into their process, nor keep a handle on the window of this page.
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cross-origin-opener-policy", "same-origin"),
+];
 
 /// What a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequiredRole {
     /// Nothing: it tells nothing of this host.
     Nothing,
-    /// Somebody who may do as much.
     Role(Role),
     /// It is not for here: it may take much memory, or is for the socket alone.
     Never,
@@ -51,7 +66,7 @@ enum RequiredRole {
 
 /// What `method` on `path` needs. What is not named here is not for TCP.
 fn needs(method: &Method, path: &str) -> RequiredRole {
-    let looks = matches!(*method, Method::GET | Method::HEAD);
+    let looks = is_look(method);
     match path {
         "/login" | "/logout" => RequiredRole::Nothing,
         _ if looks && assets::is_public(path) => RequiredRole::Nothing,
@@ -72,8 +87,9 @@ fn needs(method: &Method, path: &str) -> RequiredRole {
     }
 }
 
-/// Whether requests may have `host` as their host. Only names can be bound to other addresses, so
-/// addresses need no list.
+/// Whether requests may have `host` as their host. A name of somebody else can be bound to our address once its page is
+/// open (DNS rebinding): the browser would take our answers for that page's own. Addresses need no list, as none
+/// can be bound to another.
 fn is_own(host: &str, names: &[String]) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
@@ -89,7 +105,8 @@ fn is_own(host: &str, names: &[String]) -> bool {
         || names.iter().any(|own| name.eq_ignore_ascii_case(own))
 }
 
-/// Whether a browser sends this for a page of ours, or it is no browser.
+/// Whether a browser sends this for a page of ours, or it is no browser. Old browsers send only one of the two headers.
+/// The scheme of the origin may be another: a proxy may do TLS in front of us.
 fn is_from_here(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?"));
     let site = text("sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
@@ -98,19 +115,17 @@ fn is_from_here(headers: &HeaderMap) -> bool {
     site && text("origin").is_none_or(own)
 }
 
-/// What decides on requests.
 pub(super) struct Authorizer {
     pub(super) tokens: Tokens,
     pub(super) hosts: Vec<String>,
     pub(super) loopback: bool,
     pub(super) tls: bool,
-    /// The cookie's name, which is not that of another instance on this host.
+    /// The cookie's name. Cookies are for a host, whatever the port: those of another instance here have another name.
     pub(super) cookie: String,
     work: Semaphore,
 }
 
 impl Authorizer {
-    /// For requests to `port`.
     pub(super) fn new(
         tokens: Tokens,
         hosts: Vec<String>,
@@ -119,7 +134,7 @@ impl Authorizer {
         tls: bool,
     ) -> Self {
         let cookie = format!("limiter_{port}");
-        Self { tokens, hosts, loopback, tls, cookie, work: Semaphore::new(AT_WORK) }
+        Self { tokens, hosts, loopback, tls, cookie, work: Semaphore::new(MAX_AT_WORK) }
     }
 
     /// What the session's cookie says.
@@ -144,29 +159,22 @@ impl Authorizer {
     /// Why a request is refused, if it is.
     fn refuses(&self, request: &Request, now: Instant) -> Option<Response> {
         let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+        let refuse = |status, text, hint| Some(refusal(status, text, hint));
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         if !host.is_some_and(|host| is_own(host, &self.hosts)) {
             let hint = "name it by its address, or run the daemon with --http-host NAME";
-            return Some(refusal(
-                StatusCode::MISDIRECTED_REQUEST,
-                "this host has another name",
-                hint,
-            ));
+            return refuse(StatusCode::MISDIRECTED_REQUEST, "this host has another name", hint);
         }
-        let looks = matches!(*method, Method::GET | Method::HEAD);
-        if !looks && !is_from_here(headers) {
+        // SameSite keeps our cookie from forms of other sites, but not from those of another port of this host.
+        if !is_look(method) && !is_from_here(headers) {
             let hint = "changes are made from the dashboard's own page";
-            return Some(refusal(
-                StatusCode::FORBIDDEN,
-                "the request comes from another site",
-                hint,
-            ));
+            return refuse(StatusCode::FORBIDDEN, "the request comes from another site", hint);
         }
         let wanted = match needs(method, uri.path()) {
             RequiredRole::Nothing => return None,
             RequiredRole::Never => {
                 let hint = "the daemon's Unix socket has the whole API";
-                return Some(refusal(StatusCode::NOT_FOUND, "this is not served over TCP", hint));
+                return refuse(StatusCode::NOT_FOUND, "this is not served over TCP", hint);
             }
             RequiredRole::Role(role) => role,
         };
@@ -181,7 +189,7 @@ impl Authorizer {
                 true => "sign in with the token of --http-admin-token-file",
                 false => "run the daemon with --http-admin-token-file FILE to allow changes",
             };
-            return Some(refusal(StatusCode::FORBIDDEN, "nothing may be changed from here", hint));
+            return refuse(StatusCode::FORBIDDEN, "nothing may be changed from here", hint);
         }
         if uri.path() == "/" {
             return Some(Redirect::to("/login").into_response());
@@ -195,7 +203,7 @@ fn asks_too_much(uri: &Uri) -> Option<Response> {
     if uri.path() != "/v1/top" {
         return None;
     }
-    // What cannot be read is told by whoever reads it.
+    // What cannot be read is refused by the route, in its own words.
     let Ok(Query(TopQuery { n, .. })) = Query::<TopQuery>::try_from_uri(uri) else { return None };
     let hint = format!("ask for 1 to {MAX_SOURCES}, or use the daemon's Unix socket");
     let refused = || refusal(StatusCode::BAD_REQUEST, "so many sources are not listed here", &hint);
@@ -215,56 +223,50 @@ fn unauthorized(text: &str) -> Response {
 
 /// Lets a request through if it may be made, and adds to every answer what a browser may do with it.
 pub(super) async fn check(
-    State(gate): State<Arc<Authorizer>>,
+    State(authorizer): State<Arc<Authorizer>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let head = (request.method().clone(), request.uri().path().to_owned());
-    let mut response = match gate.refuses(&request, Instant::now()) {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let mut response = match authorizer.refuses(&request, Instant::now()) {
         Some(refused) => {
+            // Before it has a place at work: who guesses keeps nobody else waiting.
             if refused.status() == StatusCode::UNAUTHORIZED {
                 tokio::time::sleep(PENALTY).await;
             }
-            tracing::debug!("refused over TCP: {} {} ({})", head.0, head.1, refused.status());
+            tracing::debug!("refused over TCP: {method} {path} ({})", refused.status());
             refused
         }
-        None => match timeout(TIMEOUT, at_work(&gate, request, next)).await {
-            Ok(response) => response,
-            Err(_) => {
+        None => {
+            let late = |_| {
                 let hint = "try again; if it stays so, look at the daemon's log";
                 refusal(StatusCode::REQUEST_TIMEOUT, "it has taken too long", hint)
-            }
-        },
+            };
+            timeout(TIMEOUT, at_work(&authorizer, request, next)).await.unwrap_or_else(late)
+        }
     };
-    if head.0 != Method::GET && head.0 != Method::HEAD && response.status().is_success() {
-        tracing::info!("over the dashboard: {} {}", head.0, head.1);
+    if !is_look(&method) && response.status().is_success() {
+        tracing::info!("over the dashboard: {method} {path}");
     }
     let headers = response.headers_mut();
-    for (name, value) in [
-        ("content-security-policy", POLICY),
-        ("x-content-type-options", "nosniff"),
-        ("x-frame-options", "DENY"),
-        ("referrer-policy", "same-origin"),
-        ("cross-origin-resource-policy", "same-origin"),
-        ("cross-origin-opener-policy", "same-origin"),
-    ] {
+    for (name, value) in BROWSER_RULES {
         headers.insert(name, HeaderValue::from_static(value));
     }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }
 
-async fn at_work(gate: &Authorizer, request: Request, next: Next) -> Response {
+async fn at_work(authorizer: &Authorizer, request: Request, next: Next) -> Response {
     // All of it first: who sends slowly keeps nobody else waiting.
     let (head, body) = request.into_parts();
-    let Ok(body) = to_bytes(body, LARGEST_BODY).await else {
-        let hint = format!("send all of at most {LARGEST_BODY} bytes");
+    let Ok(body) = to_bytes(body, MAX_BODY_LEN).await else {
+        let hint = format!("send all of at most {MAX_BODY_LEN} bytes");
         return refusal(StatusCode::PAYLOAD_TOO_LARGE, "the body cannot be read", &hint);
     };
     let public = needs(&head.method, head.uri.path()) == RequiredRole::Nothing;
     let request = Request::from_parts(head, Body::from(body));
     // It is never closed. Who signs in, or in vain, keeps nobody else waiting either.
-    let _permit = if public { None } else { gate.work.acquire().await.ok() };
+    let _permit = if public { None } else { authorizer.work.acquire().await.ok() };
     acting(Actor::Dashboard, next.run(request)).await
 }
 

@@ -14,7 +14,7 @@ use socket2::{SockRef, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
@@ -24,8 +24,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::guard::Authorizer;
-use super::routes;
 use super::tokens::Tokens;
+use super::{AbortOnDrop, routes};
 use api::error::{Failure, exit};
 use control::Shared;
 use settings::web::WebConfig;
@@ -34,16 +34,16 @@ use settings::web::WebConfig;
 const MAX_CONNECTIONS: usize = 128;
 
 /// How long the head of a request may take, and a connection be idle.
-const HEAD: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a client may take nothing of what is there for it.
-const STALLED: Duration = Duration::from_secs(15);
+const STALL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Connections that wait to be accepted, at most.
 const BACKLOG: i32 = 128;
 
 /// The largest head of a request, bytes.
-const LARGEST_HEAD: usize = 16 * 1024;
+const MAX_HEAD_LEN: usize = 16 * 1024;
 
 /// Headers in a request.
 const MAX_HEADERS: usize = 64;
@@ -55,18 +55,8 @@ const SEND_BUFFER: usize = 16 * 1024;
 pub struct Web {
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    gate: Authorizer,
+    authorizer: Authorizer,
     address: SocketAddr,
-}
-
-/// A web server at work; it ends with this, and so do its connections.
-#[derive(Debug)]
-pub struct Serving(JoinHandle<()>);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
@@ -81,7 +71,7 @@ fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
     Failure::new(exit::USAGE, format!("cannot listen on {address}: {error}")).hint(hint)
 }
 
-/// What encrypts connections.
+/// What encrypts connections. The provider is named because rustls panics where the features of a build leave it open.
 fn acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, Failure> {
     let wrong = |flag: &str, path: &Path, error: &dyn std::fmt::Display| {
         let text = format!("{flag}: cannot use {}: {error}", path.display());
@@ -133,34 +123,40 @@ impl Web {
             .map_err(|error| cannot_listen(address, &error))?;
         let loopback = address.ip().is_loopback();
         let hosts = config.hosts.clone();
-        let gate = Authorizer::new(tokens, hosts, address.port(), loopback, tls.is_some());
-        Ok(Self { listener, tls, gate, address })
+        let authorizer = Authorizer::new(tokens, hosts, address.port(), loopback, tls.is_some());
+        Ok(Self { listener, tls, authorizer, address })
     }
 
-    /// Serves from now on, in a task.
+    /// Serves from now on, in a task. Its connections end with it.
     ///
     /// # Errors
     /// If the listener cannot be used.
-    pub fn spawn(self, shared: Shared) -> io::Result<Serving> {
-        self.listener.set_nonblocking(true)?;
-        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+    pub fn spawn(self, shared: &Shared) -> Result<AbortOnDrop, Failure> {
+        let registered = self.listener.set_nonblocking(true);
+        let listener =
+            registered
+                .and_then(|()| tokio::net::TcpListener::from_std(self.listener))
+                .map_err(|error| Failure::new(exit::NEGATIVE, format!("cannot serve: {error}")))?;
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         tracing::info!("the dashboard is at {scheme}://{}/", self.address);
-        let app = routes(shared, Arc::new(self.gate));
-        Ok(Serving(tokio::spawn(accept(listener, self.tls, app))))
+        let app = routes(shared.clone(), Arc::new(self.authorizer));
+        Ok(AbortOnDrop(tokio::spawn(accept(listener, self.tls, app))))
     }
 }
 
-/// Accepts connections for ever.
+/// Accepts connections for ever. `axum::serve` would, but it bounds neither their number nor how slowly a client may
+/// send or read: a few of those who send a byte now and then would keep everybody else out.
 async fn accept(listener: tokio::net::TcpListener, tls: Option<TlsAcceptor>, app: Router) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
+        // The set keeps what each task has returned until somebody asks.
         while connections.try_join_next().is_some() {}
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Of a connection that is gone already, or for want of descriptors.
+                // Of a connection that is gone already, or for want of descriptors: then the next try would fail at once,
+                // and this loop would take a whole CPU.
                 tracing::debug!("cannot accept a connection: {error}");
                 sleep(Duration::from_millis(50)).await;
                 continue;
@@ -180,16 +176,17 @@ async fn accept(listener: tokio::net::TcpListener, tls: Option<TlsAcceptor>, app
 
 async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, app: Router) {
     let socket = SockRef::from(&stream);
-    // Who has vanished is noticed, and who does not read costs little; without them it costs more.
-    let _ = socket.set_tcp_user_timeout(Some(STALLED));
+    // A client that has vanished is noticed, and one that does not read costs 32 KiB of the kernel rather than megabytes.
+    // Both only save: a connection works without.
+    let _ = socket.set_tcp_user_timeout(Some(STALL_TIMEOUT));
     let _ = socket.set_send_buffer_size(SEND_BUFFER);
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(STALLED));
+    stream.set_write_timeout(Some(STALL_TIMEOUT));
     let stream = Box::pin(stream);
     match tls {
         None => exchange(stream, app).await,
-        Some(acceptor) => match timeout(HEAD, acceptor.accept(stream)).await {
+        Some(acceptor) => match timeout(HEAD_TIMEOUT, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => exchange(stream, app).await,
             Ok(Err(error)) => tracing::debug!("no TLS came about: {error}"),
             Err(_) => tracing::debug!("TLS has taken too long"),
@@ -200,8 +197,8 @@ async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, app: Router) {
 async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, app: Router) {
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(LARGEST_HEAD)
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD_LEN)
         .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
     if let Err(error) = served.await {

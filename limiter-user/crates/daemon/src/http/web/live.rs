@@ -12,17 +12,16 @@ use axum::http::StatusCode;
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
-use tokio::task::JoinHandle;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use super::AbortOnDrop;
 use super::guard::refusal;
+use api::error::{Failure, exit};
 use control::{Shared, Watching, groups};
 
 /// Pages that are kept up to date at once.
 const MAX_PAGES: usize = 32;
-
-/// What is told, as JSON; empty before the first time.
-type Latest = watch::Receiver<Arc<str>>;
 
 /// What all pages share.
 #[derive(Clone)]
@@ -30,26 +29,14 @@ pub(super) struct Hub {
     latest: watch::Sender<Arc<str>>,
     pages: Arc<Semaphore>,
     /// It ends with the last handle.
-    _producer: Arc<Producer>,
-}
-
-struct Producer(JoinHandle<()>);
-
-impl Drop for Producer {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    _producer: Arc<AbortOnDrop>,
 }
 
 impl Hub {
     pub(super) fn new(shared: Shared) -> Self {
         let latest = watch::Sender::new(Arc::from(""));
-        let producer = tokio::spawn(produce(shared, latest.clone()));
-        Self {
-            latest,
-            pages: Arc::new(Semaphore::new(MAX_PAGES)),
-            _producer: Arc::new(Producer(producer)),
-        }
+        let producer = AbortOnDrop(tokio::spawn(produce(shared, latest.clone())));
+        Self { latest, pages: Arc::new(Semaphore::new(MAX_PAGES)), _producer: Arc::new(producer) }
     }
 }
 
@@ -60,8 +47,8 @@ async fn produce(shared: Shared, latest: watch::Sender<Arc<str>>) {
     let mut watching = Watching::default();
     loop {
         match samples.recv().await {
-            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
-            Err(broadcast::error::RecvError::Closed) => return,
+            Ok(_) | Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return,
         }
         if latest.receiver_count() == 0 {
             // What was seen before belongs to a page that is gone.
@@ -71,34 +58,33 @@ async fn produce(shared: Shared, latest: watch::Sender<Arc<str>>) {
             }
             continue;
         }
-        // Rates of sources need two looks; later ones are taken while somebody watches.
-        if let Err(failure) = groups::prepare(&shared).await {
-            tracing::error!("cannot look for the dashboard: {failure}");
-            continue;
-        }
-        let mut before = std::mem::take(&mut watching);
-        let looked = shared.with(move |core| {
-            let report = core.overview(&mut before, Instant::now())?;
-            Ok((before, report))
-        });
-        match looked.await {
-            Ok((before, report)) => {
-                watching = before;
-                match serde_json::to_string(&report) {
-                    Ok(text) => {
-                        latest.send_replace(text.into());
-                    }
-                    Err(error) => tracing::error!("cannot tell pages what goes on: {error}"),
-                }
-            }
+        match overview(&shared, &mut watching).await {
+            Ok(text) => drop(latest.send_replace(text.into())),
             Err(failure) => tracing::error!("cannot look for the dashboard: {failure}"),
         }
     }
 }
 
+/// What goes on now, as JSON; `watching` is what was seen before.
+async fn overview(shared: &Shared, watching: &mut Watching) -> Result<String, Failure> {
+    // Rates of sources need two looks; later ones are taken while somebody watches.
+    groups::prepare(shared).await?;
+    // Work on the core runs in another thread, which can borrow nothing from here.
+    let mut before = std::mem::take(watching);
+    let looked = shared.with(move |core| {
+        let report = core.overview(&mut before, Instant::now())?;
+        Ok((before, report))
+    });
+    let (seen, report) = looked.await?;
+    *watching = seen;
+    serde_json::to_string(&report)
+        .map_err(|error| Failure::new(exit::NEGATIVE, format!("cannot write JSON: {error}")))
+}
+
 /// A page's place; it is free again when the page is gone.
 struct Page {
-    latest: Latest,
+    /// What goes on, as JSON; empty before the first time.
+    latest: watch::Receiver<Arc<str>>,
     _place: OwnedSemaphorePermit,
 }
 

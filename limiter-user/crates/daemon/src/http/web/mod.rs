@@ -11,34 +11,42 @@ mod live;
 mod login;
 mod tokens;
 
-pub use listen::{Serving, Web, check_files};
+pub use listen::{Web, check_files};
 
 use std::sync::Arc;
 
+use axum::Router;
 use axum::middleware;
 use axum::routing::{get, post};
-use axum::{Extension, Router};
+use tokio::task::JoinHandle;
 
 use self::guard::Authorizer;
 use self::live::Hub;
 use control::Shared;
 
-/// The routes: those of the API, of which the gate lets only some through, and those of the page.
-fn routes(shared: Shared, gate: Arc<Authorizer>) -> Router {
+/// The routes: those of the API, of which `authorizer` lets only some through, and those of the page.
+fn routes(shared: Shared, authorizer: Arc<Authorizer>) -> Router {
     let hub = Hub::new(shared.clone());
-    let api = super::router(shared);
-    api.clone()
+    let sessions = Router::new()
+        .route("/login", get(assets::login).post(login::log_in))
+        .route("/logout", post(login::log_out))
+        .route("/v1/session", get(login::session))
+        .with_state(Arc::clone(&authorizer));
+    super::router(shared)
         .merge(Router::new().route("/v1/live", get(live::live)).with_state(hub))
         .merge(assets::routes())
-        .merge(
-            Router::new()
-                .route("/login", get(login::page).post(login::log_in))
-                .route("/logout", post(login::log_out))
-                .route("/v1/session", get(login::session))
-                .layer(Extension(api))
-                .with_state(Arc::clone(&gate)),
-        )
-        .layer(middleware::from_fn_with_state(gate, guard::check))
+        .merge(sessions)
+        .layer(middleware::from_fn_with_state(authorizer, guard::check))
+}
+
+/// A task that ends with this. tokio lets a task run on whose handle is dropped.
+#[derive(Debug)]
+pub struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 #[cfg(test)]

@@ -22,8 +22,8 @@ impl Page {
         let shared = Shared::new(fake.core(&directory));
         let bytes = |token: &str| token.as_bytes().to_vec();
         let tokens = Tokens::new(reader.map(bytes), admin.map(bytes));
-        let gate = Authorizer::new(tokens, Vec::new(), 9090, true, false);
-        Self { router: routes(shared, Arc::new(gate)), fake, _directory: directory }
+        let authorizer = Authorizer::new(tokens, Vec::new(), 9090, true, false);
+        Self { router: routes(shared, Arc::new(authorizer)), fake, _directory: directory }
     }
 
     async fn ask(

@@ -33,11 +33,17 @@ pub(super) enum Role {
     Admin,
 }
 
-/// A session, by the random number in its cookie.
 struct Session {
-    id: [u8; 32],
+    /// The random number in its cookie, in hexadecimal.
+    id: String,
     role: Role,
     since: Instant,
+}
+
+impl Session {
+    fn has(&self, cookie: &str) -> bool {
+        self.id.as_bytes().ct_eq(cookie.as_bytes()).into()
+    }
 }
 
 /// The tokens, and who has shown them.
@@ -63,12 +69,11 @@ impl Tokens {
         ))
     }
 
-    /// With these tokens.
     pub(super) fn new(reader: Option<Vec<u8>>, admin: Option<Vec<u8>>) -> Self {
         Self { reader, admin, sessions: Mutex::default() }
     }
 
-    /// What somebody may do who has shown nothing, where the address is a loopback one or not.
+    /// What somebody may do who has shown nothing. Only users of this machine reach a loopback address.
     pub(super) fn anybody(&self, loopback: bool) -> Option<Role> {
         (loopback && self.reader.is_none()).then_some(Role::Reader)
     }
@@ -78,8 +83,10 @@ impl Tokens {
         self.admin.is_some()
     }
 
-    /// What a token allows. It takes as long for any wrong one of the same length.
+    /// What a token allows. It takes as long for any wrong one of the same length: a comparison that ends at the first
+    /// difference would let a client find a token byte by byte.
     pub(super) fn role_of(&self, token: &[u8]) -> Option<Role> {
+        // Both are compared each time, so that the time does not tell whose token it is either.
         let is = |own: &Option<Vec<u8>>| own.as_ref().is_some_and(|own| own.ct_eq(token).into());
         let (admin, reader) = (is(&self.admin), is(&self.reader));
         if admin { Some(Role::Admin) } else { reader.then_some(Role::Reader) }
@@ -88,42 +95,31 @@ impl Tokens {
     /// Begins a session at `now`. Returns what its cookie says; `None` if the kernel has no random
     /// numbers.
     pub(super) fn begin(&self, role: Role, now: Instant) -> Option<String> {
-        let mut id = [0; 32];
-        getrandom::fill(&mut id).ok()?;
+        let mut random = [0; 32];
+        getrandom::fill(&mut random).ok()?;
+        let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.retain(|session| now.duration_since(session.since) < SESSION);
+        // Whoever has a token could fill the memory with sessions; the oldest browser has to sign in again.
         if sessions.len() >= MAX_SESSIONS {
             sessions.remove(0);
         }
-        sessions.push(Session { id, role, since: now });
-        Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
+        sessions.push(Session { id: id.clone(), role, since: now });
+        Some(id)
     }
 
     /// What the session with this cookie allows at `now`.
     pub(super) fn session(&self, cookie: &str, now: Instant) -> Option<Role> {
-        let id = decode(cookie)?;
         let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = sessions.iter().find(|session| session.id.ct_eq(&id).into())?;
+        let found = sessions.iter().find(|session| session.has(cookie))?;
         (now.duration_since(found.since) < SESSION).then_some(found.role)
     }
 
     /// Ends a session.
     pub(super) fn end(&self, cookie: &str) {
-        let Some(id) = decode(cookie) else { return };
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.retain(|session| !bool::from(session.id.ct_eq(&id)));
+        sessions.retain(|session| !session.has(cookie));
     }
-}
-
-fn decode(cookie: &str) -> Option<[u8; 32]> {
-    let mut id = [0; 32];
-    if cookie.len() != 64 || !cookie.is_ascii() {
-        return None;
-    }
-    for (place, byte) in id.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(cookie.get(2 * place..2 * place + 2)?, 16).ok()?;
-    }
-    Some(id)
 }
 
 /// The token in a file.
@@ -135,10 +131,12 @@ fn token(path: &Path) -> Result<Vec<u8>, Failure> {
     };
     let file = File::open(path).map_err(failed)?;
     let mode = file.metadata().map_err(failed)?.permissions().mode();
+    // A group is the operator's choice: whoever makes the token need not be the daemon's user.
     if mode & 0o007 != 0 {
         let failure = Failure::new(exit::USAGE, format!("everyone may read or change {name}"));
         return Err(failure.hint(format!("run `chmod 600 {name}`, and better make another token")));
     }
+    // No more than tells that it is too long: somebody may have named a huge file, or a device without an end.
     let mut text = Vec::new();
     file.take(MAX_LEN as u64 + 2).read_to_end(&mut text).map_err(failed)?;
     let token = text.trim_ascii();
