@@ -94,7 +94,11 @@ fn open(
 }
 
 /// Puts the limits in force and attaches; leaves nothing of its own where nothing is protected by it.
-pub(crate) fn bring_up(core: &mut Core, config: &DaemonConfig, took_over: bool) -> Result<(), Failure> {
+pub(crate) fn bring_up(
+    core: &mut Core,
+    config: &DaemonConfig,
+    took_over: bool,
+) -> Result<(), Failure> {
     // Limits first: an interface is protected from its first packet on.
     let enforced = core.enforce();
     // Now it runs where others were to be replaced, if all went well.
