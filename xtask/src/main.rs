@@ -8,6 +8,7 @@ mod bench;
 mod build;
 mod demo;
 mod dist;
+mod docs;
 mod fresh;
 mod fuzz;
 mod guest;
@@ -65,6 +66,8 @@ enum Command {
     Fresh(fresh::Args),
     /// Build a Debian package: binary, unit, configuration, manual pages, completions
     Dist(dist::Args),
+    /// Write the reference pages of docs/reference from the program
+    Docs,
     /// Print what the kernel's verifier makes of the program, and whether that has grown
     Verifier(verifier::Args),
 }
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Fresh(args) => fresh::command(&args),
         Command::Fuzz(args) => fuzz::command(&args),
         Command::Dist(args) => dist::command(&args).map(|()| ExitCode::SUCCESS),
+        Command::Docs => docs::command().map(|()| ExitCode::SUCCESS),
         Command::Verifier(args) => verifier::command(&args),
     };
     outcome.unwrap_or_else(|error| {

@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::builder::Resettable;
+use clap::ArgMatches;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches};
 use hyper::Method;
 
-use super::args::{CleanupArgs, Cli, Global};
+use super::args::{CleanupArgs, Global};
 use super::cleanup::Place;
 use super::output::Output;
 use super::safety::{SafetyArgs, warn_of};
@@ -20,8 +19,7 @@ use api::{
 };
 use model::instance::Paths;
 use model::lists::{is_wide, reach_of_wide};
-use settings::RunArgs;
-use settings::{self as config, Arguments, ConfigFile, Keys, Settings};
+use settings::{Arguments, ConfigFile, RunArgs, Settings};
 
 /// What a command with the options of `run` was given. `matches` are all that were parsed.
 pub(super) fn given(run: RunArgs, global: &Global, matches: &ArgMatches) -> Arguments {
@@ -34,17 +32,9 @@ pub(super) fn given(run: RunArgs, global: &Global, matches: &ArgMatches) -> Argu
 }
 
 /// What `limiter run` is given without options and environment.
-fn bare(global: &Global) -> Result<Arguments, Failure> {
-    let internal = |error: clap::Error| Failure::new(exit::USAGE, error.to_string());
-    let without_environment = |arg: Arg| arg.env(Resettable::Reset);
-    let command = Cli::command()
-        .mut_args(without_environment)
-        .mut_subcommand("run", |run| run.mut_args(without_environment));
-    let matches = command.try_get_matches_from(["limiter", "run"]).map_err(internal)?;
-    let run = matches.subcommand_matches("run").map(RunArgs::from_arg_matches);
-    let run = run.transpose().map_err(internal)?;
-    run.map(|run| given(run, global, &matches))
-        .ok_or_else(|| Failure::new(exit::USAGE, "there is no command `run`"))
+fn bare(global: &Global) -> Arguments {
+    let Global { socket, config, instance, .. } = global;
+    Arguments::new(RunArgs::default(), socket.clone(), config.clone(), instance.clone(), &[])
 }
 
 /// Whether flag or environment name the socket.
@@ -123,7 +113,7 @@ pub(super) fn pin_dir(given: Option<PathBuf>, global: &Global) -> PathBuf {
 
 /// The file with the cluster's key that the configuration names.
 pub(super) fn key_file(global: &Global) -> Result<PathBuf, Failure> {
-    let settings = bare(global)?.with(find(global, None)?)?;
+    let settings = bare(global).with(find(global, None)?)?;
     Ok(settings.cluster().key_file)
 }
 
@@ -134,7 +124,7 @@ pub(super) fn check(
     file: Option<PathBuf>,
 ) -> Result<u8, Failure> {
     let file = find(global, file.as_deref())?;
-    let settings = bare(global)?.with(file)?;
+    let settings = bare(global).with(file)?;
     daemon::check_files(&settings)?;
     let limits = settings.file.limits().len() as u64;
     let listed = settings.file.lists().len() as u64;
@@ -197,13 +187,13 @@ pub(super) async fn diff(
 
 /// `limiter config default`
 pub(super) fn default(output: &mut Output<'_>) -> Result<u8, Failure> {
-    output.print(&DefaultReport { toml: config::DEFAULT.into() })?;
+    output.print(&DefaultReport { toml: settings::default_file() })?;
     Ok(exit::OK)
 }
 
 /// `limiter config schema`
 pub(super) fn schema(output: &mut Output<'_>) -> Result<u8, Failure> {
-    output.print(&SchemaReport(schemars::schema_for!(Keys).to_value()))?;
+    output.print(&SchemaReport(settings::schema()))?;
     Ok(exit::OK)
 }
 

@@ -1,5 +1,5 @@
 //! `limiter completions`, and the hidden `limiter documents`: manual pages and shell completions, made from
-//! the command line's types for packages to install.
+//! the command line's types for packages to install, and the reference pages of `docs`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -88,14 +88,24 @@ or LIMITER_INSTANCE for its commands. An interface belongs to one instance.
 .BR systemd (1)
 "#;
 
-/// Writes `man/` and `completions/` into `directory`.
-fn write(directory: &Path) -> io::Result<()> {
-    let (man, completions) = (directory.join("man"), directory.join("completions"));
-    fs::create_dir_all(&man)?;
-    fs::create_dir_all(&completions)?;
+/// Every command, with all that it has.
+fn command() -> Command {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
-    pages(&command, &man)?;
+    command
+}
+
+/// Writes `man/`, `completions/` and `reference/` into `directory`.
+fn write(directory: &Path) -> io::Result<()> {
+    let [man, completions, pages] =
+        ["man", "completions", "reference"].map(|name| directory.join(name));
+    for directory in [&man, &completions, &pages] {
+        fs::create_dir_all(directory)?;
+    }
+    manual(&command(), &man)?;
+    for (name, text) in reference() {
+        fs::write(pages.join(name), text)?;
+    }
     let mut command = Cli::command();
     for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
         generate_to(shell, &mut command, "limiter", &completions)?;
@@ -103,8 +113,39 @@ fn write(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The reference pages of `docs/reference`, by their names.
+fn reference() -> [(&'static str, String); 2] {
+    let mut commands = COMMANDS.to_owned();
+    describe(&command(), &mut commands);
+    [("cli.md", commands), ("configuration.md", settings::reference())]
+}
+
+/// What the reference says before the commands.
+const COMMANDS: &str = "\
+# Command reference
+
+`cargo xtask docs` writes this page from the program: it has what `--help` prints. `limiter` comes first, with the
+options that every command has.
+";
+
+/// Adds the help of `command` and of each of its commands.
+fn describe(command: &Command, page: &mut String) {
+    let is_root = command.get_name() == "limiter";
+    let mut own = command.clone().mut_args(|arg| {
+        let is_hidden = arg.is_hide_set() || (arg.is_global_set() && !is_root);
+        arg.hide(is_hidden).hide_env_values(true)
+    });
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    let help = own.render_long_help().to_string();
+    let help: Vec<_> = help.lines().map(str::trim_end).collect();
+    page.push_str(&format!("\n## `{name}`\n\n```text\n{}\n```\n", help.join("\n").trim_end()));
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+        describe(inner, page);
+    }
+}
+
 /// Writes a page for `command` and for each of its commands.
-fn pages(command: &Command, directory: &Path) -> io::Result<()> {
+fn manual(command: &Command, directory: &Path) -> io::Result<()> {
     let name = command.get_display_name().unwrap_or(command.get_name());
     let mut file = File::create(directory.join(format!("{name}.{SECTION}")))?;
     Man::new(command.clone())
@@ -117,7 +158,7 @@ fn pages(command: &Command, directory: &Path) -> io::Result<()> {
         file.write_all(MORE.as_bytes())?;
     }
     for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
-        pages(inner, directory)?;
+        manual(inner, directory)?;
     }
     Ok(())
 }
@@ -154,5 +195,15 @@ mod tests {
             assert!(read(&format!("completions/{file}")).contains("cleanup"), "{file}");
         }
         assert_eq!(run(Path::new("/dev/null/x")).unwrap_err().code, exit::USAGE);
+        assert!(read("reference/cli.md").contains("## `limiter limit set`"));
+    }
+
+    #[test]
+    fn the_committed_reference_is_what_the_program_writes() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference");
+        for (name, text) in reference() {
+            let committed = fs::read_to_string(directory.join(name)).unwrap_or_default();
+            assert!(committed == text, "docs/reference/{name} is old: run `cargo xtask docs`");
+        }
     }
 }

@@ -8,11 +8,7 @@ use api::error::Failure;
 use dataplane::Error;
 use model::lists::{ListChanges, Lists};
 use model::{Changes, Management};
-use settings::Settings;
-
-/// The keys.
-const LIVE: [&str; 6] =
-    ["admin_group", "cluster_seeds", "cluster_weight", "malformed", "management", "on_full"];
+use settings::{LIVE, Settings};
 
 /// What reading the configuration again comes to.
 pub(super) struct Plan {

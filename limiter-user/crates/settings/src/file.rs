@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io::{self, Read};
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,17 +12,19 @@ use ipnet::IpNet;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{BanTable, DefaultLimit, Keys, LimitTable, ListTable, OneOrMany, Targets, Text};
+use super::args::RunArgs;
 use super::problem;
+use super::settings::name_of;
+use super::tables::{
+    BanTable, DefaultLimit, LimitTable, LimitsTable, ListTable, OneOrMany, Targets, Text,
+};
 use api::error::{Failure, exit};
-use cluster::config::Seed;
 use model::Location;
 use model::ban::BanText;
 use model::class::{ClassPart, ClassText};
 use model::input::Part;
 use model::limit::short_prefix;
 use model::lists::{Action, Listing, Lists, check_wide, parse_target};
-use model::management::parse_management;
 use model::{Classes, Limit, LimitInput, Limits, ModelError, Partition, Reach, Selector, Target};
 
 /// The largest file, bytes.
@@ -33,11 +36,10 @@ const LARGEST: u64 = 64 << 20;
 pub struct ConfigFile {
     /// Its path; `None` if there is no file.
     pub path: Option<PathBuf>,
-    pub(super) keys: Keys,
+    /// Its keys, with the defaults of those that it lacks, and without limits and lists.
+    pub(super) keys: RunArgs,
     limits: Limits,
     lists: Lists,
-    management: Vec<IpNet>,
-    pub(super) seeds: Vec<Seed>,
     /// As it was written.
     text: Arc<str>,
     /// Where the value of each key and each limit's target is.
@@ -73,44 +75,38 @@ impl ConfigFile {
                 Failure::new(exit::USAGE, "this is not UTF-8 text").hint("save the file as UTF-8");
             problem::at(path, &valid, valid.len(), failure)
         })?;
-        let keys: Keys =
+        let mut keys: RunArgs =
             toml::from_str(text).map_err(|error| problem::of_toml(path, text, &error))?;
+        let (limits, limit) = (mem::take(&mut keys.limits), mem::take(&mut keys.limit));
+        let (allow, deny) = (mem::take(&mut keys.allow), mem::take(&mut keys.deny));
         let mut file = Self { path: Some(path.into()), keys, text: text.into(), ..Self::default() };
         let table = DeTable::parse(text).map_err(|error| problem::of_toml(path, text, &error))?;
         for (key, value) in table.get_ref().iter() {
             let place = Location::at(text, value.span().start);
             let key = key.get_ref().as_ref();
-            if let ("cluster", DeValue::Table(inner)) = (key, value.get_ref()) {
-                // Its keys have names of their own elsewhere.
-                for (inner, value) in inner.iter() {
-                    let name = format!("{key}_{}", inner.get_ref());
-                    file.values.insert(name, Location::at(text, value.span().start));
+            if let DeValue::Table(table) = value.get_ref() {
+                for (inner, value) in table.iter() {
+                    let place = Location::at(text, value.span().start);
+                    file.values.insert(name_of(key, inner.get_ref()), place);
                 }
             }
             file.values.insert(key.to_owned(), place);
         }
-        for seed in file.keys.cluster.seeds.iter().flatten() {
-            let read = seed.get_ref().parse().map_err(|problem: String| {
-                let (message, hint) = problem.split_once(": ").unwrap_or((&problem, ""));
-                let failure = Failure::new(exit::USAGE, message).hint(hint);
-                problem::at(path, text, seed.span().start, failure)
-            });
-            file.seeds.push(read?);
-        }
-        for address in &file.keys.management.addresses {
-            let net = parse_management(address.get_ref())
-                .map_err(|error| problem::at(path, text, address.span().start, error.into()))?;
-            file.management.push(net);
-        }
-        file.read_limits(path, text)?;
-        file.read_lists(path, text)?;
+        file.read_limits(path, text, &limits, &limit)?;
+        file.read_lists(path, text, &allow, &deny)?;
         Ok(file)
     }
 
-    fn read_lists(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
+    fn read_lists(
+        &mut self,
+        path: &Path,
+        text: &str,
+        allow: &[ListTable],
+        deny: &[ListTable],
+    ) -> Result<(), Failure> {
         let wrong = |byte: usize, failure: Failure| problem::at(path, text, byte, failure);
-        let allow = self.keys.allow.iter().map(|table| (Action::Allow, table));
-        let deny = self.keys.deny.iter().map(|table| (Action::Deny, table));
+        let allow = allow.iter().map(|table| (Action::Allow, table));
+        let deny = deny.iter().map(|table| (Action::Deny, table));
         for (action, ListTable { targets, reason, yes }) in allow.chain(deny) {
             let begin = targets.span().start;
             let why = reason.as_ref().map(|reason| reason.get_ref().clone());
@@ -157,7 +153,13 @@ impl ConfigFile {
         Ok(())
     }
 
-    fn read_limits(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
+    fn read_limits(
+        &mut self,
+        path: &Path,
+        text: &str,
+        limits: &LimitsTable,
+        limit: &[LimitTable],
+    ) -> Result<(), Failure> {
         let wrong = |(byte, failure): Misplaced| problem::at(path, text, byte, failure);
         let mut classes = Classes::default();
         let mut add = |limit: Limit, byte: usize, class: usize| {
@@ -176,7 +178,7 @@ impl ConfigFile {
             self.limits.set(limit);
             Ok(())
         };
-        if let Some(default) = &self.keys.limits.default {
+        if let Some(default) = &limits.default {
             let byte = default.span().start;
             let limit = match default.get_ref() {
                 DefaultLimit::Rate(rate) => {
@@ -195,7 +197,7 @@ impl ConfigFile {
             };
             add(limit.map_err(wrong)?, byte, byte)?;
         }
-        for entry in &self.keys.limit {
+        for entry in limit {
             let byte = entry.target.span().start;
             let (target, class) = target(entry).map_err(wrong)?;
             let amounts = Amounts {
@@ -223,12 +225,12 @@ impl ConfigFile {
 
     /// The socket that it names.
     pub fn socket(&self) -> Option<&Path> {
-        self.keys.socket.as_deref()
+        self.has("socket").then_some(&*self.keys.socket)
     }
 
     /// The directory of pins that it names.
     pub fn pin_dir(&self) -> Option<&Path> {
-        self.keys.pin_dir.as_deref()
+        self.has("pin_dir").then_some(&*self.keys.pin_dir)
     }
 
     /// Its limits.
@@ -251,14 +253,14 @@ impl ConfigFile {
         &self.text
     }
 
-    /// Its management addresses.
-    pub(super) fn management(&self) -> impl Iterator<Item = IpNet> {
-        self.management.iter().copied()
-    }
-
     /// The path, as it is told.
     pub fn name(&self) -> String {
         self.path.as_ref().map_or("no file".into(), |path| path.display().to_string())
+    }
+
+    /// Whether it has a key.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
     }
 
     /// Where a key's value is, if the file has it.
@@ -271,9 +273,9 @@ impl ConfigFile {
         self.targets.get(target).copied()
     }
 
-    /// A failure that lies in a place of this file.
-    pub(super) fn blame(&self, place: Location, failure: Failure) -> Failure {
-        let Location { line, column } = place;
+    /// A failure that lies in a place of this file, if that is known.
+    pub(super) fn blame(&self, place: Option<Location>, failure: Failure) -> Failure {
+        let Some(Location { line, column }) = place else { return failure };
         Failure { code: exit::USAGE, ..failure }.context(format!("{}:{line}:{column}", self.name()))
     }
 }

@@ -7,27 +7,22 @@
 mod args;
 mod daemon;
 mod file;
-mod keys;
+mod pages;
 mod problem;
+mod read;
 mod settings;
+mod tables;
 pub mod web;
 
-pub use args::{LogFormat, Malformed, RunArgs};
+pub use args::{LIVE, LogFormat, Malformed, RunArgs};
 pub use daemon::{DaemonConfig, OnExit};
 pub use file::ConfigFile;
-pub use keys::Keys;
+pub use pages::{default_file, example, reference};
 pub use settings::{Arguments, Fixed, Origin, Settings, host_name};
 
-/// A file with every key, its default and what it means; each key is commented out.
-pub const DEFAULT: &str = include_str!("default.toml");
-
-/// [`DEFAULT`] with all keys and examples in force.
-pub fn example() -> String {
-    let in_force = |line: &str| match line.strip_prefix('#') {
-        Some(rest) if rest.starts_with(|c: char| !c.is_whitespace() && c != '#') => rest.to_owned(),
-        _ => line.to_owned(),
-    };
-    DEFAULT.lines().map(in_force).collect::<Vec<_>>().join("\n") + "\n"
+/// The JSON Schema of the file.
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(RunArgs).to_value()
 }
 
 #[cfg(test)]

@@ -2,11 +2,16 @@
 
 use std::path::Path;
 
+use serde::de;
+
 use api::error::{Failure, exit};
 use model::Location;
 
 /// How alike two words are, 0 to 1, before one is taken for the other.
 const ALIKE: f64 = 0.75;
+
+/// What comes between a message and its hint in an error of serde, which has only a text.
+const HINT: &str = "\nhint: ";
 
 /// Where to look further.
 const SEE: &str = "`limiter config default` shows every key with its values";
@@ -20,6 +25,12 @@ pub(super) fn at(path: &Path, text: &str, byte: usize, failure: Failure) -> Fail
         .context(format!("{}:{line}:{column}", path.display()))
 }
 
+/// A failure as an error of serde, out of which [`of_toml`] takes the hint again.
+pub(super) fn hinted<E: de::Error>(failure: Failure) -> E {
+    let Failure { message, hint, .. } = failure;
+    E::custom(message + HINT + &hint.unwrap_or_else(|| SEE.into()))
+}
+
 /// What the TOML library says, in the words of this program.
 pub(super) fn of_toml(path: &Path, text: &str, error: &toml::de::Error) -> Failure {
     let span = error.span().unwrap_or(0..0);
@@ -29,6 +40,9 @@ pub(super) fn of_toml(path: &Path, text: &str, error: &toml::de::Error) -> Failu
 
 fn explain(message: &str, there: &str) -> Failure {
     let refuse = |message: String| Failure::new(exit::USAGE, message);
+    if let Some((message, hint)) = message.split_once(HINT) {
+        return refuse(message.into()).hint(hint);
+    }
     // serde puts what it found and what there could be between backticks.
     let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     if message.starts_with("unknown field") || message.starts_with("unknown variant") {

@@ -6,10 +6,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::ArgMatches;
 use clap::parser::ValueSource;
+use clap::{ArgMatches, FromArgMatches, Id};
 use serde_json::Value;
 
+use super::args::ClusterArgs;
 use super::file::ConfigFile;
 use crate::DaemonConfig;
 use crate::web::WebConfig;
@@ -40,22 +41,12 @@ pub enum Origin {
 /// What has been said by flag or environment, which the file cannot change.
 pub type Fixed = BTreeMap<String, Origin>;
 
-/// Which arguments of a command were given, and how.
-fn fixed(matches: &ArgMatches, into: &mut Fixed) {
-    for id in matches.ids() {
-        let origin = match matches.value_source(id.as_str()) {
-            Some(ValueSource::CommandLine) => Origin::Flag,
-            Some(ValueSource::EnvVariable) => Origin::Environment,
-            _ => continue,
-        };
-        into.insert(id.to_string(), origin);
-    }
-}
-
 /// What flags and environment say, with the defaults for all else.
 #[derive(Clone, Debug)]
 pub struct Arguments {
     run: RunArgs,
+    /// The options of `run` that were given, and nothing else.
+    given: Option<ArgMatches>,
     socket: PathBuf,
     fixed: Fixed,
     file: Option<PathBuf>,
@@ -72,22 +63,26 @@ impl Arguments {
         instance: Option<Instance>,
         matches: &[&ArgMatches],
     ) -> Self {
-        let mut given = Self { run, socket, fixed: Fixed::new(), file, instance };
+        let mut fixed = Fixed::new();
         for matches in matches {
-            fixed(matches, &mut given.fixed);
+            for id in matches.ids().map(Id::as_str) {
+                let origin = match matches.value_source(id) {
+                    Some(ValueSource::CommandLine) => Origin::Flag,
+                    Some(ValueSource::EnvVariable) => Origin::Environment,
+                    _ => continue,
+                };
+                fixed.insert(id.to_owned(), origin);
+            }
         }
-        let places = Paths::of(given.instance.as_ref());
-        let said = |key| given.fixed.contains_key(key);
-        if !said("socket") {
-            given.socket = places.socket;
-        }
-        if !said("state_dir") {
-            given.run.state_dir = places.state_dir;
-        }
-        if !said("pin_dir") {
-            given.run.pin_dir = places.pin_dir;
-        }
-        given
+        let given = matches.last().map(|options| {
+            let mut given = ArgMatches::clone(options);
+            for id in options.ids().filter(|id| !fixed.contains_key(id.as_str())) {
+                // A default does not win over the file.
+                drop(given.try_clear_id(id.as_str()));
+            }
+            given
+        });
+        Self { run, given, socket, fixed, file, instance }
     }
 
     /// How the log is written, as far as is known without the file.
@@ -109,14 +104,26 @@ impl Arguments {
     /// If that cannot be; the message tells whether a flag, the environment or which place in the file
     /// is to blame.
     pub fn with(&self, file: ConfigFile) -> Result<Settings, Failure> {
-        let mut settings = Settings {
-            run: self.run.clone(),
-            socket: self.socket.clone(),
-            fixed: self.fixed.clone(),
-            instance: self.instance.clone(),
-            file,
-        };
-        settings.merge();
+        let Paths { socket, state_dir, pin_dir, .. } = Paths::of(self.instance.as_ref());
+        let mut run = file.keys.clone();
+        for (key, value, place) in [
+            ("socket", &mut run.socket, socket),
+            ("state_dir", &mut run.state_dir, state_dir),
+            ("pin_dir", &mut run.pin_dir, pin_dir),
+        ] {
+            if !file.has(key) {
+                *value = place;
+            }
+        }
+        if let Some(given) = &self.given {
+            let updated = run.update_from_arg_matches(given);
+            updated.map_err(|error| Failure::new(exit::USAGE, error.to_string()))?;
+        }
+        if self.fixed.contains_key("socket") {
+            run.socket.clone_from(&self.socket);
+        }
+        let (fixed, instance) = (self.fixed.clone(), self.instance.clone());
+        let settings = Settings { run, fixed, instance, file };
         settings.check()?;
         Ok(settings)
     }
@@ -126,62 +133,13 @@ impl Arguments {
 #[derive(Clone, Debug)]
 pub struct Settings {
     run: RunArgs,
-    socket: PathBuf,
     fixed: Fixed,
     instance: Option<Instance>,
     /// The file that is part of it.
     pub file: ConfigFile,
 }
 
-/// Takes keys from the file that neither flag nor environment has.
-macro_rules! take {
-    ($settings:ident, $keys:ident: $($key:ident),+ $(,)?) => {
-        $(if let (Some(value), false) =
-            (&$keys.$key, $settings.fixed.contains_key(stringify!($key)))
-        {
-            $settings.run.$key = value.clone().into();
-        })+
-    };
-}
-
-/// As [`take`], for keys of `[cluster]`.
-macro_rules! take_cluster {
-    ($settings:ident, $table:ident: $($key:ident = $inner:ident),+ $(,)?) => {
-        $(if let (Some(value), false) =
-            (&$table.$inner, $settings.fixed.contains_key(stringify!($key)))
-        {
-            $settings.run.$key = value.clone().into();
-        })+
-    };
-}
-
 impl Settings {
-    fn merge(&mut self) {
-        let keys = self.file.keys.clone();
-        let settings = self;
-        take!(settings, keys:
-            interfaces, mode, replace, socket_group, admin_group, state_dir, pin_dir, on_exit,
-            http_listen, http_token_file, http_admin_token_file, http_tls_cert, http_tls_key, http_host,
-            sketch_epsilon, sketch_delta, sketch_window, max_sources, max_limits, max_listed, ipv4_prefix,
-            ipv6_prefix, malformed, on_full, log_format, kernel_log,
-        );
-        let cluster = keys.cluster;
-        take_cluster!(settings, cluster:
-            cluster_name = name, cluster_listen = listen, cluster_key_file = key_file,
-            cluster_weight = weight, cluster_region = region,
-            cluster_bootstrap_expect = bootstrap_expect,
-        );
-        if cluster.seeds.is_some() && !settings.fixed.contains_key("cluster_seeds") {
-            settings.run.cluster_seeds.clone_from(&settings.file.seeds);
-        }
-        if let (Some(socket), false) = (keys.socket, settings.fixed.contains_key("socket")) {
-            settings.socket = socket;
-        }
-        if !settings.fixed.contains_key("management") {
-            settings.run.management = settings.file.management().collect();
-        }
-    }
-
     /// Where a key's value comes from.
     pub fn origin(&self, key: &str) -> Origin {
         match (self.fixed.get(key), self.file.place_of(key)) {
@@ -208,11 +166,16 @@ impl Settings {
 
     /// Every key that a file can have, but for limits, and its value.
     pub fn values(&self) -> Vec<(String, Value)> {
-        let mut values = match serde_json::to_value(&self.run) {
-            Ok(Value::Object(values)) => values,
-            _ => serde_json::Map::new(),
-        };
-        values.insert("socket".into(), self.socket.display().to_string().into());
+        let mut values = BTreeMap::new();
+        let Ok(Value::Object(keys)) = serde_json::to_value(&self.run) else { return Vec::new() };
+        for (key, value) in keys {
+            match value {
+                Value::Object(table) => {
+                    values.extend(table.into_iter().map(|(inner, it)| (name_of(&key, &inner), it)));
+                }
+                value => drop(values.insert(key, value)),
+            }
+        }
         values.into_iter().collect()
     }
 
@@ -223,7 +186,7 @@ impl Settings {
 
     /// The daemon's socket.
     pub fn socket(&self) -> &Path {
-        &self.socket
+        &self.run.socket
     }
 
     /// Puts a key's name and origin before a failure.
@@ -234,7 +197,7 @@ impl Settings {
                     Some(inner) => format!("cluster.{inner}"),
                     None => key.to_owned(),
                 };
-                self.file.blame(place, failure.context(key))
+                self.file.blame(Some(place), failure.context(key))
             }
             Origin::Environment => failure.context(Variable(key)),
             Origin::Flag | Origin::Default => failure.context(Flag(key)),
@@ -256,7 +219,7 @@ impl Settings {
         self.cluster().check(host_name).map_err(|(key, error)| self.blame(key, error.into()))?;
         self.check_scopes(self.cluster().is_on())?;
         let lengths = (self.run.ipv4_prefix, self.run.ipv6_prefix);
-        let management = Management::new(&self.run.management, lengths);
+        let management = Management::new(&self.run.management.addresses, lengths);
         self.check_limits(lengths, &management)?;
         self.check_lists(lengths, &management)
     }
@@ -274,7 +237,7 @@ impl Settings {
         };
         let failure = Failure::from(no_cluster(&format!("the limit for {}", limit.target.short())));
         let place = self.file.place_of_limit(&limit.target);
-        Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)))
+        Err(self.file.blame(place, failure))
     }
 
     /// Whether the entries of the file's lists fit sources of so many bits, IPv4 and IPv6, and
@@ -294,7 +257,7 @@ impl Settings {
             };
             if let Err(failure) = checked {
                 let place = self.file.place_of_entry(net);
-                return Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)));
+                return Err(self.file.blame(place, failure));
             }
         }
         Ok(())
@@ -311,7 +274,7 @@ impl Settings {
             if let Err(error) = classes.add(limit.target.class) {
                 let failure = refuse(error).context("with what was set at run time");
                 let place = self.file.place_of_limit(&limit.target);
-                return Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)));
+                return Err(self.file.blame(place, failure));
             }
         }
         Ok(())
@@ -329,7 +292,7 @@ impl Settings {
                 .and_then(|()| Ok(management.check(&limit.target)?));
             if let Err(failure) = checked {
                 let place = self.file.place_of_limit(&limit.target);
-                return Err(place.map_or(failure.clone(), |place| self.file.blame(place, failure)));
+                return Err(self.file.blame(place, failure));
             }
         }
         Ok(())
@@ -351,7 +314,7 @@ impl Settings {
             on_full: run.on_full,
             kernel_log: run.kernel_log,
             hash_secret: None,
-            listen: run.cluster_listen,
+            listen: run.cluster.listen,
             reset: run.reset_state,
         }
     }
@@ -371,16 +334,9 @@ impl Settings {
 
     /// The cluster that the host is to be in.
     pub fn cluster(&self) -> ClusterConfig {
-        let run = &self.run;
-        ClusterConfig {
-            name: run.cluster_name.clone(),
-            listen: run.cluster_listen,
-            seeds: run.cluster_seeds.clone(),
-            bootstrap_expect: run.cluster_bootstrap_expect,
-            key_file: run.cluster_key_file.clone(),
-            weight: run.cluster_weight,
-            region: run.cluster_region.clone(),
-        }
+        let ClusterArgs { name, listen, seeds, bootstrap_expect, key_file, weight, region } =
+            self.run.cluster.clone();
+        ClusterConfig { name, listen, seeds, bootstrap_expect, key_file, weight, region }
     }
 
     /// A daemon that runs with it.
@@ -393,10 +349,10 @@ impl Settings {
             interfaces: run.interfaces,
             mode: run.mode,
             replace: run.replace,
-            socket: self.socket.clone(),
+            socket: run.socket,
             socket_group: run.socket_group,
             admin_group: run.admin_group,
-            management: run.management,
+            management: run.management.addresses,
             state_dir: run.state_dir,
             on_exit: run.on_exit,
             instance: self.instance.clone(),
@@ -407,6 +363,12 @@ impl Settings {
 /// The name that the kernel has for this host.
 pub fn host_name() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/hostname")
+}
+
+/// What a key of a table is called where keys have one name.
+pub(super) fn name_of(table: &str, key: &str) -> String {
+    // A table with one key.
+    if table == "management" { table.to_owned() } else { format!("{table}_{key}") }
 }
 
 /// A key as a flag.
