@@ -9,7 +9,7 @@ use limiter_common::share::{MAX_SHARED_COST, Multiplier};
 
 use super::scope::{Partition, Scope};
 use super::units::{Rate, Unit};
-use crate::limit::{Limit, Target, Tier as Spec};
+use crate::limit::{Amount, Limit, Target, Tier as Spec};
 
 /// The bound on [`Cost::per_byte`].
 const MAX_PER_BYTE: u128 = 1 << 40;
@@ -150,7 +150,7 @@ pub fn decompile(target: Target, policy: &Policy) -> Option<Limit> {
         true => Scope::Cluster { partition: Partition::default() },
         false => Scope::Local,
     };
-    Some(Limit { target, rate, burst, also, enforce, ban: None, scope })
+    Some(Amount { rate, burst, also, enforce, ban: None, scope }.of(target))
 }
 
 /// The rate that a tier was compiled from; `None` for "no limit".
@@ -170,7 +170,8 @@ mod tests {
     use limiter_common::gcra::decide;
 
     fn limit(rate: &str, burst: u64) -> Limit {
-        Limit { burst, ..Limit::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap() }
+        let limit = Limit::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap();
+        Amount { burst, ..limit.amount }.of(limit.target)
     }
 
     fn compiled(rate: &str, burst: u64) -> Tier {

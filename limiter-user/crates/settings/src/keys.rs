@@ -14,6 +14,7 @@ use crate::OnExit;
 use crate::web::parse_listen;
 use crate::{LogFormat, Malformed};
 use cluster::config::parse_listen as parse_cluster_listen;
+use model::ban::BanInput;
 use model::units::parse_duration;
 use model::{Partition, Reach};
 use model::{interface::Mode, tables::OnFull};
@@ -168,8 +169,8 @@ pub struct AmountTable {
     #[serde(default = "enforced")]
     pub enforce: bool,
     /// Denies sources that go on to be far over the limit.
-    #[schemars(with = "Option<BanTable>")]
-    pub ban: Option<Spanned<BanTable>>,
+    #[schemars(with = "Option<BanInput>")]
+    pub ban: Option<Spanned<BanInput>>,
     /// Where it holds: on this host alone, which is meant if left out, or on all of the cluster together.
     #[schemars(with = "Option<Reach>")]
     pub scope: Option<Spanned<Reach>>,
@@ -212,30 +213,14 @@ pub struct LimitTable {
     #[serde(default = "enforced")]
     pub enforce: bool,
     /// Denies sources that go on to be far over the limit.
-    #[schemars(with = "Option<BanTable>")]
-    pub ban: Option<Spanned<BanTable>>,
+    #[schemars(with = "Option<BanInput>")]
+    pub ban: Option<Spanned<BanInput>>,
     /// Where it holds: on this host alone, which is meant if left out, or on all of the cluster together.
     #[schemars(with = "Option<Reach>")]
     pub scope: Option<Spanned<Reach>>,
     /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached.
     #[schemars(with = "Option<Partition>")]
     pub partition: Option<Spanned<Partition>>,
-}
-
-/// `{ after = …, factor = …, for = … }`
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct BanTable {
-    /// How long a source must be so far over the limit, `1s` to `1h`; `5s` if left out.
-    #[schemars(with = "Option<String>")]
-    pub after: Option<Text>,
-    /// How many times the limit it must offer; 10 if left out.
-    #[schemars(with = "Option<u32>")]
-    pub factor: Option<Text>,
-    /// For how long it is denied, `1s` to `30days`.
-    #[serde(rename = "for")]
-    #[schemars(with = "String")]
-    pub lasts: Option<Text>,
 }
 
 /// `[[allow]]` and `[[deny]]`

@@ -13,15 +13,13 @@ use http_body_util::BodyExt;
 use super::Refusal;
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
-use api::requests::{
-    AttachRequest, ChangeQuery, ConfigText, ConfirmQuery, SetRequest, TargetQuery,
-};
+use api::requests::{AttachRequest, ChangeQuery, ConfigText, ConfirmQuery, TargetQuery};
 use api::{
     AttachReport, ConfirmReport, DetachReport, LimitList, LimitRemoved, LimitSet, LimitsImported,
     OccupantReport, ReloadReport, SourceReport, StatsReport, StatusReport, VersionReport,
 };
 use control::{RATE_INTERVAL, Shared, no_such_limit};
-use model::{Target, list};
+use model::{LimitInput, Target, list};
 use settings::ConfigFile;
 
 pub(super) type Answer<T> = Result<Json<T>, Refusal>;
@@ -64,11 +62,11 @@ pub(super) async fn limits(State(shared): State<Shared>) -> Answer<LimitList> {
 pub(super) async fn set_limit(
     State(shared): State<Shared>,
     query: Result<Query<ChangeQuery>, QueryRejection>,
-    request: Result<Json<SetRequest>, JsonRejection>,
+    request: Result<Json<LimitInput>, JsonRejection>,
 ) -> Answer<LimitSet> {
     let how = query.map_err(unreadable)?.how();
     let Json(request) = request.map_err(unreadable)?;
-    let limit = request.limit()?;
+    let limit = request.limit().map_err(Failure::from)?;
     Ok(Json(shared.with(move |core| core.set(&limit, &how)).await?))
 }
 
