@@ -70,7 +70,7 @@ impl Snapshot {
 impl Core {
     /// Bans who has deserved it by now.
     pub(super) fn ban(&mut self, now: Instant) {
-        if !self.has_bans() {
+        if self.layers().amounts().all(|amount| amount.ban.is_none()) {
             self.bans = Bans::default();
             return;
         }
@@ -110,7 +110,7 @@ impl Core {
             return None;
         }
         let ns = time.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let least = ns.map(|ns| Least::new(self.amounts(), ns));
+        let least = ns.map(|ns| Least::new(self.layers().amounts(), ns));
         let mut look = last.unwrap_or_else(|| Snapshot { at: now, counts: vec![(0, 0); buckets] });
         look.at = now;
         self.plane.counts(&mut |bucket, counts| {
