@@ -143,14 +143,14 @@ pub fn compile_tier(
 /// The limit that a policy was compiled from, for whom it is; `None` for "no limit". What the kernel
 /// has no part in, a ban and what becomes of it in a partition, is not in it.
 pub fn decompile(target: Target, policy: &Policy) -> Option<Limit> {
-    let Spec { rate, burst } = decompile_tier(&policy.first)?;
+    let tier = decompile_tier(&policy.first)?;
     let also = if policy.has_second() { decompile_tier(&policy.second) } else { None };
     let enforce = !policy.observes();
     let scope = match policy.is_shared() {
         true => Scope::Cluster { partition: Partition::default() },
         false => Scope::Local,
     };
-    Some(Amount { rate, burst, also, enforce, ban: None, scope }.of(target))
+    Some(Amount { also, enforce, scope, ..Amount::new(tier) }.of(target))
 }
 
 /// The rate that a tier was compiled from; `None` for "no limit".

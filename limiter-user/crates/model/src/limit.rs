@@ -67,6 +67,11 @@ impl DerefMut for Limit {
 }
 
 impl Amount {
+    /// A rate and its burst of which nothing more is said.
+    pub const fn new(Tier { rate, burst }: Tier) -> Self {
+        Self { rate, burst, also: None, enforce: true, ban: None, scope: Scope::Local }
+    }
+
     /// The limit of `target` that has this amount.
     pub const fn of(self, target: Target) -> Limit {
         Limit { target, amount: self }
@@ -244,10 +249,7 @@ impl Limit {
     /// [`ModelError::BurstTooSmall`], [`ModelError::BurstTooLarge`], [`ModelError::SingleAsOne`].
     pub fn new(target: Target, rate: Rate, burst: Option<u64>) -> Result<Self, ModelError> {
         target.check()?;
-        let Tier { rate, burst } = Tier::new(rate, burst)?;
-        let amount =
-            Amount { rate, burst, also: None, enforce: true, ban: None, scope: Scope::Local };
-        Ok(amount.of(target))
+        Ok(Amount::new(Tier::new(rate, burst)?).of(target))
     }
 
     /// The limit with another one, in the other unit, that holds at the same time.
