@@ -13,7 +13,7 @@ use super::output::Output;
 use super::safety::{SafetyArgs, warn};
 use api::client::{Client, escape};
 use api::error::{Failure, exit};
-use api::requests::{OneOrMany, SetRequest, TrialRequest};
+use api::requests::TrialRequest;
 use api::{
     LimitList, LimitRemoved, LimitSet, LimitsImported, TrialStarted, TrialStopped, TrialsReport,
 };
@@ -24,19 +24,9 @@ pub(super) async fn set(
     output: &mut Output<'_>,
     arguments: SetArgs,
 ) -> Result<u8, Failure> {
-    let SetArgs { rate, also, burst, no_enforce, target, kind, ban, scope, partition, safety } =
-        arguments;
-    let request = SetRequest {
-        target: kind.target(&target)?.to_string(),
-        rate: OneOrMany([rate].into_iter().chain(also).collect()),
-        burst: OneOrMany(burst),
-        enforce: !no_enforce,
-        ban: ban.request(),
-        scope,
-        partition,
-    };
+    let path = format!("/v1/limits{}", arguments.safety.query(&[])?);
+    let request = arguments.input()?;
     request.limit()?;
-    let path = format!("/v1/limits{}", safety.query(&[])?);
     let report: LimitSet = client.send(Method::PUT, &path, &request).await?;
     warn(&report.applied);
     output.print(&report)?;

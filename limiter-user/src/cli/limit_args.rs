@@ -6,9 +6,10 @@ use clap::{Args, Subcommand};
 
 use super::safety::SafetyArgs;
 use api::error::Failure;
-use api::requests::BanRequest;
+use model::ban::BanInput;
 use model::class::ClassText;
-use model::{ModelError, Partition, Reach, Selector, Target};
+use model::input::OneOrMany;
+use model::{LimitInput, ModelError, Partition, Reach, Selector, Target};
 
 const RATES: &str = "\
 Rates:
@@ -123,14 +124,14 @@ pub(super) struct SetArgs {
     pub(super) rate: String,
     /// How much of the other unit, at the same time: packets and bytes
     #[arg(value_name = "RATE")]
-    pub(super) also: Option<String>,
+    also: Option<String>,
     /// How much at once: packets (2000, 2k) or a size (64kbyte, 1mbit), by the rate's unit; twice
     /// for two rates [default: 120 % of a second's rate]
     #[arg(long, allow_hyphen_values = true)]
     pub(super) burst: Vec<String>,
     /// Drop nothing: count what would be dropped (`would_drop` in `stats`)
     #[arg(long)]
-    pub(super) no_enforce: bool,
+    no_enforce: bool,
     /// For the sources in this prefix instead of every source; the longest match wins
     #[arg(
         long = "for",
@@ -140,16 +141,16 @@ pub(super) struct SetArgs {
     )]
     pub(super) target: String,
     #[command(flatten)]
-    pub(super) kind: KindArgs,
+    kind: KindArgs,
     #[command(flatten)]
-    pub(super) ban: BanArgs,
+    ban: BanArgs,
     /// Where it holds: on this host alone, or as one limit on all hosts of the cluster [default: local]
     ///
     /// A limit for the cluster is for all its hosts; what a source gets from all of them together is to be
     /// within it. A local limit of a host hides that of the cluster for the same target on this host. Needs
     /// [cluster] in the configuration.
     #[arg(long, value_enum, value_name = "SCOPE")]
-    pub(super) scope: Option<Reach>,
+    scope: Option<Reach>,
     /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached [default:
     /// conservative]
     ///
@@ -158,9 +159,28 @@ pub(super) struct SetArgs {
     /// safe as long as that has the majority of shares; or used by everybody on each side, which may let
     /// through k times the limit where there are k sides. When hosts see each other again all is as before.
     #[arg(long, value_enum, value_name = "POLICY", requires = "scope")]
-    pub(super) partition: Option<Partition>,
+    partition: Option<Partition>,
     #[command(flatten)]
     pub(super) safety: SafetyArgs,
+}
+
+impl SetArgs {
+    /// What is said of the limit.
+    ///
+    /// # Errors
+    /// If the target cannot be read.
+    pub(super) fn input(self) -> Result<LimitInput, Failure> {
+        let Self { rate, also, burst, no_enforce, target, kind, ban, scope, partition, .. } = self;
+        Ok(LimitInput {
+            target: kind.target(&target)?.to_string(),
+            rate: OneOrMany([rate].into_iter().chain(also).collect()),
+            burst: OneOrMany(burst),
+            enforce: !no_enforce,
+            ban: ban.input(),
+            scope,
+            partition,
+        })
+    }
 }
 
 /// Which packets a limit is for, and who shares it.
@@ -215,9 +235,9 @@ pub(super) struct BanArgs {
 
 impl BanArgs {
     /// What is asked for.
-    pub(super) fn request(self) -> Option<BanRequest> {
+    fn input(self) -> Option<BanInput> {
         let Self { ban_for, ban_after, ban_factor } = self;
         let lasts = Some(ban_for?);
-        Some(BanRequest { after: ban_after, factor: ban_factor, lasts })
+        Some(BanInput { after: ban_after, factor: ban_factor, lasts })
     }
 }

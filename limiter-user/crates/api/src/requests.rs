@@ -1,18 +1,16 @@
 //! Requests, as client and daemon share them.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Failure;
-use model::ban::BanText;
+use model::input::{OneOrMany, default_target};
 use model::interface::Mode;
 use model::traffic::{GroupBy, Sort};
-use model::{Limit, LimitInput, Partition, Reach};
+use model::{Limit, LimitInput, Reach};
 
 /// How a change is to be made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,140 +35,11 @@ impl ChangeOptions {
     }
 }
 
-/// `PUT /v1/limits`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SetRequest {
-    /// `default`, an address or a prefix; a class and `as-one` may follow: `default udp:53 as-one`.
-    #[serde(default = "default_target")]
-    pub target: String,
-    /// A rate, such as `1000pps`, or a list of one of packets and one of bytes.
-    pub rate: OneOrMany,
-    /// A burst, such as `2000` or `64kbyte`, or a list with one for each rate; 120 % of a second's rate
-    /// if left out.
-    #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
-    pub burst: OneOrMany,
-    /// Whether what is over the limit is dropped, rather than only counted.
-    #[serde(default = "enforced")]
-    pub enforce: bool,
-    /// What becomes of a source that goes on to be far over it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ban: Option<BanRequest>,
-    /// Where it holds: `local`, which is meant if left out, or `cluster`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scope: Option<Reach>,
-    /// Of a limit for the cluster, what becomes of the shares of hosts that cannot be reached:
-    /// `conservative`, which is meant if left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub partition: Option<Partition>,
-}
-
-/// A ban that is asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BanRequest {
-    /// How long a source must be over the limit, such as `5s`, which it is if left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
-    /// How many times the limit it must offer; 10 if left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub factor: Option<String>,
-    /// For how long it is denied, such as `10m`.
-    #[serde(rename = "for")]
-    pub lasts: Option<String>,
-}
-
-impl BanRequest {
-    /// What it says.
-    fn text(&self) -> BanText<'_> {
-        let Self { after, factor, lasts } = self;
-        let [after, factor, lasts] = [after, factor, lasts].map(Option::as_deref);
-        BanText { after, factor, lasts }
-    }
-}
-
-/// A text, or several.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OneOrMany(pub Vec<String>);
-
-impl OneOrMany {
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn as_strs(&self) -> Vec<&str> {
-        self.0.iter().map(String::as_str).collect()
-    }
-}
-
-impl Serialize for OneOrMany {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0.as_slice() {
-            [one] => serializer.serialize_str(one),
-            several => several.serialize(serializer),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for OneOrMany {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-
-        impl<'de> Visitor<'de> for Either {
-            type Value = OneOrMany;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string, or a list of strings")
-            }
-
-            fn visit_unit<E: de::Error>(self) -> Result<OneOrMany, E> {
-                Ok(OneOrMany::default())
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<OneOrMany, E> {
-                Ok(OneOrMany(vec![text.into()]))
-            }
-
-            fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<OneOrMany, A::Error> {
-                Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(OneOrMany)
-            }
-        }
-
-        deserializer.deserialize_any(Either)
-    }
-}
-
-const fn enforced() -> bool {
-    true
-}
-
-fn default_target() -> String {
-    "default".into()
-}
-
-impl SetRequest {
-    /// The limit that is asked for.
-    ///
-    /// # Errors
-    /// If anything cannot be read, or does not go together.
-    pub fn limit(&self) -> Result<Limit, Failure> {
-        let input = LimitInput {
-            rates: self.rate.as_strs(),
-            bursts: self.burst.as_strs(),
-            enforce: self.enforce,
-            ban: self.ban.as_ref().map(BanRequest::text),
-            scope: self.scope,
-            partition: self.partition,
-        };
-        input.limit(self.target.parse()?).map_err(|(_, error)| error.into())
-    }
-}
-
 /// `PUT /v1/trials`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialRequest {
-    /// As [`SetRequest::target`].
+    /// As [`LimitInput::target`].
     #[serde(default = "default_target")]
     pub target: String,
     /// A rate, such as `500pps`.
@@ -187,14 +56,12 @@ impl TrialRequest {
     /// If anything cannot be read, or does not go together.
     pub fn limit(&self) -> Result<Limit, Failure> {
         let input = LimitInput {
-            rates: vec![&self.rate],
-            bursts: self.burst.iter().map(String::as_str).collect(),
-            enforce: true,
-            ban: None,
-            scope: None,
-            partition: None,
+            target: self.target.clone(),
+            rate: OneOrMany(vec![self.rate.clone()]),
+            burst: OneOrMany(self.burst.iter().cloned().collect()),
+            ..LimitInput::default()
         };
-        input.limit(self.target.parse()?).map_err(|(_, error)| error.into())
+        Ok(input.limit()?)
     }
 }
 
@@ -210,7 +77,7 @@ pub struct TrialsQuery {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialQuery {
-    /// As [`SetRequest::target`].
+    /// As [`LimitInput::target`].
     #[serde(default = "default_target")]
     pub target: String,
 }
@@ -240,7 +107,7 @@ impl ChangeQuery {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetQuery {
-    /// As [`SetRequest::target`].
+    /// As [`LimitInput::target`].
     #[serde(default = "default_target")]
     pub target: String,
     /// As [`ChangeQuery::dry_run`].

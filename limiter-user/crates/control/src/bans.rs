@@ -70,7 +70,7 @@ impl Snapshot {
 impl Core {
     /// Bans who has deserved it by now.
     pub(super) fn ban(&mut self, now: Instant) {
-        if !self.has_bans() {
+        if self.layers().amounts().all(|amount| amount.ban.is_none()) {
             self.bans = Bans::default();
             return;
         }
@@ -110,7 +110,7 @@ impl Core {
             return None;
         }
         let ns = time.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let least = ns.map(|ns| Least::new(self.amounts(), ns));
+        let least = ns.map(|ns| Least::new(self.layers().amounts(), ns));
         let mut look = last.unwrap_or_else(|| Snapshot { at: now, counts: vec![(0, 0); buckets] });
         look.at = now;
         self.plane.counts(&mut |bucket, counts| {
@@ -358,22 +358,15 @@ mod tests {
 
     #[test]
     fn either_unit_can_be_too_much() {
-        let input = LimitInput {
-            rates: vec!["10pps", "8kbit"],
-            bursts: vec![],
-            enforce: true,
-            ban: None,
-            scope: None,
-            partition: None,
-        };
-        let both = input.limit(Target::DEFAULT).unwrap();
+        let rate = ["10pps", "8kbit"].into_iter().collect();
+        let both = LimitInput { rate, ..LimitInput::default() }.limit().unwrap();
         let ban = Ban { after: 1, factor: 2, lasts: 1 };
         let both = both.banning(Some(ban)).unwrap();
         let ns = 1_000_000_000;
         for (packets, bytes, reached) in [(19, 1999, false), (20, 0, true), (1, 2000, true)] {
             let offered = Offered { packets, bytes, ns };
             assert_eq!(ban.is_reached(&both, &offered), reached, "{offered:?}");
-            let least = Least::new([both.amount()].into_iter(), ns);
+            let least = Least::new([both.amount].into_iter(), ns);
             assert_eq!(least.reached(packets, bytes), reached);
         }
         let offered = Offered { packets: 20, bytes: 9000, ns };

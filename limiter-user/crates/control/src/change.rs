@@ -15,7 +15,7 @@ use api::{Applied, DiffReport};
 use model::applying::applying;
 use model::class::TCP;
 use model::limit::source_of;
-use model::{Change, Changes, Class, Classes, Limit, Limits, Target};
+use model::{Change, Changes, Class, Classes, Limit, Limits, ModelError, Target};
 
 /// Targets that the name of a change has before it only counts them.
 const NAMED: usize = 2;
@@ -66,14 +66,14 @@ impl Core {
     ) -> Result<(u64, Applied), Failure> {
         self.may_change(how)?;
         changes.forget_absent(self.limits_in_store());
-        changes = self.above_cluster(changes);
+        changes = self.layers().stored(changes);
         self.vet(&changes)?;
         changes.forget_present(self.limits_in_store());
         let count = changes.len() as u64;
         let mut applied =
             Applied { warnings: self.warnings_about(&changes, how), ..Applied::default() };
         if how.dry_run {
-            self.try_out(&self.beneath(&changes))?;
+            self.try_out(&self.layers().effect(&changes))?;
             applied.dry_run = Some(self.diff(&changes));
         } else if count > 0 {
             self.make(&changes, how.confirm)?;
@@ -100,13 +100,13 @@ impl Core {
             }
         }
         self.check_cluster(changes)?;
-        self.check_classes(changes)
+        Ok(self.layers().check_classes(changes).map_err(ModelError::from)?)
     }
 
     /// How limits would differ after `changes`.
     fn diff(&self, changes: &Changes) -> DiffReport {
         let mut diff = DiffReport::default();
-        for change in self.beneath(changes).iter() {
+        for change in self.layers().effect(changes).iter() {
             let (target, new) = match change {
                 Change::Set(limit) => (limit.target, Some(self.report(&limit))),
                 Change::Unset(target) => (target, None),
@@ -132,7 +132,7 @@ impl Core {
                 target.short()
             ));
         }
-        warnings.extend(self.session_limited(&self.beneath(changes), how));
+        warnings.extend(self.session_limited(&self.layers().effect(changes), how));
         warnings
     }
 }

@@ -1,6 +1,5 @@
 //! The one owner of limits and data plane.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -35,7 +34,7 @@ use dataplane::SharedCounts;
 use model::instance::{Instance, address};
 use model::lists::{Action, find};
 use model::record::Row;
-use model::{Change, Changes, Limit, Limits, Management, Selector, Target};
+use model::{Change, Changes, Limit, Limits, Management, Target};
 use model::{
     interface::{Attachment, Mode},
     tables::OnFull,
@@ -284,7 +283,7 @@ impl Core {
     pub(super) fn change_with(&mut self, changes: &Changes, rows: Vec<Row>) -> Result<(), Failure> {
         let former = changes.former(self.store.limits());
         let former_rows = self.undoing_rows(&rows);
-        let effect = self.beneath(changes).into_owned();
+        let effect = self.layers().effect(changes).into_owned();
         let plane = &mut self.plane;
         let publish = || if effect.is_empty() { Ok(()) } else { plane.change(&effect) };
         let stored = self.store.apply_with(changes, &rows, publish);
@@ -345,26 +344,13 @@ impl Core {
     /// The limits that a source shares with others, as far as they do not depend on what it sends: of
     /// each class, then of the longest prefix, then the total.
     fn shared_by(&self, source: IpNet) -> Vec<SharedReport> {
-        let in_force = self.in_force();
-        let shared: Vec<_> = in_force.iter().filter(|limit| limit.target.together).collect();
-        let covers = |limit: &&Limit| match limit.target.whom {
-            Selector::Default => true,
-            Selector::Prefix(net) => net.contains(&source),
-        };
-        let mut found: Vec<_> = shared.iter().filter(covers).collect();
-        // Of a class, the longest prefix; whoever is for everyone comes last.
-        let length = |limit: &Limit| limit.target.prefix().map(|net| net.prefix_len());
-        found.sort_by_key(|limit| {
-            (limit.target.class.is_any(), limit.target.class, Reverse(length(limit)))
-        });
-        let total = |limit: &Limit| limit.target.class.is_any() && length(limit).is_none();
-        found.dedup_by(|later, first| later.target.class == first.target.class && !total(later));
-        let report = |limit: &Limit| {
+        let found = self.layers().explain(source).into_iter().map(|(limit, _)| limit);
+        let report = |limit: Limit| {
             let counts = self.plane.shared_counts(&limit.target).unwrap_or_default();
             let SharedCounts { passed, dropped, bytes } = counts;
-            SharedReport { limit: self.report_in_force(limit), passed, dropped, bytes }
+            SharedReport { limit: self.report_in_force(&limit), passed, dropped, bytes }
         };
-        found.into_iter().map(report).collect()
+        found.filter(|limit| limit.target.together).map(report).collect()
     }
 
     /// The counters.
@@ -464,7 +450,7 @@ impl Core {
             sketch: sketch.into(),
             table: table.into(),
             distinct: self.plane.distinct(),
-            limits: self.count_in_force() as u64,
+            limits: self.layers().count() as u64,
             default_limit: self.limit_for(&Target::DEFAULT).map(|l| self.report_in_force(&l)),
             config,
             cluster: self

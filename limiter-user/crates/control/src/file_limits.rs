@@ -1,7 +1,6 @@
 //! The limits of the configuration file, beneath those that were set at run time.
 //!
-//! A target has the limit that was set at run time, or else that of the file. The store has only the
-//! former: when one is removed, the file's comes to light.
+//! [`LayeredLimits`] has the rules.
 
 use std::borrow::Cow;
 use std::hash::Hasher as _;
@@ -21,8 +20,9 @@ use api::{
     ConfigReport, DiffReport, KeyDiff, LimitOrigin, LimitReport, ListDiff, ReloadReport, Shadowed,
 };
 use cluster::views::{FileLimit, MAX_FILE_LIMITS};
+use model::layers::LimitOf;
 use model::lists::Lists;
-use model::{Amount, Change, Changes, Classes, Limit, Limits, ModelError, Target};
+use model::{Change, Changes, Layer, LayeredLimits, Limit, Limits, Target};
 use settings::{Arguments, ConfigFile, Settings};
 
 /// What the daemon was configured with, and the file's limits as they are in force.
@@ -84,15 +84,6 @@ impl FileLimits {
     }
 }
 
-/// `stored` and the limits of `file` beneath them.
-pub(super) fn merged(stored: &Limits, file: &Limits) -> Limits {
-    let mut all = stored.clone();
-    for limit in file.iter().filter(|limit| stored.get(&limit.target).is_none()) {
-        all.set(limit);
-    }
-    all
-}
-
 impl Core {
     /// Takes limits and lists of the file that `start` has, which are in force from
     /// [`Core::enforce`] on.
@@ -146,23 +137,24 @@ impl Core {
         Ok(&self.configured()?.taken)
     }
 
-    /// All limits in force.
-    pub(super) fn in_force(&self) -> Cow<'_, Limits> {
-        let (stored, file) = (self.limits_in_store(), &self.file.limits);
-        if file.is_empty() {
-            return Cow::Borrowed(stored);
+    /// The limits in their layers.
+    pub(super) fn layers(&self) -> LayeredLimits<'_> {
+        let replica = self.replicated.as_ref().map(|replicated| &replicated.replica);
+        LayeredLimits {
+            file: &self.file.limits,
+            cluster: replica.map(|replica| replica as &dyn LimitOf),
+            runtime: self.limits_in_store(),
         }
-        Cow::Owned(merged(stored, file))
     }
 
-    /// Whether the classes in use go together after `changes` of those set at run time.
-    ///
-    /// # Errors
-    /// The first class that does not go with others.
-    pub(super) fn check_classes(&self, changes: &Changes) -> Result<(), Failure> {
-        let after = self.limits_in_store().classes_after(changes);
-        let checked = Classes::new(self.file.limits.classes().chain(after));
-        checked.map(drop).map_err(|error| ModelError::from(error).into())
+    /// The layers if the file were that of `settings`.
+    pub(super) fn layers_with<'a>(&'a self, settings: &'a Settings) -> LayeredLimits<'a> {
+        LayeredLimits { file: settings.file.limits(), ..self.layers() }
+    }
+
+    /// All limits in force.
+    pub(super) fn in_force(&self) -> Cow<'_, Limits> {
+        self.layers().effective()
     }
 
     /// Whether the classes of the file's limits go with those of limits set at run time.
@@ -174,49 +166,15 @@ impl Core {
         settings.map_or(Ok(()), |settings| settings.check_classes(self.limits_in_store()))
     }
 
-    /// Whether a limit in force bans.
-    pub(super) fn has_bans(&self) -> bool {
-        self.limits_in_store().bans() || self.file.limits.bans()
-    }
-
-    /// The amounts of the limits in force; of those, too, that are hidden by others.
-    pub(super) fn amounts(&self) -> impl Iterator<Item = Amount> {
-        let all = self.limits_in_store().amounts().chain(self.file.limits.amounts());
-        all.map(|(amount, _)| amount)
-    }
-
     /// The limit in force for this very target.
     pub(super) fn limit_for(&self, target: &Target) -> Option<Limit> {
-        self.limits_in_store().get(target).or_else(|| self.file.limits.get(target))
-    }
-
-    /// What becomes of the limits in force when those set at run time change.
-    pub(super) fn beneath<'a>(&self, changes: &'a Changes) -> Cow<'a, Changes> {
-        let file = &self.file.limits;
-        if file.is_empty() {
-            return Cow::Borrowed(changes);
-        }
-        let effect = |change| match change {
-            Change::Unset(target) => file.get(&target).map_or(change, Change::Set),
-            Change::Set(_) => change,
-        };
-        Cow::Owned(changes.iter().map(effect).collect())
-    }
-
-    /// How many limits are in force.
-    pub(super) fn count_in_force(&self) -> usize {
-        self.limits_in_store().len() + self.file.limits.len() - self.count_shadowed()
-    }
-
-    fn count_shadowed(&self) -> usize {
-        let stored = self.limits_in_store();
-        self.file.limits.iter().filter(|limit| stored.get(&limit.target).is_some()).count()
+        self.layers().get(target)
     }
 
     /// Where the limit in force for a target comes from.
     pub(super) fn origin_of(&self, target: &Target) -> LimitOrigin {
-        match (self.limits_in_store().get(target), self.file.limits.get(target)) {
-            (None, Some(_)) => LimitOrigin::File,
+        match self.layers().layer(target) {
+            Some(Layer::File) => LimitOrigin::File,
             _ => LimitOrigin::Runtime,
         }
     }
@@ -257,7 +215,7 @@ impl Core {
         ConfigReport {
             file: self.file.source.as_ref().and_then(|source| source.file.clone()),
             limits: self.file.limits.len() as u64,
-            shadowed: self.count_shadowed() as u64,
+            shadowed: self.layers().hidden().count() as u64,
             listed: self.file_lists().len() as u64,
             listed_shadowed: self.count_shadowed_entries() as u64,
             refused: self.refused_file(),
@@ -316,18 +274,6 @@ impl Core {
         source.given.with(file)
     }
 
-    /// What the limits of `settings` would change, one for each target.
-    pub(super) fn changes_to(&self, settings: &Settings) -> Changes {
-        let (old, new, stored) =
-            (&self.file.limits, settings.file.limits(), self.limits_in_store());
-        let set = new.iter().filter(|limit| old.get(&limit.target) != Some(*limit));
-        let gone = old.iter().filter(|limit| new.get(&limit.target).is_none());
-        set.map(Change::Set)
-            .chain(gone.map(|limit| Change::Unset(limit.target)))
-            .filter(|change| stored.get(&change.target()).is_none())
-            .collect()
-    }
-
     fn compare(&self, settings: &Settings, how: &ChangeOptions) -> Result<ReloadReport, Failure> {
         let plan = self.plan(settings)?;
         self.try_plan(&plan)?;
@@ -369,11 +315,10 @@ impl Core {
             };
             limits.note(self.file.limits.get(&target).map(of_file), new.map(of_file));
         }
-        let stored = self.limits_in_store();
-        let shadowed = settings.file.limits().iter().filter_map(|file| {
-            let runtime = stored.get(&file.target).filter(|runtime| *runtime != file)?;
+        let hidden = self.layers_with(settings).hidden();
+        let shadowed = hidden.filter(|(file, runtime)| file != runtime).map(|(file, runtime)| {
             let (target, runtime) = (file.target, self.report(&runtime));
-            Some(Shadowed { target, file: of_file(file), runtime })
+            Shadowed { target, file: of_file(file), runtime }
         });
         ReloadReport {
             file: settings.file.path.as_ref().map(|path| path.display().to_string()),

@@ -60,7 +60,7 @@ impl Core {
             false => None,
         };
         Ok(Plan {
-            limits: self.changes_to(settings),
+            limits: self.layers().diff(&self.layers_with(settings)),
             lists: self.list_changes_to(&file_lists),
             management: changes("management").then_some(management),
             file_lists,
@@ -123,7 +123,7 @@ impl Core {
         let lists = lists.unwrap_or(self.store.lists());
         if let Some(management) = &plan.management {
             // Any limit and any entry may be one that comes to apply, or ceases to.
-            let limits = super::file_limits::merged(self.store.limits(), settings.file.limits());
+            let limits = self.layers_with(settings).effective().into_owned();
             self.plane.exempt(management.nets());
             self.plane.publish(&limits)?;
             return self.plane.publish_lists(lists);

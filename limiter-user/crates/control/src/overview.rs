@@ -15,11 +15,11 @@ use api::{
     ReasonFlow, Shown, StatusReport, TopEntry, Verdict, reasons,
 };
 use dataplane::RunTime;
+use model::Class;
 use model::limit::short_prefix;
 use model::lists::Action;
 use model::source::SourceState;
 use model::traffic::Sort;
-use model::{Class, Limit};
 use telemetry::Sample;
 
 /// Sources that are looked at to find those that packets are dropped of now.
@@ -189,13 +189,9 @@ impl Core {
 
     /// The first limits in force, without going through all of them.
     fn some_limits(&self) -> Shown<LimitReport> {
-        let stored = self.limits_in_store();
-        let only_file = self.file.limits.iter().filter(|l| stored.get(&l.target).is_none());
-        let mut some: Vec<Limit> = stored.iter().take(MAX).chain(only_file.take(MAX)).collect();
-        some.sort_by_key(|limit| limit.target);
-        some.truncate(MAX);
+        let some = self.layers().first(MAX);
         let shown = some.iter().map(|limit| self.report_in_force(limit)).collect();
-        Shown { total: self.count_in_force() as u64, shown }
+        Shown { total: self.layers().count() as u64, shown }
     }
 
     /// The first entries of the deny list, those that bans have made before others.

@@ -20,7 +20,7 @@ use model::Share;
 use model::lists::{ListChanges, Listing};
 use model::record::Row;
 use model::scope::no_cluster;
-use model::{Change, Changes, Limit, Limits, Target, Tier, Unit};
+use model::{Change, Changes, Limit, Limits, ModelError, Target, Tier, Unit};
 use telemetry::event::By;
 
 /// The part of a daemon that is in a cluster.
@@ -115,31 +115,6 @@ impl Core {
         })
     }
 
-    /// The cluster's limit for a target.
-    fn cluster_limit(&self, target: &Target) -> Option<Limit> {
-        match self.replicated.as_ref()?.replica.get(&Item::Limit(*target))? {
-            Value::Limit(limit) => Some(limit),
-            Value::Denied(_) => None,
-        }
-    }
-
-    /// Lets the cluster's limits follow on this host's own that are removed.
-    pub(super) fn above_cluster(&self, changes: Changes) -> Changes {
-        if self.replicated.is_none() {
-            return changes;
-        }
-        let stored = self.limits_in_store();
-        let follow = |change| match change {
-            Change::Unset(target)
-                if stored.get(&target).is_some_and(|limit| limit.scope.is_local()) =>
-            {
-                self.cluster_limit(&target).map_or(change, Change::Set)
-            }
-            _ => change,
-        };
-        changes.iter().map(follow).collect()
-    }
-
     /// The cluster's denial of a source or prefix, which follows on an entry of this host alone that is
     /// removed.
     pub(super) fn denied_by_cluster(&self, net: &IpNet) -> Option<Listing> {
@@ -154,8 +129,9 @@ impl Core {
 
     /// The warning that a limit of this host hides one of the cluster.
     pub(super) fn hides_cluster(&self, changes: &Changes) -> Option<String> {
+        let cluster = self.layers().cluster?;
         let hidden = changes.iter().find_map(|change| match change {
-            Change::Set(limit) if limit.scope.is_local() => self.cluster_limit(&limit.target),
+            Change::Set(limit) if limit.scope.is_local() => cluster.limit_of(&limit.target),
             _ => None,
         })?;
         Some(format!(
@@ -324,7 +300,8 @@ impl Core {
         if limit.target.class.is_any() {
             return Ok(());
         }
-        self.check_classes(&before.iter().copied().chain([change]).collect())
+        let changes = before.iter().copied().chain([change]).collect();
+        Ok(self.layers().check_classes(&changes).map_err(ModelError::from)?)
     }
 
     fn note_unfit(&mut self, target: Target, failure: &Failure) {

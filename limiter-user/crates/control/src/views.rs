@@ -89,13 +89,10 @@ impl Core {
             Some(source) => source.limit,
             // It has no bucket here.
             None => {
-                let covers = |limit: &Limit| {
-                    limit.target.class == place.class
-                        && !limit.target.together
-                        && limit.target.prefix().is_none_or(|net| net.contains(&place.source))
-                };
-                let length = |limit: &Limit| limit.target.prefix().map(|net| net.prefix_len());
-                self.in_force().iter().filter(covers).max_by_key(length)
+                let all = self.layers().explain(place.source).into_iter();
+                let own =
+                    |limit: &Limit| limit.target.class == place.class && !limit.target.together;
+                all.map(|(limit, _)| limit).find(own)
             }
         }?;
         let mut report = LimitReport::new(&limit, self.plane.gate_of(&limit));

@@ -211,7 +211,7 @@ pub(super) fn of_gates(
         limits.amounts().filter(|(amount, _)| at_once(amount)).map(|(_, limits)| limits).sum();
     let least = gates.values().copied().chain([MAX_GATE]).min().unwrap_or(MAX_GATE);
     if count > 0 {
-        let limits = limits.iter().filter(|limit| at_once(&limit.amount()));
+        let limits = limits.iter().filter(|limit| at_once(&limit.amount));
         let named: Vec<_> =
             limits.take(NAMED.min(count)).map(|limit| limit.target.short()).collect();
         let more = count - named.len();

@@ -3,13 +3,16 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::limits::Amount;
+use schemars::JsonSchema;
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
 use super::units::{Rate, Unit};
-use crate::limit::{Limit, Target, Tier};
+use crate::limit::{Amount, Limit, Target, Tier};
 
 /// What becomes of a source that offers `factor` times its limit for `after` seconds: it is denied for
 /// `lasts` seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ban {
     /// How long it must be so far over its limit without a pause, seconds: 1 to 3600.
     pub after: u32,
@@ -80,28 +83,65 @@ impl BanError {
     }
 }
 
-/// A ban as options and files have it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BanText<'a> {
-    /// How long a source must be over the limit; [`Ban::AFTER`] if left out.
-    pub after: Option<&'a str>,
-    /// How many times; [`Ban::FACTOR`] if left out.
-    pub factor: Option<&'a str>,
-    /// For how long it is denied; must be there.
-    pub lasts: Option<&'a str>,
+/// A ban as options, requests and files have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BanInput {
+    /// How long a source must be so far over the limit, `1s` to `1h`; `5s` if left out.
+    #[serde(default, deserialize_with = "text", skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// How many times the limit it must offer; 10 if left out.
+    #[serde(default, deserialize_with = "text", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<u32>")]
+    pub factor: Option<String>,
+    /// For how long it is denied, `1s` to `30days`.
+    #[serde(default, rename = "for", deserialize_with = "text")]
+    #[schemars(with = "String")]
+    pub lasts: Option<String>,
 }
 
-impl BanText<'_> {
-    /// The ban that they make.
+/// Text, or a number as it was written: what is wrong with a number is told by whoever reads the text.
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    struct Text;
+
+    impl Visitor<'_> for Text {
+        type Value = Option<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string such as \"10m\"")
+        }
+
+        fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(Some(text.into()))
+        }
+
+        fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
+            Ok(Some(number.to_string()))
+        }
+
+        fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
+            Ok(Some(number.to_string()))
+        }
+    }
+
+    deserializer.deserialize_any(Text)
+}
+
+impl BanInput {
+    /// The ban that it makes.
     ///
     /// # Errors
     /// What cannot be read or is out of range, and what is missing.
     pub fn read(&self) -> Result<Ban, BanError> {
-        let after = self.after.map_or(Ok(Ban::AFTER), |text| {
+        let after = self.after.as_deref().map_or(Ok(Ban::AFTER), |text| {
             seconds("after", text, MAX_AFTER, "a time from 1s to 1h")
         })?;
-        let factor = self.factor.map_or(Ok(Ban::FACTOR), factor)?;
-        let lasts = self.lasts.ok_or(BanError::Endless)?;
+        let factor = self.factor.as_deref().map_or(Ok(Ban::FACTOR), factor)?;
+        let lasts = self.lasts.as_deref().ok_or(BanError::Endless)?;
         let lasts = seconds("for", lasts, MAX_BAN, "a time from 1s to 30days")?;
         Ok(Ban { after, factor, lasts })
     }
@@ -147,7 +187,7 @@ impl Ban {
     /// [`BanError::OutOfRange`].
     pub fn new(after: u32, factor: u32, lasts: u32) -> Result<Self, BanError> {
         let (after, factor, lasts) = (format!("{after}s"), factor.to_string(), format!("{lasts}s"));
-        BanText { after: Some(&after), factor: Some(&factor), lasts: Some(&lasts) }.read()
+        BanInput { after: Some(after), factor: Some(factor), lasts: Some(lasts) }.read()
     }
 }
 
@@ -268,7 +308,10 @@ mod tests {
 
     #[test]
     fn bans_are_read_and_written() {
-        let read = |after, factor, lasts| BanText { after, factor, lasts }.read();
+        let read = |after: Option<&str>, factor: Option<&str>, lasts: Option<&str>| {
+            let [after, factor, lasts] = [after, factor, lasts].map(|text| text.map(Into::into));
+            BanInput { after, factor, lasts }.read()
+        };
         let ban = read(Some("90s"), Some("3"), Some("2h")).unwrap();
         assert_eq!(ban, Ban { after: 90, factor: 3, lasts: 7200 });
         assert_eq!(ban.to_string(), "ban 2h after 1m30s at 3×");
@@ -313,7 +356,7 @@ mod tests {
             let ban = Ban { after: 1, factor, lasts: 1 };
             limit = limit.banning(Some(ban)).unwrap();
             let reached = ban.is_reached(&limit, &Offered { packets, bytes, ns });
-            let least = Least::new([limit.amount()].into_iter(), ns);
+            let least = Least::new([limit.amount].into_iter(), ns);
             prop_assert_eq!(least.reached(packets, bytes), reached);
         }
     }

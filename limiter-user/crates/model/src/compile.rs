@@ -9,7 +9,7 @@ use limiter_common::share::{MAX_SHARED_COST, Multiplier};
 
 use super::scope::{Partition, Scope};
 use super::units::{Rate, Unit};
-use crate::limit::{Limit, Target, Tier as Spec};
+use crate::limit::{Amount, Limit, Target, Tier as Spec};
 
 /// The bound on [`Cost::per_byte`].
 const MAX_PER_BYTE: u128 = 1 << 40;
@@ -142,14 +142,14 @@ pub fn compile_tier(
 /// The limit that a policy was compiled from, for whom it is; `None` for "no limit". What the kernel
 /// has no part in, a ban and what becomes of it in a partition, is not in it.
 pub fn decompile(target: Target, policy: &Policy) -> Option<Limit> {
-    let Spec { rate, burst } = decompile_terms(&policy.first_terms)?;
+    let tier = decompile_terms(&policy.first_terms)?;
     let also = if policy.has_second() { decompile_terms(&policy.second_terms) } else { None };
     let enforce = !policy.observes();
     let scope = match policy.is_shared() {
         true => Scope::Cluster { partition: Partition::default() },
         false => Scope::Local,
     };
-    Some(Limit { target, rate, burst, also, enforce, ban: None, scope })
+    Some(Amount { also, enforce, scope, ..Amount::new(tier) }.of(target))
 }
 
 /// The rate that a tier was compiled from; `None` for "no limit".
@@ -169,7 +169,8 @@ mod tests {
     use limiter_common::gcra::decide;
 
     fn limit(rate: &str, burst: u64) -> Limit {
-        Limit { burst, ..Limit::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap() }
+        let limit = Limit::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap();
+        Amount { burst, ..limit.amount }.of(limit.target)
     }
 
     fn compiled(rate: &str, burst: u64) -> Policy {

@@ -1,28 +1,116 @@
 //! A limit as commands, requests, files and lists word it.
 
-use super::ban::BanText;
+use std::fmt;
+
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::ban::BanInput;
 use super::invalid::Invalid;
 use super::scope::{Partition, Reach, Scope};
 use super::units::{Rate, Unit, UnitError, parse_burst};
-use crate::limit::{Limit, ModelError, Target};
+use crate::limit::{Limit, ModelError, Selector, Target, enforced};
 
-/// What is said of a limit, beside its target.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitInput<'a> {
-    /// One rate, or one of packets and one of bytes.
-    pub rates: Vec<&'a str>,
-    /// A burst for each at the most; which one it is for is told by its unit.
-    pub bursts: Vec<&'a str>,
-    /// Whether what is over the limit is dropped.
+/// What is said of a limit. It is the body of `PUT /v1/limits`; options, files and lists make one too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitInput {
+    /// `default`, an address or a prefix; a class and `as-one` may follow: `default udp:53 as-one`.
+    #[serde(default = "default_target")]
+    pub target: String,
+    /// A rate, such as `1000pps`, or a list of one of packets and one of bytes.
+    pub rate: OneOrMany,
+    /// A burst, such as `2000` or `64kbyte`, or a list with one for each rate, which is told by its unit; 120 % of a
+    /// second's rate if left out.
+    #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
+    pub burst: OneOrMany,
+    /// Whether what is over the limit is dropped, rather than only counted.
+    #[serde(default = "enforced")]
     pub enforce: bool,
     /// What becomes of a source that goes on to be far over it.
-    pub ban: Option<BanText<'a>>,
-    /// Where it holds; on this host alone if that is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ban: Option<BanInput>,
+    /// Where it holds: `local`, which is meant if left out, or `cluster`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<Reach>,
-    /// What becomes of the shares of hosts that cannot be reached; they stay idle if that is not said.
+    /// Of a limit for the cluster, what becomes of the shares of hosts that cannot be reached:
+    /// `conservative`, which is meant if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
 }
 
+/// The target that is meant if none is named.
+pub fn default_target() -> String {
+    Selector::Default.to_string()
+}
+
+impl Default for LimitInput {
+    /// For every source, without a rate.
+    fn default() -> Self {
+        Self {
+            target: default_target(),
+            rate: OneOrMany::default(),
+            burst: OneOrMany::default(),
+            enforce: true,
+            ban: None,
+            scope: None,
+            partition: None,
+        }
+    }
+}
+
+/// A text, or several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OneOrMany(pub Vec<String>);
+
+impl OneOrMany {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<'a> FromIterator<&'a str> for OneOrMany {
+    fn from_iter<I: IntoIterator<Item = &'a str>>(texts: I) -> Self {
+        Self(texts.into_iter().map(str::to_owned).collect())
+    }
+}
+
+impl Serialize for OneOrMany {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.as_slice() {
+            [one] => serializer.serialize_str(one),
+            several => several.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for OneOrMany {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = OneOrMany;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string, or a list of strings")
+            }
+
+            fn visit_unit<E: de::Error>(self) -> Result<OneOrMany, E> {
+                Ok(OneOrMany::default())
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<OneOrMany, E> {
+                Ok(OneOrMany(vec![text.into()]))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<OneOrMany, A::Error> {
+                Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(OneOrMany)
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
+}
 /// What is wrong with a limit: one of its rates or bursts by its number, the ban, where it holds, or for
 /// whom it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,14 +134,22 @@ fn refuse(part: Part, message: impl Into<String>, hint: &str) -> Refused {
     (part, Invalid::new(message).with_hint(hint))
 }
 
-impl LimitInput<'_> {
-    /// The limit of `target` that is meant.
+impl LimitInput {
+    /// The limit that is meant.
     ///
     /// # Errors
     /// What cannot be read, or does not go together.
-    pub fn limit(&self, target: Target) -> Result<Limit, (Part, Invalid)> {
+    pub fn limit(&self) -> Result<Limit, Invalid> {
+        self.limit_for(self.target.parse()?).map_err(|(_, error)| error)
+    }
+
+    /// The limit that is meant, of a target that was read already.
+    ///
+    /// # Errors
+    /// As [`LimitInput::limit`], and what is to blame.
+    pub fn limit_for(&self, target: Target) -> Result<Limit, (Part, Invalid)> {
         let mut rates = Vec::with_capacity(2);
-        for (place, text) in self.rates.iter().enumerate() {
+        for (place, text) in self.rate.0.iter().enumerate() {
             let rate: Rate =
                 text.parse().map_err(|error: UnitError| (Part::Rate(place), error.into()))?;
             if rates.iter().any(|other: &Rate| other.unit() == rate.unit()) {
@@ -87,7 +183,7 @@ impl LimitInput<'_> {
                 limit.and(rate, amount(burst)).map_err(|error| (blamed(1, burst), error.into()))?;
         }
         let ban = |error: Invalid| (Part::Ban, error);
-        let wanted = self.ban.map(|text| text.read()).transpose();
+        let wanted = self.ban.as_ref().map(BanInput::read).transpose();
         let wanted = wanted.map_err(|error| ban(ModelError::from(error).into()))?;
         let limit =
             limit.enforced(self.enforce).banning(wanted).map_err(|error| ban(error.into()))?;
@@ -96,10 +192,40 @@ impl LimitInput<'_> {
             .map_err(|error| (Part::Scope, error.into()))
     }
 
+    /// Takes an option as a line of a list has it: `no-enforce` or `NAME=VALUE`.
+    ///
+    /// # Errors
+    /// If its value makes no sense, or it is there twice. `None` if there is no such option.
+    pub(super) fn take_word(&mut self, word: &str) -> Option<Result<(), Invalid>> {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        let twice = match name {
+            "scope" => named(name, value, Reach::ALL, Reach::name)
+                .map(|scope| self.scope.replace(scope).is_some()),
+            "partition" => named(name, value, Partition::ALL, Partition::name)
+                .map(|partition| self.partition.replace(partition).is_some()),
+            NO_ENFORCE if value.is_empty() && self.enforce => {
+                self.enforce = false;
+                Ok(false)
+            }
+            "ban-after" => Ok(self.ban().after.replace(value.into()).is_some()),
+            "ban-factor" => Ok(self.ban().factor.replace(value.into()).is_some()),
+            "ban-for" => Ok(self.ban().lasts.replace(value.into()).is_some()),
+            _ => return None,
+        };
+        Some(twice.and_then(|twice| match twice {
+            true => Err(Invalid::new(format!("{name} is there twice")).with_hint(EXAMPLE)),
+            false => Ok(()),
+        }))
+    }
+
+    fn ban(&mut self) -> &mut BanInput {
+        self.ban.get_or_insert_default()
+    }
+
     /// Each burst: its place, the place of the rate that it is for, and packets or bytes.
     fn bursts(&self, rates: &[Rate]) -> Result<Vec<(usize, usize, u64)>, Refused> {
         let mut bursts: Vec<(usize, usize, u64)> = Vec::with_capacity(2);
-        for (place, text) in self.bursts.iter().enumerate() {
+        for (place, text) in self.burst.0.iter().enumerate() {
             let wrong = |error: UnitError| (Part::Burst(place), Invalid::from(error));
             let read = |rate: &Rate| parse_burst(text, rate.unit());
             let of = match rates {
@@ -123,6 +249,26 @@ impl LimitInput<'_> {
     }
 }
 
+/// How a line of a list should look.
+pub(super) const EXAMPLE: &str = "write TARGET RATE [BURST], for instance 198.51.100.7 1000pps 2000; see `limiter limit import --help`";
+
+/// What an option's value names.
+fn named<T: Copy, const N: usize>(
+    option: &str,
+    value: &str,
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> Result<T, Invalid> {
+    all.into_iter().find(|one| name(*one) == value).ok_or_else(|| {
+        let names = all.map(|one| format!("{option}={}", name(one)));
+        Invalid::new(format!("what is {option}={value}?"))
+            .with_hint(format!("write {}, or leave it out", names.join(" or ")))
+    })
+}
+
+/// The option for a limit that is only counted.
+pub(super) const NO_ENFORCE: &str = "no-enforce";
+
 impl Unit {
     /// What is counted.
     pub const fn name(self) -> &'static str {
@@ -138,15 +284,15 @@ mod tests {
     use super::*;
     use crate::Explain as _;
 
-    fn input<'a>(rates: &[&'a str], bursts: &[&'a str]) -> LimitInput<'a> {
-        let (rates, bursts) = (rates.to_vec(), bursts.to_vec());
-        LimitInput { rates, bursts, enforce: true, ban: None, scope: None, partition: None }
+    fn input(rates: &[&str], bursts: &[&str]) -> LimitInput {
+        let [rate, burst] = [rates, bursts].map(|texts| texts.iter().copied().collect());
+        LimitInput { rate, burst, ..LimitInput::default() }
     }
 
     #[test]
     fn rates_come_in_any_order_and_bursts_find_theirs() {
         let wanted = input(&["1000pps", "10mbit"], &["2000", "64kbyte"]);
-        let wanted = wanted.limit(Target::DEFAULT).unwrap();
+        let wanted = wanted.limit_for(Target::DEFAULT).unwrap();
         assert_eq!((wanted.rate.unit(), wanted.burst), (Unit::Packets, 2000));
         assert_eq!(
             wanted.also.map(|also| (also.rate.to_string(), also.burst)),
@@ -157,16 +303,16 @@ mod tests {
             (["10mbit", "1kpps"], ["64kbyte", "2k"]),
             (["1000pps", "10mbit"], ["64kbyte", "2000"]),
         ] {
-            assert_eq!(input(&rates, &bursts).limit(Target::DEFAULT).unwrap(), wanted);
+            assert_eq!(input(&rates, &bursts).limit_for(Target::DEFAULT).unwrap(), wanted);
         }
-        let one = input(&["10mbit", "1000pps"], &["64kbyte"]).limit(Target::DEFAULT).unwrap();
+        let one = input(&["10mbit", "1000pps"], &["64kbyte"]).limit_for(Target::DEFAULT).unwrap();
         assert_eq!((one.burst, one.also.map(|also| also.burst)), (1200, Some(64_000)));
     }
 
     #[test]
     fn what_does_not_go_together_is_blamed() {
-        let lasts = BanText { lasts: Some("10m"), ..BanText::default() };
-        let ban = Some(lasts);
+        let lasts = BanInput { lasts: Some("10m".into()), ..BanInput::default() };
+        let ban = Some(lasts.clone());
         let shared = "10.0.0.0/8 as-one".parse().unwrap();
         for (input, target, part, about) in [
             (input(&[], &[]), Target::DEFAULT, Part::Rate(0), "no rate"),
@@ -206,7 +352,7 @@ mod tests {
             ),
             (
                 LimitInput {
-                    ban: Some(BanText { after: Some("5s"), ..lasts }),
+                    ban: Some(BanInput { after: Some("5s".into()), ..lasts.clone() }),
                     ..input(&["5pps"], &[])
                 },
                 shared,
@@ -233,7 +379,7 @@ mod tests {
             ),
             (
                 LimitInput {
-                    ban: Some(BanText { lasts: Some("ten"), ..lasts }),
+                    ban: Some(BanInput { lasts: Some("ten".into()), ..lasts }),
                     ..input(&["5pps"], &[])
                 },
                 Target::DEFAULT,
@@ -241,7 +387,7 @@ mod tests {
                 "ten",
             ),
         ] {
-            let (blamed, error) = input.limit(target).unwrap_err();
+            let (blamed, error) = input.limit_for(target).unwrap_err();
             assert_eq!(blamed, part, "{input:?}: {error}");
             assert!(error.to_string().contains(about), "{error}");
             assert!(error.hint().is_some());

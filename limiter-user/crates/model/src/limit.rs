@@ -1,7 +1,10 @@
 //! A limit: for whom, how much, and how much at once.
 
+use std::ops::{Deref, DerefMut};
+
 use ipnet::IpNet;
 use limiter_common::gcra::{MAX_TOLERANCE, TICKS_PER_NS};
+use serde::{Deserialize, Serialize};
 
 use super::ban::{Ban, BanError};
 use super::class::ClassError;
@@ -13,27 +16,83 @@ use super::units::{Rate, Unit, format_burst};
 /// The smallest burst of a limit in bytes: one full Ethernet frame without its check sequence.
 pub const FULL_FRAME: u64 = 1514;
 
-/// A limit.
+/// A limit: an amount for a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Its target: sources, and the class of their packets.
     pub target: Target,
+    /// How much a source may send, and all else that was said.
+    pub amount: Amount,
+}
+
+/// What was said of a limit beside its target, as it is stored and replicated. What was read has to be
+/// checked with [`Amount::checked`]: not every amount is good, nor for every target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Amount {
     /// How much, in the long run; packets, if there is a limit in both units.
     pub rate: Rate,
     /// How much at once, in the rate's unit.
     pub burst: u64,
     /// What holds at the same time, in bytes; then `rate` is in packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub also: Option<Tier>,
     /// Whether what is over it is dropped, rather than only counted.
+    #[serde(default = "enforced", skip_serializing_if = "Clone::clone")]
     pub enforce: bool,
     /// What becomes of a source that goes on to be far over it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ban: Option<Ban>,
     /// Where it holds.
+    #[serde(default, skip_serializing_if = "Scope::is_local")]
     pub scope: Scope,
 }
 
+pub(super) const fn enforced() -> bool {
+    true
+}
+
+// Most code that has a limit asks for its amount, and few for its target.
+impl Deref for Limit {
+    type Target = Amount;
+
+    fn deref(&self) -> &Amount {
+        &self.amount
+    }
+}
+
+impl DerefMut for Limit {
+    fn deref_mut(&mut self) -> &mut Amount {
+        &mut self.amount
+    }
+}
+
+impl Amount {
+    /// A rate and its burst of which nothing more is said.
+    pub const fn new(Tier { rate, burst }: Tier) -> Self {
+        Self { rate, burst, also: None, enforce: true, ban: None, scope: Scope::Local }
+    }
+
+    /// The limit of `target` that has this amount.
+    pub const fn of(self, target: Target) -> Limit {
+        Limit { target, amount: self }
+    }
+
+    /// As [`Amount::of`], for an amount that comes from elsewhere.
+    ///
+    /// # Errors
+    /// If that cannot be a limit.
+    pub fn checked(self, target: Target) -> Result<Limit, ModelError> {
+        let mut limit = Limit::new(target, self.rate, Some(self.burst))?.enforced(self.enforce);
+        if let Some(Tier { rate, burst }) = self.also {
+            limit = limit.and(rate, Some(burst))?;
+        }
+        let ban = self.ban.map(|Ban { after, factor, lasts }| Ban::new(after, factor, lasts));
+        limit.banning(ban.transpose()?)?.scoped(self.scope)
+    }
+}
+
 /// A rate and its burst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tier {
     /// How much, in the long run.
     pub rate: Rate,
@@ -190,8 +249,7 @@ impl Limit {
     /// [`ModelError::BurstTooSmall`], [`ModelError::BurstTooLarge`], [`ModelError::SingleAsOne`].
     pub fn new(target: Target, rate: Rate, burst: Option<u64>) -> Result<Self, ModelError> {
         target.check()?;
-        let Tier { rate, burst } = Tier::new(rate, burst)?;
-        Ok(Self { target, rate, burst, also: None, enforce: true, ban: None, scope: Scope::Local })
+        Ok(Amount::new(Tier::new(rate, burst)?).of(target))
     }
 
     /// The limit with another one, in the other unit, that holds at the same time.
@@ -205,7 +263,8 @@ impl Limit {
         }
         let in_packets = own.rate.unit() == Unit::Packets;
         let (first, second) = if in_packets { (own, other) } else { (other, own) };
-        Ok(Self { rate: first.rate, burst: first.burst, also: Some(second), ..self })
+        let Tier { rate, burst } = first;
+        Ok(Amount { rate, burst, also: Some(second), ..self.amount }.of(self.target))
     }
 
     /// The limit with a ban for those who go on to be far over it.
@@ -219,7 +278,7 @@ impl Limit {
         if ban.is_some() && !self.enforce {
             return Err(BanError::NotEnforced.into());
         }
-        Ok(Self { ban, ..self })
+        Ok(Amount { ban, ..self.amount }.of(self.target))
     }
 
     /// The limit in a scope.
@@ -230,17 +289,17 @@ impl Limit {
         if !scope.is_local() && self.target.together {
             return Err(ModelError::SharedInCluster { target: self.target });
         }
-        Ok(Self { scope, ..self })
+        Ok(Amount { scope, ..self.amount }.of(self.target))
     }
 
     /// The rate and the burst that every limit has.
     pub const fn tier(&self) -> Tier {
-        Tier { rate: self.rate, burst: self.burst }
+        Tier { rate: self.amount.rate, burst: self.amount.burst }
     }
 
     /// What holds at the same time: one rate, or two of different units.
     pub fn tiers(&self) -> impl Iterator<Item = Tier> + Clone {
-        [self.tier()].into_iter().chain(self.also)
+        [self.tier()].into_iter().chain(self.amount.also)
     }
 
     /// Whether the target is a source or wider, where sources have so many bits.
@@ -265,12 +324,12 @@ impl Limit {
     /// The limit with or without enforcement. Those with a ban are enforced.
     #[must_use]
     pub const fn enforced(self, enforce: bool) -> Self {
-        Self { enforce, ..self }
+        Amount { enforce, ..self.amount }.of(self.target)
     }
 
     /// What `rate` counts.
     pub const fn unit(&self) -> Unit {
-        self.rate.unit()
+        self.amount.rate.unit()
     }
 }
 

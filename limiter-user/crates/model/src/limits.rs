@@ -6,44 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::ban::Ban;
 use super::class::Class;
-use super::scope::Scope;
-use super::units::Rate;
-use crate::limit::{Limit, Target, Tier};
-
-/// How much a source may send: a limit without its target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Amount {
-    /// How much, in the long run.
-    pub rate: Rate,
-    /// How much at once, in the rate's unit.
-    pub burst: u64,
-    /// What holds at the same time, in the other unit.
-    pub also: Option<Tier>,
-    /// Whether what is over it is dropped.
-    pub enforce: bool,
-    /// What becomes of a source that goes on to be far over it.
-    pub ban: Option<Ban>,
-    /// Where it holds.
-    pub scope: Scope,
-}
-
-impl Amount {
-    /// The limit of `target` that has this amount.
-    pub const fn of(self, target: Target) -> Limit {
-        let Self { rate, burst, also, enforce, ban, scope } = self;
-        Limit { target, rate, burst, also, enforce, ban, scope }
-    }
-}
-
-impl Limit {
-    /// The limit without its target.
-    pub const fn amount(&self) -> Amount {
-        let Self { rate, burst, also, enforce, ban, scope, .. } = *self;
-        Amount { rate, burst, also, enforce, ban, scope }
-    }
-}
+use crate::limit::{Amount, Limit, Target};
 
 /// Limits by target.
 #[derive(Clone, Debug, Default)]
@@ -126,7 +90,7 @@ impl Limits {
 
     /// Sets a limit, in the place of another one for the same target.
     pub fn set(&mut self, limit: Limit) {
-        let number = self.take(limit.amount());
+        let number = self.take(limit.amount);
         let former = self.by_target.insert(limit.target, number);
         if former.is_none() {
             count(&mut self.classes, limit.target.class, true);
@@ -279,7 +243,7 @@ impl Changes {
 
     /// Adds the setting of a limit.
     pub fn set(&mut self, limit: Limit) {
-        let number = self.number(limit.amount());
+        let number = self.number(limit.amount);
         self.set_numbered(limit.target, number);
     }
 
@@ -336,8 +300,7 @@ impl Changes {
         let amounts = &self.amounts;
         self.entries.retain(|(target, number)| {
             *number == NONE
-                || present.get(target).map(|limit| limit.amount())
-                    != Some(amounts[*number as usize])
+                || present.get(target).map(|limit| limit.amount) != Some(amounts[*number as usize])
         });
     }
 
@@ -420,7 +383,7 @@ mod tests {
         assert!(expected.values().all(|limit| limits.get(&limit.target) == Some(*limit)));
         // Nothing is kept of amounts that no limit has.
         let mut counts = HashMap::new();
-        expected.values().for_each(|limit| *counts.entry(limit.amount()).or_insert(0) += 1);
+        expected.values().for_each(|limit| *counts.entry(limit.amount).or_insert(0) += 1);
         assert_eq!(limits.amounts().collect::<HashMap<_, _>>(), counts);
         assert_eq!(limits.numbers.len(), counts.len());
         assert_eq!(limits.amounts.len(), counts.len() + limits.free.len());

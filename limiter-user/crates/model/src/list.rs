@@ -1,11 +1,10 @@
 //! Lists of limits as text: a line each, `TARGET [CLASS] [as-one] RATE[+RATE] [BURST[+BURST]] [OPTION…]`,
 //! `#` begins a comment.
 
-use crate::{Partition, Reach};
 use std::collections::HashMap;
 
 use super::class::Class;
-use super::input::LimitInput;
+use super::input::{EXAMPLE, LimitInput, NO_ENFORCE};
 use super::invalid::Invalid;
 use super::limits::Changes;
 use crate::limit::{Limit, Selector, Target};
@@ -113,7 +112,7 @@ impl Reader {
             }
             None => {
                 let limit = parse_limit(whom, rest, content)?;
-                let number = self.limits.number(limit.amount());
+                let number = self.limits.number(limit.amount);
                 if self.known.len() >= REMEMBERED {
                     self.known.clear();
                 }
@@ -128,9 +127,6 @@ impl Reader {
     }
 }
 
-/// How a line should look.
-const EXAMPLE: &str = "write TARGET RATE [BURST], for instance 198.51.100.7 1000pps 2000; see `limiter limit import --help`";
-
 /// Reads what comes after whom a limit is for, in `line`.
 fn parse_limit(whom: Selector, rest: &str, line: &str) -> Result<Limit, Invalid> {
     let refuse = |text: String| Err(Invalid::new(text).with_hint(EXAMPLE));
@@ -142,62 +138,18 @@ fn parse_limit(whom: Selector, rest: &str, line: &str) -> Result<Limit, Invalid>
     let is_option = |word: &str| word.contains('=') || word == NO_ENFORCE;
     let bursts = words.next_if(|word| !is_option(word));
     let mut input = LimitInput {
-        rates: rates.split('+').collect(),
-        bursts: bursts.map_or_else(Vec::new, |bursts| bursts.split('+').collect()),
-        enforce: true,
-        ban: None,
-        scope: None,
-        partition: None,
+        rate: rates.split('+').collect(),
+        burst: bursts.into_iter().flat_map(|bursts| bursts.split('+')).collect(),
+        ..LimitInput::default()
     };
     for word in words {
-        let (name, value) = word.split_once('=').unwrap_or((word, ""));
-        let place = match name {
-            "scope" => {
-                let scope = named(name, value, Reach::ALL, Reach::name)?;
-                if input.scope.replace(scope).is_some() {
-                    return refuse(format!("{name} is there twice"));
-                }
-                continue;
-            }
-            "partition" => {
-                let partition = named(name, value, Partition::ALL, Partition::name)?;
-                if input.partition.replace(partition).is_some() {
-                    return refuse(format!("{name} is there twice"));
-                }
-                continue;
-            }
-            NO_ENFORCE if value.is_empty() && input.enforce => {
-                input.enforce = false;
-                continue;
-            }
-            "ban-after" => &mut input.ban.get_or_insert_default().after,
-            "ban-factor" => &mut input.ban.get_or_insert_default().factor,
-            "ban-for" => &mut input.ban.get_or_insert_default().lasts,
-            _ => return refuse(format!("{line:?} is not a limit: what is {word:?}?")),
-        };
-        if place.replace(value).is_some() {
-            return refuse(format!("{name} is there twice"));
+        match input.take_word(word) {
+            Some(taken) => taken?,
+            None => return refuse(format!("{line:?} is not a limit: what is {word:?}?")),
         }
     }
-    input.limit(Target { whom, class, together }).map_err(|(_, error)| error)
+    input.limit_for(Target { whom, class, together }).map_err(|(_, error)| error)
 }
-
-/// What an option's value names.
-fn named<T: Copy, const N: usize>(
-    option: &str,
-    value: &str,
-    all: [T; N],
-    name: fn(T) -> &'static str,
-) -> Result<T, Invalid> {
-    all.into_iter().find(|one| name(*one) == value).ok_or_else(|| {
-        let names = all.map(|one| format!("{option}={}", name(one)));
-        Invalid::new(format!("what is {option}={value}?"))
-            .with_hint(format!("write {}, or leave it out", names.join(" or ")))
-    })
-}
-
-/// The option for a limit that is only counted.
-const NO_ENFORCE: &str = "no-enforce";
 
 #[cfg(test)]
 mod tests {

@@ -16,11 +16,11 @@ use super::args::RunArgs;
 use super::problem;
 use super::settings::name_of;
 use super::tables::{
-    BanTable, DefaultLimit, LimitTable, LimitsTable, ListTable, OneOrMany, Targets, Text,
+    DefaultLimit, LimitTable, LimitsTable, ListTable, OneOrMany, Targets, Text,
 };
 use api::error::{Failure, exit};
 use model::Location;
-use model::ban::BanText;
+use model::ban::BanInput;
 use model::class::{ClassPart, ClassText};
 use model::input::Part;
 use model::limit::short_prefix;
@@ -318,7 +318,7 @@ struct Amounts<'a> {
     rate: &'a Spanned<OneOrMany>,
     burst: Option<&'a Spanned<OneOrMany>>,
     enforce: bool,
-    ban: Option<&'a Spanned<BanTable>>,
+    ban: Option<&'a Spanned<BanInput>>,
     scope: Option<&'a Spanned<Reach>>,
     partition: Option<&'a Spanned<Partition>>,
 }
@@ -335,20 +335,15 @@ impl<'a> Amounts<'a> {
         let rates = self.rate.get_ref().texts(list(self.rate));
         let bursts = self.burst.map_or_else(Vec::new, |burst| burst.get_ref().texts(list(burst)));
         let input = LimitInput {
-            rates: rates.iter().map(|(text, _)| *text).collect(),
-            bursts: bursts.iter().map(|(text, _)| *text).collect(),
+            rate: rates.iter().map(|(text, _)| *text).collect(),
+            burst: bursts.iter().map(|(text, _)| *text).collect(),
             enforce: self.enforce,
-            ban: self.ban.map(|ban| {
-                let BanTable { after, factor, lasts } = ban.get_ref();
-                let parts = [after, factor, lasts];
-                let [after, factor, lasts] =
-                    parts.map(|text| text.as_ref().map(|text| text.0.as_str()));
-                BanText { after, factor, lasts }
-            }),
+            ban: self.ban.map(|ban| ban.get_ref().clone()),
             scope: self.scope.map(|scope| *scope.get_ref()),
             partition: self.partition.map(|partition| *partition.get_ref()),
+            ..LimitInput::default()
         };
-        input.limit(target).map_err(|(part, error)| {
+        input.limit_for(target).map_err(|(part, error)| {
             let blamed = match part {
                 Part::Rate(place) => rates.get(place).map_or(list(self.rate), |(_, at)| *at),
                 Part::Burst(place) => bursts.get(place).map_or(byte, |(_, at)| *at),

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::args::{ClusterArgs, LIVE, ManagementArgs, RunArgs};
 use crate::settings::{Flag, Variable, name_of};
-use crate::tables::{BanTable, LimitTable, LimitsTable, ListTable};
+use crate::tables::{LimitTable, LimitsTable, ListTable};
+use model::ban::BanInput;
 
 /// Characters in a line.
 const WIDTH: usize = 116;
@@ -292,7 +293,7 @@ pub fn reference() -> String {
     for (title, keys) in [
         ("[limits]", keys::<LimitsTable>()),
         ("[[limit]]", keys::<LimitTable>()),
-        ("ban = { … }", keys::<BanTable>()),
+        ("ban = { … }", keys::<BanInput>()),
         ("[[allow]] and [[deny]]", keys::<ListTable>()),
     ] {
         page += &format!("\n### `{title}`\n\n| key | meaning |\n|---|---|\n");
@@ -311,7 +312,7 @@ mod tests {
     #[test]
     fn the_examples_have_every_key_of_limits_and_lists() {
         let [limits, limit, ban, list] =
-            [keys::<LimitsTable>(), keys::<LimitTable>(), keys::<BanTable>(), keys::<ListTable>()];
+            [keys::<LimitsTable>(), keys::<LimitTable>(), keys::<BanInput>(), keys::<ListTable>()];
         for key in limits.iter().chain(&limit).chain(&ban).chain(&list) {
             let found = EXAMPLES.contains(&format!("{} = ", key.name));
             assert!(found && key.property["description"].is_string(), "{}", key.name);

@@ -7,6 +7,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
+use model::ban::BanInput;
 use model::{Partition, Reach};
 
 /// `[limits]`
@@ -42,8 +43,8 @@ pub(super) struct AmountTable {
     #[serde(default = "enforced")]
     pub(super) enforce: bool,
     /// Denies sources that go on to be far over the limit.
-    #[schemars(with = "Option<BanTable>")]
-    pub(super) ban: Option<Spanned<BanTable>>,
+    #[schemars(with = "Option<BanInput>")]
+    pub(super) ban: Option<Spanned<BanInput>>,
     /// Where it holds: on this host alone, which is meant if left out, or on all of the cluster together.
     #[schemars(with = "Option<Reach>")]
     pub(super) scope: Option<Spanned<Reach>>,
@@ -86,30 +87,14 @@ pub(super) struct LimitTable {
     #[serde(default = "enforced")]
     pub(super) enforce: bool,
     /// Denies sources that go on to be far over the limit.
-    #[schemars(with = "Option<BanTable>")]
-    pub(super) ban: Option<Spanned<BanTable>>,
+    #[schemars(with = "Option<BanInput>")]
+    pub(super) ban: Option<Spanned<BanInput>>,
     /// Where it holds: on this host alone, which is meant if left out, or on all of the cluster together.
     #[schemars(with = "Option<Reach>")]
     pub(super) scope: Option<Spanned<Reach>>,
     /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached.
     #[schemars(with = "Option<Partition>")]
     pub(super) partition: Option<Spanned<Partition>>,
-}
-
-/// `{ after = …, factor = …, for = … }`
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct BanTable {
-    /// How long a source must be so far over the limit, `1s` to `1h`; `5s` if left out.
-    #[schemars(with = "Option<String>")]
-    pub(super) after: Option<Text>,
-    /// How many times the limit it must offer; 10 if left out.
-    #[schemars(with = "Option<u32>")]
-    pub(super) factor: Option<Text>,
-    /// For how long it is denied, `1s` to `30days`.
-    #[serde(rename = "for")]
-    #[schemars(with = "String")]
-    pub(super) lasts: Option<Text>,
 }
 
 /// `[[allow]]` and `[[deny]]`

@@ -94,7 +94,7 @@ impl Value {
     /// It as text.
     pub(super) fn text(&self) -> String {
         match self {
-            Self::Limit(limit) => record::record(&limit.amount()),
+            Self::Limit(limit) => record::record(&limit.amount),
             // Plain values always make JSON.
             Self::Denied(listing) => serde_json::to_string(listing).unwrap_or_default(),
         }

@@ -36,6 +36,8 @@ pub use self::packet::{MAX_PACKET_LEN, PacketError};
 use self::peer::Peer;
 use self::table::{PARTS, Part, Table};
 use super::{HostId, Moment};
+use model::layers::LimitOf;
+use model::{Limit, Target};
 
 /// Entries that a replica has at the most, removals included.
 pub const MAX_ENTRIES: usize = 1 << 20;
@@ -127,6 +129,15 @@ pub struct Replica {
     unsaved: BTreeMap<Item, Option<Entry>>,
     /// As `forgotten`, before that.
     saved_forgotten: Stamp,
+}
+
+impl LimitOf for Replica {
+    fn limit_of(&self, target: &Target) -> Option<Limit> {
+        match self.get(&Item::Limit(*target))? {
+            Value::Limit(limit) => Some(limit),
+            Value::Denied(_) => None,
+        }
+    }
 }
 
 impl Replica {

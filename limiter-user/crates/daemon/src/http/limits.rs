@@ -7,10 +7,10 @@ use http_body_util::BodyExt;
 
 use super::answer::{Answer, Parsed, Refusal, answer, conflict, unreadable};
 use api::error::Failure;
-use api::requests::{ChangeQuery, SetRequest, TargetQuery};
+use api::requests::{ChangeQuery, TargetQuery};
 use api::{LimitList, LimitRemoved, LimitSet, LimitsImported};
 use control::{Shared, no_such_limit};
-use model::{Target, list::Reader};
+use model::{LimitInput, Target, list::Reader};
 
 pub(super) async fn list(State(shared): State<Shared>) -> Answer<LimitList> {
     answer(&shared, |core| Ok(core.limits())).await
@@ -19,9 +19,9 @@ pub(super) async fn list(State(shared): State<Shared>) -> Answer<LimitList> {
 pub(super) async fn set(
     State(shared): State<Shared>,
     Parsed(Query(query)): Parsed<Query<ChangeQuery>>,
-    Parsed(Json(request)): Parsed<Json<SetRequest>>,
+    Parsed(Json(request)): Parsed<Json<LimitInput>>,
 ) -> Answer<LimitSet> {
-    let limit = request.limit()?;
+    let limit = request.limit().map_err(Failure::from)?;
     answer(&shared, move |core| core.set(&limit, &query.how())).await
 }
 

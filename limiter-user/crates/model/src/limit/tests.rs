@@ -94,7 +94,7 @@ fn a_limit_in_both_units_begins_with_packets() {
     );
     let other = limit("10mbit", Some(64_000)).unwrap().and(packets.rate, Some(7)).unwrap();
     assert_eq!(other, both);
-    assert_eq!(both.amount().of(both.target), both);
+    assert_eq!(both.amount.of(both.target), both);
     assert!(matches!(packets.and(packets.rate, None), Err(ModelError::SameUnit { .. })));
     assert!(matches!(packets.and(bytes.rate, Some(9)), Err(ModelError::BurstTooSmall { .. })));
     let shared = Limit { target: "10.0.0.0/8 as-one".parse().unwrap(), ..packets };

@@ -89,9 +89,10 @@ fn who_begins_to_send_is_found_and_told_of_until_it_is_idle() {
 
 #[test]
 fn a_source_is_tracked_for_as_long_as_its_bucket_takes_to_fill() {
-    let limit = |rate: &str, burst| Limit {
-        burst,
-        ..Limit::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap()
+    let limit = |rate: &str, burst| {
+        let mut limit = Limit::new(Target::DEFAULT, rate.parse().unwrap(), None).unwrap();
+        limit.burst = burst;
+        limit
     };
     for (rate, burst, seconds) in
         [("1000pps", 1200, 3.0), ("20pps", 24, 3.0), ("5/minute", 1, 14.2), ("1/minute", 60, 300.0)]
