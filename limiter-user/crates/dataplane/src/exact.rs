@@ -49,7 +49,7 @@ impl<K: Pod, V: Pod> Exact<K, V> {
     /// If it is not there, or is not what it should be.
     pub(super) fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Self, Error> {
         let Some(Map::HashMap(data)) = ebpf.map(name) else {
-            return Err(Error::Load(format!("no hash map {name} in the object").into()));
+            return Err(Error::load(format!("no hash map {name} in the object")));
         };
         let fd = data.fd().as_fd().try_clone_to_owned();
         let fd = fd.map_err(|source| Error::Map {

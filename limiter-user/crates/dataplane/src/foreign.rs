@@ -1,7 +1,6 @@
 //! Links that somebody else made: what aya has no functions for.
 
 use std::io;
-use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 // Commands of bpf(2), linux/bpf.h.
