@@ -66,7 +66,8 @@ fn attach_error(interface: &Interface, mode: Mode) -> impl FnOnce(Opaque) -> Err
 }
 
 impl Links {
-    /// Puts `program` in the place of whatever the pinned links run, each atomically. Links of
+    /// Puts `program` in the place of whatever the pinned links run, each atomically (`BPF_LINK_UPDATE`): detaching
+    /// first would let packets pass unlimited. Links of
     /// interfaces that are gone are removed.
     pub(super) fn take_over(directory: &Path, program: &mut Xdp) -> Result<Self, Error> {
         let mut links = Self::default();
@@ -77,6 +78,7 @@ impl Links {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let Some((mode, ifindex)) = Link::parse(name) else { continue };
             let Some(interface) = present.iter().find(|i| i.index == ifindex) else {
+                // The kernel has detached the link with the interface, and gives its index to another in time.
                 tracing::warn!("interface {ifindex} is gone: removing its link");
                 fs::remove_file(&path).map_err(Error::pin("remove", &path))?;
                 continue;

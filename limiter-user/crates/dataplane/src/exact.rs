@@ -136,7 +136,8 @@ fn write<K: Copy, V: Copy, E>(
         if at_once {
             let written = many(&keys[done..], &slots[done..]);
             done += written;
-            // A kernel that cannot do this at all is not asked again.
+            // Hash maps have batches since Linux 5.6, but a seccomp filter may forbid them: one refusal that wrote
+            // nothing is enough. The key it failed at goes by the usual call, which tells why.
             at_once = written > 0;
         }
         if let (Some(key), Some(slot)) = (keys.get(done), slots.get(done)) {

@@ -24,7 +24,8 @@ struct GetInfo {
     info: u64,
 }
 
-/// `struct bpf_link_info` of an XDP link, and room for what newer kernels add.
+/// `struct bpf_link_info` of an XDP link. The kernel writes no more than the length that it is given, and newer ones
+/// have longer records, so the spare room only keeps this from depending on the version.
 #[repr(C)]
 #[derive(Default)]
 struct LinkInfo {

@@ -26,7 +26,8 @@ pub(super) struct Sampler {
     ring: RingBuf<MapData>,
     /// Why there are none.
     broken: Option<String>,
-    /// So that the kernel keeps the program in it.
+    /// Held open: the kernel empties a program array when its last descriptor or pin of user space goes, although the
+    /// program still refers to it.
     _programs: Option<ProgramArray<MapData>>,
 }
 
