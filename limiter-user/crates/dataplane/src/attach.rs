@@ -10,7 +10,7 @@ use aya::programs::links::{FdLink, LinkError, PinnedLink};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{Xdp, XdpMode, loaded_links};
 
-use super::Error;
+use super::error::{Error, Opaque};
 use super::foreign::ForeignLink;
 use super::link::Interface;
 use super::owner::pins_of;
@@ -57,10 +57,7 @@ pub(super) fn is_link(name: &OsStr) -> bool {
 #[derive(Default)]
 pub(super) struct Links(Vec<Link>);
 
-fn attach_error(
-    interface: &Interface,
-    mode: Mode,
-) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> Error {
+fn attach_error(interface: &Interface, mode: Mode) -> impl FnOnce(Opaque) -> Error {
     let (name, mtu) = (interface.name.clone(), interface.mtu);
     move |source| {
         let merging = merging(&name);
@@ -69,28 +66,24 @@ fn attach_error(
 }
 
 impl Links {
-    /// Puts `program` in the place of whatever the pinned links run, each atomically. Links of
+    /// Puts `program` in the place of whatever the pinned links run, each atomically (`BPF_LINK_UPDATE`): detaching
+    /// first would let packets pass unlimited. Links of
     /// interfaces that are gone are removed.
     pub(super) fn take_over(directory: &Path, program: &mut Xdp) -> Result<Self, Error> {
         let mut links = Self::default();
-        let failed =
-            |source| Error::Pin { action: "list the links in", path: directory.into(), source };
+        let failed = Error::pin("list the links in", directory);
         let present = Interface::all()?;
         for entry in fs::read_dir(directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let Some((mode, ifindex)) = Link::parse(name) else { continue };
             let Some(interface) = present.iter().find(|i| i.index == ifindex) else {
+                // The kernel has detached the link with the interface, and gives its index to another in time.
                 tracing::warn!("interface {ifindex} is gone: removing its link");
-                fs::remove_file(&path).map_err(|source| Error::Pin {
-                    action: "remove",
-                    path: path.clone(),
-                    source,
-                })?;
+                fs::remove_file(&path).map_err(Error::pin("remove", &path))?;
                 continue;
             };
-            let wrap = attach_error(interface, mode);
-            let link = update(&path, program).map_err(wrap)?;
+            let link = update(&path, program).map_err(attach_error(interface, mode))?;
             links.0.push(Link { ifindex, mode, link, path });
         }
         Ok(links)
@@ -156,7 +149,7 @@ impl Links {
             .position(|link| link.ifindex == interface.index)
             .ok_or_else(|| Error::NotAttached { name: name.into() })?;
         let Link { link, path, .. } = self.0.swap_remove(at);
-        fs::remove_file(&path).map_err(|source| Error::Pin { action: "remove", path, source })?;
+        fs::remove_file(&path).map_err(Error::pin("remove", &path))?;
         // The pin and this descriptor were all that held the link.
         drop(link);
         Ok(())
@@ -189,11 +182,7 @@ impl Links {
     pub(super) fn move_to(&mut self, directory: &Path) -> Result<(), Error> {
         for link in &mut self.0 {
             let path = Link::path(directory, link.ifindex, link.mode);
-            fs::rename(&link.path, &path).map_err(|source| Error::Pin {
-                action: "move",
-                path: link.path.clone(),
-                source,
-            })?;
+            fs::rename(&link.path, &path).map_err(Error::pin("move", &link.path))?;
             link.path = path;
         }
         Ok(())
@@ -211,8 +200,6 @@ impl Links {
         self.0.clear();
     }
 }
-
-type Opaque = Box<dyn std::error::Error + Send + Sync>;
 
 /// Makes the pinned link at `path` run `program` from its next packet on.
 fn update(path: &Path, program: &mut Xdp) -> Result<FdLink, Opaque> {

@@ -1,11 +1,15 @@
 //! What can go wrong between the daemon and the kernel.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use model::instance::Owner;
 use model::interface::Mode;
 use model::{Explain, Fault, Invalid, ModelError};
+
+/// An error of aya, of which nothing but its text is used. So its types, which change with its releases, stay out of
+/// this crate's interface.
+pub(crate) type Opaque = Box<dyn std::error::Error + Send + Sync>;
 
 /// An error of the data plane.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +24,7 @@ pub enum Error {
     #[error("the kernel program cannot write to the log")]
     KernelLog {
         /// Why not.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: Opaque,
     },
     /// An option is out of range.
     #[error("{option}: {problem}")]
@@ -111,14 +115,14 @@ pub enum Error {
     },
     /// The program or its maps could not be loaded.
     #[error("cannot load the kernel program")]
-    Load(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Load(#[source] Opaque),
     /// A map could not be read or written.
     #[error("cannot {action}")]
     Map {
         /// What was tried.
         action: String,
         /// Why it failed.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: Opaque,
     },
     /// There is no such interface.
     #[error("no interface is called {name}")]
@@ -188,7 +192,7 @@ pub enum Error {
         /// An offload that is on, which merges frames before a program sees them.
         merging: Option<&'static str>,
         /// Why it was refused.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: Opaque,
     },
     /// The kernel did not answer about an interface.
     #[error("cannot query interfaces")]
@@ -302,6 +306,16 @@ impl Error {
     /// Wraps an error of a map operation.
     pub(super) fn map(action: impl Into<String>) -> impl FnOnce(aya::maps::MapError) -> Self {
         move |source| Self::Map { action: action.into(), source: Box::new(source) }
+    }
+
+    /// Wraps an error of the loader or the verifier.
+    pub(super) fn load(source: impl Into<Opaque>) -> Self {
+        Self::Load(source.into())
+    }
+
+    /// Wraps an error of the BPF file system.
+    pub(super) fn pin(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Self + Copy {
+        move |source| Self::Pin { action, path: path.into(), source }
     }
 }
 

@@ -49,7 +49,7 @@ impl<K: Pod, V: Pod> Exact<K, V> {
     /// If it is not there, or is not what it should be.
     pub(super) fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Self, Error> {
         let Some(Map::HashMap(data)) = ebpf.map(name) else {
-            return Err(Error::Load(format!("no hash map {name} in the object").into()));
+            return Err(Error::load(format!("no hash map {name} in the object")));
         };
         let fd = data.fd().as_fd().try_clone_to_owned();
         let fd = fd.map_err(|source| Error::Map {
@@ -136,7 +136,8 @@ fn write<K: Copy, V: Copy, E>(
         if at_once {
             let written = many(&keys[done..], &slots[done..]);
             done += written;
-            // A kernel that cannot do this at all is not asked again.
+            // Hash maps have batches since Linux 5.6, but a seccomp filter may forbid them: one refusal that wrote
+            // nothing is enough. The key it failed at goes by the usual call, which tells why.
             at_once = written > 0;
         }
         if let (Some(key), Some(slot)) = (keys.get(done), slots.get(done)) {

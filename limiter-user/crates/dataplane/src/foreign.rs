@@ -1,7 +1,6 @@
 //! Links that somebody else made: what aya has no functions for.
 
 use std::io;
-use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 // Commands of bpf(2), linux/bpf.h.
@@ -25,7 +24,8 @@ struct GetInfo {
     info: u64,
 }
 
-/// `struct bpf_link_info` of an XDP link, and room for what newer kernels add.
+/// `struct bpf_link_info` of an XDP link. The kernel writes no more than the length that it is given, and newer ones
+/// have longer records, so the spare room only keeps this from depending on the version.
 #[repr(C)]
 #[derive(Default)]
 struct LinkInfo {

@@ -22,7 +22,7 @@ const FEATURES: [(&str, KernelVersion, &str); 3] = [
 const BPF_FS_MAGIC: FsType = FsType(0xcafe_4a11);
 
 /// Where BPF file systems are mounted by convention.
-const BPF_FS: &str = "/sys/fs/bpf";
+pub(super) const BPF_FS: &str = "/sys/fs/bpf";
 
 /// The capabilities that are needed and missing.
 pub fn missing_capabilities() -> Vec<String> {
@@ -98,11 +98,7 @@ pub fn ensure_bpffs(pin_dir: &Path) -> Result<(), Error> {
         None
     };
     if source.is_none() && pin_dir.starts_with(BPF_FS) {
-        std::fs::create_dir_all(parent).map_err(|source| Error::Pin {
-            action: "create",
-            path: parent.into(),
-            source,
-        })?;
+        std::fs::create_dir_all(parent).map_err(Error::pin("create", parent))?;
     }
     if is_bpf_fs(parent) { Ok(()) } else { Err(Error::BpfFs { path: pin_dir.into(), source }) }
 }
@@ -120,16 +116,19 @@ pub fn monotonic_ns() -> u64 {
     clock_ns(ClockId::CLOCK_MONOTONIC)
 }
 
-/// `MEMBARRIER_CMD_GLOBAL` of linux/membarrier.h: returns when every CPU has left what it ran in the
-/// kernel without a pause, which a packet's way through the program is.
+/// `MEMBARRIER_CMD_GLOBAL` of linux/membarrier.h, the one command that is an RCU grace period
+/// (`synchronize_rcu`): XDP programs run under the RCU read lock, so none outlasts it. The faster
+/// `MEMBARRIER_CMD_PRIVATE_EXPEDITED` waits for threads of this process only.
 const MEMBARRIER_GLOBAL: libc::c_long = 1;
 
-/// Returns when no packet is being judged that was so when this was called; takes some ms.
+/// Returns when no packet is being judged that was so when this was called. Takes some ms up to some tens of them,
+/// so not while others wait.
 pub fn wait_for_packets() {
     // SAFETY: the command takes no pointers; flags and CPU are unused and zero.
     let waited = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_GLOBAL, 0, 0) };
     if waited != 0 {
-        // A kernel without it: a packet takes microseconds, and cannot be interrupted by another.
+        // A kernel with nohz_full refuses the command, and a seccomp filter may forbid it. A packet takes
+        // microseconds, and softirqs do not nest, so none is 50 ms old.
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }

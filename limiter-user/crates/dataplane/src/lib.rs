@@ -50,6 +50,7 @@ use limiter_common::class::ANY;
 pub use attach::detach_link;
 pub use error::Error;
 pub use facts::{Event, WindowRanks};
+pub use kernel::wait_for_packets;
 pub use link::LinkEvents;
 pub use log::KernelLog;
 pub use object::has_program;
@@ -59,9 +60,7 @@ pub use owner::pins_of;
 pub use publish::SharedCounts;
 pub use run_time::RunTime;
 pub use share_maps::ShareMaps;
-pub use shares::{
-    BucketShare, ClusterBucket, ClusterMember, ClusterTerms, SharesChanged, wait_for_packets,
-};
+pub use shares::{BucketShare, ClusterBucket, ClusterMember, ClusterTerms, SharesChanged};
 pub use trial::try_load;
 pub use trials::TrialView;
 
@@ -119,9 +118,8 @@ fn take<T>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, Error>
 where
     T: TryFrom<Map, Error = MapError>,
 {
-    let map = ebpf
-        .take_map(name)
-        .ok_or_else(|| Error::Load(format!("no map {name} in the object").into()))?;
+    let map =
+        ebpf.take_map(name).ok_or_else(|| Error::load(format!("no map {name} in the object")))?;
     map.try_into().map_err(Error::map(format!("open the map {name}")))
 }
 
@@ -144,7 +142,7 @@ where
 fn elements<T: memory::Shared>(ebpf: &Ebpf, name: &'static str) -> Result<Elements<T>, Error> {
     match ebpf.map(name) {
         Some(Map::Array(data)) => Elements::new(data, name),
-        _ => Err(Error::Load(format!("no array {name} in the object").into())),
+        _ => Err(Error::load(format!("no array {name} in the object"))),
     }
 }
 
@@ -186,12 +184,11 @@ impl Dataplane {
         let classes = Arc::new(ClassTables::new(elements(&ebpf, "CLASSES")?));
         let lookup = PolicyLookup::open(&ebpf)?;
         let config = memory.config();
-        let (exact, prefixes) = ("EXACT", ["PREFIXES4", "PREFIXES6"]);
         let maps = PolicyMaps {
             policies: take(&mut ebpf, "POLICIES")?,
             each: SourceMaps::take(
                 &mut ebpf,
-                [exact, prefixes[0], prefixes[1]],
+                ["EXACT", "PREFIXES4", "PREFIXES6"],
                 layout.masks.lengths(),
             )?,
             shared: Prefixes::take(&mut ebpf, ["SHARED4", "SHARED6"])?,
@@ -328,7 +325,7 @@ impl Dataplane {
     fn measure_frames(&mut self) -> Result<(), Error> {
         let mut largest = self.links.list()?.into_iter().map(|(_, mtu)| mtu).max();
         if self.staging.is_some() {
-            // Those that it will take over.
+            // Fresh maps have no links before `settle`, but the first policies must suit those that come then.
             largest = largest.max(attach::largest_mtu(&self.options.pin_dir)?);
         }
         let max_frame = largest.map_or(USUAL_FRAME, |mtu| mtu + FRAMING).max(USUAL_FRAME);
@@ -352,7 +349,7 @@ impl Dataplane {
     pub fn publish(&mut self, limits: &Limits) -> Result<(), Error> {
         let changes = self.publisher.replacing(limits);
         let settled = self.change(&changes).and_then(|()| self.settle());
-        // An earlier daemon may have left some.
+        // A daemon that died between a change and its `retire` left buckets of classes that are gone.
         self.retire();
         settled
     }
@@ -423,7 +420,7 @@ impl Dataplane {
     /// As [`Dataplane::change`], but for what only the kernel knows.
     pub fn try_out(&self, changes: &Changes) -> Result<(), Error> {
         self.compiled(changes)?;
-        self.publisher.check(changes).map(drop)
+        self.publisher.check(changes)
     }
 
     /// Lets no limit apply to sources in `nets`, from the next [`Dataplane::publish`] on.

@@ -61,8 +61,9 @@ pub fn request(message: LinkMessage, set: bool) -> io::Result<Vec<LinkMessage>> 
                 NetlinkPayload::Done(_) | NetlinkPayload::Error(_) => return Ok(links),
                 _ => {}
             }
-            // Messages are aligned to four bytes.
+            // A dump has several messages in a datagram, each aligned to four bytes (NLMSG_ALIGNTO).
             let length = (answer.header.length as usize).next_multiple_of(4);
+            // At least four: a length of zero would be read for ever.
             rest = rest.get(length.max(4)..).unwrap_or_default();
         }
     }

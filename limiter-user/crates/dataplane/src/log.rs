@@ -19,7 +19,8 @@ pub(super) const RING: &str = "AYA_LOGS";
 /// is dropped.
 pub struct KernelLog {
     lines: EbpfLogger<&'static dyn log::Log>,
-    /// So that the kernel keeps the program in it.
+    /// Not pinned, so that it is emptied when this is dropped: the kernel clears a program array with its last
+    /// descriptor of user space, and then no tail call finds the program.
     _programs: ProgramArray<MapData>,
 }
 

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::marker::PhantomData;
-use std::mem::{align_of, size_of};
 use std::os::fd::{AsFd, AsRawFd};
 use std::slice;
 
@@ -12,7 +11,7 @@ use limiter_common::table::{Identity, Slot};
 use memmap2::{MmapOptions, MmapRaw};
 use std::sync::atomic::AtomicU64;
 
-use super::Error;
+use super::error::{Error, Opaque};
 
 /// Types that consist of atomics only, so that sharing them with the kernel is sound.
 ///
@@ -39,8 +38,6 @@ unsafe impl Shared for limiter_common::sampling::Sampling {}
 unsafe impl Shared for limiter_common::hll::Registers {}
 // SAFETY: an array of atomics.
 unsafe impl Shared for limiter_common::class::Table {}
-
-type Opaque = Box<dyn std::error::Error + Send + Sync>;
 
 fn unmapped(name: &str) -> impl Fn(Opaque) -> Error {
     move |source| Error::Map { action: format!("map the memory of {name}"), source }

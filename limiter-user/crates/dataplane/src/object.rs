@@ -136,13 +136,15 @@ pub(super) fn settle(staging: &Path, pin_dir: &Path, program: &mut Xdp) -> Resul
 
 /// Renames a staged data plane that has the links.
 fn take_the_place(staging: &Path, pin_dir: &Path) -> Result<(), Error> {
+    // Not by RENAME_EXCHANGE, which bpffs has since Linux 5.16 only, and a plain rename needs an empty target. A
+    // daemon that dies in between leaves a staging directory with links, which the next start completes.
     remove(pin_dir)?;
-    rename(staging, pin_dir)
+    fs::rename(staging, pin_dir).map_err(Error::pin("move the data plane to", pin_dir))
 }
 
 /// Moves the pins of links from one directory to another.
 fn move_links(from: &Path, to: &Path) -> Result<(), Error> {
-    let failed = |source| Error::Pin { action: "move the links in", path: from.into(), source };
+    let failed = Error::pin("move the links in", from);
     for entry in fs::read_dir(from).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         if is_link(&entry.file_name()) {
@@ -161,11 +163,6 @@ pub(super) fn discard(staging: &Path) {
         // Whatever led here is what to tell. What is left is replaced at the next start.
         tracing::debug!("{error}");
     }
-}
-
-fn rename(from: &Path, to: &Path) -> Result<(), Error> {
-    let failed = |source| Error::Pin { action: "move the data plane to", path: to.into(), source };
-    fs::rename(from, to).map_err(failed)
 }
 
 /// Whether links are pinned in `directory`.
@@ -187,7 +184,7 @@ pub(super) fn staging_of(pin_dir: &Path) -> PathBuf {
 }
 
 fn create(directory: &Path) -> Result<(), Error> {
-    let failed = |source| Error::Pin { action: "create", path: directory.into(), source };
+    let failed = Error::pin("create", directory);
     fs::create_dir_all(directory).map_err(failed)?;
     // The hash's secret lies in here.
     fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).map_err(failed)
@@ -196,8 +193,8 @@ fn create(directory: &Path) -> Result<(), Error> {
 /// Removes a pin directory, if it is there. Links in it detach.
 pub(super) fn remove(directory: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(directory) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(Error::Pin { action: "remove", path: directory.into(), source })
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::pin("remove", directory)(error))
         }
         _ => Ok(()),
     }
@@ -209,14 +206,15 @@ fn hash_key(secret: Option<HashSecret>) -> Result<HashKey, Error> {
         Some(HashSecret(bytes)) => bytes,
         None => {
             let mut bytes = [0; 80];
-            getrandom::fill(&mut bytes).map_err(|error| Error::Load(Box::new(error)))?;
+            getrandom::fill(&mut bytes).map_err(Error::load)?;
             bytes
         }
     };
     let mut words = [0; 10];
-    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        // The same on hosts of either kind.
-        *word = u64::from_be_bytes(chunk.try_into().unwrap_or_default());
+    for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        // Hosts of either byte order must make the same hash of one secret, or their distinct sources cannot be
+        // counted together.
+        *word = u64::from_be_bytes(*chunk);
     }
     Ok(HashKey { words })
 }
@@ -249,23 +247,30 @@ fn load_object(
     for (name, path) in MAPS.iter().zip(&paths) {
         loader.map_pin_path(name, path.as_path());
     }
-    let failed = |error: Box<dyn std::error::Error + Send + Sync>| Error::Load(error);
-    let mut ebpf = loader.load(object).map_err(|e| failed(Box::new(e)))?;
-    let program = program(&mut ebpf)?;
-    program.load().map_err(|e| failed(Box::new(e)))?;
-    if let Ok(info) = program.info() {
-        let verified = info.verified_instruction_count();
-        tracing::debug!("the verifier processed {verified:?} instructions");
-    }
+    let (ebpf, verified) = verify(&mut loader, object)?;
+    tracing::debug!("the verifier processed {verified:?} instructions");
     Ok(ebpf)
+}
+
+/// Creates the maps and has the verifier check the program. Returns how many instructions it processed; kernels
+/// before 5.16 do not tell.
+pub(super) fn verify(
+    loader: &mut EbpfLoader<'_>,
+    object: &[u8],
+) -> Result<(Ebpf, Option<u32>), Error> {
+    let mut ebpf = loader.load(object).map_err(Error::load)?;
+    let program = program(&mut ebpf)?;
+    program.load().map_err(Error::load)?;
+    let verified = program.info().ok().and_then(|info| info.verified_instruction_count());
+    Ok((ebpf, verified))
 }
 
 /// The XDP program of a loaded object.
 pub(super) fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, Error> {
     let program = ebpf
         .program_mut(PROGRAM)
-        .ok_or_else(|| Error::Load(format!("no program {PROGRAM:?} in the object").into()))?;
-    program.try_into().map_err(|e: aya::programs::ProgramError| Error::Load(Box::new(e)))
+        .ok_or_else(|| Error::load(format!("no program {PROGRAM:?} in the object")))?;
+    program.try_into().map_err(Error::load)
 }
 
 fn pin_layout(directory: &Path, layout: &Layout) -> Result<(), Error> {
@@ -305,36 +310,29 @@ fn check_abi(directory: &Path) -> Result<(), Error> {
     }
 }
 
+/// The options that a layout was made with, and their values as a reader knows them. Layouts with equal values serve
+/// for each other.
+fn described(layout: &Layout) -> [(&'static str, String); 5] {
+    let Layout { sketch, window_shift, set_mask, filter_words, .. } = *layout;
+    let (v4, v6) = layout.masks.lengths();
+    [
+        ("--sketch-epsilon or --sketch-delta", format!("{} × {}", sketch.depth, sketch.width())),
+        ("--sketch-window", format!("{} ms", (1u64 << window_shift) / 1_000_000)),
+        ("--max-sources", ((set_mask + 1) * WAYS).to_string()),
+        ("--max-listed", (filter_words * 64 / BITS_PER_SOURCE).to_string()),
+        ("--ipv4-prefix or --ipv6-prefix", format!("/{v4} and /{v6}")),
+    ]
+}
+
 /// The layout of what is pinned in `directory`, if it serves for what is `wanted`.
 fn pinned_layout(directory: &Path, wanted: Layout) -> Result<Layout, Error> {
     let failed = || Error::map(format!("read the layout in {}", directory.display()));
     let map: Array<MapData, Layout> = open(directory.join(LAYOUT_PIN)).map_err(failed())?;
     let pinned = map.get(&0, 0).map_err(failed())?;
-    let differs = |option, found: String, wanted: String| {
-        Err(Error::Layout { path: directory.into(), option, found, wanted })
-    };
-    let size = |layout: &Layout| format!("{} × {}", layout.sketch.depth, layout.sketch.width());
-    let seconds = |layout: &Layout| format!("{} ms", (1u64 << layout.window_shift) / 1_000_000);
-    let prefixes = |layout: &Layout| {
-        let (v4, v6) = layout.masks.lengths();
-        format!("/{v4} and /{v6}")
-    };
-    if pinned.sketch != wanted.sketch {
-        return differs("--sketch-epsilon or --sketch-delta", size(&pinned), size(&wanted));
-    }
-    if pinned.window_shift != wanted.window_shift {
-        return differs("--sketch-window", seconds(&pinned), seconds(&wanted));
-    }
-    if pinned.set_mask != wanted.set_mask {
-        let sources = |l: &Layout| ((l.set_mask + 1) * WAYS).to_string();
-        return differs("--max-sources", sources(&pinned), sources(&wanted));
-    }
-    if pinned.filter_words != wanted.filter_words {
-        let listed = |l: &Layout| (l.filter_words * 64 / BITS_PER_SOURCE).to_string();
-        return differs("--max-listed", listed(&pinned), listed(&wanted));
-    }
-    if pinned.masks != wanted.masks {
-        return differs("--ipv4-prefix or --ipv6-prefix", prefixes(&pinned), prefixes(&wanted));
+    for ((option, found), (_, wanted)) in described(&pinned).into_iter().zip(described(&wanted)) {
+        if found != wanted {
+            return Err(Error::Layout { path: directory.into(), option, found, wanted });
+        }
     }
     // The secret stays, or no bucket would be found again; CPUs may have been added.
     Ok(Layout { abi: wanted.abi, cpus: wanted.cpus, ..pinned })

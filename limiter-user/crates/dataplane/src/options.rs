@@ -19,14 +19,14 @@ use limiter_common::table::{Identity, Slot, WAYS};
 use super::Error;
 use super::sources::key_of;
 
-/// What a source takes in the bucket table: its bucket, whose it is, what it may use, and a byte to find it by.
-/// Bytes that a source with room for a bucket takes.
+/// Bytes that room for one source takes: its bucket, whose it is, what it may use, and a fingerprint to find it by.
 pub const SOURCE_BYTES: usize = size_of::<Slot>() + size_of::<Identity>() + size_of::<Rights>() + 1;
 
 /// A secret that the hash of a fresh data plane is made from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashSecret(pub [u8; 80]);
 
+// Not derived: options may come to a log, and who knows the secret can aim at one bucket or cell.
 impl std::fmt::Debug for HashSecret {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("HashSecret(..)")

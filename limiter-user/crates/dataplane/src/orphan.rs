@@ -42,14 +42,13 @@ impl Pinned {
             match fs::read_dir(&path) {
                 Ok(entries) => found.push(Self::read(path, staging, entries)?),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(source) => return Err(Error::Pin { action: "read", path, source }),
+                Err(error) => return Err(Error::pin("read", &path)(error)),
             }
         }
         Ok(found)
     }
 
     fn read(path: PathBuf, staging: bool, entries: ReadDir) -> Result<Self, Error> {
-        let unreadable = |source| Error::Pin { action: "read", path: path.clone(), source };
         let mut pinned = Self {
             path: path.clone(),
             staging,
@@ -60,9 +59,9 @@ impl Pinned {
         };
         let mut names = Vec::new();
         for entry in entries {
-            let entry = entry.map_err(unreadable)?;
+            let entry = entry.map_err(Error::pin("read", &path))?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if entry.file_type().map_err(unreadable)?.is_dir() {
+            if entry.file_type().map_err(Error::pin("read", &path))?.is_dir() {
                 return Err(Error::Foreign { path, name });
             }
             match Link::parse(&name) {
@@ -86,12 +85,10 @@ impl Pinned {
     /// # Errors
     /// If a pin cannot be removed; links go first, so what is left limits nothing.
     pub fn remove(&self) -> Result<(), Error> {
-        let failed =
-            |path: &Path, source| Error::Pin { action: "remove", path: path.into(), source };
         for path in self.links.iter().chain(&self.rest) {
-            fs::remove_file(path).map_err(|source| failed(path, source))?;
+            fs::remove_file(path).map_err(Error::pin("remove", path))?;
         }
-        fs::remove_dir(&self.path).map_err(|source| failed(&self.path, source))
+        fs::remove_dir(&self.path).map_err(Error::pin("remove", &self.path))
     }
 }
 
@@ -110,7 +107,7 @@ fn foreign(names: &[String]) -> Option<&str> {
 
 /// Where the link at `path` is attached; nowhere if its interface is gone.
 fn attached(path: &Path, mode: Mode) -> Result<Option<PinnedOn>, Error> {
-    let failed = |source: io::Error| Error::Pin { action: "read", path: path.into(), source };
+    let failed = Error::pin("read", path);
     let link = PinnedLink::from_pin(path).map_err(|error| failed(io::Error::other(error)))?;
     let info = FdLink::from(link).info().map_err(|error| failed(io::Error::other(error)))?;
     let ifindex = ForeignLink::open(info.id()).and_then(|it| it.ifindex()).map_err(failed)?;

@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use aya::programs::links::{FdLink, PinnedLink};
 
 use super::attach::Link;
-
-/// Where BPF file systems are mounted by convention.
-const BPF_FS: &str = "/sys/fs/bpf";
+use super::kernel::BPF_FS;
 
 /// The directory of pins, in the usual place or beside `near`, whose link runs `program` on the
 /// interface with index `ifindex`. Directories that may not be read count as nobody's.

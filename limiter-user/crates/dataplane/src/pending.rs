@@ -33,7 +33,8 @@ pub(super) const fn with_drops(counts: Counts, (packets, bytes): (u64, u64)) -> 
 pub(super) struct Pending {
     /// The tag that the slot had, packets, bytes.
     drops: HashMap<usize, Vec<(u64, u64, u64)>>,
-    /// Which indices, modulo its bits, occur: nearly all others are known from here.
+    /// Which indices, modulo its bits, occur: every bucket of the table is asked for, and nearly none has drops, so
+    /// most questions end in these 512 bytes, without a hash.
     filter: [[u64; 8]; 8],
 }
 
@@ -58,6 +59,7 @@ impl Pending {
                 pending: drops.into(),
             };
             let (packets, bytes) = denial.pending();
+            // An entry of the cache outlives its drops, which the CPU has then added to the slot itself.
             if packets > 0
                 && let Some(slot) = denial.basis().slot()
             {
@@ -84,12 +86,10 @@ impl Pending {
 
     /// All of them, by the slot's index: (index, tag, packets, bytes).
     pub(super) fn in_order(&self) -> Vec<(usize, u64, u64, u64)> {
-        let flat = |(index, drops): (&usize, &Vec<(u64, u64, u64)>)| {
-            let index = *index;
-            drops.iter().map(move |(tag, packets, bytes)| (index, *tag, *packets, *bytes)).collect()
-        };
-        let mut all: Vec<_> =
-            self.drops.iter().flat_map(|drops| -> Vec<_> { flat(drops) }).collect();
+        let mut all = Vec::new();
+        for (&index, drops) in &self.drops {
+            all.extend(drops.iter().map(|&(tag, packets, bytes)| (index, tag, packets, bytes)));
+        }
         all.sort_unstable();
         all
     }

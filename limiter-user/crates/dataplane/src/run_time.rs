@@ -22,6 +22,7 @@ impl RunTime {
 
     /// What a packet has cost on average since `earlier`, ns; `None` if nothing was measured.
     pub fn per_packet_since(self, earlier: Self) -> Option<f64> {
+        // The kernel counts per program, so a new one begins at zero.
         let runs = self.runs.checked_sub(earlier.runs).filter(|runs| *runs > 0)?;
         Some(self.ns.saturating_sub(earlier.ns) as f64 / runs as f64)
     }

@@ -4,17 +4,18 @@ use model::sample::{PacketSample, SampleFilter};
 
 use aya::Ebpf;
 use aya::maps::{MapData, ProgramArray, RingBuf};
-use aya::programs::{ProgramError, Xdp};
+use aya::programs::Xdp;
 use ipnet::IpNet;
 use limiter_common::abi::{Config, Reason};
 use limiter_common::atomic;
 use limiter_common::packet::{Network, network};
 use limiter_common::sampling::{MAX_BYTES, Sample, Sampling, asking};
 
+use super::error::{Error, Opaque};
 use super::memory::Elements;
 use super::sources::key_of;
 use super::view::Now;
-use super::{Error, elements, take};
+use super::{elements, take};
 
 /// The program that takes samples.
 const PROGRAM: &str = "sampler";
@@ -25,7 +26,8 @@ pub(super) struct Sampler {
     ring: RingBuf<MapData>,
     /// Why there are none.
     broken: Option<String>,
-    /// So that the kernel keeps the program in it.
+    /// Held open: the kernel empties a program array when its last descriptor or pin of user space goes, although the
+    /// program still refers to it.
     _programs: Option<ProgramArray<MapData>>,
 }
 
@@ -106,9 +108,9 @@ pub(super) fn install(
     ebpf: &mut Ebpf,
     name: &str,
     mut programs: ProgramArray<MapData>,
-) -> Result<ProgramArray<MapData>, Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<ProgramArray<MapData>, Opaque> {
     let program = ebpf.program_mut(name).ok_or("it is not in the object")?;
-    let program: &mut Xdp = program.try_into().map_err(|error: ProgramError| Box::new(error))?;
+    let program: &mut Xdp = program.try_into()?;
     program.load()?;
     programs.set(0, program.fd()?, 0)?;
     Ok(programs)

@@ -19,12 +19,6 @@ use model::compile::{compile, compile_shared, decompile};
 use model::source::{Counts, HeldShare};
 use model::{Change, Changes, Class, Limit, Target, Tier, Unit};
 
-/// Returns when no packet is judged any more that was so when this was called. Takes some ms up to some tens of
-/// them, so not while others wait.
-pub fn wait_for_packets() {
-    kernel::wait_for_packets();
-}
-
 /// Which limits are the cluster's, and the share that each bucket has of them without end.
 pub(super) struct ClusterLimits {
     pub(super) floor: Floor,
@@ -83,7 +77,7 @@ impl SharesChanged {
         self.lowered.extend(other.lowered);
     }
 
-    /// Whether tokens are to be given back by [`ShareMaps::give_back`] when [`wait_for_packets`] has returned.
+    /// Whether tokens are to be given back by [`ShareMaps::give_back`] when [`crate::wait_for_packets`] has returned.
     pub const fn is_lowered(&self) -> bool {
         !self.lowered.is_empty()
     }

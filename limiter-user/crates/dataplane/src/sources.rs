@@ -49,6 +49,7 @@ pub(super) fn key_of(address: IpAddr) -> SourceKey {
 pub(super) fn source_of_key(key: SourceKey, lengths: (u8, u8)) -> IpNet {
     let address = key.address();
     let length = if address.is_ipv4() { lengths.0 } else { lengths.1 };
+    // The lengths of the masks are never longer than an address.
     IpNet::new(address, length).map_or_else(|_| IpNet::from(address), |net| net.trunc())
 }
 
@@ -162,27 +163,21 @@ impl<P: MapKey, V: Pod> Prefixes<P, V> {
         }
         Ok(present)
     }
-}
 
-impl<P: MapKey, V: Pod> Table<P, V> for Prefixes<P, V> {
-    fn insert(&mut self, place: &P, value: V) -> Result<(), Refused<P>> {
+    /// Lets a place lead to a value, at once: tries of prefixes have no batches before Linux 5.13, and are few.
+    pub(super) fn insert(&mut self, place: &P, value: V) -> Result<(), Refused<P>> {
         let v4 = place.v4().map_or(Ok(()), |key| self.v4.insert(&key, value, 0));
         let both =
             v4.and_then(|()| place.v6().map_or(Ok(()), |key| self.v6.insert(&key, value, 0)));
         both.map_err(|error| (*place, error))
     }
 
-    fn remove(&mut self, place: &P) -> Result<(), Refused<P>> {
+    /// Removes a place that need not be there.
+    pub(super) fn remove(&mut self, place: &P) -> Result<(), Refused<P>> {
         let v4 = place.v4().map_or(Ok(()), |key| gone(self.v4.remove(&key)));
         let both = v4.and_then(|()| place.v6().map_or(Ok(()), |key| gone(self.v6.remove(&key))));
         both.map_err(|error| (*place, error))
     }
-
-    fn flush(&mut self) -> Result<(), Refused<P>> {
-        Ok(())
-    }
-
-    fn forget(&mut self) {}
 }
 
 /// What is not there need not be removed.

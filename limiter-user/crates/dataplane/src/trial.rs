@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use aya::EbpfLoader;
 use limiter_common::hash::HashKey;
 
-use super::object::{OBJECT, program};
+use super::object::{OBJECT, verify};
 use super::{Error, Options, kernel};
 
 /// Entries of maps whose size is a choice: they are never used.
@@ -19,7 +19,8 @@ const SMALL: [&str; 5] = ["EXACT", "SKETCH", "FINGERPRINTS", "SLOTS", "IDENTITIE
 pub fn try_load() -> Result<Option<u32>, Error> {
     let object = OBJECT.ok_or(Error::NoProgram)?;
     kernel::check()?;
-    // Of the usual shape, because the verifier knows its constants.
+    // Of the usual shape: the layout is read-only data, which the verifier takes for constants, so other values
+    // would have it walk other branches.
     let usual = Options { max_limits: 1, max_listed: 1, ..Options::usual(PathBuf::new()) };
     let layout = usual.layout(HashKey { words: [1; 10] })?;
     let mut loader = EbpfLoader::new();
@@ -27,9 +28,5 @@ pub fn try_load() -> Result<Option<u32>, Error> {
     for name in SMALL {
         loader.map_max_entries(name, 1);
     }
-    let failed = |error: Box<dyn std::error::Error + Send + Sync>| Error::Load(error);
-    let mut ebpf = loader.load(object).map_err(|e| failed(Box::new(e)))?;
-    let program = program(&mut ebpf)?;
-    program.load().map_err(|e| failed(Box::new(e)))?;
-    Ok(program.info().ok().and_then(|info| info.verified_instruction_count()))
+    verify(&mut loader, object).map(|(_, verified)| verified)
 }

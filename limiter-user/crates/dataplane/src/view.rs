@@ -1,6 +1,5 @@
 //! What the kernel's memory says of sources, sketch and table.
 
-use super::pending::{stored_counts, with_drops};
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
@@ -23,7 +22,8 @@ use siphasher::sip::SipHasher24;
 use super::facts::WindowRanks;
 use super::kernel;
 use super::memory::Elements;
-use super::pending::Pending;
+use super::pending::{Pending, stored_counts, with_drops};
+use super::sources::{key_of, source_of_key};
 use model::Distinct;
 use model::source::{Counts, HeldShare, Source, SourceState};
 use model::tables::{SketchHealth, TableHealth};
@@ -85,15 +85,6 @@ pub(super) struct Tracked<'a> {
 }
 
 impl<'a> Tracked<'a> {
-    /// `None` if the slot is empty or being filled.
-    fn new(bucket: usize, memory: &'a Memory) -> Option<Self> {
-        let (slot, identity) =
-            (memory.slots.all().get(bucket)?, memory.identities.all().get(bucket)?);
-        let rights = memory.rights.all().get(bucket)?;
-        let tat = atomic::load(&slot.tat);
-        is_taken(slot).then_some(Self { bucket, tat, slot, identity, rights })
-    }
-
     /// What was counted in trials, and the number of the last one.
     pub(super) fn tried(&self) -> (u64, u64, u64) {
         let Identity { trial, tried, would_drop, .. } = self.identity;
@@ -215,11 +206,7 @@ impl Memory {
 
     /// The network that a key stands for.
     pub(super) fn network(&self, key: SourceKey) -> IpNet {
-        let (v4, v6) = self.layout.masks.lengths();
-        let address = key.address();
-        let length = if address.is_ipv4() { v4 } else { v6 };
-        // Lengths of masks are never longer than an address.
-        IpNet::new(address, length).unwrap_or_else(|_| IpNet::from(address))
+        source_of_key(key, self.layout.masks.lengths())
     }
 
     /// The bucket of a source for a class.
@@ -230,13 +217,20 @@ impl Memory {
             let index = slot_index(set, way, self.layout.set_mask) as usize;
             let slot = self.slots.all().get(index)?;
             let found = atomic::load(&slot.tag) == hash.0;
-            found.then(|| Tracked::new(index, self)).flatten()
+            if found { self.at(index) } else { None }
         })
     }
 
     /// The bucket with a number, if a source has it.
     pub(super) fn at(&self, bucket: usize) -> Option<Tracked<'_>> {
-        Tracked::new(bucket, self)
+        let slot = self.slots.all().get(bucket).filter(|slot| is_taken(slot))?;
+        Some(Tracked {
+            bucket,
+            tat: atomic::load(&slot.tat),
+            slot,
+            identity: self.identities.all().get(bucket)?,
+            rights: self.rights.all().get(bucket)?,
+        })
     }
 
     /// Empties the buckets of classes that are not `in_use`. No packet may be charged to one of them any more.
@@ -414,8 +408,7 @@ impl Memory {
         limit: Option<Limit>,
         now: Now,
     ) -> Source {
-        let slot = tracked.slot;
-        let last_seen = LastSeen(atomic::load(&slot.last_seen)).ns();
+        let last_seen = tracked.last().ns();
         let tiers = policy.map(Policy::tiers);
         let tats = [tracked.tat, atomic::load(&tracked.identity.second_tat)];
         let shared = policy.filter(|policy| policy.is_shared());
@@ -485,7 +478,7 @@ impl Memory {
 
     /// The source that an address belongs to.
     pub(super) fn key_of(&self, address: IpAddr) -> SourceKey {
-        self.layout.masks.apply(super::sources::key_of(address))
+        self.layout.masks.apply(key_of(address))
     }
 }
 

@@ -64,7 +64,7 @@ impl ParseableParametrized<[u8], GenlHeader> for Device {
     }
 }
 
-/// Sends one message and returns the first answer.
+/// Sends one message and returns the first answer. Without `NLM_F_ACK` there is only one: the reply or the error.
 fn ask<F>(socket: &Socket, message: GenlMessage<F>) -> io::Result<F>
 where
     GenlMessage<F>: NetlinkSerializable + NetlinkDeserializable,

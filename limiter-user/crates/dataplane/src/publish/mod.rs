@@ -584,17 +584,13 @@ fn note(classes: &mut ClassUse, key: &Key, leads: bool) {
     }
 }
 
-/// Whether a key lies in an exempt prefix.
-fn is_exempt(exempt: &[IpNet], net: &IpNet) -> bool {
-    exempt.iter().any(|exempt| exempt.contains(net))
-}
-
 /// Where a key leads that is given `slot`. An exempt prefix itself always leads somewhere, what is in it
 /// only if it has a limit. (What shares a limit does not include exempt sources: they are allowed.)
 fn destination(exempt: &[IpNet], key: &Key, slot: Option<u32>) -> Option<u32> {
     let Some(net) = key.place.net().filter(|_| !key.together) else { return slot };
     let given = slot.is_some() || u32::from(key.place.class) == ANY && exempt.contains(&net);
-    if given && is_exempt(exempt, &net) { Some(UNLIMITED_SLOT) } else { slot }
+    let is_exempt = exempt.iter().any(|exempt| exempt.contains(&net));
+    if given && is_exempt { Some(UNLIMITED_SLOT) } else { slot }
 }
 
 /// Where the amount with a number leads.

@@ -10,7 +10,7 @@ use limiter_common::shared::{CLASS, PREFIX, SHARED_SLOTS, Shared, TOTAL, TOTAL_S
 
 use super::super::Error;
 use super::super::memory::Elements;
-use super::super::sources::{Prefixes, Refused, Table};
+use super::super::sources::{Prefixes, Refused};
 use super::place::ClassPlace;
 use super::slots::Numbers;
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use aya::maps::{Array, MapData, MapError};
+use aya::maps::{Array, MapData};
 use limiter_common::abi::{POLICY_SLOTS, Policy, UNLIMITED_SLOT};
 use limiter_common::gate::MAX_GATE;
 
@@ -121,8 +121,7 @@ impl PolicySlots {
             room: POLICY_SLOTS as usize - 1,
             hint: "give sources with similar needs the same rate and burst",
         })?;
-        let written: Result<(), MapError> = self.array.set(slot, policy, 0);
-        written.map_err(Error::map("write a policy"))?;
+        self.array.set(slot, policy, 0).map_err(Error::map("write a policy"))?;
         self.used.insert(slot, (*policy, 1));
         self.by_policy.insert(*policy, slot);
         Ok(slot)
