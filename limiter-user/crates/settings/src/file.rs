@@ -15,9 +15,7 @@ use toml::de::{DeTable, DeValue};
 use super::args::RunArgs;
 use super::problem;
 use super::settings::name_of;
-use super::tables::{
-    DefaultLimit, LimitTable, LimitsTable, ListTable, OneOrMany, Targets, Text,
-};
+use super::tables::{DefaultLimit, LimitTable, LimitsTable, ListTable, OneOrMany, Targets, Text};
 use api::error::{Failure, exit};
 use model::Location;
 use model::ban::BanInput;
