@@ -533,14 +533,16 @@ pub struct Counters {
     pub internal: [u64; INTERNALS],
     /// What the program hides from the verifier for a moment; means nothing.
     pub scratch: u64,
+    /// The coarse clock when it was last read, ns since boot.
+    pub coarse_ns: u64,
     /// The clock tick that `coarse_ns` was read in.
     pub coarse_tick: u64,
-    /// The coarse clock, ns since boot.
-    pub coarse_ns: u64,
+    /// The clock tick for all of which `coarse_ns` holds.
+    pub settled_tick: u64,
     /// The [`Reason`] of the packet at hand, for the program that a tail call goes to.
     pub reason: u64,
     /// To whole cache lines.
-    pub padding: [u64; 4],
+    pub padding: [u64; 3],
 }
 
 /// What an event tells.
@@ -584,7 +586,7 @@ const _: () = {
     assert!(size_of::<Identity>() == 64 && offset_of!(Identity, trial) == 40);
     assert!(size_of::<Rights>() == 16 && offset_of!(Rights, floor) == 8);
     assert!(size_of::<Shared>() == 64);
-    assert!(size_of::<Counters>() == 448 && offset_of!(Counters, reason) == 408);
+    assert!(size_of::<Counters>() == 448 && offset_of!(Counters, reason) == 416);
     assert!(size_of::<Denial>() == 32);
     assert!(size_of::<Event>() == 32 && offset_of!(Event, kind) == 24);
     assert!(Reason::ALL.len() <= VERDICTS && VERDICTS.is_power_of_two());

@@ -285,9 +285,15 @@ impl State for Kernel {
         unsafe {
             let tick = bpf_jiffies64();
             let counters = &mut *self.counters;
-            if counters.coarse_tick != tick {
+            if counters.settled_tick != tick {
+                let now_ns = bpf_ktime_get_coarse_ns();
+                // The kernel counts ticks, many at once after a pause, before it moves the clock. What is read
+                // in between must not last: it does only if it was seen to move in this tick or since the last.
+                if now_ns != counters.coarse_ns && tick.wrapping_sub(counters.coarse_tick) <= 1 {
+                    counters.settled_tick = tick;
+                }
                 counters.coarse_tick = tick;
-                counters.coarse_ns = bpf_ktime_get_coarse_ns();
+                counters.coarse_ns = now_ns;
             }
             counters.coarse_ns
         }
