@@ -410,7 +410,7 @@ impl Dataplane {
     /// class may get their number. While a class is in use anywhere its buckets keep what they owe: a limit that
     /// is put back must not find them full.
     fn retire(&self) {
-        kernel::wait_for_packets();
+        wait_for_packets();
         self.memory.retire(|class| self.publisher.class(class).is_some());
     }
 
