@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use super::limit::describe;
 use super::{
-    BanReport, DiffReport, LimitReport, ListDiff, ListEntry, PendingReport, Print, Rule,
+    DiffReport, LimitReport, ListDiff, ListEntry, PendingReport, Print, Rule,
     TierReport, text,
 };
 use model::limit::short_prefix;
 use model::lists::Action;
-use model::{Limit, Partition, Reach, Target};
+use model::{Ban, Limit, Partition, Reach, Target};
 
 /// A value as a person writes it.
 fn written(value: &Value) -> String {
@@ -54,7 +54,7 @@ pub struct FileLimitReport {
     pub enforce: bool,
     /// What becomes of a source that goes on to be far over it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ban: Option<BanReport>,
+    pub ban: Option<Ban>,
     /// Where it holds.
     #[serde(default)]
     pub scope: Reach,

@@ -45,7 +45,7 @@ pub use groups::{ClusterGroupEntry, ClusterGroupsReport, GroupEntry, GroupsRepor
 pub use history::{HistoryReport, ReasonSeries};
 pub use keys::KeysReport;
 pub use limit::{
-    BanReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
+    LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
     TierReport,
 };
 pub use lists::{ListChanged, ListDone, ListEntry, ListReport};
@@ -62,8 +62,8 @@ pub use source::moment;
 pub use source::{SharedReport, SourceReport, TriedReport};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};
 pub use status::{
-    AttachReport, DetachReport, EventsReport, Health, InterfaceReport, OccupantReport,
-    ServiceReport, SketchReport, StatusReport, StoreReport, TableReport, VersionReport,
+    AttachReport, DetachReport, EventsReport, Health, OccupantReport,
+    ServiceReport, StatusReport, StoreReport, VersionReport,
 };
 pub use suggest::percent;
 pub use suggest::{LightReport, ProposalReport, Question, SuggestQuery, SuggestReport};

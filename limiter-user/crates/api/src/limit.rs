@@ -55,31 +55,6 @@ impl From<Tier> for TierReport {
     }
 }
 
-/// What becomes of a source that goes on to be far over its limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BanReport {
-    /// How long it must be so far over its limit without a pause, seconds.
-    pub after_seconds: u32,
-    /// How many times its limit it must offer.
-    pub factor: u32,
-    /// For how long it is denied then, seconds.
-    pub for_seconds: u32,
-}
-
-impl From<Ban> for BanReport {
-    fn from(Ban { after, factor, lasts }: Ban) -> Self {
-        Self { after_seconds: after, factor, for_seconds: lasts }
-    }
-}
-
-impl BanReport {
-    /// The ban in a few words.
-    pub fn summary(&self) -> String {
-        let &Self { after_seconds: after, factor, for_seconds: lasts } = self;
-        Ban { after, factor, lasts }.to_string()
-    }
-}
-
 /// A limit as it is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitReport {
@@ -111,7 +86,7 @@ pub struct LimitReport {
     pub enforce: bool,
     /// What becomes of a source that goes on to be far over it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ban: Option<BanReport>,
+    pub ban: Option<Ban>,
     /// Where it holds.
     #[serde(default)]
     pub scope: Reach,
@@ -147,11 +122,11 @@ pub(super) fn describe(
     burst: &str,
     also: Option<&TierReport>,
     enforce: bool,
-    ban: Option<BanReport>,
+    ban: Option<Ban>,
     partition: Option<Partition>,
 ) -> String {
     let also = also.map(|also| format!(" and {} burst {}", also.rate, also.burst));
-    let ban = ban.map(|ban| format!(", {}", ban.summary()));
+    let ban = ban.map(|ban| format!(", {ban}"));
     let enforced = if enforce { "" } else { ", not enforced" };
     let [also, ban] = [also, ban].map(Option::unwrap_or_default);
     let wide = match partition {
@@ -180,7 +155,7 @@ impl LimitReport {
             also: limit.also.map(Into::into),
             gate,
             enforce: limit.enforce,
-            ban: limit.ban.map(Into::into),
+            ban: limit.ban,
             scope: limit.scope.reach(),
             partition: limit.scope.partition(),
             beyond_per_side: beyond_per_side(limit.scope, rate_per_second),
@@ -296,7 +271,7 @@ impl Print for LimitList {
                 limit.bursts(),
                 limit.gate.to_string(),
                 if limit.enforce { "yes" } else { "no" }.to_owned(),
-                limit.ban.map_or("no".into(), |ban| ban.summary().replacen("ban ", "", 1)),
+                limit.ban.map_or("no".into(), |ban| ban.to_string().replacen("ban ", "", 1)),
                 limit.scopes(),
                 limit.origin.name().to_owned(),
             ]);

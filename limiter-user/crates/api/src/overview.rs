@@ -3,11 +3,12 @@
 use limiter_common::abi::{Reason, Tally};
 use serde::Serialize;
 
-use super::{Health, LimitReport, ListEntry, SketchReport, TableReport, TopEntry, text};
+use super::{Health, LimitReport, ListEntry, TopEntry, text};
 use model::Distinct;
 use model::Unit;
 use model::instance::{Instance, address};
 use model::limit::short_prefix;
+use model::tables::{SketchHealth, TableHealth};
 use telemetry::Sample;
 
 /// Packets and bits per second.
@@ -243,9 +244,9 @@ pub struct OverviewReport {
     /// Mean packets of others in a cell of the sketch.
     pub noise: f64,
     /// The sketch, as of some seconds ago.
-    pub sketch: SketchReport,
+    pub sketch: SketchHealth,
     /// The bucket table, as of some seconds ago.
-    pub table: TableReport,
+    pub table: TableHealth,
     /// What a packet costs.
     pub cost: CostReport,
     /// Limits in force.

@@ -26,108 +26,6 @@ pub enum Health {
     Degraded,
 }
 
-/// An interface that is attached to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InterfaceReport {
-    /// Its name.
-    pub name: String,
-    /// Its index.
-    pub ifindex: u32,
-    /// How the program is attached.
-    pub mode: Mode,
-    /// The program's id in the kernel.
-    pub program_id: u32,
-    /// The link's id in the kernel.
-    pub link_id: u32,
-    /// Packets the interface has received since it was made.
-    pub rx_packets: u64,
-}
-
-impl From<&Attachment> for InterfaceReport {
-    fn from(attachment: &Attachment) -> Self {
-        Self {
-            name: attachment.name.clone(),
-            ifindex: attachment.ifindex,
-            mode: attachment.mode,
-            program_id: attachment.program_id,
-            link_id: attachment.link_id,
-            rx_packets: attachment.rx_packets,
-        }
-    }
-}
-
-/// The sketch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SketchReport {
-    /// ε of the width in use.
-    pub epsilon: f64,
-    /// δ of the depth in use.
-    pub delta: f64,
-    /// ε as asked for.
-    pub requested_epsilon: f64,
-    /// δ as asked for.
-    pub requested_delta: f64,
-    /// Columns.
-    pub width: u32,
-    /// Rows.
-    pub depth: u32,
-    /// The length of an epoch.
-    pub window_ms: f64,
-    /// Mean packets per cell in the window.
-    pub noise: f64,
-    /// Memory of the cells.
-    pub memory_bytes: u64,
-}
-
-impl From<SketchHealth> for SketchReport {
-    fn from(health: SketchHealth) -> Self {
-        Self {
-            epsilon: health.epsilon,
-            delta: health.delta,
-            requested_epsilon: health.requested_epsilon,
-            requested_delta: health.requested_delta,
-            width: health.width,
-            depth: health.depth,
-            window_ms: health.window.as_nanos() as f64 / 1e6,
-            noise: health.noise,
-            memory_bytes: health.memory_bytes,
-        }
-    }
-}
-
-/// The bucket table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TableReport {
-    /// Sets.
-    pub sets: u32,
-    /// Buckets in a set.
-    pub ways: u32,
-    /// Buckets.
-    pub capacity: u32,
-    /// Buckets that a source has.
-    pub occupied: u64,
-    /// Of those, not full.
-    pub busy: u64,
-    /// Sets in which all are busy.
-    pub full_sets: u64,
-    /// Memory of the table.
-    pub memory_bytes: u64,
-}
-
-impl From<TableHealth> for TableReport {
-    fn from(health: TableHealth) -> Self {
-        Self {
-            sets: health.sets,
-            ways: health.ways,
-            capacity: health.capacity,
-            occupied: health.occupied,
-            busy: health.busy,
-            full_sets: health.full_sets,
-            memory_bytes: health.memory_bytes,
-        }
-    }
-}
-
 /// Events that did not reach the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventsReport {
@@ -188,11 +86,11 @@ pub struct StatusReport {
     /// The daemon's process.
     pub pid: u32,
     /// What it is attached to.
-    pub interfaces: Vec<InterfaceReport>,
+    pub interfaces: Vec<Attachment>,
     /// The sketch.
-    pub sketch: SketchReport,
+    pub sketch: SketchHealth,
     /// The bucket table.
-    pub table: TableReport,
+    pub table: TableHealth,
     /// Distinct sources in the last full window.
     #[serde(default)]
     pub distinct: Option<Distinct>,
@@ -369,7 +267,7 @@ impl Print for VersionReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachReport {
     /// The interface.
-    pub interface: InterfaceReport,
+    pub interface: Attachment,
 }
 
 impl Print for AttachReport {

@@ -207,7 +207,7 @@ impl Core {
     pub(super) fn complete(&self, limit: &mut LimitReport) {
         limit.origin = self.origin_of(&limit.target);
         let whole = self.limit_for(&limit.target);
-        limit.ban = whole.and_then(|limit| limit.ban).map(Into::into);
+        limit.ban = whole.and_then(|limit| limit.ban);
         limit.set_scope(whole.map(|limit| limit.scope).unwrap_or_default());
     }
 
@@ -373,7 +373,7 @@ impl Core {
     ) -> Result<AttachReport, Failure> {
         let attachment = self.plane.attach(interface, mode, replace)?;
         self.now_attached(&attachment);
-        Ok(AttachReport { interface: (&attachment).into() })
+        Ok(AttachReport { interface: attachment })
     }
 
     /// Notes and tells that an interface is attached to.
@@ -446,9 +446,9 @@ impl Core {
             abi_version: ABI_VERSION,
             uptime_seconds: self.started.elapsed().as_secs(),
             pid: std::process::id(),
-            interfaces: attachments.iter().map(Into::into).collect(),
-            sketch: sketch.into(),
-            table: table.into(),
+            interfaces: attachments,
+            sketch,
+            table,
             distinct: self.plane.distinct(),
             limits: self.layers().count() as u64,
             default_limit: self.limit_for(&Target::DEFAULT).map(|l| self.report_in_force(&l)),

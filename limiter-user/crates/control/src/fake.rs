@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use ipnet::IpNet;
 use limiter_common::abi::{Counters, Reason};
@@ -322,13 +322,13 @@ impl Buckets for Fake {
 
     fn sketch(&self) -> SketchHealth {
         SketchHealth {
-            requested_epsilon: 0.01,
-            requested_delta: 0.01,
             epsilon: 0.005,
             delta: 0.006,
+            requested_epsilon: 0.01,
+            requested_delta: 0.01,
             width: 512,
             depth: 5,
-            window: Duration::from_nanos(1 << 27),
+            window_ms: 134.217_728,
             noise: 0.5,
             memory_bytes: 512 * 5 * 8,
         }

@@ -61,7 +61,7 @@ impl Core {
         Ok(Whole {
             sample: self.sample()?,
             buckets: self.plane.buckets(),
-            below: f64::from(gate) / self.plane.sketch().window.as_secs_f64(),
+            below: f64::from(gate) * 1e3 / self.plane.sketch().window_ms,
             notes,
             program: format!("limiter{}", instance.unwrap_or_default()),
         })

@@ -366,7 +366,7 @@ impl Memory {
             delta: (-f64::from(shape.depth)).exp(),
             width: shape.width(),
             depth: shape.depth,
-            window: Duration::from_nanos(self.window().ns()),
+            window_ms: self.window().ns() as f64 / 1e6,
             noise: self.noise(Now::take()),
             memory_bytes: self.cells.bytes(),
         }

@@ -15,10 +15,12 @@ use crate::limit::{Amount, Limit, Target, Tier};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ban {
     /// How long it must be so far over its limit without a pause, seconds: 1 to 3600.
+    #[serde(rename = "after_seconds")]
     pub after: u32,
     /// How many times its limit it must offer: 1 to 1,000,000.
     pub factor: u32,
     /// For how long it is denied, seconds: 1 to 30 days.
+    #[serde(rename = "for_seconds")]
     pub lasts: u32,
 }
 

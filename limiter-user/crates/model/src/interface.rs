@@ -28,7 +28,7 @@ impl Mode {
 }
 
 /// An interface that frames are judged on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
     /// The interface's name.
     pub name: String,

@@ -1,7 +1,5 @@
 //! The sketch and the bucket table.
 
-use std::time::Duration;
-
 use limiter_common::abi::on_full;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,22 +29,22 @@ impl OnFull {
 }
 
 /// The sketch's size and state.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SketchHealth {
-    /// ε as asked for.
-    pub requested_epsilon: f64,
-    /// δ as asked for.
-    pub requested_delta: f64,
     /// ε of the width that was rounded up: e/width.
     pub epsilon: f64,
     /// δ of the depth: e^−depth.
     pub delta: f64,
+    /// ε as asked for.
+    pub requested_epsilon: f64,
+    /// δ as asked for.
+    pub requested_delta: f64,
     /// Columns.
     pub width: u32,
     /// Rows.
     pub depth: u32,
-    /// The length of an epoch.
-    pub window: Duration,
+    /// The length of an epoch, ms.
+    pub window_ms: f64,
     /// Mean packets per cell in the sliding window: what a new source's estimate is too high by at
     /// the most, on average.
     pub noise: f64,
@@ -55,7 +53,7 @@ pub struct SketchHealth {
 }
 
 /// The bucket table's size and state.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableHealth {
     /// Sets.
     pub sets: u32,
