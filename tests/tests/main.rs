@@ -1,5 +1,5 @@
-//! All end-to-end tests, as one program: it is linked once, and the tests of all files share its threads, so that no
-//! processor waits while a file has one long test left.
+//! End-to-end tests as one program: it is linked once, and the tests of all files share its threads. Most of their
+//! time they wait for daemons and packets, so that there may be more threads than processors. `alone.rs` has the rest.
 
 mod bans;
 mod boot;
@@ -21,7 +21,6 @@ mod cluster_seeds;
 mod cluster_views;
 mod cold_sources;
 mod config;
-mod cpus;
 mod dashboard;
 mod dashboard_access;
 mod demo;
@@ -32,12 +31,10 @@ mod doctor;
 mod errors;
 mod exhaustion;
 mod fleet;
-mod flood;
 mod gate;
 mod grants;
 mod harness;
 mod instances;
-mod limits;
 mod lists;
 mod log;
 mod measuring;

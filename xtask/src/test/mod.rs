@@ -4,6 +4,7 @@ mod leftovers;
 mod summary;
 
 use std::process::ExitCode;
+use std::thread;
 
 use anyhow::{Context as _, Result};
 use tools::Need;
@@ -18,6 +19,9 @@ use summary::Summary;
 
 /// The package of the end-to-end tests, which need root and network namespaces; those of all others do not.
 const E2E: &str = "tests";
+
+/// End-to-end tests that run at once for each processor: they wait for daemons and packets half of the time.
+const THREADS_PER_CPU: usize = 2;
 
 /// Packages that are built for the kernel, where no test can run.
 const KERNEL: [&str; 2] = ["limiter-ebpf", "tests-ebpf"];
@@ -86,14 +90,17 @@ fn run_e2e(args: &Args, total: &mut Summary) -> Result<()> {
     for old in before.iter() {
         say(format_args!("there before the tests: {old}"));
     }
-    let test = build::cargo(&runner, REQUIRE).args([
-        "test",
-        "--no-fail-fast",
-        "--package",
-        E2E,
-        "--tests",
-    ]);
-    record(total, "end-to-end tests", |total| run_tests(test, args, total));
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    for (kind, threads) in [
+        (["--lib", "--bins", "--test=e2e"].as_slice(), THREADS_PER_CPU * cpus),
+        (["--test=alone"].as_slice(), 1),
+    ] {
+        let test = build::cargo(&runner, REQUIRE)
+            .env("RUST_TEST_THREADS", &threads.to_string())
+            .args(["test", "--no-fail-fast", "--package", E2E])
+            .args(kind);
+        record(total, "end-to-end tests", |total| run_tests(test, args, total));
+    }
     for new in Leftovers::find()?.since(&before) {
         say(format_args!("left behind by the tests: {new}"));
         total.add(&Summary::FAILURE);
