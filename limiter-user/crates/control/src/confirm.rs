@@ -1,6 +1,6 @@
 //! A change that is reverted unless it is confirmed in time.
 //!
-//! What would revert it is written to a file before the change is made, and removed when the change
+//! What would revert it is noted in the store before the change is made, and removed when the change
 //! is confirmed or reverted. So a daemon that starts after a crash knows what to do, whenever that
 //! came: to revert a change that was not made, or has been reverted, changes nothing.
 
@@ -8,7 +8,6 @@ mod clock;
 mod record;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,8 +15,8 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use self::clock::Clocks;
-use self::record::Record;
-pub(super) use self::record::{open, remove, write_json};
+use self::record::{NOTE, Record};
+pub(super) use self::record::note;
 use super::core::Core;
 use super::shared::Shared;
 use api::error::{Failure, exit};
@@ -26,6 +25,7 @@ use api::{ConfirmReport, PendingReport};
 use model::Changes;
 use model::lists::ListChanges;
 use settings::Settings;
+use state::Store;
 use telemetry::What;
 use telemetry::event::By;
 
@@ -117,48 +117,34 @@ impl fmt::Display for Ended {
 }
 
 /// The change that waits to be confirmed, if there is one.
+#[derive(Default)]
 pub(super) struct Unconfirmed {
-    path: PathBuf,
     pending: Option<Pending>,
     /// What became of the last one.
     ended: Option<Ended>,
-    /// What was wrong with the file.
+    /// What was wrong with a note.
     damaged: Option<String>,
     /// Told when there is something to wait for.
     wake: Arc<Notify>,
 }
 
 impl Unconfirmed {
-    /// Nothing waits. The file will be beside `store`, the store's main file.
-    pub(super) fn new(store: &Path) -> Self {
-        Self {
-            path: store.with_file_name("unconfirmed.json"),
-            pending: None,
-            ended: None,
-            damaged: None,
-            wake: Arc::default(),
-        }
-    }
-
-    /// Reads what an earlier daemon has left. A file that makes no sense is set aside and told.
+    /// Reads what an earlier daemon has noted. What makes no sense is told and forgotten.
     ///
     /// # Errors
-    /// If it cannot be read.
-    fn read(&mut self) -> Result<(), Failure> {
-        match record::read(&self.path)? {
+    /// If the store cannot be read or written.
+    fn read(&mut self, store: &mut Store) -> Result<(), Failure> {
+        match record::read(store)? {
             None => {}
             Some(Ok((record, undo))) => {
                 self.pending = Some(Pending { record, undo: Revert::Rules(undo), problem: None });
             }
             Some(Err(problem)) => {
-                let aside = self.path.with_extension("json.damaged");
-                let kept = std::fs::rename(&self.path, &aside).is_ok();
-                let place = if kept { aside } else { self.path.clone() };
                 let problem = format!(
-                    "an unconfirmed change may still be in force, {} makes no sense: {problem}",
-                    place.display()
+                    "an unconfirmed change may still be in force, what is noted of it makes no sense: {problem}"
                 );
                 tracing::error!("{problem}");
+                store.set_note(NOTE, None)?;
                 self.damaged = Some(problem);
             }
         }
@@ -187,7 +173,7 @@ impl Unconfirmed {
         self.damaged.clone().into_iter().chain(overdue)
     }
 
-    /// Notes what is wrong with a record.
+    /// Remembers what is wrong with a note.
     pub(super) fn note_damage(&mut self, damaged: Option<String>) {
         self.damaged = damaged.or(self.damaged.take());
     }
@@ -205,8 +191,8 @@ impl Unconfirmed {
         self.wake.notify_one();
     }
 
-    fn forget(&mut self) -> Result<Option<Pending>, Failure> {
-        remove(&self.path)?;
+    fn forget(&mut self, store: &mut Store) -> Result<Option<Pending>, Failure> {
+        store.set_note(NOTE, None)?;
         Ok(self.pending.take())
     }
 }
@@ -238,9 +224,9 @@ impl Core {
         make: impl FnOnce(&mut Self) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let record = Record::new(what, period);
-        record::write(&self.unconfirmed.path, &record, &undo)?;
+        record::write(&mut self.store, &record, &undo)?;
         if let Err(failure) = make(self) {
-            if let Err(left) = self.unconfirmed.forget() {
+            if let Err(left) = self.unconfirmed.forget(&mut self.store) {
                 // To revert what was not changed is harmless.
                 tracing::warn!("the record of a change that failed stays: {left}");
             }
@@ -269,7 +255,7 @@ impl Core {
     /// # Errors
     /// If the record cannot be read, or the store cannot be written.
     pub fn resume_unconfirmed(&mut self) -> Result<(), Failure> {
-        self.unconfirmed.read()?;
+        self.unconfirmed.read(&mut self.store)?;
         let Some(pending) = &self.unconfirmed.pending else { return Ok(()) };
         if pending.record.deadline.left(&Clocks::now()).is_zero() {
             // A reload does not outlive its daemon.
@@ -292,7 +278,7 @@ impl Core {
         if self.unconfirmed.is_reload() {
             self.accept_file()?;
         }
-        let kept = self.unconfirmed.forget()?;
+        let kept = self.unconfirmed.forget(&mut self.store)?;
         let (what, targets) =
             kept.map_or_else(Default::default, |kept| (kept.record.what, kept.undo.targets()));
         self.tell_policy(format!("{what} is confirmed"), &ChangeOptions::default(), None);
@@ -349,7 +335,7 @@ impl Core {
     }
 
     fn end_reverted(&mut self, why: Ending) -> Result<(), Failure> {
-        if let Some(pending) = self.unconfirmed.forget()? {
+        if let Some(pending) = self.unconfirmed.forget(&mut self.store)? {
             let (what, by) = (pending.record.what, self.told.by.clone());
             self.tell(What::Reverted { what: what.clone(), by });
             self.note_end(&what, why);

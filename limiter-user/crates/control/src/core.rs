@@ -86,7 +86,6 @@ pub struct Core {
 impl Core {
     /// Takes both over. Nothing changes until [`Core::enforce`].
     pub fn new(plane: Box<dyn Plane>, store: Store, on_full: OnFull) -> Self {
-        let unconfirmed = Unconfirmed::new(store.path());
         Self {
             plane,
             store,
@@ -94,7 +93,7 @@ impl Core {
             started: Instant::now(),
             fault: None,
             top: Top::default(),
-            unconfirmed,
+            unconfirmed: Unconfirmed::default(),
             management: Management::default(),
             file: FileLimits::default(),
             bans: Bans::default(),

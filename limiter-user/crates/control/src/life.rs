@@ -40,9 +40,9 @@ pub struct Started {
 /// If it cannot start. What was in force before stays so.
 pub fn start(given: Arguments, settings: Settings, access: &Access) -> Result<Started, Failure> {
     let asked = settings.daemon();
-    let store = Store::open(&asked.state_dir)?;
+    let mut store = Store::open(&asked.state_dir)?;
     // From here on, what an unconfirmed file says does not count.
-    let from = refused::at_start(&given, settings, store.path())?;
+    let from = refused::at_start(&given, settings, &mut store)?;
     let (socket, state_dir) = (asked.socket, asked.state_dir);
     let mut config = DaemonConfig { socket, state_dir, ..from.settings.daemon() };
     let cluster = cluster::Before::read(&config.cluster, &config.state_dir);

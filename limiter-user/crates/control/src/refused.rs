@@ -1,29 +1,29 @@
 //! A configuration that was read and not confirmed.
 //!
-//! It is recorded with the one before it, before it is put in force. While the record is there, a daemon
+//! It is noted in the store with the one before it, before it is put in force. While the note is there, a daemon
 //! that starts and finds the file as it was refused goes on with what was in force before: after a
 //! crash while it waited to be confirmed as well as after it was reverted. A file that has been changed
 //! since then is taken, and so is any by `limiter reload`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::confirm::{open, remove, write_json};
+use super::confirm::note;
 use super::core::Core;
 use api::ReloadReport;
 use api::error::Failure;
 use api::requests::ChangeOptions;
 use settings::{Arguments, ConfigFile, Settings};
+use state::Store;
 
-/// The version of the record's format.
-const VERSION: u32 = 1;
+/// Its name among the store's notes.
+const NOTE: &str = "refused";
 
 /// A file that was not confirmed, and the one before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Refused {
-    version: u32,
     file: PathBuf,
     /// Its text.
     tried: String,
@@ -35,7 +35,6 @@ impl Refused {
     /// What there would be to record if `tried` took the place of `former`; nothing without a file.
     fn new(tried: &ConfigFile, former: &ConfigFile) -> Option<Self> {
         Some(Self {
-            version: VERSION,
             file: tried.path.clone()?,
             tried: tried.source_text().to_owned(),
             former: former.path.as_ref().map(|_| former.source_text().to_owned()),
@@ -51,39 +50,28 @@ impl Refused {
     }
 }
 
-/// Where the record lies, beside the store's main file.
-fn record_at(store: &Path) -> PathBuf {
-    store.with_file_name("refused.json")
-}
-
 /// What a daemon starts with.
 pub(super) struct Start {
     /// What is in effect.
     pub(super) settings: Settings,
     /// The file that is not, though it is there.
     pub(super) refused: Option<Refused>,
-    /// What is wrong with the record.
+    /// What is wrong with the note.
     pub(super) damaged: Option<String>,
 }
 
-/// Takes what was in force before in the place of `settings` if their file was refused. `store` is the
-/// store's main file.
+/// Takes what was in force before in the place of `settings` if their file was refused.
 ///
 /// # Errors
-/// If the record cannot be read, or removed when it does not matter any more.
+/// If the note cannot be read, or removed when it does not matter any more.
 pub(super) fn at_start(
     given: &Arguments,
     settings: Settings,
-    store: &Path,
+    store: &mut Store,
 ) -> Result<Start, Failure> {
-    let path = record_at(store);
     let mut start = Start { settings, refused: None, damaged: None };
-    let Some(reader) = open(&path)? else { return Ok(start) };
-    let read = serde_json::from_reader::<_, Refused>(reader).map_err(|error| error.to_string());
-    let read = read.and_then(|refused| match refused.version {
-        VERSION => Ok(refused),
-        version => Err(format!("it has version {version}, not {VERSION}")),
-    });
+    let Some(text) = store.note(NOTE)? else { return Ok(start) };
+    let read = serde_json::from_str::<Refused>(&text).map_err(|error| error.to_string());
     let file = &start.settings.file;
     let former = match read {
         Ok(refused) if file.source_text() != refused.tried => None,
@@ -94,7 +82,7 @@ pub(super) fn at_start(
         Err(problem) => Some(Err(problem)),
     };
     match former {
-        None => remove(&path)?,
+        None => store.set_note(NOTE, None)?,
         Some(Ok((settings, refused))) => {
             tracing::warn!(
                 "{} was not confirmed: going on with what was in force before",
@@ -103,13 +91,11 @@ pub(super) fn at_start(
             start = Start { settings, refused: Some(refused), damaged: None };
         }
         Some(Err(problem)) => {
-            let aside = path.with_extension("json.damaged");
-            let kept = std::fs::rename(&path, &aside).is_ok();
             let problem = format!(
-                "a configuration that was not confirmed may be in force, {} cannot be used: {problem}",
-                if kept { aside } else { path }.display()
+                "a configuration that was not confirmed may be in force, what is noted of it cannot be used: {problem}"
             );
             tracing::error!("{problem}");
+            store.set_note(NOTE, None)?;
             start.damaged = Some(problem);
         }
     }
@@ -125,19 +111,21 @@ impl Core {
         self.file.refused.as_ref().map(|refused| refused.file.display().to_string())
     }
 
-    /// Records that the file has been accepted.
+    /// Notes that the file has been accepted.
     ///
     /// # Errors
-    /// If that cannot be recorded; then it is as it was before.
+    /// If that cannot be noted; then it is as it was before.
     pub(super) fn accept_file(&mut self) -> Result<(), Failure> {
-        remove(&record_at(self.store.path()))?;
-        self.file.refused = None;
+        if self.file.refused.is_some() {
+            self.store.set_note(NOTE, None)?;
+            self.file.refused = None;
+        }
         Ok(())
     }
 
     fn record(&mut self, refused: Option<Refused>) -> Result<(), Failure> {
         let Some(refused) = refused else { return self.accept_file() };
-        write_json(&record_at(self.store.path()), &refused)?;
+        note(&mut self.store, NOTE, &refused)?;
         self.file.refused = Some(refused);
         Ok(())
     }

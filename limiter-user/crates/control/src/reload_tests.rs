@@ -65,7 +65,7 @@ impl Stand {
         let mut core = self.fake.core(&self.home);
         let given = self.given();
         let settings = given.with(given.read_file().unwrap()).unwrap();
-        let start: Start = refused::at_start(&given, settings, core.store.path()).unwrap();
+        let start: Start = refused::at_start(&given, settings, &mut core.store).unwrap();
         let management = start.settings.daemon().management;
         core.start_from(given, start);
         core.protect(&management);
@@ -247,14 +247,16 @@ fn a_file_that_was_refused_and_then_changed_is_taken() {
     core.reload(&within(60)).unwrap();
     drop(core);
     stand.write("[limits]\ndefault = \"7pps\"\n");
-    drop(stand.start());
+    let mut core = stand.start();
     stand.assert_published("7pps", &[], &[]);
-    assert!(!stand.home.path().join("refused.json").exists());
-    // A record that makes no sense is told and set aside.
-    std::fs::write(stand.home.path().join("refused.json"), "{}").unwrap();
+    assert_eq!(core.store.note("refused").unwrap(), None);
+    // A note that makes no sense is told and forgotten.
+    core.store.set_note("refused", Some("{}")).unwrap();
+    drop(core);
     let core = stand.start();
     let warnings = core.status().unwrap().warnings;
-    assert!(warnings.iter().any(|text| text.contains("json.damaged")), "{warnings:?}");
+    assert!(warnings.iter().any(|text| text.contains("cannot be used")), "{warnings:?}");
+    assert_eq!(core.store.note("refused").unwrap(), None);
     stand.assert_published("7pps", &[], &[]);
 }
 
@@ -267,7 +269,7 @@ fn what_cannot_be_taken_leaves_no_record() {
     stand.fake.state().fail_publish = true;
     core.reload(&within(60)).unwrap_err();
     assert_eq!((stand.published(), core.status().unwrap().confirm), (before, None));
-    assert!(!stand.home.path().join("refused.json").exists());
+    assert_eq!(core.store.note("refused").unwrap(), None);
     // What changes nothing needs no confirmation.
     stand.write(&format!("{FILE}# a comment\n"));
     let same = core.reload(&within(60)).unwrap();

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
-use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{
+    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction,
+};
 
 use super::StoreError;
 use super::atomic::sync_folder;
@@ -16,7 +18,7 @@ use model::record::Row;
 use model::{Change, Changes, Limit, Limits, Target};
 
 /// The version of the tables below. Files of another one are refused.
-pub(super) const SCHEMA: u64 = 5;
+pub(super) const SCHEMA: u64 = 6;
 
 /// `schema` and `revision`. The revision rises with every change.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
@@ -29,6 +31,9 @@ const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("entries
 /// What is replicated in the cluster: rows as `cluster::limits` makes them.
 const REPLICA: TableDefinition<'_, &str, &str> = TableDefinition::new("replica");
 
+/// What is to be known after a crash: a text by its name.
+const NOTES: TableDefinition<'_, &str, &str> = TableDefinition::new("notes");
+
 /// What is to be written, in one transaction.
 pub(super) struct Batch<'a> {
     /// Limits.
@@ -37,6 +42,8 @@ pub(super) struct Batch<'a> {
     lists: Vec<(&'a IpNet, Option<&'a Listing>)>,
     /// What is replicated.
     replica: Vec<(&'a str, Option<&'a str>)>,
+    /// Notes.
+    notes: Vec<(&'a str, Option<&'a str>)>,
 }
 
 impl<'a> Batch<'a> {
@@ -49,16 +56,26 @@ impl<'a> Batch<'a> {
             limits: Rows::new(limits),
             lists,
             replica: replica.iter().map(|(key, row)| (key.as_str(), row.as_deref())).collect(),
+            notes: Vec::new(),
         }
+    }
+
+    /// The same with a note.
+    pub(super) fn noting(mut self, name: &'a str, text: Option<&'a str>) -> Self {
+        self.notes.push((name, text));
+        self
     }
 
     /// All of `content`, whose limits are `limits`.
     fn all(limits: &'a Changes, content: &'a Content) -> Self {
-        let replica = content.replica.iter().map(|(key, row)| (key.as_str(), Some(row.as_str())));
+        let texts = |table: &'a BTreeMap<String, String>| {
+            table.iter().map(|(key, text)| (key.as_str(), Some(text.as_str()))).collect()
+        };
         Self {
             limits: Rows::new(limits),
             lists: content.lists.iter().map(|(net, listing)| (net, Some(listing))).collect(),
-            replica: replica.collect(),
+            replica: texts(&content.replica),
+            notes: texts(&content.notes),
         }
     }
 }
@@ -70,6 +87,7 @@ pub(super) struct Content {
     pub(super) limits: Limits,
     pub(super) lists: Lists,
     pub(super) replica: BTreeMap<String, String>,
+    pub(super) notes: BTreeMap<String, String>,
 }
 
 /// Why a file's content could not be had.
@@ -122,12 +140,20 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
         let net = entry::net(key.value()).ok_or_else(no_prefix)?;
         lists.insert(net, entry::read(value.value()).map_err(wrong)?);
     }
-    let mut replica = BTreeMap::new();
-    for row in transaction.open_table(REPLICA)?.iter()? {
-        let (key, row) = row?;
-        replica.insert(key.value().to_owned(), row.value().to_owned());
+    let [replica, notes] = [REPLICA, NOTES].map(|table| texts(&transaction, table));
+    Ok(Content { revision, limits, lists, replica: replica?, notes: notes? })
+}
+
+fn texts(
+    transaction: &ReadTransaction,
+    table: TableDefinition<'_, &str, &str>,
+) -> Result<BTreeMap<String, String>, redb::Error> {
+    let mut found = BTreeMap::new();
+    for row in transaction.open_table(table)?.iter()? {
+        let (key, text) = row?;
+        found.insert(key.value().to_owned(), text.value().to_owned());
     }
-    Ok(Content { revision, limits, lists, replica })
+    Ok(found)
 }
 
 pub(super) fn limit(target: &str, record: &str) -> Result<Limit, String> {
@@ -146,12 +172,14 @@ fn put(
     // Every table is there afterwards, as the schema says.
     put_limits(transaction, &batch.limits)?;
     put_lists(transaction, &batch.lists)?;
-    let mut replica = transaction.open_table(REPLICA)?;
-    for (key, row) in &batch.replica {
-        match row {
-            Some(row) => replica.insert(*key, *row)?,
-            None => replica.remove(*key)?,
-        };
+    for (table, rows) in [(REPLICA, &batch.replica), (NOTES, &batch.notes)] {
+        let mut table = transaction.open_table(table)?;
+        for (key, row) in rows {
+            match row {
+                Some(row) => table.insert(*key, *row)?,
+                None => table.remove(*key)?,
+            };
+        }
     }
     Ok(())
 }
@@ -243,6 +271,12 @@ impl StoreFile {
         fs::rename(&staging, path).map_err(io("create"))?;
         sync_directory(path)?;
         Self::open(path, content.revision)
+    }
+
+    /// All notes. They may be as large as the changes that they are about, so they are not kept in memory.
+    pub(super) fn notes(&self) -> Result<BTreeMap<String, String>, StoreError> {
+        let read = || texts(&self.database.begin_read()?, NOTES);
+        read().map_err(Self::failed("read", &self.path))
     }
 
     /// Writes `batch`, and makes that durable in one transaction if `commit` says so when all is

@@ -176,6 +176,23 @@ impl Store {
         })
     }
 
+    /// What was noted under `name`.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`] if it cannot be read.
+    pub fn note(&self, name: &str) -> Result<Option<String>, StoreError> {
+        Ok(self.main.notes()?.remove(name))
+    }
+
+    /// Notes `text` under `name` durably, or makes sure that there is no such note.
+    ///
+    /// # Errors
+    /// As [`Store::apply_then`].
+    pub fn set_note(&mut self, name: &str, text: Option<&str>) -> Result<(), StoreError> {
+        let (limits, lists) = (Changes::default(), ListChanges::new());
+        self.write(&Batch::new(&limits, &lists, &[]).noting(name, text), &[], |_, _| ())
+    }
+
     fn write<R>(
         &mut self,
         batch: &Batch<'_>,
@@ -217,8 +234,11 @@ impl Store {
         })?;
         let mirrored = mirrored.unwrap_or_else(|| {
             let (limits, lists) = (self.limits.clone(), self.lists.clone());
-            let content = Content { revision, limits, lists, replica: self.replica.clone() };
-            StoreFile::create(&self.path.with_file_name(MIRROR), &content)
+            let replica = self.replica.clone();
+            self.main
+                .notes()
+                .map(|notes| Content { revision, limits, lists, replica, notes })
+                .and_then(|all| StoreFile::create(&self.path.with_file_name(MIRROR), &all))
                 .map(|mirror| self.mirror = mirror)
                 .map_err(|error| error.to_string())
         });

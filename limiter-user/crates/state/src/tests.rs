@@ -331,3 +331,18 @@ fn what_is_replicated_is_in_the_transaction_of_what_follows_from_it() {
     fs::remove_file(directory.path().join(MAIN)).unwrap();
     assert_eq!(Store::open(directory.path()).unwrap().replica().len(), 3);
 }
+
+#[test]
+fn a_note_lasts_in_both_files_until_it_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = Store::open(directory.path()).unwrap();
+    store.set_note("a", Some("one")).unwrap();
+    store.set_note("b", Some("two")).unwrap();
+    store.set_note("b", None).unwrap();
+    let main = store.path().to_owned();
+    drop(store);
+    fs::remove_file(main).unwrap();
+    let store = Store::open(directory.path()).unwrap();
+    assert_eq!(store.note("a").unwrap().as_deref(), Some("one"));
+    assert_eq!(store.note("b").unwrap(), None);
+}

@@ -1,8 +1,5 @@
-//! The file that says how to revert a change.
+//! What is noted of a change in the store, so that the next daemon can revert it.
 
-use std::fs::File;
-use std::io::{self, BufReader, ErrorKind};
-use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -11,15 +8,15 @@ use super::Undo;
 use super::clock::{Clocks, Deadline};
 use api::error::{Failure, exit};
 use model::lists::ListChanges;
+use state::Store;
 
-/// The version of the file's format.
-const VERSION: u32 = 1;
+/// Its name among the notes.
+pub(super) const NOTE: &str = "unconfirmed";
 
 /// What is known of an unconfirmed change, beside how to revert it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
-    version: u32,
     /// What was changed, in a few words.
     pub(super) what: String,
     /// When it is to be reverted.
@@ -29,11 +26,11 @@ pub(super) struct Record {
 impl Record {
     /// A change that is made now and reverted after `period`.
     pub(super) fn new(what: String, period: Duration) -> Self {
-        Self { version: VERSION, what, deadline: Deadline::new(Clocks::now(), period) }
+        Self { what, deadline: Deadline::new(Clocks::now(), period) }
     }
 }
 
-/// The whole file.
+/// The whole note.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {
@@ -44,68 +41,42 @@ struct Content {
     lists: ListChanges,
 }
 
-/// What a file says: a change and how to revert it, or why it makes no sense.
+/// What a note says: a change and how to revert it, or why it makes no sense.
 type Found = Result<(Record, Undo), String>;
 
-fn failed(action: &str, path: &Path) -> impl FnOnce(io::Error) -> Failure {
-    let what = format!("cannot {action} {}", path.display());
-    move |error| {
-        Failure::new(exit::NEGATIVE, format!("{what}: {error}"))
-            .hint("see to it that the state directory can be written and its disk has room")
-    }
-}
-
-/// Writes the file durably: all of it, or nothing.
+/// Notes a change durably.
 ///
 /// # Errors
-/// If it cannot be written.
-pub(super) fn write(path: &Path, record: &Record, undo: &Undo) -> Result<(), Failure> {
+/// If the store cannot be written.
+pub(super) fn write(store: &mut Store, record: &Record, undo: &Undo) -> Result<(), Failure> {
     let (rows, lists) = (state::to_rows(&undo.limits), undo.lists.clone());
-    write_json(path, &Content { record: record.clone(), undo: rows, lists })
+    note(store, NOTE, &Content { record: record.clone(), undo: rows, lists })
 }
 
-/// Writes a file of the state directory durably: all of it, or nothing.
+/// Notes `content` in the store durably, under `name`.
 ///
 /// # Errors
-/// If it cannot be written.
-pub(crate) fn write_json(path: &Path, content: &impl Serialize) -> Result<(), Failure> {
-    let written = state::write_file(path, |file| Ok(serde_json::to_writer(file, content)?));
-    written.map_err(failed("write", path))
+/// If the store cannot be written.
+pub(crate) fn note(
+    store: &mut Store,
+    name: &str,
+    content: &impl Serialize,
+) -> Result<(), Failure> {
+    let text = serde_json::to_string(content)
+        .map_err(|error| Failure::new(exit::NEGATIVE, format!("cannot note {name}: {error}")))?;
+    Ok(store.set_note(name, Some(&text))?)
 }
 
-/// Removes the file durably, if it is there.
+/// Reads the note: `None` if there is none, a problem if it makes no sense.
 ///
 /// # Errors
-/// If it cannot be removed.
-pub(crate) fn remove(path: &Path) -> Result<(), Failure> {
-    state::remove_file(path).map_err(failed("remove", path))
+/// If the store cannot be read.
+pub(super) fn read(store: &Store) -> Result<Option<Found>, Failure> {
+    Ok(store.note(NOTE)?.map(|text| parse(&text)))
 }
 
-/// Reads the file: `None` if there is none, a problem if it makes no sense.
-///
-/// # Errors
-/// If it cannot be read.
-pub(super) fn read(path: &Path) -> Result<Option<Found>, Failure> {
-    Ok(open(path)?.map(parse))
-}
-
-/// Opens a file of the state directory, if it is there.
-///
-/// # Errors
-/// If it cannot be read.
-pub(crate) fn open(path: &Path) -> Result<Option<BufReader<File>>, Failure> {
-    match File::open(path) {
-        Ok(file) => Ok(Some(BufReader::new(file))),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed("read", path)(error)),
-    }
-}
-
-fn parse(file: impl io::Read) -> Found {
-    let content: Content = serde_json::from_reader(file).map_err(|error| error.to_string())?;
-    if content.record.version != VERSION {
-        return Err(format!("it has version {}, not {VERSION}", content.record.version));
-    }
+fn parse(text: &str) -> Found {
+    let content: Content = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let limits = state::from_rows(&content.undo)?;
     Ok((content.record, Undo { limits, lists: content.lists }))
 }

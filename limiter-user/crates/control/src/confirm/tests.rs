@@ -1,12 +1,8 @@
-use std::fs;
-
 use super::*;
 use crate::fake::Fake;
 use api::Health;
 use api::requests::ChangeOptions;
 use model::{Limit, Target};
-
-const FILE: &str = "unconfirmed.json";
 
 fn limit(target: &str, rate: &str) -> Limit {
     Limit::new(target.parse().unwrap(), rate.parse().unwrap(), None).unwrap()
@@ -46,7 +42,7 @@ fn a_confirmed_change_stays() {
     assert_eq!(pending.what, "limit for default, limit for 192.0.2.1");
     let report = core.confirm().unwrap();
     assert_eq!((report.outcome.as_str(), report.targets), ("confirmed", 2));
-    assert!(!directory.path().join(FILE).exists());
+    assert_eq!(core.store.note(NOTE).unwrap(), None);
     assert_eq!(core.revert_overdue(), None);
     assert_eq!(fake.state().limits.len(), 2);
     let error = core.confirm().unwrap_err();
@@ -60,7 +56,7 @@ fn an_aborted_change_is_reverted_at_once() {
     let mut core = changed(&fake, &directory, 60);
     assert_eq!(core.abort().unwrap().outcome, "reverted");
     assert_reverted(&fake, &core);
-    assert!(!directory.path().join(FILE).exists());
+    assert_eq!(core.store.note(NOTE).unwrap(), None);
     let hint = core.confirm().unwrap_err().hint.unwrap();
     assert!(hint.contains("was reverted with --abort at 20") && !hint.contains("time"), "{hint}");
 }
@@ -138,7 +134,7 @@ fn a_crash_only_delays_it() {
     core.resume_unconfirmed().unwrap();
     core.enforce().unwrap();
     assert_reverted(&fake, &core);
-    assert!(!directory.path().join(FILE).exists());
+    assert_eq!(core.store.note(NOTE).unwrap(), None);
 }
 
 #[test]
@@ -148,7 +144,7 @@ fn a_change_that_fails_leaves_nothing_to_revert() {
     fake.state().fail_publish = true;
     core.set(&limit("default", "5pps"), &within(60)).unwrap_err();
     assert_eq!(core.status().unwrap().confirm, None);
-    assert!(!directory.path().join(FILE).exists());
+    assert_eq!(core.store.note(NOTE).unwrap(), None);
     // What changes nothing needs no confirmation.
     core.set(&limit("default", "5pps"), &ChangeOptions::default()).unwrap();
     let again = core.set(&limit("default", "5pps"), &within(60)).unwrap();
@@ -160,34 +156,22 @@ fn a_change_that_fails_leaves_nothing_to_revert() {
 }
 
 #[test]
-fn a_damaged_record_is_set_aside_and_told() {
+fn a_note_that_makes_no_sense_is_told() {
     let (fake, directory) = (Fake::default(), tempfile::tempdir().unwrap());
-    drop(changed(&fake, &directory, 1));
-    let path = directory.path().join(FILE);
-    let whole = fs::read_to_string(&path).unwrap();
-    let other_version = whole.replace("\"version\":1", "\"version\":2");
-    assert_ne!(other_version, whole);
+    let core = changed(&fake, &directory, 1);
+    let whole = core.store.note(NOTE).unwrap().unwrap();
+    drop(core);
     let half = &whole[..whole.len() / 2];
-    for damaged in ["", "{}", half, &whole.replace("192.0.2.1/32", "nobody"), &other_version] {
-        fs::write(&path, damaged).unwrap();
+    for damaged in ["", "{}", half, &whole.replace("192.0.2.1/32", "nobody")] {
         let mut core = fake.core(&directory);
+        core.store.set_note(NOTE, Some(damaged)).unwrap();
         core.resume_unconfirmed().unwrap();
         let status = core.status().unwrap();
         assert_eq!(status.state, Health::Degraded, "{damaged}");
-        assert!(status.warnings.iter().any(|text| text.contains("json.damaged")), "{status:?}");
-        assert!(!path.exists() && path.with_extension("json.damaged").exists());
+        let told = status.warnings.iter().any(|text| text.contains("may still be in force"));
+        assert!(told, "{status:?}");
+        assert_eq!(core.store.note(NOTE).unwrap(), None);
     }
-}
-
-#[test]
-fn what_cannot_be_recorded_is_not_changed() {
-    let (fake, directory) = (Fake::default(), tempfile::tempdir().unwrap());
-    let mut core = fake.core(&directory);
-    // Nothing can be renamed to the name of a folder.
-    fs::create_dir(directory.path().join(FILE)).unwrap();
-    let error = core.set(&limit("default", "5pps"), &within(60)).unwrap_err();
-    assert!(error.message.contains(FILE), "{error}");
-    assert!(fake.state().limits.is_empty() && core.limits().limits.is_empty());
 }
 
 #[tokio::test]

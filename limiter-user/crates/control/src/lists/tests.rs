@@ -107,7 +107,7 @@ fn a_change_that_fails_leaves_nothing_to_revert() {
     fake.state().fail_publish = true;
     core.list_add(&ours, &listing(Action::Deny, ""), &within(60)).unwrap_err();
     assert_eq!((core.status().unwrap().confirm, published(&fake)), (None, Vec::new()));
-    assert!(!directory.path().join("unconfirmed.json").exists());
+    assert_eq!(core.store.note("unconfirmed").unwrap(), None);
     assert!(core.list(Action::Deny).entries.is_empty());
 }
 
