@@ -12,7 +12,7 @@ use model::Distinct;
 use model::instance::{Instance, address};
 use model::limit::short_prefix;
 use model::{
-    interface::{Attachment, Mode},
+    interface::Attachment,
     tables::{SketchHealth, TableHealth},
 };
 

@@ -263,10 +263,11 @@ mod tests {
                 let changes = one.diff(&other);
                 reached.apply(&changes);
                 prop_assert_eq!(&reached, &*other.effective());
-                prop_assert!(changes.iter().all(|change| match change {
+                let needed = changes.iter().all(|change| match change {
                     Change::Set(limit) => one.get(&limit.target) != Some(limit),
                     Change::Unset(target) => one.get(&target).is_some(),
-                }));
+                });
+                prop_assert!(needed);
             }
         }
 
