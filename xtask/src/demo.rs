@@ -7,8 +7,8 @@ use tools::Need;
 
 use crate::{
     build::{self, LATER, REQUIRE},
-    progress::{Step, span},
-    run::{Cmd, say},
+    progress::{Step, say, span},
+    run::Cmd,
     setup, workspace,
 };
 

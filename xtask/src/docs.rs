@@ -5,7 +5,8 @@ use std::fs;
 use anyhow::{Context as _, Result};
 
 use crate::build::{SKIP, cargo};
-use crate::run::{Cmd, say};
+use crate::progress::say;
+use crate::run::Cmd;
 use crate::workspace;
 
 /// Where the pages lie.

@@ -5,7 +5,8 @@ use tools::Need;
 
 use crate::{
     build::{self, SKIP},
-    run::{Cmd, say},
+    progress::say,
+    run::Cmd,
     setup, words,
 };
 

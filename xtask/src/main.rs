@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         Command::Verifier(args) => verifier::command(&args),
     };
     outcome.unwrap_or_else(|error| {
-        run::say(format_args!("error: {error:#}"));
+        progress::say(format_args!("error: {error:#}"));
         ExitCode::FAILURE
     })
 }

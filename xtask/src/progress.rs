@@ -1,6 +1,7 @@
 //! What a long command shows while it works, and where its children's output goes.
 
 use std::{
+    fmt,
     fs::{self, File},
     io::Write as _,
     path::{Path, PathBuf},
@@ -10,8 +11,12 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tools::root;
 
-use crate::{run::say, workspace};
+/// Prints one message line to stderr.
+pub(crate) fn say(message: impl fmt::Display) {
+    eprintln!("xtask: {message}");
+}
 
 /// How often the line on the terminal is drawn anew.
 const TICK: Duration = Duration::from_millis(250);
@@ -47,7 +52,7 @@ impl Step {
 
     /// A log of this step's children, in a file called `name`.
     pub(crate) fn log(&self, name: &str) -> Result<Log> {
-        let mut log = Log::at(workspace::root().join(format!("target/xtask/{name}.log")))?;
+        let mut log = Log::at(root().join(format!("target/xtask/{name}.log")))?;
         log.bar = self.bar.clone();
         Ok(log)
     }

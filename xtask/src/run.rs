@@ -11,14 +11,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use tools::{Tool, failure};
+use tools::{Tool, failure, root};
 
-use crate::{progress::Log, workspace};
-
-/// Prints one message line to stderr.
-pub(crate) fn say(message: impl fmt::Display) {
-    eprintln!("xtask: {message}");
-}
+use crate::progress::{Log, say};
 
 /// A command to run in the workspace root, with nothing on its stdin.
 #[derive(Debug, Clone)]
@@ -159,7 +154,7 @@ impl Cmd {
         let mut command = tools::own(&self.program);
         command
             .args(&self.args)
-            .current_dir(workspace::root())
+            .current_dir(root())
             .stdin(Stdio::null())
             .envs(self.envs.iter().map(|(key, value)| (key, value)));
         command

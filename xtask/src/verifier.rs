@@ -7,11 +7,7 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 use tools::Need;
 
-use crate::{
-    build,
-    run::{Cmd, say},
-    setup, workspace,
-};
+use crate::{build, progress::say, run::Cmd, setup, workspace};
 
 /// How much a figure may grow before that is an error, percent.
 const MAX_GROWTH: f64 = 10.0;

@@ -14,7 +14,8 @@ use tools::Need;
 
 use crate::{
     build::{REQUIRE, cargo},
-    run::{Cmd, say},
+    progress::say,
+    run::Cmd,
     setup, workspace,
 };
 

@@ -15,8 +15,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{
     guest::{Card, Guest, Image, Machine, Network, Sender, Spec},
-    progress::span,
-    run::say,
+    progress::{say, span},
     workspace,
 };
 

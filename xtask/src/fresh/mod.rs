@@ -16,8 +16,7 @@ use anyhow::{Context as _, Result, bail};
 use tools::Need;
 
 use crate::{
-    progress::{Step, read_span, span},
-    run::say,
+    progress::{Step, read_span, say, span},
     setup,
 };
 use readme::Readme;

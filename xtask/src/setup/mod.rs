@@ -15,7 +15,7 @@ use std::{thread, time::Duration};
 use anyhow::{Result, bail};
 use tools::Need;
 
-use crate::{progress::Step, run::say};
+use crate::progress::{Step, say};
 use item::{Item, Remedy};
 
 /// What building, testing and linting need.

@@ -11,7 +11,8 @@ use tools::Need;
 
 use crate::{
     build::{self, REQUIRE, SKIP},
-    run::{self, Cmd, say},
+    progress::say,
+    run::{self, Cmd},
     setup,
 };
 use leftovers::Leftovers;
