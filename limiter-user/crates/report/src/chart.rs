@@ -9,8 +9,7 @@ use plotters::element::PathElement;
 use plotters::prelude::{ChartBuilder, SVGBackend, SeriesLabelPosition};
 use plotters::style::{BLACK, Color as _, RGBColor};
 
-use super::html::escape;
-use super::time;
+use super::{escape, time};
 
 const SIZE: (u32, u32) = (960, 300);
 /// Of the colours that people who see few tell apart, by Okabe and Ito; they show on dark and light.

@@ -1,10 +1,10 @@
 //! The page.
 
 use super::chart::{self, Line};
-use super::{IncidentReport, Source, Sources, time};
+use super::{IncidentReport, Source, Sources, escape, time};
 use api::HistoryReport;
 use api::text::thousands;
-use model::limit::short_prefix;
+use model::target::short_prefix;
 use telemetry::Event;
 
 /// Limits that the page lists; more are counted.
@@ -22,25 +22,6 @@ th,td{text-align:left;padding:.25rem .75rem .25rem 0;border-bottom:1px solid var
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\
 svg{width:100%;min-width:44rem;height:auto}svg text{fill:var(--fg)}\
 svg [stroke=\"#000000\"]{stroke:var(--fg)}";
-
-/// `text` without anything that a page gives meaning to.
-pub fn escape(text: &str) -> String {
-    // Reasons of bans and names of users come from whoever may write to the socket, and the page is mailed around.
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            // What a terminal or a page may do with it is unknown.
-            other if other.is_control() => escaped.push('\u{fffd}'),
-            other => escaped.push(other),
-        }
-    }
-    escaped
-}
 
 /// A table; columns from `numbers` on are numbers.
 pub fn table(name: &str, header: &[&str], numbers: usize, rows: &[Vec<String>]) -> String {

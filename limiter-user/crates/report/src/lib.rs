@@ -156,5 +156,24 @@ fn time(moment: f64) -> String {
     UNIX_EPOCH.checked_add(since).map(text::time).unwrap_or_default()
 }
 
+/// `text` without anything that a page gives meaning to.
+fn escape(text: &str) -> String {
+    // Reasons of bans and names of users come from whoever may write to the socket, and the page is mailed around.
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            // What a terminal or a page may do with it is unknown.
+            other if other.is_control() => escaped.push('\u{fffd}'),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,3 @@
-use super::html::escape;
 use super::*;
 use api::ReasonSeries;
 

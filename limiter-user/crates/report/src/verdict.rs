@@ -3,7 +3,7 @@
 use super::{Sources, time};
 use api::HistoryReport;
 use api::text::thousands;
-use model::limit::short_prefix;
+use model::target::short_prefix;
 
 /// Reasons for which only packets are dropped that are over the limit of their own source, or of a
 /// source on the deny list.
