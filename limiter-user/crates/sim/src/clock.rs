@@ -3,8 +3,35 @@
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
 
 use cluster::Moment;
+use model::units::parse_duration;
+
+/// A duration, such as `"200ms"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+impl Span {
+    /// In seconds.
+    pub const fn seconds(self) -> f64 {
+        self.0.as_secs_f64()
+    }
+
+    /// In nanoseconds.
+    pub const fn ns(self) -> u64 {
+        self.0.as_nanos() as u64
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let read = parse_duration(&text).map(Self);
+        read.map_err(|error| D::Error::custom(format!("{error}: {}", error.hint())))
+    }
+}
 
 /// A clock that starts anywhere and runs a little fast or slow. Real moments are ns since the run began.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::clock::Span;
 use super::rng::Rng;
-use super::scenario::Span;
 
 /// How the packets of sources come to the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -27,6 +27,7 @@ mod scheme;
 mod suite;
 mod world;
 
+pub use clock::Span;
 pub use demand::{Among, Demand, Pattern};
 pub use goals::{Bound, Figure, GOALS, Goal};
 pub use judge::{Judge, Verdict};
@@ -35,7 +36,7 @@ pub use outcome::{Outcome, Series};
 pub use progress::Progress;
 pub use regions::{Between, RegionPart};
 pub use runs::{Summary, run, run_all};
-pub use scenario::{Detection, Fault, FaultKind, Goals, MAX_HOSTS, Scenario, Span};
+pub use scenario::{Detection, Fault, FaultKind, Goals, MAX_HOSTS, Scenario};
 pub use scheme::SchemeKind;
 pub use suite::{named, suite, text};
 

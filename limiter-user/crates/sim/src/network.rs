@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::clock::Span;
 use super::rng::Rng;
-use super::scenario::Span;
 
 /// How messages fare.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]

@@ -5,16 +5,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _};
 use toml::Spanned;
 
+use super::clock::Span;
 use super::demand::{Among, Demand, Pattern};
 use super::network::Conditions;
 use super::regions::{RegionPart, assign};
 use cluster::escrow::Partition;
 use model::Invalid;
 use model::Location;
-use model::units::parse_duration;
 
 /// The most hosts of a scenario.
 pub const MAX_HOSTS: usize = 1000;
@@ -22,30 +21,6 @@ pub const MAX_HOSTS: usize = 1000;
 const MAX_KEYS: usize = 10_000;
 /// The longest run.
 const MAX_RUN: Duration = Duration::from_secs(600);
-
-/// A duration, such as `"200ms"`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub Duration);
-
-impl Span {
-    /// In seconds.
-    pub const fn seconds(self) -> f64 {
-        self.0.as_secs_f64()
-    }
-
-    /// In nanoseconds.
-    pub const fn ns(self) -> u64 {
-        self.0.as_nanos() as u64
-    }
-}
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        let read = parse_duration(&text).map(Self);
-        read.map_err(|error| D::Error::custom(format!("{error}: {}", error.hint())))
-    }
-}
 
 /// How soon hosts notice who is there: each at a random moment of its own between the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

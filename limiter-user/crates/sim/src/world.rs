@@ -13,7 +13,7 @@ use super::queue::Queue;
 use super::regions::Between;
 use super::rng::{Rng, mix};
 use super::scenario::{Fault, FaultKind, Scenario};
-use super::scheme::{Actions, Payload, Scheme};
+use super::scheme::{Actions, Birth, Payload, Scheme};
 use cluster::escrow::{Member, Partition, Region};
 use cluster::{HostId, KeyId, Moment};
 
@@ -46,27 +46,6 @@ enum Event {
     Fault { fault: usize, hosts: Rc<[usize]>, begins: bool },
     /// A host notices who is there.
     Notice { host: usize, other: usize },
-}
-
-/// What a daemon is made with.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Birth {
-    /// Its host.
-    pub(super) me: HostId,
-    /// Its host's weight.
-    pub(super) weight: u32,
-    /// Its host's region.
-    pub(super) region: Region,
-    /// Hosts that there are by the configuration.
-    pub(super) hosts: usize,
-    /// The part of all rights that it has by then: one part of so many, nothing if 0.
-    pub(super) one_of: u64,
-    /// What chance there is comes from this.
-    pub(super) seed: u64,
-    /// What is done with the rights of hosts that are lost.
-    pub(super) policy: Partition,
-    /// When.
-    pub(super) now: Moment,
 }
 
 /// A run.

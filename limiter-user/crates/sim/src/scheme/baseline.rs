@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::world::Birth;
-use super::{Actions, Count, Payload, Sample, Scheme, SchemeKind};
+use super::{Actions, Birth, Count, Payload, Sample, Scheme, SchemeKind};
 use cluster::escrow::Member;
 use cluster::{HostId, KeyId, Moment};
 use model::Share;

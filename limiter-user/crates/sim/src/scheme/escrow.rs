@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::world::Birth;
-use super::{Actions, ENTRIES, Payload, Sample, Scheme};
+use super::{Actions, Birth, ENTRIES, Payload, Sample, Scheme};
 use cluster::escrow::{Escrow, Member, Partition, PersistentState, Planted, Region, Settings};
 use cluster::{HostId, KeyId, Message, Moment};
 use model::Share;

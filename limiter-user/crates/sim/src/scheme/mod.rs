@@ -143,6 +143,27 @@ pub(super) struct Actions {
     pub(super) next: Moment,
 }
 
+/// What a daemon is made with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Birth {
+    /// Its host.
+    pub(super) me: HostId,
+    /// Its host's weight.
+    pub(super) weight: u32,
+    /// Its host's region.
+    pub(super) region: Region,
+    /// Hosts that there are by the configuration.
+    pub(super) hosts: usize,
+    /// The part of all rights that it has by then: one part of so many, nothing if 0.
+    pub(super) one_of: u64,
+    /// What chance there is comes from this.
+    pub(super) seed: u64,
+    /// What is done with the rights of hosts that are lost.
+    pub(super) policy: Partition,
+    /// When.
+    pub(super) now: Moment,
+}
+
 /// What decides on a host.
 pub(super) trait Scheme {
     /// The members that the host sees, itself included, with their weights and regions.
