@@ -3,7 +3,6 @@
 //! Where something happens it is only marked. A program of its own writes the lines after the verdict,
 //! as samples are taken, so that neither its stack nor its branches are added to those of the first one.
 
-use aya_ebpf::Global;
 use aya_ebpf::helpers::bpf_get_smp_processor_id;
 use aya_ebpf::programs::XdpContext;
 use aya_log_ebpf::info;
@@ -14,13 +13,7 @@ use limiter_common::key::SourceKey;
 use limiter_common::packet::{Network, network};
 
 use crate::frame::Frame;
-use crate::maps::MARKED;
-use crate::state::Kernel;
-
-/// Whether anything is written. The loader sets it before the program is verified, so that the verifier
-/// takes all of this out again if not.
-#[unsafe(no_mangle)]
-pub(crate) static KERNEL_LOG: Global<u8> = Global::new(0);
+use crate::maps::{KERNEL_LOG, MARKED};
 
 /// What the lines are told from in the daemon's log.
 const TARGET: &str = "limiter::kernel";
@@ -28,17 +21,6 @@ const TARGET: &str = "limiter::kernel";
 /// A second, and the time for one packet whose lines are written, on each CPU.
 const SECOND: Ticks = 1_000_000_000 * TICKS_PER_NS;
 const INTERVAL: Ticks = SECOND / 20;
-
-/// What one CPU has to tell.
-#[repr(C)]
-pub(crate) struct Marked {
-    /// What happened to the packet at hand: a bit for each [`Internal`].
-    what: u64,
-    /// GCRA word of the lines.
-    tat: Ticks,
-    /// Packets about which nothing was written because of it, since the last line.
-    left_out: u64,
-}
 
 /// Marks what happens to the packet at hand, if there is to be a line about it.
 #[inline(always)]
@@ -110,12 +92,12 @@ fn cpu() -> u32 {
 
 /// Writes what was marked.
 #[inline(always)]
-pub(crate) fn write(ctx: &XdpContext, kernel: &Kernel) -> Option<()> {
+pub(crate) fn write(ctx: &XdpContext, state: &impl State) -> Option<()> {
     let marked = MARKED.get_ptr_mut(0)?;
     // SAFETY: as in `mark`.
     let marked = unsafe { &mut *marked };
     let what = core::mem::take(&mut marked.what);
-    match decide(marked.tat, ticks(kernel.now_coarse()), INTERVAL, SECOND) {
+    match decide(marked.tat, ticks(state.now_coarse()), INTERVAL, SECOND) {
         Some(next) => marked.tat = next,
         None => {
             marked.left_out += 1;

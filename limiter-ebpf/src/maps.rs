@@ -4,6 +4,7 @@
 
 use core::sync::atomic::AtomicU64;
 
+use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::LpmTrie;
@@ -13,6 +14,7 @@ use limiter_common::abi::{
 };
 use limiter_common::class::{BANKS, TABLES, Table};
 use limiter_common::denial::{DENIALS, Denial};
+use limiter_common::gcra::Ticks;
 use limiter_common::hash::HashKey;
 use limiter_common::hll::Registers;
 use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
@@ -23,8 +25,6 @@ use limiter_common::share::Rights;
 use limiter_common::shared::{SHARED_SLOTS, Shared};
 use limiter_common::sketch::Shape;
 use limiter_common::table::{Identity, Slot};
-
-use crate::log::Marked;
 
 /// What is fixed while the maps live. The loader overwrites it before the program is verified, so
 /// that the verifier sees constants and prunes what they rule out.
@@ -44,6 +44,22 @@ pub(crate) static LAYOUT: Layout = Layout {
 /// Where this host listens for frames of its cluster, likewise.
 #[unsafe(no_mangle)]
 pub(crate) static LISTEN: Listen = Listen { address: SourceKey { high: 0, low: 0 }, port: 0 };
+
+/// Whether lines are written. The loader sets it before the program is verified, so that the verifier
+/// takes all that writes them out again if not.
+#[unsafe(no_mangle)]
+pub(crate) static KERNEL_LOG: Global<u8> = Global::new(0);
+
+/// What one CPU has to tell in lines.
+#[repr(C)]
+pub(crate) struct Marked {
+    /// What happened to the packet at hand: a bit for each [`limiter_common::abi::Internal`].
+    pub(crate) what: u64,
+    /// GCRA word of the lines.
+    pub(crate) tat: Ticks,
+    /// Packets about which nothing was written because of it, since the last line.
+    pub(crate) left_out: u64,
+}
 
 #[map]
 pub(crate) static CONFIG: Array<Config> = Array::with_max_entries(1, BPF_F_MMAPABLE);
