@@ -16,10 +16,13 @@
 //! have come. What is not charged is at most the gate.
 
 use crate::gcra::{TICKS_PER_NS, Ticks};
-use crate::sketch::{Estimate, Shape};
+use crate::sketch::{Estimate, MAX_PREVIOUS, Shape};
 
 /// No gate is larger. Sources faster than this many packets in a window always get a bucket.
 pub const MAX_GATE: u32 = 16;
+
+// An estimate below the gate is exact only if a cell remembers as much of the epoch before.
+const _: () = assert!(MAX_PREVIOUS == MAX_GATE - 1);
 
 /// The smallest frame a source can have sent, for charging bytes: an Ethernet and an IPv4 header.
 pub const MIN_FRAME: u32 = 34;

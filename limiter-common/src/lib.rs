@@ -16,6 +16,8 @@ pub mod atomic;
 pub mod class;
 pub mod denial;
 pub mod engine;
+#[cfg(any(test, feature = "user"))]
+pub mod floor;
 pub mod gate;
 pub mod gcra;
 pub mod hash;
@@ -26,6 +28,8 @@ pub mod packet;
 pub mod peers;
 pub mod sampling;
 pub mod share;
+#[cfg(any(test, feature = "user"))]
+pub mod share_change;
 pub mod shared;
 pub mod sketch;
 pub mod table;

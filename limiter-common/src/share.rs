@@ -12,17 +12,12 @@
 //!
 //! The share is a [`Grant`], which ends by itself, or else the floor, which does not. The floor is that of
 //! the policy, and no more than the bucket's own, which it got when it was made: so only who changes the
-//! bucket's words in the right order ([`change`]) can raise the share of a bucket, and then it has no more
+//! bucket's words in the right order ([`crate::share_change`]) can raise the share of a bucket, and then it has no more
 //! tokens than before.
 
 use core::sync::atomic::AtomicU64;
 
 use crate::gcra::{MAX_TOLERANCE, Ticks, ticks};
-
-#[cfg(any(test, feature = "user"))]
-pub mod change;
-#[cfg(any(test, feature = "user"))]
-pub mod floor;
 
 /// The most ticks that a packet may cost under the whole limit: almost five minutes.
 pub const MAX_SHARED_COST: Ticks = 1 << 42;
@@ -107,7 +102,7 @@ impl Multiplier {
     }
 
     /// Itself times 2^15.
-    const fn scaled(self) -> u64 {
+    pub(crate) const fn scaled(self) -> u64 {
         ((self.0 & 0xffff) as u64) << (self.0 >> 16 & 31)
     }
 

@@ -20,7 +20,7 @@ use crate::lists::{
 };
 use crate::peers::Listen;
 use crate::share::Rights;
-use crate::share::change::Bucket;
+use crate::share_change::Bucket;
 use crate::shared::{self, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
 use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot, WAYS};

@@ -12,11 +12,11 @@ use proptest::prelude::*;
 use super::memory::{DEFAULT_SLOT, Memory};
 use super::*;
 use crate::abi::{CompiledTier, Terms, Tier, on_full};
+use crate::floor::Floor;
 use crate::gcra::{Cost, TICKS_PER_NS, ticks};
 use crate::hash::HashKey;
-use crate::share::change::{MARGIN_NS, Outcome};
-use crate::share::floor::Floor;
 use crate::share::{Grant, Multiplier, UNIT_NS};
+use crate::share_change::{MARGIN_NS, Outcome};
 
 /// The length of all packets.
 const FRAME: u32 = 100;

@@ -1,7 +1,7 @@
-use super::change::{converted, surplus, worth};
-use super::floor::Floor;
 use super::*;
 use crate::abi::{CompiledTier, Policy};
+use crate::floor::Floor;
+use crate::share_change::{converted, surplus, worth};
 use proptest::prelude::*;
 
 /// Shares of the whole limit and of next to nothing alike.

@@ -9,7 +9,7 @@ use api::error::Failure;
 use model::ban::BanInput;
 use model::class::ClassText;
 use model::input::OneOrMany;
-use model::{LimitInput, ModelError, Partition, Reach, Selector, Target};
+use model::{LimitInput, Partition, Reach, Selector, Target};
 
 const RATES: &str = "\
 Rates:
@@ -214,7 +214,7 @@ impl KindArgs {
             syn: self.syn,
         };
         let whom = whom.parse::<Selector>()?;
-        let class = text.read().map_err(ModelError::from)?;
+        let class = text.read()?;
         Ok(Target { whom, class, together: self.as_one })
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{LimitReport, ListEntry, Print, text};
+use super::{Print, text};
 
 /// What there is one of for each target: a limit, or an entry of the lists.
 pub trait Rule {
@@ -23,26 +23,10 @@ pub trait Rule {
     fn summary(&self) -> String;
 }
 
-impl Rule for LimitReport {
-    type Target = model::Target;
-
-    fn target(&self) -> Self::Target {
-        self.target
-    }
-
-    fn name(&self) -> String {
-        self.target.short()
-    }
-
-    fn summary(&self) -> String {
-        self.summary()
-    }
-}
-
 /// A rule that another one takes the place of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(bound(serialize = "R: Serialize", deserialize = "R: DeserializeOwned"))]
-pub struct Replaced<R: Rule = LimitReport> {
+pub struct Replaced<R: Rule> {
     /// The target of both.
     pub target: R::Target,
     /// The rule before.
@@ -62,12 +46,6 @@ pub struct Diff<R: Rule> {
     /// Rules that are gone.
     pub removed: Vec<R>,
 }
-
-/// How limits differ.
-pub type DiffReport = Diff<LimitReport>;
-
-/// How the allow and deny lists differ.
-pub type ListDiff = Diff<ListEntry>;
 
 impl<R: Rule> Default for Diff<R> {
     fn default() -> Self {
@@ -152,7 +130,7 @@ impl PendingReport {
 /// What every change tells beside its own outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(bound(serialize = "R: Serialize", deserialize = "R: DeserializeOwned"))]
-pub struct Applied<R: Rule = LimitReport> {
+pub struct Applied<R: Rule> {
     /// What would change; only where nothing was changed because of `--dry-run`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dry_run: Option<Diff<R>>,
@@ -206,6 +184,7 @@ impl Print for ConfirmReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{DiffReport, LimitReport};
     use model::Limit;
 
     fn limit(target: &str, rate: &str) -> Option<LimitReport> {

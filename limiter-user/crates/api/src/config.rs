@@ -12,8 +12,8 @@ use super::{
     DiffReport, LimitReport, ListDiff, ListEntry, PendingReport, Print, Rule,
     TierReport, text,
 };
-use model::limit::short_prefix;
 use model::lists::Action;
+use model::target::short_prefix;
 use model::{Ban, Limit, Partition, Reach, Target};
 
 /// A value as a person writes it.

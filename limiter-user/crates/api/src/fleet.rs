@@ -6,15 +6,31 @@ use std::io::{self, Write};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::peers::print_unanswered;
 use super::source::state_name;
-use super::{LimitReport, Print, Terminal, TopEntry, Unanswered, text};
+use super::{LimitReport, Print, Terminal, TopEntry, text};
 use model::Class;
 use model::Distinct;
-use model::limit::short_prefix;
 use model::lists::Action;
 use model::source::SourceState;
+use model::target::short_prefix;
 use model::traffic::Totals;
+
+/// A host that did not answer a question to all, or not in full.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unanswered {
+    /// Its name.
+    pub host: String,
+    /// What it said instead, or that it said nothing.
+    pub problem: String,
+}
+
+/// Tells who did not answer.
+pub(super) fn print_unanswered(out: &mut dyn Write, unanswered: &[Unanswered]) -> io::Result<()> {
+    for Unanswered { host, problem } in unanswered {
+        writeln!(out, "without {host}: {problem}")?;
+    }
+    Ok(())
+}
 
 /// A line of `top --cluster`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

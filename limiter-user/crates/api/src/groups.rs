@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::peers::print_unanswered;
+use super::fleet::print_unanswered;
 use super::{Print, Terminal, Unanswered, text};
 use model::{
     rollup::{Sums, Tally},

@@ -28,9 +28,7 @@ mod top;
 mod trial;
 
 pub use capture::{CaptureBatch, CaptureReport, CaptureRequest, CaptureStarted, SampleReport};
-pub use change::{
-    Applied, ConfirmReport, Diff, DiffReport, ListDiff, PendingReport, Replaced, Rule,
-};
+pub use change::{Applied, ConfirmReport, Diff, PendingReport, Replaced, Rule};
 pub use changes::ChangesReport;
 pub use cluster::{ClusterFounded, ClusterLeft, ClusterStatus, KeyGenerated};
 pub use config::{
@@ -39,35 +37,33 @@ pub use config::{
 };
 pub use fleet::{
     ClusterDistinctReport, ClusterSourceReport, ClusterTopEntry, ClusterTopReport, DistinctGroup,
-    DistinctHost, HostSource, SourceSums,
+    DistinctHost, HostSource, SourceSums, Unanswered,
 };
 pub use groups::{ClusterGroupEntry, ClusterGroupsReport, GroupEntry, GroupsReport};
 pub use history::{HistoryReport, ReasonSeries};
 pub use keys::KeysReport;
 pub use limit::{
-    LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
-    TierReport,
+    DiffReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet,
+    LimitsImported, TierReport,
 };
-pub use lists::{ListChanged, ListDone, ListEntry, ListReport};
+pub use lists::{ListChanged, ListDiff, ListDone, ListEntry, ListReport};
 pub use overview::{
     Commands, CostReport, Flow, Offender, OverviewReport, ReasonFlow, Shown, Verdict, VerdictLevel,
     reasons,
 };
 pub use peers::{
     ClockReport, OtherCluster, OverageReport, PeerDetails, PeerReport, PeerState, PeersReport,
-    RefusedReport, RegionReport, Unanswered,
+    RefusedReport, RegionReport,
 };
 pub use ports::{PortCounts, PortEntry, PortsReport};
-pub use source::moment;
-pub use source::{SharedReport, SourceReport, TriedReport};
+pub use source::{Average, SharedReport, SourceReport, TriedReport, moment};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};
 pub use status::{
     AttachReport, DetachReport, EventsReport, Health, OccupantReport,
     ServiceReport, StatusReport, StoreReport, VersionReport,
 };
-pub use suggest::percent;
-pub use suggest::{LightReport, ProposalReport, Question, SuggestQuery, SuggestReport};
-pub use top::{Average, TopEntry, TopReport};
+pub use suggest::{LightReport, ProposalReport, Question, SuggestQuery, SuggestReport, percent};
+pub use top::{TopEntry, TopReport};
 pub use trial::{TrialReport, TrialSource, TrialStarted, TrialStopped, TrialsReport};
 
 use std::io::{self, Write};

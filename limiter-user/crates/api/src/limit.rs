@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Applied, Print, text};
+use super::{Applied, Diff, Print, Rule, text};
 use model::{Ban, Class, Limit, Partition, Rate, Reach, Scope, Target, Tier, Unit};
 
 /// Where a limit comes from.
@@ -108,6 +108,25 @@ pub struct LimitReport {
     /// Where it comes from.
     #[serde(default)]
     pub origin: LimitOrigin,
+}
+
+/// How limits differ.
+pub type DiffReport = Diff<LimitReport>;
+
+impl Rule for LimitReport {
+    type Target = model::Target;
+
+    fn target(&self) -> Self::Target {
+        self.target
+    }
+
+    fn name(&self) -> String {
+        self.target.short()
+    }
+
+    fn summary(&self) -> String {
+        self.summary()
+    }
 }
 
 /// What each further side of a partition lets through beyond a limit, if it does.
@@ -228,7 +247,7 @@ pub struct LimitsImported {
     pub added: u64,
     /// What every change tells.
     #[serde(flatten)]
-    pub applied: Applied,
+    pub applied: Applied<LimitReport>,
 }
 
 impl Print for LimitsImported {
@@ -301,7 +320,7 @@ pub struct LimitSet {
     pub previous: Option<LimitReport>,
     /// What every change tells.
     #[serde(flatten)]
-    pub applied: Applied,
+    pub applied: Applied<LimitReport>,
 }
 
 impl Print for LimitSet {
@@ -327,7 +346,7 @@ pub struct LimitRemoved {
     pub removed: LimitReport,
     /// What every change tells.
     #[serde(flatten)]
-    pub applied: Applied,
+    pub applied: Applied<LimitReport>,
 }
 
 impl Print for LimitRemoved {

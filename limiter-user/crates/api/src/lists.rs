@@ -6,10 +6,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Applied, LimitOrigin, ListDiff, Print, Replaced, Rule, text};
+use super::{Applied, Diff, LimitOrigin, Print, Replaced, Rule, text};
 use model::Reach;
-use model::limit::short_prefix;
 use model::lists::{Action, Listing};
+use model::target::short_prefix;
 
 /// An entry of a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +34,9 @@ pub struct ListEntry {
     #[serde(default)]
     pub origin: LimitOrigin,
 }
+
+/// How the allow and deny lists differ.
+pub type ListDiff = Diff<ListEntry>;
 
 impl Rule for ListEntry {
     type Target = IpNet;

@@ -7,8 +7,8 @@ use super::{Health, LimitReport, ListEntry, TopEntry, text};
 use model::Distinct;
 use model::Unit;
 use model::instance::{Instance, address};
-use model::limit::short_prefix;
 use model::tables::{SketchHealth, TableHealth};
+use model::target::short_prefix;
 use telemetry::Sample;
 
 /// Packets and bits per second.

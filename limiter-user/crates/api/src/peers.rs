@@ -6,26 +6,9 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterDistinctReport, Print, Terminal, text};
+use super::{ClusterDistinctReport, Print, Terminal, Unanswered, text};
 use model::Partition;
 use model::digest::Percentiles;
-
-/// A host that did not answer a question to all, or not in full.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unanswered {
-    /// Its name.
-    pub host: String,
-    /// What it said instead, or that it said nothing.
-    pub problem: String,
-}
-
-/// Tells who did not answer.
-pub(super) fn print_unanswered(out: &mut dyn Write, unanswered: &[Unanswered]) -> io::Result<()> {
-    for Unanswered { host, problem } in unanswered {
-        writeln!(out, "without {host}: {problem}")?;
-    }
-    Ok(())
-}
 
 /// How a host is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,11 +8,30 @@ use ipnet::IpNet;
 use limiter_common::abi::Reason;
 use serde::{Deserialize, Serialize};
 
-use super::{Average, LimitReport, ListEntry, Print, text};
-use model::limit::short_prefix;
+use super::{LimitReport, ListEntry, Print, text};
 use model::lists::Action;
 use model::source::{HeldShare, Source, SourceState, Tried};
+use model::target::short_prefix;
 use model::{Class, Rate, Unit};
+
+/// Packets and bits per second, over some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Average {
+    /// Packets per second.
+    pub pps: f64,
+    /// Bits per second.
+    pub bps: f64,
+    /// The time, s.
+    pub seconds: f64,
+}
+
+impl Average {
+    /// The average of so many packets and bytes in `time`, which must not be zero.
+    pub fn new((packets, bytes): (u64, u64), time: Duration) -> Self {
+        let seconds = time.as_secs_f64();
+        Self { pps: packets as f64 / seconds, bps: 8.0 * bytes as f64 / seconds, seconds }
+    }
+}
 
 pub(crate) fn state_name(state: SourceState) -> &'static str {
     match state {

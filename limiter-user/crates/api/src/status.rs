@@ -10,7 +10,7 @@ use super::limit::FIRST_LIMIT;
 use super::{ClusterStatus, ConfigReport, LimitReport, OverageReport, PendingReport, Print, text};
 use model::Distinct;
 use model::instance::{Instance, address};
-use model::limit::short_prefix;
+use model::target::short_prefix;
 use model::{
     interface::Attachment,
     tables::{SketchHealth, TableHealth},

@@ -2,36 +2,16 @@
 
 use model::traffic::Totals;
 use std::io::{self, Write};
-use std::time::Duration;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::source::{moment, state_name};
+use super::source::{Average, moment, state_name};
 use super::{LimitReport, Print, Terminal, text};
 use model::Class;
 use model::Distinct;
-use model::limit::short_prefix;
 use model::source::{Source, SourceState};
-
-/// Packets and bits per second, over some time.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Average {
-    /// Packets per second.
-    pub pps: f64,
-    /// Bits per second.
-    pub bps: f64,
-    /// The time, s.
-    pub seconds: f64,
-}
-
-impl Average {
-    /// The average of so many packets and bytes in `time`, which must not be zero.
-    pub fn new((packets, bytes): (u64, u64), time: Duration) -> Self {
-        let seconds = time.as_secs_f64();
-        Self { pps: packets as f64 / seconds, bps: 8.0 * bytes as f64 / seconds, seconds }
-    }
-}
+use model::target::short_prefix;
 
 /// A line of `top`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

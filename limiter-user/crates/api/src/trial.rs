@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{LimitReport, Print, text};
-use model::limit::short_prefix;
+use model::target::short_prefix;
 use model::{Rate, Target};
 
 /// `limit try`.

@@ -12,10 +12,10 @@ use ipnet::IpNet;
 
 use super::core::Core;
 use api::ListEntry;
-use model::ban::{Least, Offered};
 use model::lists::{ListChanges, Listing, find};
 use model::source::Counts;
 use model::{Ban, Limit, Target};
+use model::{Least, Offered};
 use telemetry::What;
 
 /// Looks that are closer than this are not compared.
@@ -202,8 +202,8 @@ mod tests {
     use crate::fake::Fake;
     use api::requests::ChangeOptions;
     use model::input::LimitInput;
-    use model::limit::short_prefix;
     use model::lists::Action;
+    use model::target::short_prefix;
 
     /// A core whose limit for everyone is 10 pps and bans for 60 s after 3 s at 5 times that.
     struct Scene {

@@ -11,11 +11,11 @@ use ipnet::IpNet;
 use super::confirm::{Undo, check_period};
 use super::core::Core;
 use api::error::Failure;
-use api::{Applied, DiffReport};
+use api::{Applied, DiffReport, LimitReport};
 use model::applying::applying;
 use model::class::TCP;
-use model::limit::source_of;
-use model::{Change, Changes, Class, Classes, Limit, Limits, ModelError, Target};
+use model::target::source_of;
+use model::{Change, Changes, Class, Classes, Limit, Limits, Target};
 
 /// Targets that the name of a change has before it only counts them.
 const NAMED: usize = 2;
@@ -63,7 +63,7 @@ impl Core {
         &mut self,
         mut changes: Changes,
         how: &ChangeOptions,
-    ) -> Result<(u64, Applied), Failure> {
+    ) -> Result<(u64, Applied<LimitReport>), Failure> {
         self.may_change(how)?;
         changes.forget_absent(self.limits_in_store());
         changes = self.layers().stored(changes);
@@ -100,7 +100,7 @@ impl Core {
             }
         }
         self.check_cluster(changes)?;
-        Ok(self.layers().check_classes(changes).map_err(ModelError::from)?)
+        Ok(self.layers().check_classes(changes)?)
     }
 
     /// How limits would differ after `changes`.

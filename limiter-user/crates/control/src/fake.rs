@@ -18,9 +18,9 @@ use dataplane::{
 use dataplane::{ClusterTerms, RunTime, WindowRanks};
 use model::Distinct;
 use model::Share;
-use model::limit::source_of;
 use model::lists::{ListChanges, Lists};
 use model::source::{Counts, Member, Source, SourceState};
+use model::target::source_of;
 use model::{Changes, Class, Limit, Limits, Target, Tier};
 use model::{
     interface::{Attachment, Mode},

@@ -4,8 +4,8 @@ use ipnet::IpNet;
 
 use super::core::Core;
 use api::{LimitOrigin, ListEntry, Shadowed};
-use model::limit::short_prefix;
 use model::lists::{Action, ListChanges, Listing, Lists};
+use model::target::short_prefix;
 
 /// `file` with what `stored` has in the place of its entries; nothing if there is none of it.
 pub(super) fn merged(stored: &Lists, file: &Lists) -> Option<Lists> {

@@ -11,12 +11,12 @@ use super::core::Core;
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
 use api::{Applied, LimitOrigin, ListChanged, ListDiff, ListDone, ListEntry, ListReport};
-use model::limit::short_prefix;
 use model::lists::{
     Action, ListChanges, Listing, Lists, check_wide, find, find_by, is_wide, now, reach_of_wide,
 };
 use model::record::Row;
 use model::scope::no_cluster;
+use model::target::short_prefix;
 
 impl Core {
     /// The entries of one list.

@@ -16,9 +16,9 @@ use api::{
 };
 use dataplane::RunTime;
 use model::Class;
-use model::limit::short_prefix;
 use model::lists::Action;
 use model::source::SourceState;
+use model::target::short_prefix;
 use model::traffic::Sort;
 use telemetry::Sample;
 

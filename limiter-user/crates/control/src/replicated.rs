@@ -20,7 +20,7 @@ use model::Share;
 use model::lists::{ListChanges, Listing};
 use model::record::Row;
 use model::scope::no_cluster;
-use model::{Change, Changes, Limit, Limits, ModelError, Target, Tier, Unit};
+use model::{Change, Changes, Limit, Limits, Target, Tier, Unit};
 use telemetry::event::By;
 
 /// The part of a daemon that is in a cluster.
@@ -301,7 +301,7 @@ impl Core {
             return Ok(());
         }
         let changes = before.iter().copied().chain([change]).collect();
-        Ok(self.layers().check_classes(&changes).map_err(ModelError::from)?)
+        Ok(self.layers().check_classes(&changes)?)
     }
 
     fn note_unfit(&mut self, target: Target, failure: &Failure) {

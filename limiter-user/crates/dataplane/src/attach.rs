@@ -1,7 +1,6 @@
 //! Attaches the program to interfaces, and takes over links that are pinned.
 
 use model::interface::Attachment;
-use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ use aya::programs::{Xdp, XdpMode, loaded_links};
 use super::error::{Error, Opaque};
 use super::foreign::ForeignLink;
 use super::link::Interface;
-use super::owner::pins_of;
+use super::pins::{link_of, path_of_link, pins_of};
 use crate::nic::{merging, no_offload};
 use model::instance::Owner;
 use model::interface::Mode;
@@ -26,31 +25,13 @@ pub(super) struct Link {
     path: PathBuf,
 }
 
-impl Link {
-    fn path(directory: &Path, ifindex: u32, mode: Mode) -> PathBuf {
-        directory.join(format!("link_{}_{ifindex}", mode.name()))
-    }
-
-    /// What a pin's name says.
-    pub(super) fn parse(name: &str) -> Option<(Mode, u32)> {
-        let (mode, ifindex) = name.strip_prefix("link_")?.split_once('_')?;
-        let mode = [Mode::Native, Mode::Generic].into_iter().find(|m| m.name() == mode)?;
-        Some((mode, ifindex.parse().ok()?))
-    }
-}
-
 /// The largest MTU of the interfaces that links in `directory` are on, if any of them is here.
 pub(super) fn largest_mtu(directory: &Path) -> Result<Option<u32>, Error> {
     let names = fs::read_dir(directory).into_iter().flatten().flatten();
-    let ours = |name: &OsStr| name.to_str().and_then(Link::parse).map(|(_, ifindex)| ifindex);
-    let indices: Vec<u32> = names.filter_map(|entry| ours(&entry.file_name())).collect();
+    let ours = names.filter_map(|entry| link_of(entry.file_name()));
+    let indices: Vec<u32> = ours.map(|(_, ifindex)| ifindex).collect();
     let present = Interface::all()?.into_iter();
     Ok(present.filter(|it| indices.contains(&it.index)).map(|it| it.mtu).max())
-}
-
-/// Whether a pin of this name is a link of ours.
-pub(super) fn is_link(name: &OsStr) -> bool {
-    name.to_str().is_some_and(|name| Link::parse(name).is_some())
 }
 
 /// The links of one program.
@@ -75,8 +56,7 @@ impl Links {
         let present = Interface::all()?;
         for entry in fs::read_dir(directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let Some((mode, ifindex)) = Link::parse(name) else { continue };
+            let Some((mode, ifindex)) = path.file_name().and_then(link_of) else { continue };
             let Some(interface) = present.iter().find(|i| i.index == ifindex) else {
                 // The kernel has detached the link with the interface, and gives its index to another in time.
                 tracing::warn!("interface {ifindex} is gone: removing its link");
@@ -127,7 +107,7 @@ impl Links {
             }
             tracing::warn!("removed XDP program {id} from {name}");
         }
-        let path = Link::path(directory, interface.index, mode);
+        let path = path_of_link(directory, interface.index, mode);
         let link = create(&path, program, interface.index, mode)
             .map_err(attach_error(&interface, mode))?;
         self.0.push(Link { ifindex: interface.index, mode, link, path });
@@ -181,7 +161,7 @@ impl Links {
     /// Moves the pins to `directory`.
     pub(super) fn move_to(&mut self, directory: &Path) -> Result<(), Error> {
         for link in &mut self.0 {
-            let path = Link::path(directory, link.ifindex, link.mode);
+            let path = path_of_link(directory, link.ifindex, link.mode);
             fs::rename(&link.path, &path).map_err(Error::pin("move", &link.path))?;
             link.path = path;
         }
@@ -191,7 +171,7 @@ impl Links {
     /// Takes note that the directory of the pins was renamed to `directory`.
     pub(super) fn moved_to(&mut self, directory: &Path) {
         for link in &mut self.0 {
-            link.path = Link::path(directory, link.ifindex, link.mode);
+            link.path = path_of_link(directory, link.ifindex, link.mode);
         }
     }
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use model::instance::Owner;
 use model::interface::Mode;
-use model::{Explain, Fault, Invalid, ModelError};
+use model::target::TargetError;
+use model::{Explain, Fault, Invalid};
 
 /// An error of aya, of which nothing but its text is used. So its types, which change with its releases, stay out of
 /// this crate's interface.
@@ -214,8 +215,8 @@ pub enum Error {
     },
 }
 
-impl From<ModelError> for Error {
-    fn from(error: ModelError) -> Self {
+impl From<TargetError> for Error {
+    fn from(error: TargetError) -> Self {
         Self::Limit(error.into())
     }
 }

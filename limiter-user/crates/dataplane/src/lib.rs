@@ -8,6 +8,7 @@ mod error;
 mod events;
 mod exact;
 mod facts;
+mod floors;
 mod foreign;
 pub mod kernel;
 pub mod link;
@@ -19,9 +20,9 @@ pub mod nic;
 mod object;
 mod options;
 mod orphan;
-mod owner;
 mod peers;
 mod pending;
+mod pins;
 mod publish;
 mod run_time;
 mod samples;
@@ -50,17 +51,18 @@ use limiter_common::class::ANY;
 pub use attach::detach_link;
 pub use error::Error;
 pub use facts::{Event, WindowRanks};
+pub use floors::ClusterTerms;
 pub use kernel::wait_for_packets;
 pub use link::LinkEvents;
 pub use log::KernelLog;
 pub use object::has_program;
 pub use options::{HashSecret, Options, SOURCE_BYTES};
 pub use orphan::Pinned;
-pub use owner::pins_of;
+pub use pins::pins_of;
 pub use publish::SharedCounts;
 pub use run_time::RunTime;
 pub use share_maps::ShareMaps;
-pub use shares::{BucketShare, ClusterBucket, ClusterMember, ClusterTerms, SharesChanged};
+pub use shares::{BucketShare, ClusterBucket, ClusterMember, SharesChanged};
 pub use trial::try_load;
 pub use trials::TrialView;
 
@@ -110,7 +112,7 @@ pub struct Dataplane {
     log: Option<KernelLog>,
     max_frame: u32,
     /// The limits that are the cluster's, if it is in one.
-    cluster: Option<shares::ClusterLimits>,
+    cluster: Option<floors::ClusterLimits>,
 }
 
 /// Takes the map `name` out of a loaded object, as the type it should have.

@@ -18,8 +18,9 @@ use limiter_common::hash::HashKey;
 use limiter_common::lists::{BITS_PER_SOURCE, PREFIX_WORDS};
 use limiter_common::table::WAYS;
 
-use super::attach::{Links, is_link};
+use super::attach::Links;
 use super::options::{HashSecret, Options};
+use super::pins::link_of;
 use super::{Error, kernel, log};
 
 /// The program's name in the object.
@@ -147,7 +148,7 @@ fn move_links(from: &Path, to: &Path) -> Result<(), Error> {
     let failed = Error::pin("move the links in", from);
     for entry in fs::read_dir(from).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        if is_link(&entry.file_name()) {
+        if link_of(entry.file_name()).is_some() {
             fs::rename(entry.path(), to.join(entry.file_name())).map_err(failed)?;
         }
     }
@@ -168,7 +169,7 @@ pub(super) fn discard(staging: &Path) {
 /// Whether links are pinned in `directory`.
 fn has_links(directory: &Path) -> bool {
     let names = fs::read_dir(directory).into_iter().flatten().flatten();
-    names.into_iter().any(|entry| is_link(&entry.file_name()))
+    names.into_iter().any(|entry| link_of(entry.file_name()).is_some())
 }
 
 /// Where a map is pinned.

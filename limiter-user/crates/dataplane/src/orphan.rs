@@ -9,7 +9,6 @@ use aya::maps::MapInfo;
 use aya::programs::links::{FdLink, PinnedLink};
 
 use super::Error;
-use super::attach::Link;
 use super::foreign::ForeignLink;
 use super::link::Interface;
 use super::object::{ABI_PIN, LAYOUT_PIN, MAPS, staging_of};
@@ -64,7 +63,7 @@ impl Pinned {
             if entry.file_type().map_err(Error::pin("read", &path))?.is_dir() {
                 return Err(Error::Foreign { path, name });
             }
-            match Link::parse(&name) {
+            match link_of(&name) {
                 Some((mode, _)) => {
                     pinned.attached.extend(attached(&entry.path(), mode)?);
                     pinned.links.push(entry.path());
@@ -101,7 +100,7 @@ fn foreign(names: &[String]) -> Option<&str> {
     }
     names.iter().map(String::as_str).find(|name| {
         let map = MAPS.iter().any(|map| map.eq_ignore_ascii_case(name));
-        !(map || [ABI_PIN, LAYOUT_PIN].contains(name) || Link::parse(name).is_some())
+        !(map || [ABI_PIN, LAYOUT_PIN].contains(name) || link_of(name).is_some())
     })
 }
 

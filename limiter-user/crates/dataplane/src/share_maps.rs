@@ -12,7 +12,7 @@
 //!   bucket's words and that policy alone, and each word is replaced only where it is what was read. So a packet in
 //!   between, whatever its policy, leaves the words that it would leave before or after (P2).
 //! * Where another source or class has the bucket by then, its tag or its grant's word is another one, and nothing is
-//!   written: see [`limiter_common::share::change`].
+//!   written: see [`limiter_common::share_change`].
 //! * Under a limit of this host alone packets do not look at the words (P1). A grant that is left in them ends.
 //! * A slot that a generation leads to is not written again before the generation is over, and has rested.
 //!
@@ -32,14 +32,14 @@ use limiter_common::abi::{Policy, PolicyWord};
 use limiter_common::atomic;
 use limiter_common::class::ANY;
 use limiter_common::share::Grant;
-use limiter_common::share::change::Outcome;
+use limiter_common::share_change::Outcome;
 
 use super::events::EventQueue;
+use super::kernel::monotonic_ns;
 use super::pending::{Denied, Pending};
 use super::publish::{ClassTables, PolicyLookup};
-use super::shares::{clock, multiplier};
+use super::shares::{BucketShare, ClusterBucket, ClusterMember, SharesChanged, multiplier};
 use super::view::{Memory, Now, Tracked};
-use super::{BucketShare, ClusterBucket, ClusterMember, SharesChanged};
 use model::compile::decompile;
 use model::{Selector, Target};
 
@@ -104,7 +104,7 @@ impl ShareMaps {
                 continue;
             };
             let grant = Grant::new(multiplier(share), until_ns);
-            let outcome = tracked.under(&policy).change(tag, Some(grant), clock);
+            let outcome = tracked.under(&policy).change(tag, Some(grant), monotonic_ns);
             match outcome {
                 Outcome::Gone => changed.gone_buckets.push(bucket),
                 Outcome::Missed => changed.missed_buckets.push(bucket),

@@ -1,40 +1,15 @@
-//! What the buckets of this host may use of limits of the cluster.
+//! Shares of buckets in limits of the cluster, as the daemon speaks of them.
 
-use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use limiter_common::abi::Policy;
-use limiter_common::gcra::{Ticks, ticks};
 use limiter_common::share::Multiplier;
-use limiter_common::share::change::{Lowered, Outcome};
-use limiter_common::share::floor::Floor;
+use limiter_common::share_change::{Lowered, Outcome};
 
 use super::pending::Pending;
 use super::view::Tracked;
-use super::{Dataplane, Error, ShareMaps, kernel};
-use model::Share;
-use model::compile::{compile, compile_shared, decompile};
 use model::source::{Counts, HeldShare};
-use model::{Change, Changes, Class, Limit, Target, Tier, Unit};
-
-/// Which limits are the cluster's, and the share that each bucket has of them without end.
-pub(super) struct ClusterLimits {
-    pub(super) floor: Floor,
-    pub(super) includes: fn(&Limit) -> bool,
-}
-
-/// What each bucket has of limits of the cluster without end.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ClusterTerms {
-    /// The part of them, 0 to 1.
-    pub floor: f64,
-    /// How many hosts have shares.
-    pub hosts: u32,
-    /// The longest frame, bytes.
-    pub frame: u32,
-}
+use model::{Class, Limit, Share, Tier, Unit};
 
 /// A share for a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +52,7 @@ impl SharesChanged {
         self.lowered.extend(other.lowered);
     }
 
-    /// Whether tokens are to be given back by [`ShareMaps::give_back`] when [`crate::wait_for_packets`] has returned.
+    /// Whether tokens are to be given back by [`crate::ShareMaps::give_back`] when [`crate::wait_for_packets`] has returned.
     pub const fn is_lowered(&self) -> bool {
         !self.lowered.is_empty()
     }
@@ -105,7 +80,7 @@ pub struct ClusterMember {
     pub source: IpNet,
     /// The packets that it is for.
     pub class: Class,
-    /// The limit, as if it was set for this source alone: whom it is for, [`Dataplane::target_of`] tells.
+    /// The limit, as if it was set for this source alone: whom it is for, [`crate::Dataplane::target_of`] tells.
     pub limit: Limit,
     /// What it may use of that.
     pub share: HeldShare,
@@ -134,130 +109,9 @@ fn demand(limit: &Limit, earlier: &Counts, now: &Counts, long: Duration) -> Shar
     Share::of(limit.also.as_ref().map_or(first, |also| first.max(part(also))))
 }
 
-/// How often floors are renewed of buckets that packets are charged to at the same moment.
-const ROUNDS: u32 = 4;
-
 /// What a share costs.
 pub(super) fn multiplier(share: Share) -> Multiplier {
     Multiplier::of_units(share.units())
-}
-
-impl Dataplane {
-    /// Lets each bucket use `floor` of every limit that `includes` says is the cluster's, without end, which so
-    /// many `hosts` share. A larger floor than before brings no source any tokens.
-    ///
-    /// # Errors
-    /// As [`Dataplane::publish`], or a limit that cannot be divided; then the former floor stays.
-    pub fn set_floor(
-        &mut self,
-        floor: Share,
-        hosts: u32,
-        includes: fn(&Limit) -> bool,
-    ) -> Result<SharesChanged, Error> {
-        self.change_floor(floor, hosts, includes)?;
-        Ok(self.renew_floors(0..self.buckets()))
-    }
-
-    /// As [`Dataplane::set_floor`], but where the floor becomes larger buckets keep the one that they have
-    /// until [`Dataplane::renew_floors`]. A smaller one is in force at once.
-    ///
-    /// # Errors
-    /// As [`Dataplane::set_floor`].
-    pub fn change_floor(
-        &mut self,
-        floor: Share,
-        hosts: u32,
-        includes: fn(&Limit) -> bool,
-    ) -> Result<(), Error> {
-        let share = multiplier(floor);
-        let at = ticks(kernel::monotonic_ns());
-        let former = self.cluster.as_ref().map(|cluster| cluster.floor.clone());
-        let former = former.or_else(|| self.pinned_floor());
-        let floor = match former {
-            Some(former) => former.becoming(share, at),
-            None => Floor::new(share, 0),
-        };
-        let floor = floor.among(hosts);
-        let before = self.cluster.replace(ClusterLimits { floor, includes });
-        let known = self.publisher.policies();
-        let limits = known.filter_map(|(target, policy)| decompile(target, &policy));
-        let changes: Changes = limits.filter(includes).map(Change::Set).collect();
-        if !changes.is_empty()
-            && let Err(error) = self.change(&changes)
-        {
-            self.cluster = before;
-            return Err(error);
-        }
-        Ok(())
-    }
-
-    /// A handle for who gives shares, which waits for no change of limits.
-    pub fn share_maps(&self) -> Arc<ShareMaps> {
-        Arc::clone(&self.shares)
-    }
-
-    /// Whom the limit is for that applies to what a source sends of a class; `None` if that class is not in use.
-    pub fn target_of(&self, source: IpNet, class: Class) -> Option<Target> {
-        Some(self.publisher.policy_for(source.addr(), self.class_id(class)?).0)
-    }
-
-    /// What each bucket has of limits of the cluster without end, if there can be any.
-    pub fn cluster_terms(&self) -> Option<ClusterTerms> {
-        let floor = &self.cluster.as_ref()?.floor;
-        let (part, hosts) = (floor.share().part(), floor.hosts());
-        Some(ClusterTerms { floor: part, hosts, frame: self.max_frame })
-    }
-
-    /// Whether each bucket may use all of every limit of the cluster without end, as a daemon before this one has
-    /// left it: then that one had delegated nothing.
-    pub fn has_everything(&self) -> bool {
-        let floor = self.cluster.as_ref().map(|cluster| cluster.floor.clone());
-        let floor = floor.or_else(|| self.pinned_floor());
-        floor.is_some_and(|floor| floor.share() == Multiplier::WHOLE)
-    }
-
-    /// The floor that a daemon before this one has left.
-    fn pinned_floor(&self) -> Option<Floor> {
-        let policies = self.publisher.policies().map(|(_, policy)| policy);
-        let shared: Vec<Policy> = policies.filter(Policy::is_shared).collect();
-        let least = shared.iter().map(Policy::floor).max()?;
-        let filled: Option<Ticks> = shared.iter().flat_map(Policy::filled).max();
-        Some(Floor::new(least, filled.unwrap_or_default()))
-    }
-
-    /// The policy of a limit.
-    pub(super) fn policy_of(&self, limit: &Limit) -> Result<Policy, Error> {
-        let shift = self.memory.layout.window_shift;
-        Ok(match &self.cluster {
-            Some(cluster) if (cluster.includes)(limit) => {
-                compile_shared(limit, &cluster.floor, shift, self.max_frame)
-            }
-            _ => compile(limit, shift, self.max_frame),
-        }?)
-    }
-
-    /// Lets these buckets have the floor of their policy, and keeps who gives shares waiting meanwhile.
-    pub fn renew_floors(&self, buckets: Range<usize>) -> SharesChanged {
-        let _alone = self.shares.writing();
-        let mut changed = SharesChanged::default();
-        let mut slots = ClusterSlots::default();
-        let mut missed: Vec<usize> = Vec::new();
-        for round in 0..ROUNDS {
-            let mut again = std::mem::take(&mut missed).into_iter();
-            let mut all = if round == 0 { buckets.clone() } else { 0..0 };
-            let buckets = std::iter::from_fn(|| all.next().or_else(|| again.next()));
-            self.memory.part(buckets, |bucket, tracked| {
-                let Some(policy) = slots.policy(self, tracked) else { return };
-                let outcome = tracked.under(&policy).change(tracked.tag(), None, clock);
-                if matches!(outcome, Outcome::Missed) && round + 1 < ROUNDS {
-                    missed.push(bucket);
-                } else {
-                    changed.count(bucket, outcome);
-                }
-            });
-        }
-        changed
-    }
 }
 
 impl ClusterBucket {
@@ -285,42 +139,10 @@ impl SharesChanged {
     }
 }
 
-/// The time in which buckets think, ns since boot.
-pub(super) fn clock() -> u64 {
-    kernel::monotonic_ns()
-}
-
-/// The policy that was asked for last: that of nearly all buckets, one after the other.
-#[derive(Default)]
-struct ClusterSlots {
-    last: Option<(u32, Option<Policy>)>,
-}
-
-impl ClusterSlots {
-    /// The policy that the next packet of a bucket's source meets, if it is the cluster's.
-    fn policy(&mut self, dataplane: &Dataplane, tracked: &Tracked<'_>) -> Option<Policy> {
-        let publisher = &dataplane.publisher;
-        let resolved = tracked.policy_word();
-        if resolved.generation() != publisher.generation() {
-            // No packet has come since policies have changed.
-            let network = dataplane.memory.network(tracked.key());
-            let (_, policy) = publisher.policy_for(network.addr(), tracked.class());
-            return policy.filter(Policy::is_shared);
-        }
-        let slot = resolved.slot();
-        if let Some((last, policy)) = self.last
-            && last == slot
-        {
-            return policy;
-        }
-        let policy = publisher.policy(slot).filter(Policy::is_shared);
-        self.last = Some((slot, policy));
-        policy
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use model::Target;
+
     use super::*;
 
     #[test]

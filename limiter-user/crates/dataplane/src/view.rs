@@ -11,8 +11,8 @@ use limiter_common::gcra::{Ticks, credit, ticks};
 use limiter_common::hash::{Hash, HashKey};
 use limiter_common::hll::{self, Ranks, Registers};
 use limiter_common::key::SourceKey;
-use limiter_common::share::change::Bucket;
 use limiter_common::share::{CostMultiplier, Multiplier, Rights};
+use limiter_common::share_change::Bucket;
 use limiter_common::sketch::{Position, Sketch, Total, Window};
 use limiter_common::table::{
     Identity, LastSeen, SPARED, Slot, WAYS, is_claimed, set_of, slot_index,

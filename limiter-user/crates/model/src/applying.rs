@@ -3,7 +3,8 @@
 use ipnet::IpNet;
 
 use super::class::{Class, Classes};
-use crate::limit::{Limit, Selector, Target, prefixes_of};
+use crate::limit::Limit;
+use crate::target::{Selector, Target, prefixes_of};
 
 /// The limits that apply to a packet of `class` from `source`, in the order in which it meets them,
 /// where `classes` are in use and `limit` finds the one for a target:

@@ -7,9 +7,6 @@ use schemars::JsonSchema;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::units::{Rate, Unit};
-use crate::limit::{Amount, Limit, Target, Tier};
-
 /// What becomes of a source that offers `factor` times its limit for `after` seconds: it is denied for
 /// `lasts` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -68,6 +65,8 @@ pub enum BanError {
     #[error("a limit that many sources share cannot ban any of them")]
     Shared,
 }
+
+crate::invalid::input_error!(BanError);
 
 impl BanError {
     /// What to write instead.
@@ -193,103 +192,6 @@ impl Ban {
     }
 }
 
-impl Ban {
-    /// Whether `offered` is as many times `limit` as it takes, in one of its units.
-    pub fn is_reached(&self, limit: &Limit, offered: &Offered) -> bool {
-        offered.excess(limit).1 >= self.factor.into()
-    }
-
-    /// Whether it has been so for long enough, to a tenth of a second: looks are a second apart, but
-    /// not exactly.
-    pub const fn is_due(&self, offered: &Offered) -> bool {
-        offered.ns.saturating_add(SECOND_NS / 10) >= self.after as u64 * SECOND_NS
-    }
-}
-
-/// Nanoseconds in a second.
-const SECOND_NS: u64 = 1_000_000_000;
-
-/// What a source has offered in some time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offered {
-    /// Packets.
-    pub packets: u64,
-    /// Bytes, from the Ethernet header on.
-    pub bytes: u64,
-    /// The time, ns.
-    pub ns: u64,
-}
-
-impl Offered {
-    /// This and what came after it.
-    pub const fn and(&self, next: &Self) -> Self {
-        Self {
-            packets: self.packets.saturating_add(next.packets),
-            bytes: self.bytes.saturating_add(next.bytes),
-            ns: self.ns.saturating_add(next.ns),
-        }
-    }
-
-    /// The time in seconds, rounded.
-    pub const fn seconds(&self) -> u64 {
-        self.ns.saturating_add(SECOND_NS / 2) / SECOND_NS
-    }
-
-    /// The rate of `limit` that was exceeded most, and how many whole times of it were offered.
-    pub fn excess(&self, limit: &Limit) -> (Rate, u64) {
-        let times = |tier: Tier| {
-            let earned = u128::from(tier.rate.amount()) * u128::from(self.ns);
-            let offered = u128::from(self.of(tier.rate.unit()));
-            let times = offered * u128::from(tier.rate.period_ns()) / earned.max(1);
-            (tier.rate, u64::try_from(times).unwrap_or(u64::MAX))
-        };
-        let also = limit.also.map(times);
-        let first = times(limit.tier());
-        also.filter(|also| also.1 > first.1).unwrap_or(first)
-    }
-
-    const fn of(&self, unit: Unit) -> u64 {
-        match unit {
-            Unit::Packets => self.packets,
-            Unit::Bytes => self.bytes,
-        }
-    }
-}
-
-/// How much must be offered in some time for the mildest of many bans.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Least {
-    packets: u64,
-    bytes: u64,
-}
-
-impl Least {
-    /// The least of those that `amounts` have, in a time of `ns`.
-    pub fn new(amounts: impl Iterator<Item = Amount>, ns: u64) -> Self {
-        let mut least = Self { packets: u64::MAX, bytes: u64::MAX };
-        for amount in amounts {
-            let Some(ban) = amount.ban else { continue };
-            let limit = amount.of(Target::DEFAULT);
-            for Tier { rate, .. } in limit.tiers() {
-                let place = match rate.unit() {
-                    Unit::Packets => &mut least.packets,
-                    Unit::Bytes => &mut least.bytes,
-                };
-                // No rate is above 10^12 in a second, and no factor above 10^6.
-                let earned = u128::from(rate.amount()) * u128::from(ban.factor);
-                let needed = (earned * u128::from(ns)).div_ceil(u128::from(rate.period_ns()));
-                *place = (*place).min(u64::try_from(needed).unwrap_or(u64::MAX));
-            }
-        }
-        least
-    }
-
-    /// Whether so much is enough.
-    pub const fn reached(&self, packets: u64, bytes: u64) -> bool {
-        packets >= self.packets || bytes >= self.bytes
-    }
-}
-
 /// A time as it is written.
 fn time(seconds: u32) -> String {
     humantime::format_duration(Duration::from_secs(seconds.into())).to_string().replace(' ', "")
@@ -304,8 +206,6 @@ impl fmt::Display for Ban {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -339,27 +239,6 @@ mod tests {
             let error = read(after, factor, lasts).unwrap_err();
             assert!(error.to_string().contains(about), "{error}");
             assert!(!error.hint().is_empty());
-        }
-    }
-
-    proptest! {
-        /// Whoever is to be banned is found by the cheap comparison.
-        #[test]
-        fn the_least_is_what_a_ban_takes(
-            packets in 0u64..100_000, bytes in 0u64..10_000_000,
-            rate in 1u64..5000, minutes: bool, kbits in prop::option::of(1u64..5000),
-            factor in 1u32..50, ns in 500_000_000u64..5_000_000_000,
-        ) {
-            let text = format!("{rate}{}", if minutes { "/minute" } else { "pps" });
-            let mut limit = Limit::new(Target::DEFAULT, text.parse().unwrap(), None).unwrap();
-            if let Some(kbits) = kbits {
-                limit = limit.and(format!("{kbits}kbit").parse().unwrap(), None).unwrap();
-            }
-            let ban = Ban { after: 1, factor, lasts: 1 };
-            limit = limit.banning(Some(ban)).unwrap();
-            let reached = ban.is_reached(&limit, &Offered { packets, bytes, ns });
-            let least = Least::new([limit.amount].into_iter(), ns);
-            prop_assert_eq!(least.reached(packets, bytes), reached);
         }
     }
 }

@@ -2,14 +2,15 @@
 
 use crate::Invalid;
 use limiter_common::abi::{CompiledTier, Policy, Terms, Tier};
+use limiter_common::floor::Floor;
 use limiter_common::gate::{MAX_GATE, MIN_FRAME, gate};
 use limiter_common::gcra::{Cost, MAX_TOLERANCE, TICKS_PER_NS};
-use limiter_common::share::floor::Floor;
 use limiter_common::share::{MAX_SHARED_COST, Multiplier};
 
 use super::scope::{Partition, Scope};
 use super::units::{Rate, Unit};
-use crate::limit::{Amount, Limit, Target, Tier as Spec};
+use crate::limit::{Amount, Limit, Tier as Spec};
+use crate::target::Target;
 
 /// The bound on [`Cost::per_byte`].
 const MAX_PER_BYTE: u128 = 1 << 40;

@@ -8,8 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::ban::BanInput;
 use super::invalid::Invalid;
 use super::scope::{Partition, Reach, Scope};
+use super::target::{Selector, Target};
 use super::units::{Rate, Unit, UnitError, parse_burst};
-use crate::limit::{Limit, ModelError, Selector, Target, enforced};
+use crate::limit::{Limit, enforced};
 
 /// What is said of a limit. It is the body of `PUT /v1/limits`; options, files and lists make one too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,12 +185,12 @@ impl LimitInput {
         }
         let ban = |error: Invalid| (Part::Ban, error);
         let wanted = self.ban.as_ref().map(BanInput::read).transpose();
-        let wanted = wanted.map_err(|error| ban(ModelError::from(error).into()))?;
+        let wanted = wanted.map_err(|error| ban(error.into()))?;
         let limit =
             limit.enforced(self.enforce).banning(wanted).map_err(|error| ban(error.into()))?;
-        Scope::read(self.scope, self.partition)
-            .and_then(|scope| limit.scoped(scope))
-            .map_err(|error| (Part::Scope, error.into()))
+        let scope = Scope::read(self.scope, self.partition);
+        let scope = scope.map_err(|error| (Part::Scope, error.into()))?;
+        limit.scoped(scope).map_err(|error| (Part::Scope, error.into()))
     }
 
     /// Takes an option as a line of a list has it: `no-enforce` or `NAME=VALUE`.

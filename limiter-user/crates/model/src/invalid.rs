@@ -1,8 +1,6 @@
 //! Input that an operator has to change.
 
-use crate::explain::{Explain, Fault, chain};
-use crate::units::DurationError;
-use crate::{ModelError, UnitError};
+use crate::explain::{Explain, Fault};
 
 /// Input that cannot be taken: what is wrong with it, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,44 +39,25 @@ impl Explain for Invalid {
     }
 }
 
-impl From<UnitError> for Invalid {
-    fn from(error: UnitError) -> Self {
-        Self::new(chain(&error)).with_hint(error.hint())
-    }
+/// Makes an error with a `hint` of its own one of input, and an [`Invalid`] where that is wanted.
+macro_rules! input_error {
+    ($error:ty) => {
+        impl $crate::explain::Explain for $error {
+            fn fault(&self) -> $crate::explain::Fault {
+                $crate::explain::Fault::Input
+            }
+
+            fn hint(&self) -> Option<String> {
+                Some(Self::hint(self))
+            }
+        }
+
+        impl From<$error> for $crate::invalid::Invalid {
+            fn from(error: $error) -> Self {
+                Self::new($crate::explain::chain(&error)).with_hint(error.hint())
+            }
+        }
+    };
 }
 
-impl From<ModelError> for Invalid {
-    fn from(error: ModelError) -> Self {
-        Self::new(chain(&error)).with_hint(error.hint())
-    }
-}
-
-impl Explain for UnitError {
-    fn fault(&self) -> Fault {
-        Fault::Input
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(Self::hint(self))
-    }
-}
-
-impl Explain for DurationError {
-    fn fault(&self) -> Fault {
-        Fault::Input
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(Self::hint(self))
-    }
-}
-
-impl Explain for ModelError {
-    fn fault(&self) -> Fault {
-        Fault::Input
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(Self::hint(self))
-    }
-}
+pub(crate) use input_error;

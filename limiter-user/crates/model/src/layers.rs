@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use ipnet::IpNet;
 
 use crate::class::{Class, ClassError};
-use crate::limit::prefixes_of;
+use crate::target::prefixes_of;
 use crate::{Amount, Change, Changes, Classes, Limit, Limits, Selector, Target};
 
 /// Where a limit comes from, the one that goes before the others first.

@@ -2,15 +2,13 @@
 
 use std::ops::{Deref, DerefMut};
 
-use ipnet::IpNet;
 use limiter_common::gcra::{MAX_TOLERANCE, TICKS_PER_NS};
 use serde::{Deserialize, Serialize};
 
 use super::ban::{Ban, BanError};
-use super::class::ClassError;
-use super::lists::{Action, reach_of_wide};
-use super::scope::{Partition, Scope};
-pub use super::target::{Selector, Target, prefixes_of, short_prefix, source_of};
+use super::invalid::input_error;
+use super::scope::Scope;
+use super::target::{Target, TargetError};
 use super::units::{Rate, Unit, format_burst};
 
 /// The smallest burst of a limit in bytes: one full Ethernet frame without its check sequence.
@@ -103,34 +101,9 @@ pub struct Tier {
 /// Why a limit was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
-    /// Neither an address nor a prefix.
-    #[error("{input:?} is neither an IP address nor a prefix")]
-    Target {
-        /// What was read.
-        input: String,
-    },
-    /// Nothing that an entry of the allow or the deny list can be for.
-    #[error("{input:?} is neither an IP address nor a prefix")]
-    ListTarget {
-        /// What was read.
-        input: String,
-    },
-    /// An entry of the allow or the deny list for very many sources, without a word that it is meant.
-    #[error("this {}", reach_of_wide(*action, target))]
-    Wide {
-        /// The list.
-        action: Action,
-        /// The prefix.
-        target: IpNet,
-    },
-    /// A prefix whose address has bits beyond its length.
-    #[error("{input} has host bits set; did you mean {network}?")]
-    HostBits {
-        /// What was read.
-        input: String,
-        /// The network that the address lies in.
-        network: IpNet,
-    },
+    /// A target that cannot be.
+    #[error(transparent)]
+    Target(#[from] TargetError),
     /// A burst that no full-sized packet fits in.
     #[error("a burst of {} is smaller than one {what}", format_burst(*burst, *unit))]
     BurstTooSmall {
@@ -151,20 +124,6 @@ pub enum ModelError {
         /// The largest burst at that rate.
         most: u64,
     },
-    /// A target that is finer than what tells sources apart.
-    #[error("{target} is part of a source: this daemon tells sources apart by {bits} bits")]
-    FinerThanSource {
-        /// The target.
-        target: IpNet,
-        /// Leading bits that make a source.
-        bits: u8,
-    },
-    /// A single source that is to be limited as one.
-    #[error("{} is a single source, which is limited as one anyway", short_prefix(single))]
-    SingleAsOne {
-        /// The source.
-        single: IpNet,
-    },
     /// Two rates of one unit.
     #[error("{one} and {other} both count {}", one.unit().name())]
     SameUnit {
@@ -172,15 +131,6 @@ pub enum ModelError {
         one: Rate,
         /// The second one.
         other: Rate,
-    },
-    /// A class that cannot be.
-    #[error(transparent)]
-    Class(#[from] ClassError),
-    /// A limit of one host with a policy for partitions of the cluster.
-    #[error("a local limit has no partition policy such as {}", partition.name())]
-    LocalPartition {
-        /// The policy.
-        partition: Partition,
     },
     /// A limit that many sources share, for the cluster.
     #[error("{}: only limits that each source has by itself can be for the cluster", target.short())]
@@ -197,17 +147,6 @@ impl ModelError {
     /// What to write instead.
     pub fn hint(&self) -> String {
         match self {
-            Self::Target { .. } => {
-                "write an address (198.51.100.7), a prefix (198.51.100.0/24, 2001:db8::/48) or default"
-                    .into()
-            }
-            Self::ListTarget { .. } => {
-                "write an address (198.51.100.7) or a prefix (198.51.100.0/24, 2001:db8::/48)".into()
-            }
-            Self::Wide { .. } => "add --yes if that is meant (over the API: yes=true)".into(),
-            Self::HostBits { network, .. } => {
-                format!("write {network}, or the bare address for one source alone")
-            }
             Self::BurstTooSmall { unit: Unit::Packets, .. } => "give at least --burst 1".into(),
             Self::BurstTooSmall { unit: Unit::Bytes, .. } => {
                 format!("give at least --burst {FULL_FRAME}byte, or no full frame would ever pass")
@@ -215,38 +154,26 @@ impl ModelError {
             Self::BurstTooLarge { most, rate, .. } => {
                 format!("give at most --burst \"{}\"", format_burst(*most, rate.unit()))
             }
-            Self::FinerThanSource { target, bits } => {
-                let family = if target.addr().is_ipv4() { "ipv4" } else { "ipv6" };
-                let source = source_of(target.addr(), *bits, *bits);
-                format!(
-                    "set the limit for {source}, or restart the daemon with --{family}-prefix {}",
-                    target.prefix_len()
-                )
-            }
-            Self::SingleAsOne { single } => {
-                format!("leave as-one out, or name a prefix wider than {single}")
-            }
             Self::SameUnit { .. } => {
                 "give one rate of packets and one of bytes, for instance 1000pps and 10mbit".into()
-            }
-            Self::LocalPartition { .. } => {
-                "leave the partition policy out, or give the limit the scope cluster".into()
             }
             Self::SharedInCluster { .. } => {
                 "leave as-one out, or give the limit the scope local".into()
             }
-            Self::Class(error) => error.hint(),
+            Self::Target(error) => error.hint(),
             Self::Ban(error) => error.hint(),
         }
     }
 }
+
+input_error!(ModelError);
 
 impl Limit {
     /// A limit in one unit, with 120 % of what `rate` earns in a second as burst if none is given, and
     /// at least one packet or one full frame.
     ///
     /// # Errors
-    /// [`ModelError::BurstTooSmall`], [`ModelError::BurstTooLarge`], [`ModelError::SingleAsOne`].
+    /// [`ModelError::BurstTooSmall`], [`ModelError::BurstTooLarge`], [`ModelError::Target`].
     pub fn new(target: Target, rate: Rate, burst: Option<u64>) -> Result<Self, ModelError> {
         target.check()?;
         Ok(Amount::new(Tier::new(rate, burst)?).of(target))
@@ -305,18 +232,18 @@ impl Limit {
     /// Whether the target is a source or wider, where sources have so many bits.
     ///
     /// # Errors
-    /// [`ModelError::FinerThanSource`] if it is not, [`ModelError::SingleAsOne`] if it is one source that
+    /// [`TargetError::FinerThanSource`] if it is not, [`TargetError::SingleAsOne`] if it is one source that
     /// is to be limited as one.
-    pub fn check_prefix(&self, ipv4_prefix: u8, ipv6_prefix: u8) -> Result<(), ModelError> {
+    pub fn check_prefix(&self, ipv4_prefix: u8, ipv6_prefix: u8) -> Result<(), TargetError> {
         let Some(target) = self.target.prefix() else { return Ok(()) };
         let bits = if target.addr().is_ipv4() { ipv4_prefix } else { ipv6_prefix };
         // A bare IPv6 address is the usual way to name the source it belongs to, but a limit for it
         // would hold for the whole source: that has to be said.
         if target.prefix_len() > bits {
-            return Err(ModelError::FinerThanSource { target, bits });
+            return Err(TargetError::FinerThanSource { target, bits });
         }
         if self.target.together && target.prefix_len() == bits {
-            return Err(ModelError::SingleAsOne { single: target });
+            return Err(TargetError::SingleAsOne { single: target });
         }
         Ok(())
     }

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::class::Class;
-use crate::limit::{Amount, Limit, Target};
+use crate::limit::{Amount, Limit};
+use crate::target::Target;
 
 /// Limits by target.
 #[derive(Clone, Debug, Default)]

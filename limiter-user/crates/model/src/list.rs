@@ -7,7 +7,8 @@ use super::class::Class;
 use super::input::{EXAMPLE, LimitInput, NO_ENFORCE};
 use super::invalid::Invalid;
 use super::limits::Changes;
-use crate::limit::{Limit, Selector, Target};
+use crate::limit::Limit;
+use crate::target::{Selector, Target};
 
 /// The longest line, bytes.
 const MAX_LEN: usize = 4096;

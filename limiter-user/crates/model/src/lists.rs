@@ -11,9 +11,12 @@ use limiter_common::lists;
 use serde::{Deserialize, Serialize};
 
 use super::invalid::Invalid;
-pub use super::listed::Lists;
 use super::scope::Reach;
-use crate::limit::{ModelError, Selector, prefixes_of, short_prefix};
+use super::target::{Selector, TargetError, prefixes_of, short_prefix};
+
+mod entries;
+
+pub use entries::Lists;
 
 /// What becomes of a listed source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -214,9 +217,12 @@ pub fn check_wide<'a>(
     action: Action,
     targets: impl IntoIterator<Item = &'a IpNet>,
     yes: bool,
-) -> Result<(), ModelError> {
+) -> Result<(), Invalid> {
     match targets.into_iter().find(|net| is_wide(net)) {
-        Some(target) if !yes => Err(ModelError::Wide { action, target: *target }),
+        Some(target) if !yes => {
+            Err(Invalid::new(format!("this {}", reach_of_wide(action, target)))
+                .with_hint("add --yes if that is meant (over the API: yes=true)"))
+        }
         _ => Ok(()),
     }
 }
@@ -238,7 +244,7 @@ pub fn read(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Invalid> {
                 true => error.context(format!("line {line}")),
                 false => error,
             };
-            let target = parse(word, (v4, v6)).map_err(|error| at(error.into()))?;
+            let target = parse(word, (v4, v6)).map_err(at)?;
             if let Some(earlier) = seen.insert(target, line) {
                 let text = match earlier == line {
                     true => format!("{} is there twice", short_prefix(&target)),
@@ -260,22 +266,24 @@ pub fn read(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Invalid> {
 ///
 /// # Errors
 /// If it is neither, or has host bits set.
-pub fn parse_target(text: &str) -> Result<IpNet, ModelError> {
+pub fn parse_target(text: &str) -> Result<IpNet, Invalid> {
     match Selector::from_str(text) {
         Ok(Selector::Prefix(target)) => Ok(target),
-        Ok(Selector::Default) | Err(ModelError::Target { .. }) => {
-            Err(ModelError::ListTarget { input: text.into() })
-        }
-        Err(error) => Err(error),
+        // Not the hint of a limit's target, which may be `default`.
+        Ok(Selector::Default) | Err(TargetError::Unreadable { .. }) => Err(Invalid::new(format!(
+            "{text:?} is neither an IP address nor a prefix"
+        ))
+        .with_hint("write an address (198.51.100.7) or a prefix (198.51.100.0/24, 2001:db8::/48)")),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// Reads a target of which sources are not a part.
-fn parse(text: &str, (v4, v6): (u8, u8)) -> Result<IpNet, ModelError> {
+fn parse(text: &str, (v4, v6): (u8, u8)) -> Result<IpNet, Invalid> {
     let target = parse_target(text)?;
     let bits = if target.addr().is_ipv4() { v4 } else { v6 };
     if target.prefix_len() > bits {
-        return Err(ModelError::FinerThanSource { target, bits });
+        return Err(TargetError::FinerThanSource { target, bits }.into());
     }
     Ok(target)
 }
@@ -338,7 +346,6 @@ mod tests {
                 assert_eq!(refused.is_err(), wide, "{text}");
                 check_wide(action, [&one, &net(text)], true).unwrap();
                 let Err(error) = refused else { continue };
-                let error = Invalid::from(error);
                 assert!(error.to_string().contains(text), "{error}");
                 assert!(error.hint().unwrap().contains("--yes"));
             }

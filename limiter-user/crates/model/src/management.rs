@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::invalid::Invalid;
-use crate::limit::{Selector, Target, short_prefix, source_of};
+use crate::target::{Selector, Target, short_prefix, source_of};
 
 /// The management addresses of a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,8 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::invalid::Invalid;
-use crate::limit::ModelError;
+use super::invalid::{Invalid, input_error};
 
 /// Where a limit holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -59,6 +58,23 @@ impl Partition {
     }
 }
 
+/// A limit of one host with a policy for partitions of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a local limit has no partition policy such as {}", partition.name())]
+pub struct LocalPartition {
+    /// The policy.
+    partition: Partition,
+}
+
+impl LocalPartition {
+    /// What to write instead.
+    pub fn hint(&self) -> String {
+        "leave the partition policy out, or give the limit the scope cluster".into()
+    }
+}
+
+input_error!(LocalPartition);
+
 /// A scope without what goes with it, as options and files name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -88,11 +104,14 @@ impl Scope {
     /// The scope that is meant by what was said of it; local, or conservative, if nothing was.
     ///
     /// # Errors
-    /// [`ModelError::LocalPartition`] for a limit of one host with a policy for partitions.
-    pub fn read(reach: Option<Reach>, partition: Option<Partition>) -> Result<Self, ModelError> {
+    /// [`LocalPartition`] for a limit of one host with a policy for partitions.
+    pub fn read(
+        reach: Option<Reach>,
+        partition: Option<Partition>,
+    ) -> Result<Self, LocalPartition> {
         match (reach.unwrap_or_default(), partition) {
             (Reach::Local, None) => Ok(Self::Local),
-            (Reach::Local, Some(partition)) => Err(ModelError::LocalPartition { partition }),
+            (Reach::Local, Some(partition)) => Err(LocalPartition { partition }),
             (Reach::Cluster, partition) => {
                 Ok(Self::Cluster { partition: partition.unwrap_or_default() })
             }

@@ -7,8 +7,8 @@ use std::str::FromStr;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::class::Class;
-use crate::limit::ModelError;
+use super::class::{Class, ClassError};
+use super::invalid::input_error;
 
 /// The sources of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,6 +42,71 @@ pub struct Target {
     pub together: bool,
 }
 
+/// Why a target was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// Neither an address nor a prefix.
+    #[error("{input:?} is neither an IP address nor a prefix")]
+    Unreadable {
+        /// What was read.
+        input: String,
+    },
+    /// A prefix whose address has bits beyond its length.
+    #[error("{input} has host bits set; did you mean {network}?")]
+    HostBits {
+        /// What was read.
+        input: String,
+        /// The network that the address lies in.
+        network: IpNet,
+    },
+    /// A target that is finer than what tells sources apart.
+    #[error("{target} is part of a source: this daemon tells sources apart by {bits} bits")]
+    FinerThanSource {
+        /// The target.
+        target: IpNet,
+        /// Leading bits that make a source.
+        bits: u8,
+    },
+    /// A single source that is to be limited as one.
+    #[error("{} is a single source, which is limited as one anyway", short_prefix(single))]
+    SingleAsOne {
+        /// The source.
+        single: IpNet,
+    },
+    /// A class that cannot be.
+    #[error(transparent)]
+    Class(#[from] ClassError),
+}
+
+impl TargetError {
+    /// What to write instead.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Unreadable { .. } => {
+                "write an address (198.51.100.7), a prefix (198.51.100.0/24, 2001:db8::/48) or default"
+                    .into()
+            }
+            Self::HostBits { network, .. } => {
+                format!("write {network}, or the bare address for one source alone")
+            }
+            Self::FinerThanSource { target, bits } => {
+                let family = if target.addr().is_ipv4() { "ipv4" } else { "ipv6" };
+                let source = source_of(target.addr(), *bits, *bits);
+                format!(
+                    "set the limit for {source}, or restart the daemon with --{family}-prefix {}",
+                    target.prefix_len()
+                )
+            }
+            Self::SingleAsOne { single } => {
+                format!("leave as-one out, or name a prefix wider than {single}")
+            }
+            Self::Class(error) => error.hint(),
+        }
+    }
+}
+
+input_error!(TargetError);
+
 /// What everyone is called.
 const DEFAULT: &str = "default";
 
@@ -73,11 +138,11 @@ impl Target {
     /// Whether one bucket can be shared by what it is for.
     ///
     /// # Errors
-    /// [`ModelError::SingleAsOne`] for a single address that is to be limited as one.
-    pub(super) fn check(&self) -> Result<(), ModelError> {
+    /// [`TargetError::SingleAsOne`] for a single address that is to be limited as one.
+    pub(super) fn check(&self) -> Result<(), TargetError> {
         match self.whom {
             Selector::Prefix(net) if self.together && net.prefix_len() == net.max_prefix_len() => {
-                Err(ModelError::SingleAsOne { single: net })
+                Err(TargetError::SingleAsOne { single: net })
             }
             _ => Ok(()),
         }
@@ -87,7 +152,7 @@ impl Target {
     ///
     /// # Errors
     /// A class that cannot be.
-    pub(super) fn kind(rest: &str) -> Result<((Class, bool), &str), ModelError> {
+    pub(super) fn kind(rest: &str) -> Result<((Class, bool), &str), TargetError> {
         let (mut class, mut together, mut rest) = (Class::ANY, false, rest.trim());
         let (word, further) = first_word(rest);
         if looks_like_class(word) {
@@ -157,9 +222,9 @@ impl fmt::Display for Selector {
 }
 
 impl FromStr for Selector {
-    type Err = ModelError;
+    type Err = TargetError;
 
-    fn from_str(input: &str) -> Result<Self, ModelError> {
+    fn from_str(input: &str) -> Result<Self, TargetError> {
         let text = input.trim();
         if text.eq_ignore_ascii_case(DEFAULT) {
             return Ok(Self::Default);
@@ -167,9 +232,10 @@ impl FromStr for Selector {
         if let Ok(address) = text.parse::<IpAddr>() {
             return Ok(Self::Prefix(unmapped(IpNet::from(address))));
         }
-        let prefix: IpNet = text.parse().map_err(|_| ModelError::Target { input: input.into() })?;
+        let prefix: IpNet =
+            text.parse().map_err(|_| TargetError::Unreadable { input: input.into() })?;
         if prefix.trunc() != prefix {
-            return Err(ModelError::HostBits { input: input.into(), network: prefix.trunc() });
+            return Err(TargetError::HostBits { input: input.into(), network: prefix.trunc() });
         }
         Ok(Self::Prefix(unmapped(prefix)))
     }
@@ -182,16 +248,16 @@ impl fmt::Display for Target {
 }
 
 impl FromStr for Target {
-    type Err = ModelError;
+    type Err = TargetError;
 
     /// Reads `default`, `198.51.100.0/24`, `default udp:53` or `10.0.0.0/8 tcp/syn,!ack as-one`.
-    fn from_str(input: &str) -> Result<Self, ModelError> {
+    fn from_str(input: &str) -> Result<Self, TargetError> {
         let text = input.trim();
         let (whom, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let whom = whom.parse()?;
         let ((class, together), rest) = Self::kind(rest)?;
         if !rest.is_empty() {
-            return Err(ModelError::Target { input: input.into() });
+            return Err(TargetError::Unreadable { input: input.into() });
         }
         let target = Self { whom, class, together };
         target.check().map(|()| target)

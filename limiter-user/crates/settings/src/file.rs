@@ -14,16 +14,15 @@ use toml::de::{DeTable, DeValue};
 
 use super::args::RunArgs;
 use super::problem;
-use super::settings::name_of;
 use super::tables::{DefaultLimit, LimitTable, LimitsTable, ListTable, OneOrMany, Targets, Text};
 use api::error::{Failure, exit};
 use model::Location;
 use model::ban::BanInput;
 use model::class::{ClassPart, ClassText};
 use model::input::Part;
-use model::limit::short_prefix;
 use model::lists::{Action, Listing, Lists, check_wide, parse_target};
-use model::{Classes, Limit, LimitInput, Limits, ModelError, Partition, Reach, Selector, Target};
+use model::target::short_prefix;
+use model::{Classes, Limit, LimitInput, Limits, Partition, Reach, Selector, Target};
 
 /// The largest file, bytes.
 const LARGEST: u64 = 64 << 20;
@@ -44,6 +43,12 @@ pub struct ConfigFile {
     values: BTreeMap<String, Location>,
     targets: BTreeMap<Target, Location>,
     listed: BTreeMap<IpNet, Location>,
+}
+
+/// What a key of a table is called where keys have one name.
+pub(super) fn name_of(table: &str, key: &str) -> String {
+    // A table with one key.
+    if table == "management" { table.to_owned() } else { format!("{table}_{key}") }
 }
 
 impl ConfigFile {
@@ -172,7 +177,7 @@ impl ConfigFile {
                 }
             };
             let added = classes.add(limit.target.class);
-            added.map_err(|error| wrong((class, ModelError::from(error).into())))?;
+            added.map_err(|error| wrong((class, error.into())))?;
             self.limits.set(limit);
             Ok(())
         };
@@ -305,7 +310,7 @@ fn target(entry: &LimitTable) -> Result<(Target, usize), Misplaced> {
             Some(ClassPart::Flags) => flags,
             None => None,
         };
-        (blamed.unwrap_or(byte), Failure::from(ModelError::from(error)))
+        (blamed.unwrap_or(byte), Failure::from(error))
     })?;
     let told = [flags, dport, proto].into_iter().flatten().next();
     Ok((Target { whom, class, together: entry.as_one }, told.unwrap_or(byte)))

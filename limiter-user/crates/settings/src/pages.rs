@@ -7,7 +7,8 @@ use serde::de::{self, DeserializeOwned, Visitor};
 use serde_json::Value;
 
 use crate::args::{ClusterArgs, LIVE, ManagementArgs, RunArgs};
-use crate::settings::{Flag, Variable, name_of};
+use crate::file::name_of;
+use crate::settings::{Flag, Variable};
 use crate::tables::{LimitTable, LimitsTable, ListTable};
 use model::ban::BanInput;
 

@@ -11,7 +11,7 @@ use clap::{ArgMatches, FromArgMatches, Id};
 use serde_json::Value;
 
 use super::args::ClusterArgs;
-use super::file::ConfigFile;
+use super::file::{ConfigFile, name_of};
 use crate::DaemonConfig;
 use crate::web::WebConfig;
 use crate::{LogFormat, Malformed, RunArgs};
@@ -23,7 +23,8 @@ use model::chain;
 use model::instance::{Instance, Paths};
 use model::lists::Action;
 use model::scope::no_cluster;
-use model::{Classes, Limits, Management, ModelError};
+use model::target::TargetError;
+use model::{Classes, Limits, Management};
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,7 +250,7 @@ impl Settings {
         for (net, listing) in self.file.lists().iter() {
             let bits = if net.addr().is_ipv4() { lengths.0 } else { lengths.1 };
             let checked = if net.prefix_len() > bits {
-                Err(ModelError::FinerThanSource { target: *net, bits }.into())
+                Err(TargetError::FinerThanSource { target: *net, bits }.into())
             } else if listing.action == Action::Deny {
                 management.check(&(*net).into()).map_err(Failure::from)
             } else {
@@ -268,11 +269,10 @@ impl Settings {
     /// # Errors
     /// The first limit whose class does not, by its place.
     pub fn check_classes(&self, stored: &Limits) -> Result<(), Failure> {
-        let refuse = |error| Failure::from(ModelError::from(error));
-        let mut classes = Classes::new(stored.classes()).map_err(refuse)?;
+        let mut classes = Classes::new(stored.classes())?;
         for limit in self.file.limits().iter().filter(|limit| !limit.target.class.is_any()) {
             if let Err(error) = classes.add(limit.target.class) {
-                let failure = refuse(error).context("with what was set at run time");
+                let failure = Failure::from(error).context("with what was set at run time");
                 let place = self.file.place_of_limit(&limit.target);
                 return Err(self.file.blame(place, failure));
             }
@@ -363,12 +363,6 @@ impl Settings {
 /// The name that the kernel has for this host.
 pub fn host_name() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/hostname")
-}
-
-/// What a key of a table is called where keys have one name.
-pub(super) fn name_of(table: &str, key: &str) -> String {
-    // A table with one key.
-    if table == "management" { table.to_owned() } else { format!("{table}_{key}") }
 }
 
 /// A key as a flag.

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use model::limit::short_prefix;
+use model::target::short_prefix;
 
 /// Something that happened. As JSON, one object: `time`, `severity`, `event`, and what belongs to that
 /// event.

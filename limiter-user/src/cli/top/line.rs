@@ -6,8 +6,8 @@ use ipnet::IpNet;
 
 use api::{GroupEntry, LimitReport, TopEntry};
 use model::Class;
-use model::limit::short_prefix;
 use model::source::SourceState;
+use model::target::short_prefix;
 
 /// By what a line is known again at the next look.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -36,7 +36,7 @@ use super::sources::{MapKey as _, Prefixes, SourceMaps};
 use super::{Error, kernel};
 use classes::ClassUse;
 use model::class::Class;
-use model::limit::prefixes_of;
+use model::target::prefixes_of;
 use model::{Changes, Limits, Selector, Target};
 use order::Maps;
 use place::ClassPlace;

@@ -16,7 +16,7 @@ use super::order::Maps;
 use super::place::ClassPlace;
 use super::{Key, Publisher, Step, note};
 use model::compile::refused;
-use model::limit::prefixes_of;
+use model::target::prefixes_of;
 use model::{Selector, Target, Tier as Spec};
 
 /// Trials at a time.

@@ -68,6 +68,8 @@ pub enum ClassError {
     },
 }
 
+crate::invalid::input_error!(ClassError);
+
 impl ClassError {
     /// The condition that it is about.
     pub const fn part(&self) -> Option<ClassPart> {

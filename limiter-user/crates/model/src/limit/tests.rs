@@ -33,7 +33,7 @@ fn targets_are_read_and_written() {
     }
     for text in ["", "localhost", "198.51.100", "198.51.100.7/33", "2001:db8::/129", "1.2.3.4/"] {
         let error = text.parse::<Target>().unwrap_err();
-        assert!(matches!(error, ModelError::Target { .. }), "{text}: {error}");
+        assert!(matches!(error, TargetError::Unreadable { .. }), "{text}: {error}");
     }
     for (text, about) in [
         ("default udp:53 udp:54", "udp:54"),
@@ -157,7 +157,7 @@ fn targets_inside_a_source_are_refused() {
     assert!(limit("198.51.100.0/24 as-one").check_prefix(32, 64).is_ok());
     for single in ["198.51.100.0/24 as-one", "2001:db8::/64 as-one"] {
         let error = limit(single).check_prefix(24, 64).unwrap_err();
-        assert!(matches!(error, ModelError::SingleAsOne { .. }), "{error}");
+        assert!(matches!(error, TargetError::SingleAsOne { .. }), "{error}");
     }
 }
 

@@ -25,6 +25,8 @@ pub enum DurationError {
     },
 }
 
+crate::invalid::input_error!(DurationError);
+
 impl DurationError {
     /// What to write instead.
     pub fn hint(&self) -> String {

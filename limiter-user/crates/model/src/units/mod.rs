@@ -100,6 +100,8 @@ pub enum UnitError {
     },
 }
 
+crate::invalid::input_error!(UnitError);
+
 impl UnitError {
     /// What to write instead.
     pub fn hint(&self) -> String {

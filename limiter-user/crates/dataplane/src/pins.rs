@@ -1,12 +1,26 @@
-//! Whose program is on an interface.
+//! The pins of links: their names, and whose they are.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use aya::programs::links::{FdLink, PinnedLink};
 
-use super::attach::Link;
+use model::interface::Mode;
+
 use super::kernel::BPF_FS;
+
+/// Where the link lies by which our program runs on an interface.
+pub(super) fn path_of_link(directory: &Path, ifindex: u32, mode: Mode) -> PathBuf {
+    directory.join(format!("link_{}_{ifindex}", mode.name()))
+}
+
+/// The mode and the interface of the link with a pin of this name.
+pub(super) fn link_of(name: impl AsRef<OsStr>) -> Option<(Mode, u32)> {
+    let (mode, ifindex) = name.as_ref().to_str()?.strip_prefix("link_")?.split_once('_')?;
+    let mode = [Mode::Native, Mode::Generic].into_iter().find(|it| it.name() == mode)?;
+    Some((mode, ifindex.parse().ok()?))
+}
 
 /// The directory of pins, in the usual place or beside `near`, whose link runs `program` on the
 /// interface with index `ifindex`. Directories that may not be read count as nobody's.
@@ -15,8 +29,8 @@ pub fn pins_of(ifindex: u32, program: u32, near: &Path) -> Option<PathBuf> {
     around.extend(near.parent().filter(|parent| *parent != Path::new(BPF_FS)));
     around.into_iter().flat_map(entries).find(|directory| {
         entries(directory).any(|path| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let here = Link::parse(name).is_some_and(|(_, index)| index == ifindex);
+            let link = path.file_name().and_then(link_of);
+            let here = link.is_some_and(|(_, index)| index == ifindex);
             // The same index may be in use in another namespace; ids are the whole machine's.
             here && program_of(&path) == Some(program)
         })

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 
 use ipnet::IpNet;
 
-use super::lists::{ListChanges, Listing};
+use super::{ListChanges, Listing};
 
 /// Entries by source or prefix.
 #[derive(Clone, Debug, Default)]

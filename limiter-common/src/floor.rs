@@ -1,14 +1,14 @@
 //! The share that a host's buckets have without end, and how it becomes larger without bringing tokens.
 //!
-//! Buckets that are there keep the floor that they have until [`super::change`] raises it. But most sources
+//! Buckets that are there keep the floor that they have until [`crate::share_change`] raises it. But most sources
 //! have none, and are as if theirs was full. When the floor becomes larger, a full bucket has fewer tokens than
 //! the larger share could hold; so whoever gets a bucket soon after finds it as full as that one would be.
 
 use std::vec::Vec;
 
-use super::Multiplier;
-use super::change::converted;
 use crate::gcra::{MAX_TOLERANCE, Ticks};
+use crate::share::Multiplier;
+use crate::share_change::converted;
 
 /// The share of every limit of the cluster that each bucket of this host has without end.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,10 +22,10 @@
 
 use core::sync::atomic::AtomicU64;
 
-use super::{CostMultiplier, Grant, Held, LARGEST_FRAME, Lapse, Multiplier, NEVER, Rights};
 use crate::abi::{Policy, Tier};
 use crate::atomic;
 use crate::gcra::{Ticks, credit, ticks};
+use crate::share::{CostMultiplier, Grant, Held, LARGEST_FRAME, Lapse, Multiplier, NEVER, Rights};
 use crate::table::{Identity, LastSeen, Slot, is_claimed};
 
 /// What a change may take from the first look at a bucket to the last word written, ns.
