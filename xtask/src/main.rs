@@ -6,6 +6,8 @@
 
 mod bench;
 mod build;
+#[cfg(test)]
+mod cycle_tests;
 mod demo;
 mod dist;
 mod docs;
