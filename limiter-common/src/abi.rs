@@ -11,7 +11,7 @@
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::AtomicU64;
 
-use crate::denial::Denial;
+use crate::drop_cache::DropCacheEntry;
 use crate::gcra::{Cost, MAX_TOLERANCE, Ticks};
 use crate::hash::HashKey;
 use crate::key::{PrefixMasks, SourceKey};
@@ -330,7 +330,7 @@ impl Policy {
 
     /// Whether the limit is the cluster's.
     #[inline(always)]
-    pub const fn is_shared(&self) -> bool {
+    pub const fn is_cluster(&self) -> bool {
         self.flags & Self::CLUSTER != 0
     }
 
@@ -587,7 +587,7 @@ const _: () = {
     assert!(size_of::<Rights>() == 16 && offset_of!(Rights, floor) == 8);
     assert!(size_of::<Shared>() == 64);
     assert!(size_of::<Counters>() == 448 && offset_of!(Counters, reason) == 416);
-    assert!(size_of::<Denial>() == 32);
+    assert!(size_of::<DropCacheEntry>() == 32);
     assert!(size_of::<Event>() == 32 && offset_of!(Event, kind) == 24);
     assert!(Reason::ALL.len() <= VERDICTS && VERDICTS.is_power_of_two());
     assert!(Internal::ALL.len() <= INTERNALS && INTERNALS.is_power_of_two());

@@ -14,7 +14,7 @@ extern crate std;
 pub mod abi;
 pub mod atomic;
 pub mod class;
-pub mod denial;
+pub mod drop_cache;
 pub mod engine;
 #[cfg(any(test, feature = "user"))]
 pub mod floor;

@@ -1,7 +1,7 @@
 //! Sources that are let through or dropped whatever they send: the allow and deny lists.
 //!
 //! An entry is for a single source or for a prefix of many, and may expire. So that a million entries
-//! cost others next to nothing, a packet asks filters first: a bit for each sixteenth-bit neighbourhood,
+//! cost others next to nothing, a packet asks filters first: a bit for each prefix of 16 bits,
 //! both for prefixes and for single sources, and for the latter a Bloom filter of one word per source (Putze,
 //! Sanders and Singler, "Cache-, hash- and space-efficient Bloom filters", 2009). The bits stay in the
 //! processor's caches, the Bloom filter of many entries does not; and who is listed lies close together
@@ -41,11 +41,11 @@ pub fn words_for(sources: usize, most: u32) -> u32 {
     u32::try_from(words).unwrap_or(most).min(most)
 }
 
-/// Words of the filter that are for prefixes: a bit for each neighbourhood of each family.
-pub const PREFIX_WORDS: u32 = NEARBY_WORDS;
+/// Words of the filter that are for prefixes: a bit for each prefix of 16 bits of each family.
+pub const PREFIX_WORDS: u32 = PREFIX_BITMAP_WORDS;
 
-/// Words of what tells in which neighbourhoods single sources are listed.
-pub const NEARBY_WORDS: u32 = 2 * 65_536 / 64;
+/// Words of the bitmap of prefixes in which single sources are listed.
+pub const PREFIX_BITMAP_WORDS: u32 = 2 * 65_536 / 64;
 
 /// Bits of the filter for each entry for a single source that there may be.
 pub const BITS_PER_SOURCE: u32 = 16;
@@ -110,10 +110,10 @@ pub const fn bits_of(hash: Hash, words: u32) -> (u32, u64) {
     (PREFIX_WORDS + word, bits)
 }
 
-/// The neighbourhood of a source, below 2^17: the first 16 bits of an IPv4 address, or 16 bits made of
+/// The bit of a source's prefix, below 2^17: the first 16 bits of an IPv4 address, or 16 bits made of
 /// the first 32 of an IPv6 address.
 #[inline(always)]
-pub const fn neighbourhood(key: SourceKey) -> u32 {
+pub const fn prefix_bit(key: SourceKey) -> u32 {
     match key.ipv4() {
         Some(address) => address >> 16,
         None => {
@@ -123,26 +123,26 @@ pub const fn neighbourhood(key: SourceKey) -> u32 {
     }
 }
 
-/// Where the bit of a neighbourhood is: the word, and the bit in it.
+/// Where the bit of a prefix is: the word, and the bit in it.
 #[inline(always)]
-pub const fn bit_of(neighbourhood: u32) -> (u32, u64) {
-    (neighbourhood / 64, 1 << (neighbourhood % 64))
+pub const fn bit_of(prefix_bit: u32) -> (u32, u64) {
+    (prefix_bit / 64, 1 << (prefix_bit % 64))
 }
 
-/// The neighbourhoods of a family, of which a prefix of `length` bits may cover many.
+/// The bits of a prefix of `length` bits, which may cover many.
 ///
 /// Calls `visit` with each that a source in the prefix of `key` can have.
-pub fn neighbourhoods(key: SourceKey, length: u32, mut visit: impl FnMut(u32)) {
+pub fn prefix_bits(key: SourceKey, length: u32, mut visit: impl FnMut(u32)) {
     match key.ipv4() {
         Some(_) if length < 16 => {
-            let first = neighbourhood(key);
+            let first = prefix_bit(key);
             (first..first + (1 << (16 - length))).for_each(visit);
         }
         None if length < 32 => {
             // The bits are mixed: short prefixes take their chance with all.
             (65_536..2 * 65_536).for_each(visit);
         }
-        _ => visit(neighbourhood(key)),
+        _ => visit(prefix_bit(key)),
     }
 }
 
@@ -199,19 +199,19 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_covers_the_neighbourhoods_of_its_sources() {
+    fn a_prefix_covers_the_bits_of_its_sources() {
         let v4 = |a, b, c, d| SourceKey::from_ipv4([a, b, c, d]);
         let all = |key, length| {
             let mut found = Vec::new();
-            neighbourhoods(key, length, |n| found.push(n));
+            prefix_bits(key, length, |n| found.push(n));
             found
         };
         assert_eq!(all(v4(10, 0, 0, 0), 8), (10 << 8..11 << 8).collect::<Vec<_>>());
-        assert!(all(v4(10, 0, 0, 0), 8).contains(&neighbourhood(v4(10, 200, 3, 4))));
-        assert_eq!(all(v4(198, 51, 100, 0), 24), [neighbourhood(v4(198, 51, 100, 9))]);
+        assert!(all(v4(10, 0, 0, 0), 8).contains(&prefix_bit(v4(10, 200, 3, 4))));
+        assert_eq!(all(v4(198, 51, 100, 0), 24), [prefix_bit(v4(198, 51, 100, 9))]);
         let v6 = |high| SourceKey { high, low: 0 };
         let net = all(v6(0x2001_0db8_0000_0000), 48);
-        assert_eq!(net, [neighbourhood(v6(0x2001_0db8_0000_1234))]);
+        assert_eq!(net, [prefix_bit(v6(0x2001_0db8_0000_1234))]);
         assert!(net[0] >= 65_536 && net[0] < PREFIX_WORDS * 64);
         assert_eq!(all(v6(0x2000_0000_0000_0000), 16).len(), 65_536);
     }

@@ -304,7 +304,7 @@ impl CostMultiplier {
     /// Whether the limit is the cluster's.
     #[inline(always)]
     #[must_use]
-    pub const fn is_shared(self) -> bool {
+    pub const fn is_cluster(self) -> bool {
         self.0 != 0
     }
 

@@ -194,7 +194,7 @@ impl<'a> Bucket<'a> {
         let old_floor = atomic::load(&self.rights.floor);
         let mut held = self.held();
         let at_ns = clock();
-        if tag == 0 || old_floor == 0 || !self.is_of(tag) || !self.policy.is_shared() {
+        if tag == 0 || old_floor == 0 || !self.is_of(tag) || !self.policy.is_cluster() {
             return Outcome::Gone;
         }
         let after = Held { grant: grant.unwrap_or(held.grant), floor: self.policy.floor().0 };
@@ -274,7 +274,7 @@ impl<'a> Bucket<'a> {
             }
         }
         if raises {
-            self.forget_denial();
+            self.forget_drop_cache();
         }
         if lowers {
             return Outcome::Lowered(Lowered { tag, grant: after.grant, at, from, to, tats });
@@ -283,7 +283,7 @@ impl<'a> Bucket<'a> {
     }
 
     /// Has it look at its next packet, which it may have tokens for earlier than it knew.
-    fn forget_denial(&self) {
+    fn forget_drop_cache(&self) {
         let seen = atomic::load(&self.slot.last_seen);
         // If this fails, a packet has just come.
         atomic::replace(&self.slot.last_seen, seen, LastSeen(seen).alone().0);
@@ -316,6 +316,6 @@ impl Lowered {
                 (surplus > 0).then(|| tat - surplus)
             });
         }
-        bucket.forget_denial();
+        bucket.forget_drop_cache();
     }
 }

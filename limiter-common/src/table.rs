@@ -42,7 +42,7 @@ pub const fn is_claimed(tat: Ticks) -> bool {
 pub struct LastSeen(pub u64);
 
 impl LastSeen {
-    const DENIED: u64 = 1;
+    const OVER_LIMIT: u64 = 1;
     const TIME_BITS: u32 = 60;
     const TIME: u64 = (1 << Self::TIME_BITS) - 1;
     /// log2 of the units, ns.
@@ -54,30 +54,30 @@ impl LastSeen {
     #[inline(always)]
     #[must_use]
     pub const fn passed(ns: u64) -> Self {
-        Self(ns & Self::TIME & !Self::DENIED)
+        Self(ns & Self::TIME & !Self::OVER_LIMIT)
     }
 
     /// A packet that was over the limit at `ns`, as all will be for `lasts_ns`.
     #[inline(always)]
     #[must_use]
-    pub const fn denied(ns: u64, lasts_ns: u64) -> Self {
+    pub const fn over_limit(ns: u64, lasts_ns: u64) -> Self {
         let lasts = if lasts_ns > Self::MAX_NS { Self::MAX_NS } else { lasts_ns };
         let units = lasts >> Self::UNIT_SHIFT;
-        Self(ns & Self::TIME | Self::DENIED | units << Self::TIME_BITS)
+        Self(ns & Self::TIME | Self::OVER_LIMIT | units << Self::TIME_BITS)
     }
 
-    /// When it was, ns since boot, as far as it was looked at (see [`crate::denial`]).
+    /// When it was, ns since boot, as far as it was looked at (see [`crate::drop_cache`]).
     #[inline(always)]
     #[must_use]
     pub const fn ns(self) -> u64 {
-        self.0 & Self::TIME & !Self::DENIED
+        self.0 & Self::TIME & !Self::OVER_LIMIT
     }
 
     /// Whether it was over the limit.
     #[inline(always)]
     #[must_use]
-    pub const fn is_denied(self) -> bool {
-        self.0 & Self::DENIED != 0
+    pub const fn is_over_limit(self) -> bool {
+        self.0 & Self::OVER_LIMIT != 0
     }
 
     /// Until when all packets are over the limit, ns since boot; 0 if nothing is known.
@@ -312,15 +312,15 @@ mod tests {
         }
 
         #[test]
-        fn a_denial_is_no_longer_than_it_is(ns in 0u64..1 << 60, lasts in 0u64..1 << 28) {
-            let last = LastSeen::denied(ns, lasts);
-            prop_assert!(last.is_denied() && last.ns() == ns & !1);
+        fn a_cached_drop_is_no_longer_than_it_is(ns in 0u64..1 << 60, lasts in 0u64..1 << 28) {
+            let last = LastSeen::over_limit(ns, lasts);
+            prop_assert!(last.is_over_limit() && last.ns() == ns & !1);
             let until = last.denies_until();
             prop_assert!(until <= ns + lasts && (until > 0) == (lasts >= 1 << 23));
             prop_assert!(until == 0 || until + (1 << 23) >= ns + lasts.min(15 << 23));
-            prop_assert_eq!(last.alone(), LastSeen::denied(ns, 0));
+            prop_assert_eq!(last.alone(), LastSeen::over_limit(ns, 0));
             let passed = LastSeen::passed(ns);
-            prop_assert!(!passed.is_denied() && passed.ns() == ns & !1 && passed.denies_until() == 0);
+            prop_assert!(!passed.is_over_limit() && passed.ns() == ns & !1 && passed.denies_until() == 0);
         }
 
         #[test]

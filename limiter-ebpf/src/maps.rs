@@ -13,12 +13,12 @@ use limiter_common::abi::{
     Config, Counters, EVENT_RING_BYTES, LISTED_PREFIXES, Layout, POLICY_SLOTS, Policy,
 };
 use limiter_common::class::{BANKS, TABLES, Table};
-use limiter_common::denial::{DENIALS, Denial};
+use limiter_common::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
 use limiter_common::gcra::Ticks;
 use limiter_common::hash::HashKey;
 use limiter_common::hll::Registers;
 use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
-use limiter_common::lists::NEARBY_WORDS;
+use limiter_common::lists::PREFIX_BITMAP_WORDS;
 use limiter_common::peers::{Listen, MAX_PEERS};
 use limiter_common::sampling::{RING_BYTES, Sampling};
 use limiter_common::share::Rights;
@@ -109,7 +109,8 @@ pub(crate) static RIGHTS: Array<Rights> = Array::with_max_entries(1, BPF_F_MMAPA
 pub(crate) static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(1, 0);
 /// What each CPU remembers of sources over their limit; one element.
 #[map]
-pub(crate) static DENIED: PerCpuArray<[Denial; DENIALS]> = PerCpuArray::with_max_entries(1, 0);
+pub(crate) static DROP_CACHE: PerCpuArray<[DropCacheEntry; DROP_CACHE_ENTRIES]> =
+    PerCpuArray::with_max_entries(1, 0);
 /// Listed sources.
 #[map]
 pub(crate) static LISTED: HashMap<SourceKey, u64> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
@@ -121,9 +122,10 @@ pub(crate) static LISTED4: LpmTrie<[u8; 4], u64> =
 #[map]
 pub(crate) static LISTED6: LpmTrie<[u8; 16], u64> =
     LpmTrie::with_max_entries(LISTED_PREFIXES, BPF_F_NO_PREALLOC);
-/// A bit for each neighbourhood in which a single source is listed.
+/// A bit for each prefix of 16 bits in which a single source is listed.
 #[map]
-pub(crate) static NEARBY: Array<AtomicU64> = Array::with_max_entries(NEARBY_WORDS, BPF_F_MMAPABLE);
+pub(crate) static PREFIX_BITMAP: Array<AtomicU64> =
+    Array::with_max_entries(PREFIX_BITMAP_WORDS, BPF_F_MMAPABLE);
 /// Who may be listed: see [`limiter_common::lists`].
 #[map]
 pub(crate) static FILTER: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);

@@ -10,7 +10,7 @@ use limiter_common::abi::{
 };
 use limiter_common::atomic;
 use limiter_common::class::Table;
-use limiter_common::denial::{DENIALS, Denial};
+use limiter_common::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
 use limiter_common::engine::State;
 use limiter_common::hash::{Hash, HashKey};
 use limiter_common::hll::Registers;
@@ -25,9 +25,9 @@ use limiter_common::table::{Identity, Slot};
 
 use crate::log;
 use crate::maps::{
-    CLASSES, CONFIG, COUNTERS, DENIED, DISTINCT, EVENTS, EXACT, FILTER, FINGERPRINTS, IDENTITIES,
-    LAYOUT, LISTED, LISTED4, LISTED6, LISTEN, NEARBY, PEERS, POLICIES, PREFIXES4, PREFIXES6,
-    RIGHTS, SHARED, SHARED4, SHARED6, SKETCH, SLOTS,
+    CLASSES, CONFIG, COUNTERS, DISTINCT, DROP_CACHE, EVENTS, EXACT, FILTER, FINGERPRINTS,
+    IDENTITIES, LAYOUT, LISTED, LISTED4, LISTED6, LISTEN, PEERS, POLICIES, PREFIX_BITMAP,
+    PREFIXES4, PREFIXES6, RIGHTS, SHARED, SHARED4, SHARED6, SKETCH, SLOTS,
 };
 
 /// Reads a field of a read-only global as the loader set it.
@@ -192,16 +192,16 @@ impl State for Kernel {
     }
 
     #[inline(always)]
-    fn denial(&self, index: u32) -> Option<&Denial> {
+    fn drop_cache_entry(&self, index: u32) -> Option<&DropCacheEntry> {
         // SAFETY: this CPU's element of the map, aligned and valid as long as the program runs, and
         // only ever accessed word by word.
-        let denied: &[Denial; DENIALS] = unsafe { &*DENIED.get_ptr(0)? };
-        Some(&denied[index as usize % DENIALS])
+        let cache: &[DropCacheEntry; DROP_CACHE_ENTRIES] = unsafe { &*DROP_CACHE.get_ptr(0)? };
+        Some(&cache[index as usize % DROP_CACHE_ENTRIES])
     }
 
     #[inline(always)]
-    fn nearby(&self, index: u32) -> Option<&AtomicU64> {
-        element(&NEARBY, index)
+    fn prefix_bitmap(&self, index: u32) -> Option<&AtomicU64> {
+        element(&PREFIX_BITMAP, index)
     }
 
     #[inline(always)]

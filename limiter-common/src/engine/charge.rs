@@ -10,7 +10,7 @@ use super::lookup::{Packet, SlotRef, policy_of, resolve};
 use super::shadow::shadow;
 use crate::abi::{Config, EventKind, Policy, PolicyWord, Reason};
 use crate::atomic;
-use crate::denial::{Basis, DENIALS, Denial, MAX_SHARED_NS, MIN_TOLERANCE};
+use crate::drop_cache::{Basis, DROP_CACHE_ENTRIES, DropCacheEntry, MAX_SHARED_NS, MIN_TOLERANCE};
 use crate::gcra::{Ticks, ticks};
 use crate::hash::Hash;
 use crate::share::{CostMultiplier, Held, Lapse, Multiplier};
@@ -51,7 +51,7 @@ pub(super) fn charge<S: State>(
     let mut price = CostMultiplier::LOCAL;
     let mut lapse = Lapse::NONE;
     let mut lasts_ns = 0;
-    if last.is_denied() && !policy.has_second() {
+    if last.is_over_limit() && !policy.has_second() {
         let (tier, coarse_ns) = (&policy.first, packet.coarse_ns);
         price = price_at(state, held, coarse_ns);
         lapse = lapse_of(state, policy, before, held, last, coarse_ns);
@@ -69,7 +69,7 @@ pub(super) fn charge<S: State>(
     if !found.is_of(tat, packet) {
         return Some(Attempt::Contended);
     }
-    let mut charged = Charge::DENIED;
+    let mut charged = Charge::OVER_LIMIT;
     if !waits {
         let bucket = found.bucket(state, policy, price, lapse)?;
         let is_its = || found.is_of(atomic::load(&slot.tat), packet);
@@ -88,19 +88,19 @@ pub(super) fn charge<S: State>(
         return Some(Attempt::Done(Reason::Conforming));
     }
     // A trial has to see each packet.
-    if charged == Charge::DENIED && !policy.observes() && !policy.has_shadow() {
+    if charged == Charge::OVER_LIMIT && !policy.observes() && !policy.has_shadow() {
         if !waits {
             lasts_ns = denies_for(state, policy, price, found.index, tat, packet.length, now_ns)?;
         }
         if lasts_ns > 0 {
-            let shared = price.is_shared() && lasts_ns > MAX_SHARED_NS;
+            let shared = price.is_cluster() && lasts_ns > MAX_SHARED_NS;
             let until_ns = now_ns + if shared { MAX_SHARED_NS } else { lasts_ns };
             remember(state, packet.hash, until_ns, basis)?;
         }
     } else {
         lasts_ns = 0;
     }
-    let last = LastSeen::denied(now_ns, lasts_ns);
+    let last = LastSeen::over_limit(now_ns, lasts_ns);
     Some(Attempt::Done(over(state, config, slot, packet, policy, resolved.slot(), last)))
 }
 
@@ -137,7 +137,7 @@ pub(super) fn force_charge<S: State>(
         record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Attempt::Done(Reason::Conforming));
     }
-    let last = LastSeen::denied(now_ns, 0);
+    let last = LastSeen::over_limit(now_ns, 0);
     Some(Attempt::Done(over(state, config, slot, packet, policy, resolved.slot(), last)))
 }
 
@@ -151,7 +151,7 @@ fn lapse_of<S: State>(
     last: LastSeen,
     now_ns: u64,
 ) -> Lapse {
-    if !policy.is_shared() {
+    if !policy.is_cluster() {
         return Lapse::NONE;
     }
     let Lapse { at, from, to } = Lapse::of(before, held, last.ns(), now_ns);
@@ -186,27 +186,27 @@ fn denies_for<S: State>(
 
 /// The place of a source in what this CPU remembers. Another one may be there.
 #[inline(always)]
-pub(super) fn denial_of<S: State>(state: &S, hash: Hash) -> Option<&Denial> {
-    state.denial(hash.0 as u32 % DENIALS as u32)
+pub(super) fn drop_cache_entry<S: State>(state: &S, hash: Hash) -> Option<&DropCacheEntry> {
+    state.drop_cache_entry(hash.0 as u32 % DROP_CACHE_ENTRIES as u32)
 }
 
 /// Remembers that a source's packets are dropped, in the place of another source whose drops go where they
 /// belong.
 #[inline(always)]
 pub(super) fn remember<S: State>(state: &S, hash: Hash, until_ns: u64, basis: Basis) -> Option<()> {
-    let denial = denial_of(state, hash)?;
-    let (packets, bytes) = denial.pending();
+    let entry = drop_cache_entry(state, hash)?;
+    let (packets, bytes) = entry.pending();
     if packets > 0
-        && let Some(index) = denial.basis().slot()
+        && let Some(index) = entry.basis().slot()
     {
         let slot = state.slot(index)?;
         // A source that has lost its bucket since has lost its counters with it.
-        if atomic::load(&slot.tag) == atomic::load(&denial.tag) {
+        if atomic::load(&slot.tag) == atomic::load(&entry.tag) {
             atomic::add(&slot.dropped, packets);
             atomic::add(&slot.bytes, bytes);
         }
     }
-    denial.remember(hash, until_ns, basis);
+    entry.remember(hash, until_ns, basis);
     Some(())
 }
 

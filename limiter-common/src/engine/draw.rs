@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicU64;
 use super::State;
 use crate::abi::{Internal, Policy, Tier};
 use crate::atomic;
-use crate::denial::{self, MAX_NS, MAX_SHARED_NS, MIN_TOLERANCE};
+use crate::drop_cache::{self, MAX_NS, MAX_SHARED_NS, MIN_TOLERANCE};
 use crate::gate::MIN_FRAME;
 use crate::gcra::{MAX_COST, MAX_TOLERANCE, TICKS_PER_NS, Ticks, decide, decide_shared, ticks};
 use crate::share::{CostMultiplier, Held, LARGEST_FRAME, Lapse, Multiplier};
@@ -19,7 +19,7 @@ impl Charge {
     /// There were enough.
     pub(super) const ADMITTED: Self = Self(0);
     /// There are too few.
-    pub(super) const DENIED: Self = Self(1);
+    pub(super) const OVER_LIMIT: Self = Self(1);
     /// The bucket went to another source meanwhile. Nothing was charged.
     pub(super) const GONE: Self = Self(2);
 }
@@ -51,13 +51,13 @@ pub(super) fn price_of<S: State>(state: &S, share: Multiplier) -> CostMultiplier
 /// What a packet costs that costs `cost` under the whole limit.
 #[inline(always)]
 pub(super) fn priced<S: State>(state: &S, price: CostMultiplier, cost: Ticks) -> Ticks {
-    if price.is_shared() { state.opaque(price.of(cost)) } else { cost }
+    if price.is_cluster() { state.opaque(price.of(cost)) } else { cost }
 }
 
 /// The debt of a tier's bucket that is empty. At a share that is one packet of the largest size beyond its tolerance.
 #[inline(always)]
 pub(super) fn deepest<S: State>(state: &S, price: CostMultiplier, tier: &Tier) -> Ticks {
-    let beyond = if price.is_shared() { dearest(state, price, tier, LARGEST_FRAME) } else { 0 };
+    let beyond = if price.is_cluster() { dearest(state, price, tier, LARGEST_FRAME) } else { 0 };
     tier.tolerance + beyond
 }
 
@@ -82,7 +82,7 @@ fn decide_at(
     cost: Ticks,
     tolerance: Ticks,
 ) -> Option<Ticks> {
-    if price.is_shared() {
+    if price.is_cluster() {
         return decide_shared(tat, now, cost, tolerance);
     }
     decide(tat, now, cost, tolerance)
@@ -127,7 +127,7 @@ fn charge<S: State>(
     decide: impl Fn(Ticks) -> Option<Ticks>,
     is_its: impl Fn() -> bool,
 ) -> Charge {
-    let Some(next) = decide(tat) else { return Charge::DENIED };
+    let Some(next) = decide(tat) else { return Charge::OVER_LIMIT };
     if atomic::replace(word, tat, next) {
         return Charge::ADMITTED;
     }
@@ -137,7 +137,7 @@ fn charge<S: State>(
     }
     state.note(Internal::Contended);
     if decide(tat).is_none() {
-        return Charge::DENIED;
+        return Charge::OVER_LIMIT;
     }
     // Whoever was faster has moved the word to the present.
     atomic::add(word, cost);
@@ -182,7 +182,7 @@ impl BucketRef<'_> {
             }
             let at = self.lengthened(state, &policy.second, self.second, at);
             if decide_first(tat).is_none() {
-                return Charge::DENIED;
+                return Charge::OVER_LIMIT;
             }
             second = priced(state, self.price, policy.second.cost.of(length));
             let decide_second = |tat| decide(tat, second, &policy.second);
@@ -228,12 +228,12 @@ pub(super) fn lasts<S: State>(
     ns: u64,
 ) -> u64 {
     let debt = tat.saturating_sub(ticks(ns));
-    if price.is_shared() {
+    if price.is_cluster() {
         return state.opaque(lasts_shared(state, tier, price, debt));
     }
     let least = tier.cost.of(MIN_FRAME);
     let cost = if tier.cost.per_byte != 0 { tier.cost.of(length) } else { least };
-    denial::lasts(debt, cost, least, tier.tolerance)
+    drop_cache::lasts(debt, cost, least, tier.tolerance)
 }
 
 /// The same of a tier of the cluster.

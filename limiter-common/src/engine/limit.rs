@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU64;
 
 use super::State;
 use super::attempt::Attempt;
-use super::charge::{charge, denial_of, force_charge};
+use super::charge::{charge, drop_cache_entry, force_charge};
 use super::classes::Limited;
 use super::listed::{by_list, listed};
 use super::lookup::{NO_WAY, Packet, find};
@@ -34,10 +34,10 @@ pub(super) fn limit<S: State>(
     let coarse_ns = state.now_coarse();
     let published = PolicyWord(atomic::load(&config.policy));
     let generation = published.generation();
-    let denial = denial_of(state, hash)?;
-    if denial.holds(hash, coarse_ns, generation) {
-        denial.count(length);
-        let is_over = denial.basis().slot().is_some();
+    let entry = drop_cache_entry(state, hash)?;
+    if entry.holds(hash, coarse_ns, generation) {
+        entry.count(length);
+        let is_over = entry.basis().slot().is_some();
         return Some(if is_over { Reason::OverLimit } else { Reason::Denied });
     }
 

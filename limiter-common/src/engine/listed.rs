@@ -5,10 +5,10 @@ use super::charge::remember;
 use super::lookup::Packet;
 use crate::abi::{Config, Reason};
 use crate::atomic;
-use crate::denial::{Basis, MAX_NS};
+use crate::drop_cache::{Basis, MAX_NS};
 use crate::hash::Hash;
 use crate::key::SourceKey;
-use crate::lists::{Entry, PREFIX, SINGLE, bit_of, bits_of, has, neighbourhood, words_in_use};
+use crate::lists::{Entry, PREFIX, SINGLE, bit_of, bits_of, has, prefix_bit, words_in_use};
 
 /// The entry that holds for a source at `coarse_ns`; [`Entry::NOTHING`] if it is on no list. The hash is that
 /// of the source, whatever the class of the packet.
@@ -27,8 +27,8 @@ pub(super) fn listed<S: State>(
     let source = state.copy(source);
     let now_ns = state.opaque(coarse_ns);
     let mut found = Entry::NOTHING;
-    let (near, bit) = bit_of(neighbourhood(source));
-    if kinds & SINGLE != 0 && has(state.nearby(near)?, bit) {
+    let (near, bit) = bit_of(prefix_bit(source));
+    if kinds & SINGLE != 0 && has(state.prefix_bitmap(near)?, bit) {
         let (word, bits) = bits_of(of_source, words_in_use(kinds));
         if has(state.filter(word)?, bits) {
             found = heeded(state.listed(source), now_ns);

@@ -55,7 +55,7 @@ impl<'a> SlotRef<'a> {
     /// [`crate::share`].
     #[inline(always)]
     pub(super) fn held<S: State>(&self, state: &S, policy: &Policy) -> Option<(Held, u32)> {
-        if !policy.is_shared() {
+        if !policy.is_cluster() {
             return Some((Held::LOCAL, 0));
         }
         let rights = state.rights(self.index)?;
@@ -77,7 +77,7 @@ impl<'a> SlotRef<'a> {
     #[inline(always)]
     pub(super) fn lower<S: State>(&self, state: &S, policy: &Policy, before: u32) -> Option<()> {
         let own = policy.floor().0;
-        if policy.is_shared() && before < own {
+        if policy.is_cluster() && before < own {
             let rights = state.rights(self.index)?;
             atomic::replace(&rights.floor, u64::from(before), u64::from(own));
         }
@@ -162,7 +162,7 @@ pub(super) fn policy_of<'a, S: State>(
         }
         let now = ticks(state.now());
         let mut price = CostMultiplier::LOCAL;
-        if policy.is_shared() {
+        if policy.is_cluster() {
             let before = atomic::load(&state.rights(found.index)?.floor) as u32;
             price = price_of(state, SlotRef::floor(policy, before));
         }

@@ -10,13 +10,13 @@ use super::{Classified, State, judge, verdict};
 use crate::abi::{Config, Event, INTERNALS, Internal, Policy, PolicyWord, Reason};
 use crate::atomic;
 use crate::class::{BANKS, TABLE_WORDS, TABLES, Table};
-use crate::denial::{DENIALS, Denial};
+use crate::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
 use crate::hash::{Hash, HashKey};
 use crate::hll::{self, LANES, REGISTERS, Ranks, Registers};
 use crate::key::{PrefixMasks, SourceKey};
 use crate::lists::{
-    Entry, NEARBY_WORDS, PREFIX, PREFIX_WORDS, SINGLE, bit_of, bits_of, in_use, neighbourhood,
-    neighbourhoods,
+    Entry, PREFIX, PREFIX_BITMAP_WORDS, PREFIX_WORDS, SINGLE, bit_of, bits_of, in_use, prefix_bit,
+    prefix_bits,
 };
 use crate::peers::Listen;
 use crate::share::Rights;
@@ -59,8 +59,8 @@ pub struct Memory {
     rights: Vec<Rights>,
     cells: Vec<AtomicU64>,
     registers: Box<Registers>,
-    denials: Vec<Vec<Denial>>,
-    nearby: Vec<AtomicU64>,
+    drop_caches: Vec<Vec<DropCacheEntry>>,
+    prefix_bitmap: Vec<AtomicU64>,
     filter: Vec<AtomicU64>,
     listed: HashMap<SourceKey, Entry>,
     listed_prefixes: HashMap<(SourceKey, u32), Entry>,
@@ -78,7 +78,7 @@ pub struct Memory {
 #[derive(Clone, Copy)]
 pub struct Cpu<'a> {
     memory: &'a Memory,
-    denials: &'a [Denial],
+    drop_caches: &'a [DropCacheEntry],
 }
 
 impl Memory {
@@ -109,8 +109,10 @@ impl Memory {
             rights: (0..sets * WAYS).map(|_| Rights::default()).collect(),
             cells: (0..shape.cells()).map(|_| AtomicU64::new(0)).collect(),
             registers: Box::new([const { AtomicU64::new(0) }; REGISTERS / LANES]),
-            denials: (0..cpus).map(|_| (0..DENIALS).map(|_| Denial::default()).collect()).collect(),
-            nearby: (0..NEARBY_WORDS).map(|_| AtomicU64::new(0)).collect(),
+            drop_caches: (0..cpus)
+                .map(|_| (0..DROP_CACHE_ENTRIES).map(|_| DropCacheEntry::default()).collect())
+                .collect(),
+            prefix_bitmap: (0..PREFIX_BITMAP_WORDS).map(|_| AtomicU64::new(0)).collect(),
             filter: (0..PREFIX_WORDS + FILTER_WORDS).map(|_| AtomicU64::new(0)).collect(),
             listed: HashMap::new(),
             listed_prefixes: HashMap::new(),
@@ -138,8 +140,8 @@ impl Memory {
     pub fn list(&mut self, source: SourceKey, entry: Entry) {
         let (word, bits) = bits_of(self.key.hash(source), FILTER_WORDS);
         *self.filter[word as usize].get_mut() |= bits;
-        let (word, bit) = bit_of(neighbourhood(source));
-        *self.nearby[word as usize].get_mut() |= bit;
+        let (word, bit) = bit_of(prefix_bit(source));
+        *self.prefix_bitmap[word as usize].get_mut() |= bit;
         *self.config.listed.get_mut() |= in_use(SINGLE, FILTER_WORDS);
         self.listed.insert(source, entry);
     }
@@ -148,7 +150,7 @@ impl Memory {
     pub fn list_prefix(&mut self, network: [u8; 4], length: u32, entry: Entry) {
         let network = SourceKey::from_ipv4(network);
         let filter = &mut self.filter;
-        neighbourhoods(network, length, |near| {
+        prefix_bits(network, length, |near| {
             let (word, bit) = bit_of(near);
             *filter[word as usize].get_mut() |= bit;
         });
@@ -194,7 +196,7 @@ impl Memory {
     /// A CPU by its number, modulo how many there are.
     #[must_use]
     pub fn cpu(&self, number: usize) -> Cpu<'_> {
-        Cpu { memory: self, denials: &self.denials[number % self.denials.len()] }
+        Cpu { memory: self, drop_caches: &self.drop_caches[number % self.drop_caches.len()] }
     }
 
     /// Judges a packet of `length` bytes on the first CPU.
@@ -245,10 +247,10 @@ impl Memory {
     /// Every source with a bucket, and its packets passed and dropped since it has one.
     pub fn tracked(&self) -> impl Iterator<Item = (SourceKey, u64, u64)> + '_ {
         let mut pending: HashMap<(u32, u64), u64> = HashMap::new();
-        for denial in self.denials.iter().flatten() {
-            let Some(slot) = denial.basis().slot() else { continue };
-            let whose = (slot, atomic::load(&denial.tag));
-            *pending.entry(whose).or_default() += denial.pending().0;
+        for entry in self.drop_caches.iter().flatten() {
+            let Some(slot) = entry.basis().slot() else { continue };
+            let whose = (slot, atomic::load(&entry.tag));
+            *pending.entry(whose).or_default() += entry.pending().0;
         }
         let slots = self.slots.iter().zip(&self.identities).zip(0..);
         slots.filter_map(move |((slot, identity), index)| {
@@ -314,7 +316,7 @@ impl State for Cpu<'_> {
         self.memory.fingerprints.len() as u32 - 1
     }
     fn cpus(&self) -> u32 {
-        self.memory.denials.len() as u32
+        self.memory.drop_caches.len() as u32
     }
     fn listen(&self) -> Listen {
         self.memory.listen
@@ -334,11 +336,11 @@ impl State for Cpu<'_> {
     fn rights(&self, index: u32) -> Option<&Rights> {
         self.memory.rights.get(index as usize)
     }
-    fn denial(&self, index: u32) -> Option<&Denial> {
-        self.denials.get(index as usize)
+    fn drop_cache_entry(&self, index: u32) -> Option<&DropCacheEntry> {
+        self.drop_caches.get(index as usize)
     }
-    fn nearby(&self, index: u32) -> Option<&AtomicU64> {
-        self.memory.nearby.get(index as usize)
+    fn prefix_bitmap(&self, index: u32) -> Option<&AtomicU64> {
+        self.memory.prefix_bitmap.get(index as usize)
     }
     fn filter(&self, index: u32) -> Option<&AtomicU64> {
         self.memory.filter.get(index as usize)

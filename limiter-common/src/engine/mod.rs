@@ -51,7 +51,7 @@ use core::sync::atomic::AtomicU64;
 use crate::abi::{Config, Event, Internal, Policy, Reason};
 use crate::atomic;
 use crate::class::Table;
-use crate::denial::Denial;
+use crate::drop_cache::DropCacheEntry;
 use crate::gcra::ticks;
 use crate::hash::Hash;
 use crate::hll::Registers;
@@ -98,10 +98,10 @@ pub trait State {
     /// What a slot's bucket may use of a limit of the cluster.
     fn rights(&self, index: u32) -> Option<&Rights>;
     /// What this CPU remembers of a source whose packets are dropped, under a number below
-    /// [`crate::denial::DENIALS`].
-    fn denial(&self, index: u32) -> Option<&Denial>;
+    /// [`crate::drop_cache::DROP_CACHE_ENTRIES`].
+    fn drop_cache_entry(&self, index: u32) -> Option<&DropCacheEntry>;
     /// A word of what tells where single sources are listed.
-    fn nearby(&self, index: u32) -> Option<&AtomicU64>;
+    fn prefix_bitmap(&self, index: u32) -> Option<&AtomicU64>;
     /// A word of the lists' filter.
     fn filter(&self, index: u32) -> Option<&AtomicU64>;
     /// The lists' entry for a single source.

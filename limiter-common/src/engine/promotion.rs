@@ -106,12 +106,12 @@ pub(super) fn promote<S: State>(
     let rights = state.rights(index)?;
     let mut price = CostMultiplier::LOCAL;
     let mut full = [now; 2];
-    if policy.is_shared() {
+    if policy.is_cluster() {
         price = price_of(state, policy.floor());
         full = policy.filled().map(|filled| state.opaque(if filled > now { filled } else { now }));
     }
     // Where no limit of the cluster ever was, its line is left alone.
-    if policy.is_shared() || atomic::load(&rights.floor) != 0 {
+    if policy.is_cluster() || atomic::load(&rights.floor) != 0 {
         atomic::store(&rights.floor, price.word());
         atomic::store(&rights.grant, Grant::nothing_at(now_ns).0);
     }
@@ -150,7 +150,7 @@ pub(super) fn promote<S: State>(
         record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         Reason::Conforming
     } else {
-        let last = LastSeen::denied(now_ns, 0);
+        let last = LastSeen::over_limit(now_ns, 0);
         over(state, config, slot, packet, policy, resolved.slot(), last)
     };
     Some(Attempt::Done(reason))

@@ -494,7 +494,7 @@ fn a_denied_source_is_dropped_from_memory_and_counted_in_the_end() {
 fn remembered_sources_make_room_for_one_another() {
     // Many more sources than a CPU remembers, all over their limit.
     let memory = limiter(policy(10, 10), 1024, 1 << 16, 1);
-    let (sources, packets) = (4 * crate::denial::DENIALS as u32, 100u64);
+    let (sources, packets) = (4 * crate::drop_cache::DROP_CACHE_ENTRIES as u32, 100u64);
     for _ in 0..packets {
         for number in 0..sources {
             packet(&memory, number);
@@ -515,7 +515,7 @@ fn waiting_for_the_coarse_clock_earns_nothing() {
     // 500 pps: two tokens a tick, so the bucket is in debt by the coarse clock most of the time. So
     // many sources that each is looked at in the table.
     let memory = limiter(policy(500, 64), 1024, 1 << 16, 1);
-    let sources = 4 * crate::denial::DENIALS as u32;
+    let sources = 4 * crate::drop_cache::DROP_CACHE_ENTRIES as u32;
     let start = memory.time();
     while memory.time() < start + 1_000_000_000 {
         for number in 0..sources {

@@ -115,7 +115,7 @@ impl Dataplane {
     /// The floor that a daemon before this one has left.
     fn pinned_floor(&self) -> Option<Floor> {
         let policies = self.publisher.policies().map(|(_, policy)| policy);
-        let shared: Vec<Policy> = policies.filter(Policy::is_shared).collect();
+        let shared: Vec<Policy> = policies.filter(Policy::is_cluster).collect();
         let least = shared.iter().map(Policy::floor).max()?;
         let filled: Option<Ticks> = shared.iter().flat_map(Policy::filled).max();
         Some(Floor::new(least, filled.unwrap_or_default()))
@@ -171,7 +171,7 @@ impl ClusterSlots {
             // No packet has come since policies have changed.
             let network = dataplane.memory.network(tracked.key());
             let (_, policy) = publisher.policy_for(network.addr(), tracked.class());
-            return policy.filter(Policy::is_shared);
+            return policy.filter(Policy::is_cluster);
         }
         let slot = resolved.slot();
         if let Some((last, policy)) = self.last
@@ -179,7 +179,7 @@ impl ClusterSlots {
         {
             return policy;
         }
-        let policy = publisher.policy(slot).filter(Policy::is_shared);
+        let policy = publisher.policy(slot).filter(Policy::is_cluster);
         self.last = Some((slot, policy));
         policy
     }

@@ -71,7 +71,7 @@ use events::EventQueue;
 use lists::ListMaps;
 use memory::Elements;
 use peers::PeerMap;
-use pending::Denied;
+use pending::DropCaches;
 use publish::{ClassTables, Compiled, PolicyLookup, PolicyMaps, Publisher};
 use samples::Sampler;
 use sources::{Prefixes, SourceMaps};
@@ -106,7 +106,7 @@ pub struct Dataplane {
     lists: ListMaps,
     peers: PeerMap,
     counters: PerCpuArray<MapData, Counters>,
-    denied: Arc<Denied>,
+    drop_caches: Arc<DropCaches>,
     events: Arc<EventQueue>,
     sampler: Sampler,
     log: Option<KernelLog>,
@@ -202,11 +202,11 @@ impl Dataplane {
         let lists = ListMaps::take(&mut ebpf, &layout, options.max_listed as usize)?;
         let peers = PeerMap::take(&mut ebpf)?;
         let counters = take(&mut ebpf, "COUNTERS")?;
-        let denied = Arc::new(take(&mut ebpf, "DENIED")?);
+        let drop_caches = Arc::new(take(&mut ebpf, "DROP_CACHE")?);
         let events = Arc::new(EventQueue::new(take(&mut ebpf, "EVENTS")?));
         let shares = ShareMaps::new(
             Arc::clone(&memory),
-            Arc::clone(&denied),
+            Arc::clone(&drop_caches),
             Arc::clone(&events),
             classes,
             lookup,
@@ -236,7 +236,7 @@ impl Dataplane {
             lists,
             peers,
             counters,
-            denied,
+            drop_caches,
             events,
             sampler,
             log,

@@ -11,8 +11,8 @@ use ipnet::IpNet;
 use limiter_common::abi::{Config, LISTED_PREFIXES, Layout};
 use limiter_common::atomic;
 use limiter_common::lists::{
-    Entry, NEARBY_WORDS, PREFIX, PREFIX_WORDS, SINGLE, bit_of, bits_of, in_use, neighbourhood,
-    neighbourhoods, words_for,
+    Entry, PREFIX, PREFIX_BITMAP_WORDS, PREFIX_WORDS, SINGLE, bit_of, bits_of, in_use, prefix_bit,
+    prefix_bits, words_for,
 };
 
 use super::Error;
@@ -30,7 +30,7 @@ const SPACIOUS: u32 = 4;
 /// The maps of the lists.
 pub(super) struct ListMaps {
     maps: SourceMaps<IpNet, u64>,
-    nearby: Elements<AtomicU64>,
+    prefix_bitmap: Elements<AtomicU64>,
     filter: Elements<AtomicU64>,
     /// How many single sources there is room for.
     max_single: usize,
@@ -60,7 +60,7 @@ impl ListMaps {
         let names = ["LISTED", "LISTED4", "LISTED6"];
         Ok(Self {
             maps: SourceMaps::take(ebpf, names, layout.masks.lengths())?,
-            nearby: super::elements(ebpf, "NEARBY")?,
+            prefix_bitmap: super::elements(ebpf, "PREFIX_BITMAP")?,
             filter: super::elements(ebpf, "FILTER")?,
             max_single,
             exempt: Vec::new(),
@@ -174,11 +174,11 @@ impl ListMaps {
         if self.maps.is_exact(net) {
             let (word, bits) = bits_of(layout.hash_key.hash(key), self.words);
             visit(Word::Filter(word), bits);
-            let (word, bit) = bit_of(neighbourhood(key));
-            visit(Word::Nearby(word), bit);
+            let (word, bit) = bit_of(prefix_bit(key));
+            visit(Word::Bitmap(word), bit);
         } else {
             let length = u32::from(net.prefix_len());
-            neighbourhoods(key, length, |near| {
+            prefix_bits(key, length, |near| {
                 let (word, bit) = bit_of(near);
                 visit(Word::Filter(word), bit);
             });
@@ -192,7 +192,7 @@ impl ListMaps {
         self.bits(net, layout, |word, bits| {
             let word = match word {
                 Word::Filter(word) => self.filter.all().get(word as usize),
-                Word::Nearby(word) => self.nearby.all().get(word as usize),
+                Word::Bitmap(word) => self.prefix_bitmap.all().get(word as usize),
             };
             if let Some(word) = word {
                 atomic::store(word, atomic::load(word) | bits);
@@ -205,14 +205,14 @@ impl ListMaps {
     fn rebuild(&mut self, lists: &Lists, layout: &Layout, kinds: [usize; 3], config: &Config) {
         let before = std::mem::replace(&mut self.words, words_for(kinds[0], layout.filter_words));
         let mut wanted = vec![0; (PREFIX_WORDS + self.words) as usize];
-        let mut nearby = [0; NEARBY_WORDS as usize];
+        let mut prefix_bitmap = [0; PREFIX_BITMAP_WORDS as usize];
         for net in lists.keys().chain(&self.exempt) {
             self.bits(net, layout, |word, bits| match word {
                 Word::Filter(word) => wanted[word as usize] |= bits,
-                Word::Nearby(word) => nearby[word as usize] |= bits,
+                Word::Bitmap(word) => prefix_bitmap[word as usize] |= bits,
             });
         }
-        replace(self.nearby.all(), nearby);
+        replace(self.prefix_bitmap.all(), prefix_bitmap);
         let all = self.filter.all();
         let wanted = wanted.into_iter().chain(std::iter::repeat(0));
         if self.words != before {
@@ -233,7 +233,7 @@ impl ListMaps {
 /// A word of one of the filters.
 enum Word {
     Filter(u32),
-    Nearby(u32),
+    Bitmap(u32),
 }
 
 /// Replaces the words that differ, each at once.

@@ -40,7 +40,7 @@ impl Dataplane {
     }
 
     pub(super) fn pending(&self) -> Pending {
-        Pending::now(&self.denied)
+        Pending::now(&self.drop_caches)
     }
 
     /// A bucket's source; `None` if its class is not in use, and the bucket about to be emptied.

@@ -4,14 +4,15 @@ use std::collections::HashMap;
 
 use aya::maps::{MapData, PerCpuArray};
 use limiter_common::atomic;
-use limiter_common::denial::{DENIALS, Denial};
+use limiter_common::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
 use limiter_common::table::Slot;
 use model::source::Counts;
 
 use super::Error;
 
-/// What each CPU remembers, as the kernel gives it away: the words of [`Denial`].
-pub(super) type Denied = PerCpuArray<MapData, [[u64; size_of::<Denial>() / 8]; DENIALS]>;
+/// What each CPU remembers, as the kernel gives it away: the words of [`DropCacheEntry`].
+pub(super) type DropCaches =
+    PerCpuArray<MapData, [[u64; size_of::<DropCacheEntry>() / 8]; DROP_CACHE_ENTRIES]>;
 
 /// What a slot itself says.
 pub(super) fn stored_counts(slot: &Slot) -> Counts {
@@ -40,28 +41,28 @@ pub(super) struct Pending {
 
 impl Pending {
     /// Reads them; none if that is not possible.
-    pub(super) fn now(denied: &Denied) -> Self {
-        Self::read(denied).unwrap_or_else(|error| {
+    pub(super) fn now(drop_caches: &DropCaches) -> Self {
+        Self::read(drop_caches).unwrap_or_else(|error| {
             // The other counters are right, and late by a moment.
             tracing::warn!(%error, "drops of the last moments are not counted yet");
             Self::default()
         })
     }
 
-    fn read(denied: &Denied) -> Result<Self, Error> {
-        let cpus = denied.get(&0, 0).map_err(Error::map("read the map DENIED"))?;
+    fn read(drop_caches: &DropCaches) -> Result<Self, Error> {
+        let cpus = drop_caches.get(&0, 0).map_err(Error::map("read the map DROP_CACHE"))?;
         let mut pending = Self::default();
         for [tag, until_ns, basis, drops] in cpus.iter().flatten().copied() {
-            let denial = Denial {
+            let entry = DropCacheEntry {
                 tag: tag.into(),
                 until_ns: until_ns.into(),
                 basis: basis.into(),
                 pending: drops.into(),
             };
-            let (packets, bytes) = denial.pending();
+            let (packets, bytes) = entry.pending();
             // An entry of the cache outlives its drops, which the CPU has then added to the slot itself.
             if packets > 0
-                && let Some(slot) = denial.basis().slot()
+                && let Some(slot) = entry.basis().slot()
             {
                 pending.add(slot as usize, (tag, packets, bytes));
             }

@@ -36,7 +36,7 @@ use limiter_common::share_change::Outcome;
 
 use super::events::EventQueue;
 use super::kernel::monotonic_ns;
-use super::pending::{Denied, Pending};
+use super::pending::{DropCaches, Pending};
 use super::publish::{ClassTables, PolicyLookup};
 use super::shares::{BucketShare, ClusterBucket, ClusterMember, SharesChanged, multiplier};
 use super::view::{Memory, Now, Tracked};
@@ -49,7 +49,7 @@ const TRIES: u32 = 8;
 /// A handle on the buckets and shares of a data plane, of which there may be more than one.
 pub struct ShareMaps {
     memory: Arc<Memory>,
-    denied: Arc<Denied>,
+    drop_caches: Arc<DropCaches>,
     events: Arc<EventQueue>,
     classes: Arc<ClassTables>,
     policies: PolicyLookup,
@@ -59,12 +59,12 @@ pub struct ShareMaps {
 impl ShareMaps {
     pub(super) const fn new(
         memory: Arc<Memory>,
-        denied: Arc<Denied>,
+        drop_caches: Arc<DropCaches>,
         events: Arc<EventQueue>,
         classes: Arc<ClassTables>,
         policies: PolicyLookup,
     ) -> Self {
-        Self { memory, denied, events, classes, policies, writing: Mutex::new(()) }
+        Self { memory, drop_caches, events, classes, policies, writing: Mutex::new(()) }
     }
 
     /// Whoever holds it changes words of buckets alone.
@@ -131,7 +131,7 @@ impl ShareMaps {
     /// Visits the buckets of these numbers that are under a limit of the cluster, and that a packet has come to since
     /// policies have changed: of others nothing new is to be told.
     pub fn cluster_buckets(&self, buckets: Range<usize>, visit: &mut dyn FnMut(ClusterBucket)) {
-        let pending = Pending::now(&self.denied);
+        let pending = Pending::now(&self.drop_caches);
         let mut policies = Policies::new(self);
         self.memory.part(buckets, |_, tracked| {
             if policies.of_busy(tracked).is_some() {
@@ -146,7 +146,7 @@ impl ShareMaps {
         buckets: &mut dyn Iterator<Item = usize>,
         visit: &mut dyn FnMut(ClusterMember),
     ) {
-        let (pending, now) = (Pending::now(&self.denied), Now::take());
+        let (pending, now) = (Pending::now(&self.drop_caches), Now::take());
         // Of classes that come and go meanwhile each number is read as it was or as it is.
         let classes = self.classes.present(self.memory.config());
         let mut policies = Policies::new(self);
@@ -178,7 +178,7 @@ impl ShareMaps {
     pub fn cluster_bucket(&self, address: IpAddr) -> Option<ClusterBucket> {
         let tracked = self.memory.find(self.memory.key_of(address), ANY as u8)?;
         Policies::new(self).of(&tracked)?;
-        Some(ClusterBucket::new(&tracked, &Pending::now(&self.denied)))
+        Some(ClusterBucket::new(&tracked, &Pending::now(&self.drop_caches)))
     }
 }
 
@@ -234,7 +234,7 @@ impl<'a> Policies<'a> {
             // Then the slot had this content all the time: it is not written while a generation leads to it.
             let now = self.maps.published().generation();
             if now == self.generation {
-                return policy.filter(Policy::is_shared);
+                return policy.filter(Policy::is_cluster);
             }
             self.forget(now);
         }

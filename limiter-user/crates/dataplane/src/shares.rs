@@ -116,7 +116,7 @@ pub(super) fn multiplier(share: Share) -> Multiplier {
 
 impl ClusterBucket {
     pub(super) fn new(tracked: &Tracked<'_>, pending: &Pending) -> Self {
-        let (bucket, tag, limited) = (tracked.bucket(), tracked.tag(), tracked.is_denied());
+        let (bucket, tag, limited) = (tracked.bucket(), tracked.tag(), tracked.is_over_limit());
         Self { bucket, tag, counts: tracked.counts(pending), limited }
     }
 }

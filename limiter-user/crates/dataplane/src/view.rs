@@ -127,8 +127,8 @@ impl<'a> Tracked<'a> {
     }
 
     /// Whether its last packet was over the limit.
-    pub(super) fn is_denied(&self) -> bool {
-        self.last().is_denied()
+    pub(super) fn is_over_limit(&self) -> bool {
+        self.last().is_over_limit()
     }
 
     /// Its words, under the policy in its slot.
@@ -411,7 +411,7 @@ impl Memory {
         let last_seen = tracked.last().ns();
         let tiers = policy.map(Policy::tiers);
         let tats = [tracked.tat, atomic::load(&tracked.identity.second_tat)];
-        let shared = policy.filter(|policy| policy.is_shared());
+        let shared = policy.filter(|policy| policy.is_cluster());
         let price = shared.map(|policy| tracked.under(policy).price(now.monotonic_ns));
         let price = price.unwrap_or(CostMultiplier::LOCAL);
         let [left, also_left] = tiers.map_or([None; 2], |tiers| {
@@ -489,7 +489,7 @@ fn tokens(tier: &Tier, terms: &Terms, tat: Ticks, price: CostMultiplier, now: Ti
     } else {
         tier.cost.fixed as f64
     };
-    let packet = if price.is_shared() { price.of(tier.cost.of(1514)) } else { 0 };
+    let packet = if price.is_cluster() { price.of(tier.cost.of(1514)) } else { 0 };
     let left = credit(tat, now, tier.tolerance + packet) as f64;
     // What a byte costs is rounded up, and the bucket has room for it.
     (left * price.multiplier().part() / per_token).min(terms.burst as f64)

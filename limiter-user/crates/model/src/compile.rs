@@ -146,7 +146,7 @@ pub fn decompile(target: Target, policy: &Policy) -> Option<Limit> {
     let tier = decompile_terms(&policy.first_terms)?;
     let also = if policy.has_second() { decompile_terms(&policy.second_terms) } else { None };
     let enforce = !policy.observes();
-    let scope = match policy.is_shared() {
+    let scope = match policy.is_cluster() {
         true => Scope::Cluster { partition: Partition::default() },
         false => Scope::Local,
     };
@@ -248,7 +248,7 @@ mod tests {
         for (part, gate) in [(1.0, 16), (0.05, 4), (0.01, 1), (0.0, 1)] {
             let policy = compile_shared(&limit, &share(part), 27, 1514).unwrap();
             assert_eq!(policy.gate, gate, "{part}");
-            assert!(policy.is_shared() && (policy.floor().part() - part).abs() < 1e-4);
+            assert!(policy.is_cluster() && (policy.floor().part() - part).abs() < 1e-4);
             let fixed = whole.first.cost.fixed;
             assert_eq!(policy.first.cost, whole.first.cost);
             assert_eq!(policy.first.tolerance + fixed, whole.first.tolerance);

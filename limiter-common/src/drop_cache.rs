@@ -20,7 +20,7 @@ use crate::gcra::{TICKS_PER_NS, Ticks};
 use crate::hash::Hash;
 
 /// Sources that a CPU remembers, 8 KiB.
-pub const DENIALS: usize = 256;
+pub const DROP_CACHE_ENTRIES: usize = 256;
 
 /// A bucket whose burst takes less than this to earn is not remembered: ten ticks of a kernel with 250
 /// ticks a second, four of one with 100.
@@ -34,10 +34,10 @@ pub const MAX_NS: u64 = 100_000_000;
 /// cluster's: the share of the bucket may have become larger, ns.
 pub const MAX_SHARED_NS: u64 = 10_000_000;
 
-/// Bits of [`Denial::pending`] below the packets. With [`MAX_NS`] neither part can overflow.
+/// Bits of [`DropCacheEntry::pending`] below the packets. With [`MAX_NS`] neither part can overflow.
 const PACKETS_SHIFT: u32 = 40;
 
-/// What a [`Denial`] rests on: `generation:32 | on_deny_list:1 | slot:31`. A word, because entries fill half a
+/// What a [`DropCacheEntry`] rests on: `generation:32 | on_deny_list:1 | slot:31`. A word, because entries fill half a
 /// cache line each, and larger ones were slower. A table has at most 2^26 slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Basis(pub u64);
@@ -77,7 +77,7 @@ impl Basis {
 /// A source that one CPU remembers, and its packets dropped since.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub struct Denial {
+pub struct DropCacheEntry {
     /// The source's hash, 0 for nobody.
     pub tag: AtomicU64,
     /// Its packets are dropped before this, ns since boot.
@@ -88,7 +88,7 @@ pub struct Denial {
     pub pending: AtomicU64,
 }
 
-impl Denial {
+impl DropCacheEntry {
     /// Whether a packet of `hash` is dropped without a further look.
     #[inline(always)]
     pub fn holds(&self, hash: Hash, coarse_ns: u64, generation: u32) -> bool {
@@ -145,7 +145,7 @@ mod tests {
     const MS: Ticks = 1_000_000 * TICKS_PER_NS;
 
     #[test]
-    fn a_denial_lasts_until_the_next_token() {
+    fn a_drop_is_cached_until_the_next_token() {
         // A packet a millisecond, 100 at once: empty 3/4 ms ago.
         assert_eq!(lasts(100 * MS - MS / 4, MS, MS, 100 * MS), 750_000);
         // A smaller packet would be admitted.
@@ -162,18 +162,18 @@ mod tests {
 
     #[test]
     fn packets_and_bytes_are_told_apart() {
-        let denial = Denial::default();
-        denial.remember(Hash(7), 10, Basis::over_limit(3, 9));
-        assert!(denial.holds(Hash(7), 9, 3));
-        assert!(!denial.holds(Hash(7), 10, 3), "its time has come");
-        assert!(!denial.holds(Hash(7), 9, 4), "policies have changed");
-        assert!(!denial.holds(Hash(8), 9, 3), "another source");
+        let entry = DropCacheEntry::default();
+        entry.remember(Hash(7), 10, Basis::over_limit(3, 9));
+        assert!(entry.holds(Hash(7), 9, 3));
+        assert!(!entry.holds(Hash(7), 10, 3), "its time has come");
+        assert!(!entry.holds(Hash(7), 9, 4), "policies have changed");
+        assert!(!entry.holds(Hash(8), 9, 3), "another source");
         for _ in 0..1000 {
-            denial.count(9000);
+            entry.count(9000);
         }
-        assert_eq!((denial.pending(), denial.basis().slot()), ((1000, 9_000_000), Some(9)));
-        denial.remember(Hash(7), 10, Basis::on_deny_list(u32::MAX));
-        assert!(denial.holds(Hash(7), 9, u32::MAX) && denial.basis().slot().is_none());
-        assert_eq!(denial.pending(), (0, 0));
+        assert_eq!((entry.pending(), entry.basis().slot()), ((1000, 9_000_000), Some(9)));
+        entry.remember(Hash(7), 10, Basis::on_deny_list(u32::MAX));
+        assert!(entry.holds(Hash(7), 9, u32::MAX) && entry.basis().slot().is_none());
+        assert_eq!(entry.pending(), (0, 0));
     }
 }
