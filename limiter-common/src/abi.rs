@@ -16,7 +16,7 @@ use crate::gcra::{Cost, MAX_TOLERANCE, Ticks};
 use crate::hash::HashKey;
 use crate::key::{PrefixMasks, SourceKey};
 use crate::peers::Listen;
-use crate::share::{Multiplier, Rights};
+use crate::share::{Multiplier, ShareSlot};
 use crate::shared::Shared;
 use crate::sketch::Shape;
 use crate::table::{Identity, Slot};
@@ -584,7 +584,7 @@ const _: () = {
     assert!(offset_of!(Policy, second) == 64 && offset_of!(Policy, first_terms) == 128);
     assert!(size_of::<Slot>() == 64 && offset_of!(Slot, first_seen) == 56);
     assert!(size_of::<Identity>() == 64 && offset_of!(Identity, trial) == 40);
-    assert!(size_of::<Rights>() == 16 && offset_of!(Rights, floor) == 8);
+    assert!(size_of::<ShareSlot>() == 16 && offset_of!(ShareSlot, floor) == 8);
     assert!(size_of::<Shared>() == 64);
     assert!(size_of::<Counters>() == 448 && offset_of!(Counters, reason) == 416);
     assert!(size_of::<DropCacheEntry>() == 32);

@@ -183,7 +183,7 @@ impl Grant {
 /// cluster's, and when a bucket is made.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
-pub struct Rights {
+pub struct ShareSlot {
     /// A [`Grant`]. The daemon writes it, and whoever makes the bucket.
     pub grant: AtomicU64,
     /// The [`Multiplier`] of the bucket's own floor; 0 if it never was under a limit of the cluster.

@@ -25,7 +25,9 @@ use core::sync::atomic::AtomicU64;
 use crate::abi::{Policy, Tier};
 use crate::atomic;
 use crate::gcra::{Ticks, credit, ticks};
-use crate::share::{CostMultiplier, Grant, Held, LARGEST_FRAME, Lapse, Multiplier, NEVER, Rights};
+use crate::share::{
+    CostMultiplier, Grant, Held, LARGEST_FRAME, Lapse, Multiplier, NEVER, ShareSlot,
+};
 use crate::table::{Identity, LastSeen, Slot, is_claimed};
 
 /// What a change may take from the first look at a bucket to the last word written, ns.
@@ -42,7 +44,7 @@ pub struct Bucket<'a> {
     /// What few buckets need.
     pub identity: &'a Identity,
     /// What it may use.
-    pub rights: &'a Rights,
+    pub share: &'a ShareSlot,
     /// The policy that its slot was resolved to.
     pub policy: &'a Policy,
 }
@@ -170,8 +172,8 @@ impl<'a> Bucket<'a> {
     /// What it may use.
     #[must_use]
     pub fn held(&self) -> Held {
-        let floor = atomic::load(&self.rights.floor) as u32;
-        let grant = Grant(atomic::load(&self.rights.grant));
+        let floor = atomic::load(&self.share.floor) as u32;
+        let grant = Grant(atomic::load(&self.share.grant));
         Held { grant, floor: floor.max(self.policy.floor().0) }
     }
 
@@ -191,7 +193,7 @@ impl<'a> Bucket<'a> {
     /// of its policy. `clock` tells the exact time, ns since boot.
     pub fn change(&self, tag: u64, grant: Option<Grant>, clock: impl Fn() -> u64) -> Outcome {
         let last_ns = LastSeen(atomic::load(&self.slot.last_seen)).ns();
-        let old_floor = atomic::load(&self.rights.floor);
+        let old_floor = atomic::load(&self.share.floor);
         let mut held = self.held();
         let at_ns = clock();
         if tag == 0 || old_floor == 0 || !self.is_of(tag) || !self.policy.is_cluster() {
@@ -205,7 +207,7 @@ impl<'a> Bucket<'a> {
         let lowers = to > had && !ends;
         if ends || lowers && held.grant.holds(at_ns) {
             let ended = held.grant.ended(at_ns);
-            if ended != held.grant && !atomic::replace(&self.rights.grant, held.grant.0, ended.0) {
+            if ended != held.grant && !atomic::replace(&self.share.grant, held.grant.0, ended.0) {
                 return Outcome::Gone;
             }
             held.grant = ended;
@@ -292,10 +294,10 @@ impl<'a> Bucket<'a> {
     /// Writes the words, if they are what they were.
     fn write(&self, old_floor: u64, old_grant: Grant, after: Held) -> bool {
         let floor = u64::from(after.floor);
-        if old_floor != floor && !atomic::replace(&self.rights.floor, old_floor, floor) {
+        if old_floor != floor && !atomic::replace(&self.share.floor, old_floor, floor) {
             return false;
         }
-        old_grant == after.grant || atomic::replace(&self.rights.grant, old_grant.0, after.grant.0)
+        old_grant == after.grant || atomic::replace(&self.share.grant, old_grant.0, after.grant.0)
     }
 
     /// What packets cost at a moment.
@@ -308,7 +310,7 @@ impl<'a> Bucket<'a> {
 impl Lowered {
     /// Gives the credit that is worth less now its former worth, as far as there is room.
     pub fn give_back(&self, bucket: &Bucket<'_>) {
-        let holds = || bucket.is_of(self.tag) && atomic::load(&bucket.rights.grant) == self.grant.0;
+        let holds = || bucket.is_of(self.tag) && atomic::load(&bucket.share.grant) == self.grant.0;
         for (tier, Tier { tolerance, .. }, word) in bucket.tiers() {
             replace(word, holds, |tat| {
                 let surplus =

@@ -21,7 +21,7 @@ use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
 use limiter_common::lists::PREFIX_BITMAP_WORDS;
 use limiter_common::peers::{Listen, MAX_PEERS};
 use limiter_common::sampling::{RING_BYTES, Sampling};
-use limiter_common::share::Rights;
+use limiter_common::share::ShareSlot;
 use limiter_common::shared::{SHARED_SLOTS, Shared};
 use limiter_common::sketch::Shape;
 use limiter_common::table::{Identity, Slot};
@@ -104,7 +104,7 @@ pub(crate) static SLOTS: Array<Slot> = Array::with_max_entries(1, BPF_F_MMAPABLE
 pub(crate) static IDENTITIES: Array<Identity> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 /// What buckets may use of limits of the cluster.
 #[map]
-pub(crate) static RIGHTS: Array<Rights> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+pub(crate) static SHARES: Array<ShareSlot> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(1, 0);
 /// What each CPU remembers of sources over their limit; one element.

@@ -18,7 +18,7 @@ use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
 use limiter_common::lists::Entry;
 use limiter_common::peers::Listen;
 use limiter_common::sampling::asked_for;
-use limiter_common::share::Rights;
+use limiter_common::share::ShareSlot;
 use limiter_common::shared::Shared;
 use limiter_common::sketch::{Shape, Window};
 use limiter_common::table::{Identity, Slot};
@@ -27,7 +27,7 @@ use crate::log;
 use crate::maps::{
     CLASSES, CONFIG, COUNTERS, DISTINCT, DROP_CACHE, EVENTS, EXACT, FILTER, FINGERPRINTS,
     IDENTITIES, LAYOUT, LISTED, LISTED4, LISTED6, LISTEN, PEERS, POLICIES, PREFIX_BITMAP,
-    PREFIXES4, PREFIXES6, RIGHTS, SHARED, SHARED4, SHARED6, SKETCH, SLOTS,
+    PREFIXES4, PREFIXES6, SHARED, SHARED4, SHARED6, SHARES, SKETCH, SLOTS,
 };
 
 /// Reads a field of a read-only global as the loader set it.
@@ -187,8 +187,8 @@ impl State for Kernel {
     }
 
     #[inline(always)]
-    fn rights(&self, index: u32) -> Option<&Rights> {
-        element(&RIGHTS, index)
+    fn share(&self, index: u32) -> Option<&ShareSlot> {
+        element(&SHARES, index)
     }
 
     #[inline(always)]

@@ -21,7 +21,7 @@ use crate::{
 /// The port that daemons listen on.
 pub const PORT: u16 = 7700;
 
-/// How long hosts may take to find each other and to divide rights, on a busy machine.
+/// How long hosts may take to find each other and to divide shares, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// How a host is started.
@@ -189,7 +189,7 @@ impl Hosts {
         self.daemons[host].cli().run(&["status"]).json["cluster"].clone()
     }
 
-    /// The home right of a host, as a part of the whole.
+    /// The home share of a host, as a part of the whole.
     #[must_use]
     pub fn home(&self, host: usize) -> f64 {
         self.status(host)["home"].as_f64().unwrap_or(-1.0)
@@ -205,7 +205,7 @@ impl Hosts {
         });
     }
 
-    /// Waits until each of `hosts` has its part of rights, by a tenth.
+    /// Waits until each of `hosts` has its part of shares, by a tenth.
     ///
     /// # Panics
     /// If they do not come.
@@ -281,7 +281,7 @@ impl Hosts {
         self.daemons[host].log()
     }
 
-    /// Takes what a host keeps of its rights.
+    /// Takes what a host keeps of its shares.
     ///
     /// # Panics
     /// If there is none.

@@ -22,7 +22,7 @@ fn seconds(seconds: f64) {
     sleep(Duration::from_secs_f64(seconds));
 }
 
-/// Three hosts with even rights, and a limit that was set on one of them.
+/// Three hosts with even shares, and a limit that was set on one of them.
 fn three() -> Hosts {
     let hosts = Hosts::start(3, &[]);
     let all = [0, 1, 2];
@@ -99,7 +99,7 @@ fn a_host_that_dies_costs_no_more_than_its_part_and_comes_back() {
     admitted.assert_kept("one of three is killed", RATE, BURST);
     let after = admitted.utilisation(RATE, 9.0, 14.0);
     println!("one of three is killed: {after:.3} of the limit is used five seconds later");
-    // Its home right lies idle, but for its floor, which its kernel goes on with.
+    // Its home share lies idle, but for its floor, which its kernel goes on with.
     assert!((0.6..=0.72).contains(&after), "{after}");
     hosts.kill(1);
     let watch = Instant::now();
@@ -181,7 +181,7 @@ fn a_host_hands_over_what_it_has_and_comes_back() {
     }
     hosts.wait_members(&[0, 1], 2);
     let homes = [hosts.home(0), hosts.home(1), hosts.home(2)];
-    println!("home rights: {homes:.4?}");
+    println!("home shares: {homes:.4?}");
     assert!(homes[0] + homes[1] > 0.9999 && homes[2] == 0.0, "{homes:?}");
     let status = hosts.daemons[2].cli().run(&["status"]);
     assert_eq!(status.code, 1, "{status:?}");

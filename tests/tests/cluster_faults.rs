@@ -291,7 +291,7 @@ fn five_hosts_keep_the_limit_through_loss_deafness_a_hang_and_restarts() {
     admitted.assert_kept("five hosts, one fault after the other", RATE, BURST);
     hosts.wait_members(&all, 5);
     let homes = all.map(|host| hosts.home(host));
-    println!("home rights: {homes:.4?}");
+    println!("home shares: {homes:.4?}");
     assert!(homes.iter().sum::<f64>() <= 1.0 + 1e-9, "{homes:?}");
     assert!(last > 0.7, "{last}");
     for host in all {

@@ -1,5 +1,5 @@
 //! Mistakes that would let a limit of a cluster be exceeded: a host is renamed, or its state directory is put
-//! back to what it was before it had given rights away. They have to be told, and the limit kept.
+//! back to what it was before it had given shares away. They have to be told, and the limit kept.
 
 use std::{fs, net::Ipv4Addr, thread, time::Duration};
 
@@ -26,7 +26,7 @@ fn warns(report: &Value) -> bool {
 fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
     let mut hosts = Hosts::start(1, &[]);
     let file = hosts.daemons[0].state_folder().join("cluster.json");
-    let whole = wait_for("the founder to have all rights", TIMEOUT, || {
+    let whole = wait_for("the founder to have all shares", TIMEOUT, || {
         (hosts.kept(0)["state"]["home"].as_u64()? > 0).then(|| fs::read(&file).expect("the file"))
     });
     hosts.join(&[]);
@@ -60,7 +60,7 @@ fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
     let sending: Vec<_> = all.map(|host| hosts.send(host, SOURCE, 4000.0)).into();
     hosts.wait_even(&all);
     let homes: f64 = all.iter().map(|&host| hosts.home(host)).sum();
-    println!("home rights of all hosts: {homes:.3}");
+    println!("home shares of all hosts: {homes:.3}");
     assert!((0.99..1.001).contains(&homes), "{homes}");
     let status = wait_for("status to tell of it", TIMEOUT, || {
         let status = hosts.daemons[0].cli().run(&["status"]);
@@ -85,7 +85,7 @@ fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
 }
 
 #[test]
-fn a_host_with_rights_keeps_its_name_until_it_has_left() {
+fn a_host_with_shares_keeps_its_name_until_it_has_left() {
     let mut hosts = Hosts::start(1, &[]);
     hosts.join(&[]);
     hosts.join(&[]);

@@ -48,7 +48,7 @@ fn wait_policy(hosts: &Hosts, partition: &str) {
     }
 }
 
-/// Three hosts with even rights.
+/// Three hosts with even shares.
 fn three(partition: &str) -> Hosts {
     let hosts = Hosts::start(3, &[]);
     set(&hosts, 1, partition);

@@ -25,7 +25,7 @@ fn seconds(seconds: f64) {
     sleep(Duration::from_secs_f64(seconds));
 }
 
-/// Hosts in regions with even rights, and a limit that was set on one of them.
+/// Hosts in regions with even shares, and a limit that was set on one of them.
 fn hosts_in(count: usize, regions: usize) -> Hosts {
     let hosts = Hosts::start_in_regions(count, regions, DELAY, &[]);
     let all: Vec<usize> = (0..count).collect();

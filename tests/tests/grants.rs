@@ -79,35 +79,35 @@ impl Found {
 }
 
 /// The words of a host's buckets: a grant, and the floor.
-fn rights(pins: &Path) -> Array<MapData, [u64; 2]> {
-    let map = MapData::from_pin(pins.join("rights")).and_then(Map::from_map_data);
+fn shares(pins: &Path) -> Array<MapData, [u64; 2]> {
+    let map = MapData::from_pin(pins.join("shares")).and_then(Map::from_map_data);
     map.and_then(Array::try_from).expect("the pinned map of shares")
 }
 
-fn grant(rights: &Array<MapData, [u64; 2]>, bucket: u32) -> Grant {
-    Grant(rights.get(&bucket, 0).expect("a bucket's words")[0])
+fn grant(shares: &Array<MapData, [u64; 2]>, bucket: u32) -> Grant {
+    Grant(shares.get(&bucket, 0).expect("a bucket's words")[0])
 }
 
 /// The buckets that have grants now.
-fn granted(rights: &Array<MapData, [u64; 2]>) -> BTreeMap<u32, Seen> {
-    let has = |bucket: &u32| grant(rights, *bucket).holds(monotonic_ns());
+fn granted(shares: &Array<MapData, [u64; 2]>) -> BTreeMap<u32, Seen> {
+    let has = |bucket: &u32| grant(shares, *bucket).holds(monotonic_ns());
     let seen = |bucket| {
-        let until_ns = grant(rights, bucket).until_ns();
+        let until_ns = grant(shares, bucket).until_ns();
         (bucket, Seen { until_ns, at: Instant::now(), lapsed: false })
     };
-    (0..rights.len()).filter(has).map(seen).collect()
+    (0..shares.len()).filter(has).map(seen).collect()
 }
 
 /// Looks at the grants that there are until it is to stop.
 fn look(pins: &Path, stop: &AtomicBool) -> Found {
-    let rights = rights(pins);
-    let mut seen = granted(&rights);
+    let shares = shares(pins);
+    let mut seen = granted(&shares);
     let mut found = Found { grants: seen.len(), ..Found::default() };
     let mut last = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         thread::sleep(LOOK);
         for (bucket, seen) in &mut seen {
-            let grant = grant(&rights, *bucket);
+            let grant = grant(&shares, *bucket);
             let now = Instant::now();
             if grant.until_ns() != seen.until_ns {
                 found.gaps.push(now - seen.at);
@@ -168,7 +168,7 @@ fn grants_go_on_while_very_many_limits_are_imported() {
     let sending = |host: usize| Sender::new(&hosts.fleet.hosts[host]).start(vec![stream()]);
     let sendings = [sending(0), sending(1)];
     process::wait_for("a grant for each source", Duration::from_secs(120), || {
-        let all = |pins| granted(&rights(pins)).len() >= usize::from(SOURCES);
+        let all = |pins| granted(&shares(pins)).len() >= usize::from(SOURCES);
         hosts.daemons.iter().all(|daemon| all(daemon.pins())).then_some(())
     });
     // Whoever came last has its part by then.

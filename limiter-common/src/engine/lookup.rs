@@ -58,11 +58,11 @@ impl<'a> SlotRef<'a> {
         if !policy.is_cluster() {
             return Some((Held::LOCAL, 0));
         }
-        let rights = state.rights(self.index)?;
-        let before = atomic::load(&rights.floor) as u32;
+        let share = state.share(self.index)?;
+        let before = atomic::load(&share.floor) as u32;
         let floor = Self::floor(policy, before);
         let floor = Multiplier::from_bits(state.opaque(u64::from(floor.0)) as u32).0;
-        Some((Held { grant: Grant(atomic::load(&rights.grant)), floor }, before))
+        Some((Held { grant: Grant(atomic::load(&share.grant)), floor }, before))
     }
 
     /// What its bucket may use without end, whose floor was `before`.
@@ -78,8 +78,8 @@ impl<'a> SlotRef<'a> {
     pub(super) fn lower<S: State>(&self, state: &S, policy: &Policy, before: u32) -> Option<()> {
         let own = policy.floor().0;
         if policy.is_cluster() && before < own {
-            let rights = state.rights(self.index)?;
-            atomic::replace(&rights.floor, u64::from(before), u64::from(own));
+            let share = state.share(self.index)?;
+            atomic::replace(&share.floor, u64::from(before), u64::from(own));
         }
         Some(())
     }
@@ -163,7 +163,7 @@ pub(super) fn policy_of<'a, S: State>(
         let now = ticks(state.now());
         let mut price = CostMultiplier::LOCAL;
         if policy.is_cluster() {
-            let before = atomic::load(&state.rights(found.index)?.floor) as u32;
+            let before = atomic::load(&state.share(found.index)?.floor) as u32;
             price = price_of(state, SlotRef::floor(policy, before));
         }
         // Of the same slot it is nearly always the same policy: what was overdrawn under it is owed.

@@ -19,7 +19,7 @@ use crate::lists::{
     prefix_bits,
 };
 use crate::peers::Listen;
-use crate::share::Rights;
+use crate::share::ShareSlot;
 use crate::share_change::Bucket;
 use crate::shared::{self, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
 use crate::sketch::{Shape, Window};
@@ -56,7 +56,7 @@ pub struct Memory {
     fingerprints: Vec<AtomicU64>,
     slots: Vec<Slot>,
     identities: Vec<Identity>,
-    rights: Vec<Rights>,
+    shares: Vec<ShareSlot>,
     cells: Vec<AtomicU64>,
     registers: Box<Registers>,
     drop_caches: Vec<Vec<DropCacheEntry>>,
@@ -106,7 +106,7 @@ impl Memory {
             fingerprints: (0..sets).map(|_| AtomicU64::new(0)).collect(),
             slots: (0..sets * WAYS).map(|_| Slot::default()).collect(),
             identities: (0..sets * WAYS).map(|_| Identity::default()).collect(),
-            rights: (0..sets * WAYS).map(|_| Rights::default()).collect(),
+            shares: (0..sets * WAYS).map(|_| ShareSlot::default()).collect(),
             cells: (0..shape.cells()).map(|_| AtomicU64::new(0)).collect(),
             registers: Box::new([const { AtomicU64::new(0) }; REGISTERS / LANES]),
             drop_caches: (0..cpus)
@@ -274,8 +274,8 @@ impl Memory {
             resolved = published;
         }
         let policy = resolved.slot() as usize;
-        let (identity, rights) = (&self.identities[index], &self.rights[index]);
-        Some((tag, Bucket { slot, identity, rights, policy: self.policies.get(policy)? }))
+        let (identity, share) = (&self.identities[index], &self.shares[index]);
+        Some((tag, Bucket { slot, identity, share, policy: self.policies.get(policy)? }))
     }
 
     /// Every source with a bucket, and how many packets what is tried would have dropped of it.
@@ -333,8 +333,8 @@ impl State for Cpu<'_> {
     fn identity(&self, index: u32) -> Option<&Identity> {
         self.memory.identities.get(index as usize)
     }
-    fn rights(&self, index: u32) -> Option<&Rights> {
-        self.memory.rights.get(index as usize)
+    fn share(&self, index: u32) -> Option<&ShareSlot> {
+        self.memory.shares.get(index as usize)
     }
     fn drop_cache_entry(&self, index: u32) -> Option<&DropCacheEntry> {
         self.drop_caches.get(index as usize)

@@ -59,7 +59,7 @@ use crate::key::{PrefixMasks, SourceKey};
 use crate::lists::Entry;
 use crate::packet::{Ip, Network, Packet, network, udp_destination};
 use crate::peers::{Listen, admit};
-use crate::share::Rights;
+use crate::share::ShareSlot;
 use crate::shared::Shared;
 use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot};
@@ -96,7 +96,7 @@ pub trait State {
     /// Whose slot it is.
     fn identity(&self, index: u32) -> Option<&Identity>;
     /// What a slot's bucket may use of a limit of the cluster.
-    fn rights(&self, index: u32) -> Option<&Rights>;
+    fn share(&self, index: u32) -> Option<&ShareSlot>;
     /// What this CPU remembers of a source whose packets are dropped, under a number below
     /// [`crate::drop_cache::DROP_CACHE_ENTRIES`].
     fn drop_cache_entry(&self, index: u32) -> Option<&DropCacheEntry>;

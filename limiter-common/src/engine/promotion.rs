@@ -103,7 +103,7 @@ pub(super) fn promote<S: State>(
     // The slot is ours until its TAT says otherwise. It is complete before its tag and fingerprint
     // name it.
     let owed = owed(state, config, packet, sketched, now_ns);
-    let rights = state.rights(index)?;
+    let share = state.share(index)?;
     let mut price = CostMultiplier::LOCAL;
     let mut full = [now; 2];
     if policy.is_cluster() {
@@ -111,9 +111,9 @@ pub(super) fn promote<S: State>(
         full = policy.filled().map(|filled| state.opaque(if filled > now { filled } else { now }));
     }
     // Where no limit of the cluster ever was, its line is left alone.
-    if policy.is_cluster() || atomic::load(&rights.floor) != 0 {
-        atomic::store(&rights.floor, price.word());
-        atomic::store(&rights.grant, Grant::nothing_at(now_ns).0);
+    if policy.is_cluster() || atomic::load(&share.floor) != 0 {
+        atomic::store(&share.floor, price.word());
+        atomic::store(&share.grant, Grant::nothing_at(now_ns).0);
     }
     let start = |full, tier: &Tier| {
         clamped(full + owed.debt(state, tier, price), now, deepest(state, price, tier))

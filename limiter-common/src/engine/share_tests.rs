@@ -463,12 +463,12 @@ fn a_bucket_of_another_source_is_not_touched() {
         let looks = Counter::new(0);
         bucket.change(tag, Some(grant), || {
             if looks.replace(looks.get() + 1) == look {
-                atomic::store(&bucket.rights.grant, Grant::nothing_at(memory.time() + look).0);
+                atomic::store(&bucket.share.grant, Grant::nothing_at(memory.time() + look).0);
                 atomic::store(&bucket.slot.tag, tag ^ 2);
             }
             memory.time()
         });
-        assert!(!Grant(atomic::load(&bucket.rights.grant)).holds(memory.time()), "{look}");
+        assert!(!Grant(atomic::load(&bucket.share.grant)).holds(memory.time()), "{look}");
         atomic::store(&bucket.slot.tag, tag);
     }
     assert!(matches!(change(tag), Outcome::Done));
@@ -485,7 +485,7 @@ fn what_takes_too_long_is_not_done() {
         memory.time()
     });
     assert!(matches!(slow, Outcome::Missed));
-    assert!(!Grant(atomic::load(&bucket.rights.grant)).holds(memory.time()));
+    assert!(!Grant(atomic::load(&bucket.share.grant)).holds(memory.time()));
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub struct ClusterStatus {
     pub members: u64,
     /// The host's weight, as the others know it.
     pub weight: u32,
-    /// The host's home right, as a part of each limit of the cluster.
+    /// The host's home share, as a part of each limit of the cluster.
     pub home: f64,
     /// What it has given away of that and has not come to others yet.
     pub on_the_way: f64,
@@ -50,11 +50,11 @@ pub struct ClusterStatus {
     /// divide among hosts.
     #[serde(default)]
     pub left_out: u64,
-    /// Messages about rights that were sent.
+    /// Messages about shares that were sent.
     pub messages: u64,
     /// Messages that were not sent, because what had to be done before could not be.
     pub withheld: u64,
-    /// Whether the host has handed over all its rights.
+    /// Whether the host has handed over all its shares.
     pub left: bool,
     /// Addresses of other hosts, members and seeds, whose frames to this host no limit applies to.
     #[serde(default)]
@@ -106,7 +106,7 @@ impl Print for ClusterFounded {
 pub struct ClusterLeft {
     /// The host's name.
     pub name: String,
-    /// Hosts that were there to take its rights.
+    /// Hosts that were there to take its shares.
     pub others: u64,
     /// Whether it had all of the cluster's limits, so that the cluster is no more.
     pub disbanded: bool,

@@ -157,7 +157,7 @@ pub struct RegionReport {
     pub hosts: u64,
     /// Those of them that answer; what follows is theirs.
     pub answering: u64,
-    /// The sum of their home rights: the region's own part of each limit, 0 to 1.
+    /// The sum of their home shares: the region's own part of each limit, 0 to 1.
     pub home: f64,
     /// Sources of which it has borrowed from other regions.
     pub loans_borrowed: u64,
@@ -243,7 +243,7 @@ pub struct PeersReport {
     /// Hosts with the same key that belong to another cluster.
     #[serde(default)]
     pub other_clusters: Vec<OtherCluster>,
-    /// The sum of the home rights of those that answer: the rest of each limit lies idle, or is on its way.
+    /// The sum of the home shares of those that answer: the rest of each limit lies idle, or is on its way.
     pub home: f64,
     /// Whether all that answer know the same limits.
     pub limits_same: bool,

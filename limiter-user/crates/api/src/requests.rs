@@ -308,7 +308,7 @@ const fn native() -> Mode {
 /// Query of leaving the cluster.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LeaveQuery {
-    /// How long rights may take to be handed over, s.
+    /// How long shares may take to be handed over, s.
     pub seconds: u64,
 }
 

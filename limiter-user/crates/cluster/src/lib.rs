@@ -1,6 +1,6 @@
 //! One limit for many hosts: what each of them may use, who is there, what they tell each other, without I/O.
 //!
-//! A host may use a part of a limit by right. Rights are moved between hosts, never copied, so that their
+//! A host may use a share of a limit. Shares are moved between hosts, never copied, so that their
 //! sum is the limit whatever the network does: see `ALGORITHM.md`. What decides ([`escrow`]) knows neither
 //! clock nor network; the daemon and the simulator drive the same code.
 
@@ -38,7 +38,7 @@ impl HostId {
 /// two sources meet on one number they share one limit; a host that tracks both of them grants neither more
 /// than its floor.
 ///
-/// It has 48 bits, which are most of what messages about rights consist of. Of 100,000 sources at once any two meet
+/// It has 48 bits, which are most of what messages about shares consist of. Of 100,000 sources at once any two meet
 /// with a probability of 2·10⁻⁵, of 1000 with 2·10⁻⁹.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct KeyId(u64);

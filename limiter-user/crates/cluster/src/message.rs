@@ -1,11 +1,11 @@
-//! What hosts tell each other about rights.
+//! What hosts tell each other about shares.
 
 use std::time::Duration;
 
 use super::{HostId, KeyId, Moment, ViewId};
 use model::Share;
 
-/// What one host tells another one about rights, as often as [`super`] says. All that it gives for a time
+/// What one host tells another one about shares, as often as [`super`] says. All that it gives for a time
 /// counts from `echo` for the receiver, and for the sender from when that had come: so the receiver's end
 /// is never after the sender's, whatever their clocks say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Message {
     pub majority: Share,
     /// For how long.
     pub majority_for: Duration,
-    /// Whose rights the sender votes that the receiver may use, for as long as what is delegated. The vote weighs
+    /// Whose shares the sender votes that the receiver may use, for as long as what is delegated. The vote weighs
     /// what is delegated.
     pub votes: Vec<Vote>,
     /// Keys that the receiver owns and the sender needs grants for.
@@ -39,7 +39,7 @@ pub struct Message {
     pub loans: Vec<Loan>,
     /// Whether the sender gives for as long as is needed between regions. From its first such message on it always does.
     pub far: bool,
-    /// Home rights on their way to the receiver, until it has acknowledged them.
+    /// Home shares on their way to the receiver, until it has acknowledged them.
     pub transfers: Vec<Transfer>,
     /// Numbers of transfers that have come from the receiver and are kept.
     pub received: Vec<u64>,
@@ -92,7 +92,7 @@ pub struct Loan {
     pub lasts: Duration,
 }
 
-/// Home rights that move for good.
+/// Home shares that move for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// Its number, unique among those of the sender for ever.

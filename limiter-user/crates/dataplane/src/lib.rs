@@ -178,7 +178,7 @@ impl Dataplane {
             fingerprints: elements(&ebpf, "FINGERPRINTS")?,
             slots: elements(&ebpf, "SLOTS")?,
             identities: elements(&ebpf, "IDENTITIES")?,
-            rights: elements(&ebpf, "RIGHTS")?,
+            shares: elements(&ebpf, "SHARES")?,
             cells: elements(&ebpf, "SKETCH")?,
             registers: elements(&ebpf, "DISTINCT")?,
             layout,

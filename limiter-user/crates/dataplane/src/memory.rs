@@ -29,7 +29,7 @@ unsafe impl Shared for Slot {}
 // SAFETY: as above.
 unsafe impl Shared for Identity {}
 // SAFETY: as above, 16 bytes.
-unsafe impl Shared for limiter_common::share::Rights {}
+unsafe impl Shared for limiter_common::share::ShareSlot {}
 // SAFETY: as above.
 unsafe impl Shared for limiter_common::shared::Shared {}
 // SAFETY: atomics only, 64 bytes without padding (asserted where it is).

@@ -44,7 +44,7 @@ pub(super) const MAPS: [&str; 27] = [
     "FINGERPRINTS",
     "SLOTS",
     "IDENTITIES",
-    "RIGHTS",
+    "SHARES",
     "COUNTERS",
     "DROP_CACHE",
     "LISTED",
@@ -240,7 +240,7 @@ fn load_object(
         .map_max_entries("FILTER", PREFIX_WORDS + layout.filter_words)
         .map_max_entries("SLOTS", (layout.set_mask + 1) * WAYS)
         .map_max_entries("IDENTITIES", (layout.set_mask + 1) * WAYS)
-        .map_max_entries("RIGHTS", (layout.set_mask + 1) * WAYS);
+        .map_max_entries("SHARES", (layout.set_mask + 1) * WAYS);
     if !options.kernel_log {
         // A page, the least there is.
         loader.map_max_entries(log::RING, 1);

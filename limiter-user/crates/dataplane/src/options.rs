@@ -12,7 +12,7 @@ use limiter_common::hash::HashKey;
 use limiter_common::key::PrefixMasks;
 use limiter_common::lists::BITS_PER_SOURCE;
 use limiter_common::peers::Listen;
-use limiter_common::share::Rights;
+use limiter_common::share::ShareSlot;
 use limiter_common::sketch::{MAX_DEPTH, Shape};
 use limiter_common::table::{Identity, Slot, WAYS};
 
@@ -20,7 +20,8 @@ use super::Error;
 use super::sources::key_of;
 
 /// Bytes that room for one source takes: its bucket, whose it is, what it may use, and a fingerprint to find it by.
-pub const SOURCE_BYTES: usize = size_of::<Slot>() + size_of::<Identity>() + size_of::<Rights>() + 1;
+pub const SOURCE_BYTES: usize =
+    size_of::<Slot>() + size_of::<Identity>() + size_of::<ShareSlot>() + 1;
 
 /// A secret that the hash of a fresh data plane is made from.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use limiter_common::gcra::{Ticks, credit, ticks};
 use limiter_common::hash::{Hash, HashKey};
 use limiter_common::hll::{self, Ranks, Registers};
 use limiter_common::key::SourceKey;
-use limiter_common::share::{CostMultiplier, Multiplier, Rights};
+use limiter_common::share::{CostMultiplier, Multiplier, ShareSlot};
 use limiter_common::share_change::Bucket;
 use limiter_common::sketch::{Position, Sketch, Total, Window};
 use limiter_common::table::{
@@ -38,7 +38,7 @@ pub(super) struct Memory {
     pub(super) fingerprints: Elements<AtomicU64>,
     pub(super) slots: Elements<Slot>,
     pub(super) identities: Elements<Identity>,
-    pub(super) rights: Elements<Rights>,
+    pub(super) shares: Elements<ShareSlot>,
     pub(super) cells: Elements<AtomicU64>,
     pub(super) registers: Elements<Registers>,
     pub(super) layout: Layout,
@@ -81,7 +81,7 @@ pub(super) struct Tracked<'a> {
     tat: Ticks,
     slot: &'a Slot,
     identity: &'a Identity,
-    rights: &'a Rights,
+    share: &'a ShareSlot,
 }
 
 impl<'a> Tracked<'a> {
@@ -136,7 +136,7 @@ impl<'a> Tracked<'a> {
     where
         'a: 'b,
     {
-        Bucket { slot: self.slot, identity: self.identity, rights: self.rights, policy }
+        Bucket { slot: self.slot, identity: self.identity, share: self.share, policy }
     }
 
     /// What it may use under a limit of the cluster.
@@ -229,7 +229,7 @@ impl Memory {
             tat: atomic::load(&slot.tat),
             slot,
             identity: self.identities.all().get(bucket)?,
-            rights: self.rights.all().get(bucket)?,
+            share: self.shares.all().get(bucket)?,
         })
     }
 

@@ -59,7 +59,7 @@ pub enum FaultKind {
     Crash,
     /// The host is not there before.
     Join,
-    /// The daemon hands its rights over and goes.
+    /// The daemon hands its shares over and goes.
     Leave,
     /// The network is as `network` says.
     Network,
@@ -169,11 +169,11 @@ pub struct Scenario {
     /// By how much clocks may be fast or slow.
     #[serde(default = "thousandth")]
     pub drift: f64,
-    /// Whether the first host founded the cluster and holds all rights in the beginning; otherwise they are
+    /// Whether the first host founded the cluster and holds all shares in the beginning; otherwise they are
     /// shared by then.
     #[serde(default)]
     pub founded: bool,
-    /// What is done with the rights of hosts that are lost.
+    /// What is done with the shares of hosts that are lost.
     #[serde(default)]
     pub policy: Partition,
     /// What sources send.

@@ -1,4 +1,4 @@
-//! What is done where home rights are more than the whole together, as no message can make them: a disk that went back
+//! What is done where home shares are more than the whole together, as no message can make them: a disk that went back
 //! to an earlier copy, or one that was copied. It lowers what is used, and never what is told: others have to know
 //! what there is.
 
@@ -7,13 +7,13 @@ use model::Share;
 
 use super::Escrow;
 
-/// So much more than the whole comes of rights on their way and of rounding: 1/256.
+/// So much more than the whole comes of shares on their way and of rounding: 1/256.
 pub(super) const NOISE: Share = Share::of_units(1 << 24);
 
 /// What does not add up, as one host sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Doubts {
-    /// The home rights of all that are heard, where they are more than the whole: each host uses so much less.
+    /// The home shares of all that are heard, where they are more than the whole: each host uses so much less.
     pub homes: Option<Share>,
     /// What lost hosts had and those that are there have now: it is not used in their place. Where a majority decides.
     pub lost: Share,
@@ -42,7 +42,7 @@ impl Escrow {
         Doubts { homes: more, ..self.doubts }
     }
 
-    /// Adds up the home rights that are heard of. Where they become less, what was given out of more has to end first.
+    /// Adds up the home shares that are heard of. Where they become less, what was given out of more has to end first.
     pub(super) fn add_up(&mut self, now: Moment) {
         let span = self.delegation();
         let heard = self.peers.values().filter(|peer| peer.alive(now, span));

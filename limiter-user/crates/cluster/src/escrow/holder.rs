@@ -49,7 +49,7 @@ pub(super) struct Held {
     pub(super) dirty: Dirty,
     /// What may be used of them may have changed.
     pub(super) touched: Dirty,
-    /// The kernel was told that the host uses its own right of them.
+    /// The kernel was told that the host uses its own share of them.
     pub(super) reclaimed: Dirty,
 }
 
@@ -320,7 +320,7 @@ impl Escrow {
         self.usable_of(now, key, held, self.reclaims(now, key, held))
     }
 
-    /// The same of what is known of the key, and whether this host uses its home right of it itself.
+    /// The same of what is known of the key, and whether this host uses its home share of it itself.
     pub(super) fn usable_of(
         &self,
         now: Moment,
@@ -357,7 +357,7 @@ impl Escrow {
         (!share.is_none()).then(|| (self.floor() + share, until))
     }
 
-    /// Whether this host uses all of its home right of a key itself: nobody to whom it has delegated that,
+    /// Whether this host uses all of its home share of a key itself: nobody to whom it has delegated that,
     /// itself included, may still rely on it (I7).
     pub(super) fn reclaims(&self, now: Moment, key: KeyId, held: &Key) -> bool {
         if now < self.quiet {

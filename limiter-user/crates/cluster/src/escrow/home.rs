@@ -1,4 +1,4 @@
-//! Home rights that move for good.
+//! Home shares that move for good.
 
 use crate::message::Transfer;
 use crate::{HostId, Message, Moment};
@@ -7,7 +7,7 @@ use model::Share;
 use super::clock::grace;
 use super::{Escrow, Planted, Urgency};
 
-/// How much of its home right a host has on the way at most while there is demand, unless it leaves: the half.
+/// How much of its home share a host has on the way at most while there is demand, unless it leaves: the half.
 const ON_THE_WAY: u64 = 2;
 /// What part of that it begins to give away in one round.
 const STEPS: u64 = 8;
@@ -16,7 +16,7 @@ const HYSTERESIS: u64 = 100;
 /// Less than this is not worth a transfer.
 const MIN_TRANSFER: Share = Share::of_units(1 << 16);
 
-/// A part of the home right that this host delegates no more, to give it away at its end. Until then those to
+/// A part of the home share that this host delegates no more, to give it away at its end. Until then those to
 /// whom it was delegated before may still use it, and so may this host: it is not idle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingTransfer {
@@ -81,7 +81,7 @@ impl Escrow {
         its.map(|(_, transfer)| *transfer).filter(|transfer| sendable(transfer.number)).collect()
     }
 
-    /// Decides what of this host's home right is to be given away. It is sent when nobody can use anything
+    /// Decides what of this host's home share is to be given away. It is sent when nobody can use anything
     /// that was delegated out of it (I3).
     pub(super) fn give_away(&mut self, now: Moment) {
         if now < self.quiet || self.kept.home.is_none() {
@@ -101,7 +101,7 @@ impl Escrow {
         }
     }
 
-    /// Gives away what nobody can use any more: takes it off the home right, and in the same poll off what the
+    /// Gives away what nobody can use any more: takes it off the home share, and in the same poll off what the
     /// kernel has, before the messages tell of it (I3).
     pub(super) fn hand_over(&mut self, now: Moment) {
         // Who decides about limits must know first how much this host has left, and what was voted before must

@@ -1,4 +1,4 @@
-//! What becomes of the rights of hosts that are not there.
+//! What becomes of the shares of hosts that are not there.
 
 use crate::{HostId, KeyId, Moment};
 pub use model::Partition;
@@ -21,7 +21,7 @@ impl Escrow {
         self.settings.majority = true;
     }
 
-    /// How many hosts with rights are lost, as this one sees it.
+    /// How many hosts with shares are lost, as this one sees it.
     pub fn count_lost(&self, now: Moment) -> usize {
         let now = self.clock.at(now);
         self.homes.keys().filter(|host| self.is_lost(now, **host)).count()

@@ -1,7 +1,7 @@
 //! Votes: who may use what a host delegates of limits that a majority decides about.
 //!
 //! Of such a limit nothing beside floors is used without the consent of hosts that have more than half of all
-//! rights. A host asks for it all the time. Where it is lost, one of the others, the regent, may ask instead.
+//! shares. A host asks for it all the time. Where it is lost, one of the others, the regent, may ask instead.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub(super) struct QuorumLease {
     until: Moment,
 }
 
-/// How long ballots with more than `half` of all rights hold together, and the least that one of them knows of.
+/// How long ballots with more than `half` of all shares hold together, and the least that one of them knows of.
 fn majority(mut ballots: Vec<Ballot>, half: Share) -> Option<(Moment, Share)> {
     // Until the weakest of those that are needed ends: the fewest that suffice, longest first.
     ballots.sort_by_key(|ballot| std::cmp::Reverse(ballot.until));
@@ -89,7 +89,7 @@ impl Escrow {
         self.peers.values().map(|peer| peer.last_sent).max().unwrap_or_default().max(now)
     }
 
-    /// Whether hosts with more than half of all rights have heard what this one has said after that moment.
+    /// Whether hosts with more than half of all shares have heard what this one has said after that moment.
     pub(super) fn majority_heard(&self, mark: Moment) -> bool {
         if !self.settings.majority {
             return true;
@@ -110,8 +110,8 @@ impl Escrow {
         self.views.present().iter().map(|(host, _)| host).min()
     }
 
-    /// Hosts with rights that this one hears no more and may vote about: it must have heard them since it
-    /// last took rights of others, who may have known more. Together they have what the others lack at most: what is
+    /// Hosts with shares that this one hears no more and may vote about: it must have heard them since it
+    /// last took shares of others, who may have known more. Together they have what the others lack at most: what is
     /// more has gone to these, with the host's name or otherwise.
     fn lost_hosts(&self, now: Moment) -> Vec<(HostId, Share)> {
         let fresh = |host| self.fresh.get(&host).is_some_and(|fresh| *fresh > self.taken);
@@ -145,12 +145,12 @@ impl Escrow {
         if !self.settings.majority {
             return Vec::new();
         }
-        let mut rights = vec![(to, Share::WHOLE)];
+        let mut shares = vec![(to, Share::WHOLE)];
         if self.regent() == Some(to) {
-            rights.extend(self.lost_hosts(now));
+            shares.extend(self.lost_hosts(now));
         }
-        rights.retain(|(of, _)| self.votes(now, *of, to, until));
-        rights.into_iter().map(|(host, known)| Vote { host, known }).collect()
+        shares.retain(|(of, _)| self.votes(now, *of, to, until));
+        shares.into_iter().map(|(host, known)| Vote { host, known }).collect()
     }
 
     /// Counts the votes for this host.
@@ -163,16 +163,16 @@ impl Escrow {
         }
         let me = self.settings.me;
         let until = now.after(self.delegation());
-        let mut rights = vec![(me, self.lent())];
+        let mut shares = vec![(me, self.lent())];
         if self.regent() == Some(me) {
-            rights.extend(self.lost_hosts(now));
+            shares.extend(self.lost_hosts(now));
         }
         let mut all: BTreeMap<HostId, Vec<Ballot>> = BTreeMap::new();
         let ballots = self.peers.values().flat_map(|peer| &peer.ballots);
         for ballot in ballots.filter(|ballot| ballot.until > now) {
             all.entry(ballot.of).or_default().push(*ballot);
         }
-        for (of, known) in rights {
+        for (of, known) in shares {
             let mut ballots = all.remove(&of).unwrap_or_default();
             if self.votes(now, of, me, until) {
                 // Who has this host's right next must wait for that, too.

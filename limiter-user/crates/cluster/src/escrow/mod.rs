@@ -1,4 +1,4 @@
-//! Moves rights between hosts so that together they never use more than a limit: see `ALGORITHM.md`, whose
+//! Moves shares between hosts so that together they never use more than a limit: see `ALGORITHM.md`, whose
 //! invariants are named here by their numbers.
 //!
 //! It knows neither a clock nor a network and draws no random numbers: the daemon and the simulator tell it
@@ -64,11 +64,11 @@ const MAX_PEERS: usize = 4_096;
 pub struct Settings {
     /// This host.
     pub me: HostId,
-    /// Its weight among the members: what it gets of home rights.
+    /// Its weight among the members: what it gets of home shares.
     pub weight: u32,
     /// Where it is.
     pub region: Region,
-    /// The part of its home right that it never delegates; the same on all hosts.
+    /// The part of its home share that it never delegates; the same on all hosts.
     pub floor: Share,
     /// How often and for how long.
     pub timing: Timing,
@@ -103,7 +103,7 @@ impl Settings {
     }
 }
 
-/// How often hosts talk and how long rights are given for. All hosts of a cluster have the same durations.
+/// How often hosts talk and how long shares are given for. All hosts of a cluster have the same durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Between two messages to a host while nothing is urgent.
@@ -167,7 +167,7 @@ pub enum Planted {
     ViewsNotCompared,
     /// A transfer is taken as often as it comes.
     TransferTakenTwice,
-    /// Home rights are sent on without waiting for what was delegated out of them.
+    /// Home shares are sent on without waiting for what was delegated out of them.
     TransferNotWaited,
     /// A restarted host does not wait for what it gave before.
     RestartNotWaited,
@@ -177,20 +177,20 @@ pub enum Planted {
     LoanAcknowledgedEarly,
     /// A loan is passed on for longer than it lasts.
     LoanOutlives,
-    /// Nothing but that nothing is done about home rights that are more than the whole together.
+    /// Nothing but that nothing is done about home shares that are more than the whole together.
     Unbounded,
 }
 
 /// What must survive a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PersistentState {
-    /// The home right.
+    /// The home share.
     pub home: Share,
     /// The number of the last transfer. A host that starts with nothing kept is given one above all that it may have
     /// used before, under the same name. Each transfer adds its share in units, so the difference of two numbers is
     /// what was given between them.
     pub last_transfer: u64,
-    /// Home rights that have been given away and not been acknowledged: they are in `home` no more.
+    /// Home shares that have been given away and not been acknowledged: they are in `home` no more.
     pub outgoing: Vec<(HostId, Transfer)>,
     /// The highest number that was taken from each host.
     pub incoming: BTreeMap<HostId, u64>,
@@ -225,7 +225,7 @@ pub struct Outputs {
     pub keep: bool,
     /// What every key may use from now on without end, if that or the number of hosts has changed.
     pub floor: Option<Share>,
-    /// How many hosts have home rights, as far as this one knows; 0 where `floor` is none.
+    /// How many hosts have home shares, as far as this one knows; 0 where `floor` is none.
     pub hosts: u32,
     /// What some keys may use from now on.
     pub grants: Vec<Granted>,
@@ -261,11 +261,11 @@ pub struct Counters {
     pub views_unknown: u64,
     /// Messages with a moment that this run of the host has not told.
     pub echoes_refused: u64,
-    /// Transfers that would make the home right more than the whole.
+    /// Transfers that would make the home share more than the whole.
     pub transfers_refused: u64,
 }
 
-/// The rights of one host.
+/// The shares of one host.
 #[derive(Debug)]
 pub struct Escrow {
     settings: Settings,
@@ -280,7 +280,7 @@ pub struct Escrow {
     own: Peer,
     held: Held,
     owned: Owned,
-    /// Parts of the home right that are to be given away and wait until nobody can use them.
+    /// Parts of the home share that are to be given away and wait until nobody can use them.
     ceding: Vec<PendingTransfer>,
     /// From when transfers may be sent, by number.
     sendable: BTreeMap<u64, Moment>,
@@ -293,7 +293,7 @@ pub struct Escrow {
     homes: BTreeMap<HostId, Share>,
     /// The latest own moment that these have told to have heard.
     fresh: BTreeMap<HostId, Moment>,
-    /// After what this host had told when it last took rights of others.
+    /// After what this host had told when it last took shares of others.
     taken: Moment,
     /// Whom this host has voted for, for each right, and until when that holds.
     voted: BTreeMap<HostId, (HostId, Moment)>,
@@ -303,9 +303,9 @@ pub struct Escrow {
     mandates: Vec<QuorumLease>,
     /// What this host uses beside of keys whose limit stays available.
     lost: Share,
-    /// What the kernel was told: the home right, what may be used of it without end, and how many hosts have one.
+    /// What the kernel was told: the home share, what may be used of it without end, and how many hosts have one.
     told: Option<(Share, Share, u32)>,
-    /// The most that home rights were together lately, the whole if not more, and until when that holds.
+    /// The most that home shares were together lately, the whole if not more, and until when that holds.
     homes_heard: (Share, Moment),
     doubts: Doubts,
     counters: Counters,
@@ -417,7 +417,7 @@ impl Escrow {
     }
 
     /// What this host may use of a key at that moment and until when: its floor and what it was granted, or
-    /// its home right where the owner is silent. The floor, without end, of a key that is not tracked.
+    /// its home share where the owner is silent. The floor, without end, of a key that is not tracked.
     pub fn share_of(&self, now: Moment, key: KeyId) -> (Share, Moment) {
         match self.usable(self.clock.at(now), key) {
             Some((share, until)) => (share, self.clock.host(until)),
@@ -449,7 +449,7 @@ impl Escrow {
             && !self.owned.lends()
     }
 
-    /// How many hosts have home rights, as far as this one knows, which is not alone: those that it sees or has
+    /// How many hosts have home shares, as far as this one knows, which is not alone: those that it sees or has
     /// heard to have some.
     fn hosts(&self) -> u32 {
         let seen = self.views.present().iter().map(|(host, _)| host);
@@ -465,7 +465,7 @@ impl Escrow {
         self.scaled(self.kept.home.times(self.settings.floor.units(), Share::WHOLE.units()))
     }
 
-    /// The home right of this host.
+    /// The home share of this host.
     pub fn home(&self) -> Share {
         self.kept.home
     }
@@ -480,7 +480,7 @@ impl Escrow {
         self.views.owner(key)
     }
 
-    /// What a host has last said to have as its home right, as far as it has.
+    /// What a host has last said to have as its home share, as far as it has.
     pub fn home_of(&self, host: HostId) -> Option<Share> {
         if host == self.settings.me {
             return Some(self.kept.home);
@@ -529,12 +529,12 @@ impl Escrow {
         self.beside_floor(self.kept.home.without(self.ceded()))
     }
 
-    /// What is delegated of a home right.
+    /// What is delegated of a home share.
     fn beside_floor(&self, home: Share) -> Share {
         home.without(home.times(self.settings.floor.units(), Share::WHOLE.units()))
     }
 
-    /// The home right of a host that delegates so much.
+    /// The home share of a host that delegates so much.
     fn whole_of(&self, delegated: Share) -> Share {
         let rest = Share::WHOLE.without(self.settings.floor).units();
         delegated.times(Share::WHOLE.units(), rest)
@@ -549,7 +549,7 @@ impl Escrow {
         self.settings.planted == Some(fault)
     }
 
-    /// Whether rights that are more than the whole are bounded. A planted fault is to be found by what it breaks, so it
+    /// Whether shares that are more than the whole are bounded. A planted fault is to be found by what it breaks, so it
     /// takes the bounds away.
     fn bounded(&self) -> bool {
         self.settings.planted.is_none()

@@ -8,7 +8,7 @@ use model::Share;
 
 use super::majority::Ballot;
 
-/// How many delegations of one host are remembered: a host that gives away its home right delegates less each
+/// How many delegations of one host are remembered: a host that gives away its home share delegates less each
 /// time, and what it delegated before holds until its end.
 const DELEGATIONS: usize = 24;
 

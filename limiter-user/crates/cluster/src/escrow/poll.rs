@@ -47,7 +47,7 @@ impl Escrow {
             self.round = Moment(self.round.0 + (since / every + 1) * every);
         }
         self.hand_over(now);
-        // From here on the home right is what it will be when the messages go out.
+        // From here on the home share is what it will be when the messages go out.
         let floor = self.floor();
         // Before it is known whether this host is alone: after a pause it may still grant to one that it sees no
         // more.

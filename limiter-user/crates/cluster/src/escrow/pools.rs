@@ -50,7 +50,7 @@ pub(super) struct Known {
     pub(super) weight: u32,
 }
 
-/// The floor of a host that delegates so much beside it, the floor being that part of its home right.
+/// The floor of a host that delegates so much beside it, the floor being that part of its home share.
 pub(super) fn floor_beside(delegated: Share, part: Share) -> Share {
     delegated.times(part.units(), Share::WHOLE.without(part).units())
 }

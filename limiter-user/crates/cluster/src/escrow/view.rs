@@ -37,7 +37,7 @@ impl Default for Region {
 /// A member, as all others see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// What it counts among the members: what it gets of home rights.
+    /// What it counts among the members: what it gets of home shares.
     pub weight: u32,
     /// Where it is.
     pub region: Region,

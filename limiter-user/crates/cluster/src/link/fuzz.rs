@@ -34,7 +34,7 @@ fn contents() -> Vec<Content> {
     let grants = (0..60)
         .map(|key| Grant { key: KeyId::of(key), share: Share::of(0.2), number: key as u32 + 1 })
         .collect();
-    let rights = Message {
+    let shares = Message {
         echo: Some(Moment(5)),
         views,
         delegated: Share::of(0.3),
@@ -50,8 +50,8 @@ fn contents() -> Vec<Content> {
         ..Message::default()
     };
     vec![
-        Content::Rights(Box::new(rights)),
-        Content::Rights(Box::default()),
+        Content::Shares(Box::new(shares)),
+        Content::Shares(Box::default()),
         Content::Other(Topic::Limits, vec![7; 900]),
         Content::Other(Topic::Counters, vec![]),
     ]

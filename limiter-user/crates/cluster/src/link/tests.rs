@@ -127,7 +127,7 @@ fn a_host_is_let_in_by_a_seed_and_is_heard() {
     assert_eq!(wire.links[1].cluster(), Some(CLUSTER));
     assert!(wire.deliveries(1).contains(&Delivery::Invited(CLUSTER)));
     let message = Message { sent: wire.now, ..Message::default() };
-    let content = Content::Rights(Box::new(message));
+    let content = Content::Shares(Box::new(message));
     let [a, b] = [0, 1].map(|number| wire.links[number].me().host());
     assert!(wire.links[1].send(a, Some(77), &content));
     wire.run(1);

@@ -189,7 +189,7 @@ pub struct Host {
     pub abi: u32,
     /// How long its daemon has run, s.
     pub uptime_s: u64,
-    /// Its home right, as a part of each limit.
+    /// Its home share, as a part of each limit.
     pub home: f64,
     /// What it may use without grants.
     pub floor: f64,

@@ -1,7 +1,7 @@
 //! What a frame says.
 
 use super::bytes::{Malformed, Reader};
-use super::{MAX_OPAQUE, Rejection, rights};
+use super::{MAX_OPAQUE, Rejection, shares};
 use crate::Message;
 
 /// What a frame says, whoever says it to whom.
@@ -11,8 +11,8 @@ pub enum Content {
     Hello(Vec<u8>),
     /// Who is there, in the form of [`membership`](crate::membership).
     Membership(Vec<u8>),
-    /// Rights.
-    Rights(Box<Message>),
+    /// Shares.
+    Shares(Box<Message>),
     /// Something that others make and understand.
     Other(Topic, Vec<u8>),
 }
@@ -38,7 +38,7 @@ impl Topic {
 
 const HELLO: u8 = 1;
 const MEMBERSHIP: u8 = 2;
-const RIGHTS: u8 = 3;
+const SHARES: u8 = 3;
 
 /// Marks that the hash of the configuration comes first.
 const DIGEST: u8 = 0x80;
@@ -58,7 +58,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// As the contents of frames: one, or as many as a message about rights needs. The hash rides in the
+    /// As the contents of frames: one, or as many as a message about shares needs. The hash rides in the
     /// first one.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Packet {
             Content::Hello(bytes) => (HELLO, bytes),
             Content::Membership(bytes) => (MEMBERSHIP, bytes),
             Content::Other(topic, bytes) => (*topic as u8, bytes),
-            Content::Rights(message) => return Ok(Self::encode_rights(digest, message)),
+            Content::Shares(message) => return Ok(Self::encode_shares(digest, message)),
         };
         if body.len() > MAX_OPAQUE {
             return Err(TooLong(body.len()));
@@ -76,9 +76,9 @@ impl Packet {
         Ok(frames(kind, digest, std::slice::from_ref(body)))
     }
 
-    /// A message about rights as the contents of frames; the hash rides in the first one.
-    pub fn encode_rights(digest: Option<u64>, message: &Message) -> Vec<Vec<u8>> {
-        frames(RIGHTS, digest, &rights::encode(message, MAX_OPAQUE))
+    /// A message about shares as the contents of frames; the hash rides in the first one.
+    pub fn encode_shares(digest: Option<u64>, message: &Message) -> Vec<Vec<u8>> {
+        frames(SHARES, digest, &shares::encode(message, MAX_OPAQUE))
     }
 
     /// Reads what a frame says.
@@ -92,7 +92,7 @@ impl Packet {
         let content = match kind {
             HELLO => Content::Hello(rest.into()),
             MEMBERSHIP => Content::Membership(rest.into()),
-            RIGHTS => Content::Rights(Box::new(rights::decode(rest)?)),
+            SHARES => Content::Shares(Box::new(shares::decode(rest)?)),
             _ => {
                 // Told apart from malformed: during an upgrade newer hosts may speak of more than this one knows.
                 let topic = Topic::ALL.into_iter().find(|topic| *topic as u8 == kind);
@@ -139,7 +139,7 @@ mod tests {
         let contents = [
             Content::Hello(vec![1, 2]),
             Content::Membership(vec![]),
-            Content::Rights(Box::new(message)),
+            Content::Shares(Box::new(message)),
             Content::Other(Topic::Limits, vec![0; MAX_OPAQUE]),
             Content::Other(Topic::Counters, vec![3]),
         ];
@@ -164,7 +164,7 @@ mod tests {
             })
             .collect();
         let message = Message { reports, ..Message::default() };
-        let frames = Packet::encode(Some(4), &Content::Rights(Box::new(message))).unwrap();
+        let frames = Packet::encode(Some(4), &Content::Shares(Box::new(message))).unwrap();
         assert!(frames.len() > 4 && frames.iter().all(|frame| frame.len() <= MAX_CONTENT));
         let hashes = frames.iter().filter(|frame| Packet::decode(frame).unwrap().digest.is_some());
         assert_eq!(hashes.count(), 1);
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(Packet::encode(None, &long), Err(TooLong(MAX_OPAQUE + 1)));
         assert_eq!(Packet::decode(&[]), Err(Rejection::Malformed));
         assert_eq!(Packet::decode(&[DIGEST | HELLO, 1]), Err(Rejection::Malformed));
-        assert_eq!(Packet::decode(&[RIGHTS, 9]), Err(Rejection::Malformed));
+        assert_eq!(Packet::decode(&[SHARES, 9]), Err(Rejection::Malformed));
         assert_eq!(Packet::decode(&[100]), Err(Rejection::Unknown));
         assert_eq!(Packet::decode(&[0]), Err(Rejection::Unknown));
     }

@@ -11,7 +11,7 @@ mod frame;
 mod header;
 mod key;
 mod rejection;
-pub mod rights;
+pub mod shares;
 mod window;
 
 pub use content::{Content, Packet, TooLong, Topic};

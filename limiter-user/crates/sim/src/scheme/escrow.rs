@@ -85,7 +85,7 @@ impl Scheme for EscrowHost {
     }
 
     fn receive(&mut self, now: Moment, from: HostId, message: &Payload) {
-        if let Payload::Rights(message) = message {
+        if let Payload::Shares(message) = message {
             self.escrow.receive(now, from, message);
         }
     }
@@ -97,7 +97,7 @@ impl Scheme for EscrowHost {
             self.durable = self.escrow.kept().clone();
         }
         let payloads = outputs.messages.into_iter().flat_map(|(host, message)| {
-            parts(message).into_iter().map(move |part| (host, Payload::Rights(part)))
+            parts(message).into_iter().map(move |part| (host, Payload::Shares(part)))
         });
         let floor = self.escrow.floor();
         // Before the grants: a key that came back in the meantime has its word from them.
@@ -142,7 +142,7 @@ mod tests {
         };
         let parts = parts(whole.clone());
         assert!(parts.iter().all(|part| part.sent == whole.sent && part.echo == whole.echo));
-        assert!(parts.iter().all(|part| Payload::Rights(part.clone()).bytes() <= 1200));
+        assert!(parts.iter().all(|part| Payload::Shares(part.clone()).bytes() <= 1200));
         let reports: Vec<_> = parts.iter().flat_map(|part| part.reports.clone()).collect();
         let grants: Vec<_> = parts.iter().flat_map(|part| part.grants.clone()).collect();
         assert_eq!((reports, grants), (whole.reports, whole.grants));

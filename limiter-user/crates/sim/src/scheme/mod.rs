@@ -22,7 +22,7 @@ use model::Share;
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum SchemeKind {
-    /// Rights are moved between hosts, never copied: what the daemon does.
+    /// Shares are moved between hosts, never copied: what the daemon does.
     Escrow,
     /// Each host has the whole limit.
     None,
@@ -81,7 +81,7 @@ impl SchemeKind {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Payload {
     /// The escrow's.
-    Rights(Message),
+    Shares(Message),
     /// What a host has counted, and when it sent that.
     Counts(Moment, Vec<Count>),
 }
@@ -104,8 +104,8 @@ impl Payload {
     /// Bytes on the wire, IP and UDP left out.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::Rights(message) => {
-                let packets = Packet::encode_rights(None, message);
+            Self::Shares(message) => {
+                let packets = Packet::encode_shares(None, message);
                 packets.iter().map(|content| content.len() + OVERHEAD).sum()
             }
             Self::Counts(_, counts) => {
@@ -154,11 +154,11 @@ pub(super) struct Birth {
     pub(super) region: Region,
     /// Hosts that there are by the configuration.
     pub(super) hosts: usize,
-    /// The part of all rights that it has by then: one part of so many, nothing if 0.
+    /// The part of all shares that it has by then: one part of so many, nothing if 0.
     pub(super) one_of: u64,
     /// What chance there is comes from this.
     pub(super) seed: u64,
-    /// What is done with the rights of hosts that are lost.
+    /// What is done with the shares of hosts that are lost.
     pub(super) policy: Partition,
     /// When.
     pub(super) now: Moment,

@@ -1,4 +1,4 @@
-//! More home rights than the whole: names that change and disks that go back or are copied. That is outside of what
+//! More home shares than the whole: names that change and disks that go back or are copied. That is outside of what
 //! is promised; how much comes of it is bounded.
 
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ struct Outcome {
     steady: f64,
     /// What was used in the end, on the average.
     used: f64,
-    /// All home rights in the end.
+    /// All home shares in the end.
     homes: f64,
     /// What hosts told of it.
     told: Doubts,
@@ -220,7 +220,7 @@ fn confused(seed: u64, net: Net, history: &[(u64, Event)], planted: Option<Plant
     }
     go_on(&mut world, third);
     recover(&mut world);
-    // As long as home rights are on their way, hosts scale by sums that differ by a percent or two.
+    // As long as home shares are on their way, hosts scale by sums that differ by a percent or two.
     world.run(12_000);
     let mut worst = 0.0_f64;
     for _ in 0..3_000 {

@@ -44,13 +44,13 @@ pub(super) fn mean(world: &mut World, ms: u64) -> f64 {
 }
 
 #[test]
-fn home_rights_come_to_their_weights() {
+fn home_shares_come_to_their_weights() {
     let world = settled(3, 1, GOOD);
     for host in &world.hosts {
         let home = host.escrow.as_ref().unwrap().home().part();
         assert!((home - 1.0 / 3.0).abs() < 0.01, "{home}");
     }
-    assert!(world.rights() > Share::of(0.999_999), "{:?}", world.rights());
+    assert!(world.shares() > Share::of(0.999_999), "{:?}", world.shares());
 }
 
 /// What a host with this tells its kernel of the floor and the number of hosts when it is polled.
@@ -316,7 +316,7 @@ fn who_leaves_hands_over_and_who_crashes_keeps_its_right() {
     world.hosts[1].escrow = None;
     world.all_see_all();
     world.run(15_000);
-    assert!(world.rights() > Share::of(0.999_999), "{:?}", world.rights());
+    assert!(world.shares() > Share::of(0.999_999), "{:?}", world.shares());
     world.crash(2, false, None);
     world.all_see_all();
     world.run(3_000);

@@ -1,4 +1,4 @@
-//! The rights of hosts in a bad world: never more than the whole, and in a good one nearly all of it.
+//! The shares of hosts in a bad world: never more than the whole, and in a good one nearly all of it.
 
 mod copies;
 mod good;
@@ -313,7 +313,7 @@ proptest! {
         }
         let mut world = suffer(seed, net, &events, None);
         recover(&mut world);
-        // Home rights are on their way for some seconds.
+        // Home shares are on their way for some seconds.
         world.run(12_000);
         let keys = world.keys.clone();
         let mut admitted = vec![0.0; keys.len()];
@@ -326,9 +326,9 @@ proptest! {
         prop_assert!(world.wrong.is_none(), "{}", world.wrong.unwrap_or_default());
         let gone: Share = world.hosts.iter().filter(|host| host.left).map(world::Host::home).sum();
         for admitted in admitted {
-            // Home rights may still be on their way.
+            // Home shares may still be on their way.
             let admitted = admitted + gone.part();
-            prop_assert!(admitted > 0.95, "{} of {:?}", admitted, world.rights());
+            prop_assert!(admitted > 0.95, "{} of {:?}", admitted, world.shares());
         }
     }
 }

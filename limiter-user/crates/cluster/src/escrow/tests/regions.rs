@@ -7,7 +7,7 @@ use super::world::{Net, World};
 /// One way between regions, ms.
 const APART: u64 = 100;
 
-/// So many regions of two hosts each, that have their home rights.
+/// So many regions of two hosts each, that have their home shares.
 fn settled(regions: usize, seed: u64, net: Net, apart: u64) -> World {
     let places: Vec<u64> = (0..2 * regions as u64).map(|at| at / 2).collect();
     let mut world = World::new(seed, &vec![100; places.len()], places.len(), 1, net);
@@ -189,7 +189,7 @@ fn what_was_lent_is_given_up_only_when_it_is_taken_back() {
     }
 }
 
-/// The region whose rights others use is cut off, and needs them itself.
+/// The region whose shares others use is cut off, and needs them itself.
 fn lent_and_lost(seed: u64, planted: Option<Planted>) -> Option<String> {
     let mut world = World::new(seed, &[100; 6], 6, 1, GOOD);
     world.planted = planted;

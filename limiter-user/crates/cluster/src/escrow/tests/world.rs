@@ -250,7 +250,7 @@ impl World {
         host.disk = disk;
     }
 
-    /// The daemon ends, and the host has another name from then on, if no rights are on their way from it.
+    /// The daemon ends, and the host has another name from then on, if no shares are on their way from it.
     pub(super) fn rename(&mut self, at: usize) {
         if !self.hosts[at].disk.outgoing.is_empty() {
             return;
@@ -342,8 +342,8 @@ impl World {
         (0..self.hosts.len()).map(of).sum()
     }
 
-    /// All home rights and what is on its way.
-    pub(super) fn rights(&self) -> Share {
+    /// All home shares and what is on its way.
+    pub(super) fn shares(&self) -> Share {
         let mut sum = Share::NONE;
         for host in &self.hosts {
             sum += host.disk.home;
@@ -375,9 +375,9 @@ impl World {
                 ));
             }
         }
-        if self.rights() > Share::WHOLE && self.wrong.is_none() && !self.excused {
+        if self.shares() > Share::WHOLE && self.wrong.is_none() && !self.excused {
             self.wrong =
-                Some(format!("{what} at {} ms: rights {:?}", self.now / MS, self.rights()));
+                Some(format!("{what} at {} ms: shares {:?}", self.now / MS, self.shares()));
         }
     }
 

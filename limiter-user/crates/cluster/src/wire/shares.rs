@@ -1,4 +1,4 @@
-//! Messages about rights as bytes.
+//! Messages about shares as bytes.
 //!
 //! A message may be longer than a frame, so it is written as parts, each of which is a message that
 //! stands alone: all say when they were made, what they echo and what is delegated, and the lists are
