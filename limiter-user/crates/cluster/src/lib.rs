@@ -12,8 +12,8 @@ pub mod limits;
 pub mod link;
 pub mod membership;
 pub mod message;
+pub mod queries;
 pub mod rotation;
-pub mod views;
 pub mod wire;
 
 use siphasher::sip::SipHasher24;

@@ -19,7 +19,7 @@ use api::requests::ChangeOptions;
 use api::{
     ConfigReport, DiffReport, KeyDiff, LimitOrigin, LimitReport, ListDiff, ReloadReport, Shadowed,
 };
-use cluster::views::{FileLimit, MAX_FILE_LIMITS};
+use cluster::queries::{FileLimit, MAX_FILE_LIMITS};
 use model::layers::LimitOf;
 use model::lists::Lists;
 use model::{Change, Changes, Layer, LayeredLimits, Limit, Limits, Target};

@@ -11,7 +11,7 @@ use siphasher::sip::SipHasher24;
 use super::core::Core;
 use api::error::Failure;
 use api::{Average, LimitReport};
-use cluster::views::{
+use cluster::queries::{
     BucketInfo, Candidates, Counted, Distinct, SourceClass, SourceInfo, distinct,
 };
 use dataplane::{ClusterBucket, ClusterMember};

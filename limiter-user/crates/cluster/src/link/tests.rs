@@ -275,7 +275,7 @@ fn what_nobody_takes_is_bounded() {
     let mut wire = Wire::pair();
     let a = wire.links[0].me().host();
     for _ in 0..MAX_DELIVERIES + 100 {
-        wire.links[1].send(a, None, &Content::Other(Topic::Views, vec![1]));
+        wire.links[1].send(a, None, &Content::Other(Topic::Queries, vec![1]));
     }
     wire.run(1);
     assert!(wire.rejected(0, Rejection::QueueFull) >= 100);

@@ -26,14 +26,14 @@ pub enum Topic {
     /// What hosts have admitted, cumulatively.
     Counters = 17,
     /// Questions that operators ask all hosts, and answers.
-    Views = 18,
+    Queries = 18,
     /// How keys are changed.
     Keys = 19,
 }
 
 impl Topic {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Limits, Self::Counters, Self::Views, Self::Keys];
+    pub const ALL: [Self; 4] = [Self::Limits, Self::Counters, Self::Queries, Self::Keys];
 }
 
 const HELLO: u8 = 1;

@@ -278,7 +278,7 @@ pub fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
     let (counted, audit_inbox) = mpsc::channel(MAX_WAITING);
     tokio::spawn(file_limits::serve(cluster.clone(), tell_file_limits));
     tokio::spawn(audit::serve(cluster.clone(), audit_inbox, tell_overage));
-    let others = [(Topic::Keys, keys), (Topic::Views, asked), (Topic::Counters, counted)].into();
+    let others = [(Topic::Keys, keys), (Topic::Queries, asked), (Topic::Counters, counted)].into();
     let inboxes = router::Inboxes { rights: rights.inbox.clone(), limits, others };
     tokio::spawn(router::route(deliveries, inboxes, cluster.clone()));
     Ok(Running { cluster, rights })

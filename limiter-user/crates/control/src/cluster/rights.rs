@@ -618,7 +618,7 @@ impl Task {
         if !self.refused {
             let digest = Some(*self.host.digest.borrow());
             for (to, message) in messages {
-                let content = Content::Rights(Box::new(message));
+                let content = Content::Shares(Box::new(message));
                 self.work.messages += 1;
                 self.host.link.order(Command::Send { to, digest, content });
             }

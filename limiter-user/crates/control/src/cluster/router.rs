@@ -56,7 +56,7 @@ pub(super) async fn route(
 /// Returns whether somebody took it.
 fn hand_over(inboxes: &Inboxes, from: HostId, content: Content) -> bool {
     match content {
-        Content::Rights(message) => put(&inboxes.rights, Input::Said(from, message)),
+        Content::Shares(message) => put(&inboxes.rights, Input::Said(from, message)),
         Content::Other(Topic::Limits, bytes) => {
             put(&inboxes.limits, replica::Input::Said(from, bytes))
         }

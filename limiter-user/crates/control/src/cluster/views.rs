@@ -1,4 +1,4 @@
-//! Asks all members, and answers them: [`cluster::views`] with a network and a clock.
+//! Asks all members, and answers them: [`cluster::queries`] with a network and a clock.
 
 mod answer;
 mod distinct;
@@ -26,8 +26,8 @@ use super::link::{Command, monotonic};
 use super::{Cluster, Inbox, RegionRights};
 use crate::scrape::Clustered;
 use cluster::membership::Identity;
-use cluster::views::lag::Lag;
-use cluster::views::{Answer, Asked, Outcome, QueryClient, QueryServer, Question};
+use cluster::queries::lag::Lag;
+use cluster::queries::{Answer, Asked, Outcome, QueryClient, QueryServer, Question};
 use cluster::wire::{Content, Topic};
 use cluster::{HostId, Moment};
 use model::digest::Percentiles;
@@ -270,7 +270,7 @@ impl Task {
         let packets: Vec<_> = packets.collect();
         let answers = std::iter::from_fn(|| self.answerer.outgoing());
         for (to, bytes) in packets.into_iter().chain(answers) {
-            let content = Content::Other(Topic::Views, bytes);
+            let content = Content::Other(Topic::Queries, bytes);
             // What there is no room for is asked for again.
             self.cluster.link.order(Command::Send { to, digest: None, content });
         }

@@ -8,7 +8,7 @@ use axum::extract::{Path, Query, State};
 
 use super::answer::{Answer, Parsed, Refusal, conflict};
 use super::top::{check_count, not_summed};
-use ::cluster::views::MAX_PLACES;
+use ::cluster::queries::MAX_PLACES;
 use api::error::{Failure, exit};
 use api::requests::{GroupsQuery, LeaveQuery, TopQuery};
 use api::{

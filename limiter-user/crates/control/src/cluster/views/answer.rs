@@ -8,8 +8,8 @@ use super::Cluster;
 use crate::views::with_rates;
 use crate::{RATE_INTERVAL, groups};
 use api::error::Failure;
-use cluster::views::groups::{Group, Grouped, Groups, MAX_ROWS, choose};
-use cluster::views::{Answer, Host, MAX_PLACES, Question};
+use cluster::queries::groups::{Group, Grouped, Groups, MAX_ROWS, choose};
+use cluster::queries::{Answer, Host, MAX_PLACES, Question};
 use cluster::wire::{PROTOCOL, Rejection};
 use model::Class;
 use model::{

@@ -9,7 +9,7 @@ use super::super::link::monotonic;
 use super::round::{Round, TIMEOUT};
 use api::error::Failure;
 use api::{ClusterDistinctReport, DistinctGroup, DistinctHost};
-use cluster::views::{Answer, Distinct, Question, distinct};
+use cluster::queries::{Answer, Distinct, Question, distinct};
 use cluster::{HostId, Moment};
 
 /// How many distinct sources all hosts have seen.

@@ -15,7 +15,7 @@ use super::super::Cluster;
 use super::super::link::monotonic;
 use super::round::{Round, TIMEOUT};
 use api::error::Failure;
-use cluster::views::{Answer, FileLimit, MAX_FILE_LIMITS, Question};
+use cluster::queries::{Answer, FileLimit, MAX_FILE_LIMITS, Question};
 
 /// How often the others are asked.
 const EVERY: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@ use super::super::Cluster;
 use super::round::{Found, Round, Search};
 use api::error::Failure;
 use api::{ClusterGroupEntry, ClusterGroupsReport, GroupEntry};
-use cluster::views::groups::{Groups, merge, union};
-use cluster::views::{Answer, Question};
+use cluster::queries::groups::{Groups, merge, union};
+use cluster::queries::{Answer, Question};
 use cluster::{HostId, Moment};
 use model::traffic::{GroupBy, Sort};
 

@@ -10,7 +10,7 @@ use api::{
     RefusedReport, RegionReport,
 };
 use cluster::link::Others;
-use cluster::views::{Answer, Host, Question, lag};
+use cluster::queries::{Answer, Host, Question, lag};
 use cluster::wire::Rejection;
 
 /// The hosts, and how they do.

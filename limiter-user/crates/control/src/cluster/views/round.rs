@@ -10,7 +10,7 @@ use super::answer::answer;
 use api::Unanswered;
 use api::error::{Failure, exit};
 use cluster::membership::Members;
-use cluster::views::{Answer, Answered, Question, top};
+use cluster::queries::{Answer, Answered, Question, top};
 use cluster::{HostId, Moment};
 
 /// How long hosts have for an answer.

@@ -8,7 +8,7 @@ use super::super::link::monotonic;
 use super::round::{Round, TIMEOUT};
 use api::error::Failure;
 use api::{ClusterSourceReport, HostSource, SourceSums};
-use cluster::views::{Answer, Question, SourceInfo};
+use cluster::queries::{Answer, Question, SourceInfo};
 use model::source::SourceState;
 
 /// What all hosts know of the source that `address` belongs to.

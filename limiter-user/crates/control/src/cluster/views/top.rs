@@ -8,7 +8,7 @@ use super::round::{Found, Round, Search};
 use api::error::Failure;
 use api::{ClusterTopEntry, ClusterTopReport, TopEntry, moment};
 use cluster::HostId;
-use cluster::views::{Answer, Candidates, Counted, Question, SourceClass, groups, top};
+use cluster::queries::{Answer, Candidates, Counted, Question, SourceClass, groups, top};
 use model::traffic::{Sort, Totals};
 
 /// The `n` heaviest sources of all hosts together.
