@@ -143,8 +143,8 @@ const GROUPS: [Group; 12] = [
     Group {
         what: "a prefix as one within one that gets a limit",
         sets: [
-            &[("P", ALWAYS), ("P as-one", MUCH)],
-            &[("P", ALWAYS), ("P as-one", NEVER), ("C as-one", MUCH)],
+            &[("P", ALWAYS), ("P aggregate", MUCH)],
+            &[("P", ALWAYS), ("P aggregate", NEVER), ("C aggregate", MUCH)],
         ],
         kind: web,
         expected: All,
@@ -152,8 +152,8 @@ const GROUPS: [Group; 12] = [
     Group {
         what: "a class as one within one that gets a limit",
         sets: [
-            &[("P", ALWAYS), ("P udp as-one", MUCH)],
-            &[("P", AND_THIS), ("P udp as-one", NEVER), ("P udp:53 as-one", MUCH)],
+            &[("P", ALWAYS), ("P udp aggregate", MUCH)],
+            &[("P", AND_THIS), ("P udp aggregate", NEVER), ("P udp:53 aggregate", MUCH)],
         ],
         kind: dns,
         expected: All,
@@ -293,8 +293,8 @@ fn in_file(target: &str, amount: &str) -> String {
     let (rate, burst) = amount.split_once(' ').expect("a rate and a burst");
     let mut text = format!("[[limit]]\nfor = \"{whom}\"\nrate = \"{rate}\"\nburst = {burst}\n");
     for word in words {
-        if word == "as-one" {
-            text += "as_one = true\n";
+        if word == "aggregate" {
+            text += "aggregate = true\n";
             continue;
         }
         let (class, flags) = word.split_once('/').unwrap_or((word, ""));

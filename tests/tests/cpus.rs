@@ -82,7 +82,7 @@ fn floods_on_all_cpus_get_what_the_limit_is() {
         let lab = Lab::new(u32::try_from(cpus).unwrap());
         let daemon = Daemon::start(&lab);
         let mut set = vec!["limit", "set", rate, "--burst", burst];
-        set.extend(shared.then_some("--as-one"));
+        set.extend(shared.then_some("--aggregate"));
         let limit: Limit = serde_json::from_value(daemon.cli().ok(&set)["limit"].clone()).unwrap();
         let observer = Observer::new(&lab, Then::Discard, &[]);
         let flood = |cpu| Flood::new(Sources::One(v4(1)), u64::MAX / 2).on_cpu(cpu).start(&lab);

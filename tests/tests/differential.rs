@@ -179,7 +179,7 @@ impl Senders {
 }
 
 /// Whom the limit of all sources together is for.
-const TOTAL: Target = Target { together: true, ..Target::DEFAULT };
+const TOTAL: Target = Target { aggregate: true, ..Target::DEFAULT };
 
 /// Whom and what the next limit is for.
 fn target(limits: &Limits, random: &mut Random) -> Target {
@@ -190,7 +190,7 @@ fn target(limits: &Limits, random: &mut Random) -> Target {
     let single = source(network, random.below(24), false) as u32;
     let single_v6 = source(network, random.below(24), true);
     let class = random.chance(65).then(|| random.pick(&CLASSES));
-    let together = random.chance(20);
+    let aggregate = random.chance(20);
     // The total of all sources, which every packet meets, now and then and not for long.
     if random.chance(if limits.has(&TOTAL) { 40 } else { 8 }) {
         return TOTAL;
@@ -200,18 +200,18 @@ fn target(limits: &Limits, random: &mut Random) -> Target {
         1..3 => v4(first, 8),
         3 => v4(first | 0x80_0000, 9),
         // One source has nobody to share with.
-        4 if together => v4(first, 16),
+        4 if aggregate => v4(first, 16),
         4 => v4(single, 32),
-        5 if !together => (single_v6, 64),
+        5 if !aggregate => (single_v6, 64),
         5 | 6 => v6(16),
         _ => v6(26),
     };
-    Target { class, together, network, length }
+    Target { class, aggregate, network, length }
 }
 
 /// A target as an operator writes it.
 fn arguments(target: &Target) -> Vec<String> {
-    let Target { class, together, network, length } = *target;
+    let Target { class, aggregate, network, length } = *target;
     let whom = match length {
         0 => "default".to_owned(),
         _ if network >> 32 == MAPPED >> 32 => {
@@ -227,7 +227,7 @@ fn arguments(target: &Target) -> Vec<String> {
         arguments.extend(ports.into_iter().flat_map(|ports| ["--dport".into(), ports]));
         arguments.extend(class.flags.map(|_| "--syn".into()));
     }
-    arguments.extend(together.then(|| "--as-one".into()));
+    arguments.extend(aggregate.then(|| "--aggregate".into()));
     arguments
 }
 
@@ -263,7 +263,7 @@ fn change_limit(cli: &Cli, model: &mut Model, random: &mut Random, counting: boo
         return remove(cli, model, &key);
     }
     let choices: [&[Choice]; 2] =
-        if key.together { [&SHARED_PACKETS, &SHARED_BYTES] } else { [&PACKETS, &BYTES] };
+        if key.aggregate { [&SHARED_PACKETS, &SHARED_BYTES] } else { [&PACKETS, &BYTES] };
     let kinds: &[usize] = random.pick(&[&[0][..], &[0], &[1], &[0, 1]]);
     let mut tiers = Vec::new();
     let (mut rates, mut bursts) = (Vec::new(), Vec::new());
@@ -277,14 +277,14 @@ fn change_limit(cli: &Cli, model: &mut Model, random: &mut Random, counting: boo
     let mut policy = Policy::new(tiers[0], tiers.get(1).copied(), model.window, FRAME);
     // Always one at least, or a run may end with hardly any that counted.
     let counts = random.chance(35) || !model.limits().any_counts();
-    policy.enforce = total || key.together != counting || !counts;
+    policy.enforce = total || key.aggregate != counting || !counts;
     let observe: &[&str] = if policy.enforce { &[] } else { &["--no-enforce"] };
     let before = now_ns();
     let answer = limit(cli, "set", &key, &[&rates[..], &bursts, observe].concat());
     let told: Limit = serde_json::from_value(answer["limit"].clone()).expect("a limit");
     assert_eq!(told.burst_amount, tiers[0].burst, "{told:?}");
     // What is shared has no gate: every packet is charged.
-    assert!(key.together || told.gate == policy.gate, "{told:?}, not {policy:?}");
+    assert!(key.aggregate || told.gate == policy.gate, "{told:?}, not {policy:?}");
     let kind = key.class.map_or("", |class| class.text);
     assert!(told.target.contains(kind), "{told:?}");
     model.set(key, policy, (before, now_ns()));

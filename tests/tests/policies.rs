@@ -203,8 +203,9 @@ fn many_sources_share_a_limit() {
     let daemon = Daemon::start(&lab);
     let cli = daemon.cli();
     set(&cli, &["1000pps", "--burst", "1000"]);
-    let prefix = set(&cli, &["600pps", "--burst", "300", "--for", "198.51.100.0/28", "--as-one"]);
-    let udp = ["200pps", "--burst", "100", "--proto", "udp", "--dport", "53", "--as-one"];
+    let prefix =
+        set(&cli, &["600pps", "--burst", "300", "--for", "198.51.100.0/28", "--aggregate"]);
+    let udp = ["200pps", "--burst", "100", "--proto", "udp", "--dport", "53", "--aggregate"];
     let udp = set(&cli, &udp);
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let frame_of = |host| frame::tcp(v4(host), 22, frame::ACK);
@@ -224,12 +225,12 @@ fn many_sources_share_a_limit() {
     let shared = &cli.ok(&["show", &v4(1).to_string()])["shared"];
     let about = shared.as_array().expect("a list").iter();
     let about: Vec<_> = about.map(|one| one["limit"]["target"].as_str().unwrap_or("")).collect();
-    assert_eq!(about, ["default udp:53 as-one", "198.51.100.0/28 as-one"]);
+    assert_eq!(about, ["default udp:53 aggregate", "198.51.100.0/28 aggregate"]);
     assert_eq!(shared[1]["passed"], sum(1..=8), "{shared}");
 
     // The total of all sources, whatever they send; those on the allow list and of the management are not
     // part of it.
-    let total = set(&cli, &["500pps", "--burst", "200", "--as-one"]);
+    let total = set(&cli, &["500pps", "--burst", "200", "--aggregate"]);
     cli.ok(&["allow", "add", &v4(77).to_string()]);
     let before = observer.read();
     let sent = Sender::new(&lab).send(vec![
@@ -249,7 +250,7 @@ fn many_sources_share_a_limit() {
         sent[..3].iter().map(Sent::packets).sum::<u64>() - three
     );
     // Without enforcement nothing is dropped, and as much is counted.
-    set(&cli, &["500pps", "--burst", "200", "--as-one", "--no-enforce"]);
+    set(&cli, &["500pps", "--burst", "200", "--aggregate", "--no-enforce"]);
     let before = observer.read();
     let sent = &Sender::new(&lab).send(vec![stream(other(v4(121)), 900.0)])[0];
     assert_eq!(observer.read().from(v4(121)) - before.from(v4(121)), sent.packets());
@@ -263,7 +264,8 @@ fn limits_of_classes_survive_the_daemon() {
     let cli = daemon.cli();
     set(&cli, &["1000pps", "--burst", "500"]);
     let to_dns = set(&cli, &["200pps", "--burst", "200", "--proto", "udp", "--dport", "53"]);
-    let total = set(&cli, &["300pps", "--burst", "300", "--for", "198.51.100.64/26", "--as-one"]);
+    let total =
+        set(&cli, &["300pps", "--burst", "300", "--for", "198.51.100.64/26", "--aggregate"]);
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let sending = Sender::new(&lab).start(vec![
         Stream::new(dns(v4(1)), 1000.0, 1_000_000),

@@ -104,7 +104,7 @@ fn what_cannot_be_tried_is_refused() {
     for (arguments, code, text) in [
         (&["limit", "try", "500"][..], 2, "500"),
         (&["limit", "try", "500pps", "--burst", "0"], 2, "burst"),
-        (&["limit", "try", "500pps", "--as-one"], 2, "share"),
+        (&["limit", "try", "500pps", "--aggregate"], 2, "share"),
         // No limit of that class: its packets would need a bucket of their own, which changes what applies.
         (&["limit", "try", "500pps", "--proto", "udp"], 2, "class"),
         (&["limit", "try", "--stop"], 1, "nothing is tried"),

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::workspace;
 
 /// Each with its successor. One that ends with `_` stands for all that begin so.
-const RETIRED: [(&str, &str); 24] = [
+const RETIRED: [(&str, &str); 32] = [
     ("MOST", "MAX"),
     ("MOST_", "MAX_"),
     ("LEAST_", "MIN_"),
@@ -32,6 +32,14 @@ const RETIRED: [(&str, &str); 24] = [
     ("Stranger", "UnknownMember"),
     ("Overrun", "QueueFull"),
     ("obey", "handle_command"),
+    ("Denial", "DropCacheEntry"),
+    ("DENIALS", "DROP_CACHE_ENTRIES"),
+    ("NEARBY", "PREFIX_BITMAP"),
+    ("NEARBY_", "PREFIX_BITMAP_"),
+    ("Rights", "ShareSlot"),
+    ("RIGHTS", "SHARES"),
+    ("is_shared", "is_cluster"),
+    ("SingleAsOne", "SingleAggregate"),
 ];
 
 /// Looks through all Rust files.

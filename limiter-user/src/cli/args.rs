@@ -491,7 +491,10 @@ mod tests {
             (&["--proto", "udp", "--dport", "53"], "default udp:53"),
             (&["-p", "47", "--for", "192.0.2.1"], "192.0.2.1 gre"),
             (&["--dport", "1000-2000"], "default *:1000-2000"),
-            (&["--syn", "--as-one", "--for", "192.0.2.0/24"], "192.0.2.0/24 tcp/syn,!ack as-one"),
+            (
+                &["--syn", "--aggregate", "--for", "192.0.2.0/24"],
+                "192.0.2.0/24 tcp/syn,!ack aggregate",
+            ),
             (&["--tcp-flags", "rst", "--dport", "80"], "default tcp:80/rst"),
         ] {
             assert_eq!(target(arguments).unwrap(), found);

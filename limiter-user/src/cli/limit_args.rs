@@ -23,7 +23,7 @@ Which limit applies:
   go before ports, ports before the protocol, and of two port ranges the narrower goes first. Of the
   limits of that class, that of the longest prefix applies; if none covers the source, those of the
   next wider class, at last those for all packets. A source has a bucket for each limited class.
-  A packet that its source's limit lets through must also get through those that are --as-one: that of
+  A packet that its source's limit lets through must also get through those that are --aggregate: that of
   its class, that of the longest prefix, and that of all sources (--for default).
 
 Examples:
@@ -32,13 +32,13 @@ Examples:
   limiter limit set 400/minute --for 2001:db8::/48
   limiter limit set 200pps --proto udp --dport 53
   limiter limit set 50pps --syn --ban-for 10m
-  limiter limit set 1gbit --for 203.0.113.0/24 --as-one
+  limiter limit set 1gbit --for 203.0.113.0/24 --aggregate
   limiter limit set 500pps --scope cluster
   limiter limit set 500pps --scope cluster --partition majority-reclaim";
 
 const LIST: &str = "\
 A limit a line, as for `limit set`; # begins a comment:
-  TARGET [CLASS] [as-one] RATE[+RATE] [BURST[+BURST]] [OPTION...]
+  TARGET [CLASS] [aggregate] RATE[+RATE] [BURST[+BURST]] [OPTION...]
 
   default                    1000pps 2000
   198.51.100.7               1000pps+10mbit 2000+256kbyte
@@ -46,7 +46,7 @@ A limit a line, as for `limit set`; # begins a comment:
   default udp:53             200pps
   default tcp/syn,!ack       50pps ban-for=10m ban-after=5s ban-factor=10
   192.0.2.0/24               500pps scope=cluster partition=majority-reclaim
-  203.0.113.0/24 as-one      1gbit
+  203.0.113.0/24 aggregate   1gbit
 
 A class is PROTO[:PORTS][/FLAGS]: udp:53, tcp:80-443, tcp/syn,!ack, icmp, 47, or *:53 for TCP and UDP.";
 
@@ -201,7 +201,7 @@ pub(super) struct KindArgs {
     /// One limit that all sources share, beside those that each has by itself; for the default target,
     /// the total of all sources
     #[arg(long)]
-    as_one: bool,
+    aggregate: bool,
 }
 
 impl KindArgs {
@@ -215,7 +215,7 @@ impl KindArgs {
         };
         let whom = whom.parse::<Selector>()?;
         let class = text.read()?;
-        Ok(Target { whom, class, together: self.as_one })
+        Ok(Target { whom, class, aggregate: self.aggregate })
     }
 }
 

@@ -75,10 +75,11 @@ fn limits_go_to_the_daemon_and_back() {
         let told = "default udp:53: 200pps burst 240 packets and 10mbit burst 64 kbyte, \
                     ban 10m after 5s at 10×\n";
         assert_eq!((code, text.as_str()), (0, told));
-        let shared = ["limit", "set", "1gbit", "--for", "10.0.0.0/8", "--as-one"];
+        let shared = ["limit", "set", "1gbit", "--for", "10.0.0.0/8", "--aggregate"];
         assert_eq!(limiter(socket, &shared).0, 0);
         let (_, text) = limiter(socket, &["limit", "list"]);
-        for part in ["default udp:53 ", "200pps + 10mbit", "10m after 5s", "10.0.0.0/8 as-one "] {
+        for part in ["default udp:53 ", "200pps + 10mbit", "10m after 5s", "10.0.0.0/8 aggregate "]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
         // Classes of which neither goes first, and a limit that is for other packets.
@@ -139,7 +140,7 @@ fn failures_have_a_code_and_a_document() {
         (&["limit", "set", "5pps", "6pps"], 2),
         (&["limit", "set", "5pps", "--proto", "icmp", "--dport", "8"], 2),
         (&["limit", "set", "5pps", "--syn", "--tcp-flags", "rst"], 2),
-        (&["limit", "set", "5pps", "--as-one", "--for", "192.0.2.1"], 2),
+        (&["limit", "set", "5pps", "--aggregate", "--for", "192.0.2.1"], 2),
         (&["limit", "set", "5pps", "--ban-factor", "3"], 2),
         (&["limit", "set", "5pps", "--ban-for", "never"], 2),
         (&["limit", "unset", "--proto", "udp", "--syn"], 2),

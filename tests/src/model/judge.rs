@@ -190,7 +190,7 @@ impl Model {
     /// Sets a limit between two moments, ns since boot, in the place of another one. The bucket of a shared one is full
     /// when it is new, and owes no more than an empty one else.
     pub fn set(&mut self, target: Target, policy: Policy, at: (u64, u64)) {
-        if target.together {
+        if target.aggregate {
             let known = self.limits.has(&target).then(|| self.shared[&target]);
             let mut buckets = known.unwrap_or(Buckets::FULL);
             let now = (i128::from(at.0) * TICKS, i128::from(at.1) * TICKS);

@@ -10,7 +10,7 @@ pub struct Target {
     /// Which packets; `None` for all.
     pub class: Option<Class>,
     /// Whether all sources share it.
-    pub together: bool,
+    pub aggregate: bool,
     /// The first address of a prefix (IPv4 mapped into IPv6).
     pub network: u128,
     /// Its length of 128; 0 for everyone.
@@ -19,7 +19,7 @@ pub struct Target {
 
 impl Target {
     /// All packets of everyone, each source by itself.
-    pub const DEFAULT: Self = Self { class: None, together: false, network: 0, length: 0 };
+    pub const DEFAULT: Self = Self { class: None, aggregate: false, network: 0, length: 0 };
 
     fn covers(&self, source: u128) -> bool {
         (source ^ self.network).checked_shr(128 - self.length).unwrap_or(0) == 0
@@ -75,14 +75,14 @@ impl Limits {
     /// What the limits of a class are for.
     #[must_use]
     pub fn of_class(&self, class: &Class) -> Vec<Target> {
-        let each = [false, true].iter().flat_map(|together| self.of(Some(*class), *together));
+        let each = [false, true].iter().flat_map(|aggregate| self.of(Some(*class), *aggregate));
         each.map(|(target, _)| *target).collect()
     }
 
     /// Whether there is one for this very target.
     #[must_use]
     pub fn has(&self, target: &Target) -> bool {
-        self.of(target.class, target.together).iter().any(|(known, _)| known == target)
+        self.of(target.class, target.aggregate).iter().any(|(known, _)| known == target)
     }
 
     /// Whether there is one that is not enforced.
@@ -91,13 +91,13 @@ impl Limits {
         self.all.values().flatten().any(|(_, policy)| !policy.enforce)
     }
 
-    fn of(&self, class: Option<Class>, together: bool) -> &[Limit] {
-        self.all.get(&(class, together)).map_or(&[], Vec::as_slice)
+    fn of(&self, class: Option<Class>, aggregate: bool) -> &[Limit] {
+        self.all.get(&(class, aggregate)).map_or(&[], Vec::as_slice)
     }
 
     /// Sets a limit, in the place of another one.
     pub fn set(&mut self, target: Target, policy: Policy) {
-        let limits = self.all.entry((target.class, target.together)).or_default();
+        let limits = self.all.entry((target.class, target.aggregate)).or_default();
         match limits.iter_mut().find(|(known, _)| *known == target) {
             Some((_, known)) => *known = policy,
             None => limits.push((target, policy)),
@@ -119,11 +119,11 @@ impl Limits {
 
     /// Removes a limit. The number of its class, if that has none any more.
     pub fn unset(&mut self, target: &Target) -> Option<u8> {
-        if let Some(limits) = self.all.get_mut(&(target.class, target.together)) {
+        if let Some(limits) = self.all.get_mut(&(target.class, target.aggregate)) {
             limits.retain(|(known, _)| known != target);
         }
         let class = target.class?;
-        if [false, true].iter().any(|together| !self.of(target.class, *together).is_empty()) {
+        if [false, true].iter().any(|aggregate| !self.of(target.class, *aggregate).is_empty()) {
             return None;
         }
         self.classes.retain(|used| *used != class);
@@ -131,17 +131,17 @@ impl Limits {
     }
 
     /// Of a class's limits, that of the longest prefix that covers a source.
-    fn longest(&self, class: Option<Class>, together: bool, source: u128) -> Option<&Limit> {
-        let covering = self.of(class, together).iter().filter(|(target, _)| target.covers(source));
+    fn longest(&self, class: Option<Class>, aggregate: bool, source: u128) -> Option<&Limit> {
+        let covering = self.of(class, aggregate).iter().filter(|(target, _)| target.covers(source));
         covering.max_by_key(|(target, _)| target.length)
     }
 
     /// What a packet of `source` meets.
     pub(super) fn meet(&self, source: u128, kind: &Kind) -> Met {
         let asked = asked(&self.classes, kind);
-        let first = |together| {
+        let first = |aggregate| {
             let mut asked = asked.clone();
-            asked.find_map(|class| Some((class, *self.longest(Some(class), together, source)?)))
+            asked.find_map(|class| Some((class, *self.longest(Some(class), aggregate, source)?)))
         };
         let (number, own) = match first(false) {
             Some((class, (_, policy))) => (self.numbers[&class], policy),
@@ -179,8 +179,9 @@ mod tests {
     #[test]
     fn the_longest_prefix_of_the_narrowest_class_that_covers_a_source() {
         let mut limits = Limits::default();
-        let of = |class, together, length| Target { class, together, network: 0xfd << 120, length };
-        let everyone = |class, together| Target { network: 0, ..of(class, together, 0) };
+        let of =
+            |class, aggregate, length| Target { class, aggregate, network: 0xfd << 120, length };
+        let everyone = |class, aggregate| Target { network: 0, ..of(class, aggregate, 0) };
         limits.set(everyone(None, false), policy(1));
         limits.set(of(None, false, 16), policy(2));
         limits.set(everyone(Some(UDP), false), policy(3));
@@ -202,7 +203,7 @@ mod tests {
     #[test]
     fn shared_limits_come_one_after_the_other() {
         let mut limits = Limits::default();
-        let of = |class, length| Target { class, together: true, network: 0, length };
+        let of = |class, length| Target { class, aggregate: true, network: 0, length };
         for (class, length) in [(None, 0), (None, 8), (None, 64), (Some(UDP), 0), (Some(DNS), 96)] {
             limits.set(of(class, length), policy(u64::from(length) + 1));
         }

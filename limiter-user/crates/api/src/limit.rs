@@ -59,14 +59,14 @@ impl From<Tier> for TierReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitReport {
     /// Whom and what it is for, which tells it from others: `default`, a prefix, `default udp:53`,
-    /// `10.0.0.0/8 as-one`.
+    /// `10.0.0.0/8 aggregate`.
     pub target: Target,
     /// The class of packets in it, if it is not for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
     /// Whether all sources share it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub as_one: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not", rename = "as_one")]
+    pub aggregate: bool,
     /// The rate in its largest exact unit.
     pub rate: Rate,
     /// The burst as it is written.
@@ -165,7 +165,7 @@ impl LimitReport {
         Self {
             target: limit.target,
             class: (!class.is_any()).then_some(class),
-            as_one: limit.target.together,
+            aggregate: limit.target.aggregate,
             rate,
             burst,
             rate_per_second,
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_line_says_whatever_a_command_can() {
-        let text = "default udp:53 100pps 200\ndefault udp:53 as-one 50kpps\n10.0.0.0/8 as-one 1gbit\n\
+        let text = "default udp:53 100pps 200\ndefault udp:53 aggregate 50kpps\n10.0.0.0/8 aggregate 1gbit\n\
              192.0.2.1 1000pps+10mbit 2000+64kbyte ban-for=10m # two\n192.0.2.2 10mbit+1000pps\n\
              192.0.2.3 tcp/syn,!ack 40/minute no-enforce\n192.0.2.4 40/minute 50\n\
              192.0.2.5 5pps 9 ban-factor=3 ban-after=2s ban-for=1h\n\
@@ -390,8 +390,8 @@ mod tests {
             found,
             [
                 "default udp:53: 100pps burst 200 packets",
-                "default udp:53 as-one: 50kpps burst 60000 packets",
-                "10.0.0.0/8 as-one: 1gbit burst 150 mbyte",
+                "default udp:53 aggregate: 50kpps burst 60000 packets",
+                "10.0.0.0/8 aggregate: 1gbit burst 150 mbyte",
                 "192.0.2.1: 1000pps burst 2000 packets and 10mbit burst 64 kbyte, ban 10m after 5s at 10×",
                 "192.0.2.2: 1000pps burst 1200 packets and 10mbit burst 1500 kbyte",
                 "192.0.2.3 tcp/syn,!ack: 40/minute burst 1 packet, not enforced",

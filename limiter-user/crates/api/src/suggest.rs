@@ -289,7 +289,7 @@ mod tests {
         for over_ms in [0, 999, 600_001, u64::MAX] {
             assert!(question(&|query| query.over_ms = over_ms).is_err(), "{over_ms}");
         }
-        for target in ["10.0.0.1", "2001:db8::1", "x", "default udp:53", "10.0.0.0/8 as-one"] {
+        for target in ["10.0.0.1", "2001:db8::1", "x", "default udp:53", "10.0.0.0/8 aggregate"] {
             assert!(question(&|query| query.target = target.into()).is_err(), "{target}");
         }
     }

@@ -271,9 +271,9 @@ mod tests {
         assert_eq!(removed.as_deref(), Some("default 1000pps"));
         assert_eq!(hit(&[net], &[unset(net.target)], here), None, "nothing applies");
         // What sources share applies beside it; classes that a session has no packets of do not.
-        let shared = limit("192.0.2.0/24 as-one", "5pps");
+        let shared = limit("192.0.2.0/24 aggregate", "5pps");
         let hit_by_shared = hit(&[net], &[set(shared)], here);
-        assert_eq!(hit_by_shared.as_deref(), Some("192.0.2.0/24 as-one 5pps"));
+        assert_eq!(hit_by_shared.as_deref(), Some("192.0.2.0/24 aggregate 5pps"));
         for class in ["tcp", "tcp:1-1000", "*:22", "tcp/syn,!ack", "tcp:22/fin"] {
             let (all, target) = (limit("default", "1000pps"), format!("default {class}"));
             let found = hit(&[all], &[set(limit(&target, "5pps"))], here);

@@ -349,7 +349,7 @@ impl Core {
             let SharedCounts { passed, dropped, bytes } = counts;
             SharedReport { limit: self.report_in_force(&limit), passed, dropped, bytes }
         };
-        found.filter(|limit| limit.target.together).map(report).collect()
+        found.filter(|limit| limit.target.aggregate).map(report).collect()
     }
 
     /// The counters.

@@ -60,7 +60,7 @@ const PIECES: [&[u8]; 56] = [
     b"dport = \"60-0\"\n",
     b"syn = true\n",
     b"tcp_flags = \"syn,!syn\"\n",
-    b"as_one = true\n",
+    b"aggregate = true\n",
     b"ban = { for = \"1s\" }\n",
     b"\"1mbit\"",
     b"for = \"192.0.2.1/32\"\n",

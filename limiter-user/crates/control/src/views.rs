@@ -91,7 +91,7 @@ impl Core {
             None => {
                 let all = self.layers().explain(place.source).into_iter();
                 let own =
-                    |limit: &Limit| limit.target.class == place.class && !limit.target.together;
+                    |limit: &Limit| limit.target.class == place.class && !limit.target.aggregate;
                 all.map(|(limit, _)| limit).find(own)
             }
         }?;

@@ -460,7 +460,7 @@ impl Dataplane {
             let Some(amount) = amount else { continue };
             let limit = changes.amounts()[amount].of(target);
             limit.check_prefix(v4, v6)?;
-            let policy = &mut policies[amount][usize::from(target.together)];
+            let policy = &mut policies[amount][usize::from(target.aggregate)];
             if policy.is_none() {
                 *policy = Some(self.policy_of(&limit)?);
             }

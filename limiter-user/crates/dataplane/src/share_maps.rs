@@ -154,7 +154,7 @@ impl ShareMaps {
             let Some(policy) = policies.of(tracked) else { return };
             let Some(class) = classes.class(tracked.class()) else { return };
             let source = self.memory.network(tracked.key());
-            let target = Target { whom: Selector::Prefix(source), class, together: false };
+            let target = Target { whom: Selector::Prefix(source), class, aggregate: false };
             let Some(limit) = decompile(target, &policy) else { return };
             visit(ClusterMember {
                 bucket: ClusterBucket::new(tracked, &pending),

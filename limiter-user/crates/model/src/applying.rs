@@ -19,13 +19,13 @@ pub fn applying(
     classes: &Classes,
     limit: impl Fn(&Target) -> Option<Limit>,
 ) -> Vec<Limit> {
-    let for_whom = |whom, class, together| limit(&Target { whom, class, together });
-    let of_prefix = |class, together| {
+    let for_whom = |whom, class, aggregate| limit(&Target { whom, class, aggregate });
+    let of_prefix = |class, aggregate| {
         let mut prefixes = prefixes_of(source).map(Selector::Prefix);
-        prefixes.find_map(|whom| for_whom(whom, class, together))
+        prefixes.find_map(|whom| for_whom(whom, class, aggregate))
     };
-    let longest = |class, together| {
-        of_prefix(class, together).or_else(|| for_whom(Selector::Default, class, together))
+    let longest = |class, aggregate| {
+        of_prefix(class, aggregate).or_else(|| for_whom(Selector::Default, class, aggregate))
     };
     let mut chain = classes.chain(class);
     let own = chain.clone().find_map(|class| longest(class, false));
@@ -58,10 +58,10 @@ mod tests {
             "default udp",
             "203.0.113.0/24 udp:53",
             "default tcp/syn",
-            "0.0.0.0/0 as-one",
-            "default as-one",
-            "default udp as-one",
-            "203.0.113.0/24 as-one",
+            "0.0.0.0/0 aggregate",
+            "default aggregate",
+            "default udp aggregate",
+            "203.0.113.0/24 aggregate",
         ]);
         let classes = Classes::new(limits.classes()).unwrap();
         let found = |source: &str, protocol, port, flags| {
@@ -70,16 +70,16 @@ mod tests {
             let found = applying(source, class, &classes, |target| limits.get(target));
             found.iter().map(|limit| limit.target.short()).collect::<Vec<_>>().join(", ")
         };
-        let all = "0.0.0.0/0 as-one, default as-one";
+        let all = "0.0.0.0/0 aggregate, default aggregate";
         let dns = Some(53);
         assert_eq!(
             found("203.0.113.7", UDP, dns, None),
-            "203.0.113.0/24 udp:53, default udp as-one, 203.0.113.0/24 as-one, default as-one"
+            "203.0.113.0/24 udp:53, default udp aggregate, 203.0.113.0/24 aggregate, default aggregate"
         );
         // A wider class for everyone goes before all packets of a prefix.
         assert_eq!(
             found("198.51.100.7", UDP, dns, None),
-            format!("default udp, default udp as-one, {all}")
+            format!("default udp, default udp aggregate, {all}")
         );
         assert_eq!(
             found("198.51.100.7", TCP, dns, Some(16)),
@@ -87,7 +87,7 @@ mod tests {
         );
         assert_eq!(found("198.51.100.7", TCP, dns, Some(2)), format!("default tcp/syn, {all}"));
         assert_eq!(found("192.0.2.7", TCP, dns, Some(16)), format!("default, {all}"));
-        assert_eq!(found("2001:db8::7", 58, None, None), "default, default as-one");
+        assert_eq!(found("2001:db8::7", 58, None, None), "default, default aggregate");
         let none = applying("::/64".parse().unwrap(), Class::ANY, &classes, |_| None);
         assert!(none.is_empty());
     }

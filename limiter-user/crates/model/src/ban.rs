@@ -79,7 +79,7 @@ impl BanError {
             }
             Self::Endless => "add for how long, such as 10m (--ban-for, or for = \"10m\")".into(),
             Self::NotEnforced => "leave either the ban or the lack of enforcement out".into(),
-            Self::Shared => "leave either the ban or as-one out".into(),
+            Self::Shared => "leave either the ban or aggregate out".into(),
         }
     }
 }

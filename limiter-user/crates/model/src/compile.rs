@@ -26,7 +26,7 @@ pub fn compile(limit: &Limit, window_shift: u32, max_frame: u32) -> Result<Polic
     if let Some(also) = limit.also {
         policy = policy.and(compiled(also)?);
     }
-    if limit.target.together {
+    if limit.target.aggregate {
         // Every packet is charged, so there is nothing that a gate could let through.
         policy.gate = MAX_GATE;
     }
@@ -45,8 +45,8 @@ pub fn compile_shared(
     max_frame: u32,
 ) -> Result<Policy, Invalid> {
     let refuse = |problem: &str, hint: &str| refused(&limit.target, problem, hint);
-    if limit.target.together {
-        let hint = "drop `--as-one`, or let each host have a limit of its own";
+    if limit.target.aggregate {
+        let hint = "drop `--aggregate`, or let each host have a limit of its own";
         return Err(refuse("the hosts of a cluster share limits of single sources only", hint));
     }
     let policy = compile(limit, window_shift, max_frame)?;
@@ -283,9 +283,9 @@ mod tests {
         assert!(shared(&limit("1/hour", 1)).is_err());
         assert!(shared(&limit("10/hour", 1)).is_err());
         assert!(shared(&limit("20/hour", 1)).is_ok());
-        let mut together = limit("1000pps", 100);
-        together.target.together = true;
-        assert!(shared(&together).is_err());
+        let mut aggregate = limit("1000pps", 100);
+        aggregate.target.aggregate = true;
+        assert!(shared(&aggregate).is_err());
     }
 
     #[test]

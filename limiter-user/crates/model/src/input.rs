@@ -16,7 +16,7 @@ use crate::limit::{Limit, enforced};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitInput {
-    /// `default`, an address or a prefix; a class and `as-one` may follow: `default udp:53 as-one`.
+    /// `default`, an address or a prefix; a class and `aggregate` may follow: `default udp:53 aggregate`.
     #[serde(default = "default_target")]
     pub target: String,
     /// A rate, such as `1000pps`, or a list of one of packets and one of bytes.
@@ -314,7 +314,7 @@ mod tests {
     fn what_does_not_go_together_is_blamed() {
         let lasts = BanInput { lasts: Some("10m".into()), ..BanInput::default() };
         let ban = Some(lasts.clone());
-        let shared = "10.0.0.0/8 as-one".parse().unwrap();
+        let shared = "10.0.0.0/8 aggregate".parse().unwrap();
         for (input, target, part, about) in [
             (input(&[], &[]), Target::DEFAULT, Part::Rate(0), "no rate"),
             (input(&["5"], &[]), Target::DEFAULT, Part::Rate(0), "no unit"),
@@ -364,7 +364,7 @@ mod tests {
                 LimitInput { scope: Some(Reach::Cluster), ..input(&["5pps"], &[]) },
                 shared,
                 Part::Scope,
-                "10.0.0.0/8 as-one: only limits that each source has",
+                "10.0.0.0/8 aggregate: only limits that each source has",
             ),
             (
                 LimitInput { partition: Some(Partition::Conservative), ..input(&["5pps"], &[]) },

@@ -163,17 +163,17 @@ impl<'a> LayeredLimits<'a> {
         classes.dedup();
         classes.push(Class::ANY);
         let mut found = Vec::new();
-        for together in [false, true] {
+        for aggregate in [false, true] {
             for &class in &classes {
                 let whom = prefixes_of(source).map(Selector::Prefix).chain([Selector::Default]);
                 let mut all = whom.filter_map(|whom| {
-                    let target = Target { whom, class, together };
+                    let target = Target { whom, class, aggregate };
                     Some((self.get(&target)?, self.layer(&target)?))
                 });
                 let longest = all.next();
                 // The total of all sources holds beside the limit of a prefix.
                 let total = all.last().filter(|(limit, _)| {
-                    together && class.is_any() && limit.target.prefix().is_none()
+                    aggregate && class.is_any() && limit.target.prefix().is_none()
                 });
                 found.extend(longest.into_iter().chain(total));
             }
@@ -191,13 +191,19 @@ mod tests {
     use super::*;
     use crate::{Partition, Scope};
 
-    const TARGETS: [&str; 6] =
-        ["default", "192.0.2.0/24", "192.0.2.1", "default udp:53", "default as-one", "10.0.0.0/8"];
+    const TARGETS: [&str; 6] = [
+        "default",
+        "192.0.2.0/24",
+        "192.0.2.1",
+        "default udp:53",
+        "default aggregate",
+        "10.0.0.0/8",
+    ];
 
     fn limit(target: &str, rate: u8, scope: Scope) -> Limit {
         let (target, rate) = (target.parse().unwrap(), format!("{}pps", u16::from(rate) + 1));
         let limit = Limit::new(target, rate.parse().unwrap(), None).unwrap();
-        if limit.target.together { limit } else { limit.scoped(scope).unwrap() }
+        if limit.target.aggregate { limit } else { limit.scoped(scope).unwrap() }
     }
 
     const WIDE: Scope = Scope::Cluster { partition: Partition::Conservative };
@@ -235,7 +241,7 @@ mod tests {
             let layered = layered(&limits);
             for (number, text) in TARGETS.iter().enumerate() {
                 let target = text.parse().unwrap();
-                let shared = text.ends_with("as-one");
+                let shared = text.ends_with("aggregate");
                 let wanted = match (own.get(&number), cluster.get(&number), file.get(&number)) {
                     (Some(rate), ..) => Some((limit(text, *rate, Scope::Local), Layer::Runtime)),
                     (None, Some(rate), _) if !shared => {
@@ -296,9 +302,9 @@ mod tests {
         let of = |texts: &[&str]| -> Limits {
             texts.iter().map(|text| limit(text, 4, Scope::Local)).collect()
         };
-        let file = of(&["default", "default udp:53", "default as-one", "192.0.2.0/24 udp:53"]);
+        let file = of(&["default", "default udp:53", "default aggregate", "192.0.2.0/24 udp:53"]);
         let runtime =
-            of(&["192.0.2.0/24", "192.0.2.0/24 as-one", "10.0.0.0/8", "default tcp as-one"]);
+            of(&["192.0.2.0/24", "192.0.2.0/24 aggregate", "10.0.0.0/8", "default tcp aggregate"]);
         let layered = LayeredLimits { file: &file, cluster: None, runtime: &runtime };
         let explain = |source: &str| -> Vec<_> {
             let found = layered.explain(source.parse().unwrap());
@@ -312,9 +318,9 @@ mod tests {
             told(&[
                 ("192.0.2.0/24 udp:53", Layer::File),
                 ("192.0.2.0/24", Layer::Runtime),
-                ("default tcp as-one", Layer::Runtime),
-                ("192.0.2.0/24 as-one", Layer::Runtime),
-                ("default as-one", Layer::File),
+                ("default tcp aggregate", Layer::Runtime),
+                ("192.0.2.0/24 aggregate", Layer::Runtime),
+                ("default aggregate", Layer::File),
             ])
         );
         assert_eq!(
@@ -322,8 +328,8 @@ mod tests {
             told(&[
                 ("default udp:53", Layer::File),
                 ("default", Layer::File),
-                ("default tcp as-one", Layer::Runtime),
-                ("default as-one", Layer::File),
+                ("default tcp aggregate", Layer::Runtime),
+                ("default aggregate", Layer::File),
             ])
         );
     }

@@ -158,7 +158,7 @@ impl ModelError {
                 "give one rate of packets and one of bytes, for instance 1000pps and 10mbit".into()
             }
             Self::SharedInCluster { .. } => {
-                "leave as-one out, or give the limit the scope local".into()
+                "leave aggregate out, or give the limit the scope local".into()
             }
             Self::Target(error) => error.hint(),
             Self::Ban(error) => error.hint(),
@@ -199,7 +199,7 @@ impl Limit {
     /// # Errors
     /// [`ModelError::Ban`] if it is not enforced, or shared by many sources.
     pub fn banning(self, ban: Option<Ban>) -> Result<Self, ModelError> {
-        if ban.is_some() && self.target.together {
+        if ban.is_some() && self.target.aggregate {
             return Err(BanError::Shared.into());
         }
         if ban.is_some() && !self.enforce {
@@ -213,7 +213,7 @@ impl Limit {
     /// # Errors
     /// [`ModelError::SharedInCluster`] if it is for the cluster and shared by many sources.
     pub const fn scoped(self, scope: Scope) -> Result<Self, ModelError> {
-        if !scope.is_local() && self.target.together {
+        if !scope.is_local() && self.target.aggregate {
             return Err(ModelError::SharedInCluster { target: self.target });
         }
         Ok(Amount { scope, ..self.amount }.of(self.target))
@@ -232,7 +232,7 @@ impl Limit {
     /// Whether the target is a source or wider, where sources have so many bits.
     ///
     /// # Errors
-    /// [`TargetError::FinerThanSource`] if it is not, [`TargetError::SingleAsOne`] if it is one source that
+    /// [`TargetError::FinerThanSource`] if it is not, [`TargetError::SingleAggregate`] if it is one source that
     /// is to be limited as one.
     pub fn check_prefix(&self, ipv4_prefix: u8, ipv6_prefix: u8) -> Result<(), TargetError> {
         let Some(target) = self.target.prefix() else { return Ok(()) };
@@ -242,8 +242,8 @@ impl Limit {
         if target.prefix_len() > bits {
             return Err(TargetError::FinerThanSource { target, bits });
         }
-        if self.target.together && target.prefix_len() == bits {
-            return Err(TargetError::SingleAsOne { single: target });
+        if self.target.aggregate && target.prefix_len() == bits {
+            return Err(TargetError::SingleAggregate { single: target });
         }
         Ok(())
     }

@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     fn limit(source: u8, rate: u8) -> Limit {
-        let kinds = ["", " udp:53", " as-one", " udp"];
+        let kinds = ["", " udp:53", " aggregate", " udp"];
         let net = if source % 4 == 2 { "/31" } else { "" };
         let kind = kinds[usize::from(source % 4)];
         let target = format!("192.0.2.{}{net}{kind}", source & !1).parse().unwrap();

@@ -1,4 +1,4 @@
-//! Lists of limits as text: a line each, `TARGET [CLASS] [as-one] RATE[+RATE] [BURST[+BURST]] [OPTION…]`,
+//! Lists of limits as text: a line each, `TARGET [CLASS] [aggregate] RATE[+RATE] [BURST[+BURST]] [OPTION…]`,
 //! `#` begins a comment.
 
 use std::collections::HashMap;
@@ -106,8 +106,8 @@ impl Reader {
         // Most lines of a long list end like others. Whether an amount is good does not depend on whom
         // it is for.
         let (target, number) = match self.known.get(rest) {
-            Some(&(class, together, number)) => {
-                let target = Target { whom, class, together };
+            Some(&(class, aggregate, number)) => {
+                let target = Target { whom, class, aggregate };
                 target.check()?;
                 (target, number)
             }
@@ -117,8 +117,8 @@ impl Reader {
                 if self.known.len() >= REMEMBERED {
                     self.known.clear();
                 }
-                let Target { class, together, .. } = limit.target;
-                self.known.insert(rest.into(), (class, together, number));
+                let Target { class, aggregate, .. } = limit.target;
+                self.known.insert(rest.into(), (class, aggregate, number));
                 (limit.target, number)
             }
         };
@@ -131,7 +131,7 @@ impl Reader {
 /// Reads what comes after whom a limit is for, in `line`.
 fn parse_limit(whom: Selector, rest: &str, line: &str) -> Result<Limit, Invalid> {
     let refuse = |text: String| Err(Invalid::new(text).with_hint(EXAMPLE));
-    let ((class, together), rest) = Target::kind(rest)?;
+    let ((class, aggregate), rest) = Target::kind(rest)?;
     let mut words = rest.split_whitespace().peekable();
     let Some(rates) = words.next() else {
         return refuse(format!("{line:?} is not a limit"));
@@ -149,7 +149,7 @@ fn parse_limit(whom: Selector, rest: &str, line: &str) -> Result<Limit, Invalid>
             None => return refuse(format!("{line:?} is not a limit: what is {word:?}?")),
         }
     }
-    input.limit_for(Target { whom, class, together }).map_err(|(_, error)| error)
+    input.limit_for(Target { whom, class, aggregate }).map_err(|(_, error)| error)
 }
 
 #[cfg(test)]
@@ -218,9 +218,9 @@ mod tests {
             ),
             ("1.1.1.1 udp:0 5pps", "line 1", "0 is not a port"),
             ("1.1.1.1 tcp/syn", "line 1", "not a limit"),
-            ("1.1.1.1 as-one 5pps", "line 1", "single source"),
-            ("1.1.1.0/24 as-one 5pps\n1.1.1.1 as-one 5pps", "line 2", "single source"),
-            ("1.1.1.0/24 as-one 5pps ban-for=5m", "line 1", "share"),
+            ("1.1.1.1 aggregate 5pps", "line 1", "single source"),
+            ("1.1.1.0/24 aggregate 5pps\n1.1.1.1 aggregate 5pps", "line 2", "single source"),
+            ("1.1.1.0/24 aggregate 5pps ban-for=5m", "line 1", "share"),
             ("1.1.1.1 5pps+6pps", "line 1", "both count packets"),
             ("1.1.1.1 5pps ban=5m", "line 1", "what is \"ban=5m\"?"),
             ("1.1.1.1 5pps ban-for=5m ban-for=6m", "line 1", "ban-for is there twice"),
@@ -228,7 +228,7 @@ mod tests {
             ("1.1.1.1 5pps scope=world", "line 1", "what is scope=world?"),
             ("1.1.1.1 5pps scope=local scope=local", "line 1", "scope is there twice"),
             ("1.1.1.1 5pps partition=conservative", "line 1", "no partition policy"),
-            ("1.1.1.0/24 as-one 5pps scope=cluster", "line 1", "each source has by itself"),
+            ("1.1.1.0/24 aggregate 5pps scope=cluster", "line 1", "each source has by itself"),
         ] {
             let error = parse(text).unwrap_err();
             let text = error.to_string();

@@ -37,9 +37,9 @@ pub struct Target {
     pub whom: Selector,
     /// For which packets.
     pub class: Class,
-    /// Whether all sources of `whom` share it as if they were one (`--as-one`), beside the limits that
+    /// Whether all sources of `whom` share it as if they were one (`--aggregate`), beside the limits that
     /// each has by itself. With [`Selector::Default`]: all sources.
-    pub together: bool,
+    pub aggregate: bool,
 }
 
 /// Why a target was refused.
@@ -69,7 +69,7 @@ pub enum TargetError {
     },
     /// A single source that is to be limited as one.
     #[error("{} is a single source, which is limited as one anyway", short_prefix(single))]
-    SingleAsOne {
+    SingleAggregate {
         /// The source.
         single: IpNet,
     },
@@ -97,8 +97,8 @@ impl TargetError {
                     target.prefix_len()
                 )
             }
-            Self::SingleAsOne { single } => {
-                format!("leave as-one out, or name a prefix wider than {single}")
+            Self::SingleAggregate { single } => {
+                format!("leave aggregate out, or name a prefix wider than {single}")
             }
             Self::Class(error) => error.hint(),
         }
@@ -111,7 +111,7 @@ input_error!(TargetError);
 const DEFAULT: &str = "default";
 
 /// What a limit is called that sources share.
-const AS_ONE: &str = "as-one";
+const AGGREGATE: &str = "aggregate";
 
 impl Target {
     /// Every source, each by itself, whatever it sends.
@@ -119,7 +119,7 @@ impl Target {
 
     /// All packets of `whom`, each source by itself.
     pub const fn of(whom: Selector) -> Self {
-        Self { whom, class: Class::ANY, together: false }
+        Self { whom, class: Class::ANY, aggregate: false }
     }
 
     /// The prefix that it is for; `None` for everyone.
@@ -138,11 +138,11 @@ impl Target {
     /// Whether one bucket can be shared by what it is for.
     ///
     /// # Errors
-    /// [`TargetError::SingleAsOne`] for a single address that is to be limited as one.
+    /// [`TargetError::SingleAggregate`] for a single address that is to be limited as one.
     pub(super) fn check(&self) -> Result<(), TargetError> {
         match self.whom {
-            Selector::Prefix(net) if self.together && net.prefix_len() == net.max_prefix_len() => {
-                Err(TargetError::SingleAsOne { single: net })
+            Selector::Prefix(net) if self.aggregate && net.prefix_len() == net.max_prefix_len() => {
+                Err(TargetError::SingleAggregate { single: net })
             }
             _ => Ok(()),
         }
@@ -153,18 +153,18 @@ impl Target {
     /// # Errors
     /// A class that cannot be.
     pub(super) fn kind(rest: &str) -> Result<((Class, bool), &str), TargetError> {
-        let (mut class, mut together, mut rest) = (Class::ANY, false, rest.trim());
+        let (mut class, mut aggregate, mut rest) = (Class::ANY, false, rest.trim());
         let (word, further) = first_word(rest);
         if looks_like_class(word) {
             class = word.parse()?;
             rest = further;
         }
         let (word, further) = first_word(rest);
-        if word.eq_ignore_ascii_case(AS_ONE) {
-            together = true;
+        if word.eq_ignore_ascii_case(AGGREGATE) {
+            aggregate = true;
             rest = further;
         }
-        Ok(((class, together), rest))
+        Ok(((class, aggregate), rest))
     }
 }
 
@@ -188,7 +188,7 @@ impl fmt::Display for Kind<'_> {
         if !self.0.class.is_any() {
             write!(f, " {}", self.0.class)?;
         }
-        if self.0.together { write!(f, " {AS_ONE}") } else { Ok(()) }
+        if self.0.aggregate { write!(f, " {AGGREGATE}") } else { Ok(()) }
     }
 }
 
@@ -250,16 +250,16 @@ impl fmt::Display for Target {
 impl FromStr for Target {
     type Err = TargetError;
 
-    /// Reads `default`, `198.51.100.0/24`, `default udp:53` or `10.0.0.0/8 tcp/syn,!ack as-one`.
+    /// Reads `default`, `198.51.100.0/24`, `default udp:53` or `10.0.0.0/8 tcp/syn,!ack aggregate`.
     fn from_str(input: &str) -> Result<Self, TargetError> {
         let text = input.trim();
         let (whom, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let whom = whom.parse()?;
-        let ((class, together), rest) = Self::kind(rest)?;
+        let ((class, aggregate), rest) = Self::kind(rest)?;
         if !rest.is_empty() {
             return Err(TargetError::Unreadable { input: input.into() });
         }
-        let target = Self { whom, class, together };
+        let target = Self { whom, class, aggregate };
         target.check().map(|()| target)
     }
 }
@@ -293,7 +293,7 @@ pub fn prefixes_of(net: IpNet) -> impl Iterator<Item = IpNet> + Clone {
     (0..=net.prefix_len()).rev().filter_map(shorter)
 }
 
-/// Whether a word after whom a limit is for is meant to be a class, rather than `as-one` or a rate.
+/// Whether a word after whom a limit is for is meant to be a class, rather than `aggregate` or a rate.
 fn looks_like_class(word: &str) -> bool {
     // 40/minute is a rate, though 40 is a protocol.
     let named = |text: &str| text.starts_with(char::is_alphabetic) && text.parse::<Class>().is_ok();

@@ -313,7 +313,7 @@ fn target(entry: &LimitTable) -> Result<(Target, usize), Misplaced> {
         (blamed.unwrap_or(byte), Failure::from(error))
     })?;
     let told = [flags, dport, proto].into_iter().flatten().next();
-    Ok((Target { whom, class, together: entry.as_one }, told.unwrap_or(byte)))
+    Ok((Target { whom, class, aggregate: entry.aggregate }, told.unwrap_or(byte)))
 }
 
 /// How much a limit is, as it is written.

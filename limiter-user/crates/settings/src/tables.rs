@@ -76,7 +76,7 @@ pub(super) struct LimitTable {
     pub(super) syn: Option<Spanned<bool>>,
     /// Whether all sources share the limit, beside those that each has by itself.
     #[serde(default)]
-    pub(super) as_one: bool,
+    pub(super) aggregate: bool,
     /// How much each source may send, such as `1000pps` or `10mbit`, or one of each unit.
     #[schemars(with = "OneOrTwo<String>")]
     pub(super) rate: Spanned<OneOrMany>,

@@ -59,7 +59,7 @@ fn the_default_file_is_the_default() {
     let net = limit("203.0.113.0/24", "10mbit", Some(256_000)).enforced(false);
     let ban = Some(Ban { after: 5, factor: 10, lasts: 600 });
     let dns = limit("default udp:53", "200pps", None).banning(ban).unwrap();
-    let shared = limit("198.51.100.0/24 as-one", "100kpps", Some(100_000));
+    let shared = limit("198.51.100.0/24 aggregate", "100kpps", Some(100_000));
     let shared = shared.and("1gbit".parse().unwrap(), Some(16_000_000)).unwrap();
     let scope = Scope::Cluster { partition: Partition::Conservative };
     let wide = limit("192.0.2.0/24", "500pps", None).scoped(scope).unwrap();
@@ -184,9 +184,9 @@ fn limits_may_be_written_in_several_ways() {
         ("tcp_flags = \"rst\"\ndport = 80", "tcp:80/rst"),
     ] {
         let text = format!(
-            "[[limit]]\nfor = \"10.0.0.0/8\"\n{conditions}\nas_one = true\nrate = \"5pps\""
+            "[[limit]]\nfor = \"10.0.0.0/8\"\n{conditions}\naggregate = true\nrate = \"5pps\""
         );
-        let target = format!("10.0.0.0/8 {class} as-one");
+        let target = format!("10.0.0.0/8 {class} aggregate");
         assert_eq!(limits(&text), [limit(&target, "5pps", None)], "{text}");
     }
 }
@@ -306,19 +306,19 @@ fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
             "",
         ),
         (
-            "[[limit]]\nfor = \"192.0.2.1\"\nas_one = true\nrate = \"1pps\"",
+            "[[limit]]\nfor = \"192.0.2.1\"\naggregate = true\nrate = \"1pps\"",
             "2:7",
             "single source",
-            "as-one",
+            "aggregate",
         ),
         (
-            "[[limit]]\nfor = \"2001:db8::/64\"\nas_one = true\nrate = \"1pps\"",
+            "[[limit]]\nfor = \"2001:db8::/64\"\naggregate = true\nrate = \"1pps\"",
             "2:7",
             "single source",
-            "as-one",
+            "aggregate",
         ),
         (
-            "[[limit]]\nfor = \"10.0.0.0/8\"\nas_one = true\nrate = \"1pps\"\nban = { for = \"5m\" }",
+            "[[limit]]\nfor = \"10.0.0.0/8\"\naggregate = true\nrate = \"1pps\"\nban = { for = \"5m\" }",
             "5:7",
             "share",
             "leave either",
@@ -408,10 +408,10 @@ fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
             "scope cluster",
         ),
         (
-            "[[limit]]\nfor = \"default\"\nas_one = true\nrate = \"1pps\"\nscope = \"cluster\"",
+            "[[limit]]\nfor = \"default\"\naggregate = true\nrate = \"1pps\"\nscope = \"cluster\"",
             "5:9",
             "each source has by itself",
-            "as-one",
+            "aggregate",
         ),
         ("[management]\naddresses = [\"bastion\"]", "2:14", "bastion", "address"),
         ("mode = \"native", "1:", "", ""),

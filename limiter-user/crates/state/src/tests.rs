@@ -212,7 +212,7 @@ fn rows_tell_all_of_a_limit() {
     let both = limit("default", "5pps").and("1mbit".parse().unwrap(), Some(9000)).unwrap();
     let changes: Changes = [
         Change::Set(both.banning(ban).unwrap()),
-        Change::Set(limit("10.0.0.0/8 icmp as-one", "5pps").enforced(false)),
+        Change::Set(limit("10.0.0.0/8 icmp aggregate", "5pps").enforced(false)),
         Change::Set(
             limit("10.0.0.0/8", "5pps")
                 .scoped(Scope::Cluster { partition: Partition::Conservative })
@@ -232,11 +232,11 @@ fn rows_tell_all_of_a_limit() {
         ("default", r#"{"rate":"5pps","burst":5,"also":{"rate":"6pps","burst":6}}"#),
         ("default", r#"{"rate":"5pps","burst":5,"ban":{"after_seconds":0,"factor":1,"for_seconds":1}}"#),
         (
-            "10.0.0.0/8 as-one",
+            "10.0.0.0/8 aggregate",
             r#"{"rate":"5pps","burst":5,"ban":{"after_seconds":1,"factor":1,"for_seconds":1}}"#,
         ),
         (
-            "10.0.0.0/8 as-one",
+            "10.0.0.0/8 aggregate",
             r#"{"rate":"5pps","burst":5,"scope":{"cluster":{"partition":"conservative"}}}"#,
         ),
     ] {

@@ -71,7 +71,7 @@ async fn limits_are_set_listed_and_removed() {
         "ban": {"after_seconds": 5, "factor": 3, "for_seconds": 600},
     });
     assert_eq!((status, &answer["limit"]), (200, &limit));
-    let shared = json!({"target": "10.0.0.0/8 as-one", "rate": "1gbit"}).to_string();
+    let shared = json!({"target": "10.0.0.0/8 aggregate", "rate": "1gbit"}).to_string();
     let (_, answer) = api.ask("PUT", "/v1/limits", shared).await;
     assert_eq!(
         (&answer["limit"]["as_one"], &answer["limit"]["class"]),
@@ -97,7 +97,7 @@ async fn bad_requests_are_refused_and_change_nothing() {
         ("PUT", "/v1/limits", r#"{"rate":"5pps","ban":{}}"#),
         ("PUT", "/v1/limits", r#"{"rate":"5pps","ban":{"for":"10m","by":"me"}}"#),
         ("PUT", "/v1/limits", r#"{"rate":"5pps","target":"default icmp:8"}"#),
-        ("PUT", "/v1/limits", r#"{"rate":"5pps","target":"192.0.2.1 as-one"}"#),
+        ("PUT", "/v1/limits", r#"{"rate":"5pps","target":"192.0.2.1 aggregate"}"#),
         ("PUT", "/v1/limits", "{"),
         ("PUT", "/v1/limits", &long),
         ("DELETE", "/v1/limits?target=nobody", ""),

@@ -67,14 +67,14 @@ pub(super) struct PolicyMaps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     place: ClassPlace,
-    together: bool,
+    aggregate: bool,
 }
 
 impl Key {
-    const DEFAULT: Self = Self { place: ClassPlace::DEFAULT, together: false };
+    const DEFAULT: Self = Self { place: ClassPlace::DEFAULT, aggregate: false };
 
     const fn each(net: IpNet, class: u8) -> Self {
-        Self { place: ClassPlace::prefix(net, class), together: false }
+        Self { place: ClassPlace::prefix(net, class), aggregate: false }
     }
 
     /// Whether it is the one that lies in the configuration, not in a map.
@@ -124,12 +124,12 @@ impl Publisher {
         let PolicyMaps { policies, each, shared, buckets, classes, max_exact } = maps;
         let word = PolicyWord(atomic::load(&config.policy));
         let present = each.present().map_err(Error::map("read the policies in force"))?;
-        let own = present.into_iter().map(|(place, slot)| (Key { place, together: false }, slot));
+        let own = present.into_iter().map(|(place, slot)| (Key { place, aggregate: false }, slot));
         let mut targets: HashMap<_, _> = own.collect();
         targets.insert(Key::DEFAULT, word.slot());
         let shared = SharedMaps::new(shared, buckets, config)?;
-        let together = |(place, slot)| (Key { place, together: true }, slot);
-        targets.extend(shared.present().map(together));
+        let aggregate = |(place, slot)| (Key { place, aggregate: true }, slot);
+        targets.extend(shared.present().map(aggregate));
         let slots = PolicySlots::new(policies, targets.values().copied())?;
         let mut publisher = Self {
             each,
@@ -152,7 +152,7 @@ impl Publisher {
         // A daemon that died in the middle of a change left buckets of this generation that lead to slots which
         // nothing else leads to any more, so that they are free. And limits that are shared, as they were before.
         publisher.renew(config);
-        let shared = publisher.targets.keys().filter(|key| key.together);
+        let shared = publisher.targets.keys().filter(|key| key.aggregate);
         publisher.clamp(shared);
         Ok(publisher)
     }
@@ -186,7 +186,7 @@ impl Publisher {
     /// it is for.
     pub(super) fn policy_for(&self, address: IpAddr, class: u8) -> (Target, Option<Policy>) {
         let everyone =
-            Key { place: ClassPlace { whom: Selector::Default, class }, together: false };
+            Key { place: ClassPlace { whom: Selector::Default, class }, aggregate: false };
         let key = self.leading(address, class).find(|key| !self.trials.only(key));
         let key = key.unwrap_or(everyone);
         (self.target(&key), self.own(&key))
@@ -209,17 +209,17 @@ impl Publisher {
     /// What came to a shared limit since it is set.
     pub(super) fn shared_counts(&self, target: &Target) -> Option<SharedCounts> {
         let key = Self::key(&self.classes, target)?;
-        if key.together { self.shared.counts(&key.place) } else { None }
+        if key.aggregate { self.shared.counts(&key.place) } else { None }
     }
 
     fn target(&self, key: &Key) -> Target {
         let class = self.classes.class(key.place.class).unwrap_or(Class::ANY);
-        Target { whom: key.place.whom, class, together: key.together }
+        Target { whom: key.place.whom, class, aggregate: key.aggregate }
     }
 
     fn key(classes: &ClassUse, target: &Target) -> Option<Key> {
         let place = ClassPlace { whom: target.whom, class: classes.id(&target.class)? };
-        Some(Key { place, together: target.together })
+        Some(Key { place, aggregate: target.aggregate })
     }
 
     /// The changes that make exactly `limits` those in force.
@@ -332,7 +332,7 @@ impl Publisher {
         let keys: Vec<Key> = changes
             .numbered()
             .filter_map(|(target, _)| Self::key(&self.classes, &target))
-            .filter(|key| key.together)
+            .filter(|key| key.aggregate)
             .collect();
         self.clamp(keys.iter());
         Ok(())
@@ -364,7 +364,7 @@ impl Publisher {
         for (target, amount) in changes.numbered() {
             let Some(key) = Self::key(classes, &target) else { continue };
             let Some(trial) = self.trials.of(&key) else { continue };
-            let own = amount.and_then(|amount| policies[amount][usize::from(key.together)]);
+            let own = amount.and_then(|amount| policies[amount][usize::from(key.aggregate)]);
             let present = self.targets.get(&key).copied();
             let slot = match (own, present) {
                 (Some(own), _) => self.slots.hold(&trial.beside(own))?,
@@ -403,7 +403,7 @@ impl Publisher {
 
     /// Which of the kinds of [`Publisher::room_taken`] a key is of.
     fn kind(&self, key: &Key) -> Option<usize> {
-        if key.together {
+        if key.aggregate {
             return Some(3);
         }
         let net = key.place.net()?;
@@ -421,7 +421,7 @@ impl Publisher {
             let key = if amount.is_some() {
                 classes.give(&target.class).map(|class| {
                     let place = ClassPlace { whom: target.whom, class };
-                    Key { place, together: target.together }
+                    Key { place, aggregate: target.aggregate }
                 })
             } else {
                 Self::key(&classes, &target)
@@ -477,7 +477,7 @@ impl Publisher {
     fn holds(&self, key: &Key) -> bool {
         let any = u32::from(key.place.class) == ANY;
         let exempt = || key.place.net().is_some_and(|net| any && self.exempt.contains(&net));
-        !key.together && (exempt() || self.trials.of(key).is_some())
+        !key.aggregate && (exempt() || self.trials.of(key).is_some())
     }
 
     /// Changes the maps, and changes them back if one cannot be.
@@ -565,7 +565,7 @@ impl Publisher {
 
     /// Counts a prefix that has a limit now, or none any more.
     fn count(&mut self, key: &Key, more: bool) {
-        let Some(net) = key.place.net().filter(|_| !key.together) else { return };
+        let Some(net) = key.place.net().filter(|_| !key.aggregate) else { return };
         let count = &mut self.lengths[family(&net)][usize::from(net.prefix_len())];
         *count = if more { *count + 1 } else { *count - 1 };
     }
@@ -577,9 +577,9 @@ fn note(classes: &mut ClassUse, key: &Key, leads: bool) {
         return;
     }
     let used = classes.of(key.place.class);
-    let count = if key.together { &mut used.shared } else { &mut used.each };
+    let count = if key.aggregate { &mut used.shared } else { &mut used.each };
     *count = if leads { *count + 1 } else { count.saturating_sub(1) };
-    if !key.together && key.place.net().is_none() {
+    if !key.aggregate && key.place.net().is_none() {
         used.everyone = leads;
     }
 }
@@ -587,7 +587,7 @@ fn note(classes: &mut ClassUse, key: &Key, leads: bool) {
 /// Where a key leads that is given `slot`. An exempt prefix itself always leads somewhere, what is in it
 /// only if it has a limit. (What shares a limit does not include exempt sources: they are allowed.)
 fn destination(exempt: &[IpNet], key: &Key, slot: Option<u32>) -> Option<u32> {
-    let Some(net) = key.place.net().filter(|_| !key.together) else { return slot };
+    let Some(net) = key.place.net().filter(|_| !key.aggregate) else { return slot };
     let given = slot.is_some() || u32::from(key.place.class) == ANY && exempt.contains(&net);
     let is_exempt = exempt.iter().any(|exempt| exempt.contains(&net));
     if given && is_exempt { Some(UNLIMITED_SLOT) } else { slot }
@@ -595,5 +595,5 @@ fn destination(exempt: &[IpNet], key: &Key, slot: Option<u32>) -> Option<u32> {
 
 /// Where the amount with a number leads.
 fn slot_of(amount: Option<usize>, slots: &[[Option<u32>; 2]], key: &Key) -> Option<u32> {
-    slots.get(amount?)?[usize::from(key.together)]
+    slots.get(amount?)?[usize::from(key.aggregate)]
 }

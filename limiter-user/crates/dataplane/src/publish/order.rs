@@ -84,7 +84,7 @@ impl<'a> Maps<'a> {
     /// Makes steps so that each is in force before the next one.
     fn one_by_one<'s>(&mut self, steps: impl Iterator<Item = &'s Step>) -> Result<(), Error> {
         for Step { key, after, .. } in steps {
-            let written = if key.together {
+            let written = if key.aggregate {
                 self.shared.write(key.place, *after)
             } else {
                 self.each.write([(key.place, *after)]).map_err(|(_, refused)| refused)
@@ -118,7 +118,7 @@ fn is_plain(key: &Key, lengths: (u8, u8)) -> bool {
     let exact = key.place.net().is_some_and(|net| {
         net.prefix_len() == if net.addr().is_ipv4() { lengths.0 } else { lengths.1 }
     });
-    exact && !key.together && u32::from(key.place.class) == ANY
+    exact && !key.aggregate && u32::from(key.place.class) == ANY
 }
 
 fn failed((place, error): Refused<ClassPlace>) -> Error {
@@ -132,7 +132,7 @@ mod tests {
 
     fn key(net: Option<&str>, class: u8) -> Key {
         let whom = net.map_or(Selector::Default, |net| Selector::Prefix(net.parse().unwrap()));
-        Key { place: ClassPlace { whom, class }, together: false }
+        Key { place: ClassPlace { whom, class }, aggregate: false }
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
         let plain = |net, class| is_plain(&key(Some(net), class), (32, 64));
         assert!(plain("10.0.0.1/32", 0) && plain("2001:db8::/64", 0));
         assert!(!plain("10.0.0.0/31", 0) && !plain("2001:db8::/63", 0) && !plain("10.0.0.1/32", 1));
-        assert!(!is_plain(&Key { together: true, ..key(Some("2001:db8::/64"), 0) }, (32, 64)));
+        assert!(!is_plain(&Key { aggregate: true, ..key(Some("2001:db8::/64"), 0) }, (32, 64)));
         assert!(!is_plain(&key(None, 0), (32, 64)));
     }
 }

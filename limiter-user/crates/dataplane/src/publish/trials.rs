@@ -92,7 +92,7 @@ impl Publisher {
         config: &Config,
     ) -> Result<u16, Error> {
         let refuse = |problem: &str, hint: &str| Error::from(refused(target, problem, hint));
-        if target.together {
+        if target.aggregate {
             return Err(refuse(
                 "a limit that many sources share cannot be tried",
                 "set it with --no-enforce: nothing is dropped, and `show` counts",
@@ -194,7 +194,7 @@ impl Publisher {
     fn base(&self, key: &Key) -> Option<Policy> {
         let class = key.place.class;
         let everyone =
-            Key { place: ClassPlace { whom: Selector::Default, class }, together: false };
+            Key { place: ClassPlace { whom: Selector::Default, class }, aggregate: false };
         let around = key.place.net().into_iter().flat_map(prefixes_of);
         let mut keys = around.map(|net| Key::each(net, class)).chain(iter::once(everyone));
         let found = keys.find_map(|key| self.own(&key));

@@ -18,11 +18,11 @@ fn targets_are_read_and_written() {
         ("::/0", "::/0", "::/0"),
         ("default udp:53", "default udp:53", "default udp:53"),
         (
-            "Default  TCP/!ack,syn\tAs-One",
-            "default tcp/syn,!ack as-one",
-            "default tcp/syn,!ack as-one",
+            "Default  TCP/!ack,syn\tAggregate",
+            "default tcp/syn,!ack aggregate",
+            "default tcp/syn,!ack aggregate",
         ),
-        ("10.0.0.0/8 as-one", "10.0.0.0/8 as-one", "10.0.0.0/8 as-one"),
+        ("10.0.0.0/8 aggregate", "10.0.0.0/8 aggregate", "10.0.0.0/8 aggregate"),
         ("198.51.100.7 47", "198.51.100.7/32 gre", "198.51.100.7 gre"),
         ("2001:db8::1 *:1-9", "2001:db8::1/128 *:1-9", "2001:db8::1 *:1-9"),
         ("default any", "default", "default"),
@@ -37,12 +37,12 @@ fn targets_are_read_and_written() {
     }
     for (text, about) in [
         ("default udp:53 udp:54", "udp:54"),
-        ("default as-one udp:53", "udp:53"),
+        ("default aggregate udp:53", "udp:53"),
         ("default everything", "everything"),
         ("default tpc:80", "tpc"),
         ("default tcp/sin", "sin"),
-        ("192.0.2.1 as-one", "192.0.2.1 is a single source"),
-        ("2001:db8::1 tcp as-one", "2001:db8::1 is a single source"),
+        ("192.0.2.1 aggregate", "192.0.2.1 is a single source"),
+        ("2001:db8::1 tcp aggregate", "2001:db8::1 is a single source"),
     ] {
         let error = text.parse::<Target>().unwrap_err();
         assert!(error.to_string().contains(about) && !error.hint().is_empty(), "{text}: {error}");
@@ -54,8 +54,8 @@ fn targets_are_ordered_by_whom_they_are_for() {
     let mut targets: Vec<Target> = [
         "192.0.2.0/24",
         "default udp:53",
-        "10.0.0.0/8 as-one",
-        "default as-one",
+        "10.0.0.0/8 aggregate",
+        "default aggregate",
         "10.0.0.0/8",
         "default",
         "10.0.0.0/8 icmp",
@@ -64,7 +64,8 @@ fn targets_are_ordered_by_whom_they_are_for() {
     .into();
     targets.sort();
     let sorted: Vec<_> = targets.iter().map(Target::to_string).collect();
-    let all = ["default", "default as-one", "default udp:53", "10.0.0.0/8", "10.0.0.0/8 as-one"];
+    let all =
+        ["default", "default aggregate", "default udp:53", "10.0.0.0/8", "10.0.0.0/8 aggregate"];
     assert_eq!(sorted[..5], all);
     assert_eq!(sorted[5..], ["10.0.0.0/8 icmp", "192.0.2.0/24"]);
     // A million of them are kept.
@@ -97,7 +98,7 @@ fn a_limit_in_both_units_begins_with_packets() {
     assert_eq!(both.amount.of(both.target), both);
     assert!(matches!(packets.and(packets.rate, None), Err(ModelError::SameUnit { .. })));
     assert!(matches!(packets.and(bytes.rate, Some(9)), Err(ModelError::BurstTooSmall { .. })));
-    let shared = Limit { target: "10.0.0.0/8 as-one".parse().unwrap(), ..packets };
+    let shared = Limit { target: "10.0.0.0/8 aggregate".parse().unwrap(), ..packets };
     let ban = Some(Ban { after: 1, factor: 1, lasts: 1 });
     assert!(packets.banning(ban).is_ok() && shared.banning(None).is_ok());
     assert_eq!(shared.banning(ban), Err(BanError::Shared.into()));
@@ -154,10 +155,10 @@ fn targets_inside_a_source_are_refused() {
     assert!(error.hint().contains("--ipv6-prefix 128"), "{}", error.hint());
     assert!(limit("198.51.100.7").check_prefix(24, 64).is_err());
     // What is one source cannot be limited as one.
-    assert!(limit("198.51.100.0/24 as-one").check_prefix(32, 64).is_ok());
-    for single in ["198.51.100.0/24 as-one", "2001:db8::/64 as-one"] {
+    assert!(limit("198.51.100.0/24 aggregate").check_prefix(32, 64).is_ok());
+    for single in ["198.51.100.0/24 aggregate", "2001:db8::/64 aggregate"] {
         let error = limit(single).check_prefix(24, 64).unwrap_err();
-        assert!(matches!(error, TargetError::SingleAsOne { .. }), "{error}");
+        assert!(matches!(error, TargetError::SingleAggregate { .. }), "{error}");
     }
 }
 
