@@ -210,8 +210,8 @@ pub struct Policy {
     pub flags: u32,
     /// The [`Multiplier`] of the share that each bucket has without end, if [`Policy::CLUSTER`] is set; else 0.
     pub floor: u32,
-    /// The number of the trial that the shadow belongs to, from 1 on; 0 without a shadow.
-    pub trial: u32,
+    /// The number of the shadow, from 1 on; 0 without a shadow.
+    pub shadow_id: u32,
     /// When a bucket of a cluster limit that is made now is full at the earliest, in the first tier; 0 for
     /// at once.
     pub first_filled: Ticks,
@@ -219,7 +219,7 @@ pub struct Policy {
     pub second_filled: Ticks,
     /// The limit in the other unit, if [`Policy::SECOND`] is set.
     pub second: Tier,
-    /// What is tried beside them, if [`Policy::SHADOW`] is set.
+    /// The shadow, which only counts, if [`Policy::SHADOW`] is set.
     pub shadow: Tier,
     /// What the operator wrote for `first`.
     pub first_terms: Terms,
@@ -248,7 +248,7 @@ impl Policy {
             gate: first.gate,
             flags: 0,
             floor: 0,
-            trial: 0,
+            shadow_id: 0,
             first_filled: 0,
             second_filled: 0,
             second: Tier::UNLIMITED,
@@ -275,14 +275,14 @@ impl Policy {
         self
     }
 
-    /// With a shadow: what is tried, under a number from 1 on that no recent trial has.
+    /// With a shadow, under a number from 1 on that no recent one has.
     #[must_use]
-    pub const fn trying(mut self, shadow: CompiledTier, trial: u16) -> Self {
+    pub const fn with_shadow(mut self, shadow: CompiledTier, shadow_id: u16) -> Self {
         self.flags |= Self::SHADOW;
         self.lower_gate(shadow.gate);
         self.shadow = shadow.tier;
         self.shadow_terms = shadow.terms;
-        self.trial = trial as u32;
+        self.shadow_id = shadow_id as u32;
         self
     }
 
@@ -583,7 +583,7 @@ const _: () = {
     assert!(size_of::<Policy>() == 256 && offset_of!(Policy, gate) == 32);
     assert!(offset_of!(Policy, second) == 64 && offset_of!(Policy, first_terms) == 128);
     assert!(size_of::<Slot>() == 64 && offset_of!(Slot, first_seen) == 56);
-    assert!(size_of::<Identity>() == 64 && offset_of!(Identity, trial) == 40);
+    assert!(size_of::<Identity>() == 64 && offset_of!(Identity, shadow_id) == 40);
     assert!(size_of::<ShareSlot>() == 16 && offset_of!(ShareSlot, floor) == 8);
     assert!(size_of::<Shared>() == 64);
     assert!(size_of::<Counters>() == 448 && offset_of!(Counters, reason) == 416);

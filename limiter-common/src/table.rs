@@ -132,11 +132,11 @@ pub struct Identity {
     pub second_tat: AtomicU64,
     /// That of its shadow.
     pub shadow_tat: AtomicU64,
-    /// The trial that what follows was counted for, 0 for none.
-    pub trial: AtomicU64,
-    /// Packets offered in this trial.
-    pub tried: AtomicU64,
-    /// Of those, how many the limit that is tried would have dropped.
+    /// The shadow that what follows was counted for, 0 for none.
+    pub shadow_id: AtomicU64,
+    /// Packets that it has judged.
+    pub shadow_packets: AtomicU64,
+    /// Of those, how many it would have dropped.
     pub would_drop: AtomicU64,
 }
 

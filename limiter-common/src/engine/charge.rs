@@ -87,7 +87,7 @@ pub(super) fn charge<S: State>(
         record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Attempt::Done(Reason::Conforming));
     }
-    // A trial has to see each packet.
+    // A shadow has to see each packet.
     if charged == Charge::OVER_LIMIT && !policy.observes() && !policy.has_shadow() {
         if !waits {
             lasts_ns = denies_for(state, policy, price, found.index, tat, packet.length, now_ns)?;

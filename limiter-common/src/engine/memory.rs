@@ -278,8 +278,8 @@ impl Memory {
         Some((tag, Bucket { slot, identity, share, policy: self.policies.get(policy)? }))
     }
 
-    /// Every source with a bucket, and how many packets what is tried would have dropped of it.
-    pub fn tried(&self) -> impl Iterator<Item = (SourceKey, u64)> + '_ {
+    /// Every source with a bucket, and how many packets its shadow would have dropped.
+    pub fn shadow_drops(&self) -> impl Iterator<Item = (SourceKey, u64)> + '_ {
         let slots = self.slots.iter().zip(&self.identities);
         let taken = slots.filter(|(slot, _)| atomic::load(&slot.tag) != 0);
         taken.map(|(_, identity)| (identity.key(), atomic::load(&identity.would_drop)))

@@ -1,4 +1,4 @@
-//! Limits in two units, shared, of classes, and tried ones.
+//! Limits in two units, shared, of classes, and shadows.
 
 use std::collections::HashMap;
 use std::vec;
@@ -136,24 +136,24 @@ proptest! {
         }
     }
 
-    /// A trial changes no verdict, and counts what a bucket of its own would have dropped.
+    /// A shadow changes no verdict, and counts what a bucket of its own would have dropped.
     #[test]
-    fn a_trial_touches_nothing(stream in stream(), rate in 20u64..2000, tried in 10u64..3000) {
+    fn a_shadow_touches_nothing(stream in stream(), rate in 20u64..2000, tried in 10u64..3000) {
         let live = Policy::new(packets(rate, rate / 8 + 1)).observing();
         let shadow = packets(tried, tried / 8 + 1);
-        let (plain, trying) = (limiter(live), limiter(live.trying(shadow, 7)));
+        let (plain, with_shadow) = (limiter(live), limiter(live.with_shadow(shadow, 7)));
         let mut exact: HashMap<u32, ([Exact; 1], u64)> = HashMap::new();
         for (number, gap, length, count) in stream {
             let (bucket, dropped) = exact.entry(number).or_insert(([Exact::new(shadow)], 0));
             plain.advance(gap);
-            trying.advance(gap);
+            with_shadow.advance(gap);
             for _ in 0..count {
-                let reasons = [&plain, &trying].map(|memory| memory.packet(source(number), length));
+                let reasons = [&plain, &with_shadow].map(|memory| memory.packet(source(number), length));
                 prop_assert_eq!(reasons[0], reasons[1]);
-                *dropped += u64::from(!admit(bucket, trying.time(), length));
+                *dropped += u64::from(!admit(bucket, with_shadow.time(), length));
             }
         }
-        let counted: HashMap<_, _> = trying.tried().collect();
+        let counted: HashMap<_, _> = with_shadow.shadow_drops().collect();
         for (number, (_, dropped)) in exact {
             prop_assert_eq!(counted.get(&source(number)).copied(), Some(dropped));
         }

@@ -1,6 +1,6 @@
-//! A limit that is tried: what it would have dropped is counted, nothing else.
+//! A shadow limit: what it would have dropped is counted, nothing else.
 //!
-//! It has a bucket of its own in the line of [`Identity`], so that what is tried changes no verdict.
+//! It has a bucket of its own in the line of [`Identity`], so that it changes no verdict.
 
 use super::State;
 use super::lookup::Packet;
@@ -11,7 +11,7 @@ use crate::table::Identity;
 
 /// Judges a packet of a source with a bucket by the shadow of its policy.
 ///
-/// Two CPUs that meet may count a packet less: a trial is a sample, not an account.
+/// Two CPUs that meet may count a packet less: a shadow is a sample, not an account.
 #[inline(always)]
 pub(super) fn shadow<S: State>(
     state: &S,
@@ -21,7 +21,7 @@ pub(super) fn shadow<S: State>(
     now: Ticks,
 ) -> Option<()> {
     let identity = state.identity(index)?;
-    if atomic::load(&identity.trial) != u64::from(policy.trial) {
+    if atomic::load(&identity.shadow_id) != u64::from(policy.shadow_id) {
         begin(identity, policy, 0);
     }
     let tat = atomic::load(&identity.shadow_tat);
@@ -34,15 +34,15 @@ pub(super) fn shadow<S: State>(
             atomic::add(&identity.would_drop, 1);
         }
     }
-    atomic::add(&identity.tried, 1);
+    atomic::add(&identity.shadow_packets, 1);
     Some(())
 }
 
-/// Begins to count for the policy's trial, with a bucket that is at `tat`.
+/// Begins to count for the policy's shadow, with a bucket that is at `tat`.
 #[inline(always)]
 pub(super) fn begin(identity: &Identity, policy: &Policy, tat: Ticks) {
-    atomic::store(&identity.tried, 0);
+    atomic::store(&identity.shadow_packets, 0);
     atomic::store(&identity.would_drop, 0);
     atomic::store(&identity.shadow_tat, tat);
-    atomic::store(&identity.trial, u64::from(policy.trial));
+    atomic::store(&identity.shadow_id, u64::from(policy.shadow_id));
 }

@@ -172,10 +172,10 @@ fn a_policy_keeps_its_floor_and_its_flags() {
         assert!(policy.has_second() && policy.observes() && !policy.has_shadow());
         assert_eq!((policy.gate, policy.floor()), (7, floor));
         assert_eq!(policy.filled(), [5 << 32, (7 << 32) + 1]);
-        // A trial leaves it as it is.
-        let trying = policy.trying(shadow, 4);
-        assert_eq!((trying.filled(), trying.floor()), (policy.filled(), policy.floor()));
-        assert_eq!((trying.trial, trying.gate), (4, 3));
+        // A shadow leaves it as it is.
+        let with_shadow = policy.with_shadow(shadow, 4);
+        assert_eq!((with_shadow.filled(), with_shadow.floor()), (policy.filled(), policy.floor()));
+        assert_eq!((with_shadow.shadow_id, with_shadow.gate), (4, 3));
     }
 }
 

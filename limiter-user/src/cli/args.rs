@@ -234,7 +234,7 @@ limit of its own.";
 const SUGGEST: &str = "\
 The rate is what the given share of sources exceeds, with a fifth more; the burst 120 % of a second, or what
 such sources sent within one second. What it would touch is told for the long run, when bursts are used up.
-Nothing is set: copy the command that is printed, or try it first with `limiter limit try`.
+Nothing is set: copy the command that is printed, or try it first with `limiter limit shadow set`.
 
 Where the share is less than one source, the limit is above the heaviest of them. A note says so, and names
 a share that would make a difference.

@@ -1,4 +1,4 @@
-//! `limiter limit set`, `import`, `list`, `unset`, `try` and `trials`
+//! `limiter limit set`, `import`, `list`, `unset` and `shadow`
 //!
 //! What cannot be a limit is refused here, so that it needs no daemon to be told.
 
@@ -13,9 +13,9 @@ use super::output::Output;
 use super::safety::{SafetyArgs, warn};
 use api::client::{Client, escape};
 use api::error::{Failure, exit};
-use api::requests::TrialRequest;
+use api::requests::ShadowRequest;
 use api::{
-    LimitList, LimitRemoved, LimitSet, LimitsImported, TrialStarted, TrialStopped, TrialsReport,
+    LimitList, LimitRemoved, LimitSet, LimitsImported, ShadowSet, ShadowUnset, ShadowsReport,
 };
 use model::Target;
 
@@ -74,34 +74,34 @@ pub(super) async fn unset(
     Ok(exit::OK)
 }
 
-pub(super) async fn try_out(
+pub(super) async fn set_shadow(
     client: &Client,
     output: &mut Output<'_>,
-    request: TrialRequest,
+    request: ShadowRequest,
 ) -> Result<u8, Failure> {
     request.limit()?;
-    let report: TrialStarted = client.send(Method::PUT, "/v1/trials", &request).await?;
+    let report: ShadowSet = client.send(Method::PUT, "/v1/shadows", &request).await?;
     output.print(&report)?;
     Ok(exit::OK)
 }
 
-pub(super) async fn stop_trial(
+pub(super) async fn unset_shadow(
     client: &Client,
     output: &mut Output<'_>,
     target: Target,
 ) -> Result<u8, Failure> {
-    let path = format!("/v1/trials?target={}", escape(&target.to_string()));
-    let report: TrialStopped = client.delete(&path).await?;
+    let path = format!("/v1/shadows?target={}", escape(&target.to_string()));
+    let report: ShadowUnset = client.delete(&path).await?;
     output.print(&report)?;
     Ok(exit::OK)
 }
 
-pub(super) async fn trials(
+pub(super) async fn list_shadows(
     client: &Client,
     output: &mut Output<'_>,
     n: usize,
 ) -> Result<u8, Failure> {
-    let report: TrialsReport = client.get(&format!("/v1/trials?n={n}")).await?;
+    let report: ShadowsReport = client.get(&format!("/v1/shadows?n={n}")).await?;
     output.print(&report)?;
     Ok(exit::OK)
 }

@@ -67,37 +67,9 @@ pub(super) enum LimitCommand {
     },
     /// List all limits
     List,
-    /// Try a limit beside those in force: nothing is dropped by it, `trials` tells what it would drop
-    ///
-    /// Counts for every source that sends enough to have a bucket. Goes on until it is stopped, replaced, or
-    /// the daemon ends.
-    Try {
-        /// How much each source might send
-        #[arg(allow_hyphen_values = true, required_unless_present = "stop")]
-        rate: Option<String>,
-        /// How much at once [default: 120 % of a second's rate]
-        #[arg(long, allow_hyphen_values = true)]
-        burst: Option<String>,
-        /// For the sources in this prefix instead of every source
-        #[arg(
-            long = "for",
-            value_name = "TARGET",
-            default_value = "default",
-            hide_default_value = true
-        )]
-        target: String,
-        #[command(flatten)]
-        kind: KindArgs,
-        /// Stop what is tried there
-        #[arg(long, conflicts_with_all = ["rate", "burst"])]
-        stop: bool,
-    },
-    /// Tell what the limits that are tried would have dropped, and of whom
-    Trials {
-        /// How many sources to name for each
-        #[arg(short, default_value_t = 20)]
-        n: usize,
-    },
+    /// Limits that only count what they would drop, beside those in force
+    #[command(subcommand)]
+    Shadow(ShadowCommand),
     /// Remove the limit of every source, or of a prefix
     Unset {
         /// Of this prefix, as it was set, instead of every source
@@ -113,6 +85,56 @@ pub(super) enum LimitCommand {
         #[command(flatten)]
         safety: SafetyArgs,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ShadowCommand {
+    /// Count what a limit would drop, for every source that sends enough to have a bucket
+    ///
+    /// Nothing is dropped by it. It goes on until it is removed, replaced, or the daemon ends.
+    Set {
+        /// How much each source might send
+        #[arg(allow_hyphen_values = true)]
+        rate: String,
+        /// How much at once [default: 120 % of a second's rate]
+        #[arg(long, allow_hyphen_values = true)]
+        burst: Option<String>,
+        #[command(flatten)]
+        target: TargetArgs,
+    },
+    /// Show what shadow limits would have dropped, and of which sources
+    List {
+        /// How many sources to name for each
+        #[arg(short, default_value_t = 20)]
+        n: usize,
+    },
+    /// Remove a shadow limit
+    Unset {
+        #[command(flatten)]
+        target: TargetArgs,
+    },
+}
+
+/// A target as it was set.
+#[derive(Debug, Args)]
+pub(super) struct TargetArgs {
+    /// For the sources in this prefix instead of every source
+    #[arg(
+        long = "for",
+        value_name = "TARGET",
+        default_value = "default",
+        hide_default_value = true
+    )]
+    target: String,
+    #[command(flatten)]
+    kind: KindArgs,
+}
+
+impl TargetArgs {
+    /// The target that is meant.
+    pub(super) fn target(&self) -> Result<Target, Failure> {
+        self.kind.target(&self.target)
+    }
 }
 
 /// The limit that is to be set.

@@ -35,12 +35,12 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use self::cluster::{ClusterCommand, KeyCommand};
 pub(crate) use args::Cli;
 use args::{Command, ConfigCommand};
-use limit_args::LimitCommand;
+use limit_args::{LimitCommand, ShadowCommand};
 use output::Output;
 
 use api::client::Client;
 use api::error::{Failure, exit};
-use api::requests::TrialRequest;
+use api::requests::ShadowRequest;
 use model::instance::address;
 use model::lists::Action;
 use settings::LogFormat;
@@ -90,17 +90,16 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             block_on(limit::import(&client(), output, &file, safety))
         }
         Command::Limit(LimitCommand::List) => block_on(limit::list(&client(), output)),
-        Command::Limit(LimitCommand::Try { rate, burst, target, kind, stop }) => {
-            let target = kind.target(&target)?;
-            match rate {
-                Some(rate) if !stop => {
-                    let request = TrialRequest { target: target.to_string(), rate, burst };
-                    block_on(limit::try_out(&client(), output, request))
-                }
-                _ => block_on(limit::stop_trial(&client(), output, target)),
+        Command::Limit(LimitCommand::Shadow(command)) => match command {
+            ShadowCommand::Set { rate, burst, target } => {
+                let request = ShadowRequest { target: target.target()?.to_string(), rate, burst };
+                block_on(limit::set_shadow(&client(), output, request))
             }
-        }
-        Command::Limit(LimitCommand::Trials { n }) => block_on(limit::trials(&client(), output, n)),
+            ShadowCommand::List { n } => block_on(limit::list_shadows(&client(), output, n)),
+            ShadowCommand::Unset { target } => {
+                block_on(limit::unset_shadow(&client(), output, target.target()?))
+            }
+        },
         Command::Limit(LimitCommand::Unset { target, kind, safety }) => {
             block_on(limit::unset(&client(), output, kind.target(&target)?, safety))
         }

@@ -8,7 +8,7 @@ use telemetry::Event;
 /// started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChangesReport {
-    /// The last 100 changes of limits, lists, trials, configuration and interfaces, the latest last: what,
+    /// The last 100 changes of limits, lists, shadow limits, configuration and interfaces, the latest last: what,
     /// by whom, when, and for how long.
     pub changes: Vec<Event>,
     /// The last 200 other events since the daemon has started, the latest last.

@@ -19,13 +19,13 @@ mod overview;
 mod peers;
 mod ports;
 pub mod requests;
+mod shadow;
 mod source;
 mod stats;
 mod status;
 mod suggest;
 pub mod text;
 mod top;
-mod trial;
 
 pub use capture::{CaptureBatch, CaptureReport, CaptureRequest, CaptureStarted, SampleReport};
 pub use change::{Applied, ConfirmReport, Diff, PendingReport, Replaced, Rule};
@@ -56,7 +56,8 @@ pub use peers::{
     RefusedReport, RegionReport,
 };
 pub use ports::{PortCounts, PortEntry, PortsReport};
-pub use source::{Average, SharedReport, SourceReport, TriedReport, moment};
+pub use shadow::{ShadowReport, ShadowSet, ShadowSource, ShadowUnset, ShadowsReport};
+pub use source::{Average, SharedReport, SourceReport, SourceShadowReport, moment};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};
 pub use status::{
     AttachReport, DetachReport, EventsReport, Health, OccupantReport,
@@ -64,7 +65,6 @@ pub use status::{
 };
 pub use suggest::{LightReport, ProposalReport, Question, SuggestQuery, SuggestReport, percent};
 pub use top::{TopEntry, TopReport};
-pub use trial::{TrialReport, TrialSource, TrialStarted, TrialStopped, TrialsReport};
 
 use std::io::{self, Write};
 use std::time::SystemTime;

@@ -35,10 +35,10 @@ impl ChangeOptions {
     }
 }
 
-/// `PUT /v1/trials`.
+/// `PUT /v1/shadows`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TrialRequest {
+pub struct ShadowRequest {
     /// As [`LimitInput::target`].
     #[serde(default = "default_target")]
     pub target: String,
@@ -49,8 +49,8 @@ pub struct TrialRequest {
     pub burst: Option<String>,
 }
 
-impl TrialRequest {
-    /// The limit that is to be tried.
+impl ShadowRequest {
+    /// The limit.
     ///
     /// # Errors
     /// If anything cannot be read, or does not go together.
@@ -65,18 +65,18 @@ impl TrialRequest {
     }
 }
 
-/// `GET /v1/trials`.
+/// `GET /v1/shadows`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TrialsQuery {
-    /// How many sources to name for each trial.
+pub struct ShadowsQuery {
+    /// How many sources to name for each.
     pub n: usize,
 }
 
-/// `DELETE /v1/trials`.
+/// `DELETE /v1/shadows`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TrialQuery {
+pub struct ShadowQuery {
     /// As [`LimitInput::target`].
     #[serde(default = "default_target")]
     pub target: String,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{LimitReport, ListEntry, Print, text};
 use model::lists::Action;
-use model::source::{HeldShare, Source, SourceState, Tried};
+use model::source::{HeldShare, Source, SourceShadow, SourceState};
 use model::target::short_prefix;
 use model::{Class, Rate, Unit};
 
@@ -108,9 +108,9 @@ pub struct SourceReport {
     /// What the allow or deny list says of it, which goes before its limit.
     #[serde(default)]
     pub listed: Option<ListEntry>,
-    /// What a limit that is tried would have dropped of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trial: Option<TriedReport>,
+    /// What a shadow limit would have dropped of it.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "trial")]
+    pub shadow: Option<SourceShadowReport>,
     /// What this host may use of the limit, where hosts of a cluster share it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<ShareReport>,
@@ -122,10 +122,10 @@ pub struct SourceReport {
     pub shared: Vec<SharedReport>,
 }
 
-/// What a limit that is tried would have dropped of a source.
+/// What a shadow limit would have dropped of a source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TriedReport {
-    /// The rate that is tried.
+pub struct SourceShadowReport {
+    /// Its rate.
     pub rate: Rate,
     /// Its burst.
     pub burst: String,
@@ -152,8 +152,8 @@ impl From<HeldShare> for ShareReport {
     }
 }
 
-impl From<Tried> for TriedReport {
-    fn from(Tried { tier, packets, would_drop }: Tried) -> Self {
+impl From<SourceShadow> for SourceShadowReport {
+    fn from(SourceShadow { tier, packets, would_drop }: SourceShadow) -> Self {
         Self { rate: tier.rate, burst: tier.burst_text(), packets, would_drop }
     }
 }
@@ -195,7 +195,7 @@ impl SourceReport {
             first_seen: moment(source.first_seen),
             last_seen: moment(source.last_seen),
             listed: None,
-            trial: source.trial.map(Into::into),
+            shadow: source.shadow.map(Into::into),
             share: source.share.map(Into::into),
             classes: Vec::new(),
             shared: Vec::new(),
@@ -250,10 +250,10 @@ impl SourceReport {
         }
         writeln!(out, "passed     {} packets", self.passed)?;
         writeln!(out, "dropped    {} packets", self.dropped)?;
-        if let Some(TriedReport { rate, burst, packets, would_drop }) = &self.trial {
+        if let Some(SourceShadowReport { rate, burst, packets, would_drop }) = &self.shadow {
             writeln!(
                 out,
-                "trying     {rate} burst {burst}: {would_drop} of {packets} would be dropped"
+                "shadow     {rate} burst {burst}: {would_drop} of {packets} would be dropped"
             )?;
         }
         if let Some(reason) = &self.last_drop {

@@ -222,7 +222,7 @@ mod tests {
             share_of_packets: 0.25,
             share_of_bytes: 0.5,
             command: format!("limiter limit set {what}"),
-            try_command: format!("limiter limit try {what}"),
+            try_command: format!("limiter limit shadow set {what}"),
         };
         let packets = Percentiles { p50: 10.0, p90: 20.0, p99: 30.0, p999: 40.0, max: 5000.0 };
         let report = SuggestReport {
@@ -253,7 +253,7 @@ mod tests {
             "limiter limit set 200pps --burst 240 touches 1 source (0.10 % of all), drops 25.0 % of packets \
              and 50.0 % of bytes ",
             "limiter limit set 1mbit --burst 150kbyte touches",
-            "limiter limit try 200pps --burst 240 note: something else",
+            "limiter limit shadow set 200pps --burst 240 note: something else",
         ] {
             let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(words.contains(part), "{part}\n{text}");

@@ -56,7 +56,7 @@ pub struct Core {
     pub(super) file: FileLimits,
     pub(super) bans: Bans,
     /// Since when something is tried.
-    pub(super) trials: BTreeMap<Target, SystemTime>,
+    pub(super) shadows: BTreeMap<Target, SystemTime>,
     /// Who may change something, where there is an API.
     pub(super) access: Option<Access>,
     /// Which instance this is.
@@ -97,7 +97,7 @@ impl Core {
             management: Management::default(),
             file: FileLimits::default(),
             bans: Bans::default(),
-            trials: BTreeMap::new(),
+            shadows: BTreeMap::new(),
             access: None,
             instance: None,
             bus: Bus::default(),

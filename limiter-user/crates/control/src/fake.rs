@@ -13,7 +13,8 @@ use super::Core;
 use super::plane::{Buckets, Floors, Links, Plane, Policies, Samples, Shares};
 use super::top::Scan;
 use dataplane::{
-    BucketShare, ClusterBucket, ClusterMember, Error, Event, SharedCounts, SharesChanged, TrialView,
+    BucketShare, ClusterBucket, ClusterMember, Error, Event, ShadowView, SharedCounts,
+    SharesChanged,
 };
 use dataplane::{ClusterTerms, RunTime, WindowRanks};
 use model::Distinct;
@@ -45,7 +46,7 @@ pub struct State {
     pub full_sets: u64,
     pub removed: bool,
     pub exempt: Vec<IpNet>,
-    pub trials: BTreeMap<Target, Tier>,
+    pub shadows: BTreeMap<Target, Tier>,
     pub drop_malformed: bool,
     pub monotonic_ns: u64,
     pub sampling: bool,
@@ -96,7 +97,7 @@ impl Fake {
             tokens: counts.map(|_| 1.5),
             also_tokens: None,
             share: None,
-            trial: None,
+            shadow: None,
             estimate: 3,
             passed,
             dropped,
@@ -226,25 +227,25 @@ impl Policies for Fake {
         None
     }
 
-    fn start_trial(&mut self, target: &Target, tier: &Tier) -> Result<(), Error> {
-        self.state().trials.insert(*target, *tier);
+    fn set_shadow(&mut self, target: &Target, tier: &Tier) -> Result<(), Error> {
+        self.state().shadows.insert(*target, *tier);
         Ok(())
     }
 
-    fn stop_trial(&mut self, target: &Target) -> Result<bool, Error> {
-        Ok(self.state().trials.remove(target).is_some())
+    fn unset_shadow(&mut self, target: &Target) -> Result<bool, Error> {
+        Ok(self.state().shadows.remove(target).is_some())
     }
 
-    fn trials(&self, n: usize) -> Vec<TrialView> {
+    fn shadows(&self, n: usize) -> Vec<ShadowView> {
         let state = self.state();
-        let trials = state.trials.iter();
-        trials
-            .map(|(target, tier)| TrialView {
+        let shadows = state.shadows.iter();
+        shadows
+            .map(|(target, tier)| ShadowView {
                 target: *target,
                 tier: *tier,
                 sources: 4,
                 limited: 1,
-                tried: 400,
+                packets: 400,
                 would_drop: 100,
                 most: [(self.view(&state, IpAddr::from([192, 0, 2, 1])), 200, 100)]
                     .into_iter()

@@ -28,10 +28,10 @@ mod refused;
 mod replicated;
 pub mod scrape;
 mod services;
+mod shadows;
 mod shared;
 mod suggest;
 mod top;
-mod trials;
 mod views;
 mod warnings;
 

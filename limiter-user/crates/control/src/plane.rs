@@ -11,7 +11,7 @@ use limiter_common::abi::Counters;
 use super::top::Scan;
 use dataplane::{
     BucketShare, ClusterBucket, ClusterMember, ClusterTerms, Dataplane, Error, Event, RunTime,
-    ShareMaps, SharedCounts, SharesChanged, TrialView, WindowRanks,
+    ShadowView, ShareMaps, SharedCounts, SharesChanged, WindowRanks,
 };
 use model::Distinct;
 use model::Share;
@@ -67,7 +67,7 @@ concern! {
 }
 
 concern! {
-    /// Limits, lists, trials, and what is exempt from them.
+    /// Limits, lists, shadow limits, and what is exempt from them.
     Policies of Dataplane {
         reads {
             fn peers() -> usize;
@@ -76,7 +76,7 @@ concern! {
             fn check_lists(lists: &Lists) -> Result<(), Error>;
             fn gate_of(limit: &Limit) -> u32;
             fn shared_counts(target: &Target) -> Option<SharedCounts>;
-            fn trials(n: usize) -> Vec<TrialView>;
+            fn shadows(n: usize) -> Vec<ShadowView>;
             fn prefixes() -> (u8, u8);
         }
         changes {
@@ -87,8 +87,8 @@ concern! {
             fn publish_lists(lists: &Lists) -> Result<(), Error>;
             fn change_lists(changes: &ListChanges, after: &Lists) -> Result<(), Error>;
             fn set_verdicts(drop_malformed: bool, on_full: OnFull);
-            fn start_trial(target: &Target, tier: &Tier) -> Result<(), Error>;
-            fn stop_trial(target: &Target) -> Result<bool, Error>;
+            fn set_shadow(target: &Target, tier: &Tier) -> Result<(), Error>;
+            fn unset_shadow(target: &Target) -> Result<bool, Error>;
         }
     }
 }

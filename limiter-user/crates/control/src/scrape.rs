@@ -30,7 +30,7 @@ pub struct Slow {
     /// Of those, bans.
     pub bans: u64,
     /// Limits that are tried.
-    pub trials: u64,
+    pub shadows: u64,
 }
 
 /// What a host tells of its cluster.
@@ -114,7 +114,7 @@ impl Core {
             allowed,
             denied,
             bans,
-            trials: self.trials.len() as u64,
+            shadows: self.shadows.len() as u64,
         })
     }
 }

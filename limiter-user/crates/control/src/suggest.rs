@@ -297,7 +297,7 @@ fn proposal_report(proposal: &Proposal, target: &Target, program: &str) -> Propo
         share_of_packets: touches.share_of_packets,
         share_of_bytes: touches.share_of_bytes,
         command: format!("{program} limit set {what}"),
-        try_command: format!("{program} limit try {what}"),
+        try_command: format!("{program} limit shadow set {what}"),
     }
 }
 

@@ -26,11 +26,11 @@ mod pins;
 mod publish;
 mod run_time;
 mod samples;
+mod shadows;
 mod share_maps;
 mod shares;
 mod sources;
-mod trial;
-mod trials;
+mod try_load;
 mod view;
 
 use model::interface::{Attachment, Mode};
@@ -61,10 +61,10 @@ pub use orphan::Pinned;
 pub use pins::pins_of;
 pub use publish::SharedCounts;
 pub use run_time::RunTime;
+pub use shadows::ShadowView;
 pub use share_maps::ShareMaps;
 pub use shares::{BucketShare, ClusterBucket, ClusterMember, SharesChanged};
-pub use trial::try_load;
-pub use trials::TrialView;
+pub use try_load::try_load;
 
 use attach::Links;
 use events::EventQueue;

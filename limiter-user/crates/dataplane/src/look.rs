@@ -9,14 +9,14 @@ use limiter_common::class::ANY;
 
 use super::facts::{Event, WindowRanks};
 use super::pending::Pending;
-use super::publish::Trying;
+use super::publish::ShadowLimit;
 use super::view::{Now, Tracked};
 use super::{Dataplane, Error, RunTime, kernel};
 use model::Class;
 use model::Distinct;
 use model::compile::decompile;
 use model::sample::{PacketSample, SampleFilter};
-use model::source::{Counts, Member, Source, Tried};
+use model::source::{Counts, Member, Source, SourceShadow};
 use model::tables::{SketchHealth, TableHealth};
 
 impl Dataplane {
@@ -50,11 +50,12 @@ impl Dataplane {
         let network = self.memory.network(tracked.key());
         let limit = self.limit_for(network.addr(), tracked.class());
         let source = self.memory.source(tracked, class, counts, policy.as_ref(), limit, now);
-        let (number, packets, would_drop) = tracked.tried();
-        let mut trials = self.publisher.trials();
-        let trial = trials.find(|trying| u64::from(trying.number) == number);
-        let trial = trial.map(|Trying { tier, .. }| Tried { tier, packets, would_drop });
-        Some(Source { trial, ..source })
+        let (number, packets, would_drop) = tracked.shadow_counts();
+        let mut shadows = self.publisher.shadows();
+        let shadow = shadows.find(|shadow| u64::from(shadow.number) == number);
+        let shadow =
+            shadow.map(|ShadowLimit { tier, .. }| SourceShadow { tier, packets, would_drop });
+        Some(Source { shadow, ..source })
     }
 
     /// What is known of the source that `address` belongs to: of its packets of no class, and then of

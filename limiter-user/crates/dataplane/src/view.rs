@@ -85,10 +85,10 @@ pub(super) struct Tracked<'a> {
 }
 
 impl<'a> Tracked<'a> {
-    /// What was counted in trials, and the number of the last one.
-    pub(super) fn tried(&self) -> (u64, u64, u64) {
-        let Identity { trial, tried, would_drop, .. } = self.identity;
-        (atomic::load(trial), atomic::load(tried), atomic::load(would_drop))
+    /// The last shadow limit, and what it has counted and would have dropped.
+    pub(super) fn shadow_counts(&self) -> (u64, u64, u64) {
+        let Identity { shadow_id, shadow_packets, would_drop, .. } = self.identity;
+        (atomic::load(shadow_id), atomic::load(shadow_packets), atomic::load(would_drop))
     }
 
     /// Its last packet.
@@ -442,7 +442,7 @@ impl Memory {
             tokens: left.map(|(tier, terms, _)| tokens(tier, terms, tats[0], price, now.ticks())),
             also_tokens: also_left
                 .map(|(tier, terms, _)| tokens(tier, terms, tats[1], price, now.ticks())),
-            trial: None,
+            shadow: None,
             share: shared.map(|policy| tracked.share(policy, now)),
             estimate: self.estimate(tracked.key(), tracked.class(), now),
             passed: counts.passed,
@@ -464,7 +464,7 @@ impl Memory {
             limit,
             tokens: None,
             also_tokens: None,
-            trial: None,
+            shadow: None,
             share: None,
             estimate: self.estimate(key, 0, now),
             passed: 0,

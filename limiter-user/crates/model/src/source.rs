@@ -42,8 +42,8 @@ pub struct Source {
     pub dropped: u64,
     /// Bytes offered since then.
     pub bytes: u64,
-    /// What a limit that is tried would have dropped of it.
-    pub trial: Option<Tried>,
+    /// What a shadow limit would have dropped of it.
+    pub shadow: Option<SourceShadow>,
     /// What this host may use of a limit of the cluster.
     pub share: Option<HeldShare>,
     /// When it got its bucket, ns since boot; 0 without one. Tells whether it is still the same bucket.
@@ -54,9 +54,9 @@ pub struct Source {
     pub last_seen: Option<SystemTime>,
 }
 
-/// What a limit that is tried would have dropped of a source.
+/// What a shadow limit would have dropped of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tried {
+pub struct SourceShadow {
     /// The limit.
     pub tier: Tier,
     /// Packets that it has judged.

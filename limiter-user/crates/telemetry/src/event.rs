@@ -156,7 +156,7 @@ pub enum What {
         /// By whom; the daemon itself if left out.
         by: Option<By>,
     },
-    /// Limits, lists, trials or the configuration have changed.
+    /// Limits, lists, shadow limits or the configuration have changed.
     Policy {
         /// What, in words.
         what: String,
@@ -225,7 +225,7 @@ pub enum Kind {
     Attached,
     /// Detached from an interface
     Detached,
-    /// Limits, lists, trials or the configuration were changed
+    /// Limits, lists, shadow limits or the configuration were changed
     Policy,
     /// A change was not confirmed
     Reverted,

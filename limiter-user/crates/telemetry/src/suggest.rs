@@ -126,7 +126,7 @@ pub fn too_small(
     // So that the limit is between what these sources send and what others do.
     let shares = (1..=MAX_TOUCHED).map(|touched| (f64::from(touched) + 0.5) / sources);
     let mut shares = shares.map(|share| (1e4 * share).ceil() / 1e4).filter(|share| *share <= 0.5);
-    // A sample stands for many, and sources may send alike: which share is enough only a trial can tell.
+    // A sample stands for many, and sources may send alike: which share is enough only a shadow limit can tell.
     let enough = shares.find_map(|share| {
         let found = propose(rates, light, traffic, share, Unit::Packets)?;
         (found.touches.sources > 0).then_some((share, found))

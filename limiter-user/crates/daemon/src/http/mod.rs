@@ -10,9 +10,9 @@ mod limits;
 mod lists;
 mod metrics;
 mod peer;
+mod shadows;
 mod suggest;
 mod top;
-mod trials;
 pub mod web;
 
 use axum::extract::DefaultBodyLimit;
@@ -42,7 +42,7 @@ pub fn router(shared: Shared) -> Router {
         .route("/metrics", get(metrics::metrics))
         .route("/v1/limits", get(limits::list).put(limits::set).delete(limits::unset))
         .route("/v1/limits/import", post(limits::import).layer(long_body()))
-        .route("/v1/trials", get(trials::list).put(trials::start).delete(trials::stop))
+        .route("/v1/shadows", get(shadows::list).put(shadows::start).delete(shadows::stop))
         .route("/v1/reload", post(handlers::reload))
         .route("/v1/config/diff", post(handlers::config_diff).layer(long_body()))
         .route("/v1/confirm", post(handlers::confirm))

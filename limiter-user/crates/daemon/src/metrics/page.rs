@@ -233,7 +233,7 @@ impl Page {
     fn policy(&self, to: &mut Families<'_>) -> Written {
         let slow = &self.0.slow;
         to.gauge("limits", "Limits in force", slow.status.limits)?;
-        to.gauge("trials", "Limits that are tried", slow.trials)?;
+        to.gauge("trials", "Limits that are tried", slow.shadows)?;
         to.gauges(
             "list_entries",
             None,

@@ -24,7 +24,7 @@ fn scrape() -> Scrape {
         allowed: 1,
         denied: 3,
         bans: 2,
-        trials: 4,
+        shadows: 4,
     };
     let mut counters = Counters::default();
     for reason in Reason::ALL {

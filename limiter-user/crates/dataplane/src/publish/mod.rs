@@ -15,9 +15,9 @@ mod classes;
 mod lookup;
 mod order;
 mod place;
+mod shadows;
 mod shared;
 mod slots;
-mod trials;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -40,14 +40,14 @@ use model::target::prefixes_of;
 use model::{Changes, Limits, Selector, Target};
 use order::Maps;
 use place::ClassPlace;
+use shadows::Shadows;
 use shared::SharedMaps;
 use slots::PolicySlots;
-use trials::Trials;
 
 pub(super) use classes::ClassTables;
 pub(super) use lookup::PolicyLookup;
+pub(super) use shadows::ShadowLimit;
 pub use shared::SharedCounts;
-pub(super) use trials::Trying;
 
 /// The policies of an amount: for each source by itself, and shared.
 pub(super) type Compiled = [Option<Policy>; 2];
@@ -103,8 +103,8 @@ pub(super) struct Publisher {
     generation: u32,
     /// Prefixes in which every target leads to "no limit", whatever it is given.
     exempt: Vec<IpNet>,
-    /// What is tried beside the limits in force.
-    trials: Trials,
+    /// The shadow limits.
+    shadows: Shadows,
 }
 
 /// A change as the maps have it.
@@ -141,7 +141,7 @@ impl Publisher {
             slots,
             generation: word.generation(),
             exempt: Vec::new(),
-            trials: Trials::default(),
+            shadows: Shadows::default(),
             targets: HashMap::new(),
         };
         for key in targets.keys() {
@@ -187,7 +187,7 @@ impl Publisher {
     pub(super) fn policy_for(&self, address: IpAddr, class: u8) -> (Target, Option<Policy>) {
         let everyone =
             Key { place: ClassPlace { whom: Selector::Default, class }, aggregate: false };
-        let key = self.leading(address, class).find(|key| !self.trials.only(key));
+        let key = self.leading(address, class).find(|key| !self.shadows.only(key));
         let key = key.unwrap_or(everyone);
         (self.target(&key), self.own(&key))
     }
@@ -262,9 +262,9 @@ impl Publisher {
         }
         atomic::store(&config.min_gate, u64::from(self.slots.least_gate()));
         changed?;
-        if let Err(error) = self.settle_trials(config) {
-            // The limits are in force; a trial goes on with what applied before.
-            tracing::warn!("what is tried is not up to date: {error}");
+        if let Err(error) = self.settle_shadows(config) {
+            // The limits are in force; a shadow goes on with what applied before.
+            tracing::warn!("the shadow limits are not up to date: {error}");
         }
         Ok(())
     }
@@ -296,9 +296,9 @@ impl Publisher {
         {
             atomic::store(&config.min_gate, u64::from(new));
         }
-        let mut trying = self.hold_trials(changes, &classes, policies)?;
+        let mut shadowed = self.hold_shadows(changes, &classes, policies)?;
         let exempt = std::mem::take(&mut self.exempt);
-        let after = |key: &Key, amount| match trying.get(key) {
+        let after = |key: &Key, amount| match shadowed.get(key) {
             Some((slot, _)) => Some(*slot),
             None => destination(&exempt, key, slot_of(amount, slots, key)),
         };
@@ -314,10 +314,10 @@ impl Publisher {
             }
         }
         self.exempt = exempt;
-        for (key, (slot, own)) in trying.drain() {
+        for (key, (slot, own)) in shadowed.drain() {
             self.slots.release(slot);
-            if let Some(trial) = self.trials.of_mut(&key).filter(|_| written.is_ok()) {
-                trial.own = own;
+            if let Some(shadow) = self.shadows.of_mut(&key).filter(|_| written.is_ok()) {
+                shadow.own = own;
             }
         }
         if let Err(error) = written {
@@ -349,25 +349,25 @@ impl Publisher {
         }
     }
 
-    /// Where those of the changed keys lead for which something is tried, each slot held once more, and
+    /// Where those of the changed keys lead with a shadow limit, each slot held once more, and
     /// the policies that are set for them then.
-    fn hold_trials(
+    fn hold_shadows(
         &mut self,
         changes: &Changes,
         classes: &ClassUse,
         policies: &[Compiled],
     ) -> Result<HashMap<Key, (u32, Option<Policy>)>, Error> {
-        let mut trying = HashMap::new();
-        if self.trials.is_empty() {
-            return Ok(trying);
+        let mut shadowed = HashMap::new();
+        if self.shadows.is_empty() {
+            return Ok(shadowed);
         }
         for (target, amount) in changes.numbered() {
             let Some(key) = Self::key(classes, &target) else { continue };
-            let Some(trial) = self.trials.of(&key) else { continue };
+            let Some(shadow) = self.shadows.of(&key) else { continue };
             let own = amount.and_then(|amount| policies[amount][usize::from(key.aggregate)]);
             let present = self.targets.get(&key).copied();
             let slot = match (own, present) {
-                (Some(own), _) => self.slots.hold(&trial.beside(own))?,
+                (Some(own), _) => self.slots.hold(&shadow.beside(own))?,
                 // What applies without a limit of its own is found out when that is gone.
                 (None, Some(present)) => {
                     self.slots.hold_slot(present);
@@ -375,9 +375,9 @@ impl Publisher {
                 }
                 (None, None) => continue,
             };
-            trying.insert(key, (slot, own));
+            shadowed.insert(key, (slot, own));
         }
-        Ok(trying)
+        Ok(shadowed)
     }
 
     /// Lets every CPU look again at what it remembers of sources.
@@ -477,7 +477,7 @@ impl Publisher {
     fn holds(&self, key: &Key) -> bool {
         let any = u32::from(key.place.class) == ANY;
         let exempt = || key.place.net().is_some_and(|net| any && self.exempt.contains(&net));
-        !key.aggregate && (exempt() || self.trials.of(key).is_some())
+        !key.aggregate && (exempt() || self.shadows.of(key).is_some())
     }
 
     /// Changes the maps, and changes them back if one cannot be.

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use super::core::Core;
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
-use api::{LimitReport, TrialReport, TrialSource, TrialStarted, TrialStopped, TrialsReport};
+use api::{LimitReport, ShadowReport, ShadowSet, ShadowSource, ShadowUnset, ShadowsReport};
 use model::{Limit, Target};
 
 impl Core {
@@ -13,47 +13,47 @@ impl Core {
     ///
     /// # Errors
     /// If it cannot be tried there; then what was tried before goes on.
-    pub fn start_trial(&mut self, limit: &Limit) -> Result<TrialStarted, Failure> {
+    pub fn set_shadow(&mut self, limit: &Limit) -> Result<ShadowSet, Failure> {
         let target = limit.target;
         let (ipv4, ipv6) = self.plane.prefixes();
         limit.check_prefix(ipv4, ipv6)?;
         self.management.check(&target)?;
         if limit.also.is_some() {
-            return Err(Failure::new(exit::USAGE, "one rate is tried at a time")
+            return Err(Failure::new(exit::USAGE, "a shadow limit has one rate")
                 .hint("try the rate of packets, then that of bytes"));
         }
-        self.plane.start_trial(&target, &limit.tier())?;
-        self.trials.insert(target, SystemTime::now());
+        self.plane.set_shadow(&target, &limit.tier())?;
+        self.shadows.insert(target, SystemTime::now());
         let what = format!("trying {} for {}", limit.rate, target.short());
         self.tell_policy(what, &ChangeOptions::default(), None);
-        Ok(TrialStarted { trying: LimitReport::new(limit, self.plane.gate_of(limit)) })
+        Ok(ShadowSet { shadow: LimitReport::new(limit, self.plane.gate_of(limit)) })
     }
 
     /// Ends what is tried for a target.
     ///
     /// # Errors
-    /// If nothing is tried for this very target, or the data plane refuses.
-    pub fn stop_trial(&mut self, target: &Target) -> Result<TrialStopped, Failure> {
-        if !self.plane.stop_trial(target)? {
-            let message = format!("nothing is tried for {}", target.short());
+    /// If no shadow limit for this very target, or the data plane refuses.
+    pub fn unset_shadow(&mut self, target: &Target) -> Result<ShadowUnset, Failure> {
+        if !self.plane.unset_shadow(target)? {
+            let message = format!("no shadow limit for {}", target.short());
             return Err(Failure::new(exit::NEGATIVE, message)
-                .hint("`limiter limit trials` shows what is tried"));
+                .hint("`limiter limit shadow list` shows them"));
         }
-        self.trials.remove(target);
-        let what = format!("nothing is tried for {} any more", target.short());
+        self.shadows.remove(target);
+        let what = format!("no shadow limit for {} any more", target.short());
         self.tell_policy(what, &ChangeOptions::default(), None);
-        Ok(TrialStopped { stopped: *target })
+        Ok(ShadowUnset { stopped: *target })
     }
 
     /// What is tried, with the `n` sources of each that would have lost most.
-    pub fn trials(&self, n: usize) -> TrialsReport {
-        let trials = self.plane.trials(n).into_iter().map(|view| {
-            let since = self.trials.get(&view.target).copied().unwrap_or_else(SystemTime::now);
+    pub fn shadows(&self, n: usize) -> ShadowsReport {
+        let shadows = self.plane.shadows(n).into_iter().map(|view| {
+            let since = self.shadows.get(&view.target).copied().unwrap_or_else(SystemTime::now);
             let sources = view.most.iter().map(|(source, tried, would_drop)| {
-                TrialSource::new(source.source, *tried, *would_drop)
+                ShadowSource::new(source.source, *tried, *would_drop)
             });
             let in_force = self.limit_for(&view.target);
-            TrialReport {
+            ShadowReport {
                 target: view.target,
                 rate: view.tier.rate,
                 burst: view.tier.burst_text(),
@@ -62,12 +62,12 @@ impl Core {
                 seconds: since.elapsed().map_or(0.0, |elapsed| elapsed.as_secs_f64()),
                 sources: view.sources,
                 limited: view.limited,
-                packets: view.tried,
+                packets: view.packets,
                 would_drop: view.would_drop,
-                share: TrialSource::share(view.tried, view.would_drop),
+                share: ShadowSource::share(view.packets, view.would_drop),
                 most: sources.collect(),
             }
         });
-        TrialsReport { trials: trials.collect() }
+        ShadowsReport { shadows: shadows.collect() }
     }
 }

@@ -1,4 +1,4 @@
-//! Limits that are tried: a shadow in the policy of whom they are tried for.
+//! Shadow limits: in the policies of their targets.
 //!
 //! Where that has a limit of its own, the shadow goes with it; otherwise a key of its own leads to what
 //! applies there anyway, with the shadow.
@@ -19,11 +19,11 @@ use model::compile::refused;
 use model::target::prefixes_of;
 use model::{Selector, Target, Tier as Spec};
 
-/// Trials at a time.
+/// Shadow limits at a time.
 const MAX: usize = 16;
 
-/// A limit that is tried.
-pub(super) struct Trial {
+/// A shadow limit.
+pub(super) struct Shadow {
     key: Key,
     tier: CompiledTier,
     /// The same as it was said.
@@ -34,9 +34,9 @@ pub(super) struct Trial {
     pub(super) own: Option<Policy>,
 }
 
-/// A trial as the data plane tells it.
+/// A shadow limit as the data plane tells it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Trying {
+pub(crate) struct ShadowLimit {
     /// For whom.
     pub(crate) target: Target,
     /// What.
@@ -45,47 +45,47 @@ pub(crate) struct Trying {
     pub(crate) number: u16,
 }
 
-/// The limits that are tried.
+/// All shadow limits.
 #[derive(Default)]
-pub(super) struct Trials {
-    all: Vec<Trial>,
+pub(super) struct Shadows {
+    all: Vec<Shadow>,
     last: u16,
 }
 
-impl Trials {
+impl Shadows {
     pub(super) const fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    pub(super) fn of(&self, key: &Key) -> Option<&Trial> {
-        self.all.iter().find(|trial| trial.key == *key)
+    pub(super) fn of(&self, key: &Key) -> Option<&Shadow> {
+        self.all.iter().find(|shadow| shadow.key == *key)
     }
 
-    pub(super) fn of_mut(&mut self, key: &Key) -> Option<&mut Trial> {
-        self.all.iter_mut().find(|trial| trial.key == *key)
+    pub(super) fn of_mut(&mut self, key: &Key) -> Option<&mut Shadow> {
+        self.all.iter_mut().find(|shadow| shadow.key == *key)
     }
 
-    /// Whether a key is only there for a trial.
+    /// Whether a key is only there for a shadow limit.
     pub(super) fn only(&self, key: &Key) -> bool {
-        self.of(key).is_some_and(|trial| trial.own.is_none())
+        self.of(key).is_some_and(|shadow| shadow.own.is_none())
     }
 }
 
-impl Trial {
-    /// The policy with what is tried.
+impl Shadow {
+    /// The policy with the shadow.
     pub(super) fn beside(&self, policy: Policy) -> Policy {
-        policy.trying(self.tier, self.number)
+        policy.with_shadow(self.tier, self.number)
     }
 }
 
 impl Publisher {
-    /// Tries a limit for `target`, in the place of what is tried there. Returns the number that packets
+    /// Sets a shadow limit for `target`, in the place of another one. Returns the number that packets
     /// are counted under.
     ///
     /// # Errors
-    /// [`Error::TooMany`], or [`Error::Limit`] where a trial would change what applies; [`Error::Map`] if
-    /// the kernel refuses. Nothing is tried then.
-    pub(crate) fn start_trial(
+    /// [`Error::TooMany`], or [`Error::Limit`] where it would change what applies; [`Error::Map`] if
+    /// the kernel refuses. Then there is none.
+    pub(crate) fn set_shadow(
         &mut self,
         target: &Target,
         (tier, spec): (CompiledTier, Spec),
@@ -94,7 +94,7 @@ impl Publisher {
         let refuse = |problem: &str, hint: &str| Error::from(refused(target, problem, hint));
         if target.aggregate {
             return Err(refuse(
-                "a limit that many sources share cannot be tried",
+                "a limit that many sources share cannot be a shadow",
                 "set it with --no-enforce: nothing is dropped, and `show` counts",
             ));
         }
@@ -102,78 +102,79 @@ impl Publisher {
         let key = key.ok_or_else(|| {
             refuse(
                 "no limit of this class applies there, so its packets have no bucket of their own",
-                "try it for all packets, or set a limit of the class first",
+                "set it for all packets, or set a limit of the class first",
             )
         })?;
-        let own = match self.trials.of(&key) {
-            Some(trial) => trial.own,
+        let own = match self.shadows.of(&key) {
+            Some(shadow) => shadow.own,
             None => self.own(&key),
         };
-        if self.trials.of(&key).is_none() && self.trials.all.len() == MAX {
+        if self.shadows.of(&key).is_none() && self.shadows.all.len() == MAX {
             let (wanted, room) = (MAX + 1, MAX);
-            let hint = "stop one: limiter limit try --stop";
-            return Err(Error::TooMany { kind: "trials", wanted, room, hint });
+            let hint = "remove one: limiter limit shadow unset";
+            return Err(Error::TooMany { kind: "shadow limits", wanted, room, hint });
         }
-        self.trials.last = self.trials.last.checked_add(1).unwrap_or(1);
-        let number = self.trials.last;
-        let former = self.trials.all.iter().position(|trial| trial.key == key);
-        let former = former.map(|place| self.trials.all.remove(place));
-        self.trials.all.push(Trial { key, tier, spec, number, own });
-        let settled = self.settle_trials(config);
+        self.shadows.last = self.shadows.last.checked_add(1).unwrap_or(1);
+        let number = self.shadows.last;
+        let former = self.shadows.all.iter().position(|shadow| shadow.key == key);
+        let former = former.map(|place| self.shadows.all.remove(place));
+        self.shadows.all.push(Shadow { key, tier, spec, number, own });
+        let settled = self.settle_shadows(config);
         if settled.is_err() {
-            self.trials.all.pop();
-            self.trials.all.extend(former);
+            self.shadows.all.pop();
+            self.shadows.all.extend(former);
         }
         settled.map(|()| number)
     }
 
-    /// What is tried.
-    pub(crate) fn trials(&self) -> impl Iterator<Item = Trying> {
-        self.trials.all.iter().map(|&Trial { key, spec, number, .. }| Trying {
+    /// All shadow limits.
+    pub(crate) fn shadows(&self) -> impl Iterator<Item = ShadowLimit> {
+        self.shadows.all.iter().map(|&Shadow { key, spec, number, .. }| ShadowLimit {
             target: self.target(&key),
             tier: spec,
             number,
         })
     }
 
-    /// Tries nothing for `target` any more. Whether something was.
+    /// Removes the shadow limit of `target`. Whether there was one.
     ///
     /// # Errors
-    /// [`Error::Map`] if the kernel refuses; then it still is.
-    pub(crate) fn stop_trial(&mut self, target: &Target, config: &Config) -> Result<bool, Error> {
+    /// [`Error::Map`] if the kernel refuses; then it stays.
+    pub(crate) fn unset_shadow(&mut self, target: &Target, config: &Config) -> Result<bool, Error> {
         let Some(key) = Self::key(&self.classes, target) else { return Ok(false) };
-        let Some(own) = self.trials.of(&key).map(|trial| trial.own) else { return Ok(false) };
+        let Some(own) = self.shadows.of(&key).map(|shadow| shadow.own) else { return Ok(false) };
         self.point(key, own, config)?;
-        self.trials.all.retain(|trial| trial.key != key);
+        self.shadows.all.retain(|shadow| shadow.key != key);
         Ok(true)
     }
 
-    /// Ends the trials of whose class nothing applies any more.
-    fn forget_trials(&mut self, config: &Config) -> Result<(), Error> {
+    /// Removes the shadow limits of whose class nothing applies any more.
+    fn forget_shadows(&mut self, config: &Config) -> Result<(), Error> {
         let gone: Vec<Key> = self
-            .trials
+            .shadows
             .all
             .iter()
-            .map(|trial| trial.key)
+            .map(|shadow| shadow.key)
             .filter(|key| self.base(key).is_none())
             .collect();
         for key in gone {
             self.point(key, None, config)?;
-            self.trials.all.retain(|trial| trial.key != key);
+            self.shadows.all.retain(|shadow| shadow.key != key);
         }
         Ok(())
     }
 
-    /// Gives every target for which something is tried what applies there, with the shadow.
+    /// Gives every target with a shadow limit what applies there, with the shadow.
     ///
     /// # Errors
     /// [`Error::Map`] if the kernel refuses.
-    pub(super) fn settle_trials(&mut self, config: &Config) -> Result<(), Error> {
-        self.forget_trials(config)?;
-        let keys: Vec<Key> = self.trials.all.iter().map(|trial| trial.key).collect();
+    pub(super) fn settle_shadows(&mut self, config: &Config) -> Result<(), Error> {
+        self.forget_shadows(config)?;
+        let keys: Vec<Key> = self.shadows.all.iter().map(|shadow| shadow.key).collect();
         for key in keys {
-            let base = self.trials.of(&key).and_then(|trial| trial.own).or_else(|| self.base(&key));
-            let wanted = self.trials.of(&key).zip(base).map(|(trial, base)| trial.beside(base));
+            let base =
+                self.shadows.of(&key).and_then(|shadow| shadow.own).or_else(|| self.base(&key));
+            let wanted = self.shadows.of(&key).zip(base).map(|(shadow, base)| shadow.beside(base));
             let present = self.targets.get(&key).and_then(|slot| self.policy(*slot));
             if wanted.is_some() && wanted != present {
                 self.point(key, wanted, config)?;
@@ -184,8 +185,8 @@ impl Publisher {
 
     /// The policy that is set for a key itself.
     pub(super) fn own(&self, key: &Key) -> Option<Policy> {
-        match self.trials.of(key) {
-            Some(trial) => trial.own,
+        match self.shadows.of(key) {
+            Some(shadow) => shadow.own,
             None => self.targets.get(key).and_then(|slot| self.policy(*slot)),
         }
     }
@@ -198,7 +199,7 @@ impl Publisher {
         let around = key.place.net().into_iter().flat_map(prefixes_of);
         let mut keys = around.map(|net| Key::each(net, class)).chain(iter::once(everyone));
         let found = keys.find_map(|key| self.own(&key));
-        // Where nothing is limited, a trial still counts.
+        // Where nothing is limited, a shadow still counts.
         let unlimited = || (u32::from(class) == ANY).then(|| Policy::unlimited(MAX_GATE));
         found.or_else(unlimited)
     }

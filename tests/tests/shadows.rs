@@ -1,4 +1,4 @@
-//! A limit that is tried: what it would have dropped, and that it drops nothing.
+//! A shadow limit: what it would have dropped, and that it drops nothing.
 
 use std::net::IpAddr;
 
@@ -11,28 +11,28 @@ fn stream(source: IpAddr, rate: f64) -> Stream {
     Stream::new(frame::udp(source, 100), rate, (rate * SECONDS) as u64)
 }
 
-fn trial(cli: &Cli, target: &str) -> Value {
-    let trials = cli.ok(&["limit", "trials"])["trials"].clone();
-    let found = trials.as_array().expect("a list").iter().find(|one| one["target"] == target);
-    found.unwrap_or_else(|| panic!("no trial for {target} in {trials}")).clone()
+fn shadow(cli: &Cli, target: &str) -> Value {
+    let shadows = cli.ok(&["limit", "shadow", "list"])["trials"].clone();
+    let found = shadows.as_array().expect("a list").iter().find(|one| one["target"] == target);
+    found.unwrap_or_else(|| panic!("no shadow for {target} in {shadows}")).clone()
 }
 
-/// What the trial says of a source: packets, and how many would have been dropped.
-fn told(trial: &Value, source: IpAddr) -> (u64, u64) {
+/// What the shadow says of a source: packets, and how many would have been dropped.
+fn told(shadow: &Value, source: IpAddr) -> (u64, u64) {
     let name = format!("{source}/32");
-    let all = trial["most"].as_array().expect("a list");
+    let all = shadow["most"].as_array().expect("a list");
     let of = |row: &Value, field: &str| row[field].as_u64().unwrap_or_default();
     let found = all.iter().find(|row| row["source"] == name.as_str());
     found.map_or((0, 0), |row| (of(row, "packets"), of(row, "would_drop")))
 }
 
 #[test]
-fn a_trial_tells_what_a_limit_would_drop_and_drops_nothing() {
+fn a_shadow_tells_what_a_limit_would_drop_and_drops_nothing() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
     let cli = daemon.cli();
     // Nobody is limited yet: how would 500 pps do?
-    let started = cli.ok(&["limit", "try", "500pps", "--burst", "200"]);
+    let started = cli.ok(&["limit", "shadow", "set", "500pps", "--burst", "200"]);
     assert_eq!(started["trying"]["rate"], "500pps", "{started}");
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let sources = [(v4(1), 3000.0), (v4(2), 700.0), (v4(3), 450.0), (v4(4), 4.0)];
@@ -41,7 +41,7 @@ fn a_trial_tells_what_a_limit_would_drop_and_drops_nothing() {
     for ((source, _), sent) in sources.iter().zip(&sent) {
         assert_eq!(observed.from(*source), sent.packets(), "{source} loses nothing");
     }
-    let report = trial(&cli, "default");
+    let report = shadow(&cli, "default");
     println!("{report:#}");
     for host in [1, 2] {
         let sent = &sent[host as usize - 1];
@@ -67,32 +67,32 @@ fn a_trial_tells_what_a_limit_would_drop_and_drops_nothing() {
 
     // Beside a limit in force, for a prefix without one of its own; the limit goes on to be exact.
     let limit = cli.limit("1000pps", Some("500"), None);
-    cli.ok(&["limit", "try", "--stop"]);
-    cli.ok(&["limit", "try", "200pps", "--burst", "100", "--for", "198.51.100.64/26"]);
+    cli.ok(&["limit", "shadow", "unset"]);
+    cli.ok(&["limit", "shadow", "set", "200pps", "--burst", "100", "--for", "198.51.100.64/26"]);
     let before = observer.read();
     let inside = v4(70);
     let sent = Sender::new(&lab).send(vec![stream(inside, 3000.0), stream(v4(20), 3000.0)]);
     let observed = observer.read();
     for (source, sent) in [inside, v4(20)].into_iter().zip(&sent) {
         let admitted = observed.from(source) - before.from(source);
-        limit.assert_admitted("beside a trial", admitted, sent.seconds());
+        limit.assert_admitted("beside a shadow", admitted, sent.seconds());
     }
-    let report = trial(&cli, "198.51.100.64/26");
+    let report = shadow(&cli, "198.51.100.64/26");
     let (packets, would_drop) = told(&report, inside);
     let allowed = 100.0 + 200.0 * sent[0].seconds();
     let passed = (packets - would_drop) as f64;
-    println!("a trial would have passed {passed} of {packets}, allowed {allowed}");
+    println!("a shadow would have passed {passed} of {packets}, allowed {allowed}");
     assert!((passed - allowed).abs() <= 0.005 * allowed + 20.0, "{passed} of {allowed}");
     assert_eq!(told(&report, v4(20)), (0, 0), "outside the prefix");
     assert_eq!(cli.show(inside).limit.map(|limit| limit.target), Some("default".into()));
-    // The limit changes beneath it: the trial goes on.
+    // The limit changes beneath it: the shadow goes on.
     cli.limit("2000pps", Some("500"), None);
     assert_eq!(cli.show(inside).limit.map(|limit| limit.rate), Some("2000pps".into()));
-    assert!(told(&trial(&cli, "198.51.100.64/26"), inside).0 >= packets);
+    assert!(told(&shadow(&cli, "198.51.100.64/26"), inside).0 >= packets);
     let list = cli.ok(&["limit", "list"]);
-    assert_eq!(list["limits"].as_array().map(Vec::len), Some(1), "a trial is no limit: {list}");
-    cli.ok(&["limit", "try", "--stop", "--for", "198.51.100.64/26"]);
-    assert_eq!(cli.ok(&["limit", "trials"])["trials"], Value::Array(Vec::new()));
+    assert_eq!(list["limits"].as_array().map(Vec::len), Some(1), "a shadow is no limit: {list}");
+    cli.ok(&["limit", "shadow", "unset", "--for", "198.51.100.64/26"]);
+    assert_eq!(cli.ok(&["limit", "shadow", "list"])["trials"], Value::Array(Vec::new()));
     daemon.assert_accounted(&lab);
 }
 
@@ -102,22 +102,22 @@ fn what_cannot_be_tried_is_refused() {
     let daemon = Daemon::start(&lab);
     let cli = daemon.cli();
     for (arguments, code, text) in [
-        (&["limit", "try", "500"][..], 2, "500"),
-        (&["limit", "try", "500pps", "--burst", "0"], 2, "burst"),
-        (&["limit", "try", "500pps", "--aggregate"], 2, "share"),
+        (&["limit", "shadow", "set", "500"][..], 2, "500"),
+        (&["limit", "shadow", "set", "500pps", "--burst", "0"], 2, "burst"),
+        (&["limit", "shadow", "set", "500pps", "--aggregate"], 2, "share"),
         // No limit of that class: its packets would need a bucket of their own, which changes what applies.
-        (&["limit", "try", "500pps", "--proto", "udp"], 2, "class"),
-        (&["limit", "try", "--stop"], 1, "nothing is tried"),
+        (&["limit", "shadow", "set", "500pps", "--proto", "udp"], 2, "class"),
+        (&["limit", "shadow", "unset"], 1, "no shadow limit"),
     ] {
         let answer = cli.run(arguments);
         assert!(answer.code == code && answer.stderr.contains(text), "{arguments:?}: {answer:#?}");
     }
-    assert_eq!(cli.ok(&["limit", "trials"])["trials"], Value::Array(Vec::new()));
+    assert_eq!(cli.ok(&["limit", "shadow", "list"])["trials"], Value::Array(Vec::new()));
     // With a limit of the class, it can be.
     cli.ok(&["limit", "set", "500pps", "--proto", "udp"]);
-    cli.ok(&["limit", "try", "50pps", "--proto", "udp", "--for", "192.0.2.0/24"]);
-    // And when that goes, so does the trial.
+    cli.ok(&["limit", "shadow", "set", "50pps", "--proto", "udp", "--for", "192.0.2.0/24"]);
+    // And when that goes, so does the shadow.
     cli.ok(&["limit", "unset", "--proto", "udp"]);
-    assert_eq!(cli.ok(&["limit", "trials"])["trials"], Value::Array(Vec::new()));
+    assert_eq!(cli.ok(&["limit", "shadow", "list"])["trials"], Value::Array(Vec::new()));
     daemon.assert_accounted(&lab);
 }

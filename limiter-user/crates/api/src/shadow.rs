@@ -1,4 +1,4 @@
-//! What limits that are tried would have dropped.
+//! What shadow limits would have dropped.
 
 use std::io::{self, Write};
 
@@ -9,42 +9,43 @@ use super::{LimitReport, Print, text};
 use model::target::short_prefix;
 use model::{Rate, Target};
 
-/// `limit try`.
+/// `limit shadow set`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TrialStarted {
-    /// What is tried.
-    pub trying: LimitReport,
+pub struct ShadowSet {
+    /// The limit.
+    #[serde(rename = "trying")]
+    pub shadow: LimitReport,
 }
 
-impl Print for TrialStarted {
+impl Print for ShadowSet {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { trying } = self;
+        let Self { shadow } = self;
         writeln!(
             out,
-            "trying {} for {}: nothing is dropped by it",
-            trying.summary(),
-            trying.target.short()
+            "shadow limit {} for {}: nothing is dropped by it",
+            shadow.summary(),
+            shadow.target.short()
         )?;
-        writeln!(out, "`limiter limit trials` tells what it would drop")
+        writeln!(out, "`limiter limit shadow list` shows what it would drop")
     }
 }
 
-/// `limit try --stop`.
+/// `limit shadow unset`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TrialStopped {
-    /// For whom nothing is tried any more.
+pub struct ShadowUnset {
+    /// Its target.
     pub stopped: Target,
 }
 
-impl Print for TrialStopped {
+impl Print for ShadowUnset {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "nothing is tried for {} any more", self.stopped.short())
+        writeln!(out, "no shadow limit for {} any more", self.stopped.short())
     }
 }
 
 /// A source that would have lost something.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TrialSource {
+pub struct ShadowSource {
     /// The source.
     pub source: IpNet,
     /// Packets that it has sent.
@@ -55,8 +56,8 @@ pub struct TrialSource {
     pub share: f64,
 }
 
-impl TrialSource {
-    /// A source that has sent `packets`, of which the limit that is tried would have dropped some.
+impl ShadowSource {
+    /// A source that has sent `packets`, of which the shadow limit would have dropped some.
     pub fn new(source: IpNet, packets: u64, would_drop: u64) -> Self {
         Self { source, packets, would_drop, share: Self::share(packets, would_drop) }
     }
@@ -67,12 +68,12 @@ impl TrialSource {
     }
 }
 
-/// A limit that is tried, and what it would have dropped.
+/// A shadow limit, and what it would have dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TrialReport {
+pub struct ShadowReport {
     /// For whom and for which packets.
     pub target: Target,
-    /// The rate that is tried.
+    /// Its rate.
     pub rate: Rate,
     /// Its burst.
     pub burst: String,
@@ -93,46 +94,47 @@ pub struct TrialReport {
     /// That part, 0 to 1.
     pub share: f64,
     /// Who would have lost most.
-    pub most: Vec<TrialSource>,
+    pub most: Vec<ShadowSource>,
 }
 
-/// `limit trials`.
+/// `limit shadow list`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TrialsReport {
-    /// Each limit that is tried.
-    pub trials: Vec<TrialReport>,
+pub struct ShadowsReport {
+    /// Each of them.
+    #[serde(rename = "trials")]
+    pub shadows: Vec<ShadowReport>,
 }
 
-impl Print for TrialsReport {
+impl Print for ShadowsReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        if self.trials.is_empty() {
-            return writeln!(out, "nothing is tried; `limiter limit try 500pps` would");
+        if self.shadows.is_empty() {
+            return writeln!(out, "no shadow limits; `limiter limit shadow set 500pps` sets one");
         }
-        for (place, trial) in self.trials.iter().enumerate() {
+        for (place, shadow) in self.shadows.iter().enumerate() {
             if place > 0 {
                 writeln!(out)?;
             }
-            let TrialReport { rate, burst, packets, would_drop, sources, limited, .. } = trial;
-            let target = trial.target.short();
-            writeln!(out, "trying     {rate} burst {burst} ({target})")?;
-            let in_force = trial.in_force.as_ref().map(LimitReport::summary);
+            let ShadowReport { rate, burst, packets, would_drop, sources, limited, .. } = shadow;
+            let target = shadow.target.short();
+            writeln!(out, "shadow     {rate} burst {burst} ({target})")?;
+            let in_force = shadow.in_force.as_ref().map(LimitReport::summary);
             writeln!(
                 out,
                 "in force   {}",
                 in_force.as_deref().unwrap_or("no limit for this target")
             )?;
-            writeln!(out, "since      {} ({:.0} s)", trial.since, trial.seconds)?;
+            writeln!(out, "since      {} ({:.0} s)", shadow.since, shadow.seconds)?;
             writeln!(out, "sources    {limited} of {sources} would have lost something")?;
-            let share = 100.0 * trial.share;
+            let share = 100.0 * shadow.share;
             writeln!(
                 out,
                 "packets    {would_drop} of {packets} would have been dropped ({share:.1} %)"
             )?;
-            if trial.most.is_empty() {
+            if shadow.most.is_empty() {
                 continue;
             }
             let mut table = text::table(&["SOURCE", "PACKETS", "WOULD DROP", "SHARE"], 1);
-            for source in &trial.most {
+            for source in &shadow.most {
                 table.add_row([
                     short_prefix(&source.source),
                     source.packets.to_string(),

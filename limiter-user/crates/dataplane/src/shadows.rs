@@ -1,20 +1,20 @@
-//! What limits that are tried would have dropped.
+//! What shadow limits would have dropped.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use limiter_common::atomic;
 
-use super::publish::Trying;
+use super::publish::ShadowLimit;
 use super::view::Now;
 use super::{Dataplane, Error};
 use model::compile::compile_tier;
 use model::source::Source;
 use model::{Target, Tier};
 
-/// A limit that is tried, and what came of it.
+/// A shadow limit, and what it would have dropped.
 #[derive(Clone, Debug)]
-pub struct TrialView {
+pub struct ShadowView {
     /// For whom.
     pub target: Target,
     /// What.
@@ -24,7 +24,7 @@ pub struct TrialView {
     /// Of those, how many would have lost something.
     pub limited: u64,
     /// Packets that they have sent, from when each had its bucket and was looked at.
-    pub tried: u64,
+    pub packets: u64,
     /// Of those, how many would have been dropped.
     pub would_drop: u64,
     /// Who would have lost most, and of how many packets how many.
@@ -32,38 +32,38 @@ pub struct TrialView {
 }
 
 impl Dataplane {
-    /// Tries a limit beside those in force, without touching a packet.
+    /// Sets a shadow limit, which touches no packet.
     ///
     /// # Errors
-    /// A limit that cannot be enforced, or a target for which nothing can be tried without changing what
+    /// A limit that cannot be enforced, or a target that it cannot have without changing what
     /// applies; or the kernel refuses.
-    pub fn start_trial(&mut self, target: &Target, tier: &Tier) -> Result<(), Error> {
+    pub fn set_shadow(&mut self, target: &Target, tier: &Tier) -> Result<(), Error> {
         let shift = self.memory.layout.window_shift;
         let compiled = compile_tier(target, tier, shift, self.max_frame)?;
-        self.publisher.start_trial(target, (compiled, *tier), self.memory.config()).map(drop)
+        self.publisher.set_shadow(target, (compiled, *tier), self.memory.config()).map(drop)
     }
 
-    /// Ends what is tried for a target. Whether something was.
+    /// Removes the shadow limit of a target. Whether there was one.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn stop_trial(&mut self, target: &Target) -> Result<bool, Error> {
-        self.publisher.stop_trial(target, self.memory.config())
+    pub fn unset_shadow(&mut self, target: &Target) -> Result<bool, Error> {
+        self.publisher.unset_shadow(target, self.memory.config())
     }
 
-    /// What is tried, and the `n` sources of each that would have lost most.
-    pub fn trials(&self, n: usize) -> Vec<TrialView> {
-        self.publisher.trials().map(|trying| self.trial(&trying, n)).collect()
+    /// All shadow limits, and the `n` sources of each that would have lost most.
+    pub fn shadows(&self, n: usize) -> Vec<ShadowView> {
+        self.publisher.shadows().map(|shadow| self.shadow(&shadow, n)).collect()
     }
 
-    fn trial(&self, trying: &Trying, n: usize) -> TrialView {
-        let Trying { target, tier, number } = *trying;
-        let mut view = TrialView {
+    fn shadow(&self, shadow: &ShadowLimit, n: usize) -> ShadowView {
+        let ShadowLimit { target, tier, number } = *shadow;
+        let mut view = ShadowView {
             target,
             tier,
             sources: 0,
             limited: 0,
-            tried: 0,
+            packets: 0,
             would_drop: 0,
             most: Vec::new(),
         };
@@ -71,13 +71,13 @@ impl Dataplane {
         let mut most = BinaryHeap::new();
         self.memory.occupied(|bucket, _| {
             let Some(identity) = identities.get(bucket) else { return };
-            if atomic::load(&identity.trial) != u64::from(number) {
+            if atomic::load(&identity.shadow_id) != u64::from(number) {
                 return;
             }
             let would_drop = atomic::load(&identity.would_drop);
             view.sources += 1;
             view.limited += u64::from(would_drop > 0);
-            view.tried += atomic::load(&identity.tried);
+            view.packets += atomic::load(&identity.shadow_packets);
             view.would_drop += would_drop;
             if would_drop > 0 {
                 most.push(Reverse((would_drop, bucket)));
@@ -89,10 +89,11 @@ impl Dataplane {
         let (pending, now) = (self.pending(), Now::take());
         for Reverse((would_drop, bucket)) in most.into_sorted_vec() {
             let Some(tracked) = self.memory.at(bucket) else { continue };
-            let tried = identities.get(bucket).map_or(0, |identity| atomic::load(&identity.tried));
+            let packets =
+                identities.get(bucket).map_or(0, |identity| atomic::load(&identity.shadow_packets));
             let counts = tracked.counts(&pending);
             if let Some(source) = self.view(&tracked, counts, now) {
-                view.most.push((source, tried, would_drop));
+                view.most.push((source, packets, would_drop));
             }
         }
         view
