@@ -414,7 +414,7 @@ impl Reason {
 
     /// The reason with a discriminant; [`Reason::Internal`] for a number that is none.
     #[inline(always)]
-    pub fn of(discriminant: u32) -> Self {
+    pub fn from_u32(discriminant: u32) -> Self {
         match discriminant {
             0 => Self::NonIp,
             1 => Self::BelowGate,
@@ -628,7 +628,7 @@ mod tests {
     fn discriminants_index_their_tables() {
         for (i, reason) in Reason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, i);
-            assert_eq!(Reason::of(i as u32), reason);
+            assert_eq!(Reason::from_u32(i as u32), reason);
         }
         for (i, (internal, _)) in Internal::ALL.into_iter().enumerate() {
             assert_eq!(internal as usize, i);

@@ -79,7 +79,7 @@ impl Cost {
     /// The cost of a frame of `length` bytes, rounded up: rounding never admits more than the limit,
     /// and takes less than one tick per packet from it.
     #[inline(always)]
-    pub const fn of(&self, length: u32) -> Ticks {
+    pub const fn ticks(&self, length: u32) -> Ticks {
         // The masks are no-ops for valid policies; they give the verifier its bounds.
         let shift = self.shift & 63;
         let round = (1u64 << shift) - 1;

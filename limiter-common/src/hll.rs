@@ -181,7 +181,7 @@ mod estimate {
 
         /// These ranks, each at most [`MAX_RANK`].
         #[must_use]
-        pub fn of(ranks: [u8; REGISTERS]) -> Self {
+        pub fn new(ranks: [u8; REGISTERS]) -> Self {
             Self(Box::new(ranks.map(|rank| rank.min(MAX_RANK as u8))))
         }
 

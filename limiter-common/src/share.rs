@@ -59,7 +59,7 @@ impl Multiplier {
     /// That of a share in units of 2^-32; of a smaller one rather than of a larger one, by less than
     /// 2^-15 of it.
     #[must_use]
-    pub const fn of_units(units: u64) -> Self {
+    pub const fn from_units(units: u64) -> Self {
         if units >= 1 << 32 {
             return Self::WHOLE;
         }
@@ -240,7 +240,7 @@ impl Lapse {
     /// then (0: its limit was this host's alone), while it may have what `held` says now.
     #[inline(always)]
     #[must_use]
-    pub const fn of(floor: u32, held: Held, last_ns: u64, now_ns: u64) -> Self {
+    pub const fn new(floor: u32, held: Held, last_ns: u64, now_ns: u64) -> Self {
         let Held { grant, floor: own } = held;
         let was = if floor == 0 { Multiplier::WHOLE.0 } else { floor };
         let granted = grant.multiplier().0;
@@ -291,7 +291,7 @@ impl CostMultiplier {
     /// That of a share.
     #[inline(always)]
     #[must_use]
-    pub const fn of_share(multiplier: Multiplier) -> Self {
+    pub const fn from_share(multiplier: Multiplier) -> Self {
         Self(multiplier.0)
     }
 
@@ -317,7 +317,7 @@ impl CostMultiplier {
     /// What a packet costs.
     #[inline(always)]
     #[must_use]
-    pub const fn of(self, cost: Ticks) -> Ticks {
+    pub const fn cost(self, cost: Ticks) -> Ticks {
         if self.0 == 0 { cost } else { Multiplier(self.0).cost(cost) }
     }
 }

@@ -126,7 +126,7 @@ impl Lapse {
         if self.spares(tat, tolerance) {
             return tat;
         }
-        let most = self.at + tolerance + self.to.cost(tier.cost.of(LARGEST_FRAME));
+        let most = self.at + tolerance + self.to.cost(tier.cost.ticks(LARGEST_FRAME));
         converted(tat, self.at, tolerance, self.from, self.to).min(most.max(tat))
     }
 }
@@ -215,7 +215,7 @@ impl<'a> Bucket<'a> {
         let from = if lowers { had } else { held.at(at_ns).multiplier() };
         let lapse = match lowers {
             true => Lapse { at: ticks(held.grant.until_ns()).min(at), from, to },
-            false => Lapse::of(old_floor as u32, held, last_ns, at_ns),
+            false => Lapse::new(old_floor as u32, held, last_ns, at_ns),
         };
         let raises = to < from;
         let margin = if raises { ticks(MARGIN_NS) } else { 0 };

@@ -9,7 +9,7 @@
 //! exactly if a packet was charged in between, and a TAT never returns to a value it had.
 //!
 //! Limits share the ways of a set: where one packet makes a bucket busy ([`crate::gate`] 1), so that a flood of
-//! spoofed sources could take them all, a limit leaves two ways to others ([`Ways::of`]).
+//! spoofed sources could take them all, a limit leaves two ways to others ([`Ways::new`]).
 
 use core::sync::atomic::AtomicU64;
 
@@ -182,7 +182,7 @@ impl Ways {
     /// those of 56 slots in a row differ.
     #[inline(always)]
     #[must_use]
-    pub const fn of(slot: u32, gate: u32) -> Self {
+    pub const fn new(slot: u32, gate: u32) -> Self {
         if gate > 1 {
             return Self(EACH << 7);
         }
@@ -216,7 +216,7 @@ pub struct Matches(u64);
 impl Matches {
     /// The ways of `fingerprints` that hold `byte`.
     #[inline(always)]
-    pub const fn of(fingerprints: u64, byte: u64) -> Self {
+    pub const fn new(fingerprints: u64, byte: u64) -> Self {
         // The classic search for a zero byte in a word: its top bit is set, and bytes above it may be
         // flagged by the borrow.
         let differing = fingerprints ^ (byte * EACH);
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn limits_leave_different_ways_to_one_another() {
-        let all: Vec<Ways> = (8..64).map(|slot| Ways::of(slot, 1)).collect();
+        let all: Vec<Ways> = (8..64).map(|slot| Ways::new(slot, 1)).collect();
         for (at, ways) in all.iter().enumerate() {
             // Whatever one of them takes, another one has a way that is its own to take.
             assert!(all[..at].iter().filter(|other| *other == ways).count() <= 1, "{at}");
@@ -283,7 +283,7 @@ mod tests {
         fn empty_ways_are_found_exactly(bytes: [u8; 8], zeros: u8, slot: u32, gate in 1u32..3) {
             let byte = |way: usize| if zeros >> way & 1 == 1 { 0 } else { bytes[way] };
             let bytes: [u8; 8] = std::array::from_fn(byte);
-            let ways = Ways::of(slot, gate);
+            let ways = Ways::new(slot, gate);
             let expected: Vec<u32> =
                 (0..WAYS).filter(|&way| bytes[way as usize] == 0 && ways.not(way) == 0).collect();
             prop_assert_eq!(all(ways.empty(u64::from_le_bytes(bytes))), expected);
@@ -296,7 +296,7 @@ mod tests {
             let word = u64::from_le_bytes(bytes);
             let exact: Vec<u32> =
                 (0..WAYS).filter(|&way| bytes[way as usize] == byte).collect();
-            let found = all(Matches::of(word, u64::from(byte)));
+            let found = all(Matches::new(word, u64::from(byte)));
             prop_assert!(exact.iter().all(|way| found.contains(way)), "{:?} {:?}", exact, found);
             prop_assert_eq!(exact.first(), found.first());
             prop_assert!(found.is_sorted());

@@ -119,7 +119,7 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn handed_over(&self) -> Reason {
         // SAFETY: as in `opaque`.
-        Reason::of(unsafe { (&raw const (*self.counters).reason).read_volatile() } as u32)
+        Reason::from_u32(unsafe { (&raw const (*self.counters).reason).read_volatile() } as u32)
     }
 }
 

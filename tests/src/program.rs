@@ -64,7 +64,7 @@ impl Program {
     /// # Panics
     /// If the daemon names none, or the kernel does not give it away.
     #[must_use]
-    pub fn of(daemon: &Daemon) -> Self {
+    pub fn new(daemon: &Daemon) -> Self {
         let id = id(daemon);
         let info = loaded_programs()
             .filter_map(Result::ok)
@@ -102,7 +102,7 @@ impl Program {
         let more: Vec<u64> = counted.iter().zip(before).map(|(now, then)| now - then).collect();
         let place = more.iter().position(|packets| *packets == 1).unwrap_or(0);
         assert!(more[place] == 1 && more.iter().sum::<u64>() == 1, "{more:?} for {frame:02x?}");
-        let reason = Reason::of(place as u32);
+        let reason = Reason::from_u32(place as u32);
         assert_eq!(passed, reason.passes(), "{reason:?}: {frame:02x?}");
         (if passed { "pass" } else { "drop" }, reason.name())
     }

@@ -233,7 +233,7 @@ fn frames_of_a_seed_are_known_before_it_is_a_member_tagged_or_not() {
         daemon.cli().ok(&["limit", "set", "1pps", "--burst", "1"]);
         let source = if seed.is_ipv4() { "198.51.100.1" } else { "2001:db8:7:7::/64" };
         daemon.cli().ok(&["deny", "add", source]);
-        let mut program = Program::of(&daemon);
+        let mut program = Program::new(&daemon);
         let frame = |source| frame::udp_to(source, 100, PORT);
         for frame in [
             frame(seed),

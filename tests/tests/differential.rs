@@ -403,7 +403,7 @@ fn compare() -> Option<()> {
         ]),
     );
     stay_on_cpu();
-    let (cli, mut program) = (daemon.cli(), Program::of(&daemon));
+    let (cli, mut program) = (daemon.cli(), Program::new(&daemon));
     let layout = layout(&daemon);
     assert_eq!(layout.window_shift, WINDOW_SHIFT);
     let shape = (u64::from(layout.sketch.width()), u64::from(layout.sketch.depth));

@@ -58,7 +58,7 @@ fn a_full_set_does_as_it_is_told() {
         let options = DaemonOptions::with(&["--max-sources", &ways, "--on-full", choice]);
         let daemon = Daemon::start_with(&lab, options);
         slow(&daemon);
-        let program = Program::of(&daemon);
+        let program = Program::new(&daemon);
         // The first of them will be full again the soonest. Whoever owes a packet or two makes room for others.
         for source in 0..PLACES {
             let packets = 3 + u64::from(source);
@@ -99,7 +99,7 @@ fn more_events_than_anyone_reads_are_counted() {
     let daemon = Daemon::start(&lab);
     daemon.cli().limit("1/hour", Some("1"), None);
     stay_on_cpu();
-    let mut program = Program::of(&daemon);
+    let mut program = Program::new(&daemon);
     program.pause_daemon();
     // Each source has its first drop. Events are rationed, verdicts are not.
     let mut next = 0..;
@@ -144,7 +144,7 @@ fn collisions_take_the_key() {
     let lab = Lab::new(1);
     let daemon = Daemon::start_with(&lab, DaemonOptions::with(&["--max-sources", "65536"]));
     slow(&daemon);
-    let program = Program::of(&daemon);
+    let program = Program::new(&daemon);
     let layout = layout(&daemon);
     // Somebody guesses the key and computes sources that would all be in one set.
     let guess = HashKey { words: layout.hash_key.words.map(|word| word ^ 0x5555_5555_5555_5555) };
@@ -187,7 +187,7 @@ fn a_saturated_sketch_is_told() {
     let options = ["--sketch-epsilon", "0.04", "--sketch-window", "60s"];
     let daemon = Daemon::start_with(&lab, DaemonOptions::with(&options));
     daemon.cli().limit("1000pps", Some("2000"), None);
-    let program = Program::of(&daemon);
+    let program = Program::new(&daemon);
     let noise = |status: &Value| status["sketch"]["noise"].as_f64().unwrap_or(-1.0);
     let (_, quiet) = status(&daemon);
     assert!(noise(&quiet) < 0.1 && !warns(&quiet, "saturated"), "{quiet:#}");
@@ -211,7 +211,7 @@ fn a_flood_from_many_networks_of_one_site_is_seen_and_limited() {
     let daemon = Daemon::start(&lab);
     let cli = daemon.cli();
     cli.limit("1/hour", Some("100"), None);
-    let program = Program::of(&daemon);
+    let program = Program::new(&daemon);
     // Hosts of one /64 share a bucket.
     let passed: u64 = (0..500).map(|host| program.passing(&packet(v6(1, host)), 1)).sum();
     assert_eq!(passed, 100);

@@ -139,7 +139,7 @@ fn measure(what: &str, arguments: &[&str], saturated: bool) {
         }
     }
     stay_on_cpu();
-    let program = Program::of(&daemon);
+    let program = Program::new(&daemon);
     let mut random = Random(7);
     let mut noise = frame::udp(Ipv4Addr::new(198, 18, 0, 1).into(), 60);
     let (start, mut spoofed) = (Instant::now(), 0u64);

@@ -75,7 +75,7 @@ fn measuring_costs_each_packet_some_ns() {
     let Machine { processor, cpus, virtual_machine, kernel, .. } = Machine::read();
     println!("{processor}, {cpus} CPUs, virtual: {virtual_machine}, Linux {kernel}");
     stay_on_cpu();
-    let program = Program::of(&daemon);
+    let program = Program::new(&daemon);
     // The one is far over its limit, the other within it.
     daemon.cli().limit("1gpps", None, Some(&v4(2).to_string()));
     for (what, source) in [("dropped", v4(1)), ("passed", v4(2))] {

@@ -86,7 +86,7 @@ fn bucket(dataplane: &Dataplane, source: IpAddr) -> ClusterBucket {
 
 fn give(dataplane: &Dataplane, source: IpAddr, part: f64, until_ns: u64) -> SharesChanged {
     let ClusterBucket { bucket, tag, .. } = bucket(dataplane, source);
-    let share = BucketShare { bucket, tag, share: Share::of(part), until_ns };
+    let share = BucketShare { bucket, tag, share: Share::from_part(part), until_ns };
     let changed = dataplane.share_maps().set_shares(&mut [share].into_iter());
     assert_eq!((changed.gone, changed.missed), (0, 0), "{changed:?}");
     changed
@@ -118,12 +118,12 @@ fn a_source_gets_its_share_and_no_tokens_with_it() {
     let rate = 10_000.0;
     let observer = Observer::new(&left.lab, Then::Discard, &[]);
     left.with(|dataplane| {
-        dataplane.set_floor(Share::of(0.1), 1, is_clusters).expect("a floor");
+        dataplane.set_floor(Share::from_part(0.1), 1, is_clusters).expect("a floor");
     });
     let sending = Sender::new(&left.lab).start(vec![flood(shared, 20_000.0), flood(local, 3000.0)]);
     let start = Instant::now();
     let (first, at) = left.with(move |dataplane| {
-        dataplane.set_floor(Share::of(0.1), 1, is_clusters).expect("a floor");
+        dataplane.set_floor(Share::from_part(0.1), 1, is_clusters).expect("a floor");
         std::thread::sleep(Duration::from_secs(3));
         let (first, at) = passed(dataplane, shared);
         let far = dataplane.monotonic_ns() + 60_000_000_000;
@@ -155,11 +155,11 @@ fn a_share_ends_by_itself_and_on_time() {
     let left = Left::new("20kpps", "2000");
     let source = v4(1);
     left.with(|dataplane| {
-        dataplane.set_floor(Share::of(0.05), 1, is_clusters).expect("a floor");
+        dataplane.set_floor(Share::from_part(0.05), 1, is_clusters).expect("a floor");
     });
     let sending = Sender::new(&left.lab).start(vec![flood(source, 40_000.0)]);
     let (before, after) = left.with(move |dataplane| {
-        dataplane.set_floor(Share::of(0.05), 1, is_clusters).expect("a floor");
+        dataplane.set_floor(Share::from_part(0.05), 1, is_clusters).expect("a floor");
         std::thread::sleep(Duration::from_secs(1));
         let until_ns = dataplane.monotonic_ns() + 1_000_000_000;
         give(dataplane, source, 1.0, until_ns);
@@ -190,11 +190,11 @@ fn shares_move_up_and_down_under_a_flood_and_admit_what_they_say() {
     let left = Left::new("20kpps", "10000");
     let source = v4(1);
     left.with(|dataplane| {
-        dataplane.set_floor(Share::of(0.05), 1, is_clusters).expect("a floor");
+        dataplane.set_floor(Share::from_part(0.05), 1, is_clusters).expect("a floor");
     });
     let sending = Sender::new(&left.lab).start(vec![flood(source, 40_000.0)]);
     left.with(move |dataplane| {
-        dataplane.set_floor(Share::of(0.05), 1, is_clusters).expect("a floor");
+        dataplane.set_floor(Share::from_part(0.05), 1, is_clusters).expect("a floor");
         std::thread::sleep(Duration::from_secs(2));
         let (before, _) = passed(dataplane, source);
         let mut due = 0.0;

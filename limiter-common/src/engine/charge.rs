@@ -154,7 +154,7 @@ fn lapse_of<S: State>(
     if !policy.is_cluster() {
         return Lapse::NONE;
     }
-    let Lapse { at, from, to } = Lapse::of(before, held, last.ns(), now_ns);
+    let Lapse { at, from, to } = Lapse::new(before, held, last.ns(), now_ns);
     let [from, to] =
         [from, to].map(|it| Multiplier::from_bits(state.opaque(u64::from(it.0)) as u32));
     Lapse { at: state.opaque(at), from, to }

@@ -45,13 +45,13 @@ pub(super) fn price_at<S: State>(state: &S, held: Held, now_ns: u64) -> CostMult
 /// What packets cost under a share, as [`price_at`].
 #[inline(always)]
 pub(super) fn price_of<S: State>(state: &S, share: Multiplier) -> CostMultiplier {
-    CostMultiplier::of_share(Multiplier::from_bits(state.opaque(u64::from(share.0)) as u32))
+    CostMultiplier::from_share(Multiplier::from_bits(state.opaque(u64::from(share.0)) as u32))
 }
 
 /// What a packet costs that costs `cost` under the whole limit.
 #[inline(always)]
 pub(super) fn priced<S: State>(state: &S, price: CostMultiplier, cost: Ticks) -> Ticks {
-    if price.is_cluster() { state.opaque(price.of(cost)) } else { cost }
+    if price.is_cluster() { state.opaque(price.cost(cost)) } else { cost }
 }
 
 /// The debt of a tier's bucket that is empty. At a share that is one packet of the largest size beyond its tolerance.
@@ -69,7 +69,7 @@ pub(super) fn dearest<S: State>(
     tier: &Tier,
     length: u32,
 ) -> Ticks {
-    let cost = priced(state, price, tier.cost.of(length));
+    let cost = priced(state, price, tier.cost.ticks(length));
     if cost > MAX_COST { MAX_COST } else { cost }
 }
 
@@ -99,14 +99,14 @@ pub(super) fn judge<S: State>(
     length: u32,
     now: Ticks,
 ) -> (bool, Tats) {
-    let cost = priced(state, price, policy.first.cost.of(length));
+    let cost = priced(state, price, policy.first.cost.ticks(length));
     let Some(first) = decide_at(price, at.first, now, cost, policy.first.tolerance) else {
         return (false, at);
     };
     if !policy.has_second() {
         return (true, Tats { first, ..at });
     }
-    let cost = priced(state, price, policy.second.cost.of(length));
+    let cost = priced(state, price, policy.second.cost.ticks(length));
     match decide_at(price, at.second, now, cost, policy.second.tolerance) {
         Some(second) => (true, Tats { first, second }),
         None => (false, at),
@@ -172,7 +172,7 @@ impl BucketRef<'_> {
     ) -> Charge {
         let tat = self.lengthened(state, &policy.first, self.first, tat);
         let decide = |tat, cost, tier: &Tier| decide_at(self.price, tat, now, cost, tier.tolerance);
-        let first = priced(state, self.price, policy.first.cost.of(length));
+        let first = priced(state, self.price, policy.first.cost.ticks(length));
         let decide_first = |tat| decide(tat, first, &policy.first);
         let mut second = 0;
         if policy.has_second() {
@@ -184,7 +184,7 @@ impl BucketRef<'_> {
             if decide_first(tat).is_none() {
                 return Charge::OVER_LIMIT;
             }
-            second = priced(state, self.price, policy.second.cost.of(length));
+            second = priced(state, self.price, policy.second.cost.ticks(length));
             let decide_second = |tat| decide(tat, second, &policy.second);
             let charged = charge(state, self.second, at, second, decide_second, &is_its);
             let charged = Charge(state.opaque(charged.0));
@@ -231,15 +231,15 @@ pub(super) fn lasts<S: State>(
     if price.is_cluster() {
         return state.opaque(lasts_shared(state, tier, price, debt));
     }
-    let least = tier.cost.of(MIN_FRAME);
-    let cost = if tier.cost.per_byte != 0 { tier.cost.of(length) } else { least };
+    let least = tier.cost.ticks(MIN_FRAME);
+    let cost = if tier.cost.per_byte != 0 { tier.cost.ticks(length) } else { least };
     drop_cache::lasts(debt, cost, least, tier.tolerance)
 }
 
 /// The same of a tier of the cluster.
 #[inline(always)]
 fn lasts_shared<S: State>(state: &S, tier: &Tier, price: CostMultiplier, debt: Ticks) -> u64 {
-    if priced(state, price, tier.cost.of(MIN_FRAME)) > MAX_TOLERANCE {
+    if priced(state, price, tier.cost.ticks(MIN_FRAME)) > MAX_TOLERANCE {
         // The share is nothing. It denies as long as it is what it is.
         return MAX_NS;
     }

@@ -119,7 +119,7 @@ pub(super) fn find<'a, S: State>(
     except: u32,
 ) -> Option<Option<SlotRef<'a>>> {
     let fingerprints = atomic::load(packet.fingerprints);
-    let mut matches = Matches::of(fingerprints, fingerprint(packet.hash));
+    let mut matches = Matches::new(fingerprints, fingerprint(packet.hash));
     let mut looks = 0;
     // A set has as many matches as ways at the most; the count is the bound that the verifier needs.
     while !matches.is_empty() && looks < WAYS {

@@ -62,7 +62,7 @@ impl Exact {
     }
 
     fn admits(&self, now_ns: u64, length: u32) -> Option<u64> {
-        decide(self.tat, ticks(now_ns), self.tier.cost.of(length), self.tier.tolerance)
+        decide(self.tat, ticks(now_ns), self.tier.cost.ticks(length), self.tier.tolerance)
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) fn promote<S: State>(
     }
     let now_ns = state.now();
     let now = ticks(now_ns);
-    let ways = Ways::of(resolved.slot(), policy.gate);
+    let ways = Ways::new(resolved.slot(), policy.gate);
     let Victim { way, lost } = victim(state, packet, ways, now)?;
     let (way, lost) = (state.opaque(u64::from(way)) as u32 % WAYS, state.opaque(lost));
     let SlotRef { index, slot } = packet.slot_ref(state, way)?;

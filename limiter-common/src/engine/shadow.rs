@@ -25,7 +25,7 @@ pub(super) fn shadow<S: State>(
         begin(identity, policy, 0);
     }
     let tat = atomic::load(&identity.shadow_tat);
-    let cost = policy.shadow.cost.of(packet.length);
+    let cost = policy.shadow.cost.ticks(packet.length);
     match decide(tat, now, cost, policy.shadow.tolerance) {
         Some(next) => {
             atomic::replace(&identity.shadow_tat, tat, next);

@@ -39,7 +39,7 @@ fn shared(plain: Policy, floor: &Floor) -> Policy {
 /// A limit that so many hosts share.
 fn shared_by(hosts: u64, mut plain: Policy, floor: &Floor) -> Policy {
     for tier in [&mut plain.first, &mut plain.second] {
-        tier.tolerance = tier.tolerance.saturating_sub(hosts * tier.cost.of(FRAME));
+        tier.tolerance = tier.tolerance.saturating_sub(hosts * tier.cost.ticks(FRAME));
     }
     let filled = [plain.first, plain.second].map(|tier| floor.filled(tier.tolerance));
     plain.shared_by_hosts(floor.share(), filled)
@@ -67,7 +67,7 @@ fn flood(memory: &Memory, count: u32) -> u64 {
 /// Gives the watched source a share at once. Whether it has it.
 fn give(memory: &Memory, units: u64, until_ns: u64) -> bool {
     let Some((tag, bucket)) = memory.bucket(source(WATCHED)) else { return false };
-    let grant = Grant::new(Multiplier::of_units(units), until_ns);
+    let grant = Grant::new(Multiplier::from_units(units), until_ns);
     match bucket.change(tag, Some(grant), || memory.time()) {
         Outcome::Done => true,
         Outcome::Lowered(lowered) => {
@@ -90,7 +90,7 @@ struct Host {
 
 impl Host {
     fn new(plain: Policy, hosts: u64, units: u64) -> Self {
-        let floor = Floor::new(Multiplier::of_units(units), 0);
+        let floor = Floor::new(Multiplier::from_units(units), 0);
         let memory = limiter(shared_by(hosts, plain, &floor), 1);
         // With a set that is full of others' buckets nobody is limited, unless it is to be dropped.
         atomic::store(&memory.config.on_full, on_full::DROP);
@@ -108,7 +108,7 @@ impl Host {
 
     fn set_floor(&mut self, units: u64) {
         let at = ticks(self.memory.time());
-        self.floor = self.floor.clone().becoming(Multiplier::of_units(units), at);
+        self.floor = self.floor.clone().becoming(Multiplier::from_units(units), at);
         self.memory.policies.push(shared_by(self.hosts, self.plain, &self.floor));
         self.generation += 1;
         self.memory.publish(self.generation, self.memory.policies.len() as u32 - 1);
@@ -221,7 +221,7 @@ fn admit_no_more_than_the_limit(
                 let until = now.get() + burst_ns * long / 1000;
                 let memory = &all[at].memory;
                 let Some((tag, bucket)) = memory.bucket(source(WATCHED)) else { continue };
-                let grant = Grant::new(Multiplier::of_units(part(share)), until);
+                let grant = Grant::new(Multiplier::from_units(part(share)), until);
                 let exact = Counter::new(true);
                 let changed = bucket.change(tag, Some(grant), || {
                     let before = now.get();
@@ -241,7 +241,7 @@ fn admit_no_more_than_the_limit(
                 let until = now.get() + burst_ns * long / 1000;
                 let memory = &all[at].memory;
                 let Some((tag, bucket)) = memory.bucket(source(WATCHED)) else { continue };
-                let grant = Grant::new(Multiplier::of_units(part(share)), until);
+                let grant = Grant::new(Multiplier::from_units(part(share)), until);
                 let looks = Counter::new(0);
                 let exact = Counter::new(true);
                 let _died = catch_unwind(AssertUnwindSafe(|| {
@@ -304,7 +304,7 @@ fn a_grant_that_has_ended_does_not_shorten_the_debt() {
 
 fn is_admitted_in_full(units: u64, rate: u64) {
     let burst = rate / 10 + 10;
-    let floor = Floor::new(Multiplier::of_units(units), 0);
+    let floor = Floor::new(Multiplier::from_units(units), 0);
     let memory = limiter(shared(Policy::new(tier(rate, burst, 1)), &floor), 8);
     let start = memory.time();
     let mut passed = 0;
@@ -330,7 +330,7 @@ fn a_share_of_less_than_a_packet_is_admitted_in_full() {
 /// twelve seconds, of which no more may come at once.
 #[test]
 fn a_slow_source_waits_at_the_share_that_it_has_and_no_longer() {
-    let floor = Floor::new(Multiplier::of_units(WHOLE / 60), 0);
+    let floor = Floor::new(Multiplier::from_units(WHOLE / 60), 0);
     let cost = Cost { fixed: 12 * SECOND * TICKS_PER_NS, per_byte: 0, shift: 0 };
     let slow = Tier { cost, tolerance: cost.fixed };
     let terms = Terms { rate: 5, period_ns: 60 * SECOND, burst: 1, unit: Terms::PACKETS };
@@ -371,7 +371,7 @@ fn a_slow_source_waits_at_the_share_that_it_has_and_no_longer() {
 
 /// A host with a floor of a tenth.
 fn tenth(rate: u64, burst: u64) -> Memory {
-    let floor = Floor::new(Multiplier::of_units(WHOLE / 10), 0);
+    let floor = Floor::new(Multiplier::from_units(WHOLE / 10), 0);
     limiter(shared(Policy::new(tier(rate, burst, 1)), &floor), 8)
 }
 
@@ -433,7 +433,7 @@ fn a_larger_share_is_used_although_the_source_was_denied() {
 
 #[test]
 fn a_bucket_forgets_how_long_it_denies_when_its_share_becomes_larger() {
-    let floor = Floor::new(Multiplier::of_units(WHOLE / 10), 0);
+    let floor = Floor::new(Multiplier::from_units(WHOLE / 10), 0);
     let words = [3u64; 10].map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let shape = Shape { mask: (1 << 10) - 1, depth: 2 };
     let policy = shared(Policy::new(tier(100, 100, 1)), &floor);
@@ -492,7 +492,7 @@ fn what_takes_too_long_is_not_done() {
 fn a_limit_that_becomes_the_clusters_starts_at_the_floor() {
     let mut memory = limiter(Policy::new(tier(1000, 100, 1)), 8);
     assert_eq!(flood(&memory, 50), 50);
-    let floor = Floor::new(Multiplier::of_units(WHOLE / 10), 0);
+    let floor = Floor::new(Multiplier::from_units(WHOLE / 10), 0);
     let policy = shared(memory.policies[DEFAULT_SLOT as usize], &floor);
     memory.policies.push(policy);
     memory.publish(2, 2);
@@ -509,7 +509,7 @@ fn a_limit_that_becomes_the_clusters_starts_at_the_floor() {
 #[test]
 fn packets_on_other_cpus_meet_the_old_share_or_the_new_one() {
     let plain = Policy::new(tier(1_000_000, 1000, 1));
-    let floor = Floor::new(Multiplier::of_units(WHOLE / 100), 0);
+    let floor = Floor::new(Multiplier::from_units(WHOLE / 100), 0);
     let words = [3u64; 10].map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let shape = Shape { mask: (1 << 10) - 1, depth: 2 };
     let memory =

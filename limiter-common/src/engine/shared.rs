@@ -47,7 +47,7 @@ pub(super) fn shared<S: State>(
     // As a number that the verifier knows nothing about: what follows is the same for each reason.
     let mut reason = state.opaque(passed as u64);
     let mut step = 0u32;
-    while step < 3 && Reason::of(reason as u32).passes() {
+    while step < 3 && Reason::from_u32(reason as u32).passes() {
         let slot = match step {
             0 => class,
             1 => prefix,
@@ -67,7 +67,7 @@ pub(super) fn shared<S: State>(
         }
         step += 1;
     }
-    Some(Reason::of(reason as u32))
+    Some(Reason::from_u32(reason as u32))
 }
 
 // What a shared limit makes of a packet.

@@ -84,7 +84,7 @@ impl Owed {
     /// The debt that a tier starts with.
     #[inline(always)]
     pub(super) fn debt<S: State>(&self, state: &S, tier: &Tier, price: CostMultiplier) -> Ticks {
-        let cost = priced(state, price, tier.cost.of(MIN_FRAME));
+        let cost = priced(state, price, tier.cost.ticks(MIN_FRAME));
         gate::debt(self.estimate, self.others, cost, self.age_ns)
     }
 }

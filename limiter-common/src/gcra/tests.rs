@@ -130,7 +130,7 @@ proptest! {
         prop_assume!(per_byte < 1 << 40);
         let cost = Cost { fixed: 0, per_byte: per_byte as u64, shift };
         let exact = f64::from(length) * 16e9 / bytes_per_second as f64;
-        let got = cost.of(length) as f64;
+        let got = cost.ticks(length) as f64;
         prop_assert!(got >= exact - exact * 1e-6 - 1e-3 && got <= exact + 1.001, "{} {}", got, exact);
     }
 }

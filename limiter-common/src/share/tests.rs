@@ -10,14 +10,14 @@ fn units() -> impl Strategy<Value = u64> {
 }
 
 fn multiplier() -> impl Strategy<Value = Multiplier> {
-    units().prop_map(Multiplier::of_units)
+    units().prop_map(Multiplier::from_units)
 }
 
 proptest! {
     #[test]
     fn a_multiplier_is_of_no_more_than_the_share(units in units()) {
         let share = units as f64 / (1u64 << 32) as f64;
-        let multiplier = Multiplier::of_units(units);
+        let multiplier = Multiplier::from_units(units);
         let part = multiplier.part();
         let least = share * (1.0 - 1.0 / 32_768.0);
         prop_assert!((least..=share).contains(&part), "{} {}", share, part);
@@ -26,7 +26,7 @@ proptest! {
 
     #[test]
     fn the_greater_number_is_the_smaller_share(one in units(), other in units()) {
-        let [one_is, other_is] = [one, other].map(Multiplier::of_units);
+        let [one_is, other_is] = [one, other].map(Multiplier::from_units);
         if one < other {
             prop_assert!(one_is >= other_is && one_is.part() <= other_is.part());
         }
@@ -132,7 +132,7 @@ proptest! {
         steps in prop::collection::vec((units(), 0u64..1 << 40), 1..20), tolerance in 1_000u64..1 << 40,
     ) {
         let mut now = 1u64 << 50;
-        let mut floor = Floor::new(Multiplier::of_units(1 << 30), 0);
+        let mut floor = Floor::new(Multiplier::from_units(1 << 30), 0);
         let tokens = |floor: &Floor, now: u64| {
             crate::gcra::credit(floor.filled(tolerance), now, tolerance) as f64 * floor.share().part()
         };
@@ -142,7 +142,7 @@ proptest! {
             now += gap;
             let earned = tokens(&floor, now);
             prop_assert!(earned - before <= (now - start) as f64 * floor.share().part() + 1.0);
-            floor = floor.becoming(Multiplier::of_units(units), now);
+            floor = floor.becoming(Multiplier::from_units(units), now);
             prop_assert!(tokens(&floor, now) <= earned * (1.0 + 1e-12), "{:?}", floor);
         }
     }
@@ -150,9 +150,9 @@ proptest! {
 
 #[test]
 fn ends_of_the_range() {
-    assert_eq!(Multiplier::of_units(1 << 32), Multiplier::WHOLE);
-    assert_eq!(Multiplier::of_units(u64::MAX), Multiplier::WHOLE);
-    for nothing in [Multiplier::of_units(0), Multiplier::of_units(2047)] {
+    assert_eq!(Multiplier::from_units(1 << 32), Multiplier::WHOLE);
+    assert_eq!(Multiplier::from_units(u64::MAX), Multiplier::WHOLE);
+    for nothing in [Multiplier::from_units(0), Multiplier::from_units(2047)] {
         assert!(nothing.is_nothing() && nothing.part() == 0.0 && nothing.cost(0) == NEVER);
     }
     assert!(!Grant::NOTHING.holds(0));
@@ -164,7 +164,7 @@ fn ends_of_the_range() {
 #[test]
 fn a_policy_keeps_its_floor_and_its_flags() {
     for units in [0, 5000, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 32] {
-        let floor = Multiplier::of_units(units);
+        let floor = Multiplier::from_units(units);
         let [first, second, shadow] = [9, 7, 3].map(CompiledTier::unlimited);
         let plain = Policy::new(first).and(second).observing();
         let policy = plain.shared_by_hosts(floor, [5 << 32, (7 << 32) + 1]);
@@ -181,9 +181,9 @@ fn a_policy_keeps_its_floor_and_its_flags() {
 
 #[test]
 fn many_raises_are_remembered_as_fewer() {
-    let mut floor = Floor::new(Multiplier::of_units(1 << 20), 0);
+    let mut floor = Floor::new(Multiplier::from_units(1 << 20), 0);
     for step in 1..2000u64 {
-        floor = floor.becoming(Multiplier::of_units((1 << 20) + step * 1000), (1 << 50) + step);
+        floor = floor.becoming(Multiplier::from_units((1 << 20) + step * 1000), (1 << 50) + step);
     }
     assert!(floor.filled(1 << 40) > 1 << 50);
     // Long after, none of it matters.

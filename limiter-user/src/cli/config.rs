@@ -43,7 +43,7 @@ fn names_socket(matches: &ArgMatches) -> bool {
 }
 
 fn usual(global: &Global) -> Paths {
-    Paths::of(global.instance.as_ref())
+    Paths::new(global.instance.as_ref())
 }
 
 /// The file that was named, or else that of the instance if it is there.

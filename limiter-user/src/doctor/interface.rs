@@ -93,7 +93,7 @@ impl Device {
                         id,
                         name: program_name(id),
                         mode,
-                        owner: pins_of(index, id, pin_dir).map(|pins| Owner::of(&pins)),
+                        owner: pins_of(index, id, pin_dir).map(|pins| Owner::new(&pins)),
                     });
                 }
                 _ => {}

@@ -74,7 +74,7 @@ pub(crate) struct Diagnosis {
 }
 
 impl Diagnosis {
-    fn of(interface: Option<&str>, checks: Vec<Check>) -> Self {
+    fn new(interface: Option<&str>, checks: Vec<Check>) -> Self {
         let state = checks.iter().map(|check| check.state).max().unwrap_or(Grade::Ok);
         Self { state, interface: interface.map(Into::into), checks }
     }
@@ -118,7 +118,7 @@ pub(crate) fn examine(
             )),
         }
     }
-    Diagnosis::of(interface, checks)
+    Diagnosis::new(interface, checks)
 }
 
 #[cfg(test)]
@@ -129,10 +129,10 @@ mod tests {
     fn the_worst_check_is_the_state() {
         let checks =
             [Check::ok("a", "x"), Check::warn("b", "y", "do"), Check::fail("c", "z", "do")];
-        let state = |n: usize| Diagnosis::of(None, checks[..n].to_vec()).state;
+        let state = |n: usize| Diagnosis::new(None, checks[..n].to_vec()).state;
         assert_eq!([1, 2, 3].map(state), [Grade::Ok, Grade::Warn, Grade::Fail]);
         let mut text = Vec::new();
-        Diagnosis::of(None, checks.to_vec()).print(&mut text).unwrap();
+        Diagnosis::new(None, checks.to_vec()).print(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("-> do") && text.ends_with("1 failed, 1 to look at\n"), "{text}");
     }

@@ -55,7 +55,7 @@ impl Item {
     }
 
     /// The item for an entry of the table; none for what has an item of its own.
-    pub(super) fn of_tool(tool: &'static Tool) -> Option<Self> {
+    pub(super) fn from_tool(tool: &'static Tool) -> Option<Self> {
         let check = || {
             tool.check().map_err(|why| anyhow!(why))?;
             Ok(tool.find().map(|path| path.display().to_string()).unwrap_or_default())

@@ -64,14 +64,14 @@ fn ensure_all(items: impl IntoIterator<Item = Item>, step: Option<&Step>) -> Res
 
 /// Everything that `needs` ask for; what another one takes comes before it.
 fn items(needs: &[Need]) -> Vec<Item> {
-    let mut items: Vec<_> = tools::needed(needs).filter_map(Item::of_tool).collect();
+    let mut items: Vec<_> = tools::needed(needs).filter_map(Item::from_tool).collect();
     if needs.contains(&Need::Kernel) {
         items.extend(toolchain::items());
         items.push(bpf_linker::item());
     }
     if needs.contains(&Need::Charts) {
         if tools::NPM.check().is_err() {
-            items.extend(Item::of_tool(&tools::PYTHON));
+            items.extend(Item::from_tool(&tools::PYTHON));
         }
         items.push(assets::item());
     }
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     fn missing(tool: &'static tools::Tool) -> Missing {
-        (Item::of_tool(tool).unwrap(), "is not in PATH".to_owned())
+        (Item::from_tool(tool).unwrap(), "is not in PATH".to_owned())
     }
 
     #[test]

@@ -261,7 +261,7 @@ fn percent(part: f64) -> String {
 
 impl RegionReport {
     /// The regions of hosts.
-    pub fn of(peers: &[PeerReport]) -> Vec<Self> {
+    pub fn from_peers(peers: &[PeerReport]) -> Vec<Self> {
         let mut regions = BTreeMap::<&str, Self>::new();
         for peer in peers {
             let region = regions.entry(&peer.region).or_default();
@@ -471,7 +471,7 @@ mod tests {
             peer("d", "us", None),
             peer("gone", "us", None),
         ];
-        let regions = RegionReport::of(&peers);
+        let regions = RegionReport::from_peers(&peers);
         let eu = RegionReport {
             region: "eu".into(),
             hosts: 2,

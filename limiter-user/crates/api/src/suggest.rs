@@ -49,7 +49,7 @@ impl SuggestQuery {
     /// If the target is neither everyone nor a prefix, or a number is out of its range.
     pub fn question(&self) -> Result<Question, Failure> {
         let target: Target = self.target.parse()?;
-        if target != Target::of(target.whom) {
+        if target != Target::new(target.whom) {
             return Err(Failure::new(exit::USAGE, "a limit is only suggested for all packets")
                 .hint("give --for default, an address or a prefix"));
         }

@@ -68,7 +68,7 @@ impl Agreement {
     /// If there is none.
     pub fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let prefixes = (from.u8()?, from.u8()?);
-        let floor = Share::of_units(from.number()?);
+        let floor = Share::from_units(from.number()?);
         let mut timing = [0; NAMES.len()];
         for span in &mut timing {
             *span = from.number()?;
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(Agreement::read(&mut Reader::new(&bytes)), Ok(mine.clone()));
         assert!(Agreement::read(&mut Reader::new(&bytes[..bytes.len() - 1])).is_err());
         assert!(mine.differences(&mine).is_empty());
-        let theirs = Agreement { floor: Share::of(0.1), ..Agreement::new((32, 56)) };
+        let theirs = Agreement { floor: Share::from_part(0.1), ..Agreement::new((32, 56)) };
         let told = mine.differences(&theirs);
         assert_eq!(told[0], ("ipv6_prefix".into(), "/64".into(), "/56".into()));
         assert_eq!(told[1], ("the floor".into(), "5.00 %".into(), "10.00 %".into()));

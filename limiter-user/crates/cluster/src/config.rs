@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn the_number_of_a_name_never_changes() {
-        assert_eq!(HostId::of("edge-1"), HostId::of("edge-1"));
-        assert_ne!(HostId::of("edge-1"), HostId::of("edge-2"));
+        assert_eq!(HostId::from_name("edge-1"), HostId::from_name("edge-1"));
+        assert_ne!(HostId::from_name("edge-1"), HostId::from_name("edge-2"));
     }
 }

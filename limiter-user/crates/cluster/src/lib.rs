@@ -29,7 +29,7 @@ pub struct HostId(pub u64);
 
 impl HostId {
     /// That of the host of this name.
-    pub fn of(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         Self(SipHasher24::new().hash(name.as_bytes()))
     }
 }
@@ -48,7 +48,7 @@ impl KeyId {
     pub const BYTES: usize = 6;
 
     /// That of a source with this hash.
-    pub const fn of(hash: u64) -> Self {
+    pub const fn from_hash(hash: u64) -> Self {
         Self(hash & (u64::MAX >> (64 - 8 * Self::BYTES)))
     }
 

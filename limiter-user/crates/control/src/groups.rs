@@ -68,7 +68,7 @@ async fn sum<T: Send + 'static>(
         (sums, add) = shared
             .with(move |core| {
                 core.members(part, &mut |member, offered| {
-                    add(&mut sums, &member, &Sums::of(&member, offered));
+                    add(&mut sums, &member, &Sums::new(&member, offered));
                 });
                 Ok((sums, add))
             })

@@ -54,7 +54,7 @@ impl Core {
             Ok(name) => {
                 let kept = self.store.replica().iter();
                 let kept = kept.map(|(key, row)| (key.as_str(), row.as_str()));
-                let replica = Replica::new(HostId::of(&name), kept);
+                let replica = Replica::new(HostId::from_name(&name), kept);
                 self.replicated =
                     Some(Replicated { replica, unfit: BTreeMap::new(), problem: None });
             }

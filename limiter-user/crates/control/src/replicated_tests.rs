@@ -45,7 +45,7 @@ impl Fleet {
     }
 
     fn meet(&mut self) {
-        let members: Vec<_> = self.hosts.iter().map(|(name, ..)| HostId::of(name)).collect();
+        let members: Vec<_> = self.hosts.iter().map(|(name, ..)| HostId::from_name(name)).collect();
         for (_, _, core, _) in &mut self.hosts {
             core.replica().unwrap().set_members(members.clone());
         }
@@ -63,11 +63,13 @@ impl Fleet {
             let digests: Vec<_> = self
                 .hosts
                 .iter_mut()
-                .map(|(name, _, core, _)| (HostId::of(name), core.replica().unwrap().digest()))
+                .map(|(name, _, core, _)| {
+                    (HostId::from_name(name), core.replica().unwrap().digest())
+                })
                 .collect();
             let mut packets = Vec::new();
             for (name, _, core, _) in &mut self.hosts {
-                let me = HostId::of(name);
+                let me = HostId::from_name(name);
                 for (host, digest) in &digests {
                     core.replica().unwrap().heard(now, *host, *digest);
                 }
@@ -75,7 +77,7 @@ impl Fleet {
                 packets.extend(sent.into_iter().map(|(to, bytes)| (me, name.clone(), to, bytes)));
             }
             for (from, by, to, bytes) in packets {
-                let host = self.hosts.iter_mut().find(|(name, ..)| HostId::of(name) == to);
+                let host = self.hosts.iter_mut().find(|(name, ..)| HostId::from_name(name) == to);
                 // What cannot be put in force is told by `status`.
                 let _ = host.unwrap().2.hear_replica(now, from, &by, &bytes);
             }

@@ -42,7 +42,7 @@ struct Whole {
 
 impl Core {
     fn whole(&self, whom: Selector) -> Result<Whole, Failure> {
-        let target = Target::of(whom);
+        let target = Target::new(whom);
         let gate = self.limit_for(&target).map_or(MAX_GATE, |limit| self.plane.gate_of(&limit));
         let mut notes = Vec::new();
         let limits = self.in_force();
@@ -103,7 +103,7 @@ impl Core {
 /// If the data plane cannot be read, or too little was seen.
 pub async fn suggest(shared: &Shared, question: Question) -> Result<SuggestReport, Failure> {
     let Question { whom, over, .. } = question;
-    let within = Target::of(whom).prefix();
+    let within = Target::new(whom).prefix();
     let before = shared.with(move |core| core.whole(whom)).await?;
     let step = before.sample.tracked().div_ceil(MAX).max(1) as usize;
     let parts = before.buckets.div_ceil(PART);
@@ -194,7 +194,7 @@ struct Watched {
 impl Watched {
     fn answer(self, question: Question) -> Result<Answered, Failure> {
         let Question { whom, share, over } = question;
-        let target = Target::of(whom);
+        let target = Target::new(whom);
         let Self { watch, looks, each, times, distinct, before, after } = self;
         let mut rates = watch.finish(looks, u32::try_from(each).unwrap_or(u32::MAX));
         let of_prefix = target.prefix().is_some();

@@ -93,7 +93,7 @@ impl Links {
         if let Some((other, id)) = interface.program {
             // Not even to be replaced: the other would go on as if it limited something.
             if let Some(pins) = pins_of(interface.index, id, directory) {
-                return Err(Error::Taken { name: name.into(), owner: Owner::of(&pins) });
+                return Err(Error::Taken { name: name.into(), owner: Owner::new(&pins) });
             }
             if !replace {
                 return Err(Error::Occupied { name: name.into(), id });

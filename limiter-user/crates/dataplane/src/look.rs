@@ -164,7 +164,7 @@ impl Dataplane {
     /// How long the kernel program has run, and how often, while the kernel measured that; `None` if the
     /// kernel does not tell.
     pub fn run_time(&self) -> Option<RunTime> {
-        RunTime::of(&self.ebpf)
+        RunTime::from_ebpf(&self.ebpf)
     }
 
     /// The bucket table's size and state.

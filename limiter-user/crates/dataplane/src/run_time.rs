@@ -14,7 +14,7 @@ pub struct RunTime {
 }
 
 impl RunTime {
-    pub(super) fn of(ebpf: &Ebpf) -> Option<Self> {
+    pub(super) fn from_ebpf(ebpf: &Ebpf) -> Option<Self> {
         let info = ebpf.program(PROGRAM)?.info().ok()?;
         let ns = u64::try_from(info.run_time().as_nanos()).ok()?;
         Some(Self { ns, runs: info.run_count() })

@@ -140,7 +140,7 @@ fn parse(bytes: &[u8], now: Now) -> Option<PacketSample> {
     };
     Some(PacketSample {
         time: now.wall(time_ns),
-        reason: Reason::of(half(8)?),
+        reason: Reason::from_u32(half(8)?),
         length: half(12)?,
         ifindex: half(20)?,
         source,

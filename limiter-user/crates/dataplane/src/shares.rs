@@ -106,12 +106,12 @@ fn demand(limit: &Limit, earlier: &Counts, now: &Counts, long: Duration) -> Shar
         if allowed > 0.0 { offered as f64 / allowed } else { 0.0 }
     };
     let first = part(&limit.tier());
-    Share::of(limit.also.as_ref().map_or(first, |also| first.max(part(also))))
+    Share::from_part(limit.also.as_ref().map_or(first, |also| first.max(part(also))))
 }
 
 /// What a share costs.
 pub(super) fn multiplier(share: Share) -> Multiplier {
-    Multiplier::of_units(share.units())
+    Multiplier::from_units(share.units())
 }
 
 impl ClusterBucket {

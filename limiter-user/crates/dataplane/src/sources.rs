@@ -26,15 +26,15 @@ pub(super) trait MapKey: Copy + Display {
     /// Its key if it is a single source.
     fn single(&self) -> Self::Single;
     /// The place of a single source; a source's address has so many bits (IPv4, IPv6).
-    fn of_single(key: &Self::Single, lengths: (u8, u8)) -> Self;
+    fn from_single(key: &Self::Single, lengths: (u8, u8)) -> Self;
     /// Its key among IPv4 prefixes, if it is one or all.
     fn v4(&self) -> Option<Key<Self::V4>>;
     /// Its key among IPv6 prefixes, if it is one or all.
     fn v6(&self) -> Option<Key<Self::V6>>;
     /// The place of an IPv4 prefix; `None` if the key is none of ours.
-    fn of_v4(key: &Key<Self::V4>) -> Option<Self>;
+    fn from_v4(key: &Key<Self::V4>) -> Option<Self>;
     /// The place of an IPv6 prefix, likewise.
-    fn of_v6(key: &Key<Self::V6>) -> Option<Self>;
+    fn from_v6(key: &Key<Self::V6>) -> Option<Self>;
 }
 
 /// The key of a source.
@@ -71,7 +71,7 @@ impl MapKey for IpNet {
         key_of(self.network())
     }
 
-    fn of_single(key: &SourceKey, lengths: (u8, u8)) -> Self {
+    fn from_single(key: &SourceKey, lengths: (u8, u8)) -> Self {
         source_of_key(*key, lengths)
     }
 
@@ -85,11 +85,11 @@ impl MapKey for IpNet {
         Some(Key::new(u32::from(v6.prefix_len()), v6.network().octets()))
     }
 
-    fn of_v4(key: &Key<[u8; 4]>) -> Option<Self> {
+    fn from_v4(key: &Key<[u8; 4]>) -> Option<Self> {
         prefix_of(key.data(), key.prefix_len())
     }
 
-    fn of_v6(key: &Key<[u8; 16]>) -> Option<Self> {
+    fn from_v6(key: &Key<[u8; 16]>) -> Option<Self> {
         prefix_of(key.data(), key.prefix_len())
     }
 }
@@ -155,11 +155,11 @@ impl<P: MapKey, V: Pod> Prefixes<P, V> {
         let mut present = Vec::new();
         for item in self.v4.iter() {
             let (key, value) = item?;
-            present.extend(P::of_v4(&key).map(|place| (place, value)));
+            present.extend(P::from_v4(&key).map(|place| (place, value)));
         }
         for item in self.v6.iter() {
             let (key, value) = item?;
-            present.extend(P::of_v6(&key).map(|place| (place, value)));
+            present.extend(P::from_v6(&key).map(|place| (place, value)));
         }
         Ok(present)
     }
@@ -238,7 +238,7 @@ impl<P: MapKey, V: Pod> SourceMaps<P, V> {
         let mut present = self.prefixes.present()?;
         for item in self.exact.iter() {
             let (key, value) = item?;
-            present.push((P::of_single(&key, self.lengths), value));
+            present.push((P::from_single(&key, self.lengths), value));
         }
         Ok(present)
     }
@@ -250,7 +250,7 @@ impl<P: MapKey, V: Pod> Table<P, V> for SourceMaps<P, V> {
             return self.prefixes.insert(place, value);
         }
         let inserted = self.exact.insert(place.single(), value);
-        inserted.map_err(|(key, error)| (P::of_single(&key, self.lengths), error))
+        inserted.map_err(|(key, error)| (P::from_single(&key, self.lengths), error))
     }
 
     fn remove(&mut self, place: &P) -> Result<(), Refused<P>> {
@@ -262,7 +262,7 @@ impl<P: MapKey, V: Pod> Table<P, V> for SourceMaps<P, V> {
 
     fn flush(&mut self) -> Result<(), Refused<P>> {
         let flushed = self.exact.flush();
-        flushed.map_err(|(key, error)| (P::of_single(&key, self.lengths), error))
+        flushed.map_err(|(key, error)| (P::from_single(&key, self.lengths), error))
     }
 
     fn forget(&mut self) {

@@ -426,7 +426,7 @@ impl Memory {
         // A source at its limit has a token now and then: within a sixteenth of its burst it counts
         // as limited.
         let used_up = left.iter().chain(&also_left).any(|(tier, _, left)| {
-            *left < (tier.tolerance / 16).max(2 * price.of(tier.cost.of(1514)))
+            *left < (tier.tolerance / 16).max(2 * price.cost(tier.cost.ticks(1514)))
         });
         let recent = now.monotonic_ns.saturating_sub(last_seen) < 1_000_000_000;
         let state = if counts.dropped > 0 && used_up && recent {
@@ -489,7 +489,7 @@ fn tokens(tier: &Tier, terms: &Terms, tat: Ticks, price: CostMultiplier, now: Ti
     } else {
         tier.cost.fixed as f64
     };
-    let packet = if price.is_cluster() { price.of(tier.cost.of(1514)) } else { 0 };
+    let packet = if price.is_cluster() { price.cost(tier.cost.ticks(1514)) } else { 0 };
     let left = credit(tat, now, tier.tolerance + packet) as f64;
     // What a byte costs is rounded up, and the bucket has room for it.
     (left * price.multiplier().part() / per_token).min(terms.burst as f64)

@@ -51,7 +51,7 @@ pub fn compile_shared(
     }
     let policy = compile(limit, window_shift, max_frame)?;
     let tiers = || policy.tiers().into_iter().flatten();
-    if tiers().any(|(tier, _)| tier.cost.of(max_frame) > MAX_SHARED_COST) {
+    if tiers().any(|(tier, _)| tier.cost.ticks(max_frame) > MAX_SHARED_COST) {
         let hint = "under a limit of the cluster a packet may take four minutes at the most";
         return Err(refuse("it is too slow to be divided among hosts", hint));
     }
@@ -60,7 +60,7 @@ pub fn compile_shared(
     let mut policy = policy;
     for tier in [&mut policy.first, &mut policy.second] {
         // Each host's bucket holds a packet whatever its share, which is not to be divided any more.
-        let packets = tier.cost.of(max_frame).saturating_mul(u64::from(floor.hosts()));
+        let packets = tier.cost.ticks(max_frame).saturating_mul(u64::from(floor.hosts()));
         tier.tolerance = tier.tolerance.saturating_sub(packets);
     }
     let filled = [policy.first, policy.second].map(|tier| floor.filled(tier.tolerance));
@@ -220,7 +220,7 @@ mod tests {
                 let now = 1 << 50;
                 let mut tat = 0;
                 for frame in 0..frames {
-                    let cost = policy.cost.of(size);
+                    let cost = policy.cost.ticks(size);
                     let next = decide(tat, now, cost, policy.tolerance);
                     tat = next.unwrap_or_else(|| panic!("{rate}: frame {frame} of {frames}"));
                 }
@@ -237,7 +237,7 @@ mod tests {
     }
 
     fn share(part: f64) -> Floor {
-        Floor::new(Multiplier::of_units((part * (1u64 << 32) as f64) as u64), 0)
+        Floor::new(Multiplier::from_units((part * (1u64 << 32) as f64) as u64), 0)
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub struct Paths {
 
 impl Paths {
     /// Those of an instance, or of the daemon without one.
-    pub fn of(instance: Option<&Instance>) -> Self {
+    pub fn new(instance: Option<&Instance>) -> Self {
         let (own, name, pins) = match instance {
             // systemd makes and removes directories, so each instance has one. Dots, which names do
             // not have, keep them apart from what the daemon without an instance has beside them.
@@ -120,8 +120,8 @@ pub enum Owner {
 
 impl Owner {
     /// Whose pins lie in `pin_dir` by default.
-    pub fn of(pin_dir: &Path) -> Self {
-        if pin_dir == Paths::of(None).pin_dir {
+    pub fn new(pin_dir: &Path) -> Self {
+        if pin_dir == Paths::new(None).pin_dir {
             return Self::Plain;
         }
         let name = pin_dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -135,7 +135,7 @@ impl Owner {
     pub fn command(&self) -> String {
         match self {
             // Also for whom the environment names an instance.
-            Self::Plain => format!("{PLAIN} --socket {}", Paths::of(None).socket.display()),
+            Self::Plain => format!("{PLAIN} --socket {}", Paths::new(None).socket.display()),
             Self::Instance(name) => format!("{PLAIN} --instance {name}"),
             Self::Pins(_) => format!("{PLAIN} --socket …"),
         }
@@ -185,7 +185,7 @@ mod tests {
     fn no_two_share_a_place() {
         // Names that would meet if what surrounds them were chosen badly.
         let names = ["edge", "edge_new", "new", "limits", "lock", "limiter-test-1"].map(named);
-        let all = names.iter().map(Some).chain([None]).map(Paths::of);
+        let all = names.iter().map(Some).chain([None]).map(Paths::new);
         let mut seen = BTreeSet::new();
         for Paths { socket, state_dir, pin_dir, config } in all {
             let mut staging = pin_dir.clone().into_os_string();
@@ -195,7 +195,7 @@ mod tests {
                 assert!(seen.insert(path.clone()), "{path:?}");
             }
         }
-        let plain = Paths::of(None);
+        let plain = Paths::new(None);
         assert_eq!(plain.socket, Path::new("/run/limiter/limiter.sock"));
         assert_eq!(plain.state_dir, Path::new("/var/lib/limiter"));
         assert_eq!(plain.pin_dir, Path::new("/sys/fs/bpf/limiter"));
@@ -205,12 +205,12 @@ mod tests {
     #[test]
     fn pins_tell_their_owner() {
         for instance in [None, Some(named("edge"))] {
-            let owner = Owner::of(&Paths::of(instance.as_ref()).pin_dir);
+            let owner = Owner::new(&Paths::new(instance.as_ref()).pin_dir);
             assert_eq!(owner, instance.map_or(Owner::Plain, Owner::Instance));
         }
         for other in ["/sys/fs/bpf/limiter@Edge", "/sys/fs/bpf/x/limiter@edge", "/sys/fs/bpf/pins"]
         {
-            assert_eq!(Owner::of(Path::new(other)), Owner::Pins(other.into()));
+            assert_eq!(Owner::new(Path::new(other)), Owner::Pins(other.into()));
         }
     }
 

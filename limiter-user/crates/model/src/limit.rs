@@ -75,7 +75,7 @@ impl Amount {
         Limit { target, amount: self }
     }
 
-    /// As [`Amount::of`], for an amount that comes from elsewhere.
+    /// As [`Amount::new`], for an amount that comes from elsewhere.
     ///
     /// # Errors
     /// If that cannot be a limit.

@@ -56,7 +56,7 @@ pub struct Sums {
 
 impl Sums {
     /// One bucket, with what its source has offered in a time, if that is known.
-    pub fn of(member: &Member, offered: Option<Recent>) -> Self {
+    pub fn new(member: &Member, offered: Option<Recent>) -> Self {
         let counts = &member.counts;
         let time = offered.map_or(1.0, |(_, time)| time.as_secs_f64().max(1e-3));
         let (packets, bytes) = offered.map_or((0, 0), |(offered, _)| offered);

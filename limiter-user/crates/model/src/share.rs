@@ -17,7 +17,7 @@ impl Share {
     pub const WHOLE: Self = Self(1 << 32);
 
     /// So many units.
-    pub const fn of_units(units: u64) -> Self {
+    pub const fn from_units(units: u64) -> Self {
         Self(units)
     }
 
@@ -27,7 +27,7 @@ impl Share {
     }
 
     /// So much of the limit; 0 if `part` is negative or no number.
-    pub fn of(part: f64) -> Self {
+    pub fn from_part(part: f64) -> Self {
         Self((part * Self::WHOLE.0 as f64) as u64)
     }
 
@@ -88,12 +88,12 @@ mod tests {
 
     #[test]
     fn parts_are_rounded_down_and_never_overflow() {
-        assert_eq!(Share::of(0.5) + Share::of(0.5), Share::WHOLE);
-        assert_eq!(Share::of(-1.0), Share::NONE);
+        assert_eq!(Share::from_part(0.5) + Share::from_part(0.5), Share::WHOLE);
+        assert_eq!(Share::from_part(-1.0), Share::NONE);
         let thirds = [Share::WHOLE.times(1, 3); 3].into_iter().sum::<Share>();
         assert!(thirds < Share::WHOLE && thirds.part() > 0.999_999);
-        assert_eq!(Share::of_units(u64::MAX) + Share::WHOLE, Share::of_units(u64::MAX));
+        assert_eq!(Share::from_units(u64::MAX) + Share::WHOLE, Share::from_units(u64::MAX));
         assert_eq!(Share::WHOLE.times(1, 0), Share::NONE);
-        assert_eq!(Share::of(0.25).without(Share::WHOLE), Share::NONE);
+        assert_eq!(Share::from_part(0.25).without(Share::WHOLE), Share::NONE);
     }
 }

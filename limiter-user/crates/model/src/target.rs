@@ -115,10 +115,10 @@ const AGGREGATE: &str = "aggregate";
 
 impl Target {
     /// Every source, each by itself, whatever it sends.
-    pub const DEFAULT: Self = Self::of(Selector::Default);
+    pub const DEFAULT: Self = Self::new(Selector::Default);
 
     /// All packets of `whom`, each source by itself.
-    pub const fn of(whom: Selector) -> Self {
+    pub const fn new(whom: Selector) -> Self {
         Self { whom, class: Class::ANY, aggregate: false }
     }
 
@@ -176,7 +176,7 @@ fn first_word(text: &str) -> (&str, &str) {
 
 impl From<IpNet> for Target {
     fn from(net: IpNet) -> Self {
-        Self::of(Selector::Prefix(net))
+        Self::new(Selector::Prefix(net))
     }
 }
 

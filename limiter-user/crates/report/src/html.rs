@@ -90,7 +90,7 @@ fn charts(history: &HistoryReport) -> Result<String, String> {
 }
 
 fn sources(report: &IncidentReport) -> String {
-    let Sources { all, have_lost } = Sources::of(&report.top);
+    let Sources { all, have_lost } = Sources::new(&report.top);
     let row = |source: Source| {
         vec![
             short_prefix(&source.net),

@@ -45,7 +45,7 @@ impl IncidentReport {
         happened: ChangesReport,
         status: StatusReport,
     ) -> Self {
-        let verdict = verdict::sentences(&history, &Sources::of(&top));
+        let verdict = verdict::sentences(&history, &Sources::new(&top));
         Self { verdict, history, top, limits, happened, status }
     }
 
@@ -115,7 +115,7 @@ struct Sources {
 }
 
 impl Sources {
-    fn of(top: &TopReport) -> Self {
+    fn new(top: &TopReport) -> Self {
         let have_lost = top.sources.iter().any(TopEntry::has_lost);
         let mut by_source: BTreeMap<IpNet, Source> = BTreeMap::new();
         for entry in top.sources.iter().filter(|entry| entry.has_lost() || !have_lost) {

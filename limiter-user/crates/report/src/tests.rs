@@ -34,7 +34,7 @@ fn top(dropped: u64) -> TopReport {
 }
 
 fn sentences(history: &HistoryReport, top: &TopReport) -> Vec<String> {
-    verdict::sentences(history, &Sources::of(top))
+    verdict::sentences(history, &Sources::new(top))
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn buckets_of_one_source_are_one_offender() {
         ..report.sources[0].clone()
     };
     report.sources.extend([udp, other, conforming]);
-    let Sources { all, have_lost } = Sources::of(&report);
+    let Sources { all, have_lost } = Sources::new(&report);
     let told: Vec<_> = all.iter().map(|it| (it.net.to_string(), it.dropped)).collect();
     assert!(have_lost && all[0].limits == ["none", "udp:53 none"], "{:?}", all[0].limits);
     assert_eq!(told, [("198.51.100.7/32".into(), 800), ("198.51.100.8/32".into(), 600)]);
@@ -65,7 +65,7 @@ fn buckets_of_one_source_are_one_offender() {
     let wanted = "198.51.100.7 hurts us most, since 2027-01-15T07:00:00.000Z: 800 packets of it were dropped by \
                   its limit, 57.1 % of those of the 2 worst sources.";
     assert_eq!(said[1], wanted);
-    let Sources { all, have_lost } = Sources::of(&top(0));
+    let Sources { all, have_lost } = Sources::new(&top(0));
     assert!(!have_lost && all.len() == 1, "nobody is an offender");
 }
 

@@ -186,7 +186,7 @@ impl ConfigFile {
             let limit = match default.get_ref() {
                 DefaultLimit::Rate(rate) => {
                     let rate = Spanned::new(default.span(), OneOrMany::One(Text(rate.clone())));
-                    Amounts::of(&rate).limit(Target::DEFAULT, byte)
+                    Amounts::new(&rate).limit(Target::DEFAULT, byte)
                 }
                 DefaultLimit::Amount(table) => Amounts {
                     rate: &table.rate,
@@ -328,7 +328,7 @@ struct Amounts<'a> {
 
 impl<'a> Amounts<'a> {
     /// A rate of which nothing more is said.
-    const fn of(rate: &'a Spanned<OneOrMany>) -> Self {
+    const fn new(rate: &'a Spanned<OneOrMany>) -> Self {
         Self { rate, burst: None, enforce: true, ban: None, scope: None, partition: None }
     }
 

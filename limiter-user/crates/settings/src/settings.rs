@@ -96,7 +96,7 @@ impl Arguments {
     /// # Errors
     /// As [`ConfigFile::find`].
     pub fn read_file(&self) -> Result<ConfigFile, Failure> {
-        ConfigFile::find(self.file.as_deref(), &Paths::of(self.instance.as_ref()).config)
+        ConfigFile::find(self.file.as_deref(), &Paths::new(self.instance.as_ref()).config)
     }
 
     /// What is in effect if the file is `file`.
@@ -105,7 +105,7 @@ impl Arguments {
     /// If that cannot be; the message tells whether a flag, the environment or which place in the file
     /// is to blame.
     pub fn with(&self, file: ConfigFile) -> Result<Settings, Failure> {
-        let Paths { socket, state_dir, pin_dir, .. } = Paths::of(self.instance.as_ref());
+        let Paths { socket, state_dir, pin_dir, .. } = Paths::new(self.instance.as_ref());
         let mut run = file.keys.clone();
         for (key, value, place) in [
             ("socket", &mut run.socket, socket),

@@ -156,7 +156,7 @@ impl<S: Scheme> Host<S> {
             track.limited = std::mem::take(&mut track.dropped);
             track.tracked = now.since(track.last).as_nanos() < u128::from(TRACKED);
             if track.tracked {
-                let demand = Share::of(offered / seconds);
+                let demand = Share::from_part(offered / seconds);
                 let limited = track.limited;
                 self.daemon.demand(now, *key, Sample { demand, admitted, limited });
             } else {

@@ -92,28 +92,31 @@ mod tests {
 
     #[test]
     fn a_raise_brings_no_tokens_and_a_lower_share_clamps() {
-        let mut bucket = Bucket::full(s(1.0), Share::of(0.1), BURST);
+        let mut bucket = Bucket::full(s(1.0), Share::from_part(0.1), BURST);
         close(bucket.admit(s(1.0), 1.0, BURST), 0.2);
-        bucket.set(s(1.0), Share::of(0.5), s(9.0), BURST);
+        bucket.set(s(1.0), Share::from_part(0.5), s(9.0), BURST);
         close(bucket.admit(s(1.0), 1.0, BURST), 0.0);
         close(bucket.admit(s(2.0), 1.0, BURST), 0.5);
         // Full at a half, a tenth of it after the clamp.
-        bucket.set(s(6.0), Share::of(0.05), s(9.0), BURST);
+        bucket.set(s(6.0), Share::from_part(0.05), s(9.0), BURST);
         close(bucket.admit(s(6.0), 5.0, BURST), 0.1);
     }
 
     #[test]
     fn it_falls_back_to_the_floor_by_itself() {
-        let mut bucket = Bucket::full(s(1.0), Share::of(0.1), BURST);
+        let mut bucket = Bucket::full(s(1.0), Share::from_part(0.1), BURST);
         bucket.admit(s(1.0), 1.0, BURST);
-        bucket.set(s(1.0), Share::of(0.5), s(3.0), BURST);
-        assert_eq!((bucket.share(s(2.999)), bucket.share(s(3.0))), (0.5, Share::of(0.1).part()));
+        bucket.set(s(1.0), Share::from_part(0.5), s(3.0), BURST);
+        assert_eq!(
+            (bucket.share(s(2.999)), bucket.share(s(3.0))),
+            (0.5, Share::from_part(0.1).part())
+        );
         // 1.0 at the end is half of what it can hold; half of the floor's are 0.1, and 0.1 come in a second.
         close(bucket.admit(s(4.0), 5.0, BURST), 0.2);
         // In the meantime it is all the same whether somebody looks.
         let (mut seen, mut unseen) = (bucket, bucket);
         for bucket in [&mut seen, &mut unseen] {
-            bucket.set(s(4.0), Share::of(0.8), s(5.0), BURST);
+            bucket.set(s(4.0), Share::from_part(0.8), s(5.0), BURST);
         }
         (401..600).for_each(|i| close(seen.admit(s(f64::from(i) / 100.0), 0.0, BURST), 0.0));
         close(seen.admit(s(6.0), 5.0, BURST), unseen.admit(s(6.0), 5.0, BURST));
@@ -121,9 +124,9 @@ mod tests {
 
     #[test]
     fn a_changed_floor_brings_no_tokens() {
-        let mut bucket = Bucket::full(s(1.0), Share::of(0.1), BURST);
+        let mut bucket = Bucket::full(s(1.0), Share::from_part(0.1), BURST);
         bucket.admit(s(1.0), 1.0, BURST);
-        bucket.set_floor(s(1.0), Share::of(0.4), BURST);
+        bucket.set_floor(s(1.0), Share::from_part(0.4), BURST);
         close(bucket.admit(s(1.0), 1.0, BURST), 0.0);
         close(bucket.admit(s(2.0), 1.0, BURST), 0.4);
         bucket.set_floor(s(9.0), Share::NONE, BURST);

@@ -74,7 +74,7 @@ impl<'a, S: Scheme> World<'a, S> {
         let n = scenario.hosts;
         let numbers = scenario.regions();
         let region = |number: &usize| scenario.regions.get(*number).map(|part| &part.name[..]);
-        let of = |number| Region::of(region(number).unwrap_or("default"));
+        let of = |number| Region::new(region(number).unwrap_or("default"));
         let regions: Vec<Region> = numbers.iter().map(of).collect();
         let mut clocks = root.fork(1);
         let joiners: Vec<usize> = scenario
@@ -111,8 +111,9 @@ impl<'a, S: Scheme> World<'a, S> {
             }
             hosts.push(host);
         }
-        let keys: Vec<KeyId> =
-            (0..scenario.demand.keys).map(|i| KeyId::of(mix(mix(seed) ^ i as u64))).collect();
+        let keys: Vec<KeyId> = (0..scenario.demand.keys)
+            .map(|i| KeyId::from_hash(mix(mix(seed) ^ i as u64)))
+            .collect();
         let tick = scenario.tick.seconds();
         let traffic = Traffic::new(scenario.demand, &numbers, root.fork(2));
         let burst = scenario.burst.seconds();

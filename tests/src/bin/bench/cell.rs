@@ -112,7 +112,7 @@ pub(crate) struct Cell {
 
 impl Cell {
     /// Everything that is measured under `pattern`, those that are compared first.
-    pub(crate) fn of(pattern: Pattern) -> Vec<Self> {
+    pub(crate) fn with_pattern(pattern: Pattern) -> Vec<Self> {
         let mut cells = Vec::new();
         for family in Family::ALL {
             for contender in Contender::ALL {
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn every_contender_is_compared_once_per_pattern() {
         for pattern in Pattern::ALL {
-            let cells = Cell::of(pattern);
+            let cells = Cell::with_pattern(pattern);
             for contender in Contender::ALL {
                 let mine = |cell: &&Cell| {
                     cell.contender == contender && cell.family == Family::Ipv4 && cell.is_compared()
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn no_cell_is_measured_twice() {
         for pattern in Pattern::ALL {
-            let cells = Cell::of(pattern);
+            let cells = Cell::with_pattern(pattern);
             for (index, cell) in cells.iter().enumerate() {
                 assert!(!cells[index + 1..].contains(cell), "{cell:?}");
             }

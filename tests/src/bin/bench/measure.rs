@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let generator = Generator::new();
     let mut lines: Vec<Line> = Vec::new();
     for pattern in Pattern::ALL {
-        let cells = Cell::of(pattern).into_iter().filter(|cell| arguments.takes(cell));
+        let cells = Cell::with_pattern(pattern).into_iter().filter(|cell| arguments.takes(cell));
         lines.extend(cells.map(Line::new));
     }
     let rounds = arguments.rounds();

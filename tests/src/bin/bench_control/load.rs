@@ -52,7 +52,7 @@ pub(crate) fn deny(daemon: &Daemon, sources: u32) -> Load {
 
 fn run(daemon: &Daemon, limits: u32, command: &[&str], rest: impl Fn(u32) -> String) -> Load {
     let list = list(limits, rest);
-    let before = Memory::of(daemon.pid());
+    let before = Memory::new(daemon.pid());
     let name = command[..2].join(" ");
     let mut process = tools::own(limiter_binary());
     process.arg("--socket").arg(daemon.socket()).arg("--json").args(command);
@@ -61,7 +61,7 @@ fn run(daemon: &Daemon, limits: u32, command: &[&str], rest: impl Fn(u32) -> Str
     let seconds = start.elapsed().as_secs_f64();
     assert!(imported.code == 0, "limiter {name}: {imported:#?}");
     assert_eq!(imported.json["changed"].as_u64(), Some(u64::from(limits)), "{imported:#?}");
-    Load { command: name, limits, seconds, before, after: Memory::of(daemon.pid()) }
+    Load { command: name, limits, seconds, before, after: Memory::new(daemon.pid()) }
 }
 
 /// A list of sources and what is said of each, to be read from its beginning.

@@ -20,7 +20,7 @@ impl Memory {
     ///
     /// # Panics
     /// If there is no such process.
-    pub(crate) fn of(pid: u32) -> Self {
+    pub(crate) fn new(pid: u32) -> Self {
         let path = format!("/proc/{pid}/status");
         let status = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
         let field = |name: &str| {

@@ -69,7 +69,7 @@ pub(crate) fn measure(lab: &Lab) -> Top {
     let cli = daemon.cli();
     // Too slow for a gate: the first packet of a source gets it a bucket.
     cli.limit("1pps", Some("8"), None);
-    let before = Memory::of(daemon.pid());
+    let before = Memory::new(daemon.pid());
     // Twice, in case a queue was full.
     let sources = Sources::RoundRobin(Ipv4Addr::new(10, 0, 0, 0).into(), SOURCES);
     let _flooded = Flood::new(sources, 2 * u64::from(SOURCES)).send(lab);
@@ -89,7 +89,7 @@ pub(crate) fn measure(lab: &Lab) -> Top {
         let occupied = answer.json["table"]["occupied"].as_u64();
         assert!(occupied.is_some_and(|occupied| occupied >= WANTED), "{answer:#?}");
     });
-    let after = Memory::of(daemon.pid());
+    let after = Memory::new(daemon.pid());
     Top { tracked, times, by_rate, status, before, after }
 }
 

@@ -76,7 +76,7 @@ fn demonstrate(arguments: &Arguments) -> io::Result<ExitCode> {
     leftovers::remove_stale();
     let progress = Progress::new();
     let mut stdout = io::stdout();
-    let style = Style::of(&stdout);
+    let style = Style::new(&stdout);
     if arguments.cluster {
         let report = cluster::run(&progress);
         drop(progress);

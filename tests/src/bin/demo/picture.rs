@@ -44,7 +44,7 @@ const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
 
 impl Style {
     /// What suits `out`.
-    pub(crate) fn of(out: &impl IsTerminal) -> Self {
+    pub(crate) fn new(out: &impl IsTerminal) -> Self {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let plain = set("NO_COLOR").is_some() || set("TERM").is_none_or(|term| term == "dumb");
         if plain || !out.is_terminal() { Self::Plain } else { Self::Colour }

@@ -34,7 +34,7 @@ impl Wanted {
 }
 
 impl Need {
-    pub(super) fn of(wanted: &[Wanted]) -> Self {
+    pub(super) fn new(wanted: &[Wanted]) -> Self {
         let sum = |times| wanted.iter().map(|want| want.need(times)).sum();
         Self { close: sum(CLOSE), ample: sum(SPARE) }
     }
@@ -59,7 +59,7 @@ pub(super) fn targets(pool: Share, wanted: &[Wanted]) -> Vec<Share> {
     for (target, extra) in targets.iter_mut().zip(extra) {
         *target += extra;
     }
-    let short = Need::of(wanted).ample > pool;
+    let short = Need::new(wanted).ample > pool;
     // Small changes are not worth a message, and where all are satisfied nobody needs what one has too much.
     for (target, want) in targets.iter_mut().zip(wanted) {
         let current = want.current;

@@ -8,7 +8,7 @@ use model::Share;
 use super::Escrow;
 
 /// So much more than the whole comes of shares on their way and of rounding: 1/256.
-pub(super) const NOISE: Share = Share::of_units(1 << 24);
+pub(super) const NOISE: Share = Share::from_units(1 << 24);
 
 /// What does not add up, as one host sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -72,7 +72,7 @@ impl Escrow {
     pub(super) fn bounds(&self) -> Bounds {
         let most = match self.bounded() {
             true => self.beside_floor(Share::WHOLE),
-            false => Share::of_units(u64::MAX),
+            false => Share::from_units(u64::MAX),
         };
         Bounds { homes: self.homes_heard.0, most }
     }
@@ -80,7 +80,7 @@ impl Escrow {
     /// Another host has taken this host's transfer of that number. If what is kept here does not know it, it is an earlier
     /// copy: what was given since, which is how far the numbers are apart, is not this host's any more.
     pub(super) fn give_up_what_was_given(&mut self, number: u64) {
-        let given = Share::of_units(number.saturating_sub(self.kept.last_transfer));
+        let given = Share::from_units(number.saturating_sub(self.kept.last_transfer));
         if given.is_none() || !self.bounded() {
             return;
         }

@@ -53,7 +53,7 @@ mod tests {
     fn wants(max: usize) -> impl Strategy<Value = Vec<Want>> {
         let share = prop_oneof![Just(0u64), 0..1u64 << 33, 0..1u64 << 20, Just(u64::MAX)];
         prop::collection::vec((share, 0..1_000u32), 0..max).prop_map(|wants| {
-            let want = |(units, weight)| Want { share: Share::of_units(units), weight };
+            let want = |(units, weight)| Want { share: Share::from_units(units), weight };
             wants.into_iter().map(want).collect()
         })
     }
@@ -64,7 +64,7 @@ mod tests {
             pool in 0..1u64 << 33,
             wants in wants(20),
         ) {
-            let pool = Share::of_units(pool);
+            let pool = Share::from_units(pool);
             let given = max_min(pool, &wants);
             let sum: Share = given.iter().copied().sum();
             prop_assert!(sum <= pool);
@@ -80,7 +80,7 @@ mod tests {
             pool in 0..1u64 << 33,
             wants in wants(12),
         ) {
-            let given = max_min(Share::of_units(pool), &wants);
+            let given = max_min(Share::from_units(pool), &wants);
             let per = |at: usize| {
                 given[at].units() as f64 / f64::from(wants[at].weight.max(1))
             };
@@ -95,13 +95,13 @@ mod tests {
 
     #[test]
     fn the_textbook_example() {
-        let want = |share: f64| Want { share: Share::of(share), weight: 1 };
+        let want = |share: f64| Want { share: Share::from_part(share), weight: 1 };
         let given = max_min(Share::WHOLE, &[want(0.2), want(0.26), want(0.4), want(0.5)]);
         let parts: Vec<f64> =
             given.iter().map(|share| (share.part() * 100.0).round() / 100.0).collect();
         assert_eq!(parts, [0.2, 0.26, 0.27, 0.27]);
         let heavy = Want { weight: 3, ..want(1.0) };
         let given = max_min(Share::WHOLE, &[want(1.0), heavy]);
-        assert_eq!(given, [Share::of(0.25), Share::of(0.75)]);
+        assert_eq!(given, [Share::from_part(0.25), Share::from_part(0.75)]);
     }
 }

@@ -14,7 +14,7 @@ const STEPS: u64 = 8;
 /// Who has this part more than its weight says gives nothing away: 1/100.
 const HYSTERESIS: u64 = 100;
 /// Less than this is not worth a transfer.
-const MIN_TRANSFER: Share = Share::of_units(1 << 16);
+const MIN_TRANSFER: Share = Share::from_units(1 << 16);
 
 /// A part of the home share that this host delegates no more, to give it away at its end. Until then those to
 /// whom it was delegated before may still use it, and so may this host: it is not idle.
@@ -185,7 +185,7 @@ impl Escrow {
         let view = self.views.present().iter();
         let others = view.filter(|(host, weight)| *host != self.settings.me && *weight > 0);
         let heirs = others.filter(|(host, _)| heard(host));
-        heirs.map(|(host, weight)| (host, Share::of_units(weight.into()))).collect()
+        heirs.map(|(host, weight)| (host, Share::from_units(weight.into()))).collect()
     }
 
     /// What is more than this host's weight says and others lack, as far as it is not being given away yet.

@@ -117,7 +117,7 @@ impl Escrow {
         let fresh = |host| self.fresh.get(&host).is_some_and(|fresh| *fresh > self.taken);
         let lost = self.homes.iter().filter(|(host, _)| self.is_lost(now, **host) && fresh(**host));
         // A unit less, for what rounding has added.
-        let known = |home: Share| self.beside_floor(home).without(Share::of_units(1));
+        let known = |home: Share| self.beside_floor(home).without(Share::from_units(1));
         let mut left = self.beside_floor(self.missing(now).unwrap_or_default());
         let mut capped = |(host, home): (&HostId, &Share)| {
             let known = known(*home).min(left);

@@ -246,7 +246,7 @@ impl Escrow {
                 Wanted { demand, floor, weight, current: claim.current() }
             })
             .collect();
-        let need = Need::of(&wants);
+        let need = Need::new(&wants);
         let has_regions = self.views.present().has_regions();
         if has_regions && owns && key.far.is_none() && need.close > own_pool.max(pools.expected) {
             self.owned.far.insert(id);

@@ -21,7 +21,7 @@ pub(super) struct Amount {
 }
 
 impl Amount {
-    pub(super) fn of(share: Share) -> Self {
+    pub(super) fn new(share: Share) -> Self {
         Self { share: share.min(Share::WHOLE), ..Self::default() }
     }
 

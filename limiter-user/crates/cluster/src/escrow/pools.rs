@@ -98,7 +98,7 @@ impl Escrow {
             let until = now.after(self.delegation());
             self.views.lend(until);
             let views = self.views.listed();
-            let lent = Amount::of(self.lent());
+            let lent = Amount::new(self.lent());
             self.own.delegate(now, until, lent, &views);
             let (voted, until) = self.mandated(now, until);
             self.own.delegate(now, until, Amount::voted(voted), &views);

@@ -95,7 +95,7 @@ impl Escrow {
         let voted = base.after(usable(message.majority_for));
         let Some(peer) = self.peers.get_mut(&from) else { return };
         let views = &message.views;
-        let rose = peer.delegate(now, until, Amount::of(message.delegated), views);
+        let rose = peer.delegate(now, until, Amount::new(message.delegated), views);
         let rose_too = peer.delegate(now, voted, Amount::voted(message.majority), views);
         if rose || rose_too {
             self.owned.all_dirty();

@@ -22,7 +22,7 @@ pub struct Region(pub u64);
 
 impl Region {
     /// That of this name.
-    pub fn of(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         Self(SipHasher24::new().hash(name.as_bytes()))
     }
 }
@@ -30,7 +30,7 @@ impl Region {
 impl Default for Region {
     /// Where none is configured.
     fn default() -> Self {
-        Self::of("default")
+        Self::new("default")
     }
 }
 
@@ -359,7 +359,7 @@ mod tests {
             let new = HostId(mix(weights.len() as u64 + 1));
             let (mut owned, mut moved) = (BTreeMap::new(), 0);
             let keys = 20_000u64;
-            for key in (1..=keys).map(|key| KeyId::of(mix(key))) {
+            for key in (1..=keys).map(|key| KeyId::from_hash(mix(key))) {
                 let owner = view.owner_in(Region::default(), key).unwrap();
                 *owned.entry(owner).or_insert(0u32) += 1;
                 let after = grown.owner_in(Region::default(), key).unwrap();

@@ -25,27 +25,31 @@ fn contents() -> Vec<Content> {
     let views = vec![ViewId(1), ViewId(2)];
     let reports = (0..60)
         .map(|key| Report {
-            key: KeyId::of(key << 40),
-            demand: Share::of(0.7),
+            key: KeyId::from_hash(key << 40),
+            demand: Share::from_part(0.7),
             in_use: key as u32,
             majority: key > 50,
         })
         .collect();
     let grants = (0..60)
-        .map(|key| Grant { key: KeyId::of(key), share: Share::of(0.2), number: key as u32 + 1 })
+        .map(|key| Grant {
+            key: KeyId::from_hash(key),
+            share: Share::from_part(0.2),
+            number: key as u32 + 1,
+        })
         .collect();
     let shares = Message {
         echo: Some(Moment(5)),
         views,
-        delegated: Share::of(0.3),
+        delegated: Share::from_part(0.3),
         delegated_for: Duration::from_secs(1),
-        majority: Share::of(0.2),
+        majority: Share::from_part(0.2),
         majority_for: Duration::from_secs(1),
-        votes: vec![Vote { host: HostId(9), known: Share::of(0.2) }],
+        votes: vec![Vote { host: HostId(9), known: Share::from_part(0.2) }],
         reports,
         grants,
         granted_for: Duration::from_millis(500),
-        transfers: vec![Transfer { number: 1, share: Share::of(0.1) }],
+        transfers: vec![Transfer { number: 1, share: Share::from_part(0.1) }],
         received: vec![3, 4],
         ..Message::default()
     };

@@ -40,7 +40,7 @@ impl Identity {
         let name = &name[..name.floor_char_boundary(MAX_NAME_LEN)];
         let region = &region[..region.floor_char_boundary(MAX_REGION_LEN)];
         Self {
-            host: HostId::of(name),
+            host: HostId::from_name(name),
             name: name.into(),
             region: region.into(),
             address,

@@ -44,7 +44,7 @@ pub fn unpack(packed: &[u8]) -> Option<Ranks> {
             *rank = (word >> (BITS * (3 - lane)) & 0x3f) as u8;
         }
     }
-    ranks.iter().all(|rank| u32::from(*rank) <= MAX_RANK).then(|| Ranks::of(ranks))
+    ranks.iter().all(|rank| u32::from(*rank) <= MAX_RANK).then(|| Ranks::new(ranks))
 }
 
 /// Hosts whose registers merge.

@@ -91,7 +91,7 @@ impl KeyState {
 
     /// The keys for the link.
     pub fn ring(&self) -> wire::KeyRing {
-        wire::KeyRing::of((self.sealing, self.accepted))
+        wire::KeyRing::from_bytes((self.sealing, self.accepted))
     }
 }
 

@@ -157,7 +157,7 @@ mod tests {
     fn a_long_message_takes_several_frames_and_the_hash_rides_once() {
         let reports = (0..700)
             .map(|key| Report {
-                key: KeyId::of(key),
+                key: KeyId::from_hash(key),
                 demand: Share::WHOLE,
                 in_use: 1,
                 majority: false,

@@ -33,7 +33,7 @@ pub fn up(share: Share) -> u16 {
 /// What such a number means.
 pub fn read(code: u16) -> Share {
     let (exponent, mantissa) = (u32::from(code >> 11), u64::from(code) & (STEPS - 1));
-    Share::of_units(if exponent == 0 { mantissa } else { (STEPS + mantissa) << (exponent - 1) })
+    Share::from_units(if exponent == 0 { mantissa } else { (STEPS + mantissa) << (exponent - 1) })
 }
 
 #[cfg(test)]
@@ -50,17 +50,17 @@ mod tests {
             assert!(code == 0 || read(code) > read(code - 1), "{code}");
         }
         assert_eq!(read(down(Share::WHOLE)), Share::WHOLE);
-        assert_eq!(down(Share::of_units(u64::MAX)), u16::MAX);
-        assert_eq!(up(Share::of_units(u64::MAX)), u16::MAX);
+        assert_eq!(down(Share::from_units(u64::MAX)), u16::MAX);
+        assert_eq!(up(Share::from_units(u64::MAX)), u16::MAX);
         // What is above the largest code has no code on its safe side.
         let largest = read(u16::MAX);
-        assert_eq!(up(Share::of_units(largest.units() + 1)), u16::MAX);
+        assert_eq!(up(Share::from_units(largest.units() + 1)), u16::MAX);
     }
 
     proptest! {
         #[test]
         fn rounding_is_to_the_safe_side_and_little(units in 0..=read(u16::MAX).units()) {
-            let share = Share::of_units(units);
+            let share = Share::from_units(units);
             let (low, high) = (read(down(share)).units(), read(up(share)).units());
             prop_assert!(low <= units && units <= high);
             prop_assert!((high - low) as f64 <= units as f64 / 2048.0);

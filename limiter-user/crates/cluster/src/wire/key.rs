@@ -107,7 +107,7 @@ impl KeyRing {
     }
 
     /// With the keys of a file: the one to seal with, and one that is accepted, too.
-    pub fn of((active, other): (KeyBytes, Option<KeyBytes>)) -> Self {
+    pub fn from_bytes((active, other): (KeyBytes, Option<KeyBytes>)) -> Self {
         Self { active: Key::new(active), other: other.map(Key::new) }
     }
 

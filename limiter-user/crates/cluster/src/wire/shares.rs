@@ -232,7 +232,7 @@ fn item(
         }),
         TRANSFERS => message
             .transfers
-            .push(Transfer { number: from.number()?, share: Share::of_units(from.number()?) }),
+            .push(Transfer { number: from.number()?, share: Share::from_units(from.number()?) }),
         VOTES => {
             message.votes.push(Vote { host: HostId(from.u64()?), known: float::read(from.u16()?) });
         }

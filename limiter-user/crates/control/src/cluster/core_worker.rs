@@ -236,7 +236,7 @@ mod tests {
         let shared = Shared::new(fake.core(&home));
         let giver = RefundWorker::start(Arc::new(fake)).unwrap();
         let mut worker = CoreWorker::start(shared.clone(), giver).unwrap();
-        let sources = vec![(KeyId::of(7), "192.0.2.1/32".parse().unwrap(), Class::ANY)];
+        let sources = vec![(KeyId::from_hash(7), "192.0.2.1/32".parse().unwrap(), Class::ANY)];
         let answers = shared.with_now(|_| {
             worker.ask(Request::Floor((Share::WHOLE, 2)));
             worker.ask(Request::Partitions(Question { round: 3, sources }));
@@ -247,7 +247,7 @@ mod tests {
         let Some(Answer::Floor(floor)) = worker.answers.blocking_recv() else { panic!() };
         assert_eq!(floor, (Share::WHOLE, 2));
         let Some(Answer::Partitions(3, found)) = worker.answers.blocking_recv() else { panic!() };
-        assert_eq!(found, [(KeyId::of(7), Partition::Conservative)]);
+        assert_eq!(found, [(KeyId::from_hash(7), Partition::Conservative)]);
     }
 
     #[test]
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn others_hear_nothing_while_sources_may_use_more_than_is_wanted() {
-        let [less, more] = [0.1, 0.2].map(Share::of);
+        let [less, more] = [0.1, 0.2].map(Share::from_part);
         let mut floor = PendingFloor::default();
         assert!(!floor.is_pending() && !floor.withholds() && floor.ask().is_none());
         // What is in force at first is not known.

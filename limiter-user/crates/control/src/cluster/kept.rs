@@ -117,10 +117,10 @@ impl State {
 
     fn rights(&self) -> PersistentState {
         let transfer = |&(to, number, share): &(u64, u64, u64)| {
-            (HostId(to), Transfer { number, share: Share::of_units(share) })
+            (HostId(to), Transfer { number, share: Share::from_units(share) })
         };
         PersistentState {
-            home: Share::of_units(self.home).min(Share::WHOLE),
+            home: Share::from_units(self.home).min(Share::WHOLE),
             last_transfer: self.next_transfer,
             outgoing: self.outgoing.iter().map(transfer).collect(),
             incoming: self.incoming.iter().map(|&(from, number)| (HostId(from), number)).collect(),
@@ -403,9 +403,9 @@ mod tests {
         );
         let mut file = founder(home.path());
         assert_eq!(file.rights().home, Share::WHOLE);
-        let transfer = Transfer { number: 4, share: Share::of(0.25) };
+        let transfer = Transfer { number: 4, share: Share::from_part(0.25) };
         let kept = PersistentState {
-            home: Share::of(0.75),
+            home: Share::from_part(0.75),
             last_transfer: file.rights().last_transfer + 5,
             outgoing: vec![(HostId(2), transfer)],
             incoming: [(HostId(2), 3)].into(),
@@ -435,7 +435,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let mut file = founder(home.path());
         assert!(file.with_rights(&file.rights()).is_none());
-        let less = PersistentState { home: Share::of(0.5), ..file.rights() };
+        let less = PersistentState { home: Share::from_part(0.5), ..file.rights() };
         let unwritten = file.with_rights(&less).unwrap();
         fs::remove_file(home.path().join(FILE)).unwrap();
         fs::create_dir(home.path().join(FILE)).unwrap();
@@ -452,7 +452,7 @@ mod tests {
     fn who_has_rights_keeps_its_name() {
         let home = tempfile::tempdir().unwrap();
         let mut file = founder(home.path());
-        let transfer = Transfer { number: 4, share: Share::of(0.25) };
+        let transfer = Transfer { number: 4, share: Share::from_part(0.25) };
         let kept = file.rights();
         for kept in [
             PersistentState {
@@ -472,7 +472,7 @@ mod tests {
         let mut again = StateFile::open(home.path(), "b").unwrap();
         assert_eq!((again.name(), again.refused_name()), ("b", None));
         again.begin(epoch(6), ClusterId(7)).unwrap();
-        again.keep(&PersistentState { home: Share::of(0.5), ..again.rights() }).unwrap();
+        again.keep(&PersistentState { home: Share::from_part(0.5), ..again.rights() }).unwrap();
         assert_eq!(StateFile::open(home.path(), "a").unwrap().name(), "b");
     }
 
@@ -567,8 +567,11 @@ mod tests {
         for damage in ["", "{", "home\":4294967296", "\u{fffd}"] {
             let home = tempfile::tempdir().unwrap();
             let mut file = founder(home.path());
-            file.keep(&PersistentState { home: Share::of(0.5), ..PersistentState::founder() })
-                .unwrap();
+            file.keep(&PersistentState {
+                home: Share::from_part(0.5),
+                ..PersistentState::founder()
+            })
+            .unwrap();
             let path = home.path().join(FILE);
             let text = fs::read_to_string(&path).unwrap();
             let text = match damage {

@@ -42,7 +42,7 @@ impl Keys {
         hasher.write_u8(bits);
         // As operators write it, which is the same on all hosts.
         hasher.write(class.to_string().as_bytes());
-        KeyId::of(hasher.finish())
+        KeyId::from_hash(hasher.finish())
     }
 }
 
@@ -68,7 +68,7 @@ mod tests {
             assert_ne!(one, other);
         }
         // What rides in messages of older versions has to be the same.
-        assert_eq!(one, KeyId::of(KNOWN));
+        assert_eq!(one, KeyId::from_hash(KNOWN));
     }
 
     const KNOWN: u64 = 6_317_242_270_570_038_118;

@@ -75,7 +75,7 @@ mod tests {
         let mut file = StateFile::open(home.path(), "a").unwrap();
         file.begin(Epoch::starting(None, 5, 7), ClusterId(7)).unwrap();
         file.found(ClusterId(9)).unwrap();
-        let half = PersistentState { home: Share::of(0.5), ..file.rights() };
+        let half = PersistentState { home: Share::from_part(0.5), ..file.rights() };
         let mut ledger = LedgerWriter::start().unwrap();
         ledger.write(file.with_rights(&half).unwrap());
         assert!(ledger.is_writing());

@@ -228,7 +228,7 @@ impl Running {
 pub fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
     let Prepared { socket, settings, seeds, name, weight, kept, keys: kept_keys } = prepared;
     let (me, address) = (settings.me.host(), settings.me.address);
-    let region = escrow::Region::of(settings.me.region());
+    let region = escrow::Region::new(settings.me.region());
     let (link, deliveries, _ended) = link::start_on(settings, socket, &seeds)?;
     let (digest, told) = watch::channel(0);
     let (tell_limits, limits) = watch::channel(partitions::LimitFacts::default());

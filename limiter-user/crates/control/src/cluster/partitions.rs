@@ -152,8 +152,9 @@ mod tests {
 
     #[test]
     fn each_source_keeps_its_own_until_the_core_has_answered_again() {
-        let source =
-            |n: u8| (KeyId::of(u64::from(n)), IpNet::from(std::net::IpAddr::from([10, 0, 0, n])));
+        let source = |n: u8| {
+            (KeyId::from_hash(u64::from(n)), IpNet::from(std::net::IpAddr::from([10, 0, 0, n])))
+        };
         let [(first, a), (second, b)] = [source(1), source(2)];
         let mut partitions = Partitions::default();
         assert_eq!(partitions.of(first, a, Class::ANY), Some(Partition::Conservative));

@@ -48,7 +48,7 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Messages that are taken in one go.
 const BATCH: usize = 256;
 /// Less than this is not worth a word: 1 %.
-const MIN_IDLE: Share = Share::of_units(1 << 32 >> 7);
+const MIN_IDLE: Share = Share::from_units(1 << 32 >> 7);
 /// Bytes of a frame, where a limit counts them.
 const FRAME: f64 = 1514.0;
 
@@ -259,7 +259,7 @@ impl Task {
                 let seen = members.borrow_and_update();
                 let member = |member: &Identity| escrow::Member {
                     weight: member.weight,
-                    region: escrow::Region::of(member.region()),
+                    region: escrow::Region::new(member.region()),
                 };
                 let alive = seen.iter().map(|(host, its)| (*host, member(its))).collect();
                 drop(seen);

@@ -41,7 +41,7 @@ const TWICE: Duration = Duration::from_secs(10);
 /// Numbers of which that is remembered, at most.
 const MAX_TWICE: usize = 1024;
 /// Less of a limit than this is nobody's concern, whatever the floor.
-const LITTLE: Share = Share::of_units(1 << 23);
+const LITTLE: Share = Share::from_units(1 << 23);
 
 /// A source that is tracked.
 #[derive(Clone, Debug)]
@@ -120,7 +120,7 @@ fn wanted(limit: &Limit, life: Duration, bounds: Bounds) -> Share {
         return Share::NONE;
     }
     let packets = packets_a_second(&limit.tier()) * life.as_secs_f64();
-    Share::of(1.0 / packets.max(1.0)).max(bounds.least().times(2, 1))
+    Share::from_part(1.0 / packets.max(1.0)).max(bounds.least().times(2, 1))
 }
 
 /// All of them.

@@ -22,7 +22,7 @@ use cluster::{HostId, Moment, escrow};
 use model::Share;
 
 /// Home rights that are so much less than the whole are not worth a word.
-const MIN_HOME: Share = Share::of_units(1 << 22);
+const MIN_HOME: Share = Share::from_units(1 << 22);
 
 /// For how long it is told that packets were not listened to.
 const LATELY: Duration = Duration::from_secs(60);
@@ -346,8 +346,12 @@ mod tests {
     #[test]
     fn what_does_not_add_up_is_told() {
         assert!(doubts(&escrow::Doubts::default()).is_empty());
-        let homes = Some(Share::of(5.0 / 3.0));
-        let all = escrow::Doubts { homes, lost: Share::of(0.25), given_up: Share::of(2.0 / 3.0) };
+        let homes = Some(Share::from_part(5.0 / 3.0));
+        let all = escrow::Doubts {
+            homes,
+            lost: Share::from_part(0.25),
+            given_up: Share::from_part(2.0 / 3.0),
+        };
         let texts = doubts(&all);
         for (text, part) in
             texts.iter().zip(["hosts have 167 %", "25.0 % of each", "given up 66.7 %"])

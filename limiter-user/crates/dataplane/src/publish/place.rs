@@ -31,7 +31,7 @@ impl ClassPlace {
         Self { whom: Selector::Prefix(net), class }
     }
 
-    fn of_key(
+    fn from_key(
         class: Option<&u8>,
         prefix_len: u32,
         net: impl FnOnce(u32) -> Option<IpNet>,
@@ -82,7 +82,7 @@ impl MapKey for ClassPlace {
         ClassKey { source, class: u64::from(self.class) }
     }
 
-    fn of_single(key: &ClassKey, lengths: (u8, u8)) -> Self {
+    fn from_single(key: &ClassKey, lengths: (u8, u8)) -> Self {
         Self::prefix(source_of_key(key.source, lengths), key.class as u8)
     }
 
@@ -106,16 +106,16 @@ impl MapKey for ClassPlace {
         }
     }
 
-    fn of_v4(key: &Key<[u8; 6]>) -> Option<Self> {
+    fn from_v4(key: &Key<[u8; 6]>) -> Option<Self> {
         let data = key.data();
         let address = <[u8; 4]>::try_from(data.get(2..)?).ok()?;
-        Self::of_key(data.first(), key.prefix_len(), |length| prefix_of(address, length))
+        Self::from_key(data.first(), key.prefix_len(), |length| prefix_of(address, length))
     }
 
-    fn of_v6(key: &Key<[u8; 18]>) -> Option<Self> {
+    fn from_v6(key: &Key<[u8; 18]>) -> Option<Self> {
         let data = key.data();
         let address = <[u8; 16]>::try_from(data.get(2..)?).ok()?;
-        Self::of_key(data.first(), key.prefix_len(), |length| prefix_of(address, length))
+        Self::from_key(data.first(), key.prefix_len(), |length| prefix_of(address, length))
     }
 }
 
@@ -127,18 +127,18 @@ mod tests {
     fn a_key_is_read_as_it_is_written() {
         for text in ["192.0.2.0/24", "0.0.0.0/0", "192.0.2.1/32"] {
             let place = ClassPlace::prefix(text.parse().unwrap(), 7);
-            assert_eq!(ClassPlace::of_v4(&place.v4().unwrap()), Some(place));
+            assert_eq!(ClassPlace::from_v4(&place.v4().unwrap()), Some(place));
             assert!(place.v6().is_none());
         }
         for text in ["2001:db8::/48", "::/0", "2001:db8::1/128"] {
             let place = ClassPlace::prefix(text.parse().unwrap(), 64);
-            assert_eq!(ClassPlace::of_v6(&place.v6().unwrap()), Some(place));
+            assert_eq!(ClassPlace::from_v6(&place.v6().unwrap()), Some(place));
             assert!(place.v4().is_none());
         }
         let everyone = ClassPlace { whom: Selector::Default, class: 3 };
-        assert_eq!(ClassPlace::of_v4(&everyone.v4().unwrap()), Some(everyone));
-        assert_eq!(ClassPlace::of_v6(&everyone.v6().unwrap()), Some(everyone));
+        assert_eq!(ClassPlace::from_v4(&everyone.v4().unwrap()), Some(everyone));
+        assert_eq!(ClassPlace::from_v6(&everyone.v6().unwrap()), Some(everyone));
         let single = ClassPlace::prefix("2001:db8:0:7::/64".parse().unwrap(), 9);
-        assert_eq!(ClassPlace::of_single(&single.single(), (32, 64)), single);
+        assert_eq!(ClassPlace::from_single(&single.single(), (32, 64)), single);
     }
 }

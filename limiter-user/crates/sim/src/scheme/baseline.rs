@@ -162,7 +162,7 @@ mod tests {
         let birth = Birth {
             me: HostId(me),
             weight: 1,
-            region: Region::of("default"),
+            region: Region::new("default"),
             hosts: 2,
             one_of: 2,
             seed: 0,
@@ -176,34 +176,35 @@ mod tests {
     }
 
     fn sample(demand: f64) -> Sample {
-        Sample { demand: Share::of(demand), admitted: 0.25, limited: true }
+        Sample { demand: Share::from_part(demand), admitted: 0.25, limited: true }
     }
 
     #[test]
     fn counts_are_taken_once() {
         let (mut one, mut two) = (host(SchemeKind::Debit, 1), host(SchemeKind::Debit, 2));
         let later = Moment(1_000_000_000);
-        one.demand(later, KeyId::of(7), sample(2.0));
+        one.demand(later, KeyId::from_hash(7), sample(2.0));
         let actions = one.poll(later);
         assert_eq!(actions.floor, Some(Share::WHOLE));
         let [(HostId(2), message)] = &actions.messages[..] else { panic!("{actions:?}") };
         for _ in 0..2 {
             two.receive(later, HostId(1), message);
         }
-        assert_eq!(two.poll(later).debits, [(KeyId::of(7), 0.25)]);
+        assert_eq!(two.poll(later).debits, [(KeyId::from_hash(7), 0.25)]);
         assert!(two.poll(later).debits.is_empty() && one.poll(later).messages.is_empty());
     }
 
     #[test]
     fn shares_follow_the_demand_that_is_heard_of() {
         let mut one = host(SchemeKind::Proportional, 1);
-        assert_eq!(one.poll(Moment(0)).floor, Some(Share::of(0.5)));
+        assert_eq!(one.poll(Moment(0)).floor, Some(Share::from_part(0.5)));
         let (now, late) = (Moment(1_000_000_000), Moment(9_000_000_000));
-        one.demand(now, KeyId::of(7), sample(3.0));
-        let theirs = Count { key: KeyId::of(7), admitted: 0.0, demand: Share::of(1.0) };
+        one.demand(now, KeyId::from_hash(7), sample(3.0));
+        let theirs =
+            Count { key: KeyId::from_hash(7), admitted: 0.0, demand: Share::from_part(1.0) };
         one.receive(now, HostId(2), &Payload::Counts(Moment(1), vec![theirs]));
-        assert_eq!(one.poll(now).shares[0].1, Share::of(0.75));
-        one.demand(late, KeyId::of(7), sample(3.0));
+        assert_eq!(one.poll(now).shares[0].1, Share::from_part(0.75));
+        one.demand(late, KeyId::from_hash(7), sample(3.0));
         assert_eq!(one.poll(late).shares[0].1, Share::WHOLE, "it was heard of too long ago");
     }
 }

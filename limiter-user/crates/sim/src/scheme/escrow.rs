@@ -130,9 +130,13 @@ mod tests {
 
     #[test]
     fn long_messages_come_in_parts_that_stand_alone() {
-        let report =
-            |i| Report { key: KeyId::of(i), demand: Share::WHOLE, in_use: 1, majority: false };
-        let grant = |i| Grant { key: KeyId::of(i), share: Share::WHOLE, number: 1 };
+        let report = |i| Report {
+            key: KeyId::from_hash(i),
+            demand: Share::WHOLE,
+            in_use: 1,
+            majority: false,
+        };
+        let grant = |i| Grant { key: KeyId::from_hash(i), share: Share::WHOLE, number: 1 };
         let whole = Message {
             sent: Moment(5),
             echo: Some(Moment(4)),

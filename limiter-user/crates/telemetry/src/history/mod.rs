@@ -120,7 +120,7 @@ fn wall_ms(time: SystemTime) -> u64 {
 impl History {
     /// Adds what has happened since the last sample. The first one only says what counting starts from.
     pub fn record(&mut self, sample: &Sample) {
-        let (totals, wall_ms) = (Totals::of(sample), wall_ms(sample.time));
+        let (totals, wall_ms) = (Totals::new(sample), wall_ms(sample.time));
         let monotonic_ns = sample.monotonic_ns;
         let Some(last) = self.last else {
             // Second and minute 0 stand for none.

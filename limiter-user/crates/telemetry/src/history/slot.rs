@@ -21,7 +21,7 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    pub(super) fn of(sample: &Sample) -> Self {
+    pub(super) fn new(sample: &Sample) -> Self {
         let tallies = Reason::ALL.map(|reason| sample.tally(reason));
         Self { tallies, promotions: sample.internal(Internal::Promotions) }
     }

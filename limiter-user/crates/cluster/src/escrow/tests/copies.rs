@@ -137,7 +137,7 @@ fn a_host_that_is_renamed_is_not_counted_twice() {
         let (before, after) = compared(&what, |planted| renamed(hosts, true, ms, planted));
         assert!(before.steady > 1.1, "{before:?}");
         assert!(after.steady <= 1.0 && after.used > 0.97, "{after:?}");
-        assert!(after.worst < 1.02 && after.told.lost > Share::of(0.15), "{after:?}");
+        assert!(after.worst < 1.02 && after.told.lost > Share::from_part(0.15), "{after:?}");
         let what = format!("{hosts} hosts, renamed after {ms} ms, conservative");
         let (_, after) = compared(&what, |planted| renamed(hosts, false, ms, planted));
         assert!(after.worst <= 1.0 && after.used > 0.97, "{after:?}");
@@ -153,7 +153,7 @@ fn a_host_whose_disk_went_back_gives_up_what_others_have() {
         assert!(before.worst > 1.4 && before.homes > 1.6, "{before:?}");
         assert!(after.steady <= 1.0 && after.used > 0.97, "{after:?}");
         assert!(after.homes <= 1.0 && after.worst < 1.05, "{after:?}");
-        assert!(after.told.given_up > Share::of(0.6), "{after:?}");
+        assert!(after.told.given_up > Share::from_part(0.6), "{after:?}");
     }
 }
 
@@ -164,7 +164,7 @@ fn a_copied_disk_makes_each_host_use_less() {
         let (before, after) = compared(&what, |planted| copied(hosts, planted));
         assert!(before.steady > 1.1, "{before:?}");
         assert!(after.steady <= 1.0 && after.used > 0.97, "{after:?}");
-        assert!(after.told.homes > Some(Share::of(1.15)), "{after:?}");
+        assert!(after.told.homes > Some(Share::from_part(1.15)), "{after:?}");
     }
 }
 

@@ -14,7 +14,7 @@ fn settled(hosts: usize, seed: u64, net: Net) -> World {
 
 pub(super) fn demand(world: &mut World, at: usize, part: f64) {
     let key = world.keys[0];
-    world.hosts[at].demand.insert(key, Share::of(part));
+    world.hosts[at].demand.insert(key, Share::from_part(part));
 }
 
 /// How long it takes until so much is admitted, ms.
@@ -50,7 +50,7 @@ fn home_shares_come_to_their_weights() {
         let home = host.escrow.as_ref().unwrap().home().part();
         assert!((home - 1.0 / 3.0).abs() < 0.01, "{home}");
     }
-    assert!(world.shares() > Share::of(0.999_999), "{:?}", world.shares());
+    assert!(world.shares() > Share::from_part(0.999_999), "{:?}", world.shares());
 }
 
 /// What a host with this tells its kernel of the floor and the number of hosts when it is polled.
@@ -62,7 +62,7 @@ fn told(escrow: &mut Escrow, ms: u64) -> (Option<Share>, u32) {
 #[test]
 fn a_host_that_has_everything_needs_no_floor_until_it_sees_another() {
     let settings = Settings::new(HostId(1), 100);
-    let floor = Share::of(0.05);
+    let floor = Share::from_part(0.05);
     let start = Moment(10_000 * MS);
     let mut founder = Escrow::new(settings.clone(), PersistentState::founder(), start);
     assert_eq!(told(&mut founder, 10_000), (Some(Share::WHOLE), 1));
@@ -282,7 +282,7 @@ fn a_majority_uses_what_lost_hosts_had() {
         world.cut.clear();
         world.all_see_all();
         world.run(6_000);
-        assert!(world.share(lost, key) > Share::of(0.3));
+        assert!(world.share(lost, key) > Share::from_part(0.3));
         let mean = mean(&mut world, 3_000);
         assert!(mean >= 0.98, "{lost}: {mean}");
     }
@@ -300,7 +300,7 @@ fn without_a_majority_there_are_floors_alone() {
         world.cut.extend([(one, other), (other, one)]);
     }
     world.run(4_000);
-    assert!(world.all(key) <= Share::of(0.051), "{}", world.all(key).part());
+    assert!(world.all(key) <= Share::from_part(0.051), "{}", world.all(key).part());
     world.cut.clear();
     world.run(4_000);
     assert!(mean(&mut world, 1_000) > 0.98);
@@ -316,7 +316,7 @@ fn who_leaves_hands_over_and_who_crashes_keeps_its_right() {
     world.hosts[1].escrow = None;
     world.all_see_all();
     world.run(15_000);
-    assert!(world.shares() > Share::of(0.999_999), "{:?}", world.shares());
+    assert!(world.shares() > Share::from_part(0.999_999), "{:?}", world.shares());
     world.crash(2, false, None);
     world.all_see_all();
     world.run(3_000);

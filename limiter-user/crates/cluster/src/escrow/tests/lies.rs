@@ -14,7 +14,7 @@ fn used(seed: u64, net: Net, demands: [f64; 3], lie: Option<Share>) -> [f64; 3] 
     let key = world.keys[0];
     world.run(30_000);
     for (at, part) in demands.into_iter().enumerate() {
-        world.hosts[at].demand.insert(key, Share::of(part));
+        world.hosts[at].demand.insert(key, Share::from_part(part));
     }
     world.lies.extend(lie.map(|lie| (LIAR, lie)));
     world.run(2_000);
@@ -33,7 +33,7 @@ fn used(seed: u64, net: Net, demands: [f64; 3], lie: Option<Share>) -> [f64; 3] 
 #[test]
 fn who_claims_more_than_it_has_gets_a_fair_share_at_most() {
     for seed in 0..6 {
-        for lie in [Share::of_units(u64::MAX), Share::WHOLE, Share::of(40.0)] {
+        for lie in [Share::from_units(u64::MAX), Share::WHOLE, Share::from_part(40.0)] {
             let [one, two, liar] = used(seed, GOOD, [1.0, 1.0, 1.0], Some(lie));
             println!("all want all: {one:.3}, {two:.3}; who says {lie:?} has {liar:.3}");
             assert!(one.min(two) > 0.31 && liar < 0.36, "{seed}: {one} {two} {liar}");
@@ -60,7 +60,7 @@ fn who_claims_less_than_it_has_harms_itself() {
 #[test]
 fn the_limit_is_kept_whatever_is_said_and_lost() {
     for seed in 0..12 {
-        let lie = [Share::of_units(u64::MAX), Share::NONE][seed as usize % 2];
+        let lie = [Share::from_units(u64::MAX), Share::NONE][seed as usize % 2];
         let truth = used(seed, BAD, [1.0, 0.3, 0.8], None);
         let lied = used(seed, BAD, [1.0, 0.3, 0.8], Some(lie));
         println!("{seed}: {truth:.3?} as it is, {lied:.3?} when the last one says {lie:?}");

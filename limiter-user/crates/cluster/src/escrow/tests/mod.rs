@@ -135,7 +135,7 @@ fn begun(seed: u64, net: Net, planted: Option<Planted>) -> World {
     }
     for at in 0..3 {
         let key = world.keys[0];
-        world.hosts[at].demand.insert(key, Share::of(random.below(200) as f64 / 100.0));
+        world.hosts[at].demand.insert(key, Share::from_part(random.below(200) as f64 / 100.0));
     }
     world.run(1_500);
     world
@@ -261,7 +261,7 @@ fn happen(world: &mut World, event: &Event, later: Option<&mut Vec<(u64, Event)>
         Event::Leave { at } => world.leave(at),
         Event::Demand { at, key, percent } => {
             let key = world.keys[key];
-            world.hosts[at].demand.insert(key, Share::of(percent as f64 / 100.0));
+            world.hosts[at].demand.insert(key, Share::from_part(percent as f64 / 100.0));
         }
         Event::Weight { .. } | Event::Move { .. } => {
             let at = match *event {

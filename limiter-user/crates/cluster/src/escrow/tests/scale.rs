@@ -25,7 +25,7 @@ fn run(hosts: usize, regions: usize, keys: usize, ms: u64) -> Cost {
     let member = |at| Member { weight: 100, region: region(at) };
     let members = ids.iter().enumerate().map(|(at, &id)| (id, member(at))).collect();
     let mut random = Random(5);
-    let keys: Vec<KeyId> = (0..keys).map(|_| KeyId::of(random.next())).collect();
+    let keys: Vec<KeyId> = (0..keys).map(|_| KeyId::from_hash(random.next())).collect();
     let share = Share::WHOLE.times(1, hosts as u64);
     let mut escrows: Vec<Escrow> = ids
         .iter()

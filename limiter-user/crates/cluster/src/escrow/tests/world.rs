@@ -140,7 +140,7 @@ impl World {
             bytes: 0,
         });
         let hosts = hosts.collect();
-        let keys = (0..keys).map(|_| KeyId::of(random.next())).collect();
+        let keys = (0..keys).map(|_| KeyId::from_hash(random.next())).collect();
         let mut world = Self {
             now: 0,
             hosts,

@@ -10,13 +10,13 @@ fn share() -> impl Strategy<Value = Share> {
     prop_oneof![
         Just(Share::NONE),
         Just(Share::WHOLE),
-        (0_u64..=1 << 32).prop_map(Share::of_units),
-        any::<u64>().prop_map(Share::of_units),
+        (0_u64..=1 << 32).prop_map(Share::from_units),
+        any::<u64>().prop_map(Share::from_units),
     ]
 }
 
 fn report((key, demand, in_use, majority): (u64, Share, u32, bool)) -> Report {
-    Report { key: KeyId::of(key), demand, in_use, majority }
+    Report { key: KeyId::from_hash(key), demand, in_use, majority }
 }
 
 prop_compose! {
@@ -53,7 +53,7 @@ prop_compose! {
             loans: loans
                 .into_iter()
                 .map(|(key, share, number, lasts)| Loan {
-                    key: KeyId::of(key),
+                    key: KeyId::from_hash(key),
                     share,
                     number,
                     lasts: Duration::from_nanos(lasts),
@@ -62,12 +62,12 @@ prop_compose! {
             far,
             grants: grants
                 .into_iter()
-                .map(|(key, share, number)| Grant { key: KeyId::of(key), share, number })
+                .map(|(key, share, number)| Grant { key: KeyId::from_hash(key), share, number })
                 .collect(),
             granted_for: Duration::from_nanos(spans[1]),
             transfers: transfers
                 .into_iter()
-                .map(|(number, units)| Transfer { number, share: Share::of_units(units) })
+                .map(|(number, units)| Transfer { number, share: Share::from_units(units) })
                 .collect(),
             received,
         }
@@ -153,7 +153,7 @@ fn who_has_nothing_tells_that_it_would_delegate() {
 
 #[test]
 fn what_is_delegated_by_too_many_views_or_none_is_not_delegated() {
-    let delegated = Share::of(0.25);
+    let delegated = Share::from_part(0.25);
     let span = Duration::from_secs(1);
     let views = (0..=MAX_VIEWS as u64).map(ViewId).collect();
     let message = Message { views, delegated, delegated_for: span, ..Message::default() };
@@ -168,10 +168,17 @@ fn what_is_delegated_by_too_many_views_or_none_is_not_delegated() {
 
 #[test]
 fn a_hot_key_costs_little() {
-    let report =
-        |key| Report { key: KeyId::of(key), demand: Share::of(0.3), in_use: 77, majority: false };
-    let grant =
-        |key| Grant { key: KeyId::of(key), share: Share::of(0.3), number: 1_000_000 + key as u32 };
+    let report = |key| Report {
+        key: KeyId::from_hash(key),
+        demand: Share::from_part(0.3),
+        in_use: 77,
+        majority: false,
+    };
+    let grant = |key| Grant {
+        key: KeyId::from_hash(key),
+        share: Share::from_part(0.3),
+        number: 1_000_000 + key as u32,
+    };
     let message = Message {
         echo: Some(Moment(1)),
         views: vec![ViewId(1)],

@@ -51,7 +51,7 @@ async fn three_hosts_find_and_hear_each_other() {
     for handle in [&mut a, &mut b, &mut c] {
         until_members(handle, 3).await;
     }
-    let [id_a, id_b, id_c] = ["a", "b", "c"].map(HostId::of);
+    let [id_a, id_b, id_c] = ["a", "b", "c"].map(HostId::from_name);
     for (handle, to, heard, from) in [
         (&a, id_b, &mut heard_by_b, id_a),
         (&b, id_c, &mut heard_by_c, id_b),

@@ -26,7 +26,7 @@ fn member(bucket: usize, source: &str, since_ms: u64) -> ClusterMember {
 }
 
 fn bounds() -> Bounds {
-    Bounds { floor: Share::of(0.05), slowest: 1000.0 }
+    Bounds { floor: Share::from_part(0.05), slowest: 1000.0 }
 }
 
 struct World {
@@ -110,7 +110,7 @@ fn a_source_is_tracked_for_as_long_as_its_bucket_takes_to_fill() {
     // It wants a packet all the time.
     for _ in 0..13 {
         let demands = world.look(1_000).demands;
-        assert!(demands[0].key == key && demands[0].part >= Share::of(0.8), "{demands:?}");
+        assert!(demands[0].key == key && demands[0].part >= Share::from_part(0.8), "{demands:?}");
     }
     let over: Vec<_> = (0..3).flat_map(|_| world.look(1_000).over).collect();
     assert_eq!(over, [(key, (0, 1000))]);
@@ -199,7 +199,7 @@ fn what_could_not_be_told_is_told_again_and_what_is_gone_is_forgotten() {
     let plane = world.fake.clone();
     let giver = RefundWorker::start(Arc::new(plane.clone())).unwrap();
     let [first, second] = ["192.0.2.1/32", "192.0.2.2/32"].map(|source| world.key(source));
-    let grant = |key| Granted { key, share: Share::of(0.5), until: Moment(99) };
+    let grant = |key| Granted { key, share: Share::from_part(0.5), until: Moment(99) };
     let mut words = Words::default();
     words.grant(vec![grant(first), grant(second)], &world.sources);
     world.fake.state().missed.insert(0, 6);

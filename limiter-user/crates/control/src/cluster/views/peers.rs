@@ -112,7 +112,7 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
         lag_ms: lag::merged(hosts.values().map(|host| host.lag.as_slice())),
         overage: cluster.overage.borrow().to_vec(),
         distinct,
-        regions: RegionReport::of(&peers),
+        regions: RegionReport::from_peers(&peers),
         peers,
     })
 }
