@@ -79,6 +79,7 @@ impl Links {
         replace: bool,
     ) -> Result<(), Error> {
         let interface = Interface::named(name)?;
+        // By index, not by name: an interface may have been renamed since it was attached.
         if let Some(link) = self.0.iter().find(|link| link.ifindex == interface.index) {
             return if link.mode == mode {
                 Ok(())
@@ -108,6 +109,9 @@ impl Links {
             tracing::warn!("removed XDP program {id} from {name}");
         }
         let path = path_of_link(directory, interface.index, mode);
+        // What was there has been removed before, as the kernel has no way to put a link in the
+        // place of a program that is not on one. Packets pass unlimited for that moment, which
+        // `replace` accepts.
         let link = create(&path, program, interface.index, mode)
             .map_err(attach_error(&interface, mode))?;
         self.0.push(Link { ifindex: interface.index, mode, link, path });
@@ -197,6 +201,7 @@ fn create(path: &Path, program: &mut Xdp, ifindex: u32, mode: Mode) -> Result<Fd
     };
     let id = program.attach_to_if_index(ifindex, mode)?;
     let link = FdLink::try_from(program.take_link(id)?)?;
+    // Pinned at once: without a pin the link would end with this process, and limits with it.
     Ok(link.pin(path)?.into())
 }
 
@@ -205,6 +210,7 @@ fn create(path: &Path, program: &mut Xdp, ifindex: u32, mode: Mode) -> Result<Fd
 fn evict(interface: &Interface, mode: Mode, id: u32) -> io::Result<()> {
     match detach_link(interface.index, id) {
         Ok(true) => Ok(()),
+        // Programs of ip(8) and older tools are on no link, and netlink alone removes them.
         Ok(false) => interface.clear_xdp(mode),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             // It may be on no link, and so need none to be found.

@@ -35,6 +35,8 @@ impl EventQueue {
             && let Some(event) = ring.next().map(|item| parse(&item))
         {
             let Some(event) = event else { continue };
+            // Each of the two gets all of them: who gives shares must not wait for the log, nor the
+            // log for shares.
             if event.kind == EventKind::Limited as u32 && limited.len() < MAX_LIMITED {
                 limited.push(event.source);
             }

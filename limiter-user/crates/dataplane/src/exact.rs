@@ -51,6 +51,8 @@ impl<K: Pod, V: Pod> Exact<K, V> {
         let Some(Map::HashMap(data)) = ebpf.map(name) else {
             return Err(Error::load(format!("no hash map {name} in the object")));
         };
+        // aya has no batches, so these calls are made here, and need a descriptor beside the one
+        // that its type hides.
         let fd = data.fd().as_fd().try_clone_to_owned();
         let fd = fd.map_err(|source| Error::Map {
             action: format!("open the map {name}"),

@@ -68,12 +68,15 @@ impl Dataplane {
         let share = multiplier(floor);
         let at = ticks(monotonic_ns());
         let former = self.cluster.as_ref().map(|cluster| cluster.floor.clone());
+        // Without the floor before, nobody could tell by how much this one is larger, and buckets
+        // that are made now would be too full.
         let former = former.or_else(|| self.pinned_floor());
         let floor = match former {
             Some(former) => former.becoming(share, at),
             None => Floor::new(share, 0),
         };
         let floor = floor.among(hosts);
+        // Before the policies are compiled, which takes the floor from here.
         let before = self.cluster.replace(ClusterLimits { floor, includes });
         let known = self.publisher.policies();
         let limits = known.filter_map(|(target, policy)| decompile(target, &policy));
@@ -116,6 +119,8 @@ impl Dataplane {
     fn pinned_floor(&self) -> Option<Floor> {
         let policies = self.publisher.policies().map(|(_, policy)| policy);
         let shared: Vec<Policy> = policies.filter(Policy::is_cluster).collect();
+        // The greater number is the smaller share. A daemon that died within a change has left two
+        // floors, of which the smaller one brings nobody tokens.
         let least = shared.iter().map(Policy::floor).max()?;
         let filled: Option<Ticks> = shared.iter().flat_map(Policy::filled).max();
         Some(Floor::new(least, filled.unwrap_or_default()))
@@ -134,6 +139,7 @@ impl Dataplane {
 
     /// Lets these buckets have the floor of their policy, and keeps who gives shares waiting meanwhile.
     pub fn renew_floors(&self, buckets: Range<usize>) -> SharesChanged {
+        // A share that is given meanwhile would be converted from a floor that is about to change.
         let _alone = self.shares.writing();
         let mut changed = SharesChanged::default();
         let mut slots = ClusterSlots::default();
@@ -145,6 +151,8 @@ impl Dataplane {
             self.memory.part(buckets, |bucket, tracked| {
                 let Some(policy) = slots.policy(self, tracked) else { return };
                 let outcome = tracked.under(&policy).change(tracked.tag(), None, monotonic_ns);
+                // Tried again after all the others, when the flood on this bucket may have paused;
+                // at once it would only be met again.
                 if matches!(outcome, Outcome::Missed) && round + 1 < ROUNDS {
                     missed.push(bucket);
                 } else {

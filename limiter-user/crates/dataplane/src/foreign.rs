@@ -73,6 +73,8 @@ impl ForeignLink {
         let attribute = GetInfo {
             fd: self.descriptor(),
             length,
+            // As an address: the kernel writes through it, which the compiler must know to be
+            // possible.
             info: (&raw mut info).expose_provenance() as u64,
         };
         bpf(BPF_OBJ_GET_INFO_BY_FD, &attribute)?;

@@ -85,6 +85,8 @@ pub fn is_bpf_fs(path: &Path) -> bool {
 /// Sees to it that `pin_dir`'s parent is on a BPF file system, mounting one at the usual place if
 /// that is where it belongs.
 pub fn ensure_bpffs(pin_dir: &Path) -> Result<(), Error> {
+    // Only the usual place is mounted: a BPF file system anywhere else is a mistake in the
+    // configuration that would come to light with the next boot, when it is gone.
     let parent = pin_dir.parent().unwrap_or(pin_dir);
     let source = if pin_dir.starts_with(BPF_FS) && !is_bpf_fs(Path::new(BPF_FS)) {
         match mount(Some("bpf"), BPF_FS, Some("bpf"), MsFlags::empty(), None::<&str>) {
@@ -125,6 +127,8 @@ const MEMBARRIER_GLOBAL: libc::c_long = 1;
 /// so not while others wait.
 pub fn wait_for_packets() {
     // SAFETY: the command takes no pointers; flags and CPU are unused and zero.
+    // A machine with one CPU on line returns at once, and may: a softirq, in which packets are
+    // judged, is over before a thread of that CPU goes on.
     let waited = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_GLOBAL, 0, 0) };
     if waited != 0 {
         // A kernel with nohz_full refuses the command, and a seccomp filter may forbid it. A packet takes

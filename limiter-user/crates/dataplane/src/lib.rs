@@ -184,6 +184,8 @@ impl Dataplane {
             layout,
         });
         let classes = Arc::new(ClassTables::new(elements(&ebpf, "CLASSES")?));
+        // With descriptors of its own, before the publisher takes the maps: shares are given in
+        // another thread, which waits for no change of limits.
         let lookup = PolicyLookup::open(&ebpf)?;
         let config = memory.config();
         let maps = PolicyMaps {
@@ -245,6 +247,8 @@ impl Dataplane {
         };
         dataplane.set_verdicts(options.drop_malformed, options.on_full);
         dataplane.refresh_clock();
+        // Last, as it compiles the limits in force again if an interface has been given a larger
+        // MTU while no daemon was there.
         dataplane.measure_frames()?;
         Ok(dataplane)
     }
@@ -298,6 +302,8 @@ impl Dataplane {
             object::discard(&staging);
             return Ok(());
         }
+        // Pins first: if one cannot be removed, the links that are open here still show what is
+        // attached.
         object::remove(&self.options.pin_dir)?;
         self.links.clear();
         Ok(())
@@ -362,6 +368,8 @@ impl Dataplane {
     /// Too many of them; nothing is changed then. Or the kernel refuses.
     pub fn publish_lists(&mut self, lists: &Lists) -> Result<(), Error> {
         let (layout, config) = (&self.memory.layout, self.memory.config());
+        // The generation is raised also where this fails, as some entries may have been changed:
+        // packets of tracked sources skip the lists within a generation.
         let published = self.lists.publish(lists, layout, config);
         self.publisher.renew(config);
         published
@@ -413,6 +421,8 @@ impl Dataplane {
     /// is put back must not find them full.
     fn retire(&self) {
         wait_for_packets();
+        // Only now: a packet that was told apart by the former classes may have been about to
+        // charge one of these buckets.
         self.memory.retire(|class| self.publisher.class(class).is_some());
     }
 

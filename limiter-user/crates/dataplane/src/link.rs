@@ -38,6 +38,8 @@ pub fn request(message: LinkMessage, set: bool) -> io::Result<Vec<LinkMessage>> 
         RouteNetlinkMessage::GetLink(message)
     };
     let mut packet = NetlinkMessage::from(payload);
+    // A change is only known to be refused if its answer is asked for; a dump ends with a message
+    // of its own.
     packet.header.flags = NLM_F_REQUEST | if set { NLM_F_ACK } else { NLM_F_DUMP };
     packet.finalize();
     let mut buffer = vec![0; packet.buffer_len()];
@@ -80,6 +82,7 @@ impl LinkEvents {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.add_membership(LINKS)?;
+        // Whoever waits does so for the descriptor, with all else that a daemon waits for.
         socket.set_non_blocking(true)?;
         Ok(Self(socket))
     }
@@ -153,6 +156,8 @@ impl Interface {
         };
         let mut message = LinkMessage::default();
         message.header.index = self.index;
+        // The kernel removes a program where it gets -1 in the place of one, and only that of the
+        // mode which the flag names.
         message.attributes.push(LinkAttribute::Xdp(vec![LinkXdp::Fd(-1), LinkXdp::Flags(flags)]));
         request(message, true).map(drop)
     }

@@ -45,7 +45,10 @@ pub(super) struct ListMaps {
 /// An entry as the kernel has it. What remains of its life is told in time since boot.
 fn entry_of(listing: &Listing, wall: u32, boot: u64) -> Entry {
     let until = listing.until.map_or(0, |until| {
+        // The kernel program reads no wall clock, which may jump, so the end is told in time since
+        // boot.
         let left = u64::from(until.saturating_sub(wall));
+        // Not 0, which stands for an entry without an end.
         u32::try_from(boot + left).unwrap_or(u32::MAX).max(1)
     });
     Entry::new(listing.action.kernel(), until)
@@ -87,6 +90,7 @@ impl ListMaps {
         let kinds = self.check_room(lists)?;
         let present = self.maps.present().map_err(Error::map("read the lists in force"))?;
         let gone = present.into_iter().map(|(net, _)| net).filter(|net| !lists.contains_key(net));
+        // Exempt ones are written anew in any case: the lists do not have them.
         let gone = gone.chain(self.exempt.iter().copied()).map(|net| (net, None));
         let gone: Vec<_> = gone.collect();
         let all = lists.iter().map(|(net, listing)| (*net, Some(listing)));
@@ -111,11 +115,15 @@ impl ListMaps {
         self.write(changes.iter().map(|(net, listing)| (*net, listing.as_ref())))?;
         for (net, listing) in changes {
             match destination(&self.exempt, net, listing.as_ref()) {
+                // Without its bits a packet would not even ask for the entry, which is there
+                // already.
                 Some(_) => self.set_bits(net, layout),
                 None => self.stale += 1,
             }
         }
         let wanted = words_for(kinds[0], layout.filter_words);
+        // A filter that is too full lets all packets ask the maps, and one that is too spacious
+        // does not fit the caches.
         let fits = wanted <= self.words && wanted >= self.words / SPACIOUS;
         if !fits || self.stale > after.len() / STALE {
             self.rebuild(after, layout, kinds, config);
@@ -223,6 +231,7 @@ impl ListMaps {
         }
         announce(kinds, self.words, config);
         if self.words != before {
+            // A packet that has read the former size still looks where that leads to.
             kernel::wait_for_packets();
         }
         replace(all, wanted);
@@ -250,6 +259,8 @@ fn replace(all: &[AtomicU64], wanted: impl IntoIterator<Item = u64>) {
 fn announce([single, ipv4, ipv6]: [usize; 3], words: u32, config: &Config) {
     let kinds = if single > 0 { SINGLE } else { 0 } | if ipv4 + ipv6 > 0 { PREFIX } else { 0 };
     let listed = if kinds == 0 { 0 } else { in_use(kinds, words) };
+    // A swap is a full barrier: entries and bits are there before a packet is told to look for
+    // them.
     atomic::swap(&config.listed, listed);
 }
 

@@ -72,6 +72,7 @@ impl Dataplane {
             self.view(&tracked, tracked.counts(&pending), now)
         };
         let network = self.memory.network(key).addr();
+        // A source without a bucket is answered for, too, as it has an estimate and a limit.
         let any = found(ANY as u8)
             .unwrap_or_else(|| self.memory.light(key, self.limit_for(network, ANY as u8), now));
         Ok([any].into_iter().chain(self.publisher.class_ids().filter_map(found)).collect())

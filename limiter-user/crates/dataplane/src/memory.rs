@@ -58,6 +58,8 @@ impl<T: Shared> Elements<T> {
     pub(super) fn new(map: &MapData, name: &str) -> Result<Self, Error> {
         let failed = unmapped(name);
         let info = map.info().map_err(|e| failed(Box::new(e)))?;
+        // The map may be one that was pinned, by whatever version. A wrong size would have this
+        // read beside the elements.
         if info.value_size() as usize != size_of::<T>() {
             let found = info.value_size();
             let problem = format!("elements have {found} bytes, not {}", size_of::<T>());
@@ -70,6 +72,7 @@ impl<T: Shared> Elements<T> {
     fn map(map: &MapData, count: usize) -> Result<Self, Opaque> {
         let memory =
             MmapOptions::new().len(count * size_of::<T>()).map_raw(map.fd().as_fd().as_raw_fd())?;
+        // A mapping begins at a page, so this never fails; unsafe code below depends on it.
         if memory.as_ptr().align_offset(align_of::<T>()) != 0 {
             return Err(io::Error::other("not aligned").into());
         }

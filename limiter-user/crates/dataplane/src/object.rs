@@ -86,7 +86,10 @@ pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
     let wanted = options.layout(hash_key(options.hash_secret)?)?;
     kernel::check()?;
     kernel::ensure_bpffs(&options.pin_dir)?;
+    // Beside the directory: from within it could not take its place.
     let staging = staging_of(&options.pin_dir);
+    // Before anything is built there: building removes what lies in the staging directory, and
+    // links that are removed detach.
     if has_links(&staging) {
         // A daemon died within `settle`, when all links ran its program already.
         if options.pin_dir.exists() {
@@ -97,6 +100,8 @@ pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
     if !options.pin_dir.exists() || options.reset {
         return build(object, wanted, options, staging);
     }
+    // The version before the layout: what another version has written there may not even be a
+    // layout.
     check_abi(&options.pin_dir)?;
     let layout = pinned_layout(&options.pin_dir, wanted)?;
     let ebpf = load_object(object, &layout, options, &options.pin_dir)?;
@@ -128,6 +133,8 @@ fn build(
 /// Puts a staged data plane in the place of `pin_dir`, links included.
 pub(super) fn settle(staging: &Path, pin_dir: &Path, program: &mut Xdp) -> Result<Links, Error> {
     let mut links =
+        // Links are switched to the new program before their pins move. Whichever directory they
+        // are found in after a crash, they run the program whose maps have the limits.
         if pin_dir.exists() { Links::take_over(pin_dir, program)? } else { Links::default() };
     links.move_to(staging)?;
     take_the_place(staging, pin_dir)?;
@@ -245,6 +252,8 @@ fn load_object(
         // A page, the least there is.
         loader.map_max_entries(log::RING, 1);
     }
+    // The loader takes a map that is pinned there, and else makes and pins it. So the same call
+    // takes over and makes anew.
     for (name, path) in MAPS.iter().zip(&paths) {
         loader.map_pin_path(name, path.as_path());
     }
@@ -278,6 +287,8 @@ fn pin_layout(directory: &Path, layout: &Layout) -> Result<(), Error> {
     let failed = Error::map("pin the layout");
     let pin = || -> Result<(), MapError> {
         let mut abi = Array::<MapData, u32>::create(1, 0)?;
+        // In a map of its own with a single number, so that a later version can read it without
+        // knowing how this one lays anything out.
         abi.set(0, ABI_VERSION, 0)?;
         abi.pin(directory.join(ABI_PIN)).map_err(pin_error)?;
         let mut map = Array::<MapData, Layout>::create(1, 0)?;

@@ -115,6 +115,8 @@ impl Options {
         }
         // The operands are small positive numbers: the conversions cannot lose anything.
         let width = (std::f64::consts::E / self.epsilon).ceil() as u64;
+        // A power of two, as the kernel program takes columns off the hash with a mask. The upper
+        // bound keeps the product below from overflowing.
         let width = width.clamp(64, 1 << 40).next_power_of_two();
         let depth = ((1.0 / self.delta).ln().ceil() as u64).max(1);
         if width * depth > MAX_CELLS {
@@ -200,6 +202,8 @@ impl Options {
                 });
             }
         }
+        // Those that may ever come, not those that are on line: the program bounds by their number
+        // what CPUs have counted and not told yet, and does not hear of one that is added.
         let cpus = nr_cpus().map_err(|(path, source)| Error::Cpus { path, source })?;
         Ok(Layout {
             abi: ABI_VERSION,

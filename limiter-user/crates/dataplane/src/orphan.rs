@@ -60,6 +60,7 @@ impl Pinned {
         for entry in entries {
             let entry = entry.map_err(Error::pin("read", &path))?;
             let name = entry.file_name().to_string_lossy().into_owned();
+            // Refused as a whole: whoever removes this would remove what others have put there.
             if entry.file_type().map_err(Error::pin("read", &path))?.is_dir() {
                 return Err(Error::Foreign { path, name });
             }
@@ -126,6 +127,8 @@ fn holder(path: &Path) -> Option<u32> {
     // A pin that is no map has no holder that would matter.
     let id = MapInfo::from_pin(path).ok()?.id();
     let wanted = format!("map_id:\t{id}");
+    // The kernel does not tell who holds a map. It does tell, for each descriptor, which map it is
+    // of.
     let processes = fs::read_dir("/proc").ok()?.flatten();
     processes
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())

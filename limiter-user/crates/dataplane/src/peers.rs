@@ -48,11 +48,13 @@ impl PeerMap {
     pub(super) fn update(&mut self, present: &BTreeSet<IpAddr>) -> Result<usize, Error> {
         let changed = changes(&self.known, present, MAX_PEERS as usize);
         let failed = |address| Error::map(format!("change the budget of {address}"));
+        // Removed first, as the map has no room for both.
         for address in changed.gone {
             self.map.remove(&key_of(address)).map_err(failed(address))?;
             self.known.remove(&address);
         }
         for address in changed.come {
+            // A budget of 0 is one that is full: a member that has just come may send at once.
             self.map.insert(key_of(address), 0, 0).map_err(failed(address))?;
             self.known.insert(address);
         }

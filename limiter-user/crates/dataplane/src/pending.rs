@@ -50,6 +50,7 @@ impl Pending {
     }
 
     fn read(drop_caches: &DropCaches) -> Result<Self, Error> {
+        // One system call for all CPUs. A drop that is counted meanwhile is found the next time.
         let cpus = drop_caches.get(&0, 0).map_err(Error::map("read the map DROP_CACHE"))?;
         let mut pending = Self::default();
         for [tag, until_ns, basis, drops] in cpus.iter().flatten().copied() {

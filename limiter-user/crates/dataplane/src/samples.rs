@@ -58,6 +58,8 @@ impl Sampler {
         // What is left of an earlier capture.
         while self.ring.next().is_some() {}
         let Some(control) = self.control.all().first() else { return Ok(()) };
+        // As the kernel program compares: both halves of a key, of which an IPv4 address is the
+        // end.
         let (mask, key) = match filter.source {
             Some(net) => (mask_of(net), key_of(net.addr()).octets()),
             None => (0, [0; 16]),
@@ -132,6 +134,8 @@ fn parse(bytes: &[u8], now: Now) -> Option<PacketSample> {
     };
     let time_ns = u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?);
     let start = std::mem::offset_of!(Sample, data);
+    // The record is as long as the longest sample. What lies behind the captured bytes is left of
+    // others.
     let captured = (half(16)? as usize).min(MAX_BYTES);
     let data = bytes.get(start..start + captured)?.to_vec();
     let source = match network(data.as_slice()) {

@@ -80,6 +80,8 @@ impl Dataplane {
             view.packets += atomic::load(&identity.shadow_packets);
             view.would_drop += would_drop;
             if would_drop > 0 {
+                // The heap has the least of them on top, so that `n` are kept of however many
+                // buckets there are.
                 most.push(Reverse((would_drop, bucket)));
                 if most.len() > n {
                     most.pop();
@@ -88,6 +90,7 @@ impl Dataplane {
         });
         let (pending, now) = (self.pending(), Now::take());
         for Reverse((would_drop, bucket)) in most.into_sorted_vec() {
+            // Another source may have got the bucket since.
             let Some(tracked) = self.memory.at(bucket) else { continue };
             let packets =
                 identities.get(bucket).map_or(0, |identity| atomic::load(&identity.shadow_packets));

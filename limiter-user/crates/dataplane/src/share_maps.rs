@@ -103,6 +103,8 @@ impl ShareMaps {
                 changed.gone_buckets.push(bucket);
                 continue;
             };
+            // A share has an end in any case: whoever gives it may die at any moment, and packets
+            // go by it until then.
             let grant = Grant::new(multiplier(share), until_ns);
             let outcome = tracked.under(&policy).change(tag, Some(grant), monotonic_ns);
             match outcome {
@@ -134,6 +136,8 @@ impl ShareMaps {
         let pending = Pending::now(&self.drop_caches);
         let mut policies = Policies::new(self);
         self.memory.part(buckets, |_, tracked| {
+            // Not `of`: a bucket that no packet has come to needs no look into the maps, which
+            // takes a system call.
             if policies.of_busy(tracked).is_some() {
                 visit(ClusterBucket::new(tracked, &pending));
             }
@@ -220,6 +224,8 @@ impl<'a> Policies<'a> {
         for _ in 0..TRIES {
             let published = self.maps.published();
             fence(Ordering::Acquire);
+            // What was known of slots is of the former generation, in which they may have had other
+            // contents.
             if published.generation() != self.generation {
                 self.forget(published.generation());
             }

@@ -103,6 +103,7 @@ fn demand(limit: &Limit, earlier: &Counts, now: &Counts, long: Duration) -> Shar
         let offered = if tier.rate.unit() == Unit::Bytes { bytes } else { packets };
         let period_s = tier.rate.period_ns() as f64 / 1e9;
         let allowed = tier.rate.amount() as f64 / period_s * long.as_secs_f64();
+        // Two looks at one moment tell nothing.
         if allowed > 0.0 { offered as f64 / allowed } else { 0.0 }
     };
     let first = part(&limit.tier());

@@ -235,6 +235,8 @@ impl<P: MapKey, V: Pod> SourceMaps<P, V> {
     /// # Errors
     /// If a map cannot be read.
     pub(super) fn present(&self) -> Result<Vec<(P, V)>, MapError> {
+        // The kernel is asked rather than the store: what a daemon before this one has written is
+        // what packets go by.
         let mut present = self.prefixes.present()?;
         for item in self.exact.iter() {
             let (key, value) = item?;

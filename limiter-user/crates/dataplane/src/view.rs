@@ -213,6 +213,8 @@ impl Memory {
     pub(super) fn find(&self, key: SourceKey, class: u8) -> Option<Tracked<'_>> {
         let hash = self.layout.hash_key.hash(key).of_class(u32::from(class));
         let set = set_of(hash, self.layout.set_mask);
+        // Each way, without the fingerprints: a bucket that is about to be filled has a tag before
+        // it has one.
         (0..WAYS).find_map(|way| {
             let index = slot_index(set, way, self.layout.set_mask) as usize;
             let slot = self.slots.all().get(index)?;
@@ -329,6 +331,7 @@ impl Memory {
         for bucket in buckets {
             let shift = bucket / (set_mask + 1) * 8;
             let word = words.get(bucket & set_mask).map_or(0, atomic::load);
+            // The number may be of no bucket at all: whoever asks has kept it from an earlier look.
             if shift < 64
                 && word >> shift & 0xff != 0
                 && let Some(tracked) = self.at(bucket)
@@ -380,6 +383,7 @@ impl Memory {
             let mut busy_ways = 0;
             for (_, slot) in ways {
                 occupied += 1;
+                // A bucket that is full again is as good as empty: whoever needs one takes it.
                 busy_ways += u64::from(atomic::load(&slot.tat) > now);
             }
             busy += busy_ways;

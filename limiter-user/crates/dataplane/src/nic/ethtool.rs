@@ -103,6 +103,8 @@ impl Ethtool {
     }
 
     fn read_statistics(&self) -> io::Result<Vec<(String, u64)>> {
+        // Names first, values later: queues that are added in between make the values more, which
+        // there is room for, and of which only those with a name are taken.
         let names = self.names(STATISTICS)?;
         let mut buffer = vec![0; 2 + 2 * (names.len() + SLACK)];
         buffer[0] = GSTATS;

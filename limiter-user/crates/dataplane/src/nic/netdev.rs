@@ -106,6 +106,8 @@ pub fn xdp_features(ifindex: u32) -> io::Result<u64> {
     let absent = || io::Error::from(io::ErrorKind::NotFound);
     let device = Device(vec![(A_IFINDEX, ifindex.to_ne_bytes().to_vec())]);
     let mut message = GenlMessage::from_payload(device);
+    // The number of a generic family differs from boot to boot, so it has to be asked for by its
+    // name.
     message.set_resolved_family_id(id.ok_or_else(absent)?);
     let Device(attributes) = ask(&socket, message)?;
     let (_, value) =

@@ -94,6 +94,8 @@ impl ClassUse {
         let mut both = next.clone();
         for (class, id) in &self.ids {
             both.ids.insert(*class, *id);
+            // Where it is said, a packet looks no further than to the limit for everyone. That must
+            // have been written before and be removed later.
             let everyone = self.uses.get(id).is_some_and(|used| used.everyone);
             if let Some(used) = both.uses.get_mut(id) {
                 used.everyone &= everyone;
@@ -199,6 +201,7 @@ fn fill(
         let class = id(classes.find(protocol, Some(port), flags));
         let mut at = start;
         while at < end {
+            // Eight entries in a store: a table has 65,536, nearly all alike.
             if at % 8 == 0 && at + 8 <= end {
                 atomic::store(&table[at as usize / 8], u64::from(class) * 0x0101_0101_0101_0101);
                 at += 8;
@@ -250,6 +253,8 @@ impl ClassTables {
             bank + 1
         };
         atomic::swap(&config.classes, next);
+        // The former bank is written with the next change, and keys of former classes are removed
+        // before that: no packet may go by them any more.
         kernel::wait_for_packets();
         Ok(())
     }
@@ -285,6 +290,8 @@ impl ClassTables {
                 let at = CHAINS_AT + number * MAX_NESTING + step;
                 set_entry(other, at, chain.next().unwrap_or(0));
             }
+            // The kernel does not read it. A later daemon does, which knows the classes from the
+            // maps alone.
             let definition = class.map_or(0, |class| encode(&class));
             atomic::store(&other[(DEFINITIONS_AT / 8 + number) as usize], definition);
         }

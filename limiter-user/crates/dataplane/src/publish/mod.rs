@@ -122,6 +122,8 @@ impl Publisher {
     /// [`Error::Map`] if they cannot be read or written.
     pub(super) fn new(maps: PolicyMaps, config: &Config) -> Result<Self, Error> {
         let PolicyMaps { policies, each, shared, buckets, classes, max_exact } = maps;
+        // The maps are the truth about what is in force, not the store: packets went by them while
+        // no daemon was there.
         let word = PolicyWord(atomic::load(&config.policy));
         let present = each.present().map_err(Error::map("read the policies in force"))?;
         let own = present.into_iter().map(|(place, slot)| (Key { place, aggregate: false }, slot));
@@ -254,9 +256,12 @@ impl Publisher {
         policies: &[Compiled],
         config: &Config,
     ) -> Result<(), Error> {
+        // All that can be refused is refused before the first word is written.
         let classes = self.after(changes)?;
         let mut slots = Vec::with_capacity(policies.len());
         let changed = self.change_to(changes, classes, policies, &mut slots, config);
+        // Only now, when keys hold what they need: a slot that was released earlier might have been
+        // given away.
         for slot in slots.into_iter().flatten().flatten() {
             self.slots.release(slot);
         }
@@ -297,6 +302,7 @@ impl Publisher {
             atomic::store(&config.min_gate, u64::from(new));
         }
         let mut shadowed = self.hold_shadows(changes, &classes, policies)?;
+        // Taken out, as the closure below needs it while `write` has all of this.
         let exempt = std::mem::take(&mut self.exempt);
         let after = |key: &Key, amount| match shadowed.get(key) {
             Some((slot, _)) => Some(*slot),
@@ -304,6 +310,8 @@ impl Publisher {
         };
         let written = self.write(changes, &classes, after, config);
         if written.is_ok() {
+            // At once, and no more than that: a million limits that come one by one would copy the
+            // table twenty times.
             self.targets.reserve(changes.len().saturating_sub(self.targets.len()));
             for (target, amount) in changes.numbered() {
                 // What has no class has no limit that could be removed.
@@ -447,6 +455,8 @@ impl Publisher {
                 }
             }
         }
+        // Now, not while counting: a class that one of the changes leaves and another one comes to
+        // keeps its number.
         classes.forget_unused();
         classes.classes()?;
         let slots = POLICY_SLOTS as usize;
@@ -489,6 +499,8 @@ impl Publisher {
         config: &Config,
     ) -> Result<(), Error> {
         let former = self.classes.clone();
+        // While keys of both are in the maps packets are told apart by both, or they would miss
+        // keys of one of them.
         let both = former.until(classes);
         let Self { each, shared, tables, targets, generation, .. } = self;
         let default = targets.get(&Key::DEFAULT).copied().unwrap_or(UNLIMITED_SLOT);
@@ -531,6 +543,8 @@ impl Publisher {
         // Some of these have not been changed: then nothing becomes of them.
         let steps = going.chain(coming).map(|step| Step { after: step.before, ..step });
         let (returning, leaving): (Vec<_>, Vec<_>) = steps.partition(|step| step.after.is_some());
+        // What was there comes back first, and what is new goes last: in between a packet finds one
+        // of the two, never none.
         let undone = maps.undo(returning.into_iter());
         lead(default);
         let undone = undone

@@ -43,6 +43,8 @@ impl<'a> Maps<'a> {
         let lengths = self.each.lengths();
         let mut ranked: Vec<_> = steps.filter(|step| !is_plain(&step.key, lengths)).collect();
         ranked.sort_by_key(|step| rank(&step.key, &self.places));
+        // Plain ones belong between the two parts: limits of classes go before them, and they hide
+        // those of prefixes.
         let classed = ranked.partition_point(|step| u32::from(step.key.place.class) != ANY);
         (ranked, classed)
     }
@@ -98,6 +100,8 @@ impl<'a> Maps<'a> {
     pub(super) fn undo(&mut self, steps: impl Iterator<Item = Step>) -> Result<(), Error> {
         let mut first = Ok(());
         for step in steps {
+            // Not many at once: the kernel has just refused one, and what can be changed back has
+            // to be, whatever else cannot.
             let undone = self.one_by_one([&step].into_iter());
             if first.is_ok() {
                 first = undone;

@@ -54,6 +54,7 @@ impl ClassPlace {
     fn everyone<const N: usize>(&self) -> Key<[u8; N]> {
         let mut data = [0; N];
         data[0] = self.class;
+        // Shorter than the key of the prefix of all addresses, so that this one is found last.
         Key::new(CLASS, data)
     }
 }

@@ -114,6 +114,8 @@ impl Publisher {
             let hint = "remove one: limiter limit shadow unset";
             return Err(Error::TooMany { kind: "shadow limits", wanted, room, hint });
         }
+        // A number that no recent one had, not the place in the list: buckets keep what they
+        // counted under a number until another one comes.
         self.shadows.last = self.shadows.last.checked_add(1).unwrap_or(1);
         let number = self.shadows.last;
         let former = self.shadows.all.iter().position(|shadow| shadow.key == key);
@@ -218,6 +220,7 @@ impl Publisher {
         let before = self.targets.get(&key).copied();
         let step = iter::once(Step { key, before, after: held });
         let mut maps = Maps::new(&mut self.each, &mut self.shared, &self.classes);
+        // The default has no key. It is in the word that `renew` writes.
         let written = match held {
             _ if key.is_default() => Ok(()),
             Some(_) => maps.add(step),
@@ -230,6 +233,7 @@ impl Publisher {
             self.lead(key, held.or(key.is_default().then_some(UNLIMITED_SLOT)));
             self.renew(config);
         }
+        // `lead` holds what it needs.
         if let Some(slot) = held {
             self.slots.release(slot);
         }

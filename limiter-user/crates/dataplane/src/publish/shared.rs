@@ -106,6 +106,8 @@ impl SharedMaps {
             }
             (Some(policy), None) => self.add(place, policy),
             (None, Some(number)) => {
+                // The total has a place of its own and no key: packets go by the word that
+                // `announce` writes.
                 if number != TOTAL_SLOT {
                     self.prefixes.remove(&place)?;
                     self.numbers.give_back(number);

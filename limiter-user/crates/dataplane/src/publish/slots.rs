@@ -59,6 +59,8 @@ impl PolicySlots {
         leading: impl Iterator<Item = u32>,
     ) -> Result<Self, Error> {
         let unlimited = Policy::unlimited(MAX_GATE);
+        // Written at each start, so that it is right whatever was there: every packet without a
+        // limit comes to it.
         array.set(UNLIMITED_SLOT, unlimited, 0).map_err(Error::map("write a policy"))?;
         let mut used: HashMap<u32, (Policy, usize)> = HashMap::new();
         for slot in leading {
@@ -98,8 +100,10 @@ impl PolicySlots {
         let Some((policy, count)) = self.used.get_mut(&slot) else { return };
         *count -= 1;
         if *count == 0 {
+            // Or a limit that comes back would lead to a slot which is about to be given away.
             self.by_policy.remove(policy);
             self.used.remove(&slot);
+            // It is never free: limits that are removed lead to it.
             if slot != UNLIMITED_SLOT {
                 self.numbers.give_back(slot);
             }
