@@ -78,6 +78,8 @@ pub fn class_of<'a>(
 ) -> Option<u32> {
     let other = table(OTHER_TABLE)?;
     let ports = match transport.protocol {
+        // A later fragment has no ports: it is of the protocol's class, as nothing else can be said
+        // of it.
         TCP if transport.has_ports => {
             let group = entry(other, FLAGS_AT + u32::from(transport.tcp_flags));
             Some(group % FLAG_GROUPS)

@@ -54,6 +54,7 @@ impl Floor {
     #[must_use]
     pub fn becoming(mut self, share: Multiplier, at: Ticks) -> Self {
         self.raised.retain(|(raised, ..)| at.saturating_sub(*raised) < MAX_TOLERANCE);
+        // The smaller number is the larger share. Only a raise makes a full bucket less than full.
         if share < self.share {
             self.raised.push((at, self.share, share));
         }

@@ -36,6 +36,7 @@ pub const fn ticks(ns: u64) -> Ticks {
 #[inline(always)]
 pub const fn decide(tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks) -> Option<Ticks> {
     let debt = tat.saturating_sub(now);
+    // The first comparison is no part of the second: with any `tat` the sum might overflow.
     if debt > tolerance || debt + cost > tolerance { None } else { Some(now + debt + cost) }
 }
 
@@ -53,6 +54,7 @@ pub const fn clamped(tat: Ticks, now: Ticks, tolerance: Ticks) -> Ticks {
 #[inline(always)]
 pub const fn decide_shared(tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks) -> Option<Ticks> {
     let debt = tat.saturating_sub(now);
+    // The debt before the packet, as a share has room for one packet at least, however small it is.
     if debt > tolerance || cost > MAX_COST { None } else { Some(now + debt + cost) }
 }
 

@@ -74,6 +74,7 @@ impl Word {
         let ranks = match epoch.wrapping_sub(self.epoch()) {
             0 => self.0,
             1 => self.current(),
+            // What is older says nothing of that window: no source of it was in this register.
             _ => 0,
         };
         (ranks >> shift(lane) & RANK_MASK) as u32
@@ -133,6 +134,7 @@ pub fn add(registers: &Registers, hash: Hash, wall_ns: u64) {
     let word = &registers[(register as usize / LANES) & (REGISTERS / LANES - 1)];
     let seen = Word(atomic::load(word));
     // Its rank is higher than the register if its bits end in as many zeros.
+    // The rank itself is not needed for that, and takes more instructions.
     let zeros = 1u64 << (seen.current() >> shift(lane) & RANK_MASK);
     if seen.epoch() == epoch && u64::from(bits) & (zeros - 1) != 0 {
         return;

@@ -101,6 +101,7 @@ impl PrefixMasks {
     #[inline(always)]
     pub const fn apply(&self, address: SourceKey) -> SourceKey {
         if address.is_ipv4() {
+            // The mark of the family stays, or the source would become an IPv6 address.
             SourceKey { high: 0, low: address.low & (MAPPED | self.ipv4) }
         } else {
             SourceKey { high: address.high & self.ipv6_high, low: address.low & self.ipv6_low }

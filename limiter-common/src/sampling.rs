@@ -61,6 +61,7 @@ impl Sampling {
         if mask_high | mask_low == 0 {
             return true;
         }
+        // Without a readable source a packet can only be asked for by its reason.
         let Some(source) = source else { return false };
         (source.high ^ atomic::load(&self.high)) & mask_high == 0
             && (source.low ^ atomic::load(&self.low)) & mask_low == 0
@@ -82,6 +83,8 @@ impl Sampling {
         if due > coarse_ns {
             return false;
         }
+        // Turns that nobody took are kept, but not for long: a capture that begins to see packets
+        // must not take them all.
         let saved = coarse_ns.saturating_sub(interval.wrapping_mul(BURST));
         let next = if due < saved { saved } else { due } + interval;
         atomic::replace(&self.next_ns, due, next)

@@ -85,6 +85,8 @@ impl Multiplier {
     #[must_use]
     pub const fn cost(self, cost: Ticks) -> Ticks {
         let exponent = self.0 >> 16 & 31;
+        // The bounds that the product below needs; policies that need more are refused when they
+        // are compiled.
         if exponent > MAX_EXPONENT || cost > MAX_SHARED_COST {
             return NEVER;
         }
@@ -246,6 +248,7 @@ impl Lapse {
         let granted = grant.multiplier().0;
         let met = grant.met(last_ns) && granted < was;
         let from = if met { granted } else { was };
+        // It has as much as then, or more: debts become longer only where a share becomes smaller.
         if met && grant.holds(now_ns) || from >= own {
             return Self::NONE;
         }

@@ -203,6 +203,8 @@ impl<'a> Bucket<'a> {
         let to = after.at(at_ns).multiplier();
         let at = ticks(at_ns);
         let had = held.at(at_ns).multiplier();
+        // It would end while this is under way. So it is ended first, for packets as for what
+        // follows.
         let ends = held.at(at_ns + MARGIN_NS).multiplier() != had;
         let lowers = to > had && !ends;
         if ends || lowers && held.grant.holds(at_ns) {
@@ -245,6 +247,8 @@ impl<'a> Bucket<'a> {
                 }
             }
         }
+        // The margin is used up: with the word written now the bucket could hold more than it
+        // should. The debt that was added stays.
         if clock().saturating_sub(at_ns) > MARGIN_NS {
             return Outcome::Missed;
         }

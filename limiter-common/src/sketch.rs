@@ -187,6 +187,8 @@ pub fn count(word: &AtomicU64, now: Position, bit: u64) -> Counted {
     if atomic::replace(word, before, next) {
         return Counted { cell: Cell(next), fresh: (before >> shift & 1) as i64 - 1 };
     }
+    // Another CPU was faster. The bit first: of two that count the same source at once only one may
+    // find it clear.
     let found = atomic::or(word, seen);
     let counted = atomic::add(word, one) + one;
     Counted { cell: Cell(counted), fresh: (found >> shift & 1) as i64 - 1 }
@@ -227,6 +229,7 @@ impl Total {
         if rolled != seen {
             atomic::replace(word, seen, rolled);
         }
+        // It stops at the end rather than running into the count of the epoch before.
         if rolled & Self::MASK < Self::MAX {
             atomic::add(word, packets);
         }

@@ -61,6 +61,7 @@ impl LastSeen {
     #[inline(always)]
     #[must_use]
     pub const fn over_limit(ns: u64, lasts_ns: u64) -> Self {
+        // Shorter is always right: whoever comes afterwards looks again.
         let lasts = if lasts_ns > Self::MAX_NS { Self::MAX_NS } else { lasts_ns };
         let units = lasts >> Self::UNIT_SHIFT;
         Self(ns & Self::TIME | Self::OVER_LIMIT | units << Self::TIME_BITS)
@@ -186,6 +187,8 @@ impl Ways {
         if gate > 1 {
             return Self(EACH << 7);
         }
+        // By the slot of its policy: all sources of one limit keep out of the same two, and other
+        // limits out of others.
         let one = slot % WAYS;
         let other = (one + 1 + slot / WAYS % (WAYS - 1)) % WAYS;
         Self((EACH << 7) & !(0x80 << (8 * one)) & !(0x80 << (8 * other)))

@@ -26,6 +26,8 @@ pub(super) fn charge<S: State>(
 ) -> Option<Attempt<Reason>> {
     let slot = found.slot;
     let last = LastSeen(atomic::load(&slot.last_seen));
+    // The slot is at hand. If its bucket has nothing for a while yet, this ends with three words of
+    // it: no policy, no share, no clock.
     let until_ns = last.denies_until();
     let generation = packet.published.generation();
     let basis = Basis::over_limit(generation, found.index);
@@ -80,6 +82,8 @@ pub(super) fn charge<S: State>(
     }
     found.lower(state, policy, before)?;
     if policy.has_shadow() {
+        // The shadow has a bucket of its own, which the coarse clock would let wait longer than its
+        // rate says.
         let exact_ns = if waits { state.now() } else { now_ns };
         shadow(state, policy, found.index, packet, ticks(exact_ns))?;
     }
@@ -93,6 +97,8 @@ pub(super) fn charge<S: State>(
             lasts_ns = denies_for(state, policy, price, found.index, tat, packet.length, now_ns)?;
         }
         if lasts_ns > 0 {
+            // A share may become larger at any moment, and nobody can reach what this CPU
+            // remembers.
             let shared = price.is_cluster() && lasts_ns > MAX_SHARED_NS;
             let until_ns = now_ns + if shared { MAX_SHARED_NS } else { lasts_ns };
             remember(state, packet.hash, until_ns, basis)?;
@@ -221,6 +227,8 @@ pub(super) fn over<S: State>(
     policy_slot: u32,
     last: LastSeen,
 ) -> Reason {
+    // One event for each bucket, not for each packet: what a source loses afterwards is in its
+    // counters.
     if atomic::load(&slot.dropped) == 0 {
         event(state, config, EventKind::Limited, packet.source, policy_slot, last.ns());
     }
@@ -231,6 +239,8 @@ pub(super) fn over<S: State>(
 /// Counts a packet of a tracked source.
 #[inline(always)]
 pub(super) fn record(slot: &Slot, outcome: &AtomicU64, packet: &Packet<'_>, last: LastSeen) {
+    // Added, as packets of one source may come on several CPUs. The time is only stored: each of
+    // them is right.
     atomic::add(outcome, 1);
     atomic::add(&slot.bytes, u64::from(packet.length));
     atomic::store(&slot.last_seen, last.0);

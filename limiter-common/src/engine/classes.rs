@@ -81,6 +81,8 @@ impl Classified {
                 break;
             }
             let mut slot = Limited::NOTHING;
+            // Where everyone is limited no map need be asked: the slot is looked up when the bucket
+            // needs it.
             if !covers_all && let Some(found) = state.lookup(class, source) {
                 slot = found;
             }
@@ -121,6 +123,7 @@ pub(super) fn classify<S: State, P: Packet + ?Sized>(
     let bank = atomic::load(&config.classes) as u32;
     let mut found = 0;
     if bank != 0 {
+        // The remainder is for the verifier; the daemon writes nothing else.
         let base = bank.wrapping_sub(1) % BANKS * TABLES;
         let class = match transport(packet, ip) {
             Some(transport) => class_of(&transport, |number| state.class_table(base + number))?,

@@ -136,6 +136,8 @@ fn charge<S: State>(
         return Charge::GONE;
     }
     state.note(Internal::Contended);
+    // Judged once, not in a loop: how often others are faster has no bound, and the verifier asks
+    // for one.
     if decide(tat).is_none() {
         return Charge::OVER_LIMIT;
     }
@@ -176,11 +178,15 @@ impl BucketRef<'_> {
         let decide_first = |tat| decide(tat, first, &policy.first);
         let mut second = 0;
         if policy.has_second() {
+            // The second tier first: that word is only known to be the source's by the first one,
+            // which is looked at afterwards.
             let at = atomic::load(self.second);
             if !is_its() {
                 return Charge::GONE;
             }
             let at = self.lengthened(state, &policy.second, self.second, at);
+            // Before anything is taken from the second tier, so that nothing has to be given back
+            // as a rule.
             if decide_first(tat).is_none() {
                 return Charge::OVER_LIMIT;
             }
@@ -232,6 +238,7 @@ pub(super) fn lasts<S: State>(
         return state.opaque(lasts_shared(state, tier, price, debt));
     }
     let least = tier.cost.ticks(MIN_FRAME);
+    // A limit in bytes may have room for a smaller packet when it has none for this one.
     let cost = if tier.cost.per_byte != 0 { tier.cost.ticks(length) } else { least };
     drop_cache::lasts(debt, cost, least, tier.tolerance)
 }

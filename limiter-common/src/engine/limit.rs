@@ -32,8 +32,11 @@ pub(super) fn limit<S: State>(
     let of_source = state.hash(source);
     let hash = of_source.of_class(limited.class());
     let coarse_ns = state.now_coarse();
+    // Read once, before anything that depends on it: generation and default are of one moment.
     let published = PolicyWord(atomic::load(&config.policy));
     let generation = published.generation();
+    // Before all else in memory that CPUs share: a flood is mostly of sources that were dropped
+    // just before.
     let entry = drop_cache_entry(state, hash)?;
     if entry.holds(hash, coarse_ns, generation) {
         entry.count(length);
@@ -61,6 +64,8 @@ pub(super) fn limit<S: State>(
         }
     }
 
+    // The two ways do not meet: who has a bucket is not counted in the sketch, so that it makes no
+    // noise for others.
     let attempt = match found {
         Some(found) => charge(state, config, &found, &packet)?,
         None => {

@@ -20,6 +20,7 @@ pub(super) fn listed<S: State>(
     of_source: Hash,
     coarse_ns: u64,
 ) -> Option<Entry> {
+    // One load where there are no lists, which is most often.
     let kinds = atomic::load(&config.listed);
     if kinds == 0 {
         return Some(Entry::NOTHING);
@@ -36,6 +37,8 @@ pub(super) fn listed<S: State>(
     }
     // A number that the verifier knows nothing of, or it would follow each way to come by it.
     found = Entry(state.opaque(found.0));
+    // A single source goes before its prefixes, so that one can be let through out of a denied
+    // network.
     if found.is_nothing() && kinds & PREFIX != 0 && has(state.filter(near)?, bit) {
         found = heeded(state.listed_prefix(source), now_ns);
     }

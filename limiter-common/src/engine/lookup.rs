@@ -125,6 +125,7 @@ pub(super) fn find<'a, S: State>(
     while !matches.is_empty() && looks < WAYS {
         let way = matches.way();
         let found = packet.slot_ref(state, way)?;
+        // A fingerprint has eight bits only, so one source in 256 has the same.
         if way != except && atomic::load(&found.slot.tag) == packet.hash.0 {
             return Some(Some(found));
         }
@@ -155,8 +156,12 @@ pub(super) fn policy_of<'a, S: State>(
     }
     let resolved = PolicyWord(state.opaque(resolved.0));
     let policy = state.policy(resolved.slot())?;
+    // As a number that the verifier knows nothing of: otherwise it would go through all that
+    // follows for both.
     if state.opaque(u64::from(is_renewed)) != 0 {
         if atomic::load(&slot.tag) != packet.hash.0 {
+            // Put back what was another source's. If this fails, that one has looked its own policy
+            // up.
             atomic::replace(&slot.policy, resolved.0, seen.0);
             return Some(Attempt::Contended);
         }
@@ -168,6 +173,8 @@ pub(super) fn policy_of<'a, S: State>(
         }
         // Of the same slot it is nearly always the same policy: what was overdrawn under it is owed.
         let is_same = u64::from(seen.slot() == resolved.slot());
+        // Each CPU may have charged one packet beyond what the bucket held. The mask gives the
+        // verifier a bound.
         let packets = u64::from(state.cpus() & 0x1ff) * is_same;
         let owes = |tier| {
             let overdrawn = packets * dearest(state, price, tier, packet.length);

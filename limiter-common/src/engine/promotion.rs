@@ -38,10 +38,12 @@ impl Victim {
 /// made. The search starts somewhere else for each source.
 #[inline(always)]
 fn victim<S: State>(state: &S, packet: &Packet<'_>, ways: Ways, now: Ticks) -> Option<Victim> {
+    // The word is at hand: only where no way is empty are eight lines of memory touched.
     let empty = ways.empty(atomic::load(packet.fingerprints));
     if !empty.is_empty() {
         return Some(Victim { way: empty.way(), lost: 0 });
     }
+    // Or a flood would find the same way of each set first, and its holder would pay for all.
     let start = packet.hash.0 as u32;
     let mut best = Victim { way: start % WAYS, lost: u64::MAX };
     let mut looks = 0;
@@ -55,6 +57,7 @@ fn victim<S: State>(state: &S, packet: &Packet<'_>, ways: Ways, now: Ticks) -> O
         let dropped = atomic::load(&slot.dropped);
         let denies = (dropped | dropped.wrapping_neg()) & Victim::KEPT;
         let dear = (Victim::CHEAP.wrapping_sub(atomic::load(&slot.passed)) & Victim::KEPT) >> 1;
+        // A full bucket may go whatever it did before: a new one is as good.
         let busy = u64::from(debt != 0).wrapping_neg();
         let lost = (debt | (denies | dear) & busy) | tat & Victim::KEPT | ways.not(way);
         if lost < best.lost {
@@ -75,6 +78,7 @@ pub(super) fn promote<S: State>(
 ) -> Option<Attempt<Reason>> {
     let resolved = resolve(state, packet);
     let policy = state.policy(resolved.slot())?;
+    // By its own gate: so far only the smallest one of all policies was asked.
     if gate::passes(sketched.estimate, sketched.first, policy.gate) {
         return Some(Attempt::Done(Reason::BelowGate));
     }
@@ -86,6 +90,8 @@ pub(super) fn promote<S: State>(
     let SlotRef { index, slot } = packet.slot_ref(state, way)?;
     let identity = state.identity(index)?;
     let before = atomic::load(&slot.tat);
+    // After the time, which is replaced only if nobody has come meanwhile: so both are of one
+    // holder.
     let occupied = atomic::load(&slot.tag) != 0;
     let busy = before > now;
     if is_claimed(before) {
@@ -96,6 +102,8 @@ pub(super) fn promote<S: State>(
     {
         return Some(Attempt::Done(reason));
     }
+    // This is the lock. It fails if a packet was charged since: then the bucket is in use after
+    // all.
     if !atomic::replace(&slot.tat, before, CLAIMED) {
         return Some(Attempt::Contended);
     }
@@ -128,6 +136,7 @@ pub(super) fn promote<S: State>(
         shadow(state, policy, index, packet, now)?;
     }
     enter(slot, identity, packet, resolved, now_ns);
+    // A swap, not a store: a full barrier, so that whoever sees the tag sees what is written above.
     atomic::swap(&slot.tag, packet.hash.0);
     set_fingerprint(packet.fingerprints, way, fingerprint(packet.hash));
     atomic::swap(&slot.tat, next.first);
@@ -141,6 +150,7 @@ pub(super) fn promote<S: State>(
         return Some(Attempt::Contended);
     }
     state.note(Internal::Promotions);
+    // One of the two counters: an operator has to see how often somebody has lost a debt.
     if busy {
         state.note(Internal::BusyEvictions);
     } else if occupied {
@@ -181,6 +191,7 @@ fn full<S: State>(
     now_ns: u64,
     lost: u64,
 ) -> Option<Reason> {
+    // Counted and told whatever the verdict is: the table is too small for its sources.
     state.note(Internal::SetFull);
     event(state, config, EventKind::SetFull, packet.source, policy, now_ns);
     match atomic::load(&config.on_full) {

@@ -22,12 +22,15 @@ pub(super) fn shadow<S: State>(
 ) -> Option<()> {
     let identity = state.identity(index)?;
     if atomic::load(&identity.shadow_id) != u64::from(policy.shadow_id) {
+        // Another shadow has been set since, for which this source starts with a full bucket.
         begin(identity, policy, 0);
     }
     let tat = atomic::load(&identity.shadow_tat);
     let cost = policy.shadow.cost.ticks(packet.length);
     match decide(tat, now, cost, policy.shadow.tolerance) {
         Some(next) => {
+            // Without a second try: a packet that is lost to the race changes a sample, not a
+            // verdict.
             atomic::replace(&identity.shadow_tat, tat, next);
         }
         None => {
@@ -44,5 +47,6 @@ pub(super) fn begin(identity: &Identity, policy: &Policy, tat: Ticks) {
     atomic::store(&identity.shadow_packets, 0);
     atomic::store(&identity.would_drop, 0);
     atomic::store(&identity.shadow_tat, tat);
+    // Last, so that what was counted for another shadow is never told as this one's.
     atomic::store(&identity.shadow_id, u64::from(policy.shadow_id));
 }

@@ -43,10 +43,14 @@ pub(super) fn shared<S: State>(
     }
     let (class, prefix) = (state.opaque(class), state.opaque(prefix));
     let total = if kinds & TOTAL != 0 { u64::from(TOTAL_SLOT) } else { NONE };
+    // The exact clock: many sources share the bucket, so it is charged far more often than the
+    // coarse one ticks.
     let now_ns = state.now();
     // As a number that the verifier knows nothing about: what follows is the same for each reason.
     let mut reason = state.opaque(passed as u64);
     let mut step = 0u32;
+    // In a loop, though there are three at most: the verifier then goes through a charge once, not
+    // for each.
     while step < 3 && Reason::from_u32(reason as u32).passes() {
         let slot = match step {
             0 => class,
@@ -82,6 +86,7 @@ fn charge<S: State>(state: &S, shared: &Shared, length: u32, now_ns: u64) -> Opt
     let bucket = BucketRef { price, lapse, first: &shared.tat, second: &shared.second_tat };
     let now = ticks(now_ns);
     let tat = atomic::load(&shared.tat);
+    // These buckets are never another's while a packet may know of them, so nothing is asked again.
     let admitted = bucket.charge(state, policy, tat, length, now, || true) == Charge::ADMITTED;
     atomic::add(&shared.bytes, u64::from(length));
     if admitted {

@@ -48,6 +48,7 @@ pub(super) fn add<S: State>(
         fresh |= here;
         row += 1;
     }
+    // By steps: one word that all CPUs add to for each packet would cost more than the sketch.
     if state.note(Internal::SketchAdds) & (TOTAL_STEP - 1) == 0 {
         Total::add(&config.sketch_total, now, TOTAL_STEP);
     }

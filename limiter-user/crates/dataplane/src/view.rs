@@ -213,8 +213,8 @@ impl Memory {
     pub(super) fn find(&self, key: SourceKey, class: u8) -> Option<Tracked<'_>> {
         let hash = self.layout.hash_key.hash(key).of_class(u32::from(class));
         let set = set_of(hash, self.layout.set_mask);
-        // Each way, without the fingerprints: a bucket that is about to be filled has a tag before
-        // it has one.
+        // Each way is looked at, without the fingerprints: they pay for a packet, not for one
+        // question.
         (0..WAYS).find_map(|way| {
             let index = slot_index(set, way, self.layout.set_mask) as usize;
             let slot = self.slots.all().get(index)?;

@@ -21,6 +21,7 @@ pub fn applying(
 ) -> Vec<Limit> {
     let for_whom = |whom, class, aggregate| limit(&Target { whom, class, aggregate });
     let of_prefix = |class, aggregate| {
+        // As a trie finds it: the longest one alone, whatever shorter ones say.
         let mut prefixes = prefixes_of(source).map(Selector::Prefix);
         prefixes.find_map(|whom| for_whom(whom, class, aggregate))
     };
@@ -28,6 +29,8 @@ pub fn applying(
         of_prefix(class, aggregate).or_else(|| for_whom(Selector::Default, class, aggregate))
     };
     let mut chain = classes.chain(class);
+    // One limit a source: whoever is in a narrower class that limits it is not charged by a wider
+    // one.
     let own = chain.clone().find_map(|class| longest(class, false));
     let of_class =
         chain.find_map(|class| (!class.is_any()).then(|| longest(class, true)).flatten());

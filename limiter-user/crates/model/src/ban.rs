@@ -167,6 +167,7 @@ fn seconds(
 
 fn factor(input: &str) -> Result<u32, BanError> {
     let text = input.trim();
+    // Parsing alone would take "+10", which reads like a difference.
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits {
         return Err(BanError::Factor { input: input.into() });
@@ -187,6 +188,8 @@ impl Ban {
     /// # Errors
     /// [`BanError::OutOfRange`].
     pub fn new(after: u32, factor: u32, lasts: u32) -> Result<Self, BanError> {
+        // By way of its text, so that numbers from elsewhere meet the same bounds with the same
+        // words.
         let (after, factor, lasts) = (format!("{after}s"), factor.to_string(), format!("{lasts}s"));
         BanInput { after: Some(after), factor: Some(factor), lasts: Some(lasts) }.read()
     }

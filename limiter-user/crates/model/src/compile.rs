@@ -65,6 +65,8 @@ pub fn compile_shared(
     }
     let filled = [policy.first, policy.second].map(|tier| floor.filled(tier.tolerance));
     let mut shared = policy.shared_by_hosts(floor.share(), filled);
+    // A grant can only make the share larger, so what the floor lets pass uncounted is within any
+    // share.
     shared.gate = gate.min(policy.gate);
     Ok(shared)
 }
@@ -103,6 +105,7 @@ pub fn compile_tier(
             "a packet may take 13 days at the most, a byte one minute",
         )
     };
+    // Wide, as a rate of 10^12 bytes times a window of 2^36 ns is beyond 64 bits.
     let per_window = (u128::from(amount) << window_shift) / u128::from(period_ns);
     let per_window = u64::try_from(per_window).unwrap_or(u64::MAX);
     // What a unit costs is rounded up: never more than the limit.
@@ -118,6 +121,8 @@ pub fn compile_tier(
             let (per_byte, shift) = (0..=32)
                 .rev()
                 .map(|shift| ((period << shift).div_ceil(u128::from(amount)), shift))
+                // The most fraction bits that fit: the rounding of a byte's cost is what a limit in
+                // bytes loses.
                 .find(|(per_byte, _)| *per_byte < MAX_PER_BYTE)
                 .ok_or_else(slow)?;
             // Every frame's cost is rounded up by less than a tick; the burst must still hold as
@@ -125,6 +130,8 @@ pub fn compile_tier(
             let rounding = u128::from(burst / u64::from(MIN_FRAME));
             let tolerance = ((per_byte * u128::from(burst)) >> shift) + 1 + rounding;
             let frame = u64::from(max_frame);
+            // By the largest frame, as the gate counts packets: smaller ones are then further below
+            // the limit.
             let gate = gate(burst / frame, per_window / frame);
             let per_byte = u64::try_from(per_byte).map_err(|_| slow())?;
             (Cost { fixed: 0, per_byte, shift }, tolerance, gate, Terms::BYTES)
@@ -147,6 +154,7 @@ pub fn decompile(target: Target, policy: &Policy) -> Option<Limit> {
     let also = if policy.has_second() { decompile_terms(&policy.second_terms) } else { None };
     let enforce = !policy.observes();
     let scope = match policy.is_cluster() {
+        // What becomes of it in a partition is decided by the daemon, so no map has it.
         true => Scope::Cluster { partition: Partition::default() },
         false => Scope::Local,
     };

@@ -43,6 +43,8 @@ impl Digest {
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let digest = TDigestMut::deserialize(bytes).ok()?;
         let is_number = |value: Option<f64>| value.is_none_or(f64::is_finite);
+        // It comes over the network, from a host of whatever version: neither its size nor its
+        // weight may be more than hosts send.
         let is_small = digest.k() <= SMALL && digest.total_weight() < 1 << 48;
         (is_small && is_number(digest.min_value()) && is_number(digest.max_value()))
             .then_some(Self(digest))
@@ -70,6 +72,7 @@ impl Digest {
 
     /// The value that a share `rank` of all (cut to 0..=1) is at or below; `None` without values.
     pub fn quantile(&mut self, rank: f64) -> Option<f64> {
+        // No value is at a rank outside; the nearest one is meant.
         let rank = if rank.is_nan() { 1.0 } else { rank.clamp(0.0, 1.0) };
         self.0.quantile(rank).ok().flatten()
     }

@@ -153,6 +153,8 @@ impl LimitInput {
         for (place, text) in self.rate.0.iter().enumerate() {
             let rate: Rate =
                 text.parse().map_err(|error: UnitError| (Part::Rate(place), error.into()))?;
+            // Here rather than in `Limit::and`, as only here it is known which of the texts is to
+            // blame.
             if rates.iter().any(|other: &Rate| other.unit() == rate.unit()) {
                 return Err(refuse(
                     Part::Rate(place),
@@ -176,6 +178,7 @@ impl LimitInput {
             burst.map_or(Part::Rate(rate), |(place, ..)| Part::Burst(place))
         };
         let amount = |burst: Option<(usize, usize, u64)>| burst.map(|(.., amount)| amount);
+        // Before the amount, which would otherwise be blamed for a target that cannot have any.
         target.check().map_err(|error| (Part::Target, error.into()))?;
         let mut limit = Limit::new(target, rate, amount(burst))
             .map_err(|error| (blamed(0, burst), error.into()))?;
@@ -229,6 +232,7 @@ impl LimitInput {
         for (place, text) in self.burst.0.iter().enumerate() {
             let wrong = |error: UnitError| (Part::Burst(place), Invalid::from(error));
             let read = |rate: &Rate| parse_burst(text, rate.unit());
+            // A burst belongs to the rate whose unit it can be read in, whatever the order of both.
             let of = match rates {
                 [] | [_] => 0,
                 // No burst can be read both ways.

@@ -124,6 +124,8 @@ impl Owner {
         if pin_dir == Paths::new(None).pin_dir {
             return Self::Plain;
         }
+        // Elsewhere, the same name may be anybody's: only the usual place tells whose pins they
+        // are.
         let name = pin_dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let instance = name.strip_prefix("limiter@").and_then(|name| name.parse().ok());
         instance

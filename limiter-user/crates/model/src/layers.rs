@@ -84,6 +84,7 @@ impl<'a> LayeredLimits<'a> {
 
     /// The first `most` limits in force, without going through all.
     pub fn first(&self, most: usize) -> Vec<Limit> {
+        // The first of both are among the first of each.
         let mut some: Vec<_> =
             self.runtime.iter().take(most).chain(self.only_in_file().take(most)).collect();
         some.sort_by_key(|limit| limit.target);
@@ -107,6 +108,8 @@ impl<'a> LayeredLimits<'a> {
     /// The first class that does not go with others.
     pub fn check_classes(&self, changes: &Changes) -> Result<(), ClassError> {
         let after = self.runtime.classes_after(changes);
+        // The file's first, so that the error blames what was set beside them. Hidden limits count,
+        // too: they come to light without another check.
         Classes::new(self.file.classes().chain(after)).map(drop)
     }
 
@@ -128,6 +131,7 @@ impl<'a> LayeredLimits<'a> {
             return Cow::Borrowed(changes);
         }
         let effect = |change| match change {
+            // What is set hides the file, and what is removed lets it be seen again.
             Change::Unset(target) => self.file.get(&target).map_or(change, Change::Set),
             Change::Set(_) => change,
         };

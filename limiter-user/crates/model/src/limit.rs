@@ -80,6 +80,8 @@ impl Amount {
     /// # Errors
     /// If that cannot be a limit.
     pub fn checked(self, target: Target) -> Result<Limit, ModelError> {
+        // Through the same checks as what an operator writes: a store or another host may say
+        // anything.
         let mut limit = Limit::new(target, self.rate, Some(self.burst))?.enforced(self.enforce);
         if let Some(Tier { rate, burst }) = self.also {
             limit = limit.and(rate, Some(burst))?;
@@ -188,6 +190,7 @@ impl Limit {
         if own.rate.unit() == rate.unit() {
             return Err(ModelError::SameUnit { one: own.rate, other: rate });
         }
+        // One order, so that the same limit is written and compiled in one way.
         let in_packets = own.rate.unit() == Unit::Packets;
         let (first, second) = if in_packets { (own, other) } else { (other, own) };
         let Tier { rate, burst } = first;
@@ -273,6 +276,7 @@ impl Tier {
         let most = Self::most_burst(&rate);
         let default = || {
             let earned = rate.earned_in(1_200_000_000);
+            // Where even the least is too much, the check below says so.
             u64::try_from(earned).unwrap_or(u64::MAX).clamp(least, most.max(least))
         };
         let burst = burst.unwrap_or_else(default);

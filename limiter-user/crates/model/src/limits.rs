@@ -110,6 +110,7 @@ impl Limits {
 
     /// Makes all `changes`, of which there may be one for each target.
     pub fn apply(&mut self, changes: &Changes) {
+        // A few changes are cheaper in the tree that is there than in one that is built of all.
         if changes.len() < self.len().max(1024) / 16 {
             self.one_by_one(changes);
         } else {
@@ -137,6 +138,7 @@ impl Limits {
             };
             let number = *numbers[amount].get_or_insert_with(|| {
                 let number = self.take(changes.amounts[amount]);
+                // `take` counts a target. Those are counted below, one by one.
                 self.amounts[number as usize].1 -= 1;
                 number
             });
@@ -150,6 +152,7 @@ impl Limits {
             }
         }
         new.iter().for_each(|(target, _)| count(&mut self.classes, target.class, true));
+        // `append` merges two sorted sequences into full nodes.
         self.by_target.append(&mut new.into_iter().collect());
     }
 
@@ -179,6 +182,7 @@ impl Limits {
         let (amount, count) = &mut self.amounts[number as usize];
         *count -= 1;
         if *count == 0 {
+            // The place stays and is used again, as numbers of others must not change.
             self.numbers.remove(amount);
             self.free.push(number);
         }
@@ -332,10 +336,14 @@ impl Changes {
 
     /// The first place in the list whose target has occurred before.
     pub fn repeated(&self) -> Option<usize> {
+        // Lists that were written by a program are sorted, and a million entries need no second
+        // order then.
         if self.entries.is_sorted_by(|one, next| one.0 < next.0) {
             return None;
         }
         let mut order: Vec<u32> = (0..self.entries.len() as u32).collect();
+        // Places, not entries: the first repetition in the text is to be told, and entries are
+        // larger.
         order.sort_by_key(|&place| (self.entries[place as usize].0, place));
         let target = |place: u32| self.entries[place as usize].0;
         let again = order.windows(2).filter(|pair| target(pair[0]) == target(pair[1]));

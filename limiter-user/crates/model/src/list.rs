@@ -53,6 +53,8 @@ impl Reader {
                 self.partial.extend_from_slice(line);
             }
         }
+        // A text without line breaks must not fill the memory: the line is refused as soon as it is
+        // too long.
         if self.partial.len() > MAX_LEN {
             let line = std::mem::take(&mut self.partial);
             self.read(&line)?;
@@ -65,6 +67,7 @@ impl Reader {
     /// # Errors
     /// As [`Reader::push`].
     pub fn finish(mut self) -> Result<Changes, Invalid> {
+        // The last line need not end.
         let last = std::mem::take(&mut self.partial);
         if !last.is_empty() {
             self.read(&last)?;
@@ -108,12 +111,16 @@ impl Reader {
         let (target, number) = match self.known.get(rest) {
             Some(&(class, aggregate, number)) => {
                 let target = Target { whom, class, aggregate };
+                // What was remembered is of other sources: whether this one may be aggregate
+                // depends on it.
                 target.check()?;
                 (target, number)
             }
             None => {
                 let limit = parse_limit(whom, rest, content)?;
                 let number = self.limits.number(limit.amount);
+                // Forgotten at once rather than one by one: where all lines differ, nothing that is
+                // remembered pays.
                 if self.known.len() >= REMEMBERED {
                     self.known.clear();
                 }

@@ -157,6 +157,7 @@ impl Listing {
 /// Seconds since 1970.
 pub fn now() -> u32 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Four bytes, as there may be a million entries; they suffice until 2106.
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
@@ -165,6 +166,7 @@ pub type ListChanges = Vec<(IpNet, Option<Listing>)>;
 
 /// The entry for the longest prefix that contains `source`.
 pub fn find(lists: &Lists, source: IpNet) -> Option<(IpNet, &Listing)> {
+    // Else each source that is shown would ask for 33 or 129 prefixes.
     if lists.is_empty() {
         return None;
     }
@@ -245,6 +247,8 @@ pub fn read(text: &str, (v4, v6): (u8, u8)) -> Result<Vec<IpNet>, Invalid> {
                 false => error,
             };
             let target = parse(word, (v4, v6)).map_err(at)?;
+            // Two entries for one target would be in the order of the text, which a list does not
+            // have.
             if let Some(earlier) = seen.insert(target, line) {
                 let text = match earlier == line {
                     true => format!("{} is there twice", short_prefix(&target)),

@@ -12,6 +12,7 @@ pub struct Location {
 impl Location {
     /// The location of a byte in `text`.
     pub fn at(text: &str, byte: usize) -> Self {
+        // By bytes, as the place may be in the middle of a character.
         let before = &text.as_bytes()[..byte.min(text.len())];
         let start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;

@@ -36,10 +36,12 @@ impl Management {
     /// within a source stands for all of it.
     pub fn new(listed: &[IpNet], lengths: (u8, u8)) -> Self {
         let widened = listed.iter().map(|net| {
+            // The kernel program knows whole sources only.
             let source = source_of(net.addr(), lengths.0, lengths.1);
             if source.prefix_len() < net.prefix_len() { source } else { net.trunc() }
         });
         let all: BTreeSet<_> = widened.collect();
+        // One that contains another says all there is to say, and each is an entry in the maps.
         let within = |net: &IpNet| all.iter().any(|other| other != net && other.contains(net));
         Self { nets: all.iter().filter(|net| !within(net)).copied().collect() }
     }

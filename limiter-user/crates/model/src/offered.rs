@@ -50,6 +50,8 @@ impl Offered {
     /// The rate of `limit` that was exceeded most, and how many whole times of it were offered.
     pub fn excess(&self, limit: &Limit) -> (Rate, u64) {
         let times = |tier: Tier| {
+            // In whole numbers, without a division before the last step: a ban must not depend on
+            // rounding.
             let earned = u128::from(tier.rate.amount()) * u128::from(self.ns);
             let offered = u128::from(self.of(tier.rate.unit()));
             let times = offered * u128::from(tier.rate.period_ns()) / earned.max(1);

@@ -17,5 +17,6 @@ pub type Row = (String, Option<String>);
 /// What is wrong with it.
 pub fn read(target: Target, record: &str) -> Result<Limit, String> {
     let amount: Amount = serde_json::from_str(record).map_err(|error| error.to_string())?;
+    // Of a replica another host has written it, and of a store maybe another version.
     amount.checked(target).map_err(|error| error.to_string())
 }

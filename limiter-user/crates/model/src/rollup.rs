@@ -58,6 +58,7 @@ impl Sums {
     /// One bucket, with what its source has offered in a time, if that is known.
     pub fn new(member: &Member, offered: Option<Recent>) -> Self {
         let counts = &member.counts;
+        // Two looks may be so close that a rate by them would be nonsense.
         let time = offered.map_or(1.0, |(_, time)| time.as_secs_f64().max(1e-3));
         let (packets, bytes) = offered.map_or((0, 0), |(offered, _)| offered);
         Self {
@@ -157,6 +158,7 @@ fn widen(rows: Nets, length: u8, spread: &mut HashSet<(u64, u8)>) -> Nets {
         if own > length {
             let known = siblings.entry(cut(bits, length)).or_default();
             let sibling = cut(bits, length + 8);
+            // More need not be known than that they are many.
             if known.len() < SIBLINGS && !known.contains(&sibling) {
                 known.push(sibling);
             }
@@ -194,6 +196,8 @@ impl Rollup {
     /// Adds a row of others.
     pub fn add_row(&mut self, row: &Row) {
         self.add(&row.net, &row.sums);
+        // Whether so much of it has a bucket cannot be seen from one row any more, and is what
+        // makes others' rows part of it.
         if let (IpNet::V6(net), true) = (&row.net, row.spread) {
             let (bits, length) = ((net.network().to_bits() >> 64) as u64, net.prefix_len());
             // Others are not summed by anything else.
@@ -206,6 +210,7 @@ impl Rollup {
     /// The rows: no source is in two of them.
     pub fn rows(mut self) -> impl Iterator<Item = Row> {
         let spread = &mut self.spread;
+        // First /56s, then /48s, of which those are the siblings.
         let v6 = widen(widen(self.v6, 56, spread), WIDEST, spread);
         let spread = self.spread;
         let v4 = self.v4.into_iter().map(|((bits, length), sums)| {

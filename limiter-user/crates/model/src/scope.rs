@@ -111,6 +111,7 @@ impl Scope {
     ) -> Result<Self, LocalPartition> {
         match (reach.unwrap_or_default(), partition) {
             (Reach::Local, None) => Ok(Self::Local),
+            // Refused, not ignored: whoever says it believes that the limit is for the cluster.
             (Reach::Local, Some(partition)) => Err(LocalPartition { partition }),
             (Reach::Cluster, partition) => {
                 Ok(Self::Cluster { partition: partition.unwrap_or_default() })

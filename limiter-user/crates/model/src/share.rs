@@ -28,6 +28,7 @@ impl Share {
 
     /// So much of the limit; 0 if `part` is negative or no number.
     pub fn from_part(part: f64) -> Self {
+        // A cast of a float saturates: what is negative or no number becomes 0.
         Self((part * Self::WHOLE.0 as f64) as u64)
     }
 
@@ -66,6 +67,7 @@ impl Add for Share {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
+        // Demand has no bound, and a sum that wraps would look like none.
         Self(self.0.saturating_add(other.0))
     }
 }

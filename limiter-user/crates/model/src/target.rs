@@ -155,6 +155,7 @@ impl Target {
     pub(super) fn kind(rest: &str) -> Result<((Class, bool), &str), TargetError> {
         let (mut class, mut aggregate, mut rest) = (Class::ANY, false, rest.trim());
         let (word, further) = first_word(rest);
+        // By its look: a class that is misspelt is to be refused as a class, not as a rate.
         if looks_like_class(word) {
             class = word.parse()?;
             rest = further;
@@ -229,12 +230,15 @@ impl FromStr for Selector {
         if text.eq_ignore_ascii_case(DEFAULT) {
             return Ok(Self::Default);
         }
+        // An address before a prefix: `IpNet` does not read one without its length.
         if let Ok(address) = text.parse::<IpAddr>() {
             return Ok(Self::Prefix(unmapped(IpNet::from(address))));
         }
         let prefix: IpNet =
             text.parse().map_err(|_| TargetError::Unreadable { input: input.into() })?;
         if prefix.trunc() != prefix {
+            // Not cut silently: 10.0.0.1/8 may be meant as 10.0.0.1, and a limit for 16 million
+            // sources in its place would be a surprise.
             return Err(TargetError::HostBits { input: input.into(), network: prefix.trunc() });
         }
         Ok(Self::Prefix(unmapped(prefix)))

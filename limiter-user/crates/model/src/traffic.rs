@@ -58,6 +58,8 @@ impl Weight {
 
     /// The order in which the heavier one comes first.
     pub fn heavier_first(&self, other: &Self) -> Ordering {
+        // `total_cmp`, as sums of rates may be no numbers where a host has told nonsense, and an
+        // order has to be one.
         let by = |of: fn(&Self) -> f64| of(other).total_cmp(&of(self));
         by(|it| it.sorted_by).then_with(|| by(|it| it.pps)).then_with(|| by(|it| it.packets))
     }

@@ -67,6 +67,8 @@ impl Lists {
         match self.entries.insert(net, listing) {
             None => *self.lengths.entry(length(&net)).or_default() += 1,
             Some(former) => {
+                // The new entry may end when the former one did: then what was just noted is the
+                // same.
                 let stays = self.entries.get(&net).and_then(|listing| listing.until);
                 if let Some(until) = former.until.filter(|until| Some(*until) != stays) {
                     self.ends.remove(&(until, net));
@@ -103,6 +105,8 @@ impl Lists {
 
     /// The entries that are over at `now`, in seconds since 1970.
     pub fn over(&self, now: u32) -> impl Iterator<Item = IpNet> {
+        // Only those that end are in there, soonest first: whoever asks every second must not go
+        // through a million.
         self.ends.iter().take_while(move |(until, _)| *until <= now).map(|(_, net)| *net)
     }
 

@@ -66,6 +66,7 @@ fn size_unit(input: &str, measure: &str, value: &str) -> Result<(u64, u128), Uni
     if let Some(by) = multiplier(measure, &["bits", "bit"]) {
         return Ok((by, 8));
     }
+    // A bare number is a mistake that many make, and deserves an answer of its own.
     if multiplier(measure, &[""]).is_some() {
         let suggestion = format!(
             "the rate counts bytes, so the burst is a size: {value}{measure}byte, {value}kbyte"

@@ -50,6 +50,7 @@ pub fn parse_duration(input: &str) -> Result<Duration, DurationError> {
         let input = text.to_owned();
         if text.strip_prefix('-').is_some_and(|rest| humantime::parse_duration(rest).is_ok()) {
             DurationError::Negative { input }
+        // `inf` and `nan` are words here, not numbers without a unit.
         } else if text.parse::<f64>().is_ok_and(f64::is_finite) {
             DurationError::NoUnit { input }
         } else {

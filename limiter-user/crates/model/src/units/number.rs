@@ -48,6 +48,7 @@ pub(super) fn split(input: &str) -> Result<(Number, String), UnitError> {
     if number.is_empty() || malformed {
         return Err(UnitError::NotANumber { input: input.into() });
     }
+    // Zeros at the end are no digits that would have to fit.
     let fraction = fraction.trim_end_matches('0');
     if fraction.len() > MAX_DECIMALS {
         return Err(UnitError::NotWhole { input: input.into(), of: "billionths" });
@@ -57,6 +58,7 @@ pub(super) fn split(input: &str) -> Result<(Number, String), UnitError> {
     if whole.len() > MAX_DIGITS {
         return Err(too_large());
     }
+    // As digits, never as a float: 0.1 has no exact one, and limits are compared for equality.
     let joined = format!("0{whole}{fraction}");
     let digits: u128 = joined.parse().map_err(|_| too_large())?;
     if digits == 0 {

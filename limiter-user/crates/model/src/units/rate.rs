@@ -133,6 +133,8 @@ impl Rate {
                          mbyte/s or gbyte/s (ki, mi, gi for powers of 1024)"
                     .into(),
         };
+        // Refused rather than decided: a factor of eight is the difference between protected and
+        // not.
         if is_ambiguous(measure) {
             let prefix = prefix_of(measure);
             return Err(UnitError::Ambiguous {
@@ -191,6 +193,7 @@ impl FromStr for Rate {
         let too_large = || UnitError::TooLarge { input: input.into(), bound };
         let numerator = number.digits.checked_mul(u128::from(by)).ok_or_else(too_large)?;
         let denominator = number.scale() * u128::from(per);
+        // In lowest terms, so that equal rates are equal however they were written.
         let common = gcd(numerator, denominator);
         let amount = u64::try_from(numerator / common).map_err(|_| too_large())?;
         let period_ns = u64::try_from(denominator / common * u128::from(base_ns))
