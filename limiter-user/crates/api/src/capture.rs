@@ -49,6 +49,7 @@ impl CaptureRequest {
                     .hint(format!("the reasons are {}", names(&Reason::ALL))));
             }
         }
+        // Both, or neither said: then all packets are meant.
         let either = self.dropped == self.passed;
         let verdict = |reason: &Reason| either || reason.passes() == self.passed;
         let named = |reason: &Reason| {
@@ -86,6 +87,7 @@ impl CaptureRequest {
 fn names(reasons: &[Reason]) -> String {
     let mut names: Vec<_> = reasons.iter().map(|reason| reason.name()).collect();
     names.sort_unstable();
+    // A name may stand for a reason to pass and one to drop.
     names.dedup();
     names.join(", ")
 }

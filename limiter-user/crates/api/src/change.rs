@@ -49,6 +49,7 @@ pub struct Diff<R: Rule> {
 
 impl<R: Rule> Default for Diff<R> {
     fn default() -> Self {
+        // Not derived, which would ask the same of `R`.
         Self { added: Vec::new(), changed: Vec::new(), removed: Vec::new() }
     }
 }

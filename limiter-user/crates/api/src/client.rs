@@ -106,6 +106,7 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<T, Failure> {
+        // A daemon that hangs still accepts, as the kernel does that for it: only a time tells.
         let exchange = timeout(self.patience, self.exchange(method, path, body));
         let (status, answer) = exchange.await.map_err(|_| self.silent())??;
         if status.is_success() {
@@ -138,11 +139,13 @@ impl Client {
             let frame = frame.map_err(|error| self.lost(&error))?;
             rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
             while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                // A frame may hold several lines, or end within one.
                 let line: Vec<_> = rest.drain(..=end).collect();
                 if each(&line[..end])?.is_break() {
                     return Ok(());
                 }
             }
+            // Whatever answers on the socket must not fill this program's memory.
             if rest.len() > MAX_LINE {
                 return Err(self.broken("a line of it does not end"));
             }
@@ -155,6 +158,7 @@ impl Client {
 
     fn refused(&self, status: StatusCode, answer: &[u8]) -> Failure {
         serde_json::from_slice(answer)
+            // Not every answer is the daemon's: a library refuses what is not HTTP at all.
             .unwrap_or_else(|_| self.broken(&format!("it answers with status {status}")))
     }
 
@@ -202,6 +206,7 @@ impl Client {
         let request = Request::builder()
             .method(method)
             .uri(path)
+            // HTTP/1.1 asks for one. The socket is reached by its path, so nobody reads it.
             .header("host", "localhost")
             .header("content-type", "application/json")
             .body(Full::new(body))
@@ -217,6 +222,7 @@ impl Client {
                 exit::PRIVILEGE,
                 format!("the socket {socket} may not be used: {error}"),
             )
+            // What a client may ask is decided by the permissions of the socket alone.
             .hint(who_may_use(&self.socket)),
             _ => Failure::new(exit::UNREACHABLE, format!("no daemon answers on {socket}: {error}"))
                 .hint(absent(self.instance.as_ref(), &crate::instances::known())),
@@ -251,6 +257,7 @@ fn absent(instance: Option<&Instance>, known: &BTreeSet<Instance>) -> String {
 /// As whom to run in order to use a socket, as far as that can be told.
 fn who_may_use(socket: &Path) -> String {
     let id = std::fs::metadata(socket).ok().map(|metadata| metadata.gid());
+    // The group of this very socket, not that of the configuration, which may have changed since.
     let group = id.and_then(|id| Group::from_gid(Gid::from_raw(id)).ok().flatten());
     match (id, group) {
         (Some(0), _) => "run as root".into(),
@@ -263,6 +270,7 @@ fn who_may_use(socket: &Path) -> String {
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
+        // A colon is allowed in a query, and IPv6 addresses are full of them.
         if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
             escaped.push(char::from(byte));
         } else {

@@ -247,6 +247,8 @@ impl ReloadReport {
         self.count() == 0
             && self.shadowed.is_empty()
             && self.lists_shadowed.is_empty()
+            // What needs a restart differs, too: a script that asks whether anything does must be
+            // told.
             && self.restart.is_empty()
     }
 

@@ -79,6 +79,8 @@ const fn code(fault: Fault) -> u8 {
 
 impl<E: Explain> From<E> for Failure {
     fn from(error: E) -> Self {
+        // Here alone errors become what an operator sees, so that libraries need to know of neither
+        // codes nor statuses.
         Self { message: chain(&error), hint: error.hint(), code: code(error.fault()) }
     }
 }

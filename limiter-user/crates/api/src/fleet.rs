@@ -288,6 +288,8 @@ impl ClusterDistinctReport {
             if group.windows_apart > 0 {
                 write!(out, ", whose windows are one apart")?;
             }
+            // Registers of different hashes cannot be merged: a source would be counted once for
+            // each.
             if at > 0 {
                 write!(out, ", counted apart: another hash key, or another time")?;
             }

@@ -61,8 +61,11 @@ impl GroupsReport {
         let mut groups: Vec<_> = groups.into_iter().collect();
         groups.sort_by(|(a_name, a), (b_name, b)| {
             let (a, b) = (a.tally.weight(sort), b.tally.weight(sort));
+            // The name decides at last, so that equal groups do not change places from look to
+            // look.
             a.heavier_first(&b).then_with(|| a_name.cmp(b_name))
         });
+        // Before the list is cut: it is of all groups.
         let tracked = groups.iter().map(|(_, sums)| sums.tally.sources).sum();
         let known = groups.len() as u64;
         let groups = groups.into_iter().take(n);

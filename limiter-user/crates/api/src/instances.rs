@@ -10,6 +10,7 @@ use model::instance::{CONFIGS, Instance, PINS, SOCKETS, STAGING_SUFFIX};
 pub fn known() -> BTreeSet<Instance> {
     let mut known = BTreeSet::new();
     for name in names(PINS) {
+        // One that was being built when its daemon died is a trace as well.
         let name = name.strip_prefix("limiter@").map(|name| name.trim_end_matches(STAGING_SUFFIX));
         known.extend(name.and_then(|name| name.parse().ok()));
     }

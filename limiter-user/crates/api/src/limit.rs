@@ -192,6 +192,7 @@ impl LimitReport {
 
     /// Tells how many hosts share it, each of which lets a packet of up to `frame` bytes through.
     pub fn set_hosts(&mut self, hosts: u32, frame: u32) {
+        // However small its share, each host lets one packet through.
         let packet = if self.unit == Unit::Bytes { frame } else { 1 };
         let packets = u64::from(hosts) * u64::from(packet);
         self.hosts = Some(hosts);

@@ -222,6 +222,7 @@ impl ListChanged {
         let Self { list, changed, replaced, first, .. } = self;
         let mut all = first.added.iter().chain(first.changed.iter().map(|changed| &changed.new));
         match (self.done, all.next()) {
+            // All have the same terms, so those of the first stand for all.
             (ListDone::Added, Some(entry)) => {
                 let answer = entry.answer(&format!("{changed} sources and prefixes"));
                 let before = match replaced {

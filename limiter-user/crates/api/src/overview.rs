@@ -38,6 +38,7 @@ pub fn reasons(earlier: &Sample, now: &Sample) -> Vec<ReasonFlow> {
     let rate = |count: u64| count as f64 * 1e9 / ns as f64;
     let since = |reason| {
         let (Tally { packets, bytes }, before) = (now.tally(reason), earlier.tally(reason));
+        // Counters of fresh maps begin at nothing: a rate across that would be nonsense.
         let flow = packets.checked_sub(before.packets).zip(bytes.checked_sub(before.bytes));
         flow.map_or(Flow::default(), |(packets, bytes)| Flow {
             pps: rate(packets),
@@ -80,6 +81,7 @@ fn count(n: u64, noun: &str) -> String {
 
 /// A share in words: never 100 % of what is less than all.
 fn percent(share: f64) -> String {
+    // Rounded down: 100 % is only said where it is all.
     if share >= 1.0 { "100 %".into() } else { format!("{:.1} %", (share * 1000.0).floor() / 10.0) }
 }
 
@@ -106,10 +108,13 @@ impl Verdict {
             sum(&|flow| flow.verdict == "drop" && others.contains(&flow.reason)).round() as u64;
         let denied = sum(&|flow| flow.verdict == "drop" && flow.reason == "denied").round() as u64;
         let mut parts = Vec::new();
+        // Less than half a packet a second is a rounding, not an attack.
         if dropped < 0.5 {
             let passing = count(passed.round() as u64, "packet");
             parts.push(format!("Nothing is dropped: {passing} per second pass"));
         } else {
+            // Sources are counted as far as one look goes, so that the page does not cost more the
+            // larger an attack is.
             let least = if more { "At least " } else { "" };
             match (limited, denied) {
                 (0, 0) => parts.push("No source is over its own limit".into()),
@@ -178,8 +183,11 @@ impl Commands {
         let command = |text: String| {
             address(&format!("`limiter {text}`"), instance).trim_matches('`').to_owned()
         };
+        // A limit for all its packets would not touch those of a class that has one of its own.
         let rate = entry.class.is_none().then(|| half(entry));
         Self {
+            // Nothing to deny is offered where nothing was lost: a click must not shut out who
+            // keeps to its limit.
             deny: entry.has_lost().then(|| command(format!("deny add {source} --ttl 10m"))),
             limit: rate.as_ref().map(|rate| command(format!("limit set {rate} --for {source}"))),
             rate,

@@ -265,6 +265,7 @@ impl RegionReport {
         let mut regions = BTreeMap::<&str, Self>::new();
         for peer in peers {
             let region = regions.entry(&peer.region).or_default();
+            // Who is gone is listed still, but no more expected to answer.
             region.hosts += u64::from(peer.state != PeerState::Gone);
             if let Some(details) = &peer.details {
                 region.answering += 1;
@@ -355,6 +356,7 @@ impl PeersReport {
         ];
         let rows = self.peers.iter().map(PeerReport::row);
         writeln!(out, "{}", text::fitted(&columns, 6, rows, terminal))?;
+        // Where all are in one region, that says nothing which the table of hosts does not.
         if self.regions.len() > 1 {
             let header = ["REGION", "HOSTS", "HOME", "SOURCES BORROWED", "SOURCES LENT"];
             let mut table = text::table(&header, 1);

@@ -83,6 +83,7 @@ impl PortsReport {
                 }
             })
             .collect();
+        // As in `groups`: equal ones keep their order.
         ports.sort_by(|a, b| b.pps.total_cmp(&a.pps).then(a.port.cmp(&b.port)));
         let known = ports.len() as u64;
         ports.truncate(n);

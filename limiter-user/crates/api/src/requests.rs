@@ -59,6 +59,7 @@ impl ShadowRequest {
             target: self.target.clone(),
             rate: OneOrMany(vec![self.rate.clone()]),
             burst: OneOrMany(self.burst.iter().cloned().collect()),
+            // All else that can be said of a limit has no meaning for one that only counts.
             ..LimitInput::default()
         };
         Ok(input.limit()?)
@@ -99,6 +100,7 @@ impl ChangeQuery {
     /// What is asked for.
     pub fn how(&self) -> ChangeOptions {
         let confirm = self.confirm_ms.map(Duration::from_millis);
+        // Wide prefixes are a matter of lists; a limit for everybody is the usual one.
         ChangeOptions { dry_run: self.dry_run, confirm, session: self.session, yes: false }
     }
 }

@@ -206,6 +206,7 @@ impl SourceReport {
     /// whose tokens come back meanwhile was still limited when somebody asked.
     #[must_use]
     pub fn with_rates(mut self, later: &Self, apart: Duration) -> Self {
+        // The later look may have found classes that the first had not, in another order.
         let mut all = std::iter::once(later).chain(&later.classes);
         if let Some(later) = all.find(|it| it.class == self.class).filter(|_| self.tracked) {
             // A new bucket began at nothing.

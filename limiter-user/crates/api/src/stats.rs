@@ -62,6 +62,7 @@ impl StatsReport {
     pub fn new(counters: &Counters) -> Self {
         let mut total = TallyReport::default();
         let rows = Reason::ALL.map(|reason| {
+            // By discriminant, which is what the kernel program counts under.
             let tally = counters.verdicts[reason as usize];
             total.packets += tally.packets;
             total.bytes += tally.bytes;

@@ -126,6 +126,7 @@ impl StatusReport {
     /// Tells what was used of limits of the cluster. Where one was exceeded the host's state is degraded.
     pub fn set_overage(&mut self, overage: Vec<OverageReport>) {
         let warnings: Vec<_> = overage.iter().filter_map(OverageReport::warning).collect();
+        // Known only to whoever asked the cluster, after the rest of the report was made.
         if !warnings.is_empty() {
             self.state = Health::Degraded;
             self.warnings.extend(warnings);

@@ -49,6 +49,7 @@ impl SuggestQuery {
     /// If the target is neither everyone nor a prefix, or a number is out of its range.
     pub fn question(&self) -> Result<Question, Failure> {
         let target: Target = self.target.parse()?;
+        // Sources are watched as a whole: what each sends of a class is not counted apart.
         if target != Target::new(target.whom) {
             return Err(Failure::new(exit::USAGE, "a limit is only suggested for all packets")
                 .hint("give --for default, an address or a prefix"));
@@ -59,6 +60,7 @@ impl SuggestQuery {
             return Err(Failure::new(exit::USAGE, format!("{} is a single source", net.addr()))
                 .hint("`limiter show` tells what it sends; give a prefix of many"));
         }
+        // So written that what is no number is refused, too.
         if !(self.share > 0.0 && self.share <= 0.5) {
             let percent = 100.0 * self.share;
             let message = format!("a share of {percent} % of sources cannot be meant");
@@ -160,6 +162,7 @@ impl ProposalReport {
 /// A share as a percentage with two figures that count.
 pub fn percent(share: f64) -> String {
     let percent = 100.0 * share;
+    // Three digits either way.
     let digits = if percent >= 10.0 { 1 } else { 2 };
     match percent {
         0.0 => "0 %".into(),

@@ -12,6 +12,7 @@ pub fn table(header: &[&str], numbers_from: usize) -> Table {
     table.load_style(presets::NOTHING);
     table.set_header(header);
     for column in table.column_iter_mut() {
+        // Nothing on the left, so that lines begin where the shell's do.
         column.set_padding((0, 2));
         if column.index >= numbers_from {
             column.set_cell_alignment(CellAlignment::Right);
@@ -41,6 +42,7 @@ pub fn fitted(
         let all = kept.iter().map(|at| widths[*at] + 2).sum::<usize>();
         terminal.is_some_and(|terminal| all > usize::from(terminal.width) + 2)
     };
+    // Whole columns go, those that matter least first: a line that wraps cannot be read as a table.
     while is_too_wide(&kept)
         && let Some(last) = (0..kept.len()).max_by_key(|at| columns[kept[*at]].1)
         && columns[kept[last]].1 > KEEP

@@ -55,6 +55,7 @@ pub struct TopEntry {
 impl TopEntry {
     /// Whether packets of it were dropped, not only counted as what a limit would have dropped.
     pub fn has_lost(&self) -> bool {
+        // Under a limit that is not enforced a bucket counts drops that were none.
         self.dropped > 0 && self.limit.as_ref().is_none_or(|limit| limit.enforce)
     }
 

@@ -346,8 +346,10 @@ impl Default for RunArgs {
 }
 
 /// What neither flag nor environment says.
+// clap has them, and serde asks for them here: so each default is written once.
 static DEFAULTS: LazyLock<RunArgs> = LazyLock::new(|| {
     let command = RunArgs::augment_args(Command::new("run").no_binary_name(true));
+    // The environment is no default: a file is to win over what is one.
     let command = command.mut_args(|arg| arg.env(Resettable::Reset));
     let matches = command.try_get_matches_from(std::iter::empty::<&str>());
     let defaults = matches.and_then(|matches| RunArgs::from_arg_matches(&matches));

@@ -60,6 +60,7 @@ impl ConfigFile {
         let path = named.unwrap_or(usual);
         match read(path) {
             Ok(text) => Self::parse(path, &text),
+            // A daemon without a file is usual, but one that was named must be there.
             Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => {
                 Ok(Self::default())
             }
@@ -80,9 +81,12 @@ impl ConfigFile {
         })?;
         let mut keys: RunArgs =
             toml::from_str(text).map_err(|error| problem::of_toml(path, text, &error))?;
+        // Read into types of their own below, so they need not be kept twice.
         let (limits, limit) = (mem::take(&mut keys.limits), mem::take(&mut keys.limit));
         let (allow, deny) = (mem::take(&mut keys.allow), mem::take(&mut keys.deny));
         let mut file = Self { path: Some(path.into()), keys, text: text.into(), ..Self::default() };
+        // Parsed a second time, for the places alone: serde knows them only where a type asks for
+        // it, and values are to be plain.
         let table = DeTable::parse(text).map_err(|error| problem::of_toml(path, text, &error))?;
         for (key, value) in table.get_ref().iter() {
             let place = Location::at(text, value.span().start);
@@ -115,6 +119,7 @@ impl ConfigFile {
             let why = reason.as_ref().map(|reason| reason.get_ref().clone());
             let listing = Listing::new(action, None, why).map_err(|error| {
                 let failure = Failure::from(error);
+                // The model speaks of the option; here it is a key.
                 let message = failure.message.replace("--reason", "reason");
                 wrong(
                     reason.as_ref().map_or(begin, |r| r.span().start),
@@ -176,6 +181,8 @@ impl ConfigFile {
                     return Err(wrong((byte, failure.hint("keep one limit for each target"))));
                 }
             };
+            // One by one, so that the first limit that does not go with those before it is the one
+            // to blame.
             let added = classes.add(limit.target.class);
             added.map_err(|error| wrong((class, error.into())))?;
             self.limits.set(limit);
@@ -312,6 +319,8 @@ fn target(entry: &LimitTable) -> Result<(Target, usize), Misplaced> {
         };
         (blamed.unwrap_or(byte), Failure::from(error))
     })?;
+    // Flags go before ports, and those before the protocol: classes are most often at odds by what
+    // goes first.
     let told = [flags, dport, proto].into_iter().flatten().next();
     Ok((Target { whom, class, aggregate: entry.aggregate }, told.unwrap_or(byte)))
 }
@@ -359,6 +368,7 @@ impl<'a> Amounts<'a> {
                 Part::Target => byte,
             };
             let failure = Failure::from(error);
+            // Hints of the model are for the command line.
             let hint = failure.hint.as_deref().map(in_file);
             (blamed, Failure { hint, ..failure })
         })
@@ -373,6 +383,7 @@ fn in_file(hint: &str) -> String {
 /// Reads a file's bytes.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
+    // The path may be anything that can be read, such as /dev/zero.
     let read = File::open(path)?.take(LARGEST + 1).read_to_end(&mut text)?;
     if read as u64 > LARGEST {
         return Err(io::Error::other("it is larger than 64 MiB"));

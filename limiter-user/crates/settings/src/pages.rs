@@ -57,7 +57,9 @@ fn keys<T: DeserializeOwned + JsonSchema>() -> Vec<Key> {
     let is_required = |name: &str| {
         required.as_array().is_some_and(|all| all.iter().any(|required| required == name))
     };
+    // A schema has no order, and a file has: that in which the fields are written.
     let mut names = Names(&[]);
+    // It fails by design, after it has told its fields.
     drop(T::deserialize(&mut names));
     let key = |name: &&'static str| Key {
         name,
@@ -253,6 +255,7 @@ pub fn default_file() -> String {
 /// [`default_file`] with all keys and examples in force.
 pub fn example() -> String {
     let in_force = |line: &str| match line.strip_prefix('#') {
+        // A key that is commented out has no space after the mark, a comment has.
         Some(rest) if rest.starts_with(|c: char| !c.is_whitespace() && c != '#') => rest.to_owned(),
         _ => line.to_owned(),
     };

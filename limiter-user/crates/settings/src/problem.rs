@@ -71,6 +71,7 @@ fn explain(message: &str, there: &str) -> Failure {
         return refuse(message).hint("keep one of the two");
     }
     let message = message.replace("wanted string or table", "expected a string");
+    // A word without quotes is the usual mistake, and the parser's message about it tells nothing.
     let word = there.split(|c: char| !(c.is_alphanumeric() || "._-/:".contains(c))).next();
     match word.filter(|word| word.starts_with(char::is_alphabetic) && !message.contains("key")) {
         Some(word) => refuse(format!("`{word}` is not a value"))

@@ -62,6 +62,7 @@ impl Element for IpNet {
 impl Element for Seed {
     fn read(text: &str) -> Result<Self, Failure> {
         text.parse().map_err(|problem: String| {
+            // clap has room for one text, so the hint is behind a colon there.
             let (message, hint) = problem.split_once(": ").unwrap_or((&problem, ""));
             Failure::new(exit::USAGE, message).hint(hint)
         })

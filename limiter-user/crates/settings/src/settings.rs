@@ -75,6 +75,8 @@ impl Arguments {
                 fixed.insert(id.to_owned(), origin);
             }
         }
+        // clap has no layer between its defaults and what was given, where the file would belong.
+        // So the defaults are taken out here, and come in again by way of the file.
         let given = matches.last().map(|options| {
             let mut given = ArgMatches::clone(options);
             for id in options.ids().filter(|id| !fixed.contains_key(id.as_str())) {
@@ -112,6 +114,7 @@ impl Arguments {
             ("state_dir", &mut run.state_dir, state_dir),
             ("pin_dir", &mut run.pin_dir, pin_dir),
         ] {
+            // The file's own default is that of the daemon without an instance.
             if !file.has(key) {
                 *value = place;
             }
@@ -120,11 +123,13 @@ impl Arguments {
             let updated = run.update_from_arg_matches(given);
             updated.map_err(|error| Failure::new(exit::USAGE, error.to_string()))?;
         }
+        // It is an option of every command, and not among those of `run`.
         if self.fixed.contains_key("socket") {
             run.socket.clone_from(&self.socket);
         }
         let (fixed, instance) = (self.fixed.clone(), self.instance.clone());
         let settings = Settings { run, fixed, instance, file };
+        // As a whole, not each source for itself: a flag may be what makes a key of the file wrong.
         settings.check()?;
         Ok(settings)
     }
@@ -206,6 +211,8 @@ impl Settings {
     }
 
     fn check(&self) -> Result<(), Failure> {
+        // The data plane knows the bounds, and names options; which of flag, variable and key was
+        // used is known here.
         match self.options().check() {
             Err(dataplane::Error::Option { option, problem, hint }) => {
                 let key = option.trim_start_matches('-').replace('-', "_");
@@ -230,6 +237,8 @@ impl Settings {
     /// # Errors
     /// The first limit that is for the cluster where there is none, by its place.
     pub fn check_scopes(&self, clustered: bool) -> Result<(), Failure> {
+        // Amounts are few, limits may be very many: so these are only searched if one is to be
+        // found.
         if clustered || !self.file.limits().in_cluster() {
             return Ok(());
         }
@@ -251,6 +260,7 @@ impl Settings {
             let bits = if net.addr().is_ipv4() { lengths.0 } else { lengths.1 };
             let checked = if net.prefix_len() > bits {
                 Err(TargetError::FinerThanSource { target: *net, bits }.into())
+            // Whoever is allowed is not shut out, so management addresses may be.
             } else if listing.action == Action::Deny {
                 management.check(&(*net).into()).map_err(Failure::from)
             } else {
@@ -269,6 +279,8 @@ impl Settings {
     /// # Errors
     /// The first limit whose class does not, by its place.
     pub fn check_classes(&self, stored: &Limits) -> Result<(), Failure> {
+        // Those of the store first: they are in force, so the file is to blame for what does not go
+        // with them.
         let mut classes = Classes::new(stored.classes())?;
         for limit in self.file.limits().iter().filter(|limit| !limit.target.class.is_any()) {
             if let Err(error) = classes.add(limit.target.class) {
@@ -313,6 +325,7 @@ impl Settings {
             drop_malformed: run.malformed == Malformed::Drop,
             on_full: run.on_full,
             kernel_log: run.kernel_log,
+            // It is not configured: a daemon in a cluster derives it from the key of that.
             hash_secret: None,
             listen: run.cluster.listen,
             reset: run.reset_state,

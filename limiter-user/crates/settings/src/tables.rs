@@ -229,6 +229,8 @@ impl Visitor<'_> for TextVisitor {
         Ok(Text(text.into()))
     }
 
+    // A bare number has no unit. It is taken here so that the answer is how to write one, not that
+    // a string is expected.
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<Text, E> {
         Ok(Text(number.to_string()))
     }

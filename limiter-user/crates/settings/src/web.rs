@@ -62,6 +62,7 @@ impl WebConfig {
             _ => {}
         }
         for name in &self.hosts {
+            // Compared with the header of a request, which has names in ASCII only.
             let odd = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
             if name.is_empty() || name.len() > 253 || name.contains(odd) {
                 let hint = "give names such as limiter.example.net, without a port".into();
@@ -71,6 +72,7 @@ impl WebConfig {
         let Some(listen) = self.listen.filter(|listen| !listen.ip().is_loopback()) else {
             return Ok(());
         };
+        // Refused at the start rather than warned about: who can reach it could deny sources.
         let missing = if self.token_file.is_none() && self.admin_token_file.is_none() {
             "there is no token"
         } else if self.tls_cert.is_none() {

@@ -23,6 +23,8 @@ pub fn write_file(
         file.flush()?;
         // Before the rename: a crash could else leave the new name with an empty file.
         file.get_ref().sync_all()?;
+        // A rename within a folder replaces the name in one step: a reader finds the former file or
+        // this one.
         fs::rename(&staging, path)?;
         sync_folder(path)
     };

@@ -38,6 +38,7 @@ pub(super) fn net(key: &[u8]) -> Option<IpNet> {
         _ => IpAddr::from(<[u8; 16]>::try_from(address).ok()?),
     };
     let net = IpNet::new(address, *length).ok()?;
+    // Another key for the same prefix would be an entry that nobody could remove.
     (net == net.trunc()).then_some(net)
 }
 
@@ -71,6 +72,7 @@ pub(super) fn write(listing: &Listing, to: &mut Vec<u8>) {
 /// Which part makes no sense.
 pub(super) fn read(bytes: &[u8]) -> Result<Listing, String> {
     let (flags, rest) = bytes.split_first().ok_or("it is empty")?;
+    // Of a later version. To ignore one would be to forget it with the next change.
     if flags & !ALL != 0 {
         return Err(format!("flags {flags:#x} are not known"));
     }
@@ -84,6 +86,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Listing, String> {
     if !rest.is_empty() && !has(REASON) {
         return Err("it goes on behind its end".into());
     }
+    // Without its length: it goes to the end of the value.
     let reason = std::str::from_utf8(rest).map_err(|_| "the reason is no text")?;
     let listing = Listing {
         action: if has(DENY) { Action::Deny } else { Action::Allow },

@@ -126,11 +126,14 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
             .map_err(|problem| Unreadable::Corrupt(format!("{}: {problem}", target.value())))?;
         found.set(limit);
     }
+    // Two texts may be read as one target: a key that another version wrote, or that somebody has
+    // edited.
     if let Some(place) = found.repeated() {
         let target = found.at(place).0;
         return Err(Unreadable::Corrupt(format!("{target} is in it twice")));
     }
     let mut limits = Limits::default();
+    // All at once, which takes half the memory of one after the other.
     limits.apply(&found);
     let mut lists = Lists::default();
     for row in transaction.open_table(ENTRIES)?.iter()? {
@@ -252,6 +255,7 @@ impl StoreFile {
             let path = path.to_path_buf();
             move |source| StoreError::Io { action, path, source }
         };
+        // A crash may have left one, which the database would open and add to.
         match fs::remove_file(&staging) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(io("replace what is left of")(error));
@@ -290,6 +294,8 @@ impl StoreFile {
         let write = || -> Result<bool, redb::Error> {
             let transaction = self.database.begin_write()?;
             put(&transaction, revision, batch)?;
+            // Asked when all is written and before it is durable: the mirror must never be ahead of
+            // the main file.
             if !commit() {
                 transaction.abort()?;
                 return Ok(false);

@@ -55,8 +55,11 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; nothing is changed then.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
+        // Before anything is read: what another daemon is writing may look damaged.
         let lock = lock(directory)?;
         let (main_path, mirror_path) = (directory.join(MAIN), directory.join(MIRROR));
+        // Both are read in full before either is touched: which one is right can only be told from
+        // both.
         let (main, mirror) = (vet(&main_path)?, vet(&mirror_path)?);
         let content = choose(&main_path, &main, &mirror)?.cloned().unwrap_or_default();
         let mut notes = Vec::new();
@@ -212,6 +215,7 @@ impl Store {
                     mirror.write(revision, batch, || commit.recv().is_ok())
                 })
             });
+            // If this fails, `committed` is dropped, and the mirror's transaction with it.
             main.write(revision, batch, || true)?;
             // Nobody listens to this where there is no thread, or it has failed already.
             let _ = committed.send(());
@@ -221,12 +225,16 @@ impl Store {
                     None => drop(replica.remove(key)),
                 }
             }
+            // Limits are put in force while the mirror is still being written, as the change is
+            // durable already.
             let result = then(limits, lists);
             let mirrored = match copying {
                 None => None,
                 Some(Err(error)) => Some(Err(format!("no thread to write it: {error}"))),
                 Some(Ok(copying)) => Some(match copying.join() {
                     Ok(written) => written.map_err(|error| error.to_string()),
+                    // A mirror that cannot be written is no reason to lose the daemon: it is made
+                    // anew with the next change.
                     Err(_) => Err("the database panicked on it".to_owned()),
                 }),
             };
@@ -300,6 +308,8 @@ fn lock(directory: &Path) -> Result<File, StoreError> {
         .write(true)
         .open(&path)
         .map_err(io("open", &path))?;
+    // The kernel releases it with the process, however that ends: there is no stale lock to be
+    // removed.
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(StoreError::Locked { path: directory.into() }),
@@ -353,6 +363,7 @@ fn settle(
     };
     if let Some(problem) = problem {
         let mut note = format!("{} was made anew from its copy: {problem}", path.display());
+        // Not removed: what somebody may want to look at or recover is in there.
         if let Some(aside) = set_aside(path)? {
             note.push_str(&format!("; the damaged file is kept as {}", aside.display()));
         }
