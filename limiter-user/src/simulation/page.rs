@@ -2,7 +2,8 @@
 
 use super::{SimulationReport, SimulationRow};
 use report::chart::{self, Line};
-use report::html::{STYLE, escape, table};
+use report::escape;
+use report::html::{STYLE, table};
 use sim::{Scenario, Summary};
 
 impl SimulationReport {

@@ -114,7 +114,7 @@ pub struct LimitReport {
 pub type DiffReport = Diff<LimitReport>;
 
 impl Rule for LimitReport {
-    type Target = model::Target;
+    type Target = Target;
 
     fn target(&self) -> Self::Target {
         self.target

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::fleet::print_unanswered;
 use super::{ClusterDistinctReport, Print, Terminal, Unanswered, text};
 use model::Partition;
 use model::digest::Percentiles;

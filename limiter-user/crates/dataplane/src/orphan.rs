@@ -12,6 +12,7 @@ use super::Error;
 use super::foreign::ForeignLink;
 use super::link::Interface;
 use super::object::{ABI_PIN, LAYOUT_PIN, MAPS, staging_of};
+use super::pins::link_of;
 use model::interface::Mode;
 
 /// A data plane that is pinned, complete or not.

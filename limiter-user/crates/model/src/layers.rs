@@ -273,11 +273,11 @@ mod tests {
                 let changes = one.diff(&other);
                 reached.apply(&changes);
                 prop_assert_eq!(&reached, &*other.effective());
-                let needed = changes.iter().all(|change| match change {
+                let differs = changes.iter().all(|change| match change {
                     Change::Set(limit) => one.get(&limit.target) != Some(limit),
                     Change::Unset(target) => one.get(&target).is_some(),
                 });
-                prop_assert!(needed);
+                prop_assert!(differs);
             }
         }
 

@@ -157,7 +157,7 @@ fn time(moment: f64) -> String {
 }
 
 /// `text` without anything that a page gives meaning to.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     // Reasons of bans and names of users come from whoever may write to the socket, and the page is mailed around.
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

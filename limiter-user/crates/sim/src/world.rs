@@ -14,7 +14,7 @@ use super::regions::Between;
 use super::rng::{Rng, mix};
 use super::scenario::{Fault, FaultKind, Scenario};
 use super::scheme::{Actions, Birth, Payload, Scheme};
-use cluster::escrow::{Member, Partition, Region};
+use cluster::escrow::{Member, Region};
 use cluster::{HostId, KeyId, Moment};
 
 /// How often a daemon reads the kernel's counters, ns of its clock.

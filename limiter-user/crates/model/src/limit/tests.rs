@@ -1,4 +1,5 @@
 use super::*;
+use crate::target::{prefixes_of, source_of};
 
 fn limit(rate: &str, burst: Option<u64>) -> Result<Limit, ModelError> {
     Limit::new(Target::DEFAULT, rate.parse().unwrap(), burst)

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::scenario::Scenario;
 pub(super) use baseline::Baseline;
-use cluster::escrow::Member;
+use cluster::escrow::{Member, Partition, Region};
 use cluster::wire::{MAX_CONTENT, OVERHEAD, Packet};
 use cluster::{HostId, KeyId, Message, Moment};
 pub(super) use escrow::EscrowHost;
