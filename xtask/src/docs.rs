@@ -14,6 +14,7 @@ const PAGES: &str = "docs/reference";
 
 /// Builds the program and lets it write them.
 pub(crate) fn command() -> Result<()> {
+    // Help and pages do not need the kernel program, which would take longer than the rest.
     cargo(["build", "--package", "limiter-user"], SKIP).run()?;
     let target = workspace::target_dir()?;
     let generated = target.join("documents");

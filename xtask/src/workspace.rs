@@ -29,6 +29,7 @@ pub(crate) fn files(extension: &str) -> Result<Vec<PathBuf>> {
             let entry = entry?;
             let (path, name) = (entry.path(), entry.file_name());
             if entry.file_type()?.is_dir() {
+                // What was built, and the folders of git and of editors.
                 if name != "target" && !name.as_encoded_bytes().starts_with(b".") {
                     folders.push(path);
                 }
@@ -37,6 +38,7 @@ pub(crate) fn files(extension: &str) -> Result<Vec<PathBuf>> {
             }
         }
     }
+    // Folders come in any order: messages and tests need one.
     found.sort();
     Ok(found)
 }

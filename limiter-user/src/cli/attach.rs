@@ -20,6 +20,8 @@ pub(super) async fn attach(
     let mut attached = client.send(Method::POST, "/v1/interfaces", &request).await;
     if replace
         && let Err(Failure { code: exit::PRIVILEGE, .. }) = attached
+        // The link of another program is for CAP_SYS_ADMIN to end, which the daemon has given up.
+        // Whoever gives this command may have it.
         && make_room(client, &request.name).await?
     {
         attached = client.send(Method::POST, "/v1/interfaces", &request).await;

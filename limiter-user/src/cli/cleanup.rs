@@ -45,9 +45,11 @@ pub(super) fn all(
     places: Vec<Place>,
     arguments: &CleanupArgs,
 ) -> Result<u8, Failure> {
+    // What a daemon serves is in use, and a daemon that runs is no failure of this command.
     let (running, idle): (Vec<_>, Vec<_>) =
         places.into_iter().partition(|place| Socket::is_served(&place.socket));
     let found: Vec<_> =
+        // Each place found is locked until the end, so that no daemon can start in it meanwhile.
         idle.into_iter().map(|place| find(place, arguments)).collect::<Result<_, _>>()?;
     let running = running.into_iter().map(|place| place.instance).collect();
     finish(output, &found, running, arguments)

@@ -91,6 +91,7 @@ or LIMITER_INSTANCE for its commands. An interface belongs to one instance.
 /// Every command, with all that it has.
 fn command() -> Command {
     let mut command = Cli::command().disable_help_subcommand(true);
+    // Only built commands have their full names and the options that every command has.
     command.build();
     command
 }
@@ -132,6 +133,7 @@ options that every command has.
 fn describe(command: &Command, page: &mut String) {
     let is_root = command.get_name() == "limiter";
     let mut own = command.clone().mut_args(|arg| {
+        // The page would have them once a command.
         let is_hidden = arg.is_hide_set() || (arg.is_global_set() && !is_root);
         arg.hide(is_hidden).hide_env_values(true)
     });

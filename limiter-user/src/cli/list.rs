@@ -65,5 +65,6 @@ fn text(targets: Vec<String>) -> Result<String, Failure> {
         return Err(Failure::new(exit::USAGE, "- stands among other targets")
             .hint("give either targets, or - to read them from standard input"));
     }
+    // In one line, so that errors name no line: there is none to look for.
     Ok(targets.join(" "))
 }

@@ -49,6 +49,7 @@ impl<'a> Output<'a> {
     /// Prints a report. Returns the exit code of a command that has nothing else to say.
     pub(super) fn print(&mut self, report: &(impl Print + Serialize)) -> Result<u8, Failure> {
         let printed = match terminal() {
+            // Before the terminal: a document is the same whoever reads it.
             _ if self.json => self.document(report),
             Some(terminal) => report.print_on(self.out, &terminal),
             None => report.print(self.out),
@@ -107,6 +108,7 @@ const CYAN: u8 = 36;
 
 /// A word before a message on stderr, coloured on a terminal unless `NO_COLOR` is set.
 fn label(text: &str, colour: u8) -> String {
+    // no-color.org: set, and not empty.
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     match io::stderr().is_terminal() && !plain {
         true => format!("\x1b[1;{colour}m{text}\x1b[0m"),

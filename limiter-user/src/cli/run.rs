@@ -13,6 +13,8 @@ pub(super) fn run(
     given: Arguments,
 ) -> Result<u8, Failure> {
     let settings = given.read_file().and_then(|file| given.with(file));
+    // The log starts only after the file is read, as the file says its format. Where the file is
+    // refused, what the arguments say has to do.
     let format = settings.as_ref().map_or(given.log_format(), Settings::log_format);
     start_log(global, format);
     match settings.and_then(|settings| daemon::run(given, settings)) {

@@ -36,6 +36,8 @@ impl SafetyArgs {
         if let Some(period) = self.confirm {
             parts.push(format!("confirm_ms={}", period.as_millis()));
         }
+        // Only this side knows where the operator sits. The daemon compares it with the change, and
+        // warns whoever would shut himself out.
         if let Some(address) = session() {
             parts.push(format!("session={}", escape(&address.to_string())));
         }
@@ -86,6 +88,8 @@ fn first_address(value: &str) -> Option<IpAddr> {
 const ANCESTORS: usize = 16;
 
 fn inherited_session(mut pid: u32) -> Option<IpAddr> {
+    // sudo clears the variables of the session from its own environment, but not from that of the
+    // shell that called it.
     for _ in 0..ANCESTORS {
         pid = parent(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
         // Others' variables are for root to read; without them there is no warning.

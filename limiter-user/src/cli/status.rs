@@ -10,6 +10,7 @@ pub(super) async fn run(client: &Client, output: &mut Output<'_>) -> Result<u8, 
     output.print(&report)?;
     Ok(match report.state {
         Health::Ok => exit::OK,
+        // For scripts, which need not read the report.
         Health::Degraded => exit::NEGATIVE,
     })
 }

@@ -43,6 +43,7 @@ fn explain(arguments: &[OsString], error: &clap::Error) -> Failure {
 /// What the reader of a value says, after the name of its option. clap would put its own words around that, and has no
 /// place for a hint.
 fn refused_value(error: &clap::Error) -> Option<Failure> {
+    // Of our own errors clap prints only the text, and they have a hint besides.
     let source = std::error::Error::source(error)?;
     let failure = match source.downcast_ref::<DurationError>() {
         Some(error) => Failure::from(error.clone()),
@@ -76,6 +77,8 @@ fn suggestion(error: &clap::Error) -> Option<String> {
 fn command(arguments: &[OsString]) -> String {
     let (mut at, mut name) = (Cli::command(), "limiter".to_owned());
     for argument in arguments.iter().skip(1) {
+        // Options may stand between the commands. They are passed over, as no command has such a
+        // name.
         if let Some(inner) = at.find_subcommand(argument) {
             name = format!("{name} {}", inner.get_name());
             at = inner.clone();

@@ -133,6 +133,7 @@ impl Device {
     }
 
     fn has_native(&self) -> bool {
+        // Kernels before 6.3 do not say what a driver can do.
         let is_known = || NATIVE_DRIVERS.split_whitespace().any(|name| name == self.driver_name());
         self.xdp.unwrap_or_else(is_known)
     }
@@ -165,6 +166,7 @@ impl Device {
 
     fn mtu(&self) -> Check {
         let (check, mtu) = ("mtu", self.mtu);
+        // Generic mode takes packets of any length, so it has no such bound.
         if mtu <= NATIVE_MTU || !self.has_native() {
             return Check::ok(check, mtu.to_string());
         }
@@ -206,6 +208,7 @@ impl Device {
         let is_generic = self.program.as_ref().and_then(|p| p.mode) == Some(Mode::Generic);
         Some(match self.is_on("rx-gro")? {
             false => Check::ok("gro", "off"),
+            // It comes after a program in native mode, which still sees every packet.
             true if self.has_native() && !is_generic => {
                 Check::ok("gro", "on, which comes after native mode")
             }

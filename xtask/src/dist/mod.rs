@@ -42,6 +42,7 @@ pub(crate) fn command(args: &Args) -> Result<()> {
     let package = build(&dist, &binary, VERSION)?;
     say(format_args!("built {}", package.display()));
     if args.verify {
+        // Packages upgrade only to a higher version: the same files, as one, will do.
         let newer = build(&dist.join("newer"), &binary, &format!("{VERSION}+newer"))?;
         verify::run(&package, &newer)?;
     }

@@ -60,6 +60,7 @@ pub(super) fn lay_out(root: &Path, generated: &Path, config: &str) -> Result<()>
     for page in files(&generated.join("man"))? {
         let to = root.join("usr/share/man/man8").join(page.file_name().unwrap_or_default());
         copy(&page, &to)?;
+        // Without the time, so that the same tree makes the same package.
         Cmd::new(&tools::GZIP).args(["-9n"]).args([to]).capture()?;
     }
     let shared = root.join("usr/share/limiter");

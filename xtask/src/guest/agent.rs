@@ -41,6 +41,7 @@ impl Agent {
         mut check: impl FnMut() -> Result<()>,
     ) -> Result<Self> {
         let until = Instant::now() + patience;
+        // An emulator that fails at once never connects: a call that waits would wait for ever.
         listener.set_nonblocking(true).context("cannot listen for the guest")?;
         loop {
             match listener.accept() {
@@ -105,6 +106,7 @@ impl Agent {
             if left.is_zero() {
                 bail!("the guest does not answer in time");
             }
+            // Anew for each read: bytes that come one by one would otherwise renew the time.
             self.stream.set_read_timeout(Some(left)).context("cannot set a timeout")?;
             match self.stream.read(rest) {
                 Ok(0) => bail!("the guest has ended"),

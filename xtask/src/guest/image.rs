@@ -67,6 +67,7 @@ impl Image {
         let lock = cache.join(format!("{}.lock", spec.name));
         let lock =
             File::create(&lock).with_context(|| format!("cannot make {}", lock.display()))?;
+        // Tests that run side by side want the same image.
         lock.lock().context("cannot wait for who makes the same image")?;
         let image = Self { folder };
         let (key, kept) = (key(spec), image.folder.join("inputs"));

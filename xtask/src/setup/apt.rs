@@ -15,6 +15,7 @@ pub(super) fn install(tools: &[&Tool], log: &Log) -> Result<()> {
     let names = packages(tools);
     let services: Vec<&str> = tools.iter().filter_map(|tool| tool.service).collect();
     let before = running(&services);
+    // Debian starts what it installs as a service. Only the programs are wanted here.
     let quiet = Quiet::impose(&services, log)?;
     // An unreachable third-party source must not stand in the way of what the others have; where it
     // matters, the installation fails and says so.
@@ -60,6 +61,7 @@ fn packages(tools: &[&Tool]) -> Vec<&'static str> {
 
 fn apt_get(arguments: &[&str]) -> Result<Cmd> {
     Cmd::new(&tools::APT_GET)
+        // A host that has just started may be upgrading itself, and holds the lock meanwhile.
         .args(["-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Use-Pty=0", "-q"])
         .args(arguments)
         .env("DEBIAN_FRONTEND", "noninteractive")

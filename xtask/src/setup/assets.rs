@@ -45,6 +45,7 @@ fn install(log: &Log) -> Result<()> {
     fs::create_dir_all(&parts).with_context(|| format!("cannot make {}", parts.display()))?;
     let place = parts.display().to_string();
     Cmd::new(&tools::NPM)
+        // The files are all that is wanted: no code of the package runs here.
         .args(["pack", "--ignore-scripts", "--pack-destination", &place])
         .args([format!("{PACKAGE}@{VERSION}")])
         .log(log)?;

@@ -58,6 +58,7 @@ fn check(llvm: u32) -> Result<String> {
     tools::BPF_LINKER.check().map_err(|why| anyhow!(why))?;
     let path = tools::BPF_LINKER.find().context("is not in PATH")?;
     let shown = path.display();
+    // First what cargo noted, as it says which LLVM is wrong; a failed link would not.
     if let Some(built) = recorded_features(&path).and_then(|features| llvm_of(&features))
         && built != llvm
     {

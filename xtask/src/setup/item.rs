@@ -119,6 +119,8 @@ impl Remedy {
 /// Installs a program of the crate `package` into cargo's home.
 pub(super) fn cargo_install(package: &str, version: &str) -> Cmd {
     let package = format!("{package}@{version}");
+    // With the versions its authors tested, and over what is there: it is called where that is too
+    // old.
     let mut cmd = Cmd::cargo(["install", &package, "--locked", "--force"]);
     if let Some(home) = tools::cargo_home() {
         cmd = cmd.args(["--root".as_ref(), home.as_os_str()]);

@@ -113,6 +113,7 @@ fn install_in(step: &Step, missing: Vec<Missing>) -> Vec<Missing> {
         missing.into_iter().filter_map(|missing| install_one(missing, step)).collect()
     };
     let mut missing = thread::scope(|scope| {
+        // apt waits for the network, and cargo for the CPU.
         let packages = scope.spawn(|| install_packages(packages, step));
         let others = each(others);
         let mut missing = packages.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

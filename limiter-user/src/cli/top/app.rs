@@ -115,6 +115,7 @@ impl App {
 
     /// The place of the chosen line among those that are shown; the first one if it is gone.
     pub(super) fn place(&self) -> usize {
+        // By name, as lines change places with every answer.
         let chosen = self.chosen.as_ref();
         self.lines().position(|line| Some(&line.name) == chosen).unwrap_or_default()
     }
@@ -162,6 +163,8 @@ impl App {
                 report.groups.iter().map(|group| Line::from(&group.entry)).collect()
             }
             Err(failure) => {
+                // The last lines stay: they are what there is to look at while a daemon starts
+                // again.
                 self.trouble = Some(failure.to_string());
                 return;
             }

@@ -80,6 +80,7 @@ impl Keys {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let read = move || {
+            // Polled, as nothing ends a read that waits for a key.
             while !stopped.load(Ordering::Relaxed) {
                 let happened = match event::poll(KEYS_TIMEOUT) {
                     Ok(false) => continue,
@@ -87,6 +88,7 @@ impl Keys {
                     Err(error) => Err(error),
                 };
                 let event = match happened {
+                    // Some terminals tell the release of a key too, which would act twice.
                     Ok(TerminalEvent::Key(key)) if key.kind != KeyEventKind::Release => {
                         Event::Key(key)
                     }
@@ -188,6 +190,8 @@ fn pause(answer: &Result<Answer, Failure>, took: Duration) -> Duration {
             SECOND.saturating_sub(took).max(SECOND / 5)
         }
         Ok(Answer::Groups(_) | Answer::FleetGroups(_)) => {
+            // Groups go through the whole table, however few are shown: the pause bounds what that
+            // costs the daemon.
             (took * PAUSE_FACTOR).clamp(SECOND, 30 * SECOND)
         }
         Err(_) => SECOND,
@@ -253,6 +257,8 @@ fn handle(
     next: &mut Instant,
 ) -> Result<bool, Failure> {
     let mut event = Some(event);
+    // All that has come is handled before one drawing: keys held down would come faster than a slow
+    // terminal draws.
     while let Some(present) = event {
         match present {
             Event::Key(key) => match app.key(key) {

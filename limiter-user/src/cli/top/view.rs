@@ -91,6 +91,7 @@ fn columns(by: GroupBy, has_classes: bool) -> Vec<Column> {
 fn fitting(by: GroupBy, name: u16, width: u16, has_classes: bool) -> Vec<Column> {
     let mut all = columns(by, has_classes);
     let mut ranks: Vec<_> = all.iter().map(|column| (column.rank, column.width + 1)).collect();
+    // By weight, not by place: the heaviest columns have room first.
     ranks.sort_unstable();
     let mut room = width.saturating_sub(name + 2);
     let mut most = 0;
