@@ -18,7 +18,7 @@ pub(crate) fn command() -> Result<()> {
     cargo(["build", "--package", "limiter-user"], SKIP).run()?;
     let target = workspace::target_dir()?;
     let generated = target.join("documents");
-    Cmd::own(&target.join("debug/limiter")).args(["documents"]).args([&generated]).run()?;
+    Cmd::own(target.join("debug/limiter")).args(["documents"]).args([&generated]).run()?;
     let (from, to) = (generated.join("reference"), workspace::root().join(PAGES));
     fs::create_dir_all(&to).with_context(|| format!("cannot make {}", to.display()))?;
     let pages = fs::read_dir(&from).with_context(|| format!("cannot read {}", from.display()))?;

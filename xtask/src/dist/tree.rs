@@ -168,8 +168,8 @@ mod tests {
         });
         // All else says where things are.
         let own = ["Description", "ExecStart", "RuntimeDirectory", "StateDirectory", "AssertPath"];
-        let is_shared = |line: &&String| !own.iter().any(|key| line.starts_with(key));
-        let shared = |unit: &[String]| unit.iter().filter(is_shared).cloned().collect::<Vec<_>>();
+        let in_both = |line: &&String| !own.iter().any(|key| line.starts_with(key));
+        let shared = |unit: &[String]| unit.iter().filter(in_both).cloned().collect::<Vec<_>>();
         assert_eq!(shared(&one), shared(&each));
         assert!(shared(&one).len() > 30, "{one:?}");
         for setting in ["RuntimeDirectory=limiter/%i", "StateDirectory=limiter/%i"] {

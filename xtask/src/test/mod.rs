@@ -97,7 +97,7 @@ fn run_e2e(args: &Args, total: &mut Summary) -> Result<()> {
         (["--test=alone"].as_slice(), 1),
     ] {
         let test = build::cargo(&runner, REQUIRE)
-            .env("RUST_TEST_THREADS", &threads.to_string())
+            .env("RUST_TEST_THREADS", threads.to_string())
             .args(["test", "--no-fail-fast", "--package", E2E])
             .args(kind);
         record(total, "end-to-end tests", |total| run_tests(test, args, total));

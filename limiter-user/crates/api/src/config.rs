@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use super::limit::describe;
 use super::{
-    DiffReport, LimitReport, ListDiff, ListEntry, PendingReport, Print, Rule,
-    TierReport, text,
+    DiffReport, LimitReport, ListDiff, ListEntry, PendingReport, Print, Rule, TierReport, text,
 };
 use model::lists::Action;
 use model::target::short_prefix;

@@ -43,8 +43,8 @@ pub use groups::{ClusterGroupEntry, ClusterGroupsReport, GroupEntry, GroupsRepor
 pub use history::{HistoryReport, ReasonSeries};
 pub use keys::KeysReport;
 pub use limit::{
-    DiffReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet,
-    LimitsImported, TierReport,
+    DiffReport, LimitList, LimitOrigin, LimitRemoved, LimitReport, LimitSet, LimitsImported,
+    TierReport,
 };
 pub use lists::{ListChanged, ListDiff, ListDone, ListEntry, ListReport};
 pub use overview::{
@@ -60,8 +60,8 @@ pub use shadow::{ShadowReport, ShadowSet, ShadowSource, ShadowUnset, ShadowsRepo
 pub use source::{Average, SharedReport, SourceReport, SourceShadowReport, moment};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};
 pub use status::{
-    AttachReport, DetachReport, EventsReport, Health, OccupantReport,
-    ServiceReport, StatusReport, StoreReport, VersionReport,
+    AttachReport, DetachReport, EventsReport, Health, OccupantReport, ServiceReport, StatusReport,
+    StoreReport, VersionReport,
 };
 pub use suggest::{LightReport, ProposalReport, Question, SuggestQuery, SuggestReport, percent};
 pub use top::{TopEntry, TopReport};

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use self::clock::Clocks;
-use self::record::{NOTE, Record};
 pub(super) use self::record::note;
+use self::record::{NOTE, Record};
 use super::core::Core;
 use super::shared::Shared;
 use api::error::{Failure, exit};

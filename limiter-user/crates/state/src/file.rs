@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use redb::{
-    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction,
+    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
+    WriteTransaction,
 };
 
 use super::StoreError;

@@ -230,7 +230,10 @@ fn rows_tell_all_of_a_limit() {
     for (target, record) in [
         ("default tcp:0", r#"{"rate":"5pps","burst":5}"#),
         ("default", r#"{"rate":"5pps","burst":5,"also":{"rate":"6pps","burst":6}}"#),
-        ("default", r#"{"rate":"5pps","burst":5,"ban":{"after_seconds":0,"factor":1,"for_seconds":1}}"#),
+        (
+            "default",
+            r#"{"rate":"5pps","burst":5,"ban":{"after_seconds":0,"factor":1,"for_seconds":1}}"#,
+        ),
         (
             "10.0.0.0/8 aggregate",
             r#"{"rate":"5pps","burst":5,"ban":{"after_seconds":1,"factor":1,"for_seconds":1}}"#,

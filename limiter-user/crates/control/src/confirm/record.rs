@@ -57,11 +57,7 @@ pub(super) fn write(store: &mut Store, record: &Record, undo: &Undo) -> Result<(
 ///
 /// # Errors
 /// If the store cannot be written.
-pub(crate) fn note(
-    store: &mut Store,
-    name: &str,
-    content: &impl Serialize,
-) -> Result<(), Failure> {
+pub(crate) fn note(store: &mut Store, name: &str, content: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(content)
         .map_err(|error| Failure::new(exit::NEGATIVE, format!("cannot note {name}: {error}")))?;
     Ok(store.set_note(name, Some(&text))?)
