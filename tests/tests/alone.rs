@@ -4,3 +4,4 @@
 mod cpus;
 mod flood;
 mod limits;
+mod shares;

@@ -48,7 +48,6 @@ mod report;
 mod restart;
 mod safety;
 mod shadows;
-mod shares;
 mod spoofed;
 mod suggest;
 mod tools;

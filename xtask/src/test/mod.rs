@@ -21,8 +21,9 @@ use summary::Summary;
 /// The package of the end-to-end tests, which need root and network namespaces; those of all others do not.
 const E2E: &str = "tests";
 
-/// End-to-end tests that run at once for each processor: they wait for daemons and packets half of the time.
-const THREADS_PER_CPU: usize = 2;
+/// End-to-end tests that run at once, beyond one for each processor: they wait for daemons and packets half of the
+/// time.
+const MORE_THREADS: usize = 1;
 
 /// Packages that are built for the kernel, where no test can run.
 const KERNEL: [&str; 2] = ["limiter-ebpf", "tests-ebpf"];
@@ -93,7 +94,7 @@ fn run_e2e(args: &Args, total: &mut Summary) -> Result<()> {
     }
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     for (kind, threads) in [
-        (["--lib", "--bins", "--test=e2e"].as_slice(), THREADS_PER_CPU * cpus),
+        (["--lib", "--bins", "--test=e2e"].as_slice(), cpus + MORE_THREADS),
         (["--test=alone"].as_slice(), 1),
     ] {
         let test = build::cargo(&runner, REQUIRE)
