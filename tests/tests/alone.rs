@@ -1,7 +1,9 @@
-//! End-to-end tests that need all processors: they measure what senders at full speed, or at an exact rate, get.
+//! End-to-end tests that need all processors: they measure what senders at full speed, or at an exact rate, get, and
+//! whether grants are renewed in time.
 //! `cargo xtask test` runs them one at a time.
 
 mod cpus;
 mod flood;
+mod grants;
 mod limits;
 mod shares;

@@ -38,7 +38,7 @@ fn source(number: u16) -> IpAddr {
 }
 
 /// A grant that is looked at.
-struct Seen {
+struct Watched {
     until_ns: u64,
     /// When it was first seen so.
     at: Instant,
@@ -89,11 +89,11 @@ fn grant(shares: &Array<MapData, [u64; 2]>, bucket: u32) -> Grant {
 }
 
 /// The buckets that have grants now.
-fn granted(shares: &Array<MapData, [u64; 2]>) -> BTreeMap<u32, Seen> {
+fn granted(shares: &Array<MapData, [u64; 2]>) -> BTreeMap<u32, Watched> {
     let has = |bucket: &u32| grant(shares, *bucket).holds(monotonic_ns());
     let seen = |bucket| {
         let until_ns = grant(shares, bucket).until_ns();
-        (bucket, Seen { until_ns, at: Instant::now(), lapsed: false })
+        (bucket, Watched { until_ns, at: Instant::now(), lapsed: false })
     };
     (0..shares.len()).filter(has).map(seen).collect()
 }

@@ -32,7 +32,6 @@ mod errors;
 mod exhaustion;
 mod fleet;
 mod gate;
-mod grants;
 mod harness;
 mod instances;
 mod lists;
