@@ -103,6 +103,10 @@ fn bad_requests_are_explained_and_a_client_that_disappears_ends_its_capture() {
     }
     let missing = cli.run(&["capture", "-w", "/nonexistent/file", "--for", "1s"]);
     assert!(missing.code == 1 && missing.stderr.contains("/nonexistent/file"), "{missing:#?}");
+    let full = cli.run(&["capture", "-w", "/dev/full", "--for", "1h"]);
+    assert!(full.code == 1 && full.stderr.contains("/dev/full"), "{full:#?}");
+    // Neither waits until the daemon forgets it.
+    assert_eq!(daemon.log().matches("the capture is over").count(), 2, "{}", daemon.log());
     let mut command = tools::own(limiter_binary());
     command.arg("--socket").arg(daemon.socket()).args(["capture", "--for", "1h", "-w", path]);
     let first = Background::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
@@ -117,7 +121,7 @@ fn bad_requests_are_explained_and_a_client_that_disappears_ends_its_capture() {
     assert!(refused.code == 1 && refused.stderr.contains("somebody else"), "{refused:#?}");
     drop(first);
     std::thread::sleep(Duration::from_secs(4));
-    assert!(daemon.log().matches("the capture is over").count() >= 1, "{}", daemon.log());
+    assert!(daemon.log().matches("the capture is over").count() >= 3, "{}", daemon.log());
     assert_eq!(cli.run(&second).json["samples"], 0);
     assert!(fs::metadata(&other).is_ok_and(|it| it.len() > 0), "a file without packets");
     daemon.assert_accounted(&lab);

@@ -76,37 +76,18 @@ pub(super) async fn run(
     request.filter()?;
     let started: CaptureStarted = client.send(Method::POST, "/v1/capture", &request).await?;
     let path = format!("/v1/capture/{}", started.id);
-    let mut writer = match SampleFile::open(&file, snaplen) {
-        Ok(writer) => writer,
+    let start = Instant::now();
+    let most = Most { samples: count, lasts };
+    let written = async {
+        let mut file = SampleFile::open(&file, snaplen)?;
+        fetch(client, &path, most, &mut file).await
+    };
+    let (samples, last) = match written.await {
+        Ok(written) => written,
         Err(failure) => {
             // It would end by itself, but not at once: whoever captures next would be refused until then.
             let _: Result<CaptureBatch, _> = client.delete(&path).await;
             return Err(failure);
-        }
-    };
-    let start = Instant::now();
-    let (mut samples, mut is_over) = (0, false);
-    let last = loop {
-        // The end has a batch of its own: samples that came since the last one, and the final counts.
-        let batch: CaptureBatch = if is_over {
-            client.delete(&path).await?
-        } else {
-            client.send(Method::POST, &path, &()).await?
-        };
-        for sample in &batch.samples {
-            if samples < count {
-                writer.write(sample)?;
-                samples += 1;
-            }
-        }
-        // A reader of a pipe sees packets as they come.
-        writer.flush()?;
-        if is_over {
-            break batch;
-        }
-        is_over = samples >= count || start.elapsed() >= lasts;
-        if batch.samples.is_empty() && !is_over {
-            tokio::time::sleep(POLL_INTERVAL.min(lasts.saturating_sub(start.elapsed()))).await;
         }
     };
     if to_stdout {
@@ -121,6 +102,47 @@ pub(super) async fn run(
         })?;
     }
     Ok(if samples == 0 { exit::NEGATIVE } else { exit::OK })
+}
+
+/// When a capture is over.
+#[derive(Clone, Copy)]
+struct Most {
+    samples: u64,
+    lasts: Duration,
+}
+
+/// Writes the samples of a capture until that is over: how many, and the last batch, which has the final counts.
+async fn fetch(
+    client: &Client,
+    path: &str,
+    most: Most,
+    file: &mut SampleFile<'_>,
+) -> Result<(u64, CaptureBatch), Failure> {
+    let start = Instant::now();
+    let (mut samples, mut is_over) = (0, false);
+    loop {
+        // The end has a batch of its own: samples that came since the last one, and the final counts.
+        let batch: CaptureBatch = if is_over {
+            client.delete(path).await?
+        } else {
+            client.send(Method::POST, path, &()).await?
+        };
+        for sample in &batch.samples {
+            if samples < most.samples {
+                file.write(sample)?;
+                samples += 1;
+            }
+        }
+        // A reader of a pipe sees packets as they come.
+        file.flush()?;
+        if is_over {
+            return Ok((samples, batch));
+        }
+        is_over = samples >= most.samples || start.elapsed() >= most.lasts;
+        if batch.samples.is_empty() && !is_over {
+            tokio::time::sleep(POLL_INTERVAL.min(most.lasts.saturating_sub(start.elapsed()))).await;
+        }
+    }
 }
 
 struct SampleFile<'a> {

@@ -65,7 +65,14 @@ fn message(error: &clap::Error) -> String {
 fn suggestion(error: &clap::Error) -> Option<String> {
     let meant =
         [ContextKind::SuggestedValue, ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand];
-    let meant = meant.into_iter().find_map(|kind| texts(error, kind).into_iter().next());
+    let meant = meant.into_iter().map(|kind| texts(error, kind)).find(|all| !all.is_empty());
+    // clap has the least alike first, by a measure that takes `lmit` for `list`.
+    let meant = meant.and_then(|all| {
+        let all: Vec<_> = all.iter().map(String::as_str).collect();
+        let wrong = texts(error, ContextKind::InvalidSubcommand).into_iter().next();
+        let best = settings::alike(&wrong.unwrap_or_default(), &all);
+        best.or(all.last().copied()).map(str::to_owned)
+    });
     let values = || {
         let values = texts(error, ContextKind::ValidValue);
         (!values.is_empty()).then(|| format!("write one of {}", values.join(", ")))
@@ -123,6 +130,11 @@ mod tests {
                 &["stauts"],
                 "unrecognized subcommand 'stauts'",
                 "did you mean `status`?; see `limiter --help`",
+            ),
+            (
+                &["lmit", "list"],
+                "unrecognized subcommand 'lmit'",
+                "did you mean `limit`?; see `limiter --help`",
             ),
             (
                 &["deny", "add", "192.0.2.1", "--ttl", "12"],

@@ -253,7 +253,7 @@ fn a_file_that_was_refused_and_then_changed_is_taken() {
     // A note that makes no sense is told and forgotten.
     core.store.set_note("refused", Some("{}")).unwrap();
     drop(core);
-    let core = stand.start();
+    let mut core = stand.start();
     let warnings = core.status().unwrap().warnings;
     assert!(warnings.iter().any(|text| text.contains("cannot be used")), "{warnings:?}");
     assert_eq!(core.store.note("refused").unwrap(), None);

@@ -1,6 +1,6 @@
 //! A limit as commands, requests, files and lists word it.
 
-use std::fmt;
+use std::{fmt, mem};
 
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -207,10 +207,7 @@ impl LimitInput {
                 .map(|scope| self.scope.replace(scope).is_some()),
             "partition" => named(name, value, Partition::ALL, Partition::name)
                 .map(|partition| self.partition.replace(partition).is_some()),
-            NO_ENFORCE if value.is_empty() && self.enforce => {
-                self.enforce = false;
-                Ok(false)
-            }
+            NO_ENFORCE if value.is_empty() => Ok(!mem::replace(&mut self.enforce, false)),
             "ban-after" => Ok(self.ban().after.replace(value.into()).is_some()),
             "ban-factor" => Ok(self.ban().factor.replace(value.into()).is_some()),
             "ban-for" => Ok(self.ban().lasts.replace(value.into()).is_some()),

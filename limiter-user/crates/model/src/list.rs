@@ -234,6 +234,7 @@ mod tests {
             ("1.1.1.1 5pps ban-after=5s", "line 1", "how long it lasts"),
             ("1.1.1.1 5pps scope=world", "line 1", "what is scope=world?"),
             ("1.1.1.1 5pps scope=local scope=local", "line 1", "scope is there twice"),
+            ("1.1.1.1 5pps no-enforce no-enforce", "line 1", "no-enforce is there twice"),
             ("1.1.1.1 5pps partition=conservative", "line 1", "no partition policy"),
             ("1.1.1.0/24 aggregate 5pps scope=cluster", "line 1", "each source has by itself"),
         ] {

@@ -18,6 +18,7 @@ pub use args::{LIVE, LogFormat, Malformed, RunArgs};
 pub use daemon::{DaemonConfig, OnExit};
 pub use file::ConfigFile;
 pub use pages::{default_file, example, reference};
+pub use problem::alike;
 pub use settings::{Arguments, Fixed, Origin, Settings, host_name};
 
 /// The JSON Schema of the file.

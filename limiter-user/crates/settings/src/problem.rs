@@ -7,8 +7,8 @@ use serde::de;
 use api::error::{Failure, exit};
 use model::Location;
 
-/// How alike two words are, 0 to 1, before one is taken for the other.
-const ALIKE: f64 = 0.75;
+/// How alike two words are, 0 to 1, before one is taken for the other: two wrong letters of five.
+const ALIKE: f64 = 0.6;
 
 /// What comes between a message and its hint in an error of serde, which has only a text.
 const HINT: &str = "\nhint: ";
@@ -80,18 +80,18 @@ fn explain(message: &str, there: &str) -> Failure {
     }
 }
 
-/// The word that was meant, if one is much like it.
-fn alike<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
+/// The word of `known` that was meant by `found`, if one is much like it; the first of equals.
+pub fn alike<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
     let found = found.to_lowercase().replace('-', "_");
     let likeness = |word: &&str| {
         let word = word.replace('-', "_");
         strsim::normalized_damerau_levenshtein(&found, &word).max(
             // Half a key's name, such as `window` for `sketch_window`.
-            if found.len() > 3 && word.contains(&found) { ALIKE } else { 0.0 },
+            if found.len() > 3 && word.contains(&found) { 0.75 } else { 0.0 },
         )
     };
-    let best = known.iter().map(|word| (likeness(word), *word));
-    best.filter(|(likeness, _)| *likeness >= ALIKE - 0.15)
+    let best = known.iter().map(|word| (likeness(word), *word)).rev();
+    best.filter(|(likeness, _)| *likeness >= ALIKE)
         .max_by(|one, other| one.0.total_cmp(&other.0))
         .map(|(_, word)| word)
 }

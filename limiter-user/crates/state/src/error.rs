@@ -44,6 +44,19 @@ pub enum StoreError {
         /// The version that can be read.
         known: u64,
     },
+    /// The store holds a change that its writer was told has failed.
+    #[error(
+        "the store {} is at revision {found}, the daemon at {known}: a change that failed is in it after all",
+        path.display()
+    )]
+    Ahead {
+        /// The file.
+        path: PathBuf,
+        /// The revision of the file.
+        found: u64,
+        /// The revision of what is in force.
+        known: u64,
+    },
     /// The database refused.
     #[error("cannot {action} the store {}", path.display())]
     Database {
@@ -76,6 +89,7 @@ impl Explain for StoreError {
                 path.display()
             ),
             Self::Version { .. } => "use the version of limiter that wrote it".into(),
+            Self::Ahead { .. } => "restart the daemon: it takes what the store holds".into(),
             Self::Database { .. } => "is the disk full?".into(),
         })
     }
@@ -88,7 +102,7 @@ impl Explain for StoreError {
             Self::Io { .. } | Self::Locked { .. } | Self::Corrupt { .. } | Self::Version { .. } => {
                 Fault::Input
             }
-            Self::Database { .. } => Fault::Refused,
+            Self::Ahead { .. } | Self::Database { .. } => Fault::Refused,
         }
     }
 }

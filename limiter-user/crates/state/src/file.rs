@@ -148,6 +148,11 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
     Ok(Content { revision, limits, lists, replica: replica?, notes: notes? })
 }
 
+fn revision(database: &Database) -> Result<u64, redb::Error> {
+    let meta = database.begin_read()?.open_table(META)?;
+    Ok(meta.get("revision")?.map_or(0, |value| value.value()))
+}
+
 fn texts(
     transaction: &ReadTransaction,
     table: TableDefinition<'_, &str, &str>,
@@ -228,10 +233,12 @@ fn builder() -> Builder {
     builder
 }
 
-/// An open file and the revision it is at.
+/// A file and the revision it is at.
 pub(super) struct StoreFile {
     path: PathBuf,
-    database: Database,
+    // None after a failure: redb refuses all further work on a handle that has seen an I/O error, so that a disk
+    // that was full for a moment would cost every change until a restart.
+    database: Option<Database>,
     pub(super) revision: u64,
 }
 
@@ -242,9 +249,36 @@ impl StoreFile {
 
     /// Opens a file that has been vetted and is at `revision`.
     pub(super) fn open(path: &Path, revision: u64) -> Result<Self, StoreError> {
+        let mut file = Self { path: path.into(), database: None, revision };
+        file.database = Some(file.reopen()?);
+        Ok(file)
+    }
+
+    fn reopen(&self) -> Result<Database, StoreError> {
+        let path = &self.path;
         let database =
             builder().open(path).map_err(|error| Self::failed("open", path)(error.into()))?;
-        Ok(Self { path: path.into(), database, revision })
+        let found = revision(&database).map_err(Self::failed("read", path))?;
+        // A commit can fail after it has become durable. What is in force is without that change.
+        if found != self.revision {
+            return Err(StoreError::Ahead { path: path.clone(), found, known: self.revision });
+        }
+        Ok(database)
+    }
+
+    /// Works on the database, which is opened anew if work before has failed.
+    fn with<T>(
+        &mut self,
+        action: &'static str,
+        work: impl FnOnce(&Database) -> Result<T, redb::Error>,
+    ) -> Result<T, StoreError> {
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => self.reopen()?,
+        };
+        let result = work(&database).map_err(Self::failed(action, &self.path))?;
+        self.database = Some(database);
+        Ok(result)
     }
 
     /// Makes a file with `content`, complete or not at all.
@@ -279,9 +313,8 @@ impl StoreFile {
     }
 
     /// All notes. They may be as large as the changes that they are about, so they are not kept in memory.
-    pub(super) fn notes(&self) -> Result<BTreeMap<String, String>, StoreError> {
-        let read = || texts(&self.database.begin_read()?, NOTES);
-        read().map_err(Self::failed("read", &self.path))
+    pub(super) fn notes(&mut self) -> Result<BTreeMap<String, String>, StoreError> {
+        self.with("read", |database| texts(&database.begin_read()?, NOTES))
     }
 
     /// Writes `batch`, and makes that durable in one transaction if `commit` says so when all is
@@ -292,8 +325,8 @@ impl StoreFile {
         batch: &Batch<'_>,
         commit: impl FnOnce() -> bool,
     ) -> Result<(), StoreError> {
-        let write = || -> Result<bool, redb::Error> {
-            let transaction = self.database.begin_write()?;
+        let written = self.with("write to", |database| {
+            let transaction = database.begin_write()?;
             put(&transaction, revision, batch)?;
             // Asked when all is written and before it is durable: the mirror must never be ahead of
             // the main file.
@@ -303,8 +336,8 @@ impl StoreFile {
             }
             transaction.commit()?;
             Ok(true)
-        };
-        if write().map_err(Self::failed("write to", &self.path))? {
+        })?;
+        if written {
             self.revision = revision;
         }
         Ok(())
@@ -317,4 +350,38 @@ pub(super) fn sync_directory(path: &Path) -> Result<(), StoreError> {
         let directory = path.parent().unwrap_or(Path::new("."));
         StoreError::Io { action: "sync", path: directory.into(), source }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What redb says once it has seen an I/O error.
+    fn fail<T>() -> Result<T, redb::Error> {
+        Err(redb::Error::PreviousIo)
+    }
+
+    #[test]
+    fn work_goes_on_after_a_failure_unless_the_file_holds_what_failed() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut file = StoreFile::create(&directory.path().join("f"), &Content::default()).unwrap();
+        let (limits, lists) = (Changes::default(), ListChanges::new());
+        let batch = || Batch::new(&limits, &lists, &[]);
+        let failed = file.with::<()>("write to", |_| fail()).unwrap_err();
+        assert!(matches!(failed, StoreError::Database { action: "write to", .. }), "{failed}");
+        file.write(1, &batch().noting("a", Some("b")), || true).unwrap();
+        assert_eq!(file.notes().unwrap()["a"], "b");
+
+        let durable = file.with::<()>("write to", |database| {
+            let transaction = database.begin_write()?;
+            put(&transaction, 2, &batch())?;
+            transaction.commit()?;
+            fail()
+        });
+        durable.unwrap_err();
+        for _ in 0..2 {
+            let ahead = file.write(2, &batch(), || true).unwrap_err();
+            assert!(matches!(ahead, StoreError::Ahead { found: 2, known: 1, .. }), "{ahead}");
+        }
+    }
 }

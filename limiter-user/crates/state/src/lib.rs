@@ -183,7 +183,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Database`] if it cannot be read.
-    pub fn note(&self, name: &str) -> Result<Option<String>, StoreError> {
+    pub fn note(&mut self, name: &str) -> Result<Option<String>, StoreError> {
         Ok(self.main.notes()?.remove(name))
     }
 

@@ -345,7 +345,7 @@ fn a_note_lasts_in_both_files_until_it_is_removed() {
     let main = store.path().to_owned();
     drop(store);
     fs::remove_file(main).unwrap();
-    let store = Store::open(directory.path()).unwrap();
+    let mut store = Store::open(directory.path()).unwrap();
     assert_eq!(store.note("a").unwrap().as_deref(), Some("one"));
     assert_eq!(store.note("b").unwrap(), None);
 }

@@ -67,7 +67,7 @@ pub(crate) fn note(store: &mut Store, name: &str, content: &impl Serialize) -> R
 ///
 /// # Errors
 /// If the store cannot be read.
-pub(super) fn read(store: &Store) -> Result<Option<Found>, Failure> {
+pub(super) fn read(store: &mut Store) -> Result<Option<Found>, Failure> {
     Ok(store.note(NOTE)?.map(|text| parse(&text)))
 }
 

@@ -158,7 +158,7 @@ fn a_change_that_fails_leaves_nothing_to_revert() {
 #[test]
 fn a_note_that_makes_no_sense_is_told() {
     let (fake, directory) = (Fake::default(), tempfile::tempdir().unwrap());
-    let core = changed(&fake, &directory, 1);
+    let mut core = changed(&fake, &directory, 1);
     let whole = core.store.note(NOTE).unwrap().unwrap();
     drop(core);
     let half = &whole[..whole.len() / 2];

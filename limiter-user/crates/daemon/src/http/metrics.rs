@@ -63,7 +63,9 @@ fn asks_for_openmetrics(headers: &HeaderMap) -> bool {
 /// Records how long a request takes.
 pub(super) async fn timed(State(shared): State<Shared>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let patient = PATIENT.contains(&path) || path.starts_with("/v1/cluster/sources/");
+    let of_source = ["/v1/sources/", "/v1/cluster/sources/"];
+    let patient =
+        PATIENT.contains(&path) || of_source.iter().any(|folder| path.starts_with(folder));
     let start = Instant::now();
     let response = next.run(request).await;
     if !patient {
