@@ -14,15 +14,16 @@ use toml::de::{DeTable, DeValue};
 
 use super::args::RunArgs;
 use super::problem;
-use super::tables::{DefaultLimit, LimitTable, LimitsTable, ListTable, OneOrMany, Targets, Text};
+use super::tables::{
+    AmountTable, Amounts, DefaultLimit, LimitTable, LimitsTable, ListTable, OneOrMany, Targets,
+    Text,
+};
 use api::error::{Failure, exit};
 use model::Location;
-use model::ban::BanInput;
 use model::class::{ClassPart, ClassText};
-use model::input::Part;
 use model::lists::{Action, Listing, Lists, check_wide, parse_target};
 use model::target::short_prefix;
-use model::{Classes, Limit, LimitInput, Limits, Partition, Reach, Selector, Target};
+use model::{Classes, Limit, Limits, Selector, Target};
 
 /// The largest file, bytes.
 const LARGEST: u64 = 64 << 20;
@@ -193,32 +194,16 @@ impl ConfigFile {
             let limit = match default.get_ref() {
                 DefaultLimit::Rate(rate) => {
                     let rate = Spanned::new(default.span(), OneOrMany::One(Text(rate.clone())));
-                    Amounts::new(&rate).limit(Target::DEFAULT, byte)
+                    read_limit(&AmountTable::new(rate), Target::DEFAULT, byte)
                 }
-                DefaultLimit::Amount(table) => Amounts {
-                    rate: &table.rate,
-                    burst: table.burst.as_ref(),
-                    enforce: table.enforce,
-                    ban: table.ban.as_ref(),
-                    scope: table.scope.as_ref(),
-                    partition: table.partition.as_ref(),
-                }
-                .limit(Target::DEFAULT, byte),
+                DefaultLimit::Amount(table) => read_limit(&**table, Target::DEFAULT, byte),
             };
             add(limit.map_err(wrong)?, byte, byte)?;
         }
         for entry in limit {
             let byte = entry.target.span().start;
             let (target, class) = target(entry).map_err(wrong)?;
-            let amounts = Amounts {
-                rate: &entry.rate,
-                burst: entry.burst.as_ref(),
-                enforce: entry.enforce,
-                ban: entry.ban.as_ref(),
-                scope: entry.scope.as_ref(),
-                partition: entry.partition.as_ref(),
-            };
-            add(amounts.limit(target, byte).map_err(wrong)?, byte, class)?;
+            add(read_limit(entry, target, byte).map_err(wrong)?, byte, class)?;
         }
         Ok(())
     }
@@ -325,54 +310,14 @@ fn target(entry: &LimitTable) -> Result<(Target, usize), Misplaced> {
     Ok((Target { whom, class, aggregate: entry.aggregate }, told.unwrap_or(byte)))
 }
 
-/// How much a limit is, as it is written.
-struct Amounts<'a> {
-    rate: &'a Spanned<OneOrMany>,
-    burst: Option<&'a Spanned<OneOrMany>>,
-    enforce: bool,
-    ban: Option<&'a Spanned<BanInput>>,
-    scope: Option<&'a Spanned<Reach>>,
-    partition: Option<&'a Spanned<Partition>>,
-}
-
-impl<'a> Amounts<'a> {
-    /// A rate of which nothing more is said.
-    const fn new(rate: &'a Spanned<OneOrMany>) -> Self {
-        Self { rate, burst: None, enforce: true, ban: None, scope: None, partition: None }
-    }
-
-    /// The limit of `target`, which is written at `byte`.
-    fn limit(&self, target: Target, byte: usize) -> Result<Limit, Misplaced> {
-        let list = |several: &Spanned<OneOrMany>| several.span().start;
-        let rates = self.rate.get_ref().texts(list(self.rate));
-        let bursts = self.burst.map_or_else(Vec::new, |burst| burst.get_ref().texts(list(burst)));
-        let input = LimitInput {
-            rate: rates.iter().map(|(text, _)| *text).collect(),
-            burst: bursts.iter().map(|(text, _)| *text).collect(),
-            enforce: self.enforce,
-            ban: self.ban.map(|ban| ban.get_ref().clone()),
-            scope: self.scope.map(|scope| *scope.get_ref()),
-            partition: self.partition.map(|partition| *partition.get_ref()),
-            ..LimitInput::default()
-        };
-        input.limit_for(target).map_err(|(part, error)| {
-            let blamed = match part {
-                Part::Rate(place) => rates.get(place).map_or(list(self.rate), |(_, at)| *at),
-                Part::Burst(place) => bursts.get(place).map_or(byte, |(_, at)| *at),
-                Part::Ban => self.ban.map_or(byte, |ban| ban.span().start),
-                Part::Scope => {
-                    let scope = self.scope.map(|scope| scope.span().start);
-                    let partition = self.partition.map(|partition| partition.span().start);
-                    scope.or(partition).unwrap_or(byte)
-                }
-                Part::Target => byte,
-            };
-            let failure = Failure::from(error);
-            // Hints of the model are for the command line.
-            let hint = failure.hint.as_deref().map(in_file);
-            (blamed, Failure { hint, ..failure })
-        })
-    }
+/// The limit of `target`, which is written at `byte`.
+fn read_limit(amounts: &impl Amounts, target: Target, byte: usize) -> Result<Limit, Misplaced> {
+    amounts.input().limit_for(target).map_err(|(part, error)| {
+        let failure = Failure::from(error);
+        // Hints of the model are for the command line.
+        let hint = failure.hint.as_deref().map(in_file);
+        (amounts.begins(part).unwrap_or(byte), Failure { hint, ..failure })
+    })
 }
 
 /// What a hint says of the flag `--burst`, for the key.

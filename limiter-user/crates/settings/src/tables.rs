@@ -8,7 +8,8 @@ use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use model::ban::BanInput;
-use model::{Partition, Reach};
+use model::input::Part;
+use model::{LimitInput, Partition, Reach};
 
 /// `[limits]`
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -29,72 +30,118 @@ pub(super) enum DefaultLimit {
     Amount(Box<AmountTable>),
 }
 
-/// `{ rate = …, burst = … }`
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct AmountTable {
-    /// How much each source may send, such as `1000pps` or `10mbit`, or one of each unit.
-    #[schemars(with = "OneOrTwo<String>")]
-    pub(super) rate: Spanned<OneOrMany>,
-    /// How much at once, such as `2000` or `64kbyte`; 120 % of a second's rate if left out.
-    #[schemars(with = "Option<OneOrTwo<Burst>>")]
-    pub(super) burst: Option<Spanned<OneOrMany>>,
-    /// Whether what is over the limit is dropped, rather than only counted.
-    #[serde(default = "enforced")]
-    pub(super) enforce: bool,
-    /// Denies sources that go on to be far over the limit.
-    #[schemars(with = "Option<BanInput>")]
-    pub(super) ban: Option<Spanned<BanInput>>,
-    /// Where it holds: on this host alone, which is meant if left out, or on all of the cluster together.
-    #[schemars(with = "Option<Reach>")]
-    pub(super) scope: Option<Spanned<Reach>>,
-    /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached.
-    #[schemars(with = "Option<Partition>")]
-    pub(super) partition: Option<Spanned<Partition>>,
+/// Declares a table that says how much a limit is, after what else is in it. Not by serde's `flatten`: it would lose
+/// where each value stands in the file.
+macro_rules! amount_table {
+    ($(#[$doc:meta])* $name:ident { $($other:tt)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub(super) struct $name {
+            $($other)*
+            /// How much each source may send, such as `1000pps` or `10mbit`, or one of each unit.
+            #[schemars(with = "OneOrTwo<String>")]
+            pub(super) rate: Spanned<OneOrMany>,
+            /// How much at once, such as `2000` or `64kbyte`; 120 % of a second's rate if left out.
+            #[schemars(with = "Option<OneOrTwo<Burst>>")]
+            pub(super) burst: Option<Spanned<OneOrMany>>,
+            /// Whether what is over the limit is dropped, rather than only counted.
+            #[serde(default = "enforced")]
+            pub(super) enforce: bool,
+            /// Denies sources that go on to be far over the limit.
+            #[schemars(with = "Option<BanInput>")]
+            pub(super) ban: Option<Spanned<BanInput>>,
+            /// Where it holds: on this host alone, which is meant if left out, or on all of the cluster together.
+            #[schemars(with = "Option<Reach>")]
+            pub(super) scope: Option<Spanned<Reach>>,
+            /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached.
+            #[schemars(with = "Option<Partition>")]
+            pub(super) partition: Option<Spanned<Partition>>,
+        }
+
+        impl Amounts for $name {
+            fn input(&self) -> LimitInput {
+                LimitInput {
+                    rate: self.rate.get_ref().texts().collect(),
+                    burst: self.burst.iter().flat_map(|burst| burst.get_ref().texts()).collect(),
+                    enforce: self.enforce,
+                    ban: self.ban.as_ref().map(|ban| ban.get_ref().clone()),
+                    scope: self.scope.as_ref().map(|scope| *scope.get_ref()),
+                    partition: self.partition.as_ref().map(|partition| *partition.get_ref()),
+                    ..LimitInput::default()
+                }
+            }
+
+            fn begins(&self, part: Part) -> Option<usize> {
+                match part {
+                    Part::Rate(place) => Some(begins(&self.rate, place)),
+                    Part::Burst(place) => self.burst.as_ref().map(|burst| begins(burst, place)),
+                    Part::Ban => self.ban.as_ref().map(|ban| ban.span().start),
+                    Part::Scope => {
+                        let scope = self.scope.as_ref().map(|scope| scope.span().start);
+                        scope.or(self.partition.as_ref().map(|partition| partition.span().start))
+                    }
+                    Part::Target => None,
+                }
+            }
+        }
+    };
 }
 
-/// `[[limit]]`
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct LimitTable {
-    /// An address or a prefix; each source in it gets the limit, and the longest match wins.
-    #[serde(rename = "for")]
-    #[schemars(with = "String")]
-    pub(super) target: Spanned<String>,
-    /// Only for packets of this protocol: its name or number.
-    #[schemars(with = "Option<NumberOrText>")]
-    pub(super) proto: Option<Spanned<Text>>,
-    /// Only for TCP and UDP packets to this port, or a range such as `1000-2000`.
-    #[schemars(with = "Option<NumberOrText>")]
-    pub(super) dport: Option<Spanned<Text>>,
-    /// Only for TCP packets with these flags, and without those after a `!`: `syn,!ack`.
-    #[schemars(with = "Option<String>")]
-    pub(super) tcp_flags: Option<Spanned<String>>,
-    /// Short for the flags `syn,!ack`.
-    #[serde(default)]
-    #[schemars(with = "Option<bool>")]
-    pub(super) syn: Option<Spanned<bool>>,
-    /// Whether all sources share the limit, beside those that each has by itself.
-    #[serde(default)]
-    pub(super) aggregate: bool,
-    /// How much each source may send, such as `1000pps` or `10mbit`, or one of each unit.
-    #[schemars(with = "OneOrTwo<String>")]
-    pub(super) rate: Spanned<OneOrMany>,
-    /// How much at once, such as `2000` or `64kbyte`; 120 % of a second's rate if left out.
-    #[schemars(with = "Option<OneOrTwo<Burst>>")]
-    pub(super) burst: Option<Spanned<OneOrMany>>,
-    /// Whether what is over the limit is dropped, rather than only counted.
-    #[serde(default = "enforced")]
-    pub(super) enforce: bool,
-    /// Denies sources that go on to be far over the limit.
-    #[schemars(with = "Option<BanInput>")]
-    pub(super) ban: Option<Spanned<BanInput>>,
-    /// Where it holds: on this host alone, which is meant if left out, or on all of the cluster together.
-    #[schemars(with = "Option<Reach>")]
-    pub(super) scope: Option<Spanned<Reach>>,
-    /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached.
-    #[schemars(with = "Option<Partition>")]
-    pub(super) partition: Option<Spanned<Partition>>,
+/// How much a limit is, as it is written.
+pub(super) trait Amounts {
+    /// What is said of the limit, without its target.
+    fn input(&self) -> LimitInput;
+
+    /// The byte of the file at which a part of it begins, if it is written.
+    fn begins(&self, part: Part) -> Option<usize>;
+}
+
+/// Where the text at `place` of a list begins; all of it, if it is no list.
+fn begins(list: &Spanned<OneOrMany>, place: usize) -> usize {
+    let text = match list.get_ref() {
+        OneOrMany::One(_) => None,
+        OneOrMany::List(list) => list.get(place),
+    };
+    text.map_or(list.span().start, |text| text.span().start)
+}
+
+amount_table! {
+    /// `{ rate = …, burst = … }`
+    AmountTable {}
+}
+
+impl AmountTable {
+    /// A rate of which nothing more is said.
+    pub(super) const fn new(rate: Spanned<OneOrMany>) -> Self {
+        Self { rate, burst: None, enforce: true, ban: None, scope: None, partition: None }
+    }
+}
+
+amount_table! {
+    /// `[[limit]]`
+    LimitTable {
+        /// An address or a prefix; each source in it gets the limit, and the longest match wins.
+        #[serde(rename = "for")]
+        #[schemars(with = "String")]
+        pub(super) target: Spanned<String>,
+        /// Only for packets of this protocol: its name or number.
+        #[schemars(with = "Option<NumberOrText>")]
+        pub(super) proto: Option<Spanned<Text>>,
+        /// Only for TCP and UDP packets to this port, or a range such as `1000-2000`.
+        #[schemars(with = "Option<NumberOrText>")]
+        pub(super) dport: Option<Spanned<Text>>,
+        /// Only for TCP packets with these flags, and without those after a `!`: `syn,!ack`.
+        #[schemars(with = "Option<String>")]
+        pub(super) tcp_flags: Option<Spanned<String>>,
+        /// Short for the flags `syn,!ack`.
+        #[serde(default)]
+        #[schemars(with = "Option<bool>")]
+        pub(super) syn: Option<Spanned<bool>>,
+        /// Whether all sources share the limit, beside those that each has by itself.
+        #[serde(default)]
+        pub(super) aggregate: bool,
+    }
 }
 
 /// `[[allow]]` and `[[deny]]`
@@ -201,14 +248,13 @@ pub(super) enum OneOrMany {
 }
 
 impl OneOrMany {
-    /// Each of them, and where it begins, where all begin at `byte`.
-    pub(super) fn texts(&self, byte: usize) -> Vec<(&str, usize)> {
-        match self {
-            Self::One(text) => vec![(&text.0, byte)],
-            Self::List(list) => {
-                list.iter().map(|text| (text.get_ref().0.as_str(), text.span().start)).collect()
-            }
-        }
+    /// Each of them.
+    fn texts(&self) -> impl Iterator<Item = &str> {
+        let all: Vec<_> = match self {
+            Self::One(text) => vec![text],
+            Self::List(list) => list.iter().map(Spanned::get_ref).collect(),
+        };
+        all.into_iter().map(|text| text.0.as_str())
     }
 }
 
