@@ -7,7 +7,7 @@ use aya_ebpf::helpers::bpf_get_smp_processor_id;
 use aya_ebpf::programs::XdpContext;
 use aya_log_ebpf::info;
 use limiter_common::abi::Internal;
-use limiter_common::engine::State;
+use limiter_common::engine::Processor;
 use limiter_common::gcra::{TICKS_PER_NS, Ticks, decide, ticks};
 use limiter_common::key::SourceKey;
 use limiter_common::packet::{Network, network};
@@ -92,7 +92,7 @@ fn cpu() -> u32 {
 
 /// Writes what was marked.
 #[inline(always)]
-pub(crate) fn write(ctx: &XdpContext, state: &impl State) -> Option<()> {
+pub(crate) fn write(ctx: &XdpContext, state: &impl Processor) -> Option<()> {
     let marked = MARKED.get_ptr_mut(0)?;
     // SAFETY: as in `mark`.
     let marked = unsafe { &mut *marked };

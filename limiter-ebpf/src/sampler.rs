@@ -4,7 +4,7 @@ use aya_ebpf::helpers::generated::{bpf_get_prandom_u32, bpf_xdp_load_bytes};
 use aya_ebpf::programs::XdpContext;
 use limiter_common::abi::{Internal, Reason};
 use limiter_common::atomic;
-use limiter_common::engine::State;
+use limiter_common::engine::Processor;
 use limiter_common::packet::{Network, network};
 use limiter_common::sampling::{MAX_BYTES, Sample};
 

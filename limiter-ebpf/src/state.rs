@@ -11,7 +11,7 @@ use limiter_common::abi::{
 use limiter_common::atomic;
 use limiter_common::class::Table;
 use limiter_common::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
-use limiter_common::engine::State;
+use limiter_common::engine::{Constants, Processor, State};
 use limiter_common::hash::{Hash, HashKey};
 use limiter_common::hll::Registers;
 use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
@@ -123,7 +123,7 @@ impl Kernel {
     }
 }
 
-impl State for Kernel {
+impl Constants for Kernel {
     #[inline(always)]
     fn masks(&self) -> PrefixMasks {
         PrefixMasks {
@@ -165,7 +165,9 @@ impl State for Kernel {
             SourceKey { high: global!(LISTEN.address.high), low: global!(LISTEN.address.low) };
         Listen { address, port: global!(LISTEN.port) }
     }
+}
 
+impl State for Kernel {
     #[inline(always)]
     fn config(&self) -> Option<&Config> {
         element(&CONFIG, 0)
@@ -270,7 +272,9 @@ impl State for Kernel {
         // while a program may be looking at it.
         unsafe { PEERS.get(address) }
     }
+}
 
+impl Processor for Kernel {
     #[inline(always)]
     fn now(&self) -> u64 {
         // SAFETY: the helper takes nothing and only reads the clock.

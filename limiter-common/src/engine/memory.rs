@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::vec;
 use std::vec::Vec;
 
-use super::{Classified, State, judge, verdict};
+use super::{Classified, Constants, Processor, State, judge, verdict};
 use crate::abi::{Config, Event, INTERNALS, Internal, Policy, PolicyWord, Reason};
 use crate::atomic;
 use crate::class::{BANKS, TABLE_WORDS, TABLES, Table};
@@ -299,7 +299,7 @@ impl Cpu<'_> {
     }
 }
 
-impl State for Cpu<'_> {
+impl Constants for Cpu<'_> {
     fn masks(&self) -> PrefixMasks {
         PrefixMasks::default()
     }
@@ -321,6 +321,9 @@ impl State for Cpu<'_> {
     fn listen(&self) -> Listen {
         self.memory.listen
     }
+}
+
+impl State for Cpu<'_> {
     fn config(&self) -> Option<&Config> {
         Some(&self.memory.config)
     }
@@ -389,6 +392,9 @@ impl State for Cpu<'_> {
     fn peer(&self, address: SourceKey) -> Option<&AtomicU64> {
         self.memory.peers.get(&address)
     }
+}
+
+impl Processor for Cpu<'_> {
     fn now(&self) -> u64 {
         self.memory.time()
     }

@@ -68,10 +68,9 @@ use classes::{Classified, classify};
 use limit::limit;
 use shared::shared;
 
-/// The memory and the clocks that [`judge`] works on. Indices are in range by construction; an
-/// implementation answers `None` for others, and the packet then counts as
-/// [`Reason::Internal`].
-pub trait State {
+/// What the daemon fixes before the program is loaded. The verifier takes it for constants, so that a branch
+/// that a host does not need is not even verified.
+pub trait Constants {
     /// What tells sources apart.
     fn masks(&self) -> PrefixMasks;
     /// The keyed hash of a source.
@@ -86,7 +85,38 @@ pub trait State {
     fn cpus(&self) -> u32;
     /// Where this host listens for frames of its cluster.
     fn listen(&self) -> Listen;
+}
 
+/// The CPU that judges: its clocks, its counters, and the way to the daemon.
+pub trait Processor {
+    /// Monotonic time in ns, exact.
+    fn now(&self) -> u64;
+    /// Monotonic time in ns as of the last clock tick: cheaper, up to two ticks late, never early.
+    fn now_coarse(&self) -> u64;
+
+    /// The value itself, as a number that the kernel's verifier knows nothing about. It would
+    /// otherwise follow each way to come by it through the rest of the program separately.
+    fn opaque(&self, value: u64) -> u64 {
+        value
+    }
+
+    /// A copy of a source that the verifier knows nothing about: what it learns from looking the copy
+    /// up, it would otherwise follow through the rest of the program.
+    #[inline(always)]
+    fn copy(&self, source: SourceKey) -> SourceKey {
+        SourceKey { high: self.opaque(source.high), low: self.opaque(source.low) }
+    }
+
+    /// Counts what happened on this CPU, and how often it has.
+    fn note(&self, what: Internal) -> u64;
+    /// Hands an event to the daemon; `false` if there was no room.
+    fn send(&self, event: Event) -> bool;
+}
+
+/// The memory that [`judge`] works on. Indices are in range by construction; an
+/// implementation answers `None` for others, and the packet then counts as
+/// [`Reason::Internal`].
+pub trait State: Constants + Processor {
     /// What the daemon may change.
     fn config(&self) -> Option<&Config>;
     /// The fingerprints of a set of the bucket table.
@@ -125,29 +155,6 @@ pub trait State {
     fn shared(&self, slot: u32) -> Option<&Shared>;
     /// The budget of a member's or seed's address: see [`crate::peers`].
     fn peer(&self, address: SourceKey) -> Option<&AtomicU64>;
-
-    /// Monotonic time in ns, exact.
-    fn now(&self) -> u64;
-    /// Monotonic time in ns as of the last clock tick: cheaper, up to two ticks late, never early.
-    fn now_coarse(&self) -> u64;
-
-    /// The value itself, as a number that the kernel's verifier knows nothing about. It would
-    /// otherwise follow each way to come by it through the rest of the program separately.
-    fn opaque(&self, value: u64) -> u64 {
-        value
-    }
-
-    /// A copy of a source that the verifier knows nothing about: what it learns from looking the copy
-    /// up, it would otherwise follow through the rest of the program.
-    #[inline(always)]
-    fn copy(&self, source: SourceKey) -> SourceKey {
-        SourceKey { high: self.opaque(source.high), low: self.opaque(source.low) }
-    }
-
-    /// Counts what happened on this CPU, and how often it has.
-    fn note(&self, what: Internal) -> u64;
-    /// Hands an event to the daemon; `false` if there was no room.
-    fn send(&self, event: Event) -> bool;
 }
 
 /// Judges a frame. The caller counts the verdict.

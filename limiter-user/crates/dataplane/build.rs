@@ -10,10 +10,12 @@ use std::path::Path;
 /// Compiles the program for the third version of the BPF instructions: 32-bit registers, atomics that
 /// return what they found (Linux 5.12). `aya_build` sets the flags of the compiler itself, so these
 /// come through the profile, and not to build scripts and macros, which run on the host.
-const COMPILER: [(&str, &str); 3] = [
+const COMPILER: [(&str, &str); 4] = [
     ("CARGO_UNSTABLE_PROFILE_RUSTFLAGS", "true"),
     ("CARGO_PROFILE_RELEASE_RUSTFLAGS", "-Ctarget-cpu=v3"),
     ("CARGO_PROFILE_RELEASE_BUILD_OVERRIDE_RUSTFLAGS", "-Cdebuginfo=0"),
+    // Whoever sets it for the daemon would get another program: it divides the code, and with it what is inlined.
+    ("CARGO_INCREMENTAL", "0"),
 ];
 
 fn main() -> anyhow::Result<()> {
