@@ -78,8 +78,8 @@ use publish::{ClassTables, PolicyLookup, Publisher};
 /// and what surrounds it in memory must fit a page.
 pub const NATIVE_MTU: u32 = 3498;
 
-/// The loaded program and its maps, in parts. Each owns what it changes, and knows none of the others; what takes
-/// two of them is done here, in the order that keeps packets limited. Dropping it leaves everything pinned and at work.
+/// The loaded program and its maps, in parts. Each owns what it changes. What takes two of them is done here, in the
+/// order that keeps packets limited. Dropping it leaves everything pinned and at work.
 pub struct Dataplane {
     /// Where it runs.
     pub links: Attachments,
@@ -227,7 +227,8 @@ impl Dataplane {
         settled
     }
 
-    /// Lets no limit apply to sources in `nets`, from the next [`Dataplane::publish`] on, and no entry of the lists.
+    /// Lets no limit apply to sources in `nets`, from the next [`Dataplane::publish`] on, and no entry of the lists from
+    /// the next [`ListMaps::publish_lists`] on.
     pub fn exempt(&mut self, nets: &[IpNet]) {
         self.policies.publisher.exempt(nets);
         self.lists.exempt(nets);
