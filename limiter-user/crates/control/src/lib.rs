@@ -6,11 +6,14 @@
 mod access;
 mod bans;
 mod capture;
+#[path = "rules/limits.rs"]
 mod change;
 pub mod cluster;
+#[path = "rules/confirm.rs"]
 mod confirm;
 mod core;
 mod events;
+#[path = "rules/file.rs"]
 mod file_limits;
 mod file_lists;
 pub mod groups;
@@ -19,20 +22,28 @@ mod interfaces;
 mod kept_changes;
 mod life;
 pub mod listen;
+#[path = "rules/lists.rs"]
 mod lists;
+#[path = "rules/reload.rs"]
 mod live;
 mod overview;
 mod plane;
 mod ports;
+#[path = "rules/refused.rs"]
 mod refused;
+#[path = "rules/replicated.rs"]
 mod replicated;
+#[path = "core/scrape.rs"]
 pub mod scrape;
 mod services;
+#[path = "rules/shadows.rs"]
 mod shadows;
+#[path = "handle.rs"]
 mod shared;
 mod suggest;
 mod top;
 mod views;
+#[path = "core/warnings.rs"]
 mod warnings;
 
 pub use self::access::{Access, Admins};

@@ -4,7 +4,9 @@
 //! is confirmed or reverted. So a daemon that starts after a crash knows what to do, whenever that
 //! came: to revert a change that was not made, or has been reverted, changes nothing.
 
+#[path = "confirm/clock.rs"]
 mod clock;
+#[path = "confirm/record.rs"]
 mod record;
 
 use std::fmt;
@@ -397,4 +399,5 @@ pub(super) async fn watch(shared: &Shared) -> Failure {
 }
 
 #[cfg(test)]
+#[path = "confirm/tests.rs"]
 mod tests;

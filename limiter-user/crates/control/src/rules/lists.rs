@@ -319,4 +319,5 @@ fn shuts_out(changes: &ListChanges, present: &Lists, source: IpNet) -> Option<Ip
 }
 
 #[cfg(test)]
+#[path = "lists/tests.rs"]
 mod tests;
