@@ -3,7 +3,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::*;
-use control::Shared;
+use control::Host;
 use control::fake::Fake;
 use daemon::http;
 
@@ -22,7 +22,7 @@ fn served(work: impl FnOnce(&Path, &Fake)) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("limiter.sock");
     let fake = Fake::default();
-    let shared = Shared::new(fake.core(&directory));
+    let shared = Host::new(fake.core(&directory));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     listener.set_nonblocking(true).unwrap();

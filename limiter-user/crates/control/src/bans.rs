@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use super::core::Core;
+use super::rules::Rules;
 use api::ListEntry;
 use model::lists::{ListChanges, Listing, find};
 use model::source::Counts;
@@ -67,53 +67,53 @@ impl Snapshot {
     }
 }
 
-impl Core {
+impl Bans {
     /// Bans who has deserved it by now.
-    pub(super) fn ban(&mut self, now: Instant) {
-        if self.layers().amounts().all(|amount| amount.ban.is_none()) {
-            self.bans = Bans::default();
+    pub(super) fn ban(&mut self, rules: &mut Rules, now: Instant) {
+        if rules.layers().amounts().all(|amount| amount.ban.is_none()) {
+            *self = Self::default();
             return;
         }
-        let Some(candidates) = self.candidates(now) else { return };
-        let (suspects, guilty) = self.judge(&candidates);
-        self.bans.suspects = suspects;
+        let Some(candidates) = self.candidates(rules, now) else { return };
+        let (suspects, guilty) = self.judge(rules, &candidates);
+        self.suspects = suspects;
         if guilty.is_empty() {
             return;
         }
         let changes: ListChanges =
             guilty.into_iter().map(|(source, listing)| (source, Some(listing))).collect();
-        match self.change_lists(&changes) {
+        match rules.change_lists(&changes) {
             Ok(()) => {
-                self.bans.problem = None;
-                self.tell_banned(&changes);
+                self.problem = None;
+                tell_banned(rules, &changes);
             }
             Err(failure) => {
                 let problem = failure.to_string();
                 // It will be the same in a second.
-                if self.bans.problem.as_ref() != Some(&problem) {
+                if self.problem.as_ref() != Some(&problem) {
                     tracing::error!("cannot ban {} sources: {problem}", changes.len());
                 }
-                self.bans.problem = Some(problem);
+                self.problem = Some(problem);
             }
         }
     }
 
     /// The buckets whose sources have offered enough since the last look for the mildest of bans, and
     /// what they have offered; `None` if that was only just.
-    fn candidates(&mut self, now: Instant) -> Option<BTreeMap<usize, Offered>> {
+    fn candidates(&mut self, rules: &Rules, now: Instant) -> Option<BTreeMap<usize, Offered>> {
         let mut found = BTreeMap::new();
-        let buckets = self.plane.buckets();
-        let last = self.bans.last.take().filter(|look| look.counts.len() == buckets);
+        let buckets = rules.plane.buckets();
+        let last = self.last.take().filter(|look| look.counts.len() == buckets);
         let time = last.as_ref().map(|look| now.duration_since(look.at));
         if time.is_some_and(|time| time < APART) {
-            self.bans.last = last;
+            self.last = last;
             return None;
         }
         let ns = time.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let least = ns.map(|ns| Least::new(self.layers().amounts(), ns));
+        let least = ns.map(|ns| Least::new(rules.layers().amounts(), ns));
         let mut look = last.unwrap_or_else(|| Snapshot { at: now, counts: vec![(0, 0); buckets] });
         look.at = now;
-        self.plane.counts(&mut |bucket, counts| {
+        rules.plane.counts(&mut |bucket, counts| {
             let (packets, bytes) = look.note(bucket, &counts);
             if let Some(ns) = ns
                 && least.as_ref().is_some_and(|least| least.reached(packets, bytes))
@@ -122,7 +122,7 @@ impl Core {
                 found.insert(bucket, Offered { packets, bytes, ns });
             }
         });
-        self.bans.last = Some(look);
+        self.last = Some(look);
         Some(found)
     }
 
@@ -130,61 +130,49 @@ impl Core {
     /// long enough.
     fn judge(
         &self,
+        rules: &Rules,
         candidates: &BTreeMap<usize, Offered>,
     ) -> (HashMap<usize, Suspect>, BTreeMap<IpNet, Listing>) {
         let (mut suspects, mut guilty) = (HashMap::new(), BTreeMap::new());
         // A change that is going to be reverted must not shut anyone out for longer.
-        let settled = self.nothing_unconfirmed().is_ok();
+        let settled = rules.unconfirmed.nothing().is_ok();
         let buckets: Vec<_> = candidates.keys().copied().collect();
         if buckets.is_empty() {
             return (suspects, guilty);
         }
-        self.plane.sources_at(&buckets, &mut |bucket, _, source| {
+        rules.plane.sources_at(&buckets, &mut |bucket, _, source| {
             let target = source.limit.map(|limit| limit.target);
-            let limit = target.and_then(|target| self.limit_for(&target));
+            let limit = target.and_then(|target| rules.limit_for(&target));
             let (Some(offered), Some(limit)) = (candidates.get(&bucket), limit) else { return };
             let Some(ban) = limit.ban.filter(|ban| ban.is_reached(&limit, offered)) else { return };
             let (source, target) = (source.source, limit.target);
-            let before = self.bans.suspects.get(&bucket);
+            let before = self.suspects.get(&bucket);
             let before = before.filter(|before| (before.source, before.target) == (source, target));
             let offered = before.map_or(*offered, |before| before.offered.and(offered));
             let room = settled && guilty.len() < MAX_AT_ONCE;
-            if room && ban.is_due(&offered) && self.may_ban(source) {
+            if room && ban.is_due(&offered) && may_ban(rules, source) {
                 guilty.insert(source, listing(&limit, &ban, &offered));
             }
             suspects.insert(bucket, Suspect { source, target, offered });
         });
         (suspects, guilty)
     }
+}
 
-    fn tell_banned(&mut self, changes: &ListChanges) {
-        for (source, listing) in changes {
-            let Some(listing) = listing else { continue };
-            let reason = listing.reason.as_deref().unwrap_or_default().to_owned();
-            let until = ListEntry::new(*source, listing).expires;
-            self.tell(What::Ban { source: *source, reason, until });
-        }
+fn tell_banned(rules: &mut Rules, changes: &ListChanges) {
+    for (source, listing) in changes {
+        let Some(listing) = listing else { continue };
+        let reason = listing.reason.as_deref().unwrap_or_default().to_owned();
+        let until = ListEntry::new(*source, listing).expires;
+        rules.events.tell(What::Ban { source: *source, reason, until });
     }
+}
 
-    /// Those of the targets whose present entries are bans.
-    pub(super) fn banned(&self, changes: &ListChanges) -> Vec<IpNet> {
-        let lists = self.store.lists();
-        let banned = |net: &&IpNet| lists.get(net).is_some_and(|listing| listing.ban);
-        changes.iter().map(|(net, _)| net).filter(banned).copied().collect()
-    }
-
-    pub(super) fn tell_unbanned(&mut self, banned: Vec<IpNet>, why: &str) {
-        for source in banned {
-            self.tell(What::Unban { source, why: why.into() });
-        }
-    }
-
-    /// Whether a ban would change what becomes of `source`, and may.
-    fn may_ban(&self, source: IpNet) -> bool {
-        let managed = self.management.covering(source.addr()).is_some();
-        // Who is allowed stays so, who is denied is so already.
-        !managed && find(self.store.lists(), source).is_none()
-    }
+/// Whether a ban would change what becomes of `source`, and may.
+fn may_ban(rules: &Rules, source: IpNet) -> bool {
+    let managed = rules.management.covering(source.addr()).is_some();
+    // Who is allowed stays so, who is denied is so already.
+    !managed && find(rules.store.lists(), source).is_none()
 }
 
 /// The entry for a source that has offered so much.
@@ -199,7 +187,9 @@ fn listing(limit: &Limit, ban: &Ban, offered: &Offered) -> Listing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Core;
     use crate::fake::Fake;
+    use crate::rules::{confirm, limits, lists};
     use api::requests::ChangeOptions;
     use model::input::LimitInput;
     use model::lists::Action;
@@ -222,8 +212,13 @@ mod tests {
         fn new() -> Self {
             let (fake, directory) = (Fake::default(), tempfile::tempdir().unwrap());
             let mut core = fake.core(&directory);
-            core.set(&limit(true), &ChangeOptions::default()).unwrap();
+            limits::set(&mut core.rules, &limit(true), &ChangeOptions::default()).unwrap();
             Self { fake, core, now: Instant::now(), _directory: directory }
+        }
+
+        /// Looks so long after the last second.
+        fn look(&mut self, later: Duration) {
+            self.core.bans.ban(&mut self.core.rules, self.now + later);
         }
 
         /// A second in which each of these sources offers so many packets. Returns who is banned after it.
@@ -234,7 +229,7 @@ mod tests {
                 *dropped += packets;
             }
             self.now += Duration::from_secs(1);
-            self.core.ban(self.now);
+            self.look(Duration::ZERO);
             let lists = self.fake.state().lists.clone();
             lists.keys().map(short_prefix).collect()
         }
@@ -273,7 +268,7 @@ mod tests {
         for seconds in [&flood, &flood, &flood, &pause, &flood, &flood] {
             assert_eq!(scene.second(seconds), none);
         }
-        scene.core.ban(scene.now + Duration::from_millis(100));
+        scene.look(Duration::from_millis(100));
         assert_eq!(scene.second(&flood), ["192.0.2.1"]);
     }
 
@@ -294,17 +289,23 @@ mod tests {
     #[test]
     fn management_and_listed_sources_are_left_alone() {
         let mut scene = Scene::new();
-        scene.core.protect(&["192.0.2.1/32".parse().unwrap()]);
+        scene.core.rules.protect(&["192.0.2.1/32".parse().unwrap()]);
         let entry = |action| Listing::new(action, None, None).unwrap();
         let nets = |text: &str| vec![text.parse().unwrap()];
-        scene
-            .core
-            .list_add(&nets("192.0.2.2/31"), &entry(Action::Allow), &ChangeOptions::default())
-            .unwrap();
-        scene
-            .core
-            .list_add(&nets("192.0.2.4/31"), &entry(Action::Deny), &ChangeOptions::default())
-            .unwrap();
+        lists::add(
+            &mut scene.core.rules,
+            &nets("192.0.2.2/31"),
+            &entry(Action::Allow),
+            &ChangeOptions::default(),
+        )
+        .unwrap();
+        lists::add(
+            &mut scene.core.rules,
+            &nets("192.0.2.4/31"),
+            &entry(Action::Deny),
+            &ChangeOptions::default(),
+        )
+        .unwrap();
         let sources = ["192.0.2.1", "192.0.2.2", "192.0.2.5", "192.0.2.6"].map(|s| (s, 500));
         let mut banned = Vec::new();
         for _ in 0..5 {
@@ -319,12 +320,12 @@ mod tests {
         let other = Limit { target: "10.0.0.0/8".parse().unwrap(), ..limit(false) };
         let how =
             ChangeOptions { confirm: Some(Duration::from_secs(60)), ..ChangeOptions::default() };
-        scene.core.set(&other, &how).unwrap();
+        limits::set(&mut scene.core.rules, &other, &how).unwrap();
         let flood = [("192.0.2.1", 500)];
         for _ in 0..6 {
             assert!(scene.second(&flood).is_empty());
         }
-        scene.core.confirm().unwrap();
+        confirm::confirm(&mut scene.core.rules).unwrap();
         assert_eq!(scene.second(&flood), ["192.0.2.1"]);
     }
 
@@ -351,7 +352,7 @@ mod tests {
             scene.second(&[("192.0.2.1", 90)]);
         }
         assert!(scene.core.bans.last.is_some() && scene.core.bans.suspects.len() == 1);
-        scene.core.set(&limit(false), &ChangeOptions::default()).unwrap();
+        limits::set(&mut scene.core.rules, &limit(false), &ChangeOptions::default()).unwrap();
         assert!(scene.second(&[("192.0.2.1", 90)]).is_empty());
         assert!(scene.core.bans.last.is_none() && scene.core.bans.suspects.is_empty());
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use limiter_common::abi::Internal;
 
-use super::core::{Core, internal_of};
+use super::rules::Rules;
 use api::error::{Failure, exit};
 use api::{CaptureBatch, CaptureStarted, SampleReport};
 use model::sample::{PacketSample, SampleFilter};
@@ -16,8 +16,16 @@ const LEASE: Duration = Duration::from_secs(2);
 /// Samples that are fetched at once: some hundred microseconds.
 const BATCH: usize = 500;
 
+/// The capture that goes on, if any.
+#[derive(Default)]
+pub struct Captures {
+    current: Option<Capture>,
+    /// How many there have been.
+    count: u64,
+}
+
 /// A capture.
-pub(super) struct Capture {
+struct Capture {
     id: u64,
     asked: Instant,
     /// Matched and lost when it began.
@@ -25,38 +33,42 @@ pub(super) struct Capture {
     interfaces: HashMap<u32, String>,
 }
 
-impl Core {
+impl Captures {
     /// Begins to capture. Whoever asked has to fetch the samples.
     ///
     /// # Errors
     /// If somebody else captures, or the kernel cannot.
-    pub fn start_capture(&mut self, filter: &SampleFilter) -> Result<CaptureStarted, Failure> {
-        self.end_forgotten_capture();
-        if self.capture.is_some() {
+    pub fn start(
+        &mut self,
+        rules: &mut Rules,
+        filter: &SampleFilter,
+    ) -> Result<CaptureStarted, Failure> {
+        self.end_forgotten(rules);
+        if self.current.is_some() {
             return Err(Failure::new(exit::NEGATIVE, "somebody else captures at present")
                 .hint("one capture is possible at a time: try again when it is over"));
         }
-        let before = self.sampled()?;
-        self.plane.start_sampling(filter)?;
-        self.captures += 1;
-        let interfaces = self.plane.attachments().into_iter().map(|it| (it.ifindex, it.name));
-        self.capture = Some(Capture {
-            id: self.captures,
+        let before = sampled(rules)?;
+        rules.plane.start_sampling(filter)?;
+        self.count += 1;
+        let interfaces = rules.plane.attachments().into_iter().map(|it| (it.ifindex, it.name));
+        self.current = Some(Capture {
+            id: self.count,
             asked: Instant::now(),
             before,
             interfaces: interfaces.collect(),
         });
         tracing::info!("a capture has begun");
-        Ok(CaptureStarted { id: self.captures })
+        Ok(CaptureStarted { id: self.count })
     }
 
     /// The samples that have come.
     ///
     /// # Errors
     /// If that capture is over.
-    pub fn captured(&mut self, id: u64) -> Result<CaptureBatch, Failure> {
+    pub fn samples(&mut self, rules: &mut Rules, id: u64) -> Result<CaptureBatch, Failure> {
         let mut samples = Vec::new();
-        let [matched, lost] = self.fetch_samples(id, &mut |sample, interface| {
+        let [matched, lost] = self.fetch(rules, id, &mut |sample, interface| {
             samples.push(SampleReport::new(sample, interface));
         })?;
         Ok(CaptureBatch { samples, matched, lost })
@@ -67,18 +79,19 @@ impl Core {
     ///
     /// # Errors
     /// If that capture is over.
-    pub(super) fn fetch_samples(
+    pub(super) fn fetch(
         &mut self,
+        rules: &mut Rules,
         id: u64,
         visit: &mut dyn FnMut(PacketSample, String),
     ) -> Result<[u64; 2], Failure> {
-        let [matched, lost] = self.sampled()?;
-        let Some(capture) = self.capture.as_mut().filter(|capture| capture.id == id) else {
+        let [matched, lost] = sampled(rules)?;
+        let Some(capture) = self.current.as_mut().filter(|capture| capture.id == id) else {
             return Err(Failure::new(exit::NEGATIVE, "the capture is over")
                 .hint("whoever captures has to fetch the samples every second"));
         };
         capture.asked = Instant::now();
-        self.plane.samples(BATCH, &mut |sample| {
+        rules.plane.samples(BATCH, &mut |sample| {
             let known = capture.interfaces.get(&sample.ifindex);
             let name = known.cloned().unwrap_or_else(|| format!("if{}", sample.ifindex));
             visit(sample, name);
@@ -90,29 +103,30 @@ impl Core {
     /// Ends a capture, if it is still that one. What has come last.
     ///
     /// # Errors
-    /// As [`Core::captured`].
-    pub fn stop_capture(&mut self, id: u64) -> Result<CaptureBatch, Failure> {
-        let last = self.captured(id)?;
-        self.end_capture();
+    /// As [`Captures::samples`].
+    pub fn stop(&mut self, rules: &mut Rules, id: u64) -> Result<CaptureBatch, Failure> {
+        let last = self.samples(rules, id)?;
+        self.end(rules);
         Ok(last)
     }
 
     /// Ends a capture that nobody fetches the samples of.
-    pub(super) fn end_forgotten_capture(&mut self) {
-        if self.capture.as_ref().is_some_and(|capture| capture.asked.elapsed() > LEASE) {
-            self.end_capture();
+    pub(super) fn end_forgotten(&mut self, rules: &mut Rules) {
+        if self.current.as_ref().is_some_and(|capture| capture.asked.elapsed() > LEASE) {
+            self.end(rules);
         }
     }
 
-    fn end_capture(&mut self) {
-        self.plane.stop_sampling();
-        self.capture = None;
+    fn end(&mut self, rules: &mut Rules) {
+        rules.plane.stop_sampling();
+        self.current = None;
         tracing::info!("the capture is over");
     }
+}
 
-    /// Packets that matched, and samples that were lost, since the maps were made.
-    fn sampled(&self) -> Result<[u64; 2], Failure> {
-        let counters = self.plane.counters()?;
-        Ok([Internal::SamplesMatched, Internal::SamplesLost].map(|it| internal_of(&counters, it)))
-    }
+/// Packets that matched, and samples that were lost, since the maps were made.
+fn sampled(rules: &Rules) -> Result<[u64; 2], Failure> {
+    let counters = rules.plane.counters()?;
+    let internal = |it: Internal| counters.internal[it as usize];
+    Ok([Internal::SamplesMatched, Internal::SamplesLost].map(internal))
 }

@@ -1,19 +1,19 @@
 //! What happens, told to the log, to whoever listens, and to whoever asks later.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::time::Instant;
 
 use limiter_common::abi::{EventKind, Internal};
 
-use super::core::Core;
 use super::kept_changes::{ChangesFile, FILE};
+use super::plane::Plane;
 use api::ChangesReport;
-use api::error::Failure;
 use api::requests::ChangeOptions;
 use telemetry::detect::{Jump, Pressure, Spread};
 use telemetry::event::By;
 use telemetry::throttle::Throttle;
-use telemetry::{Event, Sample, What};
+use telemetry::{Bus, Event, Sample, What};
 
 /// Changes that are remembered.
 const CHANGES: usize = 100;
@@ -25,9 +25,10 @@ const LOOK: u64 = 5;
 const COULD_BE_FULL: f64 = 0.6;
 
 /// What was told, and what it takes to know what is to be.
-pub(super) struct EventLog {
+pub struct EventLog {
     /// Who asks for what is being done; `None` for the daemon itself.
     pub(super) by: Option<By>,
+    bus: Bus,
     started: Instant,
     throttle: Throttle,
     changes: VecDeque<Event>,
@@ -47,6 +48,7 @@ impl Default for EventLog {
     fn default() -> Self {
         Self {
             by: None,
+            bus: Bus::default(),
             started: Instant::now(),
             throttle: Throttle::default(),
             changes: VecDeque::new(),
@@ -68,113 +70,105 @@ fn remember(events: &mut VecDeque<Event>, most: usize, event: &Event) {
     events.push_back(event.clone());
 }
 
-impl Core {
+impl EventLog {
+    /// Where samples and events can be listened to.
+    pub const fn bus(&self) -> &Bus {
+        &self.bus
+    }
+
     /// Tells what happens now.
-    pub(super) fn tell(&mut self, what: What) {
+    pub fn tell(&mut self, what: What) {
         self.tell_event(Event::now(what));
     }
 
     fn tell_event(&mut self, event: Event) {
-        let (kind, told) = (event.what.kind(), &mut self.told);
+        let kind = event.what.kind();
         if kind.is_change() {
             // However many there are: who has done it must be found later.
-            remember(&mut told.changes, CHANGES, &event);
-            if let Some(kept) = &mut told.kept {
-                kept.add(&event, &told.changes);
+            remember(&mut self.changes, CHANGES, &event);
+            if let Some(kept) = &mut self.kept {
+                kept.add(&event, &self.changes);
             }
         }
-        if !told.throttle.admits(kind, told.started.elapsed()) {
+        if !self.throttle.admits(kind, self.started.elapsed()) {
             return;
         }
         if !kind.is_change() {
-            remember(&mut told.others, OTHERS, &event);
+            remember(&mut self.others, OTHERS, &event);
         }
         event.log();
         self.bus.tell(event);
     }
 
-    /// Remembers the changes that earlier daemons have kept, and keeps those to come.
-    pub(super) fn open_changes(&mut self) {
-        let path = self.store.path().with_file_name(FILE);
-        let (kept, changes) = ChangesFile::open(&path, CHANGES);
-        (self.told.kept, self.told.changes) = (Some(kept), changes);
+    /// Remembers the changes that earlier daemons have kept in the state directory, and keeps those to come.
+    pub(super) fn open_changes(&mut self, state_dir: &Path) {
+        let (kept, changes) = ChangesFile::open(&state_dir.join(FILE), CHANGES);
+        (self.kept, self.changes) = (Some(kept), changes);
     }
 
     /// Tells that a policy has changed, `how`, for so many seconds.
     pub(super) fn tell_policy(
         &mut self,
-        what: String,
+        what: impl Into<String>,
         how: &ChangeOptions,
         ttl_seconds: Option<u64>,
     ) {
         let confirm_seconds = how.confirm.map(|period| period.as_secs());
-        let by = self.told.by.clone();
-        self.tell(What::Policy { what, by, ttl_seconds, confirm_seconds });
+        let by = self.by.clone();
+        self.tell(What::Policy { what: what.into(), by, ttl_seconds, confirm_seconds });
     }
 
     /// Tells what the data plane has told since the last time.
-    pub(super) fn tell_of_plane(&mut self) {
+    pub(super) fn tell_of_plane(&mut self, plane: &mut dyn Plane) {
         let mut events = Vec::new();
-        self.plane.events(&mut |event| events.push(event));
-        let now = self.told.started.elapsed().as_secs();
+        plane.events(&mut |event| events.push(event));
+        let now = self.started.elapsed().as_secs();
         for event in events {
             let (source, limited) = (event.source, event.kind == EventKind::Limited);
             self.tell_event(event_of(event));
-            if limited && let Some((prefix, sources)) = self.told.spread.note(now, source) {
+            if limited && let Some((prefix, sources)) = self.spread.note(now, source) {
                 self.tell(What::Spread { prefix, sources });
             }
         }
     }
 
-    /// Tells what a sample shows.
-    pub(super) fn tell_of_sample(&mut self, sample: &Sample) {
+    /// Tells what a sample of the data plane shows.
+    pub(super) fn tell_of_sample(&mut self, sample: &Sample, plane: &dyn Plane) {
         let now = sample.monotonic_ns / 1_000_000_000;
         if let Some(distinct) = sample.distinct
-            && let Some(median) = self.told.jump.note(now, distinct.sources)
+            && let Some(median) = self.jump.note(now, distinct.sources)
         {
             self.tell(What::DistinctJump { sources: distinct.sources, median });
         }
         let lost = sample.internal(Internal::EventsLost);
-        let before = self.told.lost.replace(lost).unwrap_or(lost);
+        let before = self.lost.replace(lost).unwrap_or(lost);
         if lost > before {
             self.tell(What::EventsLost { count: lost - before });
         }
-        self.tell_of_table(now, sample.tracked());
-        for (kind, count) in self.told.throttle.suppressed() {
+        self.tell_of_table(now, sample.tracked(), plane);
+        for (kind, count) in self.throttle.suppressed() {
             self.tell(What::Suppressed { kind, count });
         }
     }
 
-    fn tell_of_table(&mut self, now: u64, tracked: u64) {
-        let recent = self.told.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK);
-        if recent || (tracked as f64) < self.plane.buckets() as f64 * COULD_BE_FULL {
+    fn tell_of_table(&mut self, now: u64, tracked: u64, plane: &dyn Plane) {
+        let recent = self.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK);
+        if recent || (tracked as f64) < plane.buckets() as f64 * COULD_BE_FULL {
             return;
         }
-        self.told.looked = Some(now);
-        let table = self.plane.table();
+        self.looked = Some(now);
+        let table = plane.table();
         let busy = table.busy as f64 / f64::from(table.capacity).max(1.0);
-        if let Some(high) = self.told.pressure.note(busy) {
+        if let Some(high) = self.pressure.note(busy) {
             self.tell(What::TablePressure { high, busy });
         }
-    }
-
-    /// Tells that the daemon works. Cannot fail.
-    pub fn tell_started(&mut self) -> Result<(), Failure> {
-        self.tell(What::Started { version: env!("CARGO_PKG_VERSION").into() });
-        Ok(())
-    }
-
-    /// Tells that the daemon ends, which also ends what streams events. Cannot fail.
-    pub fn tell_stopping(&mut self) -> Result<(), Failure> {
-        self.tell(What::Stopping);
-        Ok(())
     }
 
     /// The last changes and other events.
     pub fn changes(&self) -> ChangesReport {
         ChangesReport {
-            changes: self.told.changes.iter().cloned().collect(),
-            events: self.told.others.iter().cloned().collect(),
+            changes: self.changes.iter().cloned().collect(),
+            events: self.others.iter().cloned().collect(),
         }
     }
 }
@@ -196,13 +190,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::Core;
     use crate::fake::Fake;
+    use crate::rules::{Rules, confirm, limits, lists};
     use model::Limit;
     use model::lists::{Action, Listing};
     use telemetry::event::Kind;
 
     fn texts(core: &Core) -> Vec<String> {
-        core.changes().changes.iter().map(|event| event.what.to_string()).collect()
+        core.rules.events.changes().changes.iter().map(|event| event.what.to_string()).collect()
     }
 
     #[test]
@@ -211,22 +207,31 @@ mod tests {
         let fake = Fake::default();
         let mut core = fake.core(&directory);
         let mut heard = core.bus().events();
-        core.told.by = Some(By { uid: Some(7), user: "ann".into() });
+        core.rules.events.by = Some(By { uid: Some(7), user: "ann".into() });
         let limit = |rate: &str| {
             Limit::new("192.0.2.1".parse().unwrap(), rate.parse().unwrap(), None).unwrap()
         };
         let how =
             ChangeOptions { confirm: Some(Duration::from_secs(60)), ..ChangeOptions::default() };
-        core.set(&limit("5pps"), &how).unwrap();
+        limits::set(&mut core.rules, &limit("5pps"), &how).unwrap();
         // Neither what changes nothing nor a dry run is a change.
-        core.abort().unwrap();
-        core.set(&limit("5pps"), &ChangeOptions { dry_run: true, ..ChangeOptions::default() })
-            .unwrap();
-        core.told.by = None;
+        confirm::abort(&mut core.rules).unwrap();
+        limits::set(
+            &mut core.rules,
+            &limit("5pps"),
+            &ChangeOptions { dry_run: true, ..ChangeOptions::default() },
+        )
+        .unwrap();
+        core.rules.events.by = None;
         let listing = Listing::new(Action::Deny, Some(Duration::from_secs(90)), None).unwrap();
-        core.list_add(&["192.0.2.9/32".parse().unwrap()], &listing, &ChangeOptions::default())
-            .unwrap();
-        let told = core.changes().changes;
+        lists::add(
+            &mut core.rules,
+            &["192.0.2.9/32".parse().unwrap()],
+            &listing,
+            &ChangeOptions::default(),
+        )
+        .unwrap();
+        let told = core.rules.events.changes().changes;
         let set = serde_json::to_value(&told[0]).unwrap();
         assert_eq!((&set["event"], &set["by"]["user"]), (&"policy".into(), &"ann".into()));
         assert_eq!(set["confirm_seconds"], 60);
@@ -245,13 +250,13 @@ mod tests {
     fn the_next_daemon_knows_of_changes() {
         let directory = tempfile::tempdir().unwrap();
         let mut core = Fake::default().core(&directory);
-        core.open_changes();
-        core.tell_policy("one".into(), &ChangeOptions::default(), None);
-        core.tell(What::Suppressed { kind: Kind::Limited, count: 3 });
+        core.rules.events.open_changes(directory.path());
+        core.rules.events.tell_policy("one", &ChangeOptions::default(), None);
+        core.rules.events.tell(What::Suppressed { kind: Kind::Limited, count: 3 });
         drop(core);
         let mut core = Fake::default().core(&directory);
-        core.open_changes();
-        core.tell_policy("two".into(), &ChangeOptions::default(), None);
+        core.rules.events.open_changes(directory.path());
+        core.rules.events.tell_policy("two", &ChangeOptions::default(), None);
         assert_eq!(texts(&core), ["one", "two"]);
     }
 
@@ -261,12 +266,13 @@ mod tests {
         let mut core = Fake::default().core(&directory);
         let mut heard = core.bus().events();
         for i in 0..250 {
-            core.tell_policy(format!("change {i}"), &ChangeOptions::default(), None);
+            core.rules.events.tell_policy(format!("change {i}"), &ChangeOptions::default(), None);
         }
         let texts = texts(&core);
         assert_eq!((texts.len(), texts[99].as_str()), (CHANGES, "change 249"));
         let sample = core.sample().unwrap();
-        core.tell_of_sample(&sample);
+        let Rules { events, plane, .. } = &mut core.rules;
+        events.tell_of_sample(&sample, &**plane);
         let told: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
         assert!((20..30).contains(&told.len()), "{}", told.len());
         let rest = 250 - (told.len() - 1) as u64;

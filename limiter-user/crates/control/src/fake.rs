@@ -11,7 +11,7 @@ use limiter_common::abi::{Counters, Reason};
 
 use super::Core;
 use super::plane::{Buckets, Floors, Links, Plane, Policies, Samples, Shares};
-use super::top::Scan;
+use super::scan::Scan;
 use dataplane::{
     BucketShare, ClusterBucket, ClusterMember, Error, Event, ShadowView, SharedCounts,
     SharesChanged,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 use tokio::sync::Mutex;
 
-use super::Shared;
+use super::handle::CoreHandle;
 use api::error::Failure;
 use model::Class;
 use model::rollup::{Rollup, Sums, family};
@@ -20,7 +20,7 @@ static TURN: Mutex<()> = Mutex::const_new(());
 ///
 /// # Errors
 /// If the data plane cannot be read.
-pub async fn prepare(shared: &Shared) -> Result<(), Failure> {
+pub async fn prepare(shared: &CoreHandle) -> Result<(), Failure> {
     while let Some(wait) = shared.with(|core| Ok(core.prepare_top())).await? {
         tokio::time::sleep(wait).await;
     }
@@ -31,7 +31,10 @@ pub async fn prepare(shared: &Shared) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If the data plane cannot be read.
-pub async fn by_prefix(shared: &Shared, families: Option<Vec<IpNet>>) -> Result<Rollup, Failure> {
+pub async fn by_prefix(
+    shared: &CoreHandle,
+    families: Option<Vec<IpNet>>,
+) -> Result<Rollup, Failure> {
     let families =
         families.map(|families| families.into_iter().collect::<std::collections::HashSet<_>>());
     sum(shared, Rollup::default(), move |rollup, member, sums| {
@@ -46,7 +49,7 @@ pub async fn by_prefix(shared: &Shared, families: Option<Vec<IpNet>>) -> Result<
 ///
 /// # Errors
 /// If the data plane cannot be read.
-pub async fn by_class(shared: &Shared) -> Result<HashMap<Class, Sums>, Failure> {
+pub async fn by_class(shared: &CoreHandle) -> Result<HashMap<Class, Sums>, Failure> {
     sum(shared, HashMap::new(), |classes, member, sums| {
         classes.entry(member.class).or_insert_with(Sums::default).add(sums);
     })
@@ -55,19 +58,19 @@ pub async fn by_class(shared: &Shared) -> Result<HashMap<Class, Sums>, Failure> 
 
 /// Adds every source to `sums`, some at a time.
 async fn sum<T: Send + 'static>(
-    shared: &Shared,
+    shared: &CoreHandle,
     mut sums: T,
     add: impl Fn(&mut T, &model::source::Member, &Sums) + Send + 'static,
 ) -> Result<T, Failure> {
     let _turn = TURN.lock().await;
     prepare(shared).await?;
-    let buckets = shared.with(|core| Ok(core.buckets())).await?;
+    let buckets = shared.with(|core| Ok(core.plane().buckets())).await?;
     let mut add = Box::new(add);
     for first in (0..buckets).step_by(AT_ONCE) {
         let part = first..buckets.min(first + AT_ONCE);
         (sums, add) = shared
             .with(move |core| {
-                core.members(part, &mut |member, offered| {
+                core.top.members(core.plane(), part, &mut |member, offered| {
                     add(&mut sums, &member, &Sums::new(&member, offered));
                 });
                 Ok((sums, add))

@@ -1,12 +1,11 @@
-//! The daemon's core, shared by tasks.
+//! The handle that tasks have on the one core.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tokio::task::spawn_blocking;
 
-use super::cluster::Cluster;
 use super::core::Core;
 use api::error::{Failure, exit};
 use telemetry::Latency;
@@ -41,39 +40,18 @@ pub async fn acting<F: Future>(actor: Actor, work: F) -> F::Output {
 
 /// A handle to the one [`Core`]. Whatever is done with it is done one after the other.
 #[derive(Clone)]
-pub struct Shared(Arc<Mutex<Core>>, Latency, Arc<OnceLock<Cluster>>);
+pub struct CoreHandle(Arc<Mutex<Core>>, Latency);
 
-impl Shared {
+impl CoreHandle {
     /// Shares `core`.
     pub fn new(core: Core) -> Self {
-        Self(Arc::new(Mutex::new(core)), Latency::default(), Arc::default())
-    }
-
-    /// The cluster that this host talks to, if it is to be in one.
-    pub fn cluster(&self) -> Option<&Cluster> {
-        self.2.get()
-    }
-
-    /// What keeps the cluster from running that this host is to be in; nothing if it is to be in none.
-    pub fn why_no_cluster(&self) -> Option<Failure> {
-        self.with_now(|core| Ok(core.why_no_cluster())).ok().flatten()
-    }
-
-    /// Lets all who share the core find the cluster, from now on.
-    pub(super) fn set_cluster(&self, cluster: Cluster) {
-        // There is one in the life of a daemon.
-        let _ = self.2.set(cluster);
-    }
-
-    /// The same for those whom the cluster holds itself: it would never end otherwise.
-    pub(super) fn without_cluster(&self) -> Self {
-        Self(Arc::clone(&self.0), self.1.clone(), Arc::default())
+        Self(Arc::new(Mutex::new(core)), Latency::default())
     }
 
     /// Runs `work` on the core in this thread, which may block, after all work that came before.
     ///
     /// # Errors
-    /// As [`Shared::with`].
+    /// As [`CoreHandle::with`].
     pub fn with_now<T>(
         &self,
         work: impl FnOnce(&mut Core) -> Result<T, Failure>,
@@ -81,7 +59,7 @@ impl Shared {
         let wished = Instant::now();
         let mut core = self.0.lock().map_err(|_| in_doubt())?;
         let begun = Instant::now();
-        core.told.by = None;
+        core.rules.events.by = None;
         let result = work(&mut core);
         drop(core);
         self.1.waiting().record(begun - wished);
@@ -111,7 +89,7 @@ impl Shared {
             let by = actor.map(Actor::told);
             let mut core = core.lock().map_err(|_| in_doubt())?;
             let begun = Instant::now();
-            core.told.by = by;
+            core.rules.events.by = by;
             let result = work(&mut core);
             drop(core);
             latency.waiting().record(begun - wished);

@@ -1,19 +1,15 @@
 //! The interfaces of the configuration: each is attached to as soon as it is there, which is before it is up
 //! where it comes late. One that cannot be leaves no other unprotected.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::future::pending;
+use std::collections::BTreeMap;
 
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::time::{MissedTickBehavior, interval};
-
-use super::Shared;
-use super::core::Core;
-use super::services::RETRY_INTERVAL;
+use super::plane::attached;
+use super::rules::Rules;
 use api::error::Failure;
-use dataplane::{Error, LinkEvents};
-use model::interface::Mode;
+use api::{AttachReport, DetachReport};
+use dataplane::Error;
+use model::interface::{Attachment, Mode};
+use telemetry::What;
 
 /// Why an interface is not attached to.
 struct Problem {
@@ -24,29 +20,90 @@ struct Problem {
 
 /// What is to be attached to until it is detached, and how.
 #[derive(Default)]
-pub(super) struct Wanted {
+pub struct Interfaces {
     mode: Option<Mode>,
     replace: bool,
     /// By name, with what is wrong at present.
     interfaces: BTreeMap<String, Option<Problem>>,
 }
 
-impl Wanted {
+impl Interfaces {
     pub(super) fn new(names: &[String], mode: Mode, replace: bool) -> Self {
         let interfaces = names.iter().map(|name| (name.clone(), None)).collect();
         Self { mode: Some(mode), replace, interfaces }
     }
 
-    /// It was attached to.
-    pub(super) fn attached(&mut self, name: &str) {
-        if let Some(problem) = self.interfaces.get_mut(name) {
+    /// Attaches to an interface.
+    ///
+    /// # Errors
+    /// As [`dataplane::Dataplane::attach`].
+    pub fn attach(
+        &mut self,
+        rules: &mut Rules,
+        interface: &str,
+        mode: Mode,
+        replace: bool,
+    ) -> Result<AttachReport, Failure> {
+        let attachment = rules.plane.attach(interface, mode, replace)?;
+        self.attached(rules, &attachment);
+        Ok(AttachReport { interface: attachment })
+    }
+
+    /// Notes and tells that an interface is attached to.
+    fn attached(&mut self, rules: &mut Rules, attachment: &Attachment) {
+        if let Some(problem) = self.interfaces.get_mut(&attachment.name) {
             *problem = None;
+        }
+        let (interface, mode) = (attachment.name.clone(), attachment.mode.name().to_owned());
+        let by = rules.events.by.clone();
+        rules.events.tell(What::Attached { interface, mode, by });
+    }
+
+    /// Detaches from an interface, which stays so.
+    ///
+    /// # Errors
+    /// As [`dataplane::Attachments::detach`].
+    pub fn detach(&mut self, rules: &mut Rules, interface: &str) -> Result<DetachReport, Failure> {
+        rules.plane.detach(interface)?;
+        self.interfaces.remove(interface);
+        let by = rules.events.by.clone();
+        rules.events.tell(What::Detached { interface: interface.into(), by });
+        Ok(DetachReport { detached: interface.into() })
+    }
+
+    /// Attaches to all interfaces that are wanted, as far as that can be done now.
+    pub(super) fn attach_wanted(&mut self, rules: &mut Rules) {
+        let Some(mode) = self.mode else { return };
+        let attached = attached(&*rules.plane);
+        let names = self.interfaces.keys().filter(|name| !attached.contains(name));
+        for name in names.cloned().collect::<Vec<_>>() {
+            match rules.plane.attach(&name, mode, self.replace) {
+                Ok(attachment) => {
+                    tracing::info!("attached to {name} in {} mode", attachment.mode.name());
+                    self.attached(rules, &attachment);
+                }
+                Err(error) => self.note(&name, error),
+            }
         }
     }
 
-    /// It was detached from, and stays so.
-    pub(super) fn forget(&mut self, name: &str) {
-        self.interfaces.remove(name);
+    /// As [`Interfaces::attach_wanted`], at the start.
+    ///
+    /// # Errors
+    /// If one is attached to already in another mode. Or if nothing at all is protected, and nothing will be before
+    /// somebody does something about it.
+    pub(super) fn attach_at_start(&mut self, rules: &mut Rules) -> Result<(), Failure> {
+        let before = attached(&*rules.plane);
+        if let Some(mode) = self.mode {
+            for name in self.interfaces.keys().filter(|name| before.contains(name)) {
+                rules.plane.attach(name, mode, self.replace)?;
+            }
+        }
+        self.attach_wanted(rules);
+        match self.refused() {
+            Some(failure) if attached(&*rules.plane).is_empty() => Err(failure),
+            _ => Ok(()),
+        }
     }
 
     /// Those that are not attached to, and why.
@@ -77,105 +134,22 @@ impl Wanted {
     }
 }
 
-impl Core {
-    /// Attaches to all interfaces that are wanted, as far as that can be done now.
-    pub(super) fn attach_wanted(&mut self) {
-        let Some(mode) = self.wanted.mode else { return };
-        let attached = self.attached();
-        let names = self.wanted.interfaces.keys().filter(|name| !attached.contains(name));
-        for name in names.cloned().collect::<Vec<_>>() {
-            match self.plane.attach(&name, mode, self.wanted.replace) {
-                Ok(attachment) => {
-                    tracing::info!("attached to {name} in {} mode", attachment.mode.name());
-                    self.now_attached(&attachment);
-                }
-                Err(error) => self.wanted.note(&name, error),
-            }
-        }
-    }
-
-    /// As [`Core::attach_wanted`], at the start.
-    ///
-    /// # Errors
-    /// If one is attached to already in another mode. Or if nothing at all is protected, and nothing will be before
-    /// somebody does something about it.
-    pub(super) fn attach_at_start(&mut self, wanted: Wanted) -> Result<(), Failure> {
-        self.wanted = wanted;
-        let attached = self.attached();
-        if let Some(mode) = self.wanted.mode {
-            let again = self.wanted.interfaces.keys().filter(|name| attached.contains(name));
-            for name in again {
-                self.plane.attach(name, mode, self.wanted.replace)?;
-            }
-        }
-        self.attach_wanted();
-        match self.wanted.refused() {
-            Some(failure) if self.attached().is_empty() => Err(failure),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Attaches to what is wanted as soon as it is there.
-pub(super) async fn watch(
-    events: Option<LinkEvents>,
-    wanted: &[String],
-    shared: &Shared,
-) -> Failure {
-    // SAFETY: the descriptor is that of the socket, which the events own: it stays the same and open until they are
-    // dropped, which nobody does before their AsyncFd.
-    let register = |events| unsafe { AsyncFd::register_with_interest(events, Interest::READABLE) };
-    let events = events.and_then(|events| register(events).ok());
-    let wanted: BTreeSet<_> = wanted.iter().cloned().collect();
-    let mut again = interval(RETRY_INTERVAL);
-    again.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        let changed = tokio::select! {
-            names = next(events.as_ref()) => {
-                // Of machines with containers there may be many, of which none is wanted.
-                if names.is_some_and(|names| names.is_disjoint(&wanted)) {
-                    continue;
-                }
-                true
-            }
-            // What another program is on, for instance, may be free by and by.
-            _ = again.tick() => false,
-        };
-        let attached = shared.with(move |core| {
-            if changed || core.wanted.problems().next().is_some() {
-                core.attach_wanted();
-            }
-            Ok(())
-        });
-        if let Err(failure) = attached.await {
-            return failure;
-        }
-    }
-}
-
-/// The interfaces that something has happened to; nothing if that is not known.
-async fn next(events: Option<&AsyncFd<LinkEvents>>) -> Option<BTreeSet<String>> {
-    let Some(events) = events else { return pending().await };
-    loop {
-        let Ok(mut ready) = events.readable().await else { return pending().await };
-        match ready.try_io(|events| events.get_ref().read()) {
-            Ok(Ok(names)) => return Some(names),
-            // More came than there was room for.
-            Ok(Err(_)) => return None,
-            Err(_) => {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Core;
     use crate::fake::Fake;
     use api::Health;
 
-    fn wanted(names: &[&str]) -> Wanted {
+    /// Attaches to what is wanted, as a daemon that starts.
+    fn start(core: &mut Core, wanted: Interfaces) -> Result<(), Failure> {
+        core.interfaces = wanted;
+        core.interfaces.attach_at_start(&mut core.rules)
+    }
+
+    fn wanted(names: &[&str]) -> Interfaces {
         let names: Vec<_> = names.iter().map(ToString::to_string).collect();
-        Wanted::new(&names, Mode::Native, false)
+        Interfaces::new(&names, Mode::Native, false)
     }
 
     #[test]
@@ -184,17 +158,17 @@ mod tests {
         let fake = Fake::default();
         fake.state().interfaces = vec!["eth0".into()];
         let mut core = fake.core(&directory);
-        core.attach_at_start(wanted(&["eth9", "eth0"])).unwrap();
+        start(&mut core, wanted(&["eth9", "eth0"])).unwrap();
         assert_eq!(core.attached(), ["eth0"]);
         let status = core.status().unwrap();
         assert_eq!(status.state, Health::Degraded);
         let told = "eth9 is not protected: no interface is called eth9; there are: eth0";
         assert!(status.warnings.iter().any(|it| it.starts_with(told)), "{:?}", status.warnings);
         fake.state().interfaces.push("eth9".into());
-        core.attach_wanted();
+        core.interfaces.attach_wanted(&mut core.rules);
         assert_eq!(core.attached(), ["eth0", "eth9"]);
         assert_eq!(core.status().unwrap().state, Health::Ok);
-        core.attach_wanted();
+        core.interfaces.attach_wanted(&mut core.rules);
         assert_eq!(core.attached().len(), 2, "once is enough");
     }
 
@@ -204,15 +178,15 @@ mod tests {
         let fake = Fake::default();
         fake.state().interfaces = vec!["eth0".into(), "eth1".into()];
         let mut core = fake.core(&directory);
-        core.attach_at_start(wanted(&["eth0", "eth1"])).unwrap();
-        core.detach("eth1").unwrap();
+        start(&mut core, wanted(&["eth0", "eth1"])).unwrap();
+        core.interfaces.detach(&mut core.rules, "eth1").unwrap();
         fake.state().attached.clear();
         fake.state().interfaces.remove(0);
-        core.attach_wanted();
+        core.interfaces.attach_wanted(&mut core.rules);
         assert!(core.attached().is_empty());
-        assert_eq!(core.wanted.problems().map(|(name, _)| name).collect::<Vec<_>>(), ["eth0"]);
+        assert_eq!(core.interfaces.problems().map(|(name, _)| name).collect::<Vec<_>>(), ["eth0"]);
         fake.state().interfaces.push("eth0".into());
-        core.attach_wanted();
+        core.interfaces.attach_wanted(&mut core.rules);
         assert_eq!(core.attached(), ["eth0"]);
     }
 
@@ -223,18 +197,18 @@ mod tests {
         fake.state().interfaces = vec!["eth0".into(), "eth1".into()];
         fake.state().taken = vec!["eth0".into()];
         let mut core = fake.core(&directory);
-        let failure = core.attach_at_start(wanted(&["eth0"])).unwrap_err();
+        let failure = start(&mut core, wanted(&["eth0"])).unwrap_err();
         assert!(failure.hint.is_some_and(|hint| hint.contains("--replace")));
-        core.attach_at_start(wanted(&["eth0", "eth9"])).unwrap();
-        core.attach_at_start(wanted(&["eth0", "eth1"])).unwrap();
+        start(&mut core, wanted(&["eth0", "eth9"])).unwrap();
+        start(&mut core, wanted(&["eth0", "eth1"])).unwrap();
         assert_eq!(core.attached(), ["eth1"]);
         fake.state().taken.clear();
-        core.attach_wanted();
+        core.interfaces.attach_wanted(&mut core.rules);
         assert_eq!(core.attached(), ["eth1", "eth0"]);
         // Nothing is wanted, and so nothing can be missing.
-        core.attach_at_start(wanted(&[])).unwrap();
+        start(&mut core, wanted(&[])).unwrap();
         // It is never in another mode than the one that was asked for.
-        let generic = Wanted::new(&["eth0".into(), "eth9".into()], Mode::Generic, false);
-        assert!(core.attach_at_start(generic).unwrap_err().message.contains("native mode"));
+        let generic = Interfaces::new(&["eth0".into(), "eth9".into()], Mode::Generic, false);
+        assert!(start(&mut core, generic).unwrap_err().message.contains("native mode"));
     }
 }

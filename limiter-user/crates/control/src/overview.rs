@@ -115,7 +115,7 @@ impl Core {
             None => (now, self.status()?),
         };
         let top = self.top(CANDIDATES, Sort::Dropped);
-        let (sample, run_time) = (self.sample()?, self.plane.run_time());
+        let (sample, run_time) = (self.sample()?, self.plane().run_time());
         let before = watching.before.take();
         let earlier = before.as_ref().map_or(&sample, |before| &before.sample);
         let seconds = sample.monotonic_ns.saturating_sub(earlier.monotonic_ns) as f64 / 1e9;
@@ -169,7 +169,7 @@ impl Core {
             cost: cost(before.as_ref().and_then(|before| before.run_time), run_time),
             limits: self.some_limits(),
             denied: self.some_denied(),
-            state: if self.fault.is_some() { Health::Degraded } else { status.state },
+            state: if self.rules.fault.is_some() { Health::Degraded } else { status.state },
             warnings: status.warnings.clone(),
             interfaces: status
                 .interfaces
@@ -189,20 +189,21 @@ impl Core {
 
     /// The first limits in force, without going through all of them.
     fn some_limits(&self) -> Shown<LimitReport> {
-        let some = self.layers().first(MAX);
-        let shown = some.iter().map(|limit| self.report_in_force(limit)).collect();
-        Shown { total: self.layers().count() as u64, shown }
+        let some = self.rules.layers().first(MAX);
+        let shown = some.iter().map(|limit| self.rules.report_in_force(limit)).collect();
+        Shown { total: self.rules.layers().count() as u64, shown }
     }
 
     /// The first entries of the deny list, those that bans have made before others.
     fn some_denied(&self) -> Shown<ListEntry> {
-        let listed = self.listed();
+        let listed = self.rules.listed();
         let looked_at = listed.iter().take(MAX_ENTRIES);
         let mut denied: Vec<_> =
             looked_at.filter(|(_, listing)| listing.action == Action::Deny).collect();
         denied.sort_by_key(|(_, listing)| !listing.ban);
         denied.truncate(MAX);
-        let shown = denied.into_iter().map(|(net, listing)| self.entry(*net, listing)).collect();
+        let shown =
+            denied.into_iter().map(|(net, listing)| self.rules.entry(*net, listing)).collect();
         Shown { total: listed.len() as u64, shown }
     }
 }
@@ -261,7 +262,7 @@ mod tests {
         assert_eq!(names(&report.heaviest), ["198.51.100.8", "198.51.100.7"]);
         assert!(report.offenders.is_empty() && report.heaviest[0].commands.deny.is_none());
         fake.state().sources.insert("198.51.100.9".into(), (5, 7));
-        core.look_now(3);
+        core.top.look_now(&fake, 3);
         let report = core.overview(&mut Watching::default(), Instant::now()).unwrap();
         assert_eq!(names(&report.offenders), ["198.51.100.9"]);
         assert!(report.heaviest.is_empty() && !report.host.is_empty());

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ipnet::IpNet;
 use limiter_common::abi::Counters;
 
-use super::top::Scan;
+use super::scan::Scan;
+use api::error::Failure;
 use dataplane::{
     BucketShare, ClusterBucket, ClusterMember, ClusterTerms, Dataplane, Error, Event, RunTime,
     ShadowView, ShareMaps, SharedCounts, SharesChanged, WindowRanks,
@@ -23,6 +25,7 @@ use model::{
     sample::{PacketSample, SampleFilter},
     tables::{OnFull, SketchHealth, TableHealth},
 };
+use telemetry::Sample;
 
 /// Declares a concern of the data plane. A part of `$of` does each of it by its own method of the same name: `$part`,
 /// as seen from `$plane`.
@@ -204,6 +207,25 @@ concern! {
             fn samples(most: usize, visit: &mut dyn FnMut(PacketSample));
         }
     }
+}
+
+/// What a data plane counts at present.
+///
+/// # Errors
+/// If it cannot be read.
+pub(crate) fn sample(plane: &dyn Plane) -> Result<Sample, Failure> {
+    Ok(Sample {
+        time: SystemTime::now(),
+        monotonic_ns: plane.monotonic_ns(),
+        counters: plane.counters()?,
+        noise: plane.noise(),
+        distinct: plane.distinct(),
+    })
+}
+
+/// The interfaces that a data plane is attached to.
+pub(crate) fn attached(plane: &dyn Plane) -> Vec<String> {
+    plane.attachments().into_iter().map(|attachment| attachment.name).collect()
 }
 
 /// All that the daemon asks of a data plane.

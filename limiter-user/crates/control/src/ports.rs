@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use limiter_common::abi::Reason;
 use limiter_common::packet::{Network, network, transport};
 
-use super::shared::Shared;
+use super::handle::CoreHandle;
 use api::error::Failure;
 use api::{PortCounts, PortsReport};
 use model::Class;
@@ -40,7 +40,7 @@ fn port_of(sample: &PacketSample) -> Class {
 ///
 /// # Errors
 /// If somebody captures, or the data plane cannot be read.
-pub async fn ports(shared: &Shared, n: usize, over: Duration) -> Result<PortsReport, Failure> {
+pub async fn ports(shared: &CoreHandle, n: usize, over: Duration) -> Result<PortsReport, Failure> {
     let first = shared.with(|core| core.sample()).await?;
     tokio::time::sleep(BEFORE).await;
     let second = shared.with(|core| core.sample()).await?;
@@ -53,7 +53,7 @@ pub async fn ports(shared: &Shared, n: usize, over: Duration) -> Result<PortsRep
         snaplen: 128,
         share: if pps > 0.0 { (f64::from(WANTED) / pps).min(1.0) } else { 1.0 },
     };
-    let id = shared.with(move |core| core.start_capture(&filter)).await?.id;
+    let id = shared.with(move |core| core.captures.start(&mut core.rules, &filter)).await?.id;
     let start = Instant::now();
     let mut seen: HashMap<Class, PortCounts> = HashMap::new();
     let mut matched = 0;
@@ -61,7 +61,7 @@ pub async fn ports(shared: &Shared, n: usize, over: Duration) -> Result<PortsRep
         tokio::time::sleep(PAUSE).await;
         let mut taken = seen;
         let fetched = shared.with(move |core| {
-            let counts = core.fetch_samples(id, &mut |sample, _| {
+            let counts = core.captures.fetch(&mut core.rules, id, &mut |sample, _| {
                 let seen = taken.entry(port_of(&sample)).or_default();
                 let count =
                     if sample.reason.passes() { &mut seen.passed } else { &mut seen.dropped };
@@ -78,7 +78,7 @@ pub async fn ports(shared: &Shared, n: usize, over: Duration) -> Result<PortsRep
         seen = counted;
     }
     let seconds = start.elapsed().as_secs_f64();
-    shared.with(move |core| core.stop_capture(id)).await?;
+    shared.with(move |core| core.captures.stop(&mut core.rules, id)).await?;
     Ok(PortsReport::new(&seen, matched, seconds, n))
 }
 

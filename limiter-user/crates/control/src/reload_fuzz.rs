@@ -6,6 +6,7 @@ use std::path::Path;
 use clap::FromArgMatches;
 
 use super::fake::Fake;
+use crate::rules::{limits, lists, reload};
 use api::error::exit;
 use model::lists::{Action, Lists};
 use settings::{Arguments, ConfigFile, RunArgs};
@@ -147,9 +148,9 @@ fn no_file_makes_it_panic_and_a_refused_one_changes_nothing() {
     let example = keys();
     let good = ConfigFile::parse(path, example.as_bytes()).unwrap();
     let given = given();
-    core.configure(given.clone(), given.with(good).unwrap());
-    core.enforce().unwrap();
-    assert_eq!(core.limits().limits.len(), 5);
+    reload::configure(&mut core.rules, given.clone(), given.with(good).unwrap());
+    core.rules.enforce().unwrap();
+    assert_eq!(limits::list(&core.rules).limits.len(), 5);
     let mut random = Random(0x5eed);
     let (mut accepted, mut refused, mut failed) = (0, 0, 0);
     for number in 0..FILES {
@@ -164,12 +165,13 @@ fn no_file_makes_it_panic_and_a_refused_one_changes_nothing() {
                     continue;
                 }
                 // The data plane may still refuse it.
-                let before = core.limits();
+                let before = limits::list(&core.rules);
                 fake.state().fail_publish = accepted % (3 * RELOADED) == 0;
-                let listed = [Action::Allow, Action::Deny].map(|action| core.list(action));
+                let listed =
+                    [Action::Allow, Action::Deny].map(|action| lists::list(&core.rules, action));
                 let wanted: Vec<_> = settings.file.limits().iter().collect();
                 let wanted_lists = settings.file.lists().clone();
-                if core.take_settings(settings).is_ok() {
+                if reload::take_settings(&mut core.rules, settings).is_ok() {
                     assert_eq!(fake.state().limits, wanted, "{number}");
                     let actions = |lists: &Lists| -> Vec<_> {
                         lists.iter().map(|(net, listing)| (*net, listing.action)).collect()
@@ -177,9 +179,10 @@ fn no_file_makes_it_panic_and_a_refused_one_changes_nothing() {
                     assert_eq!(actions(&fake.state().lists), actions(&wanted_lists), "{number}");
                 } else {
                     failed += 1;
-                    let still = [Action::Allow, Action::Deny].map(|action| core.list(action));
+                    let still = [Action::Allow, Action::Deny]
+                        .map(|action| lists::list(&core.rules, action));
                     assert_eq!(still, listed, "{number}");
-                    assert_eq!(core.limits(), before, "{number}");
+                    assert_eq!(limits::list(&core.rules), before, "{number}");
                     assert_eq!(fake.state().limits.len(), before.limits.len(), "{number}");
                 }
                 fake.state().fail_publish = false;

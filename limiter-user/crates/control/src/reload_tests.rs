@@ -8,8 +8,8 @@ use clap::FromArgMatches;
 use ipnet::IpNet;
 
 use super::fake::Fake;
-use super::refused::{self, Start};
-use super::*;
+use crate::Core;
+use crate::rules::{at_start, confirm, limits, lists, reload};
 use api::LimitOrigin;
 use api::requests::ChangeOptions;
 use model::Limit;
@@ -65,12 +65,12 @@ impl Stand {
         let mut core = self.fake.core(&self.home);
         let given = self.given();
         let settings = given.with(given.read_file().unwrap()).unwrap();
-        let start: Start = refused::at_start(&given, settings, &mut core.store).unwrap();
+        let start = at_start(&given, settings, &mut core.rules.store).unwrap();
         let management = start.settings.daemon().management;
-        core.start_from(given, start);
-        core.protect(&management);
-        core.resume_unconfirmed().unwrap();
-        core.enforce().unwrap();
+        reload::start_from(&mut core.rules, given, start);
+        core.rules.protect(&management);
+        confirm::resume(&mut core.rules).unwrap();
+        core.rules.enforce().unwrap();
         core
     }
 
@@ -114,12 +114,14 @@ fn entries_of_the_file_lie_beneath_those_set_at_run_time() {
     let mut core = stand.start();
     let denied = ["192.0.2.66/32", "198.51.100.0/24"];
     stand.assert_published("1000pps", &denied, &["198.51.100.99/32"]);
-    let list = core.list(Action::Deny);
+    let list = lists::list(&core.rules, Action::Deny);
     assert!(list.entries.iter().all(|entry| entry.origin == LimitOrigin::File), "{list:?}");
     // It cannot be removed at run time, but hidden, by the other list as well.
-    let in_file = core.list_remove(Action::Deny, &[net("192.0.2.66/32")], &now_()).unwrap_err();
+    let in_file =
+        lists::remove(&mut core.rules, Action::Deny, &[net("192.0.2.66/32")], &now_()).unwrap_err();
     assert!(in_file.message.contains("limiter.toml"), "{in_file}");
-    let hid = core.list_add(&[net("192.0.2.66/32")], &entry(Action::Allow), &now_()).unwrap();
+    let hid = lists::add(&mut core.rules, &[net("192.0.2.66/32")], &entry(Action::Allow), &now_())
+        .unwrap();
     assert!(hid.applied.warnings[0].contains("wins over"), "{hid:?}");
     let allowed = ["192.0.2.66/32", "198.51.100.99/32"];
     stand.assert_published("1000pps", &denied[1..], &allowed);
@@ -128,23 +130,25 @@ fn entries_of_the_file_lie_beneath_those_set_at_run_time() {
     assert!(status.warnings.iter().any(|text| text.contains("1 entries")), "{status:?}");
     // A failure changes nothing of it.
     stand.fake.state().fail_publish = true;
-    core.list_remove(Action::Allow, &[net("192.0.2.66/32")], &now_()).unwrap_err();
+    lists::remove(&mut core.rules, Action::Allow, &[net("192.0.2.66/32")], &now_()).unwrap_err();
     stand.assert_published("1000pps", &denied[1..], &allowed);
     // So it is after a restart, and a reload tells what is hidden.
     drop(core);
     let mut core = stand.start();
     stand.assert_published("1000pps", &denied[1..], &allowed);
-    let reload = core.reload(&now_()).unwrap();
+    let reload = reload::reload(&mut core.rules, &now_()).unwrap();
     assert_eq!((reload.lists_shadowed.len(), reload.count()), (1, 0), "{reload:?}");
     let asked = ChangeOptions { dry_run: true, ..ChangeOptions::default() };
-    let diff = core.list_remove(Action::Allow, &[net("192.0.2.66/32")], &asked).unwrap();
+    let diff =
+        lists::remove(&mut core.rules, Action::Allow, &[net("192.0.2.66/32")], &asked).unwrap();
     assert_eq!(diff.applied.dry_run.unwrap().changed[0].new.origin, LimitOrigin::File);
-    let back = core.list_remove(Action::Allow, &[net("192.0.2.66/32")], &now_()).unwrap();
+    let back =
+        lists::remove(&mut core.rules, Action::Allow, &[net("192.0.2.66/32")], &now_()).unwrap();
     assert!(back.applied.warnings[0].contains("in force then"), "{back:?}");
     stand.assert_published("1000pps", &denied, &["198.51.100.99/32"]);
     // One that ends uncovers the file's.
     let ends = Listing { until: Some(1), ..entry(Action::Allow) };
-    core.list_add(&[net("192.0.2.66/32")], &ends, &now_()).unwrap();
+    lists::add(&mut core.rules, &[net("192.0.2.66/32")], &ends, &now_()).unwrap();
     stand.assert_published("1000pps", &denied[1..], &allowed);
     core.tick();
     stand.assert_published("1000pps", &denied, &["198.51.100.99/32"]);
@@ -158,7 +162,7 @@ fn a_reload_takes_limits_lists_and_live_keys_or_nothing() {
                [limits]\ndefault = \"5pps\"\n[[deny]]\nfor = \"198.51.100.0/24\"\n";
     stand.write(new);
     let asked = ChangeOptions { dry_run: true, ..ChangeOptions::default() };
-    let told = core.reload(&asked).unwrap();
+    let told = reload::reload(&mut core.rules, &asked).unwrap();
     assert_eq!(told.lists.summary(), "0 added, 1 changed, 2 removed");
     assert_eq!(
         told.live.iter().map(|d| d.key.as_str()).collect::<Vec<_>>(),
@@ -167,27 +171,27 @@ fn a_reload_takes_limits_lists_and_live_keys_or_nothing() {
     assert_eq!(told.restart.iter().map(|d| d.key.as_str()).collect::<Vec<_>>(), ["max_sources"]);
     let before = stand.published();
     stand.fake.state().fail_publish = true;
-    core.reload(&now_()).unwrap_err();
+    reload::reload(&mut core.rules, &now_()).unwrap_err();
     assert_eq!(stand.published(), before);
     assert!(stand.fake.state().exempt.is_empty() && !stand.fake.state().drop_malformed);
-    let done = core.reload(&now_()).unwrap();
+    let done = reload::reload(&mut core.rules, &now_()).unwrap();
     assert_eq!((&done.lists, &done.live), (&told.lists, &told.live));
     stand.assert_published("5pps", &["198.51.100.0/24"], &[]);
     assert_eq!(stand.fake.state().exempt, [net("203.0.113.0/24")]);
     assert!(stand.fake.state().drop_malformed);
-    assert_eq!(core.management.nets(), [net("203.0.113.0/24")]);
+    assert_eq!(core.rules.management.nets(), [net("203.0.113.0/24")]);
     // The same again is nothing new, but for what needs a restart.
-    let again = core.reload(&now_()).unwrap();
+    let again = reload::reload(&mut core.rules, &now_()).unwrap();
     assert_eq!((again.count(), again.restart.len()), (0, 1), "{again:?}");
     // The new management addresses count for the file's own rules.
     stand.write(&new.replace("for = \"198.51.100.0/24\"", "for = \"203.0.113.7\""));
-    let refused = core.reload(&now_()).unwrap_err();
+    let refused = reload::reload(&mut core.rules, &now_()).unwrap_err();
     assert!(
         refused.message.contains(":8:7") && refused.message.contains("203.0.113.0/24"),
         "{refused}"
     );
     stand.write("admin_group = \"limiter-no-such-group\"\n");
-    let refused = core.reload(&now_()).unwrap_err();
+    let refused = reload::reload(&mut core.rules, &now_()).unwrap_err();
     assert!(refused.message.contains("limiter-no-such-group"), "{refused}");
     stand.assert_published("5pps", &["198.51.100.0/24"], &[]);
 }
@@ -199,10 +203,10 @@ fn an_unconfirmed_file_is_not_in_force_after_a_crash_either() {
     let before = stand.published();
     let new = "malformed = \"drop\"\n[limits]\ndefault = \"5pps\"\n";
     stand.write(new);
-    let report = core.reload(&within(60)).unwrap();
+    let report = reload::reload(&mut core.rules, &within(60)).unwrap();
     assert!(report.confirm.is_some_and(|confirm| confirm.targets == 5), "5");
     stand.assert_published("5pps", &[], &[]);
-    core.reload(&now_()).unwrap_err();
+    reload::reload(&mut core.rules, &now_()).unwrap_err();
     assert_eq!(core.status().unwrap().config.refused, None, "it is in force");
     // A crash in between, and another.
     for _ in 0..2 {
@@ -214,17 +218,17 @@ fn an_unconfirmed_file_is_not_in_force_after_a_crash_either() {
         assert!(status.warnings.iter().any(|text| text.contains("limiter reload")), "{status:?}");
     }
     // Tried again, confirmed, and there to stay.
-    core.reload(&within(60)).unwrap();
-    core.confirm().unwrap();
+    reload::reload(&mut core.rules, &within(60)).unwrap();
+    confirm::confirm(&mut core.rules).unwrap();
     assert_eq!(core.status().unwrap().config.refused, None);
     drop(core);
     core = stand.start();
     stand.assert_published("5pps", &[], &[]);
     // Aborted: the keys are as before, too.
     stand.write(FILE);
-    core.reload(&within(60)).unwrap();
+    reload::reload(&mut core.rules, &within(60)).unwrap();
     assert!(!stand.fake.state().drop_malformed);
-    assert_eq!(core.abort().unwrap().targets, 5);
+    assert_eq!(confirm::abort(&mut core.rules).unwrap().targets, 5);
     stand.assert_published("5pps", &[], &[]);
     assert!(stand.fake.state().drop_malformed);
     assert!(core.status().unwrap().config.refused.is_some());
@@ -232,7 +236,7 @@ fn an_unconfirmed_file_is_not_in_force_after_a_crash_either() {
     core = stand.start();
     stand.assert_published("5pps", &[], &[]);
     // Whoever reloads without a word takes it.
-    core.reload(&now_()).unwrap();
+    reload::reload(&mut core.rules, &now_()).unwrap();
     assert_eq!(stand.published(), before);
     drop(core);
     stand.start();
@@ -244,19 +248,19 @@ fn a_file_that_was_refused_and_then_changed_is_taken() {
     let stand = Stand::new(FILE);
     let mut core = stand.start();
     stand.write("[limits]\ndefault = \"5pps\"\n");
-    core.reload(&within(60)).unwrap();
+    reload::reload(&mut core.rules, &within(60)).unwrap();
     drop(core);
     stand.write("[limits]\ndefault = \"7pps\"\n");
     let mut core = stand.start();
     stand.assert_published("7pps", &[], &[]);
-    assert_eq!(core.store.note("refused").unwrap(), None);
+    assert_eq!(core.rules.store.note("refused").unwrap(), None);
     // A note that makes no sense is told and forgotten.
-    core.store.set_note("refused", Some("{}")).unwrap();
+    core.rules.store.set_note("refused", Some("{}")).unwrap();
     drop(core);
     let mut core = stand.start();
     let warnings = core.status().unwrap().warnings;
     assert!(warnings.iter().any(|text| text.contains("cannot be used")), "{warnings:?}");
-    assert_eq!(core.store.note("refused").unwrap(), None);
+    assert_eq!(core.rules.store.note("refused").unwrap(), None);
     stand.assert_published("7pps", &[], &[]);
 }
 
@@ -267,13 +271,13 @@ fn what_cannot_be_taken_leaves_no_record() {
     let before = stand.published();
     stand.write("[limits]\ndefault = \"5pps\"\n");
     stand.fake.state().fail_publish = true;
-    core.reload(&within(60)).unwrap_err();
+    reload::reload(&mut core.rules, &within(60)).unwrap_err();
     assert_eq!((stand.published(), core.status().unwrap().confirm), (before, None));
-    assert_eq!(core.store.note("refused").unwrap(), None);
+    assert_eq!(core.rules.store.note("refused").unwrap(), None);
     // What changes nothing needs no confirmation.
     stand.write(&format!("{FILE}# a comment\n"));
-    let same = core.reload(&within(60)).unwrap();
+    let same = reload::reload(&mut core.rules, &within(60)).unwrap();
     assert_eq!((same.count(), same.confirm), (0, None));
     let limit = Limit::new("default".parse().unwrap(), "9pps".parse().unwrap(), None).unwrap();
-    core.set(&limit, &now_()).unwrap();
+    limits::set(&mut core.rules, &limit, &now_()).unwrap();
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::fake::Fake;
-use super::*;
+use crate::Core;
+use crate::rules::{Rules, confirm, limits, lists, replicated};
 use ::cluster::limits::Now;
 use ::cluster::{ClusterConfig, HostId, Moment};
 use api::error::exit;
@@ -31,12 +32,17 @@ fn wide(target: &str, rate: &str) -> Limit {
     limit(target, rate).scoped(Scope::Cluster { partition: Partition::Conservative }).unwrap()
 }
 
+fn join(core: &mut Core, name: &str) {
+    let Rules { replicated, store, .. } = &mut core.rules;
+    replicated.join(&config(name), store.replica());
+}
+
 impl Fleet {
     fn new(names: &[&str]) -> Self {
         let hosts = names.iter().map(|name| {
             let (fake, directory) = (Fake::default(), tempfile::tempdir().unwrap());
             let mut core = fake.core(&directory);
-            core.join(&config(name));
+            join(&mut core, name);
             ((*name).to_owned(), fake, core, directory)
         });
         let mut fleet = Self { hosts: hosts.collect(), time: 1000 };
@@ -47,7 +53,7 @@ impl Fleet {
     fn meet(&mut self) {
         let members: Vec<_> = self.hosts.iter().map(|(name, ..)| HostId::from_name(name)).collect();
         for (_, _, core, _) in &mut self.hosts {
-            core.replica().unwrap().set_members(members.clone());
+            core.rules.replicated.replica_mut().unwrap().set_members(members.clone());
         }
     }
 
@@ -64,22 +70,23 @@ impl Fleet {
                 .hosts
                 .iter_mut()
                 .map(|(name, _, core, _)| {
-                    (HostId::from_name(name), core.replica().unwrap().digest())
+                    (HostId::from_name(name), core.rules.replicated.replica_mut().unwrap().digest())
                 })
                 .collect();
             let mut packets = Vec::new();
             for (name, _, core, _) in &mut self.hosts {
                 let me = HostId::from_name(name);
                 for (host, digest) in &digests {
-                    core.replica().unwrap().heard(now, *host, *digest);
+                    core.rules.replicated.replica_mut().unwrap().heard(now, *host, *digest);
                 }
-                let sent = core.replica_packets(now).unwrap();
+                let sent = replicated::packets(&mut core.rules, now).unwrap();
                 packets.extend(sent.into_iter().map(|(to, bytes)| (me, name.clone(), to, bytes)));
             }
             for (from, by, to, bytes) in packets {
                 let host = self.hosts.iter_mut().find(|(name, ..)| HostId::from_name(name) == to);
                 // What cannot be put in force is told by `status`.
-                let _ = host.unwrap().2.hear_replica(now, from, &by, &bytes);
+                let rules = &mut host.unwrap().2.rules;
+                let _ = replicated::receive(rules, now, from, &by, &bytes);
             }
         }
     }
@@ -103,47 +110,50 @@ impl Fleet {
 fn a_limit_for_the_cluster_reaches_all_and_so_does_its_end() {
     let mut fleet = Fleet::new(&["a", "b", "c"]);
     let how = ChangeOptions::default();
-    fleet.core(0).set(&wide("default", "1000pps"), &how).unwrap();
-    fleet.core(1).set(&limit("192.0.2.1", "5pps"), &how).unwrap();
+    limits::set(&mut fleet.core(0).rules, &wide("default", "1000pps"), &how).unwrap();
+    limits::set(&mut fleet.core(1).rules, &limit("192.0.2.1", "5pps"), &how).unwrap();
     fleet.pass(200);
     assert_eq!(fleet.limits(0), ["default 1000pps"]);
     assert_eq!(fleet.limits(1), ["default 1000pps", "192.0.2.1 5pps"], "local ones stay");
     assert_eq!(fleet.limits(2), ["default 1000pps"]);
-    let report = &fleet.core(2).limits().limits[0];
+    let report = &limits::list(&fleet.core(2).rules).limits[0];
     assert_eq!(
         (report.scope, report.partition),
         (model::Reach::Cluster, Some(Partition::Conservative))
     );
     // Who has done it is told.
-    let told = fleet.core(2).changes().changes;
+    let told = fleet.core(2).rules.events.changes().changes;
     let by_a = |event: &Event| {
         matches!(&event.what, What::Policy { what, by: Some(by), .. }
             if what.contains("1000pps") && what.contains("cluster-wide") && by.user == "cluster: a")
     };
     assert!(told.iter().any(by_a), "{told:?}");
     // Another host changes it, and a third one removes it.
-    fleet.core(2).set(&wide("default", "9pps"), &how).unwrap();
+    limits::set(&mut fleet.core(2).rules, &wide("default", "9pps"), &how).unwrap();
     fleet.pass(200);
     assert_eq!((fleet.limits(0), fleet.limits(1).len()), (vec!["default 9pps".to_owned()], 2));
-    fleet.core(1).unset(&Target::DEFAULT, &how).unwrap().unwrap();
+    limits::unset(&mut fleet.core(1).rules, &Target::DEFAULT, &how).unwrap();
     fleet.pass(200);
     assert!(fleet.limits(0).is_empty() && fleet.limits(2).is_empty());
     assert_eq!(fleet.limits(1), ["192.0.2.1 5pps"]);
-    assert!(fleet.core(0).unset(&Target::DEFAULT, &how).unwrap().is_none());
+    assert!(limits::unset(&mut fleet.core(0).rules, &Target::DEFAULT, &how).unwrap().is_none());
 }
 
 #[test]
 fn a_local_limit_hides_that_of_the_cluster_until_it_is_removed() {
     let mut fleet = Fleet::new(&["a", "b"]);
     let how = ChangeOptions::default();
-    fleet.core(1).set(&limit("default", "7pps"), &how).unwrap();
-    fleet.core(0).set(&wide("default", "1000pps"), &how).unwrap();
+    limits::set(&mut fleet.core(1).rules, &limit("default", "7pps"), &how).unwrap();
+    limits::set(&mut fleet.core(0).rules, &wide("default", "1000pps"), &how).unwrap();
     fleet.pass(200);
     assert_eq!(fleet.limits(1), ["default 7pps"]);
-    fleet.core(1).unset(&Target::DEFAULT, &how).unwrap().unwrap();
+    limits::unset(&mut fleet.core(1).rules, &Target::DEFAULT, &how).unwrap();
     assert_eq!(fleet.limits(1), ["default 1000pps"], "the cluster's follows");
     // The other way round it is told.
-    let warnings = fleet.core(0).set(&limit("default", "8pps"), &how).unwrap().applied.warnings;
+    let warnings = limits::set(&mut fleet.core(0).rules, &limit("default", "8pps"), &how)
+        .unwrap()
+        .applied
+        .warnings;
     assert!(warnings.iter().any(|text| text.contains("--scope cluster")), "{warnings:?}");
     fleet.pass(2000);
     assert_eq!(
@@ -151,13 +161,17 @@ fn a_local_limit_hides_that_of_the_cluster_until_it_is_removed() {
         (vec!["default 8pps".into()], vec!["default 1000pps".into()])
     );
     // What changes meanwhile is in force when it comes to light.
-    fleet.core(1).set(&wide("default", "1001pps"), &how).unwrap();
+    limits::set(&mut fleet.core(1).rules, &wide("default", "1001pps"), &how).unwrap();
     fleet.pass(200);
     let dry = ChangeOptions { dry_run: true, ..how };
-    let diff =
-        fleet.core(0).unset(&Target::DEFAULT, &dry).unwrap().unwrap().applied.dry_run.unwrap();
+    let diff = limits::unset(&mut fleet.core(0).rules, &Target::DEFAULT, &dry)
+        .unwrap()
+        .unwrap()
+        .applied
+        .dry_run
+        .unwrap();
     assert_eq!((diff.changed.len(), diff.removed.len()), (1, 0));
-    fleet.core(0).unset(&Target::DEFAULT, &how).unwrap().unwrap();
+    limits::unset(&mut fleet.core(0).rules, &Target::DEFAULT, &how).unwrap();
     assert_eq!(fleet.limits(0), ["default 1001pps"]);
 }
 
@@ -166,13 +180,13 @@ fn a_change_that_fails_changes_nothing_anywhere() {
     let mut fleet = Fleet::new(&["a", "b"]);
     let how = ChangeOptions::default();
     fleet.hosts[0].1.state().fail_publish = true;
-    fleet.core(0).set(&wide("default", "5pps"), &how).unwrap_err();
+    limits::set(&mut fleet.core(0).rules, &wide("default", "5pps"), &how).unwrap_err();
     fleet.hosts[0].1.state().fail_publish = false;
     fleet.pass(2000);
     assert!(fleet.limits(1).is_empty());
-    assert_eq!(fleet.core(0).replica_report().unwrap().live, 0);
+    assert_eq!(fleet.core(0).rules.replicated.replica().unwrap().report().live, 0);
     // Where another host cannot take it, that is told, and it comes again.
-    fleet.core(0).set(&wide("default", "5pps"), &how).unwrap();
+    limits::set(&mut fleet.core(0).rules, &wide("default", "5pps"), &how).unwrap();
     fleet.hosts[1].1.state().fail_publish = true;
     fleet.pass(300);
     assert!(fleet.warnings(1).contains("cannot be put in force"), "{}", fleet.warnings(1));
@@ -186,17 +200,17 @@ fn a_change_that_fails_changes_nothing_anywhere() {
 fn what_waits_to_be_confirmed_is_reverted_everywhere() {
     let mut fleet = Fleet::new(&["a", "b"]);
     let how = ChangeOptions::default();
-    fleet.core(0).set(&wide("default", "1000pps"), &how).unwrap();
+    limits::set(&mut fleet.core(0).rules, &wide("default", "1000pps"), &how).unwrap();
     fleet.pass(200);
     let confirm = ChangeOptions { confirm: Some(Duration::from_secs(60)), ..how };
-    fleet.core(0).set(&wide("default", "1pps"), &confirm).unwrap();
+    limits::set(&mut fleet.core(0).rules, &wide("default", "1pps"), &confirm).unwrap();
     fleet.pass(200);
     assert_eq!(fleet.limits(1), ["default 1pps"]);
     // Meanwhile what others say waits.
-    fleet.core(1).set(&wide("192.0.2.1", "2pps"), &how).unwrap();
+    limits::set(&mut fleet.core(1).rules, &wide("192.0.2.1", "2pps"), &how).unwrap();
     fleet.pass(200);
     assert_eq!(fleet.limits(0), ["default 1pps"]);
-    fleet.core(0).abort().unwrap();
+    confirm::abort(&mut fleet.core(0).rules).unwrap();
     fleet.pass(10_000);
     for host in [0, 1] {
         assert_eq!(fleet.limits(host), ["default 1000pps", "192.0.2.1 2pps"], "{host}");
@@ -207,31 +221,31 @@ fn what_waits_to_be_confirmed_is_reverted_everywhere() {
 fn the_cluster_is_remembered_over_a_restart_and_without_it() {
     let mut fleet = Fleet::new(&["a", "b"]);
     let how = ChangeOptions::default();
-    fleet.core(0).set(&wide("default", "1000pps"), &how).unwrap();
-    fleet.core(0).set(&wide("192.0.2.1", "5pps"), &how).unwrap();
-    fleet.core(0).unset(&"192.0.2.1".parse().unwrap(), &how).unwrap();
+    limits::set(&mut fleet.core(0).rules, &wide("default", "1000pps"), &how).unwrap();
+    limits::set(&mut fleet.core(0).rules, &wide("192.0.2.1", "5pps"), &how).unwrap();
+    limits::unset(&mut fleet.core(0).rules, &"192.0.2.1".parse().unwrap(), &how).unwrap();
     fleet.pass(200);
-    let digest = fleet.core(0).replica().unwrap().digest();
+    let digest = fleet.core(0).rules.replicated.replica_mut().unwrap().digest();
     // Without [cluster] for a while.
     let (_, fake, core, directory) = fleet.hosts.remove(1);
     drop(core);
     let mut core = fake.core(&directory);
-    core.settle_cluster().unwrap();
-    core.enforce().unwrap();
+    replicated::settle(&mut core.rules).unwrap();
+    core.rules.enforce().unwrap();
     let told = core.status().unwrap().warnings.join("\n");
     assert!(told.contains("1 limits are for the cluster, but this daemon is in none"), "{told}");
-    let failure = core.set(&wide("default", "3pps"), &how).unwrap_err();
+    let failure = limits::set(&mut core.rules, &wide("default", "3pps"), &how).unwrap_err();
     assert!(failure.code == exit::USAGE && failure.hint.unwrap().contains("[cluster]"));
-    core.set(&limit("default", "3pps"), &how).unwrap();
-    core.unset(&Target::DEFAULT, &how).unwrap();
+    limits::set(&mut core.rules, &limit("default", "3pps"), &how).unwrap();
+    limits::unset(&mut core.rules, &Target::DEFAULT, &how).unwrap();
     assert!(fake.state().limits.is_empty());
     drop(core);
     // And back again.
     let mut core = fake.core(&directory);
-    core.join(&config("b"));
-    core.settle_cluster().unwrap();
-    core.enforce().unwrap();
-    assert_eq!(core.replica().unwrap().digest(), digest);
+    join(&mut core, "b");
+    replicated::settle(&mut core.rules).unwrap();
+    core.rules.enforce().unwrap();
+    assert_eq!(core.rules.replicated.replica_mut().unwrap().digest(), digest);
     assert_eq!(fake.state().limits, [wide("default", "1000pps")]);
 }
 
@@ -241,24 +255,25 @@ fn denials_of_the_cluster_reach_all_and_end_everywhere() {
     let (how, nets) = (ChangeOptions::default(), |text: &str| vec![text.parse().unwrap()]);
     let listing = Listing::new(Action::Deny, None, Some("scanner".into())).unwrap();
     let everywhere = Listing { cluster: true, ..listing.clone() };
-    let wide = fleet.core(0).list_add(&nets("0.0.0.0/0"), &everywhere, &how).unwrap_err();
+    let wide =
+        lists::add(&mut fleet.core(0).rules, &nets("0.0.0.0/0"), &everywhere, &how).unwrap_err();
     assert_eq!(wide.code, exit::USAGE);
-    fleet.core(0).list_add(&nets("198.51.100.0/24"), &everywhere, &how).unwrap();
-    fleet.core(0).list_add(&nets("192.0.2.1/32"), &listing, &how).unwrap();
+    lists::add(&mut fleet.core(0).rules, &nets("198.51.100.0/24"), &everywhere, &how).unwrap();
+    lists::add(&mut fleet.core(0).rules, &nets("192.0.2.1/32"), &listing, &how).unwrap();
     fleet.pass(200);
     assert_eq!((fleet.denied(0), fleet.denied(1)), (2, 1));
     // One that a host lets through by itself stays let through.
     let allowed = Listing::new(Action::Allow, None, None).unwrap();
-    fleet.core(1).list_add(&nets("203.0.113.7/32"), &allowed, &how).unwrap();
-    fleet.core(0).list_add(&nets("203.0.113.7/32"), &everywhere, &how).unwrap();
+    lists::add(&mut fleet.core(1).rules, &nets("203.0.113.7/32"), &allowed, &how).unwrap();
+    lists::add(&mut fleet.core(0).rules, &nets("203.0.113.7/32"), &everywhere, &how).unwrap();
     fleet.pass(200);
     let lists = fleet.hosts[1].1.state().lists.clone();
     assert_eq!(lists.get(&"203.0.113.7/32".parse().unwrap()).unwrap().action, Action::Allow);
     // Once it does not any more, the cluster's follows.
-    fleet.core(1).list_remove(Action::Allow, &nets("203.0.113.7/32"), &how).unwrap();
+    lists::remove(&mut fleet.core(1).rules, Action::Allow, &nets("203.0.113.7/32"), &how).unwrap();
     let lists = fleet.hosts[1].1.state().lists.clone();
     assert_eq!(lists.get(&"203.0.113.7/32".parse().unwrap()).unwrap().action, Action::Deny);
-    fleet.core(1).list_remove(Action::Deny, &nets("198.51.100.0/24"), &how).unwrap();
+    lists::remove(&mut fleet.core(1).rules, Action::Deny, &nets("198.51.100.0/24"), &how).unwrap();
     fleet.pass(200);
     assert_eq!((fleet.denied(0), fleet.denied(1)), (2, 1));
 }
@@ -267,17 +282,17 @@ fn denials_of_the_cluster_reach_all_and_end_everywhere() {
 fn what_does_not_fit_a_host_is_told_there_and_in_force_elsewhere() {
     let mut fleet = Fleet::new(&["a", "b"]);
     let how = ChangeOptions::default();
-    fleet.core(1).protect(&["192.0.2.0/24".parse().unwrap()]);
-    fleet.core(1).set(&limit("default *:50-60", "5pps"), &how).unwrap();
-    fleet.core(0).set(&wide("192.0.2.1", "5pps"), &how).unwrap();
-    fleet.core(0).set(&wide("default *:55-65", "5pps"), &how).unwrap();
-    fleet.core(0).set(&wide("default", "5pps"), &how).unwrap();
+    fleet.core(1).rules.protect(&["192.0.2.0/24".parse().unwrap()]);
+    limits::set(&mut fleet.core(1).rules, &limit("default *:50-60", "5pps"), &how).unwrap();
+    limits::set(&mut fleet.core(0).rules, &wide("192.0.2.1", "5pps"), &how).unwrap();
+    limits::set(&mut fleet.core(0).rules, &wide("default *:55-65", "5pps"), &how).unwrap();
+    limits::set(&mut fleet.core(0).rules, &wide("default", "5pps"), &how).unwrap();
     fleet.pass(200);
     assert_eq!(fleet.limits(0).len(), 3);
     assert_eq!(fleet.limits(1), ["default 5pps", "default *:50-60 5pps"]);
     assert!(fleet.warnings(1).contains("2 limits of the cluster are not in force here"));
-    fleet.core(0).unset(&"192.0.2.1".parse().unwrap(), &how).unwrap();
-    fleet.core(0).unset(&"default *:55-65".parse().unwrap(), &how).unwrap();
+    limits::unset(&mut fleet.core(0).rules, &"192.0.2.1".parse().unwrap(), &how).unwrap();
+    limits::unset(&mut fleet.core(0).rules, &"default *:55-65".parse().unwrap(), &how).unwrap();
     fleet.pass(200);
     assert!(!fleet.warnings(1).contains("not in force here"), "{}", fleet.warnings(1));
 }

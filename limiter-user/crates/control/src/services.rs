@@ -2,31 +2,31 @@
 
 use std::time::Duration;
 
-use super::core::Core;
-use ::cluster::ClusterConfig;
 use api::ServiceReport;
 use api::error::{Failure, exit};
 
 /// How soon is tried again what could not start.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 
-impl Core {
-    /// `config` with what the configuration says now of keys that take effect without a restart.
-    pub fn live_cluster(&self, config: &ClusterConfig) -> ClusterConfig {
-        let Ok(taken) = self.taken() else { return config.clone() };
-        let ClusterConfig { seeds, weight, .. } = taken.cluster();
-        ClusterConfig { seeds, weight, ..config.clone() }
+/// The cluster and the dashboard, if this host is to have them.
+#[derive(Default)]
+pub struct Services(Vec<ServiceReport>);
+
+impl Services {
+    /// Notes how a service fares, for `status`.
+    pub fn note(&mut self, report: ServiceReport) {
+        self.0.retain(|service| service.name != report.name);
+        self.0.push(report);
     }
 
-    /// Notes how a service fares, for `status`.
-    pub fn note_service(&mut self, report: ServiceReport) {
-        self.services.retain(|service| service.name != report.name);
-        self.services.push(report);
+    /// How they fare.
+    pub(super) fn reports(&self) -> &[ServiceReport] {
+        &self.0
     }
 
     /// What keeps the cluster from running that this host is to be in.
     pub(super) fn why_no_cluster(&self) -> Option<Failure> {
-        let cluster = self.services.iter().find(|service| service.name == "cluster")?;
+        let cluster = self.0.iter().find(|service| service.name == "cluster")?;
         let problem = cluster.problem.as_deref().unwrap_or("it is about to start");
         let failure = Failure::new(exit::NEGATIVE, format!("the cluster is not up: {problem}"));
         Some(Failure { hint: cluster.hint.clone(), ..failure })

@@ -12,7 +12,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use super::core::Core;
-use super::shared::Shared;
+use super::handle::CoreHandle;
+use super::plane::Plane;
 use api::error::{Failure, exit};
 use api::{LightReport, ProposalReport, Question, SuggestReport, percent};
 use model::source::Member;
@@ -40,71 +41,69 @@ struct Whole {
     program: String,
 }
 
-impl Core {
-    fn whole(&self, whom: Selector) -> Result<Whole, Failure> {
-        let target = Target::new(whom);
-        let gate = self.limit_for(&target).map_or(MAX_GATE, |limit| self.plane.gate_of(&limit));
-        let mut notes = Vec::new();
-        let limits = self.in_force();
-        if limits.classes().next().is_some() {
-            notes.push(
-                "packets that a limit of a class applies to are left out: this is about all others"
-                    .into(),
-            );
-        }
-        // The default limit comes first.
-        let own = |target: Target| target.prefix().is_some() && target.class.is_any();
-        if whom == Selector::Default && limits.iter().take(1024).any(|limit| own(limit.target)) {
-            notes.push("sources that a limit for a prefix covers are in this, and keep it".into());
-        }
-        let instance = self.instance.as_ref().map(|name| format!(" --instance {name}"));
-        Ok(Whole {
-            sample: self.sample()?,
-            buckets: self.plane.buckets(),
-            below: f64::from(gate) * 1e3 / self.plane.sketch().window_ms,
-            notes,
-            program: format!("limiter{}", instance.unwrap_or_default()),
-        })
+fn whole(core: &Core, whom: Selector) -> Result<Whole, Failure> {
+    let target = Target::new(whom);
+    let gate = core.rules.limit_for(&target).map_or(MAX_GATE, |limit| core.plane().gate_of(&limit));
+    let mut notes = Vec::new();
+    let limits = core.rules.in_force();
+    if limits.classes().next().is_some() {
+        notes.push(
+            "packets that a limit of a class applies to are left out: this is about all others"
+                .into(),
+        );
     }
+    // The default limit comes first.
+    let own = |target: Target| target.prefix().is_some() && target.class.is_any();
+    if whom == Selector::Default && limits.iter().take(1024).any(|limit| own(limit.target)) {
+        notes.push("sources that a limit for a prefix covers are in this, and keep it".into());
+    }
+    let instance = core.instance.as_ref().map(|name| format!(" --instance {name}"));
+    Ok(Whole {
+        sample: core.sample()?,
+        buckets: core.plane().buckets(),
+        below: f64::from(gate) * 1e3 / core.plane().sketch().window_ms,
+        notes,
+        program: format!("limiter{}", instance.unwrap_or_default()),
+    })
+}
 
-    /// Whose bucket was seen, if it is the same source's still.
-    fn owner(&self, seen: &Observation) -> Option<IpNet> {
-        let mut owner = None;
-        self.plane.members(&mut std::iter::once(seen.bucket as usize), &mut |_, member| {
-            owner = (member.counts.since_ns == seen.since_ns).then_some(member.source);
-        });
-        owner
-    }
+/// Whose bucket was seen, if it is the same source's still.
+fn owner(plane: &dyn Plane, seen: &Observation) -> Option<IpNet> {
+    let mut owner = None;
+    plane.members(&mut std::iter::once(seen.bucket as usize), &mut |_, member| {
+        owner = (member.counts.since_ns == seen.since_ns).then_some(member.source);
+    });
+    owner
+}
 
-    /// The sources in `within` that have one bucket of `step` in `part`, and when that was, ns since boot.
-    fn glance(
-        &self,
-        part: Range<usize>,
-        step: usize,
-        within: Option<IpNet>,
-    ) -> (u64, Vec<Observation>) {
-        let mut seen = Vec::new();
-        let first = part.start.next_multiple_of(step);
-        let now = self.plane.monotonic_ns();
-        self.plane.members(&mut (first..part.end).step_by(step), &mut |bucket, member| {
-            let Member { source, class, counts, .. } = member;
-            let wanted = class.is_any() && within.is_none_or(|net| net.contains(&source));
-            let (Ok(bucket), true) = (u32::try_from(bucket), wanted) else { return };
-            let (packets, bytes) = (counts.packets(), counts.bytes);
-            seen.push(Observation { bucket, since_ns: counts.since_ns, packets, bytes });
-        });
-        (now, seen)
-    }
+/// The sources in `within` that have one bucket of `step` in `part`, and when that was, ns since boot.
+fn glance(
+    plane: &dyn Plane,
+    part: Range<usize>,
+    step: usize,
+    within: Option<IpNet>,
+) -> (u64, Vec<Observation>) {
+    let mut seen = Vec::new();
+    let first = part.start.next_multiple_of(step);
+    let now = plane.monotonic_ns();
+    plane.members(&mut (first..part.end).step_by(step), &mut |bucket, member| {
+        let Member { source, class, counts, .. } = member;
+        let wanted = class.is_any() && within.is_none_or(|net| net.contains(&source));
+        let (Ok(bucket), true) = (u32::try_from(bucket), wanted) else { return };
+        let (packets, bytes) = (counts.packets(), counts.bytes);
+        seen.push(Observation { bucket, since_ns: counts.since_ns, packets, bytes });
+    });
+    (now, seen)
 }
 
 /// Watches, and says which limits that suggests. Fails with [`exit::NEGATIVE`] if too few sources send.
 ///
 /// # Errors
 /// If the data plane cannot be read, or too little was seen.
-pub async fn suggest(shared: &Shared, question: Question) -> Result<SuggestReport, Failure> {
+pub async fn suggest(shared: &CoreHandle, question: Question) -> Result<SuggestReport, Failure> {
     let Question { whom, over, .. } = question;
     let within = Target::new(whom).prefix();
-    let before = shared.with(move |core| core.whole(whom)).await?;
+    let before = shared.with(move |core| whole(core, whom)).await?;
     let step = before.sample.tracked().div_ceil(MAX).max(1) as usize;
     let parts = before.buckets.div_ceil(PART);
     let mut watch = Watch::new(parts);
@@ -117,14 +116,14 @@ pub async fn suggest(shared: &Shared, question: Question) -> Result<SuggestRepor
         times[usize::from(interval > 0)] = SystemTime::now();
         for part in 0..parts {
             let buckets = part * PART..(part * PART + PART).min(before.buckets);
-            let glance = move |core: &mut Core| Ok(core.glance(buckets, step, within));
+            let glance = move |core: &mut Core| Ok(glance(core.plane(), buckets, step, within));
             let (now, seen) = shared.with(glance).await?;
             watch.look(part, now, &seen);
         }
-        let counted = shared.with(|core| Ok(core.plane.distinct())).await?;
+        let counted = shared.with(|core| Ok(core.plane().distinct())).await?;
         distinct.extend(counted.map(|counted| counted.sources));
     }
-    let after = shared.with(move |core| core.whole(whom)).await?;
+    let after = shared.with(move |core| whole(core, whom)).await?;
     let done = Watched {
         watch,
         looks: intervals as usize + 1,
@@ -139,7 +138,7 @@ pub async fn suggest(shared: &Shared, question: Question) -> Result<SuggestRepor
     let failed = |_| Failure::new(exit::NEGATIVE, "the watch has failed");
     let Answered { mut report, few } = answer.map_err(failed)??;
     if let Some((too_small, (seen, rate))) = few {
-        let source = shared.with(move |core| Ok(core.owner(&seen))).await?;
+        let source = shared.with(move |core| Ok(owner(core.plane(), &seen))).await?;
         report.notes.splice(0..0, few_notes(question.share, &too_small, source, rate));
     }
     Ok(report)
@@ -344,7 +343,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let fake = Fake::default();
         send(&fake, sources);
-        let shared = Shared::new(fake.core(&directory));
+        let shared = CoreHandle::new(fake.core(&directory));
         let done = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&done);
         let sender = std::thread::spawn(move || {

@@ -6,6 +6,8 @@ use ipnet::IpNet;
 use super::fake::Fake;
 use super::life::bring_up;
 use super::*;
+use crate::Core;
+use crate::rules::{limits, lists};
 use ::cluster::ClusterConfig;
 use api::Health;
 use api::error::exit;
@@ -53,27 +55,30 @@ fn a_limit_is_stored_and_in_force_or_neither() {
     let fake = Fake::default();
     let mut core = fake.core(&directory);
     let first = limit("default", "1000pps");
-    assert!(core.set(&first, &ChangeOptions::default()).unwrap().changed);
-    assert!(!core.set(&first, &ChangeOptions::default()).unwrap().changed);
+    assert!(limits::set(&mut core.rules, &first, &ChangeOptions::default()).unwrap().changed);
+    assert!(!limits::set(&mut core.rules, &first, &ChangeOptions::default()).unwrap().changed);
     assert_eq!(fake.state().limits, std::slice::from_ref(&first));
 
     fake.state().fail_publish = true;
-    let error = core.set(&limit("default", "5pps"), &ChangeOptions::default()).unwrap_err();
+    let error = limits::set(&mut core.rules, &limit("default", "5pps"), &ChangeOptions::default())
+        .unwrap_err();
     assert!(error.message.contains("stay as they were"), "{error}");
     assert_eq!(fake.state().limits, std::slice::from_ref(&first));
     fake.state().fail_publish = true;
-    assert!(core.unset(&Target::DEFAULT, &ChangeOptions::default()).is_err());
+    assert!(limits::unset(&mut core.rules, &Target::DEFAULT, &ChangeOptions::default()).is_err());
     assert_eq!(fake.state().limits, std::slice::from_ref(&first));
     assert_eq!(core.status().unwrap().state, Health::Ok);
 
     drop(core);
     let mut core = fake.core(&directory);
-    assert_eq!(core.limits().limits.len(), 1);
+    assert_eq!(limits::list(&core.rules).limits.len(), 1);
     fake.state().limits.clear();
-    core.enforce().unwrap();
+    core.rules.enforce().unwrap();
     assert_eq!(fake.state().limits, [first]);
-    assert!(core.unset(&Target::DEFAULT, &ChangeOptions::default()).unwrap().is_some());
-    assert!(core.unset(&Target::DEFAULT, &ChangeOptions::default()).unwrap().is_none());
+    let mut unset =
+        || limits::unset(&mut core.rules, &Target::DEFAULT, &ChangeOptions::default()).unwrap();
+    assert!(unset().is_some());
+    assert!(unset().is_none());
     assert!(fake.state().limits.is_empty());
 }
 
@@ -81,9 +86,11 @@ fn a_limit_is_stored_and_in_force_or_neither() {
 fn a_target_inside_a_source_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let mut core = Fake::default().core(&directory);
-    let error = core.set(&limit("2001:db8::1", "1000pps"), &ChangeOptions::default()).unwrap_err();
+    let error =
+        limits::set(&mut core.rules, &limit("2001:db8::1", "1000pps"), &ChangeOptions::default())
+            .unwrap_err();
     assert_eq!(error.code, exit::USAGE);
-    assert!(core.limits().limits.is_empty());
+    assert!(limits::list(&core.rules).limits.is_empty());
 }
 
 #[test]
@@ -109,11 +116,11 @@ fn lists_are_in_force_before_limits() {
     let mut core = fake.core(&directory);
     let denied: IpNet = "192.0.2.1/32".parse().unwrap();
     let listing = Listing::new(Action::Deny, None, None).unwrap();
-    core.list_add(&[denied], &listing, &ChangeOptions::default()).unwrap();
+    lists::add(&mut core.rules, &[denied], &listing, &ChangeOptions::default()).unwrap();
     fake.state().lists = Lists::default();
     // Limits are what lets a fresh data plane take the place of another.
     fake.state().fail_publish = true;
-    core.enforce().unwrap_err();
+    core.rules.enforce().unwrap_err();
     assert_eq!(fake.state().lists.get(&denied), Some(&listing));
 }
 
@@ -139,9 +146,9 @@ fn status_says_what_is_wrong() {
         core.status().unwrap().warnings.iter().any(|warning| warning.contains(about))
     };
     assert!(warned(&core, "no interface"));
-    core.attach("eth0", Mode::Generic, false).unwrap();
+    core.interfaces.attach(&mut core.rules, "eth0", Mode::Generic, false).unwrap();
     assert!(!warned(&core, "no interface") && warned(&core, "generic mode"));
-    core.set(&limit("192.0.2.1", "5pps"), &ChangeOptions::default()).unwrap();
+    limits::set(&mut core.rules, &limit("192.0.2.1", "5pps"), &ChangeOptions::default()).unwrap();
     assert!(warned(&core, "sketch's window: 192.0.2.1"));
     assert_eq!(core.status().unwrap().state, Health::Ok);
     fake.state().full_sets = 2;
@@ -156,7 +163,7 @@ fn top_orders_and_tells_rates() {
     fake.state().sources = (1..=9).map(|i| (format!("192.0.2.{i}"), (100 - i, i))).collect();
     let mut core = fake.core(&directory);
     // Without an earlier look nothing is known of rates.
-    let top = core.top_now(2, Sort::Dropped);
+    let top = core.top.now(&core.rules, 2, Sort::Dropped);
     let names: Vec<_> = top.sources.iter().map(|entry| entry.source.addr().to_string()).collect();
     assert_eq!((names, top.tracked), (vec!["192.0.2.9".into(), "192.0.2.8".into()], 9));
     assert_eq!((top.sources[0].pps_seconds, top.sources[0].pps), (0.0, 0.0));
@@ -166,16 +173,19 @@ fn top_orders_and_tells_rates() {
     fake.state().sources.insert("192.0.2.5".into(), (1095, 5));
     std::thread::sleep(wait);
     assert_eq!(core.prepare_top(), None);
-    let top = core.top_now(3, Sort::Pps);
+    let top = core.top.now(&core.rules, 3, Sort::Pps);
     let first = &top.sources[0];
     assert_eq!((first.source.to_string(), top.sources[1].pps), ("192.0.2.5/32".into(), 0.0));
     assert!((first.pps * first.pps_seconds - 1000.0).abs() < 1e-6, "{first:?}");
     // Of those that are silent, the one that has sent most; of equals the first.
     assert_eq!(top.sources[1].source.to_string(), "192.0.2.1/32");
-    assert_eq!(core.top_now(1, Sort::Packets).sources[0].source.to_string(), "192.0.2.5/32");
+    assert_eq!(
+        core.top.now(&core.rules, 1, Sort::Packets).sources[0].source.to_string(),
+        "192.0.2.5/32"
+    );
     // Still compared with the first look, the second one is too young.
     fake.state().sources.insert("192.0.2.3".into(), (2097, 3));
-    let top = core.top_now(1, Sort::Pps);
+    let top = core.top.now(&core.rules, 1, Sort::Pps);
     assert_eq!(top.sources[0].source.to_string(), "192.0.2.3/32");
     assert!(top.sources[0].pps_seconds >= 0.2 && top.sources[0].pps > 0.0);
 }
@@ -192,8 +202,11 @@ fn where_nothing_is_dropped_top_lists_who_sends_most() {
     std::thread::sleep(wait);
     assert_eq!(core.prepare_top(), None);
     for live in [false, true] {
-        let mut heaviest =
-            if live { core.top(3, Sort::Dropped) } else { core.top_now(3, Sort::Dropped) };
+        let mut heaviest = if live {
+            core.top(3, Sort::Dropped)
+        } else {
+            core.top.now(&core.rules, 3, Sort::Dropped)
+        };
         let names = heaviest.sources.drain(..).map(|entry| entry.source.addr().to_string());
         let wanted = ["192.0.2.9", "192.0.2.7", "192.0.2.100"];
         assert_eq!(names.collect::<Vec<_>>(), wanted, "live: {live}");
@@ -209,7 +222,7 @@ fn rates_can_be_had_without_an_earlier_look() {
     let wait = core.prepare_top().expect("there are no counts to compare with yet");
     std::thread::sleep(wait);
     assert_eq!(core.prepare_top(), None);
-    assert_eq!(core.top_now(1, Sort::Pps).sources[0].pps, 0.0);
+    assert_eq!(core.top.now(&core.rules, 1, Sort::Pps).sources[0].pps, 0.0);
 }
 
 #[test]
@@ -238,16 +251,18 @@ fn whoever_watches_shares_the_look_of_the_second() {
     // More lines than any look has found.
     fake.state().sources.insert("192.0.2.3".into(), (100, 60));
     assert_eq!(core.top(1000, Sort::Dropped).sources.len(), 3);
-    assert_eq!(core.top_now(2, Sort::Dropped).sources[0].dropped, 60);
+    assert_eq!(core.top.now(&core.rules, 2, Sort::Dropped).sources[0].dropped, 60);
 }
 
 #[tokio::test]
 async fn after_a_panic_nothing_is_changed_any_more() {
     let directory = tempfile::tempdir().unwrap();
     let fake = Fake::default();
-    let shared = Shared::new(fake.core(&directory));
+    let shared = CoreHandle::new(fake.core(&directory));
     fake.state().panic_on_publish = true;
-    let set = |core: &mut Core| core.set(&limit("default", "1000pps"), &ChangeOptions::default());
+    let set = |core: &mut Core| {
+        limits::set(&mut core.rules, &limit("default", "1000pps"), &ChangeOptions::default())
+    };
     assert!(shared.with(set).await.unwrap_err().message.contains("in doubt"));
     fake.state().panic_on_publish = false;
     assert!(shared.with(set).await.unwrap_err().message.contains("in doubt"));

@@ -6,18 +6,15 @@
 //! that looks would need more than a hundredth of a CPU; else there is none. What the sources that were
 //! found have sent is read whenever somebody asks.
 
-mod scan;
-
 use std::cmp::Reverse;
 use std::ops::{Range, RangeInclusive};
 use std::time::{Duration, Instant};
 
 use limiter_common::gate::MAX_GATE;
 
-pub use scan::{RATE_INTERVAL, Scan};
-use scan::{Snapshot, Snapshots, weight};
-
-use super::core::Core;
+use super::plane::{Plane, sample};
+use super::rules::Rules;
+use super::scan::{RATE_INTERVAL, Scan, Snapshot, Snapshots, weight};
 use api::{Average, TopEntry, TopReport};
 use model::source::{Member, Source};
 use model::{
@@ -64,7 +61,7 @@ fn period(tracked: u64, cost: Duration) -> Duration {
 
 /// What is remembered while somebody looks.
 #[derive(Default)]
-pub(super) struct Top {
+pub struct Top {
     looks: Snapshots,
     latest: Option<Latest>,
     /// When somebody watched last, and how many sources were asked for since somebody does.
@@ -73,98 +70,101 @@ pub(super) struct Top {
 
 impl Top {
     /// Frees counts that nobody will compare with.
-    pub(super) fn forget_old(&mut self) {
+    fn forget_old(&mut self) {
         self.looks.forget_old();
         self.latest.take_if(|latest| latest.at.elapsed() > latest.next + SLACK);
         self.watched.take_if(|(at, _)| at.elapsed() > WATCHED);
     }
-}
 
-impl Core {
-    /// How long to wait before [`Core::top`] can tell rates, if it cannot yet; takes the counts to compare
+    /// How long to wait before [`Top::watched`] can tell rates, if it cannot yet; takes the counts to compare
     /// with when there are none.
-    pub fn prepare_top(&mut self) -> Option<Duration> {
-        self.top.forget_old();
-        if self.top.looks.earlier(Instant::now()).is_some() {
+    pub fn prepare(&mut self, plane: &dyn Plane) -> Option<Duration> {
+        self.forget_old();
+        if self.looks.earlier(Instant::now()).is_some() {
             return None;
         }
-        if self.top.looks.latest().is_none() {
-            self.look(AT_LEAST);
+        if self.looks.latest().is_none() {
+            self.look(plane, AT_LEAST);
         }
-        let latest = self.top.looks.latest()?;
+        let latest = self.looks.latest()?;
         RATE_INTERVAL.checked_sub(latest.at.elapsed()).filter(|wait| !wait.is_zero())
     }
 
     /// Looks at all sources, for the `n` heaviest.
-    fn look(&mut self, n: usize) {
-        let (now, now_ns) = (Instant::now(), self.plane.monotonic_ns());
-        let mut kept = self.top.looks.room(now, now_ns, self.plane.buckets());
+    fn look(&mut self, plane: &dyn Plane, n: usize) {
+        let (now, now_ns) = (Instant::now(), plane.monotonic_ns());
+        let mut kept = self.looks.room(now, now_ns, plane.buckets());
         if let Some(look) = &mut kept {
-            look.counters = self.plane.counters().ok();
+            look.counters = plane.counters().ok();
         }
-        let earlier = self.top.looks.earlier(now);
+        let earlier = self.looks.earlier(now);
         let has_rates = earlier.is_some();
         let mut scan = Scan::new(n, earlier, kept);
-        self.plane.scan(&mut scan);
+        plane.scan(&mut scan);
         let found = scan.found();
-        self.top.looks.keep(found.kept);
+        self.looks.keep(found.kept);
         let (tracked, buckets) = (found.tracked, found.buckets);
         let next = period(tracked, now.elapsed());
-        self.top.latest = Some(Latest { at: now, next, n, tracked, has_rates, buckets });
+        self.latest = Some(Latest { at: now, next, n, tracked, has_rates, buckets });
     }
 
     /// The look that is due, if somebody watches. To be called each second.
-    pub(super) fn look_if_watched(&mut self) {
-        self.top.forget_old();
+    pub(super) fn look_if_watched(&mut self, plane: &dyn Plane) {
+        self.forget_old();
         let is_due = |latest: &Latest| {
             latest.next == *PERIOD.start() || latest.at.elapsed() + SLACK >= latest.next
         };
-        if let Some((_, n)) = self.top.watched
-            && self.top.latest.as_ref().is_none_or(is_due)
+        if let Some((_, n)) = self.watched
+            && self.latest.as_ref().is_none_or(is_due)
         {
-            self.look(n);
+            self.look(plane, n);
         }
     }
 
     /// The `n` heaviest sources at the latest look, which is a second old, of a million sources up to
     /// three. Whoever calls this each second shares that look with all others who do; it costs a few
-    /// microseconds for each source that is listed. Rates are as of [`Core::top_now`].
-    pub fn top(&mut self, n: usize, sort: Sort) -> TopReport {
-        self.watch(n);
-        self.heaviest(n, sort)
+    /// microseconds for each source that is listed. Rates are as of [`Top::now`].
+    pub fn watched(&mut self, rules: &Rules, n: usize, sort: Sort) -> TopReport {
+        self.watch(&*rules.plane, n);
+        self.heaviest(rules, n, sort)
     }
 
-    /// Somebody watches the `n` heaviest: see [`Core::top`].
-    pub(super) fn watch(&mut self, n: usize) {
-        self.top.forget_old();
-        let wanted = self.top.watched.map_or(AT_LEAST, |(_, wanted)| wanted).max(n);
-        self.top.watched = Some((Instant::now(), wanted));
-        let rates = self.top.looks.earlier(Instant::now()).is_some();
+    /// Somebody watches the `n` heaviest: see [`Top::watched`].
+    pub(super) fn watch(&mut self, plane: &dyn Plane, n: usize) {
+        self.forget_old();
+        let wanted = self.watched.map_or(AT_LEAST, |(_, wanted)| wanted).max(n);
+        self.watched = Some((Instant::now(), wanted));
+        let rates = self.looks.earlier(Instant::now()).is_some();
         let serves = |latest: &Latest| latest.n >= n && (latest.has_rates || !rates);
-        if !self.top.latest.as_ref().is_some_and(serves) {
-            self.look(wanted);
+        if !self.latest.as_ref().is_some_and(serves) {
+            self.look(plane, wanted);
         }
     }
 
     /// The `n` heaviest sources at present. Their rates are those since an earlier look of the last five
-    /// seconds, to which [`Core::prepare_top`] sees; without one they are 0.
-    pub fn top_now(&mut self, n: usize, sort: Sort) -> TopReport {
-        self.look_now(n);
-        self.heaviest(n, sort)
+    /// seconds, to which [`Top::prepare`] sees; without one they are 0.
+    pub fn now(&mut self, rules: &Rules, n: usize, sort: Sort) -> TopReport {
+        self.look_now(&*rules.plane, n);
+        self.heaviest(rules, n, sort)
     }
 
-    /// Looks at present: see [`Core::top_now`].
-    pub(super) fn look_now(&mut self, n: usize) {
-        self.top.forget_old();
-        self.look(n.max(AT_LEAST));
+    /// Looks at present: see [`Top::now`].
+    pub(super) fn look_now(&mut self, plane: &dyn Plane, n: usize) {
+        self.forget_old();
+        self.look(plane, n.max(AT_LEAST));
     }
 
     /// The sources that have these buckets, with their rates, the heaviest first.
-    pub(super) fn looked_at(&self, buckets: &[usize], sort: Sort) -> Vec<(Source, Average)> {
+    pub(super) fn looked_at(
+        &self,
+        plane: &dyn Plane,
+        buckets: &[usize],
+        sort: Sort,
+    ) -> Vec<(Source, Average)> {
         let now = Instant::now();
-        let earlier = self.top.looks.earlier(now);
+        let earlier = self.looks.earlier(now);
         let mut heaviest = Vec::with_capacity(buckets.len());
-        self.plane.sources_at(buckets, &mut |bucket, counts, source| {
+        plane.sources_at(buckets, &mut |bucket, counts, source| {
             let average = |look: &Snapshot| {
                 let offered = look.since(bucket, &counts);
                 (offered, Average::new(offered, look.at.elapsed()))
@@ -178,24 +178,24 @@ impl Core {
 
     /// The buckets of the `n` heaviest at the latest look, and how many sources had one.
     pub(super) fn latest(&self, n: usize, sort: Sort) -> (&[usize], u64) {
-        let Some(latest) = &self.top.latest else { return (&[], 0) };
+        let Some(latest) = &self.latest else { return (&[], 0) };
         let buckets = &latest.buckets[sort as usize];
         (&buckets[..n.min(buckets.len())], latest.tracked)
     }
 
-    fn heaviest(&self, n: usize, sort: Sort) -> TopReport {
-        let latest = self.top.latest.as_ref();
-        let heaviest = self.looked_at(self.latest(n, sort).0, sort);
+    fn heaviest(&self, rules: &Rules, n: usize, sort: Sort) -> TopReport {
+        let latest = self.latest.as_ref();
+        let heaviest = self.looked_at(&*rules.plane, self.latest(n, sort).0, sort);
         let entries = heaviest.iter().map(|(source, average)| {
-            let gate = source.limit.as_ref().map_or(MAX_GATE, |limit| self.plane.gate_of(limit));
+            let gate = source.limit.as_ref().map_or(MAX_GATE, |limit| rules.plane.gate_of(limit));
             let mut entry = TopEntry::new(source, gate, *average);
             if let Some(limit) = &mut entry.limit {
-                self.complete(limit);
+                rules.complete(limit);
             }
             entry
         });
         let sources = entries.collect();
-        let sample = self.sample().ok();
+        let sample = sample(&*rules.plane).ok();
         TopReport {
             sources,
             tracked: latest.map_or(0, |latest| latest.tracked),
@@ -207,7 +207,7 @@ impl Core {
 
     /// What passed and what was dropped until `now` since the look that rates are told by.
     pub(super) fn totals(&self, now: &Sample) -> Option<Totals> {
-        let look = self.top.looks.earlier(Instant::now())?;
+        let look = self.looks.earlier(Instant::now())?;
         let before = Sample { counters: look.counters?, ..now.clone() };
         Some(Totals::new(before.verdicts(), now.verdicts(), look.at.elapsed().as_secs_f64()))
     }
@@ -216,20 +216,16 @@ impl Core {
     /// get their turn. `None` instead of what each has offered since an earlier look if there is none.
     pub fn members(
         &self,
+        plane: &dyn Plane,
         mut buckets: Range<usize>,
         visit: &mut dyn FnMut(Member, Option<Recent>),
     ) {
-        let earlier = self.top.looks.earlier(Instant::now());
+        let earlier = self.looks.earlier(Instant::now());
         let time = earlier.map(|look| look.at.elapsed());
-        self.plane.members(&mut buckets, &mut |bucket, member| {
+        plane.members(&mut buckets, &mut |bucket, member| {
             let offered = earlier.map(|look| look.since(bucket, &member.counts));
             visit(member, offered.zip(time));
         });
-    }
-
-    /// How many buckets there are.
-    pub fn buckets(&self) -> usize {
-        self.plane.buckets()
     }
 }
 

@@ -2,19 +2,20 @@
 
 use std::hash::Hasher as _;
 use std::net::IpAddr;
-use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use limiter_common::gate::MAX_GATE;
 use siphasher::sip::SipHasher24;
 
 use super::core::Core;
+use super::plane::Plane;
+use super::rules::Rules;
 use api::error::Failure;
 use api::{Average, LimitReport};
 use cluster::queries::{
     BucketInfo, Candidates, Counted, Distinct, SourceClass, SourceInfo, distinct,
 };
-use dataplane::{ClusterBucket, ClusterMember};
+use dataplane::ClusterMember;
 use model::Limit;
 use model::lists::find;
 use model::source::{Source, SourceState};
@@ -26,152 +27,132 @@ fn ms(at: Option<SystemTime>) -> Option<u64> {
     u64::try_from(since.as_millis()).ok()
 }
 
-impl Core {
-    /// The heaviest sources, at the latest look if `live`; [`Core::prepare_top`] goes before.
-    pub(super) fn heaviest_here(&mut self, n: usize, sort: Sort, live: bool) -> Candidates {
-        if live {
-            self.watch(n);
-        } else {
-            self.look_now(n);
+/// The heaviest sources, at the latest look if `live`; [`crate::top::Top::prepare`] goes before.
+pub(super) fn heaviest_here(core: &mut Core, n: usize, sort: Sort, live: bool) -> Candidates {
+    let plane = &*core.rules.plane;
+    if live {
+        core.top.watch(plane, n);
+    } else {
+        core.top.look_now(plane, n);
+    }
+    let (buckets, tracked) = core.top.latest(n, sort);
+    let sources = core.top.looked_at(plane, buckets, sort);
+    let sample = core.sample().ok();
+    let totals = sample.as_ref().and_then(|sample| core.top.totals(sample));
+    Candidates { sources: counted(plane, &sources), tracked, totals }
+}
+
+/// What has been counted of those of these sources that have a bucket.
+pub(super) fn points(core: &Core, places: &[SourceClass]) -> Vec<Counted> {
+    let buckets: Vec<_> = places
+        .iter()
+        .filter_map(|place| core.plane().bucket_of(place.source.trunc(), place.class))
+        .collect();
+    counted(core.plane(), &core.top.looked_at(core.plane(), &buckets, Sort::Dropped))
+}
+
+fn counted(plane: &dyn Plane, sources: &[(Source, Average)]) -> Vec<Counted> {
+    // Nearly all have the same one.
+    let mut last: Option<(Limit, u64, u64)> = None;
+    let mut counted = |(source, average): &(Source, Average)| {
+        let (limit, gate) = match (source.limit, &last) {
+            (None, _) => (0, MAX_GATE.into()),
+            (Some(limit), Some((known, number, gate))) if *known == limit => (*number, *gate),
+            (Some(limit), _) => {
+                let gate = plane.gate_of(&limit);
+                let number = number_of(&limit);
+                last = Some((limit, number, gate.into()));
+                (number, gate.into())
+            }
+        };
+        Counted {
+            place: SourceClass { source: source.source, class: source.class },
+            state: source.state,
+            limit,
+            passed: source.passed,
+            dropped: source.dropped,
+            bytes: source.bytes,
+            uncounted: 2 * gate.saturating_sub(1),
+            pps: average.pps,
+            bps: average.bps,
+            seconds: average.seconds,
+            first_seen_ms: ms(source.first_seen),
+            last_seen_ms: ms(source.last_seen),
         }
-        let (buckets, tracked) = self.latest(n, sort);
-        let sources = self.looked_at(buckets, sort);
-        let sample = self.sample().ok();
-        let totals = sample.as_ref().and_then(|sample| self.totals(sample));
-        Candidates { sources: self.counted(&sources), tracked, totals }
-    }
+    };
+    sources.iter().map(&mut counted).collect()
+}
 
-    /// What has been counted of those of these sources that have a bucket.
-    pub(super) fn points(&self, places: &[SourceClass]) -> Vec<Counted> {
-        let buckets: Vec<_> = places
-            .iter()
-            .filter_map(|place| self.plane.bucket_of(place.source.trunc(), place.class))
-            .collect();
-        self.counted(&self.looked_at(&buckets, Sort::Dropped))
-    }
+/// The limit that this host has for a source, and the number that it is told by to others.
+pub(super) fn limit_at(rules: &Rules, place: &SourceClass) -> Option<(LimitReport, u64)> {
+    let sources = rules.plane.source(place.source.addr()).ok()?;
+    let limit = match sources.iter().find(|source| source.class == place.class) {
+        Some(source) => source.limit,
+        // It has no bucket here.
+        None => {
+            let all = rules.layers().explain(place.source).into_iter();
+            let own = |limit: &Limit| limit.target.class == place.class && !limit.target.aggregate;
+            all.map(|(limit, _)| limit).find(own)
+        }
+    }?;
+    let mut report = LimitReport::new(&limit, rules.plane.gate_of(&limit));
+    rules.complete(&mut report);
+    Some((report, number_of(&limit)))
+}
 
-    fn counted(&self, sources: &[(Source, Average)]) -> Vec<Counted> {
-        // Nearly all have the same one.
-        let mut last: Option<(Limit, u64, u64)> = None;
-        let mut counted = |(source, average): &(Source, Average)| {
-            let (limit, gate) = match (source.limit, &last) {
-                (None, _) => (0, MAX_GATE.into()),
-                (Some(limit), Some((known, number, gate))) if *known == limit => (*number, *gate),
-                (Some(limit), _) => {
-                    let gate = self.plane.gate_of(&limit);
-                    let number = number_of(&limit);
-                    last = Some((limit, number, gate.into()));
-                    (number, gate.into())
-                }
-            };
-            Counted {
-                place: SourceClass { source: source.source, class: source.class },
-                state: source.state,
-                limit,
+/// What is known of the source that `address` belongs to, rates left out.
+///
+/// # Errors
+/// If the data plane cannot be read.
+pub(super) fn known(core: &Core, address: IpAddr) -> Result<SourceInfo, Failure> {
+    let rules = &core.rules;
+    let report = core.source(address)?;
+    let sources = rules.plane.source(address)?;
+    let held = |source: &Source| {
+        let limit = source.limit.as_ref().map(|limit| {
+            let mut report = LimitReport::new(limit, rules.plane.gate_of(limit));
+            rules.complete(&mut report);
+            report.summary()
+        });
+        BucketInfo {
+            class: source.class,
+            state: source.state,
+            limit,
+            estimate: source.estimate,
+            got: Usage {
                 passed: source.passed,
                 dropped: source.dropped,
                 bytes: source.bytes,
-                uncounted: 2 * gate.saturating_sub(1),
-                pps: average.pps,
-                bps: average.bps,
-                seconds: average.seconds,
-                first_seen_ms: ms(source.first_seen),
-                last_seen_ms: ms(source.last_seen),
-            }
-        };
-        sources.iter().map(&mut counted).collect()
-    }
+                ..Usage::default()
+            },
+            share: source.share.map(|held| [held.share, held.floor]),
+        }
+    };
+    Ok(SourceInfo {
+        source: report.source,
+        listed: find(rules.listed(), report.source).map(|(_, listing)| listing.action),
+        buckets: sources.iter().map(held).collect(),
+    })
+}
 
-    /// The limit that this host has for a source, and the number that it is told by to others.
-    pub(super) fn limit_at(&self, place: &SourceClass) -> Option<(LimitReport, u64)> {
-        let sources = self.plane.source(place.source.addr()).ok()?;
-        let limit = match sources.iter().find(|source| source.class == place.class) {
-            Some(source) => source.limit,
-            // It has no bucket here.
-            None => {
-                let all = self.layers().explain(place.source).into_iter();
-                let own =
-                    |limit: &Limit| limit.target.class == place.class && !limit.target.aggregate;
-                all.map(|(limit, _)| limit).find(own)
-            }
-        }?;
-        let mut report = LimitReport::new(&limit, self.plane.gate_of(&limit));
-        self.complete(&mut report);
-        Some((report, number_of(&limit)))
-    }
+/// The distinct sources of the last full window, as others merge them.
+pub(super) fn registers(plane: &dyn Plane) -> Option<Distinct> {
+    let found = plane.registers()?;
+    let ranks = distinct::pack(&found.ranks);
+    Some(Distinct { key: found.key, window: found.window, ranks })
+}
 
-    /// What is known of the source that `address` belongs to, rates left out.
-    ///
-    /// # Errors
-    /// If the data plane cannot be read.
-    pub(super) fn known(&self, address: IpAddr) -> Result<SourceInfo, Failure> {
-        let report = self.source(address)?;
-        let sources = self.plane.source(address)?;
-        let held = |source: &Source| {
-            let limit = source.limit.as_ref().map(|limit| {
-                let mut report = LimitReport::new(limit, self.plane.gate_of(limit));
-                self.complete(&mut report);
-                report.summary()
-            });
-            BucketInfo {
-                class: source.class,
-                state: source.state,
-                limit,
-                estimate: source.estimate,
-                got: Usage {
-                    passed: source.passed,
-                    dropped: source.dropped,
-                    bytes: source.bytes,
-                    ..Usage::default()
-                },
-                share: source.share.map(|held| [held.share, held.floor]),
-            }
-        };
-        Ok(SourceInfo {
-            source: report.source,
-            listed: find(self.listed(), report.source).map(|(_, listing)| listing.action),
-            buckets: sources.iter().map(held).collect(),
-        })
-    }
-
-    /// The distinct sources of the last full window, as others merge them.
-    pub(super) fn registers(&self) -> Option<Distinct> {
-        let found = self.plane.registers()?;
-        let ranks = distinct::pack(&found.ranks);
-        Some(Distinct { key: found.key, window: found.window, ranks })
-    }
-
-    /// The present, ns since boot.
-    pub(super) fn now_ns(&self) -> u64 {
-        self.plane.monotonic_ns()
-    }
-
-    /// As [`dataplane::ShareMaps::cluster_buckets`].
-    pub(super) fn cluster_buckets(
-        &self,
-        buckets: Range<usize>,
-        visit: &mut dyn FnMut(ClusterBucket),
-    ) {
-        self.plane.shares().cluster_buckets(buckets, visit);
-    }
-
-    /// As [`dataplane::ShareMaps::cluster_members`], with whom the limits are for.
-    pub(super) fn cluster_members(
-        &self,
-        buckets: &mut dyn Iterator<Item = usize>,
-        visit: &mut dyn FnMut(ClusterMember),
-    ) {
-        self.plane.shares().cluster_members(buckets, &mut |mut member| {
-            let target = self.plane.target_of(member.source, member.class);
-            member.limit.target = target.unwrap_or(member.limit.target);
-            visit(member);
-        });
-    }
-
-    /// How long the daemon has run.
-    pub(super) fn uptime(&self) -> Duration {
-        self.started.elapsed()
-    }
+/// As [`dataplane::ShareMaps::cluster_members`], with whom the limits are for.
+pub(super) fn cluster_members(
+    plane: &dyn Plane,
+    buckets: &mut dyn Iterator<Item = usize>,
+    visit: &mut dyn FnMut(ClusterMember),
+) {
+    plane.shares().cluster_members(buckets, &mut |mut member| {
+        let target = plane.target_of(member.source, member.class);
+        member.limit.target = target.unwrap_or(member.limit.target);
+        visit(member);
+    });
 }
 
 /// A number that stands for what a limit says, whoever says it.

@@ -15,7 +15,8 @@ use crate::{http, kernel_log, notify, privileges};
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
 use control::cluster::key_file;
-use control::{Access, Core, Shared, Started, log_failure};
+use control::rules::reload;
+use control::{Access, Core, Host, Started, log_failure};
 use dataplane::LinkEvents;
 use model::instance::address;
 use settings::{Arguments, DaemonConfig, Settings};
@@ -69,7 +70,7 @@ async fn serve(
     config: &DaemonConfig,
     socket: &Socket,
     access: Access,
-    shared: Shared,
+    shared: Host,
     mut services: Services,
     links: Option<LinkEvents>,
 ) -> Result<(), Failure> {
@@ -87,7 +88,7 @@ async fn serve(
         let _ = stopped.await;
     });
     let mut server = tokio::spawn(server.into_future());
-    services.begin(&shared);
+    services.begin(&shared).await;
     tracing::info!("ready: serving {}", config.socket.display());
     if shared.with(|core| Ok(core.attached())).await?.is_empty() {
         let then = "attach to one with `limiter attach IFACE`, or run with --interface IFACE";
@@ -127,10 +128,12 @@ async fn serve(
 }
 
 /// Reads the configuration again whenever `hangup` comes.
-async fn reload_on(mut hangup: Signal, shared: &Shared) {
+async fn reload_on(mut hangup: Signal, shared: &Host) {
     while hangup.recv().await.is_some() {
         notify::reloading();
-        if let Err(failure) = shared.with(|core| core.reload(&ChangeOptions::default())).await {
+        if let Err(failure) =
+            shared.with(|core| reload::reload(&mut core.rules, &ChangeOptions::default())).await
+        {
             let hint = failure.hint.as_deref().unwrap_or_default();
             tracing::error!("the configuration was not read again: {failure} ({hint})");
         }

@@ -18,7 +18,7 @@ use api::error::{Failure, exit};
 use cluster::ClusterConfig;
 use control::cluster::{Prepared, Running};
 use control::listen::{how_to_find, is_local};
-use control::{RETRY_INTERVAL, Shared, log_failure};
+use control::{Host, RETRY_INTERVAL, log_failure};
 use model::Share;
 use settings::DaemonConfig;
 
@@ -30,7 +30,7 @@ struct Service<P, R> {
     /// Reads files and binds, which may block.
     prepare: Arc<dyn Fn() -> Result<P, Failure> + Send + Sync>,
     /// Begins to serve, in the runtime that it is called in.
-    start: fn(P, &Shared) -> Result<R, Failure>,
+    start: fn(P, &Host) -> Result<R, Failure>,
     since: Instant,
     prepared: Option<Result<P, Failure>>,
     running: Option<R>,
@@ -41,7 +41,7 @@ impl<P: Send + 'static, R> Service<P, R> {
         name: &str,
         address: SocketAddr,
         prepare: impl Fn() -> Result<P, Failure> + Send + Sync + 'static,
-        start: fn(P, &Shared) -> Result<R, Failure>,
+        start: fn(P, &Host) -> Result<R, Failure>,
     ) -> Self {
         Self {
             report: ServiceReport::new(name, address),
@@ -55,7 +55,7 @@ impl<P: Send + 'static, R> Service<P, R> {
     }
 
     /// Starts what is prepared, and looks whether it can be reached.
-    fn begin(&mut self, shared: &Shared) {
+    async fn begin(&mut self, shared: &Host) {
         // A socket can listen on an address that no interface has yet: such a service runs, but nobody reaches it.
         let started = self.prepared.take().map(|prepared| {
             let running = prepared.and_then(|prepared| (self.start)(prepared, shared));
@@ -70,11 +70,11 @@ impl<P: Send + 'static, R> Service<P, R> {
                 Some(Failure::new(exit::NEGATIVE, message).hint(how_to_find(ip)))
             }
         };
-        self.tell(problem, shared);
+        self.tell(problem, shared).await;
     }
 
     /// Tells what keeps it from being up, if that is news: every few seconds it would fill the log. Or that it is up.
-    fn tell(&mut self, problem: Option<Failure>, shared: &Shared) {
+    async fn tell(&mut self, problem: Option<Failure>, shared: &Host) {
         let before = self.report.problem.clone();
         let report = &mut self.report;
         report.up = problem.is_none();
@@ -99,15 +99,15 @@ impl<P: Send + 'static, R> Service<P, R> {
             }
         }
         let report = self.report.clone();
-        let noted = shared.with_now(|core| {
-            core.note_service(report);
+        let noted = shared.with(|core| {
+            core.services.note(report);
             Ok(())
         });
-        log_failure(noted);
+        log_failure(noted.await);
     }
 
     /// Tries again until it is up.
-    async fn keep_starting(&mut self, shared: &Shared) {
+    async fn keep_starting(&mut self, shared: &Host) {
         while !self.report.up {
             sleep(RETRY_INTERVAL).await;
             // One that runs only waits for its address.
@@ -118,7 +118,7 @@ impl<P: Send + 'static, R> Service<P, R> {
                     Err(Failure::new(exit::NEGATIVE, format!("cannot be prepared: {error}")))
                 }));
             }
-            self.begin(shared);
+            self.begin(shared).await;
         }
     }
 }
@@ -131,12 +131,12 @@ pub(crate) struct Services {
 
 impl Services {
     /// Prepares those that `config` asks for; `floor` is what sources may use of the cluster's limits meanwhile.
-    pub(crate) fn prepare(config: &DaemonConfig, floor: Share, shared: &Shared) -> Self {
+    pub(crate) fn prepare(config: &DaemonConfig, floor: Share, shared: &Host) -> Self {
         let cluster = config.cluster.listen.map(|listen| {
             let (config, directory) = (config.cluster.clone(), config.state_dir.clone());
             let shared = shared.clone();
             let prepare = move || prepare_cluster(&config, listen, &directory, floor, &shared);
-            Service::new("cluster", listen, prepare, control::cluster::start)
+            Service::new("cluster", listen, prepare, start_cluster)
         });
         let web = config.web.listen.map(|listen| {
             let config = config.web.clone();
@@ -146,17 +146,17 @@ impl Services {
     }
 
     /// Starts what is prepared, in the runtime that it is called in.
-    pub(crate) fn begin(&mut self, shared: &Shared) {
+    pub(crate) async fn begin(&mut self, shared: &Host) {
         if let Some(web) = &mut self.web {
-            web.begin(shared);
+            web.begin(shared).await;
         }
         if let Some(cluster) = &mut self.cluster {
-            cluster.begin(shared);
+            cluster.begin(shared).await;
         }
     }
 
     /// Tries again what could not start, and never returns: the daemon goes on when all is up.
-    pub(crate) async fn keep_starting(&mut self, shared: &Shared) -> Infallible {
+    pub(crate) async fn keep_starting(&mut self, shared: &Host) -> Infallible {
         let web = self.web.as_mut().map(|web| web.keep_starting(shared));
         let cluster = self.cluster.as_mut().map(|cluster| cluster.keep_starting(shared));
         tokio::join!(OptionFuture::from(web), OptionFuture::from(cluster));
@@ -173,16 +173,22 @@ impl Services {
     }
 }
 
+fn start_cluster(prepared: Prepared, shared: &Host) -> Result<Running, Failure> {
+    let running = control::cluster::start(prepared, shared)?;
+    shared.set_cluster(running.cluster().clone());
+    Ok(running)
+}
+
 fn prepare_cluster(
     config: &ClusterConfig,
     listen: SocketAddr,
     directory: &Path,
     floor: Share,
-    shared: &Shared,
+    shared: &Host,
 ) -> Result<Prepared, Failure> {
     // A reload may have changed it since the daemon started.
     let config = shared.with_now(|core| Ok(core.live_cluster(config)))?;
-    let prefixes = shared.with_now(|core| Ok(core.prefixes()))?;
+    let prefixes = shared.with_now(|core| Ok(core.rules.prefixes()))?;
     Prepared::new(&config, listen, directory, prefixes).map_err(|failure| {
         let message = format!(
             "{failure}; until it is, sources may use {:.2} % of each limit of the cluster here",

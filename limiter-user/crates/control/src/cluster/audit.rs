@@ -131,8 +131,8 @@ impl Task {
     async fn members(&self) -> Result<(Vec<ClusterMember>, u32), Failure> {
         let shared = &self.cluster.shared;
         let look = |core: &mut Core| {
-            let any = core.in_force().in_cluster();
-            Ok((if any { core.buckets() } else { 0 }, core.now_ns()))
+            let any = core.rules.in_force().in_cluster();
+            Ok((if any { core.plane().buckets() } else { 0 }, core.plane().monotonic_ns()))
         };
         let (buckets, now_ns) = shared.with(look).await?;
         let mut most: BinaryHeap<Reverse<(bool, u64, usize)>> = BinaryHeap::new();
@@ -151,13 +151,17 @@ impl Task {
         shared
             .with(move |core| {
                 let mut members = Vec::with_capacity(at.len());
-                core.cluster_members(&mut at.into_iter(), &mut |mut member| {
-                    // The data plane does not know what becomes of it while hosts are lost.
-                    if let Some(limit) = core.limit_for(&member.limit.target) {
-                        member.limit.scope = limit.scope;
-                    }
-                    members.push(member);
-                });
+                crate::views::cluster_members(
+                    core.plane(),
+                    &mut at.into_iter(),
+                    &mut |mut member| {
+                        // The data plane does not know what becomes of it while hosts are lost.
+                        if let Some(limit) = core.rules.limit_for(&member.limit.target) {
+                            member.limit.scope = limit.scope;
+                        }
+                        members.push(member);
+                    },
+                );
                 Ok((members, core.plane().cluster_terms().map_or(1, |terms| terms.hosts)))
             })
             .await
@@ -210,7 +214,7 @@ impl Task {
 /// Of the buckets in `part`, those that are over their share, and those that let most through on average.
 fn heaviest(core: &Core, part: Range<usize>, now_ns: u64) -> Vec<Reverse<(bool, u64, usize)>> {
     let mut most = BinaryHeap::new();
-    core.cluster_buckets(part, &mut |bucket| {
+    core.plane().shares().cluster_buckets(part, &mut |bucket| {
         let seconds = now_ns.saturating_sub(bucket.counts.since_ns) / 1_000_000_000 + 1;
         most.push(Reverse((bucket.limited, bucket.counts.passed / seconds, bucket.bucket)));
         if most.len() > CLOSELY {

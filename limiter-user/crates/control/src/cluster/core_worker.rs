@@ -12,9 +12,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::pace::AdaptiveBatch;
 use super::words::RefundWorker;
-use crate::Shared;
-use crate::core::Core;
-use crate::replicated::is_clusters;
+use crate::handle::CoreHandle;
+use crate::plane::Plane;
+use crate::rules::Rules;
+use crate::rules::replicated::is_clusters;
 use api::error::{Failure, exit};
 use cluster::KeyId;
 use model::{Class, Partition, Share};
@@ -67,7 +68,7 @@ impl CoreWorker {
     ///
     /// # Errors
     /// If there can be none.
-    pub(super) fn start(shared: Shared, giver: RefundWorker) -> Result<Self, Failure> {
+    pub(super) fn start(shared: CoreHandle, giver: RefundWorker) -> Result<Self, Failure> {
         let (requests, inbox) = channel();
         let (tell, answers) = unbounded_channel();
         std::thread::Builder::new()
@@ -96,7 +97,7 @@ impl CoreWorker {
 /// # Errors
 /// If the core's state is in doubt.
 fn serve(
-    shared: &Shared,
+    shared: &CoreHandle,
     giver: &RefundWorker,
     inbox: &Receiver<Request>,
     tell: &UnboundedSender<Answer>,
@@ -111,7 +112,7 @@ fn serve(
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => None,
             Ok(Request::Floor((floor, hosts))) => Some(shared.with_now(|core| {
-                Ok(match core.plane.change_floor(floor, hosts, is_clusters) {
+                Ok(match core.rules.plane.change_floor(floor, hosts, is_clusters) {
                     Ok(()) => {
                         // Buckets that have less meanwhile are no danger to anybody.
                         renewal.at = Some(0);
@@ -121,7 +122,7 @@ fn serve(
                 })
             })?),
             Ok(Request::Partitions(Question { round, sources })) => {
-                let answers = shared.with_now(|core| Ok(core.partitions_of(&sources)))?;
+                let answers = shared.with_now(|core| Ok(partitions_of(&core.rules, &sources)))?;
                 Some(Answer::Partitions(round, answers))
             }
         };
@@ -132,23 +133,21 @@ fn serve(
         }
         if renewal.at.is_some() {
             shared.with_now(|core| {
-                renewal.go_on(core, giver);
+                renewal.go_on(core.plane(), giver);
                 Ok(())
             })?;
         }
     }
 }
 
-impl Core {
-    /// What becomes of the limits of these sources while hosts are lost.
-    fn partitions_of(&self, sources: &[(KeyId, IpNet, Class)]) -> Vec<(KeyId, Partition)> {
-        let of = |source, class| {
-            let limit = self.limit_for(&self.plane.target_of(source, class)?)?;
-            limit.scope.partition()
-        };
-        let known = sources.iter();
-        known.map(|&(key, source, class)| (key, of(source, class).unwrap_or_default())).collect()
-    }
+/// What becomes of the limits of these sources while hosts are lost.
+fn partitions_of(rules: &Rules, sources: &[(KeyId, IpNet, Class)]) -> Vec<(KeyId, Partition)> {
+    let of = |source, class| {
+        let limit = rules.limit_for(&rules.plane.target_of(source, class)?)?;
+        limit.scope.partition()
+    };
+    let known = sources.iter();
+    known.map(|&(key, source, class)| (key, of(source, class).unwrap_or_default())).collect()
 }
 
 /// Gives buckets a larger floor.
@@ -160,12 +159,12 @@ struct Renewal {
 
 impl Renewal {
     /// Gives some more buckets the floor, as many as fit in a moment.
-    fn go_on(&mut self, core: &Core, giver: &RefundWorker) {
+    fn go_on(&mut self, plane: &dyn Plane, giver: &RefundWorker) {
         let Some(from) = self.at else { return };
-        let buckets = core.plane.buckets();
+        let buckets = plane.buckets();
         let to = (from + self.pace.much()).min(buckets);
         let begun = Instant::now();
-        giver.give_back(core.plane.renew_floors(from..to));
+        giver.give_back(plane.renew_floors(from..to));
         self.pace.took(to - from, begun.elapsed());
         self.at = Some(to).filter(|to| *to < buckets);
     }
@@ -233,7 +232,7 @@ mod tests {
     #[test]
     fn who_asks_does_not_wait_for_the_core() {
         let (fake, home) = (Fake::default(), tempfile::tempdir().unwrap());
-        let shared = Shared::new(fake.core(&home));
+        let shared = CoreHandle::new(fake.core(&home));
         let giver = RefundWorker::start(Arc::new(fake)).unwrap();
         let mut worker = CoreWorker::start(shared.clone(), giver).unwrap();
         let sources = vec![(KeyId::from_hash(7), "192.0.2.1/32".parse().unwrap(), Class::ANY)];
@@ -253,7 +252,7 @@ mod tests {
     #[test]
     fn a_core_in_doubt_is_told() {
         let (fake, home) = (Fake::default(), tempfile::tempdir().unwrap());
-        let shared = Shared::new(fake.core(&home));
+        let shared = CoreHandle::new(fake.core(&home));
         let giver = RefundWorker::start(Arc::new(fake)).unwrap();
         let mut worker = CoreWorker::start(shared.clone(), giver).unwrap();
         let panicked = std::thread::spawn(move || {

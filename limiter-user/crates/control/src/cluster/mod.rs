@@ -38,10 +38,10 @@ use tokio::sync::{mpsc, watch};
 use self::kept::StateFile;
 use self::keys_file::KeysFile;
 pub(super) use self::rights::floor_of;
-pub(super) use self::status::{Concern, View};
+use self::status::View;
 pub use self::views::Views;
 use self::views::file_limits;
-use super::Shared;
+use crate::handle::CoreHandle;
 use api::OverageReport;
 use api::error::{Failure, exit};
 use cluster::agreement::Agreement;
@@ -68,7 +68,7 @@ pub struct Cluster {
     /// By which it talks to others.
     pub link: link::Handle,
     /// Limits and data plane.
-    pub shared: Shared,
+    pub shared: CoreHandle,
     /// How rights are divided at present, once a second.
     pub rights: watch::Receiver<RightsReport>,
     /// By which all members are asked.
@@ -213,6 +213,11 @@ pub struct Running {
 }
 
 impl Running {
+    /// What tasks have in common.
+    pub const fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
     /// Ends it: this host keeps what is its own, and the others are told that it goes.
     pub async fn end(self) {
         self.rights.end().await;
@@ -225,7 +230,7 @@ impl Running {
 ///
 /// # Errors
 /// If a thread or the socket cannot be had.
-pub fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
+pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure> {
     let Prepared { socket, settings, seeds, name, weight, kept, keys: kept_keys } = prepared;
     let (me, address) = (settings.me.host(), settings.me.address);
     let region = escrow::Region::new(settings.me.region());
@@ -251,7 +256,7 @@ pub fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
         me,
         name,
         link,
-        shared: shared.without_cluster(),
+        shared: shared.clone(),
         rights: rights.report.clone(),
         views,
         overage,
@@ -260,10 +265,9 @@ pub fn start(prepared: Prepared, shared: &Shared) -> Result<Running, Failure> {
         keys,
         orders: rights.inbox.clone(),
     };
-    shared.set_cluster(cluster.clone());
     shared.with_now(|core| {
-        core.cluster = Some(View::of(&cluster, tell_limits));
-        core.tell_limits();
+        core.rules.cluster = Some(Box::new(View::of(&cluster, tell_limits)));
+        core.rules.tell_limits();
         Ok(())
     })?;
     let (members, seeds) = (cluster.link.members.clone(), cluster.link.seeds.clone());

@@ -10,7 +10,6 @@ use ipnet::IpNet;
 
 use super::core_worker::Question;
 use super::rights::packets_a_second;
-use crate::core::Core;
 use cluster::KeyId;
 use model::{Class, Limits, Partition, Target};
 
@@ -26,7 +25,7 @@ pub(crate) struct LimitFacts {
 }
 
 impl LimitFacts {
-    fn new(limits: &[&Limits]) -> Self {
+    pub(super) fn new(limits: &[&Limits]) -> Self {
         let amounts = limits.iter().flat_map(|limits| limits.amounts());
         let mut facts = Self::default();
         for (amount, _) in amounts {
@@ -45,15 +44,6 @@ impl LimitFacts {
     /// Whether who has heard of `former` has to hear of these: where partitions differ each of them may have changed.
     pub(super) fn is_news(&self, former: &Self) -> bool {
         self.unusual || self != former
-    }
-}
-
-impl Core {
-    /// Tells the share loop, if there is one, that limits have changed.
-    pub(crate) fn tell_limits(&self) {
-        if let Some(cluster) = &self.cluster {
-            cluster.tell_limits(LimitFacts::new(&[self.limits_in_store(), self.limits_in_file()]));
-        }
     }
 }
 

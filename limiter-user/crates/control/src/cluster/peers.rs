@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::link::seeds::Seed;
-use crate::Shared;
+use crate::handle::CoreHandle;
 use cluster::membership::Members;
 
 /// Tells it whenever a member comes or a seed is found, until the link has ended.
@@ -15,11 +15,11 @@ pub(super) async fn serve(
     mut members: watch::Receiver<Arc<Members>>,
     mut seeds: watch::Receiver<Vec<Seed>>,
     me: SocketAddr,
-    shared: Shared,
+    shared: CoreHandle,
 ) {
     loop {
         let peers = addresses(&members.borrow_and_update(), &seeds.borrow_and_update(), me);
-        let told = shared.with(move |core| core.set_peers(&peers));
+        let told = shared.with(move |core| core.rules.set_peers(&peers));
         if let Err(failure) = told.await {
             tracing::warn!("{failure}");
         }

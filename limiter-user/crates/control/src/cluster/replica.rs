@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Cluster;
 use super::link::{Command, monotonic};
 use crate::core::Core;
-use crate::replicated::wall;
+use crate::rules::replicated::{self, wall};
 use api::error::Failure;
 use cluster::HostId;
 use cluster::limits::Now;
@@ -113,7 +113,7 @@ fn step(
 ) -> Done {
     let now = now();
     let mut problem = None;
-    if let Some(replica) = core.replica() {
+    if let Some(replica) = core.rules.replicated.replica_mut() {
         if let Some(members) = members {
             replica.set_members(members);
         }
@@ -122,15 +122,15 @@ fn step(
         }
     }
     for Packet { from, name, bytes } in packets {
-        if let Err(failure) = core.hear_replica(now, from, &name, &bytes) {
+        if let Err(failure) = replicated::receive(&mut core.rules, now, from, &name, &bytes) {
             problem = Some(failure);
         }
     }
-    let packets = core.replica_packets(now).unwrap_or_else(|failure| {
+    let packets = replicated::packets(&mut core.rules, now).unwrap_or_else(|failure| {
         problem = Some(failure);
         Vec::new()
     });
-    let digest = core.replica().map_or(0, |replica| replica.digest());
+    let digest = core.rules.replicated.replica_mut().map_or(0, |replica| replica.digest());
     Done { packets, digest, problem }
 }
 

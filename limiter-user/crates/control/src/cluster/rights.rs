@@ -24,7 +24,7 @@ use super::partitions::{LimitFacts, Partitions};
 use super::sources::{Bounds, Demand, Observation, Sources};
 use super::words::{RefundWorker, Words};
 use super::{MAX_WAITING, RegionRights, RightsReport};
-use crate::{Shared, Shares};
+use crate::{CoreHandle, Shares};
 use api::error::{Failure, exit};
 use cluster::escrow::{self, Escrow, Outputs};
 use cluster::link::{ClusterId, Step};
@@ -138,7 +138,7 @@ pub(crate) fn floor_of(home: Share) -> Share {
 ///
 /// # Errors
 /// If there can be none, or the core's state is in doubt.
-pub(super) fn start(host: Host, shared: &Shared) -> Result<Thread, Failure> {
+pub(super) fn start(host: Host, shared: &CoreHandle) -> Result<Thread, Failure> {
     let (inbox, inputs) = mpsc::channel(MAX_WAITING);
     let (tell, report) = watch::channel(RightsReport::default());
     let failed = |error| Failure::new(exit::PRIVILEGE, format!("cannot start a thread: {error}"));
@@ -147,7 +147,7 @@ pub(super) fn start(host: Host, shared: &Shared) -> Result<Thread, Failure> {
         Ok((plane.shares(), plane.has_everything()))
     })?;
     let giver = RefundWorker::start(Arc::clone(&plane))?;
-    let core = CoreWorker::start(shared.without_cluster(), giver.clone())?;
+    let core = CoreWorker::start(shared.clone(), giver.clone())?;
     let workers = Workers { core, giver, ledger: LedgerWriter::start()? };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;

@@ -12,6 +12,7 @@ use super::link::{self, monotonic};
 use super::partitions::LimitFacts;
 use super::views::file_limits::{self, Difference};
 use super::{Cluster, RightsReport};
+use crate::rules::{Concern, Fleet};
 use api::ClusterStatus;
 use cluster::agreement::Agreement;
 use cluster::config;
@@ -19,7 +20,7 @@ use cluster::link::{Bootstrap, ClusterId, Others};
 use cluster::membership::{Identity, Members};
 use cluster::wire::{Counts, Rejected, Rejection};
 use cluster::{HostId, Moment, escrow};
-use model::Share;
+use model::{Limits, Share};
 
 /// Home rights that are so much less than the whole are not worth a word.
 const MIN_HOME: Share = Share::from_units(1 << 22);
@@ -28,19 +29,13 @@ const MIN_HOME: Share = Share::from_units(1 << 22);
 const LATELY: Duration = Duration::from_secs(60);
 
 /// The cluster as the core sees it.
-pub(crate) struct View {
+pub(super) struct View {
     me: HostId,
     name: String,
     link: link::Handle,
     rights: watch::Receiver<RightsReport>,
     file_limits: watch::Receiver<Arc<Vec<Difference>>>,
     limits: watch::Sender<LimitFacts>,
-}
-
-/// Something to tell, and whether limits are not kept as promised.
-pub(crate) struct Concern {
-    pub(crate) text: String,
-    pub(crate) degraded: bool,
 }
 
 impl View {
@@ -56,9 +51,11 @@ impl View {
             limits,
         }
     }
+}
 
-    /// Lets the share loop know what limits there are.
-    pub(crate) fn tell_limits(&self, facts: LimitFacts) {
+impl Fleet for View {
+    fn limits_changed(&self, limits: &[&Limits]) {
+        let facts = LimitFacts::new(limits);
         self.limits.send_if_modified(|present| {
             let is_news = facts.is_news(present);
             *present = facts;
@@ -66,18 +63,15 @@ impl View {
         });
     }
 
-    /// Lets all know that this host has another weight: home rights follow it.
-    pub(crate) fn set_weight(&self, weight: u32) {
+    fn set_weight(&self, weight: u32) {
         self.link.order(link::Command::Weight(weight));
     }
 
-    /// Looks for other seeds.
-    pub(crate) fn set_seeds(&self, seeds: &[config::Seed]) {
+    fn set_seeds(&self, seeds: &[config::Seed]) {
         self.link.set_seeds(seeds.iter().map(ToString::to_string).collect());
     }
 
-    /// How it fares; frames from `peers` addresses are not limited.
-    pub(crate) fn report(&self, peers: usize) -> ClusterStatus {
+    fn report(&self, peers: usize) -> ClusterStatus {
         let (members, link) = (self.link.members.borrow(), self.link.report.borrow());
         let rights = self.rights.borrow();
         ClusterStatus {
@@ -99,8 +93,7 @@ impl View {
         }
     }
 
-    /// What the operator should know. `limited` tells whether there are limits of the cluster.
-    pub(crate) fn concerns(&self, limited: bool) -> Vec<Concern> {
+    fn concerns(&self, limited: bool) -> Vec<Concern> {
         let mut concerns = Vec::new();
         let mut note = |degraded: bool, text: String| concerns.push(Concern { text, degraded });
         let (members, link) = (self.link.members.borrow(), self.link.report.borrow());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use limiter_common::gate::MAX_GATE;
 
-use super::core::Core;
+use super::Core;
 use api::error::Failure;
 use api::{OverageReport, StatusReport};
 use model::Target;
@@ -86,11 +86,11 @@ impl Core {
     /// If the data plane cannot be read.
     pub fn scrape(&mut self, now: Instant) -> Result<Scrape, Failure> {
         let fresh = |(at, _): &&(Instant, _)| now.saturating_duration_since(*at) < KEPT;
-        let (at, slow) = match self.known.as_ref().filter(fresh) {
+        let (at, slow) = match self.scrapes.as_ref().filter(fresh) {
             Some((at, slow)) => (*at, Arc::clone(slow)),
             None => (now, Arc::new(self.slow()?)),
         };
-        self.known = Some((at, Arc::clone(&slow)));
+        self.scrapes = Some((at, Arc::clone(&slow)));
         let age = now.saturating_duration_since(at);
         let uptime = now.saturating_duration_since(self.started);
         Ok(Scrape { sample: self.sample()?, slow, age, uptime, cluster: None })
@@ -98,23 +98,24 @@ impl Core {
 
     fn slow(&self) -> Result<Slow, Failure> {
         let (mut allowed, mut denied, mut bans) = (0, 0, 0);
-        for (_, listing) in self.listed().iter() {
+        for (_, listing) in self.rules.listed().iter() {
             match listing.action {
                 Action::Allow => allowed += 1,
                 Action::Deny => denied += 1,
             }
             bans += u64::from(listing.ban);
         }
-        let limits = self.in_force();
-        let gates =
-            limits.amounts().map(|(amount, _)| self.plane.gate_of(&amount.of(Target::DEFAULT)));
+        let limits = self.rules.in_force();
+        let gates = limits
+            .amounts()
+            .map(|(amount, _)| self.rules.plane.gate_of(&amount.of(Target::DEFAULT)));
         Ok(Slow {
             gate: gates.chain([MAX_GATE]).min().unwrap_or(MAX_GATE),
             status: self.status()?,
             allowed,
             denied,
             bans,
-            shadows: self.shadows.len() as u64,
+            shadows: self.rules.shadows.len() as u64,
         })
     }
 }

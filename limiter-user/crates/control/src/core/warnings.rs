@@ -6,10 +6,9 @@ use limiter_common::abi::{Counters, Internal, Reason};
 use limiter_common::gate::MAX_GATE;
 use limiter_common::peers::FRAMES_PER_SECOND;
 
-use super::cluster::Concern;
-use super::core::{Core, internal_of};
-use super::history::Past;
-use super::interfaces::Wanted;
+use crate::history::Past;
+use crate::interfaces::Interfaces;
+use crate::rules::{Concern, Rules};
 use api::{ConfigReport, Health, ServiceReport};
 use dataplane::nic::merging;
 use model::{Amount, Limit, Limits, Target};
@@ -46,9 +45,9 @@ impl Warnings {
 }
 
 /// What is to be said of the host in its cluster.
-pub(super) fn of_cluster(warnings: &mut Warnings, core: &Core) {
-    let Some(cluster) = &core.cluster else { return };
-    for Concern { text, degraded } in cluster.concerns(core.in_force().in_cluster()) {
+pub(super) fn of_cluster(warnings: &mut Warnings, rules: &Rules) {
+    let Some(cluster) = &rules.cluster else { return };
+    for Concern { text, degraded } in cluster.concerns(rules.in_force().in_cluster()) {
         if degraded { warnings.degraded(text) } else { warnings.note(text) }
     }
 }
@@ -94,14 +93,14 @@ pub(super) fn of_config(warnings: &mut Warnings, config: &ConfigReport) {
 }
 
 /// What is wrong with changes that were to be reverted, or with limits that cannot apply.
-pub(super) fn of_changes(warnings: &mut Warnings, core: &Core) {
-    core.unconfirmed.problems().for_each(|problem| warnings.degraded(problem));
-    if core.management.nets().is_empty() {
+pub(super) fn of_changes(warnings: &mut Warnings, rules: &Rules) {
+    rules.unconfirmed.problems().for_each(|problem| warnings.degraded(problem));
+    if rules.management.nets().is_empty() {
         return;
     }
-    let limits = core.in_force();
+    let limits = rules.in_force();
     let limits = limits.iter();
-    let idle: Vec<_> = limits.filter(|limit| core.management.contains(&limit.target)).collect();
+    let idle: Vec<_> = limits.filter(|limit| rules.management.contains(&limit.target)).collect();
     if let Some(first) = idle.first() {
         warnings.note(format!(
             "{} of the limits never apply, because they are for management addresses: {} and others",
@@ -138,7 +137,7 @@ pub(super) fn of_interfaces(warnings: &mut Warnings, attachments: &[Attachment])
 }
 
 /// What is to be said of interfaces that are to be attached to.
-pub(super) fn of_wanted(warnings: &mut Warnings, wanted: &Wanted) {
+pub(super) fn of_wanted(warnings: &mut Warnings, wanted: &Interfaces) {
     for (name, failure) in wanted.problems() {
         let hint = failure.hint.as_deref().unwrap_or_default();
         warnings.degraded(format!("{name} is not protected: {failure}; {hint}"));
@@ -229,4 +228,9 @@ pub(super) fn of_gates(
             sketch.noise
         ));
     }
+}
+
+/// One of the counters beside verdicts.
+pub(super) fn internal_of(counters: &Counters, internal: Internal) -> u64 {
+    counters.internal[internal as usize]
 }

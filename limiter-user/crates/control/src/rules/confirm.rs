@@ -4,9 +4,7 @@
 //! is confirmed or reverted. So a daemon that starts after a crash knows what to do, whenever that
 //! came: to revert a change that was not made, or has been reverted, changes nothing.
 
-#[path = "confirm/clock.rs"]
 mod clock;
-#[path = "confirm/record.rs"]
 mod record;
 
 use std::fmt;
@@ -14,13 +12,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Notify;
-use tokio::time::timeout;
 
 use self::clock::Clocks;
 pub(super) use self::record::note;
 use self::record::{NOTE, Record};
-use super::core::Core;
-use super::shared::Shared;
+use super::Rules;
+use super::refused::accept_file;
+use super::reload::take_settings;
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
 use api::{ConfirmReport, PendingReport};
@@ -120,7 +118,7 @@ impl fmt::Display for Ended {
 
 /// The change that waits to be confirmed, if there is one.
 #[derive(Default)]
-pub(super) struct Unconfirmed {
+pub(crate) struct Unconfirmed {
     pending: Option<Pending>,
     /// What became of the last one.
     ended: Option<Ended>,
@@ -154,7 +152,7 @@ impl Unconfirmed {
     }
 
     /// What is to be said of it.
-    pub(super) fn report(&self) -> Option<PendingReport> {
+    pub(crate) fn report(&self) -> Option<PendingReport> {
         let pending = self.pending.as_ref()?;
         let left = pending.record.deadline.left(&Clocks::now());
         Some(PendingReport {
@@ -167,7 +165,7 @@ impl Unconfirmed {
     }
 
     /// What an operator should know: that something is wrong.
-    pub(super) fn problems(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
         let overdue = self.pending.as_ref().and_then(|pending| pending.problem.as_ref());
         let overdue = overdue.map(|(problem, _)| {
             format!("a change that was not confirmed cannot be reverted: {problem}")
@@ -186,6 +184,62 @@ impl Unconfirmed {
         pending.is_some_and(|pending| matches!(pending.undo, Revert::Settings(..)))
     }
 
+    /// Whether a change may be made: none waits to be confirmed.
+    ///
+    /// # Errors
+    /// If one does; the hint says what to do.
+    pub(crate) fn nothing(&self) -> Result<(), Failure> {
+        let Some(pending) = self.report() else { return Ok(()) };
+        let left = humantime::format_duration(Duration::from_secs(pending.seconds_left as u64));
+        Err(Failure::new(
+            exit::NEGATIVE,
+            format!("a change waits to be confirmed ({}), {left} left", pending.what),
+        )
+        .hint("keep it with `limiter confirm`, or revert it with `limiter confirm --abort`"))
+    }
+
+    /// Whether a change may be made as `how` says.
+    ///
+    /// # Errors
+    /// If it is to be confirmed too soon or too late, or another one waits to be confirmed.
+    pub(super) fn may_change(&self, how: &ChangeOptions) -> Result<(), Failure> {
+        how.confirm.map_or(Ok(()), check_period)?;
+        if how.dry_run { Ok(()) } else { self.nothing() }
+    }
+
+    /// Whether there is something to confirm.
+    ///
+    /// # Errors
+    /// If there is not, with what became of the last change.
+    fn something(&self) -> Result<(), Failure> {
+        if self.pending.is_some() {
+            return Ok(());
+        }
+        let none = Failure::new(exit::NEGATIVE, "no change waits to be confirmed");
+        Err(match &self.ended {
+            None => none.hint("make one with --confirm, for instance --confirm 60s"),
+            Some(ended) => none.hint(ended.to_string()),
+        })
+    }
+
+    /// Told when there is something to wait for.
+    pub(crate) fn wake(&self) -> Arc<Notify> {
+        Arc::clone(&self.wake)
+    }
+
+    /// Lets `former` be in force again after `period`, unless what has been read is confirmed. A daemon
+    /// that starts after a crash does not read it again (see [`super::refused`]).
+    pub(super) fn wait_after_reload(
+        &mut self,
+        what: String,
+        former: Settings,
+        targets: u64,
+        period: Duration,
+    ) {
+        let record = Record::new(what, period);
+        self.wait(record, Revert::Settings(Box::new(former), targets), period);
+    }
+
     fn wait(&mut self, record: Record, undo: Revert, period: Duration) {
         tracing::info!("{} waits to be confirmed for {period:?}", record.what);
         self.pending = Some(Pending { record, undo, problem: None });
@@ -199,205 +253,148 @@ impl Unconfirmed {
     }
 }
 
-impl Core {
-    /// Whether a change may be made: none waits to be confirmed.
-    ///
-    /// # Errors
-    /// If one does; the hint says what to do.
-    pub(super) fn nothing_unconfirmed(&self) -> Result<(), Failure> {
-        let Some(pending) = self.unconfirmed.report() else { return Ok(()) };
-        let left = humantime::format_duration(Duration::from_secs(pending.seconds_left as u64));
-        Err(Failure::new(
-            exit::NEGATIVE,
-            format!("a change waits to be confirmed ({}), {left} left", pending.what),
-        )
-        .hint("keep it with `limiter confirm`, or revert it with `limiter confirm --abort`"))
+/// Makes a change that `undo` reverts after `period`.
+///
+/// # Errors
+/// If it cannot be recorded, or `make` fails; then nothing has changed.
+pub(super) fn until_confirmed(
+    rules: &mut Rules,
+    what: String,
+    undo: Undo,
+    period: Duration,
+    make: impl FnOnce(&mut Rules) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let record = Record::new(what, period);
+    record::write(&mut rules.store, &record, &undo)?;
+    if let Err(failure) = make(rules) {
+        if let Err(left) = rules.unconfirmed.forget(&mut rules.store) {
+            // To revert what was not changed is harmless.
+            tracing::warn!("the record of a change that failed stays: {left}");
+        }
+        return Err(failure);
     }
+    rules.unconfirmed.wait(record, Revert::Rules(undo), period);
+    Ok(())
+}
 
-    /// Makes a change that `undo` reverts after `period`.
-    ///
-    /// # Errors
-    /// If it cannot be recorded, or `make` fails; then nothing has changed.
-    pub(super) fn until_confirmed(
-        &mut self,
-        what: String,
-        undo: Undo,
-        period: Duration,
-        make: impl FnOnce(&mut Self) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let record = Record::new(what, period);
-        record::write(&mut self.store, &record, &undo)?;
-        if let Err(failure) = make(self) {
-            if let Err(left) = self.unconfirmed.forget(&mut self.store) {
-                // To revert what was not changed is harmless.
-                tracing::warn!("the record of a change that failed stays: {left}");
+/// Takes up what an earlier daemon has left unconfirmed. What is overdue is reverted in the store,
+/// before the limits are put in force.
+///
+/// # Errors
+/// If the record cannot be read, or the store cannot be written.
+pub(crate) fn resume(rules: &mut Rules) -> Result<(), Failure> {
+    rules.unconfirmed.read(&mut rules.store)?;
+    let Some(pending) = &rules.unconfirmed.pending else { return Ok(()) };
+    if pending.record.deadline.left(&Clocks::now()).is_zero() {
+        // A reload does not outlive its daemon.
+        if let Revert::Rules(undo) = pending.undo.clone() {
+            rules.store_only(&undo)?;
+        }
+        end_reverted(rules, Ending::TimedOut)?;
+    } else {
+        tracing::info!("{} still waits to be confirmed", pending.record.what);
+    }
+    Ok(())
+}
+
+/// Keeps the change that waits.
+///
+/// # Errors
+/// If none does, or the record cannot be removed; then it still waits.
+pub fn confirm(rules: &mut Rules) -> Result<ConfirmReport, Failure> {
+    rules.unconfirmed.something()?;
+    if rules.unconfirmed.is_reload() {
+        accept_file(rules)?;
+    }
+    let kept = rules.unconfirmed.forget(&mut rules.store)?;
+    let (what, targets) =
+        kept.map_or_else(Default::default, |kept| (kept.record.what, kept.undo.targets()));
+    rules.events.tell_policy(format!("{what} is confirmed"), &ChangeOptions::default(), None);
+    note_end(rules, &what, Ending::Confirmed);
+    Ok(ConfirmReport { outcome: "confirmed".into(), what, targets })
+}
+
+/// Reverts the change that waits.
+///
+/// # Errors
+/// If none does, or it cannot be reverted; then it still waits.
+pub fn abort(rules: &mut Rules) -> Result<ConfirmReport, Failure> {
+    rules.unconfirmed.something()?;
+    let (what, targets) = revert(rules, Ending::Aborted)?.unwrap_or_default();
+    Ok(ConfirmReport { outcome: "reverted".into(), what, targets })
+}
+
+/// Reverts the change that waits, and says what it was and how many targets it had.
+fn revert(rules: &mut Rules, why: Ending) -> Result<Option<(String, u64)>, Failure> {
+    let Some(pending) = &rules.unconfirmed.pending else { return Ok(None) };
+    let undo = pending.undo.clone();
+    let about = (pending.record.what.clone(), undo.targets());
+    let reverted = carry_back(rules, undo).and_then(|()| end_reverted(rules, why));
+    if let (Err(failure), Some(pending)) = (&reverted, &mut rules.unconfirmed.pending) {
+        pending.problem = Some((failure.to_string(), Instant::now()));
+    }
+    reverted.map(|()| Some(about))
+}
+
+fn carry_back(rules: &mut Rules, undo: Revert) -> Result<(), Failure> {
+    match undo {
+        Revert::Rules(undo) => {
+            if !undo.limits.is_empty() {
+                rules.change(&undo.limits)?;
             }
-            return Err(failure);
-        }
-        self.unconfirmed.wait(record, Revert::Rules(undo), period);
-        Ok(())
-    }
-
-    /// Lets `former` be in force again after `period`, unless what has been read is confirmed. A daemon
-    /// that starts after a crash does not read it again (see [`super::refused`]).
-    pub(super) fn reloaded_until_confirmed(
-        &mut self,
-        what: String,
-        former: Settings,
-        targets: u64,
-        period: Duration,
-    ) {
-        let record = Record::new(what, period);
-        self.unconfirmed.wait(record, Revert::Settings(Box::new(former), targets), period);
-    }
-
-    /// Takes up what an earlier daemon has left unconfirmed. What is overdue is reverted in the store,
-    /// before the limits are put in force.
-    ///
-    /// # Errors
-    /// If the record cannot be read, or the store cannot be written.
-    pub fn resume_unconfirmed(&mut self) -> Result<(), Failure> {
-        self.unconfirmed.read(&mut self.store)?;
-        let Some(pending) = &self.unconfirmed.pending else { return Ok(()) };
-        if pending.record.deadline.left(&Clocks::now()).is_zero() {
-            // A reload does not outlive its daemon.
-            if let Revert::Rules(undo) = pending.undo.clone() {
-                self.store_only(&undo)?;
+            if !undo.lists.is_empty() {
+                rules.change_lists(&undo.lists)?;
             }
-            self.end_reverted(Ending::TimedOut)?;
-        } else {
-            tracing::info!("{} still waits to be confirmed", pending.record.what);
+            Ok(())
         }
-        Ok(())
-    }
-
-    /// Keeps the change that waits.
-    ///
-    /// # Errors
-    /// If none does, or the record cannot be removed; then it still waits.
-    pub fn confirm(&mut self) -> Result<ConfirmReport, Failure> {
-        self.something_unconfirmed()?;
-        if self.unconfirmed.is_reload() {
-            self.accept_file()?;
-        }
-        let kept = self.unconfirmed.forget(&mut self.store)?;
-        let (what, targets) =
-            kept.map_or_else(Default::default, |kept| (kept.record.what, kept.undo.targets()));
-        self.tell_policy(format!("{what} is confirmed"), &ChangeOptions::default(), None);
-        self.note_end(&what, Ending::Confirmed);
-        Ok(ConfirmReport { outcome: "confirmed".into(), what, targets })
-    }
-
-    /// Reverts the change that waits.
-    ///
-    /// # Errors
-    /// If none does, or it cannot be reverted; then it still waits.
-    pub fn abort(&mut self) -> Result<ConfirmReport, Failure> {
-        self.something_unconfirmed()?;
-        let (what, targets) = self.revert(Ending::Aborted)?.unwrap_or_default();
-        Ok(ConfirmReport { outcome: "reverted".into(), what, targets })
-    }
-
-    fn something_unconfirmed(&self) -> Result<(), Failure> {
-        if self.unconfirmed.pending.is_some() {
-            return Ok(());
-        }
-        let none = Failure::new(exit::NEGATIVE, "no change waits to be confirmed");
-        Err(match &self.unconfirmed.ended {
-            None => none.hint("make one with --confirm, for instance --confirm 60s"),
-            Some(ended) => none.hint(ended.to_string()),
-        })
-    }
-
-    /// Reverts the change that waits, and says what it was and how many targets it had.
-    fn revert(&mut self, why: Ending) -> Result<Option<(String, u64)>, Failure> {
-        let Some(pending) = &self.unconfirmed.pending else { return Ok(None) };
-        let undo = pending.undo.clone();
-        let about = (pending.record.what.clone(), undo.targets());
-        let reverted = self.undo(undo).and_then(|()| self.end_reverted(why));
-        if let (Err(failure), Some(pending)) = (&reverted, &mut self.unconfirmed.pending) {
-            pending.problem = Some((failure.to_string(), Instant::now()));
-        }
-        reverted.map(|()| Some(about))
-    }
-
-    fn undo(&mut self, undo: Revert) -> Result<(), Failure> {
-        match undo {
-            Revert::Rules(undo) => {
-                if !undo.limits.is_empty() {
-                    self.change(&undo.limits)?;
-                }
-                if !undo.lists.is_empty() {
-                    self.change_lists(&undo.lists)?;
-                }
-                Ok(())
-            }
-            Revert::Settings(settings, _) => self.take_settings(*settings).map(drop),
-        }
-    }
-
-    fn end_reverted(&mut self, why: Ending) -> Result<(), Failure> {
-        if let Some(pending) = self.unconfirmed.forget(&mut self.store)? {
-            let (what, by) = (pending.record.what, self.told.by.clone());
-            self.tell(What::Reverted { what: what.clone(), by });
-            self.note_end(&what, why);
-        }
-        Ok(())
-    }
-
-    /// Remembers what became of the change that waited, for whoever asks for it too late.
-    fn note_end(&mut self, what: &str, how: Ending) {
-        let (by, at) = (self.told.by.clone(), SystemTime::now());
-        self.unconfirmed.ended = Some(Ended { what: what.to_owned(), how, by, at });
-    }
-
-    /// Reverts what is overdue. Returns how long to wait for the next time, if there is something to
-    /// wait for.
-    fn revert_overdue(&mut self) -> Option<Duration> {
-        let pending = self.unconfirmed.pending.as_ref()?;
-        let left = pending.record.deadline.left(&Clocks::now());
-        let wait = match &pending.problem {
-            Some((_, at)) if left.is_zero() => RETRY.saturating_sub(at.elapsed()),
-            _ => left,
-        };
-        if !wait.is_zero() {
-            // The clock of timers stops while the machine sleeps.
-            return Some(wait.min(RETRY));
-        }
-        match self.revert(Ending::TimedOut) {
-            Ok(_) => None,
-            Err(failure) => {
-                tracing::error!("cannot revert what was not confirmed: {failure}");
-                Some(RETRY)
-            }
-        }
-    }
-
-    /// Reverts the change that waits, because nobody could when the daemon has ended.
-    ///
-    /// # Errors
-    /// If it cannot be reverted; the next daemon will.
-    pub fn revert_at_end(&mut self) -> Result<(), Failure> {
-        self.revert(Ending::TimedOut).map(drop)
+        Revert::Settings(settings, _) => take_settings(rules, *settings).map(drop),
     }
 }
 
-/// Reverts changes when they are due, until that is no longer possible.
-pub(super) async fn watch(shared: &Shared) -> Failure {
-    let wake = match shared.with(|core| Ok(Arc::clone(&core.unconfirmed.wake))).await {
-        Ok(wake) => wake,
-        Err(failure) => return failure,
+fn end_reverted(rules: &mut Rules, why: Ending) -> Result<(), Failure> {
+    if let Some(pending) = rules.unconfirmed.forget(&mut rules.store)? {
+        let (what, by) = (pending.record.what, rules.events.by.clone());
+        rules.events.tell(What::Reverted { what: what.clone(), by });
+        note_end(rules, &what, why);
+    }
+    Ok(())
+}
+
+/// Remembers what became of the change that waited, for whoever asks for it too late.
+fn note_end(rules: &mut Rules, what: &str, how: Ending) {
+    let (by, at) = (rules.events.by.clone(), SystemTime::now());
+    rules.unconfirmed.ended = Some(Ended { what: what.to_owned(), how, by, at });
+}
+
+/// Reverts what is overdue. Returns how long to wait for the next time, if there is something to
+/// wait for.
+pub(crate) fn revert_overdue(rules: &mut Rules) -> Option<Duration> {
+    let pending = rules.unconfirmed.pending.as_ref()?;
+    let left = pending.record.deadline.left(&Clocks::now());
+    let wait = match &pending.problem {
+        Some((_, at)) if left.is_zero() => RETRY.saturating_sub(at.elapsed()),
+        _ => left,
     };
-    loop {
-        match shared.with(|core| Ok(core.revert_overdue())).await {
-            Err(failure) => return failure,
-            // Either is a reason to look again.
-            Ok(Some(wait)) => drop(timeout(wait, wake.notified()).await),
-            Ok(None) => wake.notified().await,
+    if !wait.is_zero() {
+        // The clock of timers stops while the machine sleeps.
+        return Some(wait.min(RETRY));
+    }
+    match revert(rules, Ending::TimedOut) {
+        Ok(_) => None,
+        Err(failure) => {
+            tracing::error!("cannot revert what was not confirmed: {failure}");
+            Some(RETRY)
         }
     }
+}
+
+/// Reverts the change that waits, because nobody could when the daemon has ended.
+///
+/// # Errors
+/// If it cannot be reverted; the next daemon will.
+pub(crate) fn revert_at_end(rules: &mut Rules) -> Result<(), Failure> {
+    revert(rules, Ending::TimedOut).map(drop)
 }
 
 #[cfg(test)]
-#[path = "confirm/tests.rs"]
 mod tests;

@@ -1,17 +1,19 @@
-//! The one way by which limits change: what is asked for becomes a list of changes, which is vetted,
-//! compared with what is in force, and then either told (a dry run) or stored and published.
+//! Limits that are set at run time.
+//!
+//! All change in one way: what is asked for becomes a list of changes, which is vetted, compared with what is in force,
+//! and then either told (a dry run) or stored and published.
 
-use api::requests::ChangeOptions;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::confirm::{Undo, check_period};
-use super::core::Core;
-use api::error::Failure;
-use api::{Applied, DiffReport, LimitReport};
+use super::confirm::{Undo, until_confirmed};
+use super::{Rules, replicated};
+use api::error::{Failure, exit};
+use api::requests::ChangeOptions;
+use api::{Applied, DiffReport, LimitList, LimitRemoved, LimitReport, LimitSet, LimitsImported};
 use model::applying::applying;
 use model::class::TCP;
 use model::target::source_of;
@@ -20,121 +22,199 @@ use model::{Change, Changes, Class, Classes, Limit, Limits, Target};
 /// Targets that the name of a change has before it only counts them.
 const NAMED: usize = 2;
 
-impl Core {
-    /// Whether a change may be made as `how` says.
-    ///
-    /// # Errors
-    /// If it is to be confirmed too soon or too late, or another one waits to be confirmed.
-    pub(super) fn may_change(&self, how: &ChangeOptions) -> Result<(), Failure> {
-        how.confirm.map_or(Ok(()), check_period)?;
-        if how.dry_run { Ok(()) } else { self.nothing_unconfirmed() }
-    }
+/// All limits in force.
+pub fn list(rules: &Rules) -> LimitList {
+    let in_force = rules.in_force();
+    LimitList { limits: in_force.iter().map(|limit| rules.report_in_force(&limit)).collect() }
+}
 
-    /// The address of the operator's session, unless it is exempt, and the source that it belongs to.
-    pub(super) fn session_of(&self, how: &ChangeOptions) -> Option<(IpAddr, IpNet)> {
-        let address = how.session.filter(|address| !address.is_loopback())?;
-        if self.management.covering(address).is_some() {
-            return None;
+/// Sets a limit: stored first, then in force.
+///
+/// # Errors
+/// If it is refused, or either fails; then everything is as it was before.
+pub fn set(rules: &mut Rules, limit: &Limit, how: &ChangeOptions) -> Result<LimitSet, Failure> {
+    let previous = rules.limit_for(&limit.target).map(|limit| rules.report_in_force(&limit));
+    let (count, applied) = request(rules, Change::Set(*limit).into(), how)?;
+    let changed = count > 0;
+    if changed && !how.dry_run {
+        let report = rules.report(limit);
+        let what = format!("limit for {}: {}", limit.target.short(), report.summary());
+        rules.events.tell_policy(what, how, None);
+    }
+    Ok(LimitSet { limit: rules.report(limit), changed, previous, applied })
+}
+
+/// Sets many limits at once: all of them, or none.
+///
+/// # Errors
+/// If one is refused, or store or data plane fail; then everything is as it was before.
+pub fn import(
+    rules: &mut Rules,
+    limits: Changes,
+    how: &ChangeOptions,
+) -> Result<LimitsImported, Failure> {
+    let read = limits.len() as u64;
+    let is_new = |change: &Change| rules.limit_for(&change.target()).is_none();
+    let added = limits.iter().filter(is_new).count();
+    let (changed, applied) = request(rules, limits, how)?;
+    if changed > 0 && !how.dry_run {
+        rules.events.tell_policy(format!("{changed} limits imported"), how, None);
+    }
+    give_memory_back();
+    Ok(LimitsImported { read, changed, added: added as u64, applied })
+}
+
+/// Removes a limit that was set at run time. `None` if there is none for this very target.
+///
+/// # Errors
+/// If the file has it, or store or data plane fail; then everything is as it was before.
+pub fn unset(
+    rules: &mut Rules,
+    target: &Target,
+    how: &ChangeOptions,
+) -> Result<Option<LimitRemoved>, Failure> {
+    let Some(limit) = rules.store.limits().get(target) else {
+        return rules.file.with(target).map_or(Ok(None), |file| Err(in_file(target, file)));
+    };
+    let removed = rules.report(&limit);
+    let (_, applied) = request(rules, Change::Unset(*target).into(), how)?;
+    if !how.dry_run {
+        rules.events.tell_policy(format!("limit for {} removed", target.short()), how, None);
+    }
+    Ok(Some(LimitRemoved { removed, applied }))
+}
+
+/// Returns what a large change needed for a moment. glibc would keep it for the next one, which may
+/// never come.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim takes a number and may be called at any time from any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// The failure that removing a limit of the configuration file gets.
+fn in_file(target: &Target, file: &str) -> Failure {
+    let message = format!("the limit for {} is in {file}, not set at run time", target.short());
+    Failure::new(exit::NEGATIVE, message)
+        .hint("take it out of the file, then run `limiter reload`; or set another limit for now")
+}
+
+/// The failure that asking for a limit that is not set gets.
+pub fn no_such_limit(target: &Target) -> Failure {
+    Failure::new(exit::NEGATIVE, format!("no limit is set for {}", target.short()))
+        .hint("`limiter limit list` shows the limits that are set")
+}
+
+/// The address of the operator's session, unless it is exempt, and the source that it belongs to.
+pub(super) fn session_of(rules: &Rules, how: &ChangeOptions) -> Option<(IpAddr, IpNet)> {
+    let address = how.session.filter(|address| !address.is_loopback())?;
+    if rules.management.covering(address).is_some() {
+        return None;
+    }
+    let (ipv4, ipv6) = rules.plane.prefixes();
+    Some((address, source_of(address, ipv4, ipv6)))
+}
+
+/// The warning that `effect` limits the operator's session.
+pub(super) fn session_limited(
+    rules: &Rules,
+    effect: &Changes,
+    how: &ChangeOptions,
+) -> Option<String> {
+    let (address, source) = session_of(rules, how)?;
+    let limit = hits(effect, &rules.in_force(), source)?;
+    Some(format!(
+        "your SSH session comes from {address}, which the limit {} for {} applies to now{}: {}",
+        rules.report(&limit).rates(),
+        limit.target.short(),
+        if limit.ban.is_some() { ", and may ban" } else { "" },
+        how.advice()
+    ))
+}
+
+/// Makes changes as `how` says, all of them or none. Returns how many there are, those that would
+/// change nothing left out.
+///
+/// # Errors
+/// If one is refused, a change waits to be confirmed, or store or data plane fail; then
+/// everything is as it was before.
+pub(super) fn request(
+    rules: &mut Rules,
+    mut changes: Changes,
+    how: &ChangeOptions,
+) -> Result<(u64, Applied<LimitReport>), Failure> {
+    rules.unconfirmed.may_change(how)?;
+    changes.forget_absent(rules.store.limits());
+    changes = rules.layers().stored(changes);
+    vet(rules, &changes)?;
+    changes.forget_present(rules.store.limits());
+    let count = changes.len() as u64;
+    let mut applied =
+        Applied { warnings: warnings_about(rules, &changes, how), ..Applied::default() };
+    if how.dry_run {
+        rules.plane.try_out(&rules.layers().effect(&changes))?;
+        applied.dry_run = Some(diff(rules, &changes));
+    } else if count > 0 {
+        make(rules, &changes, how.confirm)?;
+        applied.confirm = rules.unconfirmed.report();
+    }
+    Ok((count, applied))
+}
+
+fn make(rules: &mut Rules, changes: &Changes, confirm: Option<Duration>) -> Result<(), Failure> {
+    let Some(period) = confirm else { return rules.change(changes) };
+    let present = rules.store.limits();
+    let undo = Undo { limits: changes.reversed(&changes.former(present)), ..Undo::default() };
+    until_confirmed(rules, name(changes), undo, period, |rules| rules.change(changes))
+}
+
+/// Refuses what could not be enforced as it is.
+fn vet(rules: &Rules, changes: &Changes) -> Result<(), Failure> {
+    let (ipv4, ipv6) = rules.plane.prefixes();
+    for change in changes.iter() {
+        // What should not be there may be removed.
+        if let Change::Set(limit) = change {
+            limit.check_prefix(ipv4, ipv6)?;
+            rules.management.check(&limit.target)?;
         }
-        let (ipv4, ipv6) = self.plane.prefixes();
-        Some((address, source_of(address, ipv4, ipv6)))
     }
+    rules.replicated.check(changes)?;
+    Ok(rules.layers().check_classes(changes)?)
+}
 
-    /// The warning that `effect` limits the operator's session.
-    pub(super) fn session_limited(&self, effect: &Changes, how: &ChangeOptions) -> Option<String> {
-        let (address, source) = self.session_of(how)?;
-        let limit = hits(effect, &self.in_force(), source)?;
-        Some(format!(
-            "your SSH session comes from {address}, which the limit {} for {} applies to now{}: {}",
-            self.report(&limit).rates(),
-            limit.target.short(),
-            if limit.ban.is_some() { ", and may ban" } else { "" },
-            how.advice()
-        ))
+/// How limits would differ after `changes`.
+fn diff(rules: &Rules, changes: &Changes) -> DiffReport {
+    let mut diff = DiffReport::default();
+    for change in rules.layers().effect(changes).iter() {
+        let (target, new) = match change {
+            Change::Set(limit) => (limit.target, Some(rules.report(&limit))),
+            Change::Unset(target) => (target, None),
+        };
+        let old = rules.limit_for(&target);
+        diff.note(old.map(|limit| rules.report(&limit)), new);
     }
+    diff
+}
 
-    /// Makes changes as `how` says, all of them or none. Returns how many there are, those that would
-    /// change nothing left out.
-    ///
-    /// # Errors
-    /// If one is refused, a change waits to be confirmed, or store or data plane fail; then
-    /// everything is as it was before.
-    pub(super) fn request(
-        &mut self,
-        mut changes: Changes,
-        how: &ChangeOptions,
-    ) -> Result<(u64, Applied<LimitReport>), Failure> {
-        self.may_change(how)?;
-        changes.forget_absent(self.limits_in_store());
-        changes = self.layers().stored(changes);
-        self.vet(&changes)?;
-        changes.forget_present(self.limits_in_store());
-        let count = changes.len() as u64;
-        let mut applied =
-            Applied { warnings: self.warnings_about(&changes, how), ..Applied::default() };
-        if how.dry_run {
-            self.try_out(&self.layers().effect(&changes))?;
-            applied.dry_run = Some(self.diff(&changes));
-        } else if count > 0 {
-            self.make(&changes, how.confirm)?;
-            applied.confirm = self.unconfirmed.report();
-        }
-        Ok((count, applied))
+/// What the operator should know of `changes`.
+fn warnings_about(rules: &Rules, changes: &Changes, how: &ChangeOptions) -> Vec<String> {
+    let mut warnings: Vec<_> = rules.file.meeting(changes).into_iter().collect();
+    warnings.extend(replicated::hides_cluster(rules, changes));
+    warnings.extend(replicated::cold_sources(rules, changes));
+    let idle = changes.iter().find_map(|change| match change {
+        Change::Set(limit) if rules.management.contains(&limit.target) => Some(limit.target),
+        _ => None,
+    });
+    if let Some(target) = idle {
+        warnings.push(format!(
+            "the limit for {} never applies: that is a management address",
+            target.short()
+        ));
     }
-
-    fn make(&mut self, changes: &Changes, confirm: Option<Duration>) -> Result<(), Failure> {
-        let Some(period) = confirm else { return self.change(changes) };
-        let present = self.limits_in_store();
-        let undo = Undo { limits: changes.reversed(&changes.former(present)), ..Undo::default() };
-        self.until_confirmed(name(changes), undo, period, |core| core.change(changes))
-    }
-
-    /// Refuses what could not be enforced as it is.
-    fn vet(&self, changes: &Changes) -> Result<(), Failure> {
-        let (ipv4, ipv6) = self.plane.prefixes();
-        for change in changes.iter() {
-            // What should not be there may be removed.
-            if let Change::Set(limit) = change {
-                limit.check_prefix(ipv4, ipv6)?;
-                self.management.check(&limit.target)?;
-            }
-        }
-        self.check_cluster(changes)?;
-        Ok(self.layers().check_classes(changes)?)
-    }
-
-    /// How limits would differ after `changes`.
-    fn diff(&self, changes: &Changes) -> DiffReport {
-        let mut diff = DiffReport::default();
-        for change in self.layers().effect(changes).iter() {
-            let (target, new) = match change {
-                Change::Set(limit) => (limit.target, Some(self.report(&limit))),
-                Change::Unset(target) => (target, None),
-            };
-            let old = self.limit_for(&target);
-            diff.note(old.map(|limit| self.report(&limit)), new);
-        }
-        diff
-    }
-
-    /// What the operator should know of `changes`.
-    fn warnings_about(&self, changes: &Changes, how: &ChangeOptions) -> Vec<String> {
-        let mut warnings: Vec<_> = self.meeting(changes).into_iter().collect();
-        warnings.extend(self.hides_cluster(changes));
-        warnings.extend(self.cold_sources(changes));
-        let idle = changes.iter().find_map(|change| match change {
-            Change::Set(limit) if self.management.contains(&limit.target) => Some(limit.target),
-            _ => None,
-        });
-        if let Some(target) = idle {
-            warnings.push(format!(
-                "the limit for {} never applies: that is a management address",
-                target.short()
-            ));
-        }
-        warnings.extend(self.session_limited(&self.layers().effect(changes), how));
-        warnings
-    }
+    warnings.extend(session_limited(rules, &rules.layers().effect(changes), how));
+    warnings
 }
 
 /// A change in a few words: its targets.
@@ -191,7 +271,6 @@ const SESSION: [u8; 4] = [0b0_0010, 0b1_0000, 0b1_1000, 0b1_0001];
 mod tests {
     use super::*;
     use crate::fake::Fake;
-    use api::error::exit;
 
     #[test]
     fn a_dry_run_tells_all_and_changes_nothing() {
@@ -201,22 +280,25 @@ mod tests {
         let (all, one) = (limit("default", "1000pps"), limit("192.0.2.1", "5pps"));
         let [asked, done] =
             [true, false].map(|dry_run| ChangeOptions { dry_run, ..ChangeOptions::default() });
-        core.set(&all, &done).unwrap();
-        let list = [Change::Set(limit("default", "7pps")), Change::Set(one)];
-        let diff =
-            core.import(list.into_iter().collect(), &asked).unwrap().applied.dry_run.unwrap();
+        set(&mut core.rules, &all, &done).unwrap();
+        let both = [Change::Set(limit("default", "7pps")), Change::Set(one)];
+        let diff = import(&mut core.rules, both.into_iter().collect(), &asked)
+            .unwrap()
+            .applied
+            .dry_run
+            .unwrap();
         assert_eq!(diff.summary(), "1 added, 1 changed, 0 removed");
         assert_eq!(diff.changed[0].old.rate, all.rate);
-        let removed = core.unset(&Target::DEFAULT, &asked).unwrap().unwrap();
+        let removed = unset(&mut core.rules, &Target::DEFAULT, &asked).unwrap().unwrap();
         assert_eq!(removed.applied.dry_run.unwrap().removed.len(), 1);
-        let same = core.set(&all, &asked).unwrap();
+        let same = set(&mut core.rules, &all, &asked).unwrap();
         assert_eq!((same.changed, same.applied.dry_run), (false, Some(DiffReport::default())));
         // What would be refused is refused, and by the data plane too.
-        core.set(&limit("2001:db8::1", "5pps"), &asked).unwrap_err();
+        set(&mut core.rules, &limit("2001:db8::1", "5pps"), &asked).unwrap_err();
         fake.state().fail_publish = true;
-        core.set(&one, &asked).unwrap_err();
+        set(&mut core.rules, &one, &asked).unwrap_err();
         assert_eq!(fake.state().limits, [all]);
-        assert_eq!(core.limits().limits.len(), 1);
+        assert_eq!(list(&core.rules).limits.len(), 1);
     }
 
     #[test]
@@ -228,20 +310,25 @@ mod tests {
             session: Some("192.0.2.7".parse().unwrap()),
             ..ChangeOptions::default()
         };
-        let warned = core.set(&limit("default", "5pps"), &how).unwrap().applied.warnings;
+        let warned =
+            set(&mut core.rules, &limit("default", "5pps"), &how).unwrap().applied.warnings;
         assert!(warned[0].contains("192.0.2.7") && warned[0].contains("--confirm"), "{warned:?}");
-        core.set(&limit("192.0.2.9", "5pps"), &how).unwrap();
-        core.protect(&["192.0.2.0/24".parse().unwrap()]);
-        assert_eq!(fake.state().exempt, core.management.nets());
-        let refused = core.set(&limit("192.0.2.8", "5pps"), &how).unwrap_err();
+        set(&mut core.rules, &limit("192.0.2.9", "5pps"), &how).unwrap();
+        core.rules.protect(&["192.0.2.0/24".parse().unwrap()]);
+        assert_eq!(fake.state().exempt, core.rules.management.nets());
+        let refused = set(&mut core.rules, &limit("192.0.2.8", "5pps"), &how).unwrap_err();
         assert!(refused.code == exit::USAGE && refused.message.contains("192.0.2.0/24"));
-        let equal = core.set(&limit("192.0.2.0/24", "5pps"), &how).unwrap().applied.warnings;
+        let equal =
+            set(&mut core.rules, &limit("192.0.2.0/24", "5pps"), &how).unwrap().applied.warnings;
         assert!(equal.len() == 1 && equal[0].contains("never applies"), "{equal:?}");
-        assert_eq!(core.set(&limit("default", "9pps"), &how).unwrap().applied.warnings.len(), 0);
+        assert_eq!(
+            set(&mut core.rules, &limit("default", "9pps"), &how).unwrap().applied.warnings.len(),
+            0
+        );
         // One that was there before may go.
         let warnings = core.status().unwrap().warnings;
         assert!(warnings.iter().any(|text| text.contains("2 of the limits never")), "{warnings:?}");
-        core.unset(&"192.0.2.9".parse().unwrap(), &how).unwrap();
+        unset(&mut core.rules, &"192.0.2.9".parse().unwrap(), &how).unwrap();
         let shown = core.source("192.0.2.7".parse().unwrap()).unwrap();
         assert_eq!(shown.management.unwrap().to_string(), "192.0.2.0/24");
     }

@@ -9,11 +9,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::Rules;
 use super::confirm::note;
-use super::core::Core;
-use api::ReloadReport;
 use api::error::Failure;
-use api::requests::ChangeOptions;
 use settings::{Arguments, ConfigFile, Settings};
 use state::Store;
 
@@ -23,8 +21,8 @@ const NOTE: &str = "refused";
 /// A file that was not confirmed, and the one before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Refused {
-    file: PathBuf,
+pub(crate) struct Refused {
+    pub(super) file: PathBuf,
     /// Its text.
     tried: String,
     /// The text before; nothing if there was no file.
@@ -33,7 +31,7 @@ pub(super) struct Refused {
 
 impl Refused {
     /// What there would be to record if `tried` took the place of `former`; nothing without a file.
-    fn new(tried: &ConfigFile, former: &ConfigFile) -> Option<Self> {
+    pub(super) fn new(tried: &ConfigFile, former: &ConfigFile) -> Option<Self> {
         Some(Self {
             file: tried.path.clone()?,
             tried: tried.source_text().to_owned(),
@@ -51,20 +49,20 @@ impl Refused {
 }
 
 /// What a daemon starts with.
-pub(super) struct Start {
+pub(crate) struct Start {
     /// What is in effect.
-    pub(super) settings: Settings,
+    pub(crate) settings: Settings,
     /// The file that is not, though it is there.
-    pub(super) refused: Option<Refused>,
+    pub(crate) refused: Option<Refused>,
     /// What is wrong with the note.
-    pub(super) damaged: Option<String>,
+    pub(crate) damaged: Option<String>,
 }
 
 /// Takes what was in force before in the place of `settings` if their file was refused.
 ///
 /// # Errors
 /// If the note cannot be read, or removed when it does not matter any more.
-pub(super) fn at_start(
+pub(crate) fn at_start(
     given: &Arguments,
     settings: Settings,
     store: &mut Store,
@@ -102,61 +100,25 @@ pub(super) fn at_start(
     Ok(start)
 }
 
-impl Core {
-    /// The file that is not in force, because it was not confirmed.
-    pub(super) fn refused_file(&self) -> Option<String> {
-        if self.unconfirmed.is_reload() {
-            return None;
-        }
-        self.file.refused.as_ref().map(|refused| refused.file.display().to_string())
+/// Notes that the file has been accepted.
+///
+/// # Errors
+/// If that cannot be noted; then it is as it was before.
+pub(super) fn accept_file(rules: &mut Rules) -> Result<(), Failure> {
+    if rules.file.refused.is_some() {
+        rules.store.set_note(NOTE, None)?;
+        rules.file.refused = None;
     }
+    Ok(())
+}
 
-    /// Notes that the file has been accepted.
-    ///
-    /// # Errors
-    /// If that cannot be noted; then it is as it was before.
-    pub(super) fn accept_file(&mut self) -> Result<(), Failure> {
-        if self.file.refused.is_some() {
-            self.store.set_note(NOTE, None)?;
-            self.file.refused = None;
-        }
-        Ok(())
-    }
-
-    fn record(&mut self, refused: Option<Refused>) -> Result<(), Failure> {
-        let Some(refused) = refused else { return self.accept_file() };
-        note(&mut self.store, NOTE, &refused)?;
-        self.file.refused = Some(refused);
-        Ok(())
-    }
-
-    /// Puts what was read in force, as `how` says.
-    pub(super) fn take_as(
-        &mut self,
-        settings: Settings,
-        how: &ChangeOptions,
-    ) -> Result<ReloadReport, Failure> {
-        let before = self.file.refused.clone();
-        let former = self.taken()?.clone();
-        let period = how.confirm.filter(|_| self.would_change(&settings));
-        let record = period.and_then(|_| Refused::new(&settings.file, &former.file));
-        self.record(record)?;
-        let warnings = self.reload_warnings(&settings, how);
-        let mut report = match self.take_settings(settings) {
-            Ok(report) => ReloadReport { warnings, ..report },
-            Err(failure) => {
-                if let Err(left) = self.record(before) {
-                    tracing::error!("cannot undo what was recorded of a reload: {left}");
-                }
-                return Err(failure);
-            }
-        };
-        if let Some(period) = period {
-            let file = report.file.as_deref().unwrap_or("no file");
-            let what = format!("reload of {file}");
-            self.reloaded_until_confirmed(what, former, report.count(), period);
-            report.confirm = self.unconfirmed.report();
-        }
-        Ok(report)
-    }
+/// Notes which file is not in force, if any, before that is so.
+///
+/// # Errors
+/// As [`accept_file`].
+pub(super) fn record(rules: &mut Rules, refused: Option<Refused>) -> Result<(), Failure> {
+    let Some(refused) = refused else { return accept_file(rules) };
+    note(&mut rules.store, NOTE, &refused)?;
+    rules.file.refused = Some(refused);
+    Ok(())
 }

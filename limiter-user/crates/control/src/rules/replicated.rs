@@ -9,23 +9,26 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
 
-use super::cluster::floor_of;
-use super::core::Core;
+use super::Rules;
 use api::error::{Failure, exit};
 use api::requests::ChangeOptions;
-use cluster::limits::{Applied, Item, Now, Replica, ReplicaReport, Value, WallMs};
+use cluster::limits::{Applied, Item, Now, Replica, Value, WallMs};
 use cluster::{ClusterConfig, HostId};
 use dataplane::ClusterTerms;
 use model::Share;
-use model::lists::{ListChanges, Listing};
+use model::lists::{ListChanges, Listing, Lists};
 use model::record::Row;
 use model::scope::no_cluster;
 use model::{Change, Changes, Limit, Limits, Target, Tier, Unit};
 use telemetry::event::By;
 
-/// The part of a daemon that is in a cluster.
-pub(super) struct Replicated {
-    pub(super) replica: Replica,
+/// The replica, if this host is to be in a cluster.
+#[derive(Default)]
+pub(crate) struct Replicated(Option<Part>);
+
+/// What this host knows of the cluster's limits and denials.
+struct Part {
+    replica: Replica,
     /// Limits of the cluster that cannot be in force on this host, and why.
     unfit: BTreeMap<Target, String>,
     /// Why what the cluster said last could not be put in force.
@@ -33,140 +36,63 @@ pub(super) struct Replicated {
 }
 
 /// Milliseconds since 1970.
-pub(super) fn wall() -> WallMs {
+pub(crate) fn wall() -> WallMs {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether a limit is one of all hosts together.
-pub(super) fn is_clusters(limit: &Limit) -> bool {
+pub(crate) fn is_clusters(limit: &Limit) -> bool {
     !limit.scope.is_local()
 }
 
-impl Core {
-    /// Takes up the replica that is stored, if the host is to be in a cluster.
-    pub(super) fn join(&mut self, config: &ClusterConfig) {
-        self.replicated = None;
+impl Replicated {
+    /// Takes up the replica that is `stored`, if the host is to be in a cluster.
+    pub(crate) fn join(&mut self, config: &ClusterConfig, stored: &BTreeMap<String, String>) {
+        self.0 = None;
         if !config.is_on() {
             return;
         }
         match config.name(settings::host_name) {
             Ok(name) => {
-                let kept = self.store.replica().iter();
-                let kept = kept.map(|(key, row)| (key.as_str(), row.as_str()));
+                let kept = stored.iter().map(|(key, row)| (key.as_str(), row.as_str()));
                 let replica = Replica::new(HostId::from_name(&name), kept);
-                self.replicated =
-                    Some(Replicated { replica, unfit: BTreeMap::new(), problem: None });
+                self.0 = Some(Part { replica, unfit: BTreeMap::new(), problem: None });
             }
             // It was checked with the rest of the configuration.
             Err(failure) => tracing::error!("{failure}"),
         }
     }
 
-    /// Stores what the replica says and the limits and lists do not: after a daemon that was in no cluster,
-    /// or a crash. Nothing is in force before [`Core::enforce`].
-    ///
-    /// # Errors
-    /// If it cannot be stored.
-    pub(super) fn settle_cluster(&mut self) -> Result<(), Failure> {
-        let Some(replicated) = &self.replicated else { return Ok(()) };
-        let items: Vec<_> = replicated.replica.iter().collect();
-        let (limits, lists) =
-            self.changes_by_cluster(items.into_iter().map(|(item, v)| (item, Some(v))));
-        if !limits.is_empty() {
-            self.store.apply(&limits)?;
-        }
-        if !lists.is_empty() {
-            self.store.list_then(&lists, |_| ())?;
-        }
-        self.file.merge(self.store.lists());
-        Ok(())
+    /// Whether this host is to be in a cluster.
+    pub(super) const fn is_on(&self) -> bool {
+        self.0.is_some()
     }
 
-    /// Lets sources use `floor` of each limit of the cluster, before limits are in force; all of it where that is
-    /// the floor of a host with everything, whose last daemon had delegated nothing.
-    ///
-    /// # Errors
-    /// If the data plane refuses.
-    pub(super) fn begin_with_floor(&mut self, floor: Share) -> Result<(), Failure> {
-        let alone = floor == floor_of(Share::WHOLE) && self.plane.has_everything();
-        // How many others there are is known when they are heard.
-        let (floor, hosts) = if alone { (Share::WHOLE, 1) } else { (floor, 2) };
-        self.plane.set_floor(floor, hosts, is_clusters).map_err(|error| {
-            Failure::from(error).context("cannot put the limits of the cluster in force")
-        })?;
-        Ok(())
+    /// The replica, if the host is in a cluster.
+    pub(crate) fn replica(&self) -> Option<&Replica> {
+        self.0.as_ref().map(|part| &part.replica)
+    }
+
+    /// The same, for its members, its digest and those of others.
+    pub(crate) fn replica_mut(&mut self) -> Option<&mut Replica> {
+        self.0.as_mut().map(|part| &mut part.replica)
     }
 
     /// Whether the cluster can have these limits.
     ///
     /// # Errors
     /// The first one that is for the cluster, if this host is in none.
-    pub(super) fn check_cluster(&self, changes: &Changes) -> Result<(), Failure> {
-        if self.replicated.is_some() {
+    pub(super) fn check(&self, changes: &Changes) -> Result<(), Failure> {
+        if self.is_on() {
             return Ok(());
         }
         let for_cluster = changes.iter().find_map(|change| match change {
-            Change::Set(limit) if !limit.scope.is_local() => Some(limit.target),
+            Change::Set(limit) if is_clusters(&limit) => Some(limit.target),
             _ => None,
         });
         for_cluster.map_or(Ok(()), |target| {
             Err(no_cluster(&format!("the limit for {}", target.short())).into())
-        })
-    }
-
-    /// The cluster's denial of a source or prefix, which follows on an entry of this host alone that is
-    /// removed.
-    pub(super) fn denied_by_cluster(&self, net: &IpNet) -> Option<Listing> {
-        self.store.lists().get(net).filter(|listing| !listing.cluster)?;
-        match self.replicated.as_ref()?.replica.get(&Item::Denied(*net))? {
-            Value::Denied(listing) if !listing.is_over(now_seconds()) => {
-                Some(Listing { cluster: true, ..listing })
-            }
-            _ => None,
-        }
-    }
-
-    /// The warning that a limit of this host hides one of the cluster.
-    pub(super) fn hides_cluster(&self, changes: &Changes) -> Option<String> {
-        let cluster = self.layers().cluster?;
-        let hidden = changes.iter().find_map(|change| match change {
-            Change::Set(limit) if limit.scope.is_local() => cluster.limit_of(&limit.target),
-            _ => None,
-        })?;
-        Some(format!(
-            "the cluster has a limit for {}, which this one hides on this host until `limiter limit unset`; \
-             to change it on all hosts add --scope cluster",
-            hidden.target.short()
-        ))
-    }
-
-    /// The warning that sources which conform to a limit of the cluster may lose packets at hosts that have not
-    /// heard of them.
-    pub(super) fn cold_sources(&self, changes: &Changes) -> Option<String> {
-        let ClusterTerms { floor, hosts, frame } = self.plane.cluster_terms()?;
-        let at_once = |tier: &Tier| {
-            let packet = if tier.rate.unit() == Unit::Bytes { f64::from(frame) } else { 1.0 };
-            let burst = tier.burst as f64 / packet;
-            (1.0 + floor * (burst - f64::from(hosts)).max(0.0), burst)
-        };
-        let limits = changes.iter().filter_map(|change| match change {
-            Change::Set(limit) if !limit.scope.is_local() => Some(limit),
-            _ => None,
-        });
-        limits.filter(|_| hosts > 1).find_map(|limit| {
-            let tiers = std::iter::once(limit.tier()).chain(limit.also);
-            let (cold, burst) =
-                tiers.map(|tier| at_once(&tier)).min_by(|(one, _), (other, _)| one.total_cmp(other))?;
-            (cold.floor() < burst.floor()).then(|| {
-                format!(
-                    "{}: a source that sends more than {cold:.0} of its {burst:.0} packets at once to a host that has \
-                     not seen it lately loses the others, until that host has its share, some tenths of a second later",
-                    limit.target.short(),
-                    cold = cold.floor(),
-                    burst = burst.floor(),
-                )
-            })
         })
     }
 
@@ -175,47 +101,38 @@ impl Core {
     ///
     /// # Errors
     /// If the replica has no room; then it is as it was before.
-    pub(super) fn replicate(
-        &mut self,
-        changes: &Changes,
-        former: &Limits,
-    ) -> Result<Vec<Row>, Failure> {
-        let told = changes.iter().filter_map(|change| match change {
+    pub(super) fn rows(&mut self, changes: &Changes, former: &Limits) -> Result<Vec<Row>, Failure> {
+        self.set(changes.iter().filter_map(|change| match change {
             Change::Set(limit) if limit.scope.is_local() => None,
             Change::Set(limit) => Some((Item::Limit(limit.target), Some(Value::Limit(limit)))),
             Change::Unset(target) => {
-                let was = former.get(&target).filter(|limit| !limit.scope.is_local());
-                was.map(|limit| (Item::Limit(limit.target), None))
+                former.get(&target).filter(is_clusters).map(|_| (Item::Limit(target), None))
             }
-        });
-        self.tell_cluster(told)
+        }))
     }
 
-    /// As [`Core::replicate`], for changes of the lists.
-    pub(super) fn replicate_lists(&mut self, changes: &ListChanges) -> Result<Vec<Row>, Failure> {
-        let stored = self.store.lists();
-        let was = |net: &IpNet| stored.get(net).is_some_and(|listing| listing.cluster);
-        let told: Vec<_> = changes
-            .iter()
-            .filter_map(|(net, listing)| match listing {
-                Some(listing) if !listing.cluster => None,
-                Some(listing) => Some((Item::Denied(*net), Some(Value::Denied(listing.clone())))),
-                // One that has ended does so on all hosts.
-                None if stored.get(net).is_some_and(|listing| listing.is_over(now_seconds())) => {
-                    None
-                }
-                None => was(net).then_some((Item::Denied(*net), None)),
-            })
-            .collect();
-        self.tell_cluster(told.into_iter())
-    }
-
-    fn tell_cluster(
+    /// As [`Replicated::rows`], for changes of the lists that are `stored`.
+    pub(super) fn list_rows(
         &mut self,
-        told: impl Iterator<Item = (Item, Option<Value>)>,
+        changes: &ListChanges,
+        stored: &Lists,
     ) -> Result<Vec<Row>, Failure> {
-        let Some(Replicated { replica, .. }) = &mut self.replicated else { return Ok(Vec::new()) };
-        for (item, value) in told {
+        let denied = |net: &IpNet, listing| (Item::Denied(*net), listing);
+        self.set(changes.iter().filter_map(|(net, listing)| match (listing, stored.get(net)) {
+            (Some(listing), _) if !listing.cluster => None,
+            (Some(listing), _) => Some(denied(net, Some(Value::Denied(listing.clone())))),
+            // One that has ended does so on all hosts.
+            (None, Some(was)) if was.is_over(now_seconds()) => None,
+            (None, was) => was.is_some_and(|was| was.cluster).then(|| denied(net, None)),
+        }))
+    }
+
+    fn set(
+        &mut self,
+        items: impl Iterator<Item = (Item, Option<Value>)>,
+    ) -> Result<Vec<Row>, Failure> {
+        let Some(Part { replica, .. }) = &mut self.0 else { return Ok(Vec::new()) };
+        for (item, value) in items {
             let present = replica.get(&item);
             if present == value {
                 continue;
@@ -230,196 +147,32 @@ impl Core {
         Ok(replica.unsaved())
     }
 
-    /// Notes whether what was told to the replica is durable, or undone.
-    pub(super) fn replicated(&mut self, durable: bool) {
-        let Some(Replicated { replica, .. }) = &mut self.replicated else { return };
+    /// Notes whether what was set in the replica is durable, or undone.
+    pub(super) fn settle(&mut self, durable: bool) {
+        let Some(Part { replica, .. }) = &mut self.0 else { return };
         if durable { replica.saved() } else { replica.undo() }
     }
 
-    /// The rows that undo `rows`, made before those are stored.
-    pub(super) fn undoing_rows(&self, rows: &[Row]) -> Vec<Row> {
-        let stored = self.store.replica();
-        rows.iter().map(|(key, _)| (key.clone(), stored.get(key).cloned())).collect()
-    }
-
-    /// What `items` of the cluster change in the store of this host.
-    fn changes_by_cluster(
-        &mut self,
-        items: impl Iterator<Item = (Item, Option<Value>)>,
-    ) -> (Changes, ListChanges) {
-        let (mut limits, mut lists) = (Vec::new(), ListChanges::new());
-        for (item, value) in items {
-            match (item, value) {
-                (Item::Limit(target), value) => {
-                    let stored = self.limits_in_store().get(&target);
-                    if let Some(Replicated { unfit, .. }) = &mut self.replicated {
-                        unfit.remove(&target);
-                    }
-                    let wanted = match value {
-                        Some(Value::Limit(limit)) => Some(limit),
-                        _ => None,
-                    };
-                    if stored.is_some_and(|limit| limit.scope.is_local()) || stored == wanted {
-                        continue;
-                    }
-                    let change = wanted.map_or(Change::Unset(target), Change::Set);
-                    match self.fits(change, &limits) {
-                        Ok(()) => limits.push(change),
-                        Err(failure) => self.note_unfit(target, &failure),
-                    }
-                }
-                (Item::Denied(net), value) => {
-                    let stored = self.store.lists().get(&net);
-                    let wanted = match value {
-                        Some(Value::Denied(listing)) => Some(Listing { cluster: true, ..listing }),
-                        _ => None,
-                    };
-                    let over =
-                        wanted.as_ref().is_some_and(|listing| listing.is_over(now_seconds()));
-                    let own = stored.is_some_and(|listing| !listing.cluster);
-                    let managed = self.management.check(&net.into()).is_err();
-                    let (ipv4, ipv6) = self.plane.prefixes();
-                    let bits = if net.addr().is_ipv4() { ipv4 } else { ipv6 };
-                    let finer = net.prefix_len() > bits;
-                    if own || over || managed || finer || stored == wanted.as_ref() {
-                        continue;
-                    }
-                    lists.push((net, wanted));
-                }
+    /// Notes whether a limit of the cluster can be in force here.
+    fn note_fit(&mut self, target: Target, fit: Result<(), Failure>) -> bool {
+        let Some(Part { unfit, .. }) = &mut self.0 else { return fit.is_ok() };
+        match fit {
+            Ok(()) => {
+                unfit.remove(&target);
+                true
+            }
+            Err(failure) => {
+                tracing::warn!("a limit of the cluster is not in force here: {failure}");
+                unfit.insert(target, failure.to_string());
+                false
             }
         }
-        (limits.into_iter().collect(), lists)
     }
 
-    /// Whether a change that others have made can be made here, after those `before` it.
-    fn fits(&self, change: Change, before: &[Change]) -> Result<(), Failure> {
-        let Change::Set(limit) = change else { return Ok(()) };
-        let (ipv4, ipv6) = self.plane.prefixes();
-        limit.check_prefix(ipv4, ipv6)?;
-        self.management.check(&limit.target)?;
-        if limit.target.class.is_any() {
-            return Ok(());
-        }
-        let changes = before.iter().copied().chain([change]).collect();
-        Ok(self.layers().check_classes(&changes)?)
-    }
-
-    fn note_unfit(&mut self, target: Target, failure: &Failure) {
-        tracing::warn!("a limit of the cluster is not in force here: {failure}");
-        if let Some(Replicated { unfit, .. }) = &mut self.replicated {
-            unfit.insert(target, failure.to_string());
-        }
-    }
-
-    /// Takes a packet of the replica on another host, which is called `name`.
-    ///
-    /// # Errors
-    /// If what it says cannot be stored or put in force; then nothing has changed, and it comes again.
-    pub fn hear_replica(
-        &mut self,
-        now: Now,
-        from: HostId,
-        name: &str,
-        bytes: &[u8],
-    ) -> Result<(), Failure> {
-        // It comes again when that is decided: the replicas differ until then.
-        if self.nothing_unconfirmed().is_err() {
-            return Ok(());
-        }
-        let Some(Replicated { replica, .. }) = &mut self.replicated else { return Ok(()) };
-        let applied = replica
-            .receive(now, from, bytes)
-            .map_err(|error| Failure::new(exit::NEGATIVE, format!("from {name}: {error}")))?;
-        let rows = replica.unsaved();
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let items = applied.into_iter().map(|Applied { item, value, .. }| (item, value));
-        let (limits, lists) = self.changes_by_cluster(items);
-        let done = self.take_from_cluster(&limits, &lists, rows);
-        let problem = done.as_ref().err().map(ToString::to_string);
-        if let Some(replicated) = &mut self.replicated {
-            replicated.problem = problem;
-        }
-        if done.is_ok() {
-            self.tell_taken(name, &limits, &lists);
-        }
-        done
-    }
-
-    fn take_from_cluster(
-        &mut self,
-        limits: &Changes,
-        lists: &ListChanges,
-        rows: Vec<Row>,
-    ) -> Result<(), Failure> {
-        // Lists first: should the daemon end in between, the start goes on from the older replica.
-        if !lists.is_empty() {
-            let changed = self.change_lists_with(lists, &[]);
-            if changed.is_err() {
-                self.replicated(false);
-                return changed;
-            }
-        }
-        self.change_with(limits, rows)
-    }
-
-    fn tell_taken(&mut self, name: &str, limits: &Changes, lists: &ListChanges) {
-        let by = self.told.by.replace(By::cluster(name));
-        for change in limits.iter().take(NAMED) {
-            let what = match change {
-                Change::Set(limit) => {
-                    let summary = self.report(&limit).summary();
-                    format!("limit for {}: {summary}", limit.target.short())
-                }
-                Change::Unset(target) => format!("limit for {} removed", target.short()),
-            };
-            self.tell_policy(what, &ChangeOptions::default(), None);
-        }
-        if limits.len() > NAMED {
-            let more = limits.len() - NAMED;
-            self.tell_policy(
-                format!("{more} more limits changed"),
-                &ChangeOptions::default(),
-                None,
-            );
-        }
-        if !lists.is_empty() {
-            let what = format!("{} entries of the deny list changed", lists.len());
-            self.tell_policy(what, &ChangeOptions::default(), None);
-        }
-        self.told.by = by;
-    }
-
-    /// What the replica has to tell others now.
-    ///
-    /// # Errors
-    /// If what must be durable before cannot be stored; then nothing is to be told.
-    pub fn replica_packets(&mut self, now: Now) -> Result<Vec<(HostId, Vec<u8>)>, Failure> {
-        let Some(Replicated { replica, .. }) = &mut self.replicated else { return Ok(Vec::new()) };
-        let packets = replica.poll(now);
-        let rows = replica.unsaved();
-        if !rows.is_empty() {
-            self.change_with(&Changes::default(), rows)?;
-        }
-        Ok(packets)
-    }
-
-    /// The replica, if the host is in a cluster: for its members, its digest and those of others.
-    pub fn replica(&mut self) -> Option<&mut Replica> {
-        self.replicated.as_mut().map(|replicated| &mut replicated.replica)
-    }
-
-    /// How the replica fares, if the host is in a cluster.
-    pub fn replica_report(&self) -> Option<ReplicaReport> {
-        self.replicated.as_ref().map(|replicated| replicated.replica.report())
-    }
-
-    /// What the operator should know of limits for the cluster.
-    pub(super) fn cluster_warnings(&self) -> Vec<String> {
+    /// What the operator should know of limits for the cluster, of those that are in force.
+    pub(crate) fn warnings(&self, in_force: &Limits) -> Vec<String> {
         let mut warnings = Vec::new();
-        let in_force = self.in_force();
-        let Some(Replicated { replica, unfit, problem }) = &self.replicated else {
+        let Some(Part { replica, unfit, problem }) = &self.0 else {
             let alone = in_force.iter().filter(|limit| !limit.scope.is_local()).count();
             if alone > 0 {
                 warnings.push(format!(
@@ -462,6 +215,253 @@ impl Core {
         }
         warnings
     }
+}
+
+/// Stores what the replica says and the limits and lists do not: after a daemon that was in no cluster,
+/// or a crash. Nothing is in force before [`Rules::enforce`].
+///
+/// # Errors
+/// If it cannot be stored.
+pub(crate) fn settle(rules: &mut Rules) -> Result<(), Failure> {
+    let Some(replica) = rules.replicated.replica() else { return Ok(()) };
+    let items: Vec<_> = replica.iter().collect();
+    let (limits, lists) =
+        changes_by_cluster(rules, items.into_iter().map(|(item, value)| (item, Some(value))));
+    if !limits.is_empty() {
+        rules.store.apply(&limits)?;
+    }
+    if !lists.is_empty() {
+        rules.store.list_then(&lists, |_| ())?;
+    }
+    rules.file.merge(rules.store.lists());
+    Ok(())
+}
+
+/// Lets sources use `floor` of each limit of the cluster, before limits are in force; all of it if the host is `alone`:
+/// it has everything, and its last daemon had delegated nothing.
+///
+/// # Errors
+/// If the data plane refuses.
+pub(crate) fn begin_with_floor(
+    rules: &mut Rules,
+    floor: Share,
+    alone: bool,
+) -> Result<(), Failure> {
+    let alone = alone && rules.plane.has_everything();
+    // How many others there are is known when they are heard.
+    let (floor, hosts) = if alone { (Share::WHOLE, 1) } else { (floor, 2) };
+    rules.plane.set_floor(floor, hosts, is_clusters).map_err(|error| {
+        Failure::from(error).context("cannot put the limits of the cluster in force")
+    })?;
+    Ok(())
+}
+
+/// The cluster's denial of a source or prefix, which follows on an entry of this host alone that is
+/// removed.
+pub(super) fn denied_by_cluster(rules: &Rules, net: &IpNet) -> Option<Listing> {
+    rules.store.lists().get(net).filter(|listing| !listing.cluster)?;
+    match rules.replicated.replica()?.get(&Item::Denied(*net))? {
+        Value::Denied(listing) if !listing.is_over(now_seconds()) => {
+            Some(Listing { cluster: true, ..listing })
+        }
+        _ => None,
+    }
+}
+
+/// The warning that a limit of this host hides one of the cluster.
+pub(super) fn hides_cluster(rules: &Rules, changes: &Changes) -> Option<String> {
+    let cluster = rules.layers().cluster?;
+    let hidden = changes.iter().find_map(|change| match change {
+        Change::Set(limit) if limit.scope.is_local() => cluster.limit_of(&limit.target),
+        _ => None,
+    })?;
+    Some(format!(
+        "the cluster has a limit for {}, which this one hides on this host until `limiter limit unset`; \
+         to change it on all hosts add --scope cluster",
+        hidden.target.short()
+    ))
+}
+
+/// The warning that sources which conform to a limit of the cluster may lose packets at hosts that have not
+/// heard of them.
+pub(super) fn cold_sources(rules: &Rules, changes: &Changes) -> Option<String> {
+    let ClusterTerms { floor, hosts, frame } = rules.plane.cluster_terms()?;
+    let at_once = |tier: &Tier| {
+        let packet = if tier.rate.unit() == Unit::Bytes { f64::from(frame) } else { 1.0 };
+        let burst = tier.burst as f64 / packet;
+        (1.0 + floor * (burst - f64::from(hosts)).max(0.0), burst)
+    };
+    let limits = changes.iter().filter_map(|change| match change {
+        Change::Set(limit) if !limit.scope.is_local() => Some(limit),
+        _ => None,
+    });
+    limits.filter(|_| hosts > 1).find_map(|limit| {
+        let tiers = std::iter::once(limit.tier()).chain(limit.also);
+        let (cold, burst) =
+            tiers.map(|tier| at_once(&tier)).min_by(|(one, _), (other, _)| one.total_cmp(other))?;
+        (cold.floor() < burst.floor()).then(|| {
+            format!(
+                "{}: a source that sends more than {cold:.0} of its {burst:.0} packets at once to a host that has \
+                 not seen it lately loses the others, until that host has its share, some tenths of a second later",
+                limit.target.short(),
+                cold = cold.floor(),
+                burst = burst.floor(),
+            )
+        })
+    })
+}
+
+/// What `items` of the cluster change in the store of this host.
+fn changes_by_cluster(
+    rules: &mut Rules,
+    items: impl Iterator<Item = (Item, Option<Value>)>,
+) -> (Changes, ListChanges) {
+    let (mut limits, mut lists) = (Vec::new(), ListChanges::new());
+    for (item, value) in items {
+        match (item, value) {
+            (Item::Limit(target), value) => {
+                let stored = rules.store.limits().get(&target);
+                rules.replicated.note_fit(target, Ok(()));
+                let wanted = match value {
+                    Some(Value::Limit(limit)) => Some(limit),
+                    _ => None,
+                };
+                if stored.is_some_and(|limit| limit.scope.is_local()) || stored == wanted {
+                    continue;
+                }
+                let change = wanted.map_or(Change::Unset(target), Change::Set);
+                let fit = fits(rules, change, &limits);
+                if rules.replicated.note_fit(target, fit) {
+                    limits.push(change);
+                }
+            }
+            (Item::Denied(net), value) => {
+                let stored = rules.store.lists().get(&net);
+                let wanted = match value {
+                    Some(Value::Denied(listing)) => Some(Listing { cluster: true, ..listing }),
+                    _ => None,
+                };
+                let over = wanted.as_ref().is_some_and(|listing| listing.is_over(now_seconds()));
+                let own = stored.is_some_and(|listing| !listing.cluster);
+                let managed = rules.management.check(&net.into()).is_err();
+                let (ipv4, ipv6) = rules.plane.prefixes();
+                let bits = if net.addr().is_ipv4() { ipv4 } else { ipv6 };
+                let finer = net.prefix_len() > bits;
+                if own || over || managed || finer || stored == wanted.as_ref() {
+                    continue;
+                }
+                lists.push((net, wanted));
+            }
+        }
+    }
+    (limits.into_iter().collect(), lists)
+}
+
+/// Whether a change that others have made can be made here, after those `before` it.
+fn fits(rules: &Rules, change: Change, before: &[Change]) -> Result<(), Failure> {
+    let Change::Set(limit) = change else { return Ok(()) };
+    let (ipv4, ipv6) = rules.plane.prefixes();
+    limit.check_prefix(ipv4, ipv6)?;
+    rules.management.check(&limit.target)?;
+    if limit.target.class.is_any() {
+        return Ok(());
+    }
+    let changes = before.iter().copied().chain([change]).collect();
+    Ok(rules.layers().check_classes(&changes)?)
+}
+
+/// Takes a packet of the replica on another host, which is called `name`.
+///
+/// # Errors
+/// If what it says cannot be stored or put in force; then nothing has changed, and it comes again.
+pub(crate) fn receive(
+    rules: &mut Rules,
+    now: Now,
+    from: HostId,
+    name: &str,
+    bytes: &[u8],
+) -> Result<(), Failure> {
+    // It comes again when that is decided: the replicas differ until then.
+    if rules.unconfirmed.nothing().is_err() {
+        return Ok(());
+    }
+    let Some(replica) = rules.replicated.replica_mut() else { return Ok(()) };
+    let applied = replica
+        .receive(now, from, bytes)
+        .map_err(|error| Failure::new(exit::NEGATIVE, format!("from {name}: {error}")))?;
+    let rows = replica.unsaved();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let items = applied.into_iter().map(|Applied { item, value, .. }| (item, value));
+    let (limits, lists) = changes_by_cluster(rules, items);
+    let done = take_from_cluster(rules, &limits, &lists, rows);
+    let problem = done.as_ref().err().map(ToString::to_string);
+    if let Some(part) = &mut rules.replicated.0 {
+        part.problem = problem;
+    }
+    if done.is_ok() {
+        tell_taken(rules, name, &limits, &lists);
+    }
+    done
+}
+
+fn take_from_cluster(
+    rules: &mut Rules,
+    limits: &Changes,
+    lists: &ListChanges,
+    rows: Vec<Row>,
+) -> Result<(), Failure> {
+    // Lists first: should the daemon end in between, the start goes on from the older replica.
+    if !lists.is_empty() {
+        let changed = rules.change_lists_with(lists, &[]);
+        if changed.is_err() {
+            rules.replicated.settle(false);
+            return changed;
+        }
+    }
+    rules.change_with(limits, rows)
+}
+
+fn tell_taken(rules: &mut Rules, name: &str, limits: &Changes, lists: &ListChanges) {
+    let by = rules.events.by.replace(By::cluster(name));
+    for change in limits.iter().take(NAMED) {
+        let what = match change {
+            Change::Set(limit) => {
+                let summary = rules.report(&limit).summary();
+                format!("limit for {}: {summary}", limit.target.short())
+            }
+            Change::Unset(target) => format!("limit for {} removed", target.short()),
+        };
+        rules.events.tell_policy(what, &ChangeOptions::default(), None);
+    }
+    if limits.len() > NAMED {
+        let more = limits.len() - NAMED;
+        rules.events.tell_policy(
+            format!("{more} more limits changed"),
+            &ChangeOptions::default(),
+            None,
+        );
+    }
+    if !lists.is_empty() {
+        let what = format!("{} entries of the deny list changed", lists.len());
+        rules.events.tell_policy(what, &ChangeOptions::default(), None);
+    }
+    rules.events.by = by;
+}
+
+/// What the replica has to tell others now.
+///
+/// # Errors
+/// If what must be durable before cannot be stored; then nothing is to be told.
+pub(crate) fn packets(rules: &mut Rules, now: Now) -> Result<Vec<(HostId, Vec<u8>)>, Failure> {
+    let Some(replica) = rules.replicated.replica_mut() else { return Ok(Vec::new()) };
+    let packets = replica.poll(now);
+    let rows = replica.unsaved();
+    if !rows.is_empty() {
+        rules.change_with(&Changes::default(), rows)?;
+    }
+    Ok(packets)
 }
 
 /// Changes from the cluster that are named before they are only counted.

@@ -9,7 +9,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 
 use api::error::{Failure, exit};
-use control::{Core, Shared};
+use control::{Core, Host};
 
 pub(super) type Answer<T> = Result<Json<T>, Refusal>;
 
@@ -69,15 +69,15 @@ pub(super) fn conflict(failure: Failure) -> Refusal {
 
 /// Answers with what `work` on the core returns.
 pub(super) async fn answer<T: Send + 'static>(
-    shared: &Shared,
+    shared: &Host,
     work: impl FnOnce(&mut Core) -> Result<T, Failure> + Send + 'static,
 ) -> Answer<T> {
     Ok(Json(shared.with(work).await?))
 }
 
-/// As [`answer`], for work that what is in force may forbid.
-pub(super) async fn answer_or_conflict<T: Send + 'static>(
-    shared: &Shared,
+/// As [`answer`], for work that changes something, which what is in force may forbid.
+pub(super) async fn change<T: Send + 'static>(
+    shared: &Host,
     work: impl FnOnce(&mut Core) -> Result<T, Failure> + Send + 'static,
 ) -> Answer<T> {
     shared.with(work).await.map(Json).map_err(conflict)

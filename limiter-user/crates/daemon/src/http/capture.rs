@@ -3,28 +3,28 @@
 use axum::Json;
 use axum::extract::{Path, State};
 
-use super::answer::{Answer, Parsed, answer_or_conflict};
+use super::answer::{Answer, Parsed, change};
 use api::{CaptureBatch, CaptureRequest, CaptureStarted};
-use control::Shared;
+use control::Host;
 
 pub(super) async fn start(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Json(request)): Parsed<Json<CaptureRequest>>,
 ) -> Answer<CaptureStarted> {
     let filter = request.filter()?;
-    answer_or_conflict(&shared, move |core| core.start_capture(&filter)).await
+    change(&shared, move |core| core.captures.start(&mut core.rules, &filter)).await
 }
 
 pub(super) async fn fetch(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Path(id)): Parsed<Path<u64>>,
 ) -> Answer<CaptureBatch> {
-    answer_or_conflict(&shared, move |core| core.captured(id)).await
+    change(&shared, move |core| core.captures.samples(&mut core.rules, id)).await
 }
 
 pub(super) async fn stop(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Path(id)): Parsed<Path<u64>>,
 ) -> Answer<CaptureBatch> {
-    answer_or_conflict(&shared, move |core| core.stop_capture(id)).await
+    change(&shared, move |core| core.captures.stop(&mut core.rules, id)).await
 }

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::answer::{Parsed, Refusal};
 use api::error::{Failure, exit};
 use api::requests::EventsQuery;
-use control::Shared;
+use control::Host;
 use telemetry::event::Kind;
 use telemetry::{Event, What};
 
@@ -80,7 +80,7 @@ fn kinds(text: Option<&str>) -> Result<Vec<Kind>, Failure> {
 }
 
 pub(super) async fn events(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Extension(Places(places)): Extension<Places>,
     Parsed(Query(query)): Parsed<Query<EventsQuery>>,
 ) -> Result<Response, Refusal> {
@@ -130,14 +130,14 @@ mod tests {
         }
     }
 
-    fn shared() -> (Shared, Bus, tempfile::TempDir) {
+    fn shared() -> (Host, Bus, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let core = Fake::default().core(&directory);
         let bus = core.bus();
-        (Shared::new(core), bus, directory)
+        (Host::new(core), bus, directory)
     }
 
-    async fn listen(shared: &Shared, places: &Places, kinds: &str) -> Result<Stream, Refusal> {
+    async fn listen(shared: &Host, places: &Places, kinds: &str) -> Result<Stream, Refusal> {
         let query = EventsQuery { kinds: Some(kinds.into()) };
         let places = Extension(places.clone());
         let response = events(State(shared.clone()), places, Parsed(Query(query))).await?;

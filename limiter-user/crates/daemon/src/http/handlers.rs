@@ -7,21 +7,22 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 
-use super::answer::{Answer, Parsed, Refusal, answer, answer_or_conflict};
+use super::answer::{Answer, Parsed, Refusal, answer, change};
 use api::error::{Failure, exit};
 use api::requests::{AttachRequest, ChangeOptions, ChangeQuery, ConfigText, ConfirmQuery};
 use api::{
     AttachReport, ChangesReport, ConfirmReport, DetachReport, OccupantReport, ReloadReport,
     SourceReport, StatsReport, StatusReport, VersionReport,
 };
-use control::{RATE_INTERVAL, Shared};
+use control::rules::{confirm, reload};
+use control::{Host, RATE_INTERVAL};
 use settings::ConfigFile;
 
 pub(super) async fn version() -> Json<VersionReport> {
     Json(VersionReport::of_this_binary(dataplane::has_program()))
 }
 
-pub(super) async fn status(State(shared): State<Shared>) -> Answer<StatusReport> {
+pub(super) async fn status(State(shared): State<Host>) -> Answer<StatusReport> {
     let mut status = shared.with(|core| core.status()).await?;
     // The audit is a task of the cluster: the core does not know what it finds.
     if let Some(cluster) = shared.cluster() {
@@ -30,44 +31,48 @@ pub(super) async fn status(State(shared): State<Shared>) -> Answer<StatusReport>
     Ok(Json(status))
 }
 
-pub(super) async fn stats(State(shared): State<Shared>) -> Answer<StatsReport> {
+pub(super) async fn stats(State(shared): State<Host>) -> Answer<StatsReport> {
     let stats = shared.with(|core| core.stats()).await?;
     Ok(Json(stats.with(shared.latency())))
 }
 
-pub(super) async fn changes(State(shared): State<Shared>) -> Answer<ChangesReport> {
-    answer(&shared, |core| Ok(core.changes())).await
+pub(super) async fn changes(State(shared): State<Host>) -> Answer<ChangesReport> {
+    answer(&shared, |core| Ok(core.rules.events.changes())).await
 }
 
 pub(super) async fn reload(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Query(query)): Parsed<Query<ChangeQuery>>,
 ) -> Answer<ReloadReport> {
-    answer(&shared, move |core| core.reload(&query.how())).await
+    change(&shared, move |core| reload::reload(&mut core.rules, &query.how())).await
 }
 
 pub(super) async fn config_diff(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Json(text)): Parsed<Json<Option<ConfigText>>>,
 ) -> Answer<ReloadReport> {
-    answer(&shared, move |core| match text {
-        Some(ConfigText { path, text }) => {
-            core.compare_with(ConfigFile::parse(&path, text.as_bytes())?)
-        }
-        None => core.reload(&ChangeOptions { dry_run: true, ..ChangeOptions::default() }),
+    let parse = |text: ConfigText| ConfigFile::parse(&text.path, text.text.as_bytes());
+    let file = text.map(parse).transpose()?;
+    let how = ChangeOptions { dry_run: true, ..ChangeOptions::default() };
+    answer(&shared, move |core| match file {
+        Some(file) => reload::compare_with(&core.rules, file),
+        None => reload::reload(&mut core.rules, &how),
     })
     .await
 }
 
 pub(super) async fn confirm(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Query(ConfirmQuery { abort })): Parsed<Query<ConfirmQuery>>,
 ) -> Answer<ConfirmReport> {
-    answer_or_conflict(&shared, move |core| if abort { core.abort() } else { core.confirm() }).await
+    change(&shared, move |core| {
+        if abort { confirm::abort(&mut core.rules) } else { confirm::confirm(&mut core.rules) }
+    })
+    .await
 }
 
 pub(super) async fn source(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Path(address)): Parsed<Path<IpAddr>>,
 ) -> Answer<SourceReport> {
     let report = shared.with(move |core| core.source(address)).await?;
@@ -79,25 +84,25 @@ pub(super) async fn source(
 }
 
 pub(super) async fn attach(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Json(request)): Parsed<Json<AttachRequest>>,
 ) -> Answer<AttachReport> {
     let AttachRequest { name, mode, replace } = request;
-    answer_or_conflict(&shared, move |core| core.attach(&name, mode, replace)).await
+    change(&shared, move |core| core.interfaces.attach(&mut core.rules, &name, mode, replace)).await
 }
 
 pub(super) async fn occupant(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Path(name)): Parsed<Path<String>>,
 ) -> Answer<OccupantReport> {
     answer(&shared, move |core| core.occupant(&name)).await
 }
 
 pub(super) async fn detach(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Path(name)): Parsed<Path<String>>,
 ) -> Answer<DetachReport> {
-    answer_or_conflict(&shared, move |core| core.detach(&name)).await
+    change(&shared, move |core| core.interfaces.detach(&mut core.rules, &name)).await
 }
 
 pub(super) async fn not_found() -> Refusal {

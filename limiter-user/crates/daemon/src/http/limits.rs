@@ -5,28 +5,29 @@ use axum::http::StatusCode;
 use axum::{Json, RequestExt};
 use http_body_util::BodyExt;
 
-use super::answer::{Answer, Parsed, Refusal, answer, conflict, unreadable};
+use super::answer::{Answer, Parsed, Refusal, answer, change, conflict, unreadable};
 use api::error::Failure;
 use api::requests::{ChangeQuery, TargetQuery};
 use api::{LimitList, LimitRemoved, LimitSet, LimitsImported};
-use control::{Shared, no_such_limit};
+use control::Host;
+use control::rules::limits;
 use model::{LimitInput, Target, list::Reader};
 
-pub(super) async fn list(State(shared): State<Shared>) -> Answer<LimitList> {
-    answer(&shared, |core| Ok(core.limits())).await
+pub(super) async fn list(State(shared): State<Host>) -> Answer<LimitList> {
+    answer(&shared, |core| Ok(limits::list(&core.rules))).await
 }
 
 pub(super) async fn set(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Query(query)): Parsed<Query<ChangeQuery>>,
     Parsed(Json(request)): Parsed<Json<LimitInput>>,
 ) -> Answer<LimitSet> {
     let limit = request.limit().map_err(Failure::from)?;
-    answer(&shared, move |core| core.set(&limit, &query.how())).await
+    change(&shared, move |core| limits::set(&mut core.rules, &limit, &query.how())).await
 }
 
 pub(super) async fn import(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Query(query)): Parsed<Query<ChangeQuery>>,
     request: Request,
 ) -> Answer<LimitsImported> {
@@ -38,15 +39,17 @@ pub(super) async fn import(
             reader.push(&text).map_err(Failure::from)?;
         }
     }
-    answer(&shared, move |core| core.import(reader.finish()?, &query.how())).await
+    let limits = reader.finish().map_err(Failure::from)?;
+    change(&shared, move |core| limits::import(&mut core.rules, limits, &query.how())).await
 }
 
 pub(super) async fn unset(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Query(query)): Parsed<Query<TargetQuery>>,
 ) -> Answer<LimitRemoved> {
     let target: Target = query.target.parse().map_err(Failure::from)?;
-    let removed = shared.with(move |core| core.unset(&target, &query.how())).await;
+    let removed =
+        shared.with(move |core| limits::unset(&mut core.rules, &target, &query.how())).await;
     let removed = removed.map_err(conflict)?;
-    removed.map(Json).ok_or_else(|| Refusal(StatusCode::NOT_FOUND, no_such_limit(&target)))
+    removed.map(Json).ok_or_else(|| Refusal(StatusCode::NOT_FOUND, limits::no_such_limit(&target)))
 }

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use super::answer::Refusal;
 use crate::metrics::{classic, openmetrics};
 use api::error::{Failure, exit};
-use control::Shared;
+use control::Host;
 use control::cluster::Cluster;
 
 /// OpenMetrics 1.0.
@@ -32,7 +32,7 @@ const PATIENT: [&str; 7] = [
 ];
 
 pub(super) async fn metrics(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let mut scrape = shared.with(|core| core.scrape(Instant::now())).await?;
@@ -61,7 +61,7 @@ fn asks_for_openmetrics(headers: &HeaderMap) -> bool {
 }
 
 /// Records how long a request takes.
-pub(super) async fn timed(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+pub(super) async fn timed(State(shared): State<Host>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let of_source = ["/v1/sources/", "/v1/cluster/sources/"];
     let patient =

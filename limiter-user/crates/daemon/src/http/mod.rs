@@ -24,7 +24,7 @@ use axum::{Extension, Router};
 pub(crate) use answer::Refusal;
 pub(crate) use peer::Peer;
 
-use control::{Access, Shared};
+use control::{Access, Host};
 
 /// The largest body of a request, bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -33,7 +33,7 @@ const MAX_BODY: usize = 64 * 1024;
 const MAX_LIST: usize = 128 * 1024 * 1024;
 
 /// The routes of a daemon.
-pub fn router(shared: Shared) -> Router {
+pub fn router(shared: Host) -> Router {
     let long_body = || DefaultBodyLimit::max(MAX_LIST);
     Router::new()
         .route("/v1/version", get(handlers::version))
@@ -78,7 +78,7 @@ pub fn router(shared: Shared) -> Router {
 }
 
 /// The routes of a daemon, for those who may use them.
-pub fn guarded(shared: Shared, access: Access) -> Router {
+pub fn guarded(shared: Host, access: Access) -> Router {
     router(shared).layer(middleware::from_fn_with_state(access, peer::check))
 }
 

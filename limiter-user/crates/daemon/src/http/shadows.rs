@@ -3,31 +3,32 @@
 use axum::Json;
 use axum::extract::{Query, State};
 
-use super::answer::{Answer, Parsed, answer, answer_or_conflict};
+use super::answer::{Answer, Parsed, answer, change};
 use api::error::{Failure, exit};
 use api::requests::{ShadowQuery, ShadowRequest, ShadowsQuery, TopQuery};
 use api::{ShadowSet, ShadowUnset, ShadowsReport};
-use control::Shared;
+use control::Host;
+use control::rules::shadows;
 use model::Target;
 
 pub(super) async fn start(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Json(request)): Parsed<Json<ShadowRequest>>,
 ) -> Answer<ShadowSet> {
     let limit = request.limit()?;
-    answer(&shared, move |core| core.set_shadow(&limit)).await
+    change(&shared, move |core| shadows::set(&mut core.rules, &limit)).await
 }
 
 pub(super) async fn stop(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Query(query)): Parsed<Query<ShadowQuery>>,
 ) -> Answer<ShadowUnset> {
     let target: Target = query.target.parse().map_err(Failure::from)?;
-    answer_or_conflict(&shared, move |core| core.unset_shadow(&target)).await
+    change(&shared, move |core| shadows::unset(&mut core.rules, &target)).await
 }
 
 pub(super) async fn list(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Query(ShadowsQuery { n })): Parsed<Query<ShadowsQuery>>,
 ) -> Answer<ShadowsReport> {
     // As `top::check_count`, but none of the sources is an answer too: the trials themselves.
@@ -35,5 +36,5 @@ pub(super) async fn list(
         let failure = Failure::new(exit::USAGE, format!("{n} sources cannot be listed"));
         return Err(failure.hint(format!("ask for {} at the most", TopQuery::MAX)).into());
     }
-    answer(&shared, move |core| Ok(core.shadows(n))).await
+    answer(&shared, move |core| Ok(shadows::list(&core.rules, n))).await
 }

@@ -8,13 +8,13 @@ use tokio::sync::Semaphore;
 use super::answer::{Answer, Parsed, Refusal, conflict};
 use api::error::{Failure, exit};
 use api::{SuggestQuery, SuggestReport};
-use control::Shared;
+use control::Host;
 
 /// Who may watch at the same time: each takes memory for all sources.
 static WATCHES: Semaphore = Semaphore::const_new(2);
 
 pub(super) async fn suggest(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Query(query)): Parsed<Query<SuggestQuery>>,
 ) -> Answer<SuggestReport> {
     let question = query.question()?;

@@ -16,7 +16,7 @@ impl Api {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let fake = Fake::default();
-        let shared = Shared::new(fake.core(&directory));
+        let shared = Host::new(fake.core(&directory));
         Self { router: router(shared), fake, _directory: directory }
     }
 

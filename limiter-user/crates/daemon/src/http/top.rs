@@ -9,7 +9,7 @@ use super::answer::{Answer, Parsed, answer, conflict};
 use api::error::{Failure, exit};
 use api::requests::{GroupsQuery, PortsQuery, TopQuery};
 use api::{GroupsReport, PortsReport, TopReport};
-use control::Shared;
+use control::Host;
 use model::traffic::GroupBy;
 
 pub(super) fn check_count(n: usize) -> Result<(), Failure> {
@@ -28,17 +28,19 @@ pub(super) fn not_summed(by: GroupBy) -> Failure {
 }
 
 pub(super) async fn sources(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Query(TopQuery { n, sort, live })): Parsed<Query<TopQuery>>,
 ) -> Answer<TopReport> {
     check_count(n)?;
     control::groups::prepare(&shared).await?;
-    answer(&shared, move |core| Ok(if live { core.top(n, sort) } else { core.top_now(n, sort) }))
-        .await
+    answer(&shared, move |core| {
+        Ok(if live { core.top(n, sort) } else { core.top.now(&core.rules, n, sort) })
+    })
+    .await
 }
 
 pub(super) async fn groups(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Query(GroupsQuery { by, n, sort })): Parsed<Query<GroupsQuery>>,
 ) -> Answer<GroupsReport> {
     check_count(n)?;
@@ -58,7 +60,7 @@ pub(super) async fn groups(
 }
 
 pub(super) async fn ports(
-    State(shared): State<Shared>,
+    State(shared): State<Host>,
     Parsed(Query(PortsQuery { n, over_ms })): Parsed<Query<PortsQuery>>,
 ) -> Answer<PortsReport> {
     check_count(n)?;

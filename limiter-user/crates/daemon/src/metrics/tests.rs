@@ -17,7 +17,9 @@ fn scrape() -> Scrape {
     let fake = Fake::default();
     fake.state().interfaces = vec!["eth\"0".into()];
     let mut core = fake.core(&directory);
-    core.attach("eth\"0", model::interface::Mode::Generic, false).unwrap();
+    core.interfaces
+        .attach(&mut core.rules, "eth\"0", model::interface::Mode::Generic, false)
+        .unwrap();
     let slow = Slow {
         status: core.status().unwrap(),
         gate: 16,

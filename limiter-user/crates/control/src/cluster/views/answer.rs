@@ -24,7 +24,10 @@ pub(super) async fn answer(cluster: &Cluster, question: Question) -> Answer {
         Question::Host => host(cluster).await,
         Question::Candidates { sort, n, live } => candidates(cluster, sort, n as usize, live).await,
         Question::Points(places) => {
-            cluster.shared.with(move |core| Ok(Answer::Points(core.points(&places)))).await
+            cluster
+                .shared
+                .with(move |core| Ok(Answer::Points(crate::views::points(core, &places))))
+                .await
         }
         Question::Source(address) => source(cluster, address).await,
         Question::Groups { by: GroupBy::Class, .. } => groups::by_class(&cluster.shared)
@@ -39,13 +42,16 @@ pub(super) async fn answer(cluster: &Cluster, question: Question) -> Answer {
             rollup.map(|rollup| Answer::Groups(choose(sort, MAX_PLACES, rollup.rows())))
         }
         Question::FileLimits(known) => {
-            let limits = cluster.shared.with(|core| Ok(core.cluster_limits_in_file())).await;
+            let limits = cluster.shared.with(|core| Ok(core.rules.file.clustered())).await;
             limits.map(|limits| {
                 Answer::FileLimits((limits.hash != known).then(|| limits.list.clone()))
             })
         }
         Question::Distinct => {
-            cluster.shared.with(|core| Ok(Answer::Distinct(core.registers()))).await
+            cluster
+                .shared
+                .with(|core| Ok(Answer::Distinct(crate::views::registers(core.plane()))))
+                .await
         }
     };
     answered.unwrap_or_else(|failure| {
@@ -68,20 +74,23 @@ async fn candidates(
     live: bool,
 ) -> Result<Answer, Failure> {
     groups::prepare(&cluster.shared).await?;
-    let found = cluster.shared.with(move |core| Ok(core.heaviest_here(n, sort, live))).await?;
+    let found = cluster
+        .shared
+        .with(move |core| Ok(crate::views::heaviest_here(core, n, sort, live)))
+        .await?;
     Ok(Answer::Candidates(found))
 }
 
 async fn source(cluster: &Cluster, address: std::net::IpAddr) -> Result<Answer, Failure> {
-    let before = cluster.shared.with(move |core| core.known(address)).await?;
+    let before = cluster.shared.with(move |core| crate::views::known(core, address)).await?;
     let began = tokio::time::Instant::now();
     tokio::time::sleep(RATE_INTERVAL).await;
-    let now = cluster.shared.with(move |core| core.known(address)).await?;
+    let now = cluster.shared.with(move |core| crate::views::known(core, address)).await?;
     Ok(Answer::Source(Box::new(with_rates(now, &before, began.elapsed()))))
 }
 
 async fn host(cluster: &Cluster) -> Result<Answer, Failure> {
-    let known = cluster.shared.with(|core| Ok((core.uptime(), core.cluster_limits_in_file().hash)));
+    let known = cluster.shared.with(|core| Ok((core.uptime(), core.rules.file.clustered().hash)));
     let (uptime, file_limits) = known.await?;
     let rights = cluster.rights.borrow().clone();
     let report = cluster.link.report.borrow().clone();

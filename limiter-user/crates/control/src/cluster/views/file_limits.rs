@@ -50,7 +50,7 @@ pub(in crate::cluster) async fn serve(cluster: Cluster, tell: watch::Sender<Arc<
 }
 
 async fn look(cluster: &Cluster) -> Result<Vec<Difference>, Failure> {
-    let mine = cluster.shared.with(|core| Ok(core.cluster_limits_in_file())).await?;
+    let mine = cluster.shared.with(|core| Ok(core.rules.file.clustered())).await?;
     let question = Question::FileLimits(mine.hash);
     let mut round = Round::of(cluster, question, monotonic().after(TIMEOUT)).await?;
     let answers = round.take(|answer| match answer {

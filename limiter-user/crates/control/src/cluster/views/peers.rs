@@ -93,8 +93,8 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
     peers.sort_by(|one, other| one.host.cmp(&other.host));
     let details = || peers.iter().filter_map(|peer| peer.details.as_ref());
     let warnings = cluster.shared.with(|core| {
-        let limited = core.in_force().in_cluster();
-        let concerns = core.cluster.as_ref().map(|view| view.concerns(limited));
+        let limited = core.rules.in_force().in_cluster();
+        let concerns = core.rules.cluster.as_ref().map(|view| view.concerns(limited));
         Ok(concerns.into_iter().flatten().map(|concern| concern.text).collect::<Vec<_>>())
     });
     let mut warnings = warnings.await?;

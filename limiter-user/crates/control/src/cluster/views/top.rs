@@ -58,7 +58,7 @@ async fn sums(
     let listed: Vec<_> = merged.into_iter().take(n).collect();
     let entries = cluster.shared.with(move |core| {
         let entries = listed.into_iter().map(|merged| {
-            let limit = core.limit_at(&merged.sum.place);
+            let limit = crate::views::limit_at(&core.rules, &merged.sum.place);
             let same = limit.as_ref().map_or(0, |(_, number)| *number) == merged.sum.limit;
             ClusterTopEntry {
                 entry: entry(&merged.sum, limit.map(|(limit, _)| limit)),

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::fake::Fake;
+use crate::rules::{confirm, limits};
 use model::Limit;
 
 fn nets(texts: &[&str]) -> Vec<IpNet> {
@@ -36,19 +37,19 @@ fn a_dry_run_tells_all_and_changes_nothing() {
     let (fake, directory) = (Fake::default(), tempfile::tempdir().unwrap());
     let mut core = fake.core(&directory);
     let deny = |reason| listing(Action::Deny, reason);
-    core.list_add(&nets(&["192.0.2.1/32"]), &deny("old"), &now_()).unwrap();
+    add(&mut core.rules, &nets(&["192.0.2.1/32"]), &deny("old"), &now_()).unwrap();
     let asked = ChangeOptions { dry_run: true, ..ChangeOptions::default() };
     let both = nets(&["192.0.2.1/32", "192.0.2.2/32"]);
-    let diff = core.list_add(&both, &deny("new"), &asked).unwrap().applied.dry_run.unwrap();
+    let diff = add(&mut core.rules, &both, &deny("new"), &asked).unwrap().applied.dry_run.unwrap();
     assert_eq!(diff.summary(), "1 added, 1 changed, 0 removed");
     assert_eq!(diff.changed[0].old.reason.as_deref(), Some("old"));
-    let removed = core.list_remove(Action::Deny, &both[..1], &asked).unwrap();
+    let removed = remove(&mut core.rules, Action::Deny, &both[..1], &asked).unwrap();
     assert_eq!(removed.applied.dry_run.unwrap().removed[0].target, both[0]);
     // What would be refused is refused, by the data plane too.
-    core.list_remove(Action::Deny, &both, &asked).unwrap_err();
-    core.list_add(&both, &listing(Action::Allow, ""), &asked).unwrap_err();
+    remove(&mut core.rules, Action::Deny, &both, &asked).unwrap_err();
+    add(&mut core.rules, &both, &listing(Action::Allow, ""), &asked).unwrap_err();
     fake.state().fail_publish = true;
-    core.list_add(&both, &deny("new"), &asked).unwrap_err();
+    add(&mut core.rules, &both, &deny("new"), &asked).unwrap_err();
     assert_eq!(published(&fake), entries(&[("192.0.2.1/32", true)]));
 }
 
@@ -57,46 +58,46 @@ fn an_unconfirmed_change_is_reverted_also_after_a_crash() {
     let (fake, directory) = (Fake::default(), tempfile::tempdir().unwrap());
     let mut core = fake.core(&directory);
     let ours = nets(&["192.0.2.1/32", "198.51.100.0/24"]);
-    core.list_add(&ours[..1], &listing(Action::Deny, "for good"), &now_()).unwrap();
-    let before = core.list(Action::Deny);
-    let added = core.list_add(&ours, &listing(Action::Deny, "tried"), &within(60)).unwrap();
+    add(&mut core.rules, &ours[..1], &listing(Action::Deny, "for good"), &now_()).unwrap();
+    let before = list(&core.rules, Action::Deny);
+    let added = add(&mut core.rules, &ours, &listing(Action::Deny, "tried"), &within(60)).unwrap();
     let confirm = added.applied.confirm.unwrap();
     assert_eq!(confirm.what, "deny entry for 192.0.2.1, deny entry for 198.51.100.0/24");
     assert_eq!(confirm.targets, 2);
     // Neither lists nor limits can be changed meanwhile.
     let limit = Limit::new("default".parse().unwrap(), "5pps".parse().unwrap(), None).unwrap();
     let more = nets(&["192.0.2.9/32"]);
-    core.set(&limit, &now_()).unwrap_err();
-    core.list_add(&more, &listing(Action::Allow, ""), &now_()).unwrap_err();
-    let refused = core.list_remove(Action::Deny, &ours, &now_()).unwrap_err();
+    limits::set(&mut core.rules, &limit, &now_()).unwrap_err();
+    add(&mut core.rules, &more, &listing(Action::Allow, ""), &now_()).unwrap_err();
+    let refused = remove(&mut core.rules, Action::Deny, &ours, &now_()).unwrap_err();
     assert!(refused.hint.is_some_and(|hint| hint.contains("limiter confirm")));
     // A crash, and back in time.
     drop(core);
     let mut core = fake.core(&directory);
-    core.resume_unconfirmed().unwrap();
-    core.enforce().unwrap();
-    assert_eq!(core.list(Action::Deny).entries.len(), 2);
-    assert_eq!(core.abort().unwrap().targets, 2);
-    assert_eq!(core.list(Action::Deny), before);
+    confirm::resume(&mut core.rules).unwrap();
+    core.rules.enforce().unwrap();
+    assert_eq!(list(&core.rules, Action::Deny).entries.len(), 2);
+    assert_eq!(confirm::abort(&mut core.rules).unwrap().targets, 2);
+    assert_eq!(list(&core.rules, Action::Deny), before);
     assert_eq!(published(&fake), entries(&[("192.0.2.1/32", true)]));
     // And back too late, from a removal.
-    core.list_remove(Action::Deny, &ours[..1], &within(1)).unwrap();
+    remove(&mut core.rules, Action::Deny, &ours[..1], &within(1)).unwrap();
     assert_eq!(published(&fake), []);
     drop(core);
     std::thread::sleep(Duration::from_millis(1050));
     let mut core = fake.core(&directory);
-    core.resume_unconfirmed().unwrap();
-    core.enforce().unwrap();
-    assert_eq!(core.list(Action::Deny), before);
+    confirm::resume(&mut core.rules).unwrap();
+    core.rules.enforce().unwrap();
+    assert_eq!(list(&core.rules, Action::Deny), before);
     assert_eq!(published(&fake), entries(&[("192.0.2.1/32", true)]));
     assert_eq!(core.status().unwrap().confirm, None);
     // A limit that waits guards the lists, too.
-    core.set(&limit, &within(60)).unwrap();
-    core.list_add(&more, &listing(Action::Allow, ""), &now_()).unwrap_err();
-    core.confirm().unwrap();
-    core.list_add(&more, &listing(Action::Allow, ""), &within(60)).unwrap();
-    core.confirm().unwrap();
-    assert_eq!(core.list(Action::Allow).entries.len(), 1);
+    limits::set(&mut core.rules, &limit, &within(60)).unwrap();
+    add(&mut core.rules, &more, &listing(Action::Allow, ""), &now_()).unwrap_err();
+    confirm::confirm(&mut core.rules).unwrap();
+    add(&mut core.rules, &more, &listing(Action::Allow, ""), &within(60)).unwrap();
+    confirm::confirm(&mut core.rules).unwrap();
+    assert_eq!(list(&core.rules, Action::Allow).entries.len(), 1);
 }
 
 #[test]
@@ -105,10 +106,10 @@ fn a_change_that_fails_leaves_nothing_to_revert() {
     let mut core = fake.core(&directory);
     let ours = nets(&["192.0.2.1/32"]);
     fake.state().fail_publish = true;
-    core.list_add(&ours, &listing(Action::Deny, ""), &within(60)).unwrap_err();
+    add(&mut core.rules, &ours, &listing(Action::Deny, ""), &within(60)).unwrap_err();
     assert_eq!((core.status().unwrap().confirm, published(&fake)), (None, Vec::new()));
-    assert_eq!(core.store.note("unconfirmed").unwrap(), None);
-    assert!(core.list(Action::Deny).entries.is_empty());
+    assert_eq!(core.rules.store.note("unconfirmed").unwrap(), None);
+    assert!(list(&core.rules, Action::Deny).entries.is_empty());
 }
 
 #[test]
@@ -119,7 +120,7 @@ fn a_session_is_warned_when_it_comes_to_be_shut_out() {
         ChangeOptions { session: Some("192.0.2.7".parse().unwrap()), ..ChangeOptions::default() };
     let deny = listing(Action::Deny, "");
     let mut warned = |texts: &[&str]| {
-        let added = core.list_add(&nets(texts), &deny, &how).unwrap();
+        let added = add(&mut core.rules, &nets(texts), &deny, &how).unwrap();
         added.applied.warnings.join(" ")
     };
     assert_eq!(warned(&["198.51.100.0/24"]), "");
@@ -127,12 +128,12 @@ fn a_session_is_warned_when_it_comes_to_be_shut_out() {
     assert!(text.contains("192.0.2.7") && text.contains("192.0.2.0/24"), "{text}");
     assert!(text.contains("--confirm"), "{text}");
     assert_eq!(warned(&["192.0.2.7/32"]), "", "it was shut out before");
-    core.list_remove(Action::Deny, &nets(&["192.0.2.7/32"]), &how).unwrap();
-    core.list_add(&nets(&["192.0.2.7/32"]), &listing(Action::Allow, ""), &how).unwrap();
-    let removed = core.list_remove(Action::Allow, &nets(&["192.0.2.7/32"]), &how).unwrap();
+    remove(&mut core.rules, Action::Deny, &nets(&["192.0.2.7/32"]), &how).unwrap();
+    add(&mut core.rules, &nets(&["192.0.2.7/32"]), &listing(Action::Allow, ""), &how).unwrap();
+    let removed = remove(&mut core.rules, Action::Allow, &nets(&["192.0.2.7/32"]), &how).unwrap();
     assert!(removed.applied.warnings[0].contains("192.0.2.0/24"), "the prefix comes to apply");
-    core.protect(&nets(&["192.0.2.7/32"]));
-    core.list_remove(Action::Deny, &nets(&["192.0.2.0/24"]), &how).unwrap();
-    let exempt = core.list_add(&nets(&["192.0.2.0/24"]), &deny, &how).unwrap();
+    core.rules.protect(&nets(&["192.0.2.7/32"]));
+    remove(&mut core.rules, Action::Deny, &nets(&["192.0.2.0/24"]), &how).unwrap();
+    let exempt = add(&mut core.rules, &nets(&["192.0.2.0/24"]), &deny, &how).unwrap();
     assert!(exempt.applied.warnings.is_empty());
 }

@@ -27,7 +27,7 @@ use super::guard::Authorizer;
 use super::tokens::Tokens;
 use super::{AbortOnDrop, routes};
 use api::error::{Failure, exit};
-use control::Shared;
+use control::Host;
 use settings::web::WebConfig;
 
 /// Connections at once; further ones are closed.
@@ -131,7 +131,7 @@ impl Web {
     ///
     /// # Errors
     /// If the listener cannot be used.
-    pub fn spawn(self, shared: &Shared) -> Result<AbortOnDrop, Failure> {
+    pub fn spawn(self, shared: &Host) -> Result<AbortOnDrop, Failure> {
         let registered = self.listener.set_nonblocking(true);
         let listener =
             registered

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use super::AbortOnDrop;
 use super::guard::refusal;
 use api::error::{Failure, exit};
-use control::{Shared, Watching, groups};
+use control::{Host, Watching, groups};
 
 /// Pages that are kept up to date at once.
 const MAX_PAGES: usize = 32;
@@ -33,7 +33,7 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    pub(super) fn new(shared: Shared) -> Self {
+    pub(super) fn new(shared: Host) -> Self {
         let latest = watch::Sender::new(Arc::from(""));
         let producer = AbortOnDrop(tokio::spawn(produce(shared, latest.clone())));
         Self { latest, pages: Arc::new(Semaphore::new(MAX_PAGES)), _producer: Arc::new(producer) }
@@ -41,7 +41,7 @@ impl Hub {
 }
 
 /// Looks once a second while there is a page.
-async fn produce(shared: Shared, latest: watch::Sender<Arc<str>>) {
+async fn produce(shared: Host, latest: watch::Sender<Arc<str>>) {
     let Ok(bus) = shared.with(|core| Ok(core.bus())).await else { return };
     let mut samples = bus.samples();
     let mut watching = Watching::default();
@@ -66,7 +66,7 @@ async fn produce(shared: Shared, latest: watch::Sender<Arc<str>>) {
 }
 
 /// What goes on now, as JSON; `watching` is what was seen before.
-async fn overview(shared: &Shared, watching: &mut Watching) -> Result<String, Failure> {
+async fn overview(shared: &Host, watching: &mut Watching) -> Result<String, Failure> {
     // Rates of sources need two looks; later ones are taken while somebody watches.
     groups::prepare(shared).await?;
     // Work on the core runs in another thread, which can borrow nothing from here.

@@ -22,10 +22,10 @@ use tokio::task::JoinHandle;
 
 use self::guard::Authorizer;
 use self::live::Hub;
-use control::Shared;
+use control::Host;
 
 /// The routes: those of the API, of which `authorizer` lets only some through, and those of the page.
-fn routes(shared: Shared, authorizer: Arc<Authorizer>) -> Router {
+fn routes(shared: Host, authorizer: Arc<Authorizer>) -> Router {
     let hub = Hub::new(shared.clone());
     let sessions = Router::new()
         .route("/login", get(assets::login).post(login::log_in))

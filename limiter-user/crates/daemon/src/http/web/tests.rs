@@ -19,7 +19,7 @@ impl Page {
     fn new(reader: Option<&str>, admin: Option<&str>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let fake = Fake::default();
-        let shared = Shared::new(fake.core(&directory));
+        let shared = Host::new(fake.core(&directory));
         let bytes = |token: &str| token.as_bytes().to_vec();
         let tokens = Tokens::new(reader.map(bytes), admin.map(bytes));
         let authorizer = Authorizer::new(tokens, Vec::new(), 9090, true, false);
