@@ -22,7 +22,7 @@ fn served(work: impl FnOnce(&Path, &Fake)) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("limiter.sock");
     let fake = Fake::default();
-    let shared = Host::new(fake.core(&directory));
+    let host = Host::new(fake.core(&directory));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -30,7 +30,7 @@ fn served(work: impl FnOnce(&Path, &Fake)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = tokio::net::UnixListener::from_std(listener).unwrap();
-            let server = axum::serve(listener, http::router(shared));
+            let server = axum::serve(listener, http::router(host));
             // Ends when `stop` is dropped, which it is also if `work` panics.
             tokio::select! {
                 ended = server.into_future() => panic!("the server ended: {ended:?}"),
@@ -75,8 +75,8 @@ fn limits_go_to_the_daemon_and_back() {
         let told = "default udp:53: 200pps burst 240 packets and 10mbit burst 64 kbyte, \
                     ban 10m after 5s at 10×\n";
         assert_eq!((code, text.as_str()), (0, told));
-        let shared = ["limit", "set", "1gbit", "--for", "10.0.0.0/8", "--aggregate"];
-        assert_eq!(limiter(socket, &shared).0, 0);
+        let host = ["limit", "set", "1gbit", "--for", "10.0.0.0/8", "--aggregate"];
+        assert_eq!(limiter(socket, &host).0, 0);
         let (_, text) = limiter(socket, &["limit", "list"]);
         for part in ["default udp:53 ", "200pps + 10mbit", "10m after 5s", "10.0.0.0/8 aggregate "]
         {

@@ -13,7 +13,7 @@ pub mod exit {
     pub const NEGATIVE: u8 = 1;
     /// Wrong usage or configuration.
     pub const USAGE: u8 = 2;
-    /// No daemon answers.
+    /// No daemon answers, or only one whose state is in doubt.
     pub const UNREACHABLE: u8 = 3;
     /// Privileges are missing, or the kernel refuses.
     pub const PRIVILEGE: u8 = 4;
@@ -42,7 +42,7 @@ impl Failure {
         match self.code {
             exit::USAGE => StatusCode::BAD_REQUEST,
             // It is the daemon that lacks a privilege: 403 would say that the client does.
-            exit::PRIVILEGE => StatusCode::SERVICE_UNAVAILABLE,
+            exit::PRIVILEGE | exit::UNREACHABLE => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }

@@ -101,6 +101,6 @@ impl CoreHandle {
 }
 
 fn in_doubt() -> Failure {
-    Failure::new(exit::NEGATIVE, "an internal error has left the daemon's state in doubt")
+    Failure::new(exit::UNREACHABLE, "an internal error has left the daemon's state in doubt")
         .hint("restart the daemon; the limits stay in force meanwhile")
 }

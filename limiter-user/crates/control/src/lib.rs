@@ -44,7 +44,7 @@ pub use self::suggest::suggest;
 #[allow(missing_docs, clippy::unwrap_used, reason = "tests alone use it")]
 pub mod fake;
 #[cfg(test)]
-mod reload_fuzz;
+mod reload_fuzz_tests;
 #[cfg(test)]
 mod reload_tests;
 #[cfg(test)]

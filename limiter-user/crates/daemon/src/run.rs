@@ -48,10 +48,10 @@ pub fn run(given: Arguments, settings: Settings) -> Result<(), Failure> {
     config.options.shape()?;
     let access = Access::new(config.admin_group.as_deref())?;
     let socket = Socket::bind(&config.socket, &config.socket_group)?;
-    let Started { shared, config, floor, links, kernel_log } =
+    let Started { host, config, floor, links, kernel_log } =
         control::start(given, settings, &access)?;
     // Their files and ports may need what is given up next.
-    let services = Services::prepare(&config, floor, &shared);
+    let services = Services::prepare(&config, floor, &host);
     // Before there are other threads: each has privileges of its own.
     privileges::give_up()?;
     // One thread: what may block is done in others, which inherit what is left of the privileges.
@@ -61,7 +61,7 @@ pub fn run(given: Arguments, settings: Settings) -> Result<(), Failure> {
         .map_err(|error| Failure::new(exit::PRIVILEGE, format!("cannot start: {error}")))?
         .block_on(async {
             kernel_log::forward(kernel_log);
-            serve(&config, &socket, access, shared, services, links).await
+            serve(&config, &socket, access, host, services, links).await
         })
 }
 
@@ -70,7 +70,7 @@ async fn serve(
     config: &DaemonConfig,
     socket: &Socket,
     access: Access,
-    shared: Host,
+    host: Host,
     mut services: Services,
     links: Option<LinkEvents>,
 ) -> Result<(), Failure> {
@@ -81,16 +81,16 @@ async fn serve(
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io)?;
     let hangup = signal(SignalKind::hangup()).map_err(io)?;
     let (stop, stopped) = oneshot::channel::<()>();
-    let routes = http::guarded(shared.clone(), access);
+    let routes = http::guarded(host.clone(), access);
     let service = routes.into_make_service_with_connect_info::<http::Peer>();
     let server = axum::serve(listener, service).with_graceful_shutdown(async move {
         // An error means that the sender is gone, which is as good a reason to stop.
         let _ = stopped.await;
     });
     let mut server = tokio::spawn(server.into_future());
-    services.begin(&shared).await;
+    services.begin(&host).await;
     tracing::info!("ready: serving {}", config.socket.display());
-    if shared.with(|core| Ok(core.attached())).await?.is_empty() {
+    if host.with(|core| Ok(core.attached())).await?.is_empty() {
         let then = "attach to one with `limiter attach IFACE`, or run with --interface IFACE";
         tracing::warn!(
             "attached to no interface, so nothing is limited; {}",
@@ -99,13 +99,13 @@ async fn serve(
     }
     // Units that are ordered after this one may rely on limits, socket and signals from here on.
     notify::ready();
-    shared.with(Core::tell_started).await?;
+    host.with(Core::tell_started).await?;
     let outcome = tokio::select! {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
-        failure = control::go_on(&shared, links, &config.interfaces) => Err(failure),
-        () = reload_on(hangup, &shared) => Ok(()),
-        never = services.keep_starting(&shared) => match never {},
+        failure = control::go_on(&host, links, &config.interfaces) => Err(failure),
+        () = reload_on(hangup, &host) => Ok(()),
+        never = services.keep_starting(&host) => match never {},
         ended = &mut server => {
             Err(Failure::new(exit::NEGATIVE, format!("the API has ended by itself: {ended:?}")))
         }
@@ -114,7 +114,7 @@ async fn serve(
     notify::stopping();
     services.end().await;
     // Streams of events end with this one; else each would hold up the end for as long as requests may take.
-    log_failure(shared.with(Core::tell_stopping).await);
+    log_failure(host.with(Core::tell_stopping).await);
     // It takes no further requests, and those that are at work may end: an answer that a client waits for is not lost.
     if outcome.is_ok()
         && stop.send(()).is_ok()
@@ -124,15 +124,15 @@ async fn serve(
         server.abort();
     }
     outcome?;
-    control::end(&shared, config.on_exit).await
+    control::end(&host, config.on_exit).await
 }
 
 /// Reads the configuration again whenever `hangup` comes.
-async fn reload_on(mut hangup: Signal, shared: &Host) {
+async fn reload_on(mut hangup: Signal, host: &Host) {
     while hangup.recv().await.is_some() {
         notify::reloading();
         if let Err(failure) =
-            shared.with(|core| reload::reload(&mut core.rules, &ChangeOptions::default())).await
+            host.with(|core| reload::reload(&mut core.rules, &ChangeOptions::default())).await
         {
             let hint = failure.hint.as_deref().unwrap_or_default();
             tracing::error!("the configuration was not read again: {failure} ({hint})");

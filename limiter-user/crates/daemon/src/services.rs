@@ -55,10 +55,10 @@ impl<P: Send + 'static, R> Service<P, R> {
     }
 
     /// Starts what is prepared, and looks whether it can be reached.
-    async fn begin(&mut self, shared: &Host) {
+    async fn begin(&mut self, host: &Host) {
         // A socket can listen on an address that no interface has yet: such a service runs, but nobody reaches it.
         let started = self.prepared.take().map(|prepared| {
-            let running = prepared.and_then(|prepared| (self.start)(prepared, shared));
+            let running = prepared.and_then(|prepared| (self.start)(prepared, host));
             running.map(|running| self.running = Some(running))
         });
         let problem = match started {
@@ -70,11 +70,11 @@ impl<P: Send + 'static, R> Service<P, R> {
                 Some(Failure::new(exit::NEGATIVE, message).hint(how_to_find(ip)))
             }
         };
-        self.tell(problem, shared).await;
+        self.tell(problem, host).await;
     }
 
     /// Tells what keeps it from being up, if that is news: every few seconds it would fill the log. Or that it is up.
-    async fn tell(&mut self, problem: Option<Failure>, shared: &Host) {
+    async fn tell(&mut self, problem: Option<Failure>, host: &Host) {
         let before = self.report.problem.clone();
         let report = &mut self.report;
         report.up = problem.is_none();
@@ -99,7 +99,7 @@ impl<P: Send + 'static, R> Service<P, R> {
             }
         }
         let report = self.report.clone();
-        let noted = shared.with(|core| {
+        let noted = host.with(|core| {
             core.services.note(report);
             Ok(())
         });
@@ -107,7 +107,7 @@ impl<P: Send + 'static, R> Service<P, R> {
     }
 
     /// Tries again until it is up.
-    async fn keep_starting(&mut self, shared: &Host) {
+    async fn keep_starting(&mut self, host: &Host) {
         while !self.report.up {
             sleep(RETRY_INTERVAL).await;
             // One that runs only waits for its address.
@@ -118,7 +118,7 @@ impl<P: Send + 'static, R> Service<P, R> {
                     Err(Failure::new(exit::NEGATIVE, format!("cannot be prepared: {error}")))
                 }));
             }
-            self.begin(shared).await;
+            self.begin(host).await;
         }
     }
 }
@@ -131,11 +131,11 @@ pub(crate) struct Services {
 
 impl Services {
     /// Prepares those that `config` asks for; `floor` is what sources may use of the cluster's limits meanwhile.
-    pub(crate) fn prepare(config: &DaemonConfig, floor: Share, shared: &Host) -> Self {
+    pub(crate) fn prepare(config: &DaemonConfig, floor: Share, host: &Host) -> Self {
         let cluster = config.cluster.listen.map(|listen| {
             let (config, directory) = (config.cluster.clone(), config.state_dir.clone());
-            let shared = shared.clone();
-            let prepare = move || prepare_cluster(&config, listen, &directory, floor, &shared);
+            let host = host.clone();
+            let prepare = move || prepare_cluster(&config, listen, &directory, floor, &host);
             Service::new("cluster", listen, prepare, start_cluster)
         });
         let web = config.web.listen.map(|listen| {
@@ -146,19 +146,19 @@ impl Services {
     }
 
     /// Starts what is prepared, in the runtime that it is called in.
-    pub(crate) async fn begin(&mut self, shared: &Host) {
+    pub(crate) async fn begin(&mut self, host: &Host) {
         if let Some(web) = &mut self.web {
-            web.begin(shared).await;
+            web.begin(host).await;
         }
         if let Some(cluster) = &mut self.cluster {
-            cluster.begin(shared).await;
+            cluster.begin(host).await;
         }
     }
 
     /// Tries again what could not start, and never returns: the daemon goes on when all is up.
-    pub(crate) async fn keep_starting(&mut self, shared: &Host) -> Infallible {
-        let web = self.web.as_mut().map(|web| web.keep_starting(shared));
-        let cluster = self.cluster.as_mut().map(|cluster| cluster.keep_starting(shared));
+    pub(crate) async fn keep_starting(&mut self, host: &Host) -> Infallible {
+        let web = self.web.as_mut().map(|web| web.keep_starting(host));
+        let cluster = self.cluster.as_mut().map(|cluster| cluster.keep_starting(host));
         tokio::join!(OptionFuture::from(web), OptionFuture::from(cluster));
         pending().await
     }
@@ -173,9 +173,9 @@ impl Services {
     }
 }
 
-fn start_cluster(prepared: Prepared, shared: &Host) -> Result<Running, Failure> {
-    let running = control::cluster::start(prepared, shared)?;
-    shared.set_cluster(running.cluster().clone());
+fn start_cluster(prepared: Prepared, host: &Host) -> Result<Running, Failure> {
+    let running = control::cluster::start(prepared, host)?;
+    host.set_cluster(running.cluster().clone());
     Ok(running)
 }
 
@@ -184,11 +184,11 @@ fn prepare_cluster(
     listen: SocketAddr,
     directory: &Path,
     floor: Share,
-    shared: &Host,
+    host: &Host,
 ) -> Result<Prepared, Failure> {
     // A reload may have changed it since the daemon started.
-    let config = shared.with_now(|core| Ok(core.live_cluster(config)))?;
-    let prefixes = shared.with_now(|core| Ok(core.rules.prefixes()))?;
+    let config = host.with_now(|core| Ok(core.live_cluster(config)))?;
+    let prefixes = host.with_now(|core| Ok(core.rules.prefixes()))?;
     Prepared::new(&config, listen, directory, prefixes).map_err(|failure| {
         let message = format!(
             "{failure}; until it is, sources may use {:.2} % of each limit of the cluster here",

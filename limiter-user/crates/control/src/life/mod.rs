@@ -27,7 +27,7 @@ use state::Store;
 /// What has started.
 pub struct Started {
     /// The owner of data plane and store.
-    pub shared: Host,
+    pub host: Host,
     /// What is in effect: not what the file says, if that was not confirmed.
     pub config: DaemonConfig,
     /// What sources may use of the cluster's limits before the cluster runs.
@@ -62,8 +62,8 @@ pub fn start(given: Arguments, settings: Settings, access: &Access) -> Result<St
     let links = LinkEvents::new()
         .inspect_err(|error| tracing::warn!("cannot notice new interfaces at once: {error}"));
     let (core, kernel_log) = open(&config, store, floor, configure)?;
-    let (shared, floor) = (Host::new(core), floor.unwrap_or(Share::NONE));
-    Ok(Started { shared, config, floor, links: links.ok(), kernel_log })
+    let (host, floor) = (Host::new(core), floor.unwrap_or(Share::NONE));
+    Ok(Started { host, config, floor, links: links.ok(), kernel_log })
 }
 
 /// Opens the data plane, puts the limits in force and attaches; in a cluster `floor` is what sources may use

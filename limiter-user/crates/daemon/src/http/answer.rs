@@ -69,16 +69,16 @@ pub(super) fn conflict(failure: Failure) -> Refusal {
 
 /// Answers with what `work` on the core returns.
 pub(super) async fn answer<T: Send + 'static>(
-    shared: &Host,
+    host: &Host,
     work: impl FnOnce(&mut Core) -> Result<T, Failure> + Send + 'static,
 ) -> Answer<T> {
-    Ok(Json(shared.with(work).await?))
+    Ok(Json(host.with(work).await?))
 }
 
 /// As [`answer`], for work that changes something, which what is in force may forbid.
 pub(super) async fn change<T: Send + 'static>(
-    shared: &Host,
+    host: &Host,
     work: impl FnOnce(&mut Core) -> Result<T, Failure> + Send + 'static,
 ) -> Answer<T> {
-    shared.with(work).await.map(Json).map_err(conflict)
+    host.with(work).await.map(Json).map_err(conflict)
 }

@@ -8,23 +8,23 @@ use api::{CaptureBatch, CaptureRequest, CaptureStarted};
 use control::Host;
 
 pub(super) async fn start(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Json(request)): Parsed<Json<CaptureRequest>>,
 ) -> Answer<CaptureStarted> {
     let filter = request.filter()?;
-    change(&shared, move |core| core.captures.start(&mut core.rules, &filter)).await
+    change(&host, move |core| core.captures.start(&mut core.rules, &filter)).await
 }
 
 pub(super) async fn fetch(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Path(id)): Parsed<Path<u64>>,
 ) -> Answer<CaptureBatch> {
-    change(&shared, move |core| core.captures.samples(&mut core.rules, id)).await
+    change(&host, move |core| core.captures.samples(&mut core.rules, id)).await
 }
 
 pub(super) async fn stop(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Path(id)): Parsed<Path<u64>>,
 ) -> Answer<CaptureBatch> {
-    change(&shared, move |core| core.captures.stop(&mut core.rules, id)).await
+    change(&host, move |core| core.captures.stop(&mut core.rules, id)).await
 }

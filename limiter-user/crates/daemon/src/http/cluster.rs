@@ -21,46 +21,46 @@ use model::traffic::GroupBy;
 
 /// The cluster. Where there is none the failure says why it has not started, or has `code` and `hint` where this
 /// host is to be in none.
-async fn find<'a>(shared: &'a Host, code: u8, hint: &str) -> Result<&'a Cluster, Failure> {
-    if let Some(cluster) = shared.cluster() {
+async fn find<'a>(host: &'a Host, code: u8, hint: &str) -> Result<&'a Cluster, Failure> {
+    if let Some(cluster) = host.cluster() {
         return Ok(cluster);
     }
     let none = || Failure::new(code, "this host is in no cluster").hint(hint);
-    Err(shared.why_no_cluster().await.unwrap_or_else(none))
+    Err(host.why_no_cluster().await.unwrap_or_else(none))
 }
 
-async fn to_change(shared: &Host) -> Result<&Cluster, Failure> {
-    find(shared, exit::NEGATIVE, "`limiter config default` says how to be in one").await
+async fn to_change(host: &Host) -> Result<&Cluster, Failure> {
+    find(host, exit::NEGATIVE, "`limiter config default` says how to be in one").await
 }
 
-async fn with_keys(shared: &Host) -> Result<&Cluster, Failure> {
+async fn with_keys(host: &Host) -> Result<&Cluster, Failure> {
     let hint = "give [cluster] listen in the configuration, and restart the daemon";
-    find(shared, exit::USAGE, hint).await
+    find(host, exit::USAGE, hint).await
 }
 
-async fn to_query(shared: &Host) -> Result<&Cluster, Refusal> {
+async fn to_query(host: &Host) -> Result<&Cluster, Refusal> {
     let hint = "give it one: see [cluster] in `limiter config default`";
-    find(shared, exit::NEGATIVE, hint).await.map_err(conflict)
+    find(host, exit::NEGATIVE, hint).await.map_err(conflict)
 }
 
-pub(super) async fn init(State(shared): State<Host>) -> Answer<ClusterFounded> {
-    to_change(&shared).await?.init().await.map(Json).map_err(conflict)
+pub(super) async fn init(State(host): State<Host>) -> Answer<ClusterFounded> {
+    to_change(&host).await?.init().await.map(Json).map_err(conflict)
 }
 
 pub(super) async fn leave(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(LeaveQuery { seconds })): Parsed<Query<LeaveQuery>>,
 ) -> Answer<ClusterLeft> {
     let timeout = Duration::from_secs(seconds.clamp(1, LeaveQuery::MAX));
-    to_change(&shared).await?.leave(timeout).await.map(Json).map_err(conflict)
+    to_change(&host).await?.leave(timeout).await.map(Json).map_err(conflict)
 }
 
-pub(super) async fn keys(State(shared): State<Host>) -> Answer<KeysReport> {
-    Ok(Json(with_keys(&shared).await?.keys.report()))
+pub(super) async fn keys(State(host): State<Host>) -> Answer<KeysReport> {
+    Ok(Json(with_keys(&host).await?.keys.report()))
 }
 
-pub(super) async fn rotate(State(shared): State<Host>) -> Answer<KeysReport> {
-    let keys = &with_keys(&shared).await?.keys;
+pub(super) async fn rotate(State(host): State<Host>) -> Answer<KeysReport> {
+    let keys = &with_keys(&host).await?.keys;
     // The answer is what was there before: the client waits until the number is another one. Read afterwards, it
     // could be the new one already.
     let before = keys.report();
@@ -68,36 +68,36 @@ pub(super) async fn rotate(State(shared): State<Host>) -> Answer<KeysReport> {
     Ok(Json(before))
 }
 
-pub(super) async fn peers(State(shared): State<Host>) -> Answer<PeersReport> {
-    Ok(Json(views::peers(to_query(&shared).await?).await?))
+pub(super) async fn peers(State(host): State<Host>) -> Answer<PeersReport> {
+    Ok(Json(views::peers(to_query(&host).await?).await?))
 }
 
 pub(super) async fn top(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(TopQuery { n, sort, live })): Parsed<Query<TopQuery>>,
 ) -> Answer<ClusterTopReport> {
     check_count(n)?;
-    Ok(Json(views::top(to_query(&shared).await?, n.min(MAX_PLACES), sort, live).await?))
+    Ok(Json(views::top(to_query(&host).await?, n.min(MAX_PLACES), sort, live).await?))
 }
 
 pub(super) async fn groups(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(GroupsQuery { by, n, sort })): Parsed<Query<GroupsQuery>>,
 ) -> Answer<ClusterGroupsReport> {
     check_count(n)?;
     if !matches!(by, GroupBy::Prefix | GroupBy::Class) {
         return Err(not_summed(by).into());
     }
-    Ok(Json(views::groups(to_query(&shared).await?, by, n.min(MAX_PLACES), sort).await?))
+    Ok(Json(views::groups(to_query(&host).await?, by, n.min(MAX_PLACES), sort).await?))
 }
 
-pub(super) async fn distinct(State(shared): State<Host>) -> Answer<ClusterDistinctReport> {
-    Ok(Json(views::distinct(to_query(&shared).await?).await?))
+pub(super) async fn distinct(State(host): State<Host>) -> Answer<ClusterDistinctReport> {
+    Ok(Json(views::distinct(to_query(&host).await?).await?))
 }
 
 pub(super) async fn source(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Path(address)): Parsed<Path<IpAddr>>,
 ) -> Answer<ClusterSourceReport> {
-    Ok(Json(views::source(to_query(&shared).await?, address).await?))
+    Ok(Json(views::source(to_query(&host).await?, address).await?))
 }

@@ -80,7 +80,7 @@ fn kinds(text: Option<&str>) -> Result<Vec<Kind>, Failure> {
 }
 
 pub(super) async fn events(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Extension(Places(places)): Extension<Places>,
     Parsed(Query(query)): Parsed<Query<EventsQuery>>,
 ) -> Result<Response, Refusal> {
@@ -90,7 +90,7 @@ pub(super) async fn events(
             .hint("end one of them: `ss -xp` shows who is connected to the socket");
         Refusal(StatusCode::SERVICE_UNAVAILABLE, failure)
     })?;
-    let events = shared.with(|core| Ok(core.bus().events())).await?;
+    let events = host.with(|core| Ok(core.bus().events())).await?;
     let listener = Listener { events, wanted, has_ended: false, _place: place };
     // hyper sends the head of the answer with the first bytes: without any, the client would wait for an event
     // before it knew that it listens.
@@ -130,17 +130,17 @@ mod tests {
         }
     }
 
-    fn shared() -> (Host, Bus, tempfile::TempDir) {
+    fn host() -> (Host, Bus, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let core = Fake::default().core(&directory);
         let bus = core.bus();
         (Host::new(core), bus, directory)
     }
 
-    async fn listen(shared: &Host, places: &Places, kinds: &str) -> Result<Stream, Refusal> {
+    async fn listen(host: &Host, places: &Places, kinds: &str) -> Result<Stream, Refusal> {
         let query = EventsQuery { kinds: Some(kinds.into()) };
         let places = Extension(places.clone());
-        let response = events(State(shared.clone()), places, Parsed(Query(query))).await?;
+        let response = events(State(host.clone()), places, Parsed(Query(query))).await?;
         Ok(Stream { body: response.into_body(), text: Vec::new() })
     }
 
@@ -150,8 +150,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_reader_is_told_what_it_has_missed() {
-        let ((shared, bus, _directory), places) = (shared(), Places::default());
-        let mut stream = listen(&shared, &places, "").await.unwrap();
+        let ((host, bus, _directory), places) = (host(), Places::default());
+        let mut stream = listen(&host, &places, "").await.unwrap();
         for count in 0..3000 {
             bus.tell(lost(count));
             tokio::task::yield_now().await;
@@ -172,30 +172,30 @@ mod tests {
 
     #[tokio::test]
     async fn kinds_are_chosen_and_the_end_of_the_daemon_ends_it() {
-        let ((shared, bus, _directory), places) = (shared(), Places::default());
-        let mut stream = listen(&shared, &places, "stopping,unban").await.unwrap();
+        let ((host, bus, _directory), places) = (host(), Places::default());
+        let mut stream = listen(&host, &places, "stopping,unban").await.unwrap();
         bus.tell(lost(1));
         bus.tell(Event::now(What::Stopping));
         assert_eq!(stream.next().await.unwrap()["event"], "stopping");
         assert_eq!(stream.next().await, None);
-        let refused = listen(&shared, &places, "limited,limitd").await.err().unwrap();
+        let refused = listen(&host, &places, "limited,limitd").await.err().unwrap();
         assert_eq!(refused.0, StatusCode::BAD_REQUEST);
         assert!(refused.1.message.contains("limitd"));
     }
 
     #[tokio::test]
     async fn those_who_listen_are_bounded_and_whoever_vanishes_makes_room() {
-        let ((shared, _bus, _directory), places) = (shared(), Places::default());
+        let ((host, _bus, _directory), places) = (host(), Places::default());
         let mut streams = Vec::new();
         for _ in 0..MAX {
-            streams.push(listen(&shared, &places, "").await.unwrap());
+            streams.push(listen(&host, &places, "").await.unwrap());
         }
         for _ in 0..10_000 {
-            let refused = listen(&shared, &places, "").await.err().unwrap();
+            let refused = listen(&host, &places, "").await.err().unwrap();
             assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
         }
         drop(streams.pop());
-        streams.push(listen(&shared, &places, "").await.unwrap());
-        assert!(listen(&shared, &places, "").await.is_err());
+        streams.push(listen(&host, &places, "").await.unwrap());
+        assert!(listen(&host, &places, "").await.is_err());
     }
 }

@@ -22,39 +22,39 @@ pub(super) async fn version() -> Json<VersionReport> {
     Json(VersionReport::of_this_binary(dataplane::has_program()))
 }
 
-pub(super) async fn status(State(shared): State<Host>) -> Answer<StatusReport> {
-    let mut status = shared.with(|core| core.status()).await?;
+pub(super) async fn status(State(host): State<Host>) -> Answer<StatusReport> {
+    let mut status = host.with(|core| core.status()).await?;
     // The audit is a task of the cluster: the core does not know what it finds.
-    if let Some(cluster) = shared.cluster() {
+    if let Some(cluster) = host.cluster() {
         status.set_overage(cluster.overage.borrow().to_vec());
     }
     Ok(Json(status))
 }
 
-pub(super) async fn stats(State(shared): State<Host>) -> Answer<StatsReport> {
-    let stats = shared.with(|core| core.stats()).await?;
-    Ok(Json(stats.with(shared.latency())))
+pub(super) async fn stats(State(host): State<Host>) -> Answer<StatsReport> {
+    let stats = host.with(|core| core.stats()).await?;
+    Ok(Json(stats.with(host.latency())))
 }
 
-pub(super) async fn changes(State(shared): State<Host>) -> Answer<ChangesReport> {
-    answer(&shared, |core| Ok(core.rules.events.changes())).await
+pub(super) async fn changes(State(host): State<Host>) -> Answer<ChangesReport> {
+    answer(&host, |core| Ok(core.rules.events.changes())).await
 }
 
 pub(super) async fn reload(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(query)): Parsed<Query<ChangeQuery>>,
 ) -> Answer<ReloadReport> {
-    change(&shared, move |core| reload::reload(&mut core.rules, &query.how())).await
+    change(&host, move |core| reload::reload(&mut core.rules, &query.how())).await
 }
 
 pub(super) async fn config_diff(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Json(text)): Parsed<Json<Option<ConfigText>>>,
 ) -> Answer<ReloadReport> {
     let parse = |text: ConfigText| ConfigFile::parse(&text.path, text.text.as_bytes());
     let file = text.map(parse).transpose()?;
     let how = ChangeOptions { dry_run: true, ..ChangeOptions::default() };
-    answer(&shared, move |core| match file {
+    change(&host, move |core| match file {
         Some(file) => reload::compare_with(&core.rules, file),
         None => reload::reload(&mut core.rules, &how),
     })
@@ -62,47 +62,47 @@ pub(super) async fn config_diff(
 }
 
 pub(super) async fn confirm(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(ConfirmQuery { abort })): Parsed<Query<ConfirmQuery>>,
 ) -> Answer<ConfirmReport> {
-    change(&shared, move |core| {
+    change(&host, move |core| {
         if abort { confirm::abort(&mut core.rules) } else { confirm::confirm(&mut core.rules) }
     })
     .await
 }
 
 pub(super) async fn source(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Path(address)): Parsed<Path<IpAddr>>,
 ) -> Answer<SourceReport> {
-    let report = shared.with(move |core| core.source(address)).await?;
+    let report = host.with(move |core| core.source(address)).await?;
     let began = Instant::now();
     // The kernel counts and has no rates: these take a second look.
     tokio::time::sleep(RATE_INTERVAL).await;
-    let later = shared.with(move |core| core.source(address)).await?;
+    let later = host.with(move |core| core.source(address)).await?;
     Ok(Json(report.with_rates(&later, began.elapsed())))
 }
 
 pub(super) async fn attach(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Json(request)): Parsed<Json<AttachRequest>>,
 ) -> Answer<AttachReport> {
     let AttachRequest { name, mode, replace } = request;
-    change(&shared, move |core| core.interfaces.attach(&mut core.rules, &name, mode, replace)).await
+    change(&host, move |core| core.interfaces.attach(&mut core.rules, &name, mode, replace)).await
 }
 
 pub(super) async fn occupant(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Path(name)): Parsed<Path<String>>,
 ) -> Answer<OccupantReport> {
-    answer(&shared, move |core| core.occupant(&name)).await
+    answer(&host, move |core| core.occupant(&name)).await
 }
 
 pub(super) async fn detach(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Path(name)): Parsed<Path<String>>,
 ) -> Answer<DetachReport> {
-    change(&shared, move |core| core.interfaces.detach(&mut core.rules, &name)).await
+    change(&host, move |core| core.interfaces.detach(&mut core.rules, &name)).await
 }
 
 pub(super) async fn not_found() -> Refusal {

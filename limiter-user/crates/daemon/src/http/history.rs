@@ -19,7 +19,7 @@ fn duration(name: &str, text: &str) -> Result<Duration, Failure> {
 }
 
 pub(super) async fn history(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(HistoryQuery { since, until, step })): Parsed<Query<HistoryQuery>>,
 ) -> Answer<HistoryReport> {
     let (since, until) = (duration("since", &since)?, duration("until", &until)?);
@@ -32,7 +32,7 @@ pub(super) async fn history(
         let failure = Failure::new(exit::USAGE, "history does not go back so far");
         return Err(failure.hint("ask for 7days at the most").into());
     }
-    let series = shared.with(move |core| Ok(core.past.series(since, until, step))).await?;
+    let series = host.with(move |core| Ok(core.past.series(since, until, step))).await?;
     // Outside of the core: nobody else has to wait for it.
     Ok(Json(HistoryReport::new(&series)))
 }

@@ -13,21 +13,21 @@ use control::Host;
 use control::rules::limits;
 use model::{LimitInput, Target, list::Reader};
 
-pub(super) async fn list(State(shared): State<Host>) -> Answer<LimitList> {
-    answer(&shared, |core| Ok(limits::list(&core.rules))).await
+pub(super) async fn list(State(host): State<Host>) -> Answer<LimitList> {
+    answer(&host, |core| Ok(limits::list(&core.rules))).await
 }
 
 pub(super) async fn set(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(query)): Parsed<Query<ChangeQuery>>,
     Parsed(Json(request)): Parsed<Json<LimitInput>>,
 ) -> Answer<LimitSet> {
     let limit = request.limit().map_err(Failure::from)?;
-    change(&shared, move |core| limits::set(&mut core.rules, &limit, &query.how())).await
+    change(&host, move |core| limits::set(&mut core.rules, &limit, &query.how())).await
 }
 
 pub(super) async fn import(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(query)): Parsed<Query<ChangeQuery>>,
     request: Request,
 ) -> Answer<LimitsImported> {
@@ -40,16 +40,16 @@ pub(super) async fn import(
         }
     }
     let limits = reader.finish().map_err(Failure::from)?;
-    change(&shared, move |core| limits::import(&mut core.rules, limits, &query.how())).await
+    change(&host, move |core| limits::import(&mut core.rules, limits, &query.how())).await
 }
 
 pub(super) async fn unset(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(query)): Parsed<Query<TargetQuery>>,
 ) -> Answer<LimitRemoved> {
     let target: Target = query.target.parse().map_err(Failure::from)?;
     let removed =
-        shared.with(move |core| limits::unset(&mut core.rules, &target, &query.how())).await;
+        host.with(move |core| limits::unset(&mut core.rules, &target, &query.how())).await;
     let removed = removed.map_err(conflict)?;
     removed.map(Json).ok_or_else(|| Refusal(StatusCode::NOT_FOUND, limits::no_such_limit(&target)))
 }

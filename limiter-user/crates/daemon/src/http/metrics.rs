@@ -32,12 +32,12 @@ const PATIENT: [&str; 7] = [
 ];
 
 pub(super) async fn metrics(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let mut scrape = shared.with(|core| core.scrape(Instant::now())).await?;
-    scrape.cluster = shared.cluster().map(Cluster::clustered);
-    let text = openmetrics(scrape, shared.latency()).map_err(|_| {
+    let mut scrape = host.with(|core| core.scrape(Instant::now())).await?;
+    scrape.cluster = host.cluster().map(Cluster::clustered);
+    let text = openmetrics(scrape, host.latency()).map_err(|_| {
         Failure::new(exit::NEGATIVE, "the metrics cannot be written").hint("restart the daemon")
     })?;
     let (kind, text) = if asks_for_openmetrics(&headers) {
@@ -61,7 +61,7 @@ fn asks_for_openmetrics(headers: &HeaderMap) -> bool {
 }
 
 /// Records how long a request takes.
-pub(super) async fn timed(State(shared): State<Host>, request: Request, next: Next) -> Response {
+pub(super) async fn timed(State(host): State<Host>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let of_source = ["/v1/sources/", "/v1/cluster/sources/"];
     let patient =
@@ -69,7 +69,7 @@ pub(super) async fn timed(State(shared): State<Host>, request: Request, next: Ne
     let start = Instant::now();
     let response = next.run(request).await;
     if !patient {
-        shared.latency().requests().record(start.elapsed());
+        host.latency().requests().record(start.elapsed());
     }
     response
 }

@@ -33,7 +33,7 @@ const MAX_BODY: usize = 64 * 1024;
 const MAX_LIST: usize = 128 * 1024 * 1024;
 
 /// The routes of a daemon.
-pub fn router(shared: Host) -> Router {
+pub fn router(host: Host) -> Router {
     let long_body = || DefaultBodyLimit::max(MAX_LIST);
     Router::new()
         .route("/v1/version", get(handlers::version))
@@ -73,13 +73,13 @@ pub fn router(shared: Host) -> Router {
         .fallback(handlers::not_found)
         .method_not_allowed_fallback(handlers::wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn_with_state(shared.clone(), metrics::timed))
-        .with_state(shared)
+        .layer(middleware::from_fn_with_state(host.clone(), metrics::timed))
+        .with_state(host)
 }
 
 /// The routes of a daemon, for those who may use them.
-pub fn guarded(shared: Host, access: Access) -> Router {
-    router(shared).layer(middleware::from_fn_with_state(access, peer::check))
+pub fn guarded(host: Host, access: Access) -> Router {
+    router(host).layer(middleware::from_fn_with_state(access, peer::check))
 }
 
 /// Whether a request changes nothing. `Method::is_safe` would also let `OPTIONS` and `TRACE` past the guards.

@@ -12,23 +12,23 @@ use control::rules::shadows;
 use model::Target;
 
 pub(super) async fn start(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Json(request)): Parsed<Json<ShadowRequest>>,
 ) -> Answer<ShadowSet> {
     let limit = request.limit()?;
-    change(&shared, move |core| shadows::set(&mut core.rules, &limit)).await
+    change(&host, move |core| shadows::set(&mut core.rules, &limit)).await
 }
 
 pub(super) async fn stop(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(query)): Parsed<Query<ShadowQuery>>,
 ) -> Answer<ShadowUnset> {
     let target: Target = query.target.parse().map_err(Failure::from)?;
-    change(&shared, move |core| shadows::unset(&mut core.rules, &target)).await
+    change(&host, move |core| shadows::unset(&mut core.rules, &target)).await
 }
 
 pub(super) async fn list(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(ShadowsQuery { n })): Parsed<Query<ShadowsQuery>>,
 ) -> Answer<ShadowsReport> {
     // As `top::check_count`, but none of the sources is an answer too: the trials themselves.
@@ -36,5 +36,5 @@ pub(super) async fn list(
         let failure = Failure::new(exit::USAGE, format!("{n} sources cannot be listed"));
         return Err(failure.hint(format!("ask for {} at the most", TopQuery::MAX)).into());
     }
-    answer(&shared, move |core| Ok(shadows::list(&core.rules, n))).await
+    answer(&host, move |core| Ok(shadows::list(&core.rules, n))).await
 }

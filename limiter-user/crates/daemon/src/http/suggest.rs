@@ -14,7 +14,7 @@ use control::Host;
 static WATCHES: Semaphore = Semaphore::const_new(2);
 
 pub(super) async fn suggest(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(query)): Parsed<Query<SuggestQuery>>,
 ) -> Answer<SuggestReport> {
     let question = query.question()?;
@@ -23,5 +23,5 @@ pub(super) async fn suggest(
             .hint("ask again in a while: each answer takes as long as its --over");
         return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, failure));
     };
-    control::suggest(&shared, question).await.map(Json).map_err(conflict)
+    control::suggest(&host, question).await.map(Json).map_err(conflict)
 }

@@ -16,8 +16,8 @@ impl Api {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let fake = Fake::default();
-        let shared = Host::new(fake.core(&directory));
-        Self { router: router(shared), fake, _directory: directory }
+        let host = Host::new(fake.core(&directory));
+        Self { router: router(host), fake, _directory: directory }
     }
 
     async fn ask(&self, method: &str, path: &str, body: impl Into<String>) -> (u16, Value) {
@@ -117,6 +117,29 @@ async fn bad_requests_are_refused_and_change_nothing() {
     assert_eq!(api.ask("GET", "/v2/limits", "").await.0, 404);
     assert_eq!(api.ask("PATCH", "/v1/limits", "").await.0, 405);
     assert!(api.fake.state().limits.is_empty() && api.fake.state().attached.is_empty());
+}
+
+#[tokio::test]
+async fn what_is_in_force_may_forbid_a_change_and_a_panic_ends_all() {
+    let api = Api::new();
+    let waits = r#"{"rate":"5pps"}"#;
+    assert_eq!(api.ask("PUT", "/v1/limits?confirm_ms=60000", waits).await.0, 200);
+    for (method, path, body) in [
+        ("PUT", "/v1/limits", r#"{"rate":"6pps"}"#),
+        ("POST", "/v1/limits/import", "192.0.2.1 1pps"),
+        ("DELETE", "/v1/limits?target=default", ""),
+        ("POST", "/v1/lists/deny", "192.0.2.1"),
+        ("POST", "/v1/reload", ""),
+    ] {
+        let (status, answer) = api.ask(method, path, body).await;
+        assert_eq!((status, &answer["code"]), (409, &json!(1)), "{method} {path}: {answer}");
+    }
+    assert_eq!(api.ask("POST", "/v1/confirm", "").await.0, 200);
+    api.fake.state().panic_on_publish = true;
+    for _ in 0..2 {
+        let (status, answer) = api.ask("PUT", "/v1/limits", r#"{"rate":"6pps"}"#).await;
+        assert_eq!((status, &answer["code"]), (503, &json!(3)), "{answer}");
+    }
 }
 
 #[tokio::test]

@@ -28,30 +28,30 @@ pub(super) fn not_summed(by: GroupBy) -> Failure {
 }
 
 pub(super) async fn sources(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(TopQuery { n, sort, live })): Parsed<Query<TopQuery>>,
 ) -> Answer<TopReport> {
     check_count(n)?;
-    control::groups::prepare(&shared).await?;
-    answer(&shared, move |core| {
+    control::groups::prepare(&host).await?;
+    answer(&host, move |core| {
         Ok(if live { core.top(n, sort) } else { core.top.now(&core.rules, n, sort) })
     })
     .await
 }
 
 pub(super) async fn groups(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(GroupsQuery { by, n, sort })): Parsed<Query<GroupsQuery>>,
 ) -> Answer<GroupsReport> {
     check_count(n)?;
     Ok(Json(match by {
         GroupBy::Prefix => {
-            let rollup = control::groups::by_prefix(&shared, None).await?;
+            let rollup = control::groups::by_prefix(&host, None).await?;
             let rows = rollup.rows().map(|row| (row.net.to_string(), row.sums));
             GroupsReport::heaviest(by, sort, n, rows)
         }
         GroupBy::Class => {
-            let classes = control::groups::by_class(&shared).await?;
+            let classes = control::groups::by_class(&host).await?;
             let rows = classes.into_iter().map(|(class, sums)| (class.to_string(), sums));
             GroupsReport::heaviest(by, sort, n, rows)
         }
@@ -60,7 +60,7 @@ pub(super) async fn groups(
 }
 
 pub(super) async fn ports(
-    State(shared): State<Host>,
+    State(host): State<Host>,
     Parsed(Query(PortsQuery { n, over_ms })): Parsed<Query<PortsQuery>>,
 ) -> Answer<PortsReport> {
     check_count(n)?;
@@ -68,6 +68,6 @@ pub(super) async fn ports(
         let message = format!("packets cannot be looked at for {over_ms} ms");
         return Err(Failure::new(exit::USAGE, message).hint("ask for 100 to 60000 ms").into());
     }
-    let counted = control::ports(&shared, n, Duration::from_millis(over_ms)).await;
+    let counted = control::ports(&host, n, Duration::from_millis(over_ms)).await;
     counted.map(Json).map_err(conflict)
 }

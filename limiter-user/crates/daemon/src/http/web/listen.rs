@@ -131,7 +131,7 @@ impl Web {
     ///
     /// # Errors
     /// If the listener cannot be used.
-    pub fn spawn(self, shared: &Host) -> Result<AbortOnDrop, Failure> {
+    pub fn spawn(self, host: &Host) -> Result<AbortOnDrop, Failure> {
         let registered = self.listener.set_nonblocking(true);
         let listener =
             registered
@@ -139,7 +139,7 @@ impl Web {
                 .map_err(|error| Failure::new(exit::NEGATIVE, format!("cannot serve: {error}")))?;
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         tracing::info!("the dashboard is at {scheme}://{}/", self.address);
-        let app = routes(shared.clone(), Arc::new(self.authorizer));
+        let app = routes(host.clone(), Arc::new(self.authorizer));
         Ok(AbortOnDrop(tokio::spawn(accept(listener, self.tls, app))))
     }
 }

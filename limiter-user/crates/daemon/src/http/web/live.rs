@@ -33,16 +33,16 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    pub(super) fn new(shared: Host) -> Self {
+    pub(super) fn new(host: Host) -> Self {
         let latest = watch::Sender::new(Arc::from(""));
-        let producer = AbortOnDrop(tokio::spawn(produce(shared, latest.clone())));
+        let producer = AbortOnDrop(tokio::spawn(produce(host, latest.clone())));
         Self { latest, pages: Arc::new(Semaphore::new(MAX_PAGES)), _producer: Arc::new(producer) }
     }
 }
 
 /// Looks once a second while there is a page.
-async fn produce(shared: Host, latest: watch::Sender<Arc<str>>) {
-    let Ok(bus) = shared.with(|core| Ok(core.bus())).await else { return };
+async fn produce(host: Host, latest: watch::Sender<Arc<str>>) {
+    let Ok(bus) = host.with(|core| Ok(core.bus())).await else { return };
     let mut samples = bus.samples();
     let mut watching = Watching::default();
     loop {
@@ -58,7 +58,7 @@ async fn produce(shared: Host, latest: watch::Sender<Arc<str>>) {
             }
             continue;
         }
-        match overview(&shared, &mut watching).await {
+        match overview(&host, &mut watching).await {
             Ok(text) => drop(latest.send_replace(text.into())),
             Err(failure) => tracing::error!("cannot look for the dashboard: {failure}"),
         }
@@ -66,12 +66,12 @@ async fn produce(shared: Host, latest: watch::Sender<Arc<str>>) {
 }
 
 /// What goes on now, as JSON; `watching` is what was seen before.
-async fn overview(shared: &Host, watching: &mut Watching) -> Result<String, Failure> {
+async fn overview(host: &Host, watching: &mut Watching) -> Result<String, Failure> {
     // Rates of sources need two looks; later ones are taken while somebody watches.
-    groups::prepare(shared).await?;
+    groups::prepare(host).await?;
     // Work on the core runs in another thread, which can borrow nothing from here.
     let mut before = std::mem::take(watching);
-    let looked = shared.with(move |core| {
+    let looked = host.with(move |core| {
         let report = core.overview(&mut before, Instant::now())?;
         Ok((before, report))
     });

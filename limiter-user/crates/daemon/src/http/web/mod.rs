@@ -25,14 +25,14 @@ use self::live::Hub;
 use control::Host;
 
 /// The routes: those of the API, of which `authorizer` lets only some through, and those of the page.
-fn routes(shared: Host, authorizer: Arc<Authorizer>) -> Router {
-    let hub = Hub::new(shared.clone());
+fn routes(host: Host, authorizer: Arc<Authorizer>) -> Router {
+    let hub = Hub::new(host.clone());
     let sessions = Router::new()
         .route("/login", get(assets::login).post(login::log_in))
         .route("/logout", post(login::log_out))
         .route("/v1/session", get(login::session))
         .with_state(Arc::clone(&authorizer));
-    super::router(shared)
+    super::router(host)
         .merge(Router::new().route("/v1/live", get(live::live)).with_state(hub))
         .merge(assets::routes())
         .merge(sessions)

@@ -19,11 +19,11 @@ impl Page {
     fn new(reader: Option<&str>, admin: Option<&str>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let fake = Fake::default();
-        let shared = Host::new(fake.core(&directory));
+        let host = Host::new(fake.core(&directory));
         let bytes = |token: &str| token.as_bytes().to_vec();
         let tokens = Tokens::new(reader.map(bytes), admin.map(bytes));
         let authorizer = Authorizer::new(tokens, Vec::new(), 9090, true, false);
-        Self { router: routes(shared, Arc::new(authorizer)), fake, _directory: directory }
+        Self { router: routes(host, Arc::new(authorizer)), fake, _directory: directory }
     }
 
     async fn ask(
