@@ -55,8 +55,11 @@ impl CaptureRequest {
         let named = |reason: &Reason| {
             self.reasons.is_empty() || self.reasons.iter().any(|name| name == reason.name())
         };
+        // The kernel filters by a mask of reasons alone, so the verdict becomes reasons too.
         let of_verdict: Vec<_> = Reason::ALL.into_iter().filter(verdict).collect();
         let reasons: Vec<_> = of_verdict.iter().copied().filter(named).collect();
+        // An empty mask would capture nothing for ever. The client could not tell that from
+        // silence on the wire.
         if reasons.is_empty() {
             let which = if self.passed { "passes" } else { "is dropped" };
             return Err(usage(format!("no packet {which} for {}", self.reasons.join(" or ")))
@@ -64,6 +67,8 @@ impl CaptureRequest {
         }
         let source = self.source.as_deref().map(|text| {
             let single = text.parse::<std::net::IpAddr>().map(ipnet::IpNet::from).ok();
+            // Cut to its length: the kernel compares masked addresses, and host bits would never
+            // match.
             single.or_else(|| text.parse::<ipnet::IpNet>().ok()).map(|net| net.trunc()).ok_or_else(
                 || {
                     usage(format!("{text:?} is neither an address nor a prefix"))
@@ -120,6 +125,8 @@ impl SampleReport {
         let verdict = if sample.reason.passes() { "pass" } else { "drop" };
         let mut comment = format!("{verdict} {}", sample.reason.name());
         if let Some(source) = sample.source {
+            // `key=value`, as it becomes the comment of a packet in the pcapng file, which
+            // Wireshark can search.
             comment += &format!(" source={source}");
         }
         if let Some(limit) = &sample.limit {

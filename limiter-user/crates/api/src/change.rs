@@ -66,6 +66,8 @@ impl<R: Rule> Diff<R> {
     }
 
     /// Notes what becomes of a target's rule.
+    // One rule a target: so "changed" is decided by whether both are there, and no caller has to
+    // say it.
     pub fn note(&mut self, old: Option<R>, new: Option<R>) {
         match (old, new) {
             (None, Some(new)) => self.added.push(new),

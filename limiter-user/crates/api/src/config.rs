@@ -94,6 +94,8 @@ impl FileLimitReport {
     /// Tells `limit`, which is found at `origin`.
     pub fn new(limit: &Limit, origin: String) -> Self {
         let LimitReport { target, rate, burst, also, enforce, ban, scope, partition, .. } =
+            // A file is shown without a daemon, too. Nobody knows the sketch's window there, so it
+            // has no gate.
             LimitReport::new(limit, 0);
         let rate = rate.to_string();
         Self { target, rate, burst, also, enforce, ban, scope, partition, origin }
@@ -194,6 +196,7 @@ pub struct Shadowed<R: Rule = LimitReport> {
 impl<R: Rule> Print for Shadowed<R> {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let (name, runtime, file) = (self.file.name(), self.runtime.summary(), self.file.summary());
+        // Said at each reload: an edited file without effect is what operators miss longest.
         writeln!(out, "= {name}: {runtime} was set at run time and stays in force, not {file}")
     }
 }
@@ -277,6 +280,8 @@ impl Print for ReloadReport {
         }
         for KeyDiff { key, running, file } in &self.restart {
             let (running, file) = (written(running), written(file));
+            // A mark of its own: the daemon has not changed this key, whatever was applied around
+            // it.
             writeln!(out, "! {key}: {running} → {file}, which needs a restart")?;
         }
         let file = self.file.as_deref().unwrap_or("no file");

@@ -110,6 +110,7 @@ impl ClusterTopReport {
             let rows = self.sources.iter().map(row);
             writeln!(out, "{}", text::fitted(&columns, 4, rows, terminal))?;
         }
+        // Both numbers: sums over nine of ten hosts must not look like those of the fleet.
         let (hosts, all) = (self.hosts.len(), self.hosts.len() + self.unanswered.len());
         write!(
             out,
@@ -121,6 +122,8 @@ impl ClusterTopReport {
             write!(out, ", {passed_pps:.0} packets/s passed, {dropped_pps:.0} dropped")?;
         }
         writeln!(out)?;
+        // The list's certificate: on each host, an unlisted source has at most what the last named
+        // one has there.
         if !self.exact {
             writeln!(
                 out,
@@ -221,6 +224,8 @@ impl Print for ClusterSourceReport {
         let mut table = text::table(&header, 4);
         for host in &self.hosts {
             let state = match host.listed {
+                // A list goes before any bucket, so its word replaces the state of a bucket that
+                // no packet asks.
                 Some(Action::Allow) => "allowed",
                 Some(Action::Deny) => "denied",
                 None => state_name(host.state),
@@ -285,6 +290,8 @@ impl ClusterDistinctReport {
         for (at, group) in self.groups.iter().enumerate() {
             let names: Vec<_> = group.hosts.iter().map(|host| host.host.as_str()).collect();
             write!(out, "{} on {}", group.distinct.summary(), names.join(", "))?;
+            // Registers rotate by each host's clock. Of windows one apart, the union counts
+            // sources of both: an upper bound.
             if group.windows_apart > 0 {
                 write!(out, ", whose windows are one apart")?;
             }

@@ -42,6 +42,8 @@ impl Default for KeysReport {
     fn default() -> Self {
         Self {
             number: 0,
+            // A host that has never rotated is in the same state as after a rotation: one key, and
+            // none beside it.
             stage: Stage::Forgotten,
             sealing: String::new(),
             accepted: None,
@@ -86,6 +88,7 @@ impl Print for KeysReport {
         if !self.waiting.is_empty() {
             writeln!(out, "not as far: {}", self.waiting.join(", "))?;
         }
+        // Only here does it wait for the lost one: the new key is not used before all can read it.
         if self.lost && self.stage == Stage::Accepted {
             let gone = GONE.as_secs();
             writeln!(

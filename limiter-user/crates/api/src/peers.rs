@@ -192,6 +192,8 @@ impl OverageReport {
     /// That hosts let more through than they may, if they do by more than counting can be off by.
     pub fn warning(&self) -> Option<String> {
         let Self { limit, ratio, bound, seconds, .. } = self;
+        // By its own bound: under `available` each side of a partition may use all of the limit,
+        // which is no fault.
         (*ratio > MARGIN * bound).then(|| {
             let [ratio, bound] = [ratio * 100.0, bound * 100.0];
             format!(
@@ -269,6 +271,8 @@ impl RegionReport {
             // Who is gone is listed still, but no more expected to answer.
             region.hosts += u64::from(peer.state != PeerState::Gone);
             if let Some(details) = &peer.details {
+                // Sums are of those that answered, and the table says so: zeros for silent hosts
+                // would look like lost shares.
                 region.answering += 1;
                 region.home += details.home;
                 region.loans_borrowed += details.loans_borrowed;
@@ -304,6 +308,7 @@ impl PeerReport {
             let lag = details.lag_ms.map(|lag| format!("{:.1} / {:.1}", lag.p50, lag.p99));
             lag.unwrap_or_else(|| "-".into())
         };
+        // Who is gone keeps its row: its home share may lie idle, and the operator asks why.
         let state = match self.gone_seconds {
             Some(seconds) => format!("gone for {}", text::seconds(seconds as u64)),
             None => self.state.name().into(),
@@ -313,6 +318,8 @@ impl PeerReport {
             self.address.to_string(),
             state,
             self.region.clone(),
+            // Early in the table: hosts with different limits let more through than any of them
+            // allows.
             of(&|details| if details.limits_same { "same" } else { "differ" }.into()),
             of(&|details| format!("{} / {}", details.version, details.protocol)),
             self.weight.to_string(),
@@ -379,6 +386,8 @@ impl PeersReport {
                  the longest {max:.1} ms"
             )?;
         }
+        // More than 100 % means that a state directory was copied or went back; less, that a host
+        // is missing.
         writeln!(out, "{} of each limit is with hosts that answer", percent(self.home))?;
         self.distinct.print_counts(out)?;
         for overage in &self.overage {

@@ -85,6 +85,7 @@ impl PortsReport {
             .collect();
         // As in `groups`: equal ones keep their order.
         ports.sort_by(|a, b| b.pps.total_cmp(&a.pps).then(a.port.cmp(&b.port)));
+        // Counted before the list is cut, or every answer would claim to be complete.
         let known = ports.len() as u64;
         ports.truncate(n);
         Self { ports, known, samples, packets, seconds }

@@ -19,6 +19,7 @@ pub struct ChangeOptions {
     pub dry_run: bool,
     /// Revert it after this time unless it is confirmed.
     pub confirm: Option<Duration>,
+    // The client says it: a Unix socket tells the daemon who asks, but not from where.
     /// Where the operator is logged in from, whom a change could shut out.
     pub session: Option<IpAddr>,
     /// Make it though it hits very many sources, or removes all entries of a list.
@@ -37,6 +38,8 @@ impl ChangeOptions {
 
 /// `PUT /v1/shadows`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+// Requests refuse unknown fields: a misspelled `dry_run` or `confirm_ms` must not become a change
+// at once. Reports do not, so that a client reads what a newer daemon tells beside what it knows.
 #[serde(deny_unknown_fields)]
 pub struct ShadowRequest {
     /// As [`LimitInput::target`].
@@ -57,6 +60,8 @@ impl ShadowRequest {
     pub fn limit(&self) -> Result<Limit, Failure> {
         let input = LimitInput {
             target: self.target.clone(),
+            // Through the same reader as `limit set`, so that a limit tried out is the one that is
+            // then set.
             rate: OneOrMany(vec![self.rate.clone()]),
             burst: OneOrMany(self.burst.iter().cloned().collect()),
             // All else that can be said of a limit has no meaning for one that only counts.

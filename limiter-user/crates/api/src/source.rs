@@ -33,6 +33,8 @@ impl Average {
     }
 }
 
+// Written out, not by `Debug`: scripts read these words, and a renamed variant must not change
+// them.
 pub(crate) fn state_name(state: SourceState) -> &'static str {
     match state {
         SourceState::Light => "light",
@@ -43,6 +45,8 @@ pub(crate) fn state_name(state: SourceState) -> &'static str {
 
 /// Why a bucket has dropped packets, if it has.
 fn last_drop(source: &Source) -> Option<Reason> {
+    // Only drops since the bucket came are known. Lists drop before the bucket, so the caller adds
+    // their reason.
     if source.dropped == 0 {
         return None;
     }
@@ -180,6 +184,8 @@ impl SourceReport {
             tracked: source.state != SourceState::Light,
             state: source.state,
             limit: source.limit.as_ref().map(|limit| LimitReport::new(limit, gate)),
+            // What follows is no part of the bucket: the core fills it in from its lists, limits
+            // and peers.
             management: None,
             unlimited_frames: None,
             tokens: source.tokens,
@@ -232,6 +238,8 @@ impl SourceReport {
                 None => writeln!(out, "limit      none")?,
             },
         }
+        // Without a bucket there are no tokens and no counts of its own; zeros would say that it
+        // sent nothing.
         if !self.tracked {
             return writeln!(out, "estimate   {} packets in the window, no bucket", self.estimate);
         }
@@ -290,6 +298,8 @@ impl Print for SourceReport {
             writeln!(out, "listed     {fate} ({})", short_prefix(&entry.target))?;
             writeln!(out, "           {}", entry.history())?;
         }
+        // A list goes before any limit, so it stands first: what the bucket says below does not
+        // count while it is listed.
         self.print_bucket(out)?;
         for class in &self.classes {
             writeln!(out, "\nclass      {}", class.class.unwrap_or_default())?;

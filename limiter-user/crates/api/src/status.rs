@@ -161,11 +161,14 @@ impl Print for StatusReport {
                 interface.name,
                 interface.mode.name(),
                 interface.program_id,
+                // Beside the sum of `stats`: that every packet is in one counter can be checked by
+                // hand (P5).
                 interface.rx_packets
             )?;
         }
         let default = self.default_limit.as_ref().map_or("none".into(), LimitReport::summary);
         let limits = match self.limits {
+            // A daemon that runs without limits passes all packets, so the line says what to do.
             0 => format!("none; {}", address(FIRST_LIMIT, self.instance.as_ref())),
             limits => format!("{limits}, default {default}"),
         };
@@ -175,6 +178,8 @@ impl Print for StatusReport {
             writeln!(out, "cluster     {}", cluster.summary())?;
             writeln!(out, "            {}", cluster.frames())?;
         }
+        // One that is not up is among the warnings. A late one stays here, as it tells what may
+        // fail at the next boot.
         for service in &self.services {
             if let Some(late) = service.late_seconds {
                 let (name, late) = (&service.name, text::seconds(late));

@@ -41,6 +41,8 @@ impl Default for SuggestQuery {
 
 impl SuggestQuery {
     /// The shortest and the longest time to watch.
+    // Buckets are scanned once a second: in less time there is no second scan to compare with, and
+    // no peak.
     pub const TIMES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
 
     /// What is asked for.
@@ -55,6 +57,8 @@ impl SuggestQuery {
                 .hint("give --for default, an address or a prefix"));
         }
         if let Selector::Prefix(net) = target.whom
+            // Percentiles of one source say nothing, and its limit would be what it happened to
+            // send.
             && net.prefix_len() == net.max_prefix_len()
         {
             return Err(Failure::new(exit::USAGE, format!("{} is a single source", net.addr()))

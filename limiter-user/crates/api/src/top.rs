@@ -48,6 +48,8 @@ pub struct TopEntry {
     /// How long a time the rates are the average of, seconds.
     pub pps_seconds: f64,
     /// When it got its bucket, ns since boot: two counts with different ones are of different buckets.
+    // For comparisons within the daemon alone: a bucket's slot is used again, and its counts begin
+    // anew.
     #[serde(skip)]
     pub since_ns: u64,
 }
@@ -139,6 +141,8 @@ impl TopReport {
                     format!("{:.0}", entry.pps),
                     text::si(entry.bps),
                     entry.passed.to_string(),
+                    // One-sided: a bucket counts each packet after its promotion, so it can only
+                    // have missed earlier ones.
                     format!("+{}", entry.uncounted),
                     entry.dropped.to_string(),
                     entry.bytes.to_string(),
