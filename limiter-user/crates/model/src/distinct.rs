@@ -17,6 +17,7 @@ impl Distinct {
     /// In a few words, with the error that two thirds of estimates stay within.
     pub fn summary(&self) -> String {
         let Self { sources, standard_error, window_s } = self;
+        // The error grows with the number, so it is shown in sources, not only as a percentage.
         let error = sources * standard_error;
         format!("{sources:.0} ± {error:.0} distinct sources in {window_s:.2} s")
     }

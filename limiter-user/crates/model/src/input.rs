@@ -76,6 +76,7 @@ impl<'a> FromIterator<&'a str> for OneOrMany {
     }
 }
 
+// A single rate is written as a single string, so that requests look like the command.
 impl Serialize for OneOrMany {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0.as_slice() {
@@ -164,6 +165,8 @@ impl LimitInput {
             }
             rates.push(rate);
         }
+        // All rates before any burst: a burst finds its rate by its unit, in whatever order they
+        // stand.
         let bursts = self.bursts(&rates)?;
         let [first, also] = [0, 1].map(|place| {
             let burst = bursts.iter().copied().find(|(_, of, _)| *of == place);

@@ -13,6 +13,7 @@ pub enum Mode {
     /// In the network stack, for drivers without XDP: works everywhere, several times slower.
     Generic,
     /// On the card. No card can run this program, so it is refused wherever it is asked for.
+    // Named all the same: an operator who asks for it gets a reason, not an unknown value.
     Offload,
 }
 
@@ -42,6 +43,7 @@ pub struct Attachment {
     pub link_id: u32,
     /// Packets the interface has received, as the kernel counts them; since it was made, not since
     /// the program was attached.
+    // The other half of P5: the counters' sum is compared with it.
     pub rx_packets: u64,
 }
 

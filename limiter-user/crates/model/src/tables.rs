@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
+// `pass` is the default of the settings: under a flood a full set must cost no conforming source a
+// packet (P1).
 pub enum OnFull {
     /// Pass it unlimited.
     Pass,
