@@ -125,9 +125,11 @@ pub mod on_full {
 }
 
 /// The slot of "no limit", always present.
+// A slot, not a missing entry: without a default limit `Config::policy` still has to name a policy.
 pub const UNLIMITED_SLOT: u32 = 0;
 
 /// The policy array's size. Equal limits share a slot.
+// 16 MiB at 256 bytes a slot. A million limits share far fewer amounts.
 pub const POLICY_SLOTS: u32 = 65_536;
 
 /// Prefixes of a family that can be listed.
@@ -386,6 +388,8 @@ pub enum Reason {
     /// Dropped: over the limit of all sources together.
     OverTotal = 13,
     /// Passed: a frame of another host of the cluster, within the budget of its address.
+    // At the end, behind reasons to drop: counters are pinned and in files, so no number may
+    // change its meaning.
     PeerFrame = 14,
     /// Dropped: such a frame, over that budget.
     OverPeerBudget = 15,
@@ -414,6 +418,7 @@ impl Reason {
 
     /// The reason with a discriminant; [`Reason::Internal`] for a number that is none.
     #[inline(always)]
+    // Not a transmute: the number comes out of a map, and any bit pattern is possible there.
     pub fn from_u32(discriminant: u32) -> Self {
         match discriminant {
             0 => Self::NonIp,
@@ -573,6 +578,8 @@ pub struct Event {
 pub const EVENTS_PER_SECOND: u64 = 100;
 
 /// The ring buffer's size in bytes.
+// Half a minute of both kinds at full rate, at 40 bytes an event: a daemon that is that late loses
+// none.
 pub const EVENT_RING_BYTES: u32 = 256 * 1024;
 
 const _: () = {

@@ -29,6 +29,7 @@ pub const LARGEST_FRAME: u32 = 0xffff;
 pub const NEVER: Ticks = 2 * MAX_TOLERANCE;
 
 /// Fraction bits of the mantissa.
+// The rounding of a share costs its host 0.003 % of it, less than a clock drifts.
 const FRACTION: u32 = 15;
 
 /// The largest exponent: a share below 2^-21 is nothing.
@@ -121,6 +122,7 @@ impl Multiplier {
 pub struct Grant(pub u64);
 
 /// log2 of the units that a grant's end is in, ns.
+// A millisecond: a grant lasts half a second, and 43 bits of it suffice for 292 years.
 const UNIT_SHIFT: u32 = 20;
 
 /// The units that a grant's end is in, ns: it ends up to this much early, never late.

@@ -34,6 +34,8 @@ use crate::table::{Identity, LastSeen, Slot, is_claimed};
 pub const MARGIN_NS: u64 = 1_000_000;
 
 /// How often a bucket is tried that packets are charged to at the same moment.
+// A bound: under a flood a bucket may change before each try, and the thread has other shares to
+// renew in time.
 const TRIES: u32 = 32;
 
 /// The words of a bucket under a limit of the cluster.
@@ -84,6 +86,7 @@ pub fn worth(credit: Ticks, from: Multiplier, to: Multiplier, tolerance: Ticks) 
     if to.is_nothing() {
         return credit;
     }
+    // Rounded down, as debts are rounded up: the sum of all hosts must stay below the limit (P6).
     let worth = u128::from(credit) * u128::from(to.scaled()) / u128::from(from.scaled());
     u64::try_from(worth).unwrap_or(u64::MAX).min(tolerance)
 }

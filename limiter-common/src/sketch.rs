@@ -199,6 +199,7 @@ pub fn count(word: &AtomicU64, now: Position, bit: u64) -> Counted {
 pub struct Total(u64);
 
 impl Total {
+    // 16 million packets in an epoch of 134 ms are 117 Mpps, more than one host receives.
     const BITS: u32 = 24;
     const MASK: u64 = (1 << Self::BITS) - 1;
     /// The highest count of an epoch, as [`MAX_COUNT`].
@@ -271,6 +272,8 @@ impl Estimate {
         Self {
             window: self.window.min(cell.estimate(now)),
             current: self.current.min(cell.current()),
+            // Each row's cell was touched first by the source's first packet or before. So the latest of
+            // them is the closest bound.
             first: self.first.max(cell.first()),
         }
     }
