@@ -51,6 +51,7 @@ struct Key {
 }
 
 /// The keys of a table, in their order.
+// From the types that read the file: a text written beside them would soon say something else.
 fn keys<T: DeserializeOwned + JsonSchema>() -> Vec<Key> {
     let mut schema = schema_for!(T).to_value();
     let required = schema["required"].take();
@@ -207,6 +208,7 @@ impl Section {
             root.iter().position(|key| key.name == name).map(|place| root.remove(place))
         };
         let (management, cluster) = (take("management"), take("cluster"));
+        // These have no default that a line could show; examples follow at the end.
         for limits in ["limits", "limit", "allow", "deny"] {
             take(limits);
         }
@@ -253,6 +255,7 @@ pub fn default_file() -> String {
 }
 
 /// [`default_file`] with all keys and examples in force.
+// For tests: each line that an operator may uncomment has to be one that the daemon takes.
 pub fn example() -> String {
     let in_force = |line: &str| match line.strip_prefix('#') {
         // A key that is commented out has no space after the mark, a comment has.

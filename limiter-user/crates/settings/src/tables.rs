@@ -81,6 +81,7 @@ macro_rules! amount_table {
                         let scope = self.scope.as_ref().map(|scope| scope.span().start);
                         scope.or(self.partition.as_ref().map(|partition| partition.span().start))
                     }
+                    // Whoever reads a limit knows where its target is, and the default has none.
                     Part::Target => None,
                 }
             }
@@ -288,6 +289,8 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
+// By hand, not `untagged`: that forgets where each value stands, and says only that no variant
+// fits.
 impl<'de> Deserialize<'de> for OneOrMany {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;
