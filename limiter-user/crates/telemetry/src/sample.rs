@@ -35,6 +35,8 @@ impl Sample {
     /// Buckets that sources have: a look at counters, where a look at the table takes milliseconds.
     pub const fn tracked(&self) -> u64 {
         let replaced = self.internal(Internal::Evictions) + self.internal(Internal::BusyEvictions);
+        // Counters of CPUs are read one after the other, so an eviction may be seen before its
+        // promotion.
         self.internal(Internal::Promotions).saturating_sub(replaced)
     }
 

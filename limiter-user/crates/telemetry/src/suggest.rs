@@ -7,6 +7,8 @@ use model::{Rate, Unit};
 pub const MIN_SOURCES: usize = 20;
 
 /// What is left above the rate that only the given share of sources exceeds.
+// Tomorrow's traffic is not today's: without room, the limit would soon touch those it was to
+// spare.
 const HEADROOM: f64 = 1.2;
 
 /// A burst is this much of a second's rate at the least, as it is where none is given.

@@ -29,6 +29,8 @@ impl Totals {
     /// Whether these can be later counts of the same maps: counters never fall.
     pub(super) fn follow(&self, before: &Self) -> bool {
         let pairs = self.tallies.iter().zip(&before.tallies);
+        // All must follow: fresh maps may have overtaken some counters of the former ones, hardly
+        // all.
         self.promotions >= before.promotions
             && pairs
                 .into_iter()
@@ -90,6 +92,8 @@ impl Default for Slot {
             covered_ns: 0,
             added: Totals::default(),
             tracked: 0,
+            // No number, as zero sources is something that can be counted. `max` prefers any
+            // number to it.
             distinct: f32::NAN,
             noise: 0.0,
         }
