@@ -8,9 +8,11 @@ use model::target::short_prefix;
 use telemetry::Event;
 
 /// Limits that the page lists; more are counted.
+// A million rows would be a page that no browser opens.
 const LIMITS: usize = 100;
 
 /// The style of a page.
+// In the page itself: it is mailed around and opened where nothing else can be fetched.
 pub const STYLE: &str = "\
 :root{color-scheme:light dark;--fg:#1b1f24;--bg:#fff;--soft:#5b6470;--line:#d5dae0;--box:#f3f5f7}\
 @media(prefers-color-scheme:dark){:root{--fg:#e6e9ed;--bg:#14171b;--soft:#9aa4b0;--line:#343b44;--box:#1e2329}}\
@@ -66,6 +68,8 @@ fn events(name: &str, events: &[Event], from: f64) -> String {
 }
 
 fn charts(history: &HistoryReport) -> Result<String, String> {
+    // Drops by reason, passes as one line: seven colours can be told apart, and reasons to pass
+    // hurt nobody.
     let mut packets: Vec<Line<'_>> = vec![("passed".into(), &history.passed_pps)];
     for row in history.reasons.iter().filter(|row| row.verdict == "drop") {
         packets.push((format!("dropped, {}", row.reason), &row.pps));
