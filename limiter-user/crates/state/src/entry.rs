@@ -83,6 +83,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Listing, String> {
         let (end, after) = rest.split_first_chunk().ok_or("it does not say until when")?;
         (until, rest) = (Some(u32::from_be_bytes(*end)), after);
     }
+    // Refused: bytes that nobody accounts for are damage, or of a version that has to be asked.
     if !rest.is_empty() && !has(REASON) {
         return Err("it goes on behind its end".into());
     }
@@ -96,6 +97,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Listing, String> {
         ban: has(BAN),
         cluster: has(CLUSTER),
     };
+    // Checked as what an operator writes: the file may have been edited or damaged.
     listing.checked().map_err(|failure| failure.to_string())
 }
 

@@ -116,6 +116,7 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
             .ok_or_else(|| Unreadable::Corrupt(format!("it has no {key}")))
     };
     let schema = number("schema")?;
+    // Before any row is read: rows of another version may look right and mean something else.
     if schema != SCHEMA {
         return Err(Unreadable::Version(schema));
     }
@@ -177,6 +178,7 @@ fn put(
 ) -> Result<(), redb::Error> {
     let mut meta = transaction.open_table(META)?;
     meta.insert("schema", SCHEMA)?;
+    // In the same transaction: a revision without its change would hide that the change is lost.
     meta.insert("revision", revision)?;
     // Every table is there afterwards, as the schema says.
     put_limits(transaction, &batch.limits)?;
