@@ -33,8 +33,6 @@ impl Average {
     }
 }
 
-// Written out, not by `Debug`: scripts read these words, and a renamed variant must not change
-// them.
 pub(crate) fn state_name(state: SourceState) -> &'static str {
     match state {
         SourceState::Light => "light",
