@@ -38,6 +38,7 @@ pub struct Layout {
     /// Sets in the bucket table, minus one; a power of two minus one.
     pub set_mask: u32,
     /// CPUs that may run the program, those that are offline included.
+    // One that comes online later charges packets like the others.
     pub cpus: u32,
     /// Words of the lists' filter that there are for single sources; a power of two.
     pub filter_words: u32,
@@ -59,8 +60,10 @@ pub struct Config {
     /// `generation << 32 | default policy slot`: see [`PolicyWord`].
     pub policy: AtomicU64,
     /// The smallest gate over all policies.
+    // One word, so that light sources pass without a look at any policy.
     pub min_gate: AtomicU64,
     /// Wall-clock minus monotonic time in ns.
+    // The program has the monotonic clock alone, and hosts agree on epochs by the wall clock.
     pub clock_offset: AtomicU64,
     /// The reasons of which samples are wanted: a bit for each discriminant of [`Reason`].
     pub sampled: AtomicU64,
@@ -601,6 +604,7 @@ const _: () = {
 };
 
 #[cfg(feature = "pod")]
+// Behind a feature of its own: with `user` alone, the cluster's core would be built with aya.
 mod pod {
     use super::{Counters, Layout, Policy, Tally, Terms, Tier};
     use crate::key::{ClassKey, SourceKey};

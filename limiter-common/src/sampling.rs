@@ -69,6 +69,8 @@ impl Sampling {
 
     /// Whether a packet is among those that are taken, by a random number.
     #[inline(always)]
+    // Chance, for statistics: turns by the clock go to the first packets of each tick, which are
+    // no fair sample.
     pub fn keeps(&self, random: u32) -> bool {
         let keep = atomic::load(&self.keep);
         keep == 0 || u64::from(random) < keep
