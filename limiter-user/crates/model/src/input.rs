@@ -14,6 +14,7 @@ use crate::limit::{Limit, enforced};
 
 /// What is said of a limit. It is the body of `PUT /v1/limits`; options, files and lists make one too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+// A misspelled `enforce` or `ban` must not make another limit than was meant.
 #[serde(deny_unknown_fields)]
 pub struct LimitInput {
     /// `default`, an address or a prefix; a class and `aggregate` may follow: `default udp:53 aggregate`.

@@ -42,6 +42,7 @@ pub enum UnitError {
         input: String,
     },
     /// Nothing at all.
+    // Refused: to let nothing through is what the deny list is for.
     #[error("{input:?} is zero")]
     Zero {
         /// What was read.
