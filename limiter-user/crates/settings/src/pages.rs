@@ -111,6 +111,7 @@ impl Key {
             .map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" "));
         let mut lines: Vec<_> = lines.collect();
         let mut default = None;
+        // In `--help` the text is all there is; a file and a page have a place for the default.
         if let Some((line, rest)) = lines.first().and_then(|line| line.split_once(" [default: ")) {
             default = Some(rest.trim_end_matches(']').to_owned());
             lines[0] = line.to_owned();

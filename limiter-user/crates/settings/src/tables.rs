@@ -13,6 +13,8 @@ use model::{LimitInput, Partition, Reach};
 
 /// `[limits]`
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+// Unknown keys are refused everywhere: with a misspelled `enforce` a limit that was to count would
+// drop.
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitsTable {
     /// The limit of every source that no prefix covers.
@@ -160,6 +162,7 @@ pub(super) struct ListTable {
     /// Whether IPv4 prefixes shorter than /8 and IPv6 prefixes shorter than /16 are meant; without it they are
     /// refused.
     #[serde(default)]
+    // A slip such as 0.0.0.0/0 would shut everybody out, and again at each start.
     pub(super) yes: bool,
 }
 
