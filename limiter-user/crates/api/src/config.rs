@@ -172,6 +172,7 @@ impl Print for DefaultReport {
 /// `config schema`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
+// Transparent: an editor wants the schema itself, not an answer that has one.
 pub struct SchemaReport(pub Value);
 
 impl Print for SchemaReport {
@@ -309,6 +310,7 @@ pub struct ConfigReport {
     pub listed_shadowed: u64,
     /// The file that is not in force, because reading it again was not confirmed.
     #[serde(default)]
+    // That file is still on disk. Without this nobody would know why it has no effect.
     pub refused: Option<String>,
     /// Why the file could not be read again.
     pub problem: Option<String>,

@@ -25,6 +25,7 @@ pub struct Unanswered {
 }
 
 /// Tells who did not answer.
+// By name: a sum that lacks a host must not pass for that of the fleet.
 pub(super) fn print_unanswered(out: &mut dyn Write, unanswered: &[Unanswered]) -> io::Result<()> {
     for Unanswered { host, problem } in unanswered {
         writeln!(out, "without {host}: {problem}")?;
@@ -41,6 +42,7 @@ pub struct ClusterTopEntry {
     /// Hosts where it has a bucket.
     pub hosts: usize,
     /// Whether another host has another limit for it.
+    // Hosts whose limits differ let more through together than any of them allows.
     pub limit_differs: bool,
 }
 

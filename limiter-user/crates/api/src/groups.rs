@@ -195,6 +195,8 @@ impl ClusterGroupsReport {
         print_groups(out, self.by, groups, terminal)?;
         let (hosts, all) = (self.hosts.len(), self.hosts.len() + self.unanswered.len());
         write!(out, "{} ", self.groups.len())?;
+        // Hosts with too many rows name the heaviest only, and a sum of those would be no number
+        // of groups.
         if let Some(known) = self.known {
             write!(out, "of {known} ")?;
         }

@@ -96,12 +96,15 @@ impl Print for KeysReport {
                 "somebody was lost: it goes on with all, or {gone} seconds later without"
             )?;
         }
+        // Shown, as a host that was left behind looks the same on the wire as somebody who
+        // guesses.
         if self.refused > 0 {
             writeln!(out, "frames with another key: {}", self.refused)?;
         }
         if let Some(problem) = &self.problem {
             writeln!(out, "it does not go on: {problem}")?;
         }
+        // They have the old key alone, so no frame can bring them the new one.
         if let (Some(file), true) = (&self.file, self.number > 0) {
             writeln!(
                 out,

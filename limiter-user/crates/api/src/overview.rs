@@ -254,6 +254,7 @@ pub struct OverviewReport {
     /// Distinct sources, if they are counted.
     pub distinct: Option<Distinct>,
     /// Sources that have lost packets: most dropped at present first.
+    // From the hundred that have lost most: a page must not cost a scan of all.
     pub offenders: Vec<Offender>,
     /// The heaviest sources, where none has lost packets.
     pub heaviest: Vec<Offender>,
@@ -278,6 +279,7 @@ pub struct OverviewReport {
     /// The daemon's version.
     pub version: &'static str,
     /// The host's name.
+    // Pages of several hosts lie open beside each other.
     pub host: String,
     /// Which instance it is.
     pub instance: Option<String>,

@@ -84,6 +84,8 @@ pub struct PeerDetails {
     /// Sources beside them that have their floor there and no more: more send at once than it has the time to
     /// divide among hosts.
     #[serde(default)]
+    // A field, not a sentence of its own status: so another host's answer names the owner that is
+    // the reason.
     pub left_out: u64,
     /// Sources that it has grants of.
     pub grants_held: u64,
@@ -245,6 +247,7 @@ pub struct PeersReport {
     pub warnings: Vec<String>,
     /// Hosts with the same key that belong to another cluster.
     #[serde(default)]
+    // Two clusters of one key each let the whole of every limit through, which nothing else shows.
     pub other_clusters: Vec<OtherCluster>,
     /// The sum of the home shares of those that answer: the rest of each limit lies idle, or is on its way.
     pub home: f64,

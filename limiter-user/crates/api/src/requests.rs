@@ -22,6 +22,7 @@ pub struct ChangeOptions {
     // The client says it: a Unix socket tells the daemon who asks, but not from where.
     /// Where the operator is logged in from, whom a change could shut out.
     pub session: Option<IpAddr>,
+    // `deny add 0.0.0.0/0` once shut the IPv4 Internet out with "1 entry changed".
     /// Make it though it hits very many sources, or removes all entries of a list.
     pub yes: bool,
 }
@@ -232,6 +233,7 @@ pub struct HistoryQuery {
 
 impl Default for HistoryQuery {
     fn default() -> Self {
+        // As far back as there is a slot for each second.
         Self { since: "1h".into(), until: "0s".into(), step: None }
     }
 }
@@ -290,6 +292,7 @@ pub struct PortsQuery {
 
 impl Default for PortsQuery {
     fn default() -> Self {
+        // Two seconds: a port with a hundredth of all packets is then told within a tenth of that.
         Self { n: 20, over_ms: 2000 }
     }
 }
@@ -305,6 +308,7 @@ pub struct AttachRequest {
     pub mode: Mode,
     /// Whether to take the place of another XDP program.
     #[serde(default)]
+    // Never by default: the other program may be somebody's firewall.
     pub replace: bool,
 }
 

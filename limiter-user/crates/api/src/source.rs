@@ -249,6 +249,8 @@ impl SourceReport {
             }
         }
         if let Some(ShareReport { share, floor, until }) = &self.share {
+            // The share and what it falls to: a source limited here may have the rest of its limit
+            // elsewhere.
             write!(out, "share      {:.2} % of the cluster's limit", share * 100.0)?;
             match until {
                 Some(until) => writeln!(out, " until {until}, then {:.2} %", floor * 100.0)?,

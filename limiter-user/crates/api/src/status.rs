@@ -66,6 +66,7 @@ pub struct StoreReport {
     /// The main file.
     pub path: String,
     /// `ok`, or `recovered` if a damaged file was made anew when the daemon started.
+    // A store made anew has lost nothing, but its disk may go on to fail.
     pub state: String,
 }
 
@@ -80,6 +81,8 @@ pub struct StatusReport {
     /// The daemon's version.
     pub version: String,
     /// The version of the map layouts.
+    // Another layout is refused by the next daemon: an operator can see before an upgrade whether
+    // maps will be kept.
     pub abi_version: u32,
     /// Since the daemon started.
     pub uptime_seconds: u64,
@@ -194,6 +197,8 @@ impl Print for StatusReport {
             let nets: Vec<_> = self.management.iter().map(short_prefix).collect();
             writeln!(out, "management  {}", nets.join(", "))?;
         }
+        // The noise beside the size: where it comes near the gates, light sources get buckets, and
+        // the sketch is too small.
         let sketch = &self.sketch;
         writeln!(
             out,
@@ -206,6 +211,7 @@ impl Print for StatusReport {
             sketch.noise,
             text::size(sketch.memory_bytes)
         )?;
+        // Full sets beside buckets: in a full set `on_full` decides, however empty the table is.
         let table = &self.table;
         writeln!(
             out,
@@ -244,6 +250,7 @@ pub struct VersionReport {
     /// The version of the map layouts.
     pub abi_version: u32,
     /// Whether the kernel program is part of this binary.
+    // It can be built without the BPF toolchain, and such a binary limits nothing.
     pub kernel_program: bool,
 }
 
