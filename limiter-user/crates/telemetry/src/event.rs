@@ -392,6 +392,7 @@ impl fmt::Display for What {
 }
 
 /// A moment as text.
+// RFC 3339, as all answers have it: serde's own form is a pair of numbers.
 mod humantime_text {
     use std::time::SystemTime;
 

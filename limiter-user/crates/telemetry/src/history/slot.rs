@@ -142,6 +142,8 @@ impl Slot {
         self.covered_ns.max(1_000_000) as f64 / 1e9
     }
 
+    // Field by field: the file outlives the program, and another compiler may order a struct
+    // otherwise.
     pub(super) fn to_bytes(self, out: &mut Vec<u8>) {
         put(out, self.number);
         put(out, self.covered_ns);
