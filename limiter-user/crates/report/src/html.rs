@@ -30,6 +30,7 @@ pub fn table(name: &str, header: &[&str], numbers: usize, rows: &[Vec<String>]) 
     let class = |i: usize| if i >= numbers { " class=\"n\"" } else { "" };
     let cells = |tag: &str, row: &mut dyn Iterator<Item = &str>| {
         let cell = |(i, text): (usize, &str)| {
+            // Read out with each cell to those who do not see the table.
             let scope = if tag == "th" { " scope=\"col\"" } else { "" };
             format!("<{tag}{}{scope}>{}</{tag}>", class(i), escape(text))
         };
@@ -117,6 +118,7 @@ fn limits(report: &IncidentReport) -> String {
     let limits = report.limits.limits.iter().take(LIMITS);
     let rows: Vec<_> = limits.map(|limit| vec![limit.target.short(), limit.summary()]).collect();
     let mut page = table("Limits in force", &["For", "Limit"], 2, &rows);
+    // By the status: the list is left out where there are more than ten thousand.
     let more = report.status.limits.saturating_sub(rows.len() as u64);
     if more > 0 {
         page.push_str(&format!("<p class=\"soft\">and {more} more</p>\n"));
