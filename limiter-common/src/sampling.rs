@@ -37,7 +37,7 @@ pub const fn asked_for(sampled: u64, reason: Reason) -> bool {
 pub struct Sampling {
     /// Upper half of the bits that an address must have in common with `high` and `low`; 0 for any.
     pub mask_high: AtomicU64,
-    /// Lower half.
+    /// Lower half of the bits that count.
     pub mask_low: AtomicU64,
     /// Upper half of the address.
     pub high: AtomicU64,

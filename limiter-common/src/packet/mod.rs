@@ -65,7 +65,7 @@ pub enum Version {
 /// A readable IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Its version.
+    /// By the header, which agrees with the EtherType.
     pub version: Version,
     /// The sender's whole address.
     pub source: SourceKey,
