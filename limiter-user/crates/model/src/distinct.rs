@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Distinct sources in a window, estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Distinct {
-    /// How many.
+    /// The estimate.
     pub sources: f64,
     /// The standard error of that, as a fraction of it.
     pub standard_error: f64,

@@ -33,7 +33,7 @@ impl Mode {
 pub struct Attachment {
     /// The interface's name.
     pub name: String,
-    /// Its index.
+    /// Its index in this network namespace.
     pub ifindex: u32,
     /// How the program is attached.
     pub mode: Mode,
@@ -52,7 +52,7 @@ pub struct Attachment {
 pub struct PinnedOn {
     /// The interface's name; absent if it is in another network namespace.
     pub name: Option<String>,
-    /// Its index.
+    /// Its index in its own network namespace.
     pub ifindex: u32,
     /// How the program is attached.
     pub mode: Mode,

@@ -119,7 +119,7 @@ impl Tally {
 /// A row, as others can go on with it: hosts of a cluster put theirs together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// The prefix.
+    /// The prefix, without host bits.
     pub net: IpNet,
     /// Whether it is a row because so much of it has a bucket: then all narrower rows of others belong to it.
     pub spread: bool,

@@ -17,12 +17,12 @@ impl Share {
     /// The limit.
     pub const WHOLE: Self = Self(1 << 32);
 
-    /// So many units.
+    /// So many units of 2^-32.
     pub const fn from_units(units: u64) -> Self {
         Self(units)
     }
 
-    /// In units.
+    /// In units of 2^-32.
     pub const fn units(self) -> u64 {
         self.0
     }

@@ -80,7 +80,7 @@ pub struct HeldShare {
 /// What a bucket counts of its source, since the source got it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Packets passed.
+    /// Packets passed; below the gate none is counted.
     pub passed: u64,
     /// Packets dropped.
     pub dropped: u64,
@@ -91,7 +91,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Packets offered.
+    /// Packets offered: passed and dropped.
     pub const fn packets(&self) -> u64 {
         self.passed + self.dropped
     }
