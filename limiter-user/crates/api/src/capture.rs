@@ -100,11 +100,11 @@ fn names(reasons: &[Reason]) -> String {
 /// A capture that has begun. It ends when nobody asks for its samples for two seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureStarted {
-    /// Its number.
+    /// Its number, which `POST /v1/capture/ID` takes.
     pub id: u64,
 }
 
-/// A sample.
+/// A sample as a packet of a pcapng file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampleReport {
     /// When the packet came.

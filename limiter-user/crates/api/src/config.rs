@@ -29,7 +29,7 @@ fn written(value: &Value) -> String {
 /// A key, its value, and where that comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SettingReport {
-    /// The key.
+    /// A key as the settings have it, `cluster_listen`: one name for flag, variable and file.
     pub key: String,
     /// Its value.
     pub value: Value,
@@ -42,9 +42,9 @@ pub struct SettingReport {
 pub struct FileLimitReport {
     /// Its target.
     pub target: Target,
-    /// The rate.
+    /// The rate in its largest exact unit, `1000pps`.
     pub rate: String,
-    /// The burst.
+    /// The burst as it is written, `2000 packets`.
     pub burst: String,
     /// What holds at the same time, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +71,7 @@ pub struct FileEntryReport {
     pub list: Action,
     /// Its target.
     pub target: IpNet,
-    /// Why.
+    /// The operator's words, if there are any.
     pub reason: Option<String>,
     /// File and line.
     pub origin: String,
@@ -82,7 +82,7 @@ pub struct FileEntryReport {
 pub struct SettingsReport {
     /// The file that was read, if there is one.
     pub file: Option<String>,
-    /// Every key.
+    /// Every key but limits and lists, by name.
     pub settings: Vec<SettingReport>,
     /// The file's limits.
     pub limits: Vec<FileLimitReport>,
@@ -188,7 +188,7 @@ impl Print for SchemaReport {
 pub struct Shadowed<R: Rule = LimitReport> {
     /// The target of both.
     pub target: R::Target,
-    /// The file's.
+    /// What the file says, which is not in force.
     pub file: R,
     /// The one in force.
     pub runtime: R,
@@ -205,7 +205,7 @@ impl<R: Rule> Print for Shadowed<R> {
 /// A key whose value in the configuration is another one than the daemon runs with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeyDiff {
-    /// The key.
+    /// As [`SettingReport::key`].
     pub key: String,
     /// What the daemon runs with.
     pub running: Value,
@@ -298,7 +298,7 @@ impl Print for ReloadReport {
 pub struct ConfigReport {
     /// The file, if there is one.
     pub file: Option<String>,
-    /// Its limits.
+    /// How many limits it has.
     pub limits: u64,
     /// Of those, not in force because one for the same target was set at run time.
     pub shadowed: u64,

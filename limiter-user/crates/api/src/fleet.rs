@@ -18,7 +18,7 @@ use model::traffic::Totals;
 /// A host that did not answer a question to all, or not in full.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unanswered {
-    /// Its name.
+    /// Its name in the cluster.
     pub host: String,
     /// What it said instead, or that it said nothing.
     pub problem: String,
@@ -51,7 +51,7 @@ pub struct ClusterTopEntry {
 pub struct ClusterTopReport {
     /// The heaviest sources of all hosts together.
     pub sources: Vec<ClusterTopEntry>,
-    /// Hosts that answered.
+    /// Names of hosts that answered.
     pub hosts: Vec<String>,
     /// Members that did not, or not in full: what they have is not in the sums.
     pub unanswered: Vec<Unanswered>,

@@ -42,7 +42,7 @@ impl GroupEntry {
 pub struct GroupsReport {
     /// What they are.
     pub by: GroupBy,
-    /// The heaviest.
+    /// The heaviest, in the order of `sort`.
     pub groups: Vec<GroupEntry>,
     /// How many there are.
     pub known: u64,
@@ -163,7 +163,7 @@ pub struct ClusterGroupsReport {
     pub by: GroupBy,
     /// The heaviest of all hosts together.
     pub groups: Vec<ClusterGroupEntry>,
-    /// Hosts that answered.
+    /// Names of hosts that answered.
     pub hosts: Vec<String>,
     /// Members that did not, or not in full: what they have is not in the sums.
     pub unanswered: Vec<Unanswered>,

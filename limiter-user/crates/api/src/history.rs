@@ -10,7 +10,7 @@ use telemetry::history::{Series, Slot};
 pub struct ReasonSeries {
     /// `pass` or `drop`.
     pub verdict: String,
-    /// Why.
+    /// The reason, as `stats` calls it.
     pub reason: String,
     /// Packets per second at each moment.
     pub pps: Vec<Option<f64>>,

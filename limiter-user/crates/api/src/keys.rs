@@ -21,7 +21,7 @@ pub struct KeysReport {
     pub accepted: Option<String>,
     /// Members that are there, this host included.
     pub members: usize,
-    /// Who leads.
+    /// The host that leads rotations at present.
     pub leader: String,
     /// Members that are not as far as they are to be, if this host leads.
     pub waiting: Vec<String>,

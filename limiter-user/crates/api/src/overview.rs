@@ -27,7 +27,7 @@ pub struct ReasonFlow {
     pub verdict: &'static str,
     /// As `stats` calls it.
     pub reason: &'static str,
-    /// How much.
+    /// Packets and bits per second.
     #[serde(flatten)]
     pub flow: Flow,
 }

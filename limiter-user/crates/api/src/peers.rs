@@ -47,7 +47,7 @@ pub struct RefusedReport {
     pub reason: String,
     /// The same in words.
     pub meaning: String,
-    /// How many.
+    /// How many, since its daemon started.
     pub packets: u64,
 }
 
@@ -65,7 +65,7 @@ pub struct ClockReport {
 /// What a host says of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerDetails {
-    /// Its version.
+    /// The version of its program.
     pub version: String,
     /// The version of the protocol between hosts.
     pub protocol: u32,
@@ -118,11 +118,11 @@ pub struct PeerDetails {
 /// A host of the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerReport {
-    /// Its name.
+    /// Its name in the cluster.
     pub host: String,
     /// Where it listens.
     pub address: SocketAddr,
-    /// Its region.
+    /// Its region, `default` where none is configured.
     pub region: String,
     /// Its part of limits, beside those of others.
     pub weight: u32,

@@ -161,7 +161,7 @@ pub struct ConfigText {
 pub struct ListQuery {
     /// For how long, seconds; for ever if left out.
     pub ttl_seconds: Option<u64>,
-    /// Why.
+    /// The operator's words, 256 bytes at most.
     pub reason: Option<String>,
     /// Where it holds: `local`, which is meant if left out, or `cluster`, on the deny list.
     pub scope: Option<Reach>,
@@ -301,7 +301,7 @@ impl Default for PortsQuery {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttachRequest {
-    /// The interface's name.
+    /// The interface's name, 15 bytes at most.
     pub name: String,
     /// How to attach.
     #[serde(default = "native")]

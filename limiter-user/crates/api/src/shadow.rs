@@ -47,7 +47,7 @@ impl Print for ShadowUnset {
 /// A source that would have lost something.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShadowSource {
-    /// The source.
+    /// The source, cut to its prefix.
     pub source: IpNet,
     /// Packets that it has sent.
     pub packets: u64,
@@ -75,9 +75,9 @@ impl ShadowSource {
 pub struct ShadowReport {
     /// For whom and for which packets.
     pub target: Target,
-    /// Its rate.
+    /// Its rate in the largest exact unit.
     pub rate: Rate,
-    /// Its burst.
+    /// Its burst as it is written.
     pub burst: String,
     /// The limit that is in force for this very target.
     pub in_force: Option<LimitReport>,

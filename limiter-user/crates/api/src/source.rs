@@ -127,9 +127,9 @@ pub struct SourceReport {
 /// What a shadow limit would have dropped of a source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SourceShadowReport {
-    /// Its rate.
+    /// Its rate in the largest exact unit.
     pub rate: Rate,
-    /// Its burst.
+    /// Its burst as it is written.
     pub burst: String,
     /// Packets that it has judged.
     pub packets: u64,
@@ -163,7 +163,7 @@ impl From<SourceShadow> for SourceShadowReport {
 /// A limit that sources share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SharedReport {
-    /// The limit.
+    /// The limit, with the target that they share.
     pub limit: LimitReport,
     /// Packets passed since it is set.
     pub passed: u64,

@@ -47,7 +47,7 @@ pub struct LatencyReport {
 pub struct StatsReport {
     /// Every verdict and reason; every packet is in exactly one of them.
     pub counters: Vec<CounterReport>,
-    /// Their sum.
+    /// Their sum: every frame that the program has judged.
     pub total: TallyReport,
     /// What happened beside verdicts.
     pub internal: BTreeMap<String, u64>,

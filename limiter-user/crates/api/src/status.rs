@@ -60,7 +60,7 @@ impl ServiceReport {
     }
 }
 
-/// The store.
+/// Where limits and lists are stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreReport {
     /// The main file.
@@ -90,16 +90,16 @@ pub struct StatusReport {
     pub pid: u32,
     /// What it is attached to.
     pub interfaces: Vec<Attachment>,
-    /// The sketch.
+    /// The sketch's size and noise.
     pub sketch: SketchHealth,
-    /// The bucket table.
+    /// How full the bucket table is.
     pub table: TableHealth,
     /// Distinct sources in the last full window.
     #[serde(default)]
     pub distinct: Option<Distinct>,
     /// How many limits are in force, the default included.
     pub limits: u64,
-    /// The default limit.
+    /// The limit of sources that no prefix covers.
     pub default_limit: Option<LimitReport>,
     /// The configuration file and its limits.
     #[serde(default)]

@@ -129,9 +129,9 @@ pub struct LightReport {
 /// A limit that is proposed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProposalReport {
-    /// The rate.
+    /// The rate, rounded up to two digits in packets or kilobits.
     pub rate: Rate,
-    /// The burst.
+    /// The burst as `limit set` takes it.
     pub burst: String,
     /// The rate as a number: packets or bytes per second.
     pub rate_per_second: f64,

@@ -16,7 +16,7 @@ use model::target::short_prefix;
 /// A line of `top`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopEntry {
-    /// The source.
+    /// The source, cut to its prefix.
     pub source: IpNet,
     /// As in [`super::SourceReport::class`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,7 +86,7 @@ impl TopEntry {
 /// `top`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopReport {
-    /// The heaviest sources.
+    /// The heaviest sources, in the order of `sort`.
     pub sources: Vec<TopEntry>,
     /// Sources with a bucket, these among them.
     pub tracked: u64,
