@@ -149,7 +149,7 @@ pub enum What {
     Attached {
         /// The interface.
         interface: String,
-        /// How.
+        /// `native` or `generic`.
         mode: String,
         /// By whom; the daemon itself if left out.
         by: Option<By>,

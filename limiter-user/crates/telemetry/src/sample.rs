@@ -9,7 +9,7 @@ use model::Distinct;
 /// difference of [`Sample::monotonic_ns`], which no step of the wall clock changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// When.
+    /// When, by the wall clock, which may step.
     pub time: SystemTime,
     /// When, ns since boot.
     pub monotonic_ns: u64,

@@ -35,7 +35,7 @@ pub struct Traffic {
 /// A limit that is proposed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Proposal {
-    /// The rate.
+    /// The rate, rounded up to two digits in packets or kilobits.
     pub rate: Rate,
     /// The burst, in the rate's unit.
     pub burst: u64,
