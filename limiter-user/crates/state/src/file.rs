@@ -37,13 +37,11 @@ const NOTES: TableDefinition<'_, &str, &str> = TableDefinition::new("notes");
 
 /// What is to be written, in one transaction.
 pub(super) struct Batch<'a> {
-    /// Limits.
     limits: Rows<'a>,
     /// Entries of the lists.
     lists: Vec<(&'a IpNet, Option<&'a Listing>)>,
     /// What is replicated.
     replica: Vec<(&'a str, Option<&'a str>)>,
-    /// Notes.
     notes: Vec<(&'a str, Option<&'a str>)>,
 }
 
