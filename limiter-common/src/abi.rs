@@ -45,6 +45,7 @@ pub struct Layout {
     /// To 8 bytes: 0.
     pub padding: u32,
     /// How many bits of an address make a source.
+    // Sources in the buckets were cut by these. Under others no packet would find its bucket again.
     pub masks: PrefixMasks,
     /// The hash's secret. It stays with the maps, or no bucket would be found again.
     pub hash_key: HashKey,
@@ -214,8 +215,10 @@ pub struct Policy {
     /// [`Policy::OBSERVE`], [`Policy::SECOND`], [`Policy::SHADOW`] and [`Policy::CLUSTER`].
     pub flags: u32,
     /// The [`Multiplier`] of the share that each bucket has without end, if [`Policy::CLUSTER`] is set; else 0.
+    // In the first line, as each packet under a limit of the cluster needs it.
     pub floor: u32,
     /// The number of the shadow, from 1 on; 0 without a shadow.
+    // Counts of a former shadow stay in the slots, and the number tells them apart.
     pub shadow_id: u32,
     /// When a bucket of a cluster limit that is made now is full at the earliest, in the first tier; 0 for
     /// at once.
@@ -483,6 +486,7 @@ pub struct Tally {
     /// Packets.
     pub packets: u64,
     /// Bytes, from the Ethernet header on, without the frame check sequence.
+    // The card has checked and removed it before the program sees a frame.
     pub bytes: u64,
 }
 
@@ -574,6 +578,7 @@ pub struct Event {
     /// An [`EventKind`].
     pub kind: u32,
     /// The slot of the policy that it was judged by.
+    // The slot alone: the daemon looks up what it stands for, so that the program copies no limit.
     pub policy: u32,
 }
 

@@ -279,6 +279,8 @@ impl Memory {
         // That which its next packet meets, as the daemon finds it.
         let published = PolicyWord(atomic::load(&self.config.policy));
         let mut resolved = PolicyWord(atomic::load(&slot.policy));
+        // By the old one, the property of shares once summed up what nobody has any more, in one
+        // of thousands of cases.
         if resolved.generation() != published.generation() {
             resolved = published;
         }
@@ -380,6 +382,8 @@ impl State for Cpu<'_> {
     fn lookup(&self, class: u32, key: SourceKey) -> Option<u32> {
         let memory = self.memory;
         #[cfg(test)]
+        // Another CPU or the daemon may change anything between two steps of a packet: tests do so
+        // here.
         memory.between.lookup(memory);
         memory.limits.get(&(class, key)).or_else(|| memory.class_defaults.get(&class)).copied()
     }
