@@ -82,6 +82,7 @@ pub struct LimitReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub also: Option<TierReport>,
     /// Packets in a sketch window below which a source needs no bucket.
+    // Shown, as a limit of gate 1 gives each source a bucket at once, spoofed ones too.
     pub gate: u32,
     /// Whether what is over it is dropped, rather than only counted.
     pub enforce: bool,

@@ -57,6 +57,7 @@ pub struct ClockReport {
     /// How far its wall clock is ahead of that of the host that was asked, ms.
     pub ahead_ms: f64,
     /// What that may be off by, ms: half of the round trip.
+    // As in NTP: the answer may have been given at any moment of the round trip.
     pub error_ms: f64,
     /// How long a question and its answer were on their way, ms.
     pub round_trip_ms: f64,
