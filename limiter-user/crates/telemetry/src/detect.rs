@@ -10,6 +10,7 @@ const VALUE: u64 = 10;
 /// Values of an hour.
 const VALUES: usize = 360;
 /// Values before anything is said: a minute.
+// A median of fewer values is whatever came first.
 const ENOUGH: usize = 6;
 /// Times the median that are a jump, and below which it is over.
 const JUMP: f64 = 10.0;
@@ -86,6 +87,7 @@ const SIBLINGS: usize = 16;
 /// How long a source counts, s.
 const AT_ONCE: u64 = 60;
 /// How long a neighbourhood is not told again, s.
+// A neighbourhood may be limited for hours. Each five minutes says that it goes on.
 const QUIET: u64 = 300;
 /// Neighbourhoods that are watched at the most.
 const MAX: usize = 4096;

@@ -97,6 +97,7 @@ impl By {
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum What {
     /// A packet of a source was dropped for the first time since the source got its bucket.
+    // Once a bucket: an event for each dropped packet would be a second flood.
     Limited {
         /// The source.
         source: IpNet,
@@ -180,6 +181,7 @@ pub enum What {
         by: Option<By>,
     },
     /// The data plane had more events than it could tell.
+    // Told, though they are gone: whoever reads must know that some are missing (P5).
     EventsLost {
         /// How many, since they were told last.
         count: u64,
@@ -192,6 +194,7 @@ pub enum What {
         count: u64,
     },
     /// Whoever listens was too slow and has missed something.
+    // Told to the listener itself, whose stream would otherwise look complete (P5).
     Missed {
         /// How many events.
         count: u64,

@@ -4,6 +4,7 @@ use super::Rates;
 use model::{Rate, Unit};
 
 /// Sources that must have sent something, or nobody can tell what is usual.
+// Below that, a percentile is one source or another.
 pub const MIN_SOURCES: usize = 20;
 
 /// What is left above the rate that only the given share of sources exceeds.
