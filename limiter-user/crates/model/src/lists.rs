@@ -135,7 +135,7 @@ impl Listing {
     /// If it is for the cluster and not for the deny list.
     pub fn scoped(self, reach: Option<Reach>) -> Result<Self, Invalid> {
         let cluster = reach == Some(Reach::Cluster);
-        // An allowed source passes all limits. One host's key must not open the others to it.
+        // An allowed source passes all limits: each host decides for itself whom it exempts.
         if cluster && self.action != Action::Deny {
             return Err(Invalid::new("only denials can be for the cluster").with_hint(
                 "leave --scope out, and allow the source on each host that is to let it through",
