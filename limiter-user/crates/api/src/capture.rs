@@ -55,7 +55,7 @@ impl CaptureRequest {
         let named = |reason: &Reason| {
             self.reasons.is_empty() || self.reasons.iter().any(|name| name == reason.name())
         };
-        // The kernel filters by a mask of reasons alone, so the verdict becomes reasons too.
+        // The kernel's filter has a bit for each reason and none for a verdict, so that becomes reasons.
         let of_verdict: Vec<_> = Reason::ALL.into_iter().filter(verdict).collect();
         let reasons: Vec<_> = of_verdict.iter().copied().filter(named).collect();
         // An empty mask would capture nothing for ever. The client could not tell that from

@@ -166,7 +166,7 @@ impl ProposalReport {
 /// A share as a percentage with two figures that count.
 pub fn percent(share: f64) -> String {
     let percent = 100.0 * share;
-    // Three digits either way.
+    // Three digits either way: more would claim what a sample cannot know.
     let digits = if percent >= 10.0 { 1 } else { 2 };
     match percent {
         0.0 => "0 %".into(),
