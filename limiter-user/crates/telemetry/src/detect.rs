@@ -87,7 +87,6 @@ const SIBLINGS: usize = 16;
 /// How long a source counts, s.
 const AT_ONCE: u64 = 60;
 /// How long a neighbourhood is not told again, s.
-// A neighbourhood may be limited for hours. Each five minutes says that it goes on.
 const QUIET: u64 = 300;
 /// Neighbourhoods that are watched at the most.
 const MAX: usize = 4096;
