@@ -38,12 +38,14 @@ pub struct Layout {
     /// Sets in the bucket table, minus one; a power of two minus one.
     pub set_mask: u32,
     /// CPUs that may run the program, those that are offline included.
+    // One that comes online later charges packets like the others.
     pub cpus: u32,
     /// Words of the lists' filter that there are for single sources; a power of two.
     pub filter_words: u32,
     /// To 8 bytes: 0.
     pub padding: u32,
     /// How many bits of an address make a source.
+    // Sources in the buckets were cut by these. Under others no packet would find its bucket again.
     pub masks: PrefixMasks,
     /// The hash's secret. It stays with the maps, or no bucket would be found again.
     pub hash_key: HashKey,
@@ -59,8 +61,10 @@ pub struct Config {
     /// `generation << 32 | default policy slot`: see [`PolicyWord`].
     pub policy: AtomicU64,
     /// The smallest gate over all policies.
+    // One word, so that light sources pass without a look at any policy.
     pub min_gate: AtomicU64,
     /// Wall-clock minus monotonic time in ns.
+    // The program has the monotonic clock alone, and hosts agree on epochs by the wall clock.
     pub clock_offset: AtomicU64,
     /// The reasons of which samples are wanted: a bit for each discriminant of [`Reason`].
     pub sampled: AtomicU64,
@@ -125,9 +129,11 @@ pub mod on_full {
 }
 
 /// The slot of "no limit", always present.
+// A slot, not a missing entry: without a default limit `Config::policy` still has to name a policy.
 pub const UNLIMITED_SLOT: u32 = 0;
 
 /// The policy array's size. Equal limits share a slot.
+// 16 MiB at 256 bytes a slot. A million limits share far fewer amounts.
 pub const POLICY_SLOTS: u32 = 65_536;
 
 /// Prefixes of a family that can be listed.
@@ -209,8 +215,10 @@ pub struct Policy {
     /// [`Policy::OBSERVE`], [`Policy::SECOND`], [`Policy::SHADOW`] and [`Policy::CLUSTER`].
     pub flags: u32,
     /// The [`Multiplier`] of the share that each bucket has without end, if [`Policy::CLUSTER`] is set; else 0.
+    // In the first line, as each packet under a limit of the cluster needs it.
     pub floor: u32,
     /// The number of the shadow, from 1 on; 0 without a shadow.
+    // Counts of a former shadow stay in the slots, and the number tells them apart.
     pub shadow_id: u32,
     /// When a bucket of a cluster limit that is made now is full at the earliest, in the first tier; 0 for
     /// at once.
@@ -386,6 +394,8 @@ pub enum Reason {
     /// Dropped: over the limit of all sources together.
     OverTotal = 13,
     /// Passed: a frame of another host of the cluster, within the budget of its address.
+    // At the end, behind reasons to drop: counters are pinned and in files, so no number may
+    // change its meaning.
     PeerFrame = 14,
     /// Dropped: such a frame, over that budget.
     OverPeerBudget = 15,
@@ -414,6 +424,7 @@ impl Reason {
 
     /// The reason with a discriminant; [`Reason::Internal`] for a number that is none.
     #[inline(always)]
+    // Not a transmute: the number comes out of a map, and any bit pattern is possible there.
     pub fn from_u32(discriminant: u32) -> Self {
         match discriminant {
             0 => Self::NonIp,
@@ -475,6 +486,7 @@ pub struct Tally {
     /// Packets.
     pub packets: u64,
     /// Bytes, from the Ethernet header on, without the frame check sequence.
+    // The card has checked and removed it before the program sees a frame.
     pub bytes: u64,
 }
 
@@ -566,6 +578,7 @@ pub struct Event {
     /// An [`EventKind`].
     pub kind: u32,
     /// The slot of the policy that it was judged by.
+    // The slot alone: the daemon looks up what it stands for, so that the program copies no limit.
     pub policy: u32,
 }
 
@@ -573,6 +586,8 @@ pub struct Event {
 pub const EVENTS_PER_SECOND: u64 = 100;
 
 /// The ring buffer's size in bytes.
+// Half a minute of both kinds at full rate, at 40 bytes an event: a daemon that is that late loses
+// none.
 pub const EVENT_RING_BYTES: u32 = 256 * 1024;
 
 const _: () = {
@@ -594,6 +609,7 @@ const _: () = {
 };
 
 #[cfg(feature = "pod")]
+// Behind a feature of its own: with `user` alone, the cluster's core would be built with aya.
 mod pod {
     use super::{Counters, Layout, Policy, Tally, Terms, Tier};
     use crate::key::{ClassKey, SourceKey};

@@ -20,6 +20,7 @@ pub const ANY: u32 = 0;
 pub const MAX_CLASSES: u32 = 64;
 
 /// Classes that are asked for a packet at the most, its own included, beside [`ANY`].
+// Each step may cost a map lookup, and the verifier follows all of them.
 pub const MAX_NESTING: u32 = 4;
 
 /// Words of a table: a byte for each port.
@@ -29,6 +30,8 @@ pub const TABLE_WORDS: usize = 65_536 / 8;
 pub type Table = [AtomicU64; TABLE_WORDS];
 
 /// Tables for TCP, by the group of the packet's flags.
+// A table for each of the 256 combinations of flags would take 16 MiB a bank. Few differ in what
+// they fulfil.
 pub const FLAG_GROUPS: u32 = 8;
 /// The table for UDP.
 pub const UDP_TABLE: u32 = FLAG_GROUPS;
@@ -50,6 +53,7 @@ pub const CHAINS_AT: u32 = 512;
 pub const DEFINITIONS_AT: u32 = 1024;
 
 /// A bit beside a class that is asked: its limits cover every source.
+// Saves the common case a lookup: a limit of the class for everyone needs no map.
 pub const COVERS_ALL: u32 = 0x80;
 
 const TCP: u8 = 6;
@@ -58,11 +62,13 @@ const UDP: u8 = 17;
 /// A byte of a table.
 #[inline(always)]
 pub fn entry(table: &Table, at: u32) -> u32 {
+    // For the verifier: a number from a packet indexes the table.
     let at = at & 0xffff;
     (atomic::load(&table[at as usize / 8]) >> (at % 8 * 8)) as u32 & 0xff
 }
 
 /// Sets a byte of a table that no packet is looking at.
+// Load and store, not one step: nobody else writes, and the bank is in force only later.
 pub fn set_entry(table: &Table, at: u32, value: u8) {
     let word = &table[(at & 0xffff) as usize / 8];
     let shift = at % 8 * 8;

@@ -20,6 +20,7 @@ use crate::gcra::{TICKS_PER_NS, Ticks};
 use crate::hash::Hash;
 
 /// Sources that a CPU remembers, 8 KiB.
+// 512 and 1024 were slower with 65,536 sources: 5.6 and 5.0 Mpps in place of 5.9.
 pub const DROP_CACHE_ENTRIES: usize = 256;
 
 /// A bucket whose burst takes less than this to earn is not remembered: ten ticks of a kernel with 250
@@ -94,12 +95,15 @@ impl DropCacheEntry {
     pub fn holds(&self, hash: Hash, coarse_ns: u64, generation: u32) -> bool {
         atomic::load(&self.tag) == hash.0
             && coarse_ns < atomic::load(&self.until_ns)
+            // A new policy or list may let the source through; its generation ends all entries at
+            // once.
             && self.basis().generation() == generation
     }
 
     /// Counts a dropped packet.
     #[inline(always)]
     pub fn count(&self, length: u32) {
+        // Load and store: the entry is this CPU's alone, so it needs no atomic addition.
         let more = (1 << PACKETS_SHIFT) + u64::from(length);
         atomic::store(&self.pending, atomic::load(&self.pending).wrapping_add(more));
     }
@@ -131,9 +135,12 @@ impl DropCacheEntry {
 /// not to be remembered. `cost` is that of the packet it has just denied.
 #[inline(always)]
 pub const fn lasts(debt: Ticks, cost: Ticks, least: Ticks, tolerance: Ticks) -> u64 {
+    // Such a bucket would be full before the coarse clock moves, and lose what it earns meanwhile
+    // (P2: no loss).
     if tolerance < cost + MIN_TOLERANCE {
         return 0;
     }
+    // By the smallest packet: no other one can conform before.
     let wait_ns = (debt + least).saturating_sub(tolerance) / TICKS_PER_NS;
     if wait_ns > MAX_NS { MAX_NS } else { wait_ns }
 }

@@ -53,11 +53,14 @@ impl Floor {
     /// The floor when it becomes another one, `at` ticks since boot.
     #[must_use]
     pub fn becoming(mut self, share: Multiplier, at: Ticks) -> Self {
+        // Older raises have been earned back by now, under any policy.
         self.raised.retain(|(raised, ..)| at.saturating_sub(*raised) < MAX_TOLERANCE);
         // The smaller number is the larger share. Only a raise makes a full bucket less than full.
         if share < self.share {
             self.raised.push((at, self.share, share));
         }
+        // A fleet whose hosts come and go for days would otherwise fill memory. Fewer tokens is
+        // the safe error (P6).
         if self.raised.len() > MAX_RAISED {
             // As if both had happened at the later time.
             let (_, from, _) = self.raised.remove(0);

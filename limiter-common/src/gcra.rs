@@ -43,6 +43,8 @@ pub const fn decide(tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks) -> Op
 /// The TAT of a bucket whose policy has changed to one of `tolerance`: an empty bucket of that owes no more,
 /// or its source would wait as long as under the former one.
 #[inline(always)]
+// Only for changed policies. At each packet it would forgive what CPUs have overdrawn together
+// (P2).
 pub const fn clamped(tat: Ticks, now: Ticks, tolerance: Ticks) -> Ticks {
     if tat > now + tolerance { now + tolerance } else { tat }
 }

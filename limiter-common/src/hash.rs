@@ -18,6 +18,8 @@ use crate::key::SourceKey;
 #[repr(C)]
 pub struct HashKey {
     /// Random words from the operating system.
+    // Twice as wide as the words of an address: with less, the upper half would not be strongly
+    // universal.
     pub words: [u64; 10],
 }
 

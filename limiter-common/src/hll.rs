@@ -16,6 +16,7 @@ use crate::atomic;
 use crate::hash::Hash;
 
 /// log2 of the registers.
+// 8 KiB leave the first-level cache to other data.
 pub const PRECISION: u32 = 12;
 
 /// Registers: a standard error of 1.04/√4096 = 1.6 %.
@@ -196,6 +197,7 @@ mod estimate {
         /// Adds the sources that another host, or another window, has seen.
         pub fn merge(&mut self, other: &Self) {
             for (rank, theirs) in self.0.iter_mut().zip(other.0.iter()) {
+                // A maximum: answers that come twice or in another order change nothing.
                 *rank = (*rank).max(*theirs);
             }
         }
@@ -215,6 +217,7 @@ mod estimate {
                 z = 0.5 * (z + f64::from(*count));
             }
             z += m * sigma(f64::from(counts[0]) / m);
+            // 1/(2 ln 2) is the limit of the estimator's constant for many registers (Ertl).
             m * m / (2.0 * core::f64::consts::LN_2 * z)
         }
     }
@@ -230,6 +233,7 @@ mod estimate {
             let before = z;
             z += x * y;
             y += y;
+            // Ends where another term is below the last bit of a double.
             if z <= before {
                 return z;
             }

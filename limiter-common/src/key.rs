@@ -8,6 +8,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 #[repr(C)]
 pub struct SourceKey {
     /// The first eight bytes of the address.
+    // Two halves: a register of BPF has 64 bits.
     pub high: u64,
     /// The last eight bytes of the address.
     pub low: u64,
@@ -64,6 +65,8 @@ pub struct ClassKey {
     /// The source.
     pub source: SourceKey,
     /// The class.
+    // As wide as its alignment: the kernel's hash maps compare keys byte by byte, padding
+    // included.
     pub class: u64,
 }
 
@@ -75,6 +78,8 @@ pub struct ClassKey {
 #[repr(C)]
 pub struct PrefixMasks {
     /// Mask of the IPv4 address, host order.
+    // Wide, though 32 bits would do: no padding in a read-only global that the loader writes as
+    // bytes.
     pub ipv4: u64,
     /// Mask of the high half of an IPv6 address.
     pub ipv6_high: u64,

@@ -9,6 +9,8 @@
 #![cfg_attr(target_arch = "bpf", expect(internal_features, reason = "see atomic.rs"))]
 
 #[cfg(any(test, feature = "user"))]
+// For userspace alone: in the kernel there is neither allocator nor clock, and the compiler holds
+// this there.
 extern crate std;
 
 pub mod abi;

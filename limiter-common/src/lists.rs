@@ -13,6 +13,7 @@ use crate::key::SourceKey;
 use core::sync::atomic::AtomicU64;
 
 /// Bits of [`crate::abi::Config::listed`]: there are entries for single sources.
+// Known apart, so that a host with prefixes alone asks no filter of single sources.
 pub const SINGLE: u64 = 1;
 /// Bits of [`crate::abi::Config::listed`]: there are entries for prefixes.
 pub const PREFIX: u64 = 2;
@@ -48,6 +49,8 @@ pub const PREFIX_WORDS: u32 = PREFIX_BITMAP_WORDS;
 pub const PREFIX_BITMAP_WORDS: u32 = 2 * 65_536 / 64;
 
 /// Bits of the filter for each entry for a single source that there may be.
+// With 8 bits one packet in thirty asks the map for nothing: 0.82 of the speed without lists, 0.85
+// with 16.
 pub const BITS_PER_SOURCE: u32 = 16;
 
 /// What becomes of a listed source.
@@ -69,6 +72,8 @@ impl Entry {
     pub const NOTHING: Self = Self(0);
 
     /// An entry that holds before second `until` since boot, 0 for ever.
+    // Seconds since boot, as the program has no wall clock. One word, so an entry ends without the
+    // daemon (P4) and is replaced in one step.
     pub const fn new(action: Action, until: u32) -> Self {
         Self((action as u64) << 32 | until as u64)
     }
@@ -117,6 +122,8 @@ pub const fn prefix_bit(key: SourceKey) -> u32 {
     match key.ipv4() {
         Some(address) => address >> 16,
         None => {
+            // The first 16 bits of IPv6 addresses in use differ little, so the next 16 are mixed
+            // in.
             let first = (key.high >> 32) as u32;
             65_536 | first.wrapping_mul(0x9e37_79b1) >> 16
         }
@@ -132,6 +139,7 @@ pub const fn bit_of(prefix_bit: u32) -> (u32, u64) {
 /// The bits of a prefix of `length` bits, which may cover many.
 ///
 /// Calls `visit` with each that a source in the prefix of `key` can have.
+// Every bit that any source in it can have: a filter may say yes for no reason, but never no.
 pub fn prefix_bits(key: SourceKey, length: u32, mut visit: impl FnMut(u32)) {
     match key.ipv4() {
         Some(_) if length < 16 => {

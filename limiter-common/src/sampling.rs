@@ -37,7 +37,7 @@ pub const fn asked_for(sampled: u64, reason: Reason) -> bool {
 pub struct Sampling {
     /// Upper half of the bits that an address must have in common with `high` and `low`; 0 for any.
     pub mask_high: AtomicU64,
-    /// Lower half.
+    /// Lower half of the bits that count.
     pub mask_low: AtomicU64,
     /// Upper half of the address.
     pub high: AtomicU64,
@@ -69,6 +69,8 @@ impl Sampling {
 
     /// Whether a packet is among those that are taken, by a random number.
     #[inline(always)]
+    // Chance, for statistics: turns by the clock go to the first packets of each tick, which are
+    // no fair sample.
     pub fn keeps(&self, random: u32) -> bool {
         let keep = atomic::load(&self.keep);
         keep == 0 || u64::from(random) < keep

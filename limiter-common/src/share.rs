@@ -26,9 +26,11 @@ pub const MAX_SHARED_COST: Ticks = 1 << 42;
 pub const LARGEST_FRAME: u32 = 0xffff;
 
 /// What a packet costs that no bucket has the room for.
+// Above any tolerance, and small enough to be added to a time.
 pub const NEVER: Ticks = 2 * MAX_TOLERANCE;
 
 /// Fraction bits of the mantissa.
+// The rounding of a share costs its host 0.003 % of it, less than a clock drifts.
 const FRACTION: u32 = 15;
 
 /// The largest exponent: a share below 2^-21 is nothing.
@@ -121,6 +123,7 @@ impl Multiplier {
 pub struct Grant(pub u64);
 
 /// log2 of the units that a grant's end is in, ns.
+// A millisecond: a grant lasts half a second, and 43 bits of it suffice for 292 years.
 const UNIT_SHIFT: u32 = 20;
 
 /// The units that a grant's end is in, ns: it ends up to this much early, never late.
@@ -142,6 +145,8 @@ impl Grant {
     #[must_use]
     pub const fn nothing_at(now_ns: u64) -> Self {
         // All bits of the time, but for the one that every multiplier has.
+        // A daemon that was about to change the former source's share then fails at its
+        // compare-and-swap.
         let (low, high) = (now_ns & (Multiplier::VALID as u64 - 1), now_ns >> FRACTION & 31);
         Self(now_ns >> UNIT_SHIFT << Multiplier::BITS | high << 16 | low)
     }
@@ -184,6 +189,7 @@ impl Grant {
 /// What a bucket may use of its limit. Same index as the slot; packets touch it where the policy is the
 /// cluster's, and when a bucket is made.
 #[derive(Debug, Default)]
+// Aligned, so that none lies across two cache lines.
 #[repr(C, align(16))]
 pub struct ShareSlot {
     /// A [`Grant`]. The daemon writes it, and whoever makes the bucket.
@@ -236,6 +242,7 @@ pub struct Lapse {
 
 impl Lapse {
     /// Nothing has happened.
+    // Beyond any time, and a tolerance more does not overflow.
     pub const NONE: Self = Self { at: 1 << 62, from: Multiplier::WHOLE, to: Multiplier::WHOLE };
 
     /// What happened until `now_ns` to a bucket whose last packet was at `last_ns` and whose floor was `floor`

@@ -31,9 +31,13 @@ use crate::share::{
 use crate::table::{Identity, LastSeen, Slot, is_claimed};
 
 /// What a change may take from the first look at a bucket to the last word written, ns.
+// If the daemon dies in between, the bucket has lost what it earns in this time: too few tokens,
+// never too many.
 pub const MARGIN_NS: u64 = 1_000_000;
 
 /// How often a bucket is tried that packets are charged to at the same moment.
+// A bound: under a flood a bucket may change before each try, and the thread has other shares to
+// renew in time.
 const TRIES: u32 = 32;
 
 /// The words of a bucket under a limit of the cluster.
@@ -84,6 +88,7 @@ pub fn worth(credit: Ticks, from: Multiplier, to: Multiplier, tolerance: Ticks) 
     if to.is_nothing() {
         return credit;
     }
+    // Rounded down, as debts are rounded up: the sum of all hosts must stay below the limit (P6).
     let worth = u128::from(credit) * u128::from(to.scaled()) / u128::from(from.scaled());
     u64::try_from(worth).unwrap_or(u64::MAX).min(tolerance)
 }
@@ -314,6 +319,8 @@ impl<'a> Bucket<'a> {
 impl Lowered {
     /// Gives the credit that is worth less now its former worth, as far as there is room.
     pub fn give_back(&self, bucket: &Bucket<'_>) {
+        // Only under the grant that came with the lower share: after another change this is owed
+        // no more.
         let holds = || bucket.is_of(self.tag) && atomic::load(&bucket.share.grant) == self.grant.0;
         for (tier, Tier { tolerance, .. }, word) in bucket.tiers() {
             replace(word, holds, |tat| {

@@ -8,6 +8,7 @@
 use core::sync::atomic::AtomicU64;
 
 /// Bits of [`crate::abi::Config::shared`]: there are limits of prefixes.
+// Known apart, so that a packet asks no map of a kind that there is none of.
 pub const PREFIX: u64 = 1;
 /// Bits of [`crate::abi::Config::shared`]: there are limits of classes.
 pub const CLASS: u64 = 2;
@@ -18,10 +19,12 @@ pub const TOTAL: u64 = 4;
 pub const SHARED_SLOTS: u32 = 16_384;
 
 /// The total's place among them.
+// A fixed place: the total is found without a lookup.
 pub const TOTAL_SLOT: u32 = 0;
 
 /// The bucket of a shared limit and what became of the packets that came to it.
 #[derive(Debug, Default)]
+// A line each: all CPUs write the bucket of a busy limit, and neighbours must not pay for it.
 #[repr(C, align(64))]
 pub struct Shared {
     /// The theoretical arrival time.

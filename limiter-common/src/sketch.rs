@@ -22,6 +22,7 @@ use crate::atomic;
 use crate::hash::Hash;
 
 /// The most rows a sketch may have: δ ≥ e⁻⁸ ≈ 0.0003.
+// Also the bound that the verifier needs for the loop over rows.
 pub const MAX_DEPTH: u32 = 8;
 
 /// The highest count a cell holds in an epoch. Saturation leaves room for CPUs that add at once.
@@ -31,6 +32,7 @@ pub const MAX_COUNT: u32 = (1 << COUNT_BITS) - 1 - 4096;
 /// less than the largest gate.
 pub const MAX_PREVIOUS: u32 = (1 << PREVIOUS_BITS) - 1;
 
+// A million in 134 ms is 7.8 Mpps to one cell. What is beyond saturates, far above any gate.
 const COUNT_BITS: u32 = 20;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 const PREVIOUS_BITS: u32 = 4;
@@ -78,6 +80,7 @@ impl Window {
     #[inline(always)]
     pub const fn since(&self, first: u8, wall_ns: u64) -> u64 {
         let into_epoch = wall_ns & (self.ns() - 1);
+        // Saturating: a CPU whose coarse clock lags may look before the first touch.
         into_epoch.saturating_sub((first as u64) << ((self.shift - 8) & 63))
     }
 }
@@ -184,6 +187,7 @@ pub fn count(word: &AtomicU64, now: Position, bit: u64) -> Counted {
     // 1 as long as there is room; without a branch, as in `fresh`.
     let one = (before & COUNT_MASK).wrapping_sub(u64::from(MAX_COUNT)) >> 63;
     let next = (before | seen) + one;
+    // Bit and count in one step: where CPUs do not meet, a row costs one atomic instruction.
     if atomic::replace(word, before, next) {
         return Counted { cell: Cell(next), fresh: (before >> shift & 1) as i64 - 1 };
     }
@@ -199,6 +203,7 @@ pub fn count(word: &AtomicU64, now: Position, bit: u64) -> Counted {
 pub struct Total(u64);
 
 impl Total {
+    // 16 million packets in an epoch of 134 ms are 117 Mpps, more than one host receives.
     const BITS: u32 = 24;
     const MASK: u64 = (1 << Self::BITS) - 1;
     /// The highest count of an epoch, as [`MAX_COUNT`].
@@ -227,6 +232,8 @@ impl Total {
         let seen = atomic::load(word);
         let rolled = Self(seen).rolled(now).0;
         if rolled != seen {
+            // If this fails, another CPU has rolled it: the packets are added to its word all the
+            // same.
             atomic::replace(word, seen, rolled);
         }
         // It stops at the end rather than running into the count of the epoch before.
@@ -271,6 +278,8 @@ impl Estimate {
         Self {
             window: self.window.min(cell.estimate(now)),
             current: self.current.min(cell.current()),
+            // Each row's cell was touched first by the source's first packet or before. So the latest of
+            // them is the closest bound.
             first: self.first.max(cell.first()),
         }
     }

@@ -20,6 +20,7 @@ const TARGET: &str = "limiter::kernel";
 
 /// A second, and the time for one packet whose lines are written, on each CPU.
 const SECOND: Ticks = 1_000_000_000 * TICKS_PER_NS;
+// A line takes some 400 instructions: a flood of promotions must not become a flood of lines.
 const INTERVAL: Ticks = SECOND / 20;
 
 /// Marks what happens to the packet at hand, if there is to be a line about it.
@@ -33,6 +34,7 @@ pub(crate) fn mark(what: Internal) {
         | Internal::Malformed
         | Internal::EventsLost
         | Internal::Contended => true,
+        // These happen at the rate of packets, and are no news to anybody.
         Internal::EventsSuppressed
         | Internal::SketchAdds
         | Internal::SamplesMatched
@@ -96,6 +98,8 @@ pub(crate) fn write(ctx: &XdpContext, state: &impl Processor) -> Option<()> {
     let marked = MARKED.get_ptr_mut(0)?;
     // SAFETY: as in `mark`.
     let marked = unsafe { &mut *marked };
+    // Taken before the rate limit: a packet without a line must not leave its marks to the next
+    // one.
     let what = core::mem::take(&mut marked.what);
     match decide(marked.tat, ticks(state.now_coarse()), INTERVAL, SECOND) {
         Some(next) => marked.tat = next,

@@ -24,14 +24,17 @@ use crate::state::Kernel;
 #[inline(always)]
 fn limiter(ctx: XdpContext) -> u32 {
     let frame = Frame::new(&ctx);
+    // Without its maps the program judges nothing, and must not cut the host off.
     let Some(kernel) = Kernel::new() else {
         return XDP_PASS;
     };
     let reason = judge(&kernel, &frame);
+    // Before any tail call: each frame is in exactly one counter, whatever program ends it (P5).
     kernel.count(reason, frame.len());
     if log::is_marked() {
         kernel.hand_over(reason);
-        // It goes on there, unless nobody reads.
+        // A tail call does not come back. It fails where no daemon reads: the kernel has emptied the map then,
+        // and the marks would go to the next packet.
         // SAFETY: the map holds XDP programs only, which take this very context.
         unsafe { LOGGER.tail_call(&ctx, 0) };
         log::forget();
@@ -47,7 +50,7 @@ fn logger(ctx: XdpContext) -> u32 {
         return XDP_PASS;
     };
     let reason = kernel.handed_over();
-    // What cannot be written is not written.
+    // The verdict is made: a line that finds no room must not change it.
     let _ = log::write(&ctx, &kernel);
     finish(&ctx, &kernel, reason)
 }
@@ -61,7 +64,7 @@ fn sampler(ctx: XdpContext) -> u32 {
         return XDP_PASS;
     };
     let reason = kernel.handed_over();
-    // What is not wanted is not wanted.
+    // `None` where its turn has not come or nobody asks for its source. The verdict stands either way.
     let _ = sample(&ctx, &kernel, reason);
     action(reason)
 }

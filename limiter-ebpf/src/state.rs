@@ -62,6 +62,7 @@ fn longest(
     match key.ipv4() {
         Some(bits) => {
             let [a, b, c, d] = bits.to_be_bytes();
+            // The class first: a trie matches from the front, so one trie serves all classes.
             ipv4.get(Key::new(48, [class, 0, a, b, c, d])).copied()
         }
         None => {
@@ -243,6 +244,8 @@ impl State for Kernel {
 
     #[inline(always)]
     fn lookup(&self, class: u32, key: SourceKey) -> Option<u32> {
+        // A single source is longer than any prefix, so a hit ends the search; and a hash is
+        // cheaper than a trie.
         let single = ClassKey { source: key, class: u64::from(class) };
         // SAFETY: the daemon replaces elements, it never writes into one; a u32 does not tear.
         if let Some(slot) = unsafe { EXACT.get(single) } {

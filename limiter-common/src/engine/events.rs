@@ -17,6 +17,8 @@ pub(super) fn event<S: State>(
     now_ns: u64,
 ) {
     const SECOND: u64 = 1_000_000_000 * TICKS_PER_NS;
+    // One word for all CPUs: the limit is the host's. Each kind has its own, or a full table would
+    // silence the other.
     let word = match kind {
         EventKind::Limited => &config.limited_event_tat,
         EventKind::SetFull => &config.set_full_event_tat,

@@ -26,6 +26,7 @@ use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot, WAYS};
 
 /// How far the coarse clock lags, ns: as on a kernel with 250 ticks a second.
+// A lag of nothing would hide what the engine must bear on a real kernel.
 pub const TICK_NS: u64 = 4_000_000;
 
 /// The slot of the policy that holds for everybody.
@@ -102,6 +103,8 @@ impl Memory {
             shared: Vec::new(),
             listen: Listen::default(),
             peers: HashMap::new(),
+            // Made when they are asked for: 1.25 MiB, which most tests and simulated hosts never
+            // look at.
             tables: Vec::new(),
             fingerprints: (0..sets).map(|_| AtomicU64::new(0)).collect(),
             slots: (0..sets * WAYS).map(|_| Slot::default()).collect(),
@@ -131,6 +134,7 @@ impl Memory {
 
     /// Puts the policies in force, with `slot` for whoever has no limit of its own.
     pub fn publish(&self, generation: u32, slot: u32) {
+        // Slot 0 is "no limit". It has a gate, too, but no source under it can exceed anything.
         let least = self.policies[1..].iter().map(|policy| policy.gate).min().unwrap_or(1);
         atomic::store(&self.config.min_gate, u64::from(least));
         atomic::store(&self.config.policy, PolicyWord::new(generation, slot).0);
@@ -141,6 +145,7 @@ impl Memory {
         let (word, bits) = bits_of(self.key.hash(source), FILTER_WORDS);
         *self.filter[word as usize].get_mut() |= bits;
         let (word, bit) = bit_of(prefix_bit(source));
+        // Both filters, as in the kernel: a source that one of them misses is not looked up.
         *self.prefix_bitmap[word as usize].get_mut() |= bit;
         *self.config.listed.get_mut() |= in_use(SINGLE, FILTER_WORDS);
         self.listed.insert(source, entry);
@@ -186,6 +191,7 @@ impl Memory {
 
     fn shared_slot(&mut self, policy: u32) -> u32 {
         if self.shared.is_empty() {
+            // Place 0 is the total's in the kernel's map, whether or not there is one.
             self.shared.push(Shared::default());
         }
         self.shared.push(Shared { policy: u64::from(policy).into(), ..Shared::default() });
@@ -213,6 +219,8 @@ impl Memory {
     /// The time as of the last clock tick, ns since boot.
     #[must_use]
     pub fn coarse_time(&self) -> u64 {
+        // Rounded down, as the kernel's coarse clock is never ahead: the engine's proofs of P1
+        // rest on that.
         self.time() - self.time() % TICK_NS
     }
 
@@ -249,6 +257,7 @@ impl Memory {
         let mut pending: HashMap<(u32, u64), u64> = HashMap::new();
         for entry in self.drop_caches.iter().flatten() {
             let Some(slot) = entry.basis().slot() else { continue };
+            // By slot and tag: a slot may have another source by now, and these drops are not its.
             let whose = (slot, atomic::load(&entry.tag));
             *pending.entry(whose).or_default() += entry.pending().0;
         }
@@ -270,6 +279,8 @@ impl Memory {
         // That which its next packet meets, as the daemon finds it.
         let published = PolicyWord(atomic::load(&self.config.policy));
         let mut resolved = PolicyWord(atomic::load(&slot.policy));
+        // By the old one, the property of shares once summed up what nobody has any more, in one
+        // of thousands of cases.
         if resolved.generation() != published.generation() {
             resolved = published;
         }
@@ -371,6 +382,8 @@ impl State for Cpu<'_> {
     fn lookup(&self, class: u32, key: SourceKey) -> Option<u32> {
         let memory = self.memory;
         #[cfg(test)]
+        // Another CPU or the daemon may change anything between two steps of a packet: tests do so
+        // here.
         memory.between.lookup(memory);
         memory.limits.get(&(class, key)).or_else(|| memory.class_defaults.get(&class)).copied()
     }
@@ -404,6 +417,7 @@ impl Processor for Cpu<'_> {
     fn note(&self, what: Internal) -> u64 {
         self.memory.internal[what as usize].fetch_add(1, Ordering::Relaxed) + 1
     }
+    // Always room: tests ask how many events there were, and a full ring is the kernel's matter.
     fn send(&self, _: Event) -> bool {
         self.memory.events.fetch_add(1, Ordering::Relaxed);
         true

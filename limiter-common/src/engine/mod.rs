@@ -82,6 +82,8 @@ pub trait Constants {
     /// Sets in the bucket table, minus one.
     fn set_mask(&self) -> u32;
     /// CPUs that may judge packets at once.
+    // A bound on packets in flight: each other CPU may have counted one in the sketch that it has
+    // not charged yet.
     fn cpus(&self) -> u32;
     /// Where this host listens for frames of its cluster.
     fn listen(&self) -> Listen;
@@ -173,14 +175,18 @@ pub fn judge<S: State, P: Packet + ?Sized>(state: &S, packet: &P) -> Reason {
         Network::Ip(ip) => ip,
     };
     if ip.malformed {
+        // Counted beside the verdict, not as one: each packet is in exactly one counter of
+        // verdicts (P5).
         state.note(Internal::Malformed);
     }
+    // A missing map must not cut the host off: the packet passes, and the counter tells.
     ip_packet(state, packet, &ip).unwrap_or(Reason::Internal)
 }
 
 /// Judges a packet with a source. `None` if `state` lacks something.
 #[inline(always)]
 fn ip_packet<S: State, P: Packet + ?Sized>(state: &S, packet: &P, ip: &Ip) -> Option<Reason> {
+    // Before lists and limits: a ban of a forged address once parted a fleet.
     if let Some(reason) = peer(state, packet, ip) {
         return Some(reason);
     }
@@ -194,6 +200,7 @@ fn ip_packet<S: State, P: Packet + ?Sized>(state: &S, packet: &P, ip: &Ip) -> Op
 #[inline(always)]
 fn peer<S: State, P: Packet + ?Sized>(state: &S, packet: &P, ip: &Ip) -> Option<Reason> {
     let listen = state.listen();
+    // Daemons send no such frames, so a malformed one has the limit of its source.
     if listen.port == 0 || ip.malformed {
         return None;
     }
@@ -221,6 +228,8 @@ fn verdict<S: State>(
 ) -> Option<Reason> {
     let limited = classified.limited(state, source)?;
     let reason = limit(state, config, source, limited, length)?;
+    // Management addresses are on the allow list. A full shared limit must not shut the operator
+    // out.
     if !reason.passes() || reason == Reason::Allowed {
         return Some(reason);
     }

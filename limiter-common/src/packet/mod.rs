@@ -65,7 +65,7 @@ pub enum Version {
 /// A readable IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Its version.
+    /// By the header, which agrees with the EtherType.
     pub version: Version,
     /// The sender's whole address.
     pub source: SourceKey,
@@ -109,6 +109,7 @@ fn behind_tag<P: Packet + ?Sized>(packet: &P, offset: usize) -> Option<u16> {
 #[inline(always)]
 pub fn network<P: Packet + ?Sized>(packet: &P) -> Network {
     let Some(ethernet) = packet.read::<EthHdr>(0) else { return Network::NonIp };
+    // Two tags by hand, not a loop: that is what QinQ has, and the verifier has no bound to find.
     let mut ether_type = ethernet.ether_type;
     let mut offset = EthHdr::LEN;
     if is_vlan(ether_type) {
@@ -142,12 +143,14 @@ fn ipv4<P: Packet + ?Sized>(packet: &P, offset: usize) -> Network {
             _ => Network::Unreadable,
         };
     };
+    // EtherType and version contradict each other: which bytes are the source is anybody's guess.
     if header.vihl >> 4 != 4 {
         return Network::Unreadable;
     }
     let header_length = u32::from(header.vihl & 15) * 4;
     let total = u32::from(u16::from_be_bytes(header.tot_len));
     let available = packet.length().saturating_sub(offset as u32);
+    // A frame may be longer than its packet: Ethernet pads short ones to 60 bytes.
     let malformed = header_length < 20 || total < header_length || total > available;
     ip(Version::V4, SourceKey::from_ipv4(header.src_addr), offset, malformed)
 }
@@ -156,6 +159,7 @@ fn ipv4<P: Packet + ?Sized>(packet: &P, offset: usize) -> Network {
 fn ipv6<P: Packet + ?Sized>(packet: &P, offset: usize) -> Network {
     let Some(header) = packet.read::<Ipv6Hdr>(offset) else {
         return match packet.read::<[u8; 24]>(offset) {
+            // As for IPv4: whoever cuts a packet off must not get past its limit.
             Some(bytes) if bytes[0] >> 4 == 6 => {
                 let mut source = [0; 16];
                 source.copy_from_slice(&bytes[8..24]);

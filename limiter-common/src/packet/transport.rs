@@ -53,6 +53,7 @@ pub fn transport<P: Packet + ?Sized>(packet: &P, ip: &Ip) -> Option<Transport> {
                 return None;
             }
             let frags = u16::from_be_bytes(header.frags);
+            // By the offset alone: the first fragment has ports, and more of them to come.
             let later = frags & 0x1fff != 0;
             let fragment = later || frags & 0x2000 != 0;
             upper(packet, header.proto, offset + length, fragment, later)
@@ -96,11 +97,14 @@ fn extensions<P: Packet + ?Sized>(packet: &P, start: usize) -> Option<Transport>
     let mut fragment = false;
     for _ in 0..MAX_EXTENSIONS {
         let length = match next {
+            // Lengths in units of 8 bytes beyond the first 8 (RFC 8200 §4). ESP is not among
+            // these: what follows is encrypted.
             HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS | MOBILITY | HOST_IDENTITY | SHIM6 => {
                 let head = packet.read::<[u8; 2]>(offset)?;
                 next = head[0];
                 (head[1] as usize + 1) * 8
             }
+            // The one that counts in units of 4 bytes, less two (RFC 4302 §2.2).
             AUTHENTICATION => {
                 let head = packet.read::<[u8; 2]>(offset)?;
                 next = head[0];
@@ -112,6 +116,7 @@ fn extensions<P: Packet + ?Sized>(packet: &P, start: usize) -> Option<Transport>
                 let word = u16::from_be_bytes([head[2], head[3]]);
                 // An atomic fragment (offset 0, no more) is a whole packet (RFC 6946).
                 fragment |= word & !0b110 != 0;
+                // Not the first fragment: what follows is the middle of a payload, not a header.
                 if word >> 3 != 0 {
                     return upper(packet, next, offset, true, true);
                 }
@@ -141,6 +146,8 @@ fn upper<P: Packet + ?Sized>(
         destination_port: 0,
         tcp_flags: 0,
     };
+    // Whatever bytes are there were chosen by the sender: read as ports, they would choose the
+    // limit.
     if later {
         return Some(bare);
     }

@@ -55,8 +55,11 @@ impl CaptureRequest {
         let named = |reason: &Reason| {
             self.reasons.is_empty() || self.reasons.iter().any(|name| name == reason.name())
         };
+        // The kernel's filter has a bit for each reason and none for a verdict, so that becomes reasons.
         let of_verdict: Vec<_> = Reason::ALL.into_iter().filter(verdict).collect();
         let reasons: Vec<_> = of_verdict.iter().copied().filter(named).collect();
+        // An empty mask would capture nothing for ever. The client could not tell that from
+        // silence on the wire.
         if reasons.is_empty() {
             let which = if self.passed { "passes" } else { "is dropped" };
             return Err(usage(format!("no packet {which} for {}", self.reasons.join(" or ")))
@@ -64,6 +67,8 @@ impl CaptureRequest {
         }
         let source = self.source.as_deref().map(|text| {
             let single = text.parse::<std::net::IpAddr>().map(ipnet::IpNet::from).ok();
+            // Cut to its length: the kernel compares masked addresses, and host bits would never
+            // match.
             single.or_else(|| text.parse::<ipnet::IpNet>().ok()).map(|net| net.trunc()).ok_or_else(
                 || {
                     usage(format!("{text:?} is neither an address nor a prefix"))
@@ -95,11 +100,11 @@ fn names(reasons: &[Reason]) -> String {
 /// A capture that has begun. It ends when nobody asks for its samples for two seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureStarted {
-    /// Its number.
+    /// Its number, which `POST /v1/capture/ID` takes.
     pub id: u64,
 }
 
-/// A sample.
+/// A sample as a packet of a pcapng file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampleReport {
     /// When the packet came.
@@ -120,6 +125,8 @@ impl SampleReport {
         let verdict = if sample.reason.passes() { "pass" } else { "drop" };
         let mut comment = format!("{verdict} {}", sample.reason.name());
         if let Some(source) = sample.source {
+            // `key=value`, as it becomes the comment of a packet in the pcapng file, which
+            // Wireshark can search.
             comment += &format!(" source={source}");
         }
         if let Some(limit) = &sample.limit {

@@ -66,6 +66,8 @@ impl<R: Rule> Diff<R> {
     }
 
     /// Notes what becomes of a target's rule.
+    // One rule a target: so "changed" is decided by whether both are there, and no caller has to
+    // say it.
     pub fn note(&mut self, old: Option<R>, new: Option<R>) {
         match (old, new) {
             (None, Some(new)) => self.added.push(new),
@@ -89,6 +91,7 @@ impl<R: Rule> Print for Diff<R> {
         for rule in &self.added {
             writeln!(out, "+ {}: {}", rule.name(), rule.summary())?;
         }
+        // Both: a rule is replaced as a whole, and what the new one does not say is gone.
         for Replaced { old, new, .. } in &self.changed {
             writeln!(out, "~ {}: {} → {}", old.name(), old.summary(), new.summary())?;
         }
@@ -111,6 +114,8 @@ pub struct PendingReport {
     /// When it is reverted, RFC 3339.
     pub reverts_at: String,
     /// Why it could not be reverted so far, though it is due.
+    // A full disk or the kernel may refuse the way back. It is tried again, and must not look
+    // confirmed meanwhile.
     pub problem: Option<String>,
 }
 

@@ -24,9 +24,11 @@ use model::chain;
 use model::instance::Instance;
 
 /// How long an answer may take, if nothing else is said.
+// A bulk import of another client holds the core for seconds, and its successor waits.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest answer, bytes: a list of a million limits.
+// Bounded all the same: whatever listens on that path must not fill this program's memory.
 const MAX_ANSWER: usize = 512 << 20;
 
 /// The longest line of a stream, bytes.
@@ -36,6 +38,7 @@ const MAX_LINE: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
+    // Only for hints. Which daemon is asked is decided by the socket's path alone.
     instance: Option<Instance>,
     patience: Duration,
 }
@@ -128,6 +131,8 @@ impl Client {
         let request = self.request(Method::GET, path, Bytes::new());
         let (response, connection) =
             timeout(self.patience, request).await.map_err(|_| self.silent())??;
+        // Only the head has a time limit. Quiet hours between two events are no fault of the
+        // daemon.
         let (status, mut body) = (response.status(), response.into_body());
         if !status.is_success() {
             let answer = Limited::new(body, MAX_ANSWER).collect().await;
@@ -157,6 +162,8 @@ impl Client {
     }
 
     fn refused(&self, status: StatusCode, answer: &[u8]) -> Failure {
+        // The daemon's own failures come as JSON, with its hint and exit code: a script sees the
+        // same as in the daemon.
         serde_json::from_slice(answer)
             // Not every answer is the daemon's: a library refuses what is not HTTP at all.
             .unwrap_or_else(|_| self.broken(&format!("it answers with status {status}")))
@@ -218,6 +225,8 @@ impl Client {
     fn unreachable(&self, error: &std::io::Error) -> Failure {
         let socket = self.socket.display();
         match error.kind() {
+            // A code of its own: a daemon is there, so a script that starts one on code 3 must not
+            // do that.
             ErrorKind::PermissionDenied => Failure::new(
                 exit::PRIVILEGE,
                 format!("the socket {socket} may not be used: {error}"),
@@ -241,6 +250,8 @@ impl Client {
 fn absent(instance: Option<&Instance>, known: &BTreeSet<Instance>) -> String {
     let others: Vec<_> =
         known.iter().filter(|name| Some(*name) != instance).map(ToString::to_string).collect();
+    // A daemon of another instance may run: its name is the likely answer to why this one is
+    // absent.
     let others = if others.is_empty() {
         String::new()
     } else {
@@ -267,6 +278,8 @@ fn who_may_use(socket: &Path) -> String {
 }
 
 /// `text` as a segment of a path or a value of a query.
+// What a name has of `&`, `?` or `/` would otherwise end its value: an operator's reason would
+// become options.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -64,6 +64,7 @@ pub struct ClusterStatus {
 impl ClusterStatus {
     /// What of other hosts is not limited, in a line.
     pub(super) fn frames(&self) -> String {
+        // Said in every status: an attacker who forges these addresses gets the budget of a host.
         format!("frames from {} addresses of hosts are not limited", self.unlimited_peers)
     }
 
@@ -117,6 +118,8 @@ pub struct ClusterLeft {
 impl Print for ClusterLeft {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { name, others, disbanded, seconds } = self;
+        // Nobody took its shares, so nothing of the cluster is left: the next host must found one,
+        // not join.
         if *disbanded {
             return writeln!(out, "{name} was the last host of its cluster, which is no more");
         }

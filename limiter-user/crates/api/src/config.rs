@@ -29,7 +29,7 @@ fn written(value: &Value) -> String {
 /// A key, its value, and where that comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SettingReport {
-    /// The key.
+    /// A key as the settings have it, `cluster_listen`: one name for flag, variable and file.
     pub key: String,
     /// Its value.
     pub value: Value,
@@ -42,9 +42,9 @@ pub struct SettingReport {
 pub struct FileLimitReport {
     /// Its target.
     pub target: Target,
-    /// The rate.
+    /// The rate in its largest exact unit, `1000pps`.
     pub rate: String,
-    /// The burst.
+    /// The burst as it is written, `2000 packets`.
     pub burst: String,
     /// What holds at the same time, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +71,7 @@ pub struct FileEntryReport {
     pub list: Action,
     /// Its target.
     pub target: IpNet,
-    /// Why.
+    /// The operator's words, if there are any.
     pub reason: Option<String>,
     /// File and line.
     pub origin: String,
@@ -82,7 +82,7 @@ pub struct FileEntryReport {
 pub struct SettingsReport {
     /// The file that was read, if there is one.
     pub file: Option<String>,
-    /// Every key.
+    /// Every key but limits and lists, by name.
     pub settings: Vec<SettingReport>,
     /// The file's limits.
     pub limits: Vec<FileLimitReport>,
@@ -94,6 +94,8 @@ impl FileLimitReport {
     /// Tells `limit`, which is found at `origin`.
     pub fn new(limit: &Limit, origin: String) -> Self {
         let LimitReport { target, rate, burst, also, enforce, ban, scope, partition, .. } =
+            // A file is shown without a daemon, too. Nobody knows the sketch's window there, so it
+            // has no gate.
             LimitReport::new(limit, 0);
         let rate = rate.to_string();
         Self { target, rate, burst, also, enforce, ban, scope, partition, origin }
@@ -170,6 +172,7 @@ impl Print for DefaultReport {
 /// `config schema`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
+// Transparent: an editor wants the schema itself, not an answer that has one.
 pub struct SchemaReport(pub Value);
 
 impl Print for SchemaReport {
@@ -185,7 +188,7 @@ impl Print for SchemaReport {
 pub struct Shadowed<R: Rule = LimitReport> {
     /// The target of both.
     pub target: R::Target,
-    /// The file's.
+    /// What the file says, which is not in force.
     pub file: R,
     /// The one in force.
     pub runtime: R,
@@ -194,6 +197,7 @@ pub struct Shadowed<R: Rule = LimitReport> {
 impl<R: Rule> Print for Shadowed<R> {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let (name, runtime, file) = (self.file.name(), self.runtime.summary(), self.file.summary());
+        // Said at each reload: an edited file without effect is what operators miss longest.
         writeln!(out, "= {name}: {runtime} was set at run time and stays in force, not {file}")
     }
 }
@@ -201,7 +205,7 @@ impl<R: Rule> Print for Shadowed<R> {
 /// A key whose value in the configuration is another one than the daemon runs with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeyDiff {
-    /// The key.
+    /// As [`SettingReport::key`].
     pub key: String,
     /// What the daemon runs with.
     pub running: Value,
@@ -277,6 +281,8 @@ impl Print for ReloadReport {
         }
         for KeyDiff { key, running, file } in &self.restart {
             let (running, file) = (written(running), written(file));
+            // A mark of its own: the daemon has not changed this key, whatever was applied around
+            // it.
             writeln!(out, "! {key}: {running} → {file}, which needs a restart")?;
         }
         let file = self.file.as_deref().unwrap_or("no file");
@@ -292,7 +298,7 @@ impl Print for ReloadReport {
 pub struct ConfigReport {
     /// The file, if there is one.
     pub file: Option<String>,
-    /// Its limits.
+    /// How many limits it has.
     pub limits: u64,
     /// Of those, not in force because one for the same target was set at run time.
     pub shadowed: u64,
@@ -304,6 +310,7 @@ pub struct ConfigReport {
     pub listed_shadowed: u64,
     /// The file that is not in force, because reading it again was not confirmed.
     #[serde(default)]
+    // That file is still on disk. Without this nobody would know why it has no effect.
     pub refused: Option<String>,
     /// Why the file could not be read again.
     pub problem: Option<String>,

@@ -18,13 +18,14 @@ use model::traffic::Totals;
 /// A host that did not answer a question to all, or not in full.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unanswered {
-    /// Its name.
+    /// Its name in the cluster.
     pub host: String,
     /// What it said instead, or that it said nothing.
     pub problem: String,
 }
 
 /// Tells who did not answer.
+// By name: a sum that lacks a host must not pass for that of the fleet.
 pub(super) fn print_unanswered(out: &mut dyn Write, unanswered: &[Unanswered]) -> io::Result<()> {
     for Unanswered { host, problem } in unanswered {
         writeln!(out, "without {host}: {problem}")?;
@@ -41,6 +42,7 @@ pub struct ClusterTopEntry {
     /// Hosts where it has a bucket.
     pub hosts: usize,
     /// Whether another host has another limit for it.
+    // Hosts whose limits differ let more through together than any of them allows.
     pub limit_differs: bool,
 }
 
@@ -49,7 +51,7 @@ pub struct ClusterTopEntry {
 pub struct ClusterTopReport {
     /// The heaviest sources of all hosts together.
     pub sources: Vec<ClusterTopEntry>,
-    /// Hosts that answered.
+    /// Names of hosts that answered.
     pub hosts: Vec<String>,
     /// Members that did not, or not in full: what they have is not in the sums.
     pub unanswered: Vec<Unanswered>,
@@ -110,6 +112,7 @@ impl ClusterTopReport {
             let rows = self.sources.iter().map(row);
             writeln!(out, "{}", text::fitted(&columns, 4, rows, terminal))?;
         }
+        // Both numbers: sums over nine of ten hosts must not look like those of the fleet.
         let (hosts, all) = (self.hosts.len(), self.hosts.len() + self.unanswered.len());
         write!(
             out,
@@ -121,6 +124,8 @@ impl ClusterTopReport {
             write!(out, ", {passed_pps:.0} packets/s passed, {dropped_pps:.0} dropped")?;
         }
         writeln!(out)?;
+        // The list's certificate: on each host, an unlisted source has at most what the last named
+        // one has there.
         if !self.exact {
             writeln!(
                 out,
@@ -221,6 +226,8 @@ impl Print for ClusterSourceReport {
         let mut table = text::table(&header, 4);
         for host in &self.hosts {
             let state = match host.listed {
+                // A list goes before any bucket, so its word replaces the state of a bucket that
+                // no packet asks.
                 Some(Action::Allow) => "allowed",
                 Some(Action::Deny) => "denied",
                 None => state_name(host.state),
@@ -285,6 +292,8 @@ impl ClusterDistinctReport {
         for (at, group) in self.groups.iter().enumerate() {
             let names: Vec<_> = group.hosts.iter().map(|host| host.host.as_str()).collect();
             write!(out, "{} on {}", group.distinct.summary(), names.join(", "))?;
+            // Registers rotate by each host's clock. Of windows one apart, the union counts
+            // sources of both: an upper bound.
             if group.windows_apart > 0 {
                 write!(out, ", whose windows are one apart")?;
             }

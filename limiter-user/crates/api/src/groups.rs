@@ -42,7 +42,7 @@ impl GroupEntry {
 pub struct GroupsReport {
     /// What they are.
     pub by: GroupBy,
-    /// The heaviest.
+    /// The heaviest, in the order of `sort`.
     pub groups: Vec<GroupEntry>,
     /// How many there are.
     pub known: u64,
@@ -163,7 +163,7 @@ pub struct ClusterGroupsReport {
     pub by: GroupBy,
     /// The heaviest of all hosts together.
     pub groups: Vec<ClusterGroupEntry>,
-    /// Hosts that answered.
+    /// Names of hosts that answered.
     pub hosts: Vec<String>,
     /// Members that did not, or not in full: what they have is not in the sums.
     pub unanswered: Vec<Unanswered>,
@@ -195,6 +195,8 @@ impl ClusterGroupsReport {
         print_groups(out, self.by, groups, terminal)?;
         let (hosts, all) = (self.hosts.len(), self.hosts.len() + self.unanswered.len());
         write!(out, "{} ", self.groups.len())?;
+        // Hosts with too many rows name the heaviest only, and a sum of those would be no number
+        // of groups.
         if let Some(known) = self.known {
             write!(out, "of {known} ")?;
         }

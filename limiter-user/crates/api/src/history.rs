@@ -10,7 +10,7 @@ use telemetry::history::{Series, Slot};
 pub struct ReasonSeries {
     /// `pass` or `drop`.
     pub verdict: String,
-    /// Why.
+    /// The reason, as `stats` calls it.
     pub reason: String,
     /// Packets per second at each moment.
     pub pps: Vec<Option<f64>>,
@@ -54,6 +54,8 @@ fn column(series: &Series, tell: impl Fn(&Slot) -> Option<f64>) -> Vec<Option<f6
 }
 
 fn rate(series: &Series, count: impl Fn(&Slot) -> u64) -> Vec<Option<f64>> {
+    // By the time that the slot covers, not by the step: after a gap one slot has the counts of
+    // all of it.
     column(series, |slot| Some(count(slot) as f64 / slot.seconds()))
 }
 
@@ -68,6 +70,7 @@ impl HistoryReport {
     /// The same without the time of which nothing is known at its beginning: before the first daemon.
     #[must_use]
     pub fn known(&self) -> Self {
+        // Only gaps at the beginning go. One in between is time without a daemon, and has to show.
         let first = self.seconds.iter().position(Option::is_some).unwrap_or_default();
         let mut known = self.clone();
         known.time.drain(..first);
@@ -98,6 +101,7 @@ impl HistoryReport {
             reason: reason.name().into(),
             pps: rate(series, |slot| slot.tallies()[i].packets),
         });
+        // Most reasons never occur on a host, and each would be a whole column of zeros.
         let some = |reason: &ReasonSeries| reason.pps.iter().flatten().any(|pps| *pps > 0.0);
         Self {
             step_seconds: series.step,

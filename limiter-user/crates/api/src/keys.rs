@@ -21,7 +21,7 @@ pub struct KeysReport {
     pub accepted: Option<String>,
     /// Members that are there, this host included.
     pub members: usize,
-    /// Who leads.
+    /// The host that leads rotations at present.
     pub leader: String,
     /// Members that are not as far as they are to be, if this host leads.
     pub waiting: Vec<String>,
@@ -42,6 +42,8 @@ impl Default for KeysReport {
     fn default() -> Self {
         Self {
             number: 0,
+            // A host that has never rotated is in the same state as after a rotation: one key, and
+            // none beside it.
             stage: Stage::Forgotten,
             sealing: String::new(),
             accepted: None,
@@ -86,6 +88,7 @@ impl Print for KeysReport {
         if !self.waiting.is_empty() {
             writeln!(out, "not as far: {}", self.waiting.join(", "))?;
         }
+        // Only here does it wait for the lost one: the new key is not used before all can read it.
         if self.lost && self.stage == Stage::Accepted {
             let gone = GONE.as_secs();
             writeln!(
@@ -93,12 +96,15 @@ impl Print for KeysReport {
                 "somebody was lost: it goes on with all, or {gone} seconds later without"
             )?;
         }
+        // Shown, as a host that was left behind looks the same on the wire as somebody who
+        // guesses.
         if self.refused > 0 {
             writeln!(out, "frames with another key: {}", self.refused)?;
         }
         if let Some(problem) = &self.problem {
             writeln!(out, "it does not go on: {problem}")?;
         }
+        // They have the old key alone, so no frame can bring them the new one.
         if let (Some(file), true) = (&self.file, self.number > 0) {
             writeln!(
                 out,

@@ -81,6 +81,7 @@ pub trait Print {
     ///
     /// # Errors
     /// As [`Print::print`].
+    // Most reports are narrow, and what a script reads must not depend on the width of a terminal.
     fn print_on(&self, out: &mut dyn Write, _terminal: &Terminal) -> io::Result<()> {
         self.print(out)
     }

@@ -65,6 +65,7 @@ pub struct LimitReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
     /// Whether all sources share it.
+    // The key keeps its first name: scripts read it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not", rename = "as_one")]
     pub aggregate: bool,
     /// The rate in its largest exact unit.
@@ -81,6 +82,7 @@ pub struct LimitReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub also: Option<TierReport>,
     /// Packets in a sketch window below which a source needs no bucket.
+    // Shown, as a limit of gate 1 gives each source a bucket at once, spoofed ones too.
     pub gate: u32,
     /// Whether what is over it is dropped, rather than only counted.
     pub enforce: bool,
@@ -132,6 +134,7 @@ impl Rule for LimitReport {
 /// What each further side of a partition lets through beyond a limit, if it does.
 fn beyond_per_side(scope: Scope, rate_per_second: f64) -> Option<f64> {
     let partition = scope.partition()?;
+    // What a second side adds is what each further one adds. Only `available` adds anything.
     Some(rate_per_second * (partition.bound(2) - partition.bound(1))).filter(|more| *more > 0.0)
 }
 
@@ -159,6 +162,7 @@ pub(super) fn describe(
 
 impl LimitReport {
     /// Tells `limit`, which was set at run time and whose gate is `gate`.
+    // The gate depends on the sketch's window and so on the host, not on what the operator wrote.
     pub fn new(limit: &Limit, gate: u32) -> Self {
         let class = limit.target.class;
         let TierReport { rate, burst, rate_per_second, burst_amount, unit } = limit.tier().into();
@@ -178,6 +182,7 @@ impl LimitReport {
             scope: limit.scope.reach(),
             partition: limit.scope.partition(),
             beyond_per_side: beyond_per_side(limit.scope, rate_per_second),
+            // Only the cluster knows, and a host alone must not claim a number.
             hosts: None,
             cluster_burst_amount: None,
             origin: LimitOrigin::Runtime,
@@ -196,6 +201,8 @@ impl LimitReport {
         let packet = if self.unit == Unit::Bytes { frame } else { 1 };
         let packets = u64::from(hosts) * u64::from(packet);
         self.hosts = Some(hosts);
+        // The bound of P6 as it is proved: without a packet a host, 5/minute would shut out every
+        // client.
         self.cluster_burst_amount = Some(self.burst_amount.max(packets));
     }
 
@@ -267,6 +274,8 @@ impl Print for LimitsImported {
 }
 
 /// What to do where there are no limits.
+// A daemon without limits enforces nothing, and says so wherever limits are told: silence would
+// look like safety.
 pub(super) const FIRST_LIMIT: &str =
     "set one, such as `limiter limit set 1000pps`, or let `limiter suggest` propose one";
 
@@ -297,6 +306,8 @@ impl Print for LimitList {
             ]);
         }
         writeln!(out, "{}", table.trim_fmt())?;
+        // The greatest number: all limits of the cluster are divided among the same hosts, so it
+        // is said once.
         if let Some(hosts) = self.limits.iter().filter_map(|limit| limit.hosts).max() {
             writeln!(
                 out,
@@ -331,6 +342,8 @@ impl Print for LimitSet {
         }
         let (target, new) = (self.limit.target.short(), self.limit.summary());
         match &self.previous {
+            // `limit set` takes ban and burst of the limit before away without being asked; so the
+            // old one is shown whole.
             _ if !self.changed => writeln!(out, "{target}: {new} (as before)")?,
             None => writeln!(out, "{target}: {new}")?,
             Some(old) => writeln!(out, "{target}: {} → {new}", old.summary())?,

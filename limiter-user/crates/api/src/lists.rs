@@ -84,6 +84,8 @@ impl ListEntry {
         let until = self.expires.as_deref().map(|expires| {
             let (date, time) = expires.split_once('T').unwrap_or(("", expires));
             let date =
+                // The day is left out while it is that of the listing: most denials last minutes,
+                // and the time is what is looked for.
                 if self.added.starts_with(date) { String::new() } else { format!("{date} ") };
             format!(" until {date}{} UTC", time.split(['.', 'Z']).next().unwrap_or_default())
         });
@@ -113,6 +115,8 @@ impl ListEntry {
     }
 
     /// Why it is listed.
+    // An operator who did not list the source must see that a limit has, or looks for a colleague
+    // in vain.
     fn because(&self) -> String {
         let reason = self.reason.clone().unwrap_or_default();
         if self.ban { format!("banned, {reason}") } else { reason }
@@ -132,6 +136,7 @@ impl Print for ListReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         if !self.entries.is_empty() {
             let mut table =
+                // The reason comes last: it is free text, and of any length.
                 text::table(&["TARGET", "ADDED", "EXPIRES", "SCOPE", "FROM", "REASON"], 0);
             for entry in &self.entries {
                 table.add_row([
@@ -179,6 +184,8 @@ pub struct ListChanged {
 
 impl ListChanged {
     /// So many entries are named; of more only the number is told.
+    // A script may list hundreds of thousands at once. Their names would bury the answer, and fill
+    // the daemon's memory.
     pub const NAMED: usize = 5;
 
     /// What is told where there was nothing to remove.
@@ -207,6 +214,8 @@ impl ListChanged {
                 }
                 ListDone::Removed => {
                     let now = format!("{}{}", new.action.done(), new.terms());
+                    // The file or the cluster may list the same target. Then a removal uncovers
+                    // that entry, and the source stays listed.
                     writeln!(out, "removed {name} from the {list} list; now {now}")?;
                 }
             }
@@ -238,6 +247,8 @@ impl ListChanged {
 
 impl Print for ListChanged {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        // No error: `clear` and `del` in a script have reached what they want. The file's entries
+        // are not theirs to remove.
         if self.changed == 0 {
             return writeln!(out, "no entry of the {} list was set at run time", self.list);
         }

@@ -27,13 +27,14 @@ pub struct ReasonFlow {
     pub verdict: &'static str,
     /// As `stats` calls it.
     pub reason: &'static str,
-    /// How much.
+    /// Packets and bits per second.
     #[serde(flatten)]
     pub flow: Flow,
 }
 
 /// How much met each reason between two samples; nothing if the later one counts from zero again.
 pub fn reasons(earlier: &Sample, now: &Sample) -> Vec<ReasonFlow> {
+    // The monotonic clock: a step of the wall clock would make any rate.
     let ns = now.monotonic_ns.saturating_sub(earlier.monotonic_ns).max(1);
     let rate = |count: u64| count as f64 * 1e9 / ns as f64;
     let since = |reason| {
@@ -141,6 +142,7 @@ impl Verdict {
             parts.push("the daemon is degraded".into());
         }
         let level = match (dropped < 0.5, collateral, health) {
+            // First: a daemon that lost something may show no drops at all.
             (_, _, Health::Degraded) => VerdictLevel::Attention,
             (true, ..) => VerdictLevel::Quiet,
             (false, 0, _) => VerdictLevel::Limiting,
@@ -167,6 +169,8 @@ pub struct Commands {
 fn half(entry: &TopEntry) -> String {
     let halved = |per_second: f64| (per_second / 2.0).floor().max(1.0) as u64;
     match &entry.limit {
+        // In the unit of the limit, or the command would replace a limit of bytes by one of
+        // packets.
         Some(limit) if limit.unit == Unit::Bytes => {
             format!("{}byte/s", halved(limit.rate_per_second))
         }
@@ -188,9 +192,13 @@ impl Commands {
         Self {
             // Nothing to deny is offered where nothing was lost: a click must not shut out who
             // keeps to its limit.
+            // A denial ends by itself: a command that is copied under attack should not outlive
+            // it.
             deny: entry.has_lost().then(|| command(format!("deny add {source} --ttl 10m"))),
             limit: rate.as_ref().map(|rate| command(format!("limit set {rate} --for {source}"))),
             rate,
+            // Without the prefix length, which `show` does not take: it asks for the source that
+            // an address belongs to.
             show: command(format!("show {}", entry.source.addr())),
         }
     }
@@ -246,6 +254,7 @@ pub struct OverviewReport {
     /// Distinct sources, if they are counted.
     pub distinct: Option<Distinct>,
     /// Sources that have lost packets: most dropped at present first.
+    // From the hundred that have lost most: a page must not cost a scan of all.
     pub offenders: Vec<Offender>,
     /// The heaviest sources, where none has lost packets.
     pub heaviest: Vec<Offender>,
@@ -270,6 +279,7 @@ pub struct OverviewReport {
     /// The daemon's version.
     pub version: &'static str,
     /// The host's name.
+    // Pages of several hosts lie open beside each other.
     pub host: String,
     /// Which instance it is.
     pub instance: Option<String>,

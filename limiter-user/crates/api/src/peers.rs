@@ -47,7 +47,7 @@ pub struct RefusedReport {
     pub reason: String,
     /// The same in words.
     pub meaning: String,
-    /// How many.
+    /// How many, since its daemon started.
     pub packets: u64,
 }
 
@@ -57,6 +57,7 @@ pub struct ClockReport {
     /// How far its wall clock is ahead of that of the host that was asked, ms.
     pub ahead_ms: f64,
     /// What that may be off by, ms: half of the round trip.
+    // As in NTP: the answer may have been given at any moment of the round trip.
     pub error_ms: f64,
     /// How long a question and its answer were on their way, ms.
     pub round_trip_ms: f64,
@@ -65,7 +66,7 @@ pub struct ClockReport {
 /// What a host says of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerDetails {
-    /// Its version.
+    /// The version of its program.
     pub version: String,
     /// The version of the protocol between hosts.
     pub protocol: u32,
@@ -84,6 +85,8 @@ pub struct PeerDetails {
     /// Sources beside them that have their floor there and no more: more send at once than it has the time to
     /// divide among hosts.
     #[serde(default)]
+    // A field, not a sentence of its own status: so another host's answer names the owner that is
+    // the reason.
     pub left_out: u64,
     /// Sources that it has grants of.
     pub grants_held: u64,
@@ -116,11 +119,11 @@ pub struct PeerDetails {
 /// A host of the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerReport {
-    /// Its name.
+    /// Its name in the cluster.
     pub host: String,
     /// Where it listens.
     pub address: SocketAddr,
-    /// Its region.
+    /// Its region, `default` where none is configured.
     pub region: String,
     /// Its part of limits, beside those of others.
     pub weight: u32,
@@ -192,6 +195,8 @@ impl OverageReport {
     /// That hosts let more through than they may, if they do by more than counting can be off by.
     pub fn warning(&self) -> Option<String> {
         let Self { limit, ratio, bound, seconds, .. } = self;
+        // By its own bound: under `available` each side of a partition may use all of the limit,
+        // which is no fault.
         (*ratio > MARGIN * bound).then(|| {
             let [ratio, bound] = [ratio * 100.0, bound * 100.0];
             format!(
@@ -243,6 +248,7 @@ pub struct PeersReport {
     pub warnings: Vec<String>,
     /// Hosts with the same key that belong to another cluster.
     #[serde(default)]
+    // Two clusters of one key each let the whole of every limit through, which nothing else shows.
     pub other_clusters: Vec<OtherCluster>,
     /// The sum of the home shares of those that answer: the rest of each limit lies idle, or is on its way.
     pub home: f64,
@@ -269,6 +275,8 @@ impl RegionReport {
             // Who is gone is listed still, but no more expected to answer.
             region.hosts += u64::from(peer.state != PeerState::Gone);
             if let Some(details) = &peer.details {
+                // Sums are of those that answered, and the table says so: zeros for silent hosts
+                // would look like lost shares.
                 region.answering += 1;
                 region.home += details.home;
                 region.loans_borrowed += details.loans_borrowed;
@@ -304,6 +312,7 @@ impl PeerReport {
             let lag = details.lag_ms.map(|lag| format!("{:.1} / {:.1}", lag.p50, lag.p99));
             lag.unwrap_or_else(|| "-".into())
         };
+        // Who is gone keeps its row: its home share may lie idle, and the operator asks why.
         let state = match self.gone_seconds {
             Some(seconds) => format!("gone for {}", text::seconds(seconds as u64)),
             None => self.state.name().into(),
@@ -313,6 +322,8 @@ impl PeerReport {
             self.address.to_string(),
             state,
             self.region.clone(),
+            // Early in the table: hosts with different limits let more through than any of them
+            // allows.
             of(&|details| if details.limits_same { "same" } else { "differ" }.into()),
             of(&|details| format!("{} / {}", details.version, details.protocol)),
             self.weight.to_string(),
@@ -379,6 +390,8 @@ impl PeersReport {
                  the longest {max:.1} ms"
             )?;
         }
+        // More than 100 % means that a state directory was copied or went back; less, that a host
+        // is missing.
         writeln!(out, "{} of each limit is with hosts that answer", percent(self.home))?;
         self.distinct.print_counts(out)?;
         for overage in &self.overage {

@@ -40,7 +40,7 @@ pub struct PortEntry {
 /// `top --by port`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortsReport {
-    /// The heaviest.
+    /// The heaviest, by packets per second.
     pub ports: Vec<PortEntry>,
     /// How many were seen.
     pub known: u64,
@@ -57,7 +57,7 @@ impl PortsReport {
     pub fn new(seen: &HashMap<Class, PortCounts>, packets: u64, seconds: f64, n: usize) -> Self {
         let count = |seen: &PortCounts| seen.passed + seen.dropped;
         let samples: u64 = seen.values().map(count).sum();
-        // What one sample stands for.
+        // Samples are taken by chance, so each stands for as many packets as there are to a sample.
         let each = if samples > 0 && seconds > 0.0 {
             packets as f64 / samples as f64 / seconds
         } else {
@@ -85,6 +85,7 @@ impl PortsReport {
             .collect();
         // As in `groups`: equal ones keep their order.
         ports.sort_by(|a, b| b.pps.total_cmp(&a.pps).then(a.port.cmp(&b.port)));
+        // Counted before the list is cut, or every answer would claim to be complete.
         let known = ports.len() as u64;
         ports.truncate(n);
         Self { ports, known, samples, packets, seconds }

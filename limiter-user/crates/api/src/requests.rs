@@ -19,8 +19,10 @@ pub struct ChangeOptions {
     pub dry_run: bool,
     /// Revert it after this time unless it is confirmed.
     pub confirm: Option<Duration>,
+    // The client says it: a Unix socket tells the daemon who asks, but not from where.
     /// Where the operator is logged in from, whom a change could shut out.
     pub session: Option<IpAddr>,
+    // `deny add 0.0.0.0/0` once shut the IPv4 Internet out with "1 entry changed".
     /// Make it though it hits very many sources, or removes all entries of a list.
     pub yes: bool,
 }
@@ -37,6 +39,8 @@ impl ChangeOptions {
 
 /// `PUT /v1/shadows`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+// Requests refuse unknown fields: a misspelled `dry_run` or `confirm_ms` must not become a change
+// at once. Reports do not, so that a client reads what a newer daemon tells beside what it knows.
 #[serde(deny_unknown_fields)]
 pub struct ShadowRequest {
     /// As [`LimitInput::target`].
@@ -57,6 +61,8 @@ impl ShadowRequest {
     pub fn limit(&self) -> Result<Limit, Failure> {
         let input = LimitInput {
             target: self.target.clone(),
+            // Through the same reader as `limit set`, so that a limit tried out is the one that is
+            // then set.
             rate: OneOrMany(vec![self.rate.clone()]),
             burst: OneOrMany(self.burst.iter().cloned().collect()),
             // All else that can be said of a limit has no meaning for one that only counts.
@@ -155,7 +161,7 @@ pub struct ConfigText {
 pub struct ListQuery {
     /// For how long, seconds; for ever if left out.
     pub ttl_seconds: Option<u64>,
-    /// Why.
+    /// The operator's words, 256 bytes at most.
     pub reason: Option<String>,
     /// Where it holds: `local`, which is meant if left out, or `cluster`, on the deny list.
     pub scope: Option<Reach>,
@@ -227,6 +233,7 @@ pub struct HistoryQuery {
 
 impl Default for HistoryQuery {
     fn default() -> Self {
+        // As far back as there is a slot for each second.
         Self { since: "1h".into(), until: "0s".into(), step: None }
     }
 }
@@ -285,6 +292,7 @@ pub struct PortsQuery {
 
 impl Default for PortsQuery {
     fn default() -> Self {
+        // Two seconds: a port with a hundredth of all packets is then told within a tenth of that.
         Self { n: 20, over_ms: 2000 }
     }
 }
@@ -293,13 +301,14 @@ impl Default for PortsQuery {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttachRequest {
-    /// The interface's name.
+    /// The interface's name, 15 bytes at most.
     pub name: String,
     /// How to attach.
     #[serde(default = "native")]
     pub mode: Mode,
     /// Whether to take the place of another XDP program.
     #[serde(default)]
+    // Never by default: the other program may be somebody's firewall.
     pub replace: bool,
 }
 

@@ -13,6 +13,7 @@ use model::{Rate, Target};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShadowSet {
     /// The limit.
+    // The key keeps its first name: scripts read it.
     #[serde(rename = "trying")]
     pub shadow: LimitReport,
 }
@@ -46,7 +47,7 @@ impl Print for ShadowUnset {
 /// A source that would have lost something.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShadowSource {
-    /// The source.
+    /// The source, cut to its prefix.
     pub source: IpNet,
     /// Packets that it has sent.
     pub packets: u64,
@@ -64,6 +65,7 @@ impl ShadowSource {
 
     /// Which part of `packets` would have been dropped, 0 to 1.
     pub fn share(packets: u64, would_drop: u64) -> f64 {
+        // A shadow limit that no source has met yet is shown, too, and NaN is no JSON.
         if packets == 0 { 0.0 } else { would_drop as f64 / packets as f64 }
     }
 }
@@ -73,9 +75,9 @@ impl ShadowSource {
 pub struct ShadowReport {
     /// For whom and for which packets.
     pub target: Target,
-    /// Its rate.
+    /// Its rate in the largest exact unit.
     pub rate: Rate,
-    /// Its burst.
+    /// Its burst as it is written.
     pub burst: String,
     /// The limit that is in force for this very target.
     pub in_force: Option<LimitReport>,
@@ -84,6 +86,8 @@ pub struct ShadowReport {
     /// For how long.
     pub seconds: f64,
     /// Sources that have sent enough to be looked at one by one.
+    // Sources below the gate have no bucket, and the shadow does not see them. So all counts are
+    // of a part.
     pub sources: u64,
     /// Of those, how many would have lost something.
     pub limited: u64,
@@ -101,6 +105,7 @@ pub struct ShadowReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShadowsReport {
     /// Each of them.
+    // As above.
     #[serde(rename = "trials")]
     pub shadows: Vec<ShadowReport>,
 }

@@ -43,6 +43,8 @@ pub(crate) fn state_name(state: SourceState) -> &'static str {
 
 /// Why a bucket has dropped packets, if it has.
 fn last_drop(source: &Source) -> Option<Reason> {
+    // Only drops since the bucket came are known. Lists drop before the bucket, so the caller adds
+    // their reason.
     if source.dropped == 0 {
         return None;
     }
@@ -125,9 +127,9 @@ pub struct SourceReport {
 /// What a shadow limit would have dropped of a source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SourceShadowReport {
-    /// Its rate.
+    /// Its rate in the largest exact unit.
     pub rate: Rate,
-    /// Its burst.
+    /// Its burst as it is written.
     pub burst: String,
     /// Packets that it has judged.
     pub packets: u64,
@@ -161,7 +163,7 @@ impl From<SourceShadow> for SourceShadowReport {
 /// A limit that sources share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SharedReport {
-    /// The limit.
+    /// The limit, with the target that they share.
     pub limit: LimitReport,
     /// Packets passed since it is set.
     pub passed: u64,
@@ -180,6 +182,8 @@ impl SourceReport {
             tracked: source.state != SourceState::Light,
             state: source.state,
             limit: source.limit.as_ref().map(|limit| LimitReport::new(limit, gate)),
+            // What follows is no part of the bucket: the core fills it in from its lists, limits
+            // and peers.
             management: None,
             unlimited_frames: None,
             tokens: source.tokens,
@@ -232,6 +236,8 @@ impl SourceReport {
                 None => writeln!(out, "limit      none")?,
             },
         }
+        // Without a bucket there are no tokens and no counts of its own; zeros would say that it
+        // sent nothing.
         if !self.tracked {
             return writeln!(out, "estimate   {} packets in the window, no bucket", self.estimate);
         }
@@ -243,6 +249,8 @@ impl SourceReport {
             }
         }
         if let Some(ShareReport { share, floor, until }) = &self.share {
+            // The share and what it falls to: a source limited here may have the rest of its limit
+            // elsewhere.
             write!(out, "share      {:.2} % of the cluster's limit", share * 100.0)?;
             match until {
                 Some(until) => writeln!(out, " until {until}, then {:.2} %", floor * 100.0)?,
@@ -290,6 +298,8 @@ impl Print for SourceReport {
             writeln!(out, "listed     {fate} ({})", short_prefix(&entry.target))?;
             writeln!(out, "           {}", entry.history())?;
         }
+        // A list goes before any limit, so it stands first: what the bucket says below does not
+        // count while it is listed.
         self.print_bucket(out)?;
         for class in &self.classes {
             writeln!(out, "\nclass      {}", class.class.unwrap_or_default())?;

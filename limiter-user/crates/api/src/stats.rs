@@ -24,7 +24,7 @@ pub struct TallyReport {
 pub struct CounterReport {
     /// `pass` or `drop`.
     pub verdict: String,
-    /// Why.
+    /// Why, as metrics and `capture --reason` call it.
     pub reason: String,
     /// Packets.
     pub packets: u64,
@@ -47,7 +47,7 @@ pub struct LatencyReport {
 pub struct StatsReport {
     /// Every verdict and reason; every packet is in exactly one of them.
     pub counters: Vec<CounterReport>,
-    /// Their sum.
+    /// Their sum: every frame that the program has judged.
     pub total: TallyReport,
     /// What happened beside verdicts.
     pub internal: BTreeMap<String, u64>,
@@ -64,6 +64,8 @@ impl StatsReport {
         let rows = Reason::ALL.map(|reason| {
             // By discriminant, which is what the kernel program counts under.
             let tally = counters.verdicts[reason as usize];
+            // The sum is made of the same rows as are shown (P5): a counter read apart would
+            // differ while packets come.
             total.packets += tally.packets;
             total.bytes += tally.bytes;
             CounterReport {
@@ -80,7 +82,7 @@ impl StatsReport {
         Self { counters: rows.into(), total, internal, latency: BTreeMap::new() }
     }
 
-    /// Only what is not zero.
+    /// Leaves out what is zero. The total stays that of all packets.
     #[must_use]
     pub fn nonzero(mut self) -> Self {
         self.counters.retain(|row| row.packets > 0);
@@ -97,6 +99,8 @@ impl StatsReport {
             ("request", latency.requests()),
         ];
         for (name, recorder) in kinds {
+            // A kind without a measurement has no percentiles, and zeros would look like very fast
+            // ones.
             if let Some((count, seconds)) = recorder.percentiles() {
                 self.latency.insert(name.into(), LatencyReport { count, seconds });
             }

@@ -60,12 +60,13 @@ impl ServiceReport {
     }
 }
 
-/// The store.
+/// Where limits and lists are stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreReport {
     /// The main file.
     pub path: String,
     /// `ok`, or `recovered` if a damaged file was made anew when the daemon started.
+    // A store made anew has lost nothing, but its disk may go on to fail.
     pub state: String,
 }
 
@@ -80,6 +81,8 @@ pub struct StatusReport {
     /// The daemon's version.
     pub version: String,
     /// The version of the map layouts.
+    // Another layout is refused by the next daemon: an operator can see before an upgrade whether
+    // maps will be kept.
     pub abi_version: u32,
     /// Since the daemon started.
     pub uptime_seconds: u64,
@@ -87,16 +90,16 @@ pub struct StatusReport {
     pub pid: u32,
     /// What it is attached to.
     pub interfaces: Vec<Attachment>,
-    /// The sketch.
+    /// The sketch's size and noise.
     pub sketch: SketchHealth,
-    /// The bucket table.
+    /// How full the bucket table is.
     pub table: TableHealth,
     /// Distinct sources in the last full window.
     #[serde(default)]
     pub distinct: Option<Distinct>,
     /// How many limits are in force, the default included.
     pub limits: u64,
-    /// The default limit.
+    /// The limit of sources that no prefix covers.
     pub default_limit: Option<LimitReport>,
     /// The configuration file and its limits.
     #[serde(default)]
@@ -161,11 +164,14 @@ impl Print for StatusReport {
                 interface.name,
                 interface.mode.name(),
                 interface.program_id,
+                // Beside the sum of `stats`: that every packet is in one counter can be checked by
+                // hand (P5).
                 interface.rx_packets
             )?;
         }
         let default = self.default_limit.as_ref().map_or("none".into(), LimitReport::summary);
         let limits = match self.limits {
+            // A daemon that runs without limits passes all packets, so the line says what to do.
             0 => format!("none; {}", address(FIRST_LIMIT, self.instance.as_ref())),
             limits => format!("{limits}, default {default}"),
         };
@@ -175,6 +181,8 @@ impl Print for StatusReport {
             writeln!(out, "cluster     {}", cluster.summary())?;
             writeln!(out, "            {}", cluster.frames())?;
         }
+        // One that is not up is among the warnings. A late one stays here, as it tells what may
+        // fail at the next boot.
         for service in &self.services {
             if let Some(late) = service.late_seconds {
                 let (name, late) = (&service.name, text::seconds(late));
@@ -189,6 +197,8 @@ impl Print for StatusReport {
             let nets: Vec<_> = self.management.iter().map(short_prefix).collect();
             writeln!(out, "management  {}", nets.join(", "))?;
         }
+        // The noise beside the size: where it comes near the gates, light sources get buckets, and
+        // the sketch is too small.
         let sketch = &self.sketch;
         writeln!(
             out,
@@ -201,6 +211,7 @@ impl Print for StatusReport {
             sketch.noise,
             text::size(sketch.memory_bytes)
         )?;
+        // Full sets beside buckets: in a full set `on_full` decides, however empty the table is.
         let table = &self.table;
         writeln!(
             out,
@@ -239,6 +250,7 @@ pub struct VersionReport {
     /// The version of the map layouts.
     pub abi_version: u32,
     /// Whether the kernel program is part of this binary.
+    // It can be built without the BPF toolchain, and such a binary limits nothing.
     pub kernel_program: bool,
 }
 

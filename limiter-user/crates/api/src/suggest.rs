@@ -41,6 +41,8 @@ impl Default for SuggestQuery {
 
 impl SuggestQuery {
     /// The shortest and the longest time to watch.
+    // Buckets are scanned once a second: in less time there is no second scan to compare with, and
+    // no peak.
     pub const TIMES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(600)];
 
     /// What is asked for.
@@ -55,6 +57,8 @@ impl SuggestQuery {
                 .hint("give --for default, an address or a prefix"));
         }
         if let Selector::Prefix(net) = target.whom
+            // Percentiles of one source say nothing, and its limit would be what it happened to
+            // send.
             && net.prefix_len() == net.max_prefix_len()
         {
             return Err(Failure::new(exit::USAGE, format!("{} is a single source", net.addr()))
@@ -125,9 +129,9 @@ pub struct LightReport {
 /// A limit that is proposed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProposalReport {
-    /// The rate.
+    /// The rate, rounded up to two digits in packets or kilobits.
     pub rate: Rate,
-    /// The burst.
+    /// The burst as `limit set` takes it.
     pub burst: String,
     /// The rate as a number: packets or bytes per second.
     pub rate_per_second: f64,
@@ -162,7 +166,7 @@ impl ProposalReport {
 /// A share as a percentage with two figures that count.
 pub fn percent(share: f64) -> String {
     let percent = 100.0 * share;
-    // Three digits either way.
+    // Three digits either way: more would claim what a sample cannot know.
     let digits = if percent >= 10.0 { 1 } else { 2 };
     match percent {
         0.0 => "0 %".into(),

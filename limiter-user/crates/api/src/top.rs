@@ -16,7 +16,7 @@ use model::target::short_prefix;
 /// A line of `top`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopEntry {
-    /// The source.
+    /// The source, cut to its prefix.
     pub source: IpNet,
     /// As in [`super::SourceReport::class`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,6 +48,8 @@ pub struct TopEntry {
     /// How long a time the rates are the average of, seconds.
     pub pps_seconds: f64,
     /// When it got its bucket, ns since boot: two counts with different ones are of different buckets.
+    // For comparisons within the daemon alone: a bucket's slot is used again, and its counts begin
+    // anew.
     #[serde(skip)]
     pub since_ns: u64,
 }
@@ -84,7 +86,7 @@ impl TopEntry {
 /// `top`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopReport {
-    /// The heaviest sources.
+    /// The heaviest sources, in the order of `sort`.
     pub sources: Vec<TopEntry>,
     /// Sources with a bucket, these among them.
     pub tracked: u64,
@@ -139,6 +141,8 @@ impl TopReport {
                     format!("{:.0}", entry.pps),
                     text::si(entry.bps),
                     entry.passed.to_string(),
+                    // One-sided: a bucket counts each packet after its promotion, so it can only
+                    // have missed earlier ones.
                     format!("+{}", entry.uncounted),
                     entry.dropped.to_string(),
                     entry.bytes.to_string(),

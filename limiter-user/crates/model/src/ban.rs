@@ -23,9 +23,11 @@ pub struct Ban {
 
 /// Longest times, seconds.
 const MAX_AFTER: u32 = 60 * 60;
+// A ban is a denial that nobody looked at. It ends, so that a shared address is not lost for good.
 const MAX_BAN: u32 = 30 * 24 * 60 * 60;
 
 /// The greatest factor.
+// With rates of at most 10^12 a second, products of bans stay within 128 bits.
 const GREATEST_FACTOR: u32 = 1_000_000;
 
 /// Why a ban was refused.
@@ -112,6 +114,8 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
             f.write_str("a string such as \"10m\"")
         }
 
+        // JSON's `null` is an option left out, as clients send it that have a field for
+        // everything.
         fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
             Ok(None)
         }
@@ -142,6 +146,7 @@ impl BanInput {
             seconds("after", text, MAX_AFTER, "a time from 1s to 1h")
         })?;
         let factor = self.factor.as_deref().map_or(Ok(Ban::FACTOR), factor)?;
+        // No default: how long somebody is shut out is for the operator to say.
         let lasts = self.lasts.as_deref().ok_or(BanError::Endless)?;
         let lasts = seconds("for", lasts, MAX_BAN, "a time from 1s to 30days")?;
         Ok(Ban { after, factor, lasts })
@@ -157,6 +162,7 @@ fn seconds(
     let malformed = || BanError::Duration { name, input: input.into() };
     let time = humantime::parse_duration(input.trim()).map_err(|_| malformed())?;
     if time.subsec_nanos() != 0 {
+        // Sources are scanned once a second: a fraction would promise what cannot be kept.
         return Err(malformed());
     }
     u32::try_from(time.as_secs())

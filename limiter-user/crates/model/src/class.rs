@@ -86,6 +86,8 @@ impl Class {
         ports: Option<Ports>,
         flags: Option<Flags>,
     ) -> Result<Self, ClassError> {
+        // Refused here rather than compiled: a class that no packet can be in would look like
+        // protection.
         let never = |part, why, hint| Err(ClassError::Never { part, why, hint });
         if let Some(Ports { first, last }) = ports {
             if first == 0 {
@@ -125,6 +127,8 @@ impl Class {
                     "name each flag once, for instance syn,!ack",
                 );
             }
+            // The protocol is filled in, so that `tcp/syn` and `*/syn` are one class and cannot
+            // overlap as two.
             return Ok(Self { protocol: Some(TCP), ports, flags });
         }
         Ok(Self { protocol, ports, flags })
@@ -164,12 +168,16 @@ impl Class {
     /// Whether a packet is in it that has this protocol, destination port (`None` if it has none or is
     /// a fragment without) and TCP flags (`None` likewise).
     pub fn matches(&self, protocol: u8, port: Option<u16>, flags: Option<u8>) -> bool {
+        // Other protocols use these bytes for other things: an ICMP type would be taken for a
+        // port.
         let ported = matches!(protocol, TCP | UDP);
         let port = port.filter(|_| ported);
         let flags = flags.filter(|_| protocol == TCP);
         self.protocol.is_none_or(|own| own == protocol)
             && self
                 .ports
+                // A later fragment has no port. Counted to each range, it would use up limits of
+                // ports that it does not go to.
                 .is_none_or(|own| port.is_some_and(|port| (own.first..=own.last).contains(&port)))
             && self.flags.is_none_or(|own| flags.is_some_and(|flags| flags & own.mask == own.value))
     }
@@ -178,14 +186,20 @@ impl Class {
     /// together and that a packet can both be in, the first in this order has it.
     pub fn cmp_precedence(&self, other: &Self) -> Ordering {
         let rank = |class: &Self| {
+            // More flags in the mask are fewer packets, so of two nested conditions the narrower
+            // one comes first.
             let flags = class.flags.map_or(0, |flags| flags.mask.count_ones());
             let ports = class.ports.map_or(u16::MAX, |ports| ports.last - ports.first);
             (Reverse(flags), ports, Reverse(class.protocol.is_some()))
         };
+        // Equal only where they are the same: [`Classes`] searches by this order, and would take
+        // one class for another of the same rank.
         rank(self).cmp(&rank(other)).then_with(|| self.cmp(other))
     }
 
     /// Whether the precedence of two classes that overlap follows from what they say.
+    // Ports 1-100 and 50-200 have no narrower one. A packet to port 70 would be limited by
+    // whichever was set first.
     fn is_ordered_with(&self, other: &Self) -> bool {
         fn nested<T: PartialEq>(one: &T, other: &T, contains: fn(&T, &T) -> bool) -> bool {
             contains(one, other) || contains(other, one)
@@ -194,6 +208,8 @@ impl Class {
             (Some(one), Some(other)) if one != other => {
                 return nested(one, other, Flags::contains);
             }
+            // Flags say what a packet is for, ports only where it goes: a limit on SYNs must not
+            // end at port 443.
             (Some(_), None) | (None, Some(_)) => return true,
             _ => {}
         }

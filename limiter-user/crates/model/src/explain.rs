@@ -2,6 +2,7 @@
 
 /// Whose fault an error is. What shows it derives an exit code and an HTTP status from that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Three, as there are three things to do: mend the input, try later, or ask for privileges.
 pub enum Fault {
     /// The input or the configuration is wrong.
     Input,

@@ -14,6 +14,7 @@ use crate::limit::{Limit, enforced};
 
 /// What is said of a limit. It is the body of `PUT /v1/limits`; options, files and lists make one too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+// A misspelled `enforce` or `ban` must not make another limit than was meant.
 #[serde(deny_unknown_fields)]
 pub struct LimitInput {
     /// `default`, an address or a prefix; a class and `aggregate` may follow: `default udp:53 aggregate`.
@@ -76,6 +77,7 @@ impl<'a> FromIterator<&'a str> for OneOrMany {
     }
 }
 
+// A single rate is written as a single string, so that requests look like the command.
 impl Serialize for OneOrMany {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0.as_slice() {
@@ -164,6 +166,8 @@ impl LimitInput {
             }
             rates.push(rate);
         }
+        // All rates before any burst: a burst finds its rate by its unit, in whatever order they
+        // stand.
         let bursts = self.bursts(&rates)?;
         let [first, also] = [0, 1].map(|place| {
             let burst = bursts.iter().copied().find(|(_, of, _)| *of == place);

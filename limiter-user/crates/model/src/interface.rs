@@ -13,6 +13,7 @@ pub enum Mode {
     /// In the network stack, for drivers without XDP: works everywhere, several times slower.
     Generic,
     /// On the card. No card can run this program, so it is refused wherever it is asked for.
+    // Named all the same: an operator who asks for it gets a reason, not an unknown value.
     Offload,
 }
 
@@ -32,7 +33,7 @@ impl Mode {
 pub struct Attachment {
     /// The interface's name.
     pub name: String,
-    /// Its index.
+    /// Its index in this network namespace.
     pub ifindex: u32,
     /// How the program is attached.
     pub mode: Mode,
@@ -42,6 +43,7 @@ pub struct Attachment {
     pub link_id: u32,
     /// Packets the interface has received, as the kernel counts them; since it was made, not since
     /// the program was attached.
+    // The other half of P5: the counters' sum is compared with it.
     pub rx_packets: u64,
 }
 
@@ -50,7 +52,7 @@ pub struct Attachment {
 pub struct PinnedOn {
     /// The interface's name; absent if it is in another network namespace.
     pub name: Option<String>,
-    /// Its index.
+    /// Its index in its own network namespace.
     pub ifindex: u32,
     /// How the program is attached.
     pub mode: Mode,

@@ -40,6 +40,8 @@ impl Explain for Invalid {
 }
 
 /// Makes an error with a `hint` of its own one of input, and an [`Invalid`] where that is wanted.
+// A macro, since a blanket `From` for all errors with hints would collide with the one for
+// `Invalid` itself.
 macro_rules! input_error {
     ($error:ty) => {
         impl $crate::explain::Explain for $error {

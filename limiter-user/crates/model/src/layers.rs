@@ -41,6 +41,7 @@ pub struct LayeredLimits<'a> {
     /// Those of the configuration file.
     pub file: &'a Limits,
     /// Those of the cluster, hidden ones too; `None` for a host in none.
+    // A trait, as the replica keeps more than limits and lies in a crate above.
     pub cluster: Option<&'a dyn LimitOf>,
     /// What is stored: limits set on this host, and the cluster's for other targets.
     pub runtime: &'a Limits,
@@ -50,6 +51,7 @@ impl<'a> LayeredLimits<'a> {
     /// All limits in force.
     pub fn effective(&self) -> Cow<'a, Limits> {
         if self.file.is_empty() {
+            // Not a copy: a million limits would take longer to clone than most changes take.
             return Cow::Borrowed(self.runtime);
         }
         let mut all = self.runtime.clone();
@@ -66,6 +68,8 @@ impl<'a> LayeredLimits<'a> {
     pub fn layer(&self, target: &Target) -> Option<Layer> {
         match self.runtime.get(target) {
             Some(limit) if limit.scope.is_local() => Some(Layer::Runtime),
+            // The store has one limit a target. One for the cluster can only have come from the
+            // replica.
             Some(_) => Some(Layer::Cluster),
             None => self.file.get(target).map(|_| Layer::File),
         }

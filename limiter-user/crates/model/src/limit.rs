@@ -202,9 +202,12 @@ impl Limit {
     /// # Errors
     /// [`ModelError::Ban`] if it is not enforced, or shared by many sources.
     pub fn banning(self, ban: Option<Ban>) -> Result<Self, ModelError> {
+        // The bucket does not know who filled it: a ban would hit whoever came last.
         if ban.is_some() && self.target.aggregate {
             return Err(BanError::Shared.into());
         }
+        // Whoever only counts wants to see first. A ban would drop, which is the one thing this
+        // limit must not do.
         if ban.is_some() && !self.enforce {
             return Err(BanError::NotEnforced.into());
         }
@@ -216,6 +219,7 @@ impl Limit {
     /// # Errors
     /// [`ModelError::SharedInCluster`] if it is for the cluster and shared by many sources.
     pub const fn scoped(self, scope: Scope) -> Result<Self, ModelError> {
+        // Hosts divide buckets of single sources by their hash; a shared bucket has no owner.
         if !scope.is_local() && self.target.aggregate {
             return Err(ModelError::SharedInCluster { target: self.target });
         }

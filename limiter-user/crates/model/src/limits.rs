@@ -67,6 +67,8 @@ impl Limits {
     }
 
     /// The classes that they would be for after `changes`, those that they are for already first.
+    // Classes are checked before a change, on numbers alone: a copy of a million limits would
+    // double the memory.
     pub fn classes_after(&self, changes: &Changes) -> Vec<Class> {
         let mut after = self.classes.clone();
         for (target, amount) in changes.numbered().filter(|(target, _)| !target.class.is_any()) {
@@ -76,6 +78,7 @@ impl Limits {
         }
         let (old, new): (Vec<_>, _) =
             after.into_keys().partition(|class| self.classes.contains_key(class));
+        // In this order, so that an error blames the class that comes, not one in force.
         [old, new].concat()
     }
 
@@ -225,6 +228,7 @@ impl Change {
 }
 
 /// The number of an amount in [`Changes`] that stands for "none any more".
+// A number, not an `Option`: that would add four bytes to each of a million entries.
 const NONE: u32 = u32::MAX;
 
 /// Changes of the limits, in any order; one for each target.
@@ -298,6 +302,8 @@ impl Changes {
     }
 
     /// Removes settings of limits that are in force already.
+    // An import of the same list again changes nothing, and must neither be stored nor published a
+    // second time.
     pub fn forget_present(&mut self, present: &Limits) {
         if present.is_empty() {
             return;
@@ -323,6 +329,8 @@ impl Changes {
     }
 
     /// The changes that make these undone, where `former` is what they replaced and removed.
+    // Kept until a change is confirmed, and used where the kernel refuses one that was stored
+    // already.
     pub fn reversed(&self, former: &Limits) -> Self {
         let mut undo = Self::default();
         for (target, _) in &self.entries {

@@ -94,6 +94,7 @@ impl Listing {
         let added = now();
         let until = match ttl {
             None => None,
+            // Entries end by the second, so this one would never have been in force.
             Some(ttl) if ttl < Duration::from_secs(1) => {
                 return Err(Invalid::new("--ttl is less than a second")
                     .with_hint("give a time such as 10m, 12h or 7d, or leave it out"));
@@ -118,6 +119,8 @@ impl Listing {
     /// A reason that is too long, or has line breaks.
     pub fn checked(self) -> Result<Self, Invalid> {
         if let Some(reason) = &self.reason
+            // A million reasons are kept in memory. And a line break would forge lines of logs and
+            // tables.
             && (reason.len() > 256 || reason.chars().any(char::is_control))
         {
             return Err(Invalid::new("--reason is longer than 256 bytes or has line breaks")
@@ -132,6 +135,7 @@ impl Listing {
     /// If it is for the cluster and not for the deny list.
     pub fn scoped(self, reach: Option<Reach>) -> Result<Self, Invalid> {
         let cluster = reach == Some(Reach::Cluster);
+        // An allowed source passes all limits: each host decides for itself whom it exempts.
         if cluster && self.action != Action::Deny {
             return Err(Invalid::new("only denials can be for the cluster").with_hint(
                 "leave --scope out, and allow the source on each host that is to let it through",
@@ -141,6 +145,7 @@ impl Listing {
     }
 
     /// A ban that begins now and lasts so many seconds.
+    // On this host alone: what another host gets of the source may be within its limit.
     pub fn banned(seconds: u32, reason: String) -> Self {
         let added = now();
         let until = Some(added.saturating_add(seconds));
@@ -178,10 +183,13 @@ pub fn find_by<'a>(
     source: IpNet,
     get: impl Fn(&IpNet) -> Option<&'a Listing>,
 ) -> Option<(IpNet, &'a Listing)> {
+    // The longest first, as the tries of the kernel: an allowed address within a denied prefix
+    // passes.
     prefixes_of(source).find_map(|net| get(&net).map(|listing| (net, listing)))
 }
 
 /// Prefixes shorter than this may only be listed on purpose: of IPv4, and of IPv6.
+// No network that an operator lists is wider: registries hold /8s of IPv4.
 const SHORTEST_PREFIXES: (u8, u8) = (8, 16);
 
 /// Whether `net` is so wide that an entry for it is more likely a slip than a wish.
@@ -286,6 +294,7 @@ pub fn parse_target(text: &str) -> Result<IpNet, Invalid> {
 fn parse(text: &str, (v4, v6): (u8, u8)) -> Result<IpNet, Invalid> {
     let target = parse_target(text)?;
     let bits = if target.addr().is_ipv4() { v4 } else { v6 };
+    // The kernel program looks whole sources up. An entry for a part of one would deny all of it.
     if target.prefix_len() > bits {
         return Err(TargetError::FinerThanSource { target, bits }.into());
     }

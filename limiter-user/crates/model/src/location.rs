@@ -3,7 +3,7 @@
 /// A location in a file, both from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// The line.
+    /// The line, from 1 on.
     pub line: usize,
     /// The column, in characters.
     pub column: usize,

@@ -23,6 +23,8 @@ pub struct Management {
 /// If it is neither, or means every source.
 pub fn parse_management(text: &str) -> Result<IpNet, Invalid> {
     match text.parse::<Selector>()? {
+        // A zero length is a slip with a grave effect: each source would be one that no limit
+        // applies to.
         Selector::Prefix(net) if net.prefix_len() > 0 => Ok(net),
         _ => Err(Invalid::new(format!(
             "{text} covers every source, so that nothing would be limited"
@@ -68,6 +70,8 @@ impl Management {
     /// If it may not; the message says which prefix is in its way.
     pub fn check(&self, target: &Target) -> Result<(), Invalid> {
         let Some(net) = target.prefix() else { return Ok(()) };
+        // A longer prefix wins in the trie, so its rule would shut out part of those who
+        // administer the host.
         match self.nets.iter().find(|own| own.contains(&net) && **own != net) {
             None => Ok(()),
             Some(own) => Err(Invalid::new(format!(

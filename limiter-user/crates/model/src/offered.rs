@@ -59,6 +59,7 @@ impl Offered {
         };
         let also = limit.also.map(times);
         let first = times(limit.tier());
+        // One exceeded unit is enough: small packets exceed one limit, large ones the other.
         also.filter(|also| also.1 > first.1).unwrap_or(first)
     }
 
@@ -100,6 +101,8 @@ impl Least {
 
     /// Whether so much is enough.
     pub const fn reached(&self, packets: u64, bytes: u64) -> bool {
+        // Two comparisons for each of a million buckets; only who passes them has a limit looked
+        // up.
         packets >= self.packets || bytes >= self.bytes
     }
 }

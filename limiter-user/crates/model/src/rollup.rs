@@ -19,6 +19,8 @@ use crate::traffic::{Sort, Weight};
 const SIBLINGS: usize = 8;
 
 /// The shortest prefix that sources are summed by because they are many.
+// A /56 is what providers give a home, a /48 a site (RFC 6177): who has one can send from all of
+// it.
 const WIDEST: u8 = 48;
 
 /// Packets and bytes that a source has offered, and in which time.
@@ -117,7 +119,7 @@ impl Tally {
 /// A row, as others can go on with it: hosts of a cluster put theirs together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// The prefix.
+    /// The prefix, without host bits.
     pub net: IpNet,
     /// Whether it is a row because so much of it has a bucket: then all narrower rows of others belong to it.
     pub spread: bool,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// For how long the old key is accepted when all use the new one.
+// Frames that were sealed with the old key may still be on their way, or in a socket's buffer.
 pub const ACCEPTED: Duration = Duration::from_secs(10);
 
 /// How long after somebody was lost nothing is decided without it: it may be back soon, or be behind a cut. So long
@@ -14,6 +15,7 @@ pub const GONE: Duration = Duration::from_secs(60);
 /// How far a host is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+// The numbers are in the key file and on the wire, and a host only ever goes up.
 pub enum Stage {
     /// It accepts the new key.
     Accepted = 1,

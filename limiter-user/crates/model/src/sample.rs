@@ -20,6 +20,8 @@ pub struct SampleFilter {
     /// Bytes of each, 1 to [`limiter_common::sampling::MAX_BYTES`].
     pub snaplen: u32,
     /// Of those packets the share that is taken, by chance, above 0 and at most 1.
+    // The kernel's rate limit takes the first packets of each tick, which is no fair sample of a
+    // flood.
     pub share: f64,
 }
 
@@ -37,6 +39,7 @@ pub struct PacketSample {
     /// The source address that it has.
     pub source: Option<IpAddr>,
     /// The limit of its source at present; `None` where its class would have to be known.
+    // Looked up when the sample is read: the kernel copies bytes of the packet and no more.
     pub limit: Option<Limit>,
     /// Its first bytes, from the Ethernet header on.
     pub data: Vec<u8>,

@@ -52,7 +52,9 @@ impl Partition {
     /// each other.
     pub fn bound(self, sides: u32) -> f64 {
         match self {
+            // A majority exists on one side at most, so what it reclaims nobody else can use (P6).
             Self::Conservative | Self::MajorityReclaim => 1.0,
+            // Each side takes the others for dead and uses the whole limit.
             Self::Available => f64::from(sides.max(1)),
         }
     }
@@ -79,6 +81,8 @@ input_error!(LocalPartition);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
+// Apart from [`Scope`], as a request may name one without the other, and clap takes no enum with
+// fields.
 pub enum Reach {
     /// On this host alone.
     #[default]

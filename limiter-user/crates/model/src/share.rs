@@ -8,6 +8,7 @@ use serde::Serialize;
 /// A part of a limit, of its rate and its burst alike, in units of 2^-32. What a host may use is at most
 /// [`Share::WHOLE`]; demand may be more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+// Whole units: hosts that add the same shares in another order must come to the same sum (P6).
 pub struct Share(u64);
 
 impl Share {
@@ -16,12 +17,12 @@ impl Share {
     /// The limit.
     pub const WHOLE: Self = Self(1 << 32);
 
-    /// So many units.
+    /// So many units of 2^-32.
     pub const fn from_units(units: u64) -> Self {
         Self(units)
     }
 
-    /// In units.
+    /// In units of 2^-32.
     pub const fn units(self) -> u64 {
         self.0
     }

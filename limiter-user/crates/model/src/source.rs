@@ -31,6 +31,7 @@ pub struct Source {
     /// The limit in force for it.
     pub limit: Option<Limit>,
     /// Packets or bytes it may send at once; `None` without bucket or limit.
+    // A fraction: a bucket earns continuously, and 0.9 of a token lets no packet through.
     pub tokens: Option<f64>,
     /// Bytes it may send at once, where packets and bytes are limited.
     pub also_tokens: Option<f64>,
@@ -79,7 +80,7 @@ pub struct HeldShare {
 /// What a bucket counts of its source, since the source got it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Packets passed.
+    /// Packets passed; below the gate none is counted.
     pub passed: u64,
     /// Packets dropped.
     pub dropped: u64,
@@ -90,7 +91,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Packets offered.
+    /// Packets offered: passed and dropped.
     pub const fn packets(&self) -> u64 {
         self.passed + self.dropped
     }
@@ -98,6 +99,7 @@ impl Counts {
 
 /// A source with a bucket, as far as sums over many need it.
 #[derive(Clone, Copy, Debug)]
+// Less than a [`Source`]: a look at a million buckets looks no limit up.
 pub struct Member {
     /// Its address and how many bits of it count.
     pub source: IpNet,

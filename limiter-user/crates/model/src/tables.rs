@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
+// `pass` is the default of the settings: under a flood a full set must cost no conforming source a
+// packet (P1).
 pub enum OnFull {
     /// Pass it unlimited.
     Pass,
@@ -39,9 +41,9 @@ pub struct SketchHealth {
     pub requested_epsilon: f64,
     /// δ as asked for.
     pub requested_delta: f64,
-    /// Columns.
+    /// Columns of each row, a power of two.
     pub width: u32,
-    /// Rows.
+    /// Rows, 1 to 8.
     pub depth: u32,
     /// The length of an epoch, ms.
     pub window_ms: f64,
@@ -55,11 +57,11 @@ pub struct SketchHealth {
 /// The bucket table's size and state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableHealth {
-    /// Sets.
+    /// Sets, a power of two.
     pub sets: u32,
     /// Buckets in a set.
     pub ways: u32,
-    /// Buckets.
+    /// Buckets in all sets.
     pub capacity: u32,
     /// Buckets that a source has.
     pub occupied: u64,

@@ -141,6 +141,8 @@ impl Target {
     /// [`TargetError::SingleAggregate`] for a single address that is to be limited as one.
     pub(super) fn check(&self) -> Result<(), TargetError> {
         match self.whom {
+            // Its own limit says the same, in the bucket table instead of a shared slot of which
+            // there are few.
             Selector::Prefix(net) if self.aggregate && net.prefix_len() == net.max_prefix_len() => {
                 Err(TargetError::SingleAggregate { single: net })
             }
@@ -189,6 +191,7 @@ impl fmt::Display for Kind<'_> {
         if !self.0.class.is_any() {
             write!(f, " {}", self.0.class)?;
         }
+        // In the order in which it is read: what is shown can be typed.
         if self.0.aggregate { write!(f, " {AGGREGATE}") } else { Ok(()) }
     }
 }
@@ -205,6 +208,7 @@ pub fn short_prefix(prefix: &IpNet) -> String {
 /// Cuts an IPv4-mapped prefix (`::ffff:a.b.c.d/96+n`) down to IPv4: such packets are IPv4 sources.
 fn unmapped(prefix: IpNet) -> IpNet {
     let IpNet::V6(v6) = prefix else { return prefix };
+    // Shorter ones stay IPv6: they hold more than IPv4, and no packet's source is in them.
     match (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96)) {
         (Some(address), Some(length)) => {
             Ipv4Net::new(address, length).map_or(prefix, |net| IpNet::V4(net.trunc()))
@@ -283,6 +287,8 @@ impl<'de> Deserialize<'de> for Target {
 
 /// The source that an address belongs to, when sources are told apart by so many bits.
 pub fn source_of(address: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> IpNet {
+    // As the kernel program does it: both families are one key there, told apart by the mapped
+    // form.
     match unmapped(IpNet::from(address)) {
         IpNet::V4(net) => Ipv4Net::new(net.addr(), ipv4_prefix)
             .map_or(IpNet::V4(net), |cut| IpNet::V4(cut.trunc())),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
+// Queries of other hosts carry a variant as its index (postcard), so new ones go to the end.
 pub enum Sort {
     /// Packets dropped.
     #[default]
@@ -43,6 +44,8 @@ impl Sort {
 /// What lines of `top` are ranked by: what is sorted by, then packets per second at present, then packets.
 /// Where nothing is dropped, the heaviest are still those that send most.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+// Ties have to be broken: where nothing is dropped all weigh the same, and the bucket's number
+// would decide.
 pub struct Weight {
     /// What is sorted by.
     pub sorted_by: f64,
@@ -119,6 +122,8 @@ pub struct Totals {
 impl Totals {
     /// The averages between two pairs of passed and dropped, `seconds` apart.
     pub fn new(before: [Tally; 2], now: [Tally; 2], seconds: f64) -> Self {
+        // Counters of fresh maps begin at zero, so a later count may be less. And two looks may be
+        // at the same moment.
         let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds.max(1e-3);
         let [passed_pps, dropped_pps] =
             [0, 1].map(|which| rate(before[which].packets, now[which].packets));
@@ -148,6 +153,8 @@ pub struct Usage {
 impl Usage {
     /// Adds what it gets elsewhere.
     pub const fn add(&mut self, other: &Self) {
+        // Sums over hosts: what another host says may be anything, and must not wrap to a small
+        // number.
         self.passed = self.passed.saturating_add(other.passed);
         self.dropped = self.dropped.saturating_add(other.dropped);
         self.bytes = self.bytes.saturating_add(other.bytes);

@@ -52,6 +52,8 @@ fn short(value: f64) -> String {
 }
 
 /// Times between marks on the axis, s.
+// Steps at which clocks and calendars are read. The library's own are decimal, and fall on no full
+// minute.
 const STEPS: [u32; 19] = [
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
     172_800,
@@ -96,10 +98,12 @@ fn draw(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let (first, last) = match times {
         [] => (0.0, 1.0),
+        // A range of no length cannot be drawn either.
         [only] => (*only - 1.0, *only),
         [first, .., last] => (*first, *last),
     };
     let most = lines.iter().flat_map(|(_, values)| values.iter().flatten()).copied();
+    // At least one: an axis from 0 to 0 cannot be drawn.
     let most = most.fold(1.0, f64::max) * 1.1;
     let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
     let mut chart = ChartBuilder::on(&area)

@@ -8,9 +8,11 @@ use model::target::short_prefix;
 use telemetry::Event;
 
 /// Limits that the page lists; more are counted.
+// A million rows would be a page that no browser opens.
 const LIMITS: usize = 100;
 
 /// The style of a page.
+// In the page itself: it is mailed around and opened where nothing else can be fetched.
 pub const STYLE: &str = "\
 :root{color-scheme:light dark;--fg:#1b1f24;--bg:#fff;--soft:#5b6470;--line:#d5dae0;--box:#f3f5f7}\
 @media(prefers-color-scheme:dark){:root{--fg:#e6e9ed;--bg:#14171b;--soft:#9aa4b0;--line:#343b44;--box:#1e2329}}\
@@ -28,6 +30,7 @@ pub fn table(name: &str, header: &[&str], numbers: usize, rows: &[Vec<String>]) 
     let class = |i: usize| if i >= numbers { " class=\"n\"" } else { "" };
     let cells = |tag: &str, row: &mut dyn Iterator<Item = &str>| {
         let cell = |(i, text): (usize, &str)| {
+            // Read out with each cell to those who do not see the table.
             let scope = if tag == "th" { " scope=\"col\"" } else { "" };
             format!("<{tag}{}{scope}>{}</{tag}>", class(i), escape(text))
         };
@@ -66,6 +69,8 @@ fn events(name: &str, events: &[Event], from: f64) -> String {
 }
 
 fn charts(history: &HistoryReport) -> Result<String, String> {
+    // Drops by reason, passes as one line: seven colours can be told apart, and reasons to pass
+    // hurt nobody.
     let mut packets: Vec<Line<'_>> = vec![("passed".into(), &history.passed_pps)];
     for row in history.reasons.iter().filter(|row| row.verdict == "drop") {
         packets.push((format!("dropped, {}", row.reason), &row.pps));
@@ -113,6 +118,7 @@ fn limits(report: &IncidentReport) -> String {
     let limits = report.limits.limits.iter().take(LIMITS);
     let rows: Vec<_> = limits.map(|limit| vec![limit.target.short(), limit.summary()]).collect();
     let mut page = table("Limits in force", &["For", "Limit"], 2, &rows);
+    // By the status: the list is left out where there are more than ten thousand.
     let more = report.status.limits.saturating_sub(rows.len() as u64);
     if more > 0 {
         page.push_str(&format!("<p class=\"soft\">and {more} more</p>\n"));

@@ -117,6 +117,8 @@ struct Sources {
 impl Sources {
     fn new(top: &TopReport) -> Self {
         let have_lost = top.sources.iter().any(TopEntry::has_lost);
+        // By source, not by bucket: one for each class, none of which tells what the source lost
+        // in all.
         let mut by_source: BTreeMap<IpNet, Source> = BTreeMap::new();
         for entry in top.sources.iter().filter(|entry| entry.has_lost() || !have_lost) {
             let source = by_source.entry(entry.source).or_insert_with(|| Source {

@@ -7,6 +7,8 @@ use model::target::short_prefix;
 
 /// Reasons for which only packets are dropped that are over the limit of their own source, or of a
 /// source on the deny list.
+// A list of the deserved, not of the doubtful: a reason that is added later counts as doubtful
+// until somebody has thought about it.
 const DESERVED: [&str; 2] = ["over_limit", "denied"];
 
 /// How many there were, of so many per second in each step.
@@ -20,6 +22,8 @@ pub(super) fn sentences(history: &HistoryReport, sources: &Sources) -> Vec<Strin
     let (passed, dropped) =
         (total(history, &history.passed_pps), total(history, &history.dropped_pps));
     if history.time.is_empty() || history.seconds.iter().all(Option::is_none) {
+        // Before anything else: no counts look like no drops, and "nobody is hurting us" would be
+        // a guess.
         return vec!["Nothing is known of this time.".into()];
     }
     // Rates times seconds: less than half a packet is rounding.
@@ -37,6 +41,7 @@ pub(super) fn sentences(history: &HistoryReport, sources: &Sources) -> Vec<Strin
         since.unwrap_or_default()
     ));
     if let Some(worst) = sources.all.first().filter(|_| sources.have_lost) {
+        // Of the listed sources: other drops have no source that a bucket counts them for.
         let all: u64 = sources.all.iter().map(|source| source.dropped).sum();
         let since = worst.first_seen.as_deref().unwrap_or("some time ago");
         sentences.push(format!(

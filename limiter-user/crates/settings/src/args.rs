@@ -21,6 +21,8 @@ use model::units::parse_duration;
 use model::{interface::Mode, tables::OnFull};
 
 /// Keys that take effect without a restart, as limits and lists do.
+// No key is here that is a read-only global of the program, the size of a map or a socket: none
+// changes under packets.
 pub const LIVE: [&str; 6] =
     ["admin_group", "cluster_seeds", "cluster_weight", "malformed", "management", "on_full"];
 
@@ -68,9 +70,12 @@ pub struct RunArgs {
         env = "LIMITER_INTERFACES",
         value_delimiter = ','
     )]
+    // A comma separates, as an environment variable has one value only.
     pub interfaces: Vec<String>,
     /// In the driver, or in the network stack where the driver cannot (several times slower)
     #[arg(long, env = "LIMITER_MODE", value_enum, default_value = "native")]
+    // No fallback to generic mode: a host several times slower than planned must not come about in
+    // silence.
     pub mode: Mode,
     /// Take the place of another XDP program
     #[arg(
@@ -84,6 +89,8 @@ pub struct RunArgs {
         default_missing_value = "true",
         hide_default_value = true
     )]
+    // A flag with a value, so that `--replace=false` can take back what the file says. And off:
+    // the other program may be somebody's firewall.
     pub replace: bool,
     /// The daemon's socket
     ///
@@ -99,6 +106,8 @@ pub struct RunArgs {
     /// The group whose members may also change something; without it, only root may
     #[arg(long, env = "LIMITER_ADMIN_GROUP", value_name = "NAME")]
     #[schemars(example = &"root")]
+    // Apart from the socket's group: who may look at an attack need not be trusted to open the
+    // host to it.
     pub admin_group: Option<String>,
     /// The management addresses.
     #[command(flatten)]
@@ -118,6 +127,8 @@ pub struct RunArgs {
     pub pin_dir: PathBuf,
     /// Whether the limits stay in force when the daemon ends
     #[arg(long, env = "LIMITER_ON_EXIT", value_enum, default_value = "keep")]
+    // To keep is the default, as a daemon also ends in an upgrade or a crash: there must be no
+    // moment without limits (P4).
     pub on_exit: OnExit,
     /// Serve the dashboard and the API for looking on this address, such as 127.0.0.1:9090 [default: off]
     ///
@@ -127,6 +138,7 @@ pub struct RunArgs {
     #[arg(long, help_heading = DASHBOARD, env = "LIMITER_HTTP_LISTEN", value_name = "ADDR:PORT", value_parser = parse_listen)]
     #[serde(deserialize_with = "listen")]
     #[schemars(with = "Option<String>", example = "127.0.0.1:9090")]
+    // Off: a TCP port on a host under attack is for its operator to open.
     pub http_listen: Option<SocketAddr>,
     /// The file with the token that the dashboard asks for before it shows anything
     ///
@@ -158,9 +170,13 @@ pub struct RunArgs {
     pub http_host: Vec<String>,
     /// The sketch's error, relative to all packets of a window: its width is e/ε
     #[arg(long, env = "LIMITER_SKETCH_EPSILON", value_name = "ε", default_value_t = 0.000025)]
+    // 131,072 columns: at 2.5 Mpps a window's noise is 2.5 packets a cell, well below the largest
+    // gate of 16.
     pub sketch_epsilon: f64,
     /// The probability that the sketch's error is larger: its depth is ln 1/δ
     #[arg(long, env = "LIMITER_SKETCH_DELTA", value_name = "δ", default_value_t = 0.14)]
+    // Two rows: each one more costs a light packet a cell outside the first-level cache, and width
+    // buys more than depth.
     pub sketch_delta: f64,
     /// The sketch's window, rounded to a power of two of nanoseconds
     ///
@@ -168,6 +184,8 @@ pub struct RunArgs {
     #[arg(long, env = "LIMITER_SKETCH_WINDOW", value_name = "DURATION", default_value = "134ms", value_parser = parse_duration, allow_hyphen_values = true)]
     #[serde(serialize_with = "as_duration", deserialize_with = "duration")]
     #[schemars(with = "String")]
+    // 2^27 ns. Noise grows with the window, and a window of a second would have seven times as
+    // much. A value with a minus gets through to our reader, which says what is wrong with it.
     pub sketch_window: Duration,
     /// Sources that can be limited at once, rounded up to a power of two; 145 bytes each
     ///
@@ -176,6 +194,7 @@ pub struct RunArgs {
     pub max_sources: u32,
     /// Limits of single sources that can be set
     #[arg(long, env = "LIMITER_MAX_LIMITS", value_name = "N", default_value_t = 1_048_576)]
+    // The map grows as it fills: a large number costs nothing until it is used.
     pub max_limits: u32,
     /// Sources that can be on the allow and deny lists
     #[arg(long, env = "LIMITER_MAX_LISTED", value_name = "N", default_value_t = 1_048_576)]
@@ -187,12 +206,17 @@ pub struct RunArgs {
     pub ipv4_prefix: u8,
     /// Leading bits of an IPv6 address that make a source
     #[arg(long, env = "LIMITER_IPV6_PREFIX", value_name = "BITS", default_value_t = 64)]
+    // Whoever has one IPv6 address usually has the 2^64 of its subnet (RFC 6177), and would be as
+    // many sources.
     pub ipv6_prefix: u8,
     /// What happens to IP packets whose source cannot be read
     #[arg(long, env = "LIMITER_MALFORMED", value_enum, default_value = "pass")]
+    // Passed: without a source nobody can say that it is over a limit (P1).
     pub malformed: Malformed,
     /// What happens to a source for which the bucket table has no place
     #[arg(long, env = "LIMITER_ON_FULL", value_enum, default_value = "pass")]
+    // Passed: a spoofed flood can fill a set, and must not cost conforming sources their packets
+    // (P1).
     pub on_full: OnFull,
     /// How the log on stderr is written: for human beings, or one JSON object in a line
     #[arg(long, env = "LIMITER_LOG_FORMAT", value_enum, default_value = "text")]
@@ -321,6 +345,7 @@ pub struct ClusterArgs {
     pub key_file: PathBuf,
     /// The host's part of every limit, relative to those of the others: 1 to 1000
     #[arg(id = "cluster_weight", long = "cluster-weight", help_heading = CLUSTER, env = "LIMITER_CLUSTER_WEIGHT", value_name = "N", default_value_t = 100)]
+    // A hundred leaves room for smaller hosts and larger ones in whole numbers.
     pub weight: u32,
     /// The region that the host is in: limits are shared within regions first
     ///

@@ -39,6 +39,7 @@ pub struct ConfigFile {
     limits: Limits,
     lists: Lists,
     /// As it was written.
+    // Kept for the note about an unconfirmed reload, which restores the text, not the file.
     text: Arc<str>,
     /// Where the value of each key and each limit's target is.
     values: BTreeMap<String, Location>,
@@ -144,6 +145,8 @@ impl ConfigFile {
                     let hint = format!("write yes = true in this [[{action}]] if that is meant");
                     wrong(byte, Failure::from(error).hint(hint))
                 })?;
+                // Over both lists: a source that is allowed and denied would be whatever comes
+                // last.
                 match self.listed.entry(net) {
                     Entry::Vacant(entry) => entry.insert(Location::at(text, byte)),
                     Entry::Occupied(entry) => {

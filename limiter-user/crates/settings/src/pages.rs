@@ -51,6 +51,7 @@ struct Key {
 }
 
 /// The keys of a table, in their order.
+// From the types that read the file: a text written beside them would soon say something else.
 fn keys<T: DeserializeOwned + JsonSchema>() -> Vec<Key> {
     let mut schema = schema_for!(T).to_value();
     let required = schema["required"].take();
@@ -110,6 +111,7 @@ impl Key {
             .map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" "));
         let mut lines: Vec<_> = lines.collect();
         let mut default = None;
+        // In `--help` the text is all there is; a file and a page have a place for the default.
         if let Some((line, rest)) = lines.first().and_then(|line| line.split_once(" [default: ")) {
             default = Some(rest.trim_end_matches(']').to_owned());
             lines[0] = line.to_owned();
@@ -207,6 +209,7 @@ impl Section {
             root.iter().position(|key| key.name == name).map(|place| root.remove(place))
         };
         let (management, cluster) = (take("management"), take("cluster"));
+        // These have no default that a line could show; examples follow at the end.
         for limits in ["limits", "limit", "allow", "deny"] {
             take(limits);
         }
@@ -253,6 +256,7 @@ pub fn default_file() -> String {
 }
 
 /// [`default_file`] with all keys and examples in force.
+// For tests: each line that an operator may uncomment has to be one that the daemon takes.
 pub fn example() -> String {
     let in_force = |line: &str| match line.strip_prefix('#') {
         // A key that is commented out has no space after the mark, a comment has.

@@ -61,6 +61,7 @@ fn explain(message: &str, there: &str) -> Failure {
              below it for = \"198.51.100.7\"",
         );
     }
+    // The library speaks of Rust's types, which say nothing to whoever edits the file.
     let message = message
         .replace("expected u32", "expected a whole number from 0 to 4294967295")
         .replace("expected u8", "expected a whole number from 0 to 255")
@@ -83,6 +84,8 @@ fn explain(message: &str, there: &str) -> Failure {
 /// The word of `known` that was meant by `found`, if one is much like it; the first of equals.
 pub fn alike<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
     let found = found.to_lowercase().replace('-', "_");
+    // Flags and keys differ by a dash only, and who writes a flag's name into the file is nearly
+    // right.
     let likeness = |word: &&str| {
         let word = word.replace('-', "_");
         strsim::normalized_damerau_levenshtein(&found, &word).max(
@@ -90,6 +93,7 @@ pub fn alike<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
             if found.len() > 3 && word.contains(&found) { 0.75 } else { 0.0 },
         )
     };
+    // Reversed, as `max_by` keeps the last of equals.
     let best = known.iter().map(|word| (likeness(word), *word)).rev();
     best.filter(|(likeness, _)| *likeness >= ALIKE)
         .max_by(|one, other| one.0.total_cmp(&other.0))

@@ -49,6 +49,8 @@ pub(super) fn cluster_listen<'de, D: Deserializer<'de>>(
 }
 
 /// What a list has.
+// One reader for flag, variable and file: the same mistake gets the same words wherever it is
+// made.
 pub(super) trait Element: Sized {
     fn read(text: &str) -> Result<Self, Failure>;
 }
@@ -74,6 +76,8 @@ struct Placed<T>(T);
 
 impl<'de, T: Element> Deserialize<'de> for Placed<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // A visitor, as errors of `Vec<String>` would name the place of the list, not that of the
+        // wrong element.
         struct Reader<T>(PhantomData<T>);
 
         impl<T: Element> Visitor<'_> for Reader<T> {

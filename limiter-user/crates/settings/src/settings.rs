@@ -72,6 +72,8 @@ impl Arguments {
                     Some(ValueSource::EnvVariable) => Origin::Environment,
                     _ => continue,
                 };
+                // By id, which is the key's name: so origin, flag and key of the file are found by
+                // one word.
                 fixed.insert(id.to_owned(), origin);
             }
         }
@@ -399,6 +401,7 @@ impl fmt::Display for Variable<'_> {
 }
 
 /// The longest name that the kernel gives an interface, bytes.
+// IFNAMSIZ with its final zero.
 const MAX_NAME_LEN: usize = 15;
 
 fn check_names(names: &[String]) -> Result<(), Failure> {

@@ -13,6 +13,8 @@ use model::{LimitInput, Partition, Reach};
 
 /// `[limits]`
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+// Unknown keys are refused everywhere: with a misspelled `enforce` a limit that was to count would
+// drop.
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitsTable {
     /// The limit of every source that no prefix covers.
@@ -81,6 +83,7 @@ macro_rules! amount_table {
                         let scope = self.scope.as_ref().map(|scope| scope.span().start);
                         scope.or(self.partition.as_ref().map(|partition| partition.span().start))
                     }
+                    // Whoever reads a limit knows where its target is, and the default has none.
                     Part::Target => None,
                 }
             }
@@ -159,6 +162,7 @@ pub(super) struct ListTable {
     /// Whether IPv4 prefixes shorter than /8 and IPv6 prefixes shorter than /16 are meant; without it they are
     /// refused.
     #[serde(default)]
+    // A slip such as 0.0.0.0/0 would shut everybody out, and again at each start.
     pub(super) yes: bool,
 }
 
@@ -288,6 +292,8 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
+// By hand, not `untagged`: that forgets where each value stands, and says only that no variant
+// fits.
 impl<'de> Deserialize<'de> for OneOrMany {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;

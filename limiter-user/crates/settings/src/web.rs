@@ -29,6 +29,7 @@ pub struct WebConfig {
 pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     let example = "give an address and a port, such as 127.0.0.1:9090 or [::1]:9090";
     match text.parse::<SocketAddr>() {
+        // The kernel would choose another port at each start, and nobody would find the page.
         Ok(address) if address.port() == 0 => Err(format!("port 0 is none: {example}")),
         Ok(address) => Ok(address),
         Err(_) => Err(format!("{text:?} is not an address to listen on: {example}")),
@@ -69,12 +70,15 @@ impl WebConfig {
                 return refuse("http_host", &format!("{name:?} is not the name of a host"), hint);
             }
         }
+        // On a loopback address the machine's own users are the only ones, and `ssh -L` brings
+        // others.
         let Some(listen) = self.listen.filter(|listen| !listen.ip().is_loopback()) else {
             return Ok(());
         };
         // Refused at the start rather than warned about: who can reach it could deny sources.
         let missing = if self.token_file.is_none() && self.admin_token_file.is_none() {
             "there is no token"
+        // A token without TLS could be read on its way, and then be used by anybody (P7).
         } else if self.tls_cert.is_none() {
             "there is no certificate"
         } else {

@@ -36,6 +36,7 @@ pub enum StoreError {
     },
     /// The store was written by another version of this program.
     #[error("the store {} has version {found}, this program knows {known}", path.display())]
+    // Refused, not converted: what a later version has added would be lost with the first change.
     Version {
         /// The file.
         path: PathBuf,
@@ -49,6 +50,8 @@ pub enum StoreError {
         "the store {} is at revision {found}, the daemon at {known}: a change that failed is in it after all",
         path.display()
     )]
+    // An error, not a repair: the kernel enforces what was before, and a restart takes what the
+    // store holds.
     Ahead {
         /// The file.
         path: PathBuf,

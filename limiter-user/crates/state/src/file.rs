@@ -37,13 +37,11 @@ const NOTES: TableDefinition<'_, &str, &str> = TableDefinition::new("notes");
 
 /// What is to be written, in one transaction.
 pub(super) struct Batch<'a> {
-    /// Limits.
     limits: Rows<'a>,
     /// Entries of the lists.
     lists: Vec<(&'a IpNet, Option<&'a Listing>)>,
     /// What is replicated.
     replica: Vec<(&'a str, Option<&'a str>)>,
-    /// Notes.
     notes: Vec<(&'a str, Option<&'a str>)>,
 }
 
@@ -116,6 +114,7 @@ pub(super) fn read(database: &Database) -> Result<Content, Unreadable> {
             .ok_or_else(|| Unreadable::Corrupt(format!("it has no {key}")))
     };
     let schema = number("schema")?;
+    // Before any row is read: rows of another version may look right and mean something else.
     if schema != SCHEMA {
         return Err(Unreadable::Version(schema));
     }
@@ -177,6 +176,7 @@ fn put(
 ) -> Result<(), redb::Error> {
     let mut meta = transaction.open_table(META)?;
     meta.insert("schema", SCHEMA)?;
+    // In the same transaction: a revision without its change would hide that the change is lost.
     meta.insert("revision", revision)?;
     // Every table is there afterwards, as the schema says.
     put_limits(transaction, &batch.limits)?;

@@ -32,6 +32,7 @@ use model::record::Row;
 use model::{Changes, Limits, Target};
 
 const MAIN: &str = "limits.redb";
+// A second file, not a second table: damage of a disk or of the database takes whole files.
 const MIRROR: &str = "limits.redb.mirror";
 const LOCK: &str = "limits.lock";
 
@@ -251,6 +252,8 @@ impl Store {
                 .map_err(|error| error.to_string())
         });
         self.mirror_problem = mirrored.err();
+        // No failure of the change: it is durable in the main file, and `status` tells of the
+        // mirror.
         if let Some(problem) = &self.mirror_problem {
             tracing::warn!("the store's mirror is behind: {problem}");
         }

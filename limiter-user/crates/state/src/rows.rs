@@ -11,7 +11,9 @@ use model::{Changes, Selector, Target};
 /// The rows that changes make.
 pub(super) struct Rows<'a> {
     changes: &'a Changes,
-    /// Each amount as the JSON of a [`Record`].
+    /// Each amount as JSON, by [`record`].
+    // Once for each amount: a million limits have few, and serialising each would be most of the
+    // work.
     records: Vec<String>,
     /// The places of all changes, as they are written.
     order: Vec<u32>,
@@ -58,6 +60,7 @@ fn ranks(count: u32, text: impl Fn(u32) -> String) -> Vec<u16> {
 }
 
 /// The parts of an IPv4 address. What follows the last one, a slash, comes before any digit like a dot.
+// Looked up, so that a million targets are sorted by numbers, not by their texts.
 static DECIMAL: LazyLock<Vec<u16>> = LazyLock::new(|| ranks(1 << 8, |part| format!("{part}.")));
 
 /// The parts of an IPv6 address.

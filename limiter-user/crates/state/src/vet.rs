@@ -15,6 +15,7 @@ use super::StoreError;
 use super::file::{Content, SCHEMA, Unreadable, read};
 
 /// How much larger than the file a repair may make it.
+// A bound, as a damaged header may claim any size.
 const GROWTH: usize = 64 << 20;
 
 /// What a file was found to be.
@@ -97,6 +98,7 @@ impl Image {
             .ok()
             .and_then(|from| bytes.get_mut(from..from.checked_add(length)?))
             .map(access)
+            // Damaged pages point anywhere. Beyond the end is an error of the file, not a panic.
             .ok_or_else(|| ErrorKind::UnexpectedEof.into())
     }
 }
@@ -120,6 +122,7 @@ impl StorageBackend for Image {
         }
     }
 
+    // Nothing to sync: what is repaired here is thrown away, and the file itself is not touched.
     fn sync_data(&self) -> io::Result<()> {
         Ok(())
     }

@@ -10,6 +10,7 @@ use super::{Event, Sample};
 const EVENTS: usize = 1024;
 
 /// Samples that a listener may be behind before it misses some.
+// Few: a listener that is late wants the present, not the past.
 const SAMPLES: usize = 16;
 
 /// Where samples and events go out. Clones are the same bus.
@@ -27,6 +28,8 @@ impl Default for Bus {
 
 impl Bus {
     /// Tells an event to all who listen now.
+    // Never waits: a slow page would otherwise hold up whoever changes limits. It is told what it
+    // missed.
     pub fn tell(&self, event: Event) {
         // An error means that nobody listens.
         let _ = self.events.send(Arc::new(event));

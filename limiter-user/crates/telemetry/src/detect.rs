@@ -5,15 +5,18 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use ipnet::IpNet;
 
 /// Seconds that one of the hour's values stands for.
+// Means of ten seconds: the median is then of 360 values, cheap enough to sort for each new one.
 const VALUE: u64 = 10;
 /// Values of an hour.
 const VALUES: usize = 360;
 /// Values before anything is said: a minute.
+// A median of fewer values is whatever came first.
 const ENOUGH: usize = 6;
 /// Times the median that are a jump, and below which it is over.
 const JUMP: f64 = 10.0;
 const OVER: f64 = 5.0;
 /// Distinct sources under which no jump matters.
+// A host with three sources at night has ten times that with every crawler.
 const FEW: f64 = 1000.0;
 
 /// Finds that distinct sources are many times what is usual: likely spoofed ones.

@@ -17,6 +17,7 @@ pub struct Event {
     #[serde(with = "humantime_text")]
     pub time: SystemTime,
     /// How much it matters.
+    // Derived, and stored all the same: readers of JSON filter by it without a table of kinds.
     pub severity: Severity,
     /// What.
     #[serde(flatten)]
@@ -41,6 +42,8 @@ impl Event {
         let source = source.as_deref();
         let by = what.by().map(|by| by.user.as_str());
         match self.severity {
+            // A target of its own, so that LIMITER_LOG can switch events off and leave the
+            // daemon's own lines.
             Severity::Info => tracing::info!(target: "event", event, source, by, "{what}"),
             Severity::Warning => tracing::warn!(target: "event", event, source, by, "{what}"),
             Severity::Error => tracing::error!(target: "event", event, source, by, "{what}"),
@@ -62,6 +65,7 @@ pub enum Severity {
 
 /// Who has changed something.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+// Name and id: a name may go with its user, and the id alone tells nobody anything.
 pub struct By {
     /// The user's id, where there is one.
     pub uid: Option<u32>,
@@ -77,6 +81,7 @@ impl By {
     }
 
     /// Somebody on another host of the cluster.
+    // The other host's user is not known here: ids of two machines need not mean the same person.
     pub fn cluster(host: &str) -> Self {
         Self { uid: None, user: format!("cluster: {host}") }
     }
@@ -92,6 +97,7 @@ impl By {
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum What {
     /// A packet of a source was dropped for the first time since the source got its bucket.
+    // Once a bucket: an event for each dropped packet would be a second flood.
     Limited {
         /// The source.
         source: IpNet,
@@ -144,7 +150,7 @@ pub enum What {
     Attached {
         /// The interface.
         interface: String,
-        /// How.
+        /// `native` or `generic`.
         mode: String,
         /// By whom; the daemon itself if left out.
         by: Option<By>,
@@ -175,6 +181,7 @@ pub enum What {
         by: Option<By>,
     },
     /// The data plane had more events than it could tell.
+    // Told, though they are gone: whoever reads must know that some are missing (P5).
     EventsLost {
         /// How many, since they were told last.
         count: u64,
@@ -187,6 +194,7 @@ pub enum What {
         count: u64,
     },
     /// Whoever listens was too slow and has missed something.
+    // Told to the listener itself, whose stream would otherwise look complete (P5).
     Missed {
         /// How many events.
         count: u64,
@@ -206,6 +214,7 @@ pub enum What {
 )]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
+// Apart from [`What`], which has fields: filters, throttle and completions need the bare names.
 pub enum Kind {
     /// A source was limited for the first time
     Limited,
@@ -265,6 +274,8 @@ impl Kind {
     }
 
     /// Whether it is a change that somebody has made, rather than something that was seen.
+    // Changes outlive the daemon in a file; what was only seen would fill that with the next
+    // flood.
     pub const fn is_change(self) -> bool {
         matches!(self, Self::Attached | Self::Detached | Self::Policy | Self::Reverted)
     }
@@ -303,6 +314,7 @@ impl What {
             | Self::Reverted { .. }
             | Self::EventsLost { .. }
             | Self::Missed { .. } => Severity::Warning,
+            // Also bans: the limiter has done what it was told to.
             _ => Severity::Info,
         }
     }
@@ -355,6 +367,7 @@ impl fmt::Display for What {
                 write!(f, "the bucket table is {now}: {:.0} % of it in use", busy * 100.0)
             }
             Self::DistinctJump { sources, median } => {
+                // A quiet host has a median of zero.
                 let times = sources / median.max(1.0);
                 write!(
                     f,
@@ -382,6 +395,7 @@ impl fmt::Display for What {
 }
 
 /// A moment as text.
+// RFC 3339, as all answers have it: serde's own form is a pair of numbers.
 mod humantime_text {
     use std::time::SystemTime;
 

@@ -15,6 +15,8 @@ const BOUNDS: [f64; 12] =
 #[derive(Debug)]
 pub struct Recorder {
     histogram: Histogram,
+    // Both: Prometheus sums histograms over hosts, and percentiles of a few buckets would be
+    // guesses.
     digest: Mutex<Digest>,
 }
 

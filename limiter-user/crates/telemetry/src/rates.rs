@@ -29,6 +29,7 @@ struct Entry {
     packets: u64,
     bytes: u64,
     /// The most between two looks, per second.
+    // Half the size: seven digits are more than a peak needs, and there may be a million of these.
     peak_packets: f32,
     peak_bytes: f32,
 }
@@ -41,6 +42,7 @@ impl Entry {
     }
 
     /// A source that got its bucket after the last look.
+    // From nothing: all that the bucket counts was sent since the last look.
     const fn fresh(seen: Observation) -> Self {
         let before = Observation { packets: 0, bytes: 0, ..seen };
         Self::known(before)
@@ -48,6 +50,8 @@ impl Entry {
 
     /// Takes a later look, and whether it has sent something since.
     fn update(&mut self, seen: Observation, seconds: f64) -> bool {
+        // Counters are read while packets add to them, and pending drops move: a later sum may be
+        // a bit less.
         let packets = seen.packets.saturating_sub(self.seen.packets);
         let bytes = seen.bytes.saturating_sub(self.seen.bytes);
         self.peak_packets = self.peak_packets.max((packets as f64 / seconds) as f32);
@@ -169,6 +173,7 @@ impl Watch {
             peak_packets: Digest::fine(),
             peak_bytes: Digest::fine(),
         };
+        // Sources are active between two looks, so there is one interval less than looks.
         let intervals = looks.saturating_sub(1).max(1) as f64;
         for part in self.parts {
             rates.active += f64::from(each) * part.active as f64 / intervals;

@@ -9,7 +9,7 @@ use model::Distinct;
 /// difference of [`Sample::monotonic_ns`], which no step of the wall clock changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// When.
+    /// When, by the wall clock, which may step.
     pub time: SystemTime,
     /// When, ns since boot.
     pub monotonic_ns: u64,
@@ -35,6 +35,8 @@ impl Sample {
     /// Buckets that sources have: a look at counters, where a look at the table takes milliseconds.
     pub const fn tracked(&self) -> u64 {
         let replaced = self.internal(Internal::Evictions) + self.internal(Internal::BusyEvictions);
+        // Counters of CPUs are read one after the other, so an eviction may be seen before its
+        // promotion.
         self.internal(Internal::Promotions).saturating_sub(replaced)
     }
 

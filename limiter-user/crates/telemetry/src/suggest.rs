@@ -4,9 +4,12 @@ use super::Rates;
 use model::{Rate, Unit};
 
 /// Sources that must have sent something, or nobody can tell what is usual.
+// Below that, a percentile is one source or another.
 pub const MIN_SOURCES: usize = 20;
 
 /// What is left above the rate that only the given share of sources exceeds.
+// Tomorrow's traffic is not today's: without room, the limit would soon touch those it was to
+// spare.
 const HEADROOM: f64 = 1.2;
 
 /// A burst is this much of a second's rate at the least, as it is where none is given.
@@ -33,7 +36,7 @@ pub struct Traffic {
 /// A limit that is proposed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Proposal {
-    /// The rate.
+    /// The rate, rounded up to two digits in packets or kilobits.
     pub rate: Rate,
     /// The burst, in the rate's unit.
     pub burst: u64,

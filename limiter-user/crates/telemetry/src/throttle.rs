@@ -12,6 +12,7 @@ const RATE: f64 = 10.0;
 const BURST: f64 = 20.0;
 
 #[derive(Clone, Copy, Debug)]
+// One for each kind: a flood of `limited` must not hide the one `set_full`.
 struct Allowance {
     tokens: f64,
     at: Duration,
@@ -34,6 +35,7 @@ impl Allowance {
     fn earn(&mut self, now: Duration) {
         let earned = now.saturating_sub(self.at).as_secs_f64() * RATE;
         self.tokens = (self.tokens + earned).min(BURST);
+        // Never back: the same time would be earned twice.
         self.at = self.at.max(now);
     }
 }
@@ -44,6 +46,7 @@ impl Throttle {
         let Some(allowance) = self.0.get_mut(kind as usize) else { return true };
         allowance.earn(now);
         if allowance.tokens < 1.0 {
+            // Counted, so that nothing is silent (P5): the number is told afterwards.
             allowance.suppressed += 1;
             return false;
         }

@@ -78,6 +78,7 @@ impl ClassError {
             Self::Ports { .. } => Some(ClassPart::Ports),
             Self::Flag { .. } => Some(ClassPart::Flags),
             Self::Never { part, .. } => Some(*part),
+            // These are about two classes or more, so no single key of a file is to blame.
             Self::Overlap { .. } | Self::TooMany { .. } | Self::TooDeep { .. } => None,
         }
     }

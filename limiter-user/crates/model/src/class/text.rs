@@ -8,6 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{Class, ClassError, Flags, Ports};
 
 /// Protocols that have a name.
+// A table of its own, not /etc/protocols: a file of limits must mean the same on each host of a
+// cluster.
 const PROTOCOLS: [(&str, u8); 17] = [
     ("icmp", 1),
     ("igmp", 2),
@@ -56,6 +58,8 @@ impl ClassText<'_> {
         let protocol = self.proto.map(protocol).transpose()?;
         let ports = self.dport.map(str::parse).transpose()?;
         let flags = match self.tcp_flags {
+            // Refused even where both say the same: which of them an operator believes in cannot
+            // be known.
             Some(_) if self.syn => {
                 return Err(ClassError::Never {
                     part: super::ClassPart::Flags,
@@ -85,6 +89,7 @@ impl FromStr for Ports {
         let port = |text: &str| {
             let text = text.trim();
             let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+            // As for protocols: `+53` would parse.
             text.parse().ok().filter(|_| digits)
         };
         let (first, last) = input.split_once('-').unwrap_or((input, input));
@@ -108,6 +113,7 @@ impl FromStr for Flags {
             flags.mask |= bit;
             flags.value |= if set { bit } else { 0 };
             let is = flags.value & bit != 0;
+            // `syn,syn` is harmless and passes. `syn,!syn` would match nothing for ever.
             if before.mask & bit != 0 && (before.value & bit != 0) != set || is != set {
                 return Err(ClassError::Never {
                     part: super::ClassPart::Flags,
@@ -177,6 +183,8 @@ impl FromStr for Class {
         if name.eq_ignore_ascii_case(ANY) && ports.is_none() && flags.is_none() {
             return Ok(Self::ANY);
         }
+        // A star stands for "TCP and UDP" and so needs a port. Alone it would read like `any`, and
+        // be two protocols.
         let proto = (name != "*" || ports.is_none()).then_some(name);
         ClassText { proto, dport: ports, tcp_flags: flags, syn: false }.read()
     }

@@ -7,6 +7,7 @@ pub const MAX_CLASSES: usize = 64;
 
 /// Classes in use that a packet's class may lie in at the most, itself included, beside
 /// [`Class::ANY`].
+// Each level may cost a packet a map lookup, and the verifier follows all of them.
 pub const MAX_NESTED: usize = 4;
 
 /// The classes in use, beside [`Class::ANY`], the most specific first: of any two that a packet can be
@@ -37,6 +38,7 @@ impl Classes {
         let Err(place) = self.0.binary_search_by(|class| class.cmp_precedence(&new)) else {
             return Ok(());
         };
+        // Asked of all, not of neighbours: classes that overlap may lie anywhere in the order.
         let unordered = |old: &&Class| new.overlaps(old) && !new.is_ordered_with(old);
         if let Some(old) = self.0.iter().find(unordered) {
             return Err(ClassError::Overlap { new, old: *old });

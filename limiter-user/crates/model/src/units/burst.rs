@@ -35,10 +35,13 @@ pub fn parse_burst(input: &str, unit: Unit) -> Result<u64, UnitError> {
                 });
             }
         },
+        // The rate's unit decides: `2k` is a burst of packets, but could be bytes or bits of a
+        // limit in bytes.
         Unit::Bytes => size_unit(input, &measure, value)?,
     };
     let whole = number.digits.checked_mul(u128::from(by)).ok_or_else(|| too_large(input))?;
     let divisor = number.scale() * per;
+    // Not rounded: a burst of 12 bit is a mistake in the unit, and 1 byte would hide it.
     if !whole.is_multiple_of(divisor) {
         let of = if unit == Unit::Packets { "packets" } else { "bytes" };
         return Err(UnitError::NotWhole { input: input.into(), of });

@@ -48,6 +48,8 @@ pub fn parse_duration(input: &str) -> Result<Duration, DurationError> {
     let text = input.trim();
     humantime::parse_duration(text).map_err(|_| {
         let input = text.to_owned();
+        // The library's own words are for programmers ("expected number at 0"), so each mistake is
+        // told anew.
         if text.strip_prefix('-').is_some_and(|rest| humantime::parse_duration(rest).is_ok()) {
             DurationError::Negative { input }
         // `inf` and `nan` are words here, not numbers without a unit.

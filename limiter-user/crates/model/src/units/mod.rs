@@ -27,6 +27,7 @@ pub enum Unit {
 
 /// Why a rate or a burst was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+// One variant for each mistake that operators make, since each deserves another hint.
 pub enum UnitError {
     /// No number at the beginning.
     #[error("{input:?} does not begin with a number")]
@@ -41,6 +42,7 @@ pub enum UnitError {
         input: String,
     },
     /// Nothing at all.
+    // Refused: to let nothing through is what the deny list is for.
     #[error("{input:?} is zero")]
     Zero {
         /// What was read.

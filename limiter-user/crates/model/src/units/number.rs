@@ -38,6 +38,8 @@ impl Number {
 /// Splits `input` into its number and the rest, in lower case and without spaces around it.
 pub(super) fn split(input: &str) -> Result<(Number, String), UnitError> {
     let text = input.trim().to_ascii_lowercase();
+    // Before anything else: a minus sign would be taken for a missing number, and the hint would
+    // not help.
     if text.starts_with('-') {
         return Err(UnitError::Negative { input: input.into() });
     }

@@ -54,6 +54,8 @@ const PACKET_PREFIXES: [(&str, u64); 3] = [("g", 1_000_000_000), ("m", 1_000_000
 /// `400/minute` is 400 in 60 s, `2.5kpps` 2500 in one second, `10mbit` 1,250,000 bytes in one
 /// second, and `10bit/s` 5 bytes in 4 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+// A fraction, not a float: the kernel's cost of a packet is computed from it, and rounding there
+// would be the operator's loss (P2).
 pub struct Rate {
     amount: u64,
     period_ns: u64,
@@ -88,6 +90,7 @@ impl Rate {
 
     /// How many nanoseconds it takes to earn `amount` packets or bytes, rounded up.
     pub fn time_for(&self, amount: u64) -> u128 {
+        // Wide, as 10^12 bytes times an hour in ns does not fit 64 bits.
         (u128::from(amount) * u128::from(self.period_ns)).div_ceil(u128::from(self.amount))
     }
 
@@ -158,6 +161,7 @@ impl Rate {
             return Ok((Unit::Bytes, by, 1, period_ns));
         }
         if let Some(by) = multiplier(measure, &["pps"]) {
+            // `pps/minute` says "per" twice; nobody knows which one was meant.
             return if period.is_none() {
                 Ok((Unit::Packets, by, 1, period_ns))
             } else {
@@ -196,6 +200,8 @@ impl FromStr for Rate {
         // In lowest terms, so that equal rates are equal however they were written.
         let common = gcd(numerator, denominator);
         let amount = u64::try_from(numerator / common).map_err(|_| too_large())?;
+        // A rate whose fraction does not fit is refused. Rounded, it would not be what `limit
+        // list` then shows.
         let period_ns = u64::try_from(denominator / common * u128::from(base_ns))
             .map_err(|_| UnitError::NotWhole { input: input.into(), of: "packets or bits" })?;
         let rate = Self { amount, period_ns, unit };
@@ -222,6 +228,7 @@ fn decimal(f: &mut fmt::Formatter<'_>, amount: u128, scale: u128) -> fmt::Result
     if rest != 0 {
         f.write_str(".")?;
     }
+    // Ends, as the scale has no other factors: any other fraction would go on for ever.
     while rest != 0 {
         rest *= 10;
         write!(f, "{}", rest / scale)?;
@@ -237,6 +244,8 @@ impl fmt::Display for Rate {
         let per_second = period == "s";
         match self.unit {
             Unit::Packets => {
+                // Below that, a prefix saves no digits and hides the exact number: 1000pps, not
+                // 1kpps.
                 let whole = scale == 1 && self.amount >= 10_000;
                 let (prefix, by) = PACKET_PREFIXES
                     .iter()

@@ -58,6 +58,8 @@ fn unsealed(bytes: &[u8]) -> Option<Reader<'_>> {
     (crc32fast::hash(content) == u32::from_le_bytes(*checksum)).then_some(Reader(content))
 }
 
+// With the numbers of reasons and slots: a program that knows more reasons must not misread the
+// file.
 fn header() -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     for number in [VERSION, REASONS as u64, SECONDS as u64, MINUTES as u64] {

@@ -29,6 +29,7 @@ const MINUTES: usize = 7 * 24 * 60;
 /// Seconds of a minute.
 const MINUTE: u64 = 60;
 /// Seconds without a sample that are no gap.
+// A busy machine gives the daemon its second late. That is no reason for a hole in every chart.
 const SHORT: u64 = 3;
 const NS: u64 = 1_000_000_000;
 
@@ -36,6 +37,7 @@ const NS: u64 = 1_000_000_000;
 pub const MAX_AGE: u64 = MINUTES as u64 * MINUTE;
 
 /// The most points that are told at once.
+// As many as there are minutes, so that each slot of a week can be had at once.
 pub const MAX_POINTS: u64 = MINUTES as u64;
 
 /// Slots of one length, the oldest of which make room for new ones.
@@ -87,7 +89,7 @@ impl Last {
     }
 }
 
-/// The last hour by the second and the last week by the minute: 13,680 slots of 264 bytes, 3.5 MiB.
+/// The last hour by the second and the last week by the minute: 13,680 slots of 296 bytes, 3.9 MiB.
 #[derive(Clone, Debug)]
 pub struct History {
     seconds: Ring,

@@ -29,6 +29,8 @@ impl Totals {
     /// Whether these can be later counts of the same maps: counters never fall.
     pub(super) fn follow(&self, before: &Self) -> bool {
         let pairs = self.tallies.iter().zip(&before.tallies);
+        // All must follow: fresh maps may have overtaken some counters of the former ones, hardly
+        // all.
         self.promotions >= before.promotions
             && pairs
                 .into_iter()
@@ -90,6 +92,8 @@ impl Default for Slot {
             covered_ns: 0,
             added: Totals::default(),
             tracked: 0,
+            // No number, as zero sources is something that can be counted. `max` prefers any
+            // number to it.
             distinct: f32::NAN,
             noise: 0.0,
         }
@@ -138,6 +142,8 @@ impl Slot {
         self.covered_ns.max(1_000_000) as f64 / 1e9
     }
 
+    // Field by field: the file outlives the program, and another compiler may order a struct
+    // otherwise.
     pub(super) fn to_bytes(self, out: &mut Vec<u8>) {
         put(out, self.number);
         put(out, self.covered_ns);
