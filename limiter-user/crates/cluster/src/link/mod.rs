@@ -120,7 +120,7 @@ impl Link {
         let invited = self.affiliation.belong(cluster);
         self.greeter.hurry(now);
         if let Some(member) = invited {
-            self.membership.meet(now, member);
+            self.membership.add_peer(now, member);
         }
         self.settle();
     }
@@ -342,7 +342,7 @@ impl Link {
             }
             (Some(_), Some(_)) => {
                 affiliation.others.remove(&hello.identity.address);
-                self.membership.meet(now, hello.identity);
+                self.membership.add_peer(now, hello.identity);
             }
             // It has answered this host, which may be the only one to know where the other is.
             (Some(_), None) => {
