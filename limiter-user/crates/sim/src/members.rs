@@ -86,7 +86,7 @@ impl Net {
         let Some(seed) = self.hosts[seed].as_ref().map(|seed| seed.me().clone()) else { return };
         let now = self.now;
         if let Some(host) = &mut self.hosts[number] {
-            host.meet(now, seed);
+            host.add_peer(now, seed);
         }
         self.collect(number);
     }
@@ -160,7 +160,7 @@ impl Net {
             // The link answers what was for an earlier run by saying who it is.
             let me = host.me().clone();
             if let Some(sender) = &mut self.hosts[from] {
-                sender.meet(now, me);
+                sender.add_peer(now, me);
             }
             self.collect(from);
         }

@@ -5,7 +5,9 @@
 use crate::Moment;
 use model::Share;
 
-use super::Escrow;
+use super::Settings;
+use super::home::Home;
+use super::host::Host;
 
 /// So much more than the whole comes of shares on their way and of rounding: 1/256.
 pub(super) const NOISE: Share = Share::from_units(1 << 24);
@@ -35,58 +37,52 @@ impl Bounds {
     }
 }
 
-impl Escrow {
-    /// What does not add up.
-    pub fn doubts(&self) -> Doubts {
-        let more = Some(self.homes_heard.0).filter(|homes| *homes > Share::WHOLE);
-        Doubts { homes: more, ..self.doubts }
+/// By how much all home shares together are more than the whole, and so by how much less of each is used.
+#[derive(Debug)]
+pub(super) struct Excess {
+    /// The most that home shares were together lately, the whole if not more.
+    pub(super) homes: Share,
+    /// Until when that holds.
+    until: Moment,
+}
+
+impl Excess {
+    pub(super) const fn new(start: Moment) -> Self {
+        Self { homes: Share::WHOLE, until: start }
     }
 
-    /// Adds up the home shares that are heard of. Where they become less, what was given out of more has to end first.
-    pub(super) fn add_up(&mut self, now: Moment) {
-        let span = self.delegation();
-        let heard = self.peers.values().filter(|peer| peer.alive(now, span));
+    /// Adds up the home shares that are heard of; whether that changes what is used. Where they become less, what was
+    /// given out of more has to end first.
+    pub(super) fn add_up(&mut self, now: Moment, host: &Host, home: &Home) -> bool {
+        let settings = &host.settings;
+        let span = home.delegation(&settings.timing);
+        let heard = host.peers.values().filter(|peer| peer.alive(now, span));
         // Without what is ceded, as others are told: so that all come to the same sum.
-        let theirs = heard.filter_map(|peer| peer.offered).map(|offered| self.whole_of(offered));
-        let homes = theirs.sum::<Share>() + self.kept.home.without(self.ceded());
-        let more = homes > Share::WHOLE + NOISE && self.bounded();
+        let theirs = heard.filter_map(|peer| peer.offered).map(|it| settings.whole_of(it));
+        let homes = theirs.sum::<Share>() + home.unceded();
+        let more = homes > Share::WHOLE + NOISE && settings.bounded();
         let homes = if more { homes } else { Share::WHOLE };
         // Upwards at once, downwards only when what was given at the larger scale has ended.
-        if homes >= self.homes_heard.0 || now >= self.homes_heard.1 {
-            if homes != self.homes_heard.0 {
-                self.held.touched.extend(self.held.keys.keys().copied());
-            }
-            self.homes_heard = (homes, now.after(self.longest()));
+        if homes < self.homes && now < self.until {
+            return false;
         }
+        self.until = now.after(home.longest(&settings.timing));
+        std::mem::replace(&mut self.homes, homes) != homes
     }
 
-    /// What is used of a right that would be used: less where there is more than the whole.
+    /// What is used of a share that would be used: less where there is more than the whole.
     pub(super) fn scaled(&self, share: Share) -> Share {
-        let homes = self.homes_heard.0;
-        if homes == Share::WHOLE {
+        if self.homes == Share::WHOLE {
             return share;
         }
-        share.times(Share::WHOLE.units(), homes.units())
+        share.times(Share::WHOLE.units(), self.homes.units())
     }
 
-    pub(super) fn bounds(&self) -> Bounds {
-        let most = match self.bounded() {
-            true => self.beside_floor(Share::WHOLE),
+    pub(super) fn bounds(&self, settings: &Settings) -> Bounds {
+        let most = match settings.bounded() {
+            true => settings.beside_floor(Share::WHOLE),
             false => Share::from_units(u64::MAX),
         };
-        Bounds { homes: self.homes_heard.0, most }
-    }
-
-    /// Another host has taken this host's transfer of that number. If what is kept here does not know it, it is an earlier
-    /// copy: what was given since, which is how far the numbers are apart, is not this host's any more.
-    pub(super) fn give_up_what_was_given(&mut self, number: u64) {
-        let given = Share::from_units(number.saturating_sub(self.kept.last_transfer));
-        if given.is_none() || !self.bounded() {
-            return;
-        }
-        self.kept.last_transfer = number;
-        self.doubts.given_up += self.kept.home.min(given);
-        self.kept.home = self.kept.home.without(given);
-        self.keep = true;
+        Bounds { homes: self.homes, most }
     }
 }

@@ -1,21 +1,22 @@
 //! The keys that this host tracks: what it asks for and what it was granted.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use crate::message::{Grant, Report};
-use crate::{HostId, KeyId, Moment};
+use crate::{HostId, KeyId, Message, Moment};
 use model::Share;
 
+use super::clock::usable;
+use super::host::Host;
 use super::keys::{Dirty, Keys};
-use super::peer::Peer;
+use super::owner::Owned;
 use super::poll::Draft;
 use super::taken::HeldLease;
 use super::view::Views;
-use super::{Escrow, MAX_HELD, Partition, Urgency};
+use super::{MAX_HELD, Partition, Urgency};
 
 /// Of how many owners grants of one key count: one, and those before it while the view changes.
 const OWNERS: usize = 4;
@@ -35,11 +36,11 @@ pub(super) struct Key {
     /// The demand that was reported last.
     told: Share,
     /// By owner.
-    grants: SmallVec<[(HostId, HeldLease); 1]>,
+    pub(super) grants: SmallVec<[(HostId, HeldLease); 1]>,
     /// What the kernel was told last.
     pub(super) word: Option<(Share, Moment)>,
     owner: Option<HostId>,
-    partition: Partition,
+    pub(super) partition: Partition,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +52,8 @@ pub(super) struct Held {
     pub(super) touched: Dirty,
     /// The kernel was told that the host uses its own share of them.
     pub(super) reclaimed: Dirty,
+    /// How often all were reported.
+    rounds: u64,
 }
 
 impl Held {
@@ -90,6 +93,22 @@ impl Key {
         let taken = self.granted_by(owner).filter(|taken| taken.memory > now);
         let in_use = taken.map_or(0, |taken| taken.number);
         Report { key, demand, in_use, majority: self.partition == Partition::MajorityReclaim }
+    }
+
+    /// Whether this host uses all of its home share of it itself: nobody to whom it has delegated that, itself
+    /// included, may still rely on it (I7).
+    pub(super) fn reclaims(&self, now: Moment, key: KeyId, host: &Host) -> bool {
+        if now < host.quiet {
+            return false;
+        }
+        let lapsed = |owner: Option<HostId>| match owner {
+            // Then it is in this host's own pool already.
+            Some(owner) if owner == host.settings.me => false,
+            Some(owner) => host.peers.get(&owner).is_none_or(|peer| peer.lent <= now),
+            None => true,
+        };
+        let present = self.owner.or_else(|| host.views.owner(key));
+        host.views.counting_owners(key, present).into_iter().all(lapsed)
     }
 
     /// Whether the owner must hear of it in each round.
@@ -175,7 +194,7 @@ impl Held {
     }
 
     /// Takes a grant that ends `until` here; how soon that is to be acknowledged.
-    pub(super) fn grant(
+    fn grant(
         &mut self,
         now: Moment,
         owner: HostId,
@@ -219,7 +238,7 @@ impl Held {
 
     /// What this host wants of a key, if it tracks it.
     pub(super) fn wanted(&self, key: KeyId, floor: Share) -> Option<Share> {
-        let held = self.keys.get(&key).filter(|held| held.tracked)?;
+        let held = self.tracked(key)?;
         Some(if held.idle(floor) { Share::NONE } else { held.demand })
     }
 
@@ -240,56 +259,89 @@ impl Held {
     }
 }
 
-impl Escrow {
+impl Held {
+    /// A key that this host tracks.
+    pub(super) fn tracked(&self, key: KeyId) -> Option<&Key> {
+        self.keys.get(&key).filter(|held| held.tracked)
+    }
+
+    /// What may be used of all keys may have changed.
+    pub(super) fn touch_all(&mut self) {
+        self.touched.extend(self.keys.keys().copied());
+    }
+
     /// The owner of a tracked key, remembered until the view changes.
-    pub(super) fn owner_of(&mut self, key: KeyId) -> Option<HostId> {
-        self.held.keys.get_mut(&key)?.owner(key, &self.views)
+    pub(super) fn owner_of(&mut self, key: KeyId, views: &Views) -> Option<HostId> {
+        self.keys.get_mut(&key)?.owner(key, views)
     }
 
     /// Sees to it that the owner hears of a key.
-    pub(super) fn report_soon(&mut self, now: Moment, key: KeyId, urgency: Urgency) {
+    pub(super) fn report_soon(
+        &mut self,
+        now: Moment,
+        key: KeyId,
+        urgency: Urgency,
+        host: &mut Host,
+        owned: &mut Owned,
+    ) {
         if urgency == Urgency::None {
             return;
         }
-        let Some(owner) = self.owner_of(key) else { return };
-        if owner == self.settings.me {
-            self.owned.dirty.insert(key);
+        let Some(owner) = self.owner_of(key, &host.views) else { return };
+        if owner == host.settings.me {
+            owned.dirty.insert(key);
             return;
         }
-        self.held.dirty.insert(key);
-        self.say_soon(now, owner, urgency);
+        self.dirty.insert(key);
+        host.send_soon(now, owner, urgency);
     }
 
-    /// Sees to it that a host gets a message.
-    pub(super) fn say_soon(&mut self, now: Moment, to: HostId, urgency: Urgency) {
-        let span = match urgency {
-            Urgency::None => return,
-            Urgency::Hot => self.settings.timing.hot.max(self.gap()),
-            Urgency::Now => self.gap(),
-        };
-        if let Some(peer) = self.peers.get_mut(&to) {
-            peer.want(now, span);
+    /// Takes the grants of a message.
+    pub(super) fn take_grants(
+        &mut self,
+        now: Moment,
+        base: Moment,
+        owner: HostId,
+        message: &Message,
+        host: &mut Host,
+    ) {
+        let longest = host.settings.timing.grant;
+        // No longer than this host's own setting: `memory` must outlast every grant of a lower number (I5).
+        let until = base.after(usable(message.granted_for.min(longest)));
+        let memory = base.after(longest);
+        let mut urgency = Urgency::None;
+        for grant in message.grants.iter().filter(|grant| grant.number > 0) {
+            let its = self.grant(now, owner, grant, until, memory);
+            if its > Urgency::None {
+                self.dirty.insert(grant.key);
+            }
+            urgency = urgency.max(its);
         }
+        host.send_soon(now, owner, urgency);
     }
 
     /// Puts into the messages what their receivers are to be told of the keys that they own: all, or what is urgent.
-    pub(super) fn reports(&mut self, now: Moment, all: bool, drafts: &mut [Draft]) {
-        let floor = self.floor();
+    pub(super) fn reports(
+        &mut self,
+        now: Moment,
+        all: bool,
+        host: &Host,
+        floor: Share,
+        drafts: &mut [Draft],
+    ) {
         // New owners know nothing yet.
-        let halves = self.held.keys.len() > MANY && self.views.next().is_none();
+        let halves = self.keys.len() > MANY && host.views.next().is_none();
         self.rounds += u64::from(all);
-        let rounds = self.rounds;
-        let Self { held, views, peers, settings, .. } = self;
-        let Held { keys, dirty, .. } = held;
+        let Self { keys, dirty, rounds, .. } = self;
         let mut report = |key: KeyId, held: &mut Key, dirty: &mut Dirty| {
-            let Some(owner) = held.owner(key, views) else { return };
+            let Some(owner) = held.owner(key, &host.views) else { return };
             let at = draft_to(drafts, owner);
             let dirty = at.is_some() && dirty.remove(&key);
-            let turn = !halves || (key.number() ^ rounds) & 1 == 0;
+            let turn = !halves || (key.number() ^ *rounds) & 1 == 0;
             if !(dirty || turn && held.reported(now, floor)) {
                 return;
             }
-            for former in former_owners(views, peers, settings.me, now, key, owner) {
+            for former in former_owners(host, now, key, owner) {
                 if let Some(at) = draft_to(drafts, former) {
                     drafts[at].message.reports.push(held.report(now, key, former, floor));
                 }
@@ -312,67 +364,6 @@ impl Escrow {
             draft.message.reports.sort_unstable_by_key(|report| report.key);
         }
     }
-
-    /// What this host may use of a tracked key beside its floor, floor included, and until when. None if it
-    /// is the floor alone.
-    pub(super) fn usable(&self, now: Moment, key: KeyId) -> Option<(Share, Moment)> {
-        let held = self.held.keys.get(&key).filter(|held| held.tracked)?;
-        self.usable_of(now, key, held, self.reclaims(now, key, held))
-    }
-
-    /// The same of what is known of the key, and whether this host uses its home share of it itself.
-    pub(super) fn usable_of(
-        &self,
-        now: Moment,
-        key: KeyId,
-        held: &Key,
-        reclaims: bool,
-    ) -> Option<(Share, Moment)> {
-        let (mut share, mut until) = (Share::NONE, Moment(u64::MAX));
-        let mut add = |more: Share, end: Moment| {
-            if !more.is_none() {
-                share += more;
-                until = until.min(end);
-            }
-        };
-        // The sum ends with its first part: one word has one end, and the next poll renews it.
-        for (_, taken) in held.grants.iter().filter(|(_, taken)| taken.until > now) {
-            add(taken.share, taken.until);
-        }
-        if let Some((mine, end)) = self.owned.mine(now, key, self.settings.me) {
-            add(mine, end);
-        }
-        if reclaims {
-            let end = now.after(self.settings.timing.grant);
-            if held.partition == Partition::MajorityReclaim {
-                let (mandated, until) = self.mandated(now, end);
-                add(self.scaled(mandated), until);
-            } else {
-                add(self.scaled(self.beside_floor(self.kept.home)), end);
-            }
-        }
-        if held.partition == Partition::Available {
-            add(self.lost, now.after(self.settings.timing.grant));
-        }
-        (!share.is_none()).then(|| (self.floor() + share, until))
-    }
-
-    /// Whether this host uses all of its home share of a key itself: nobody to whom it has delegated that,
-    /// itself included, may still rely on it (I7).
-    pub(super) fn reclaims(&self, now: Moment, key: KeyId, held: &Key) -> bool {
-        if now < self.quiet {
-            return false;
-        }
-        let me = self.settings.me;
-        let lapsed = |owner: Option<HostId>| match owner {
-            // Then it is in this host's own pool already.
-            Some(owner) if owner == me => false,
-            Some(owner) => self.peers.get(&owner).is_none_or(|peer| peer.lent <= now),
-            None => true,
-        };
-        let present = held.owner.or_else(|| self.views.owner(key));
-        self.views.counting_owners(key, present).into_iter().all(lapsed)
-    }
 }
 
 /// Which of the messages goes to a host.
@@ -382,19 +373,13 @@ fn draft_to(drafts: &[Draft], to: HostId) -> Option<usize> {
 
 /// Other hosts that own a key by an older view: they grant on out of what was delegated to them by it, until the owner
 /// by the present one is delegated to.
-fn former_owners(
-    views: &Views,
-    peers: &BTreeMap<HostId, Peer>,
-    me: HostId,
-    now: Moment,
-    key: KeyId,
-    owner: HostId,
-) -> Vec<HostId> {
-    let relies = |host: HostId| peers.get(&host).is_some_and(|peer| peer.lent > now);
+fn former_owners(host: &Host, now: Moment, key: KeyId, owner: HostId) -> Vec<HostId> {
+    let relies = |other: HostId| host.peers.get(&other).is_some_and(|peer| peer.lent > now);
     let mut former: Vec<HostId> = Vec::new();
-    for host in views.older_owners(key).flatten() {
-        if host != owner && host != me && relies(host) && !former.contains(&host) {
-            former.push(host);
+    for other in host.views.older_owners(key).flatten() {
+        if other != owner && other != host.settings.me && relies(other) && !former.contains(&other)
+        {
+            former.push(other);
         }
     }
     former

@@ -1,11 +1,16 @@
 //! Home shares that move for good.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use crate::message::Transfer;
 use crate::{HostId, Message, Moment};
 use model::Share;
 
-use super::clock::grace;
-use super::{Escrow, Planted, Urgency};
+use super::clock::{Clock, grace};
+use super::host::Host;
+use super::peer::Peer;
+use super::{PersistentState, Planted, Settings, Timing, Urgency};
 
 /// How much of its home share a host has on the way at most while there is demand, unless it leaves: the half.
 const ON_THE_WAY: u64 = 2;
@@ -28,74 +33,172 @@ pub(super) struct PendingTransfer {
     heard: Option<Moment>,
 }
 
-impl Escrow {
+/// The home share: what this host has for good, what of it is on its way to others, and what has come. All that must
+/// survive a restart is here, so that each change of it is seen to be kept.
+#[derive(Debug)]
+pub(super) struct Home {
+    pub(super) state: PersistentState,
+    /// It has changed since [`Home::take_changed`].
+    changed: bool,
+    /// Parts that are to be given away and wait until nobody can use them.
+    ceding: Vec<PendingTransfer>,
+    /// From when transfers may be sent, by number.
+    sendable: BTreeMap<u64, Moment>,
+    /// After what this host had told when it last took shares of others.
+    pub(super) taken: Moment,
+    /// What this host has given up since its start: others had taken it, and what is kept here did not know that.
+    pub(super) given_up: Share,
+}
+
+impl Home {
+    /// With what was kept; transfers may be sent from `quiet` on.
+    pub(super) fn new(state: PersistentState, quiet: Moment) -> Self {
+        Self {
+            // A crash may have come before the kernel was told: its old words still use what is on its way (I3).
+            sendable: state.outgoing.iter().map(|(_, sent)| (sent.number, quiet)).collect(),
+            state,
+            changed: false,
+            ceding: Vec::new(),
+            taken: Moment(0),
+            given_up: Share::NONE,
+        }
+    }
+
+    /// Whether [`Home::state`] must be made durable; not again until it changes again.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Durable in this poll, before a message tells a moment beyond what was kept.
+    pub(super) fn renew(&mut self, clock: &Clock) {
+        if let Some(clock) = clock.renew(self.state.clock) {
+            self.state.clock = clock;
+            self.changed = true;
+        }
+    }
+
+    /// From now on this host gives for as long as is needed between regions. That is kept before it does so: after
+    /// a restart it waits until all that it gave has ended.
+    pub(super) fn go_far(&mut self) {
+        self.changed |= !self.state.far;
+        self.state.far = true;
+    }
+
+    pub(super) fn delegation(&self, timing: &Timing) -> Duration {
+        timing.delegation(self.state.far)
+    }
+
+    /// The longest that anything is given for.
+    pub(super) fn longest(&self, timing: &Timing) -> Duration {
+        timing.longest(self.state.far)
+    }
+
+    /// What this host delegates of each key.
+    pub(super) fn lent(&self, settings: &Settings) -> Share {
+        settings.beside_floor(self.unceded())
+    }
+
+    /// What is not about to be given away.
+    pub(super) fn unceded(&self) -> Share {
+        self.state.home.without(self.ceded())
+    }
+
+    /// When something that is to be given away can be.
+    pub(super) fn next(&self, now: Moment) -> Option<Moment> {
+        self.ceding.iter().map(|ceded| ceded.end).filter(|end| *end > now).min()
+    }
+
     /// Takes what comes for good, each number once (I2).
-    pub(super) fn take_transfers(&mut self, now: Moment, from: HostId, message: &Message) {
+    pub(super) fn take_transfers(
+        &mut self,
+        now: Moment,
+        from: HostId,
+        message: &Message,
+        host: &mut Host,
+    ) {
         for transfer in &message.transfers {
-            let highest = self.kept.incoming.get(&from).copied().unwrap_or(0);
-            let again = self.planted(Planted::TransferTakenTwice);
+            let highest = self.state.incoming.get(&from).copied().unwrap_or(0);
+            let again = host.settings.planted(Planted::TransferTakenTwice);
             if transfer.number > highest || again {
-                let home = self.kept.home + transfer.share;
+                let home = self.state.home + transfer.share;
                 // More than all there is comes of a store that went back, or of a lie (I1).
                 if home > Share::WHOLE {
-                    self.counters.transfers_refused += 1;
+                    host.counters.transfers_refused += 1;
                     continue;
                 }
                 // One durable step: taken and remembered, or neither (I2).
-                self.kept.home = home;
-                self.kept.incoming.insert(from, transfer.number.max(highest));
-                self.keep = true;
+                self.state.home = home;
+                self.state.incoming.insert(from, transfer.number.max(highest));
+                self.changed = true;
                 // All others may grant out of it at once.
-                self.taken = self.mark(now);
-                let hot = self.settings.timing.hot.max(self.gap());
-                self.peers.values_mut().for_each(|peer| peer.want(now, hot));
+                self.taken = host.mark(now);
+                let hot = host.settings.timing.hot.max(host.gap());
+                host.peers.values_mut().for_each(|peer| peer.want(now, hot));
             }
             // Also what was taken before: its acknowledgement was lost.
-            if let Some(peer) = self.peers.get_mut(&from) {
+            if let Some(peer) = host.peers.get_mut(&from) {
                 peer.acknowledges = true;
             }
-            self.say_soon(now, from, Urgency::Now);
+            host.send_soon(now, from, Urgency::Now);
         }
     }
 
     /// Forgets what has come to where it was sent: all up to the number that was taken last.
-    pub(super) fn take_acknowledgements(&mut self, from: HostId, message: &Message) {
+    pub(super) fn take_acknowledgements(
+        &mut self,
+        from: HostId,
+        message: &Message,
+        settings: &Settings,
+    ) {
         let Some(&last) = message.received.iter().max() else { return };
         // Before anything else is concluded: this host may have started from an earlier copy of its state.
-        self.give_up_what_was_given(last);
-        let before = self.kept.outgoing.len();
+        self.give_up_what_was_given(last, settings);
+        let before = self.state.outgoing.len();
         let arrived = |to: HostId, number: u64| to == from && number <= last;
-        self.kept.outgoing.retain(|(to, transfer)| !arrived(*to, transfer.number));
-        if self.kept.outgoing.len() < before {
-            self.keep = true;
-            let outgoing = &self.kept.outgoing;
+        self.state.outgoing.retain(|(to, transfer)| !arrived(*to, transfer.number));
+        if self.state.outgoing.len() < before {
+            self.changed = true;
+            let outgoing = &self.state.outgoing;
             self.sendable
                 .retain(|number, _| outgoing.iter().any(|(_, sent)| sent.number == *number));
         }
     }
 
+    /// Another host has taken this host's transfer of that number. If what is kept here does not know it, it is an earlier
+    /// copy: what was given since, which is how far the numbers are apart, is not this host's any more.
+    fn give_up_what_was_given(&mut self, number: u64, settings: &Settings) {
+        let given = Share::from_units(number.saturating_sub(self.state.last_transfer));
+        if given.is_none() || !settings.bounded() {
+            return;
+        }
+        self.state.last_transfer = number;
+        self.given_up += self.state.home.min(given);
+        self.state.home = self.state.home.without(given);
+        self.changed = true;
+    }
+
     /// What is on its way to a host and may be sent.
     pub(super) fn transfers(&self, now: Moment, to: HostId) -> Vec<Transfer> {
         let sendable = |number: u64| self.sendable.get(&number).is_none_or(|from| *from <= now);
-        let its = self.kept.outgoing.iter().filter(|(host, _)| *host == to);
+        let its = self.state.outgoing.iter().filter(|(host, _)| *host == to);
         its.map(|(_, transfer)| *transfer).filter(|transfer| sendable(transfer.number)).collect()
     }
 
     /// Decides what of this host's home share is to be given away. It is sent when nobody can use anything
-    /// that was delegated out of it (I3).
-    pub(super) fn give_away(&mut self, now: Moment) {
-        if now < self.quiet || self.kept.home.is_none() {
+    /// that was delegated out of it (I3): votes of its own last until `own_votes`. All is given at once where it is
+    /// `idle`.
+    pub(super) fn give_away(&mut self, now: Moment, host: &Host, own_votes: Moment, idle: bool) {
+        if now < host.quiet || self.state.home.is_none() {
             return;
         }
         // All delegations end until then, those to this host itself and what it uses of its own too.
-        let waits = !self.planted(Planted::TransferNotWaited);
-        let peers = self.peers.values().map(|peer| peer.lent).max().unwrap_or_default();
-        let own = self.own_votes.max(now.after(self.settings.timing.grant));
-        let lent = peers.max(self.views.until()).max(own);
+        let waits = !host.settings.planted(Planted::TransferNotWaited);
+        let peers = host.peers.values().map(|peer| peer.lent).max().unwrap_or_default();
+        let own = own_votes.max(now.after(host.settings.timing.grant));
+        let lent = peers.max(host.views.until()).max(own);
         let end = if waits { lent } else { now };
-        let mark = self.mark(now);
-        let share =
-            if self.leaving { self.kept.home.without(self.ceded()) } else { self.surplus(now) };
+        let mark = host.mark(now);
+        let share = if host.leaving { self.unceded() } else { self.surplus(now, host, idle) };
         if !share.is_none() {
             self.ceding.push(PendingTransfer { share, end, mark, heard: None });
         }
@@ -103,17 +206,17 @@ impl Escrow {
 
     /// Gives away what nobody can use any more: takes it off the home share, and in the same poll off what the
     /// kernel has, before the messages tell of it (I3).
-    pub(super) fn hand_over(&mut self, now: Moment) {
+    pub(super) fn hand_over(&mut self, now: Moment, host: &mut Host) {
         // Who decides about limits must know first how much this host has left, and what was voted before must
         // have ended.
-        let asks = self.settings.majority;
+        let (asks, leaving) = (host.settings.majority, host.leaving);
         let last = self.ceding.iter().map(|ceded| ceded.mark).max().unwrap_or_default();
         let mut ceding = std::mem::take(&mut self.ceding);
         for ceded in ceding.iter_mut().filter(|ceded| asks && ceded.heard.is_none()) {
-            ceded.heard = self.majority_heard(ceded.mark).then_some(now);
+            ceded.heard = self.majority_heard(now, ceded.mark, host).then_some(now);
         }
         self.ceding = ceding;
-        let wait = grace(self.longest());
+        let wait = grace(self.longest(&host.settings.timing));
         let heard =
             |ceded: &PendingTransfer| ceded.heard.is_some_and(|heard| heard.after(wait) <= now);
         let due = |ceded: &mut PendingTransfer| ceded.end <= now && (!asks || heard(ceded));
@@ -121,34 +224,36 @@ impl Escrow {
         if ready.is_none() {
             return;
         }
-        let short =
-            if self.leaving { self.heirs(now) } else { self.short(now).unwrap_or_default() };
+        let short = match leaving {
+            true => self.heirs(now, host),
+            false => self.short(now, host).unwrap_or_default(),
+        };
         let lack: Share = short.iter().map(|(_, lacks)| *lacks).sum();
-        let give = if self.leaving { ready } else { ready.min(lack) }.min(self.kept.home);
+        let give = if leaving { ready } else { ready.min(lack) }.min(self.state.home);
         let mut left = give;
-        let mut waits = self.leaving;
+        let mut waits = leaving;
         let (mut rest, mut free) = (lack, Vec::new());
         for (to, lacks) in short {
             // One transfer to each at a time: its acknowledgement tells of all numbers before it.
             if self.on_the_way(to).is_none() {
                 free.push((to, lacks));
             } else {
-                rest = rest.without(if self.leaving { lacks } else { Share::NONE });
+                rest = rest.without(if leaving { lacks } else { Share::NONE });
                 waits = true;
             }
         }
         for (to, lacks) in free {
-            let share = if self.leaving { left } else { give };
+            let share = if leaving { left } else { give };
             let share = share.times(lacks.units(), rest.units());
-            rest = rest.without(if self.leaving { lacks } else { Share::NONE });
+            rest = rest.without(if leaving { lacks } else { Share::NONE });
             if !share.is_none() {
                 left = left.without(share);
                 self.transfer(to, share, now);
-                self.say_soon(now, to, Urgency::Now);
+                host.send_soon(now, to, Urgency::Now);
             }
         }
         // What is not wanted any more stays here.
-        if waits && left > if self.leaving { Share::NONE } else { MIN_TRANSFER } {
+        if waits && left > if leaving { Share::NONE } else { MIN_TRANSFER } {
             self.ceding.push(PendingTransfer {
                 share: left,
                 end: now,
@@ -159,73 +264,86 @@ impl Escrow {
     }
 
     fn transfer(&mut self, to: HostId, share: Share, from: Moment) {
-        let number = self.kept.last_transfer.saturating_add(share.units());
-        self.kept.last_transfer = number;
-        self.kept.home = self.kept.home.without(share);
-        self.kept.outgoing.push((to, Transfer { number, share }));
+        let number = self.state.last_transfer.saturating_add(share.units());
+        self.state.last_transfer = number;
+        self.state.home = self.state.home.without(share);
+        self.state.outgoing.push((to, Transfer { number, share }));
         self.sendable.insert(number, from);
-        self.keep = true;
+        self.changed = true;
+    }
+
+    /// Whether hosts with more than half of all shares have heard what this one has said after that moment.
+    fn majority_heard(&self, now: Moment, mark: Moment, host: &Host) -> bool {
+        // What one says now it cannot have been given by another one who said that it had it within less time than
+        // giving takes.
+        let delegation = host.settings.timing.delegation;
+        let span = if self.state.far { delegation * 4 / 5 } else { delegation / 2 };
+        let knows = |peer: &&Peer| peer.echoed > Some(mark) && peer.hears(now, span);
+        let heard = host.peers.values().filter(knows);
+        let theirs: Share = heard.filter_map(|peer| peer.offered).sum();
+        theirs + host.settings.beside_floor(self.state.home) > host.settings.half()
     }
 
     /// What is delegated no more, to be given away.
-    pub(super) fn ceded(&self) -> Share {
+    fn ceded(&self) -> Share {
         self.ceding.iter().map(|ceded| ceded.share).sum()
     }
 
     fn on_the_way(&self, to: HostId) -> Share {
-        let its = self.kept.outgoing.iter().filter(|(host, _)| *host == to);
+        let its = self.state.outgoing.iter().filter(|(host, _)| *host == to);
         its.map(|(_, transfer)| transfer.share).sum()
     }
 
     /// Those who stay, with their weights.
-    fn heirs(&self, now: Moment) -> Vec<(HostId, Share)> {
-        let span = self.delegation();
-        let stays = |peer: &super::Peer| peer.alive(now, span) && peer.delegates;
-        let heard = |host: &HostId| self.peers.get(host).is_some_and(stays);
-        let view = self.views.present().iter();
-        let others = view.filter(|(host, weight)| *host != self.settings.me && *weight > 0);
-        let heirs = others.filter(|(host, _)| heard(host));
-        heirs.map(|(host, weight)| (host, Share::from_units(weight.into()))).collect()
+    fn heirs(&self, now: Moment, host: &Host) -> Vec<(HostId, Share)> {
+        let span = self.delegation(&host.settings.timing);
+        let stays = |peer: &Peer| peer.alive(now, span) && peer.delegates;
+        let heard = |heir: &HostId| host.peers.get(heir).is_some_and(stays);
+        let view = host.views.present().iter();
+        let others = view.filter(|(heir, weight)| *heir != host.settings.me && *weight > 0);
+        let heirs = others.filter(|(heir, _)| heard(heir));
+        heirs.map(|(heir, weight)| (heir, Share::from_units(weight.into()))).collect()
     }
 
     /// What is more than this host's weight says and others lack, as far as it is not being given away yet.
-    fn surplus(&self, now: Moment) -> Share {
+    fn surplus(&self, now: Moment, host: &Host, idle: bool) -> Share {
         let ceded = self.ceded();
-        let view = self.views.present();
-        let mine = view.part(Share::WHOLE, view.weight(self.settings.me));
-        let surplus = self.kept.home.without(mine).without(ceded);
+        let view = host.views.present();
+        let mine = view.part(Share::WHOLE, view.weight(host.settings.me));
+        let surplus = self.state.home.without(mine).without(ceded);
         // While owners change what is ceded would be used by nobody.
-        let long = now.since(self.views.since) > self.settings.timing.every * 4;
-        let settled = long && self.views.next().is_none();
+        let long = now.since(host.views.since) > host.settings.timing.every * 4;
+        let settled = long && host.views.next().is_none();
         if !settled || surplus <= mine.times(1, HYSTERESIS).max(MIN_TRANSFER) {
             return Share::NONE;
         }
-        let lack: Share = self.short(now).into_iter().flatten().map(|(_, lacks)| lacks).sum();
+        let lack: Share = self.short(now, host).into_iter().flatten().map(|(_, lacks)| lacks).sum();
         let give = surplus.min(lack.without(ceded));
-        if self.held.keys.is_empty() && self.owned.keys.is_empty() {
+        if idle {
             return give;
         }
         // What is given lies idle for some moments, so it is not all given at once.
-        let moving: Share = self.kept.outgoing.iter().map(|(_, transfer)| transfer.share).sum();
-        let most = self.kept.home.times(1, ON_THE_WAY);
+        let moving = self.state.on_the_way();
+        let most = self.state.home.times(1, ON_THE_WAY);
         give.min(most.without(moving + ceded)).min(most.times(1, STEPS).max(MIN_TRANSFER))
     }
 
     /// Who has less than its weight says, and how much less. None if that cannot be said.
-    fn short(&self, now: Moment) -> Option<Vec<(HostId, Share)>> {
-        let view = self.views.present();
+    fn short(&self, now: Moment, host: &Host) -> Option<Vec<(HostId, Share)>> {
+        let view = host.views.present();
+        let delegation = self.delegation(&host.settings.timing);
         let mut short: Vec<(HostId, Share)> = Vec::new();
-        for (host, weight) in view.iter().filter(|(host, _)| *host != self.settings.me) {
+        for (other, weight) in view.iter().filter(|(other, _)| *other != host.settings.me) {
             // Whoever is not heard may have more than others see.
-            let peer = self.peers.get(&host)?;
-            if !peer.alive(now, self.delegation()) {
+            let peer = host.peers.get(&other)?;
+            if !peer.alive(now, delegation) {
                 return None;
             }
             let target = view.part(Share::WHOLE, weight);
-            let has = self.whole_of(peer.offered?) + self.on_the_way(host);
+            let has = host.settings.whole_of(peer.offered?) + self.on_the_way(other);
             let lacks = target.without(has);
             if peer.delegates && lacks > target.times(1, 4 * HYSTERESIS) {
-                short.push((host, lacks));
+                short.push((other, lacks));
             }
         }
         Some(short)

@@ -14,6 +14,7 @@ mod excess;
 mod fair;
 mod holder;
 mod home;
+mod host;
 mod keys;
 mod loans;
 mod lost;
@@ -28,7 +29,7 @@ mod taken;
 mod tests;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use excess::Doubts;
@@ -41,17 +42,14 @@ use crate::{HostId, KeyId, Message, Moment};
 use model::Share;
 
 use clock::Clock;
+use excess::Excess;
 use holder::Held;
-use home::PendingTransfer;
-use majority::QuorumLease;
+use home::Home;
+use host::Host;
+use lost::Absent;
+use majority::Votes;
 use owner::Owned;
-use peer::Peer;
-use view::Views;
 
-/// The shortest time between two messages to one host; longer by as much for each so many hosts there are, because
-/// what is urgent often concerns all of them.
-const GAP: Duration = Duration::from_millis(10);
-const GAP_HOSTS: u32 = 32;
 /// The most keys that a host asks grants for; others run at their floor.
 pub const MAX_HELD: usize = 1 << 14;
 /// The most keys that a host divides among others.
@@ -100,6 +98,32 @@ impl Settings {
             seed: me.0,
             planted: None,
         }
+    }
+
+    /// What of a home share every key may use without end.
+    fn floor_of(&self, home: Share) -> Share {
+        home.times(self.floor.units(), Share::WHOLE.units())
+    }
+
+    /// What is delegated of a home share.
+    fn beside_floor(&self, home: Share) -> Share {
+        home.without(self.floor_of(home))
+    }
+
+    /// The home share of a host that delegates so much.
+    fn whole_of(&self, delegated: Share) -> Share {
+        let rest = Share::WHOLE.without(self.floor).units();
+        delegated.times(Share::WHOLE.units(), rest)
+    }
+
+    fn planted(&self, fault: Planted) -> bool {
+        self.planted == Some(fault)
+    }
+
+    /// Whether shares that are more than the whole are bounded. A planted fault is to be found by what it breaks, so it
+    /// takes the bounds away.
+    fn bounded(&self) -> bool {
+        self.planted.is_none()
     }
 }
 
@@ -205,6 +229,11 @@ impl PersistentState {
     pub fn founder() -> Self {
         Self { home: Share::WHOLE, ..Self::default() }
     }
+
+    /// What has been given away and not come to others yet.
+    pub fn on_the_way(&self) -> Share {
+        self.outgoing.iter().map(|(_, transfer)| transfer.share).sum()
+    }
 }
 
 /// What the kernel is to be told.
@@ -265,50 +294,22 @@ pub struct Counters {
     pub transfers_refused: u64,
 }
 
-/// The shares of one host.
+/// The shares of one host: what comes and what is due is given to the parts that own what it concerns, in an order that
+/// keeps the invariants.
 #[derive(Debug)]
 pub struct Escrow {
-    settings: Settings,
     clock: Clock,
-    kept: PersistentState,
-    keep: bool,
-    /// Until then this host gives nothing and takes no grants: what it gave before may be outstanding.
-    quiet: Moment,
-    views: Views,
-    peers: BTreeMap<HostId, Peer>,
-    /// What this host delegates to itself.
-    own: Peer,
+    host: Host,
+    home: Home,
     held: Held,
     owned: Owned,
-    /// Parts of the home share that are to be given away and wait until nobody can use them.
-    ceding: Vec<PendingTransfer>,
-    /// From when transfers may be sent, by number.
-    sendable: BTreeMap<u64, Moment>,
+    votes: Votes,
+    absent: Absent,
+    excess: Excess,
     /// When everything is looked at the next time.
     round: Moment,
-    /// How often that was done.
-    rounds: u64,
-    leaving: bool,
-    /// What other hosts had when they were heard last.
-    homes: BTreeMap<HostId, Share>,
-    /// The latest own moment that these have told to have heard.
-    fresh: BTreeMap<HostId, Moment>,
-    /// After what this host had told when it last took shares of others.
-    taken: Moment,
-    /// Whom this host has voted for, for each right, and until when that holds.
-    voted: BTreeMap<HostId, (HostId, Moment)>,
-    /// Until when a vote for itself holds.
-    own_votes: Moment,
-    /// What a majority lets this host use.
-    mandates: Vec<QuorumLease>,
-    /// What this host uses beside of keys whose limit stays available.
-    lost: Share,
     /// What the kernel was told: the home share, what may be used of it without end, and how many hosts have one.
     told: Option<(Share, Share, u32)>,
-    /// The most that home shares were together lately, the whole if not more, and until when that holds.
-    homes_heard: (Share, Moment),
-    doubts: Doubts,
-    counters: Counters,
 }
 
 impl Escrow {
@@ -319,52 +320,33 @@ impl Escrow {
         let start = clock.start;
         // Who has never run has given nothing. One that may have run and has lost its state is given a clock.
         let fresh = kept.clock == Moment(0) && kept.incoming.is_empty();
-        let waits = !fresh && settings.planted != Some(Planted::RestartNotWaited);
+        let waits = !fresh && !settings.planted(Planted::RestartNotWaited);
         let grace = clock::grace(settings.timing.longest(kept.far));
         let quiet = if waits { start.after(grace) } else { start };
         let every = settings.timing.every.as_nanos().max(1) as u64;
-        let Settings { me, weight, region, .. } = settings;
-        let members = BTreeMap::from([(me, Member { weight, region })]);
         Self {
             // Hosts that start together, after a power cut for instance, do not all send at one moment.
             round: Moment(start.0 + settings.seed % every),
-            rounds: 0,
-            quiet,
-            views: Views::new(me, members, start),
-            ceding: Vec::new(),
-            // A crash may have come before the kernel was told: its old words still use what is on its way (I3).
-            sendable: kept.outgoing.iter().map(|(_, sent)| (sent.number, quiet)).collect(),
-            settings,
             clock,
-            kept,
-            keep: false,
-            peers: BTreeMap::new(),
-            own: Peer::default(),
+            host: Host::new(settings, start, quiet),
+            home: Home::new(kept, quiet),
             held: Held::default(),
             owned: Owned::default(),
-            leaving: false,
-            homes: BTreeMap::new(),
-            fresh: BTreeMap::new(),
-            taken: Moment(0),
-            voted: BTreeMap::new(),
-            own_votes: Moment(0),
-            mandates: Vec::new(),
-            lost: Share::NONE,
+            votes: Votes::default(),
+            absent: Absent::default(),
+            excess: Excess::new(start),
             told: None,
-            homes_heard: (Share::WHOLE, start),
-            doubts: Doubts::default(),
-            counters: Counters::default(),
         }
     }
 
     /// What must be durable when [`Outputs::keep`] says so.
     pub fn kept(&self) -> &PersistentState {
-        &self.kept
+        &self.home.state
     }
 
     /// What was refused.
     pub fn counters(&self) -> Counters {
-        self.counters
+        self.host.counters
     }
 
     /// Tells the members that are alive as this host sees them, with their weights and regions. The host itself is one
@@ -372,19 +354,20 @@ impl Escrow {
     pub fn set_members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>) {
         let now = self.clock.advance(now);
         let mut members = members.clone();
-        let Settings { me, weight, region, .. } = self.settings;
+        let Settings { me, weight, region, timing, .. } = self.host.settings;
         members.entry(me).or_insert(Member { weight, region });
-        if self.views.enter(now, &members) {
+        if self.host.views.enter(now, &members) {
             // Owners by this view know nothing of any key yet: all is told and divided again at once.
             self.held.owners_changed();
             self.owned.all_dirty();
             self.round = self.round.min(now);
-            if self.views.present().has_regions() {
-                self.go_far();
+            if self.host.views.present().has_regions() {
+                self.home.go_far();
             }
             // The books about a host outlast its membership: what it was lent may be in use.
-            let far = self.longest() * 4;
-            self.peers.retain(|host, peer| members.contains_key(host) || peer.needed(now, far));
+            let far = self.home.longest(&timing) * 4;
+            let peers = &mut self.host.peers;
+            peers.retain(|host, peer| members.contains_key(host) || peer.needed(now, far));
         }
     }
 
@@ -394,32 +377,48 @@ impl Escrow {
         let now = self.clock.advance(now);
         let floor = self.floor();
         let Some(urgency) = self.held.demand(now, key, demand, limited, floor) else {
-            self.counters.keys_refused += 1;
+            self.host.counters.keys_refused += 1;
             return;
         };
-        self.report_soon(now, key, urgency);
+        self.held.report_soon(now, key, urgency, &mut self.host, &mut self.owned);
     }
 
     /// Tells that a key is tracked no more: nothing of it is used here.
     pub fn forget(&mut self, key: KeyId) {
         let now = self.clock.now();
         if let Some(urgency) = self.held.forget(now, key) {
-            self.report_soon(now, key, urgency);
+            self.held.report_soon(now, key, urgency, &mut self.host, &mut self.owned);
         }
+    }
+
+    /// Sets what is done with a key while hosts are lost. It is forgotten with the key.
+    pub fn set_partition(&mut self, key: KeyId, partition: Partition) {
+        if self.held.set_partition(key, partition) {
+            let now = self.clock.now();
+            self.held.report_soon(now, key, Urgency::Hot, &mut self.host, &mut self.owned);
+        }
+    }
+
+    /// From now on, until the end of this run, this host goes by votes: there are limits that a majority decides
+    /// about. It does not stop with the last of them, because others may not know yet that it was that.
+    pub fn go_by_majority(&mut self) {
+        self.host.settings.majority = true;
     }
 
     /// Begins to hand everything over: nothing is delegated any more, the floor is nothing when all that was
     /// has ended, and [`Outputs::left`] says when all of it has come somewhere.
     pub fn leave(&mut self, now: Moment) {
         let now = self.clock.advance(now);
-        self.leaving = true;
+        self.host.leaving = true;
         self.round = now;
     }
 
     /// What this host may use of a key at that moment and until when: its floor and what it was granted, or
     /// its home share where the owner is silent. The floor, without end, of a key that is not tracked.
     pub fn share_of(&self, now: Moment, key: KeyId) -> (Share, Moment) {
-        match self.usable(self.clock.at(now), key) {
+        let now = self.clock.at(now);
+        let held = self.held.tracked(key);
+        match held.and_then(|it| self.usable(now, key, it, it.reclaims(now, key, &self.host))) {
             Some((share, until)) => (share, self.clock.host(until)),
             None => (self.floor(), Moment(u64::MAX)),
         }
@@ -434,125 +433,52 @@ impl Escrow {
 
     /// Whether no other host can use anything, and none is there that could be delegated to.
     fn alone(&self, now: Moment) -> bool {
-        let me = self.settings.me;
+        let Self { host, home, votes, owned, .. } = self;
+        let me = host.settings.me;
         // All of WHOLE is here (I1), and nothing that was given out of it lasts: neither by this run's books nor,
         // after `quiet`, by an earlier run's.
-        self.kept.home == Share::WHOLE
-            && self.homes_heard.0 == Share::WHOLE
-            && self.kept.outgoing.is_empty()
-            && (now >= self.quiet || self.settings.alone)
-            && self.views.present().iter().all(|(host, _)| host == me)
-            && self.views.earlier_until() <= now
-            && self.peers.values().all(|peer| peer.lent <= now)
-            && self.voted.values().all(|(host, until)| *host == me || *until <= now)
-            && self.owned.granted(me) == 0
-            && !self.owned.lends()
-    }
-
-    /// How many hosts have home shares, as far as this one knows, which is not alone: those that it sees or has
-    /// heard to have some.
-    fn hosts(&self) -> u32 {
-        let seen = self.views.present().iter().map(|(host, _)| host);
-        let sent = self.kept.outgoing.iter().map(|(host, _)| *host);
-        // Each that is not counted may bring a packet more than the burst holds, each too many costs only burst.
-        let all: BTreeSet<HostId> = seen.chain(self.homes.keys().copied()).chain(sent).collect();
-        // After a restart it has heard nobody yet.
-        u32::try_from(all.len()).unwrap_or(u32::MAX).max(2)
+        home.state.home == Share::WHOLE
+            && self.excess.homes == Share::WHOLE
+            && home.state.outgoing.is_empty()
+            && (now >= host.quiet || host.settings.alone)
+            && host.sees_nobody()
+            && host.views.earlier_until() <= now
+            && host.peers.values().all(|peer| peer.lent <= now)
+            && votes.bind_nobody(now, me)
+            && owned.granted(me) == 0
+            && !owned.lends()
     }
 
     /// What this host may use of every key without end, of which it has less than everything.
     pub fn floor(&self) -> Share {
-        self.scaled(self.kept.home.times(self.settings.floor.units(), Share::WHOLE.units()))
-    }
-
-    /// The home share of this host.
-    pub fn home(&self) -> Share {
-        self.kept.home
+        self.excess.scaled(self.host.settings.floor_of(self.home.state.home))
     }
 
     /// Keys that this host has grants of, and grants of keys that it owns which other hosts may go by.
     pub fn count_grants(&self, now: Moment) -> [usize; 2] {
-        [self.held.granted(self.clock.at(now)), self.owned.granted(self.settings.me)]
-    }
-
-    /// The owner of a key as this host sees it.
-    pub fn owner(&self, key: KeyId) -> Option<HostId> {
-        self.views.owner(key)
+        [self.held.granted(self.clock.at(now)), self.owned.granted(self.host.settings.me)]
     }
 
     /// What a host has last said to have as its home share, as far as it has.
     pub fn home_of(&self, host: HostId) -> Option<Share> {
-        if host == self.settings.me {
-            return Some(self.kept.home);
-        }
-        let delegated = self.peers.get(&host)?.offered?;
-        Some(self.whole_of(delegated))
-    }
-
-    /// The owner of a key that those of other regions lend to and borrow from, as this host sees it.
-    pub fn root(&self, key: KeyId) -> Option<HostId> {
-        self.views.present().root(key)
+        let me = host == self.host.settings.me;
+        if me { Some(self.home.state.home) } else { self.host.home_of(host) }
     }
 
     /// What this host has lent to and borrowed from the owners of its keys in other regions.
     pub fn count_loans(&self, now: Moment) -> Loans {
-        let now = self.clock.at(now);
-        let mut loans = Loans::default();
-        for far in self.owned.keys.values().filter_map(|key| key.far.as_ref()) {
-            let (lent, borrowed) = far.count(now);
-            loans.lent += usize::from(!lent.is_none());
-            loans.borrowed += usize::from(!borrowed.is_none());
-            loans.most_lent = loans.most_lent.max(lent);
-            loans.most_borrowed = loans.most_borrowed.max(borrowed);
-        }
-        loans
+        self.owned.count_loans(self.clock.at(now))
     }
 
-    /// From now on this host gives for as long as is needed between regions. That is kept before it does so: after
-    /// a restart it waits until all that it gave has ended.
-    fn go_far(&mut self) {
-        self.keep |= !self.kept.far;
-        self.kept.far = true;
+    /// How many hosts with shares are lost, as this one sees it.
+    pub fn count_lost(&self, now: Moment) -> usize {
+        self.absent.lost(self.clock.at(now), &self.host, &self.home).count()
     }
 
-    fn delegation(&self) -> Duration {
-        self.settings.timing.delegation(self.kept.far)
-    }
-
-    /// The longest that anything is given for.
-    fn longest(&self) -> Duration {
-        self.settings.timing.longest(self.kept.far)
-    }
-
-    /// What this host delegates of each key.
-    fn lent(&self) -> Share {
-        self.beside_floor(self.kept.home.without(self.ceded()))
-    }
-
-    /// What is delegated of a home share.
-    fn beside_floor(&self, home: Share) -> Share {
-        home.without(home.times(self.settings.floor.units(), Share::WHOLE.units()))
-    }
-
-    /// The home share of a host that delegates so much.
-    fn whole_of(&self, delegated: Share) -> Share {
-        let rest = Share::WHOLE.without(self.settings.floor).units();
-        delegated.times(Share::WHOLE.units(), rest)
-    }
-
-    /// How long after the last message to a host the next one goes out at the earliest.
-    fn gap(&self) -> Duration {
-        GAP * (1 + u32::try_from(self.peers.len()).unwrap_or(u32::MAX) / GAP_HOSTS).min(20)
-    }
-
-    fn planted(&self, fault: Planted) -> bool {
-        self.settings.planted == Some(fault)
-    }
-
-    /// Whether shares that are more than the whole are bounded. A planted fault is to be found by what it breaks, so it
-    /// takes the bounds away.
-    fn bounded(&self) -> bool {
-        self.settings.planted.is_none()
+    /// What does not add up.
+    pub fn doubts(&self) -> Doubts {
+        let homes = Some(self.excess.homes).filter(|homes| *homes > Share::WHOLE);
+        Doubts { homes, lost: self.absent.doubted, given_up: self.home.given_up }
     }
 }
 

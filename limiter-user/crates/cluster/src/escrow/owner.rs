@@ -2,20 +2,25 @@
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
+use std::time::Duration;
 
 use crate::message::{Grant, Report};
-use crate::{HostId, KeyId, Moment, ViewId};
+use crate::{HostId, KeyId, Message, Moment, ViewId};
 use model::Share;
 
 use super::allocation::{Need, Wanted, targets};
 use super::claim::{Grantee, IssuedLease};
+use super::clock::usable;
+use super::holder::Held;
+use super::host::Host;
+use super::keys;
 use super::keys::{ByHost, Dirty, Keys, Walk};
 use super::loans::{Far, Planned, Said};
 use super::peer::Amount;
 use super::poll::Draft;
 use super::pools::{Delegated, Known, Pools};
 use super::view::Views;
-use super::{Escrow, MAX_OWNED, MAX_PEERS, Planted};
+use super::{Loans, MAX_OWNED, MAX_PEERS, Planted, Settings};
 
 /// A key that this host owns by the view of somebody.
 #[derive(Debug, Default)]
@@ -188,19 +193,86 @@ impl Owned {
     }
 }
 
-impl Escrow {
+impl Owned {
+    /// Takes what owners in other regions lend.
+    pub(super) fn take_loans(
+        &mut self,
+        now: Moment,
+        base: Moment,
+        lender: HostId,
+        message: &Message,
+        settings: &Settings,
+    ) {
+        let longest = settings.timing.loan_in.max(settings.timing.loan_out);
+        let early = settings.planted(Planted::LoanAcknowledgedEarly);
+        for loan in &message.loans {
+            let until = base.after(usable(loan.lasts.min(longest)));
+            let far = self.keys.get_mut(&loan.key).and_then(|key| key.far.as_mut());
+            let Some(far) = far else { continue };
+            if far.take(now, lender, loan, until, base.after(longest), early) {
+                self.dirty.insert(loan.key);
+            }
+        }
+    }
+
+    /// What is lent to and borrowed from owners in other regions.
+    pub(super) fn count_loans(&self, now: Moment) -> Loans {
+        let mut loans = Loans::default();
+        for far in self.keys.values().filter_map(|key| key.far.as_ref()) {
+            let (lent, borrowed) = far.count(now);
+            loans.lent += usize::from(!lent.is_none());
+            loans.borrowed += usize::from(!borrowed.is_none());
+            loans.most_lent = loans.most_lent.max(lent);
+            loans.most_borrowed = loans.most_borrowed.max(borrowed);
+        }
+        loans
+    }
+
+    /// The owners in other regions that have to be talked to often; see [`Far::busy`].
+    pub(super) fn busy(&self, now: Moment, calm: Duration) -> BTreeSet<HostId> {
+        let far = self.far.iter().filter_map(|key| self.keys.get(key)?.far.as_ref());
+        far.flat_map(|far| far.busy(now, calm)).collect()
+    }
+
+    /// The keys that are to be divided now, in their order: `all`, or those that something has changed of.
+    pub(super) fn take_dirty(
+        &mut self,
+        all: bool,
+        held: &mut Held,
+        views: &Views,
+        floor: Share,
+        me: HostId,
+    ) -> Vec<KeyId> {
+        if all {
+            // A key that only this host wants is reported to nobody: nothing else would divide it.
+            for (&key, held) in &mut held.keys {
+                if held.owner(key, views) == Some(me) && held.wants_some(floor) {
+                    self.dirty.insert(key);
+                }
+            }
+            self.all_dirty();
+        }
+        keys::take(&mut self.dirty)
+    }
+
     /// Divides a key among those who want it; what was decided may be said in this poll.
-    pub(super) fn divide(&mut self, now: Moment, id: KeyId, pools: &Pools) {
-        let me = self.settings.me;
-        let timing = self.settings.timing;
-        let (floor, gap) = (self.floor(), self.gap());
-        let blind = self.planted(Planted::GrantNotSubtracted);
-        let bounds = self.bounds();
+    pub(super) fn divide(
+        &mut self,
+        now: Moment,
+        id: KeyId,
+        pools: &Pools,
+        host: &mut Host,
+        held: &mut Held,
+    ) {
+        let gap = host.gap();
+        let Host { settings, views, peers, .. } = host;
+        let (me, timing, views, bounds) = (settings.me, settings.timing, &*views, pools.bounds);
+        let blind = settings.planted(Planted::GrantNotSubtracted);
         // What this host wants itself, as long as it tracks the key and owns it by a view of its own.
-        let present = self.owner_of(id) == Some(me);
-        let mine = present || self.views.older_owners(id).any(|owner| owner == Some(me));
-        let own = self.held.wanted(id, floor).filter(|_| mine);
-        let Some(key) = Owned::key(&mut self.owned.keys, id, own.is_some()) else { return };
+        let present = held.owner_of(id, views) == Some(me);
+        let mine = present || views.older_owners(id).any(|owner| owner == Some(me));
+        let own = held.wanted(id, pools.floor).filter(|_| mine);
+        let Some(key) = Self::key(&mut self.keys, id, own.is_some()) else { return };
         let claim = match own {
             Some(_) => key.claims.get_or_add(me, MAX_PEERS),
             None => key.claims.get_mut(me),
@@ -208,10 +280,10 @@ impl Escrow {
         if let Some(claim) = claim {
             claim.demand = own.unwrap_or_default();
             claim.heard = now;
-            claim.majority = self.held.by_majority(id);
+            claim.majority = held.by_majority(id);
         }
         let majority = key.majority();
-        let own_pool = bounds.of(key.pool(id, &self.views, me, majority, &pools.short));
+        let own_pool = bounds.of(key.pool(id, views, me, majority, &pools.short));
         key.claims.values_mut().for_each(|claim| claim.expire(now));
         let soon = now.after(timing.grant);
         let (mut borrowed, mut lent) = (Share::NONE, Share::NONE);
@@ -221,14 +293,14 @@ impl Escrow {
         }
         let pool = (own_pool + borrowed).min(bounds.most);
         let mut sum = key.claims.values().map(Grantee::outstanding).sum::<Share>() + lent;
-        let present = [self.views.present().id];
-        let owns = key.owned(id, &self.views, me, &present);
+        let present = [views.present().id];
+        let owns = key.owned(id, views, me, &present);
         // A lowered grant needs a message and an answer, which may come too late: the old ones end as fast.
         key.ending = pool < sum && !owns;
         if key.ending {
             key.let_end();
             if key.claims.is_empty() && key.far.as_ref().is_none_or(|far| far.is_empty()) {
-                self.owned.remove(id);
+                self.remove(id);
             }
             return;
         }
@@ -247,15 +319,15 @@ impl Escrow {
             })
             .collect();
         let need = Need::new(&wants);
-        let has_regions = self.views.present().has_regions();
+        let has_regions = views.present().has_regions();
         if has_regions && owns && key.far.is_none() && need.close > own_pool.max(pools.expected) {
-            self.owned.far.insert(id);
+            self.far.insert(id);
             key.far = Some(Box::default());
         }
         let mut loans = Vec::new();
         if let Some(mut far) = key.far.take() {
             let step = |its: &Delegated, key: &mut Key| {
-                (its.until, bounds.of(key.pool(id, &self.views, me, majority, its)))
+                (its.until, bounds.of(key.pool(id, views, me, majority, its)))
             };
             far.lasting = pools.longer.iter().map(|its| step(its, key)).collect();
             far.majority = majority;
@@ -264,14 +336,14 @@ impl Escrow {
                 &Planned {
                     id,
                     me,
-                    view: self.views.present(),
+                    view: views.present(),
                     weights: &pools.regions,
                     own: own_pool,
                     pool,
                     expected: pools.expected,
                     need,
                     alone: !has_regions || !owns,
-                    timing: &self.settings.timing,
+                    timing: &timing,
                 },
             );
             key.far = Some(far);
@@ -297,7 +369,7 @@ impl Escrow {
                         ..given
                     }));
                     claim.dirty = false;
-                    self.held.touched.insert(id);
+                    held.touched.insert(id);
                 }
                 sum = others + claim.outstanding();
             }
@@ -312,7 +384,7 @@ impl Escrow {
         }
         for (host, claim) in key.claims.iter() {
             if claim.dirty
-                && let Some(peer) = self.peers.get_mut(&host)
+                && let Some(peer) = peers.get_mut(&host)
             {
                 peer.want(now, gap);
             }
@@ -320,7 +392,7 @@ impl Escrow {
         if let Some(far) = &mut key.far {
             for (host, urgent) in far.acknowledge(sum <= pool, soon) {
                 // Who is not heard can be lent nothing, and need not be told at once.
-                let peer = self.peers.get_mut(&host);
+                let peer = peers.get_mut(&host);
                 if let Some(peer) = peer.filter(|peer| peer.lease(now, timing.loan_out).is_some()) {
                     peer.want(now, if urgent { gap } else { timing.hot.max(gap) });
                 }
@@ -328,7 +400,7 @@ impl Escrow {
             far.forget(now, &timing);
             if far.is_empty() {
                 key.far = None;
-                self.owned.far.remove(&id);
+                self.far.remove(&id);
             }
         }
         key.claims.retain(|host, claim| {
@@ -336,23 +408,30 @@ impl Escrow {
             !(stale || host == me && own.is_none() && claim.current().is_none())
         });
         if key.claims.is_empty() && key.far.is_none() {
-            self.owned.keys.remove(&id);
+            self.keys.remove(&id);
         }
     }
 
     /// Puts the loans of a divided key, and what is asked of others, into the messages.
-    pub(super) fn loans(&mut self, now: Moment, id: KeyId, all: bool, drafts: &mut [Draft]) {
-        let Some(key) = self.owned.keys.get_mut(&id).filter(|key| !key.ending) else { return };
+    pub(super) fn loans(
+        &mut self,
+        now: Moment,
+        id: KeyId,
+        all: bool,
+        settings: &Settings,
+        drafts: &mut [Draft],
+    ) {
+        let Some(key) = self.keys.get_mut(&id).filter(|key| !key.ending) else { return };
         if let Some(far) = &mut key.far {
-            let (me, timing) = (self.settings.me, &self.settings.timing);
-            let outlives = self.settings.planted == Some(Planted::LoanOutlives);
+            let (me, timing) = (settings.me, &settings.timing);
+            let outlives = settings.planted(Planted::LoanOutlives);
             far.say(id, all, &Said { now, me, timing, outlives }, drafts);
         }
     }
 
     /// Puts the grants of a divided key into the messages to those who may rely on them for some time.
     pub(super) fn grants(&mut self, id: KeyId, all: bool, drafts: &mut [Draft]) {
-        let Some(key) = self.owned.keys.get_mut(&id).filter(|key| !key.ending) else { return };
+        let Some(key) = self.keys.get_mut(&id).filter(|key| !key.ending) else { return };
         let mut drafts = drafts.iter_mut().peekable();
         for (host, claim) in key.claims.iter_mut() {
             while drafts.next_if(|draft| draft.to < host).is_some() {}

@@ -7,8 +7,12 @@ use smallvec::SmallVec;
 use crate::{HostId, Moment, ViewId};
 use model::Share;
 
+use super::excess::{Bounds, Excess};
+use super::home::Home;
+use super::host::Host;
+use super::majority::Votes;
 use super::peer::{Amount, Delegation};
-use super::{Escrow, Planted, Region};
+use super::{Planted, Region};
 
 /// In how many steps it is looked how long what is delegated lasts.
 const STEPS: u32 = 8;
@@ -27,8 +31,10 @@ pub(super) struct Delegated {
 }
 
 /// What all keys are divided with.
-#[derive(Default)]
 pub(super) struct Pools {
+    pub(super) bounds: Bounds,
+    /// What this host may use of every key without end.
+    pub(super) floor: Share,
     /// What lasts as long as a grant.
     pub(super) short: Delegated,
     /// What lasts longer, in the order of moments, if anything is lent.
@@ -84,47 +90,62 @@ fn delegated(given: &[SmallVec<[&Delegation; 2]>], until: Moment, blind: bool) -
     pools
 }
 
-impl Escrow {
-    /// What is delegated to this host for at least as long as a grant that is given now, and for longer.
-    pub(super) fn pools(&mut self, now: Moment) -> Pools {
-        let mut pools = Pools { hosts: self.known_hosts(now), ..Pools::default() };
+impl Pools {
+    /// What is delegated to this host for at least as long as a grant that is given now, and, where it `lends`, for
+    /// longer.
+    pub(super) fn new(
+        now: Moment,
+        host: &mut Host,
+        home: &Home,
+        votes: &Votes,
+        excess: &Excess,
+        lends: bool,
+    ) -> Self {
+        let floor = excess.scaled(host.settings.floor_of(home.state.home));
+        let mut pools = Self {
+            bounds: excess.bounds(&host.settings),
+            floor,
+            short: Delegated::default(),
+            longer: Vec::new(),
+            hosts: known_hosts(now, host, floor),
+            regions: Vec::new(),
+            expected: Share::NONE,
+        };
         // Others may go by grants of an earlier run, which these books do not know: there is nothing to divide yet.
-        if now < self.quiet {
+        if now < host.quiet {
             return pools;
         }
-        let timing = self.settings.timing;
+        let (timing, lent) = (host.settings.timing, home.lent(&host.settings));
         // What this host delegates to itself is as any delegation.
-        if !self.leaving && !self.views.crowded(self.kept.far) {
-            let until = now.after(self.delegation());
-            self.views.lend(until);
-            let views = self.views.listed();
-            let lent = Amount::new(self.lent());
-            self.own.delegate(now, until, lent, &views);
-            let (voted, until) = self.mandated(now, until);
-            self.own.delegate(now, until, Amount::voted(voted), &views);
+        if host.gives(now, home.state.far) {
+            let until = now.after(home.delegation(&timing));
+            host.views.lend(until);
+            let views = host.views.listed();
+            host.own.delegate(now, until, Amount::new(lent), &views);
+            let (voted, until) = votes.leased(now, until, &host.settings, lent);
+            host.own.delegate(now, until, Amount::voted(voted), &views);
         }
-        let view = self.views.present();
+        let (me, view) = (host.settings.me, host.views.present());
         if view.has_regions() {
             let weight = |weight: u64| u32::try_from(weight).unwrap_or(u32::MAX);
             pools.regions = view.regions().map(|(region, its)| (region, weight(its))).collect();
-            let mine = view.region(self.settings.me);
-            let near = self.peers.iter().filter(|(host, _)| view.region(**host) == mine);
+            let mine = view.region(me);
+            let near = host.peers.iter().filter(|(host, _)| view.region(**host) == mine);
             // What they say, in force or not: after a restart of one of them nothing is borrowed in its place.
-            pools.expected = near.filter_map(|(_, peer)| peer.offered).sum::<Share>() + self.lent();
+            pools.expected = near.filter_map(|(_, peer)| peer.offered).sum::<Share>() + lent;
         }
-        let own = std::iter::once((&self.settings.me, &self.own));
-        let given: Vec<SmallVec<[&Delegation; 2]>> = self
+        let given: Vec<SmallVec<[&Delegation; 2]>> = host
             .peers
             .iter()
-            .chain(own)
-            .map(|(&host, peer)| {
+            .chain([(&me, &host.own)])
+            .map(|(&from, peer)| {
                 let its = peer.delegations.iter();
-                its.filter(|its| self.views.near(host, &its.views)).collect()
+                its.filter(|its| host.views.near(from, &its.views)).collect()
             })
             .collect();
-        let blind = self.planted(Planted::ViewsNotCompared);
+        let blind = host.settings.planted(Planted::ViewsNotCompared);
         pools.short = delegated(&given, now.after(timing.grant), blind);
-        if !self.owned.far.is_empty() {
+        if lends {
             // pool(t) at some t between a grant and the longest loan: a loan lasts to one of them, none longer.
             let step = timing.loan_in.saturating_sub(timing.grant) / STEPS;
             let until = |at| now.after(timing.grant + step * at);
@@ -132,20 +153,20 @@ impl Escrow {
         }
         pools
     }
+}
 
-    /// What is known of each host that may want something of a key.
-    fn known_hosts(&self, now: Moment) -> Vec<(HostId, Known)> {
-        let (me, part) = (self.settings.me, self.settings.floor);
-        let view = self.views.present();
-        let mut hosts: Vec<(HostId, Known)> = Vec::with_capacity(self.peers.len() + 1);
-        for (&host, peer) in &self.peers {
-            let reached = peer.lease(now, self.settings.timing.grant).is_some();
-            let floor = floor_beside(peer.offered.unwrap_or_default(), part);
-            hosts.push((host, Known { reached, floor, weight: view.weight(host) }));
-        }
-        let at = hosts.partition_point(|(host, _)| *host < me);
-        let known = Known { reached: true, floor: self.floor(), weight: view.weight(me) };
-        hosts.insert(at, (me, known));
-        hosts
+/// What is known of each host that may want something of a key.
+fn known_hosts(now: Moment, host: &Host, own_floor: Share) -> Vec<(HostId, Known)> {
+    let (me, part) = (host.settings.me, host.settings.floor);
+    let view = host.views.present();
+    let mut hosts: Vec<(HostId, Known)> = Vec::with_capacity(host.peers.len() + 1);
+    for (&other, peer) in &host.peers {
+        let reached = peer.lease(now, host.settings.timing.grant).is_some();
+        let floor = floor_beside(peer.offered.unwrap_or_default(), part);
+        hosts.push((other, Known { reached, floor, weight: view.weight(other) }));
     }
+    let at = hosts.partition_point(|(other, _)| *other < me);
+    let known = Known { reached: true, floor: own_floor, weight: view.weight(me) };
+    hosts.insert(at, (me, known));
+    hosts
 }

@@ -2,7 +2,7 @@
 //! is whole. `cargo xtask fuzz wire` tries more of them.
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom as _;
@@ -126,7 +126,8 @@ fn no_packet_without_a_whole_seal_changes_anything() {
     let (now, from) = (wire.now, wire.address(1));
     let link = &mut wire.links[0];
     while link.delivery().is_some() {}
-    let before = (link.opener.clone(), Arc::clone(link.members()), link.next(), link.cluster());
+    let before =
+        (link.frames.opener.clone(), Arc::clone(link.members()), link.next(), link.cluster());
     let counts = link.counts().clone();
     let mut random = SmallRng::seed_from_u64(0x5eed);
     let (packets, start, mut tried) = (packets(), Instant::now(), 0);
@@ -140,9 +141,9 @@ fn no_packet_without_a_whole_seal_changes_anything() {
         }
         tried += 1;
         link.receive(now, from, &mut frame);
-        assert!(link.deliveries.is_empty() && link.outgoing.is_empty(), "{number}");
-        assert_eq!(link.counts.received, counts.received, "{number}");
-        assert_eq!(link.opener, before.0, "{number}");
+        assert!(link.deliveries.is_empty() && link.frames.outgoing.is_empty(), "{number}");
+        assert_eq!(link.counts().received, counts.received, "{number}");
+        assert_eq!(link.frames.opener, before.0, "{number}");
         assert!(Arc::ptr_eq(link.members(), &before.1), "{number}");
         assert_eq!((link.next(), link.cluster()), (before.2, before.3), "{number}");
     }
@@ -194,7 +195,7 @@ fn no_content_with_a_whole_seal_makes_it_panic_or_grow() {
         };
         let mut reader = Link::new(now, settings);
         let mut frame = frame.clone();
-        if let Ok(opened) = reader.opener.open(&reader.ring, &mut frame) {
+        if let Ok(opened) = reader.frames.open(now, &mut frame) {
             plain.push(opened.content.to_vec());
         }
     }
@@ -212,10 +213,10 @@ fn no_content_with_a_whole_seal_makes_it_panic_or_grow() {
             }
         }
         let [link, other] = &mut wire.links[..2] else { panic!("two links") };
-        let short = other.short();
-        let mut frame = other.sealer.seal(&other.ring, short, run, &content).unwrap();
+        let short = other.affiliation.short();
+        let mut frame = other.frames.sealer.seal(&other.frames.ring, short, run, &content).unwrap();
         link.receive(now, from, &mut frame);
-        link.outgoing.clear();
+        link.frames.outgoing.clear();
         assert!(link.deliveries.len() <= 2 * MAX_DELIVERIES, "{number}");
         if number % 1000 == 0 {
             while link.delivery().is_some() {}

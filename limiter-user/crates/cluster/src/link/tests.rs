@@ -1,3 +1,6 @@
+use std::time::Duration;
+
+use super::greeter::MAX_ANSWERS;
 use super::*;
 use crate::Message;
 use crate::wire::{Epoch, KEY, Key, Topic};
@@ -11,6 +14,21 @@ pub(super) fn ring(byte: u8) -> KeyRing {
 pub(super) fn identity(name: &str, port: u16, second: u64) -> Identity {
     let epoch = Epoch::starting(None, second, u32::from(port) + second as u32);
     Identity::new(name, "default", ([192, 0, 2, 1], port).into(), epoch, 100)
+}
+
+/// What tests look at in parts of it.
+impl Link {
+    pub(super) fn me(&self) -> &Identity {
+        self.membership.me()
+    }
+
+    pub(super) fn cluster(&self) -> Option<ClusterId> {
+        self.affiliation.cluster
+    }
+
+    fn others(&self) -> &Others {
+        &self.affiliation.others
+    }
 }
 
 /// Links that hear each other at once.
@@ -92,7 +110,7 @@ impl Wire {
         };
         let all: Vec<_> = std::mem::take(&mut link.deliveries).into();
         for delivery in all.iter().filter(|delivery| asked(delivery)) {
-            let proposal = link.bootstrap().proposal;
+            let proposal = link.affiliation.bootstrap.proposal;
             match delivery {
                 Delivery::Invited(cluster) if link.cluster().is_none() => {
                     link.belong(self.now, *cluster);
@@ -150,11 +168,11 @@ fn nothing_that_was_recorded_is_heard_again() {
     let to_a: Vec<_> = recorded.into_iter().filter(|(_, to, _)| *to == target).collect();
     assert!(to_a.len() > 5);
     let replay = |wire: &mut Wire| {
-        let before = wire.links[0].opener.clone();
+        let before = wire.links[0].frames.opener.clone();
         for (from, _, frame) in &to_a {
             wire.links[0].receive(wire.now, *from, &mut frame.clone());
         }
-        assert_eq!(wire.links[0].opener, before);
+        assert_eq!(wire.links[0].frames.opener, before);
         assert!(wire.deliveries(0).iter().all(|delivery| !said(&content)(delivery)));
     };
     replay(&mut wire);
@@ -288,7 +306,7 @@ fn answers_to_hellos_are_bounded() {
     let stranger = wire.start(identity("c", 3, 100), None, ring(1));
     let address = wire.address(0);
     for _ in 0..5000 {
-        wire.links[stranger].hello(address, 0);
+        wire.links[stranger].hello((address, 0));
     }
     let before = wire.links[0].counts().sent;
     wire.run(1);
@@ -374,7 +392,7 @@ fn clusters_with_one_key_get_to_know_each_other() {
 fn hosts_that_disagree_refuse_each_other_and_know_why() {
     let mut wire = Wire::pair();
     let other = wire.start(identity("d", 4, 100), None, ring(1));
-    wire.links[other].agreement = Agreement::new((32, 56));
+    wire.links[other].affiliation.agreement = Agreement::new((32, 56));
     let seed = vec![wire.address(0)];
     wire.links[other].set_seeds(wire.now, seed);
     wire.run(5000);
@@ -388,7 +406,7 @@ fn hosts_that_disagree_refuse_each_other_and_know_why() {
     // Nor do they found one together.
     let mut wire = Wire::default();
     expecting(&mut wire, &[2, 2]);
-    wire.links[1].agreement = Agreement::new((24, 64));
+    wire.links[1].affiliation.agreement = Agreement::new((24, 64));
     wire.run(10_000);
     assert!(wire.links.iter().all(|link| link.cluster().is_none()));
     // One that was a member and comes back otherwise is none any more.

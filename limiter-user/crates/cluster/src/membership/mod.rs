@@ -6,13 +6,13 @@
 //! name at another address waits in the same way until its former self is found to be dead.
 
 mod codec;
+mod directory;
 mod identity;
 mod roster;
 mod timing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use self::codec::IdentityCodec;
+use self::directory::Directory;
 pub use self::identity::{Identity, MAX_NAME_LEN, MAX_REGION_LEN, MAX_WEIGHT};
 use self::roster::{Message, Roster};
 use super::wire::bytes::Reader;
@@ -34,9 +35,6 @@ const ROSTER: u8 = 1;
 /// itself, unless it has to renew itself meanwhile; then nobody would.
 const SWEEP: Duration = Duration::from_secs(1);
 const SUSPECTED: Duration = Duration::from_secs(5);
-
-/// Events that are kept until somebody asks for them.
-const MAX_EVENTS: usize = 4096;
 
 /// The members of a cluster that are there, by their names.
 pub type Members = BTreeMap<HostId, Identity>;
@@ -86,21 +84,14 @@ impl foca::Runtime<Identity> for Effects {
 
 type Swim = Foca<Identity, IdentityCodec, SmallRng, NoCustomBroadcast>;
 
-/// What one host knows of the members.
+/// What one host knows of the members: it finds out with foca who is there, and enters that into the directory.
 pub struct Membership {
     /// `None` once this host has left.
     swim: Option<Swim>,
-    me: Identity,
+    directory: Directory,
     effects: Effects,
     timers: BTreeMap<(Moment, u64), Timer<Identity>>,
     submitted: u64,
-    /// Others that are there.
-    alive: BTreeMap<SocketAddr, Identity>,
-    named: BTreeMap<HostId, BTreeSet<SocketAddr>>,
-    /// Of all that are there, whatever their order.
-    hash: u64,
-    members: Arc<Members>,
-    refused: BTreeMap<HostId, Identity>,
     roster: Roster,
     /// Who is suspected, in which incarnation and since when, as of the latest sweep.
     suspects: BTreeMap<SocketAddr, (Member<Identity>, Moment)>,
@@ -109,7 +100,6 @@ pub struct Membership {
     sized_for: usize,
     random: SmallRng,
     outgoing: VecDeque<(Identity, Vec<u8>)>,
-    events: VecDeque<Event>,
     errors: u64,
 }
 
@@ -125,44 +115,38 @@ impl Membership {
         );
         Self {
             swim: Some(swim),
-            hash: me.hash(),
-            members: Arc::new(BTreeMap::from([(me.host(), me.clone())])),
-            me,
+            directory: Directory::new(me),
             effects: Effects::default(),
             timers: BTreeMap::new(),
             submitted: 0,
-            alive: BTreeMap::new(),
-            named: BTreeMap::new(),
-            refused: BTreeMap::new(),
             roster: Roster::new(now, random.random()),
             suspects: BTreeMap::new(),
             sweep: now.after(SWEEP),
             sized_for: 1,
             random,
             outgoing: VecDeque::new(),
-            events: VecDeque::new(),
             errors: 0,
         }
     }
 
     /// This host.
     pub const fn me(&self) -> &Identity {
-        &self.me
+        &self.directory.me
     }
 
     /// All that are there, this host included; of two that have one name the one that keeps it.
     pub const fn members(&self) -> &Arc<Members> {
-        &self.members
+        &self.directory.members
     }
 
     /// Those that are there but not listened to, since another host has had their name for longer.
     pub const fn refused(&self) -> &BTreeMap<HostId, Identity> {
-        &self.refused
+        &self.directory.refused
     }
 
     /// Whether somebody listens at this address.
     pub fn is_alive_at(&self, address: SocketAddr) -> bool {
-        address == self.me.address || self.alive.contains_key(&address)
+        address == self.me().address || self.directory.alive.contains_key(&address)
     }
 
     /// Sayings that made no sense or came at the wrong time.
@@ -171,10 +155,10 @@ impl Membership {
     }
 
     /// Somebody has said who it is, just now: asks it to let this host in.
-    pub fn meet(&mut self, now: Moment, somebody: Identity) {
+    pub fn add_peer(&mut self, now: Moment, somebody: Identity) {
         // Greetings come every few seconds; an announcement to a known member would ask for a list of all again.
-        if somebody.address == self.me.address
-            || self.alive.get(&somebody.address) == Some(&somebody)
+        if somebody.address == self.me().address
+            || self.directory.alive.get(&somebody.address) == Some(&somebody)
         {
             return;
         }
@@ -187,7 +171,7 @@ impl Membership {
         match reader.u8() {
             Ok(FOCA) => self.drive(now, |swim, effects| swim.handle_data(reader.rest(), effects)),
             Ok(ROSTER) => match Message::read(reader) {
-                Ok(saying) => self.hear(now, from, saying),
+                Ok(message) => self.handle_message(now, from, message),
                 Err(_) => self.errors += 1,
             },
             _ => self.errors += 1,
@@ -209,14 +193,14 @@ impl Membership {
         if self.swim.is_none() {
             return;
         }
-        let (alive, random) = (&self.alive, &mut self.random);
+        let (alive, random) = (&self.directory.alive, &mut self.random);
         let pick = || {
             // From a random one on, so that it costs little with a thousand members.
             let start = alive.values().nth(random.random_range(0..alive.len().max(1)));
             start.cloned()
         };
-        if let Some(asked) = self.roster.poll(now, self.hash, pick) {
-            self.say(asked);
+        if let Some(asked) = self.roster.poll(now, self.directory.hash, pick) {
+            self.send(asked);
         }
     }
 
@@ -236,12 +220,12 @@ impl Membership {
 
     /// Tells all that this host has another weight.
     pub fn set_weight(&mut self, now: Moment, weight: u32) {
-        let mut changed = self.me.clone();
+        let mut changed = self.me().clone();
         changed.weight = weight.clamp(1, MAX_WEIGHT);
         // foca takes an identity as changed only if it wins against the one before.
         changed.renewal = changed.renewal.saturating_add(1);
-        if changed.weight != self.me.weight {
-            self.become_me(changed.clone());
+        if changed.weight != self.me().weight {
+            self.directory.set_me(changed.clone());
             self.drive(now, |swim, effects| swim.change_identity(changed, effects));
         }
     }
@@ -258,7 +242,7 @@ impl Membership {
 
     /// The next thing that has happened.
     pub fn event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.directory.events.pop_front()
     }
 
     /// Ends suspicions that nobody else ends.
@@ -304,20 +288,24 @@ impl Membership {
         for note in std::mem::take(&mut self.effects.notes) {
             match note {
                 OwnedNotification::MemberUp(member) => self.put(now, member),
-                OwnedNotification::MemberDown(member) => self.remove(now, &member),
+                OwnedNotification::MemberDown(member) => {
+                    if self.directory.remove(&member) {
+                        self.roster.changed(now);
+                    }
+                }
                 OwnedNotification::Rename(before, after) => {
                     // It may have gone down under its former identity: `MemberUp` tells if it comes back.
-                    if self.alive.contains_key(&before.address) {
+                    if self.directory.alive.contains_key(&before.address) {
                         self.put(now, after);
                     }
                 }
-                OwnedNotification::Rejoin(me) => self.become_me(me),
+                OwnedNotification::Rejoin(me) => self.directory.set_me(me),
                 OwnedNotification::Active
                 | OwnedNotification::Idle
                 | OwnedNotification::Defunct => {}
             }
         }
-        let count = self.alive.len() + 1;
+        let count = self.directory.alive.len() + 1;
         // Twice as many, or half.
         if count >= 2 * self.sized_for || 2 * count <= self.sized_for {
             self.sized_for = count;
@@ -327,111 +315,28 @@ impl Membership {
         }
     }
 
-    fn become_me(&mut self, me: Identity) {
-        self.hash ^= self.me.hash() ^ me.hash();
-        self.me = me;
-        self.name(self.me.host());
-    }
-
     fn put(&mut self, now: Moment, member: Identity) {
-        self.hash ^= member.hash();
-        self.named.entry(member.host()).or_default().insert(member.address);
-        let host = member.host();
-        if let Some(before) = self.alive.insert(member.address, member) {
-            self.hash ^= before.hash();
-            if before.host() != host {
-                self.unname(&before);
-            }
-        }
+        self.directory.put(member);
         self.roster.changed(now);
-        self.name(host);
     }
 
-    fn remove(&mut self, now: Moment, member: &Identity) {
-        if let Some(member) = self.alive.remove(&member.address) {
-            self.hash ^= member.hash();
-            self.unname(&member);
-            self.roster.changed(now);
-        }
-    }
-
-    fn unname(&mut self, member: &Identity) {
-        if let Some(addresses) = self.named.get_mut(&member.host()) {
-            addresses.remove(&member.address);
-            if addresses.is_empty() {
-                self.named.remove(&member.host());
-            }
-        }
-        self.name(member.host());
-    }
-
-    /// Decides anew who has a name.
-    fn name(&mut self, host: HostId) {
-        let addresses = self.named.get(&host).into_iter().flatten();
-        let others = addresses.filter_map(|address| self.alive.get(address));
-        let me = Some(&self.me).filter(|me| me.host() == host);
-        let mut having: Vec<&Identity> = others.chain(me).collect();
-        // All hosts sort alike, so they keep the same one without a word about it. The longer-running one wins, or
-        // a cloned machine would take the shares of the one that it was cloned from.
-        having.sort_by_key(|identity| (identity.epoch, identity.address));
-        let mut having = having.into_iter().cloned();
-        let (kept, refused) = (having.next(), having.next());
-        let before = self.members.get(&host);
-        let event = match (before, &kept) {
-            (None, Some(kept)) => Some(Event::Up(kept.clone())),
-            (Some(before), None) => Some(Event::Down(before.clone())),
-            (Some(before), Some(kept)) if before != kept || before.weight != kept.weight => {
-                Some(Event::Changed(kept.clone()))
-            }
-            _ => None,
-        };
-        if event.is_some() {
-            let members = Arc::make_mut(&mut self.members);
-            match &kept {
-                Some(kept) => members.insert(host, kept.clone()),
-                None => members.remove(&host),
-            };
-        }
-        self.tell(event);
-        match (kept, refused) {
-            (Some(kept), Some(refused)) => {
-                if self.refused.get(&host) != Some(&refused) {
-                    self.refused.insert(host, refused.clone());
-                    self.tell(Some(Event::Conflict { kept, refused }));
-                }
-            }
-            _ => drop(self.refused.remove(&host)),
-        }
-    }
-
-    fn tell(&mut self, event: Option<Event>) {
-        // Members can be asked for at any time: the oldest event is the one that is needed least.
-        if self.events.len() == MAX_EVENTS {
-            self.events.pop_front();
-        }
-        self.events.extend(event);
-    }
-
-    fn say(&mut self, (to, saying): (Identity, Message)) {
+    fn send(&mut self, (to, message): (Identity, Message)) {
         let mut bytes = vec![ROSTER];
-        saying.write(&mut bytes);
+        message.write(&mut bytes);
         self.outgoing.push_back((to, bytes));
     }
 
-    fn hear(&mut self, now: Moment, from: HostId, saying: Message) {
-        match saying {
+    fn handle_message(&mut self, now: Moment, from: HostId, message: Message) {
+        match message {
             Message::Pull { ticket, hash, after } => {
                 // Only members are answered: what goes out goes where they listen.
-                let Some(asking) = self.members.get(&from).cloned() else { return };
-                let page = if hash == self.hash {
+                let Some(asking) = self.members().get(&from).cloned() else { return };
+                let page = if hash == self.directory.hash {
                     Message::page(ticket, std::iter::empty())
                 } else {
-                    let start = after.map_or(Unbounded, Excluded);
-                    let me = after.is_none().then_some(&self.me);
-                    let others = self.alive.range((start, Unbounded)).map(|(_, member)| member);
-                    Message::page(ticket, me.into_iter().chain(others))
+                    Message::page(ticket, self.directory.after(after))
                 };
-                self.say((asking, page));
+                self.send((asking, page));
             }
             Message::Page { ticket, more, members } => {
                 // Members that nobody asked for would be a way to fill this host's list.
@@ -439,14 +344,14 @@ impl Membership {
                     return;
                 }
                 let last = members.last().map(|member| member.address).filter(|_| more);
-                let me = self.me.address;
+                let me = self.me().address;
                 let members = members.into_iter().filter(|member| member.address != me);
                 let members: Vec<_> = members.map(Member::alive).collect();
                 self.drive(now, |swim, effects| {
                     swim.apply_many(members.into_iter(), false, effects)
                 });
-                if let Some(asked) = self.roster.answered(now, self.hash, last) {
-                    self.say(asked);
+                if let Some(asked) = self.roster.answered(now, self.directory.hash, last) {
+                    self.send(asked);
                 }
             }
         }

@@ -18,10 +18,10 @@ fn no_bytes_make_it_panic_or_grow() {
     for number in 0..4 {
         let to = identity((number + 1) % 4);
         let host = &mut hosts[usize::from(number)];
-        host.meet(now, to.clone());
-        host.meet(now, identity(30));
-        host.say((to, Message::page(1, [identity(1), identity(2)].iter())));
-        host.say((identity(1), Message::Pull { ticket: 3, hash: 1, after: None }));
+        host.add_peer(now, to.clone());
+        host.add_peer(now, identity(30));
+        host.send((to, Message::page(1, [identity(1), identity(2)].iter())));
+        host.send((identity(1), Message::Pull { ticket: 3, hash: 1, after: None }));
     }
     while corpus.len() < 200 {
         now = now.after(Duration::from_millis(10));
@@ -52,6 +52,6 @@ fn no_bytes_make_it_panic_or_grow() {
         host.receive(now, identity(1).host(), &bytes);
         host.outgoing.clear();
     }
-    assert!(host.errors() > 1000 && host.events.len() <= MAX_EVENTS);
+    assert!(host.errors() > 1000 && host.directory.events.len() <= directory::MAX_EVENTS);
     host.poll(now.after(Duration::from_secs(60)));
 }

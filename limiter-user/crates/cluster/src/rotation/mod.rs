@@ -30,17 +30,19 @@
 //! not shut out somebody who has the old key *and* listens meanwhile. Against that, give all hosts a new
 //! file by another way.
 
+mod members;
 mod message;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use self::members::{Members, PeerStage};
 use self::message::{Kind, Message};
 use super::wire;
 use super::{HostId, Moment};
 use crate::wire::KeyBytes as Key;
-use model::rotation::{ACCEPTED, GONE, Stage};
+use model::rotation::{ACCEPTED, Stage};
 
 /// How often something is said again until it is answered.
 const EVERY: Duration = Duration::from_millis(500);
@@ -93,6 +95,19 @@ impl KeyState {
     pub fn ring(&self) -> wire::KeyRing {
         wire::KeyRing::from_bytes((self.sealing, self.accepted))
     }
+
+    /// The latest rotation that this host knows of, and how far it is.
+    fn state(&self) -> (Id, Stage) {
+        self.rotation.unwrap_or((self.last, Stage::Forgotten))
+    }
+
+    /// The new key of the latest rotation.
+    const fn key(&self) -> Key {
+        match (self.rotation, self.accepted) {
+            (Some((_, Stage::Accepted)), Some(accepted)) => accepted,
+            _ => self.sealing,
+        }
+    }
 }
 
 /// A key in short, as frames name it. It says nothing about the key.
@@ -109,15 +124,6 @@ pub enum Refusal {
     /// The operator is changing keys.
     #[error("the key file has two keys")]
     TwoKeys,
-}
-
-/// What a member has told, and when.
-#[derive(Clone, Copy, Debug)]
-struct PeerStage {
-    id: Id,
-    stage: Stage,
-    view: u64,
-    at: Moment,
 }
 
 /// How things stand.
@@ -146,14 +152,8 @@ pub type Messages = Vec<(HostId, Vec<u8>)>;
 /// [`Self::poll`] returns is sent.
 #[derive(Debug)]
 pub struct Rotation {
-    me: HostId,
     kept: KeyState,
-    /// The other members that are there, and which run of them.
-    members: BTreeMap<HostId, u64>,
-    view: u64,
-    told: BTreeMap<HostId, PeerStage>,
-    /// When a member was lost last, or this host started again in the middle of a rotation.
-    lost: Option<Moment>,
+    members: Members,
     /// The leader has been seeing all members use the new key since then.
     used: Option<Moment>,
     /// Whom this host has told how far it is since it leads, and which run of it.
@@ -171,15 +171,10 @@ pub struct Rotation {
 impl Rotation {
     /// A host that goes on from what it has kept, and sees nobody yet.
     pub fn new(now: Moment, me: HostId, kept: KeyState) -> Self {
-        let kept_rotation = kept.rotation.is_some();
-        let mut host = Self {
-            me,
-            kept,
-            members: BTreeMap::new(),
-            view: 0,
-            told: BTreeMap::new(),
+        Self {
             // Who was a member before this start may not have been seen yet.
-            lost: kept_rotation.then_some(now),
+            members: Members::new(me, kept.rotation.map(|_| now)),
+            kept,
             used: None,
             reported: None,
             asks: None,
@@ -188,9 +183,7 @@ impl Rotation {
             remind: now,
             messages: Vec::new(),
             errors: 0,
-        };
-        host.view = host.hash();
-        host
+        }
     }
 
     /// What has to be kept.
@@ -203,70 +196,31 @@ impl Rotation {
         self.errors
     }
 
-    /// Who leads, as this host sees it.
-    pub fn leader(&self) -> HostId {
-        self.members.keys().next().map_or(self.me, |first| *first.min(&self.me))
-    }
-
-    fn leads(&self) -> bool {
-        self.leader() == self.me
-    }
-
     /// How things stand.
     pub fn status(&self, now: Moment) -> Status {
-        let (id, stage) = self.state();
-        let behind = |host: &&HostId| {
-            self.told.get(host).is_none_or(|told| (told.id, told.stage) < (id, stage))
-        };
+        let (id, stage) = self.kept.state();
+        let behind =
+            |told: Option<&PeerStage>| told.is_none_or(|told| (told.id, told.stage) < (id, stage));
         Status {
             number: id.number,
             stage,
             sealing: short(&self.kept.sealing),
             accepted: self.kept.accepted.as_ref().map(short),
-            leader: self.leader(),
-            waiting: match self.leads() && id.number > 0 {
-                true => self.members.keys().filter(behind).copied().collect(),
+            leader: self.members.leader(),
+            waiting: match self.members.leads() && id.number > 0 {
+                true => self.members.those(behind),
                 false => Vec::new(),
             },
-            lost: self.is_lost(now) || self.is_left_alone(),
-        }
-    }
-
-    /// The latest rotation that this host knows of, and how far it is.
-    fn state(&self) -> (Id, Stage) {
-        self.kept.rotation.unwrap_or((self.kept.last, Stage::Forgotten))
-    }
-
-    /// The new key of the latest rotation.
-    const fn key(&self) -> Key {
-        match (self.kept.rotation, self.kept.accepted) {
-            (Some((_, Stage::Accepted)), Some(accepted)) => accepted,
-            _ => self.kept.sealing,
+            lost: self.members.is_lost(now) || self.is_left_alone(),
         }
     }
 
     /// The members that are there are these, and which run of each.
-    pub fn set_members(&mut self, now: Moment, mut members: BTreeMap<HostId, u64>) {
-        members.remove(&self.me);
-        if members == self.members {
-            return;
+    pub fn set_members(&mut self, now: Moment, members: BTreeMap<HostId, u64>) {
+        if self.members.set(now, members) {
+            self.kept.others |= self.kept.rotation.is_some() && !self.members.others.is_empty();
+            (self.due, self.remind) = (now, now);
         }
-        // What was told in an earlier run may have been lost with its disk.
-        self.told.retain(|host, _| members.get(host) == self.members.get(host));
-        // It may be cut off and still seal with the old key: deciding without it would shut it out.
-        if self.members.keys().any(|host| !members.contains_key(host)) {
-            self.lost = Some(now);
-        }
-        self.kept.others |= self.kept.rotation.is_some() && !members.is_empty();
-        self.members = members;
-        self.view = self.hash();
-        (self.due, self.remind) = (now, now);
-    }
-
-    /// Of the members, whatever their order.
-    fn hash(&self) -> u64 {
-        let all = self.members.keys().chain([&self.me]);
-        all.fold(0, |hash, host| hash ^ host.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31))
     }
 
     /// Whether there can be a rotation now.
@@ -288,7 +242,7 @@ impl Rotation {
     pub fn ask(&mut self, now: Moment) -> Result<(), Refusal> {
         self.check()?;
         // One host makes the key, or two operators at once would make two.
-        match self.leads() {
+        match self.members.leads() {
             true => self.wanted = true,
             false => (self.asks, self.due) = (Some(now.after(TIMEOUT)), now),
         }
@@ -304,7 +258,7 @@ impl Rotation {
     /// one.
     pub fn begin(&mut self, now: Moment, key: Key, tag: u64) {
         self.wanted = false;
-        if self.check().is_ok() && self.leads() {
+        if self.check().is_ok() && self.members.leads() {
             let id = Id { number: self.kept.last.number + 1, tag };
             self.kept.accepted = Some(key);
             self.enter(now, id, Stage::Accepted);
@@ -312,7 +266,7 @@ impl Rotation {
     }
 
     fn enter(&mut self, now: Moment, id: Id, stage: Stage) {
-        self.kept.others |= !self.members.is_empty();
+        self.kept.others |= !self.members.others.is_empty();
         self.kept.rotation = Some((id, stage));
         (self.used, self.asks, self.due) = (None, None, now);
     }
@@ -347,11 +301,13 @@ impl Rotation {
         match Message::read(bytes) {
             Ok(Message { kind: Kind::Ask, id, .. }) => {
                 // One that comes late was for a rotation that has been.
-                self.wanted |= self.leads() && id >= self.kept.last && self.check().is_ok();
+                self.wanted |= self.members.leads() && id >= self.kept.last && self.check().is_ok();
             }
-            Ok(saying) if saying.id.number == 0 && saying.kind == Kind::Command => self.errors += 1,
-            Ok(saying) if saying.kind == Kind::Command => self.handle_command(now, from, &saying),
-            Ok(saying) => self.hear(now, from, &saying),
+            Ok(message) if message.kind == Kind::PeerStage => {
+                self.handle_stage(now, from, &message)
+            }
+            Ok(message) if message.id.number == 0 => self.errors += 1,
+            Ok(command) => self.handle_command(now, from, &command),
             Err(_) => self.errors += 1,
         }
     }
@@ -359,7 +315,7 @@ impl Rotation {
     /// Who leads wants this host to be as far.
     fn handle_command(&mut self, now: Moment, from: HostId, order: &Message) {
         let Message { id, stage, key, .. } = *order;
-        let leader = from == self.leader();
+        let leader = from == self.members.leader();
         match self.kept.rotation {
             Some((mine, at)) if mine == id => self.go(now, id, at, stage),
             // It has been decided, or whoever offers another one does not lead.
@@ -372,7 +328,7 @@ impl Rotation {
             _ => {}
         }
         // Also where nothing has changed: the answer before may be lost.
-        self.say(from, Kind::PeerStage);
+        self.send(from, Kind::PeerStage);
     }
 
     /// Takes part in a rotation that this host did not know of.
@@ -401,25 +357,24 @@ impl Rotation {
     }
 
     /// A member has told how far it is.
-    fn hear(&mut self, now: Moment, from: HostId, told: &Message) {
+    fn handle_stage(&mut self, now: Moment, from: HostId, told: &Message) {
         let Message { id, stage, view, key, .. } = *told;
-        if !self.members.contains_key(&from) {
+        if !self.members.tell(from, PeerStage { id, stage, view, at: now }) {
             return;
         }
-        self.told.insert(from, PeerStage { id, stage, view, at: now });
-        let (mine, at) = self.state();
+        let (mine, at) = self.kept.state();
         if id == self.kept.last && stage < Stage::Forgotten {
             // It was away when all others were told that this has ended; there may be another one by now.
-            let saying = Message { kind: Kind::Command, stage: Stage::Forgotten, ..*told };
-            self.messages.push((from, saying.bytes()));
+            let message = Message { kind: Kind::Command, stage: Stage::Forgotten, ..*told };
+            self.messages.push((from, message.bytes()));
         }
-        if !self.leads() || id < mine {
+        if !self.members.leads() || id < mine {
             return;
         }
         if id == mine {
             if at > stage && at != Stage::Forgotten {
                 // It may have missed what all others were told.
-                self.say(from, Kind::Command);
+                self.send(from, Kind::Command);
             }
             return;
         }
@@ -436,16 +391,16 @@ impl Rotation {
         }
     }
 
-    fn say(&mut self, to: HostId, kind: Kind) {
-        let (id, stage) = self.state();
-        let saying = Message { kind, id, stage, view: self.view, key: self.key() };
-        self.messages.push((to, saying.bytes()));
+    fn send(&mut self, to: HostId, kind: Kind) {
+        let (id, stage) = self.kept.state();
+        let message = Message { kind, id, stage, view: self.members.view, key: self.kept.key() };
+        self.messages.push((to, message.bytes()));
     }
 
     /// Does what is due. What is kept has to be durable, and the link has to have its ring, before these are
     /// sent.
     pub fn poll(&mut self, now: Moment) -> Messages {
-        if self.leads() {
+        if self.members.leads() {
             self.lead(now);
         }
         if now >= self.due {
@@ -460,38 +415,23 @@ impl Rotation {
         self.due
     }
 
-    /// Whether somebody was there lately who may be back soon.
-    fn is_lost(&self, now: Moment) -> bool {
-        self.lost.is_some_and(|lost| now.since(lost) < GONE)
-    }
-
     fn is_left_alone(&self) -> bool {
-        self.kept.others && self.members.is_empty()
+        self.kept.others && self.members.others.is_empty()
     }
 
     /// The leader goes on where all are as far.
     fn lead(&mut self, now: Moment) {
         let Some((id, stage)) = self.kept.rotation else { return };
-        let are = |stage: Stage, fresh: bool| {
-            self.members.keys().all(|host| {
-                self.told.get(host).is_some_and(|told| {
-                    let agrees = now.since(told.at) < FRESH && told.view == self.view;
-                    // Who is in a later one has ended this one: it is not replaced once it is used.
-                    let later = stage == Stage::Using && told.id > id;
-                    later || told.id == id && told.stage >= stage && (agrees || !fresh)
-                })
-            })
-        };
+        let members = &self.members;
         match stage {
-            // Somebody who uses it shows that it was decided before.
             Stage::Accepted => {
-                let decided = |told: &PeerStage| told.id == id && told.stage >= Stage::Using;
-                let all = are(Stage::Accepted, true) && !self.is_lost(now) && !self.is_left_alone();
-                if all || self.told.values().any(decided) {
+                let all = members.are(now, id, Stage::Accepted, true);
+                let decides = all && !members.is_lost(now) && !self.is_left_alone();
+                if decides || members.any_uses(id) {
                     self.switch(now, id);
                 }
             }
-            Stage::Using if are(Stage::Using, false) => {
+            Stage::Using if members.are(now, id, Stage::Using, false) => {
                 // Frames sealed with the old key may be on their way, or in a socket buffer.
                 let since = *self.used.get_or_insert(now);
                 if now.since(since) >= ACCEPTED {
@@ -503,18 +443,18 @@ impl Rotation {
     }
 
     fn repeat(&mut self, now: Moment) {
-        let leader = self.leader();
-        if leader != self.me {
+        let leader = self.members.leader();
+        if leader != self.members.me {
             match self.asks {
-                Some(until) if now < until => self.say(leader, Kind::Ask),
+                Some(until) if now < until => self.send(leader, Kind::Ask),
                 _ => self.asks = None,
             }
             // A leader that is new here may not know of the last rotation; one that was away, of this one.
-            let run = self.members.get(&leader).map(|run| (leader, *run));
-            let new = run != self.reported && self.state().0.number > 0;
+            let run = self.members.others.get(&leader).map(|run| (leader, *run));
+            let new = run != self.reported && self.kept.state().0.number > 0;
             if new || self.kept.rotation.is_some() && now >= self.remind {
                 (self.remind, self.reported) = (now.after(REMIND), run);
-                self.say(leader, Kind::PeerStage);
+                self.send(leader, Kind::PeerStage);
             }
             return;
         }
@@ -522,19 +462,19 @@ impl Rotation {
             // Who was asked is gone, and this host leads now.
             self.wanted = self.check().is_ok();
         }
-        let (id, stage) = self.state();
+        let (id, stage) = self.kept.state();
         if id.number == 0 {
             return;
         }
-        let behind = |host: &HostId| match (self.kept.rotation, self.told.get(host)) {
+        let behind = |told: Option<&PeerStage>| match (self.kept.rotation, told) {
             // All are asked again and again: it is decided by answers that are fresh.
             (Some((_, Stage::Accepted)), _) => true,
             (_, Some(told)) => told.id == id && told.stage < stage,
             // Once it has ended, who is there since then tells by itself if there is something to be done.
             (rotation, None) => rotation.is_some(),
         };
-        let hosts: Vec<HostId> = self.members.keys().copied().filter(behind).collect();
-        hosts.into_iter().for_each(|host| self.say(host, Kind::Command));
+        let hosts = self.members.those(behind);
+        hosts.into_iter().for_each(|host| self.send(host, Kind::Command));
     }
 }
 

@@ -665,9 +665,7 @@ impl Task {
     /// The home rights that no host has which is there, if that has been so for a while.
     fn missing(&mut self, regions: &BTreeMap<String, RegionRights>) -> Share {
         let there: Share = regions.values().map(|region| region.home).sum();
-        let kept = self.escrow.kept();
-        let moving: Share = kept.outgoing.iter().map(|(_, transfer)| transfer.share).sum();
-        let missing = Share::WHOLE.without(there + moving);
+        let missing = Share::WHOLE.without(there + self.escrow.kept().on_the_way());
         let members = self.host.link.members.borrow().len();
         let now = monotonic();
         if missing <= MIN_IDLE || members <= 1 || self.host.kept.cluster().is_none() || self.left {
@@ -692,8 +690,8 @@ impl Task {
         let missing = self.missing(&regions);
         let (kept, loans) = (self.escrow.kept(), self.escrow.count_loans(monotonic()));
         self.tell.send_replace(RightsReport {
-            home: self.escrow.home(),
-            on_the_way: kept.outgoing.iter().map(|(_, transfer)| transfer.share).sum(),
+            home: kept.home,
+            on_the_way: kept.on_the_way(),
             floor: self.escrow.without_end(monotonic()),
             keys,
             limited,

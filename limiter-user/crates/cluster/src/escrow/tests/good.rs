@@ -47,7 +47,7 @@ pub(super) fn mean(world: &mut World, ms: u64) -> f64 {
 fn home_shares_come_to_their_weights() {
     let world = settled(3, 1, GOOD);
     for host in &world.hosts {
-        let home = host.escrow.as_ref().unwrap().home().part();
+        let home = host.escrow.as_ref().unwrap().kept().home.part();
         assert!((home - 1.0 / 3.0).abs() < 0.01, "{home}");
     }
     assert!(world.shares() > Share::from_part(0.999_999), "{:?}", world.shares());
@@ -312,7 +312,7 @@ fn who_leaves_hands_over_and_who_crashes_keeps_its_right() {
     world.leave(1);
     world.run(3_000);
     assert!(world.hosts[1].left);
-    assert_eq!(world.hosts[1].escrow.as_ref().unwrap().home(), Share::NONE);
+    assert_eq!(world.hosts[1].escrow.as_ref().unwrap().kept().home, Share::NONE);
     world.hosts[1].escrow = None;
     world.all_see_all();
     world.run(15_000);
@@ -320,7 +320,7 @@ fn who_leaves_hands_over_and_who_crashes_keeps_its_right() {
     world.crash(2, false, None);
     world.all_see_all();
     world.run(3_000);
-    let before = world.hosts[0].escrow.as_ref().unwrap().home();
+    let before = world.hosts[0].escrow.as_ref().unwrap().kept().home;
     assert!((before.part() - 0.5).abs() < 0.02, "{before:?}");
     world.start(2);
     world.all_see_all();

@@ -143,7 +143,7 @@ fn when_an_owner_that_lends_dies_the_others_go_on() {
         world.run(3_000);
         let key = world.keys[0];
         let owner = |world: &World, at: usize| {
-            let owner = world.hosts[at].escrow.as_ref().unwrap().owner(key);
+            let owner = world.hosts[at].escrow.as_ref().unwrap().host.views.owner(key);
             world.hosts.iter().position(|host| Some(host.id) == owner).unwrap()
         };
         let dies = owner(&world, 2 + 2 * (seed as usize % 2));
@@ -164,7 +164,7 @@ fn lent_and_needed(seed: u64, planted: Option<Planted>) -> Option<String> {
     world.planted = planted;
     world.place(&[0, 0, 1, 1, 2, 2], APART);
     world.run(30_000);
-    let root = world.hosts[0].escrow.as_ref().unwrap().root(world.keys[0]);
+    let root = world.hosts[0].escrow.as_ref().unwrap().host.views.present().root(world.keys[0]);
     let root = world.hosts.iter().position(|host| Some(host.id) == root).unwrap() / 2;
     let (borrows, lends) = (2 * ((root + 1) % 3), 2 * ((root + 2) % 3));
     demand(&mut world, borrows, 2.0);

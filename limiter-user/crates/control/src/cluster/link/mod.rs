@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use self::seeds::Seed;
 use api::error::{Failure, exit};
 use cluster::agreement::Agreement;
-use cluster::link::{Bootstrap, ClusterId, Delivery, Link, Others, Settings};
+use cluster::link::{Affiliation, Bootstrap, ClusterId, Delivery, Link, Others, Settings};
 use cluster::membership::{Identity, Members};
 use cluster::wire::{Content, Counts, KeyRing, MAX_BYTES};
 use cluster::{HostId, Moment};
@@ -76,11 +76,11 @@ pub struct Report {
     pub refused: BTreeMap<HostId, Identity>,
     /// Members that may be gone: somebody has not heard of them for a while.
     pub suspects: BTreeSet<HostId>,
-    /// See [`Link::others`].
+    /// See [`Affiliation::others`].
     pub others: Others,
-    /// See [`Link::bootstrap`]. `None` until it has begun.
+    /// See [`Affiliation::bootstrap`]. `None` until it has begun.
     pub bootstrap: Option<Bootstrap>,
-    /// See [`Link::agreement`]. `None` until it has begun.
+    /// See [`Affiliation::agreement`]. `None` until it has begun.
     pub agreement: Option<Agreement>,
     /// See [`Link::other_key`].
     pub other_key: Option<(u16, Moment)>,
@@ -177,7 +177,7 @@ pub fn start_on(
     let (tell_seeds, seeds) = watch::channel(names);
     let (wanted, look_for) = watch::channel(seed_names);
     tokio::spawn(seeds::look(tell_seeds, look_for));
-    let task = Task {
+    let driver = Driver {
         link,
         socket,
         seeds: seeds.clone(),
@@ -187,11 +187,12 @@ pub fn start_on(
         lost: 0,
         told: Moment(0),
     };
-    let running = tokio::spawn(task.run(ordered));
+    let running = tokio::spawn(driver.run(ordered));
     Ok((Handle { orders, members, report, seeds, wanted }, deliveries, running))
 }
 
-struct Task {
+/// Drives the link: it alone has the socket and the clock.
+struct Driver {
     link: Link,
     socket: UdpSocket,
     seeds: watch::Receiver<Vec<Seed>>,
@@ -202,7 +203,7 @@ struct Task {
     told: Moment,
 }
 
-impl Task {
+impl Driver {
     async fn run(mut self, mut orders: mpsc::Receiver<Command>) {
         let mut batch = Vec::with_capacity(BATCH);
         let mut seeds_open = true;
@@ -294,15 +295,16 @@ impl Task {
         });
         if now.since(self.told) >= TOLD {
             self.told = now;
+            let Affiliation { cluster, bootstrap, agreement, others, .. } = self.link.affiliation();
             let _ = self.report.send(Report {
-                cluster: self.link.cluster(),
+                cluster: *cluster,
                 counts: self.link.counts().clone(),
                 lost: self.lost,
                 refused: self.link.membership().refused().clone(),
                 suspects: self.link.membership().suspects(),
-                others: self.link.others().clone(),
-                bootstrap: Some(self.link.bootstrap()),
-                agreement: Some(self.link.agreement().clone()),
+                others: others.clone(),
+                bootstrap: Some(*bootstrap),
+                agreement: Some(agreement.clone()),
                 other_key: self.link.other_key(),
             });
         }

@@ -1,0 +1,222 @@
+//! This host among the others: how it is set up, whom it sees and hears, and whether it gives anything now.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::{HostId, Message, Moment};
+use model::Share;
+
+use super::clock::usable;
+use super::home::Home;
+use super::owner::Owned;
+use super::peer::{Amount, Peer};
+use super::view::Views;
+use super::{Counters, MAX_PEERS, Member, Settings, Urgency};
+
+/// The shortest time between two messages to one host; longer by as much for each so many hosts there are, because
+/// what is urgent often concerns all of them.
+const GAP: Duration = Duration::from_millis(10);
+const GAP_HOSTS: u32 = 32;
+
+/// The most views that a message may list.
+const VIEWS: usize = 16;
+
+/// Settings, views and peers, which nearly every decision reads. They are apart from what is decided with them, so that
+/// each part of the escrow changes its own books only.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) settings: Settings,
+    /// Until then this host gives nothing and takes no grants: what it gave before may be outstanding.
+    pub(super) quiet: Moment,
+    pub(super) leaving: bool,
+    pub(super) views: Views,
+    pub(super) peers: BTreeMap<HostId, Peer>,
+    /// What this host delegates to itself.
+    pub(super) own: Peer,
+    pub(super) counters: Counters,
+}
+
+impl Host {
+    pub(super) fn new(settings: Settings, start: Moment, quiet: Moment) -> Self {
+        let Settings { me, weight, region, .. } = settings;
+        let members = BTreeMap::from([(me, Member { weight, region })]);
+        Self {
+            quiet,
+            leaving: false,
+            views: Views::new(me, members, start),
+            peers: BTreeMap::new(),
+            own: Peer::default(),
+            counters: Counters::default(),
+            settings,
+        }
+    }
+
+    /// Takes what a message tells of its sender and the moment that it answers, if that is one of this run, which began
+    /// at `start`. Returns whether the message is the sender's latest, and that moment; `None` if it is not heard.
+    pub(super) fn handle_message(
+        &mut self,
+        now: Moment,
+        start: Moment,
+        from: HostId,
+        message: &Message,
+    ) -> Option<(bool, Option<Moment>)> {
+        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&from) {
+            self.counters.hosts_refused += 1;
+            return None;
+        }
+        let peer = self.peers.entry(from).or_default();
+        let latest = peer.hear(now, message.sent);
+        // Only what answers a message of this run counts: before it others may have been told other things.
+        let echo = message.echo.filter(|&echo| echo >= start && echo <= peer.last_sent);
+        if message.echo.is_some() && echo.is_none() {
+            self.counters.echoes_refused += 1;
+        }
+        if let Some(echo) = echo {
+            peer.answers(now, echo);
+        }
+        // Old messages still renew leases by their own moment; what a host has now only its latest one tells.
+        if latest {
+            peer.offered = Some(message.delegated);
+            peer.delegates = !message.delegated_for.is_zero();
+        }
+        Some((latest, echo))
+    }
+
+    /// Takes what a message delegates; whether that is much more than before.
+    pub(super) fn take_delegation(
+        &mut self,
+        now: Moment,
+        base: Moment,
+        from: HostId,
+        message: &Message,
+    ) -> bool {
+        if message.views.is_empty() || message.views.len() > VIEWS {
+            return false;
+        }
+        if !message.views.iter().all(|&view| self.views.find(view).is_some()) {
+            // It may be known later, while the delegation lasts: so it is remembered all the same.
+            self.counters.views_unknown += 1;
+        }
+        let until = base.after(usable(message.delegated_for));
+        let voted = base.after(usable(message.majority_for));
+        let Some(peer) = self.peers.get_mut(&from) else { return false };
+        let views = &message.views;
+        let rose = peer.delegate(now, until, Amount::new(message.delegated), views);
+        let rose_too = peer.delegate(now, voted, Amount::voted(message.majority), views);
+        rose || rose_too
+    }
+
+    /// What another host has last said to have as its home share, as far as it has.
+    pub(super) fn home_of(&self, host: HostId) -> Option<Share> {
+        let delegated = self.peers.get(&host)?.offered?;
+        Some(self.settings.whole_of(delegated))
+    }
+
+    /// Whether this host delegates at present.
+    pub(super) fn gives(&self, now: Moment, far: bool) -> bool {
+        now >= self.quiet && !self.leaving && !self.views.crowded(far)
+    }
+
+    /// Whether no other member is there, as this host sees it.
+    pub(super) fn sees_nobody(&self) -> bool {
+        self.views.present().iter().all(|(host, _)| host == self.settings.me)
+    }
+
+    /// Whether a host is seen no more, and was not heard for so long, the longest of any lease.
+    pub(super) fn is_lost(&self, now: Moment, host: HostId, longest: Duration) -> bool {
+        // Both: membership may be wrong about a host that still talks, and a silent member may only be slow.
+        !self.views.present().has(host)
+            && !self.peers.get(&host).is_some_and(|peer| peer.alive(now, longest))
+    }
+
+    /// The host that the others vote for where one is lost.
+    pub(super) fn coordinator(&self) -> Option<HostId> {
+        // Views may differ: two coordinators split the votes, and then neither has a majority (I9).
+        self.views.present().iter().map(|(host, _)| host).min()
+    }
+
+    /// A moment after all that this host has told anybody.
+    pub(super) fn mark(&self, now: Moment) -> Moment {
+        self.peers.values().map(|peer| peer.last_sent).max().unwrap_or_default().max(now)
+    }
+
+    /// How long after the last message to a host the next one goes out at the earliest.
+    pub(super) fn gap(&self) -> Duration {
+        GAP * (1 + u32::try_from(self.peers.len()).unwrap_or(u32::MAX) / GAP_HOSTS).min(20)
+    }
+
+    /// Sees to it that a host gets a message.
+    pub(super) fn send_soon(&mut self, now: Moment, to: HostId, urgency: Urgency) {
+        let span = match urgency {
+            Urgency::None => return,
+            Urgency::Hot => self.settings.timing.hot.max(self.gap()),
+            Urgency::Now => self.gap(),
+        };
+        if let Some(peer) = self.peers.get_mut(&to) {
+            peer.want(now, span);
+        }
+    }
+
+    /// Whether a host is of this one's region, or of none that is known.
+    fn is_near(&self, host: HostId) -> bool {
+        let view = self.views.present();
+        view.region(host).is_none_or(|region| Some(region) == view.region(self.settings.me))
+    }
+
+    /// How long a round takes: where others are so far away that much of a grant is over when it comes, half as
+    /// long as usual, so that the next one comes in time.
+    pub(super) fn round(&self, now: Moment, delegation: Duration) -> Duration {
+        let timing = self.settings.timing;
+        // No grants go to other regions.
+        let far = |(&host, peer): (&HostId, &Peer)| {
+            peer.alive(now, delegation) && peer.far(timing.grant * 3 / 10) && self.is_near(host)
+        };
+        if self.peers.iter().any(far) { timing.every / 2 } else { timing.every }
+    }
+
+    /// Who gets a message now.
+    pub(super) fn receivers(
+        &mut self,
+        now: Moment,
+        round: bool,
+        home: &Home,
+        owned: &Owned,
+    ) -> BTreeSet<HostId> {
+        let due = self.peers.iter().filter(|(_, peer)| peer.due(now));
+        let view = self.views.present();
+        let mut receivers: BTreeSet<HostId> = due.map(|(host, _)| *host).collect();
+        if round {
+            let delegation = home.delegation(&self.settings.timing);
+            let heard = |peer: &Peer| peer.alive(now, delegation);
+            let heard = self.peers.iter().filter(|(_, peer)| heard(peer)).map(|(host, _)| *host);
+            let mut all: BTreeSet<HostId> =
+                view.iter().map(|(host, _)| host).chain(heard).collect();
+            all.remove(&self.settings.me);
+            if view.has_regions() {
+                let mut busy = owned.busy(now, self.settings.timing.far_every);
+                busy.extend(home.state.outgoing.iter().map(|(host, _)| *host));
+                self.leave_out_far(now, &mut all, &busy);
+            }
+            for host in &all {
+                self.peers.entry(*host).or_default().rounded = now;
+            }
+            receivers.extend(all);
+        }
+        receivers
+    }
+
+    /// Leaves out hosts of other regions to whom there is nothing to say so soon.
+    fn leave_out_far(&self, now: Moment, hosts: &mut BTreeSet<HostId>, busy: &BTreeSet<HostId>) {
+        let timing = self.settings.timing;
+        let calm = if self.settings.majority { timing.every * 2 } else { timing.far_every };
+        hosts.retain(|host| {
+            let Some(peer) = self.peers.get(host) else { return true };
+            // Who has answered something once may be answered later.
+            let new = peer.echoed.is_none() || peer.theirs.is_none();
+            let pause = if busy.contains(host) { timing.every } else { calm };
+            // A round may come a little early.
+            let due = now.since(peer.rounded) + timing.every / 4 >= pause;
+            self.is_near(*host) || new || due
+        });
+    }
+}

@@ -1,0 +1,71 @@
+//! Frames on their way out and in.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use crate::Moment;
+use crate::membership::Identity;
+use crate::wire::{Content, Counts, KeyRing, Opened, Opener, Packet, Rejection, Sealer};
+
+/// Seals and opens frames and counts them. It is apart from what they say: of that it knows nothing, so that nothing
+/// but a whole seal gets any further.
+pub(super) struct Frames {
+    pub(super) ring: KeyRing,
+    pub(super) sealer: Sealer,
+    pub(super) opener: Opener,
+    pub(super) counts: Counts,
+    /// The other key in short, and when a frame came that was sealed with it.
+    pub(super) other_key: Option<(u16, Moment)>,
+    pub(super) outgoing: VecDeque<(SocketAddr, Vec<u8>)>,
+}
+
+impl Frames {
+    pub(super) fn new(me: &Identity, ring: KeyRing) -> Self {
+        Self {
+            ring,
+            sealer: Sealer::new(me.host(), me.epoch),
+            opener: Opener::new(me.host(), me.epoch),
+            counts: Counts::default(),
+            other_key: None,
+            outgoing: VecDeque::new(),
+        }
+    }
+
+    /// Seals what is said to a run of a host; `cluster` as frames name it.
+    pub(super) fn seal(
+        &mut self,
+        cluster: u16,
+        (address, run): (SocketAddr, u32),
+        digest: Option<u64>,
+        content: &Content,
+    ) {
+        let Ok(contents) = Packet::encode(digest, content) else {
+            self.counts.unsent += 1;
+            return;
+        };
+        for content in contents {
+            match self.sealer.seal(&self.ring, cluster, run, &content) {
+                Some(frame) => {
+                    self.counts.sent += 1;
+                    self.counts.sent_bytes += frame.len() as u64;
+                    self.outgoing.push_back((address, frame));
+                }
+                None => self.counts.unsent += 1,
+            }
+        }
+    }
+
+    /// Opens a datagram.
+    pub(super) fn open<'a>(
+        &mut self,
+        now: Moment,
+        datagram: &'a mut [u8],
+    ) -> Result<Opened<'a>, Rejection> {
+        let opened = self.opener.open(&self.ring, datagram)?;
+        // Rotation takes it as proof that the key was decided on, so only whole seals get here.
+        if let (true, Some(key)) = (opened.other_key, self.ring.other()) {
+            self.other_key = Some((key.short(), now));
+        }
+        Ok(opened)
+    }
+}
