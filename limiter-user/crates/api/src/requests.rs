@@ -318,6 +318,7 @@ const fn native() -> Mode {
 
 /// Query of leaving the cluster.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LeaveQuery {
     /// How long shares may take to be handed over, s.
     pub seconds: u64,

@@ -1,7 +1,7 @@
 //! Addresses by which the host is managed, which no rule may shut out.
 //!
-//! They are published as "no limit". The longest prefix wins, so a rule for a wider prefix does not
-//! hold for them. A rule for a part of them would, and is refused.
+//! They pass like allowed sources, before any limit is asked. The longest prefix of a list wins, so a denial of a wider
+//! prefix does not hold for them. A rule for a part of them would, and is refused.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -234,7 +234,7 @@ enum NumberOrText {
 /// One, or one of each unit, as the schema has it.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
-#[expect(dead_code, reason = "it describes what is read as `Several`")]
+#[expect(dead_code, reason = "it describes what is read as `OneOrMany`")]
 enum OneOrTwo<T> {
     /// For packets or bytes.
     One(T),
