@@ -84,12 +84,12 @@ impl Core {
         attached(self.plane())
     }
 
-    /// The heaviest sources at the latest look: see [`Top::watched`].
+    /// The heaviest sources at the latest look, which is shared by all who watch: up to three seconds old.
     pub fn top(&mut self, n: usize, sort: Sort) -> TopReport {
         self.top.watched(&self.rules, n, sort)
     }
 
-    /// How long to wait before rates of sources are known: see [`Top::prepare`].
+    /// How long to wait before rates of sources are known, if they are not yet.
     pub fn prepare_top(&mut self) -> Option<Duration> {
         self.top.prepare(&*self.rules.plane)
     }
