@@ -304,7 +304,7 @@ impl Rotation {
                 self.wanted |= self.members.leads() && id >= self.kept.last && self.check().is_ok();
             }
             Ok(message) if message.kind == Kind::PeerStage => {
-                self.handle_stage(now, from, &message)
+                self.handle_stage(now, from, &message);
             }
             Ok(message) if message.id.number == 0 => self.errors += 1,
             Ok(command) => self.handle_command(now, from, &command),
