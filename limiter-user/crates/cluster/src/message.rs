@@ -58,10 +58,10 @@ pub struct Report {
     pub majority: bool,
 }
 
-/// That the receiver may use a right.
+/// That the receiver may use a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vote {
-    /// Whose right it is: the receiver's own, or that of a host that is lost.
+    /// Whose share it is: the receiver's own, or that of a host that is lost.
     pub host: HostId,
     /// What the sender knows that host to have beside its floor, the whole if it is the receiver.
     pub known: Share,

@@ -257,9 +257,7 @@ impl Held {
         });
         stale
     }
-}
 
-impl Held {
     /// A key that this host tracks.
     pub(super) fn tracked(&self, key: KeyId) -> Option<&Key> {
         self.keys.get(&key).filter(|held| held.tracked)

@@ -191,9 +191,7 @@ impl Owned {
         }
         true
     }
-}
 
-impl Owned {
     /// Takes what owners in other regions lend.
     pub(super) fn take_loans(
         &mut self,

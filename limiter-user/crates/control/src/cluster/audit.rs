@@ -64,7 +64,7 @@ pub(super) async fn serve(
     mut inbox: Inbox,
     tell: watch::Sender<Arc<Vec<OverageReport>>>,
 ) {
-    let mut task = Task {
+    let mut auditor = Auditor {
         counter: Counter::new(getrandom::u64().unwrap_or_default()),
         audit: Audit::default(),
         limits: BTreeMap::new(),
@@ -79,12 +79,12 @@ pub(super) async fn serve(
             came = inbox.recv() => match came {
                 Some((from, bytes)) => {
                     if let Ok(told) = cluster::audit::CounterReport::read(&bytes) {
-                        task.audit.hear(monotonic(), from, told);
+                        auditor.audit.hear(monotonic(), from, told);
                     }
                 }
                 None => return,
             },
-            _ = ticks.tick() => match task.turn().await {
+            _ = ticks.tick() => match auditor.turn().await {
                 Ok(found) => drop(tell.send(Arc::new(found))),
                 Err(failure) => tracing::debug!("what is let through cannot be counted: {failure}"),
             },
@@ -92,7 +92,8 @@ pub(super) async fn serve(
     }
 }
 
-struct Task {
+/// What this host has counted, what others have told of theirs, and the limits that all are judged by.
+struct Auditor {
     cluster: Cluster,
     counter: Counter,
     audit: Audit,
@@ -102,7 +103,7 @@ struct Task {
     buckets: BTreeMap<Key, usize>,
 }
 
-impl Task {
+impl Auditor {
     async fn turn(&mut self) -> Result<Vec<OverageReport>, Failure> {
         let Some(id) = self.cluster.link.report.borrow().cluster else { return Ok(Vec::new()) };
         let now = monotonic();
@@ -191,7 +192,7 @@ impl Task {
         let allowed = self.limits.iter().map(|(limit, known)| (*limit, known.allowed)).collect();
         let now = monotonic();
         let found = self.audit.judge(now, &allowed);
-        let lost = u32::try_from(self.cluster.rights.borrow().lost).unwrap_or(u32::MAX);
+        let lost = u32::try_from(self.cluster.shares.borrow().lost).unwrap_or(u32::MAX);
         // Each of them may be on a side of its own.
         let sides = self.lost.most(now, lost).saturating_add(1);
         // Limits that nobody uses any more make room.

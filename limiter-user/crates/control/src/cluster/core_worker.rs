@@ -72,7 +72,7 @@ impl CoreWorker {
         let (requests, inbox) = channel();
         let (tell, answers) = unbounded_channel();
         std::thread::Builder::new()
-            .name("rights core".into())
+            .name("share core".into())
             .spawn(move || {
                 let mut renewal = Renewal { at: None, pace: AdaptiveBatch::new(CHUNK, BUDGET) };
                 if let Err(failure) = serve(&shared, &giver, &inbox, &tell, &mut renewal) {

@@ -5,9 +5,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::Cluster;
 use super::link::Command;
-use super::rights::{self, Input};
+use super::share_loop::Input;
+use super::{Cluster, host};
+
 use api::ClusterFounded;
 use api::error::{Failure, exit};
 
@@ -25,7 +26,7 @@ impl Cluster {
     pub async fn init(&self) -> Result<ClusterFounded, Failure> {
         let mut report = self.link.report.clone();
         if let Some(id) = report.borrow().cluster {
-            return Err(rights::belongs(id));
+            return Err(host::belongs(id));
         }
         // A host that has lost its state meets those here that know better.
         self.link.order(Command::LookAround);

@@ -7,7 +7,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Cluster;
 use super::link::Command;
-use super::rights::Input;
+use super::share_loop::Input;
 use api::ClusterLeft;
 use api::error::{Failure, exit};
 
@@ -15,7 +15,7 @@ use api::error::{Failure, exit};
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 impl Cluster {
-    /// Hands all rights of this host over to the others, for which it waits so long, and goes. From the start
+    /// Hands all shares of this host over to the others, for which it waits so long, and goes. From the start
     /// on nothing passes here that is under a limit of the cluster.
     ///
     /// # Errors
@@ -27,8 +27,8 @@ impl Cluster {
         let ended = || Failure::new(exit::NEGATIVE, "cluster limit sharing has stopped");
         self.orders.send(Input::Leave(done)).await.map_err(|_| ended())?;
         let Ok(left) = timeout(patience, left).await else {
-            let rights = self.rights.borrow();
-            let rest = 100.0 * (rights.home + rights.on_the_way).part();
+            let shares = self.shares.borrow();
+            let rest = 100.0 * (shares.home + shares.on_the_way).part();
             let message = format!(
                 "{rest:.1} % of the cluster's limits could not be handed over in {} s",
                 patience.as_secs()

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::kept::Unwritten;
+use super::state_file::Unwritten;
 use api::error::{Failure, exit};
 
 /// What was to be written, and whether it is durable.
@@ -27,7 +27,7 @@ impl LedgerWriter {
         let (jobs, inbox) = channel::<Unwritten>();
         let (tell, done) = unbounded_channel();
         std::thread::Builder::new()
-            .name("rights ledger".into())
+            .name("share ledger".into())
             .spawn(move || {
                 for job in inbox {
                     let result = job.write();
@@ -62,7 +62,7 @@ impl LedgerWriter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::kept::StateFile;
+    use super::super::state_file::StateFile;
     use super::*;
     use cluster::escrow::PersistentState;
     use cluster::link::ClusterId;
@@ -75,17 +75,17 @@ mod tests {
         let mut file = StateFile::open(home.path(), "a").unwrap();
         file.begin(Epoch::starting(None, 5, 7), ClusterId(7)).unwrap();
         file.found(ClusterId(9)).unwrap();
-        let half = PersistentState { home: Share::from_part(0.5), ..file.rights() };
+        let half = PersistentState { home: Share::from_part(0.5), ..file.shares() };
         let mut ledger = LedgerWriter::start().unwrap();
-        ledger.write(file.with_rights(&half).unwrap());
+        ledger.write(file.with_shares(&half).unwrap());
         assert!(ledger.is_writing());
         let (written, result) = ledger.written().await.unwrap();
         assert!(result.is_ok() && !ledger.is_writing());
         file.written(written);
-        assert_eq!(StateFile::open(home.path(), "a").unwrap().rights(), half);
+        assert_eq!(StateFile::open(home.path(), "a").unwrap().shares(), half);
         let nothing = PersistentState { home: Share::NONE, ..half };
         home.close().unwrap();
-        ledger.write(file.with_rights(&nothing).unwrap());
+        ledger.write(file.with_shares(&nothing).unwrap());
         assert!(ledger.written().await.unwrap().1.is_err());
     }
 }

@@ -1,14 +1,14 @@
 //! The daemon in a cluster: what makes its hosts share limits.
 //!
 //! The link ([`crate::cluster::link`]) talks to other hosts. What comes from them is given to whom it
-//! is for: rights to a thread of their own (`rights`), which divides limits and tells the data plane; what
+//! is for: shares to a thread of their own (`share_loop`), which divides limits and tells the data plane; what
 //! limits there are to the replica (`replica`); every other topic to a task of its own.
 
 mod audit;
 mod core_worker;
 mod demand;
+mod host;
 mod init;
-mod kept;
 mod key;
 pub mod key_file;
 mod keys_file;
@@ -18,12 +18,14 @@ pub mod link;
 mod pace;
 mod partitions;
 mod peers;
+mod pending;
 mod replica;
-mod rights;
 mod room;
 pub mod rotation;
 mod router;
+mod share_loop;
 mod sources;
+mod state_file;
 mod status;
 pub mod views;
 mod words;
@@ -35,9 +37,9 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use self::kept::StateFile;
 use self::keys_file::KeysFile;
-pub(super) use self::rights::floor_of;
+pub(super) use self::share_loop::floor_of;
+use self::state_file::StateFile;
 use self::status::View;
 pub use self::views::Views;
 use self::views::file_limits;
@@ -69,8 +71,8 @@ pub struct Cluster {
     pub link: link::Handle,
     /// Limits and data plane.
     pub shared: CoreHandle,
-    /// How rights are divided at present, once a second.
-    pub rights: watch::Receiver<RightsReport>,
+    /// How limits are divided at present, once a second.
+    pub shares: watch::Receiver<ShareReport>,
     /// By which all members are asked.
     pub views: Views,
     /// What was used of limits of the cluster lately, as counted.
@@ -81,15 +83,15 @@ pub struct Cluster {
     pub digest: watch::Receiver<u64>,
     /// The keys that are in use.
     pub keys: rotation::Keys,
-    orders: mpsc::Sender<rights::Input>,
+    orders: mpsc::Sender<share_loop::Input>,
 }
 
 /// What this host has of the cluster's limits, and asks others for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RightsReport {
-    /// The home right.
+pub struct ShareReport {
+    /// The home share.
     pub home: Share,
-    /// Home rights that were given away and have not come to others yet.
+    /// Home shares that were given away and have not come to others yet.
     pub on_the_way: Share,
     /// What it may use of each source's limit without end.
     pub floor: Share,
@@ -104,20 +106,20 @@ pub struct RightsReport {
     /// Sources that it owns of which it has borrowed from other regions, and of which it has lent to them.
     pub loans: [usize; 2],
     /// The regions of those that are there, and what their hosts have said to have.
-    pub regions: BTreeMap<String, RegionRights>,
+    pub regions: BTreeMap<String, RegionShares>,
     /// Numbers that two sources have at present, which are left at their floor.
     pub twice: usize,
     /// What the data plane is to be told and could not be yet.
     pub unwritten: usize,
-    /// Home rights that no host has which is there, for a while.
+    /// Home shares that no host has which is there, for a while.
     pub missing: Share,
-    /// Hosts with rights that are lost, as this one sees it.
+    /// Hosts with shares that are lost, as this one sees it.
     pub lost: usize,
     /// Whether another host has had this one's name for longer: then it asks for nothing and gives nothing.
     pub refused: bool,
-    /// Whether this host has handed over all its rights.
+    /// Whether this host has handed over all its shares.
     pub left: bool,
-    /// The name that this host was to have, if it keeps another one because of its rights.
+    /// The name that this host was to have, if it keeps another one because of its shares.
     pub refused_name: Option<String>,
     /// What does not add up.
     pub doubts: escrow::Doubts,
@@ -126,21 +128,21 @@ pub struct RightsReport {
     /// What was refused.
     pub counters: escrow::Counters,
     /// What the daemon has done and what went wrong.
-    pub work: rights::Work,
+    pub work: share_loop::Work,
 }
 
 /// Of a region, as this host has heard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RegionRights {
+pub struct RegionShares {
     /// Hosts that are there.
     pub members: usize,
-    /// The sum of their home rights.
+    /// The sum of their home shares.
     pub home: Share,
 }
 
 /// What the data plane starts with before this host talks to others.
 pub(super) struct Before {
-    /// What sources may use of each limit of the cluster: what goes with the home right that this host has kept, and
+    /// What sources may use of each limit of the cluster: what goes with the home share that this host has kept, and
     /// nothing if that cannot be read.
     pub(super) floor: Share,
     /// What the hash of fresh maps is made from, if the key can be read. It is made anew from the key that is first
@@ -156,7 +158,7 @@ impl Before {
         let keys =
             key_file::read(&config.key_file).and_then(|keys| KeysFile::open(directory, keys));
         Some(Self {
-            floor: kept::home(directory).map_or(Share::NONE, floor_of),
+            floor: state_file::home(directory).map_or(Share::NONE, floor_of),
             hash_secret: keys.ok().map(|(_, kept)| HashSecret(kept.ring().active().derived())),
         })
     }
@@ -209,7 +211,7 @@ impl Prepared {
 /// The cluster that runs.
 pub struct Running {
     cluster: Cluster,
-    rights: rights::Thread,
+    shares: share_loop::Thread,
 }
 
 impl Running {
@@ -220,7 +222,7 @@ impl Running {
 
     /// Ends it: this host keeps what is its own, and the others are told that it goes.
     pub async fn end(self) {
-        self.rights.end().await;
+        self.shares.end().await;
         self.cluster.link.order(link::Command::Leave);
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
@@ -237,7 +239,7 @@ pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure
     let (link, deliveries, _ended) = link::start_on(settings, socket, &seeds)?;
     let (digest, told) = watch::channel(0);
     let (tell_limits, limits) = watch::channel(partitions::LimitFacts::default());
-    let host = rights::Host {
+    let host = host::Host {
         me,
         weight,
         region,
@@ -246,8 +248,10 @@ pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure
         address,
         digest: told.clone(),
         limits,
+        refused: false,
+        left: false,
     };
-    let rights = rights::start(host, shared)?;
+    let shares = share_loop::start(host, shared)?;
     let (keys, keys_ordered, tell_keys) = rotation::handle();
     let (views, questions) = Views::new();
     let (tell_overage, overage) = watch::channel(Arc::default());
@@ -257,13 +261,13 @@ pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure
         name,
         link,
         shared: shared.clone(),
-        rights: rights.report.clone(),
+        shares: shares.report.clone(),
         views,
         overage,
         file_limits,
         digest: told,
         keys,
-        orders: rights.inbox.clone(),
+        orders: shares.inbox.clone(),
     };
     shared.with_now(|core| {
         core.rules.cluster = Some(Box::new(View::of(&cluster, tell_limits)));
@@ -283,9 +287,9 @@ pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure
     tokio::spawn(file_limits::serve(cluster.clone(), tell_file_limits));
     tokio::spawn(audit::serve(cluster.clone(), audit_inbox, tell_overage));
     let others = [(Topic::Keys, keys), (Topic::Queries, asked), (Topic::Counters, counted)].into();
-    let inboxes = router::Inboxes { rights: rights.inbox.clone(), limits, others };
+    let inboxes = router::Inboxes { shares: shares.inbox.clone(), limits, others };
     tokio::spawn(router::route(deliveries, inboxes, cluster.clone()));
-    Ok(Running { cluster, rights })
+    Ok(Running { cluster, shares })
 }
 
 /// A random number.

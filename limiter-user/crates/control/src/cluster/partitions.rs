@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 
 use super::core_worker::Question;
-use super::rights::packets_a_second;
+use super::share_loop::packets_a_second;
 use cluster::KeyId;
 use model::{Class, Limits, Partition, Target};
 

@@ -84,7 +84,7 @@ pub(super) async fn serve(
     let mut link = cluster.link.report.clone();
     let mut members = cluster.link.members.clone();
     members.mark_changed();
-    let mut task = Task {
+    let mut keeper = KeyKeeper {
         rotation: Rotation::new(monotonic(), cluster.me, kept.clone()),
         file: Some(file),
         written: kept.clone(),
@@ -96,22 +96,22 @@ pub(super) async fn serve(
         if members.has_changed().unwrap_or_default() {
             let members = members.borrow_and_update();
             let runs = members.iter().map(|(host, member)| (*host, member.epoch.0)).collect();
-            task.rotation.set_members(monotonic(), runs);
+            keeper.rotation.set_members(monotonic(), runs);
         }
-        task.step().await;
-        tell.send_replace(task.report());
-        let pause = match task.problem {
+        keeper.step().await;
+        tell.send_replace(keeper.report());
+        let pause = match keeper.problem {
             Some(_) => RETRY_INTERVAL,
-            None => task.rotation.next().since(monotonic()).max(Duration::from_millis(5)),
+            None => keeper.rotation.next().since(monotonic()).max(Duration::from_millis(5)),
         };
         tokio::select! {
             said = inbox.recv() => match said {
-                Some((from, bytes)) => task.rotation.receive(monotonic(), from, &bytes),
+                Some((from, bytes)) => keeper.rotation.receive(monotonic(), from, &bytes),
                 None => return,
             },
             order = orders.recv() => match order {
                 Some(Command(answer)) => {
-                    let done = task.rotation.ask(monotonic()).map_err(refused);
+                    let done = keeper.rotation.ask(monotonic()).map_err(refused);
                     let _ = answer.send(done);
                 }
                 None => return,
@@ -122,7 +122,7 @@ pub(super) async fn serve(
                 }
                 let other = link.borrow_and_update().other_key;
                 if let Some((key, _)) = other {
-                    task.rotation.heard(monotonic(), key);
+                    keeper.rotation.heard(monotonic(), key);
                 }
             },
             changed = members.changed() => {
@@ -136,7 +136,8 @@ pub(super) async fn serve(
     }
 }
 
-struct Task {
+/// The rotation with its file and the link, which follow it in this order.
+struct KeyKeeper {
     cluster: Cluster,
     rotation: Rotation,
     /// `None` only while it is being written.
@@ -148,7 +149,7 @@ struct Task {
     problem: Option<String>,
 }
 
-impl Task {
+impl KeyKeeper {
     /// Does what is due: first on the disk, then in the link; only then is anything told.
     async fn step(&mut self) {
         let now = monotonic();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::rights::Input;
+use super::share_loop::Input;
 use super::{Cluster, replica};
 use cluster::HostId;
 use cluster::link::Delivery;
@@ -14,7 +14,7 @@ use cluster::wire::{Content, Topic};
 
 /// Who takes what.
 pub(super) struct Inboxes {
-    pub(super) rights: mpsc::Sender<Input>,
+    pub(super) shares: mpsc::Sender<Input>,
     pub(super) limits: mpsc::Sender<replica::Input>,
     pub(super) others: BTreeMap<Topic, mpsc::Sender<(HostId, Vec<u8>)>>,
 }
@@ -34,10 +34,10 @@ pub(super) async fn route(
                 let noted = heard.is_none_or(|heard| put(&inboxes.limits, heard));
                 noted & hand_over(&inboxes, from, content)
             }
-            // What is kept is the rights' business, and that has to be told.
-            Delivery::Invited(id) => inboxes.rights.send(Input::Invited(id)).await.is_ok(),
+            // What is kept is the share loop's business, and that has to be told.
+            Delivery::Invited(id) => inboxes.shares.send(Input::Invited(id)).await.is_ok(),
             Delivery::Bootstrap(step, vote) => {
-                inboxes.rights.send(Input::Bootstrap(step, vote)).await.is_ok()
+                inboxes.shares.send(Input::Bootstrap(step, vote)).await.is_ok()
             }
             Delivery::Member(event) => {
                 tell(&cluster, &event);
@@ -56,7 +56,7 @@ pub(super) async fn route(
 /// Returns whether somebody took it.
 fn hand_over(inboxes: &Inboxes, from: HostId, content: Content) -> bool {
     match content {
-        Content::Shares(message) => put(&inboxes.rights, Input::Said(from, message)),
+        Content::Shares(message) => put(&inboxes.shares, Input::Said(from, message)),
         Content::Other(Topic::Limits, bytes) => {
             put(&inboxes.limits, replica::Input::Said(from, bytes))
         }

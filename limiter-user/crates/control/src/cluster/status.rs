@@ -11,7 +11,7 @@ use super::link::seeds::Seed;
 use super::link::{self, monotonic};
 use super::partitions::LimitFacts;
 use super::views::file_limits::{self, Difference};
-use super::{Cluster, RightsReport};
+use super::{Cluster, ShareReport};
 use crate::rules::{Concern, Fleet};
 use api::ClusterStatus;
 use cluster::agreement::Agreement;
@@ -22,7 +22,7 @@ use cluster::wire::{Counts, Rejected, Rejection};
 use cluster::{HostId, Moment, escrow};
 use model::{Limits, Share};
 
-/// Home rights that are so much less than the whole are not worth a word.
+/// Home shares that are so much less than the whole are not worth a word.
 const MIN_HOME: Share = Share::from_units(1 << 22);
 
 /// For how long it is told that packets were not listened to.
@@ -33,7 +33,7 @@ pub(super) struct View {
     me: HostId,
     name: String,
     link: link::Handle,
-    rights: watch::Receiver<RightsReport>,
+    shares: watch::Receiver<ShareReport>,
     file_limits: watch::Receiver<Arc<Vec<Difference>>>,
     limits: watch::Sender<LimitFacts>,
 }
@@ -41,12 +41,12 @@ pub(super) struct View {
 impl View {
     /// `limits` tells the share loop what limits there are.
     pub(super) fn of(cluster: &Cluster, limits: watch::Sender<LimitFacts>) -> Self {
-        let Cluster { me, name, link, rights, file_limits, .. } = cluster;
+        let Cluster { me, name, link, shares, file_limits, .. } = cluster;
         Self {
             me: *me,
             name: name.clone(),
             link: link.clone(),
-            rights: rights.clone(),
+            shares: shares.clone(),
             file_limits: file_limits.clone(),
             limits,
         }
@@ -73,22 +73,22 @@ impl Fleet for View {
 
     fn report(&self, peers: usize) -> ClusterStatus {
         let (members, link) = (self.link.members.borrow(), self.link.report.borrow());
-        let rights = self.rights.borrow();
+        let shares = self.shares.borrow();
         ClusterStatus {
             name: self.name.clone(),
             joined: link.cluster.is_some(),
             cluster: link.cluster.map(|id| id.to_string()),
             members: members.len() as u64,
             weight: members.get(&self.me).map_or(0, |me| me.weight),
-            home: rights.home.part(),
-            on_the_way: rights.on_the_way.part(),
-            floor: rights.floor.part(),
-            sources: rights.keys as u64,
-            limited: rights.limited as u64,
-            left_out: rights.left_out as u64,
-            messages: rights.work.messages,
-            withheld: rights.work.messages_withheld,
-            left: rights.left,
+            home: shares.home.part(),
+            on_the_way: shares.on_the_way.part(),
+            floor: shares.floor.part(),
+            sources: shares.keys as u64,
+            limited: shares.limited as u64,
+            left_out: shares.left_out as u64,
+            messages: shares.work.messages,
+            withheld: shares.work.messages_withheld,
+            left: shares.left,
             unlimited_peers: peers as u64,
         }
     }
@@ -97,12 +97,12 @@ impl Fleet for View {
         let mut concerns = Vec::new();
         let mut note = |degraded: bool, text: String| concerns.push(Concern { text, degraded });
         let (members, link) = (self.link.members.borrow(), self.link.report.borrow());
-        let rights = self.rights.borrow();
+        let shares = self.shares.borrow();
         // The thread that divides limits holds the other end.
-        if self.rights.has_changed().is_err() && !rights.left {
+        if self.shares.has_changed().is_err() && !shares.left {
             note(true, "cluster limit sharing has stopped: restart the daemon".into());
         }
-        if rights.refused {
+        if shares.refused {
             let text = "another host of the cluster is called %, too, and has been for longer: this one has no \
                         part in its limits beside its floor; give each host its own name";
             note(true, text.replace('%', &self.name));
@@ -117,12 +117,12 @@ impl Fleet for View {
                 ),
             );
         }
-        if rights.left {
+        if shares.left {
             note(limited, "this host has left the cluster: what is under its limits is dropped here; restart the \
                            daemon to come back".into());
             return concerns;
         }
-        if let Some(problem) = &rights.problem {
+        if let Some(problem) = &shares.problem {
             note(true, format!("limits of the cluster cannot be divided: {problem}"));
         }
         if link.cluster.is_none() {
@@ -135,7 +135,7 @@ impl Fleet for View {
                 true,
                 format!("this host belongs to no cluster yet: {}{dropped}", how_to_belong(&link)),
             );
-        } else if rights.home.is_none() {
+        } else if shares.home.is_none() {
             note(
                 limited,
                 "this host has no part of the cluster's limits yet: the first packets of each source under them are \
@@ -143,21 +143,21 @@ impl Fleet for View {
                     .into(),
             );
         }
-        let lost = Share::WHOLE.without(rights.home + rights.on_the_way);
+        let lost = Share::WHOLE.without(shares.home + shares.on_the_way);
         if link.cluster.is_some() && members.len() <= 1 && lost > MIN_HOME {
             note(
                 limited,
                 format!(
                     "no other host of the cluster is there: this one has {:.0} % of each of its limits",
-                    100.0 * rights.home.part()
+                    100.0 * shares.home.part()
                 ),
             );
         }
-        if rights.missing > MIN_HOME {
+        if shares.missing > MIN_HOME {
             let text = format!(
                 "{:.1} % of each limit of the cluster lies idle, with no host that is there: a host is down, has lost its \
                  state directory, or went without `limiter cluster leave`",
-                100.0 * rights.missing.part()
+                100.0 * shares.missing.part()
             );
             note(false, text);
         }
@@ -182,27 +182,27 @@ impl Fleet for View {
         for text in strangers(&link.counts, monotonic()) {
             note(false, text);
         }
-        if rights.left_out > 0 {
+        if shares.left_out > 0 {
             let text = format!(
                 "{} sources under limits of the cluster have their floor here and no more: more sources send at once \
                  than this host has the time to divide among hosts, which are {} at present",
-                rights.left_out, rights.keys
+                shares.left_out, shares.keys
             );
             note(false, text);
         }
-        if let Some(refused) = &rights.refused_name {
+        if let Some(refused) = &shares.refused_name {
             note(false, keeps_its_name(&self.name, refused));
         }
-        for text in doubts(&rights.doubts) {
+        for text in doubts(&shares.doubts) {
             note(true, text);
         }
-        if rights.counters.transfers_refused > 0 {
+        if shares.counters.transfers_refused > 0 {
             note(
                 true,
                 format!(
-                    "{} home rights were refused, since they would make more than the whole: the store of some host \
+                    "{} home shares were refused, since they would make more than the whole: the store of some host \
                  was copied or restored",
-                    rights.counters.transfers_refused
+                    shares.counters.transfers_refused
                 ),
             );
         }

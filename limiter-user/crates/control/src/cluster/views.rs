@@ -23,7 +23,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::link::{Command, monotonic};
-use super::{Cluster, Inbox, RegionRights};
+use super::{Cluster, Inbox, RegionShares};
 use crate::scrape::Clustered;
 use cluster::membership::Identity;
 use cluster::queries::lag::Lag;
@@ -103,17 +103,17 @@ impl Views {
 impl Cluster {
     /// What metrics tell of the cluster.
     pub fn clustered(&self) -> Clustered {
-        let (report, rights) = (self.link.report.borrow().clone(), self.rights.borrow().clone());
+        let (report, shares) = (self.link.report.borrow().clone(), self.shares.borrow().clone());
         let counts = &report.counts;
         let refused = counts.rejections().map(|(why, rejected)| (why.name(), rejected.packets));
         Clustered {
             members: self.link.members.borrow().len(),
             suspects: report.suspects.len(),
-            home: rights.home.part(),
-            keys: rights.keys,
-            left_out: rights.left_out,
-            loans: rights.loans,
-            regions: rights.regions.iter().map(region).collect(),
+            home: shares.home.part(),
+            keys: shares.keys,
+            left_out: shares.left_out,
+            loans: shares.loans,
+            regions: shares.regions.iter().map(region).collect(),
             lag: self.views.lag(),
             frames: [counts.received, counts.sent, counts.unsent + report.lost],
             refused: refused.collect(),
@@ -123,8 +123,8 @@ impl Cluster {
 }
 
 /// A region as a scrape tells it.
-fn region((name, rights): (&String, &RegionRights)) -> (String, usize, f64) {
-    (name.clone(), rights.members, rights.home.part())
+fn region((name, shares): (&String, &RegionShares)) -> (String, usize, f64) {
+    (name.clone(), shares.members, shares.home.part())
 }
 
 /// This host's wall clock, ns since 1970.
@@ -138,7 +138,7 @@ pub(super) async fn serve(cluster: Cluster, mut inbox: Inbox, mut asks: mpsc::Re
     let first = getrandom::u64().unwrap_or_else(|_| wall());
     let (done, mut worked) = mpsc::channel(MAX_QUEUED);
     let members = cluster.link.members.clone();
-    let mut task = Task {
+    let mut exchange = Exchange {
         known: BTreeMap::new(),
         asker: QueryClient::new(first),
         answerer: QueryServer::default(),
@@ -152,34 +152,35 @@ pub(super) async fn serve(cluster: Cluster, mut inbox: Inbox, mut asks: mpsc::Re
     let mut members = members;
     let mut pings = interval(PINGS);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    task.look_at_members();
+    exchange.look_at_members();
     loop {
         let now = monotonic();
-        task.asker.poll(now);
-        task.answerer.poll(now);
-        task.finish(now);
-        task.flush();
-        let pause = task.asker.next().map_or(PINGS, |next| next.since(now));
+        exchange.asker.poll(now);
+        exchange.answerer.poll(now);
+        exchange.finish(now);
+        exchange.flush();
+        let pause = exchange.asker.next().map_or(PINGS, |next| next.since(now));
         tokio::select! {
             came = inbox.recv() => match came {
-                Some((from, bytes)) => task.hear(from, &bytes),
+                Some((from, bytes)) => exchange.handle_packet(from, &bytes),
                 None => return,
             },
-            Some(ask) = asks.recv() => task.ask(ask),
+            Some(ask) = asks.recv() => exchange.ask(ask),
             Some((asked, answer)) = worked.recv() => {
-                task.answerer.answer(monotonic(), wall(), asked, answer);
+                exchange.answerer.answer(monotonic(), wall(), asked, answer);
             }
             changed = members.changed() => match changed {
-                Ok(()) => task.look_at_members(),
+                Ok(()) => exchange.look_at_members(),
                 Err(_) => return,
             },
-            _ = pings.tick() => task.ping(),
+            _ = pings.tick() => exchange.ping(),
             () = sleep(pause.max(Duration::from_millis(1))) => {}
         }
     }
 }
 
-struct Task {
+/// Asks other hosts for those who want to know, and answers them.
+struct Exchange {
     cluster: Cluster,
     asker: QueryClient,
     answerer: QueryServer,
@@ -194,14 +195,14 @@ struct Task {
     pinged: HostId,
 }
 
-impl Task {
+impl Exchange {
     fn others(&self) -> impl Iterator<Item = HostId> + use<> {
         let me = self.cluster.me;
         let members: Vec<_> = self.cluster.link.members.borrow().keys().copied().collect();
         members.into_iter().filter(move |host| *host != me)
     }
 
-    fn hear(&mut self, from: HostId, bytes: &[u8]) {
+    fn handle_packet(&mut self, from: HostId, bytes: &[u8]) {
         let (now, wall) = (monotonic(), wall());
         // What is nonsense to both is nonsense: its sender has the key, and another version.
         if self.asker.receive(now, wall, from, bytes).is_ok() {

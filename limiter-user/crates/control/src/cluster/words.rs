@@ -1,4 +1,4 @@
-//! What the data plane is to be told of rights, until it is told.
+//! What the data plane is to be told of shares, until it is told.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const MAX_WAITING: usize = 64;
 
 /// Shares that are to be told.
 #[derive(Debug, Default)]
-pub(super) struct Words {
+pub(super) struct PendingShares {
     /// A bucket and its tag, the share and its end.
     shares: BTreeMap<(usize, u64), (Share, Moment)>,
 }
@@ -36,7 +36,7 @@ pub(super) struct WriteResult {
     pub(super) gone: Vec<KeyId>,
 }
 
-impl Words {
+impl PendingShares {
     /// How much there is.
     pub(super) fn len(&self) -> usize {
         self.shares.len()
@@ -119,7 +119,7 @@ impl RefundWorker {
     pub(super) fn start(plane: Arc<dyn Shares>) -> Result<Self, Failure> {
         let (give, changes) = sync_channel(MAX_WAITING);
         std::thread::Builder::new()
-            .name("rights back".into())
+            .name("share refunds".into())
             .spawn(move || give_back(&changes, &*plane))
             .map_err(|error| {
                 Failure::new(exit::PRIVILEGE, format!("cannot start a thread: {error}"))

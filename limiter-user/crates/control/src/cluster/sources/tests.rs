@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::cluster::words::{RefundWorker, Words};
+use crate::cluster::words::{PendingShares, RefundWorker};
 use crate::fake::Fake;
 use cluster::escrow::Granted;
 use cluster::link::ClusterId;
@@ -200,7 +200,7 @@ fn what_could_not_be_told_is_told_again_and_what_is_gone_is_forgotten() {
     let giver = RefundWorker::start(Arc::new(plane.clone())).unwrap();
     let [first, second] = ["192.0.2.1/32", "192.0.2.2/32"].map(|source| world.key(source));
     let grant = |key| Granted { key, share: Share::from_part(0.5), until: Moment(99) };
-    let mut words = Words::default();
+    let mut words = PendingShares::default();
     words.grant(vec![grant(first), grant(second)], &world.sources);
     world.fake.state().missed.insert(0, 6);
     let told = words.tell(&plane, Some(&world.sources), &giver);

@@ -92,7 +92,7 @@ async fn source(cluster: &Cluster, address: std::net::IpAddr) -> Result<Answer, 
 async fn host(cluster: &Cluster) -> Result<Answer, Failure> {
     let known = cluster.shared.with(|core| Ok((core.uptime(), core.rules.file.clustered().hash)));
     let (uptime, file_limits) = known.await?;
-    let rights = cluster.rights.borrow().clone();
+    let shares = cluster.shares.borrow().clone();
     let report = cluster.link.report.borrow().clone();
     let (counts, members) = (&report.counts, cluster.link.members.borrow().len());
     let rejected = (0..).zip(Rejection::ALL).map(|(at, why)| (at, counts.rejected(why).packets));
@@ -101,13 +101,13 @@ async fn host(cluster: &Cluster) -> Result<Answer, Failure> {
         protocol: PROTOCOL.into(),
         abi: ABI_VERSION,
         uptime_s: uptime.as_secs(),
-        home: rights.home.part(),
-        floor: rights.floor.part(),
-        keys: rights.keys as u64,
-        limited: rights.limited as u64,
-        left_out: rights.left_out as u64,
-        grants: rights.grants.map(|count| count as u64),
-        loans: rights.loans.map(|count| count as u64),
+        home: shares.home.part(),
+        floor: shares.floor.part(),
+        keys: shares.keys as u64,
+        limited: shares.limited as u64,
+        left_out: shares.left_out as u64,
+        grants: shares.grants.map(|count| count as u64),
+        loans: shares.loans.map(|count| count as u64),
         limits: *cluster.digest.borrow(),
         file_limits,
         members: members as u64,

@@ -1,9 +1,9 @@
-//! What a host must not forget: the cluster that it belongs to, its last run, and its rights.
+//! What a host must not forget: the cluster that it belongs to, its last run, and its shares.
 //!
-//! It has a file of its own, beside the store, and the share loop alone writes it: rights move while limits are
+//! It has a file of its own, beside the store, and the share loop alone writes it: shares move while limits are
 //! written, and a store writes one change after the other. All of it is written at once or not at all, with a number
 //! that tells damage. A damaged file is set aside: then the host starts with nothing, and what it had lies idle, as an
-//! older file would give rights twice.
+//! older file would give shares twice.
 
 use std::fs;
 use std::hash::Hasher as _;
@@ -115,7 +115,7 @@ impl State {
         (self.lost, self.left, self.vote) = (false, false, None);
     }
 
-    fn rights(&self) -> PersistentState {
+    fn shares(&self) -> PersistentState {
         let transfer = |&(to, number, share): &(u64, u64, u64)| {
             (HostId(to), Transfer { number, share: Share::from_units(share) })
         };
@@ -129,7 +129,7 @@ impl State {
         }
     }
 
-    fn set_rights(&mut self, kept: &PersistentState) {
+    fn set_shares(&mut self, kept: &PersistentState) {
         let outgoing = kept.outgoing.iter();
         self.home = kept.home.units();
         self.next_transfer = kept.last_transfer;
@@ -152,7 +152,7 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Opens the file of the host `name` in the state directory, where there may be none yet. Who has rights keeps the
+    /// Opens the file of the host `name` in the state directory, where there may be none yet. Who has shares keeps the
     /// name that others know them by: they would count them under both names. One that is copied is refused so, too.
     ///
     /// # Errors
@@ -219,9 +219,9 @@ impl StateFile {
         self.state.as_ref().and_then(|state| state.proposal).unwrap_or(ClusterId(0))
     }
 
-    /// Its rights.
-    pub(super) fn rights(&self) -> PersistentState {
-        self.state.as_ref().map(State::rights).unwrap_or_default()
+    /// Its shares.
+    pub(super) fn shares(&self) -> PersistentState {
+        self.state.as_ref().map(State::shares).unwrap_or_default()
     }
 
     /// Keeps that this host belongs to a cluster.
@@ -253,11 +253,11 @@ impl StateFile {
         self.change(|state| state.vote = Some(proposal))
     }
 
-    /// What is to be written so that these rights are kept; nothing if they are. Until it is written, nothing else may
+    /// What is to be written so that these shares are kept; nothing if they are. Until it is written, nothing else may
     /// be.
-    pub(super) fn with_rights(&self, rights: &PersistentState) -> Option<Unwritten> {
+    pub(super) fn with_shares(&self, shares: &PersistentState) -> Option<Unwritten> {
         let mut state = self.state.clone()?;
-        state.set_rights(rights);
+        state.set_shares(shares);
         let path = self.path.clone();
         (self.state.as_ref() != Some(&state)).then_some(Unwritten { path, state })
     }
@@ -273,9 +273,9 @@ impl StateFile {
     /// # Errors
     /// If it cannot be written.
     pub(super) fn leave(&mut self) -> Result<bool, Failure> {
-        let rights = self.rights();
-        let whole = rights.home == Share::WHOLE;
-        if !rights.outgoing.is_empty() || !(whole || rights.home.is_none()) {
+        let shares = self.shares();
+        let whole = shares.home == Share::WHOLE;
+        if !shares.outgoing.is_empty() || !(whole || shares.home.is_none()) {
             return Ok(false);
         }
         self.change(|state| (state.left, state.home) = (true, 0))?;
@@ -314,11 +314,11 @@ impl Unwritten {
     }
 }
 
-/// The home right that the host keeps in the state directory, whatever it is called: the most that is surely its
+/// The home share that the host keeps in the state directory, whatever it is called: the most that is surely its
 /// own before it has joined the others.
 pub(super) fn home(directory: &Path) -> Result<Share, Failure> {
     let state = read(&directory.join(FILE))?;
-    Ok(state.map_or(Share::NONE, |state| state.rights().home))
+    Ok(state.map_or(Share::NONE, |state| state.shares().home))
 }
 
 fn write(path: &Path, state: &State) -> Result<(), Failure> {
@@ -362,8 +362,8 @@ fn read(path: &Path) -> Result<Option<State>, Failure> {
         .and_then(|_| write(path, &lost))
         .map_err(|failure| failure.context(format!("{name} is damaged and cannot be set aside")))?;
     tracing::error!(
-        "{name} is damaged ({problem}), with a copy in {}: this host starts without rights of its own, those \
-         that it had lie idle",
+        "{name} is damaged ({problem}), with a copy in {}: this host starts without a share of its own, and \
+         what it had lies idle",
         aside.display()
     );
     Ok(Some(lost))
@@ -378,8 +378,8 @@ mod tests {
     }
 
     impl StateFile {
-        fn keep(&mut self, rights: &PersistentState) -> Result<(), Failure> {
-            let Some(unwritten) = self.with_rights(rights) else { return Ok(()) };
+        fn keep(&mut self, shares: &PersistentState) -> Result<(), Failure> {
+            let Some(unwritten) = self.with_shares(shares) else { return Ok(()) };
             unwritten.write()?;
             self.written(unwritten);
             Ok(())
@@ -398,15 +398,15 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let file = StateFile::open(home.path(), "a").unwrap();
         assert_eq!(
-            (file.epoch(), file.cluster(), file.rights()),
+            (file.epoch(), file.cluster(), file.shares()),
             (None, None, PersistentState::default())
         );
         let mut file = founder(home.path());
-        assert_eq!(file.rights().home, Share::WHOLE);
+        assert_eq!(file.shares().home, Share::WHOLE);
         let transfer = Transfer { number: 4, share: Share::from_part(0.25) };
         let kept = PersistentState {
             home: Share::from_part(0.75),
-            last_transfer: file.rights().last_transfer + 5,
+            last_transfer: file.shares().last_transfer + 5,
             outgoing: vec![(HostId(2), transfer)],
             incoming: [(HostId(2), 3)].into(),
             clock: Moment(u64::MAX),
@@ -416,15 +416,15 @@ mod tests {
         assert_eq!(super::home(home.path()).unwrap(), kept.home);
         let mut again = StateFile::open(home.path(), "a").unwrap();
         assert_eq!((again.epoch(), again.cluster()), (Some(epoch(5)), Some(ClusterId(9))));
-        assert_eq!(again.rights(), kept);
+        assert_eq!(again.shares(), kept);
         let far = PersistentState { far: true, ..kept.clone() };
         again.keep(&far).unwrap();
-        assert_eq!(StateFile::open(home.path(), "a").unwrap().rights(), far);
+        assert_eq!(StateFile::open(home.path(), "a").unwrap().shares(), far);
         again.keep(&kept).unwrap();
         // What is not so is not written, as before there were regions.
         assert!(!fs::read_to_string(home.path().join(FILE)).unwrap().contains("far"));
         again.begin(epoch(6), ClusterId(10)).unwrap();
-        assert_eq!((again.cluster(), again.rights()), (Some(ClusterId(9)), kept.clone()));
+        assert_eq!((again.cluster(), again.shares()), (Some(ClusterId(9)), kept.clone()));
         assert_eq!(again.proposal(), ClusterId(7));
         assert!(!again.leave().unwrap());
         assert_eq!(again.cluster(), Some(ClusterId(9)));
@@ -434,26 +434,26 @@ mod tests {
     fn what_is_kept_already_is_not_written() {
         let home = tempfile::tempdir().unwrap();
         let mut file = founder(home.path());
-        assert!(file.with_rights(&file.rights()).is_none());
-        let less = PersistentState { home: Share::from_part(0.5), ..file.rights() };
-        let unwritten = file.with_rights(&less).unwrap();
+        assert!(file.with_shares(&file.shares()).is_none());
+        let less = PersistentState { home: Share::from_part(0.5), ..file.shares() };
+        let unwritten = file.with_shares(&less).unwrap();
         fs::remove_file(home.path().join(FILE)).unwrap();
         fs::create_dir(home.path().join(FILE)).unwrap();
         assert!(unwritten.write().is_err());
-        assert_eq!(file.rights().home, Share::WHOLE);
+        assert_eq!(file.shares().home, Share::WHOLE);
         fs::remove_dir(home.path().join(FILE)).unwrap();
         unwritten.write().unwrap();
         file.written(unwritten);
-        assert!(file.with_rights(&less).is_none());
-        assert_eq!(StateFile::open(home.path(), "a").unwrap().rights(), less);
+        assert!(file.with_shares(&less).is_none());
+        assert_eq!(StateFile::open(home.path(), "a").unwrap().shares(), less);
     }
 
     #[test]
-    fn who_has_rights_keeps_its_name() {
+    fn who_has_a_share_keeps_its_name() {
         let home = tempfile::tempdir().unwrap();
         let mut file = founder(home.path());
         let transfer = Transfer { number: 4, share: Share::from_part(0.25) };
-        let kept = file.rights();
+        let kept = file.shares();
         for kept in [
             PersistentState {
                 outgoing: vec![(HostId(2), transfer)],
@@ -472,7 +472,7 @@ mod tests {
         let mut again = StateFile::open(home.path(), "b").unwrap();
         assert_eq!((again.name(), again.refused_name()), ("b", None));
         again.begin(epoch(6), ClusterId(7)).unwrap();
-        again.keep(&PersistentState { home: Share::from_part(0.5), ..again.rights() }).unwrap();
+        again.keep(&PersistentState { home: Share::from_part(0.5), ..again.shares() }).unwrap();
         assert_eq!(StateFile::open(home.path(), "a").unwrap().name(), "b");
     }
 
@@ -482,7 +482,7 @@ mod tests {
         let mut file = StateFile::open(home.path(), "a").unwrap();
         for second in 5..8 {
             file.begin(epoch(second), ClusterId(second)).unwrap();
-            assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
+            assert_eq!((file.cluster(), file.shares().home), (None, Share::NONE));
         }
     }
 
@@ -496,7 +496,7 @@ mod tests {
         fs::write(home.path().join(FILE), text).unwrap();
         let mut file = StateFile::open(home.path(), "a").unwrap();
         file.begin(epoch(6), ClusterId(7)).unwrap();
-        assert_eq!((file.cluster(), file.rights().home), (Some(ClusterId(9)), Share::WHOLE));
+        assert_eq!((file.cluster(), file.shares().home), (Some(ClusterId(9)), Share::WHOLE));
     }
 
     #[test]
@@ -527,39 +527,39 @@ mod tests {
         let mut file = founder(home.path());
         // Whatever it has given and told since, and however often it was started in an hour.
         let kept = PersistentState {
-            last_transfer: file.rights().last_transfer + 10_000,
-            ..file.rights()
+            last_transfer: file.shares().last_transfer + 10_000,
+            ..file.shares()
         };
         file.keep(&PersistentState { clock: Moment(kept.clock.0 + 3_600_000_000_000), ..kept })
             .unwrap();
-        let former = file.rights();
+        let former = file.shares();
         fs::remove_file(home.path().join(FILE)).unwrap();
         let mut file = StateFile::open(home.path(), "a").unwrap();
         file.begin(epoch(5 + 3600), ClusterId(8)).unwrap();
-        assert!(file.rights().last_transfer > former.last_transfer);
-        assert!(file.rights().clock > former.clock);
+        assert!(file.shares().last_transfer > former.last_transfer);
+        assert!(file.shares().clock > former.clock);
     }
 
     #[test]
     fn a_host_that_has_handed_all_over_may_join_any_cluster() {
         let home = tempfile::tempdir().unwrap();
         let mut file = founder(home.path());
-        let taken = PersistentState { incoming: [(HostId(2), 3)].into(), ..file.rights() };
+        let taken = PersistentState { incoming: [(HostId(2), 3)].into(), ..file.shares() };
         file.keep(&PersistentState { home: Share::NONE, ..taken.clone() }).unwrap();
         assert!(!file.leave().unwrap());
         file.begin(epoch(6), ClusterId(7)).unwrap();
-        assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
+        assert_eq!((file.cluster(), file.shares().home), (None, Share::NONE));
         // Back in the same one, what came before may come again.
         file.join(ClusterId(9)).unwrap();
-        assert_eq!(file.rights().incoming, taken.incoming);
+        assert_eq!(file.shares().incoming, taken.incoming);
         file.keep(&taken).unwrap();
         // With all of it the cluster is no more.
         assert!(file.leave().unwrap());
-        assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
+        assert_eq!((file.cluster(), file.shares().home), (None, Share::NONE));
         file.join(ClusterId(3)).unwrap();
         let file = StateFile::open(home.path(), "a").unwrap();
-        assert_eq!((file.cluster(), file.rights().home), (Some(ClusterId(3)), Share::NONE));
-        assert!(file.rights().incoming.is_empty());
+        assert_eq!((file.cluster(), file.shares().home), (Some(ClusterId(3)), Share::NONE));
+        assert!(file.shares().incoming.is_empty());
     }
 
     #[test]
@@ -586,7 +586,7 @@ mod tests {
             file.begin(epoch(6), ClusterId(10)).unwrap();
             let mut file = StateFile::open(home.path(), "a").unwrap();
             file.begin(epoch(7), ClusterId(11)).unwrap();
-            assert_eq!((file.cluster(), file.rights().home), (None, Share::NONE));
+            assert_eq!((file.cluster(), file.shares().home), (None, Share::NONE));
             assert!(path.exists() && path.with_extension("json.damaged").exists());
             file.join(ClusterId(9)).unwrap();
         }

@@ -15,21 +15,20 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
-use super::core_worker::{Answer, CoreWorker, PendingFloor, Request};
-use super::kept::StateFile;
+use super::core_worker::{Answer, Request};
+use super::host::Host;
 use super::key::Keys;
-use super::ledger::{LedgerWriter, Written};
-use super::link::{self, Command, monotonic};
-use super::partitions::{LimitFacts, Partitions};
+use super::ledger::Written;
+use super::link::{Command, monotonic};
+use super::partitions::Partitions;
+use super::pending::Pending;
 use super::sources::{Bounds, Demand, Observation, Sources};
-use super::words::{RefundWorker, Words};
-use super::{MAX_WAITING, RegionRights, RightsReport};
+use super::{MAX_WAITING, RegionShares, ShareReport};
 use crate::{CoreHandle, Shares};
 use api::error::{Failure, exit};
 use cluster::escrow::{self, Escrow, Outputs};
 use cluster::link::{ClusterId, Step};
 use cluster::membership::Identity;
-use cluster::wire::Content;
 use cluster::{HostId, KeyId, Message, Moment};
 use model::Share;
 
@@ -39,11 +38,11 @@ const BUSY_INTERVAL: Duration = Duration::from_millis(50);
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 /// Of its time a thread may look for this part at most: 1/20.
 const PART: u32 = 20;
-/// How often it is told how rights are divided.
+/// How often it is told how limits are divided.
 const REPORT: Duration = Duration::from_secs(1);
 /// How soon is tried again what could not be done.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// For so long home rights have to be with no host that is there before it is told: others are on their way.
+/// For so long home shares have to be with no host that is there before it is told: others are on their way.
 const IDLE: Duration = Duration::from_secs(10);
 /// Messages that are taken in one go.
 const BATCH: usize = 256;
@@ -89,34 +88,10 @@ pub struct Work {
     pub longest_step_ms: u64,
 }
 
-/// Who this is, and how it reaches others.
-pub(super) struct Host {
-    pub(super) me: HostId,
-    pub(super) weight: u32,
-    pub(super) region: escrow::Region,
-    pub(super) kept: StateFile,
-    pub(super) link: link::Handle,
-    /// Where it listens: another host may have its name.
-    pub(super) address: std::net::SocketAddr,
-    /// The hash of the limits, which rides in every message.
-    pub(super) digest: watch::Receiver<u64>,
-    /// What limits there are, as the core tells when they change.
-    pub(super) limits: watch::Receiver<LimitFacts>,
-}
-
-impl Host {
-    /// With the rights that are kept; `alone` as in [`escrow::Settings`].
-    fn escrow(&self, alone: bool, now: Moment) -> Escrow {
-        let settings = escrow::Settings::new(self.me, self.weight);
-        let settings = escrow::Settings { region: self.region, alone, ..settings };
-        Escrow::new(settings, self.kept.rights(), now)
-    }
-}
-
 /// The thread.
 pub(super) struct Thread {
     pub(super) inbox: mpsc::Sender<Input>,
-    pub(super) report: watch::Receiver<RightsReport>,
+    pub(super) report: watch::Receiver<ShareReport>,
     thread: JoinHandle<()>,
 }
 
@@ -128,7 +103,7 @@ impl Thread {
     }
 }
 
-/// What a host with this home right may use of each source's limit without end.
+/// What a host with this home share may use of each source's limit without end.
 pub(crate) fn floor_of(home: Share) -> Share {
     let floor = escrow::Settings::new(HostId(0), 1).floor;
     home.times(floor.units(), Share::WHOLE.units())
@@ -140,22 +115,20 @@ pub(crate) fn floor_of(home: Share) -> Share {
 /// If there can be none, or the core's state is in doubt.
 pub(super) fn start(host: Host, shared: &CoreHandle) -> Result<Thread, Failure> {
     let (inbox, inputs) = mpsc::channel(MAX_WAITING);
-    let (tell, report) = watch::channel(RightsReport::default());
+    let (tell, report) = watch::channel(ShareReport::default());
     let failed = |error| Failure::new(exit::PRIVILEGE, format!("cannot start a thread: {error}"));
     let (plane, alone) = shared.with_now(|core| {
         let plane = core.plane();
         Ok((plane.shares(), plane.has_everything()))
     })?;
-    let giver = RefundWorker::start(Arc::clone(&plane))?;
-    let core = CoreWorker::start(shared.clone(), giver.clone())?;
-    let workers = Workers { core, giver, ledger: LedgerWriter::start()? };
+    let pending = Pending::start(shared, Arc::clone(&plane))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
     let thread = std::thread::Builder::new()
-        .name("rights".into())
+        .name("shares".into())
         .spawn(move || {
-            let task = Task::new(host, plane, alone, workers, tell);
-            runtime.block_on(task.run(inputs));
+            let shares = ShareLoop::new(host, plane, alone, pending, tell);
+            runtime.block_on(shares.run(inputs));
         })
         .map_err(failed)?;
     Ok(Thread { inbox, report, thread })
@@ -168,55 +141,36 @@ struct Due {
     poll: Moment,
 }
 
-/// Threads that wait for what this one does not wait for.
-struct Workers {
-    core: CoreWorker,
-    giver: RefundWorker,
-    ledger: LedgerWriter,
-}
-
-struct Task {
+/// Gives the escrow what comes and what sources send, when it is time, and has done what it says.
+struct ShareLoop {
     host: Host,
     plane: Arc<dyn Shares>,
-    workers: Workers,
-    tell: watch::Sender<RightsReport>,
+    pending: Pending,
+    tell: watch::Sender<ShareReport>,
     escrow: Escrow,
     /// It is a new one, which knows no members yet.
     anew: bool,
     /// Nothing while this host belongs to no cluster.
     sources: Option<Sources>,
-    words: Words,
-    floor: PendingFloor,
-    /// What is kept has to be made durable, and is not being written.
-    keep: bool,
-    /// Messages that wait.
-    unsent: BTreeMap<HostId, Message>,
     due: Due,
     /// The least that limits of the cluster let through, packets a second, if there are any.
     slowest: Option<f64>,
     /// What becomes of limits while hosts are lost.
     partitions: Partitions,
-    /// Another host has had this one's name for longer.
-    refused: bool,
     /// Who waits to hear that all is handed over.
     leaving: Option<oneshot::Sender<bool>>,
-    left: bool,
     work: Work,
-    problem: Option<String>,
-    /// Why the floor is not what it is to be, and why what is kept is not.
-    refusal: Option<String>,
-    unkept: Option<String>,
-    /// Since when home rights are with no host that is there.
+    /// Since when home shares are with no host that is there.
     idle: Option<Moment>,
 }
 
-impl Task {
+impl ShareLoop {
     fn new(
         host: Host,
         plane: Arc<dyn Shares>,
         alone: bool,
-        workers: Workers,
-        tell: watch::Sender<RightsReport>,
+        pending: Pending,
+        tell: watch::Sender<ShareReport>,
     ) -> Self {
         let now = monotonic();
         let escrow = host.escrow(alone, now);
@@ -224,25 +178,16 @@ impl Task {
         Self {
             host,
             plane,
-            workers,
+            pending,
             tell,
             escrow,
             anew: false,
             sources,
-            words: Words::default(),
-            floor: PendingFloor::default(),
-            keep: false,
-            unsent: BTreeMap::new(),
             due: Due { look: now, report: now, poll: now },
             slowest: None,
             partitions: Partitions::default(),
-            refused: false,
             leaving: None,
-            left: false,
             work: Work::default(),
-            problem: None,
-            refusal: None,
-            unkept: None,
             idle: None,
         }
     }
@@ -277,11 +222,11 @@ impl Task {
                     Ok(()) => { members.mark_changed(); None }
                     Err(_) => return,
                 },
-                answer = self.workers.core.answers.recv() => match self.hear_core(answer) {
+                answer = self.pending.core.answers.recv() => match self.handle_answer(answer) {
                     Ok(()) => None,
                     Err(failure) => return stopped(&failure),
                 },
-                written = self.workers.ledger.written() => match self.hear_ledger(written) {
+                written = self.pending.ledger.written() => match self.handle_written(written) {
                     Ok(()) => None,
                     Err(failure) => return stopped(&failure),
                 },
@@ -299,13 +244,25 @@ impl Task {
                     return stopped(&failure);
                 }
                 match input {
-                    Input::Said(from, message) => self.hear(from, &message),
-                    Input::Invited(id) => self.join(id),
-                    Input::Bootstrap(step, vote) => self.bootstrap(step, vote),
-                    Input::Init(done) => {
-                        let _ = done.send(self.init());
+                    Input::Said(from, message) => self.handle_message(from, &message),
+                    Input::Invited(id) => {
+                        if self.host.join(id) {
+                            self.belong(id);
+                        }
                     }
-                    Input::Leave(done) => self.leave(done),
+                    Input::Bootstrap(step, vote) => {
+                        let founded = self.host.bootstrap(step, vote);
+                        founded.into_iter().for_each(|id| self.found(id));
+                    }
+                    Input::Init(done) => {
+                        let founded = self.host.init();
+                        founded.iter().for_each(|id| self.found(*id));
+                        let _ = done.send(founded);
+                    }
+                    Input::Leave(done) => {
+                        self.escrow.leave(monotonic());
+                        self.leaving = Some(done);
+                    }
                     Input::End => return,
                 }
             }
@@ -321,8 +278,8 @@ impl Task {
         }
     }
 
-    fn hear(&mut self, from: HostId, message: &Message) {
-        if !self.refused && !self.left {
+    fn handle_message(&mut self, from: HostId, message: &Message) {
+        if !self.host.refused && !self.host.left {
             self.escrow.receive(monotonic(), from, message);
         }
     }
@@ -331,18 +288,13 @@ impl Task {
     ///
     /// # Errors
     /// If it will say nothing any more.
-    fn hear_core(&mut self, answer: Option<Answer>) -> Result<(), Failure> {
+    fn handle_answer(&mut self, answer: Option<Answer>) -> Result<(), Failure> {
         match answer {
             Some(Answer::Floor(floor)) => {
-                self.floor.told(floor);
-                self.refusal = None;
-                self.due.poll = Moment(0);
-                self.send();
+                self.pending.handle_floor(Ok(floor));
+                self.go_on();
             }
-            Some(Answer::Refused(failure)) => {
-                self.floor.refused();
-                self.refusal = Some(failure.to_string());
-            }
+            Some(Answer::Refused(failure)) => self.pending.handle_floor(Err(failure)),
             Some(Answer::Partitions(round, found)) => self.partitions.learn(round, found),
             Some(Answer::InDoubt(failure)) => return Err(failure),
             None => return Err(ended()),
@@ -354,92 +306,29 @@ impl Task {
     ///
     /// # Errors
     /// If nothing will be any more.
-    fn hear_ledger(&mut self, written: Option<Written>) -> Result<(), Failure> {
-        match written {
-            Some((state, Ok(()))) => {
-                self.host.kept.written(state);
-                self.unkept = None;
-                self.due.poll = Moment(0);
-                self.send();
-            }
-            Some((_, Err(failure))) => {
-                self.keep = true;
-                self.unkept = Some(failure.to_string());
-            }
-            None => return Err(ended()),
+    fn handle_written(&mut self, written: Option<Written>) -> Result<(), Failure> {
+        let written = written.ok_or_else(ended)?;
+        if self.pending.handle_written(written, &mut self.host) {
+            self.go_on();
         }
         Ok(())
+    }
+
+    /// Something is done that messages may have waited for.
+    fn go_on(&mut self) {
+        self.due.poll = Moment(0);
+        self.pending.send(&self.host, &mut self.work);
     }
 
     /// Waits until nothing is being written: what else is kept is written here.
     ///
     /// # Errors
-    /// As [`Task::hear_ledger`].
+    /// As [`ShareLoop::handle_written`].
     async fn settle(&mut self) -> Result<(), Failure> {
-        while self.workers.ledger.is_writing() {
-            let written = self.workers.ledger.written().await;
-            self.hear_ledger(written)?;
+        while self.pending.ledger.is_writing() {
+            let written = self.pending.ledger.written().await;
+            self.handle_written(written)?;
         }
-        Ok(())
-    }
-
-    fn join(&mut self, id: ClusterId) {
-        if self.host.kept.cluster().is_some() || self.left {
-            return;
-        }
-        match self.host.kept.join(id) {
-            Ok(()) => {
-                tracing::info!(
-                    "this host has joined the cluster {id}, and has no part of its limits yet"
-                );
-                self.belong(id);
-            }
-            // It is invited again.
-            Err(failure) => tracing::error!("cannot join the cluster {id}: {failure}"),
-        }
-    }
-
-    /// Does the next step to a cluster that several hosts found together. What fails is asked for again.
-    fn bootstrap(&mut self, step: Step, vote: Option<ClusterId>) {
-        // It may have been decided before this host kept another vote.
-        let kept = &self.host.kept;
-        if kept.cluster().is_some() || self.left || kept.bootstrap(0).vote != vote {
-            return;
-        }
-        let done = match step {
-            Step::Wait => return,
-            Step::Vote(vote) => self.host.kept.vote(vote).map(|()| {
-                self.host.link.order(Command::Vote(vote));
-            }),
-            Step::Found => self.found(self.host.kept.proposal()),
-        };
-        if let Err(failure) = done {
-            tracing::error!("cannot found a cluster with the other hosts: {failure}");
-        }
-    }
-
-    /// Founds a cluster because the operator says so.
-    fn init(&mut self) -> Result<ClusterId, Failure> {
-        if self.left {
-            let failure = Failure::new(exit::NEGATIVE, "this host has left its cluster");
-            return Err(failure.hint("restart the daemon, and ask again"));
-        }
-        if let Some(id) = self.host.kept.cluster() {
-            return Err(belongs(id));
-        }
-        // Not what it proposed to others: if they go on with that, it is another cluster.
-        let id = ClusterId(super::random()?.max(1));
-        self.found(id)?;
-        Ok(id)
-    }
-
-    fn found(&mut self, id: ClusterId) -> Result<(), Failure> {
-        self.host.kept.found(id)?;
-        tracing::info!("this host has founded the cluster {id}, and has all of its limits");
-        // Nothing of it has been delegated yet.
-        self.escrow = self.host.escrow(true, monotonic());
-        self.anew = true;
-        self.belong(id);
         Ok(())
     }
 
@@ -450,9 +339,12 @@ impl Task {
         self.due.report = Moment(0);
     }
 
-    fn leave(&mut self, done: oneshot::Sender<bool>) {
-        self.escrow.leave(monotonic());
-        self.leaving = Some(done);
+    /// This host has founded its cluster.
+    fn found(&mut self, id: ClusterId) {
+        // Nothing of it has been delegated yet.
+        self.escrow = self.host.escrow(true, monotonic());
+        self.anew = true;
+        self.belong(id);
     }
 
     /// Does what is due.
@@ -465,7 +357,7 @@ impl Task {
         }
         if now >= self.due.report {
             self.due.report = now.after(REPORT);
-            self.look_at_members();
+            self.host.look_at_members();
             if self.partitions.by_majority() {
                 self.escrow.go_by_majority();
             }
@@ -483,20 +375,6 @@ impl Task {
         }
     }
 
-    /// Whether another host has this one's name.
-    fn look_at_members(&mut self) {
-        let report = self.host.link.report.borrow();
-        let refused = report.refused.get(&self.host.me);
-        let refused = refused.is_some_and(|identity| identity.address == self.host.address);
-        drop(report);
-        if refused && !self.refused {
-            tracing::error!(
-                "another host has this one's name: it asks for no rights and gives none"
-            );
-        }
-        self.refused = refused;
-    }
-
     /// Looks at what sources send.
     fn look(&mut self, now: Moment) {
         let floor = self.escrow.floor();
@@ -512,7 +390,7 @@ impl Task {
         let begun = monotonic();
         sources.room.renew(begun, sources.len());
         let noticed = self.plane.begun_to_be_limited();
-        let seen = if self.refused || self.left {
+        let seen = if self.host.refused || self.host.left {
             Observation { over: sources.drop_all(), ..Observation::default() }
         } else {
             sources.look(&*self.plane, monotonic(), &noticed, bounds)
@@ -530,7 +408,7 @@ impl Task {
         }
         for (key, bucket) in seen.over {
             self.forget(key);
-            self.words.revoke(bucket, ended);
+            self.pending.shares.revoke(bucket, ended);
         }
         for Demand { key, part, limited, source, class } in seen.demands {
             self.escrow.demand(ended, key, part, limited);
@@ -539,7 +417,7 @@ impl Task {
             }
         }
         if let Some(question) = self.partitions.ask() {
-            self.workers.core.ask(Request::Partitions(question));
+            self.pending.core.ask(Request::Partitions(question));
         }
     }
 
@@ -551,108 +429,37 @@ impl Task {
 
     /// Does what the escrow says.
     fn carry_out(&mut self, now: Moment, out: Outputs) {
-        self.keep |= out.keep;
-        if let Some(floor) = out.floor {
-            self.floor.want((floor, out.hosts));
+        self.host.left |= out.left;
+        let (kept, sources) = (self.escrow.kept(), self.sources.as_ref());
+        for key in self.pending.take(out, kept, &self.host, sources, &mut self.work) {
+            self.forget(key);
+            if let Some(sources) = &mut self.sources {
+                sources.drop(key);
+            }
         }
-        if let Some(sources) = &self.sources {
-            self.words.grant(out.grants, sources);
-        }
-        self.left |= out.left;
-        self.prepare();
-        self.note(self.unkept.clone().or_else(|| self.refusal.clone()));
-        for (to, message) in out.messages {
-            let former = self.unsent.insert(to, message);
-            self.work.messages_withheld += u64::from(former.is_some());
-        }
-        if !self.send() {
+        if !self.pending.send(&self.host, &mut self.work) {
             // A disk that is full is so for a while.
-            let again = if self.unkept.is_some() { IDLE_INTERVAL } else { RETRY_INTERVAL };
+            let full = self.pending.unkept.is_some();
+            let again = if full { IDLE_INTERVAL } else { RETRY_INTERVAL };
             self.due.poll = self.due.poll.min(now.after(again));
             return;
         }
-        if self.left
+        if self.host.left
             && let Some(done) = self.leaving.take()
         {
-            let disbanded = self.go();
+            let disbanded = self.host.leave();
             // What is told from now on: the link ends, and this thread with it.
             self.report();
             let _ = done.send(disbanded);
         }
     }
 
-    /// Begins to make durable what is kept, asks for the floor, and tells the data plane shares.
-    fn prepare(&mut self) {
-        let Workers { core, giver, ledger } = &mut self.workers;
-        if self.keep && !ledger.is_writing() {
-            self.keep = false;
-            if let Some(unwritten) = self.host.kept.with_rights(self.escrow.kept()) {
-                ledger.write(unwritten);
-            }
-        }
-        // Who has less than it may have need not wait.
-        let may = self.floor.withholds() || !self.keep && !ledger.is_writing();
-        if may && let Some(floor) = self.floor.ask() {
-            core.ask(Request::Floor(floor));
-        }
-        if self.words.len() > 0 {
-            let told = self.words.tell(&*self.plane, self.sources.as_ref(), giver);
-            self.work.shares_told += told.made;
-            self.work.shares_again += told.again;
-            for key in told.gone {
-                self.forget(key);
-                if let Some(sources) = &mut self.sources {
-                    sources.drop(key);
-                }
-            }
-        }
-    }
-
-    /// Sends the messages that wait, if nothing is left to be done before. Whether it is so.
-    fn send(&mut self) -> bool {
-        let durable = !self.keep && !self.workers.ledger.is_writing();
-        if !durable || self.words.len() > 0 || self.floor.withholds() {
-            return false;
-        }
-        let messages = std::mem::take(&mut self.unsent);
-        if !self.refused {
-            let digest = Some(*self.host.digest.borrow());
-            for (to, message) in messages {
-                let content = Content::Shares(Box::new(message));
-                self.work.messages += 1;
-                self.host.link.order(Command::Send { to, digest, content });
-            }
-        }
-        true
-    }
-
-    /// Everything is handed over. Returns whether the cluster is no more.
-    fn go(&mut self) -> bool {
-        let gone = self.host.kept.leave();
-        match &gone {
-            Ok(true) => tracing::info!("this host had all of its cluster, which is no more"),
-            Ok(false) => tracing::info!("this host has left the cluster"),
-            Err(failure) => tracing::error!("cannot keep that this host has left: {failure}"),
-        }
-        gone.unwrap_or_default()
-    }
-
-    fn note(&mut self, text: Option<String>) {
-        if text != self.problem {
-            match &text {
-                Some(text) => tracing::error!("limits of the cluster cannot be divided: {text}"),
-                None => tracing::info!("limits of the cluster are divided again"),
-            }
-            self.problem = text;
-        }
-    }
-
     /// The regions of the members that are there.
-    fn regions(&self) -> BTreeMap<String, RegionRights> {
-        let mut regions: BTreeMap<String, RegionRights> = BTreeMap::new();
+    fn regions(&self) -> BTreeMap<String, RegionShares> {
+        let mut regions: BTreeMap<String, RegionShares> = BTreeMap::new();
         for (host, member) in self.host.link.members.borrow().iter() {
             if !regions.contains_key(member.region()) {
-                regions.insert(member.region().into(), RegionRights::default());
+                regions.insert(member.region().into(), RegionShares::default());
             }
             if let Some(region) = regions.get_mut(member.region()) {
                 region.members += 1;
@@ -662,13 +469,17 @@ impl Task {
         regions
     }
 
-    /// The home rights that no host has which is there, if that has been so for a while.
-    fn missing(&mut self, regions: &BTreeMap<String, RegionRights>) -> Share {
+    /// The home shares that no host has which is there, if that has been so for a while.
+    fn missing(&mut self, regions: &BTreeMap<String, RegionShares>) -> Share {
         let there: Share = regions.values().map(|region| region.home).sum();
         let missing = Share::WHOLE.without(there + self.escrow.kept().on_the_way());
         let members = self.host.link.members.borrow().len();
         let now = monotonic();
-        if missing <= MIN_IDLE || members <= 1 || self.host.kept.cluster().is_none() || self.left {
+        if missing <= MIN_IDLE
+            || members <= 1
+            || self.host.kept.cluster().is_none()
+            || self.host.left
+        {
             self.idle = None;
             return Share::NONE;
         }
@@ -680,7 +491,7 @@ impl Task {
         // An order is lost where too many wait.
         if let Some(id) = self.host.kept.cluster()
             && self.host.link.report.borrow().cluster.is_none()
-            && !self.left
+            && !self.host.left
         {
             self.host.link.order(Command::Belong(id));
         }
@@ -689,7 +500,7 @@ impl Task {
         let regions = self.regions();
         let missing = self.missing(&regions);
         let (kept, loans) = (self.escrow.kept(), self.escrow.count_loans(monotonic()));
-        self.tell.send_replace(RightsReport {
+        self.tell.send_replace(ShareReport {
             home: kept.home,
             on_the_way: kept.on_the_way(),
             floor: self.escrow.without_end(monotonic()),
@@ -701,13 +512,13 @@ impl Task {
             regions,
             missing,
             twice: self.sources.as_ref().map_or(0, Sources::twice),
-            unwritten: self.words.len() + usize::from(self.floor.is_pending()),
+            unwritten: self.pending.unwritten(),
             lost: self.escrow.count_lost(monotonic()),
-            refused: self.refused,
-            left: self.left,
+            refused: self.host.refused,
+            left: self.host.left,
             refused_name: self.host.kept.refused_name().map(str::to_owned),
             doubts: self.escrow.doubts(),
-            problem: self.problem.clone(),
+            problem: self.pending.problem.clone(),
             counters: self.escrow.counters(),
             work: self.work,
         });
@@ -722,14 +533,6 @@ fn stopped(failure: &Failure) {
 /// That a thread which this one needs is gone.
 fn ended() -> Failure {
     Failure::new(exit::NEGATIVE, "a thread of the share loop has ended by itself")
-}
-
-/// That a host belongs to a cluster, and so cannot found one.
-pub(super) fn belongs(id: ClusterId) -> Failure {
-    let message = format!("this host belongs to the cluster {id}: it cannot found another one");
-    Failure::new(exit::NEGATIVE, message).hint(
-        "`limiter peers` shows its hosts; to take this one out of it, `limiter cluster leave`, and restart the daemon",
-    )
 }
 
 /// What a tier lets through, packets a second; full frames where it counts bytes.
