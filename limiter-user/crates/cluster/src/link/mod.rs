@@ -2,7 +2,7 @@
 //!
 //! [`Link`] has neither socket nor clock; the daemon gives it both. Hosts address each other's present run:
 //! who does not know it says hello first, to a seed for instance, and is told. What was recorded earlier
-//! is for an earlier run, and is not listened to (see [`Opener`]).
+//! is for an earlier run, and is not listened to (see [`crate::wire::Opener`]).
 
 mod affiliation;
 mod founding;

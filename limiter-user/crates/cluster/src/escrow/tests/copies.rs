@@ -84,8 +84,8 @@ fn worst(happens: impl Fn(u64) -> Outcome) -> Outcome {
 fn renamed(hosts: usize, majority: bool, ms: u64, planted: Option<Planted>) -> Outcome {
     worst(|seed| {
         let mut world = settled(hosts, seed, majority, planted);
-        let regent = (0..hosts).min_by_key(|at| world.hosts[*at].id).unwrap();
-        let at = (regent + 1) % hosts;
+        let coordinator = (0..hosts).min_by_key(|at| world.hosts[*at].id).unwrap();
+        let at = (coordinator + 1) % hosts;
         away(&mut world, at, ms);
         world.rename(at);
         world.start(at);
