@@ -62,6 +62,7 @@ fn find(place: Place, arguments: &CleanupArgs) -> Result<Found, Failure> {
             code: if failure.code == exit::PRIVILEGE { exit::PRIVILEGE } else { exit::NEGATIVE },
             ..failure.context("nothing is removed")
         })?;
+        // After the lock: a daemon that starts between look and removal would lose its fresh pins.
         let pinned = Pinned::find(&place.pin_dir)?;
         pinned.iter().try_for_each(|plane| refuse(plane, arguments))?;
         Ok((guard, pinned))
@@ -79,6 +80,7 @@ fn finish(
     running: Vec<Option<Instance>>,
     arguments: &CleanupArgs,
 ) -> Result<u8, Failure> {
+    // Listed before anything is removed: after that nobody could tell what it limited.
     let mut remnants = Vec::new();
     for Found { place: Place { instance, socket, .. }, guard, pinned } in found {
         let remnant = |kind, path: &PathBuf, attached: &[PinnedOn]| Remnant {
@@ -102,6 +104,7 @@ fn finish(
 }
 
 fn remove(found: &Found) -> Result<(), Failure> {
+    // Pins before the socket: if they cannot be removed, the place is found again by the next call.
     found.pinned.iter().try_for_each(Pinned::remove)?;
     if !found.guard.has_stale_socket() {
         return Ok(());

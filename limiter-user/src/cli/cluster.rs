@@ -80,6 +80,7 @@ pub(super) enum KeyCommand {
 }
 
 /// How long founding a cluster may take.
+// Beyond the client's usual patience: the daemon looks for members first, and then waits for its disk.
 const INIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How often it is asked how far the rotation is.
@@ -125,7 +126,9 @@ pub(super) async fn rotate_key(
     output: &mut Output<'_>,
     wait: Duration,
 ) -> Result<u8, Failure> {
+    // The number before the rotation tells the new key: another host may have begun one in between.
     let before: KeysReport = client.send(Method::POST, &format!("{KEYS}/rotate"), &()).await?;
+    // From the answer on: what is waited for is the hosts' agreement, not this connection.
     let until = Instant::now() + wait;
     loop {
         let report: KeysReport = client.get(KEYS).await?;

@@ -21,6 +21,7 @@ pub(super) async fn run(
 ) -> Result<u8, Failure> {
     let format = if output.is_json() { ReportFormat::Json } else { arguments.format };
     let to_stdout = arguments.out == Path::new("-");
+    // Half a megabyte of page would flood the terminal.
     if to_stdout && matches!(format, ReportFormat::Html) && stdout().is_terminal() {
         return Err(Failure::new(exit::USAGE, "the report is a page for a browser")
             .hint("write it to a file: `limiter report --out report.html`"));
@@ -29,6 +30,7 @@ pub(super) async fn run(
     let (since, until) = (text(arguments.since), text(arguments.until));
     let step = arguments.step.map(|step| format!("&step={}", text(step))).unwrap_or_default();
     let history = client.get(&format!("/v1/history?since={since}&until={until}{step}")).await?;
+    // First, as it says whether all limits can be asked for: a million of them would fill the page.
     let status: StatusReport = client.get("/v1/status").await?;
     let limits = match status.limits {
         0..=MAX_LIMITS => client.get("/v1/limits").await?,
@@ -37,6 +39,7 @@ pub(super) async fn run(
     let top = client.get("/v1/top?n=100&sort=dropped").await?;
     let happened = client.get("/v1/changes").await?;
     let report = IncidentReport::new(history, top, limits, happened, status);
+    // Whole before the file is touched: a failure leaves the report that is there.
     let content = match format {
         ReportFormat::Html => report.html(),
         ReportFormat::Csv => Ok(report.csv()),

@@ -12,6 +12,7 @@ use api::error::{Failure, exit};
 use sim::{self as simulate, MAX_HOSTS, Progress, Scenario, SchemeKind};
 
 /// The largest file of a scenario, bytes.
+// The largest built-in scenario has some kilobytes. A wrong path, such as a capture, is refused before it is read.
 const MAX_FILE_LEN: u64 = 1 << 20;
 
 #[derive(Debug, Subcommand)]
@@ -104,7 +105,9 @@ pub(super) fn run(output: &mut Output<'_>, command: &SimulateCommand) -> Result<
     let summaries = simulate::run_all(&scenarios, &schemes, arguments.first_seed, seeds, show);
     display.clear();
     let mut report = SimulationReport::new(&scenarios, &summaries);
+    // The goals speak of all scenarios together, so only the whole suite can reach them.
     report.with_goals = arguments.suite;
+    // Before the table: a page that cannot be written fails the command, and its table would look like success.
     if let Some(path) = &arguments.chart {
         let page = report.html(&scenarios, &summaries).map_err(|problem| {
             Failure::new(exit::NEGATIVE, format!("cannot write the charts: {problem}"))
@@ -131,6 +134,7 @@ struct ProgressDisplay {
 
 impl ProgressDisplay {
     fn new() -> Self {
+        // Both: with --quiet a bar is as unwanted as a line of the log.
         let on_terminal = io::stderr().is_terminal() && tracing::enabled!(tracing::Level::INFO);
         Self { on_terminal, last: Instant::now(), has_bar: false }
     }
@@ -141,6 +145,7 @@ impl ProgressDisplay {
                 self.has_bar = true;
                 let line = format!("{} {}", bar(progress.part), line(progress));
                 let line: String = line.chars().take(COLUMNS).collect();
+                // Erased to the end of the line, as the one before may have been longer.
                 eprint!("\r{line}\x1b[K");
             }
         } else if self.last.elapsed() >= LOG_INTERVAL {
@@ -220,6 +225,7 @@ fn read(path: &Path) -> Result<String, Failure> {
         Failure::new(exit::USAGE, message)
             .hint("name a TOML file, or a built-in scenario with --scenario")
     };
+    // Asked before it is read: no file is to fill the memory.
     let size = std::fs::metadata(path).map_err(|error| refuse(&error))?.len();
     if size > MAX_FILE_LEN {
         return Err(refuse(&"it is larger than a mebibyte"));

@@ -70,11 +70,14 @@ impl From<&GroupEntry> for Line {
             name: Name { text: entry.group.clone(), class: None },
             net,
             state,
+            // A group has many limits. How many of its sources are over theirs is what can be told of all.
             limit: format!("{} limited", tally.limited),
             pps: tally.pps,
             bps: tally.bps,
             passed: tally.passed,
             dropped: tally.dropped,
+            // Errors of single sources do not add up to one that means
+            // anything: most of a group may never have passed the gate.
             uncounted: None,
             first_seen: moment(entry.first_seen.as_ref()),
             last_seen: moment(entry.last_seen.as_ref()),
