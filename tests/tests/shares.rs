@@ -78,16 +78,13 @@ fn flood(source: IpAddr, rate: f64) -> Stream {
 }
 
 fn bucket(dataplane: &Dataplane, source: IpAddr) -> ClusterBucket {
-    dataplane
-        .share_maps()
-        .cluster_bucket(source)
-        .expect("the source has a bucket of the cluster's limit")
+    dataplane.shares.cluster_bucket(source).expect("the source has a bucket of the cluster's limit")
 }
 
 fn give(dataplane: &Dataplane, source: IpAddr, part: f64, until_ns: u64) -> SharesChanged {
     let ClusterBucket { bucket, tag, .. } = bucket(dataplane, source);
     let share = BucketShare { bucket, tag, share: Share::from_part(part), until_ns };
-    let changed = dataplane.share_maps().set_shares(&mut [share].into_iter());
+    let changed = dataplane.shares.set_shares(&mut [share].into_iter());
     assert_eq!((changed.gone, changed.missed), (0, 0), "{changed:?}");
     changed
 }
@@ -126,15 +123,15 @@ fn a_source_gets_its_share_and_no_tokens_with_it() {
         dataplane.set_floor(Share::from_part(0.1), 1, is_clusters).expect("a floor");
         std::thread::sleep(Duration::from_secs(3));
         let (first, at) = passed(dataplane, shared);
-        let far = dataplane.monotonic_ns() + 60_000_000_000;
+        let far = dataplane.table.monotonic_ns() + 60_000_000_000;
         assert_rate("at the floor", dataplane, shared, 0.1 * rate, 3.0);
         for (what, part) in [("raised", 0.5), ("lowered", 0.2), ("raised again", 0.8)] {
             let changed = give(dataplane, shared, part, far);
             wait_for_packets();
-            dataplane.share_maps().give_back(changed);
+            dataplane.shares.give_back(changed);
             assert_rate(what, dataplane, shared, part * rate, 3.0);
         }
-        let shown = dataplane.source(shared).expect("it is there").remove(0);
+        let shown = dataplane.buckets().source(shared).expect("it is there").remove(0);
         let held = shown.share.expect("a share");
         assert!((held.share - 0.8).abs() < 1e-3 && (held.floor - 0.1).abs() < 1e-3, "{held:?}");
         assert!(held.until.is_some(), "{held:?}");
@@ -161,13 +158,13 @@ fn a_share_ends_by_itself_and_on_time() {
     let (before, after) = left.with(move |dataplane| {
         dataplane.set_floor(Share::from_part(0.05), 1, is_clusters).expect("a floor");
         std::thread::sleep(Duration::from_secs(1));
-        let until_ns = dataplane.monotonic_ns() + 1_000_000_000;
+        let until_ns = dataplane.table.monotonic_ns() + 1_000_000_000;
         give(dataplane, source, 1.0, until_ns);
         // Nobody does anything any more.
         let at = |ns: u64| {
-            let left = ns.saturating_sub(dataplane.monotonic_ns());
+            let left = ns.saturating_sub(dataplane.table.monotonic_ns());
             std::thread::sleep(Duration::from_nanos(left));
-            (bucket(dataplane, source).counts.passed, dataplane.monotonic_ns() - ns)
+            (bucket(dataplane, source).counts.passed, dataplane.table.monotonic_ns() - ns)
         };
         let long = LONG.as_nanos() as u64;
         let first = at(until_ns - 2_000_000 - long);
@@ -201,13 +198,13 @@ fn shares_move_up_and_down_under_a_flood_and_admit_what_they_say() {
         let mut since = (Instant::now(), 0.05);
         for turn in 0..TURNS {
             let part = if turn % 2 == 0 { 0.8 } else { 0.2 };
-            let far = dataplane.monotonic_ns() + 10_000_000_000;
+            let far = dataplane.table.monotonic_ns() + 10_000_000_000;
             let changed = give(dataplane, source, part, far);
             let now = Instant::now();
             due += since.1 * 20_000.0 * (now - since.0).as_secs_f64();
             since = (now, part);
             wait_for_packets();
-            dataplane.share_maps().give_back(changed);
+            dataplane.shares.give_back(changed);
             std::thread::sleep(Duration::from_millis(50));
         }
         let (after, now) = passed(dataplane, source);

@@ -386,7 +386,7 @@ impl Core {
     /// What is on an interface.
     ///
     /// # Errors
-    /// As [`dataplane::Dataplane::occupant`].
+    /// As [`dataplane::Attachments::occupant`].
     pub fn occupant(&self, interface: &str) -> Result<OccupantReport, Failure> {
         let (ifindex, program_id) = self.plane.occupant(interface)?;
         Ok(OccupantReport { ifindex, program_id })
@@ -395,7 +395,7 @@ impl Core {
     /// Detaches from an interface.
     ///
     /// # Errors
-    /// As [`dataplane::Dataplane::detach`].
+    /// As [`dataplane::Attachments::detach`].
     pub fn detach(&mut self, interface: &str) -> Result<DetachReport, Failure> {
         self.plane.detach(interface)?;
         self.wanted.forget(interface);
@@ -516,7 +516,7 @@ impl Core {
     /// Removes all protection.
     ///
     /// # Errors
-    /// As [`dataplane::Dataplane::detach_all`].
+    /// As [`dataplane::Attachments::detach_all`].
     pub fn detach_all(&mut self) -> Result<(), Failure> {
         Ok(self.plane.detach_all()?)
     }

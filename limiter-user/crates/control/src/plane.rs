@@ -24,29 +24,36 @@ use model::{
     tables::{OnFull, SketchHealth, TableHealth},
 };
 
-/// Declares a concern of the data plane. `$of` does each of it by its own method of the same name.
+/// Declares a concern of the data plane. A part of `$of` does each of it by its own method of the same name: `$part`,
+/// as seen from `$plane`.
 macro_rules! concern {
     (
         $(#[$doc:meta])*
         $name:ident of $of:ty $(: $($bound:ident),*)? {
-            reads { $(fn $read:ident($($a:ident: $t:ty),*) $(-> $r:ty)?;)* }
-            changes { $(fn $change:ident($($b:ident: $u:ty),*) $(-> $s:ty)?;)* }
+            $(reads ($plane:ident => $part:expr) {
+                $(fn $read:ident($($a:ident: $t:ty),*) $(-> $r:ty)?;)*
+            })*
+            $(changes ($changed:ident => $whole:expr) {
+                $(fn $change:ident($($b:ident: $u:ty),*) $(-> $s:ty)?;)*
+            })*
         }
     ) => {
         $(#[$doc])*
         #[allow(missing_docs, reason = "the methods are those of the data plane, documented there")]
         pub trait $name $(: $($bound +)*)? {
-            $(fn $read(&self, $($a: $t),*) $(-> $r)?;)*
-            $(fn $change(&mut self, $($b: $u),*) $(-> $s)?;)*
+            $($(fn $read(&self, $($a: $t),*) $(-> $r)?;)*)*
+            $($(fn $change(&mut self, $($b: $u),*) $(-> $s)?;)*)*
         }
 
         impl $name for $of {
-            $(fn $read(&self, $($a: $t),*) $(-> $r)? {
-                Self::$read(self, $($a),*)
-            })*
-            $(fn $change(&mut self, $($b: $u),*) $(-> $s)? {
-                Self::$change(self, $($b),*)
-            })*
+            $($(fn $read(&self, $($a: $t),*) $(-> $r)? {
+                let $plane = self;
+                $part.$read($($a),*)
+            })*)*
+            $($(fn $change(&mut self, $($b: $u),*) $(-> $s)? {
+                let $changed = self;
+                $whole.$change($($b),*)
+            })*)*
         }
     };
 }
@@ -54,12 +61,14 @@ macro_rules! concern {
 concern! {
     /// Where the program runs.
     Links of Dataplane {
-        reads {
+        reads (plane => plane.links) {
             fn occupant(interface: &str) -> Result<(u32, Option<u32>), Error>;
             fn attachments() -> Vec<Attachment>;
         }
-        changes {
+        changes (plane => plane) {
             fn attach(interface: &str, mode: Mode, replace: bool) -> Result<Attachment, Error>;
+        }
+        changes (plane => plane.links) {
             fn detach(interface: &str) -> Result<(), Error>;
             fn detach_all() -> Result<(), Error>;
         }
@@ -69,26 +78,40 @@ concern! {
 concern! {
     /// Limits, lists, shadow limits, and what is exempt from them.
     Policies of Dataplane {
-        reads {
+        reads (plane => plane.peers) {
             fn peers() -> usize;
             fn unlimited_frames(address: IpAddr) -> Option<SocketAddr>;
+        }
+        reads (plane => plane.policies) {
             fn try_out(changes: &Changes) -> Result<(), Error>;
-            fn check_lists(lists: &Lists) -> Result<(), Error>;
             fn gate_of(limit: &Limit) -> u32;
             fn shared_counts(target: &Target) -> Option<SharedCounts>;
+        }
+        reads (plane => plane.lists) {
+            fn check_lists(lists: &Lists) -> Result<(), Error>;
+        }
+        reads (plane => plane.buckets()) {
             fn shadows(n: usize) -> Vec<ShadowView>;
+        }
+        reads (plane => plane.table) {
             fn prefixes() -> (u8, u8);
         }
-        changes {
+        changes (plane => plane) {
             fn exempt(nets: &[IpNet]);
-            fn set_peers(present: &BTreeSet<IpAddr>) -> Result<usize, Error>;
             fn publish(limits: &Limits) -> Result<(), Error>;
+        }
+        changes (plane => plane.peers) {
+            fn set_peers(present: &BTreeSet<IpAddr>) -> Result<usize, Error>;
+        }
+        changes (plane => plane.policies) {
             fn change(changes: &Changes) -> Result<(), Error>;
-            fn publish_lists(lists: &Lists) -> Result<(), Error>;
-            fn change_lists(changes: &ListChanges, after: &Lists) -> Result<(), Error>;
             fn set_verdicts(drop_malformed: bool, on_full: OnFull);
             fn set_shadow(target: &Target, tier: &Tier) -> Result<(), Error>;
             fn unset_shadow(target: &Target) -> Result<bool, Error>;
+        }
+        changes (plane => plane.lists) {
+            fn publish_lists(lists: &Lists) -> Result<(), Error>;
+            fn change_lists(changes: &ListChanges, after: &Lists) -> Result<(), Error>;
         }
     }
 }
@@ -96,42 +119,49 @@ concern! {
 concern! {
     /// Counters, buckets, the sketch.
     Buckets of Dataplane {
-        reads {
+        reads (plane => plane.table) {
             fn counters() -> Result<Counters, Error>;
-            fn source(address: IpAddr) -> Result<Vec<Source>, Error>;
             fn counts(visit: &mut dyn FnMut(usize, Counts));
-            fn members(buckets: &mut dyn Iterator<Item = usize>, visit: &mut dyn FnMut(usize, Member));
             fn buckets() -> usize;
-            fn sources_at(buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source));
             fn sketch() -> SketchHealth;
             fn table() -> TableHealth;
             fn monotonic_ns() -> u64;
             fn noise() -> f64;
             fn distinct() -> Option<Distinct>;
-            fn bucket_of(source: IpNet, class: Class) -> Option<usize>;
             fn registers() -> Option<WindowRanks>;
             fn refresh_clock();
+        }
+        reads (plane => plane.buckets()) {
+            fn source(address: IpAddr) -> Result<Vec<Source>, Error>;
+            fn members(buckets: &mut dyn Iterator<Item = usize>, visit: &mut dyn FnMut(usize, Member));
+            fn sources_at(buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source));
+            fn bucket_of(source: IpNet, class: Class) -> Option<usize>;
+        }
+        reads (plane => plane.links) {
             fn run_time() -> Option<RunTime>;
         }
-        changes {}
     }
 }
 
 concern! {
     /// What every source may use of limits of the cluster, without end.
     Floors of Dataplane {
-        reads {
+        reads (plane => plane.policies) {
             fn has_everything() -> bool;
             fn cluster_terms() -> Option<ClusterTerms>;
-            fn renew_floors(buckets: Range<usize>) -> SharesChanged;
             fn target_of(source: IpNet, class: Class) -> Option<Target>;
         }
-        changes {
+        reads (plane => plane) {
+            fn renew_floors(buckets: Range<usize>) -> SharesChanged;
+        }
+        changes (plane => plane) {
             fn set_floor(
                 floor: Share,
                 hosts: u32,
                 includes: fn(&Limit) -> bool
             ) -> Result<SharesChanged, Error>;
+        }
+        changes (plane => plane.policies) {
             fn change_floor(
                 floor: Share,
                 hosts: u32,
@@ -145,7 +175,7 @@ concern! {
     /// What single sources may use of limits of the cluster, for a time. It waits for none of the other concerns: a
     /// thread of its own may have it.
     Shares of ShareMaps: Send, Sync {
-        reads {
+        reads (maps => maps) {
             fn buckets() -> usize;
             fn begun_to_be_limited() -> Vec<IpNet>;
             fn set_shares(shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged;
@@ -157,18 +187,20 @@ concern! {
             );
             fn buckets_of(source: IpNet) -> Vec<usize>;
         }
-        changes {}
     }
 }
 
 concern! {
     /// Events, and samples of packets.
     Samples of Dataplane {
-        reads {}
-        changes {
+        changes (plane => plane.buckets()) {
             fn events(visit: &mut dyn FnMut(Event));
+        }
+        changes (plane => plane.sampler) {
             fn start_sampling(filter: &SampleFilter) -> Result<(), Error>;
             fn stop_sampling();
+        }
+        changes (plane => plane) {
             fn samples(most: usize, visit: &mut dyn FnMut(PacketSample));
         }
     }
@@ -185,10 +217,10 @@ pub trait Plane: Links + Policies + Buckets + Floors + Samples + Send {
 
 impl Plane for Dataplane {
     fn shares(&self) -> Arc<dyn Shares> {
-        self.share_maps()
+        self.shares.clone()
     }
 
     fn scan(&self, scan: &mut Scan<'_>) {
-        self.counts_in_order(|bucket, counts| scan.visit(bucket, &counts));
+        self.table.counts_in_order(|bucket, counts| scan.visit(bucket, &counts));
     }
 }

@@ -5,7 +5,8 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use limiter_common::abi::EventKind;
 use limiter_common::hll::Ranks;
-use model::Limit;
+use model::source::Source;
+use model::{Limit, Target, Tier};
 
 /// What the distinct sources of a window are estimated from.
 #[derive(Clone, Debug)]
@@ -29,4 +30,23 @@ pub struct Event {
     pub kind: EventKind,
     /// The limit in force for the source now.
     pub limit: Option<Limit>,
+}
+
+/// A shadow limit, and what it would have dropped.
+#[derive(Clone, Debug)]
+pub struct ShadowView {
+    /// For whom.
+    pub target: Target,
+    /// What.
+    pub tier: Tier,
+    /// Sources with a bucket that have sent something since.
+    pub sources: u64,
+    /// Of those, how many would have lost something.
+    pub limited: u64,
+    /// Packets that they have sent, from when each had its bucket and was looked at.
+    pub packets: u64,
+    /// Of those, how many would have been dropped.
+    pub would_drop: u64,
+    /// Who would have lost most, and of how many packets how many.
+    pub most: Vec<(Source, u64, u64)>,
 }

@@ -4,6 +4,8 @@
 //! means is `model`'s, what becomes of a packet `limiter-common`'s. It knows neither requests nor files of state.
 
 mod attach;
+mod attachments;
+mod buckets;
 mod error;
 mod events;
 mod exact;
@@ -14,7 +16,6 @@ pub mod kernel;
 pub mod link;
 mod lists;
 mod log;
-mod look;
 mod memory;
 pub mod nic;
 mod object;
@@ -23,96 +24,79 @@ mod orphan;
 mod peers;
 mod pending;
 mod pins;
+mod policies;
 mod publish;
 mod run_time;
 mod samples;
-mod shadows;
 mod share_maps;
 mod shares;
 mod sources;
+mod table;
 mod try_load;
 mod view;
 
-use model::interface::{Attachment, Mode};
-use model::tables::OnFull;
-use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::os::fd::AsFd as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aya::Ebpf;
-use aya::maps::{Map, MapData, MapError, PerCpuArray};
+use aya::maps::{Map, MapData, MapError};
 use ipnet::IpNet;
-use limiter_common::abi::{Counters, Layout};
-use limiter_common::atomic;
 use limiter_common::class::ANY;
+use model::interface::{Attachment, Mode};
+use model::sample::PacketSample;
+use model::{Limit, Limits, Share, chain};
 
 pub use attach::detach_link;
+pub use attachments::Attachments;
+pub use buckets::Buckets;
 pub use error::Error;
-pub use facts::{Event, WindowRanks};
+pub use facts::{Event, ShadowView, WindowRanks};
 pub use floors::ClusterTerms;
 pub use kernel::wait_for_packets;
 pub use link::LinkEvents;
+pub use lists::ListMaps;
 pub use log::KernelLog;
 pub use object::has_program;
 pub use options::{HashSecret, Options, SOURCE_BYTES};
 pub use orphan::Pinned;
+pub use peers::PeerMap;
 pub use pins::pins_of;
+pub use policies::Policies;
 pub use publish::SharedCounts;
 pub use run_time::RunTime;
-pub use shadows::ShadowView;
+pub use samples::Sampler;
 pub use share_maps::ShareMaps;
 pub use shares::{BucketShare, ClusterBucket, ClusterMember, SharesChanged};
+pub use table::BucketTable;
 pub use try_load::try_load;
 
-use attach::Links;
-use events::EventQueue;
-use lists::ListMaps;
 use memory::Elements;
-use peers::PeerMap;
-use pending::DropCaches;
-use publish::{ClassTables, Compiled, PolicyLookup, PolicyMaps, Publisher};
-use samples::Sampler;
-use sources::{Prefixes, SourceMaps};
-use view::Memory;
-
-use model::chain;
-use model::compile::decompile;
-use model::lists::{ListChanges, Lists};
-use model::{Change, Changes, Class, Limit, Limits, Target};
-
-/// The largest frame on an interface with the usual MTU of 1500, without FCS.
-const USUAL_FRAME: u32 = 1514;
+use publish::{ClassTables, PolicyLookup, Publisher};
 
 /// The largest MTU that every driver with native XDP serves to a program without fragments: a frame
 /// and what surrounds it in memory must fit a page.
 pub const NATIVE_MTU: u32 = 3498;
 
-/// What the Ethernet header and two VLAN tags add to the MTU.
-const FRAMING: u32 = 22;
-
-/// The loaded program, its maps, and the interfaces it runs on. Dropping it leaves everything
-/// pinned and at work.
+/// The loaded program and its maps, in parts. Each owns what it changes. What takes two of them is done here, in the
+/// order that keeps packets limited. Dropping it leaves everything pinned and at work.
 pub struct Dataplane {
-    options: Options,
-    ebpf: Ebpf,
-    took_over: bool,
-    staging: Option<PathBuf>,
-    links: Links,
-    memory: Arc<Memory>,
-    publisher: Publisher,
-    shares: Arc<ShareMaps>,
-    lists: ListMaps,
-    peers: PeerMap,
-    counters: PerCpuArray<MapData, Counters>,
-    drop_caches: Arc<DropCaches>,
-    events: Arc<EventQueue>,
-    sampler: Sampler,
+    /// Where it runs.
+    pub links: Attachments,
+    /// What limits packets.
+    pub policies: Policies,
+    /// What is let through or dropped whatever it sends.
+    pub lists: ListMaps,
+    /// Where frames of the cluster come from.
+    pub peers: PeerMap,
+    /// What the kernel program counts.
+    pub table: Arc<BucketTable>,
+    /// The way to what sources may use of limits of the cluster, for a thread that waits for no change of limits.
+    pub shares: Arc<ShareMaps>,
+    /// The way to samples of packets.
+    pub sampler: Sampler,
     log: Option<KernelLog>,
-    max_frame: u32,
-    /// The limits that are the cluster's, if it is in one.
-    cluster: Option<floors::ClusterLimits>,
+    took_over: bool,
 }
 
 /// Takes the map `name` out of a loaded object, as the type it should have.
@@ -159,98 +143,38 @@ impl Dataplane {
     /// until the first [`Dataplane::publish`].
     pub fn open(options: &Options) -> Result<Self, Error> {
         let object::Loaded { ebpf, layout, staging } = object::load(options)?;
-        let opened = Self::with_maps(options, ebpf, layout, staging.as_deref());
-        if let (Err(_), Some(staging)) = (&opened, staging) {
-            object::discard(&staging);
-        }
-        opened
-    }
-
-    /// Opens the maps of a loaded object.
-    fn with_maps(
-        options: &Options,
-        mut ebpf: Ebpf,
-        layout: Layout,
-        staging: Option<&Path>,
-    ) -> Result<Self, Error> {
-        let memory = Arc::new(Memory {
-            config: elements(&ebpf, "CONFIG")?,
-            fingerprints: elements(&ebpf, "FINGERPRINTS")?,
-            slots: elements(&ebpf, "SLOTS")?,
-            identities: elements(&ebpf, "IDENTITIES")?,
-            shares: elements(&ebpf, "SHARES")?,
-            cells: elements(&ebpf, "SKETCH")?,
-            registers: elements(&ebpf, "DISTINCT")?,
-            layout,
-        });
-        let classes = Arc::new(ClassTables::new(elements(&ebpf, "CLASSES")?));
+        let took_over = staging.is_none();
+        // First, as it discards a staged data plane where anything fails.
+        let mut links = Attachments::new(ebpf, options.pin_dir.clone(), staging);
+        let ebpf = &mut links.ebpf;
+        let classes = Arc::new(ClassTables::new(elements(ebpf, "CLASSES")?));
         // With descriptors of its own, before the publisher takes the maps: shares are given in
         // another thread, which waits for no change of limits.
-        let lookup = PolicyLookup::open(&ebpf)?;
-        let config = memory.config();
-        let maps = PolicyMaps {
-            policies: take(&mut ebpf, "POLICIES")?,
-            each: SourceMaps::take(
-                &mut ebpf,
-                ["EXACT", "PREFIXES4", "PREFIXES6"],
-                layout.masks.lengths(),
-            )?,
-            shared: Prefixes::take(&mut ebpf, ["SHARED4", "SHARED6"])?,
-            buckets: elements(&ebpf, "SHARED")?,
-            classes: Arc::clone(&classes),
-            max_exact: options.max_limits as usize,
-        };
-        let publisher = Publisher::new(maps, config)?;
-        let lists = ListMaps::take(&mut ebpf, &layout, options.max_listed as usize)?;
-        let peers = PeerMap::take(&mut ebpf)?;
-        let counters = take(&mut ebpf, "COUNTERS")?;
-        let drop_caches = Arc::new(take(&mut ebpf, "DROP_CACHE")?);
-        let events = Arc::new(EventQueue::new(take(&mut ebpf, "EVENTS")?));
-        let shares = ShareMaps::new(
-            Arc::clone(&memory),
-            Arc::clone(&drop_caches),
-            Arc::clone(&events),
-            classes,
-            lookup,
-        );
-        let sampler = Sampler::new(&mut ebpf, memory.config())?;
+        let lookup = PolicyLookup::open(ebpf)?;
+        let table = Arc::new(BucketTable::take(ebpf, layout, options)?);
+        let memory = &table.memory;
+        let max_exact = options.max_limits as usize;
+        let publisher =
+            Publisher::take(ebpf, &layout, memory.config(), Arc::clone(&classes), max_exact)?;
+        let mut policies = Policies::new(Arc::clone(memory), publisher);
+        let lists = ListMaps::take(ebpf, Arc::clone(memory), options.max_listed as usize)?;
+        let peers = PeerMap::take(ebpf, options.listen)?;
+        let shares = Arc::new(ShareMaps::new(Arc::clone(&table), classes, lookup));
+        let sampler = Sampler::new(ebpf, Arc::clone(memory))?;
         let log = if options.kernel_log {
-            let log = KernelLog::new(&mut ebpf);
+            let log = KernelLog::new(ebpf);
             // Limits do not depend on it.
             log.inspect_err(|error| tracing::warn!("{}", chain(error))).ok()
         } else {
             None
         };
-        let links = if staging.is_none() {
-            Links::take_over(&options.pin_dir, object::program(&mut ebpf)?)?
-        } else {
-            Links::default()
-        };
-        let mut dataplane = Self {
-            options: options.clone(),
-            ebpf,
-            took_over: staging.is_none(),
-            staging: staging.map(Into::into),
-            links,
-            memory,
-            publisher,
-            shares: Arc::new(shares),
-            lists,
-            peers,
-            counters,
-            drop_caches,
-            events,
-            sampler,
-            log,
-            max_frame: USUAL_FRAME,
-            cluster: None,
-        };
-        dataplane.set_verdicts(options.drop_malformed, options.on_full);
-        dataplane.refresh_clock();
+        links.take_over()?;
+        policies.set_verdicts(options.drop_malformed, options.on_full);
+        table.refresh_clock();
         // Last, as it compiles the limits in force again if an interface has been given a larger
         // MTU while no daemon was there.
-        dataplane.measure_frames()?;
-        Ok(dataplane)
+        policies.fit_frames(links.max_frame()?)?;
+        Ok(Self { links, policies, lists, peers, table, shares, sampler, log, took_over })
     }
 
     /// Whether a data plane was there already.
@@ -275,76 +199,17 @@ impl Dataplane {
         replace: bool,
     ) -> Result<Attachment, Error> {
         self.settle()?;
-        let program = object::program(&mut self.ebpf)?;
-        self.links.attach(&self.options.pin_dir, program, interface, mode, replace)?;
-        self.measure_frames()?;
-        self.attachments()
-            .into_iter()
-            .find(|attachment| attachment.name == interface)
-            .ok_or_else(|| Error::NotAttached { name: interface.into() })
+        self.links.attach(interface, mode, replace)?;
+        self.policies.fit_frames(self.links.max_frame()?)?;
+        let mut attachments = self.links.attachments().into_iter();
+        let attachment = attachments.find(|attachment| attachment.name == interface);
+        attachment.ok_or_else(|| Error::NotAttached { name: interface.into() })
     }
 
-    /// Detaches the program from an interface; buckets and counters stay.
-    ///
-    /// # Errors
-    /// An unknown interface, or one that is not ours.
-    pub fn detach(&mut self, interface: &str) -> Result<(), Error> {
-        self.links.detach(interface)
-    }
-
-    /// Detaches from all interfaces and removes the pinned maps. Before the first
-    /// [`Dataplane::publish`] fresh maps are discarded, and what they were to replace stays at work.
-    ///
-    /// # Errors
-    /// If the pins cannot be removed.
-    pub fn detach_all(&mut self) -> Result<(), Error> {
-        if let Some(staging) = self.staging.take() {
-            object::discard(&staging);
-            return Ok(());
-        }
-        // Pins first: if one cannot be removed, the links that are open here still show what is
-        // attached.
-        object::remove(&self.options.pin_dir)?;
-        self.links.clear();
-        Ok(())
-    }
-
-    /// The index of an interface and the id of the XDP program on it, ours or another.
-    ///
-    /// # Errors
-    /// An unknown interface.
-    pub fn occupant(&self, interface: &str) -> Result<(u32, Option<u32>), Error> {
-        let interface = link::Interface::named(interface)?;
-        Ok((interface.index, interface.program.map(|(_, id)| id)))
-    }
-
-    /// The interfaces the program is attached to.
-    pub fn attachments(&self) -> Vec<Attachment> {
-        match self.links.list() {
-            Ok(list) => list.into_iter().map(|(attachment, _)| attachment).collect(),
-            Err(error) => {
-                tracing::warn!("cannot list interfaces: {error}");
-                Vec::new()
-            }
-        }
-    }
-
-    /// Finds the largest frame that can arrive, which byte limits' gates depend on.
-    fn measure_frames(&mut self) -> Result<(), Error> {
-        let mut largest = self.links.list()?.into_iter().map(|(_, mtu)| mtu).max();
-        if self.staging.is_some() {
-            // Fresh maps have no links before `settle`, but the first policies must suit those that come then.
-            largest = largest.max(attach::largest_mtu(&self.options.pin_dir)?);
-        }
-        let max_frame = largest.map_or(USUAL_FRAME, |mtu| mtu + FRAMING).max(USUAL_FRAME);
-        if max_frame != self.max_frame {
-            self.max_frame = max_frame;
-            let known = self.publisher.policies();
-            let limits = known.filter_map(|(target, policy)| decompile(target, &policy));
-            let changes: Changes = limits.map(Change::Set).collect();
-            if !changes.is_empty() {
-                self.change(&changes)?;
-            }
+    /// Puts fresh maps, which have their limits now, in the place of what was pinned.
+    fn settle(&mut self) -> Result<(), Error> {
+        if self.links.settle()? {
+            self.policies.fit_frames(self.links.max_frame()?)?;
         }
         Ok(())
     }
@@ -355,167 +220,54 @@ impl Dataplane {
     /// A limit that cannot be enforced, or too many; nothing is changed then. If the kernel refuses,
     /// what was changed is changed back.
     pub fn publish(&mut self, limits: &Limits) -> Result<(), Error> {
-        let changes = self.publisher.replacing(limits);
-        let settled = self.change(&changes).and_then(|()| self.settle());
+        let changes = self.policies.publisher.replacing(limits);
+        let settled = self.policies.change(&changes).and_then(|()| self.settle());
         // A daemon that died between a change and its `retire` left buckets of classes that are gone.
-        self.retire();
+        self.policies.retire();
         settled
     }
 
-    /// Makes exactly `lists` the sources that are let through or dropped whatever they send.
-    ///
-    /// # Errors
-    /// Too many of them; nothing is changed then. Or the kernel refuses.
-    pub fn publish_lists(&mut self, lists: &Lists) -> Result<(), Error> {
-        let (layout, config) = (&self.memory.layout, self.memory.config());
-        // The generation is raised also where this fails, as some entries may have been changed:
-        // packets of tracked sources skip the lists within a generation.
-        let published = self.lists.publish(lists, layout, config);
-        self.publisher.renew(config);
-        published
-    }
-
-    /// Changes some entries of the lists, of which `after` is what they are then.
-    ///
-    /// # Errors
-    /// As [`Dataplane::publish_lists`].
-    pub fn change_lists(&mut self, changes: &ListChanges, after: &Lists) -> Result<(), Error> {
-        let (layout, config) = (&self.memory.layout, self.memory.config());
-        let changed = self.lists.change(changes, after, layout, config);
-        self.publisher.renew(config);
-        changed
-    }
-
-    /// Whether there is room for `lists`.
-    ///
-    /// # Errors
-    /// Too many of them.
-    pub fn check_lists(&self, lists: &Lists) -> Result<(), Error> {
-        self.lists.check_room(lists).map(drop)
-    }
-
-    /// Decides what happens to packets whose source cannot be read, and to sources without a place in
-    /// the bucket table.
-    pub fn set_verdicts(&mut self, drop_malformed: bool, on_full: OnFull) {
-        let config = self.memory.config();
-        atomic::store(&config.drop_malformed, u64::from(drop_malformed));
-        atomic::store(&config.on_full, on_full.word());
-    }
-
-    /// Changes some limits: all of them, or none. No target may occur twice.
-    ///
-    /// # Errors
-    /// As [`Dataplane::publish`].
-    pub fn change(&mut self, changes: &Changes) -> Result<(), Error> {
-        let policies = self.compiled(changes)?;
-        let before: Vec<u8> = self.publisher.class_ids().collect();
-        let changed = self.publisher.change(changes, &policies, self.memory.config());
-        if before.into_iter().any(|id| self.publisher.class(id).is_none()) {
-            self.retire();
-        }
-        changed
-    }
-
-    /// Empties the buckets for classes that no limit is for any more: nothing is charged to them, and another
-    /// class may get their number. While a class is in use anywhere its buckets keep what they owe: a limit that
-    /// is put back must not find them full.
-    fn retire(&self) {
-        wait_for_packets();
-        // Only now: a packet that was told apart by the former classes may have been about to
-        // charge one of these buckets.
-        self.memory.retire(|class| self.publisher.class(class).is_some());
-    }
-
-    /// Whether [`Dataplane::change`] would make `changes`, as far as that can be told beforehand.
-    ///
-    /// # Errors
-    /// As [`Dataplane::change`], but for what only the kernel knows.
-    pub fn try_out(&self, changes: &Changes) -> Result<(), Error> {
-        self.compiled(changes)?;
-        self.publisher.check(changes)
-    }
-
-    /// Lets no limit apply to sources in `nets`, from the next [`Dataplane::publish`] on.
+    /// Lets no limit apply to sources in `nets`, from the next [`Dataplane::publish`] on, and no entry of the lists from
+    /// the next [`ListMaps::publish_lists`] on.
     pub fn exempt(&mut self, nets: &[IpNet]) {
-        self.publisher.exempt(nets);
+        self.policies.publisher.exempt(nets);
         self.lists.exempt(nets);
     }
 
-    /// Lets frames that hosts of the cluster send from these addresses pass unlimited, beside those from
-    /// addresses before while there is room. Returns how many addresses there is no room for.
+    /// Lets each bucket use `floor` of every limit that `includes` says is the cluster's, without end, which so
+    /// many `hosts` share. A larger floor than before brings no source any tokens.
     ///
     /// # Errors
-    /// If the kernel refuses.
-    pub fn set_peers(&mut self, present: &BTreeSet<IpAddr>) -> Result<usize, Error> {
-        self.peers.update(present)
+    /// As [`Dataplane::publish`], or a limit that cannot be divided; then the former floor stays.
+    pub fn set_floor(
+        &mut self,
+        floor: Share,
+        hosts: u32,
+        includes: fn(&Limit) -> bool,
+    ) -> Result<SharesChanged, Error> {
+        self.policies.change_floor(floor, hosts, includes)?;
+        Ok(self.renew_floors(0..self.table.buckets()))
     }
 
-    /// Addresses of other hosts whose frames to this one pass unlimited.
-    pub fn peers(&self) -> usize {
-        self.options.listen.map_or(0, |_| self.peers.len())
+    /// Lets these buckets have the floor of their policy, and keeps who gives shares waiting meanwhile.
+    pub fn renew_floors(&self, buckets: Range<usize>) -> SharesChanged {
+        self.shares.renew_floors(&self.policies.publisher.in_force, buckets)
     }
 
-    /// Where frames of the cluster pass unlimited that come from `address`, if they do.
-    pub fn unlimited_frames(&self, address: IpAddr) -> Option<SocketAddr> {
-        self.options.listen.filter(|_| self.peers.contains(address))
+    /// Buckets, with the limits in force.
+    pub fn buckets(&self) -> Buckets<'_> {
+        Buckets::new(&self.table, &self.policies.publisher.in_force)
     }
 
-    /// The policies of each of the amounts in use.
-    fn compiled(&self, changes: &Changes) -> Result<Vec<Compiled>, Error> {
-        let (v4, v6) = self.memory.layout.masks.lengths();
-        // What is compiled does not depend on the target, beyond whether it is shared and an error's
-        // text.
-        let mut policies: Vec<Compiled> = vec![[None; 2]; changes.amounts().len()];
-        for (target, amount) in changes.numbered() {
-            let Some(amount) = amount else { continue };
-            let limit = changes.amounts()[amount].of(target);
-            limit.check_prefix(v4, v6)?;
-            let policy = &mut policies[amount][usize::from(target.aggregate)];
-            if policy.is_none() {
-                *policy = Some(self.policy_of(&limit)?);
-            }
-        }
-        Ok(policies)
-    }
-
-    /// The number of a class in use.
-    fn class_id(&self, class: Class) -> Option<u8> {
-        let known = |id: &u8| self.publisher.class(*id) == Some(class);
-        if class.is_any() { Some(ANY as u8) } else { self.publisher.class_ids().find(known) }
-    }
-
-    /// The limit that applies to what an address sends of a class, by whose number it is asked for.
-    fn limit_for(&self, address: IpAddr, class: u8) -> Option<Limit> {
-        let (target, policy) = self.publisher.policy_for(address, class);
-        decompile(target, &policy?)
-    }
-
-    /// What came to a shared limit since it is set; `None` if it is not in force.
-    pub fn shared_counts(&self, target: &Target) -> Option<SharedCounts> {
-        self.publisher.shared_counts(target)
-    }
-
-    /// Puts fresh maps, which have their limits now, in the place of what was pinned.
-    fn settle(&mut self) -> Result<(), Error> {
-        let Some(staging) = &self.staging else { return Ok(()) };
-        let program = object::program(&mut self.ebpf)?;
-        self.links = object::settle(staging, &self.options.pin_dir, program)?;
-        self.staging = None;
-        self.measure_frames()
-    }
-
-    /// The estimate below which a source with this limit needs no bucket; 1 means that every source
-    /// gets one at once, as happens to limits that are slow for the sketch's window.
-    pub fn gate_of(&self, limit: &Limit) -> u32 {
-        self.policy_of(limit).map_or(1, |policy| policy.gate)
-    }
-}
-
-impl Drop for Dataplane {
-    fn drop(&mut self) {
-        // Never put in place: what it was to replace goes on.
-        if let Some(staging) = &self.staging {
-            object::discard(staging);
-        }
+    /// Visits up to `most` samples that have come since the last call.
+    pub fn samples(&mut self, most: usize, visit: &mut dyn FnMut(PacketSample)) {
+        let in_force = &self.policies.publisher.in_force;
+        // Of a packet whose class is unknown, the limit is.
+        let classless = in_force.classes.ids().next().is_none();
+        self.sampler.visit(most, &mut |sample| {
+            let limit = sample.source.filter(|_| classless);
+            let limit = limit.and_then(|source| in_force.limit_for(source, ANY as u8));
+            visit(PacketSample { limit, ..sample });
+        });
     }
 }

@@ -4,11 +4,12 @@
 //! bits are cleared after the entry has gone: not at once, because that takes a look at all entries, but
 //! before they are many.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use aya::Ebpf;
 use ipnet::IpNet;
-use limiter_common::abi::{Config, LISTED_PREFIXES, Layout};
+use limiter_common::abi::{Config, LISTED_PREFIXES};
 use limiter_common::atomic;
 use limiter_common::lists::{
     Entry, PREFIX, PREFIX_BITMAP_WORDS, PREFIX_WORDS, SINGLE, bit_of, bits_of, in_use, prefix_bit,
@@ -18,7 +19,9 @@ use limiter_common::lists::{
 use super::Error;
 use super::kernel;
 use super::memory::Elements;
+use super::publish::{published, renew};
 use super::sources::{SourceMaps, Table, key_of};
+use super::view::Memory;
 use model::lists::{Action, ListChanges, Listing, Lists, now};
 
 /// One in so many entries may have been removed since the filter was made.
@@ -27,8 +30,10 @@ const STALE: usize = 8;
 /// The filter may be so many times as large as its entries need.
 const SPACIOUS: u32 = 4;
 
-/// The maps of the lists.
-pub(super) struct ListMaps {
+/// The maps of the lists, and their filter. Apart from limits: what is listed is never asked for one. The two have
+/// the generation in common, which lets CPUs forget what they remember of sources.
+pub struct ListMaps {
+    memory: Arc<Memory>,
     maps: SourceMaps<IpNet, u64>,
     prefix_bitmap: Elements<AtomicU64>,
     filter: Elements<AtomicU64>,
@@ -59,12 +64,17 @@ impl ListMaps {
     ///
     /// # Errors
     /// If one is not there, or is not what it should be.
-    pub(super) fn take(ebpf: &mut Ebpf, layout: &Layout, max_single: usize) -> Result<Self, Error> {
+    pub(super) fn take(
+        ebpf: &mut Ebpf,
+        memory: Arc<Memory>,
+        max_single: usize,
+    ) -> Result<Self, Error> {
         let names = ["LISTED", "LISTED4", "LISTED6"];
         Ok(Self {
-            maps: SourceMaps::take(ebpf, names, layout.masks.lengths())?,
+            maps: SourceMaps::take(ebpf, names, memory.layout.masks.lengths())?,
             prefix_bitmap: super::elements(ebpf, "PREFIX_BITMAP")?,
             filter: super::elements(ebpf, "FILTER")?,
+            memory,
             max_single,
             exempt: Vec::new(),
             words: 0,
@@ -72,21 +82,47 @@ impl ListMaps {
         })
     }
 
-    /// Lets these through from the next [`ListMaps::publish`] on, whatever the lists say.
+    /// Lets these through from the next [`ListMaps::publish_lists`] on, whatever the lists say.
     pub(super) fn exempt(&mut self, nets: &[IpNet]) {
         self.exempt = nets.to_vec();
     }
 
-    /// Makes exactly `lists` the entries in force.
+    /// Makes exactly `lists` the sources that are let through or dropped whatever they send.
     ///
     /// # Errors
-    /// If there are too many, before anything is changed, or the kernel refuses.
-    pub(super) fn publish(
-        &mut self,
-        lists: &Lists,
-        layout: &Layout,
-        config: &Config,
-    ) -> Result<(), Error> {
+    /// Too many of them; nothing is changed then. Or the kernel refuses.
+    pub fn publish_lists(&mut self, lists: &Lists) -> Result<(), Error> {
+        let published = self.publish(lists);
+        self.renew();
+        published
+    }
+
+    /// Changes some entries of the lists, of which `after` is what they are then.
+    ///
+    /// # Errors
+    /// As [`ListMaps::publish_lists`]; if the kernel refuses, some may have been changed.
+    pub fn change_lists(&mut self, changes: &ListChanges, after: &Lists) -> Result<(), Error> {
+        let changed = self.change(changes, after);
+        self.renew();
+        changed
+    }
+
+    /// Whether there is room for `lists`.
+    ///
+    /// # Errors
+    /// Too many of them.
+    pub fn check_lists(&self, lists: &Lists) -> Result<(), Error> {
+        self.check_room(lists).map(drop)
+    }
+
+    /// Raises the generation, also after a change that failed, as some entries may have been changed: packets of
+    /// tracked sources skip the lists within a generation.
+    fn renew(&self) {
+        let config = self.memory.config();
+        renew(config, published(config).slot());
+    }
+
+    fn publish(&mut self, lists: &Lists) -> Result<(), Error> {
         let kinds = self.check_room(lists)?;
         let present = self.maps.present().map_err(Error::map("read the lists in force"))?;
         let gone = present.into_iter().map(|(net, _)| net).filter(|net| !lists.contains_key(net));
@@ -95,40 +131,29 @@ impl ListMaps {
         let gone: Vec<_> = gone.collect();
         let all = lists.iter().map(|(net, listing)| (*net, Some(listing)));
         self.write(gone.into_iter().chain(all))?;
-        self.rebuild(lists, layout, kinds, config);
+        self.rebuild(lists, kinds);
         Ok(())
     }
 
-    /// Changes entries. `after` is what the lists are then.
-    ///
-    /// # Errors
-    /// If there would be too many, before anything is changed; if the kernel refuses, some may have
-    /// been changed.
-    pub(super) fn change(
-        &mut self,
-        changes: &ListChanges,
-        after: &Lists,
-        layout: &Layout,
-        config: &Config,
-    ) -> Result<(), Error> {
+    fn change(&mut self, changes: &ListChanges, after: &Lists) -> Result<(), Error> {
         let kinds = self.check_room(after)?;
         self.write(changes.iter().map(|(net, listing)| (*net, listing.as_ref())))?;
         for (net, listing) in changes {
             match destination(&self.exempt, net, listing.as_ref()) {
                 // Without its bits a packet would not even ask for the entry, which is there
                 // already.
-                Some(_) => self.set_bits(net, layout),
+                Some(_) => self.set_bits(net),
                 None => self.stale += 1,
             }
         }
-        let wanted = words_for(kinds[0], layout.filter_words);
+        let wanted = words_for(kinds[0], self.memory.layout.filter_words);
         // A filter that is too full lets all packets ask the maps, and one that is too spacious
         // does not fit the caches.
         let fits = wanted <= self.words && wanted >= self.words / SPACIOUS;
         if !fits || self.stale > after.len() / STALE {
-            self.rebuild(after, layout, kinds, config);
+            self.rebuild(after, kinds);
         } else {
-            announce(kinds, self.words, config);
+            announce(kinds, self.words, self.memory.config());
         }
         Ok(())
     }
@@ -155,7 +180,7 @@ impl ListMaps {
     ///
     /// # Errors
     /// If there is no room for so many.
-    pub(super) fn check_room(&self, after: &Lists) -> Result<[usize; 3], Error> {
+    fn check_room(&self, after: &Lists) -> Result<[usize; 3], Error> {
         let mut wanted = after.kinds(self.maps.lengths());
         for net in self.exempt.iter().filter(|net| !after.contains_key(net)) {
             let family = 1 + usize::from(net.addr().is_ipv6());
@@ -177,7 +202,8 @@ impl ListMaps {
     }
 
     /// Calls `visit` with each word of the filters that an entry concerns, and its bits there.
-    fn bits(&self, net: &IpNet, layout: &Layout, mut visit: impl FnMut(Word, u64)) {
+    fn bits(&self, net: &IpNet, mut visit: impl FnMut(Word, u64)) {
+        let layout = &self.memory.layout;
         let key = layout.masks.apply(key_of(net.network()));
         if self.maps.is_exact(net) {
             let (word, bits) = bits_of(layout.hash_key.hash(key), self.words);
@@ -193,11 +219,11 @@ impl ListMaps {
         }
     }
 
-    fn set_bits(&self, net: &IpNet, layout: &Layout) {
+    fn set_bits(&self, net: &IpNet) {
         if self.words == 0 {
             return;
         }
-        self.bits(net, layout, |word, bits| {
+        self.bits(net, |word, bits| {
             let word = match word {
                 Word::Filter(word) => self.filter.all().get(word as usize),
                 Word::Bitmap(word) => self.prefix_bitmap.all().get(word as usize),
@@ -210,12 +236,13 @@ impl ListMaps {
 
     /// Makes the filter as large as `lists` need, whose entries are of these `kinds`, and clears the
     /// bits that no entry needs. A word is replaced at once, so that no entry misses its own.
-    fn rebuild(&mut self, lists: &Lists, layout: &Layout, kinds: [usize; 3], config: &Config) {
-        let before = std::mem::replace(&mut self.words, words_for(kinds[0], layout.filter_words));
+    fn rebuild(&mut self, lists: &Lists, kinds: [usize; 3]) {
+        let needed = words_for(kinds[0], self.memory.layout.filter_words);
+        let before = std::mem::replace(&mut self.words, needed);
         let mut wanted = vec![0; (PREFIX_WORDS + self.words) as usize];
         let mut prefix_bitmap = [0; PREFIX_BITMAP_WORDS as usize];
         for net in lists.keys().chain(&self.exempt) {
-            self.bits(net, layout, |word, bits| match word {
+            self.bits(net, |word, bits| match word {
                 Word::Filter(word) => wanted[word as usize] |= bits,
                 Word::Bitmap(word) => prefix_bitmap[word as usize] |= bits,
             });
@@ -229,7 +256,7 @@ impl ListMaps {
                 atomic::store(word, atomic::load(word) | bits);
             }
         }
-        announce(kinds, self.words, config);
+        announce(kinds, self.words, self.memory.config());
         if self.words != before {
             // A packet that has read the former size still looks where that leads to.
             kernel::wait_for_packets();

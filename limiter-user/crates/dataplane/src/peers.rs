@@ -1,7 +1,7 @@
 //! The addresses that frames of the cluster come from: see [`limiter_common::peers`].
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData};
@@ -11,11 +11,13 @@ use limiter_common::peers::MAX_PEERS;
 use super::sources::key_of;
 use super::{Error, take};
 
-/// The map of budgets.
-pub(super) struct PeerMap {
+/// The map of budgets. It knows nothing of limits: frames of the cluster pass before they are asked for.
+pub struct PeerMap {
     map: HashMap<MapData, SourceKey, u64>,
     /// The addresses in it.
     known: BTreeSet<IpAddr>,
+    /// Where frames of the cluster come to, if this host is in one.
+    listen: Option<SocketAddr>,
 }
 
 impl PeerMap {
@@ -23,29 +25,30 @@ impl PeerMap {
     ///
     /// # Errors
     /// If it is not there, or cannot be read.
-    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, Error> {
+    pub(super) fn take(ebpf: &mut Ebpf, listen: Option<SocketAddr>) -> Result<Self, Error> {
         let map: HashMap<MapData, SourceKey, u64> = take(ebpf, "PEERS")?;
         let known = map.keys().map(|key| key.map(|key| key.address()));
         let known = known.collect::<Result<_, _>>().map_err(Error::map("read the map PEERS"))?;
-        Ok(Self { map, known })
+        Ok(Self { map, known, listen })
     }
 
-    /// How many addresses there are.
-    pub(super) fn len(&self) -> usize {
-        self.known.len()
+    /// Addresses of other hosts whose frames to this one pass unlimited.
+    pub fn peers(&self) -> usize {
+        self.listen.map_or(0, |_| self.known.len())
     }
 
-    /// Whether frames of the cluster may come from `address`.
-    pub(super) fn contains(&self, address: IpAddr) -> bool {
-        self.known.contains(&address.to_canonical())
+    /// Where frames of the cluster pass unlimited that come from `address`, if they do.
+    pub fn unlimited_frames(&self, address: IpAddr) -> Option<SocketAddr> {
+        self.listen.filter(|_| self.known.contains(&address.to_canonical()))
     }
 
-    /// Adds `present`, the addresses of members and seeds. Others stay while there is room for them: who was
-    /// lost must be heard to come back. Returns how many have no room.
+    /// Lets frames that hosts of the cluster send from these addresses, of members and seeds, pass unlimited. Those
+    /// from addresses before do so while there is room for them: who was lost must be heard to come back. Returns how
+    /// many addresses there is no room for.
     ///
     /// # Errors
     /// If the kernel refuses; some may have been changed.
-    pub(super) fn update(&mut self, present: &BTreeSet<IpAddr>) -> Result<usize, Error> {
+    pub fn set_peers(&mut self, present: &BTreeSet<IpAddr>) -> Result<usize, Error> {
         let changed = changes(&self.known, present, MAX_PEERS as usize);
         let failed = |address| Error::map(format!("change the budget of {address}"));
         // Removed first, as the map has no room for both.

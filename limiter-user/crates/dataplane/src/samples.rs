@@ -1,12 +1,14 @@
 //! Samples of packets: asks the kernel program for some, and reads them.
 
+use std::sync::Arc;
+
 use model::sample::{PacketSample, SampleFilter};
 
 use aya::Ebpf;
 use aya::maps::{MapData, ProgramArray, RingBuf};
 use aya::programs::Xdp;
 use ipnet::IpNet;
-use limiter_common::abi::{Config, Reason};
+use limiter_common::abi::Reason;
 use limiter_common::atomic;
 use limiter_common::packet::{Network, network};
 use limiter_common::sampling::{MAX_BYTES, Sample, Sampling, asking};
@@ -14,14 +16,15 @@ use limiter_common::sampling::{MAX_BYTES, Sample, Sampling, asking};
 use super::error::{Error, Opaque};
 use super::memory::Elements;
 use super::sources::key_of;
-use super::view::Now;
+use super::view::{Memory, Now};
 use super::{elements, take};
 
 /// The program that takes samples.
 const PROGRAM: &str = "sampler";
 
-/// The way to samples.
-pub(super) struct Sampler {
+/// The way to samples. It knows no limits: with those each sample is explained later.
+pub struct Sampler {
+    memory: Arc<Memory>,
     control: Elements<Sampling>,
     ring: RingBuf<MapData>,
     /// Why there are none.
@@ -32,7 +35,7 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    pub(super) fn new(ebpf: &mut Ebpf, config: &Config) -> Result<Self, Error> {
+    pub(super) fn new(ebpf: &mut Ebpf, memory: Arc<Memory>) -> Result<Self, Error> {
         let control = elements(ebpf, "SAMPLING")?;
         let ring = take(ebpf, "SAMPLES")?;
         let programs = take(ebpf, "SAMPLER")?;
@@ -44,17 +47,21 @@ impl Sampler {
                 (None, Some(error.to_string()))
             }
         };
-        let sampler = Self { control, ring, broken, _programs: programs };
+        let mut sampler = Self { memory, control, ring, broken, _programs: programs };
         // A daemon may have died while somebody captured.
-        sampler.stop(config);
+        sampler.stop_sampling();
         Ok(sampler)
     }
 
-    pub(super) fn start(&mut self, config: &Config, filter: &SampleFilter) -> Result<(), Error> {
+    /// Lets the kernel program take samples of packets, and forgets earlier ones.
+    ///
+    /// # Errors
+    /// If this kernel cannot.
+    pub fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error> {
         if let Some(problem) = &self.broken {
             return Err(Error::Capture { problem: problem.clone() });
         }
-        self.stop(config);
+        self.stop_sampling();
         // What is left of an earlier capture.
         while self.ring.next().is_some() {}
         let Some(control) = self.control.all().first() else { return Ok(()) };
@@ -78,12 +85,13 @@ impl Sampler {
             atomic::store(word, value);
         }
         // The filter before the word that lets packets ask for it.
-        atomic::store(&config.sampled, asking(filter.reasons.iter().copied()));
+        atomic::store(&self.memory.config().sampled, asking(filter.reasons.iter().copied()));
         Ok(())
     }
 
-    pub(super) fn stop(&self, config: &Config) {
-        atomic::store(&config.sampled, asking([]));
+    /// Ends that.
+    pub fn stop_sampling(&mut self) {
+        atomic::store(&self.memory.config().sampled, asking([]));
     }
 
     /// Visits up to `most` samples that have come.

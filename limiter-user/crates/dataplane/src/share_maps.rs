@@ -16,10 +16,8 @@
 //! * Under a limit of this host alone packets do not look at the words (P1). A grant that is left in them ends.
 //! * A slot that a generation leads to is not written again before the generation is over, and has rested.
 //!
-//! **One writes at a time**, whoever it is: floors are raised by who changes limits ([`Dataplane::renew_floors`]), and
-//! shares are given here. Each takes [`ShareMaps::writing`], for some ms at the most, in which nothing blocks.
-//!
-//! [`Dataplane::renew_floors`]: super::Dataplane::renew_floors
+//! **One writes at a time**, whoever it is: floors are raised by who changes limits ([`ShareMaps::renew_floors`]), and
+//! shares are given by another. Each takes [`ShareMaps::writing`], for some ms at the most, in which nothing blocks.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -29,28 +27,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::IpNet;
 use limiter_common::abi::{Policy, PolicyWord};
-use limiter_common::atomic;
 use limiter_common::class::ANY;
 use limiter_common::share::Grant;
 use limiter_common::share_change::Outcome;
 
-use super::events::EventQueue;
 use super::kernel::monotonic_ns;
-use super::pending::{DropCaches, Pending};
-use super::publish::{ClassTables, PolicyLookup};
+use super::publish::{ClassTables, InForce, PolicyLookup, published};
 use super::shares::{BucketShare, ClusterBucket, ClusterMember, SharesChanged, multiplier};
-use super::view::{Memory, Now, Tracked};
+use super::table::BucketTable;
+use super::view::{Now, Tracked};
 use model::compile::decompile;
 use model::{Selector, Target};
 
+/// How often floors are renewed of buckets that packets are charged to at the same moment.
+const ROUNDS: u32 = 4;
 /// How often a policy is looked up while policies change.
 const TRIES: u32 = 8;
 
 /// A handle on the buckets and shares of a data plane, of which there may be more than one.
 pub struct ShareMaps {
-    memory: Arc<Memory>,
-    drop_caches: Arc<DropCaches>,
-    events: Arc<EventQueue>,
+    table: Arc<BucketTable>,
     classes: Arc<ClassTables>,
     policies: PolicyLookup,
     writing: Mutex<()>,
@@ -58,35 +54,33 @@ pub struct ShareMaps {
 
 impl ShareMaps {
     pub(super) const fn new(
-        memory: Arc<Memory>,
-        drop_caches: Arc<DropCaches>,
-        events: Arc<EventQueue>,
+        table: Arc<BucketTable>,
         classes: Arc<ClassTables>,
         policies: PolicyLookup,
     ) -> Self {
-        Self { memory, drop_caches, events, classes, policies, writing: Mutex::new(()) }
+        Self { table, classes, policies, writing: Mutex::new(()) }
     }
 
     /// Whoever holds it changes words of buckets alone.
-    pub(super) fn writing(&self) -> MutexGuard<'_, ()> {
+    fn writing(&self) -> MutexGuard<'_, ()> {
         // A change that a panic has cut off is like that of a daemon that has died: see `limiter_common`.
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The generation in force, and the slot of the default.
     fn published(&self) -> PolicyWord {
-        PolicyWord(atomic::load(&self.memory.config().policy))
+        published(self.table.memory.config())
     }
 
     /// How many buckets there are.
     pub fn buckets(&self) -> usize {
-        self.memory.slots.all().len()
+        self.table.buckets()
     }
 
     /// The sources that have begun to be limited since the last call, as far as there was room to note them.
     pub fn begun_to_be_limited(&self) -> Vec<IpNet> {
-        let sources = self.events.begun_to_be_limited();
-        sources.into_iter().map(|source| self.memory.network(source)).collect()
+        let sources = self.table.events.begun_to_be_limited();
+        sources.into_iter().map(|source| self.table.memory.network(source)).collect()
     }
 
     /// Gives buckets shares, without a lock that a packet waits for and without tokens: a larger share brings none, a
@@ -94,9 +88,9 @@ impl ShareMaps {
     pub fn set_shares(&self, shares: &mut dyn Iterator<Item = BucketShare>) -> SharesChanged {
         let _alone = self.writing();
         let mut changed = SharesChanged::default();
-        let mut policies = Policies::new(self);
+        let mut policies = PolicyCache::new(self);
         for BucketShare { bucket, tag, share, until_ns } in shares {
-            let tracked = self.memory.at(bucket);
+            let tracked = self.table.memory.at(bucket);
             let policy = tracked.as_ref().and_then(|it| policies.of(it));
             let (Some(tracked), Some(policy)) = (tracked, policy) else {
                 changed.gone += 1;
@@ -117,13 +111,40 @@ impl ShareMaps {
         changed
     }
 
+    /// Lets these buckets have the floor of their policy, by whoever changes limits, which stay as they are: so the
+    /// maps need not be asked. Keeps who gives shares waiting meanwhile.
+    pub(super) fn renew_floors(&self, in_force: &InForce, buckets: Range<usize>) -> SharesChanged {
+        // A share that is given meanwhile would be converted from a floor that is about to change.
+        let _alone = self.writing();
+        let mut changed = SharesChanged::default();
+        let mut slots = ClusterSlots::new(self, in_force);
+        let mut missed: Vec<usize> = Vec::new();
+        for round in 0..ROUNDS {
+            let mut again = std::mem::take(&mut missed).into_iter();
+            let mut all = if round == 0 { buckets.clone() } else { 0..0 };
+            let buckets = std::iter::from_fn(|| all.next().or_else(|| again.next()));
+            self.table.memory.part(buckets, |bucket, tracked| {
+                let Some(policy) = slots.policy(tracked) else { return };
+                let outcome = tracked.under(&policy).change(tracked.tag(), None, monotonic_ns);
+                // Tried again after all the others, when the flood on this bucket may have paused;
+                // at once it would only be met again.
+                if matches!(outcome, Outcome::Missed) && round + 1 < ROUNDS {
+                    missed.push(bucket);
+                } else {
+                    changed.count(bucket, outcome);
+                }
+            });
+        }
+        changed
+    }
+
     /// Gives buckets back what lowering their shares has taken too much, when [`super::wait_for_packets`] was called
     /// since.
     pub fn give_back(&self, changed: SharesChanged) {
         let _alone = self.writing();
-        let mut policies = Policies::new(self);
+        let mut policies = PolicyCache::new(self);
         for (bucket, lowered) in changed.into_lowered() {
-            let Some(tracked) = self.memory.at(bucket) else { continue };
+            let Some(tracked) = self.table.memory.at(bucket) else { continue };
             if let Some(policy) = policies.of(&tracked) {
                 lowered.give_back(&tracked.under(&policy));
             }
@@ -133,9 +154,9 @@ impl ShareMaps {
     /// Visits the buckets of these numbers that are under a limit of the cluster, and that a packet has come to since
     /// policies have changed: of others nothing new is to be told.
     pub fn cluster_buckets(&self, buckets: Range<usize>, visit: &mut dyn FnMut(ClusterBucket)) {
-        let pending = Pending::now(&self.drop_caches);
-        let mut policies = Policies::new(self);
-        self.memory.part(buckets, |_, tracked| {
+        let pending = self.table.pending();
+        let mut policies = PolicyCache::new(self);
+        self.table.memory.part(buckets, |_, tracked| {
             // Not `of`: a bucket that no packet has come to needs no look into the maps, which
             // takes a system call.
             if policies.of_busy(tracked).is_some() {
@@ -150,14 +171,14 @@ impl ShareMaps {
         buckets: &mut dyn Iterator<Item = usize>,
         visit: &mut dyn FnMut(ClusterMember),
     ) {
-        let (pending, now) = (Pending::now(&self.drop_caches), Now::take());
+        let (pending, now) = (self.table.pending(), Now::take());
         // Of classes that come and go meanwhile each number is read as it was or as it is.
-        let classes = self.classes.present(self.memory.config());
-        let mut policies = Policies::new(self);
-        self.memory.part(buckets, |_, tracked| {
+        let classes = self.classes.present(self.table.memory.config());
+        let mut policies = PolicyCache::new(self);
+        self.table.memory.part(buckets, |_, tracked| {
             let Some(policy) = policies.of(tracked) else { return };
             let Some(class) = classes.class(tracked.class()) else { return };
-            let source = self.memory.network(tracked.key());
+            let source = self.table.memory.network(tracked.key());
             let target = Target { whom: Selector::Prefix(source), class, aggregate: false };
             let Some(limit) = decompile(target, &policy) else { return };
             visit(ClusterMember {
@@ -172,29 +193,29 @@ impl ShareMaps {
 
     /// The buckets that a source has, whether a limit of the cluster applies to them or not.
     pub fn buckets_of(&self, source: IpNet) -> Vec<usize> {
-        let key = self.memory.key_of(source.addr());
-        let classes = self.classes.present(self.memory.config());
+        let key = self.table.memory.key_of(source.addr());
+        let classes = self.classes.present(self.table.memory.config());
         let classes = std::iter::once(ANY as u8).chain(classes.ids());
-        classes.filter_map(|class| Some(self.memory.find(key, class)?.bucket())).collect()
+        classes.filter_map(|class| Some(self.table.memory.find(key, class)?.bucket())).collect()
     }
 
     /// The bucket that a source has for packets of no class.
     pub fn cluster_bucket(&self, address: IpAddr) -> Option<ClusterBucket> {
-        let tracked = self.memory.find(self.memory.key_of(address), ANY as u8)?;
-        Policies::new(self).of(&tracked)?;
-        Some(ClusterBucket::new(&tracked, &Pending::now(&self.drop_caches)))
+        let tracked = self.table.memory.find(self.table.memory.key_of(address), ANY as u8)?;
+        PolicyCache::new(self).of(&tracked)?;
+        Some(ClusterBucket::new(&tracked, &self.table.pending()))
     }
 }
 
 /// The policies of a generation that were asked for: nearly all buckets have the same few.
-struct Policies<'a> {
+struct PolicyCache<'a> {
     maps: &'a ShareMaps,
     generation: u32,
     last: Option<(u32, Option<Policy>)>,
     known: HashMap<u32, Option<Policy>>,
 }
 
-impl<'a> Policies<'a> {
+impl<'a> PolicyCache<'a> {
     fn new(maps: &'a ShareMaps) -> Self {
         let generation = maps.published().generation();
         Self { maps, generation, last: None, known: HashMap::new() }
@@ -215,7 +236,7 @@ impl<'a> Policies<'a> {
         self.look_up(tracked, |_, _| None)
     }
 
-    /// As [`Policies::of`]; `idle` says to which slot a packet is led that has to look.
+    /// As [`PolicyCache::of`]; `idle` says to which slot a packet is led that has to look.
     fn look_up(
         &mut self,
         tracked: &Tracked<'_>,
@@ -262,5 +283,39 @@ impl<'a> Policies<'a> {
     fn forget(&mut self, generation: u32) {
         (self.generation, self.last) = (generation, None);
         self.known.clear();
+    }
+}
+
+/// The policy that was asked for last, while limits stay as they are: that of nearly all buckets, one after the other.
+struct ClusterSlots<'a> {
+    maps: &'a ShareMaps,
+    in_force: &'a InForce,
+    generation: u32,
+    last: Option<(u32, Option<Policy>)>,
+}
+
+impl<'a> ClusterSlots<'a> {
+    fn new(maps: &'a ShareMaps, in_force: &'a InForce) -> Self {
+        Self { maps, in_force, generation: maps.published().generation(), last: None }
+    }
+
+    /// The policy that the next packet of a bucket's source meets, if it is the cluster's.
+    fn policy(&mut self, tracked: &Tracked<'_>) -> Option<Policy> {
+        let resolved = tracked.policy_word();
+        if resolved.generation() != self.generation {
+            // No packet has come since policies have changed.
+            let network = self.maps.table.memory.network(tracked.key());
+            let (_, policy) = self.in_force.policy_for(network.addr(), tracked.class());
+            return policy.filter(Policy::is_cluster);
+        }
+        let slot = resolved.slot();
+        if let Some((last, policy)) = self.last
+            && last == slot
+        {
+            return policy;
+        }
+        let policy = self.in_force.policy(slot).filter(Policy::is_cluster);
+        self.last = Some((slot, policy));
+        policy
     }
 }

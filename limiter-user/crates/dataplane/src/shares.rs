@@ -80,7 +80,7 @@ pub struct ClusterMember {
     pub source: IpNet,
     /// The packets that it is for.
     pub class: Class,
-    /// The limit, as if it was set for this source alone: whom it is for, [`crate::Dataplane::target_of`] tells.
+    /// The limit, as if it was set for this source alone: whom it is for, [`crate::Policies::target_of`] tells.
     pub limit: Limit,
     /// What it may use of that.
     pub share: HeldShare,

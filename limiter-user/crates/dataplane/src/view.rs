@@ -1,4 +1,4 @@
-//! What the kernel's memory says of sources, sketch and table.
+//! What the kernel's memory says of sources.
 
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
@@ -8,25 +8,19 @@ use ipnet::IpNet;
 use limiter_common::abi::{Config, Layout, Policy, PolicyWord, Terms, Tier};
 use limiter_common::atomic;
 use limiter_common::gcra::{Ticks, credit, ticks};
-use limiter_common::hash::{Hash, HashKey};
-use limiter_common::hll::{self, Ranks, Registers};
+use limiter_common::hash::Hash;
+use limiter_common::hll::Registers;
 use limiter_common::key::SourceKey;
 use limiter_common::share::{CostMultiplier, Multiplier, ShareSlot};
 use limiter_common::share_change::Bucket;
-use limiter_common::sketch::{Position, Sketch, Total, Window};
-use limiter_common::table::{
-    Identity, LastSeen, SPARED, Slot, WAYS, is_claimed, set_of, slot_index,
-};
-use siphasher::sip::SipHasher24;
+use limiter_common::sketch::{Position, Sketch, Window};
+use limiter_common::table::{Identity, LastSeen, Slot, WAYS, is_claimed, set_of, slot_index};
 
-use super::facts::WindowRanks;
 use super::kernel;
 use super::memory::Elements;
 use super::pending::{Pending, stored_counts, with_drops};
 use super::sources::{key_of, source_of_key};
-use model::Distinct;
 use model::source::{Counts, HeldShare, Source, SourceState};
-use model::tables::{SketchHealth, TableHealth};
 use model::{Class, Limit};
 
 /// Sets that are looked at together: what is found of them stays in the first-level cache.
@@ -56,7 +50,7 @@ impl Now {
         Self { monotonic_ns: kernel::monotonic_ns(), offset_ns: kernel::clock_offset() }
     }
 
-    fn ticks(self) -> Ticks {
+    pub(super) fn ticks(self) -> Ticks {
         ticks(self.monotonic_ns)
     }
 
@@ -65,7 +59,7 @@ impl Now {
         SystemTime::UNIX_EPOCH + Duration::from_nanos(ns.wrapping_add(self.offset_ns))
     }
 
-    fn position(self, window: Window) -> Position {
+    pub(super) fn position(self, window: Window) -> Position {
         window.position(self.monotonic_ns.wrapping_add(self.offset_ns))
     }
 }
@@ -161,43 +155,7 @@ impl<'a> Tracked<'a> {
     }
 }
 
-/// What a key is known by. It says nothing about the key: the hash is keyed with two words of it.
-fn fingerprint(key: &HashKey) -> u64 {
-    let bytes: Vec<u8> = key.words.iter().flat_map(|word| word.to_be_bytes()).collect();
-    SipHasher24::new_with_keys(key.words[0], key.words[1]).hash(&bytes)
-}
-
 impl Memory {
-    /// Distinct sources in the last full window.
-    pub(super) fn distinct(&self) -> Option<Distinct> {
-        Some(Distinct {
-            sources: self.registers()?.ranks.estimate(),
-            standard_error: Ranks::STANDARD_ERROR,
-            window_s: (1u64 << hll::WINDOW_SHIFT) as f64 / 1e9,
-        })
-    }
-
-    /// The registers of the last full window.
-    pub(super) fn registers(&self) -> Option<WindowRanks> {
-        let registers = self.registers.all().first()?;
-        let epoch = || {
-            // As the kernel program reckons, which is up to a millisecond from the wall clock.
-            let offset_ns = atomic::load(&self.config().clock_offset);
-            hll::epoch(kernel::monotonic_ns().wrapping_add(offset_ns))
-        };
-        let mut before = epoch();
-        loop {
-            let ranks = Ranks::full(registers, before);
-            let after = epoch();
-            // Registers that rolled meanwhile have forgotten the window that was asked for.
-            if after == before {
-                let key = fingerprint(&self.layout.hash_key);
-                return Some(WindowRanks { ranks, window: after.wrapping_sub(1), key });
-            }
-            before = after;
-        }
-    }
-
     /// The one element of the configuration.
     pub(super) fn config(&self) -> &Config {
         // The map has one element, as `Elements::new` found when it mapped it.
@@ -261,7 +219,9 @@ impl Memory {
 
     /// The buckets that sources have, set by set, and their numbers. The fingerprints tell which they
     /// are, so that no other slot is touched: memory is what this takes its time for.
-    fn occupied_sets(&self) -> impl Iterator<Item = impl Iterator<Item = (usize, &Slot)>> {
+    pub(super) fn occupied_sets(
+        &self,
+    ) -> impl Iterator<Item = impl Iterator<Item = (usize, &Slot)>> {
         let slots = self.slots.all();
         let mask = self.layout.set_mask;
         let words = (0u32..).zip(self.fingerprints.all());
@@ -348,58 +308,8 @@ impl Memory {
         sketch.estimate(hash, now.position(self.window())).window
     }
 
-    fn window(&self) -> Window {
+    pub(super) fn window(&self) -> Window {
         Window { shift: self.layout.window_shift }
-    }
-
-    /// Mean packets per cell in the sliding window.
-    pub(super) fn noise(&self, now: Now) -> f64 {
-        let position = now.position(self.window());
-        let total = Total::at(&self.config().sketch_total, position);
-        f64::from(total.estimate(position)) / f64::from(self.layout.sketch.width())
-    }
-
-    /// The sketch's size and state.
-    pub(super) fn sketch_health(&self, requested: (f64, f64)) -> SketchHealth {
-        let shape = self.layout.sketch;
-        SketchHealth {
-            requested_epsilon: requested.0,
-            requested_delta: requested.1,
-            epsilon: std::f64::consts::E / f64::from(shape.width()),
-            delta: (-f64::from(shape.depth)).exp(),
-            width: shape.width(),
-            depth: shape.depth,
-            window_ms: self.window().ns() as f64 / 1e6,
-            noise: self.noise(Now::take()),
-            memory_bytes: self.cells.bytes(),
-        }
-    }
-
-    /// The table's size and state.
-    pub(super) fn table_health(&self) -> TableHealth {
-        let now = Now::take().ticks();
-        let (mut occupied, mut busy, mut full_sets) = (0, 0, 0);
-        for ways in self.occupied_sets() {
-            let mut busy_ways = 0;
-            for (_, slot) in ways {
-                occupied += 1;
-                // A bucket that is full again is as good as empty: whoever needs one takes it.
-                busy_ways += u64::from(atomic::load(&slot.tat) > now);
-            }
-            busy += busy_ways;
-            // For a limit that leaves two ways to others.
-            full_sets += u64::from(busy_ways >= u64::from(WAYS - SPARED));
-        }
-        let sets = self.layout.set_mask + 1;
-        TableHealth {
-            sets,
-            ways: WAYS,
-            capacity: sets * WAYS,
-            occupied,
-            busy,
-            full_sets,
-            memory_bytes: self.fingerprints.bytes() + self.slots.bytes() + self.identities.bytes(),
-        }
     }
 
     /// A source with a bucket. `policy` is what its slot holds.

@@ -43,7 +43,7 @@ pub(crate) struct ClassUse {
 
 impl ClassUse {
     /// The number of a class in use; 0 for all packets.
-    pub(super) fn id(&self, class: &Class) -> Option<u8> {
+    pub(crate) fn id(&self, class: &Class) -> Option<u8> {
         if class.is_any() { Some(0) } else { self.ids.get(class).copied() }
     }
 

@@ -12,56 +12,40 @@
 //! [`order`]. Old classes are told apart until nothing is left of them.
 
 mod classes;
+mod in_force;
 mod lookup;
+mod maps;
 mod order;
 mod place;
 mod shadows;
 mod shared;
 mod slots;
 
-use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use aya::maps::{Array, MapData};
+use aya::Ebpf;
 use ipnet::IpNet;
-use limiter_common::abi::{Config, POLICY_SLOTS, Policy, PolicyWord, UNLIMITED_SLOT};
+use limiter_common::abi::{Config, Layout, Policy, PolicyWord, UNLIMITED_SLOT};
 use limiter_common::atomic;
 use limiter_common::class::ANY;
 use limiter_common::gcra::ticks;
-use limiter_common::shared::{SHARED_SLOTS, Shared};
 
-use super::memory::Elements;
-use super::sources::{MapKey as _, Prefixes, SourceMaps};
-use super::{Error, kernel};
+use super::sources::MapKey as _;
+use super::{Error, kernel, take};
 use classes::ClassUse;
-use model::class::Class;
-use model::target::prefixes_of;
+use maps::PolicyMaps;
 use model::{Changes, Limits, Selector, Target};
-use order::Maps;
 use place::ClassPlace;
-use shadows::Shadows;
-use shared::SharedMaps;
 use slots::PolicySlots;
 
 pub(super) use classes::ClassTables;
+pub(super) use in_force::InForce;
 pub(super) use lookup::PolicyLookup;
 pub(super) use shadows::ShadowLimit;
 pub use shared::SharedCounts;
 
 /// The policies of an amount: for each source by itself, and shared.
 pub(super) type Compiled = [Option<Policy>; 2];
-
-/// The maps that lead from a packet to its policies.
-pub(super) struct PolicyMaps {
-    pub(super) policies: Array<MapData, Policy>,
-    pub(super) each: SourceMaps<ClassPlace, u32>,
-    pub(super) shared: Prefixes<ClassPlace, u32>,
-    pub(super) buckets: Elements<Shared>,
-    pub(super) classes: Arc<ClassTables>,
-    /// How many single sources there is room for.
-    pub(super) max_exact: usize,
-}
 
 /// Whom a limit is for, and whether they share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,6 +61,16 @@ impl Key {
         Self { place: ClassPlace::prefix(net, class), aggregate: false }
     }
 
+    const fn everyone(class: u8) -> Self {
+        Self { place: ClassPlace { whom: Selector::Default, class }, aggregate: false }
+    }
+
+    /// The key of a target; `None` if its class is not among those in use.
+    fn from_target(target: &Target, classes: &ClassUse) -> Option<Self> {
+        let place = ClassPlace { whom: target.whom, class: classes.id(&target.class)? };
+        Some(Self { place, aggregate: target.aggregate })
+    }
+
     /// Whether it is the one that lies in the configuration, not in a map.
     fn is_default(&self) -> bool {
         *self == Self::DEFAULT
@@ -88,23 +82,13 @@ fn family(net: &IpNet) -> usize {
     usize::from(net.addr().is_ipv6())
 }
 
-/// What is in force, and the slots it lies in.
+/// Puts limits in force. It alone changes the maps that lead to policies ([`PolicyMaps`]), and with them what is
+/// known of these ([`InForce`]): a change is both, or neither.
 pub(super) struct Publisher {
-    each: SourceMaps<ClassPlace, u32>,
-    shared: SharedMaps,
-    tables: Arc<ClassTables>,
-    max_exact: usize,
-    /// Where each leads.
-    targets: HashMap<Key, u32>,
-    /// How many prefixes of each length there are: IPv4, IPv6.
-    lengths: [[usize; 129]; 2],
-    slots: PolicySlots,
-    classes: ClassUse,
-    generation: u32,
+    maps: PolicyMaps,
+    pub(super) in_force: InForce,
     /// Prefixes in which every target leads to "no limit", whatever it is given.
     exempt: Vec<IpNet>,
-    /// The shadow limits.
-    shadows: Shadows,
 }
 
 /// A change as the maps have it.
@@ -115,47 +99,43 @@ struct Step {
     after: Option<u32>,
 }
 
+/// The generation in force, and the slot of the default.
+pub(super) fn published(config: &Config) -> PolicyWord {
+    PolicyWord(atomic::load(&config.policy))
+}
+
+/// Raises the generation, so that every CPU looks again at what it remembers of sources. The default leads to
+/// `slot` from then on.
+pub(super) fn renew(config: &Config, slot: u32) {
+    let generation = published(config).generation().wrapping_add(1);
+    atomic::swap(&config.policy, PolicyWord::new(generation, slot).0);
+}
+
 impl Publisher {
-    /// Reads what the maps hold, and writes the "no limit" slot.
+    /// Takes the maps out of a loaded object, which have room for limits of `max_exact` single sources. Reads what
+    /// they hold, and writes the "no limit" slot.
     ///
     /// # Errors
-    /// [`Error::Map`] if they cannot be read or written.
-    pub(super) fn new(maps: PolicyMaps, config: &Config) -> Result<Self, Error> {
-        let PolicyMaps { policies, each, shared, buckets, classes, max_exact } = maps;
+    /// If one is not there, or cannot be read or written.
+    pub(super) fn take(
+        ebpf: &mut Ebpf,
+        layout: &Layout,
+        config: &Config,
+        tables: Arc<ClassTables>,
+        max_exact: usize,
+    ) -> Result<Self, Error> {
+        let classes = tables.present(config);
+        let maps = PolicyMaps::take(ebpf, layout, config, tables, max_exact)?;
         // The maps are the truth about what is in force, not the store: packets went by them while
         // no daemon was there.
-        let word = PolicyWord(atomic::load(&config.policy));
-        let present = each.present().map_err(Error::map("read the policies in force"))?;
-        let own = present.into_iter().map(|(place, slot)| (Key { place, aggregate: false }, slot));
-        let mut targets: HashMap<_, _> = own.collect();
-        targets.insert(Key::DEFAULT, word.slot());
-        let shared = SharedMaps::new(shared, buckets, config)?;
-        let aggregate = |(place, slot)| (Key { place, aggregate: true }, slot);
-        targets.extend(shared.present().map(aggregate));
-        let slots = PolicySlots::new(policies, targets.values().copied())?;
-        let mut publisher = Self {
-            each,
-            shared,
-            classes: classes.present(config),
-            tables: classes,
-            max_exact,
-            lengths: [[0; 129]; 2],
-            slots,
-            generation: word.generation(),
-            exempt: Vec::new(),
-            shadows: Shadows::default(),
-            targets: HashMap::new(),
-        };
-        for key in targets.keys() {
-            publisher.count(key, true);
-            note(&mut publisher.classes, key, true);
-        }
-        publisher.targets = targets;
+        let targets = maps.present(config)?;
+        let slots = PolicySlots::new(take(ebpf, "POLICIES")?, targets.values().copied())?;
+        let in_force = InForce::new(targets, slots, classes);
+        let publisher = Self { maps, in_force, exempt: Vec::new() };
         // A daemon that died in the middle of a change left buckets of this generation that lead to slots which
         // nothing else leads to any more, so that they are free. And limits that are shared, as they were before.
         publisher.renew(config);
-        let shared = publisher.targets.keys().filter(|key| key.aggregate);
-        publisher.clamp(shared);
+        publisher.clamp(publisher.in_force.targets.keys().filter(|key| key.aggregate));
         Ok(publisher)
     }
 
@@ -164,70 +144,16 @@ impl Publisher {
         self.exempt = nets.to_vec();
     }
 
-    /// The generation of policies in force.
-    pub(super) const fn generation(&self) -> u32 {
-        self.generation
-    }
-
-    /// The policy in a slot.
-    pub(super) fn policy(&self, slot: u32) -> Option<Policy> {
-        self.slots.policy(slot)
-    }
-
-    /// The numbers of the classes in use.
-    pub(super) fn class_ids(&self) -> impl Iterator<Item = u8> {
-        self.classes.ids()
-    }
-
-    /// The class with a number.
-    pub(super) fn class(&self, id: u8) -> Option<Class> {
-        self.classes.class(id)
-    }
-
-    /// The policy that applies to what `address` sends of the class that it has a bucket for, and whom
-    /// it is for.
-    pub(super) fn policy_for(&self, address: IpAddr, class: u8) -> (Target, Option<Policy>) {
-        let everyone =
-            Key { place: ClassPlace { whom: Selector::Default, class }, aggregate: false };
-        let key = self.leading(address, class).find(|key| !self.shadows.only(key));
-        let key = key.unwrap_or(everyone);
-        (self.target(&key), self.own(&key))
-    }
-
-    /// The keys for prefixes that lead somewhere for `address`, that of the longest prefix first.
-    fn leading(&self, address: IpAddr, class: u8) -> impl Iterator<Item = Key> {
-        let lengths = &self.lengths[usize::from(address.is_ipv6())];
-        prefixes_of(IpNet::from(address))
-            .filter(|net| lengths[usize::from(net.prefix_len())] > 0)
-            .map(move |net| Key::each(net, class))
-            .filter(|key| self.targets.contains_key(key))
-    }
-
-    /// All policies in force.
-    pub(super) fn policies(&self) -> impl Iterator<Item = (Target, Policy)> {
-        self.targets.keys().filter_map(|key| Some((self.target(key), self.own(key)?)))
-    }
-
     /// What came to a shared limit since it is set.
     pub(super) fn shared_counts(&self, target: &Target) -> Option<SharedCounts> {
-        let key = Self::key(&self.classes, target)?;
-        if key.aggregate { self.shared.counts(&key.place) } else { None }
-    }
-
-    fn target(&self, key: &Key) -> Target {
-        let class = self.classes.class(key.place.class).unwrap_or(Class::ANY);
-        Target { whom: key.place.whom, class, aggregate: key.aggregate }
-    }
-
-    fn key(classes: &ClassUse, target: &Target) -> Option<Key> {
-        let place = ClassPlace { whom: target.whom, class: classes.id(&target.class)? };
-        Some(Key { place, aggregate: target.aggregate })
+        let key = Key::from_target(target, &self.in_force.classes)?;
+        if key.aggregate { self.maps.shared.counts(&key.place) } else { None }
     }
 
     /// The changes that make exactly `limits` those in force.
     pub(super) fn replacing(&self, limits: &Limits) -> Changes {
         let mut changes = Changes::default();
-        for target in self.targets.keys().map(|key| self.target(key)) {
+        for target in self.in_force.targets.keys().map(|key| self.in_force.target(key)) {
             if limits.get(&target).is_none() {
                 changes.unset(target);
             }
@@ -236,7 +162,7 @@ impl Publisher {
         // Their own prefixes lead to "no limit" also where nobody has set one.
         for net in &self.exempt {
             let target = Target::from(*net);
-            let known = self.targets.contains_key(&Key::each(*net, ANY as u8));
+            let known = self.in_force.targets.contains_key(&Key::each(*net, ANY as u8));
             if limits.get(&target).is_none() && !known {
                 changes.unset(target);
             }
@@ -263,9 +189,9 @@ impl Publisher {
         // Only now, when keys hold what they need: a slot that was released earlier might have been
         // given away.
         for slot in slots.into_iter().flatten().flatten() {
-            self.slots.release(slot);
+            self.in_force.slots.release(slot);
         }
-        atomic::store(&config.min_gate, u64::from(self.slots.least_gate()));
+        atomic::store(&config.min_gate, u64::from(self.in_force.slots.least_gate()));
         changed?;
         if let Err(error) = self.settle_shadows(config) {
             // The limits are in force; a shadow goes on with what applied before.
@@ -288,7 +214,7 @@ impl Publisher {
             let mut held = [None; 2];
             for (slot, policy) in held.iter_mut().zip(compiled) {
                 if let Some(policy) = policy {
-                    *slot = Some(self.slots.hold(policy)?);
+                    *slot = Some(self.in_force.slots.hold(policy)?);
                 }
             }
             slots.push(held);
@@ -302,29 +228,27 @@ impl Publisher {
             atomic::store(&config.min_gate, u64::from(new));
         }
         let mut shadowed = self.hold_shadows(changes, &classes, policies)?;
-        // Taken out, as the closure below needs it while `write` has all of this.
-        let exempt = std::mem::take(&mut self.exempt);
+        let Self { maps, in_force, exempt } = self;
         let after = |key: &Key, amount| match shadowed.get(key) {
             Some((slot, _)) => Some(*slot),
-            None => destination(&exempt, key, slot_of(amount, slots, key)),
+            None => destination(exempt, key, slot_of(amount, slots, key)),
         };
-        let written = self.write(changes, &classes, after, config);
+        let written = maps.write(in_force, changes, &classes, after, config);
         if written.is_ok() {
             // At once, and no more than that: a million limits that come one by one would copy the
             // table twenty times.
-            self.targets.reserve(changes.len().saturating_sub(self.targets.len()));
+            in_force.targets.reserve(changes.len().saturating_sub(in_force.targets.len()));
             for (target, amount) in changes.numbered() {
                 // What has no class has no limit that could be removed.
-                let key = Self::key(&classes, &target);
-                if let Some(key) = key.or_else(|| Self::key(&self.classes, &target)) {
-                    self.lead(key, after(&key, amount));
+                let key = Key::from_target(&target, &classes);
+                if let Some(key) = key.or_else(|| Key::from_target(&target, &in_force.classes)) {
+                    in_force.lead(key, after(&key, amount));
                 }
             }
         }
-        self.exempt = exempt;
         for (key, (slot, own)) in shadowed.drain() {
-            self.slots.release(slot);
-            if let Some(shadow) = self.shadows.of_mut(&key).filter(|_| written.is_ok()) {
+            in_force.slots.release(slot);
+            if let Some(shadow) = in_force.shadows.of_mut(&key).filter(|_| written.is_ok()) {
                 shadow.own = own;
             }
         }
@@ -333,13 +257,13 @@ impl Publisher {
             self.renew(config);
             return Err(error);
         }
-        self.classes = classes;
-        self.shared.announce(config);
+        self.in_force.classes = classes;
+        self.maps.shared.announce(config);
         // One word: the new generation and its default together. Full barrier, after all the rest.
         self.renew(config);
         let keys: Vec<Key> = changes
             .numbered()
-            .filter_map(|(target, _)| Self::key(&self.classes, &target))
+            .filter_map(|(target, _)| Key::from_target(&target, &self.in_force.classes))
             .filter(|key| key.aggregate)
             .collect();
         self.clamp(keys.iter());
@@ -351,106 +275,38 @@ impl Publisher {
     fn clamp<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
         let now = ticks(kernel::monotonic_ns());
         for key in keys {
-            if let Some(policy) = self.own(key) {
-                self.shared.clamp(&key.place, &policy, now);
+            if let Some(policy) = self.in_force.own(key) {
+                self.maps.shared.clamp(&key.place, &policy, now);
             }
         }
     }
 
-    /// Where those of the changed keys lead with a shadow limit, each slot held once more, and
-    /// the policies that are set for them then.
-    fn hold_shadows(
-        &mut self,
-        changes: &Changes,
-        classes: &ClassUse,
-        policies: &[Compiled],
-    ) -> Result<HashMap<Key, (u32, Option<Policy>)>, Error> {
-        let mut shadowed = HashMap::new();
-        if self.shadows.is_empty() {
-            return Ok(shadowed);
-        }
-        for (target, amount) in changes.numbered() {
-            let Some(key) = Self::key(classes, &target) else { continue };
-            let Some(shadow) = self.shadows.of(&key) else { continue };
-            let own = amount.and_then(|amount| policies[amount][usize::from(key.aggregate)]);
-            let present = self.targets.get(&key).copied();
-            let slot = match (own, present) {
-                (Some(own), _) => self.slots.hold(&shadow.beside(own))?,
-                // What applies without a limit of its own is found out when that is gone.
-                (None, Some(present)) => {
-                    self.slots.hold_slot(present);
-                    present
-                }
-                (None, None) => continue,
-            };
-            shadowed.insert(key, (slot, own));
-        }
-        Ok(shadowed)
-    }
-
-    /// Lets every CPU look again at what it remembers of sources.
-    pub(super) fn renew(&mut self, config: &Config) {
-        let default = self.targets.get(&Key::DEFAULT).copied().unwrap_or(UNLIMITED_SLOT);
-        self.generation = self.generation.wrapping_add(1);
-        atomic::swap(&config.policy, PolicyWord::new(self.generation, default).0);
-    }
-
-    /// How many targets there are that are single sources, IPv4 prefixes, IPv6 prefixes, and shared.
-    fn room_taken(&self) -> [usize; 4] {
-        let mut taken = [0; 4];
-        let [in4, in6] = &self.lengths;
-        let (v4, v6) = self.each.lengths();
-        let exact = [in4[usize::from(v4)], in6[usize::from(v6)]];
-        let sum = |lengths: &[usize; 129]| lengths.iter().sum::<usize>();
-        taken[0] = exact[0] + exact[1];
-        taken[1] = sum(in4) - exact[0];
-        taken[2] = sum(in6) - exact[1];
-        taken[3] = self.shared.present().count();
-        taken
-    }
-
-    /// Which of the kinds of [`Publisher::room_taken`] a key is of.
-    fn kind(&self, key: &Key) -> Option<usize> {
-        if key.aggregate {
-            return Some(3);
-        }
-        let net = key.place.net()?;
-        Some(if self.each.is_exact(&key.place) { 0 } else { 1 + family(&net) })
+    fn renew(&self, config: &Config) {
+        renew(config, self.in_force.default_slot());
     }
 
     /// The classes that there are after `changes`, for which there is room.
     ///
     /// # Errors
     /// [`Error::TooMany`], or [`Error::Limit`] for classes that do not go together.
-    fn after(&self, changes: &Changes) -> Result<ClassUse, Error> {
-        let mut taken = self.room_taken();
-        let mut classes = self.classes.clone();
+    pub(super) fn after(&self, changes: &Changes) -> Result<ClassUse, Error> {
+        let mut taken = self.maps.taken(&self.in_force);
+        let mut classes = self.in_force.classes.clone();
         for (target, amount) in changes.numbered() {
-            let key = if amount.is_some() {
-                classes.give(&target.class).map(|class| {
-                    let place = ClassPlace { whom: target.whom, class };
-                    Key { place, aggregate: target.aggregate }
-                })
-            } else {
-                Self::key(&classes, &target)
-            };
-            let Some(key) = key else {
-                if amount.is_none() {
-                    continue;
-                }
+            if amount.is_some() && classes.give(&target.class).is_none() {
                 return Err(Error::TooMany {
                     kind: "classes",
                     wanted: model::class::MAX_CLASSES + 1,
                     room: model::class::MAX_CLASSES,
                     hint: "combine classes, or remove some with `limiter limit unset`",
                 });
-            };
-            let kind = self.kind(&key);
+            }
+            let Some(key) = Key::from_target(&target, &classes) else { continue };
             let leads = amount.is_some() || self.holds(&key);
-            let led = self.targets.contains_key(&key);
+            let led = self.in_force.targets.contains_key(&key);
             if led != leads {
                 note(&mut classes, &key, leads);
-                if let Some(kind) = kind {
+                if let Some(kind) = self.maps.kind(&key) {
                     taken[kind] = taken[kind] + usize::from(leads) - usize::from(led);
                 }
             }
@@ -459,129 +315,15 @@ impl Publisher {
         // keeps its number.
         classes.forget_unused();
         classes.classes()?;
-        let slots = POLICY_SLOTS as usize;
-        let combine = "combine prefixes that have the same limit";
-        let kinds = [
-            ("single sources", self.max_exact, "run the daemon with a larger --max-limits"),
-            ("IPv4 prefixes", slots, combine),
-            ("IPv6 prefixes", slots, combine),
-            ("shared limits", SHARED_SLOTS as usize - 1, "combine prefixes that share a limit"),
-        ];
-        for ((kind, room, hint), wanted) in kinds.into_iter().zip(taken) {
-            if wanted > room {
-                return Err(Error::TooMany { kind, wanted, room, hint });
-            }
-        }
+        self.maps.check_room(taken)?;
         Ok(classes)
-    }
-
-    /// Whether there is room for `changes`, and their classes go together.
-    ///
-    /// # Errors
-    /// [`Error::TooMany`] and [`Error::Limit`].
-    pub(super) fn check(&self, changes: &Changes) -> Result<(), Error> {
-        self.after(changes).map(drop)
     }
 
     /// Whether a key leads somewhere when it is given no limit.
     fn holds(&self, key: &Key) -> bool {
         let any = u32::from(key.place.class) == ANY;
         let exempt = || key.place.net().is_some_and(|net| any && self.exempt.contains(&net));
-        !key.aggregate && (exempt() || self.shadows.of(key).is_some())
-    }
-
-    /// Changes the maps, and changes them back if one cannot be.
-    fn write(
-        &mut self,
-        changes: &Changes,
-        classes: &ClassUse,
-        destination: impl Fn(&Key, Option<usize>) -> Option<u32>,
-        config: &Config,
-    ) -> Result<(), Error> {
-        let former = self.classes.clone();
-        // While keys of both are in the maps packets are told apart by both, or they would miss
-        // keys of one of them.
-        let both = former.until(classes);
-        let Self { each, shared, tables, targets, generation, .. } = self;
-        let default = targets.get(&Key::DEFAULT).copied().unwrap_or(UNLIMITED_SLOT);
-        let steps = changes.numbered().filter_map(|(target, amount)| {
-            let key = Self::key(classes, &target).or_else(|| Self::key(&former, &target))?;
-            let before = targets.get(&key).copied();
-            let after = destination(&key, amount);
-            (before != after).then_some(Step { key, before, after })
-        });
-        // The default is found last of all. It lies elsewhere, and always leads somewhere.
-        let new_default = steps.clone().find(|step| step.key.is_default());
-        let new_default = new_default.map_or(default, |step| step.after.unwrap_or(UNLIMITED_SLOT));
-        let steps = steps.filter(|step| !step.key.is_default());
-        let coming = steps.clone().filter(|step| step.after.is_some());
-        let going = steps.filter(|step| step.after.is_none());
-        let is_new = |step: &Step| former.class(step.key.place.class).is_none();
-        let mut maps = Maps::new(each, shared, &both);
-        let lead = |slot| atomic::swap(&config.policy, PolicyWord::new(*generation, slot).0);
-        let mut change = || {
-            // Nobody finds a limit of a class that is not in the tables yet.
-            maps.add(coming.clone().filter(is_new))?;
-            // There may be no room for both the old classes and the new ones. Then what is both new and
-            // found in the place of an old class's is in force a moment before or after the rest.
-            let at_once = !former.tells_as(&both) && both.classes().is_err();
-            if !at_once && !former.tells_as(&both) {
-                tables.publish(&both, config)?;
-            }
-            maps.add(coming.clone().filter(|step| !is_new(step)))?;
-            lead(new_default);
-            if at_once {
-                tables.publish(classes, config)?;
-            }
-            maps.remove(going.clone())?;
-            if !at_once && !both.tells_as(classes) {
-                tables.publish(classes, config)?;
-            }
-            Ok(())
-        };
-        let Err(error) = change() else { return Ok(()) };
-        // Some of these have not been changed: then nothing becomes of them.
-        let steps = going.chain(coming).map(|step| Step { after: step.before, ..step });
-        let (returning, leaving): (Vec<_>, Vec<_>) = steps.partition(|step| step.after.is_some());
-        // What was there comes back first, and what is new goes last: in between a packet finds one
-        // of the two, never none.
-        let undone = maps.undo(returning.into_iter());
-        lead(default);
-        let undone = undone
-            .and_then(|()| tables.publish(&former, config))
-            .and_then(|()| maps.undo(leaving.into_iter()));
-        if let Err(undo) = undone {
-            tracing::error!("cannot change limits back: {undo}");
-        }
-        Err(error)
-    }
-
-    /// Records that a key leads to `slot` now, or nowhere; the default leads somewhere always.
-    fn lead(&mut self, key: Key, slot: Option<u32>) {
-        let slot = if key.is_default() { slot.or(Some(UNLIMITED_SLOT)) } else { slot };
-        let former = match slot {
-            Some(slot) => self.targets.insert(key, slot),
-            None => self.targets.remove(&key),
-        };
-        if former == slot {
-            return;
-        }
-        if slot.is_some() != former.is_some() {
-            self.count(&key, slot.is_some());
-        }
-        if let Some(slot) = slot {
-            self.slots.hold_slot(slot);
-        }
-        if let Some(former) = former {
-            self.slots.release(former);
-        }
-    }
-
-    /// Counts a prefix that has a limit now, or none any more.
-    fn count(&mut self, key: &Key, more: bool) {
-        let Some(net) = key.place.net().filter(|_| !key.aggregate) else { return };
-        let count = &mut self.lengths[family(&net)][usize::from(net.prefix_len())];
-        *count = if more { *count + 1 } else { *count - 1 };
+        !key.aggregate && (exempt() || self.in_force.shadows.of(key).is_some())
     }
 }
 

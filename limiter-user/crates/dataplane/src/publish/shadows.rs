@@ -3,28 +3,26 @@
 //! Where that has a limit of its own, the shadow goes with it; otherwise a key of its own leads to what
 //! applies there anyway, with the shadow.
 
+use std::collections::HashMap;
 use std::iter;
 
 use limiter_common::abi::{CompiledTier, Config, Policy, UNLIMITED_SLOT};
 use limiter_common::atomic;
-use limiter_common::class::ANY;
-use limiter_common::gate::MAX_GATE;
 
 use super::super::Error;
-use super::super::sources::MapKey as _;
+use super::classes::ClassUse;
+use super::maps::PolicyMaps;
 use super::order::Maps;
-use super::place::ClassPlace;
-use super::{Key, Publisher, Step, note};
+use super::{Compiled, InForce, Key, Publisher, Step, note};
 use model::compile::refused;
-use model::target::prefixes_of;
-use model::{Selector, Target, Tier as Spec};
+use model::{Changes, Target, Tier as Spec};
 
 /// Shadow limits at a time.
 const MAX: usize = 16;
 
 /// A shadow limit.
 pub(super) struct Shadow {
-    key: Key,
+    pub(super) key: Key,
     tier: CompiledTier,
     /// The same as it was said.
     spec: Spec,
@@ -57,6 +55,10 @@ impl Shadows {
         self.all.is_empty()
     }
 
+    pub(super) fn all(&self) -> impl Iterator<Item = &Shadow> {
+        self.all.iter()
+    }
+
     pub(super) fn of(&self, key: &Key) -> Option<&Shadow> {
         self.all.iter().find(|shadow| shadow.key == *key)
     }
@@ -75,6 +77,10 @@ impl Shadow {
     /// The policy with the shadow.
     pub(super) fn beside(&self, policy: Policy) -> Policy {
         policy.with_shadow(self.tier, self.number)
+    }
+
+    pub(super) const fn described(&self, target: Target) -> ShadowLimit {
+        ShadowLimit { target, tier: self.spec, number: self.number }
     }
 }
 
@@ -98,44 +104,34 @@ impl Publisher {
                 "set it with --no-enforce: nothing is dropped, and `show` counts",
             ));
         }
-        let key = Self::key(&self.classes, target).filter(|key| self.base(key).is_some());
-        let key = key.ok_or_else(|| {
+        let in_force = &self.in_force;
+        let key = Key::from_target(target, &in_force.classes);
+        let key = key.filter(|key| in_force.base(key).is_some()).ok_or_else(|| {
             refuse(
                 "no limit of this class applies there, so its packets have no bucket of their own",
                 "set it for all packets, or set a limit of the class first",
             )
         })?;
-        let own = match self.shadows.of(&key) {
-            Some(shadow) => shadow.own,
-            None => self.own(&key),
-        };
-        if self.shadows.of(&key).is_none() && self.shadows.all.len() == MAX {
+        let own = in_force.own(&key);
+        let shadows = &mut self.in_force.shadows;
+        if shadows.of(&key).is_none() && shadows.all.len() == MAX {
             let (wanted, room) = (MAX + 1, MAX);
             let hint = "remove one: limiter limit shadow unset";
             return Err(Error::TooMany { kind: "shadow limits", wanted, room, hint });
         }
         // A number that no recent one had, not the place in the list: buckets keep what they
         // counted under a number until another one comes.
-        self.shadows.last = self.shadows.last.checked_add(1).unwrap_or(1);
-        let number = self.shadows.last;
-        let former = self.shadows.all.iter().position(|shadow| shadow.key == key);
-        let former = former.map(|place| self.shadows.all.remove(place));
-        self.shadows.all.push(Shadow { key, tier, spec, number, own });
+        shadows.last = shadows.last.checked_add(1).unwrap_or(1);
+        let number = shadows.last;
+        let former = shadows.all.iter().position(|shadow| shadow.key == key);
+        let former = former.map(|place| shadows.all.remove(place));
+        shadows.all.push(Shadow { key, tier, spec, number, own });
         let settled = self.settle_shadows(config);
         if settled.is_err() {
-            self.shadows.all.pop();
-            self.shadows.all.extend(former);
+            self.in_force.shadows.all.pop();
+            self.in_force.shadows.all.extend(former);
         }
         settled.map(|()| number)
-    }
-
-    /// All shadow limits.
-    pub(crate) fn shadows(&self) -> impl Iterator<Item = ShadowLimit> {
-        self.shadows.all.iter().map(|&Shadow { key, spec, number, .. }| ShadowLimit {
-            target: self.target(&key),
-            tier: spec,
-            number,
-        })
     }
 
     /// Removes the shadow limit of `target`. Whether there was one.
@@ -143,25 +139,22 @@ impl Publisher {
     /// # Errors
     /// [`Error::Map`] if the kernel refuses; then it stays.
     pub(crate) fn unset_shadow(&mut self, target: &Target, config: &Config) -> Result<bool, Error> {
-        let Some(key) = Self::key(&self.classes, target) else { return Ok(false) };
-        let Some(own) = self.shadows.of(&key).map(|shadow| shadow.own) else { return Ok(false) };
+        let Some(key) = Key::from_target(target, &self.in_force.classes) else { return Ok(false) };
+        let Some(own) = self.in_force.shadows.of(&key).map(|shadow| shadow.own) else {
+            return Ok(false);
+        };
         self.point(key, own, config)?;
-        self.shadows.all.retain(|shadow| shadow.key != key);
+        self.in_force.shadows.all.retain(|shadow| shadow.key != key);
         Ok(true)
     }
 
     /// Removes the shadow limits of whose class nothing applies any more.
     fn forget_shadows(&mut self, config: &Config) -> Result<(), Error> {
-        let gone: Vec<Key> = self
-            .shadows
-            .all
-            .iter()
-            .map(|shadow| shadow.key)
-            .filter(|key| self.base(key).is_none())
-            .collect();
+        let keys = self.in_force.shadows.all.iter().map(|shadow| shadow.key);
+        let gone: Vec<Key> = keys.filter(|key| self.in_force.base(key).is_none()).collect();
         for key in gone {
             self.point(key, None, config)?;
-            self.shadows.all.retain(|shadow| shadow.key != key);
+            self.in_force.shadows.all.retain(|shadow| shadow.key != key);
         }
         Ok(())
     }
@@ -172,12 +165,13 @@ impl Publisher {
     /// [`Error::Map`] if the kernel refuses.
     pub(super) fn settle_shadows(&mut self, config: &Config) -> Result<(), Error> {
         self.forget_shadows(config)?;
-        let keys: Vec<Key> = self.shadows.all.iter().map(|shadow| shadow.key).collect();
+        let keys: Vec<Key> = self.in_force.shadows.all.iter().map(|shadow| shadow.key).collect();
         for key in keys {
-            let base =
-                self.shadows.of(&key).and_then(|shadow| shadow.own).or_else(|| self.base(&key));
-            let wanted = self.shadows.of(&key).zip(base).map(|(shadow, base)| shadow.beside(base));
-            let present = self.targets.get(&key).and_then(|slot| self.policy(*slot));
+            let in_force = &self.in_force;
+            let shadow = in_force.shadows.of(&key);
+            let base = shadow.and_then(|shadow| shadow.own).or_else(|| in_force.base(&key));
+            let wanted = shadow.zip(base).map(|(shadow, base)| shadow.beside(base));
+            let present = in_force.targets.get(&key).and_then(|slot| in_force.policy(*slot));
             if wanted.is_some() && wanted != present {
                 self.point(key, wanted, config)?;
             }
@@ -185,31 +179,42 @@ impl Publisher {
         Ok(())
     }
 
-    /// The policy that is set for a key itself.
-    pub(super) fn own(&self, key: &Key) -> Option<Policy> {
-        match self.shadows.of(key) {
-            Some(shadow) => shadow.own,
-            None => self.targets.get(key).and_then(|slot| self.policy(*slot)),
+    /// Where those of the changed keys lead with a shadow limit, each slot held once more, and
+    /// the policies that are set for them then.
+    pub(super) fn hold_shadows(
+        &mut self,
+        changes: &Changes,
+        classes: &ClassUse,
+        policies: &[Compiled],
+    ) -> Result<HashMap<Key, (u32, Option<Policy>)>, Error> {
+        let mut shadowed = HashMap::new();
+        let InForce { shadows, slots, targets, .. } = &mut self.in_force;
+        if shadows.is_empty() {
+            return Ok(shadowed);
         }
-    }
-
-    /// What applies where a key is: its own policy, or that of the longest prefix around it.
-    fn base(&self, key: &Key) -> Option<Policy> {
-        let class = key.place.class;
-        let everyone =
-            Key { place: ClassPlace { whom: Selector::Default, class }, aggregate: false };
-        let around = key.place.net().into_iter().flat_map(prefixes_of);
-        let mut keys = around.map(|net| Key::each(net, class)).chain(iter::once(everyone));
-        let found = keys.find_map(|key| self.own(&key));
-        // Where nothing is limited, a shadow still counts.
-        let unlimited = || (u32::from(class) == ANY).then(|| Policy::unlimited(MAX_GATE));
-        found.or_else(unlimited)
+        for (target, amount) in changes.numbered() {
+            let Some(key) = Key::from_target(&target, classes) else { continue };
+            let Some(shadow) = shadows.of(&key) else { continue };
+            let own = amount.and_then(|amount| policies[amount][usize::from(key.aggregate)]);
+            let present = targets.get(&key).copied();
+            let slot = match (own, present) {
+                (Some(own), _) => slots.hold(&shadow.beside(own))?,
+                // What applies without a limit of its own is found out when that is gone.
+                (None, Some(present)) => {
+                    slots.hold_slot(present);
+                    present
+                }
+                (None, None) => continue,
+            };
+            shadowed.insert(key, (slot, own));
+        }
+        Ok(shadowed)
     }
 
     /// Lets one key lead to a policy, or nowhere.
     fn point(&mut self, key: Key, policy: Option<Policy>, config: &Config) -> Result<(), Error> {
         let held = match &policy {
-            Some(policy) => Some(self.slots.hold(policy)?),
+            Some(policy) => Some(self.in_force.slots.hold(policy)?),
             None => None,
         };
         if let Some(policy) = policy
@@ -217,9 +222,10 @@ impl Publisher {
         {
             atomic::store(&config.min_gate, u64::from(policy.gate));
         }
-        let before = self.targets.get(&key).copied();
+        let before = self.in_force.targets.get(&key).copied();
         let step = iter::once(Step { key, before, after: held });
-        let mut maps = Maps::new(&mut self.each, &mut self.shared, &self.classes);
+        let PolicyMaps { each, shared, .. } = &mut self.maps;
+        let mut maps = Maps::new(each, shared, &self.in_force.classes);
         // The default has no key. It is in the word that `renew` writes.
         let written = match held {
             _ if key.is_default() => Ok(()),
@@ -228,16 +234,16 @@ impl Publisher {
         };
         if written.is_ok() {
             if before.is_some() != held.is_some() && !key.is_default() {
-                note(&mut self.classes, &key, held.is_some());
+                note(&mut self.in_force.classes, &key, held.is_some());
             }
-            self.lead(key, held.or(key.is_default().then_some(UNLIMITED_SLOT)));
+            self.in_force.lead(key, held.or(key.is_default().then_some(UNLIMITED_SLOT)));
             self.renew(config);
         }
         // `lead` holds what it needs.
         if let Some(slot) = held {
-            self.slots.release(slot);
+            self.in_force.slots.release(slot);
         }
-        atomic::store(&config.min_gate, u64::from(self.slots.least_gate()));
+        atomic::store(&config.min_gate, u64::from(self.in_force.slots.least_gate()));
         written
     }
 }

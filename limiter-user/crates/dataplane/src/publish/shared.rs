@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 
+use aya::Ebpf;
 use limiter_common::abi::{Config, Policy};
 use limiter_common::atomic;
 use limiter_common::class::ANY;
 use limiter_common::gcra::{Ticks, clamped};
 use limiter_common::shared::{CLASS, PREFIX, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
 
-use super::super::Error;
 use super::super::memory::Elements;
 use super::super::sources::{Prefixes, Refused};
+use super::super::{Error, elements};
 use super::place::ClassPlace;
 use super::slots::Numbers;
 
@@ -35,15 +36,13 @@ pub(super) struct SharedMaps {
 }
 
 impl SharedMaps {
-    /// Takes over what is in force.
+    /// Takes the maps out of a loaded object, with what is in force.
     ///
     /// # Errors
-    /// If it cannot be read.
-    pub(super) fn new(
-        prefixes: Prefixes<ClassPlace, u32>,
-        buckets: Elements<Shared>,
-        config: &Config,
-    ) -> Result<Self, Error> {
+    /// If one is not there, or cannot be read.
+    pub(super) fn take(ebpf: &mut Ebpf, config: &Config) -> Result<Self, Error> {
+        let buckets = elements(ebpf, "SHARED")?;
+        let prefixes = Prefixes::<ClassPlace, u32>::take(ebpf, ["SHARED4", "SHARED6"])?;
         let present = prefixes.present().map_err(Error::map("read the shared limits in force"))?;
         let mut used: HashMap<_, _> = present.into_iter().collect();
         if atomic::load(&config.shared) & TOTAL != 0 {

@@ -1,0 +1,183 @@
+//! Buckets, and what the limits in force make of them.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use limiter_common::abi::EventKind;
+use limiter_common::atomic;
+use limiter_common::class::ANY;
+
+use super::Error;
+use super::facts::{Event, ShadowView};
+use super::publish::{InForce, ShadowLimit};
+use super::table::BucketTable;
+use super::view::{Now, Tracked};
+use model::Class;
+use model::compile::decompile;
+use model::source::{Counts, Member, Source, SourceShadow};
+
+/// The buckets of a [`BucketTable`] beside what is in force: it owns neither. It is apart from both because either can be
+/// read, or changed, without the other.
+#[derive(Clone, Copy)]
+pub struct Buckets<'a> {
+    table: &'a BucketTable,
+    in_force: &'a InForce,
+}
+
+impl<'a> Buckets<'a> {
+    pub(super) const fn new(table: &'a BucketTable, in_force: &'a InForce) -> Self {
+        Self { table, in_force }
+    }
+
+    /// A bucket's source; `None` if its class is not in use, and the bucket about to be emptied.
+    fn view(&self, tracked: &Tracked<'_>, counts: Counts, now: Now) -> Option<Source> {
+        let class = self.in_force.classes.class(tracked.class())?;
+        let policy = self.in_force.policy(tracked.policy_slot());
+        let network = self.table.memory.network(tracked.key());
+        let limit = self.in_force.limit_for(network.addr(), tracked.class());
+        let source = self.table.memory.source(tracked, class, counts, policy.as_ref(), limit, now);
+        let (number, packets, would_drop) = tracked.shadow_counts();
+        let mut shadows = self.in_force.shadows();
+        let shadow = shadows.find(|shadow| u64::from(shadow.number) == number);
+        let shadow =
+            shadow.map(|ShadowLimit { tier, .. }| SourceShadow { tier, packets, would_drop });
+        Some(Source { shadow, ..source })
+    }
+
+    /// What is known of the source that `address` belongs to: of its packets of no class, and then of
+    /// those of each class that it has a bucket for.
+    ///
+    /// # Errors
+    /// None at present; reading memory cannot fail.
+    pub fn source(&self, address: IpAddr) -> Result<Vec<Source>, Error> {
+        let now = Now::take();
+        let key = self.table.memory.key_of(address);
+        let pending = self.table.pending();
+        let found = |class| {
+            let tracked = self.table.memory.find(key, class)?;
+            self.view(&tracked, tracked.counts(&pending), now)
+        };
+        let network = self.table.memory.network(key).addr();
+        // A source without a bucket is answered for, too, as it has an estimate and a limit.
+        let any = found(ANY as u8).unwrap_or_else(|| {
+            self.table.memory.light(key, self.in_force.limit_for(network, ANY as u8), now)
+        });
+        Ok([any].into_iter().chain(self.in_force.classes.ids().filter_map(found)).collect())
+    }
+
+    /// Visits the sources that have buckets of these numbers.
+    pub fn members(
+        &self,
+        buckets: &mut dyn Iterator<Item = usize>,
+        visit: &mut dyn FnMut(usize, Member),
+    ) {
+        let (pending, now) = (self.table.pending(), Now::take());
+        self.table.memory.part(buckets, |bucket, tracked| {
+            let Some(class) = self.in_force.classes.class(tracked.class()) else { return };
+            let counts = tracked.counts(&pending);
+            visit(
+                bucket,
+                Member {
+                    source: self.table.memory.network(tracked.key()),
+                    class,
+                    counts,
+                    first_seen: now.wall(counts.since_ns),
+                    last_seen: now.wall(tracked.last_seen_ns()),
+                },
+            );
+        });
+    }
+
+    /// Visits the sources that have the buckets of these numbers now, and what the buckets count.
+    pub fn sources_at(&self, buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source)) {
+        let (pending, now) = (self.table.pending(), Now::take());
+        for &bucket in buckets {
+            let Some(tracked) = self.table.memory.at(bucket) else { continue };
+            let counts = tracked.counts(&pending);
+            if let Some(source) = self.view(&tracked, counts, now) {
+                visit(bucket, counts, source);
+            }
+        }
+    }
+
+    /// The number of the bucket that a source has for packets of a class.
+    pub fn bucket_of(&self, source: IpNet, class: Class) -> Option<usize> {
+        let key = self.table.memory.key_of(source.addr());
+        Some(self.table.memory.find(key, self.in_force.classes.id(&class)?)?.bucket())
+    }
+
+    /// Drains the events that have come since the last call.
+    pub fn events(&self, visit: &mut dyn FnMut(Event)) {
+        let now = Now::take();
+        loop {
+            let events = self.table.events.take();
+            if events.is_empty() {
+                return;
+            }
+            for event in events {
+                let source = self.table.memory.network(event.source);
+                let policy = self.in_force.policy(event.policy);
+                let limit = policy.and_then(|policy| decompile(source.into(), &policy));
+                let kind = if event.kind == EventKind::SetFull as u32 {
+                    EventKind::SetFull
+                } else {
+                    EventKind::Limited
+                };
+                visit(Event { time: now.wall(event.time_ns), source, kind, limit });
+            }
+        }
+    }
+
+    /// All shadow limits, and the `n` sources of each that would have lost most.
+    pub fn shadows(&self, n: usize) -> Vec<ShadowView> {
+        self.in_force.shadows().map(|shadow| self.shadow(&shadow, n)).collect()
+    }
+
+    fn shadow(&self, shadow: &ShadowLimit, n: usize) -> ShadowView {
+        let ShadowLimit { target, tier, number } = *shadow;
+        let mut view = ShadowView {
+            target,
+            tier,
+            sources: 0,
+            limited: 0,
+            packets: 0,
+            would_drop: 0,
+            most: Vec::new(),
+        };
+        let identities = self.table.memory.identities.all();
+        let mut most = BinaryHeap::new();
+        self.table.memory.occupied(|bucket, _| {
+            let Some(identity) = identities.get(bucket) else { return };
+            if atomic::load(&identity.shadow_id) != u64::from(number) {
+                return;
+            }
+            let would_drop = atomic::load(&identity.would_drop);
+            view.sources += 1;
+            view.limited += u64::from(would_drop > 0);
+            view.packets += atomic::load(&identity.shadow_packets);
+            view.would_drop += would_drop;
+            if would_drop > 0 {
+                // The heap has the least of them on top, so that `n` are kept of however many
+                // buckets there are.
+                most.push(Reverse((would_drop, bucket)));
+                if most.len() > n {
+                    most.pop();
+                }
+            }
+        });
+        let (pending, now) = (self.table.pending(), Now::take());
+        for Reverse((would_drop, bucket)) in most.into_sorted_vec() {
+            // Another source may have got the bucket since.
+            let Some(tracked) = self.table.memory.at(bucket) else { continue };
+            let packets =
+                identities.get(bucket).map_or(0, |identity| atomic::load(&identity.shadow_packets));
+            let counts = tracked.counts(&pending);
+            if let Some(source) = self.view(&tracked, counts, now) {
+                view.most.push((source, packets, would_drop));
+            }
+        }
+        view
+    }
+}

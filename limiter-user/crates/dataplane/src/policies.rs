@@ -1,0 +1,179 @@
+//! Limits, shadow limits and floors, as the daemon changes them.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use limiter_common::abi::Policy;
+use limiter_common::atomic;
+
+use super::attachments::USUAL_FRAME;
+use super::floors::{ClusterTerms, Floors};
+use super::publish::{Compiled, Publisher, SharedCounts};
+use super::view::Memory;
+use super::{Error, wait_for_packets};
+use model::compile::{compile_tier, decompile};
+use model::tables::OnFull;
+use model::{Change, Changes, Class, Limit, Share, Target, Tier};
+
+/// What limits are compiled with, the floors and the longest frame, and the publisher that puts them in force.
+/// Apart from it, because a limit is compiled before anything is changed, and again when these change.
+pub struct Policies {
+    memory: Arc<Memory>,
+    pub(super) publisher: Publisher,
+    floors: Floors,
+    max_frame: u32,
+}
+
+impl Policies {
+    pub(super) fn new(memory: Arc<Memory>, publisher: Publisher) -> Self {
+        Self { memory, publisher, floors: Floors::default(), max_frame: USUAL_FRAME }
+    }
+
+    /// Decides what happens to packets whose source cannot be read, and to sources without a place in
+    /// the bucket table.
+    pub fn set_verdicts(&mut self, drop_malformed: bool, on_full: OnFull) {
+        let config = self.memory.config();
+        atomic::store(&config.drop_malformed, u64::from(drop_malformed));
+        atomic::store(&config.on_full, on_full.word());
+    }
+
+    /// Changes some limits: all of them, or none. No target may occur twice.
+    ///
+    /// # Errors
+    /// As [`super::Dataplane::publish`].
+    pub fn change(&mut self, changes: &Changes) -> Result<(), Error> {
+        let policies = self.compiled(changes)?;
+        let before: Vec<u8> = self.publisher.in_force.classes.ids().collect();
+        let changed = self.publisher.change(changes, &policies, self.memory.config());
+        if before.into_iter().any(|id| self.publisher.in_force.classes.class(id).is_none()) {
+            self.retire();
+        }
+        changed
+    }
+
+    /// Empties the buckets for classes that no limit is for any more: nothing is charged to them, and another
+    /// class may get their number. While a class is in use anywhere its buckets keep what they owe: a limit that
+    /// is put back must not find them full.
+    pub(super) fn retire(&self) {
+        wait_for_packets();
+        // Only now: a packet that was told apart by the former classes may have been about to
+        // charge one of these buckets.
+        let classes = &self.publisher.in_force.classes;
+        self.memory.retire(|class| classes.class(class).is_some());
+    }
+
+    /// Whether [`Policies::change`] would make `changes`, as far as that can be told beforehand.
+    ///
+    /// # Errors
+    /// As [`Policies::change`], but for what only the kernel knows.
+    pub fn try_out(&self, changes: &Changes) -> Result<(), Error> {
+        self.compiled(changes)?;
+        self.publisher.after(changes).map(drop)
+    }
+
+    /// The policies of each of the amounts in use.
+    fn compiled(&self, changes: &Changes) -> Result<Vec<Compiled>, Error> {
+        let (v4, v6) = self.memory.layout.masks.lengths();
+        // What is compiled does not depend on the target, beyond whether it is shared and an error's
+        // text.
+        let mut policies: Vec<Compiled> = vec![[None; 2]; changes.amounts().len()];
+        for (target, amount) in changes.numbered() {
+            let Some(amount) = amount else { continue };
+            let limit = changes.amounts()[amount].of(target);
+            limit.check_prefix(v4, v6)?;
+            let policy = &mut policies[amount][usize::from(target.aggregate)];
+            if policy.is_none() {
+                *policy = Some(self.policy_of(&limit)?);
+            }
+        }
+        Ok(policies)
+    }
+
+    /// The policy of a limit.
+    fn policy_of(&self, limit: &Limit) -> Result<Policy, Error> {
+        self.floors.compile(limit, self.memory.layout.window_shift, self.max_frame)
+    }
+
+    /// Compiles limits in force again, those that `includes` names.
+    fn compile_again(&mut self, includes: fn(&Limit) -> bool) -> Result<(), Error> {
+        let known = self.publisher.in_force.policies();
+        let limits = known.filter_map(|(target, policy)| decompile(target, &policy));
+        let changes: Changes = limits.filter(includes).map(Change::Set).collect();
+        if changes.is_empty() { Ok(()) } else { self.change(&changes) }
+    }
+
+    /// Lets limits suit frames of up to so many bytes: byte limits' gates depend on it.
+    ///
+    /// # Errors
+    /// As [`Policies::change`].
+    pub(super) fn fit_frames(&mut self, max_frame: u32) -> Result<(), Error> {
+        if max_frame == self.max_frame {
+            return Ok(());
+        }
+        self.max_frame = max_frame;
+        self.compile_again(|_| true)
+    }
+
+    /// The estimate below which a source with this limit needs no bucket; 1 means that every source
+    /// gets one at once, as happens to limits that are slow for the sketch's window.
+    pub fn gate_of(&self, limit: &Limit) -> u32 {
+        self.policy_of(limit).map_or(1, |policy| policy.gate)
+    }
+
+    /// What came to a shared limit since it is set; `None` if it is not in force.
+    pub fn shared_counts(&self, target: &Target) -> Option<SharedCounts> {
+        self.publisher.shared_counts(target)
+    }
+
+    /// Whom the limit is for that applies to what a source sends of a class; `None` if that class is not in use.
+    pub fn target_of(&self, source: IpNet, class: Class) -> Option<Target> {
+        let in_force = &self.publisher.in_force;
+        Some(in_force.policy_for(source.addr(), in_force.classes.id(&class)?).0)
+    }
+
+    /// Sets a shadow limit, which touches no packet.
+    ///
+    /// # Errors
+    /// A limit that cannot be enforced, or a target that it cannot have without changing what
+    /// applies; or the kernel refuses.
+    pub fn set_shadow(&mut self, target: &Target, tier: &Tier) -> Result<(), Error> {
+        let shift = self.memory.layout.window_shift;
+        let compiled = compile_tier(target, tier, shift, self.max_frame)?;
+        self.publisher.set_shadow(target, (compiled, *tier), self.memory.config()).map(drop)
+    }
+
+    /// Removes the shadow limit of a target. Whether there was one.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn unset_shadow(&mut self, target: &Target) -> Result<bool, Error> {
+        self.publisher.unset_shadow(target, self.memory.config())
+    }
+
+    /// As [`super::Dataplane::set_floor`], but where the floor becomes larger buckets keep the one that they have
+    /// until [`super::Dataplane::renew_floors`]. A smaller one is in force at once.
+    ///
+    /// # Errors
+    /// As [`super::Dataplane::set_floor`].
+    pub fn change_floor(
+        &mut self,
+        floor: Share,
+        hosts: u32,
+        includes: fn(&Limit) -> bool,
+    ) -> Result<(), Error> {
+        let floors = self.floors.becoming(&self.publisher.in_force, floor, hosts, includes);
+        let before = std::mem::replace(&mut self.floors, floors);
+        self.compile_again(includes).inspect_err(|_| self.floors = before)
+    }
+
+    /// What each bucket has of limits of the cluster without end, if there can be any.
+    pub fn cluster_terms(&self) -> Option<ClusterTerms> {
+        self.floors.terms(self.max_frame)
+    }
+
+    /// Whether each bucket may use all of every limit of the cluster without end, as a daemon before this one has
+    /// left it: then that one had delegated nothing.
+    pub fn has_everything(&self) -> bool {
+        self.floors.has_everything(&self.publisher.in_force)
+    }
+}

@@ -1,0 +1,208 @@
+//! The kernel program's memory, as it is without a look at the limits.
+
+use std::sync::Arc;
+
+use aya::Ebpf;
+use aya::maps::{MapData, PerCpuArray};
+use limiter_common::abi::{Counters, Layout};
+use limiter_common::atomic;
+use limiter_common::hash::HashKey;
+use limiter_common::hll::{self, Ranks};
+use limiter_common::sketch::Total;
+use limiter_common::table::{SPARED, WAYS};
+use siphasher::sip::SipHasher24;
+
+use super::events::EventQueue;
+use super::facts::WindowRanks;
+use super::pending::{DropCaches, Pending};
+use super::view::{Memory, Now};
+use super::{Error, Options, elements, kernel, take};
+use model::Distinct;
+use model::source::Counts;
+use model::tables::{SketchHealth, TableHealth};
+
+/// Buckets, sketch, counters and events. Apart from the limits, so that who gives shares reads it in a thread of its
+/// own, while they change.
+pub struct BucketTable {
+    pub(super) memory: Arc<Memory>,
+    pub(super) events: EventQueue,
+    counters: PerCpuArray<MapData, Counters>,
+    drop_caches: DropCaches,
+    /// The sketch's ε and δ, as they were asked for.
+    requested: (f64, f64),
+}
+
+/// What a key is known by. It says nothing about the key: the hash is keyed with two words of it.
+fn fingerprint(key: &HashKey) -> u64 {
+    let bytes: Vec<u8> = key.words.iter().flat_map(|word| word.to_be_bytes()).collect();
+    SipHasher24::new_with_keys(key.words[0], key.words[1]).hash(&bytes)
+}
+
+impl BucketTable {
+    /// Takes the maps out of a loaded object.
+    ///
+    /// # Errors
+    /// If one is not there, or is not what it should be.
+    pub(super) fn take(ebpf: &mut Ebpf, layout: Layout, options: &Options) -> Result<Self, Error> {
+        let memory = Memory {
+            config: elements(ebpf, "CONFIG")?,
+            fingerprints: elements(ebpf, "FINGERPRINTS")?,
+            slots: elements(ebpf, "SLOTS")?,
+            identities: elements(ebpf, "IDENTITIES")?,
+            shares: elements(ebpf, "SHARES")?,
+            cells: elements(ebpf, "SKETCH")?,
+            registers: elements(ebpf, "DISTINCT")?,
+            layout,
+        };
+        Ok(Self {
+            memory: Arc::new(memory),
+            events: EventQueue::new(take(ebpf, "EVENTS")?),
+            counters: take(ebpf, "COUNTERS")?,
+            drop_caches: take(ebpf, "DROP_CACHE")?,
+            requested: (options.epsilon, options.delta),
+        })
+    }
+
+    /// The counters, summed over CPUs.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn counters(&self) -> Result<Counters, Error> {
+        let values = self.counters.get(&0, 0).map_err(Error::map("read the counters"))?;
+        let mut sum = Counters::default();
+        for counters in values.iter() {
+            for (total, tally) in sum.verdicts.iter_mut().zip(&counters.verdicts) {
+                total.packets += tally.packets;
+                total.bytes += tally.bytes;
+            }
+            for (total, count) in sum.internal.iter_mut().zip(&counters.internal) {
+                *total += count;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Drops that are not in the buckets yet.
+    pub(super) fn pending(&self) -> Pending {
+        Pending::now(&self.drop_caches)
+    }
+
+    /// Visits the counts of every source that has a bucket, by the number of the bucket.
+    pub fn counts(&self, visit: &mut dyn FnMut(usize, Counts)) {
+        let pending = self.pending();
+        self.memory.occupied(|bucket, slot| visit(bucket, pending.counts(bucket, slot)));
+    }
+
+    /// The same in the order of the numbers, for whoever looks often: the visit is compiled into the
+    /// loop over the table.
+    #[inline]
+    pub fn counts_in_order(&self, visit: impl FnMut(usize, Counts)) {
+        self.memory.counts_in_order(&self.pending(), visit);
+    }
+
+    /// How many buckets there are.
+    pub fn buckets(&self) -> usize {
+        self.memory.slots.all().len()
+    }
+
+    /// The sketch's size and state.
+    pub fn sketch(&self) -> SketchHealth {
+        let shape = self.memory.layout.sketch;
+        SketchHealth {
+            requested_epsilon: self.requested.0,
+            requested_delta: self.requested.1,
+            epsilon: std::f64::consts::E / f64::from(shape.width()),
+            delta: (-f64::from(shape.depth)).exp(),
+            width: shape.width(),
+            depth: shape.depth,
+            window_ms: self.memory.window().ns() as f64 / 1e6,
+            noise: self.noise(),
+            memory_bytes: self.memory.cells.bytes(),
+        }
+    }
+
+    /// The bucket table's size and state.
+    pub fn table(&self) -> TableHealth {
+        let now = Now::take().ticks();
+        let (mut occupied, mut busy, mut full_sets) = (0, 0, 0);
+        for ways in self.memory.occupied_sets() {
+            let mut busy_ways = 0;
+            for (_, slot) in ways {
+                occupied += 1;
+                // A bucket that is full again is as good as empty: whoever needs one takes it.
+                busy_ways += u64::from(atomic::load(&slot.tat) > now);
+            }
+            busy += busy_ways;
+            // For a limit that leaves two ways to others.
+            full_sets += u64::from(busy_ways >= u64::from(WAYS - SPARED));
+        }
+        let Memory { fingerprints, slots, identities, layout, .. } = &*self.memory;
+        let sets = layout.set_mask + 1;
+        TableHealth {
+            sets,
+            ways: WAYS,
+            capacity: sets * WAYS,
+            occupied,
+            busy,
+            full_sets,
+            memory_bytes: fingerprints.bytes() + slots.bytes() + identities.bytes(),
+        }
+    }
+
+    /// The present, ns since boot: the time in which the data plane thinks.
+    pub fn monotonic_ns(&self) -> u64 {
+        kernel::monotonic_ns()
+    }
+
+    /// Mean packets of others in a cell of the sketch, in the sliding window.
+    pub fn noise(&self) -> f64 {
+        let position = Now::take().position(self.memory.window());
+        let total = Total::at(&self.memory.config().sketch_total, position);
+        f64::from(total.estimate(position)) / f64::from(self.memory.layout.sketch.width())
+    }
+
+    /// Distinct sources in the last full window.
+    pub fn distinct(&self) -> Option<Distinct> {
+        Some(Distinct {
+            sources: self.registers()?.ranks.estimate(),
+            standard_error: Ranks::STANDARD_ERROR,
+            window_s: (1u64 << hll::WINDOW_SHIFT) as f64 / 1e9,
+        })
+    }
+
+    /// What that is estimated from.
+    pub fn registers(&self) -> Option<WindowRanks> {
+        let registers = self.memory.registers.all().first()?;
+        let epoch = || {
+            // As the kernel program reckons, which is up to a millisecond from the wall clock.
+            let offset_ns = atomic::load(&self.memory.config().clock_offset);
+            hll::epoch(kernel::monotonic_ns().wrapping_add(offset_ns))
+        };
+        let mut before = epoch();
+        loop {
+            let ranks = Ranks::full(registers, before);
+            let after = epoch();
+            // Registers that rolled meanwhile have forgotten the window that was asked for.
+            if after == before {
+                let key = fingerprint(&self.memory.layout.hash_key);
+                return Some(WindowRanks { ranks, window: after.wrapping_sub(1), key });
+            }
+            before = after;
+        }
+    }
+
+    /// Bits of an address that make a source: of IPv4 and of IPv6.
+    pub fn prefixes(&self) -> (u8, u8) {
+        self.memory.layout.masks.lengths()
+    }
+
+    /// Tells the kernel how far the wall clock is from the monotonic one, if that has changed by
+    /// more than reading them costs. A stale offset shifts the sketch's epochs, nothing else.
+    pub fn refresh_clock(&self) {
+        let offset = kernel::clock_offset();
+        let word = &self.memory.config().clock_offset;
+        if atomic::load(word).abs_diff(offset) > 1_000_000 {
+            atomic::store(word, offset);
+        }
+    }
+}
