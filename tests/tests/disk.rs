@@ -155,7 +155,7 @@ fn a_disk_that_fills_up_costs_no_history_and_no_limit() {
     assert_eq!(code, 0, "{errors}");
     let all: Vec<_> = daemon.cli().limits();
     assert_eq!(all.len(), 20_001);
-    let removed = daemon.cli().ok(&["limit", "unset", "10.0.0.7"]);
+    let removed = daemon.cli().ok(&["limit", "unset", "--for", "10.0.0.7"]);
     println!("{removed}");
     println!("{} bytes of ballast", disk.fill());
 
