@@ -79,6 +79,7 @@ pub(super) struct Global {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Run the daemon in the foreground
+    // Boxed: it has every key of the configuration, and each other command would be as large.
     Run(Box<RunArgs>),
     /// Show the state of daemon and data plane; exit code 1 if degraded
     Status,
@@ -186,6 +187,7 @@ pub(super) enum Command {
         shell: Shell,
     },
     /// Write manual pages and shell completions
+    // For whoever builds a package. Operators have `completions`.
     #[command(hide = true)]
     Documents {
         /// Where to
@@ -202,6 +204,7 @@ pub(super) enum ConfigCommand {
         file: Option<PathBuf>,
     },
     /// Show what `limiter run` with the same options would do, and where each value comes from
+    // The options of `run`, so that a unit's command line can be tried as it stands.
     Show(Box<RunArgs>),
     /// Compare a file with what the daemon does: exit code 0 if it is the same, 1 if not
     Diff {
@@ -378,6 +381,8 @@ pub(super) struct AttachArgs {
     #[arg(value_name = "IFACE")]
     pub(super) interface: String,
     /// In the driver, or in the network stack where the driver cannot (several times slower)
+    // No third value picks one of the two: a silent fallback would
+    // cost most of the speed, and nobody would know why.
     #[arg(long, value_enum, default_value = "native")]
     pub(super) mode: Mode,
     /// Take the place of another XDP program

@@ -37,6 +37,7 @@ async fn make_room(client: &Client, name: &str) -> Result<bool, Failure> {
     let OccupantReport { ifindex, program_id } = client.get(&path).await?;
     let Some(id) = program_id else { return Ok(false) };
     Ok(detach_link(ifindex, id).unwrap_or_else(|error| {
+        // The daemon's refusal is the better message: it says what is attached, and how to remove it.
         tracing::debug!("cannot remove XDP program {id}: {error}");
         false
     }))

@@ -25,6 +25,7 @@ use model::chain;
 use model::units::parse_duration;
 
 /// How long to wait for more samples.
+// Well below the two seconds after which the daemon ends a capture that nobody fetches.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
@@ -78,6 +79,7 @@ pub(super) async fn run(
     let path = format!("/v1/capture/{}", started.id);
     let start = Instant::now();
     let most = Most { samples: count, lasts };
+    // The file after the start: a capture that the daemon refuses must not truncate what is there.
     let written = async {
         let mut file = SampleFile::open(&file, snaplen)?;
         fetch(client, &path, most, &mut file).await
@@ -91,6 +93,7 @@ pub(super) async fn run(
         }
     };
     if to_stdout {
+        // stdout has the packets.
         tracing::info!("{samples} samples of {} matching packets", last.matched);
     } else {
         output.print(&CaptureReport {
@@ -128,6 +131,7 @@ async fn fetch(
             client.send(Method::POST, path, &()).await?
         };
         for sample in &batch.samples {
+            // A batch may have more than were asked for, as the rate is the kernel's and the count is ours.
             if samples < most.samples {
                 file.write(sample)?;
                 samples += 1;
@@ -177,6 +181,7 @@ impl<'a> SampleFile<'a> {
                 // Packets name an interface by the place of its description among those in the file.
                 let id = self.interfaces.len() as u32;
                 let name = Cow::Owned(sample.interface.clone());
+                // pcapng has microseconds unless an interface says otherwise.
                 let nanoseconds = InterfaceDescriptionOption::IfTsResol(9);
                 let block = InterfaceDescriptionBlock {
                     linktype: DataLink::ETHERNET,
@@ -188,6 +193,7 @@ impl<'a> SampleFile<'a> {
                 id
             }
         };
+        // Before 1970 only where the clock is wrong: that costs the time of a packet, not the packet.
         let timestamp = sample.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let block = EnhancedPacketBlock {
             interface_id,

@@ -62,6 +62,7 @@ fn find(place: Place, arguments: &CleanupArgs) -> Result<Found, Failure> {
             code: if failure.code == exit::PRIVILEGE { exit::PRIVILEGE } else { exit::NEGATIVE },
             ..failure.context("nothing is removed")
         })?;
+        // After the lock: a daemon that starts between look and removal would lose its fresh pins.
         let pinned = Pinned::find(&place.pin_dir)?;
         pinned.iter().try_for_each(|plane| refuse(plane, arguments))?;
         Ok((guard, pinned))

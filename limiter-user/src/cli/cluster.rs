@@ -80,6 +80,7 @@ pub(super) enum KeyCommand {
 }
 
 /// How long founding a cluster may take.
+// Beyond the client's usual patience: the daemon looks for members first, and then waits for its disk.
 const INIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How often it is asked how far the rotation is.
@@ -125,6 +126,7 @@ pub(super) async fn rotate_key(
     output: &mut Output<'_>,
     wait: Duration,
 ) -> Result<u8, Failure> {
+    // The answer has the keys before the rotation. Read afterwards, they could be the new ones already.
     let before: KeysReport = client.send(Method::POST, &format!("{KEYS}/rotate"), &()).await?;
     let until = Instant::now() + wait;
     loop {

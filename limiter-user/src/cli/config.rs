@@ -23,6 +23,8 @@ use settings::{Arguments, ConfigFile, RunArgs, Settings};
 
 /// What a command with the options of `run` was given. `matches` are all that were parsed.
 pub(super) fn given(run: RunArgs, global: &Global, matches: &ArgMatches) -> Arguments {
+    // The parser keeps what was given at each level of commands.
+    // All are asked, as an option may stand at any of them.
     let mut levels = vec![matches];
     while let Some((_, next)) = levels.last().and_then(|last| last.subcommand()) {
         levels.push(next);
@@ -34,11 +36,13 @@ pub(super) fn given(run: RunArgs, global: &Global, matches: &ArgMatches) -> Argu
 /// What `limiter run` is given without options and environment.
 fn bare(global: &Global) -> Arguments {
     let Global { socket, config, instance, .. } = global;
+    // Not the environment: the daemon's unit has another one than this shell.
     Arguments::new(RunArgs::default(), socket.clone(), config.clone(), instance.clone(), &[])
 }
 
 /// Whether flag or environment name the socket.
 fn names_socket(matches: &ArgMatches) -> bool {
+    // The value alone cannot tell: somebody may have named the very default.
     matches.value_source("socket") != Some(ValueSource::DefaultValue)
 }
 
@@ -62,6 +66,7 @@ pub(super) fn socket(global: &Global, matches: &ArgMatches) -> PathBuf {
         // Who may use the socket need not be allowed to read the file.
         Err(failure) if failure.code == exit::PRIVILEGE => usual,
         Err(failure) => {
+            // A broken file must not lock the operator out: the daemon still runs with the one that it has read.
             tracing::warn!("{failure}; taking {} for the socket", usual.display());
             usual
         }
@@ -83,6 +88,7 @@ pub(super) fn only_place(
 
 /// Where the daemon without an instance and all instances may have left something.
 pub(super) fn places(global: &Global, matches: &ArgMatches) -> Vec<Place> {
+    // The plain daemon counts as one more place.
     let instances = api::instances::known().into_iter().map(Some);
     let places = [None].into_iter().chain(instances).map(|instance| {
         let global = Global { instance, ..global.clone() };
@@ -105,6 +111,7 @@ pub(super) fn pin_dir(given: Option<PathBuf>, global: &Global) -> PathBuf {
     given.unwrap_or_else(|| match find(global, None) {
         Ok(file) => file.pin_dir().map_or(usual, Into::into),
         Err(failure) => {
+            // `doctor` and `cleanup` are for when something is wrong, the file among it.
             tracing::warn!("{failure}; taking {} for the pins", usual.display());
             usual
         }
@@ -125,9 +132,11 @@ pub(super) fn check(
 ) -> Result<u8, Failure> {
     let file = find(global, file.as_deref())?;
     let settings = bare(global).with(file)?;
+    // A start refuses files that it cannot read. Better to hear of it before the restart than after.
     daemon::check_files(&settings)?;
     let limits = settings.file.limits().len() as u64;
     let listed = settings.file.lists().len() as u64;
+    // Warned of and not refused: a reload takes such a file, too.
     let wide = settings.file.lists().iter().filter(|(net, _)| is_wide(net));
     let wide = wide.map(|(net, listing)| format!("this {}", reach_of_wide(listing.action, net)));
     let warnings: Vec<String> = wide.collect();
@@ -177,6 +186,7 @@ pub(super) async fn diff(
 ) -> Result<u8, Failure> {
     let text = match file {
         None => None,
+        // Its text, as the daemon has given up root and may be unable to read what the operator can.
         Some(path) => Some(ConfigText { path: path.into(), text: ConfigFile::text(path)? }),
     };
     let report: ReloadReport = client.send(Method::POST, "/v1/config/diff", &text).await?;

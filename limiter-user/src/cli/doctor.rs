@@ -17,6 +17,7 @@ pub(super) fn run(
     output.print(&diagnosis)?;
     Ok(match diagnosis.state {
         Grade::Ok => exit::OK,
+        // A warning, too: a script that prepares hosts wants all well, and who does not can read the grades.
         Grade::Warn | Grade::Fail => exit::NEGATIVE,
     })
 }

@@ -26,10 +26,12 @@ pub(super) fn run(directory: &Path) -> Result<u8, Failure> {
 
 /// `limiter completions`
 pub(super) fn completions(output: &mut Output<'_>, shell: Shell) -> Result<u8, Failure> {
+    // A script wrapped into a document would be sourced by a shell that does not understand it.
     if output.is_json() {
         return Err(Failure::new(exit::USAGE, "completions are a script, not a JSON document")
             .hint("leave --json out"));
     }
+    // Into memory first: clap's generator panics where it cannot write, and a closed pipe is no failure.
     let mut script = Vec::new();
     generate(shell, &mut Cli::command(), "limiter", &mut script);
     output.raw(&script)?;

@@ -56,6 +56,7 @@ A class is PROTO[:PORTS][/FLAGS]: udp:53, tcp:80-443, tcp/syn,!ack, icmp, 47, or
 pub(super) enum LimitCommand {
     /// Set the limit of every source, or of the sources in a prefix, each by itself
     #[command(after_help = RATES)]
+    // Boxed: it is several times as large as any other command.
     Set(Box<SetArgs>),
     /// Set many limits at once: all of them, or none if one line is wrong
     #[command(after_help = LIST)]
@@ -150,6 +151,7 @@ pub(super) struct SetArgs {
     /// How much at once: packets (2000, 2k) or a size (64kbyte, 1mbit), by the rate's unit; twice
     /// for two rates [default: 120 % of a second's rate]
     #[arg(long, allow_hyphen_values = true)]
+    // Text, as are rates and bans: options, lines of a list and the file are read by one reader, with one wording.
     pub(super) burst: Vec<String>,
     /// Drop nothing: count what would be dropped (`would_drop` in `stats`)
     #[arg(long)]
@@ -172,6 +174,8 @@ pub(super) struct SetArgs {
     /// within it. A local limit of a host hides that of the cluster for the same target on this host. Needs
     /// [cluster] in the configuration.
     #[arg(long, value_enum, value_name = "SCOPE")]
+    // What was not said stays unsaid: a line of a list or the file
+    // may leave it out, too, and all three mean the same.
     scope: Option<Reach>,
     /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached [default:
     /// conservative]
@@ -259,6 +263,7 @@ impl BanArgs {
     /// What is asked for.
     fn input(self) -> Option<BanInput> {
         let Self { ban_for, ban_after, ban_factor } = self;
+        // Nothing else asks for a ban: the parser refuses the other two without this one.
         let lasts = Some(ban_for?);
         Some(BanInput { after: ban_after, factor: ban_factor, lasts })
     }

@@ -38,6 +38,7 @@ pub(super) async fn run(
         }
         ListCommand::Clear { yes, safety } => {
             let yes = yes.then_some(("yes", "true"));
+            // Without --yes it is asked all the same: the daemon refuses, and says how many entries would go.
             let path = format!("{path}/clear{}", safety.query(yes.as_slice())?);
             let report: ListChanged = client.send_text(&path, String::new()).await?;
             warn(&report.applied);

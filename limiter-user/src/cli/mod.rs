@@ -62,6 +62,7 @@ pub(crate) fn main(arguments: Vec<OsString>, out: &mut dyn Write) -> u8 {
     if !matches!(cli.command, Command::Run(_)) {
         output::start_log(&cli.global, LogFormat::Text);
     }
+    // Hints name commands. With an instance they must name it, or the operator is sent to another daemon.
     let instance = cli.global.instance.clone();
     let mut output = Output::new(cli.global.json, out);
     match execute(cli, &matches, &mut output) {
@@ -158,6 +159,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
 
 /// Runs a command that asks the daemon. The daemon itself has a runtime of its own, which cannot be within another.
 fn block_on(command: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    // One thread: a command waits for one answer, and threads would take longer to start than that.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -76,6 +76,7 @@ impl<'a> Output<'a> {
 
     /// Tells a failure on stderr, and on stdout if it is to have a document. Returns its code.
     pub(super) fn fail(&mut self, failure: &Failure) -> u8 {
+        // stderr even with --json: whoever redirects stdout to a file still sees why there is nothing in it.
         eprintln!("{} {failure}", label("error:", RED));
         if let Some(hint) = &failure.hint {
             eprintln!("{} {hint}", label("hint:", CYAN));
@@ -128,6 +129,7 @@ pub(super) fn start_log(global: &Global, format: LogFormat) {
     let filter = std::env::var("LIMITER_LOG").ok().and_then(|text| EnvFilter::try_new(text).ok());
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter.unwrap_or_else(|| EnvFilter::new(level)))
+        // stdout is for data alone: a line of the log would break the one document that --json promises.
         .with_writer(io::stderr);
     let started = match format {
         LogFormat::Text => {

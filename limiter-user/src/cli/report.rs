@@ -29,6 +29,7 @@ pub(super) async fn run(
     let (since, until) = (text(arguments.since), text(arguments.until));
     let step = arguments.step.map(|step| format!("&step={}", text(step))).unwrap_or_default();
     let history = client.get(&format!("/v1/history?since={since}&until={until}{step}")).await?;
+    // Before the limits, as it says how many they are: a million of them would be the page.
     let status: StatusReport = client.get("/v1/status").await?;
     let limits = match status.limits {
         0..=MAX_LIMITS => client.get("/v1/limits").await?,
@@ -37,6 +38,7 @@ pub(super) async fn run(
     let top = client.get("/v1/top?n=100&sort=dropped").await?;
     let happened = client.get("/v1/changes").await?;
     let report = IncidentReport::new(history, top, limits, happened, status);
+    // Whole before the file is touched: a failure leaves the report that is there.
     let content = match format {
         ReportFormat::Html => report.html(),
         ReportFormat::Csv => Ok(report.csv()),

@@ -27,6 +27,8 @@ pub(super) struct SafetyArgs {
 impl SafetyArgs {
     /// The options as a query, with a leading `?` and the parts of `more` before them.
     pub(super) fn query(&self, more: &[(&str, &str)]) -> Result<String, Failure> {
+        // Here and not by the parser, which knows durations: the bounds
+        // are the daemon's, and need no daemon to be told.
         self.confirm.map_or(Ok(()), check_period)?;
         let mut parts: Vec<_> =
             more.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect();

@@ -12,6 +12,8 @@ use api::error::{Failure, exit};
 use sim::{self as simulate, MAX_HOSTS, Progress, Scenario, SchemeKind};
 
 /// The largest file of a scenario, bytes.
+// The built-in scenarios have less than a kilobyte each. A wrong path, such as a capture, is refused before it is
+// read.
 const MAX_FILE_LEN: u64 = 1 << 20;
 
 #[derive(Debug, Subcommand)]
@@ -104,7 +106,9 @@ pub(super) fn run(output: &mut Output<'_>, command: &SimulateCommand) -> Result<
     let summaries = simulate::run_all(&scenarios, &schemes, arguments.first_seed, seeds, show);
     display.clear();
     let mut report = SimulationReport::new(&scenarios, &summaries);
+    // The goals speak of all scenarios together, so only the whole suite can reach them.
     report.with_goals = arguments.suite;
+    // Before the table: a page that cannot be written fails the command, and its table would look like success.
     if let Some(path) = &arguments.chart {
         let page = report.html(&scenarios, &summaries).map_err(|problem| {
             Failure::new(exit::NEGATIVE, format!("cannot write the charts: {problem}"))
@@ -131,6 +135,7 @@ struct ProgressDisplay {
 
 impl ProgressDisplay {
     fn new() -> Self {
+        // Both: with --quiet a bar is as unwanted as a line of the log.
         let on_terminal = io::stderr().is_terminal() && tracing::enabled!(tracing::Level::INFO);
         Self { on_terminal, last: Instant::now(), has_bar: false }
     }
@@ -141,6 +146,7 @@ impl ProgressDisplay {
                 self.has_bar = true;
                 let line = format!("{} {}", bar(progress.part), line(progress));
                 let line: String = line.chars().take(COLUMNS).collect();
+                // Erased to the end of the line, as the one before may have been longer.
                 eprint!("\r{line}\x1b[K");
             }
         } else if self.last.elapsed() >= LOG_INTERVAL {

@@ -8,6 +8,7 @@ use api::error::Failure;
 use dataplane::{self, kernel};
 
 /// Clock sources that take a device's or a hypervisor's time, about a microsecond for each reading.
+// A packet may ask for the precise time: tens of ns by tsc, and many times its whole cost by one of these.
 const SLOW_CLOCKS: [&str; 5] = ["hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"];
 
 /// What was found.
@@ -59,6 +60,7 @@ impl Host {
             missing,
             trial: can_try.then(|| dataplane::try_load().map_err(Into::into)),
             pin_dir: pin_dir.into(),
+            // Of the parent: the directory itself is made by the daemon's first start.
             has_bpffs: kernel::is_bpf_fs(pin_dir.parent().unwrap_or(pin_dir)),
             has_btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
             unprivileged_disabled: number("/proc/sys/kernel/unprivileged_bpf_disabled"),
@@ -71,7 +73,9 @@ impl Host {
     /// Judges what was found.
     pub(super) fn checks(&self) -> Vec<Check> {
         let btf = if self.has_btf { "present" } else { "absent; limiter does without" };
+        // Causes before what they prevent: where the verifier could not be asked, its remedy points "above".
         let mut checks = vec![self.kernel(), self.capabilities(), self.verifier(), self.bpffs()];
+        // Never a fault: the program is loaded without the kernel's own types.
         checks.push(Check::ok("btf", btf));
         checks.extend(self.switches());
         checks.extend(self.clock());
@@ -104,6 +108,7 @@ impl Host {
     fn verifier(&self) -> Check {
         let name = "verifier";
         match &self.trial {
+            // First, as everything else about the trial follows from it.
             _ if !self.has_program => Check::fail(
                 name,
                 "this binary was built without its kernel program",
@@ -130,6 +135,8 @@ impl Host {
         let mount = "mount -t bpf bpf /sys/fs/bpf";
         if self.has_bpffs {
             Check::ok(name, format!("{pins} is on a BPF file system"))
+        // Only a warning, as the daemon mounts this one by itself. It
+        // mounts none elsewhere: that would be gone at the next boot.
         } else if self.pin_dir.starts_with("/sys/fs/bpf") {
             Check::warn(
                 name,
@@ -152,6 +159,7 @@ impl Host {
             (
                 ("unprivileged-bpf", self.unprivileged_disabled.map(|value| value != 0), "off"),
                 "every user may load BPF programs, which has served attacks on CPUs",
+                // 2 and not 1: the kernel takes a 1 back only at the next boot.
                 "sysctl kernel.unprivileged_bpf_disabled=2",
             ),
             (

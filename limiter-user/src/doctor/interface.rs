@@ -79,6 +79,7 @@ impl Device {
             name: name.into(),
             is_up: flags.contains(LinkFlags::Up),
             has_carrier: flags.contains(LinkFlags::LowerUp),
+            // An error is an old kernel, which the list of drivers answers for: no fault of the interface.
             xdp: netdev::xdp_features(index).ok().map(|set| set & netdev::BASIC != 0),
             instance: instance.cloned(),
             cpus: online_cpus().map_or(1, |cpus| u32::try_from(cpus.len()).unwrap_or(1)),
@@ -99,6 +100,7 @@ impl Device {
                 _ => {}
             }
         }
+        // A device may be without ethtool, such as a tunnel. What only it could tell is left out, and no fault.
         if let Ok(ethtool) = Ethtool::new(name) {
             device.driver = ethtool.driver();
             device.features = ethtool.features();
@@ -186,6 +188,8 @@ impl Device {
         let name = &self.name;
         let merging = merging_of(self.features.as_ref()?, self.driver.as_deref());
         if merging == Some("lro") {
+            // A failure, unlike what follows: merged frames would be charged
+            // as one packet, so a source gets many times its limit (P2).
             return Some(Check::fail(
                 "lro",
                 "on: the device merges frames before the limiter sees them, and most drivers refuse \
@@ -252,6 +256,8 @@ impl Device {
             );
         }
         match (owner, &self.instance) {
+            // Only where an instance is named: without one the question is
+            // about the machine, and any of our daemons will do.
             (Some(owner), Some(asked)) if *owner != Owner::Instance(asked.clone()) => Check::warn(
                 check,
                 format!("{owner} has this interface: id {id}, {mode}"),
@@ -288,6 +294,7 @@ impl Device {
         let Some(most) = lost.iter().map(|(_, count)| *count).max() else {
             return Check::ok(check, "no frame was lost before the limiter could see it");
         };
+        // Some drivers have a counter a queue: dozens of names would hide the figure.
         let names: Vec<_> = lost.iter().take(5).map(|(name, n)| format!("{name} {n}")).collect();
         // The kernel's counters and those of the driver may count the same frames, so they are not added up.
         let share = 100.0 * most as f64 / (most + self.received) as f64;

@@ -75,6 +75,7 @@ pub(crate) struct Diagnosis {
 
 impl Diagnosis {
     fn new(interface: Option<&str>, checks: Vec<Check>) -> Self {
+        // By the order of `Grade`: its worst comes last for this.
         let state = checks.iter().map(|check| check.state).max().unwrap_or(Grade::Ok);
         Self { state, interface: interface.map(Into::into), checks }
     }
@@ -107,6 +108,7 @@ pub(crate) fn examine(
     interface: Option<&str>,
     instance: Option<&Instance>,
 ) -> Diagnosis {
+    // An interface that is not there is one more check, not an error: what was found of the machine is still told.
     let mut checks = Host::find(pin_dir).checks();
     if let Some(name) = interface {
         match Device::find(name, pin_dir, instance) {

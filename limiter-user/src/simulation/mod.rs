@@ -248,6 +248,7 @@ impl SimulationReport {
             };
             let found = self.worst(goal, SchemeKind::has_goals);
             let verdict = match found.map(|found| goal.bound.is_met(found)) {
+                // Not "reached": a suite with few hosts leaves scenarios out.
                 None => "not run",
                 Some(true) => "reached",
                 // Without optimisation it says nothing of what deciding costs.

@@ -29,6 +29,7 @@ impl SimulationReport {
         };
         let verdict = if self.ok { "All goals are reached." } else { "Not all goals are reached." };
         let mut charts = String::new();
+        // Hosts that only find each other admit nothing: their chart would be a line at zero.
         for (number, scenario) in scenarios.iter().enumerate().filter(|(_, s)| !s.membership) {
             let of_it: Vec<_> = summaries.iter().filter(|s| s.scenario == number).collect();
             charts.push_str(&of_scenario(scenario, &of_it)?);
@@ -52,6 +53,7 @@ fn of_scenario(scenario: &Scenario, summaries: &[&Summary]) -> Result<String, St
     let Some(first) = summaries.first() else { return Ok(String::new()) };
     let percent = |values: &[f64]| {
         let keys = scenario.demand.keys as f64;
+        // Of all limits together: runs with few and with many sources have one scale.
         values.iter().map(|value| Some(100.0 * value / keys)).collect::<Vec<_>>()
     };
     let mut lines = vec![("could be admitted", percent(&first.series.due))];

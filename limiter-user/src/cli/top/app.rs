@@ -146,6 +146,8 @@ impl App {
                 report.sources.iter().map(Line::from).collect()
             }
             Ok(Answer::Fleet(report)) => {
+                // Hosts count distinct sources by themselves, and a source at
+                // two of them is one: a sum would be wrong.
                 (self.totals, self.distinct) = (report.totals, None);
                 self.tracked = Some(report.tracked);
                 self.heard(report.hosts.len(), report.unanswered);
@@ -256,6 +258,7 @@ impl App {
             };
             Weight::new(sorted_by, line.pps, packets)
         };
+        // By the daemon's own rule for ties, or lines would jump when its answer comes.
         self.lines.sort_by(|a, b| weight(a).heavier_first(&weight(b)));
     }
 
@@ -274,6 +277,7 @@ impl App {
         };
         self.chosen = Some(name.clone());
         self.screen = Screen::One(name);
+        // What was told of another source would stand under this one's name until the answer comes.
         self.shown = None;
         Then::Show
     }

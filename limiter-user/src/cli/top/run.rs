@@ -22,6 +22,7 @@ use api::{ClusterSourceReport, SourceReport, StatusReport};
 use model::traffic::GroupBy;
 
 /// Between two questions about the heaviest.
+// As often as the daemon makes a list for all who watch: asking more often would bring the same one.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Between two questions about the daemon's health: each makes it look at the whole table.
@@ -132,6 +133,8 @@ struct Questions {
 
 impl Questions {
     fn heaviest(&mut self, app: &App) {
+        // A number of its own: an answer to the former sort may still
+        // be on its way, and must not take the place of this one.
         (self.asked, self.open) = (self.asked + 1, true);
         let (client, to, number) = (self.client.clone(), self.to.clone(), self.asked);
         let (by, n, sort, cluster) = (app.by, app.wanted(), app.sort, self.cluster);
@@ -155,6 +158,7 @@ impl Questions {
 
     fn show(&mut self, app: &App) {
         let Some(source) = app.source().filter(|_| !self.showing) else { return };
+        // One at a time, as a slow answer must not make a queue.
         self.showing = true;
         let (client, to, cluster) = (self.client.clone(), self.to.clone(), self.cluster);
         tokio::spawn(async move {
@@ -194,6 +198,7 @@ fn pause(answer: &Result<Answer, Failure>, took: Duration) -> Duration {
             // costs the daemon.
             (took * PAUSE_FACTOR).clamp(SECOND, 30 * SECOND)
         }
+        // A daemon that restarts is found again within a second, and not asked in a loop.
         Err(_) => SECOND,
     }
 }

@@ -133,6 +133,7 @@ fn header(app: &App, theme: Theme) -> Vec<Text<'static>> {
         }
     }
     match (&app.trouble, &app.health) {
+        // Before the health, which is of the last answer and may be long out of date.
         (Some(trouble), _) => {
             title.push(Span::styled(format!("  NO ANSWER, trying again: {trouble}"), theme.bad()));
         }
@@ -190,6 +191,7 @@ fn footer(app: &App, theme: Theme) -> Text<'static> {
 fn list(frame: &mut Frame<'_>, area: Rect, app: &App, now: SystemTime, theme: Theme) {
     if app.lines().next().is_none() {
         let text = match (&app.filter, app.all()) {
+            // No answer yet says nothing about sources: "none" would be a false comfort.
             _ if app.trouble.is_some() => String::new(),
             (Filter::All, _) | (_, 0) => {
                 "No source sends enough to be listed (see `limiter stats` for all packets).".into()
@@ -226,6 +228,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, app: &App, now: SystemTime, theme: Th
     let height = usize::from(area.height);
     let first = place.saturating_sub(height.saturating_sub(2));
     let rows = app.lines().enumerate().skip(first).take(height).map(|(at, line)| {
+        // A character beside the colour, which NO_COLOR and some readers' eyes take away.
         let mark = if line.state == SourceState::Limited { '!' } else { ' ' };
         let pointer = if at == place { '>' } else { ' ' };
         let name = Cell::from(format!("{pointer}{mark}{}", line.name.text));
@@ -248,6 +251,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, app: &App, now: SystemTime, theme: Th
 
 fn one(frame: &mut Frame<'_>, area: Rect, app: &App, name: &Name, now: SystemTime, theme: Theme) {
     let [chart, details] =
+        // At most half: on a small terminal the chart would push out what `show` says.
         Layout::vertical([Constraint::Length(7.min(area.height / 2)), Constraint::Min(0)])
             .areas(area);
     let past = app.history.of(name);
