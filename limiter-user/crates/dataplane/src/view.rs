@@ -140,6 +140,7 @@ impl<'a> Tracked<'a> {
         HeldShare {
             share: share.part(),
             floor: Multiplier(held.floor).part(),
+            // A multiplier is what packets cost: the smaller one is the larger share.
             until: (share.0 < held.floor).then(|| now.wall(held.grant.until_ns())),
         }
     }
@@ -342,6 +343,7 @@ impl Memory {
         let used_up = left.iter().chain(&also_left).any(|(tier, _, left)| {
             *left < (tier.tolerance / 16).max(2 * price.cost(tier.cost.ticks(1514)))
         });
+        // Drops stay counted for as long as the bucket is there: "limited" is who still sends, too.
         let recent = now.monotonic_ns.saturating_sub(last_seen) < 1_000_000_000;
         let state = if counts.dropped > 0 && used_up && recent {
             SourceState::Limited

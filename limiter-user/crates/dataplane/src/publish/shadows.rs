@@ -18,6 +18,7 @@ use model::compile::refused;
 use model::{Changes, Target, Tier as Spec};
 
 /// Shadow limits at a time.
+// Few, as all of them are gone through for each key that a change of limits touches.
 const MAX: usize = 16;
 
 /// A shadow limit.
@@ -217,6 +218,8 @@ impl Publisher {
             Some(policy) => Some(self.in_force.slots.hold(policy)?),
             None => None,
         };
+        // Lowered before the key leads there, as in `change_to`: too
+        // many packets look up their policy, never too few.
         if let Some(policy) = policy
             && u64::from(policy.gate) < atomic::load(&config.min_gate)
         {
