@@ -148,6 +148,7 @@ impl<'a> Meter<'a> {
                 (ahead, longest) = (ahead + each * runs as f64, longest.max(each));
             }
         }
+        // One run is one thread's: more of them do not make it any shorter.
         let left = longest.max(ahead / self.threads as f64);
         Some((behind / (behind + ahead).max(f64::MIN_POSITIVE), Duration::from_secs_f64(left)))
     }

@@ -223,6 +223,7 @@ fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
         format!("overage {} in a second (seed {seed})", percent(worst_overage))
     });
     goal(bound_excess <= ROUNDING, format!("{} beyond burst + rate·T", percent(bound_excess)));
+    // Apart from what was admitted: shares beyond the whole are a fault also where no source has used them.
     goal(share_sum <= 1.0 + ROUNDING, format!("shares add up to {share_sum:.6}"));
     if let Some(least) = goals.utilisation {
         goal(utilisation >= least, format!("utilisation {utilisation:.3}, not {least}"));

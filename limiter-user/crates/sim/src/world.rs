@@ -169,6 +169,7 @@ impl<'a, S: Scheme> World<'a, S> {
         let mut outcome = self.record.outcome(self.judge.verdict(), most as f64 / seconds);
         let cpu = self.hosts.iter().map(|host| host.cpu.sum().as_secs_f64() / seconds);
         if !scenario.regions.is_empty() {
+            // Without the beginning, in which everything is borrowed for the first time.
             let warm = seconds - scenario.warm_up.seconds();
             let far = self.hosts.iter().map(|host| host.far as f64 / warm);
             let most_per_host = far.clone().fold(0.0, f64::max);
