@@ -74,6 +74,7 @@ pub(super) async fn top(
     Parsed(Query(TopQuery { n, sort, live })): Parsed<Query<TopQuery>>,
 ) -> Answer<ClusterTopReport> {
     check_count(n)?;
+    // Other hosts answer in frames: beyond this many places an answer would not fit.
     Ok(Json(views::top(to_query(&shared)?, n.min(MAX_PLACES), sort, live).await?))
 }
 

@@ -54,6 +54,7 @@ pub(super) async fn config_diff(
         Some(ConfigText { path, text }) => {
             core.compare_with(ConfigFile::parse(&path, text.as_bytes())?)
         }
+        // Without a text it is the file of the daemon, read as a reload would read it.
         None => core.reload(&ChangeOptions { dry_run: true, ..ChangeOptions::default() }),
     })
     .await

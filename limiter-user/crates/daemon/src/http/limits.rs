@@ -21,6 +21,7 @@ pub(super) async fn set(
     Parsed(Query(query)): Parsed<Query<ChangeQuery>>,
     Parsed(Json(request)): Parsed<Json<LimitInput>>,
 ) -> Answer<LimitSet> {
+    // Again, though the command has done so: anybody may write to the socket.
     let limit = request.limit().map_err(Failure::from)?;
     answer(&shared, move |core| core.set(&limit, &query.how())).await
 }
@@ -48,5 +49,6 @@ pub(super) async fn unset(
     let target: Target = query.target.parse().map_err(Failure::from)?;
     let removed = shared.with(move |core| core.unset(&target, &query.how())).await;
     let removed = removed.map_err(conflict)?;
+    // 404 and not a success: a target that was mistyped would seem to be unlimited now.
     removed.map(Json).ok_or_else(|| Refusal(StatusCode::NOT_FOUND, no_such_limit(&target)))
 }

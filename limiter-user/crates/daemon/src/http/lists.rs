@@ -27,6 +27,7 @@ pub(super) async fn add(
         .and_then(|listing| listing.scoped(query.scope))
         .map_err(Failure::from)?;
     answer_or_conflict(&shared, move |core| {
+        // In the core's thread: only the core knows to which prefixes targets are cut.
         let targets = read(&targets, core.prefixes())?;
         core.list_add(&targets, &listing, &how)
     })

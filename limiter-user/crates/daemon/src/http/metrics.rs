@@ -36,6 +36,7 @@ pub(super) async fn metrics(
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let mut scrape = shared.with(|core| core.scrape(Instant::now())).await?;
+    // Outside of the core, which knows nothing of the cluster: its tasks have these figures at hand.
     scrape.cluster = shared.cluster().map(Cluster::clustered);
     let text = openmetrics(scrape, shared.latency()).map_err(|_| {
         Failure::new(exit::NEGATIVE, "the metrics cannot be written").hint("restart the daemon")

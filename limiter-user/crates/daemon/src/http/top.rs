@@ -32,6 +32,7 @@ pub(super) async fn sources(
     Parsed(Query(TopQuery { n, sort, live })): Parsed<Query<TopQuery>>,
 ) -> Answer<TopReport> {
     check_count(n)?;
+    // Rates need two looks. Where nobody has looked before, this waits for the first one outside of the core.
     control::groups::prepare(&shared).await?;
     answer(&shared, move |core| Ok(if live { core.top(n, sort) } else { core.top_now(n, sort) }))
         .await
@@ -62,6 +63,7 @@ pub(super) async fn ports(
     Parsed(Query(PortsQuery { n, over_ms })): Parsed<Query<PortsQuery>>,
 ) -> Answer<PortsReport> {
     check_count(n)?;
+    // Shorter, chance alone would decide on the ports; longer, a client that is gone would hold the one capture.
     if !(100..=60_000).contains(&over_ms) {
         let message = format!("packets cannot be looked at for {over_ms} ms");
         return Err(Failure::new(exit::USAGE, message).hint("ask for 100 to 60000 ms").into());

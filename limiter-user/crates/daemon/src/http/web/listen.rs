@@ -49,6 +49,7 @@ const MAX_HEAD_LEN: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
 
 /// What the kernel keeps for a client that does not read, bytes: it doubles this.
+// Small, as 128 clients that read nothing would otherwise hold megabytes of the kernel's memory each.
 const SEND_BUFFER: usize = 16 * 1024;
 
 /// A listening socket, and all that its connections need.
@@ -117,6 +118,7 @@ impl Web {
     /// If the address is taken, or a file cannot be used.
     pub fn bind(config: &WebConfig, address: SocketAddr) -> Result<Self, Failure> {
         config.check().map_err(|(_, failure)| failure)?;
+        // Before the port is taken: with a file that cannot be used there is nothing to listen for.
         let (tokens, tls) = read(config)?;
         let listener = control::listen::bind(Type::STREAM, address)
             .and_then(|socket| socket.listen(BACKLOG).map(|()| socket.into()))
