@@ -28,6 +28,7 @@ impl Readme {
                 return None;
             }
             let line = line.split(" #").next().unwrap_or(line).trim();
+            // The root has no sudo: who is in there is root.
             let line = line.strip_prefix("sudo ").unwrap_or(line);
             (is_code && line.starts_with(start)).then(|| line.to_owned())
         });

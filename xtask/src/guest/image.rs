@@ -122,6 +122,7 @@ impl Image {
         let boot = [root.join("vmlinuz"), root.join("initrd.img")];
         Cmd::new(&tools::CP)
             .args(["--dereference"])
+            // They are links in the root, and the root goes.
             .args(&boot)
             .args([&self.folder])
             .into_root()?
