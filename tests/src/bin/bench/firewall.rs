@@ -25,6 +25,7 @@ pub(crate) fn discard(lab: &Lab) {
 /// Limits by a dynamic set of nftables, which starts empty.
 pub(crate) fn nft(lab: &Lab, Limit { rate, burst }: Limit) {
     let rules = format!(
+        // Added before it is deleted: nft refuses to delete what is not there.
         "add table netdev bench
         delete table netdev bench
         table netdev bench {{

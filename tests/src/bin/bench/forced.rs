@@ -51,6 +51,7 @@ pub(crate) fn load(daemon: &Daemon) -> Ebpf {
         .map(|entry| entry.expect("the daemon's pins").file_name().to_ascii_uppercase())
         .collect();
     let mut loader = EbpfLoader::new();
+    // Read-only globals belong to a program and not to its maps: the copy would have none of the daemon's secret.
     loader.override_global("LAYOUT", &layout, true);
     for name in names.iter().filter_map(|name| name.to_str()) {
         loader.map_pin_path(name, pins.join(name.to_ascii_lowercase()));
@@ -62,6 +63,7 @@ pub(crate) fn load(daemon: &Daemon) -> Ebpf {
 fn embedded_object(bytes: &[u8]) -> Option<&[u8]> {
     let magic = b"\x7fELF\x02\x01\x01";
     let starts = bytes.windows(magic.len()).enumerate().filter(|(_, window)| window == magic);
+    // The binary itself is an ELF file, too: only the machine tells them apart.
     let start = starts.map(|(at, _)| at).find(|at| read(bytes, at + 18, 2) == Some(EM_BPF))?;
     // The table of sections is the last thing in what the linker writes.
     let sections = number(bytes, start + 40, 8)?;

@@ -165,6 +165,7 @@ fn own(lab: &Lab, name: &'static str, sources: u32) -> Program {
 fn founder(lab: &Lab, folder: &Path) -> Daemon {
     let key = folder.join("cluster.key").display().to_string();
     process::run(tools::own(limiter_binary()).args(["cluster", "key", "generate", &key]));
+    // A new network namespace has its loopback device down.
     process::run(lab.receiver.ip(&["link", "set", "lo", "up"]));
     let listen = ["--cluster-name", "bench", "--cluster-listen", "127.0.0.1:7700"];
     let arguments = [&listen[..], &["--cluster-key-file", &key]].concat();

@@ -74,6 +74,7 @@ fn measure(lab: &Lab, how: &'static str, set: impl Fn(&str, &str)) -> Enforcemen
         set("1/hour", "1");
         wait_until_quiet(&socket);
         let (start, answered, enforced) = thread::scope(|scope| {
+            // It watches before the limit is raised: the frame may arrive before the command has its answer.
             let watcher = scope.spawn(|| wait_for_frame(&socket));
             let start = Instant::now();
             // The source owes an hour: its first frame empties its new bucket, the next one passes.

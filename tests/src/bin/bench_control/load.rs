@@ -51,6 +51,7 @@ pub(crate) fn deny(daemon: &Daemon, sources: u32) -> Load {
 }
 
 fn run(daemon: &Daemon, limits: u32, command: &[&str], rest: impl Fn(u32) -> String) -> Load {
+    // Before the clock starts: a file, as a pipe would have the writer's time in the figure.
     let list = list(limits, rest);
     let before = Memory::new(daemon.pid());
     let name = command[..2].join(" ");

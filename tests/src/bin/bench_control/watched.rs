@@ -67,6 +67,7 @@ pub(crate) fn measure(lab: &Lab) -> Watched {
     let options = ["--max-sources", "2097152", "--http-listen", &listen];
     let daemon = Daemon::start_with(lab, DaemonOptions::with(&options));
     let cli = daemon.cli();
+    // Too slow for a gate: each source gets a bucket by its first packet.
     cli.limit("1pps", Some("8"), None);
     let sources = Sources::RoundRobin(Ipv4Addr::new(10, 0, 0, 0).into(), SOURCES);
     // Twice, in case a queue was full.
@@ -78,6 +79,7 @@ pub(crate) fn measure(lab: &Lab) -> Watched {
     for _ in 0..ROUNDS {
         // What the last one left is forgotten by then.
         thread::sleep(Duration::from_secs(2));
+        // Both in each round, so that a change of the machine's speed is in both.
         let alone = span(lab, &daemon, sources);
         let viewers = Viewers::start(lab, &daemon);
         let watched = span(lab, &daemon, sources);

@@ -49,6 +49,7 @@ pub(crate) fn measure(stream: &Stream, wanted: Wanted) -> [Accuracy; 3] {
     let mut times = [const { Vec::new() }; 3];
     let mut counted = None;
     for _ in 0..ROUNDS {
+        // New ones each time, as counts of an earlier round would be in their estimates.
         let (limiter, limiter_ns) = count::<Limiter>(stream, wanted);
         let (count_min, count_min_ns) = count::<CountMin>(stream, wanted);
         let (frequent, frequent_ns) = count::<FrequentItems>(stream, wanted);

@@ -127,6 +127,7 @@ pub(crate) fn run(progress: &Progress) -> Report {
         "in force on all hosts after {:.2} s; dividing the limit",
         taken.as_secs_f64()
     ));
+    // The founder has all shares at first: the acts are about a cluster that has settled.
     hosts.wait_even(&all);
     let Hosts { daemons, fleet, .. } = &mut hosts;
     let watch = Watch::new(fleet, SOURCE);

@@ -10,6 +10,7 @@ pub(crate) const SECONDS: u64 = 5;
 pub(crate) const MAX_BACKGROUND_RATE: f64 = 2500.0;
 
 /// The source port of frames that are sent in this second, counted from 0.
+// The frame carries its second: when it was seen says little, as frames wait in queues.
 pub(crate) fn port(second: usize) -> u16 {
     40_000 + second as u16
 }
