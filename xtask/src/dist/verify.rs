@@ -361,6 +361,7 @@ fn parse(text: &str) -> Option<Counts> {
             Some((name.to_owned(), count.parse().ok()?))
         })
         .collect();
+    // A counter that is missing would read as a zero, and so as protection.
     counts.filter(|counts| counts.contains_key("denied") && counts.contains_key("witness"))
 }
 

@@ -99,6 +99,7 @@ impl Image {
         remove(&self.folder)?;
         fs::create_dir_all(&files).context("cannot make the image's folder")?;
         let mut mmdebstrap =
+            // A directory, from which mke2fs fills the disk without mounting it.
             Cmd::new(&tools::MMDEBSTRAP).args(["--variant=minbase", "--format=directory"]);
         mmdebstrap = mmdebstrap.args([format!("--include={}", include(spec))]);
         for (number, (to, text)) in FILES.iter().enumerate() {

@@ -70,6 +70,7 @@ fn items(needs: &[Need]) -> Vec<Item> {
         items.push(bpf_linker::item());
     }
     if needs.contains(&Need::Charts) {
+        // npm then comes from the Python index, into an environment that takes python3 to make.
         if tools::NPM.check().is_err() {
             items.extend(Item::from_tool(&tools::PYTHON));
         }

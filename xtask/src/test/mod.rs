@@ -80,6 +80,7 @@ fn run_unit(args: &Args, ebpf: &str, total: &mut Summary) -> Result<()> {
         setup::ensure(&[Need::Kernel, Need::Charts])?;
     }
     let others = KERNEL.iter().chain([&E2E]).flat_map(|name| ["--exclude", name]);
+    // One failure must not hide the others: a run takes minutes.
     let test = build::cargo(["test", "--no-fail-fast", "--workspace"], ebpf).args(others);
     run_tests(test, args, total)
 }

@@ -146,6 +146,8 @@ impl Links {
         for Link { ifindex, mode, link, .. } in &self.0 {
             let Some(interface) = present.iter().find(|i| i.index == *ifindex) else { continue };
             let (program_id, link_id) =
+                // A link that the kernel has ended with its interface has
+                // nothing to tell, and the others are still listed.
                 link.info().map_or((0, 0), |info| (info.program_id(), info.id()));
             list.push((
                 Attachment {

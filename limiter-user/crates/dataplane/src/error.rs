@@ -282,12 +282,14 @@ impl Explain for Error {
                  Linux 5.11"
                     .into()
             }
+            // The others carry their cause, and no one remedy fits all that it can be.
             _ => return None,
         })
     }
 
     fn fault(&self) -> Fault {
         match self {
+            // What other options, or another version of the program, would mend.
             Self::Option { .. }
             | Self::Foreign { .. }
             | Self::Abi { .. }
@@ -301,6 +303,7 @@ impl Explain for Error {
             | Self::TooMany { .. } => Fault::Input,
             // A no rather than a mistake: a script that detaches twice has what it wants.
             Self::NotAttached { .. } => Fault::Refused,
+            // What the kernel refuses has the exit code of missing privileges: a script can mend neither.
             _ => Fault::Privilege,
         }
     }

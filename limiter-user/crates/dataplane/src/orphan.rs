@@ -38,6 +38,7 @@ impl Pinned {
     /// read. Nothing is changed.
     pub fn find(pin_dir: &Path) -> Result<Vec<Self>, Error> {
         let mut found = Vec::new();
+        // A daemon that died while it built fresh maps left both.
         for (path, staging) in [(pin_dir.to_owned(), false), (staging_of(pin_dir), true)] {
             match fs::read_dir(&path) {
                 Ok(entries) => found.push(Self::read(path, staging, entries)?),
@@ -112,6 +113,7 @@ fn attached(path: &Path, mode: Mode) -> Result<Option<PinnedOn>, Error> {
     let link = PinnedLink::from_pin(path).map_err(|error| failed(io::Error::other(error)))?;
     let info = FdLink::from(link).info().map_err(|error| failed(io::Error::other(error)))?;
     let ifindex = ForeignLink::open(info.id()).and_then(|it| it.ifindex()).map_err(failed)?;
+    // The kernel clears the index of a link when its interface goes.
     if ifindex == 0 {
         return Ok(None);
     }

@@ -46,6 +46,7 @@ pub(super) struct Now {
 }
 
 impl Now {
+    // Both clocks at once, so that all that is told of a view is of one moment.
     pub(super) fn take() -> Self {
         Self { monotonic_ns: kernel::monotonic_ns(), offset_ns: kernel::clock_offset() }
     }

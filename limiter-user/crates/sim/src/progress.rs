@@ -50,6 +50,7 @@ pub(super) fn order(groups: &[Group]) -> Vec<(usize, usize)> {
     by_cost.sort_by(|one, other| groups[*other].cost.total_cmp(&groups[*one].cost));
     let mut shortest = BTreeMap::new();
     for &i in &by_cost {
+        // From heavy to light, so that the lightest one of a scheme is what stays.
         shortest.insert(groups[i].scheme.name(), i);
     }
     let first: Vec<_> = shortest.into_values().map(|i| (i, 0)).collect();

@@ -113,10 +113,12 @@ pub fn run_all(
                 }
             });
         }
+        // The receiver ends with the last sender, and this one is nobody's.
         drop(sender);
         let mut meter = Meter::new(&groups, threads);
         let mut told = Instant::now();
         loop {
+            // Not until a run ends: one of many minutes would stop the display.
             match receiver.recv_timeout(TELL) {
                 Ok((job, at, None)) => meter.begin(job, at),
                 Ok((job, at, Some(outcome))) => {

@@ -119,6 +119,7 @@ fn exits_jump(code: &mut [u8]) -> Option<()> {
     while at < end {
         let instruction = &mut code[at * INSTRUCTION..(at + 1) * INSTRUCTION];
         match instruction[0] {
+            // Its second half is a number, which may look like an exit.
             LOAD_64 => at += 1,
             EXIT => {
                 let distance = i16::try_from(end - at - 1).ok()?;

@@ -76,6 +76,7 @@ impl Stands {
             }
             stands.stands.push(Stand { contender, entry: Entry::Attached, lab, program });
         }
+        // After the daemons, on whose maps these programs work.
         let ours = Contender::ALL.into_iter().filter(|contender| contender.is_ours());
         for contender in ours.chain([Contender::LruHash]) {
             let lab = Lab::new(1);

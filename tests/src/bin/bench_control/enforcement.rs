@@ -71,6 +71,7 @@ fn measure(lab: &Lab, how: &'static str, set: impl Fn(&str, &str)) -> Enforcemen
     let sending = Sender::new(lab).start(vec![Stream::new(frame, RATE, u64::MAX)]);
     let (mut rounds, mut answers) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
+        // So rarely that nothing arrives: the first frame that does was judged by the new limit.
         set("1/hour", "1");
         wait_until_quiet(&socket);
         let (start, answered, enforced) = thread::scope(|scope| {

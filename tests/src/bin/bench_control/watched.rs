@@ -153,6 +153,7 @@ fn look(socket: &Path, stop: &AtomicBool, count: &AtomicU64) {
                 b"GET /v1/top?n=100&sort=pps&live=true HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
             )
             .expect("the daemon reads a request");
+        // The daemon closes the connection, which is how the end of an answer is known here.
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("the daemon's answer is text");
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -166,6 +167,7 @@ fn listen(stop: &AtomicBool, count: &AtomicU64) {
     let mut stream = TcpStream::connect(DASHBOARD).expect("the daemon listens");
     let request = format!("GET /v1/live HTTP/1.1\r\nHost: {DASHBOARD}\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("the daemon reads a request");
+    // So that the end is noticed between two messages.
     stream.set_read_timeout(Some(REFRESH / 4)).expect("a timeout that is not zero");
     let (mut buffer, mut last) = ([0; 16 * 1024], 0);
     while !stop.load(Ordering::Relaxed) {

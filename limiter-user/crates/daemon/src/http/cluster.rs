@@ -74,7 +74,7 @@ pub(super) async fn top(
     Parsed(Query(TopQuery { n, sort, live })): Parsed<Query<TopQuery>>,
 ) -> Answer<ClusterTopReport> {
     check_count(n)?;
-    // Other hosts answer in frames: beyond this many places an answer would not fit.
+    // More than that no host may ask another one for at once.
     Ok(Json(views::top(to_query(&shared)?, n.min(MAX_PLACES), sort, live).await?))
 }
 

@@ -222,6 +222,7 @@ impl Page {
             "The smallest gate in force: estimates below it need no bucket",
             i64::from(self.0.slow.gate),
         )?;
+        // What came of rounding the width up, not what was asked for.
         to.gauge("sketch_epsilon", "The sketch's error, relative to all packets", sketch.epsilon)?;
         to.gauge("sketch_delta", "The probability that its error is larger", sketch.delta)?;
         to.gauge("sketch_columns", "Columns of the sketch", i64::from(sketch.width))?;

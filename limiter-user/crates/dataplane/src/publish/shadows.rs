@@ -144,6 +144,8 @@ impl Publisher {
         let Some(own) = self.in_force.shadows.of(&key).map(|shadow| shadow.own) else {
             return Ok(false);
         };
+        // The key first: forgotten before, the shadow would go on where
+        // the kernel refuses, and nobody could remove it.
         self.point(key, own, config)?;
         self.in_force.shadows.all.retain(|shadow| shadow.key != key);
         Ok(true)
