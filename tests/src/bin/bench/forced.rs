@@ -94,6 +94,7 @@ fn always_drop(object: &[u8]) -> Option<Vec<u8>> {
     set(at + 24, offset);
     set(at + 32, size);
     set(program + 16, length + DROP.len());
+    // The section has other programs behind this one, such as that which takes samples.
     for symbol in entries(object, SHT_SYMTAB, SYMBOL)? {
         let value = number(object, symbol + 8, 8)?;
         if number(object, symbol + 6, 2)? == home && value >= end {

@@ -171,6 +171,7 @@ fn founder(lab: &Lab, folder: &Path) -> Daemon {
     let listen = ["--cluster-name", "bench", "--cluster-listen", "127.0.0.1:7700"];
     let arguments = [&listen[..], &["--cluster-key-file", &key]].concat();
     let daemon = Daemon::start_with(lab, DaemonOptions::with(&arguments));
+    // Without a cluster it has no share, and each random packet would get a bucket: another thing to measure.
     daemon.cli().ok(&["cluster", "init"]);
     daemon
 }

@@ -39,6 +39,7 @@ pub(crate) struct Load {
 /// # Panics
 /// If not all of them are new.
 pub(crate) fn load(daemon: &Daemon, limits: u32) -> Load {
+    // A hundred policies: with one alone the daemon would write a single slot.
     run(daemon, limits, &["limit", "import", "-"], |i| format!("{}pps 2000", 1000 + i % 100))
 }
 

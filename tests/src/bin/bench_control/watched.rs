@@ -64,6 +64,7 @@ pub(crate) struct Watched {
 /// If fewer are tracked, or the daemon does not answer.
 pub(crate) fn measure(lab: &Lab) -> Watched {
     let listen = DASHBOARD.to_string();
+    // As in `top`: in a full table many sources would get no bucket.
     let options = ["--max-sources", "2097152", "--http-listen", &listen];
     let daemon = Daemon::start_with(lab, DaemonOptions::with(&options));
     let cli = daemon.cli();

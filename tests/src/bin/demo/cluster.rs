@@ -26,6 +26,7 @@ const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 66);
 const RATE: f64 = 3000.0;
 const BURST: f64 = 300.0;
 /// What is sent to a flooded host, packets a second.
+// More than the whole limit: one host alone could use all of it.
 const FLOOD: f64 = 5000.0;
 /// How many hosts there are.
 const HOSTS: usize = 3;

@@ -94,6 +94,7 @@ impl Collector for Page {
 impl Page {
     fn traffic(&self, to: &mut Families<'_>) -> Written {
         let sample = &self.0.sample;
+        // Each packet is in one series, so that their sum is what the interface has received (P5).
         let labels = |reason: Reason| {
             let verdict = if reason.passes() { "pass" } else { "drop" };
             [("verdict", verdict), ("reason", reason.name())]
