@@ -10,6 +10,7 @@ pub(super) struct Readme(String);
 impl Readme {
     /// The committed one.
     pub(super) fn committed() -> Result<Self> {
+        // As the tree in the root: commands and code must be of one commit.
         Ok(Self(Cmd::new(&tools::GIT).args(["show", "HEAD:README.md"]).capture()?))
     }
 

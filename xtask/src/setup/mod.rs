@@ -109,6 +109,7 @@ fn install(missing: Vec<Missing>, step: Option<&Step>) -> Result<()> {
 fn install_in(step: &Step, missing: Vec<Missing>) -> Vec<Missing> {
     let (packages, others): (Vec<_>, Vec<_>) =
         missing.into_iter().partition(|(item, _)| matches!(item.remedy, Remedy::Package(_)));
+    // What a package is needed for, such as npm and python3, waits for all packages.
     let (late, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|(item, _)| item.is_late);
     let each = |missing: Vec<Missing>| -> Vec<Missing> {
         missing.into_iter().filter_map(|missing| install_one(missing, step)).collect()

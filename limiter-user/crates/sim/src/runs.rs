@@ -181,6 +181,7 @@ fn summary<'a>(
         all.cpu = outcome.cpu.map(|cpu| cpu.max(all.cpu.unwrap_or(0.0))).or(all.cpu);
         all.joined = longest(all.joined, outcome.joined);
         all.detected = longest(all.detected, outcome.detected);
+        // Never is infinite, so that it counts as the longest.
         steps.extend(outcome.convergence.iter().map(|step| step.unwrap_or(f64::INFINITY)));
         if all.seeds == 0 {
             all.series = outcome.series.clone();

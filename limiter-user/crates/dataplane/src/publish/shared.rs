@@ -127,6 +127,7 @@ impl SharedMaps {
                 aya::maps::MapError::OutOfBounds { index: SHARED_SLOTS, max_entries: SHARED_SLOTS },
             )
         };
+        // The total has its place for good: each packet comes to it, without a lookup.
         let number = if total { TOTAL_SLOT } else { self.numbers.take().ok_or_else(full)? };
         // Nobody comes to the bucket yet.
         if let Some(bucket) = self.bucket(number) {

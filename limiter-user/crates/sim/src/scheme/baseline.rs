@@ -102,6 +102,7 @@ impl Scheme for Baseline {
     fn receive(&mut self, now: Moment, from: HostId, message: &Payload) {
         let Payload::Counts(sent, counts) = message else { return };
         let latest = self.latest.entry(from).or_default();
+        // The network doubles and reorders. Counts are running totals, so an older message brings nothing new.
         if *sent <= *latest {
             // It has come before, or later ones have.
             return;
