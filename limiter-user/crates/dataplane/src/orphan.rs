@@ -145,6 +145,7 @@ fn has_open(pid: u32, wanted: &str) -> bool {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     descriptors.into_iter().any(|descriptor| {
         let name = descriptor.file_name();
+        // The link first: of a machine's thousands of descriptors hardly any is a map.
         fs::read_link(descriptor.path()).is_ok_and(|to| to == Path::new("anon_inode:bpf-map"))
             && fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", name.to_string_lossy()))
                 .is_ok_and(|text| text.lines().any(|line| line == wanted))

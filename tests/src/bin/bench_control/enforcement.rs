@@ -73,6 +73,7 @@ fn measure(lab: &Lab, how: &'static str, set: impl Fn(&str, &str)) -> Enforcemen
     for _ in 0..ROUNDS {
         // So rarely that nothing arrives: the first frame that does was judged by the new limit.
         set("1/hour", "1");
+        // Frames of the former limit may still be on their way, and would pass for the new one's.
         wait_until_quiet(&socket);
         let (start, answered, enforced) = thread::scope(|scope| {
             // It watches before the limit is raised: the frame may arrive before the command has its answer.

@@ -98,6 +98,7 @@ fn judge<C: Contender>(
     let over_bound = over as f64 / errors.len() as f64;
     let named = contender.heaviest(stream, TOP);
     let (recall, precision) = found(stream, &named);
+    // Told apart: these are underestimated by design, and the error would be blamed on the hash.
     let saturated = stream.exact.iter().filter(|&&(_, count)| count > u64::from(MAX_COUNT));
     Accuracy {
         contender: C::NAME,

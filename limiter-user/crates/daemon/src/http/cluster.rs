@@ -48,6 +48,7 @@ pub(super) async fn leave(
     State(shared): State<Shared>,
     Parsed(Query(LeaveQuery { seconds })): Parsed<Query<LeaveQuery>>,
 ) -> Answer<ClusterLeft> {
+    // Bounded here as well: others than our own client may ask.
     let timeout = Duration::from_secs(seconds.clamp(1, LeaveQuery::MAX));
     to_change(&shared)?.leave(timeout).await.map(Json).map_err(conflict)
 }

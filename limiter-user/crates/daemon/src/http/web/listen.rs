@@ -81,6 +81,7 @@ fn acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, Failure> {
     let chain = CertificateDer::pem_file_iter(cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| wrong("--http-tls-cert", cert, &error))?;
+    // A file without any certificate is no error to the reader of PEM.
     if chain.is_empty() {
         return Err(wrong("--http-tls-cert", cert, &"there is no certificate in it"));
     }
@@ -182,6 +183,7 @@ async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, app: Router) {
     // Both only save: a connection works without.
     let _ = socket.set_tcp_user_timeout(Some(STALL_TIMEOUT));
     let _ = socket.set_send_buffer_size(SEND_BUFFER);
+    // Events are small, and Nagle's algorithm would hold them back.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(STALL_TIMEOUT));
