@@ -49,6 +49,7 @@ fn clippy() -> Result<()> {
 }
 
 fn clippy_bpf() -> Result<()> {
+    // Skipped and not failed: all else can be worked on with stable alone.
     if let Err(error) = setup::ensure_nightly() {
         say(format_args!(
             "clippy of the BPF crates: skipped, there is no usable nightly: {error:#}"
@@ -80,6 +81,7 @@ fn dependencies() -> Result<()> {
     let check = |what: &[&str]| Cmd::cargo(["deny", "--log-level=error", "check"]).args(what);
     check(&["bans", "licenses", "sources"]).run()?;
     // Advisories come from a database that cannot be had everywhere; the rest must not wait for it.
+    // git would ask for a name and a password where it cannot read the database, and wait.
     let fetch = Cmd::cargo(["deny", "fetch", "db"]).env("GIT_TERMINAL_PROMPT", "0");
     if let Err(error) = fetch.capture() {
         let reason = error.to_string();

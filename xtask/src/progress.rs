@@ -46,6 +46,7 @@ impl Step {
         let style = ProgressStyle::with_template(line);
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         bar.set_prefix(format!("{name}{about}"));
+        // By a thread of its own: a child may be silent for a minute, and the time must be seen to go on.
         bar.enable_steady_tick(TICK);
         Self { name, started: Instant::now(), bar }
     }

@@ -155,6 +155,7 @@ impl Cmd {
         command
             .args(&self.args)
             .current_dir(root())
+            // Whoever asks a question would wait for ever for an answer that nobody sees the question of.
             .stdin(Stdio::null())
             .envs(self.envs.iter().map(|(key, value)| (key, value)));
         command

@@ -10,6 +10,7 @@ use tools::Need;
 use crate::{build, progress::say, run::Cmd, setup, workspace};
 
 /// How much a figure may grow before that is an error, percent.
+// The nightly compiler is not pinned: figures move a little with the same source.
 const MAX_GROWTH: f64 = 10.0;
 
 /// Arguments of `cargo xtask verifier`.
@@ -45,6 +46,7 @@ impl Row {
 /// Loads the program as root, prints the comparison; a failure if a figure has grown too much.
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let program = workspace::target_dir()?.join("debug").join("verifier");
+    // First, so that nobody waits for the build only to hear that root is needed.
     let measure = Cmd::own(program).into_root()?;
     setup::ensure(&[Need::Demo])?;
     build::command(false)?;

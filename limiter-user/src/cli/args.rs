@@ -275,6 +275,7 @@ pub(super) enum ListCommand {
     Add {
         /// Addresses and prefixes; - reads them from standard input, one in a line, # begins a comment
         #[arg(required = true, value_name = "TARGET")]
+        // Text, as only the daemon knows to which prefix a source is cut.
         targets: Vec<String>,
         /// For how long, such as 10m or 7d; the kernel ends it also without the daemon
         #[arg(long, value_name = "DURATION", value_parser = parse_duration, allow_hyphen_values = true)]

@@ -92,6 +92,7 @@ pub(super) fn generate_key(
     file: Option<PathBuf>,
     force: bool,
 ) -> Result<u8, Failure> {
+    // Where the daemon looks for it, so that a key made without an argument is the one it reads.
     let file = file.map_or_else(|| key_file(global), Ok)?;
     let replaced = generate(&file, force)?;
     output.print(&KeyGenerated { file: file.display().to_string(), replaced })

@@ -26,6 +26,7 @@ pub(super) async fn set(
 ) -> Result<u8, Failure> {
     let path = format!("/v1/limits{}", arguments.safety.query(&[])?);
     let request = arguments.input()?;
+    // The daemon reads it again. Here it is for an answer where no daemon runs, not for safety.
     request.limit()?;
     let report: LimitSet = client.send(Method::PUT, &path, &request).await?;
     warn(&report.applied);
@@ -49,6 +50,7 @@ pub(super) async fn import(
         Failure::new(exit::USAGE, format!("cannot read {}: {error}", file.display()))
             .hint("give a text file with a line TARGET RATE [BURST] for each limit, or - for stdin")
     })?;
+    // As it is: the daemon reads it line by line as it comes, and names the line that is wrong.
     let report: LimitsImported = client.send_text(&path, text).await?;
     warn(&report.applied);
     output.print(&report)?;

@@ -13,6 +13,7 @@ pub(super) async fn run(
     address: &str,
     cluster: bool,
 ) -> Result<u8, Failure> {
+    // Refused here, so that it needs no daemon to be told.
     let address: IpAddr = address.trim().parse().map_err(|_| {
         Failure::new(exit::USAGE, format!("{address:?} is not an IP address"))
             .hint("give one address of the source, such as 198.51.100.7 or 2001:db8::1")

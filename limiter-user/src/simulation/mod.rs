@@ -128,6 +128,7 @@ impl SimulationRow {
         };
         let members = self.scheme == SchemeKind::Membership;
         match figure {
+            // Absent and not zero: hosts that limit nothing would otherwise reach each goal.
             Figure::Overage => (!members).then_some(self.worst_overage),
             Figure::Utilisation => (!members).then_some(self.utilisation),
             Figure::Convergence => time(self.convergence_ms, !members),

@@ -52,6 +52,7 @@ fn measure(daemon: &Daemon, other: Option<&str>) -> (String, Value) {
     let info = loaded_programs()
         .filter_map(Result::ok)
         .find(|info| match other {
+            // Ids grow: one before the daemon's own program is of another daemon.
             Some(name) => info.id() > id && info.name_as_str() == Some(name),
             None => info.id() == id,
         })

@@ -13,6 +13,7 @@ const OLDEST: (u32, u32) = (2, 36);
 pub(super) fn check(binary: &Path) -> Result<()> {
     let symbols = Cmd::new(&tools::OBJDUMP).args(["-T"]).args([binary]).capture()?;
     match newest(&symbols) {
+        // By number, as a text would take 2.4 for later than 2.36.
         Some((major, minor)) if (major, minor) > OLDEST => bail!(
             "{} needs glibc {major}.{minor}, and Debian 12 has {}.{}: build it on Debian 12",
             binary.display(),

@@ -37,6 +37,7 @@ pub(crate) fn command(args: &Args) -> Result<()> {
     cargo(["build", "--release", "--package", "limiter-user"], REQUIRE).run()?;
     let target = workspace::target_dir()?;
     let binary = target.join("release/limiter");
+    // Before the package is made: otherwise the first to refuse it would be apt on somebody's Debian 12.
     glibc::check(&binary)?;
     let dist = target.join("dist");
     let package = build(&dist, &binary, VERSION)?;

@@ -92,6 +92,7 @@ pub(super) fn describe(root: &Path, control: &Control<'_>) -> Result<()> {
         .capture()?;
     write(&to.join("md5sums"), &sums)?;
     write(&to.join("control"), &text)?;
+    // So that dpkg keeps what the operator has changed, and asks at an upgrade.
     write(&to.join("conffiles"), &format!("/{CONFIG}\n"))?;
     for script in SCRIPTS {
         let path = to.join(script);

@@ -21,6 +21,7 @@ use crate::{
 
 const IMAGE: Spec<'static> = Spec {
     name: "verify",
+    // The oldest Debian that is served: its systemd lacks what the units want, its glibc what a newer one has.
     suite: "bookworm",
     kernel: "linux-image-cloud-amd64",
     // What looks at the package.
@@ -42,6 +43,7 @@ const SHARED: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
 const SHARED_LIMIT: Limit = Limit { rate: 40.0, burst: 20.0 };
 
 /// The time between two packets of a source.
+// More than twice each limit here, and little enough for a machine that is emulated.
 const INTERVAL: Duration = Duration::from_millis(10);
 /// How long more than a limit is sent.
 const FLOOD: Duration = Duration::from_secs(8);
@@ -96,10 +98,12 @@ pub(super) fn run(package: &Path, newer: &Path) -> Result<()> {
     all.step("cluster", Verification::form_cluster)?;
     all.step("reboot", Verification::reboot)?;
     all.step("upgrade", |all| all.each(Host::upgrade))?;
+    // Before the removal, after which these packets are to pass.
     let unprotected: u64 = all.hosts.iter().map(|host| host.count("denied")).sum();
     all.step("remove", |all| all.hosts[0].remove())?;
     all.step("purge", |all| all.hosts[0].verify("purge").map(drop))?;
     let hosts = std::mem::take(&mut all.hosts);
+    // Not just killed: a daemon that holds up the shutdown shows here.
     hosts.into_iter().try_for_each(|host| host.guest.power_off())?;
     say(format_args!(
         "verify: ok in {} ({}); unprotected packets: {unprotected}",
@@ -144,6 +148,7 @@ impl Verification {
         self.each(|host| {
             host.verify("count_packets")?;
             host.sender = Some(host.send(&[DENIED, WITNESS])?);
+            // The daemon first, then the network, as at boot: no packet may come between the two.
             host.verify("protect")?;
             host.verify(&format!("bring_network_up {}", host.number()))?;
             host.see_protection()
@@ -217,6 +222,7 @@ impl Verification {
         // Fewer could pass without any limit, and would prove nothing.
         ensure!(sent as f64 > 1.5 * most, "only {sent} packets were sent, {most:.0} may pass");
         ensure!(sum <= most, "{passed:?} of {sent} packets from {source} passed, {most:.0} may");
+        // A host that drops everything keeps each limit, too.
         ensure!(sum >= limit.burst, "only {passed:?} of {sent} packets from {source} passed");
         Ok(passed)
     }
@@ -355,6 +361,7 @@ fn parse(text: &str) -> Option<Counts> {
             Some((name.to_owned(), count.parse().ok()?))
         })
         .collect();
+    // A counter that is missing would read as a zero, and so as protection.
     counts.filter(|counts| counts.contains_key("denied") && counts.contains_key("witness"))
 }
 

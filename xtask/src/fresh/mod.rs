@@ -88,6 +88,7 @@ pub(crate) fn command(args: &Args) -> Result<ExitCode> {
 
 /// Runs `line` in a new root, and returns the closing line.
 fn attempt(suite: Suite, prerequisites: &str, line: &str) -> Result<String> {
+    // A root for each command: what one of them installs must not help the next.
     let root = Root::make(suite.name())?;
     let step = Step::begin(format!("fresh: {prerequisites}"), None);
     let log = step.log("fresh")?;
@@ -109,6 +110,7 @@ fn attempt(suite: Suite, prerequisites: &str, line: &str) -> Result<String> {
     if !status.success() {
         bail!("fresh: {line}: failed ({status}) after {}\n{}", span(total), hint());
     }
+    // Only where all went well: a root that is kept is what a failure is looked for in.
     root.remove()?;
     Ok(parts.closing(line, total))
 }

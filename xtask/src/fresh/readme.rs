@@ -10,6 +10,7 @@ pub(super) struct Readme(String);
 impl Readme {
     /// The committed one.
     pub(super) fn committed() -> Result<Self> {
+        // As the tree in the root: commands and code must be of one commit.
         Ok(Self(Cmd::new(&tools::GIT).args(["show", "HEAD:README.md"]).capture()?))
     }
 
@@ -28,6 +29,7 @@ impl Readme {
                 return None;
             }
             let line = line.split(" #").next().unwrap_or(line).trim();
+            // The root has no sudo: who is in there is root.
             let line = line.strip_prefix("sudo ").unwrap_or(line);
             (is_code && line.starts_with(start)).then(|| line.to_owned())
         });

@@ -84,6 +84,7 @@ impl Root {
         let base = folder().join(format!("{suite}.tar"));
         let sh = |script: &str| Cmd::new(&tools::SH).args(["-ec", script, "sh"]);
         if !base.exists() {
+            // Renamed when it is complete: what was interrupted is never taken for a root.
             let part = base.with_extension("tar.part");
             std::fs::create_dir_all(folder()).context("cannot make target/fresh")?;
             Cmd::new(&tools::MMDEBSTRAP)
@@ -96,6 +97,7 @@ impl Root {
         }
         root.remove()?;
         let tree = folder().join("tree.tar");
+        // What a newcomer clones: files that were never committed must not help.
         Cmd::new(&tools::GIT).args(["archive", "-o"]).args([&tree]).args(["HEAD"]).log(&log)?;
         sh(r#"mkdir -p "$1/root" "$1-rustup/upper" "$1-rustup/work"
             tar -xf "$2" -C "$1/root"
@@ -164,6 +166,7 @@ impl Root {
             .args([&tools::SH])
             .args(["-c", ENTER, "sh"])
             .args([&self.path(), &rustup, &written])
+            // Nothing of the caller's shell, which may be what makes the commands work.
             .args(["env", "-i", "HOME=/root", "LANG=C.UTF-8"])
             .args([format!("TERM={}", env::var("TERM").unwrap_or_default())])
             .args(["PATH=/root/.cargo/bin:/usr/sbin:/usr/bin:/sbin:/bin"])

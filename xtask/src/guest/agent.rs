@@ -76,6 +76,7 @@ impl Agent {
     pub(super) fn run(&mut self, script: &str, input: &[u8], patience: Duration) -> Result<Output> {
         let head = format!("{} {} {}\n", patience.as_secs().max(1), script.len(), input.len());
         let until = Instant::now() + patience + GRACE;
+        // A guest that hangs reads nothing, and a full pipe would wait for ever.
         self.stream.set_write_timeout(Some(patience + GRACE)).context("cannot set a timeout")?;
         for part in [head.as_bytes(), script.as_bytes(), input] {
             self.stream.write_all(part).context("the guest takes no command")?;

@@ -99,6 +99,7 @@ impl Image {
         remove(&self.folder)?;
         fs::create_dir_all(&files).context("cannot make the image's folder")?;
         let mut mmdebstrap =
+            // A directory, from which mke2fs fills the disk without mounting it.
             Cmd::new(&tools::MMDEBSTRAP).args(["--variant=minbase", "--format=directory"]);
         mmdebstrap = mmdebstrap.args([format!("--include={}", include(spec))]);
         for (number, (to, text)) in FILES.iter().enumerate() {
@@ -122,6 +123,7 @@ impl Image {
         let boot = [root.join("vmlinuz"), root.join("initrd.img")];
         Cmd::new(&tools::CP)
             .args(["--dereference"])
+            // They are links in the root, and the root goes.
             .args(&boot)
             .args([&self.folder])
             .into_root()?

@@ -112,6 +112,7 @@ impl Card {
                 let sent = frames.iter().filter(|frame| socket.send_to(frame, &card).is_ok());
                 theirs.1.fetch_add(sent.count() as u64, Ordering::Relaxed);
                 next += interval;
+                // To a moment and not for a span: what sending takes would otherwise lower the rate.
                 thread::sleep(next.saturating_duration_since(Instant::now()));
             }
         });
@@ -149,6 +150,7 @@ fn udp(mac: [u8; 6], from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     let udp = [0xc0, 0, 0, 9, 0, 8, 0, 0];
     let ethernet = [&mac[..], &[0x52, 0x54, 0, 0x77, 1, 0], &[8, 0]].concat();
     let mut frame = [ethernet, ip, udp.to_vec()].concat();
+    // The least that Ethernet has, without its checksum.
     frame.resize(60, 0);
     frame
 }

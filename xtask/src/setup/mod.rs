@@ -70,6 +70,7 @@ fn items(needs: &[Need]) -> Vec<Item> {
         items.push(bpf_linker::item());
     }
     if needs.contains(&Need::Charts) {
+        // npm then comes from the Python index, into an environment that takes python3 to make.
         if tools::NPM.check().is_err() {
             items.extend(Item::from_tool(&tools::PYTHON));
         }
@@ -108,6 +109,7 @@ fn install(missing: Vec<Missing>, step: Option<&Step>) -> Result<()> {
 fn install_in(step: &Step, missing: Vec<Missing>) -> Vec<Missing> {
     let (packages, others): (Vec<_>, Vec<_>) =
         missing.into_iter().partition(|(item, _)| matches!(item.remedy, Remedy::Package(_)));
+    // What a package is needed for, such as npm and python3, waits for all packages.
     let (late, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|(item, _)| item.is_late);
     let each = |missing: Vec<Missing>| -> Vec<Missing> {
         missing.into_iter().filter_map(|missing| install_one(missing, step)).collect()

@@ -20,6 +20,7 @@ pub(super) fn advice(requirement: &str) -> String {
 }
 
 fn make() -> Cmd {
+    // PEP 668: since release 12 Debian's Python lets pip install nowhere else.
     Cmd::new(&tools::PYTHON).args(["-m", "venv"]).args([environment()])
 }
 

@@ -80,6 +80,7 @@ fn run_unit(args: &Args, ebpf: &str, total: &mut Summary) -> Result<()> {
         setup::ensure(&[Need::Kernel, Need::Charts])?;
     }
     let others = KERNEL.iter().chain([&E2E]).flat_map(|name| ["--exclude", name]);
+    // One failure must not hide the others: a run takes minutes.
     let test = build::cargo(["test", "--no-fail-fast", "--workspace"], ebpf).args(others);
     run_tests(test, args, total)
 }
@@ -88,6 +89,7 @@ fn run_e2e(args: &Args, total: &mut Summary) -> Result<()> {
     let runner = root_runner().context("end-to-end tests need root")?;
     setup::ensure(&[Need::Test])?;
     build::command(false)?;
+    // An earlier run may have left something, which is not this one's fault.
     let before = Leftovers::find()?;
     for old in before.iter() {
         say(format_args!("there before the tests: {old}"));
@@ -95,6 +97,7 @@ fn run_e2e(args: &Args, total: &mut Summary) -> Result<()> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     for (kind, threads) in [
         (["--lib", "--bins", "--test=e2e"].as_slice(), cpus + MORE_THREADS),
+        // Floods want all processors: beside them, tests of time would fail by chance.
         (["--test=alone"].as_slice(), 1),
     ] {
         let test = build::cargo(&runner, REQUIRE)

@@ -51,6 +51,7 @@ impl Summary {
 
     /// Whether tests ran and none failed.
     pub(super) fn is_success(&self) -> bool {
+        // A filter that matches nothing must not look like success.
         self.failed == 0 && !self.is_empty()
     }
 }

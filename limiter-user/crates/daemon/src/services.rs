@@ -48,6 +48,7 @@ impl<P: Send + 'static, R> Service<P, R> {
             address,
             start,
             since: Instant::now(),
+            // At once: files and ports may need the privileges that are given up next.
             prepared: Some(prepare()),
             prepare: Arc::new(prepare),
             running: None,
@@ -113,6 +114,7 @@ impl<P: Send + 'static, R> Service<P, R> {
             // One that runs only waits for its address.
             if self.running.is_none() {
                 let prepare = Arc::clone(&self.prepare);
+                // Elsewhere: a disk that hangs must not keep the API from answering.
                 let prepared = spawn_blocking(move || prepare()).await;
                 self.prepared = Some(prepared.unwrap_or_else(|error| {
                     Err(Failure::new(exit::NEGATIVE, format!("cannot be prepared: {error}")))

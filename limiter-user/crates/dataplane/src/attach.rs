@@ -30,6 +30,7 @@ pub(super) fn largest_mtu(directory: &Path) -> Result<Option<u32>, Error> {
     let names = fs::read_dir(directory).into_iter().flatten().flatten();
     let ours = names.filter_map(|entry| link_of(entry.file_name()));
     let indices: Vec<u32> = ours.map(|(_, ifindex)| ifindex).collect();
+    // Links may be on interfaces of another network namespace, whose MTU nobody here can ask for.
     let present = Interface::all()?.into_iter();
     Ok(present.filter(|it| indices.contains(&it.index)).map(|it| it.mtu).max())
 }
@@ -146,6 +147,8 @@ impl Links {
         for Link { ifindex, mode, link, .. } in &self.0 {
             let Some(interface) = present.iter().find(|i| i.index == *ifindex) else { continue };
             let (program_id, link_id) =
+                // A link that the kernel has ended with its interface has
+                // nothing to tell, and the others are still listed.
                 link.info().map_or((0, 0), |info| (info.program_id(), info.id()));
             list.push((
                 Attachment {

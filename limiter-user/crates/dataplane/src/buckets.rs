@@ -36,6 +36,7 @@ impl<'a> Buckets<'a> {
         let class = self.in_force.classes.class(tracked.class())?;
         let policy = self.in_force.policy(tracked.policy_slot());
         let network = self.table.memory.network(tracked.key());
+        // Not what its slot says: that was looked up for its last packet. This is what the next one meets.
         let limit = self.in_force.limit_for(network.addr(), tracked.class());
         let source = self.table.memory.source(tracked, class, counts, policy.as_ref(), limit, now);
         let (number, packets, would_drop) = tracked.shadow_counts();

@@ -235,6 +235,7 @@ impl Explain for Error {
             Self::BpfFs { .. } => {
                 "mount one with `mount -t bpf bpf /sys/fs/bpf`, or choose another --pin-dir".into()
             }
+            // No hint to remove it: what is not ours may be what another program needs.
             Self::Foreign { .. } => "name the --pin-dir of the daemon".into(),
             Self::Abi { .. } => {
                 "run the version that made them, or discard buckets and counters with --reset-state"
@@ -272,6 +273,7 @@ impl Explain for Error {
                 "an MTU of {mtu} is too large for native XDP in most drivers: lower it, or use \
                  --mode generic"
             ),
+            // Last of the three, as it says least: drivers refuse with the same few error numbers for many reasons.
             Self::Attach { mode: Mode::Native, .. } => {
                 "`limiter doctor IFACE` may tell why: the driver may lack native XDP; --mode generic works everywhere, but slower".into()
             }
@@ -280,12 +282,14 @@ impl Explain for Error {
                  Linux 5.11"
                     .into()
             }
+            // The others carry their cause, and no one remedy fits all that it can be.
             _ => return None,
         })
     }
 
     fn fault(&self) -> Fault {
         match self {
+            // What other options, or another version of the program, would mend.
             Self::Option { .. }
             | Self::Foreign { .. }
             | Self::Abi { .. }
@@ -297,7 +301,9 @@ impl Explain for Error {
             | Self::OtherMode { .. }
             | Self::Limit(_)
             | Self::TooMany { .. } => Fault::Input,
+            // A no rather than a mistake: a script that detaches twice has what it wants.
             Self::NotAttached { .. } => Fault::Refused,
+            // What the kernel refuses has the exit code of missing privileges: a script can mend neither.
             _ => Fault::Privilege,
         }
     }

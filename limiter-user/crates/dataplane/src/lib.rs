@@ -114,6 +114,7 @@ fn second<T>(ebpf: &Ebpf, name: &'static str) -> Result<T, Error>
 where
     T: TryFrom<Map, Error = MapError>,
 {
+    // aya hands each map out once, to an owner that may be in the middle of a change for seconds.
     let Some(Map::Array(data) | Map::HashMap(data) | Map::LpmTrie(data)) = ebpf.map(name) else {
         return Err(Error::Load(format!("no map {name} in the object").into()));
     };
@@ -168,6 +169,7 @@ impl Dataplane {
         } else {
             None
         };
+        // Late: what fails before this leaves the former program at work, with its limits (P4).
         links.take_over()?;
         policies.set_verdicts(options.drop_malformed, options.on_full);
         table.refresh_clock();
@@ -200,6 +202,8 @@ impl Dataplane {
     ) -> Result<Attachment, Error> {
         self.settle()?;
         self.links.attach(interface, mode, replace)?;
+        // This interface may have larger frames than the others: by the
+        // largest ones the gates of byte limits are compiled.
         self.policies.fit_frames(self.links.max_frame()?)?;
         let mut attachments = self.links.attachments().into_iter();
         let attachment = attachments.find(|attachment| attachment.name == interface);
@@ -209,6 +213,7 @@ impl Dataplane {
     /// Puts fresh maps, which have their limits now, in the place of what was pinned.
     fn settle(&mut self) -> Result<(), Error> {
         if self.links.settle()? {
+            // Links of the former maps have come along, and with them their MTUs.
             self.policies.fit_frames(self.links.max_frame()?)?;
         }
         Ok(())
@@ -221,6 +226,7 @@ impl Dataplane {
     /// what was changed is changed back.
     pub fn publish(&mut self, limits: &Limits) -> Result<(), Error> {
         let changes = self.policies.publisher.replacing(limits);
+        // Limits first: fresh maps take the place of the pinned ones only when they limit the same (P4).
         let settled = self.policies.change(&changes).and_then(|()| self.settle());
         // A daemon that died between a change and its `retire` left buckets of classes that are gone.
         self.policies.retire();

@@ -38,6 +38,7 @@ impl Pinned {
     /// read. Nothing is changed.
     pub fn find(pin_dir: &Path) -> Result<Vec<Self>, Error> {
         let mut found = Vec::new();
+        // A daemon that died while it built fresh maps left both.
         for (path, staging) in [(pin_dir.to_owned(), false), (staging_of(pin_dir), true)] {
             match fs::read_dir(&path) {
                 Ok(entries) => found.push(Self::read(path, staging, entries)?),
@@ -112,6 +113,7 @@ fn attached(path: &Path, mode: Mode) -> Result<Option<PinnedOn>, Error> {
     let link = PinnedLink::from_pin(path).map_err(|error| failed(io::Error::other(error)))?;
     let info = FdLink::from(link).info().map_err(|error| failed(io::Error::other(error)))?;
     let ifindex = ForeignLink::open(info.id()).and_then(|it| it.ifindex()).map_err(failed)?;
+    // The kernel clears the index of a link when its interface goes.
     if ifindex == 0 {
         return Ok(None);
     }
@@ -143,6 +145,7 @@ fn has_open(pid: u32, wanted: &str) -> bool {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     descriptors.into_iter().any(|descriptor| {
         let name = descriptor.file_name();
+        // The link first: of a machine's thousands of descriptors hardly any is a map.
         fs::read_link(descriptor.path()).is_ok_and(|to| to == Path::new("anon_inode:bpf-map"))
             && fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", name.to_string_lossy()))
                 .is_ok_and(|text| text.lines().any(|line| line == wanted))

@@ -33,6 +33,7 @@ pub(super) const fn with_drops(counts: Counts, (packets, bytes): (u64, u64)) -> 
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     /// The tag that the slot had, packets, bytes.
+    // Many of one index: each CPU has drops of its own, and a slot may have had two sources.
     drops: HashMap<usize, Vec<(u64, u64, u64)>>,
     /// Which indices, modulo its bits, occur: every bucket of the table is asked for, and nearly none has drops, so
     /// most questions end in these 512 bytes, without a hash.

@@ -43,6 +43,7 @@ impl Policies {
     /// As [`super::Dataplane::publish`].
     pub fn change(&mut self, changes: &Changes) -> Result<(), Error> {
         let policies = self.compiled(changes)?;
+        // Only where a class has gone are buckets emptied: that waits for packets, and looks at the whole table.
         let before: Vec<u8> = self.publisher.in_force.classes.ids().collect();
         let changed = self.publisher.change(changes, &policies, self.memory.config());
         if before.into_iter().any(|id| self.publisher.in_force.classes.class(id).is_none()) {
@@ -107,6 +108,7 @@ impl Policies {
     /// # Errors
     /// As [`Policies::change`].
     pub(super) fn fit_frames(&mut self, max_frame: u32) -> Result<(), Error> {
+        // All limits are compiled and published again: with a million of them that takes seconds.
         if max_frame == self.max_frame {
             return Ok(());
         }
@@ -162,6 +164,7 @@ impl Policies {
         includes: fn(&Limit) -> bool,
     ) -> Result<(), Error> {
         let floors = self.floors.becoming(&self.publisher.in_force, floor, hosts, includes);
+        // Set before, as limits are compiled with it, and put back where they do not come into force.
         let before = std::mem::replace(&mut self.floors, floors);
         self.compile_again(includes).inspect_err(|_| self.floors = before)
     }

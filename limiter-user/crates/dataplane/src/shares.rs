@@ -97,6 +97,7 @@ impl ClusterMember {
 /// What was offered between two counts of a bucket that lie `long` apart, as a part of the limit; of that in
 /// packets or bytes of which it is more.
 fn demand(limit: &Limit, earlier: &Counts, now: &Counts, long: Duration) -> Share {
+    // Drops count: of a source that is limited, only they tell that it wants more than it has.
     let packets = now.packets().saturating_sub(earlier.packets());
     let bytes = now.bytes.saturating_sub(earlier.bytes);
     let part = |tier: &Tier| {
@@ -106,6 +107,7 @@ fn demand(limit: &Limit, earlier: &Counts, now: &Counts, long: Duration) -> Shar
         // Two looks at one moment tell nothing.
         if allowed > 0.0 { offered as f64 / allowed } else { 0.0 }
     };
+    // The larger of the two, as either tier alone drops a packet.
     let first = part(&limit.tier());
     Share::from_part(limit.also.as_ref().map_or(first, |also| first.max(part(also))))
 }

@@ -166,6 +166,8 @@ impl<P: MapKey, V: Pod> Prefixes<P, V> {
 
     /// Lets a place lead to a value, at once: tries of prefixes have no batches before Linux 5.13, and are few.
     pub(super) fn insert(&mut self, place: &P, value: V) -> Result<(), Refused<P>> {
+        // What stands for all sources has a key in both tries. Where the second
+        // one is refused the first stays: who changes limits undoes whole steps.
         let v4 = place.v4().map_or(Ok(()), |key| self.v4.insert(&key, value, 0));
         let both =
             v4.and_then(|()| place.v6().map_or(Ok(()), |key| self.v6.insert(&key, value, 0)));

@@ -68,6 +68,8 @@ impl BucketTable {
     /// # Errors
     /// If the map cannot be read.
     pub fn counters(&self) -> Result<Counters, Error> {
+        // CPUs go on counting while the kernel copies: a sum is of moments
+        // that differ a little, and never less than the one before.
         let values = self.counters.get(&0, 0).map_err(Error::map("read the counters"))?;
         let mut sum = Counters::default();
         for counters in values.iter() {

@@ -46,6 +46,7 @@ pub(super) struct Now {
 }
 
 impl Now {
+    // Both clocks at once, so that all that is told of a view is of one moment.
     pub(super) fn take() -> Self {
         Self { monotonic_ns: kernel::monotonic_ns(), offset_ns: kernel::clock_offset() }
     }
@@ -140,6 +141,7 @@ impl<'a> Tracked<'a> {
         HeldShare {
             share: share.part(),
             floor: Multiplier(held.floor).part(),
+            // A multiplier is what packets cost: the smaller one is the larger share.
             until: (share.0 < held.floor).then(|| now.wall(held.grant.until_ns())),
         }
     }
@@ -342,6 +344,7 @@ impl Memory {
         let used_up = left.iter().chain(&also_left).any(|(tier, _, left)| {
             *left < (tier.tolerance / 16).max(2 * price.cost(tier.cost.ticks(1514)))
         });
+        // Drops stay counted for as long as the bucket is there: "limited" is who still sends, too.
         let recent = now.monotonic_ns.saturating_sub(last_seen) < 1_000_000_000;
         let state = if counts.dropped > 0 && used_up && recent {
             SourceState::Limited

@@ -111,6 +111,7 @@ impl Traffic {
             Pattern::Zipf => demand.load * by_rank[key],
             _ => demand.load,
         };
+        // An order of each one's own, or one host would be the busiest for all sources.
         let sources = (0..demand.keys).map(|key| (load(key), rng.order(places.len()))).collect();
         let noise = vec![1.0; demand.keys * hosts];
         let zipf = zipf(places.len());
@@ -189,6 +190,7 @@ impl Traffic {
     fn ruffle(&mut self, real: u64) {
         const STEP: u64 = 100_000_000;
         if self.demand.noise > 0.0 && self.noisy_since.is_none_or(|since| real >= since + STEP) {
+            // From the step's beginning on, so that another tick brings the same noise.
             self.noisy_since = Some(real - real % STEP);
             let noise = self.demand.noise;
             self.noise.iter_mut().for_each(|one| *one = self.rng.between(1.0 - noise, 1.0 + noise));

@@ -35,6 +35,7 @@ impl Bound {
     /// Whether a figure keeps to it.
     pub fn is_met(self, found: f64) -> bool {
         match self {
+            // Times are sums of ticks, which rounding makes a little longer than they are.
             Self::AtMost(most) => found <= most + 1e-9,
             Self::AtLeast(least) => found >= least,
         }
@@ -87,6 +88,7 @@ pub const GOALS: &[Goal] = &[
         about: "utilisation, one loaded host or region",
         figure: Figure::Utilisation,
         scenarios: &["one", "regions-one"],
+        // Floors of idle hosts are never lent: they keep up to 5 % of the limit.
         bound: Bound::AtLeast(0.94),
     },
     Goal {

@@ -141,6 +141,7 @@ impl<S: Scheme> Host<S> {
     pub(super) fn look(&mut self, real: u64, counted: u64, keys: &[KeyId]) {
         let (now, counted) = (self.clock.local(real), self.clock.local(counted));
         let seconds = counted.since(self.looked).as_secs_f64();
+        // Packets come by ticks: a second look in one tick has no time to divide by.
         if seconds <= 0.0 {
             return;
         }
@@ -182,6 +183,7 @@ impl<S: Scheme> Host<S> {
         }
         let mut bucket = |key: &KeyId, change: &mut dyn FnMut(&mut Bucket)| {
             let number = numbers.get(key);
+            // As in the kernel, where a share lies beside the bucket: without one there is nothing to write to.
             if let Some(bucket) = number.and_then(|n| self.tracks[*n].bucket.as_mut()) {
                 change(bucket);
             }
@@ -219,6 +221,7 @@ impl<S: Scheme> Host<S> {
         self.state = state;
         self.life += 1;
         self.woken = false;
+        // A socket's buffer goes with its process.
         self.waiting.clear();
         (self.held, self.poll_at) = (None, None);
     }
@@ -238,6 +241,7 @@ impl<S: Scheme> Host<S> {
     /// The machine starts: with an empty kernel.
     pub(super) fn boot(&mut self) {
         self.tracks.fill(Track::default());
+        // The floor is a part of each policy, and a kernel that has just started has none.
         self.floor = Share::NONE;
     }
 }

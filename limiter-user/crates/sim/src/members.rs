@@ -227,9 +227,11 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Outcome {
     let seconds = |took: Result<Duration, _>| took.ok().map(|took| took.as_secs_f64());
     let joined = seconds(net.start_all(scenario.hosts));
     net.run(CALM);
+    // Measured after a while of rest: joining costs many times what being there does.
     let (bytes, from) = (net.bytes, net.now);
     net.run(CALM);
     let bytes = (net.bytes - bytes) as f64 / net.now.since(from).as_secs_f64();
+    // Not the first one, by which all others have joined.
     let gone = scenario.hosts / 2;
     net.hosts[gone] = None;
     let left = scenario.hosts - 1;

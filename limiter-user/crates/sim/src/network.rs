@@ -85,6 +85,7 @@ impl Network {
         if self.is_cut(from, to) || self.rng.chance(conditions.loss) {
             return [None, None];
         }
+        // Each copy takes a time of its own: so the second may come first, or long after.
         let second = self.rng.chance(conditions.duplicate);
         [Some(self.delay(conditions)), second.then(|| self.delay(conditions))]
     }

@@ -73,6 +73,7 @@ impl Record {
     }
 
     fn convergence(&self) -> Vec<Option<f64>> {
+        // Summed up once: a window that slides over each tick of a run would add the same ticks again and again.
         let sums = |values: &[f64]| {
             let mut sum = 0.0;
             let sums = values.iter().map(|value| {

@@ -50,6 +50,7 @@ pub(super) fn order(groups: &[Group]) -> Vec<(usize, usize)> {
     by_cost.sort_by(|one, other| groups[*other].cost.total_cmp(&groups[*one].cost));
     let mut shortest = BTreeMap::new();
     for &i in &by_cost {
+        // From heavy to light, so that the lightest one of a scheme is what stays.
         shortest.insert(groups[i].scheme.name(), i);
     }
     let first: Vec<_> = shortest.into_values().map(|i| (i, 0)).collect();
@@ -148,6 +149,7 @@ impl<'a> Meter<'a> {
                 (ahead, longest) = (ahead + each * runs as f64, longest.max(each));
             }
         }
+        // One run is one thread's: more of them do not make it any shorter.
         let left = longest.max(ahead / self.threads as f64);
         Some((behind / (behind + ahead).max(f64::MIN_POSITIVE), Duration::from_secs_f64(left)))
     }

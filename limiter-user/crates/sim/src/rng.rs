@@ -14,6 +14,7 @@ impl Rng {
     /// A sequence of its own, by a number, that does not depend on how much of this one is used later.
     #[must_use]
     pub(super) fn fork(&self, number: u64) -> Self {
+        // Mixed on the way in and out: states that differ by a multiple of the step are one sequence, shifted.
         Self(mix(self.0 ^ mix(number.wrapping_add(0x5851_f42d_4c95_7f2d))))
     }
 
@@ -25,6 +26,7 @@ impl Rng {
 
     /// A number from 0 to 1, without 1.
     pub(super) fn unit(&mut self) -> f64 {
+        // A double has 53 bits of mantissa.
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
@@ -40,12 +42,15 @@ impl Rng {
 
     /// A number below `n`, 0 if `n` is 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
+        // Lemire's multiplication (2019) without its rejection: the
+        // bias is below n/2^64, and each call takes one number.
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
 
     /// The numbers below `n` in random order.
     pub(super) fn order(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..n).collect();
+        // Fisher and Yates, so that every order is as likely as any other.
         for i in (1..n).rev() {
             order.swap(i, self.below(i + 1));
         }

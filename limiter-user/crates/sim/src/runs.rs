@@ -113,10 +113,12 @@ pub fn run_all(
                 }
             });
         }
+        // The receiver ends with the last sender, and this one is nobody's.
         drop(sender);
         let mut meter = Meter::new(&groups, threads);
         let mut told = Instant::now();
         loop {
+            // Not until a run ends: one of many minutes would stop the display.
             match receiver.recv_timeout(TELL) {
                 Ok((job, at, None)) => meter.begin(job, at),
                 Ok((job, at, Some(outcome))) => {
@@ -179,6 +181,7 @@ fn summary<'a>(
         all.cpu = outcome.cpu.map(|cpu| cpu.max(all.cpu.unwrap_or(0.0))).or(all.cpu);
         all.joined = longest(all.joined, outcome.joined);
         all.detected = longest(all.detected, outcome.detected);
+        // Never is infinite, so that it counts as the longest.
         steps.extend(outcome.convergence.iter().map(|step| step.unwrap_or(f64::INFINITY)));
         if all.seeds == 0 {
             all.series = outcome.series.clone();
@@ -223,6 +226,7 @@ fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
         format!("overage {} in a second (seed {seed})", percent(worst_overage))
     });
     goal(bound_excess <= ROUNDING, format!("{} beyond burst + rate·T", percent(bound_excess)));
+    // Apart from what was admitted: shares beyond the whole are a fault also where no source has used them.
     goal(share_sum <= 1.0 + ROUNDING, format!("shares add up to {share_sum:.6}"));
     if let Some(least) = goals.utilisation {
         goal(utilisation >= least, format!("utilisation {utilisation:.3}, not {least}"));

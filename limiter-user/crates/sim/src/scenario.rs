@@ -119,6 +119,7 @@ pub struct Goals {
 impl Default for Goals {
     fn default() -> Self {
         Self {
+            // What clocks that are fast by 0.1 % let through: P6 allows for that much.
             overage: 0.001,
             utilisation: None,
             convergence: None,
@@ -192,6 +193,7 @@ pub struct Scenario {
     pub detection: Detection,
     /// What goes wrong.
     #[serde(default, rename = "fault")]
+    // With their places, as a file has many faults that look alike.
     pub faults: Vec<Spanned<Fault>>,
     /// What is to be reached.
     #[serde(default)]
@@ -243,6 +245,7 @@ impl Scenario {
         let scenario: Self = toml::from_str(text).map_err(|error| {
             at(error.span().map_or(0, |span| span.start), &error.message().trim())
         })?;
+        // All that is wrong is found before the first run: a suite takes half an hour.
         match scenario.problem() {
             None => Ok(scenario),
             Some((byte, message)) => Err(at(byte.unwrap_or(0), &message)),
@@ -282,6 +285,7 @@ impl Scenario {
         if self.duration.0 > MAX_RUN || self.duration.0 < Duration::from_secs(2) {
             return whole("`duration` is from 2s to 10m");
         }
+        // The judge's second and the steps of the noise must begin with a tick, or both would depend on its length.
         let tick = self.tick.ns();
         if !(100_000..=100_000_000).contains(&tick) || !100_000_000_u64.is_multiple_of(tick) {
             return whole("`tick` is from 100us to 100ms and 100ms is a multiple of it");
@@ -290,6 +294,7 @@ impl Scenario {
             return whole("`warm_up` is shorter than `duration`");
         }
         let burst = self.burst.seconds();
+        // All packets of a tick come at once: a shorter burst could not admit them at any rate.
         if !(0.01..=60.0).contains(&burst) || burst < self.tick.seconds() {
             return whole("`burst` is from 10ms to 60s and not shorter than `tick`");
         }
@@ -364,6 +369,8 @@ impl Scenario {
         if fault.clock != 0.0 && !(anew && fault.clock.abs() <= 1e5) {
             return Some("`clock` is for a crash that ends, up to 100000 seconds".into());
         }
+        // A kernel that starts has full buckets. After a shorter outage
+        // that is a second burst, which no scheme can take back.
         if anew && fault.lasts < Some(self.burst) {
             let message = "a host cannot start again before its buckets would be full: `for` is at least `burst`";
             return Some(message.into());
@@ -400,6 +407,7 @@ impl Scenario {
             (None, None) => (0..self.hosts).collect(),
         };
         let n = (among.len() as f64 * fault.part.unwrap_or(1.0)).round() as usize;
+        // At least one: rounded to nobody, the scenario would pass with few hosts as nothing goes wrong.
         among[..n.max(1).min(among.len())].to_vec()
     }
 }

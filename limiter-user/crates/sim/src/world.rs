@@ -18,6 +18,7 @@ use cluster::escrow::{Member, Region};
 use cluster::{HostId, KeyId, Moment};
 
 /// How often a daemon reads the kernel's counters, ns of its clock.
+// As the daemon's share thread does while sources are tracked.
 const LOOK: u64 = 50_000_000;
 /// How long after the first drop of a source the daemon looks: the kernel's event wakes it.
 const URGENT: u64 = 1_000_000;
@@ -91,6 +92,7 @@ impl<'a, S: Scheme> World<'a, S> {
             // Nobody knows how long others are up: from a quarter of an hour to some weeks.
             let base = clocks.between(1e12, 2e15) as u64;
             let clock = Clock::new(base, clocks.between(-scenario.drift, scenario.drift));
+            // By chance, as owners follow from the ids of hosts and keys: each seed divides sources in another way.
             let id = HostId(mix(seed ^ mix(i as u64 + 1)));
             let one_of = match () {
                 () if joiners.contains(&i) => 0,
@@ -169,6 +171,7 @@ impl<'a, S: Scheme> World<'a, S> {
         let mut outcome = self.record.outcome(self.judge.verdict(), most as f64 / seconds);
         let cpu = self.hosts.iter().map(|host| host.cpu.sum().as_secs_f64() / seconds);
         if !scenario.regions.is_empty() {
+            // Without the beginning, in which everything is borrowed for the first time.
             let warm = seconds - scenario.warm_up.seconds();
             let far = self.hosts.iter().map(|host| host.far as f64 / warm);
             let most_per_host = far.clone().fold(0.0, f64::max);

@@ -36,6 +36,7 @@ pub(super) async fn run(
         return Err(Failure::new(exit::USAGE, "ports are counted on one host at a time")
             .hint("ask each host by itself: leave out --cluster"));
     }
+    // A document is printed once by definition, so --json needs no --once.
     if arguments.once || output.is_json() {
         return once(client, output, arguments).await;
     }

@@ -126,6 +126,7 @@ impl Cell {
                 }
             }
         }
+        // Once more as an operator attaches them, where what a passed packet costs is a part of it.
         for contender in [Contender::Limiter, Contender::LruHash] {
             let (family, entry) = (Family::Ipv4, Entry::Attached);
             let cell = Self { contender, pattern, family, entry };

@@ -38,6 +38,7 @@ fn draw(text: &mut String, outcome: &Outcome) -> Result<(), Box<dyn std::error::
         outcome.line(contender, pattern, Family::Ipv4).map_or(0.0, |line| line.mpps)
     };
     let all = Pattern::ALL.into_iter().flat_map(|p| Contender::ALL.map(|c| speed(c, p)));
+    // Room above the highest bar for its figure.
     let most = all.fold(1.0, f64::max) * 1.15;
     let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
     area.fill(&WHITE)?;

@@ -12,6 +12,7 @@ pub(crate) enum Contender {
     /// The real daemon's program.
     Limiter,
     /// The same with others on its deny list: see --denied.
+    // Beside the others: two runs, one after the other, told more of the machine's neighbours than of the lists.
     LimiterDenying,
     /// The same with a limit that a cluster shares, of which this host has all.
     LimiterCluster,

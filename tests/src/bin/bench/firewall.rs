@@ -25,6 +25,7 @@ pub(crate) fn discard(lab: &Lab) {
 /// Limits by a dynamic set of nftables, which starts empty.
 pub(crate) fn nft(lab: &Lab, Limit { rate, burst }: Limit) {
     let rules = format!(
+        // Added before it is deleted: nft refuses to delete what is not there.
         "add table netdev bench
         delete table netdev bench
         table netdev bench {{
@@ -46,6 +47,7 @@ pub(crate) fn nft(lab: &Lab, Limit { rate, burst }: Limit) {
 pub(crate) fn hashlimit(lab: &Lab, Limit { rate, burst }: Limit) {
     let iptables = |arguments: &[&str]| {
         let mut command = lab.receiver.command(&tools::IPTABLES);
+        // -w waits for the lock of xtables: another iptables at work would make this one fail.
         process::run(command.args(["-w", "-t", "raw"]).args(arguments));
     };
     iptables(&["-F", "PREROUTING"]);
@@ -72,6 +74,7 @@ pub(crate) fn admitted_by_nft(lab: &Lab) -> u64 {
 /// Packets that [`hashlimit`] has dropped although they were within the limit.
 pub(crate) fn admitted_by_hashlimit(lab: &Lab) -> u64 {
     let mut command = lab.receiver.command(&tools::IPTABLES);
+    // -x, as the counts are rounded to 12M otherwise.
     let list = ["-w", "-t", "raw", "-n", "-v", "-x", "-L", "PREROUTING", "2"];
     let text = process::run(command.args(list));
     let packets = text.split_whitespace().next().and_then(|word| word.parse().ok());

@@ -51,6 +51,7 @@ pub(crate) fn load(daemon: &Daemon) -> Ebpf {
         .map(|entry| entry.expect("the daemon's pins").file_name().to_ascii_uppercase())
         .collect();
     let mut loader = EbpfLoader::new();
+    // Read-only globals belong to a program and not to its maps: the copy would have none of the daemon's secret.
     loader.override_global("LAYOUT", &layout, true);
     for name in names.iter().filter_map(|name| name.to_str()) {
         loader.map_pin_path(name, pins.join(name.to_ascii_lowercase()));
@@ -62,6 +63,7 @@ pub(crate) fn load(daemon: &Daemon) -> Ebpf {
 fn embedded_object(bytes: &[u8]) -> Option<&[u8]> {
     let magic = b"\x7fELF\x02\x01\x01";
     let starts = bytes.windows(magic.len()).enumerate().filter(|(_, window)| window == magic);
+    // The binary itself is an ELF file, too: only the machine tells them apart.
     let start = starts.map(|(at, _)| at).find(|at| read(bytes, at + 18, 2) == Some(EM_BPF))?;
     // The table of sections is the last thing in what the linker writes.
     let sections = number(bytes, start + 40, 8)?;
@@ -92,6 +94,7 @@ fn always_drop(object: &[u8]) -> Option<Vec<u8>> {
     set(at + 24, offset);
     set(at + 32, size);
     set(program + 16, length + DROP.len());
+    // The section has other programs behind this one, such as that which takes samples.
     for symbol in entries(object, SHT_SYMTAB, SYMBOL)? {
         let value = number(object, symbol + 8, 8)?;
         if number(object, symbol + 6, 2)? == home && value >= end {
@@ -117,6 +120,7 @@ fn exits_jump(code: &mut [u8]) -> Option<()> {
     while at < end {
         let instruction = &mut code[at * INSTRUCTION..(at + 1) * INSTRUCTION];
         match instruction[0] {
+            // Its second half is a number, which may look like an exit.
             LOAD_64 => at += 1,
             EXIT => {
                 let distance = i16::try_from(end - at - 1).ok()?;

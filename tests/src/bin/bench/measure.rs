@@ -27,6 +27,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         lines.extend(cells.map(Line::new));
     }
     let rounds = arguments.rounds();
+    // Rounds outside, contenders inside: a machine that slows down meanwhile slows all of them.
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
         for pattern in Pattern::ALL {
@@ -57,6 +58,7 @@ fn measure(
     let admitted = stands.admitted(cell).zip(before);
     let admitted = admitted.map(|(after, before)| (after - before) as f64 / f64::from(frames));
     let ns = stands.program(contender).filter(|_| cell.is_compared()).map(|program| {
+        // Its time is thrown away: it fills caches and branch predictors.
         generator.cost(&program, pattern, family, arguments.runs() / 4);
         generator.cost(&program, pattern, family, arguments.runs())
     });

@@ -16,6 +16,7 @@ const OBJECT: Option<&[u8]> =
 const OBJECT: Option<&[u8]> = None;
 
 /// Sources that each contender has room for.
+// Room for every pattern but the random one, which overflows all contenders alike.
 pub(crate) const CAPACITY: u32 = 1 << 20;
 
 /// Reads the programs and makes their maps. `sources` is the room of the textbook limiter.

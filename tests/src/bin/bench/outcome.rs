@@ -51,6 +51,7 @@ impl Line {
     /// Takes the medians of the rounds.
     pub(crate) fn summarise(&mut self) {
         let speeds: Vec<f64> = self.rounds.iter().map(|round| round.mpps).collect();
+        // The median, as one round that something else has disturbed would move a mean.
         self.mpps = median(&speeds).unwrap_or(0.0);
         let least = speeds.iter().copied().fold(f64::INFINITY, f64::min);
         let most = speeds.iter().copied().fold(0.0, f64::max);

@@ -76,6 +76,7 @@ impl Stands {
             }
             stands.stands.push(Stand { contender, entry: Entry::Attached, lab, program });
         }
+        // After the daemons, on whose maps these programs work.
         let ours = Contender::ALL.into_iter().filter(|contender| contender.is_ours());
         for contender in ours.chain([Contender::LruHash]) {
             let lab = Lab::new(1);
@@ -165,10 +166,12 @@ fn own(lab: &Lab, name: &'static str, sources: u32) -> Program {
 fn founder(lab: &Lab, folder: &Path) -> Daemon {
     let key = folder.join("cluster.key").display().to_string();
     process::run(tools::own(limiter_binary()).args(["cluster", "key", "generate", &key]));
+    // A new network namespace has its loopback device down.
     process::run(lab.receiver.ip(&["link", "set", "lo", "up"]));
     let listen = ["--cluster-name", "bench", "--cluster-listen", "127.0.0.1:7700"];
     let arguments = [&listen[..], &["--cluster-key-file", &key]].concat();
     let daemon = Daemon::start_with(lab, DaemonOptions::with(&arguments));
+    // Without a cluster it has no share, and each random packet would get a bucket: another thing to measure.
     daemon.cli().ok(&["cluster", "init"]);
     daemon
 }

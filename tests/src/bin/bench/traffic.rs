@@ -121,6 +121,7 @@ impl Generator {
         ifindex: u32,
         repeat: u32,
     ) -> (f64, Traffic) {
+        // `BPF_PROG_TEST_RUN` runs on the CPU of its caller.
         sender::pin(Some(self.cpu));
         let mut object = self.object();
         let (traffic, template) = prepare(pattern, family, ifindex, repeat);

@@ -71,9 +71,12 @@ fn measure(lab: &Lab, how: &'static str, set: impl Fn(&str, &str)) -> Enforcemen
     let sending = Sender::new(lab).start(vec![Stream::new(frame, RATE, u64::MAX)]);
     let (mut rounds, mut answers) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
+        // So rarely that nothing arrives: the first frame that does was judged by the new limit.
         set("1/hour", "1");
+        // Frames of the former limit may still be on their way, and would pass for the new one's.
         wait_until_quiet(&socket);
         let (start, answered, enforced) = thread::scope(|scope| {
+            // It watches before the limit is raised: the frame may arrive before the command has its answer.
             let watcher = scope.spawn(|| wait_for_frame(&socket));
             let start = Instant::now();
             // The source owes an hour: its first frame empties its new bucket, the next one passes.

@@ -39,6 +39,7 @@ pub(crate) struct Load {
 /// # Panics
 /// If not all of them are new.
 pub(crate) fn load(daemon: &Daemon, limits: u32) -> Load {
+    // A hundred policies: with one alone the daemon would write a single slot.
     run(daemon, limits, &["limit", "import", "-"], |i| format!("{}pps 2000", 1000 + i % 100))
 }
 
@@ -51,6 +52,7 @@ pub(crate) fn deny(daemon: &Daemon, sources: u32) -> Load {
 }
 
 fn run(daemon: &Daemon, limits: u32, command: &[&str], rest: impl Fn(u32) -> String) -> Load {
+    // Before the clock starts: a file, as a pipe would have the writer's time in the figure.
     let list = list(limits, rest);
     let before = Memory::new(daemon.pid());
     let name = command[..2].join(" ");

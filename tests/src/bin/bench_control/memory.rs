@@ -28,6 +28,8 @@ impl Memory {
             let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
             kib.unwrap_or_else(|| panic!("{path} does not tell {name}")) * 1024
         };
+        // The daemon maps the kernel's table: pages that it has looked
+        // at count as resident, and are nobody's waste.
         Self { resident: field("VmRSS:"), own: field("RssAnon:"), peak: field("VmHWM:") }
     }
 }

@@ -65,6 +65,7 @@ pub(crate) struct Top {
 /// # Panics
 /// If fewer are tracked.
 pub(crate) fn measure(lab: &Lab) -> Top {
+    // Room for twice as many: sources fall on sets by chance, and in a full table many would get no bucket.
     let daemon = Daemon::start_with(lab, DaemonOptions::with(&["--max-sources", "2097152"]));
     let cli = daemon.cli();
     // Too slow for a gate: the first packet of a source gets it a bucket.

@@ -64,9 +64,11 @@ pub(crate) struct Watched {
 /// If fewer are tracked, or the daemon does not answer.
 pub(crate) fn measure(lab: &Lab) -> Watched {
     let listen = DASHBOARD.to_string();
+    // As in `top`: in a full table many sources would get no bucket.
     let options = ["--max-sources", "2097152", "--http-listen", &listen];
     let daemon = Daemon::start_with(lab, DaemonOptions::with(&options));
     let cli = daemon.cli();
+    // Too slow for a gate: each source gets a bucket by its first packet.
     cli.limit("1pps", Some("8"), None);
     let sources = Sources::RoundRobin(Ipv4Addr::new(10, 0, 0, 0).into(), SOURCES);
     // Twice, in case a queue was full.
@@ -78,6 +80,7 @@ pub(crate) fn measure(lab: &Lab) -> Watched {
     for _ in 0..ROUNDS {
         // What the last one left is forgotten by then.
         thread::sleep(Duration::from_secs(2));
+        // Both in each round, so that a change of the machine's speed is in both.
         let alone = span(lab, &daemon, sources);
         let viewers = Viewers::start(lab, &daemon);
         let watched = span(lab, &daemon, sources);
@@ -151,6 +154,7 @@ fn look(socket: &Path, stop: &AtomicBool, count: &AtomicU64) {
                 b"GET /v1/top?n=100&sort=pps&live=true HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
             )
             .expect("the daemon reads a request");
+        // The daemon closes the connection, which is how the end of an answer is known here.
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("the daemon's answer is text");
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -164,6 +168,7 @@ fn listen(stop: &AtomicBool, count: &AtomicU64) {
     let mut stream = TcpStream::connect(DASHBOARD).expect("the daemon listens");
     let request = format!("GET /v1/live HTTP/1.1\r\nHost: {DASHBOARD}\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("the daemon reads a request");
+    // So that the end is noticed between two messages.
     stream.set_read_timeout(Some(REFRESH / 4)).expect("a timeout that is not zero");
     let (mut buffer, mut last) = ([0; 16 * 1024], 0);
     while !stop.load(Ordering::Relaxed) {

@@ -11,6 +11,7 @@ use siphasher::sip::SipHasher13;
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Hash {
     /// Nothing: its low half goes on.
+    // To be taken off the others: what a run costs without a hash.
     Nothing,
     /// The limiter's keyed multilinear hash.
     Multilinear,
@@ -19,6 +20,7 @@ pub(crate) enum Hash {
     Sip,
     /// SipHash-1-3 of an IPv4 address alone.
     #[serde(rename = "siphash-ipv4")]
+    // SipHash at its best: a hash for IPv4 alone would need no more input.
     SipIpv4,
 }
 

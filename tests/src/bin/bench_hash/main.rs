@@ -67,10 +67,12 @@ fn measure() -> Figures {
     let mut programs = Programs::load();
     let mut results: Vec<Cost> = Hash::ALL.map(|hash| Cost::new(hash, &mut programs)).into();
     for _ in 0..ROUNDS {
+        // In turn: a machine that slows down meanwhile slows all of them.
         for cost in &mut results {
             cost.rounds.push(programs.run(cost.hash, RUNS));
         }
     }
+    // The call, the loop and the writing of a frame are no hash's.
     let nothing = median(&results[0].rounds);
     for cost in &mut results {
         cost.ns = (median(&cost.rounds) - nothing) / f64::from(HASHES);

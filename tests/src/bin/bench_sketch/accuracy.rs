@@ -49,6 +49,7 @@ pub(crate) fn measure(stream: &Stream, wanted: Wanted) -> [Accuracy; 3] {
     let mut times = [const { Vec::new() }; 3];
     let mut counted = None;
     for _ in 0..ROUNDS {
+        // New ones each time, as counts of an earlier round would be in their estimates.
         let (limiter, limiter_ns) = count::<Limiter>(stream, wanted);
         let (count_min, count_min_ns) = count::<CountMin>(stream, wanted);
         let (frequent, frequent_ns) = count::<FrequentItems>(stream, wanted);
@@ -97,6 +98,7 @@ fn judge<C: Contender>(
     let over_bound = over as f64 / errors.len() as f64;
     let named = contender.heaviest(stream, TOP);
     let (recall, precision) = found(stream, &named);
+    // Told apart: these are underestimated by design, and the error would be blamed on the hash.
     let saturated = stream.exact.iter().filter(|&&(_, count)| count > u64::from(MAX_COUNT));
     Accuracy {
         contender: C::NAME,

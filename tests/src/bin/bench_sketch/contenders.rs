@@ -162,6 +162,7 @@ impl Contender for FrequentItems {
     }
 
     fn heaviest(&self, _: &Stream, n: usize) -> Vec<u32> {
+        // Rather too many than too few: the caller cuts the list, and the recall is what is compared.
         let rows = self.0.frequent_items(ErrorType::NoFalseNegatives);
         first(rows.iter().map(|row| (row.estimate(), *row.item())).collect(), n)
     }

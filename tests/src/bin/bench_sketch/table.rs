@@ -9,6 +9,7 @@ pub(crate) fn print<const N: usize>(
     left: usize,
     rows: &[[String; N]],
 ) -> io::Result<()> {
+    // By characters: ε and δ have two bytes each.
     let mut widths = header.map(|cell| cell.chars().count());
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {

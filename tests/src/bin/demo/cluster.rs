@@ -26,6 +26,7 @@ const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 66);
 const RATE: f64 = 3000.0;
 const BURST: f64 = 300.0;
 /// What is sent to a flooded host, packets a second.
+// More than the whole limit: one host alone could use all of it.
 const FLOOD: f64 = 5000.0;
 /// How many hosts there are.
 const HOSTS: usize = 3;
@@ -127,6 +128,7 @@ pub(crate) fn run(progress: &Progress) -> Report {
         "in force on all hosts after {:.2} s; dividing the limit",
         taken.as_secs_f64()
     ));
+    // The founder has all shares at first: the acts are about a cluster that has settled.
     hosts.wait_even(&all);
     let Hosts { daemons, fleet, .. } = &mut hosts;
     let watch = Watch::new(fleet, SOURCE);

@@ -73,12 +73,14 @@ fn message(payload: &dyn Any) -> &str {
 }
 
 fn demonstrate(arguments: &Arguments) -> io::Result<ExitCode> {
+    // A demo that was killed could remove nothing: its namespaces and pins are still there.
     leftovers::remove_stale();
     let progress = Progress::new();
     let mut stdout = io::stdout();
     let style = Style::new(&stdout);
     if arguments.cluster {
         let report = cluster::run(&progress);
+        // Its thread writes to the same terminal as the report.
         drop(progress);
         if arguments.json {
             report.print_json(&mut stdout)?;

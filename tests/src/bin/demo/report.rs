@@ -19,6 +19,7 @@ use crate::{
 };
 
 /// Largest difference between admitted and expected frames of a limited source.
+// The sender's clock and the limiter's are read at other moments: a few frames of some thousands.
 const TOLERANCE: f64 = 0.005;
 
 /// The result of the demonstration.
@@ -72,6 +73,7 @@ impl Row {
         if self.conforming {
             self.admitted == self.offered
         } else {
+            // Too few are a fault as well: a source over its limit still gets all of that (P2).
             let difference = self.admitted.abs_diff(self.expected) as f64;
             self.expected < self.offered && difference <= self.expected as f64 * TOLERANCE
         }
@@ -122,6 +124,7 @@ impl Report {
             |c: &::tests::reports::Counter| (format!("{}.{}", c.verdict, c.reason), c.packets);
         let mut counters: BTreeMap<_, _> = stats.counters.iter().map(counted).collect();
         counters.insert("total".to_owned(), stats.sum());
+        // The interface's own count stands beside the sum, so that a reader can check P5.
         counters.insert("received".to_owned(), received);
         let ok = stats.sum() == received && sources.iter().all(Row::is_as_expected);
         let flood = seconds(actors, sent, observed, |actor| actor.source == traffic::flood());

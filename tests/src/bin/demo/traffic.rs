@@ -10,6 +10,7 @@ pub(crate) const SECONDS: u64 = 5;
 pub(crate) const MAX_BACKGROUND_RATE: f64 = 2500.0;
 
 /// The source port of frames that are sent in this second, counted from 0.
+// The frame carries its second: when it was seen says little, as frames wait in queues.
 pub(crate) fn port(second: usize) -> u16 {
     40_000 + second as u16
 }
@@ -89,6 +90,7 @@ pub(crate) fn actors() -> Vec<Actor> {
             limit: order("10mbit", None, Some(v4(67).to_string())),
             ..Actor::new(v4(67), "large frames", 3000.0)
         },
+        // Most of the burst at once, then most of the rate: it conforms, so not a frame may be lost (P1).
         Actor { burst: 1500, ..Actor::new(v4(10), "burst, then 900 pps", 900.0) },
         Actor::new(v4(11), "100 pps", 100.0),
         Actor::new(v4(12), "2 pps", 2.0),

@@ -58,6 +58,7 @@ where
 
 pub(super) fn unreadable(problem: impl Display) -> Refusal {
     Failure::new(exit::USAGE, format!("cannot read the request: {problem}"))
+        // What our own client writes can only be unreadable to a daemon of another version.
         .hint("the client and the daemon should have the same version")
         .into()
 }

@@ -51,6 +51,7 @@ pub(super) async fn leave(
     State(host): State<Host>,
     Parsed(Query(LeaveQuery { seconds })): Parsed<Query<LeaveQuery>>,
 ) -> Answer<ClusterLeft> {
+    // Bounded here as well: others than our own client may ask.
     let timeout = Duration::from_secs(seconds.clamp(1, LeaveQuery::MAX));
     to_change(&host).await?.leave(timeout).await.map(Json).map_err(conflict)
 }

@@ -24,6 +24,7 @@ pub(super) async fn history(
 ) -> Answer<HistoryReport> {
     let (since, until) = (duration("since", &since)?, duration("until", &until)?);
     let step = step.map(|step| duration("step", &step)).transpose()?;
+    // Both are told as "how long ago", so the larger one is the earlier.
     if since <= until {
         let failure = Failure::new(exit::USAGE, "the time to tell of ends before it begins");
         return Err(failure.hint("since must be longer ago than until").into());

@@ -22,6 +22,7 @@ pub(super) async fn set(
     Parsed(Query(query)): Parsed<Query<ChangeQuery>>,
     Parsed(Json(request)): Parsed<Json<LimitInput>>,
 ) -> Answer<LimitSet> {
+    // Again, though the command has done so: anybody may write to the socket.
     let limit = request.limit().map_err(Failure::from)?;
     change(&host, move |core| limits::set(&mut core.rules, &limit, &query.how())).await
 }

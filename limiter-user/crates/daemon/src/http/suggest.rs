@@ -17,6 +17,7 @@ pub(super) async fn suggest(
     State(host): State<Host>,
     Parsed(Query(query)): Parsed<Query<SuggestQuery>>,
 ) -> Answer<SuggestReport> {
+    // Before a place is taken: what cannot be answered keeps nobody else waiting.
     let question = query.question()?;
     let Ok(_permit) = WATCHES.try_acquire() else {
         let failure = Failure::new(exit::NEGATIVE, "others are being answered just now")

@@ -64,6 +64,7 @@ pub(super) async fn ports(
     Parsed(Query(PortsQuery { n, over_ms })): Parsed<Query<PortsQuery>>,
 ) -> Answer<PortsReport> {
     check_count(n)?;
+    // Shorter, chance alone would decide on the ports; longer, a client that is gone would hold the one capture.
     if !(100..=60_000).contains(&over_ms) {
         let message = format!("packets cannot be looked at for {over_ms} ms");
         return Err(Failure::new(exit::USAGE, message).hint("ask for 100 to 60000 ms").into());

@@ -55,6 +55,7 @@ pub(super) fn write(cluster: &Clustered, to: &mut Families<'_>) -> Written {
         "Sources that this host owns of which it has borrowed from other regions, or lent to them",
         loans.map(|(loans, count)| (("loans", loans), count as u64)),
     )?;
+    // Absent until a question was answered: 0 s would read as a perfect network.
     if let Some(lag) = cluster.lag {
         let quantiles = [("0.5", lag.p50), ("0.9", lag.p90), ("0.99", lag.p99), ("1", lag.max)];
         to.gauges(

@@ -1,4 +1,5 @@
-//! What Prometheus is told: names and units by its conventions, nothing labelled by source.
+//! What Prometheus is told: names and units by its conventions. Nothing is labelled by source: whoever forges sources
+//! would choose the number of series.
 //!
 //! Counters are read from the maps at the moment of a scrape, so they go on where they were when the
 //! daemon starts again. What takes a look at the whole table is at most [`control::scrape::KEPT`] old.

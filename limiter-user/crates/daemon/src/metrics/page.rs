@@ -94,6 +94,7 @@ impl Collector for Page {
 impl Page {
     fn traffic(&self, to: &mut Families<'_>) -> Written {
         let sample = &self.0.sample;
+        // Each packet is in one series, so that their sum is what the interface has received (P5).
         let labels = |reason: Reason| {
             let verdict = if reason.passes() { "pass" } else { "drop" };
             [("verdict", verdict), ("reason", reason.name())]
@@ -122,6 +123,8 @@ impl Page {
             "Events of the data plane that did not reach the daemon: the ring buffer was full, or their kind had sent enough",
             [
                 ([("cause", "ring_full")], internal(Internal::EventsLost)),
+                // Told apart: these were left out on purpose, so that a flood
+                // does not fill the ring; the others are a loss.
                 ([("cause", "suppressed")], internal(Internal::EventsSuppressed)),
             ],
         )?;
@@ -194,6 +197,8 @@ impl Page {
                 .map(|(part, value)| (("part", part), value)),
         )?;
         to.in_unit(
+            // So that who alerts on the table sees how old the figure is,
+            // instead of taking it for that of the scrape.
             "table_look_age",
             &Unit::Seconds,
             "How old those metrics are that take a look at the whole table",
@@ -218,6 +223,7 @@ impl Page {
             "The smallest gate in force: estimates below it need no bucket",
             i64::from(self.0.slow.gate),
         )?;
+        // What came of rounding the width up, not what was asked for.
         to.gauge("sketch_epsilon", "The sketch's error, relative to all packets", sketch.epsilon)?;
         to.gauge("sketch_delta", "The probability that its error is larger", sketch.delta)?;
         to.gauge("sketch_columns", "Columns of the sketch", i64::from(sketch.width))?;
@@ -233,6 +239,7 @@ impl Page {
     fn policy(&self, to: &mut Families<'_>) -> Written {
         let slow = &self.0.slow;
         to.gauge("limits", "Limits in force", slow.status.limits)?;
+        // The name from before "shadow": dashboards and alerts that read it would fall silent with another one.
         to.gauge("trials", "Limits that are tried", slow.shadows)?;
         to.gauges(
             "list_entries",
@@ -274,6 +281,7 @@ impl Page {
         let abi = ABI_VERSION.to_string();
         let mut labels = vec![("version", status.version.as_str()), ("abi", abi.as_str())];
         let instance = status.instance.as_ref().map(ToString::to_string);
+        // Not `instance`: Prometheus puts the target's address there, and would rename ours.
         labels.extend(instance.iter().map(|name| ("daemon_instance", name.as_str())));
         to.info("build", "The daemon's version and that of its map layouts", &[labels])
     }

@@ -23,6 +23,7 @@ pub fn classic(openmetrics: &str) -> String {
     for line in openmetrics.lines() {
         let mut words = line.splitn(4, ' ');
         let (Some("#"), Some(what), Some(name)) = (words.next(), words.next(), words.next()) else {
+            // The older format has no end mark.
             if line != "# EOF" {
                 text.push_str(line);
                 text.push('\n');

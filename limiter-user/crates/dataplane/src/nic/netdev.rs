@@ -110,6 +110,7 @@ pub fn xdp_features(ifindex: u32) -> io::Result<u64> {
     // name.
     message.set_resolved_family_id(id.ok_or_else(absent)?);
     let Device(attributes) = ask(&socket, message)?;
+    // A kernel that leaves this out tells as little as one without the family.
     let (_, value) =
         attributes.into_iter().find(|(kind, _)| *kind == A_XDP_FEATURES).ok_or_else(absent)?;
     Ok(u64::from_ne_bytes(value.try_into().map_err(|_| absent())?))

@@ -56,6 +56,8 @@ impl InForce {
     /// The policy that applies to what `address` sends of the class that it has a bucket for, and whom
     /// it is for.
     pub(crate) fn policy_for(&self, address: IpAddr, class: u8) -> (Target, Option<Policy>) {
+        // A key that is there for a shadow alone leads to a copy of
+        // what applies around it. So the limit is that one's.
         let key = self.leading(address, class).find(|key| !self.shadows.only(key));
         let key = key.unwrap_or(Key::everyone(class));
         (self.target(&key), self.own(&key))
@@ -69,6 +71,7 @@ impl InForce {
 
     /// The keys for prefixes that lead somewhere for `address`, that of the longest prefix first.
     fn leading(&self, address: IpAddr, class: u8) -> impl Iterator<Item = Key> {
+        // Of 129 lengths few occur, and this is asked for each source that is shown.
         let lengths = &self.lengths[usize::from(address.is_ipv6())];
         prefixes_of(IpNet::from(address))
             .filter(|net| lengths[usize::from(net.prefix_len())] > 0)
@@ -123,6 +126,7 @@ impl InForce {
         if slot.is_some() != former.is_some() {
             self.count(&key, slot.is_some());
         }
+        // Held before the former one is released: a slot that only this key needs must not fall free in between.
         if let Some(slot) = slot {
             self.slots.hold_slot(slot);
         }
@@ -133,6 +137,7 @@ impl InForce {
 
     /// Counts a prefix that has a limit now, or none any more.
     fn count(&mut self, key: &Key, more: bool) {
+        // Shared limits lie in maps of their own, where `leading` does not look.
         let Some(net) = key.place.net().filter(|_| !key.aggregate) else { return };
         let count = &mut self.lengths[family(&net)][usize::from(net.prefix_len())];
         *count = if more { *count + 1 } else { *count - 1 };

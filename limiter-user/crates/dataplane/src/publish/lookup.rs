@@ -39,6 +39,7 @@ impl PolicyLookup {
     /// The slot that the maps lead to, in the kernel program's order. `None` where the default applies.
     pub(crate) fn slot(&self, source: SourceKey, class: u8) -> Option<u32> {
         let single = ClassKey { source, class: u64::from(class) };
+        // First, as in the kernel program: a limit of the very source goes before that of any prefix.
         if let Ok(slot) = self.exact.get(&single, 0) {
             return Some(slot);
         }

@@ -46,6 +46,7 @@ impl ClassPlace {
     /// The length of its key, and what the address begins with.
     fn key<const N: usize>(&self, address: &[u8], length: u8) -> Key<[u8; N]> {
         let mut data = [0; N];
+        // In front of the address: so one trie serves all classes, and the longest match is one within the class.
         data[0] = self.class;
         data[N - address.len()..].copy_from_slice(address);
         Key::new(BEFORE + u32::from(length), data)

@@ -18,6 +18,7 @@ use model::compile::refused;
 use model::{Changes, Target, Tier as Spec};
 
 /// Shadow limits at a time.
+// Few, as all of them are gone through for each key that a change of limits touches.
 const MAX: usize = 16;
 
 /// A shadow limit.
@@ -143,6 +144,8 @@ impl Publisher {
         let Some(own) = self.in_force.shadows.of(&key).map(|shadow| shadow.own) else {
             return Ok(false);
         };
+        // The key first: forgotten before, the shadow would go on where
+        // the kernel refuses, and nobody could remove it.
         self.point(key, own, config)?;
         self.in_force.shadows.all.retain(|shadow| shadow.key != key);
         Ok(true)
@@ -217,6 +220,8 @@ impl Publisher {
             Some(policy) => Some(self.in_force.slots.hold(policy)?),
             None => None,
         };
+        // Lowered before the key leads there, as in `change_to`: too
+        // many packets look up their policy, never too few.
         if let Some(policy) = policy
             && u64::from(policy.gate) < atomic::load(&config.min_gate)
         {

@@ -65,7 +65,7 @@ impl SharedMaps {
         self.buckets.all().get(number as usize)
     }
 
-    /// What came to the shared limit of a place, and when its bucket is full again.
+    /// What came to the shared limit of a place.
     pub(super) fn counts(&self, place: &ClassPlace) -> Option<SharedCounts> {
         let bucket = self.bucket(*self.used.get(place)?)?;
         Some(SharedCounts {
@@ -98,6 +98,7 @@ impl SharedMaps {
     ) -> Result<(), Refused<ClassPlace>> {
         match (policy, self.used.get(&place).copied()) {
             (Some(policy), Some(number)) => {
+                // The bucket stays as it is, or each change of the limit would bring a fresh burst (P2).
                 if let Some(bucket) = self.bucket(number) {
                     atomic::store(&bucket.policy, u64::from(policy));
                 }
@@ -126,6 +127,7 @@ impl SharedMaps {
                 aya::maps::MapError::OutOfBounds { index: SHARED_SLOTS, max_entries: SHARED_SLOTS },
             )
         };
+        // The total has its place for good: each packet comes to it, without a lookup.
         let number = if total { TOTAL_SLOT } else { self.numbers.take().ok_or_else(full)? };
         // Nobody comes to the bucket yet.
         if let Some(bucket) = self.bucket(number) {
@@ -152,6 +154,7 @@ impl SharedMaps {
             _ => CLASS,
         };
         let kinds = self.used.keys().map(kind).fold(0, |all, kind| all | kind);
+        // A full barrier: a packet that hears of a kind finds its keys and buckets.
         atomic::swap(&config.shared, kinds);
     }
 }

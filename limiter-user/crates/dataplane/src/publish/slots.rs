@@ -115,6 +115,7 @@ impl PolicySlots {
     /// # Errors
     /// If there are too many different ones, or the kernel refuses.
     pub(super) fn hold(&mut self, policy: &Policy) -> Result<u32, Error> {
+        // One slot for all that have this policy: there are far fewer slots than sources can have limits.
         if let Some(slot) = self.by_policy.get(policy).copied() {
             self.hold_slot(slot);
             return Ok(slot);

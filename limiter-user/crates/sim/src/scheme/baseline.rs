@@ -9,6 +9,7 @@ use cluster::{HostId, KeyId, Moment};
 use model::Share;
 
 /// How often hosts tell each other what they have counted.
+// As often as the escrow reports, so that it is the schemes that are compared.
 const EVERY: Duration = Duration::from_millis(200);
 /// How long what was heard of another host counts.
 const HEARD: Duration = Duration::from_secs(2);
@@ -101,6 +102,7 @@ impl Scheme for Baseline {
     fn receive(&mut self, now: Moment, from: HostId, message: &Payload) {
         let Payload::Counts(sent, counts) = message else { return };
         let latest = self.latest.entry(from).or_default();
+        // The network doubles and reorders. Counts are running totals, so an older message brings nothing new.
         if *sent <= *latest {
             // It has come before, or later ones have.
             return;
@@ -145,6 +147,7 @@ impl Scheme for Baseline {
 
     fn restart(&mut self, now: Moment) {
         let others = std::mem::take(&mut self.others);
+        // It keeps nothing on a disk: its counts start anew, which others tell by their going back.
         *self = Self { others, ..Self::new(self.kind, Birth { now, ..self.birth }) };
     }
 

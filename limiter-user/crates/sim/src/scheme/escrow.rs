@@ -27,6 +27,7 @@ impl EscrowHost {
         let Birth { me, weight, region, one_of, seed, policy, now, .. } = birth;
         let majority = policy == Partition::MajorityReclaim;
         let settings = Settings { region, seed, planted, majority, ..Settings::new(me, weight) };
+        // The beginning as if it had been founded long ago: what founding does is another scenario's business.
         let durable =
             PersistentState { home: Share::WHOLE.times(1, one_of), ..PersistentState::default() };
         let escrow = Escrow::new(settings.clone(), durable.clone(), now);
@@ -115,6 +116,7 @@ impl Scheme for EscrowHost {
 
     fn restart(&mut self, now: Moment) {
         self.forgotten.clear();
+        // From the disk alone: what was decided and not kept must not be remembered.
         self.escrow = Escrow::new(self.settings.clone(), self.durable.clone(), now);
     }
 

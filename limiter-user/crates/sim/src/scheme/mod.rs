@@ -35,6 +35,7 @@ pub enum SchemeKind {
     /// The escrow, all hosts of which believe to be in one region: what regions are for.
     Flat,
     /// No limit at all: who is there, as the daemon finds out.
+    // The scenario asks for it: under any other it would limit nothing.
     #[value(skip)]
     Membership,
 }
@@ -46,6 +47,7 @@ impl SchemeKind {
 
     /// Whether it says something about a scenario.
     pub fn is_for(self, scenario: &Scenario) -> bool {
+        // Without regions it is the escrow once more.
         self != Self::Flat || !scenario.regions.is_empty()
     }
 
@@ -56,6 +58,7 @@ impl SchemeKind {
 
     /// Whether it has goals to reach; the others are there to compare with.
     pub const fn has_goals(self) -> bool {
+        // Not `flat`: it is there to show what regions save, and is meant to send too much.
         matches!(self, Self::Escrow | Self::Membership)
     }
 
@@ -96,6 +99,7 @@ pub(super) struct Count {
 }
 
 /// What a source takes in a packet of counts, as nobody has built them.
+// The key of 48 bits that the escrow's messages have, and two words: baselines are not to lose by their encoding.
 const ENTRY: usize = 22;
 /// Entries in a packet.
 const ENTRIES: usize = MAX_CONTENT / ENTRY;
@@ -105,6 +109,7 @@ impl Payload {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Shares(message) => {
+                // The real encoding, as sizes are what goals are about.
                 let packets = Packet::encode_shares(None, message);
                 packets.iter().map(|content| content.len() + OVERHEAD).sum()
             }

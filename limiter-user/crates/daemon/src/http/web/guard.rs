@@ -184,6 +184,7 @@ impl Authorizer {
         if role >= Some(wanted) {
             return asks_too_much(uri);
         }
+        // 403 where no token would help: 401 would ask for one that does not exist.
         if role.is_some() || (wanted == Role::Admin && !self.tokens.has_admin()) {
             let hint = match self.tokens.has_admin() {
                 true => "sign in with the token of --http-admin-token-file",
@@ -191,6 +192,7 @@ impl Authorizer {
             };
             return refuse(StatusCode::FORBIDDEN, "nothing may be changed from here", hint);
         }
+        // Only the page itself: a client of the API must see that a token is needed.
         if uri.path() == "/" {
             return Some(Redirect::to("/login").into_response());
         }
@@ -234,6 +236,7 @@ pub(super) async fn check(
             if refused.status() == StatusCode::UNAUTHORIZED {
                 tokio::time::sleep(PENALTY).await;
             }
+            // Not louder, or whoever can connect could fill the log.
             tracing::debug!("refused over TCP: {method} {path} ({})", refused.status());
             refused
         }
@@ -252,6 +255,7 @@ pub(super) async fn check(
     for (name, value) in BROWSER_RULES {
         headers.insert(name, HeaderValue::from_static(value));
     }
+    // What is told of sources must not stay behind in a browser's cache.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }

@@ -49,6 +49,7 @@ const MAX_HEAD_LEN: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
 
 /// What the kernel keeps for a client that does not read, bytes: it doubles this.
+// Small, as 128 clients that read nothing would otherwise hold megabytes of the kernel's memory each.
 const SEND_BUFFER: usize = 16 * 1024;
 
 /// A listening socket, and all that its connections need.
@@ -80,6 +81,7 @@ fn acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, Failure> {
     let chain = CertificateDer::pem_file_iter(cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| wrong("--http-tls-cert", cert, &error))?;
+    // A file without any certificate is no error to the reader of PEM.
     if chain.is_empty() {
         return Err(wrong("--http-tls-cert", cert, &"there is no certificate in it"));
     }
@@ -117,6 +119,7 @@ impl Web {
     /// If the address is taken, or a file cannot be used.
     pub fn bind(config: &WebConfig, address: SocketAddr) -> Result<Self, Failure> {
         config.check().map_err(|(_, failure)| failure)?;
+        // Before the port is taken: with a file that cannot be used there is nothing to listen for.
         let (tokens, tls) = read(config)?;
         let listener = control::listen::bind(Type::STREAM, address)
             .and_then(|socket| socket.listen(BACKLOG).map(|()| socket.into()))
@@ -180,6 +183,7 @@ async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, app: Router) {
     // Both only save: a connection works without.
     let _ = socket.set_tcp_user_timeout(Some(STALL_TIMEOUT));
     let _ = socket.set_send_buffer_size(SEND_BUFFER);
+    // Events are small, and Nagle's algorithm would hold them back.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(STALL_TIMEOUT));

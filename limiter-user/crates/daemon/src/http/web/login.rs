@@ -73,6 +73,7 @@ pub(super) async fn log_out(
         authorizer.tokens.end(id);
     }
     let mut response = Redirect::to("/").into_response();
+    // The session has ended here; this only spares the browser a cookie that means nothing any more.
     if let Some(cookie) = cookie(&authorizer, "", 0) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }

@@ -36,6 +36,7 @@ fn routes(host: Host, authorizer: Arc<Authorizer>) -> Router {
         .merge(Router::new().route("/v1/live", get(live::live)).with_state(hub))
         .merge(assets::routes())
         .merge(sessions)
+        // Around everything, the page's own routes as well: what `guard` does not name is not served over TCP.
         .layer(middleware::from_fn_with_state(authorizer, guard::check))
 }
 

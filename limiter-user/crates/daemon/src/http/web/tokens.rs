@@ -139,6 +139,7 @@ fn token(path: &Path) -> Result<Vec<u8>, Failure> {
     // No more than tells that it is too long: somebody may have named a huge file, or a device without an end.
     let mut text = Vec::new();
     file.take(MAX_LEN as u64 + 2).read_to_end(&mut text).map_err(failed)?;
+    // Editors and `openssl rand` end a file with a newline, which nobody types into a form.
     let token = text.trim_ascii();
     if !(MIN_LEN..=MAX_LEN).contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
         let message = format!(
