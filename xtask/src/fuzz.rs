@@ -22,7 +22,7 @@ enum Target {
     Wire,
 }
 
-/// Runs the same tests with more packets; Neither root nor the kernel program
+/// Runs the same tests with more packets; neither root nor the kernel program
 /// is needed.
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let Target::Wire = args.target;

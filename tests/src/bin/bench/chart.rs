@@ -15,16 +15,17 @@ use crate::{
 
 const SIZE: (u32, u32) = (960, 480);
 /// Of the colours that people who see few tell apart, by Okabe and Ito.
-const COLOURS: [RGBColor; 6] = [
+const COLOURS: [RGBColor; Contender::ALL.len()] = [
     RGBColor(153, 153, 153),
     RGBColor(0, 114, 178),
     RGBColor(86, 180, 233),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
+    RGBColor(213, 94, 0),
 ];
 /// Width of a bar; a group of them is one wide with its margins.
-const BAR: f64 = 0.15;
+const BAR: f64 = 0.9 / Contender::ALL.len() as f64;
 
 /// Bars of packets per second, a group for each pattern, IPv4.
 pub(crate) fn svg(outcome: &Outcome) -> Result<String, String> {
@@ -60,8 +61,7 @@ fn draw(text: &mut String, outcome: &Outcome) -> Result<(), Box<dyn std::error::
         .y_label_formatter(&|mpps| format!("{mpps:.1}"))
         .y_desc("Mpps")
         .draw()?;
-    for (index, contender) in Contender::ALL.into_iter().enumerate() {
-        let colour = COLOURS[index];
+    for (index, (contender, colour)) in Contender::ALL.into_iter().zip(COLOURS).enumerate() {
         let bars = Pattern::ALL.into_iter().enumerate().map(|(group, pattern)| {
             let left = group as f64 + (1.0 - BAR * Contender::ALL.len() as f64) / 2.0;
             let left = left + index as f64 * BAR;
