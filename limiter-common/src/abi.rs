@@ -124,7 +124,7 @@ pub mod on_full {
     pub const PASS: u64 = 0;
     /// Drop the packet.
     pub const DROP: u64 = 1;
-    /// Give it the bucket that would have been full soonest.
+    /// Give it the least recently used bucket of those that deny nothing.
     pub const EVICT_OLDEST: u64 = 2;
 }
 

@@ -17,8 +17,8 @@ use crate::table::{
     CLAIMED, Identity, LastSeen, Slot, WAYS, Ways, fingerprint, is_claimed, set_fingerprint,
 };
 
-/// The way that a packet's source gets, and what is lost by it: the debt of its bucket, with flags above that of any
-/// bucket. A number, so that the verifier does not follow each case separately.
+/// The way that a packet's source gets, and what is lost by it: when its bucket was used last, 0 if that is full, with
+/// flags above any time. A number, so that the verifier does not follow each case separately.
 struct Victim {
     way: u32,
     lost: u64,
@@ -34,7 +34,7 @@ impl Victim {
 }
 
 /// Finds a way for the packet's source: an empty one, else one whose bucket is full. Else, of those that have denied
-/// nothing, the one that will be full soonest, first of those that have admitted a packet or two since they were
+/// nothing, the one that was used least recently, first of those that have admitted a packet or two since they were
 /// made. The search starts somewhere else for each source.
 #[inline(always)]
 fn victim<S: State>(state: &S, packet: &Packet<'_>, ways: Ways, now: Ticks) -> Option<Victim> {
@@ -57,9 +57,12 @@ fn victim<S: State>(state: &S, packet: &Packet<'_>, ways: Ways, now: Ticks) -> O
         let dropped = atomic::load(&slot.dropped);
         let denies = (dropped | dropped.wrapping_neg()) & Victim::KEPT;
         let dear = (Victim::CHEAP.wrapping_sub(atomic::load(&slot.passed)) & Victim::KEPT) >> 1;
+        // Not by the debt: busy sources under a fast limit would take turns with one bucket, and each would begin with
+        // most of its burst again. Those that deny have flags in this word, and are never compared by it.
+        let seen = atomic::load(&slot.last_seen);
         // A full bucket may go whatever it did before: a new one is as good.
         let busy = u64::from(debt != 0).wrapping_neg();
-        let lost = (debt | (denies | dear) & busy) | tat & Victim::KEPT | ways.not(way);
+        let lost = (seen | denies | dear) & busy | tat & Victim::KEPT | ways.not(way);
         if lost < best.lost {
             best = Victim { way, lost };
         }

@@ -294,6 +294,29 @@ fn a_flood_under_a_slow_limit_leaves_room_to_other_limits() {
 }
 
 #[test]
+fn busy_sources_in_a_full_set_do_not_take_turns_with_one_bucket() {
+    let mut memory = limiter(policy(100, 100), 1, 1 << 10, 1);
+    memory.policies[1].gate = 2;
+    // Slot 2: each source of the flood sends the one packet that it may, and comes no more.
+    memory.policies.push(policy(1, 1));
+    memory.publish(2, 1);
+    for number in 0..WAYS {
+        memory.limits.insert((0, source(1000 + number)), 2);
+        packet(&memory, 1000 + number);
+    }
+    // More than the ways that the flood leaves free, each at five times its limit for a second. Their buckets will be
+    // full long before those of the flood.
+    let mut passed = [0; 4];
+    for _ in 0..500 {
+        for (number, passed) in (0..).zip(&mut passed) {
+            memory.advance(500_000);
+            *passed += u32::from(packet(&memory, number).passes());
+        }
+    }
+    assert!(passed.iter().all(|passed| *passed <= 216), "{passed:?}");
+}
+
+#[test]
 fn what_was_overdrawn_is_owed() {
     let memory = limiter(policy(10, 10), 64, 1 << 10, 4);
     let period = 100_000_000;

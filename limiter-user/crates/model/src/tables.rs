@@ -15,7 +15,7 @@ pub enum OnFull {
     Pass,
     /// Drop it: also packets of sources that keep to their limits. A spoofed flood can cause that.
     Drop,
-    /// Give it the bucket that would have been full soonest, of those that limit nobody; pass it where all do.
+    /// Give it the least recently used bucket of those that limit nobody; pass it where all do.
     EvictOldest,
 }
 
