@@ -98,6 +98,7 @@ impl Identity {
         if !usable {
             return Err(Malformed);
         }
+        // The number is made from the name, never taken from the bytes: so one name cannot go by two numbers.
         Ok(Self { renewal, ..Self::new(name, region, address, epoch, weight) })
     }
 
