@@ -76,6 +76,7 @@ struct Changed {
 
 /// What is to be added to and removed from `known`, which has room for `most`.
 fn changes(known: &BTreeSet<IpAddr>, present: &BTreeSet<IpAddr>, most: usize) -> Changed {
+    // A socket for both families shows IPv4 hosts as `::ffff:a.b.c.d`, but their packets are IPv4.
     let present: BTreeSet<IpAddr> = present.iter().map(IpAddr::to_canonical).collect();
     let mut come: Vec<IpAddr> = present.difference(known).copied().collect();
     let mut gone = Vec::new();

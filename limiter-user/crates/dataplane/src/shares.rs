@@ -97,6 +97,7 @@ impl ClusterMember {
 /// What was offered between two counts of a bucket that lie `long` apart, as a part of the limit; of that in
 /// packets or bytes of which it is more.
 fn demand(limit: &Limit, earlier: &Counts, now: &Counts, long: Duration) -> Share {
+    // Not below zero: the bucket may be another source's by now, and count from the beginning.
     let packets = now.packets().saturating_sub(earlier.packets());
     let bytes = now.bytes.saturating_sub(earlier.bytes);
     let part = |tier: &Tier| {

@@ -130,6 +130,7 @@ impl Packet {
         };
         let mut odd = 0;
         let body = match written.body {
+            // All of them: comparing pairs them with this host's, and would pass over parts that are missing.
             WrittenBody::Sums(level, first, sums) if sums.len() == PARTS => {
                 let sums = sums.into_iter().map(u64::from_le_bytes).collect();
                 Body::Sums(part(level, first)?, sums)

@@ -46,6 +46,7 @@ impl Identity {
             address,
             epoch,
             renewal: 0,
+            // A weight of 0 would leave a host without a home share, and without keys.
             weight: weight.clamp(1, MAX_WEIGHT),
         }
     }

@@ -47,6 +47,7 @@ impl ClassPlace {
     fn key<const N: usize>(&self, address: &[u8], length: u8) -> Key<[u8; N]> {
         let mut data = [0; N];
         data[0] = self.class;
+        // The class stands first: a trie compares from the first bit on, so no prefix of another class matches.
         data[N - address.len()..].copy_from_slice(address);
         Key::new(BEFORE + u32::from(length), data)
     }

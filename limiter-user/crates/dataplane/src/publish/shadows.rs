@@ -18,6 +18,7 @@ use model::compile::refused;
 use model::{Changes, Target, Tier as Spec};
 
 /// Shadow limits at a time.
+/// Few, as each look at a key goes through all of them.
 const MAX: usize = 16;
 
 /// A shadow limit.
@@ -217,6 +218,7 @@ impl Publisher {
             Some(policy) => Some(self.in_force.slots.hold(policy)?),
             None => None,
         };
+        // First: a packet under the stored gate does not look for a policy, so a lower gate would be missed (P2).
         if let Some(policy) = policy
             && u64::from(policy.gate) < atomic::load(&config.min_gate)
         {
