@@ -39,6 +39,7 @@ impl Agreement {
     pub fn new(prefixes: (u8, u8)) -> Self {
         // Both are fixed in this version. They are compared all the same, for the day that two versions meet.
         let Settings { floor, timing, .. } = Settings::new(HostId(0), 1);
+        // Taken apart without a rest: a duration that is added later does not compile until it is compared.
         let Timing {
             every,
             hot,

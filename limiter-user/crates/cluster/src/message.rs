@@ -96,6 +96,7 @@ pub struct Loan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// Its number, unique among those of the sender for ever.
+    /// An earlier copy of the sender's disk is known by it: its number is below the one that was taken.
     pub number: u64,
     /// How much of every limit.
     pub share: Share,

@@ -13,6 +13,7 @@ const BPF_LINK_DETACH: libc::c_long = 34;
 struct Single {
     /// A link's descriptor or id.
     which: u32,
+    /// Zero: the kernel refuses a command where bytes that it does not use are set.
     padding: [u32; 3],
 }
 

@@ -12,6 +12,7 @@ use super::kernel::BPF_FS;
 
 /// Where the link lies by which our program runs on an interface.
 pub(super) fn path_of_link(directory: &Path, ifindex: u32, mode: Mode) -> PathBuf {
+    // By the index: an interface may get another name while its link stays.
     directory.join(format!("link_{}_{ifindex}", mode.name()))
 }
 

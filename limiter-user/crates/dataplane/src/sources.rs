@@ -197,6 +197,7 @@ fn gone(removed: Result<(), MapError>) -> Result<(), MapError> {
 
 /// The three maps: for single sources, for IPv4 prefixes and for IPv6 prefixes.
 pub(super) struct SourceMaps<P: MapKey, V: Pod> {
+    /// Apart from prefixes: a hash map finds one of a million at once, where a trie goes down bit by bit.
     exact: Exact<P::Single, V>,
     prefixes: Prefixes<P, V>,
     /// Bits of an address that make a source: (IPv4, IPv6).

@@ -32,6 +32,7 @@ pub(super) struct Clock {
 impl Clock {
     /// A clock that begins after `kept`, a moment that no earlier run has reached.
     pub(super) fn new(host: Moment, kept: Moment) -> Self {
+        // A monotonic clock begins anew with each boot: without a shift it would repeat moments already told.
         let shift = (kept.0 + 1).saturating_sub(host.0);
         let now = Moment(host.0.saturating_add(shift));
         Self { shift, now, start: now }
@@ -59,6 +60,7 @@ impl Clock {
 
     /// The moment to keep instead of `kept`, if it is time.
     pub(super) fn renew(&self, kept: Moment) -> Option<Moment> {
+        // At half of the way: the disk may be slow, and no message may tell a moment that is not kept.
         (self.now.after(AHEAD / 2) > kept).then(|| self.now.after(AHEAD))
     }
 }

@@ -10,6 +10,7 @@ use super::home::Home;
 use super::host::Host;
 
 /// So much more than the whole comes of shares on their way and of rounding: 1/256.
+/// Scaling at each transfer on its way would lower shares where nothing is wrong.
 pub(super) const NOISE: Share = Share::from_units(1 << 24);
 
 /// What does not add up, as one host sees it.

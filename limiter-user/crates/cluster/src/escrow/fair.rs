@@ -15,12 +15,14 @@ pub struct Want {
 /// least as much as anybody else. The sum is at most `pool`, and less than what is wanted of it only by
 /// rounding: one unit for each.
 pub fn max_min(pool: Share, wants: &[Want]) -> Vec<Share> {
+    // Checked: demands come from other hosts, and a sum that wraps would seem to fit.
     let sum = wants.iter().try_fold(0u64, |sum, want| sum.checked_add(want.share.units()));
     if sum.is_some_and(|sum| sum <= pool.units()) {
         return wants.iter().map(|want| want.share).collect();
     }
     let mut given = vec![Share::NONE; wants.len()];
     let mut order: Vec<usize> = (0..wants.len()).collect();
+    // A host outside the view weighs nothing there, and a sum of weights must not be zero.
     let weight = |at: usize| u64::from(wants[at].weight.max(1));
     // Who wants least for its weight is satisfied first; a/b < c/d as a·d < c·b, exactly.
     if wants.windows(2).all(|two| two[0].weight == two[1].weight) {

@@ -207,6 +207,7 @@ impl Held {
         if until <= now {
             return Urgency::None;
         }
+        // A faulty owner may grant more than there is.
         let share = grant.share.min(Share::WHOLE);
         let new = HeldLease { number: grant.number, share, until, memory };
         let full = held.grants.len() >= OWNERS;

@@ -264,6 +264,7 @@ impl Home {
     }
 
     fn transfer(&mut self, to: HostId, share: Share, from: Moment) {
+        // By the share, not by one: from the gap an earlier copy of this disk learns what it has given since.
         let number = self.state.last_transfer.saturating_add(share.units());
         self.state.last_transfer = number;
         self.state.home = self.state.home.without(share);

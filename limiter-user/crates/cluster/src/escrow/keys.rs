@@ -22,6 +22,7 @@ pub(super) fn take(dirty: &mut Dirty) -> Vec<KeyId> {
 
 /// Something of each of some hosts, in their order and in one piece.
 #[derive(Clone, Debug)]
+// A sorted list and no map: most keys have a few hosts, and there may be 65,536 keys.
 pub(super) struct ByHost<T>(Vec<(HostId, T)>);
 
 impl<T> Default for ByHost<T> {
@@ -54,6 +55,7 @@ impl<T> ByHost<T> {
     {
         let at = match self.find(host) {
             Ok(at) => at,
+            // Entries come of what other hosts report: no host may add them without end.
             Err(_) if self.0.len() >= most => return None,
             Err(at) => {
                 self.0.insert(at, (host, T::default()));

@@ -355,6 +355,7 @@ impl Far {
             // Nothing needs nothing to be made of.
             let end = if last.share.is_none() { Some(wanted) } else { end };
             let Some(end) = end.filter(|end| *end > of.now) else { continue };
+            // In whole milliseconds, as messages have it: so the books and the borrower go by one number.
             let lasts = Duration::from_millis(end.since(heard).as_millis() as u64);
             let gains = end.since(last.end) >= renew || last.first.is_none();
             if !(claim.dirty || more || gains) {
@@ -364,6 +365,7 @@ impl Far {
             claim.dirty = false;
             let Some(last) = claim.given.last_mut() else { continue };
             last.first.get_or_insert(draft.message.sent);
+            // Never earlier: the borrower may count what was said before, to its own end (I11).
             last.end = last.end.max(heard.after(lasts));
             let (share, number) = (last.share, last.number);
             draft.message.loans.push(Loan { key: id, share, number, lasts });

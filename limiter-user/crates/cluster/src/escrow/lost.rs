@@ -121,6 +121,7 @@ impl Absent {
             left = left.without(known);
             (!known.is_none()).then_some((host, known))
         };
+        // One place less: the vote about the receiver's own share comes first.
         lost.filter_map(&mut capped).take(VOTES - 1).collect()
     }
 }

@@ -48,6 +48,7 @@ fn majority(mut ballots: Vec<Ballot>, half: Share) -> Option<(Moment, Share)> {
     for ballot in ballots {
         weight += ballot.weight;
         known = known.min(ballot.known);
+        // Not with half alone: both sides of a cluster cut in two would have that (I9).
         if weight > half {
             return Some((ballot.until, known));
         }

@@ -442,7 +442,9 @@ impl Owned {
             if !(dirty || all && (more || !last.share.is_none())) {
                 continue;
             }
+            // The first time stays: an answer from before that acknowledges another life of the number (I5).
             last.first.get_or_insert(draft.message.sent);
+            // Never earlier: the holder may go by what was said before, to its own end (I8).
             last.end = last.end.max(end);
             claim.dirty = false;
             draft.message.grants.push(Grant { key: id, share: last.share, number: last.number });

@@ -22,6 +22,7 @@ pub(super) struct Amount {
 
 impl Amount {
     pub(super) fn new(share: Share) -> Self {
+        // Cut: a faulty message may claim more than there is.
         Self { share: share.min(Share::WHOLE), ..Self::default() }
     }
 

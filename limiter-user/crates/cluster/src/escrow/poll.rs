@@ -27,6 +27,7 @@ impl Escrow {
             self.round = self.round.min(now);
         }
         self.home.renew(&self.clock);
+        // Before words and messages: both go by the quorum leases that come of it (I10).
         self.votes.count(now, &self.host, &self.home, &self.absent);
         let round = now >= self.round;
         let mut stale = Vec::new();

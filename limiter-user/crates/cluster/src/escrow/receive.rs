@@ -11,6 +11,7 @@ impl Escrow {
     pub fn receive(&mut self, now: Moment, from: HostId, message: &Message) {
         let now = self.clock.advance(now);
         let Self { host, home, absent, held, owned, .. } = self;
+        // Another host with this one's name: its shares must not enter the books as a peer's.
         if from == host.settings.me {
             return;
         }

@@ -92,6 +92,7 @@ fn least<T>(drawn: impl Iterator<Item = (u64, u64, T)>) -> Option<T> {
     for (draw, weight, who) in drawn.filter(|(_, weight, _)| *weight > 0) {
         let cost = bits_below_one(draw);
         let less = best.as_ref().is_none_or(|(least, its, _)| {
+            // Crosswise: a division would round two costs to one.
             u128::from(cost) * u128::from(*its) < u128::from(*least) * u128::from(weight)
         });
         if less {
@@ -104,6 +105,7 @@ fn least<T>(drawn: impl Iterator<Item = (u64, u64, T)>) -> Option<T> {
 impl Members {
     fn new(members: BTreeMap<HostId, Member>) -> Self {
         let id = members.iter().fold(mix(members.len() as u64), |id, (host, member)| {
+            // These decide about owners too: one number for two sets of them could give a key two owners (I6).
             let is = mix(u64::from(member.weight) ^ mix(member.region.0));
             mix(id ^ mix(host.0 ^ is))
         });

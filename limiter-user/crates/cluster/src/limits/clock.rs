@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 pub type WallMs = u64;
 
 /// Bits of a stamp that count moments within a millisecond.
+/// As many as the paper has: with 48 for the time a stamp is one word, and words compare in one step.
 const COUNT_BITS: u32 = 16;
 
 /// How far a stamp may be ahead of this host's wall clock. Clocks that are hours off do no harm; a stamp
@@ -27,6 +28,7 @@ pub struct Stamp(pub u64);
 impl Stamp {
     /// The first one of a millisecond.
     pub const fn at(wall: WallMs) -> Self {
+        // Bits shifted out would make the stamp of a clock gone mad an early one, which loses to all others.
         let most = u64::MAX >> COUNT_BITS;
         Self((if wall > most { most } else { wall }) << COUNT_BITS)
     }
@@ -64,6 +66,7 @@ impl Clock {
 
     /// The moment of a change that is made now. It is later than all that were taken and seen.
     pub(super) fn tick(&mut self, wall: WallMs) -> Stamp {
+        // The wall clock may have been set back: a change still has to win over the one that it follows.
         self.last = Stamp::at(wall).max(self.last.next());
         self.ahead = self.last.ahead_of(wall);
         self.last
@@ -71,6 +74,7 @@ impl Clock {
 
     /// Notes a moment that another host has taken. Returns whether it can be: not if it is too far ahead.
     pub(super) fn see(&mut self, wall: WallMs, stamp: Stamp) -> bool {
+        // Before it is taken: this host's own changes would carry the wrong time on.
         if stamp.ahead_of(wall) > FARTHEST {
             return false;
         }

@@ -53,6 +53,7 @@ impl Item {
     pub(super) fn read(text: &str) -> Option<Self> {
         match text.strip_prefix(DENIED) {
             Some(net) => {
+                // One spelling for each prefix: `10.0.0.1/8` and `10.0.0.0/8` would be two entries for one source.
                 net.parse().ok().filter(|net: &IpNet| net.trunc() == *net).map(Self::Denied)
             }
             None => text.parse().ok().map(Self::Limit),
@@ -61,6 +62,7 @@ impl Item {
 
     /// Where it is in the order that is compared.
     pub(super) fn place(&self) -> u64 {
+        // A fixed key, since places have to agree on all hosts. Only members choose what is hashed.
         SipHasher13::new_with_keys(1, 0).hash(self.to_string().as_bytes())
     }
 
@@ -72,6 +74,7 @@ impl Item {
         match self {
             Self::Limit(target) => {
                 let limit = record::read(*target, content)?;
+                // Taken, it would be a limit here that its own host does not divide with others.
                 if limit.scope.is_local() {
                     return Err("it is not for the cluster".into());
                 }
@@ -81,6 +84,7 @@ impl Item {
                 let listing: Listing =
                     serde_json::from_str(content).map_err(|error| error.to_string())?;
                 let listing = listing.checked().map_err(|error| error.to_string())?;
+                // An exception from all limits is each host's own: a faulty member must not open the others.
                 if listing.action != Action::Deny {
                     return Err("it is not for the deny list".into());
                 }
@@ -122,6 +126,7 @@ pub(super) enum Content {
 
 /// What was last said of an item.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+// The derived order decides who wins, by the fields from the top: so their order is that of the tie-breaks.
 pub(super) struct Entry {
     /// When.
     #[serde(rename = "at")]
@@ -147,6 +152,7 @@ impl Entry {
 
     /// A number of it and its item, in which any difference shows.
     pub(super) fn hash(&self, item: &Item) -> u64 {
+        // Zeros between the parts, which no text has: else two entries could make one row of bytes.
         let mut text = item.to_string().into_bytes();
         text.push(0);
         text.extend(self.stamp.0.to_le_bytes());

@@ -49,6 +49,7 @@ const FEW: usize = 16;
 const MAX_PARTS: usize = 8;
 
 /// Packets that one call of [`Replica::poll`] makes for a peer, and for all, at the most.
+/// Ten rounds a second bring 640 frames: shares use the same socket, and must not wait behind limits.
 const MAX_PACKETS: usize = 8;
 const MAX_PACKETS_TOTAL: usize = 64;
 
@@ -154,6 +155,7 @@ impl Replica {
         }
         Self {
             me,
+            // After all that is kept: where the clock was set back, new changes would lose to old ones.
             clock: Clock::after(table.latest().max(forgotten)),
             table,
             forgotten,
@@ -169,6 +171,7 @@ impl Replica {
 
     /// The members of the cluster at present, this host among them or not.
     pub fn set_members(&mut self, members: impl IntoIterator<Item = HostId>) {
+        // Who stays keeps its state: else each change of members would begin all comparisons anew.
         let mut former = std::mem::take(&mut self.peers);
         let members = members.into_iter().filter(|member| *member != self.me).take(MAX_PEERS);
         self.peers =
@@ -228,6 +231,7 @@ impl Replica {
         };
         let entry = Entry { stamp: self.clock.tick(wall), host: self.me.0, content };
         let known = self.table.get(&item).is_some();
+        // Removing what nobody knows would cost all hosts an entry for a week.
         if !entry.fits(&item) || (!known && (value.is_none() || self.is_full())) {
             return false;
         }
@@ -295,6 +299,7 @@ impl Replica {
 
     /// What is to be sent now, to whom. Also forgets what is long over.
     pub fn poll(&mut self, now: Now) -> Vec<(HostId, Vec<u8>)> {
+        // Before packets are made: each carries the stamp that this may raise.
         self.forget(now.wall);
         self.begin(now.moment);
         let (forgotten, table) = (self.forgotten, &self.table);
@@ -335,6 +340,7 @@ impl Replica {
 
     fn put(&mut self, item: Item, entry: Entry, end: Option<WallMs>) {
         let former = self.table.put(item, entry, end);
+        // The first former one stays: `undo` goes back to what is durable, not to a change in between.
         self.unsaved.entry(item).or_insert(former);
     }
 
@@ -343,6 +349,7 @@ impl Replica {
         if now < self.again {
             return;
         }
+        // One peer at a time: where many differ in the same, each would send the same entries.
         let sums = self.table.sums(Part::ALL);
         let next = (self.compared.0.checked_add(1)).map_or(HostId(0), HostId);
         let turn: Vec<_> = self
@@ -372,6 +379,7 @@ impl Replica {
             }
             let inner = part.part(number);
             let count = self.table.count(inner, FEW + 1);
+            // A sum of zero says that the peer has nothing there: comparing further would find nothing new.
             if *theirs == 0 || count <= FEW || !inner.has_parts() {
                 if count > 0 {
                     peer.send(inner.places());
@@ -379,6 +387,7 @@ impl Replica {
                 if *theirs != 0 {
                     want |= 1 << number;
                 }
+            // What is left differs the next time as well: one packet must not call forth sixty-four.
             } else if further < MAX_PARTS {
                 further += 1;
                 peer.tell(Body::Sums(inner, self.table.sums(inner)));
@@ -403,6 +412,7 @@ impl Replica {
             Content::Gone(_) => None,
             Content::Is(content) => match item.value(content) {
                 Ok(value) => Some(value),
+                // What was there holds on: a word that only a later version knows must not remove a limit.
                 Err(why) => {
                     self.refused.odd += 1;
                     self.odd = Some((item, why));

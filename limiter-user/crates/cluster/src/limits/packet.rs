@@ -130,6 +130,7 @@ impl Packet {
         };
         let mut odd = 0;
         let body = match written.body {
+            // All of them: comparing pairs them with this host's, and would pass over parts that are missing.
             WrittenBody::Sums(level, first, sums) if sums.len() == PARTS => {
                 let sums = sums.into_iter().map(u64::from_le_bytes).collect();
                 Body::Sums(part(level, first)?, sums)
@@ -147,8 +148,11 @@ impl Packet {
                     };
                     let (stamp, host) = (Stamp(stamp), u64::from_le_bytes(host));
                     let entry = Entry { stamp, host, content };
+                    // One that fits no packet could be told to nobody, and would hold up all entries after it for
+                    // ever.
                     match Item::read(item).filter(|item| entry.fits(item)) {
                         Some(item) => entries.push((item, entry)),
+                        // Left out, and the rest taken: a later version may know items that this one does not.
                         None => odd += 1,
                     }
                 }
@@ -171,6 +175,7 @@ impl Load {
     pub(super) fn add(&mut self, item: &Item, entry: &Entry) -> bool {
         let content = match &entry.content {
             Content::Is(content) => content.len(),
+            // The most that postcard needs for 64 bits.
             Content::Gone(_) => 10,
         };
         // A host, a stamp, lengths and kinds.

@@ -11,6 +11,7 @@ use crate::Moment;
 const GRACE: Duration = Duration::from_millis(500);
 
 /// How soon they are compared again while they still differ; more and more slowly.
+/// Two versions may differ for good, where one does not understand what the other keeps.
 const SOONEST: Duration = Duration::from_secs(1);
 const LATEST: Duration = Duration::from_secs(60);
 
@@ -52,6 +53,8 @@ impl Peer {
         if same {
             (self.differs, self.wait) = (None, SOONEST);
         } else {
+            // The first moment stays: digests come several times a second, and would put the comparison off for
+            // ever.
             self.differs.get_or_insert(now);
         }
     }

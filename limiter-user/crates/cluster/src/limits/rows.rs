@@ -63,6 +63,7 @@ impl Replica {
                     let end = value.as_ref().and_then(Value::end);
                     self.table.put(item, entry, end);
                 }
+                // Without a trace: a removal in its place would reject the same entry when others tell it again.
                 None => drop(self.table.remove(&item)),
             }
         }

@@ -6,10 +6,12 @@ use super::clock::{Stamp, WallMs};
 use super::entry::{Content, Entry, Item, KEPT_MS};
 
 /// Bits of a place that a level of parts takes, and so how many parts each has.
+/// Six: a word has a bit for each of 64 parts (`Body::Want`), and all their sums fit a packet.
 const BITS: u32 = 6;
 pub(super) const PARTS: usize = 1 << BITS;
 
 /// The deepest level whose parts are compared.
+/// Ten levels take 60 bits of a place: one level more, as a peer might name it, would overflow the shift.
 const DEEPEST: u8 = 9;
 
 /// A part of all entries: those whose places begin with the same bits.
@@ -71,6 +73,7 @@ struct Stored {
 /// All entries.
 #[derive(Default)]
 pub(super) struct Table {
+    // By item, too: two of them may hash to one place.
     entries: BTreeMap<(u64, Item), Stored>,
     /// When entries can be forgotten, soonest first.
     ends: BTreeSet<(WallMs, u64, Item)>,
@@ -117,6 +120,7 @@ impl Table {
     pub(super) fn remove(&mut self, item: &Item) -> Option<Entry> {
         let place = item.place();
         let Stored { entry, hash, until } = self.entries.remove(&(place, *item))?;
+        // A sum can be taken back: so a change costs one entry, not a walk over a million.
         self.add(place, hash.wrapping_neg());
         self.live -= usize::from(entry.is_live());
         if let Some(until) = until {

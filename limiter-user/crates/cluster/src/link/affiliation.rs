@@ -16,6 +16,7 @@ const MAX_OTHERS: usize = 256;
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// A host that was heard this long ago takes part in founding a cluster.
+/// Six greetings of a host that waits: one lost on its way changes nothing.
 const LATELY: Duration = Duration::from_secs(3);
 
 /// A host under the key that is no member, as it was heard last.
@@ -102,6 +103,7 @@ impl Affiliation {
     pub(super) fn note(&mut self, now: Moment, hello: Hello) {
         let Hello { cluster, bootstrap, agreement, identity } = hello;
         let address = identity.address;
+        // Who is known stays: invented names must not push out those that found a cluster with this host.
         if self.others.len() < MAX_OTHERS || self.others.contains_key(&address) {
             let other = Other { identity, cluster, bootstrap, agreement, heard: now };
             self.others.insert(address, other);

@@ -39,9 +39,11 @@ pub enum Step {
 
 /// The next step of a host, where `others` belong to no cluster either and have been heard lately.
 pub(super) fn step(mine: Bootstrap, others: &[Bootstrap]) -> Step {
+    // A copy of this host's disk has its proposal, and must not count as a second voter.
     let others = || others.iter().filter(|it| it.expect > 0 && it.proposal != mine.proposal);
     // Where hosts expect different numbers, the largest one holds for all.
     let expect = others().map(|other| other.expect).fold(mine.expect, u32::max);
+    // By a smaller one, some of them could found a cluster, and the rest another.
     let enough = |others: usize| others as u64 + 1 >= u64::from(expect);
     if mine.expect == 0 || !enough(others().count()) {
         return Step::Wait;

@@ -41,6 +41,7 @@ impl Greeter {
     /// All were greeted: less often from now on by a host that belongs to a cluster.
     pub(super) fn greeted(&mut self, now: Moment, belongs: bool) {
         self.due = now.after(self.pause);
+        // Who waits for a cluster drops packets under its limits: it must not wait ten seconds more.
         self.pause = if belongs { (2 * self.pause).min(PAUSES[1]) } else { self.pause };
     }
 

@@ -28,6 +28,7 @@ use super::wire::{Content, Counts, KeyRing, Opened, Packet, Recipient, Rejection
 use super::{HostId, Moment};
 
 /// What has come and waits for somebody to take it, at most.
+/// With full frames these are 9 MiB: more than that no member can make the daemon keep.
 const MAX_DELIVERIES: usize = 8192;
 
 /// A cluster, by a random number that the host has made up that founded it. Never 0.
@@ -45,6 +46,7 @@ impl ClusterId {
     const fn short(self) -> u16 {
         let id = self.0;
         let folded = (id ^ id >> 16 ^ id >> 32 ^ id >> 48) as u16;
+        // In frames 0 stands for a sender that belongs to no cluster.
         if folded == 0 { 1 } else { folded }
     }
 }
@@ -374,6 +376,7 @@ impl Link {
                 self.greeter.be_quick();
             }
             // Who is there can be asked for at any time: events are for whoever tells of them.
+            // Twice as many: what members say must not fill the room for events.
             if self.deliveries.len() < 2 * MAX_DELIVERIES {
                 self.deliveries.push_back(Delivery::Member(event));
             }

@@ -101,9 +101,11 @@ impl Codec<Identity> for IdentityCodec {
 
 /// A number that is no larger than foca's type for it.
 fn narrow<T: TryFrom<u64>>(from: &mut Reader<'_>) -> Result<T, Malformed> {
+    // Refused, not cut: a cut incarnation would be an earlier one, and lose against what is known.
     from.number()?.try_into().map_err(|_| Malformed)
 }
 
+// Numbers of this crate's own: another release of foca may order its variants otherwise.
 fn message(message: &Message<Identity>, to: &mut Vec<u8>) {
     let mut about = |kind: u8, identity: Option<&Identity>, number: foca::ProbeNumber| {
         to.push(kind);

@@ -47,6 +47,7 @@ impl Directory {
 
     /// This host is another one from now on.
     pub(super) fn set_me(&mut self, me: Identity) {
+        // XOR takes the former one out again: no walk over a thousand members for each change.
         self.hash ^= self.me.hash() ^ me.hash();
         self.me = me;
         self.name(self.me.host());
@@ -59,6 +60,7 @@ impl Directory {
         let host = member.host();
         if let Some(before) = self.alive.insert(member.address, member) {
             self.hash ^= before.hash();
+            // Another host has taken over the address: else the former name would live on without anybody.
             if before.host() != host {
                 self.unname(&before);
             }
@@ -114,6 +116,7 @@ impl Directory {
         self.emit(event);
         match (kept, refused) {
             (Some(kept), Some(refused)) => {
+                // Told once: each later word about either of them comes here again.
                 if self.refused.get(&host) != Some(&refused) {
                     self.refused.insert(host, refused.clone());
                     self.emit(Some(Event::Conflict { kept, refused }));

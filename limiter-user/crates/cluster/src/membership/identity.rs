@@ -46,6 +46,7 @@ impl Identity {
             address,
             epoch,
             renewal: 0,
+            // A weight of 0 would leave a host without a home share, and without keys.
             weight: weight.clamp(1, MAX_WEIGHT),
         }
     }
@@ -98,6 +99,7 @@ impl Identity {
         if !usable {
             return Err(Malformed);
         }
+        // The number is made from the name, never taken from the bytes: so one name cannot go by two numbers.
         Ok(Self { renewal, ..Self::new(name, region, address, epoch, weight) })
     }
 

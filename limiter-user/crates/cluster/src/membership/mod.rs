@@ -106,6 +106,7 @@ pub struct Membership {
 impl Membership {
     /// A host that knows nobody. `seed` is for what is left to chance.
     pub fn new(now: Moment, me: Identity, seed: u64) -> Self {
+        // By its identity as well: hosts with one seed would probe each other in step.
         let mut random = SmallRng::seed_from_u64(seed ^ me.hash());
         let swim = Foca::new(
             me.clone(),
@@ -255,6 +256,7 @@ impl Membership {
             }
             let before = self.suspects.get(&member.id().address);
             let since =
+                // By its incarnation, too: a later one has refuted the suspicion that was there before.
                 before.filter(|(before, _)| before == member).map_or(now, |(_, since)| *since);
             if now.since(since) < SUSPECTED {
                 suspects.insert(member.id().address, (member.clone(), since));
@@ -282,6 +284,7 @@ impl Membership {
     fn settle(&mut self, now: Moment) {
         self.outgoing.extend(self.effects.sent.drain(..));
         for (after, timer) in self.effects.timers.drain(..) {
+            // A number beside the moment: two timers that are due together must not replace each other.
             self.submitted += 1;
             self.timers.insert((now.after(after), self.submitted), timer);
         }
@@ -308,6 +311,7 @@ impl Membership {
         let count = self.directory.alive.len() + 1;
         // Twice as many, or half.
         if count >= 2 * self.sized_for || 2 * count <= self.sized_for {
+            // Not with every change: foca would be set up anew for each host that comes and goes.
             self.sized_for = count;
             if let Some(swim) = &mut self.swim {
                 self.errors += u64::from(swim.set_config(timing::config(count)).is_err());

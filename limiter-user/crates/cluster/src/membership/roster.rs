@@ -20,6 +20,7 @@ const TIMEOUT: Duration = Duration::from_millis(400);
 const TRIES: u8 = 3;
 
 /// From one round to the next one, at first and at last.
+/// It never ends: where packets are lost, gossip leaves out one host of 20,000.
 const PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(30)];
 
 /// Changes after which a round comes sooner: so many are no single crash.
@@ -160,6 +161,7 @@ impl Roster {
         if now < self.next {
             return None;
         }
+        // Nobody is known yet: the first member may come at any moment, and then has all to tell.
         let Some(partner) = pick() else {
             self.next = now.after(PAUSES[0]);
             return None;

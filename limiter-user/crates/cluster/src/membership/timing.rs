@@ -36,8 +36,11 @@ pub(super) fn config(members: usize) -> Config {
         suspect_to_down_after: Duration::from_millis(if members > 100 { 3000 } else { 2000 }),
         remove_down_after: Some(REMEMBERED),
         max_packet_size: count(MAX_MESSAGE_LEN),
+        // Who was taken for dead has to hear of it: only then it comes back, under a renewed identity.
         notify_down_members: true,
+        // The roster learns who is there page by page, and stops where a hash is the same.
         periodic_announce: None,
+        // After a partition each side takes the other for dead: without a word to the dead it stays so.
         periodic_announce_to_down_members: Some(PeriodicParams {
             // All together some ten a second.
             frequency: Duration::from_secs(5) * (members as u32).div_ceil(50),

@@ -14,9 +14,11 @@ const MAX_OF_ONE: usize = 8;
 const MAX_BYTES: usize = 16 << 20;
 
 /// How long they are kept.
+/// Longer than the second that an asker waits: until then it may ask for parts that were lost.
 const KEPT: Duration = Duration::from_secs(3);
 
 /// A whole answer is not sent again within this time.
+/// Below the 60 ms after which a host is asked again, or the first repeat would bring nothing.
 const RETRY_INTERVAL: Duration = Duration::from_millis(40);
 
 /// A question, by who asks and its number there.
@@ -79,6 +81,7 @@ impl QueryServer {
                 kept.echo = (sent, now);
                 if kept.working {
                     // It asks again: the answer was lost.
+                    // By the first piece only: a question of many pieces would call for the answer with each.
                     if piece.number == 0 && now.since(kept.sent) >= RETRY_INTERVAL {
                         self.send(now, wall, asked, None);
                     }

@@ -121,11 +121,13 @@ impl QueryClient {
         // Late answers are normal, and no reason to count a fault of the member.
         let Some(open) = self.open.get_mut(&ticket) else { return Ok(()) };
         let Some(waiting) = open.waiting.get_mut(&from) else { return Ok(()) };
+        // No error: it is not this member's fault that others have filled the room.
         if self.bytes + piece.bytes.len() > MAX_BYTES {
             return Ok(());
         }
         // What it says of times is believed only as far as it is possible.
         if let Some(round_trip) = now.0.checked_sub(echo).and_then(|took| took.checked_sub(held)) {
+            // In 128 bits: a member may claim any time, and 64 would overflow.
             let ahead = i128::from(theirs) + i128::from(round_trip / 2) - i128::from(wall);
             let ahead = ahead.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
             let round_trip = Duration::from_nanos(round_trip);
@@ -185,6 +187,7 @@ impl QueryClient {
     /// When there will be something to do.
     pub fn next(&self) -> Option<Moment> {
         let again = |open: &Open| open.waiting.values().map(|waiting| waiting.again).min();
+        // Where nobody is waited for it is due at once: the asker need not sit out its time.
         self.open.values().map(|open| again(open).unwrap_or_default().min(open.until)).min()
     }
 

@@ -17,6 +17,7 @@ use limiter_common::hll::{MAX_RANK, REGISTERS, Ranks};
 use super::Distinct;
 use crate::HostId;
 
+/// Enough for the highest rank. Whole bytes would make each answer a third longer.
 const BITS: usize = 6;
 
 /// Bytes of packed registers.
@@ -44,6 +45,7 @@ pub fn unpack(packed: &[u8]) -> Option<Ranks> {
             *rank = (word >> (BITS * (3 - lane)) & 0x3f) as u8;
         }
     }
+    // A rank that no hash can have would win every merge, and spoil the estimate of all hosts.
     ranks.iter().all(|rank| u32::from(*rank) <= MAX_RANK).then(|| Ranks::new(ranks))
 }
 
@@ -77,8 +79,10 @@ pub fn merge(answers: &BTreeMap<HostId, Distinct>) -> (Vec<Group>, Vec<HostId>) 
         let seen = ranks.estimate();
         // The first window of a group is the earliest one, the next one may belong to it.
         let fits = |(group, _, first): &&mut (Group, Ranks, u16)| {
+            // Numbers of windows have 16 bits, and wrap.
             let offset = distinct.window.wrapping_sub(*first);
             group.key == distinct.key
+                // An earlier one only while all are of one window: else two of a group would be two apart.
                 && (offset == 0 || offset == 1 || (offset == u16::MAX && group.apart == 0))
         };
         if let Some((group, merged, first)) = groups.iter_mut().find(fits) {

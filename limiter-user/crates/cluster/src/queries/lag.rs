@@ -49,6 +49,7 @@ impl Lag {
 /// Those of all hosts together.
 pub fn merged<'a>(digests: impl Iterator<Item = &'a [u8]>) -> Option<Percentiles> {
     let mut all = Digest::small();
+    // What cannot be read is left out: one faulty member must not hide what all others say.
     digests.filter_map(Digest::read).for_each(|digest| all.merge(&digest));
     all.percentiles()
 }

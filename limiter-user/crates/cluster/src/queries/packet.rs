@@ -13,6 +13,7 @@ const ROOM: usize = MAX_OPAQUE - HEAD;
 const MAX_ASKED: u16 = 128;
 
 /// Parts of an answer, at most.
+/// Sixteen open questions bring 3,072 frames of a host: fewer than the 4,000 that its budget in the kernel has.
 const MAX_PARTS: u16 = 192;
 
 /// Bytes of a question, at most.
@@ -102,6 +103,8 @@ impl<'a> Message<'a> {
                 let sent = from.u64()?;
                 let mut numbers = Vec::new();
                 while !from.is_empty() {
+                    // A frame has room for more numbers than an answer has parts: each could cost a search through
+                    // all.
                     if numbers.len() >= usize::from(MAX_PARTS) {
                         return Err(Malformed);
                     }
@@ -138,6 +141,7 @@ impl<'a> Piece<'a> {
         if bytes.len() > most {
             return None;
         }
+        // An empty answer takes a packet too: without one the asker would name this host as silent.
         let of = bytes.len().div_ceil(ROOM).max(1) as u16;
         Some((0..of).map(move |number| {
             let first = usize::from(number) * ROOM;
@@ -166,6 +170,7 @@ impl Pieces {
         if self.parts.len() != usize::from(piece.of) {
             return 0;
         }
+        // A doubled piece must not be counted: the answer would seem whole with a hole in it.
         let Some(slot @ None) = self.parts.get_mut(usize::from(piece.number)) else { return 0 };
         *slot = Some(piece.bytes.into());
         self.come += 1;

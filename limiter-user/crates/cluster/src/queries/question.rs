@@ -14,6 +14,7 @@ use model::source::SourceState;
 use model::traffic::{GroupBy, Sort, Totals, Usage};
 
 /// Which form questions and answers have.
+/// Postcard writes neither names nor types: bytes of another form would be read as wrong numbers.
 const FORM: u8 = 1;
 
 /// Sources that are asked for at once, at most.
@@ -240,6 +241,7 @@ fn put(value: &impl Serialize) -> Vec<u8> {
 fn get<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Malformed> {
     let (&FORM, bytes) = bytes.split_first().ok_or(Malformed)? else { return Err(Malformed) };
     let (value, rest) = postcard::take_from_bytes(bytes).map_err(|_| Malformed)?;
+    // Bytes left over are those of another type, of which only the beginning happens to fit.
     if rest.is_empty() { Ok(value) } else { Err(Malformed) }
 }
 
@@ -255,6 +257,7 @@ impl Question {
     /// If it is none, or asks for too much.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let question: Self = get(bytes)?;
+        // Each place costs the answerer work: a faulty member must not order any amount of it.
         let fits = match &question {
             Self::Candidates { n, .. } => *n as usize <= MAX_PLACES,
             Self::Points(places) => places.len() <= MAX_PLACES,

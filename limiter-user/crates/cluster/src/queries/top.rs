@@ -21,6 +21,7 @@ const MORE: usize = 4;
 
 /// How many candidates to ask each host for, in turn, for a list of `n`.
 pub fn rounds(n: usize) -> impl Iterator<Item = usize> {
+    // Twice the list: the bar falls with each candidate, and a second round takes the time of the first again.
     let first = (2 * n).clamp(MIN_CANDIDATES, MAX_PLACES);
     std::iter::successors(Some(first), |wanted| {
         (*wanted < MAX_PLACES).then(|| (wanted * MORE).min(MAX_PLACES))
@@ -112,6 +113,7 @@ pub fn merge(sort: Sort, hosts: &BTreeMap<HostId, Vec<Counted>>) -> Vec<Merged> 
 /// Whether the first `n` of `merged` are those of the merged table, when no other source weighs more than
 /// `bar`.
 pub fn is_exact(sort: Sort, n: usize, merged: &[Merged], bar: f64) -> bool {
+    // With no bar everything was named: a list shorter than `n` is whole as well.
     bar <= 0.0
         || n.checked_sub(1).is_some_and(|last| {
             merged.get(last).is_some_and(|merged| weight(sort, &merged.sum).sorted_by >= bar)
@@ -130,6 +132,7 @@ impl Merged {
             (&mut sum.bytes, other.bytes),
             (&mut sum.uncounted, other.uncounted),
         ] {
+            // A member's counts may be nonsense: a sum that wraps would put the heaviest source last.
             *sum = sum.saturating_add(other);
         }
         sum.pps += other.pps;

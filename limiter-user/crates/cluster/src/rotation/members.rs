@@ -39,6 +39,7 @@ impl Members {
 
     /// Who leads, as this host sees it.
     pub(super) fn leader(&self) -> HostId {
+        // By number: who sees the same members finds the same leader, without a word about it.
         self.others.keys().next().map_or(self.me, |first| *first.min(&self.me))
     }
 
@@ -64,6 +65,7 @@ impl Members {
     }
 
     fn hash(&self) -> u64 {
+        // Each is spread first: bare numbers of two sets may well have one XOR.
         let all = self.others.keys().chain([&self.me]);
         all.fold(0, |hash, host| hash ^ host.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31))
     }

@@ -18,6 +18,7 @@ pub(super) enum Kind {
 
 /// What is said. It has the same length whatever it is.
 #[derive(Clone, PartialEq, Eq)]
+// No `Debug`: it carries a key, and what can be printed ends in logs.
 pub(super) struct Message {
     pub(super) kind: Kind,
     pub(super) id: Id,

@@ -47,6 +47,7 @@ use model::rotation::{ACCEPTED, Stage};
 /// How often something is said again until it is answered.
 const EVERY: Duration = Duration::from_millis(500);
 /// How old an answer may be by which it is decided that all have the key.
+/// Four tries fit in: one lost answer must not hold the change up.
 const FRESH: Duration = Duration::from_secs(2);
 /// For how long the leader is asked.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -80,6 +81,7 @@ pub struct KeyState {
 impl fmt::Debug for KeyState {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { last, rotation, .. } = self;
+        // In short: this is logged, and keys must not be.
         let (sealing, accepted) = (short(&self.sealing), self.accepted.as_ref().map(short));
         write!(to, "Kept {{ {last:?}, {sealing:04x}, {accepted:04x?}, {rotation:?} }}")
     }
@@ -219,6 +221,7 @@ impl Rotation {
     pub fn set_members(&mut self, now: Moment, members: BTreeMap<HostId, u64>) {
         if self.members.set(now, members) {
             self.kept.others |= self.kept.rotation.is_some() && !self.members.others.is_empty();
+            // At once: another host may lead now, and know nothing of this rotation.
             (self.due, self.remind) = (now, now);
         }
     }
@@ -258,6 +261,7 @@ impl Rotation {
     /// one.
     pub fn begin(&mut self, now: Moment, key: Key, tag: u64) {
         self.wanted = false;
+        // Asked again: since the key was asked for, a rotation or another leader may have come.
         if self.check().is_ok() && self.members.leads() {
             let id = Id { number: self.kept.last.number + 1, tag };
             self.kept.accepted = Some(key);
@@ -427,6 +431,7 @@ impl Rotation {
             Stage::Accepted => {
                 let all = members.are(now, id, Stage::Accepted, true);
                 let decides = all && !members.is_lost(now) && !self.is_left_alone();
+                // Who uses it proves that a former leader has decided: this one must follow and not judge anew.
                 if decides || members.any_uses(id) {
                     self.switch(now, id);
                 }
@@ -438,6 +443,7 @@ impl Rotation {
                     self.finish(now, id);
                 }
             }
+            // Who is new and behind begins the ten seconds anew: what it sealed before may be on its way.
             Stage::Using | Stage::Forgotten => self.used = None,
         }
     }

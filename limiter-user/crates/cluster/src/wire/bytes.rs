@@ -30,6 +30,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// If there are fewer.
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+        // Checked: `count` may come from a peer's bytes, and an index beyond the end would stop the daemon.
         let (taken, rest) = self.0.split_at_checked(count).ok_or(Malformed)?;
         self.0 = rest;
         Ok(taken)
@@ -83,6 +84,7 @@ impl<'a> Reader<'a> {
     /// If it does not end, or is above `u64::MAX`.
     pub fn number(&mut self) -> Result<u64, Malformed> {
         let mut value = 0_u64;
+        // Ten bytes and no more: a run of set top bits must not keep the reader busy.
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
             let bits = u64::from(byte & 0x7f);
@@ -103,6 +105,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// If it is no number, or a larger one.
     pub fn small(&mut self) -> Result<u32, Malformed> {
+        // Refused, not cut: the number of a grant cut to 32 bits would be that of another grant (I5).
         self.number()?.try_into().map_err(|_| Malformed)
     }
 
@@ -112,6 +115,7 @@ impl<'a> Reader<'a> {
     /// If it is longer or not UTF-8.
     pub fn text(&mut self, longest: usize) -> Result<&'a str, Malformed> {
         let length = usize::from(self.u8()?);
+        // Names are kept for thousands of members: one faulty member must not make all of them long.
         if length > longest {
             return Err(Malformed);
         }
@@ -130,6 +134,7 @@ pub fn put_number(to: &mut Vec<u8>, mut value: u64) {
 
 /// Writes text as [`Reader::text`] reads it, at most 255 bytes of it.
 pub fn put_text(to: &mut Vec<u8>, text: &str) {
+    // At the end of a character: for half of one the receiver would refuse the whole frame.
     let bytes = &text.as_bytes()[..text.floor_char_boundary(255)];
     to.push(bytes.len() as u8);
     to.extend_from_slice(bytes);

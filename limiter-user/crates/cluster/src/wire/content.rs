@@ -41,6 +41,7 @@ const MEMBERSHIP: u8 = 2;
 const SHARES: u8 = 3;
 
 /// Marks that the hash of the configuration comes first.
+/// A bit of the kind, not a field: most kinds carry no digest, and pay no byte for that.
 const DIGEST: u8 = 0x80;
 
 /// A content that no frame has room for.
@@ -70,6 +71,7 @@ impl Packet {
             Content::Other(topic, bytes) => (*topic as u8, bytes),
             Content::Shares(message) => return Ok(Self::encode_shares(digest, message)),
         };
+        // Refused here, where the caller can say so: every receiver would refuse a longer frame.
         if body.len() > MAX_OPAQUE {
             return Err(TooLong(body.len()));
         }
@@ -106,6 +108,7 @@ impl Packet {
 fn frames(kind: u8, mut digest: Option<u64>, bodies: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let frame = |body: &Vec<u8>| {
         let mut frame = Vec::with_capacity(9 + body.len());
+        // Once for all parts: where the first one is lost, the next message brings the digest 200 ms later.
         match digest.take() {
             Some(digest) => {
                 frame.push(kind | DIGEST);

@@ -17,6 +17,7 @@ impl Epoch {
         // One more even within a second: nonces of two runs must differ (see `Header::nonce`).
         let kept = before.map_or(0, |epoch| (epoch.0 >> 32) + 1);
         // Zero in the lower half would mean that it is not known.
+        // The seconds stop in 2106. Wrapped ones would be refused as an earlier run by all others.
         Self(kept.max(unix).min(u64::from(u32::MAX)) << 32 | u64::from(chance.max(1)))
     }
 

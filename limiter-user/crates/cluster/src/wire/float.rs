@@ -15,6 +15,7 @@ pub fn down(share: Share) -> u16 {
     if units < STEPS {
         return units as u16;
     }
+    // The leading bit is always set here. It is not stored, as in IEEE 754: so eleven bits do for twelve.
     let shift = units.ilog2() - 11;
     // From 32 on there is no exponent for it.
     if shift > 30 {
@@ -27,6 +28,7 @@ pub fn down(share: Share) -> u16 {
 /// The smallest that is not below it, or the largest of all.
 pub fn up(share: Share) -> u16 {
     let code = down(share);
+    // Codes rise with their shares, so the next code is the next larger share.
     code.saturating_add(u16::from(read(code) < share))
 }
 

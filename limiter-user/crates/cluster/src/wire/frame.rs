@@ -9,6 +9,7 @@ use super::{Epoch, Rejection, TAG};
 use crate::HostId;
 
 /// Senders that are kept in mind.
+/// Who has the key can invent names, and each costs windows of 256 bytes: so there is an end to it.
 const MAX_SENDERS: usize = 4096;
 
 /// Runs of one sender that are kept in mind: more than one where two hosts have one name.
@@ -37,6 +38,7 @@ impl Sealer {
         to: u32,
         content: &[u8],
     ) -> Option<Vec<u8>> {
+        // Silence is the lesser harm: two frames with one nonce would give away what both say.
         if self.number >= MAX_NUMBER {
             return None;
         }

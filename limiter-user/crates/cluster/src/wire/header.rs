@@ -59,6 +59,7 @@ impl Header {
     pub fn read(datagram: &[u8]) -> Result<Self, Rejection> {
         match *datagram {
             [] => return Err(Rejection::Short),
+            // Before the length: packets of other programs are counted as such, and not as broken frames.
             [MAGIC, ..] => {}
             _ => return Err(Rejection::Foreign),
         }
@@ -70,6 +71,7 @@ impl Header {
             return Err(Rejection::Short);
         }
         let mut from = Reader::new(&datagram[1..]);
+        // Before all other fields: those of another version may lie elsewhere.
         if from.u8()? != PROTOCOL {
             return Err(Rejection::Protocol);
         }
@@ -88,6 +90,7 @@ impl Header {
 
     /// What is never the same for two frames under one key: a host has one epoch at a time, a later one
     /// after each start, and counts the frames of an epoch.
+    /// They take 22 bytes, more than the 12 of plain ChaCha20 (RFC 8439): hence the extended nonce.
     pub(super) fn nonce(&self) -> [u8; 24] {
         let mut nonce = [0; 24];
         nonce[..8].copy_from_slice(&self.from.0.to_be_bytes());

@@ -24,12 +24,14 @@ pub struct Key {
 
 impl fmt::Debug for Key {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the bytes: what is printed for diagnosis ends in logs.
         write!(formatter, "Key({:04x})", self.short)
     }
 }
 
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
+        // The cipher does not give its key back. Two keys have one tag with a probability of 2^-128.
         self.check() == other.check()
     }
 }
@@ -38,12 +40,14 @@ impl Key {
     /// Of these bytes, which should be random.
     pub fn new(bytes: [u8; KEY]) -> Self {
         let key = Self { cipher: XChaCha20Poly1305::new(&bytes.into()), short: 0 };
+        // Not from the key's own bytes: each header would give two of them away.
         let check = key.check();
         Self { short: u16::from_be_bytes([check[0], check[1]]), ..key }
     }
 
     /// The tag of nothing, by a nonce that no frame has: as good as a hash of the key.
     fn check(&self) -> [u8; TAG] {
+        // Numbers of frames have 48 bits, so two bytes of each frame's nonce are zero: this one is free.
         let nonce = XNonce::from([0xff; 24]);
         self.cipher
             .encrypt_inout_detached(&nonce, &[], (&mut [][..]).into())
@@ -122,6 +126,7 @@ impl KeyRing {
     /// Seals with the other key from now on, and accepts both still. Returns whether there was one.
     pub fn rotate(&mut self) -> bool {
         self.other.as_mut().is_some_and(|other| {
+            // Both stay: hosts that have not come so far still seal with the former key.
             std::mem::swap(&mut self.active, other);
             true
         })
@@ -129,6 +134,7 @@ impl KeyRing {
 
     /// Accepts only the key that it seals with from now on.
     pub fn retire(&mut self) {
+        // Not kept for hosts that were away: a way in for them is one for a thief of the key.
         self.other = None;
     }
 

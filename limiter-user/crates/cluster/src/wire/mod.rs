@@ -23,6 +23,7 @@ pub use rejection::{Counts, Rejected, Rejection};
 pub use window::WIDTH;
 
 /// Bytes of a frame, at most: what every network carries in one piece.
+/// Each link with IPv6 carries 1,280 (RFC 8200, section 5), 48 of which are headers of IPv6 and UDP.
 pub const MAX_BYTES: usize = 1200;
 
 /// Bytes of the tag that a frame ends with.

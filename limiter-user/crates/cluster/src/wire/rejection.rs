@@ -73,6 +73,7 @@ pub enum Rejection {
 
 impl Rejection {
     /// All of them.
+    /// Hosts tell each other counts by the place in here: a new one goes to the end.
     pub const ALL: [Self; 18] = [
         Self::Foreign,
         Self::Short,
@@ -127,6 +128,7 @@ impl From<Malformed> for Rejection {
 
 /// Packets of one kind that were not listened to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+// One place for each reason: a flood of forged frames, each from another address, takes no memory.
 pub struct Rejected {
     /// How many.
     pub packets: u64,

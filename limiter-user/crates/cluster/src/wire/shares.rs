@@ -38,12 +38,14 @@ const LOANS: u8 = 9;
 pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
     // Numbers of grants rise together; what is above the lowest one mostly takes a byte.
     let lowest = message.grants.iter().map(|grant| grant.number).min().unwrap_or(0);
+    // At least 400 bytes: a head with all views and spans takes over 300, and an item must fit behind it.
     let mut parts = Parts::new(head(message, lowest), longest);
     let kinds = [REPORTS, REPORTS_MAJORITY, ASKS, ASKS_MAJORITY];
     for (reports, kinds) in [(&message.reports, &kinds[..2]), (&message.asks, &kinds[2..])] {
         for report in reports {
             parts.item(kinds[usize::from(report.majority)], |to| {
                 to.extend(report.key.bytes());
+                // Up: nobody gets more by a demand alone, and a demand cut short would leave a host limited.
                 to.extend(float::up(report.demand).to_be_bytes());
                 put_number(to, report.in_use.into());
             });
@@ -52,6 +54,7 @@ pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
     for loan in &message.loans {
         parts.item(LOANS, |to| {
             to.extend(loan.key.bytes());
+            // Down: a borrower must not count more than the lender's books hold (I11).
             to.extend(float::down(loan.share).to_be_bytes());
             put_number(to, loan.number.into());
             put_number(to, milliseconds(loan.lasts));
@@ -60,6 +63,7 @@ pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
     for grant in &message.grants {
         parts.item(GRANTS, |to| {
             to.extend(grant.key.bytes());
+            // Down: what is used must stay within what the owner has granted (I4).
             to.extend(float::down(grant.share).to_be_bytes());
             put_number(to, (grant.number - lowest).into());
         });
@@ -67,12 +71,14 @@ pub fn encode(message: &Message, longest: usize) -> Vec<Vec<u8>> {
     for transfer in &message.transfers {
         parts.item(TRANSFERS, |to| {
             put_number(to, transfer.number);
+            // To the unit: a home share moves for good, and what is rounded off here would idle for ever.
             put_number(to, transfer.share.units());
         });
     }
     for vote in &message.votes {
         parts.item(VOTES, |to| {
             to.extend(vote.host.0.to_be_bytes());
+            // Down: a coordinator must not use more than the lost host has (I10).
             to.extend(float::down(vote.known).to_be_bytes());
         });
     }
@@ -117,6 +123,7 @@ fn head(message: &Message, lowest: u32) -> Vec<u8> {
 }
 
 /// Rounded down.
+/// A longer span than was given would end at the holder after it ends at the grantor (I8).
 fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
@@ -172,6 +179,7 @@ impl Parts {
 pub fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
     let mut from = Reader::new(bytes);
     let flags = from.u8()?;
+    // An unknown flag may stand for a field: nothing behind it could be told apart.
     if flags & !(ECHO | DELEGATED | GRANTED | MAJORITY | FAR) != 0 {
         return Err(Malformed);
     }
@@ -228,6 +236,7 @@ fn item(
         GRANTS => message.grants.push(Grant {
             key: KeyId::from_bytes(from.array()?),
             share: float::read(from.u16()?),
+            // A sum that wraps would be the number of an early grant (I5).
             number: from.small()?.checked_add(lowest).ok_or(Malformed)?,
         }),
         TRANSFERS => message
@@ -237,6 +246,7 @@ fn item(
             message.votes.push(Vote { host: HostId(from.u64()?), known: float::read(from.u16()?) });
         }
         RECEIVED => message.received.push(from.number()?),
+        // How long items of an unknown kind are nobody knows: the rest cannot be read.
         _ => return Err(Malformed),
     }
     Ok(())

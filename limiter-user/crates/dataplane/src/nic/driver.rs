@@ -19,6 +19,7 @@ pub fn merging_of(features: &[String], driver: Option<&str>) -> Option<&'static 
 
 /// The offload of `interface` that merges frames before a program sees them, by the name that ethtool(8)
 /// takes; `None` also if the driver does not tell.
+/// It matters because many packets would then be judged as one, and pass as one (P2).
 pub fn merging(interface: &str) -> Option<&'static str> {
     let ethtool = Ethtool::new(interface).ok()?;
     merging_of(&ethtool.features()?, ethtool.driver().as_deref())

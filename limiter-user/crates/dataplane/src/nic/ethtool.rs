@@ -111,6 +111,7 @@ impl Ethtool {
         buffer[1] = u32::try_from(names.len()).map_err(io::Error::other)?;
         self.ask(&mut buffer)?;
         let values = buffer[2..].chunks_exact(2).map(|halves| {
+            // By halves: memory of 32-bit words need not be aligned for 64 bits.
             let mut bytes = [0; 8];
             bytes[..4].copy_from_slice(&halves[0].to_ne_bytes());
             bytes[4..].copy_from_slice(&halves[1].to_ne_bytes());

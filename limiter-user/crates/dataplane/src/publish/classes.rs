@@ -66,6 +66,7 @@ impl ClassUse {
             return Some(id);
         }
         // Not the one that has just become free, as long as there are others.
+        // Buckets of the former class may still carry its number.
         let after = self.last;
         let all =
             (1..=MAX_CLASSES as u8).cycle().skip(usize::from(after)).take(MAX_CLASSES as usize);
@@ -160,6 +161,7 @@ fn groups(classes: &Classes) -> Vec<(u8, Vec<Flags>)> {
 
 /// A class as eight bytes, which are never all zero.
 fn encode(class: &Class) -> u64 {
+    // The highest bit is always set: in the maps 0 stands for a number without a class.
     let known = u8::from(class.protocol.is_some())
         | u8::from(class.ports.is_some()) << 1
         | u8::from(class.flags.is_some()) << 2

@@ -74,6 +74,7 @@ impl InForce {
         // Of 129 lengths few occur, and this is asked for each source that is shown.
         let lengths = &self.lengths[usize::from(address.is_ipv6())];
         prefixes_of(IpNet::from(address))
+            // Few of up to 129 lengths have limits. Each of the others would cost a look for nothing.
             .filter(|net| lengths[usize::from(net.prefix_len())] > 0)
             .map(move |net| Key::each(net, class))
             .filter(|key| self.targets.contains_key(key))

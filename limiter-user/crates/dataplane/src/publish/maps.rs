@@ -87,6 +87,7 @@ impl PolicyMaps {
             ("single sources", self.max_exact, "run the daemon with a larger --max-limits"),
             ("IPv4 prefixes", slots, combine),
             ("IPv6 prefixes", slots, combine),
+            // One slot is the total's.
             ("shared limits", SHARED_SLOTS as usize - 1, "combine prefixes that share a limit"),
         ];
         for ((kind, room, hint), wanted) in kinds.into_iter().zip(wanted) {

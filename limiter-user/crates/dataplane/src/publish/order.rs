@@ -112,6 +112,7 @@ impl<'a> Maps<'a> {
 }
 
 fn rank(key: &Key, places: &HashMap<u8, usize>) -> Rank {
+    // Limits of no class come last: a packet asks for those when its classes have none.
     let class = places.get(&key.place.class).copied().unwrap_or(usize::MAX);
     (class, Reverse(key.place.net().map(|net| net.prefix_len())))
 }

@@ -48,6 +48,7 @@ impl ClassPlace {
         let mut data = [0; N];
         // In front of the address: so one trie serves all classes, and the longest match is one within the class.
         data[0] = self.class;
+        // The class stands first: a trie compares from the first bit on, so no prefix of another class matches.
         data[N - address.len()..].copy_from_slice(address);
         Key::new(BEFORE + u32::from(length), data)
     }

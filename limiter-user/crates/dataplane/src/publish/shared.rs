@@ -109,6 +109,7 @@ impl SharedMaps {
                 // The total has a place of its own and no key: packets go by the word that
                 // `announce` writes.
                 if number != TOTAL_SLOT {
+                    // The key first: a number that is given away must not be found under the former place.
                     self.prefixes.remove(&place)?;
                     self.numbers.give_back(number);
                 }

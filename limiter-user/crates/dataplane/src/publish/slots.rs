@@ -10,6 +10,7 @@ use limiter_common::gate::MAX_GATE;
 use super::Error;
 
 /// How long what a packet may read rests before it is used again, far longer than a packet takes.
+/// Resting costs nobody a wait, as `membarrier` with its tens of milliseconds would.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// Numbers that rest for [`GRACE`] after each use.
@@ -126,6 +127,7 @@ impl PolicySlots {
             room: POLICY_SLOTS as usize - 1,
             hint: "give sources with similar needs the same rate and burst",
         })?;
+        // Before any key leads to it: a packet finds all of it or nothing.
         self.array.set(slot, policy, 0).map_err(Error::map("write a policy"))?;
         self.used.insert(slot, (*policy, 1));
         self.by_policy.insert(*policy, slot);
