@@ -59,7 +59,7 @@ fn a_full_set_does_as_it_is_told() {
         let daemon = Daemon::start_with(&lab, options);
         slow(&daemon);
         let program = Program::new(&daemon);
-        // The first of them will be full again the soonest. Whoever owes a packet or two makes room for others.
+        // The first of them was used least recently. Whoever owes a packet or two makes room for others.
         for source in 0..PLACES {
             let packets = 3 + u64::from(source);
             assert_eq!(program.passing(&packet(host(source)), packets), packets);
