@@ -8,9 +8,7 @@
 //! where a cache line has no room; such a word has a type of its own, which names its parts.
 //! `docs/design/abi.md` lists all maps: their keys, values, writers and readers.
 
-use core::mem::{offset_of, size_of};
-use core::sync::atomic::AtomicU64;
-
+use crate::atomic::AtomicU64;
 use crate::drop_cache::DropCacheEntry;
 use crate::gcra::{Cost, MAX_TOLERANCE, Ticks};
 use crate::hash::HashKey;
@@ -20,9 +18,10 @@ use crate::share::{Multiplier, ShareSlot};
 use crate::shared::Shared;
 use crate::sketch::Shape;
 use crate::table::{Identity, Slot};
+use core::mem::{offset_of, size_of};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 9;
+pub const ABI_VERSION: u32 = 10;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -399,11 +398,13 @@ pub enum Reason {
     PeerFrame = 14,
     /// Dropped: such a frame, over that budget.
     OverPeerBudget = 15,
+    /// Passed: other CPUs changed the source's bucket twice while the packet was judged.
+    PassedContended = 16,
 }
 
 impl Reason {
     /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::NonIp,
         Self::BelowGate,
         Self::Conforming,
@@ -420,6 +421,7 @@ impl Reason {
         Self::OverTotal,
         Self::PeerFrame,
         Self::OverPeerBudget,
+        Self::PassedContended,
     ];
 
     /// The reason with a discriminant; [`Reason::Internal`] for a number that is none.
@@ -442,6 +444,7 @@ impl Reason {
             13 => Self::OverTotal,
             14 => Self::PeerFrame,
             15 => Self::OverPeerBudget,
+            16 => Self::PassedContended,
             _ => Self::Internal,
         }
     }
@@ -449,7 +452,8 @@ impl Reason {
     /// Whether the packet goes on.
     #[inline(always)]
     pub const fn passes(self) -> bool {
-        (self as u32) < Self::OverLimit as u32 || matches!(self, Self::PeerFrame)
+        (self as u32) < Self::OverLimit as u32
+            || matches!(self, Self::PeerFrame | Self::PassedContended)
     }
 
     /// The reason's name in output; the verdict is told beside it.
@@ -469,12 +473,13 @@ impl Reason {
             Self::OverTotal => "over_total_limit",
             Self::PeerFrame => "peer_frame",
             Self::OverPeerBudget => "over_peer_budget",
+            Self::PassedContended => "contended",
         }
     }
 }
 
-/// Places in [`Counters::verdicts`]; all are taken. Another reason needs counters of another layout.
-pub const VERDICTS: usize = 16;
+/// Places in [`Counters::verdicts`], a power of two: the kernel program masks the index with it.
+pub const VERDICTS: usize = 32;
 
 /// Places in [`Counters::internal`], a power of two: the kernel program masks the index with it.
 pub const INTERNALS: usize = 16;
@@ -551,10 +556,8 @@ pub struct Counters {
     pub coarse_tick: u64,
     /// The clock tick for all of which `coarse_ns` holds.
     pub settled_tick: u64,
-    /// The [`Reason`] of the packet at hand, for the program that a tail call goes to.
-    pub reason: u64,
     /// To whole cache lines.
-    pub padding: [u64; 3],
+    pub padding: [u64; 4],
 }
 
 /// What an event tells.
@@ -590,6 +593,7 @@ pub const EVENTS_PER_SECOND: u64 = 100;
 // none.
 pub const EVENT_RING_BYTES: u32 = 256 * 1024;
 
+#[cfg(not(loom))]
 const _: () = {
     assert!(size_of::<Layout>() == 136 && offset_of!(Layout, hash_key) == 56);
     assert!(size_of::<Listen>() == 24 && offset_of!(Listen, port) == 16);
@@ -601,7 +605,7 @@ const _: () = {
     assert!(size_of::<Identity>() == 64 && offset_of!(Identity, shadow_id) == 40);
     assert!(size_of::<ShareSlot>() == 16 && offset_of!(ShareSlot, floor) == 8);
     assert!(size_of::<Shared>() == 64);
-    assert!(size_of::<Counters>() == 448 && offset_of!(Counters, reason) == 416);
+    assert!(size_of::<Counters>() == 704 && offset_of!(Counters, internal) == 512);
     assert!(size_of::<DropCacheEntry>() == 32);
     assert!(size_of::<Event>() == 32 && offset_of!(Event, kind) == 24);
     assert!(Reason::ALL.len() <= VERDICTS && VERDICTS.is_power_of_two());

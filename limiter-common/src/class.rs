@@ -8,9 +8,7 @@
 //! Classes overlap: if no limit of a packet's class covers its source, those of the next wider class
 //! are asked, at last those for packets of any class.
 
-use core::sync::atomic::AtomicU64;
-
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::packet::Transport;
 
 /// The class of whatever is in no other one.
@@ -117,8 +115,7 @@ mod tests {
 
     #[test]
     fn a_class_is_found_by_flags_and_port() {
-        let tables: Vec<Table> =
-            (0..TABLES).map(|_| [const { AtomicU64::new(0) }; TABLE_WORDS]).collect();
+        let tables: Vec<Table> = (0..TABLES).map(|_| atomic::zeros::<TABLE_WORDS>()).collect();
         let set = |table: u32, at: u32, value| set_entry(&tables[table as usize], at, value);
         // SYN without ACK is a group of its own.
         set(OTHER_TABLE, FLAGS_AT + 0x02, 1);

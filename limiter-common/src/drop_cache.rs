@@ -13,9 +13,7 @@
 //! What a CPU drops from memory is counted here and added to the source's slot later; the daemon adds
 //! what is pending.
 
-use core::sync::atomic::AtomicU64;
-
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::gcra::{TICKS_PER_NS, Ticks};
 use crate::hash::Hash;
 

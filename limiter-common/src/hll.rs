@@ -9,11 +9,9 @@
 //!
 //! A word that is not touched for exactly a multiple of 65,536 epochs (19.5 hours) looks current again.
 
-use core::mem::size_of;
-use core::sync::atomic::AtomicU64;
-
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::hash::Hash;
+use core::mem::size_of;
 
 /// log2 of the registers.
 // 8 KiB leave the first-level cache to other data.
@@ -40,6 +38,7 @@ const EPOCH_SHIFT: u32 = 2 * CURRENT_SHIFT;
 /// The registers, as they lie in their map: its only element, 8 KiB.
 pub type Registers = [AtomicU64; REGISTERS / LANES];
 
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<Registers>() == 8 * 1024);
 
 /// The number of the window that `wall_ns` (nanoseconds since 1970) is in, modulo 2^16.
@@ -270,7 +269,7 @@ mod tests {
     const SECOND: u64 = 1 << WINDOW_SHIFT;
 
     fn registers() -> Box<Registers> {
-        Box::new([const { AtomicU64::new(0) }; REGISTERS / LANES])
+        Box::new(atomic::zeros::<{ REGISTERS / LANES }>())
     }
 
     fn key(seed: u64) -> HashKey {

@@ -29,6 +29,8 @@ pub mod lists;
 pub mod packet;
 pub mod peers;
 pub mod sampling;
+#[cfg(all(test, not(loom)))]
+mod schedule;
 pub mod share;
 #[cfg(any(test, feature = "user"))]
 pub mod share_change;

@@ -7,11 +7,9 @@
 //! processor's caches, the Bloom filter of many entries does not; and who is listed lies close together
 //! mostly. Filters may say yes for no reason, never no; the maps decide.
 
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::hash::Hash;
 use crate::key::SourceKey;
-use core::sync::atomic::AtomicU64;
-
 /// Bits of [`crate::abi::Config::listed`]: there are entries for single sources.
 // Known apart, so that a host with prefixes alone asks no filter of single sources.
 pub const SINGLE: u64 = 1;

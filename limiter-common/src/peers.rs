@@ -7,9 +7,7 @@
 //! Whoever forges a member's address can send such frames, too. So each address has a budget, which is a
 //! token bucket of its own: a flood beyond it is dropped here and does not reach the daemon.
 
-use core::sync::atomic::AtomicU64;
-
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::gcra::{TICKS_PER_NS, Ticks, decide};
 use crate::key::SourceKey;
 

@@ -4,12 +4,10 @@
 //! for the reasons that were asked for, does it go on to a second program, which copies the packet into a
 //! ring buffer if it is of the wanted sources and its turn has come.
 
-use core::mem::{offset_of, size_of};
-use core::sync::atomic::AtomicU64;
-
 use crate::abi::Reason;
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::key::SourceKey;
+use core::mem::{offset_of, size_of};
 
 /// The most bytes that are copied of a packet.
 pub const MAX_BYTES: usize = 256;

@@ -15,8 +15,7 @@
 //! bucket's words in the right order ([`crate::share_change`]) can raise the share of a bucket, and then it has no more
 //! tokens than before.
 
-use core::sync::atomic::AtomicU64;
-
+use crate::atomic::AtomicU64;
 use crate::gcra::{MAX_TOLERANCE, Ticks, ticks};
 
 /// The most ticks that a packet may cost under the whole limit: almost five minutes.
@@ -50,13 +49,6 @@ impl Multiplier {
     pub const BITS: u32 = 21;
     /// The bit that every one has.
     const VALID: u32 = 1 << FRACTION;
-
-    /// From its bits, of which the one that each has is set whatever comes.
-    #[inline(always)]
-    #[must_use]
-    pub const fn from_bits(bits: u32) -> Self {
-        Self(bits | Self::VALID)
-    }
 
     /// That of a share in units of 2^-32; of a smaller one rather than of a larger one, by less than
     /// 2^-15 of it.

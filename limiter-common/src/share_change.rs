@@ -20,10 +20,8 @@
 //! * **Whose bucket it is** may change at any moment. The time is replaced only where the tag is right, and a
 //!   new bucket's grant is a word that was never there before, so neither replacement hits another source.
 
-use core::sync::atomic::AtomicU64;
-
 use crate::abi::{Policy, Tier};
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::gcra::{Ticks, credit, ticks};
 use crate::share::{
     CostMultiplier, Grant, Held, LARGEST_FRAME, Lapse, Multiplier, NEVER, ShareSlot,

@@ -5,7 +5,7 @@
 //! shared limit of its class, that of the longest prefix, and the total. What one of them admits
 //! stays charged if a later one does not.
 
-use core::sync::atomic::AtomicU64;
+use crate::atomic::AtomicU64;
 
 /// Bits of [`crate::abi::Config::shared`]: there are limits of prefixes.
 // Known apart, so that a packet asks no map of a kind that there is none of.

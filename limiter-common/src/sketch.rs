@@ -16,9 +16,7 @@
 //! A cell that is not touched for exactly a multiple of 65,536 epochs (2.4 hours at 134 ms), or one
 //! less, looks current again. That can only raise an estimate, and an estimate alone never drops a packet.
 
-use core::sync::atomic::AtomicU64;
-
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::hash::Hash;
 
 /// The most rows a sketch may have: δ ≥ e⁻⁸ ≈ 0.0003.

@@ -11,9 +11,7 @@
 //! Limits share the ways of a set: where one packet makes a bucket busy ([`crate::gate`] 1), so that a flood of
 //! spoofed sources could take them all, a limit leaves two ways to others ([`Ways::new`]).
 
-use core::sync::atomic::AtomicU64;
-
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::gcra::Ticks;
 use crate::hash::Hash;
 use crate::key::SourceKey;

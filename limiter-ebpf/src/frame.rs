@@ -2,6 +2,7 @@
 
 use core::mem::size_of;
 
+use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
 use limiter_common::packet::{Header, Packet};
 
@@ -13,12 +14,19 @@ const MAX_OFFSET: usize = 0x3fff;
 pub(crate) struct Frame {
     start: usize,
     end: usize,
+    context: *mut xdp_md,
 }
 
 impl Frame {
     #[inline(always)]
     pub(crate) fn new(ctx: &XdpContext) -> Self {
-        Self { start: ctx.data(), end: ctx.data_end() }
+        Self { start: ctx.data(), end: ctx.data_end(), context: ctx.ctx }
+    }
+
+    /// What the kernel gave with the packet.
+    #[inline(always)]
+    pub(crate) fn context(&self) -> *mut xdp_md {
+        self.context
     }
 
     #[inline(always)]

@@ -1,8 +1,9 @@
 //! Lines about what happens rarely, for a human being, if the daemon was started with `--kernel-log`.
 //!
-//! Where something happens it is only marked. A program of its own writes the lines after the verdict,
-//! as samples are taken, so that neither its stack nor its branches are added to those of the first one.
+//! Where something happens it is only marked: see [`crate::marks`]. A function of its own writes the lines after the
+//! verdict, so that its branches are not added to those on the way there: see [`crate::steps`].
 
+use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::bpf_get_smp_processor_id;
 use aya_ebpf::programs::XdpContext;
 use aya_log_ebpf::info;
@@ -13,7 +14,8 @@ use limiter_common::key::SourceKey;
 use limiter_common::packet::{Network, network};
 
 use crate::frame::Frame;
-use crate::maps::{KERNEL_LOG, MARKED};
+use crate::maps::MARKED;
+use crate::state::Kernel;
 
 /// What the lines are told from in the daemon's log.
 const TARGET: &str = "limiter::kernel";
@@ -23,63 +25,14 @@ const SECOND: Ticks = 1_000_000_000 * TICKS_PER_NS;
 // A line takes some 400 instructions: a flood of promotions must not become a flood of lines.
 const INTERVAL: Ticks = SECOND / 20;
 
-/// Marks what happens to the packet at hand, if there is to be a line about it.
-#[inline(always)]
-pub(crate) fn mark(what: Internal) {
-    let told = match what {
-        Internal::Promotions
-        | Internal::Evictions
-        | Internal::BusyEvictions
-        | Internal::SetFull
-        | Internal::Malformed
-        | Internal::EventsLost
-        | Internal::Contended => true,
-        // These happen at the rate of packets, and are no news to anybody.
-        Internal::EventsSuppressed
-        | Internal::SketchAdds
-        | Internal::SamplesMatched
-        | Internal::SamplesLost => false,
-    };
-    if told
-        && KERNEL_LOG.load() != 0
-        && let Some(marked) = MARKED.get_ptr_mut(0)
-    {
-        // SAFETY: this CPU's element of the map; XDP programs are not preempted by one another on a CPU,
-        // and nobody else knows the map.
-        unsafe { (*marked).what |= 1 << what as u32 };
-    }
-}
-
-/// Whether there is something to write about the packet at hand.
-#[inline(always)]
-pub(crate) fn is_marked() -> bool {
-    if KERNEL_LOG.load() == 0 {
-        return false;
-    }
-    match MARKED.get_ptr_mut(0) {
-        // SAFETY: as in `mark`.
-        Some(marked) => unsafe { (*marked).what != 0 },
-        None => false,
-    }
-}
-
-/// Forgets what was marked.
-#[inline(always)]
-pub(crate) fn forget() {
-    if let Some(marked) = MARKED.get_ptr_mut(0) {
-        // SAFETY: as in `mark`.
-        unsafe { (*marked).what = 0 };
-    }
-}
-
 /// A line about a source, as its family is written. The macros of aya-log take nothing but literals.
 macro_rules! tell {
-    ($ctx:expr, $source:expr, $text:literal) => {
+    ($source:expr, $text:literal) => {
         match $source.ipv4() {
-            Some(v4) => info!($ctx, target: TARGET, $text, v4, cpu()),
+            Some(v4) => info!(&(), target: TARGET, $text, v4, cpu()),
             None => {
                 let v6 = $source.octets();
-                info!($ctx, target: TARGET, $text, v6, cpu())
+                info!(&(), target: TARGET, $text, v6, cpu())
             }
         }
     };
@@ -94,9 +47,22 @@ fn cpu() -> u32 {
 
 /// Writes what was marked.
 #[inline(always)]
-pub(crate) fn write(ctx: &XdpContext, state: &impl Processor) -> Option<()> {
+pub(crate) fn write_marked(frame: &Frame) {
+    limiter_log(frame.context());
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_log(ctx: *mut xdp_md) -> u32 {
+    let ctx = XdpContext::new(ctx);
+    // A line that finds no room is lost.
+    Kernel::new().and_then(|kernel| write(&ctx, &kernel)).map_or(0, |()| 1)
+}
+
+#[inline(always)]
+fn write(ctx: &XdpContext, state: &impl Processor) -> Option<()> {
     let marked = MARKED.get_ptr_mut(0)?;
-    // SAFETY: as in `mark`.
+    // SAFETY: as in `marks::mark`.
     let marked = unsafe { &mut *marked };
     // Taken before the rate limit: a packet without a line must not leave its marks to the next
     // one.
@@ -113,35 +79,47 @@ pub(crate) fn write(ctx: &XdpContext, state: &impl Processor) -> Option<()> {
         info!(ctx, target: TARGET, "kernel: {} packets more of which nothing was written", left_out);
     }
     let Network::Ip(ip) = network(&Frame::new(ctx)) else { return None };
-    lines(ctx, ip.source, what);
+    let mut line = 0;
+    while line < LINES {
+        limiter_line(line, what, ip.source.high, ip.source.low);
+        line += 1;
+    }
     Some(())
 }
 
-/// Whether `what` has the bit of `which`.
-#[inline(always)]
-fn has(what: u64, which: Internal) -> bool {
-    what & 1 << which as u32 != 0
-}
+/// Lines that there may be about one packet.
+const LINES: u32 = 5;
 
-#[inline(always)]
-fn lines(ctx: &XdpContext, source: SourceKey, what: u64) {
-    if has(what, Internal::Malformed) {
-        tell!(ctx, source, "kernel: an invalid header from {:i}, limited as usual (CPU {})");
+/// Writes one of them, if `what` happened that it tells.
+// A function as well: inlined, each line would be verified for each choice of those before it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_line(line: u32, what: u64, high: u64, low: u64) -> u32 {
+    let source = SourceKey { high, low };
+    let has = |which: Internal| what & 1 << which as u32 != 0;
+    match line {
+        0 if has(Internal::Malformed) => {
+            tell!(source, "kernel: an invalid header from {:i}, limited as usual (CPU {})");
+        }
+        1 if has(Internal::Contended) => {
+            tell!(source, "kernel: {:i} met another CPU on a bucket and tried again (CPU {})");
+        }
+        2 if has(Internal::SetFull) => {
+            tell!(source, "kernel: no bucket was free for {:i} (CPU {})");
+        }
+        3 if has(Internal::BusyEvictions) => {
+            tell!(source, "kernel: {:i} got the bucket of a source that used it (CPU {})");
+        }
+        3 if has(Internal::Evictions) => {
+            tell!(source, "kernel: {:i} got a bucket that was full again (CPU {})");
+        }
+        3 if has(Internal::Promotions) => {
+            tell!(source, "kernel: {:i} got a bucket (CPU {})");
+        }
+        4 if has(Internal::EventsLost) => {
+            tell!(source, "kernel: the ring buffer had no room for an event of {:i} (CPU {})");
+        }
+        _ => return 0,
     }
-    if has(what, Internal::Contended) {
-        tell!(ctx, source, "kernel: {:i} met another CPU on a bucket and tried again (CPU {})");
-    }
-    if has(what, Internal::SetFull) {
-        tell!(ctx, source, "kernel: no bucket was free for {:i} (CPU {})");
-    }
-    if has(what, Internal::BusyEvictions) {
-        tell!(ctx, source, "kernel: {:i} got the bucket of a source that used it (CPU {})");
-    } else if has(what, Internal::Evictions) {
-        tell!(ctx, source, "kernel: {:i} got a bucket that was full again (CPU {})");
-    } else if has(what, Internal::Promotions) {
-        tell!(ctx, source, "kernel: {:i} got a bucket (CPU {})");
-    }
-    if has(what, Internal::EventsLost) {
-        tell!(ctx, source, "kernel: the ring buffer had no room for an event of {:i} (CPU {})");
-    }
+    1
 }

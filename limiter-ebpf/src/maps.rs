@@ -2,18 +2,18 @@
 //!
 //! Who writes and reads each of them, and what lies in it, is in `docs/design/abi.md`.
 
-use core::sync::atomic::AtomicU64;
-
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::LpmTrie;
-use aya_ebpf::maps::{Array, HashMap, PerCpuArray, ProgramArray, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
 use limiter_common::abi::{
     Config, Counters, EVENT_RING_BYTES, LISTED_PREFIXES, Layout, POLICY_SLOTS, Policy,
 };
+use limiter_common::atomic::AtomicU64;
 use limiter_common::class::{BANKS, TABLES, Table};
 use limiter_common::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
+use limiter_common::engine::Arrival;
 use limiter_common::gcra::Ticks;
 use limiter_common::hash::HashKey;
 use limiter_common::hll::Registers;
@@ -51,6 +51,10 @@ pub(crate) static LISTEN: Listen = Listen { address: SourceKey { high: 0, low: 0
 /// takes all that writes them out again if not.
 #[unsafe(no_mangle)]
 pub(crate) static KERNEL_LOG: Global<u8> = Global::new(0);
+
+/// The packet in hand, where each of the program's functions finds it.
+#[map]
+pub(crate) static ARRIVAL: PerCpuArray<Arrival> = PerCpuArray::with_max_entries(1, 0);
 
 /// What one CPU has to tell in lines.
 #[repr(C)]
@@ -152,16 +156,9 @@ pub(crate) static PEERS: HashMap<SourceKey, AtomicU64> =
 pub(crate) static SAMPLING: Array<Sampling> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static SAMPLES: RingBuf = RingBuf::with_byte_size(RING_BYTES, 0);
-/// The program that takes samples.
-#[map]
-pub(crate) static SAMPLER: ProgramArray = ProgramArray::with_max_entries(1, 0);
 /// What each CPU has to tell of the packet at hand; one element. Never pinned, as it is of no use to
 /// another program.
 #[map]
 pub(crate) static MARKED: PerCpuArray<Marked> = PerCpuArray::with_max_entries(1, 0);
-/// The program that writes lines. Never pinned: the kernel empties it when the daemon is gone, and nobody
-/// writes for nobody.
-#[map]
-pub(crate) static LOGGER: ProgramArray = ProgramArray::with_max_entries(1, 0);
 #[map]
 pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(EVENT_RING_BYTES, 0);

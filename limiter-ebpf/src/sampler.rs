@@ -1,5 +1,6 @@
 //! Hands packets to whoever captures.
 
+use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::{bpf_get_prandom_u32, bpf_xdp_load_bytes};
 use aya_ebpf::programs::XdpContext;
 use limiter_common::abi::{Internal, Reason};
@@ -12,9 +13,23 @@ use crate::frame::Frame;
 use crate::maps::{SAMPLES, SAMPLING};
 use crate::state::Kernel;
 
-/// Copies a packet that met `reason` into the ring buffer, if it is wanted and there is room.
+/// Takes a sample of a packet that met `reason`, if it is wanted and there is room.
 #[inline(always)]
-pub(crate) fn sample(ctx: &XdpContext, kernel: &Kernel, reason: Reason) -> Option<()> {
+pub(crate) fn take(frame: &Frame, reason: Reason) {
+    limiter_sample(frame.context(), reason as u32);
+}
+
+/// A function to the verifier, as in [`crate::steps`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_sample(ctx: *mut xdp_md, reason: u32) -> u32 {
+    let Some(kernel) = Kernel::new() else { return 0 };
+    // `None` where its turn has not come or nobody asks for its source.
+    sample(&XdpContext::new(ctx), &kernel, reason).map_or(0, |()| 1)
+}
+
+#[inline(always)]
+fn sample(ctx: &XdpContext, kernel: &Kernel, reason: u32) -> Option<()> {
     let frame = Frame::new(ctx);
     let sampling = SAMPLING.get(0)?;
     let source = match network(&frame) {
@@ -49,7 +64,7 @@ pub(crate) fn sample(ctx: &XdpContext, kernel: &Kernel, reason: Reason) -> Optio
     // at most, for which there is room; the context is the program's own.
     let failed = unsafe {
         (&raw mut (*at).time_ns).write(kernel.now());
-        (&raw mut (*at).reason).write(reason as u32);
+        (&raw mut (*at).reason).write(reason);
         (&raw mut (*at).length).write(length);
         (&raw mut (*at).captured).write(captured as u32);
         (&raw mut (*at).ifindex).write((*ctx.ctx).ingress_ifindex);

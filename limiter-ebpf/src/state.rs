@@ -1,14 +1,12 @@
 //! The engine's state over BPF maps.
 
-use core::sync::atomic::AtomicU64;
-
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
 use aya_ebpf::maps::Array;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
 use limiter_common::abi::{
     Config, Counters, Event, INTERNALS, Internal, Policy, Reason, Tally, VERDICTS,
 };
-use limiter_common::atomic;
+use limiter_common::atomic::{self, AtomicU64};
 use limiter_common::class::Table;
 use limiter_common::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
 use limiter_common::engine::{Constants, Processor, State};
@@ -23,12 +21,12 @@ use limiter_common::shared::Shared;
 use limiter_common::sketch::{Shape, Window};
 use limiter_common::table::{Identity, Slot};
 
-use crate::log;
 use crate::maps::{
     CLASSES, CONFIG, COUNTERS, DISTINCT, DROP_CACHE, EVENTS, EXACT, FILTER, FINGERPRINTS,
     IDENTITIES, LAYOUT, LISTED, LISTED4, LISTED6, LISTEN, PEERS, POLICIES, PREFIX_BITMAP,
     PREFIXES4, PREFIXES6, SHARED, SHARED4, SHARED6, SHARES, SKETCH, SLOTS,
 };
+use crate::marks;
 
 /// Reads a field of a read-only global as the loader set it.
 macro_rules! global {
@@ -97,9 +95,19 @@ impl Kernel {
         tally.packets += 1;
         tally.bytes += u64::from(length);
     }
-}
 
-impl Kernel {
+    /// The value itself, of which the compiler knows nothing.
+    #[inline(always)]
+    pub(crate) fn opaque(&self, value: u64) -> u64 {
+        // SAFETY: as in `count`. Volatile, so that the value does go through memory, where the
+        // verifier does not track it.
+        unsafe {
+            let scratch = &raw mut (*self.counters).scratch;
+            scratch.write_volatile(value);
+            scratch.read_volatile()
+        }
+    }
+
     /// Whether somebody wants samples of packets that met `reason`.
     #[inline(always)]
     pub(crate) fn is_sampled(&self, reason: Reason) -> bool {
@@ -107,20 +115,6 @@ impl Kernel {
             Some(config) => asked_for(atomic::load(&config.sampled), reason),
             None => false,
         }
-    }
-
-    /// Leaves the reason of the packet at hand to the program that a tail call goes to.
-    #[inline(always)]
-    pub(crate) fn hand_over(&self, reason: Reason) {
-        // SAFETY: as in `opaque`.
-        unsafe { (&raw mut (*self.counters).reason).write_volatile(reason as u64) };
-    }
-
-    /// The reason that the program before this one has left.
-    #[inline(always)]
-    pub(crate) fn handed_over(&self) -> Reason {
-        // SAFETY: as in `opaque`.
-        Reason::from_u32(unsafe { (&raw const (*self.counters).reason).read_volatile() } as u32)
     }
 }
 
@@ -307,22 +301,11 @@ impl Processor for Kernel {
     }
 
     #[inline(always)]
-    fn opaque(&self, value: u64) -> u64 {
-        // SAFETY: as in `count`. Volatile, so that the value does go through memory, where the
-        // verifier does not track it.
-        unsafe {
-            let scratch = &raw mut (*self.counters).scratch;
-            scratch.write_volatile(value);
-            scratch.read_volatile()
-        }
-    }
-
-    #[inline(always)]
     fn note(&self, what: Internal) -> u64 {
         // SAFETY: as in `count`.
         let counter = unsafe { &mut (*self.counters).internal[what as usize & (INTERNALS - 1)] };
         *counter += 1;
-        log::mark(what);
+        marks::mark(what);
         *counter
     }
 

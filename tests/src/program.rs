@@ -14,7 +14,7 @@ use std::{
 
 use aya::{
     maps::{Array, Map, MapData, PerCpuArray},
-    programs::loaded_programs,
+    programs::{ProgramInfo, loaded_programs},
 };
 use limiter_common::abi::{Config, Counters, Layout, Reason, VERDICTS};
 
@@ -65,13 +65,9 @@ impl Program {
     /// If the daemon names none, or the kernel does not give it away.
     #[must_use]
     pub fn new(daemon: &Daemon) -> Self {
-        let id = id(daemon);
-        let info = loaded_programs()
-            .filter_map(Result::ok)
-            .find(|program| program.id() == id)
-            .unwrap_or_else(|| panic!("the kernel has no program {id}"));
+        let info = info(daemon);
         let fd = info.fd().and_then(|fd| Ok(fd.as_fd().try_clone_to_owned()?));
-        let fd = fd.unwrap_or_else(|error| panic!("cannot open program {id}: {error}"));
+        let fd = fd.unwrap_or_else(|error| panic!("cannot open program {}: {error}", info.id()));
         let map = |name: &str| open(&daemon.pins().join(name));
         let counters = PerCpuArray::try_from(map("counters"));
         let mut program = Self {
@@ -225,6 +221,18 @@ pub fn id(daemon: &Daemon) -> u32 {
     let status = daemon.cli().run(&["status"]).json;
     let id = status["interfaces"][0]["program_id"].as_u64();
     id.and_then(|id| u32::try_from(id).ok()).unwrap_or_else(|| panic!("no program in {status:#}"))
+}
+
+/// What the kernel tells of a daemon's program.
+///
+/// # Panics
+/// If it is not attached to anything.
+#[must_use]
+pub fn info(daemon: &Daemon) -> ProgramInfo {
+    let id = id(daemon);
+    let mut programs = loaded_programs().filter_map(Result::ok);
+    let info = programs.find(|program| program.id() == id);
+    info.unwrap_or_else(|| panic!("the kernel has no program {id}"))
 }
 
 /// What a daemon's maps were made with, the secret of the hash included.

@@ -1,47 +1,46 @@
 //! What a packet costs a source with a bucket, and what is written down of it.
 
-use core::sync::atomic::AtomicU64;
-
 use super::State;
 use super::attempt::Attempt;
-use super::draw::{Charge, lasts, price_at};
+use super::draw::{Charge, lasts};
 use super::events::event;
-use super::lookup::{Packet, SlotRef, policy_of, resolve};
+use super::lookup::{Arrival, SlotRef, policy_of};
 use super::shadow::shadow;
-use crate::abi::{Config, EventKind, Policy, PolicyWord, Reason};
-use crate::atomic;
+use crate::abi::{EventKind, Policy, PolicyWord, Reason};
+use crate::atomic::{self, AtomicU64};
 use crate::drop_cache::{Basis, DROP_CACHE_ENTRIES, DropCacheEntry, MAX_SHARED_NS, MIN_TOLERANCE};
 use crate::gcra::{Ticks, ticks};
 use crate::hash::Hash;
-use crate::share::{CostMultiplier, Held, Lapse, Multiplier};
+use crate::share::{CostMultiplier, Held, Lapse};
 use crate::table::{LastSeen, Slot};
 
-/// Judges a packet whose source has a bucket.
+/// Whether a bucket has nothing for a while yet. Then the packet is counted as dropped, by three words of the slot:
+/// no policy, no share, no clock.
 #[inline(always)]
-pub(super) fn charge<S: State>(
-    state: &S,
-    config: &Config,
-    found: &SlotRef<'_>,
-    packet: &Packet<'_>,
-) -> Option<Attempt<Reason>> {
+pub(super) fn denies<S: State>(state: &S, found: &SlotRef<'_>, packet: &Arrival) -> Option<bool> {
+    let slot = found.slot;
+    let until_ns = LastSeen(atomic::load(&slot.last_seen)).denies_until();
+    let generation = packet.published.generation();
+    if packet.coarse_ns >= until_ns
+        || PolicyWord(atomic::load(&slot.policy)).generation() != generation
+    {
+        return Some(false);
+    }
+    atomic::add(&slot.dropped, 1);
+    atomic::add(&slot.bytes, u64::from(packet.length));
+    // Whoever raises a share clears it in the slot, but not in what each CPU remembers.
+    let longest = packet.coarse_ns + MAX_SHARED_NS;
+    let until_ns = if until_ns > longest { longest } else { until_ns };
+    remember(state, packet.hash, until_ns, Basis::over_limit(generation, found.index))?;
+    Some(true)
+}
+
+/// Judges a packet whose source has a bucket. Contended only if the bucket is another source's now.
+#[inline(always)]
+pub fn charge<S: State>(state: &S, packet: &Arrival, index: u32) -> Option<Attempt<Reason>> {
+    let found = &SlotRef::new(state, index)?;
     let slot = found.slot;
     let last = LastSeen(atomic::load(&slot.last_seen));
-    // The slot is at hand. If its bucket has nothing for a while yet, this ends with three words of
-    // it: no policy, no share, no clock.
-    let until_ns = last.denies_until();
-    let generation = packet.published.generation();
-    let basis = Basis::over_limit(generation, found.index);
-    if packet.coarse_ns < until_ns
-        && PolicyWord(atomic::load(&slot.policy)).generation() == generation
-    {
-        atomic::add(&slot.dropped, 1);
-        atomic::add(&slot.bytes, u64::from(packet.length));
-        // Whoever raises a share clears it in the slot, but not in what each CPU remembers.
-        let longest = packet.coarse_ns + MAX_SHARED_NS;
-        let until_ns = if until_ns > longest { longest } else { until_ns };
-        remember(state, packet.hash, until_ns, basis)?;
-        return Some(Attempt::Done(Reason::OverLimit));
-    }
     let Attempt::Done((policy, resolved)) = policy_of(state, found, packet)? else {
         return Some(Attempt::Contended);
     };
@@ -55,29 +54,29 @@ pub(super) fn charge<S: State>(
     let mut lasts_ns = 0;
     if last.is_over_limit() && !policy.has_second() {
         let (tier, coarse_ns) = (&policy.first, packet.coarse_ns);
-        price = price_at(state, held, coarse_ns);
-        lapse = lapse_of(state, policy, before, held, last, coarse_ns);
+        price = held.at(coarse_ns);
+        lapse = lapse_of(policy, before, held, last, coarse_ns);
         if lapse.spares(tat, tier.tolerance) {
-            lasts_ns = state.opaque(lasts(state, tier, price, tat, packet.length, coarse_ns));
+            lasts_ns = lasts(tier, price, tat, packet.length, coarse_ns);
         }
     }
     let waits = lasts_ns > 0;
     let mut now_ns = packet.coarse_ns;
     if !waits {
         now_ns = state.now();
-        price = price_at(state, held, now_ns);
-        lapse = lapse_of(state, policy, before, held, last, now_ns);
+        price = held.at(now_ns);
+        lapse = lapse_of(policy, before, held, last, now_ns);
     }
     if !found.is_of(tat, packet) {
         return Some(Attempt::Contended);
     }
-    let mut charged = Charge::OVER_LIMIT;
+    let mut charged = Charge::OverLimit;
     if !waits {
         let bucket = found.bucket(state, policy, price, lapse)?;
         let is_its = || found.is_of(atomic::load(&slot.tat), packet);
         charged = bucket.charge(state, policy, tat, packet.length, ticks(now_ns), is_its);
     }
-    if charged == Charge::GONE {
+    if charged == Charge::Gone {
         return Some(Attempt::Contended);
     }
     found.lower(state, policy, before)?;
@@ -87,12 +86,12 @@ pub(super) fn charge<S: State>(
         let exact_ns = if waits { state.now() } else { now_ns };
         shadow(state, policy, found.index, packet, ticks(exact_ns))?;
     }
-    if charged == Charge::ADMITTED {
+    if charged == Charge::Admitted {
         record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Attempt::Done(Reason::Conforming));
     }
     // A shadow has to see each packet.
-    if charged == Charge::OVER_LIMIT && !policy.observes() && !policy.has_shadow() {
+    if charged == Charge::OverLimit && !policy.observes() && !policy.has_shadow() {
         if !waits {
             lasts_ns = denies_for(state, policy, price, found.index, tat, packet.length, now_ns)?;
         }
@@ -101,69 +100,23 @@ pub(super) fn charge<S: State>(
             // remembers.
             let shared = price.is_cluster() && lasts_ns > MAX_SHARED_NS;
             let until_ns = now_ns + if shared { MAX_SHARED_NS } else { lasts_ns };
+            let basis = Basis::over_limit(packet.published.generation(), found.index);
             remember(state, packet.hash, until_ns, basis)?;
         }
     } else {
         lasts_ns = 0;
     }
     let last = LastSeen::over_limit(now_ns, lasts_ns);
-    Some(Attempt::Done(over(state, config, slot, packet, policy, resolved.slot(), last)))
-}
-
-/// Judges a packet for which another CPU was faster before. Contended only if the bucket is another
-/// source's now.
-#[inline(always)]
-pub(super) fn force_charge<S: State>(
-    state: &S,
-    config: &Config,
-    found: &SlotRef<'_>,
-    packet: &Packet<'_>,
-) -> Option<Attempt<Reason>> {
-    let slot = found.slot;
-    let last = LastSeen(atomic::load(&slot.last_seen));
-    // The next packet writes it down, where it has changed.
-    let resolved = resolve(state, packet);
-    let policy = state.policy(resolved.slot())?;
-    let (held, before) = found.held(state, policy)?;
-    let now_ns = state.now();
-    let tat = atomic::load(&slot.tat);
-    if !found.is_of(tat, packet) {
-        return Some(Attempt::Contended);
-    }
-    let price = price_at(state, held, now_ns);
-    let lapse = lapse_of(state, policy, before, held, last, now_ns);
-    let bucket = found.bucket(state, policy, price, lapse)?;
-    let is_its = || found.is_of(atomic::load(&slot.tat), packet);
-    let charged = bucket.charge(state, policy, tat, packet.length, ticks(now_ns), is_its);
-    if charged == Charge::GONE {
-        return Some(Attempt::Contended);
-    }
-    found.lower(state, policy, before)?;
-    if charged == Charge::ADMITTED {
-        record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
-        return Some(Attempt::Done(Reason::Conforming));
-    }
-    let last = LastSeen::over_limit(now_ns, 0);
-    Some(Attempt::Done(over(state, config, slot, packet, policy, resolved.slot(), last)))
+    Some(Attempt::Done(over(state, slot, packet, policy, resolved.slot(), last)?))
 }
 
 /// What has become of a bucket's share since its `last` packet, when its floor was `before`.
 #[inline(always)]
-fn lapse_of<S: State>(
-    state: &S,
-    policy: &Policy,
-    before: u32,
-    held: Held,
-    last: LastSeen,
-    now_ns: u64,
-) -> Lapse {
+fn lapse_of(policy: &Policy, before: u32, held: Held, last: LastSeen, now_ns: u64) -> Lapse {
     if !policy.is_cluster() {
         return Lapse::NONE;
     }
-    let Lapse { at, from, to } = Lapse::new(before, held, last.ns(), now_ns);
-    let [from, to] =
-        [from, to].map(|it| Multiplier::from_bits(state.opaque(u64::from(it.0)) as u32));
-    Lapse { at: state.opaque(at), from, to }
+    Lapse::new(before, held, last.ns(), now_ns)
 }
 
 /// How long, in ns from `now_ns` on, a bucket that has just denied a packet will deny every other one.
@@ -177,7 +130,7 @@ fn denies_for<S: State>(
     length: u32,
     now_ns: u64,
 ) -> Option<u64> {
-    let first = lasts(state, &policy.first, price, tat, length, now_ns);
+    let first = lasts(&policy.first, price, tat, length, now_ns);
     if !policy.has_second() {
         return Some(first);
     }
@@ -186,7 +139,7 @@ fn denies_for<S: State>(
         return Some(0);
     }
     let second_tat = atomic::load(&state.identity(index)?.second_tat);
-    let second = lasts(state, &policy.second, price, second_tat, length, now_ns);
+    let second = lasts(&policy.second, price, second_tat, length, now_ns);
     Some(if second > first { second } else { first })
 }
 
@@ -220,25 +173,24 @@ pub(super) fn remember<S: State>(state: &S, hash: Hash, until_ns: u64, basis: Ba
 #[inline(always)]
 pub(super) fn over<S: State>(
     state: &S,
-    config: &Config,
     slot: &Slot,
-    packet: &Packet<'_>,
+    packet: &Arrival,
     policy: &Policy,
     policy_slot: u32,
     last: LastSeen,
-) -> Reason {
+) -> Option<Reason> {
     // One event for each bucket, not for each packet: what a source loses afterwards is in its
     // counters.
     if atomic::load(&slot.dropped) == 0 {
-        event(state, config, EventKind::Limited, packet.source, policy_slot, last.ns());
+        event(state, state.config()?, EventKind::Limited, packet.source, policy_slot, last.ns());
     }
     record(slot, &slot.dropped, packet, last);
-    if policy.observes() { Reason::WouldDrop } else { Reason::OverLimit }
+    Some(if policy.observes() { Reason::WouldDrop } else { Reason::OverLimit })
 }
 
 /// Counts a packet of a tracked source.
 #[inline(always)]
-pub(super) fn record(slot: &Slot, outcome: &AtomicU64, packet: &Packet<'_>, last: LastSeen) {
+pub(super) fn record(slot: &Slot, outcome: &AtomicU64, packet: &Arrival, last: LastSeen) {
     // Added, as packets of one source may come on several CPUs. The time is only stored: each of
     // them is right.
     atomic::add(outcome, 1);

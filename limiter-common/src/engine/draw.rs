@@ -1,27 +1,22 @@
 //! One packet's tokens, from the tiers of a policy.
 
-use core::sync::atomic::AtomicU64;
-
 use super::State;
 use crate::abi::{Internal, Policy, Tier};
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::drop_cache::{self, MAX_NS, MAX_SHARED_NS, MIN_TOLERANCE};
 use crate::gate::MIN_FRAME;
 use crate::gcra::{MAX_COST, MAX_TOLERANCE, TICKS_PER_NS, Ticks, decide, decide_shared, ticks};
-use crate::share::{CostMultiplier, Held, LARGEST_FRAME, Lapse, Multiplier};
+use crate::share::{CostMultiplier, LARGEST_FRAME, Lapse};
 
-/// What became of a packet that asked a bucket for its tokens. A number, so that the verifier can be
-/// kept from following each separately.
+/// What became of a packet that asked a bucket for its tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Charge(u64);
-
-impl Charge {
+pub(super) enum Charge {
     /// There were enough.
-    pub(super) const ADMITTED: Self = Self(0);
+    Admitted,
     /// There are too few.
-    pub(super) const OVER_LIMIT: Self = Self(1);
+    OverLimit,
     /// The bucket went to another source meanwhile. Nothing was charged.
-    pub(super) const GONE: Self = Self(2);
+    Gone,
 }
 
 /// The theoretical arrival times of a bucket; the second one means nothing without a second tier.
@@ -31,45 +26,17 @@ pub(super) struct Tats {
     pub(super) second: Ticks,
 }
 
-/// What packets cost at `now_ns` under what a bucket may use. The verifier learns nothing of a share but
-/// that there is one, as otherwise it would follow each way to come by it.
-#[inline(always)]
-pub(super) fn price_at<S: State>(state: &S, held: Held, now_ns: u64) -> CostMultiplier {
-    if held.floor == 0 {
-        CostMultiplier::LOCAL
-    } else {
-        price_of(state, held.at(now_ns).multiplier())
-    }
-}
-
-/// What packets cost under a share, as [`price_at`].
-#[inline(always)]
-pub(super) fn price_of<S: State>(state: &S, share: Multiplier) -> CostMultiplier {
-    CostMultiplier::from_share(Multiplier::from_bits(state.opaque(u64::from(share.0)) as u32))
-}
-
-/// What a packet costs that costs `cost` under the whole limit.
-#[inline(always)]
-pub(super) fn priced<S: State>(state: &S, price: CostMultiplier, cost: Ticks) -> Ticks {
-    if price.is_cluster() { state.opaque(price.cost(cost)) } else { cost }
-}
-
 /// The debt of a tier's bucket that is empty. At a share that is one packet of the largest size beyond its tolerance.
 #[inline(always)]
-pub(super) fn deepest<S: State>(state: &S, price: CostMultiplier, tier: &Tier) -> Ticks {
-    let beyond = if price.is_cluster() { dearest(state, price, tier, LARGEST_FRAME) } else { 0 };
+pub(super) fn deepest(price: CostMultiplier, tier: &Tier) -> Ticks {
+    let beyond = if price.is_cluster() { dearest(price, tier, LARGEST_FRAME) } else { 0 };
     tier.tolerance + beyond
 }
 
 /// What a packet of `length` bytes costs under a tier, if any bucket has the room for it.
 #[inline(always)]
-pub(super) fn dearest<S: State>(
-    state: &S,
-    price: CostMultiplier,
-    tier: &Tier,
-    length: u32,
-) -> Ticks {
-    let cost = priced(state, price, tier.cost.ticks(length));
+pub(super) fn dearest(price: CostMultiplier, tier: &Tier, length: u32) -> Ticks {
+    let cost = price.cost(tier.cost.ticks(length));
     if cost > MAX_COST { MAX_COST } else { cost }
 }
 
@@ -91,33 +58,36 @@ fn decide_at(
 /// Judges a packet of `length` bytes by all tiers of a policy: whether it is admitted, and what a bucket at
 /// `at` comes to, of which nothing is charged otherwise.
 #[inline(always)]
-pub(super) fn judge<S: State>(
-    state: &S,
+pub(super) fn judge(
     policy: &Policy,
     price: CostMultiplier,
     at: Tats,
     length: u32,
     now: Ticks,
 ) -> (bool, Tats) {
-    let cost = priced(state, price, policy.first.cost.ticks(length));
+    let cost = price.cost(policy.first.cost.ticks(length));
     let Some(first) = decide_at(price, at.first, now, cost, policy.first.tolerance) else {
         return (false, at);
     };
     if !policy.has_second() {
         return (true, Tats { first, ..at });
     }
-    let cost = priced(state, price, policy.second.cost.ticks(length));
+    let cost = price.cost(policy.second.cost.ticks(length));
     match decide_at(price, at.second, now, cost, policy.second.tolerance) {
         Some(second) => (true, Tats { first, second }),
         None => (false, at),
     }
 }
 
+/// How often a charge is tried before it is made without a comparison.
+// Each failure is a packet that another CPU has charged within some tens of ns.
+const TRIES: u32 = 2;
+
 /// Charges `cost` to a word that was `tat` a moment ago, if `decide` has room for it as long as the bucket is the
 /// source's.
 ///
-/// Where another CPU is faster, the word is judged once more, and the cost added without a comparison: it then may
-/// overshoot by a packet for each other CPU, which the source owes.
+/// Where other CPUs are faster each time, the cost is added without a comparison: it then may overshoot by a packet
+/// for each other CPU, which the source owes.
 #[inline(always)]
 fn charge<S: State>(
     state: &S,
@@ -127,23 +97,28 @@ fn charge<S: State>(
     decide: impl Fn(Ticks) -> Option<Ticks>,
     is_its: impl Fn() -> bool,
 ) -> Charge {
-    let Some(next) = decide(tat) else { return Charge::OVER_LIMIT };
-    if atomic::replace(word, tat, next) {
-        return Charge::ADMITTED;
+    let mut tat = tat;
+    let mut tries = 0;
+    while tries < TRIES {
+        let Some(next) = decide(tat) else { return Charge::OverLimit };
+        if atomic::replace(word, tat, next) {
+            return Charge::Admitted;
+        }
+        tat = atomic::load(word);
+        if !is_its() {
+            return Charge::Gone;
+        }
+        state.note(Internal::Contended);
+        tries += 1;
     }
-    let tat = state.opaque(atomic::load(word));
-    if !is_its() {
-        return Charge::GONE;
-    }
-    state.note(Internal::Contended);
-    // Judged once, not in a loop: how often others are faster has no bound, and the verifier asks
-    // for one.
+    // How often others are faster has no bound. A packet that there was room for each time is not dropped for it
+    // (P1), and what it costs is not forgiven (P2).
     if decide(tat).is_none() {
-        return Charge::OVER_LIMIT;
+        return Charge::OverLimit;
     }
     // Whoever was faster has moved the word to the present.
     atomic::add(word, cost);
-    Charge::ADMITTED
+    Charge::Admitted
 }
 
 /// A bucket that a packet is charged to: its words, and what a packet costs there.
@@ -172,9 +147,9 @@ impl BucketRef<'_> {
         now: Ticks,
         is_its: impl Fn() -> bool,
     ) -> Charge {
-        let tat = self.lengthened(state, &policy.first, self.first, tat);
+        let tat = self.lengthened(&policy.first, self.first, tat);
         let decide = |tat, cost, tier: &Tier| decide_at(self.price, tat, now, cost, tier.tolerance);
-        let first = priced(state, self.price, policy.first.cost.ticks(length));
+        let first = self.price.cost(policy.first.cost.ticks(length));
         let decide_first = |tat| decide(tat, first, &policy.first);
         let mut second = 0;
         if policy.has_second() {
@@ -182,25 +157,23 @@ impl BucketRef<'_> {
             // which is looked at afterwards.
             let at = atomic::load(self.second);
             if !is_its() {
-                return Charge::GONE;
+                return Charge::Gone;
             }
-            let at = self.lengthened(state, &policy.second, self.second, at);
+            let at = self.lengthened(&policy.second, self.second, at);
             // Before anything is taken from the second tier, so that nothing has to be given back
             // as a rule.
             if decide_first(tat).is_none() {
-                return Charge::OVER_LIMIT;
+                return Charge::OverLimit;
             }
-            second = priced(state, self.price, policy.second.cost.ticks(length));
+            second = self.price.cost(policy.second.cost.ticks(length));
             let decide_second = |tat| decide(tat, second, &policy.second);
             let charged = charge(state, self.second, at, second, decide_second, &is_its);
-            let charged = Charge(state.opaque(charged.0));
-            if charged != Charge::ADMITTED {
+            if charged != Charge::Admitted {
                 return charged;
             }
         }
         let charged = charge(state, self.first, tat, first, decide_first, &is_its);
-        let charged = Charge(state.opaque(charged.0));
-        if charged != Charge::ADMITTED && policy.has_second() && is_its() {
+        if charged != Charge::Admitted && policy.has_second() && is_its() {
             // What was taken from the second tier goes back.
             atomic::add(self.second, second.wrapping_neg());
         }
@@ -210,32 +183,25 @@ impl BucketRef<'_> {
     /// What a word that was `tat` a moment ago comes to by what has become of the bucket's share since its last
     /// packet, and writes it: whoever comes next does not know of it.
     #[inline(always)]
-    fn lengthened<S: State>(&self, state: &S, tier: &Tier, word: &AtomicU64, tat: Ticks) -> Ticks {
+    fn lengthened(&self, tier: &Tier, word: &AtomicU64, tat: Ticks) -> Ticks {
         if self.lapse.spares(tat, tier.tolerance) {
             return tat;
         }
-        let most = dearest(state, self.price, tier, LARGEST_FRAME);
+        let most = dearest(self.price, tier, LARGEST_FRAME);
         let next = self.lapse.apply(tat, tier.tolerance, most);
         // If this fails, another CPU has done it, or has charged a packet at the share before.
         atomic::replace(word, tat, next);
-        state.opaque(next)
+        next
     }
 }
 
 /// How long, in ns from `ns` on, a tier whose bucket is at `tat` will deny every packet; `length` is
 /// that of the packet at hand.
 #[inline(always)]
-pub(super) fn lasts<S: State>(
-    state: &S,
-    tier: &Tier,
-    price: CostMultiplier,
-    tat: Ticks,
-    length: u32,
-    ns: u64,
-) -> u64 {
+pub(super) fn lasts(tier: &Tier, price: CostMultiplier, tat: Ticks, length: u32, ns: u64) -> u64 {
     let debt = tat.saturating_sub(ticks(ns));
     if price.is_cluster() {
-        return state.opaque(lasts_shared(state, tier, price, debt));
+        return lasts_shared(tier, price, debt);
     }
     let least = tier.cost.ticks(MIN_FRAME);
     // A limit in bytes may have room for a smaller packet when it has none for this one.
@@ -245,8 +211,8 @@ pub(super) fn lasts<S: State>(
 
 /// The same of a tier of the cluster.
 #[inline(always)]
-fn lasts_shared<S: State>(state: &S, tier: &Tier, price: CostMultiplier, debt: Ticks) -> u64 {
-    if priced(state, price, tier.cost.ticks(MIN_FRAME)) > MAX_TOLERANCE {
+fn lasts_shared(tier: &Tier, price: CostMultiplier, debt: Ticks) -> u64 {
+    if price.cost(tier.cost.ticks(MIN_FRAME)) > MAX_TOLERANCE {
         // The share is nothing. It denies as long as it is what it is.
         return MAX_NS;
     }

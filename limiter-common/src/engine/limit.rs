@@ -1,17 +1,14 @@
 //! From a source to a verdict.
 
-use core::sync::atomic::AtomicU64;
-
-use super::State;
 use super::attempt::Attempt;
-use super::charge::{charge, drop_cache_entry, force_charge};
-use super::classes::Limited;
-use super::listed::{by_list, listed};
-use super::lookup::{NO_WAY, Packet, find};
-use super::promotion::promote;
-use super::sketched::{Added, Sketched, add, estimate};
+use super::charge::{denies, drop_cache_entry};
+use super::classes::Classified;
+use super::listed::by_list;
+use super::lookup::{Arrival, NO_WAY, find};
+use super::sketched::{Added, add};
+use super::steps::Steps;
 use crate::abi::{Config, Internal, PolicyWord, Reason};
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::hll;
 use crate::key::SourceKey;
 use crate::table::set_of;
@@ -19,18 +16,18 @@ use crate::table::set_of;
 /// Reads of a shared word that pass the time which another CPU needs to fill a way, some tens of ns.
 const PAUSE: u32 = 64;
 
-/// Judges a packet of `length` bytes from `source`, of a class that the source has a bucket for, by the
-/// limit of its source. `None` if `state` lacks something.
+/// Judges a packet of `length` bytes from `source` by the limit of its source, then by those that it shares.
+/// `None` if `state` lacks something.
 #[inline(always)]
-pub(super) fn limit<S: State>(
+pub(super) fn limit<S: Steps>(
     state: &S,
     config: &Config,
     source: SourceKey,
-    limited: Limited,
+    classified: Classified,
     length: u32,
 ) -> Option<Reason> {
     let of_source = state.hash(source);
-    let hash = of_source.of_class(limited.class());
+    let hash = of_source.of_class(classified.limited());
     let coarse_ns = state.now_coarse();
     // Read once, before anything that depends on it: generation and default are of one moment.
     let published = PolicyWord(atomic::load(&config.policy));
@@ -49,34 +46,49 @@ pub(super) fn limit<S: State>(
     hll::add(state.registers()?, of_source, wall_ns);
 
     let set = set_of(hash, state.set_mask());
-    let fingerprints = state.fingerprints(set)?;
-    let packet = Packet { source, limited, hash, length, set, fingerprints, coarse_ns, published };
-    let found = find(state, &packet, NO_WAY)?;
+    let packet = Arrival { source, classified, hash, coarse_ns, wall_ns, published, length, set };
+    state.take_up(packet, |packet| {
+        let reason = of_its_own(state, config, packet)?;
+        // Management addresses are on the allow list. A full shared limit must not shut the operator out.
+        if !reason.passes() || reason == Reason::Allowed || atomic::load(&config.shared) == 0 {
+            return Some(reason);
+        }
+        state.shared_limits(packet, reason)
+    })
+}
+
+/// Judges a packet by the limit of its source alone.
+#[inline(always)]
+fn of_its_own<S: Steps>(state: &S, config: &Config, packet: &Arrival) -> Option<Reason> {
+    let found = find(state, packet, NO_WAY)?;
     // A change of the lists raises the generation: a bucket of this one is no listed source's.
     let is_vetted = match &found {
-        Some(found) => PolicyWord(atomic::load(&found.slot.policy)).generation() == generation,
+        Some(found) => {
+            let policy = PolicyWord(atomic::load(&found.slot.policy));
+            policy.generation() == packet.published.generation()
+        }
         None => false,
     };
-    if !is_vetted {
-        let entry = listed(state, config, source, of_source, coarse_ns)?;
+    // One load where there are no lists, which is most often.
+    if !is_vetted && atomic::load(&config.listed) != 0 {
+        let entry = state.entry(packet)?;
         if !entry.is_nothing() {
-            return by_list(state, &packet, entry);
+            return by_list(state, packet, entry);
         }
     }
 
     // The two ways do not meet: who has a bucket is not counted in the sketch, so that it makes no
     // noise for others.
     let attempt = match found {
-        Some(found) => charge(state, config, &found, &packet)?,
+        Some(found) if denies(state, &found, packet)? => return Some(Reason::OverLimit),
+        Some(found) => state.charge(packet, found.index)?,
         None => {
             let least_gate = atomic::load(&config.min_gate) as u32;
-            let Added { below, first } = add(state, config, &packet, wall_ns, least_gate)?;
+            let Added { below, first } = add(state, config, packet, least_gate)?;
             if below {
                 return Some(Reason::BelowGate);
             }
-            let estimate = estimate(state, &packet, wall_ns)?;
-            let sketched = Sketched { estimate, first, wall_ns };
-            promote(state, config, &packet, &sketched)?
+            state.promote(packet, first)?
         }
     };
     if let Attempt::Done(reason) = attempt {
@@ -86,15 +98,15 @@ pub(super) fn limit<S: State>(
     // Another CPU was faster, most likely with a packet of the same source. Never back to the gate:
     // a source with a bucket is charged for every packet.
     state.note(Internal::Contended);
-    pause(fingerprints);
-    if let Some(found) = find(state, &packet, NO_WAY)?
-        && let Attempt::Done(reason) = force_charge(state, config, &found, &packet)?
+    pause(packet.fingerprints(state)?);
+    if let Some(found) = find(state, packet, NO_WAY)?
+        && let Attempt::Done(reason) = state.charge(packet, found.index)?
     {
         return Some(reason);
     }
     // The way went to another source, or two CPUs made room for each other. The next packet tries
     // again; dropping this one could hit a source that conforms.
-    Some(Reason::PassedSetFull)
+    Some(Reason::PassedContended)
 }
 
 /// Lets another CPU finish what it does to the set. It does not look whether that CPU has: Linux 6.1

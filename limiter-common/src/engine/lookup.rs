@@ -1,46 +1,50 @@
 //! Where a packet's source is in the bucket table, and which policy holds for it.
 
-use core::sync::atomic::AtomicU64;
-
 use super::State;
 use super::attempt::Attempt;
-use super::classes::Limited;
-use super::draw::{BucketRef, dearest, deepest, price_of};
+use super::classes::Classified;
+use super::draw::{BucketRef, dearest, deepest};
 use crate::abi::{Policy, PolicyWord};
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::gcra::{Ticks, clamped, ticks};
 use crate::hash::Hash;
 use crate::key::SourceKey;
 use crate::share::{CostMultiplier, Grant, Held, Lapse, Multiplier};
 use crate::table::{Matches, Slot, WAYS, fingerprint, is_claimed, slot_index};
 
-/// A packet on its way.
-pub(super) struct Packet<'a> {
+/// A packet on its way. Plain numbers, so that the kernel program can lay it where each of its functions finds it.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
     /// Its address, cut to the prefix of a source.
     pub(super) source: SourceKey,
-    /// The class that its source has a bucket for.
-    pub(super) limited: Limited,
+    /// The class that its source has a bucket for, among others.
+    pub(super) classified: Classified,
     /// Of source and class.
     pub(super) hash: Hash,
+    /// Monotonic, as of the last clock tick.
+    pub(super) coarse_ns: u64,
+    /// On the wall, likewise.
+    pub(super) wall_ns: u64,
+    /// The generation of policies and lists by which it is judged. Read once: a bucket must not be
+    /// marked with one in which the lists were not asked.
+    pub(super) published: PolicyWord,
     /// Bytes, from the Ethernet header on.
     pub(super) length: u32,
     /// The set of the bucket table that its hash selects.
     pub(super) set: u32,
-    /// Those of the set: which ways may hold its source.
-    pub(super) fingerprints: &'a AtomicU64,
-    /// Monotonic, as of the last clock tick.
-    pub(super) coarse_ns: u64,
-    /// The generation of policies and lists by which it is judged. Read once: a bucket must not be
-    /// marked with one in which the lists were not asked.
-    pub(super) published: PolicyWord,
 }
 
-impl Packet<'_> {
+impl Arrival {
+    /// The fingerprints of its set: which ways may hold its source.
+    #[inline(always)]
+    pub(super) fn fingerprints<'a, S: State>(&self, state: &'a S) -> Option<&'a AtomicU64> {
+        state.fingerprints(self.set)
+    }
+
     /// A way of its set.
     #[inline(always)]
     pub(super) fn slot_ref<'a, S: State>(&self, state: &'a S, way: u32) -> Option<SlotRef<'a>> {
-        let index = slot_index(self.set, way, state.set_mask());
-        Some(SlotRef { index, slot: state.slot(index)? })
+        SlotRef::new(state, slot_index(self.set, way, state.set_mask()))
     }
 }
 
@@ -51,6 +55,12 @@ pub(super) struct SlotRef<'a> {
 }
 
 impl<'a> SlotRef<'a> {
+    /// The slot at `index`.
+    #[inline(always)]
+    pub(super) fn new<S: State>(state: &'a S, index: u32) -> Option<Self> {
+        Some(Self { index, slot: state.slot(index)? })
+    }
+
     /// What its bucket may use, and its floor as of its last packet. To be read before its time: see
     /// [`crate::share`].
     #[inline(always)]
@@ -60,8 +70,7 @@ impl<'a> SlotRef<'a> {
         }
         let share = state.share(self.index)?;
         let before = atomic::load(&share.floor) as u32;
-        let floor = Self::floor(policy, before);
-        let floor = Multiplier::from_bits(state.opaque(u64::from(floor.0)) as u32).0;
+        let floor = Self::floor(policy, before).0;
         Some((Held { grant: Grant(atomic::load(&share.grant)), floor }, before))
     }
 
@@ -86,7 +95,7 @@ impl<'a> SlotRef<'a> {
 
     /// Whether the slot, whose time was `tat` a moment ago, is that of the packet's source.
     #[inline(always)]
-    pub(super) fn is_of(&self, tat: Ticks, packet: &Packet<'_>) -> bool {
+    pub(super) fn is_of(&self, tat: Ticks, packet: &Arrival) -> bool {
         // The tag after the TAT: whoever replaces the source claims the TAT first.
         !is_claimed(tat) && atomic::load(&self.slot.tag) == packet.hash.0
     }
@@ -115,10 +124,10 @@ pub(super) const NO_WAY: u32 = WAYS;
 #[inline(always)]
 pub(super) fn find<'a, S: State>(
     state: &'a S,
-    packet: &Packet<'_>,
+    packet: &Arrival,
     except: u32,
 ) -> Option<Option<SlotRef<'a>>> {
-    let fingerprints = atomic::load(packet.fingerprints);
+    let fingerprints = atomic::load(packet.fingerprints(state)?);
     let mut matches = Matches::new(fingerprints, fingerprint(packet.hash));
     let mut looks = 0;
     // A set has as many matches as ways at the most; the count is the bound that the verifier needs.
@@ -141,24 +150,20 @@ pub(super) fn find<'a, S: State>(
 pub(super) fn policy_of<'a, S: State>(
     state: &'a S,
     found: &SlotRef<'_>,
-    packet: &Packet<'_>,
+    packet: &Arrival,
 ) -> Option<Attempt<(&'a Policy, PolicyWord)>> {
     let slot = found.slot;
     let seen = PolicyWord(atomic::load(&slot.policy));
     let mut resolved = seen;
-    let is_renewed = seen.generation() != packet.published.generation();
-    if is_renewed {
+    let mut is_renewed = false;
+    if seen.generation() != packet.published.generation() {
         resolved = resolve(state, packet);
-        // Looking up takes a while. Who gets the slot meanwhile has a policy of its own, which must stay.
-        if !atomic::replace(&slot.policy, seen.0, resolved.0) {
-            return Some(Attempt::Contended);
-        }
+        // Looking up takes a while. Who gets the slot meanwhile has a policy of its own, which must stay. If another CPU
+        // has done it for the same source, it sees to the rest, too.
+        is_renewed = atomic::replace(&slot.policy, seen.0, resolved.0);
     }
-    let resolved = PolicyWord(state.opaque(resolved.0));
     let policy = state.policy(resolved.slot())?;
-    // As a number that the verifier knows nothing of: otherwise it would go through all that
-    // follows for both.
-    if state.opaque(u64::from(is_renewed)) != 0 {
+    if is_renewed {
         if atomic::load(&slot.tag) != packet.hash.0 {
             // Put back what was another source's. If this fails, that one has looked its own policy
             // up.
@@ -169,7 +174,7 @@ pub(super) fn policy_of<'a, S: State>(
         let mut price = CostMultiplier::LOCAL;
         if policy.is_cluster() {
             let before = atomic::load(&state.share(found.index)?.floor) as u32;
-            price = price_of(state, SlotRef::floor(policy, before));
+            price = CostMultiplier::from_share(SlotRef::floor(policy, before));
         }
         // Of the same slot it is nearly always the same policy: what was overdrawn under it is owed.
         let is_same = u64::from(seen.slot() == resolved.slot());
@@ -177,8 +182,8 @@ pub(super) fn policy_of<'a, S: State>(
         // verifier a bound.
         let packets = u64::from(state.cpus() & 0x1ff) * is_same;
         let owes = |tier| {
-            let overdrawn = packets * dearest(state, price, tier, packet.length);
-            deepest(state, price, tier) + overdrawn
+            let overdrawn = packets * dearest(price, tier, packet.length);
+            deepest(price, tier) + overdrawn
         };
         clamp(&slot.tat, now, owes(&policy.first));
         if policy.has_second() {
@@ -202,11 +207,11 @@ fn clamp(word: &AtomicU64, now: Ticks, most: Ticks) {
 
 /// The policy of a packet's source and class.
 #[inline(always)]
-pub(super) fn resolve<S: State>(state: &S, packet: &Packet<'_>) -> PolicyWord {
+pub(super) fn resolve<S: State>(state: &S, packet: &Arrival) -> PolicyWord {
     let published = packet.published;
-    let slot = match state.lookup(packet.limited.class(), packet.source) {
+    let slot = match state.lookup(packet.classified.limited(), packet.source) {
         Some(slot) => slot,
-        None => packet.limited.found(state).unwrap_or(published.slot()),
+        None => packet.classified.found().unwrap_or(published.slot()),
     };
     PolicyWord::new(published.generation(), slot)
 }

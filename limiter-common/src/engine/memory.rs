@@ -1,14 +1,15 @@
 //! The kernel's memory as vectors, with a clock that the caller sets: for tests and simulations.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64 as Counter, Ordering};
 use std::boxed::Box;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::vec;
 use std::vec::Vec;
 
-use super::{Classified, Constants, Processor, State, judge, verdict};
+use super::{Classified, Constants, Processor, State, Steps, judge, limit::limit};
 use crate::abi::{Config, Event, INTERNALS, Internal, Policy, PolicyWord, Reason};
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::class::{BANKS, TABLE_WORDS, TABLES, Table};
 use crate::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
 use crate::hash::{Hash, HashKey};
@@ -24,6 +25,8 @@ use crate::share_change::Bucket;
 use crate::shared::{self, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
 use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot, WAYS};
+#[cfg(test)]
+use crate::table::{fingerprint, is_claimed, slot_index};
 
 /// How far the coarse clock lags, ns: as on a kernel with 250 ticks a second.
 // A lag of nothing would hide what the engine must bear on a real kernel.
@@ -59,8 +62,10 @@ pub struct Memory {
     identities: Vec<Identity>,
     shares: Vec<ShareSlot>,
     cells: Vec<AtomicU64>,
-    registers: Box<Registers>,
-    drop_caches: Vec<Vec<DropCacheEntry>>,
+    // These and the lists' filters are made when they are asked for: most tests and simulated hosts never look
+    // at them.
+    registers: OnceLock<Box<Registers>>,
+    drop_caches: Vec<OnceLock<Vec<DropCacheEntry>>>,
     prefix_bitmap: Vec<AtomicU64>,
     filter: Vec<AtomicU64>,
     listed: HashMap<SourceKey, Entry>,
@@ -68,18 +73,20 @@ pub struct Memory {
     shape: Shape,
     window: Window,
     key: HashKey,
-    now: AtomicU64,
-    internal: [AtomicU64; INTERNALS],
-    events: AtomicU64,
+    // Not shared words: tests set the one and read the others, and no decision rests on their order.
+    now: Counter,
+    internal: [Counter; INTERNALS],
+    events: Counter,
+    /// How it charges packets instead, with a bug that the tests are to find.
     #[cfg(test)]
-    pub(super) between: interrupt::Interrupt,
+    pub(super) planted: Option<super::planted::Charge>,
 }
 
 /// One of its CPUs.
 #[derive(Clone, Copy)]
 pub struct Cpu<'a> {
     memory: &'a Memory,
-    drop_caches: &'a [DropCacheEntry],
+    drop_cache: &'a OnceLock<Vec<DropCacheEntry>>,
 }
 
 impl Memory {
@@ -103,30 +110,26 @@ impl Memory {
             shared: Vec::new(),
             listen: Listen::default(),
             peers: HashMap::new(),
-            // Made when they are asked for: 1.25 MiB, which most tests and simulated hosts never
-            // look at.
             tables: Vec::new(),
             fingerprints: (0..sets).map(|_| AtomicU64::new(0)).collect(),
             slots: (0..sets * WAYS).map(|_| Slot::default()).collect(),
             identities: (0..sets * WAYS).map(|_| Identity::default()).collect(),
             shares: (0..sets * WAYS).map(|_| ShareSlot::default()).collect(),
             cells: (0..shape.cells()).map(|_| AtomicU64::new(0)).collect(),
-            registers: Box::new([const { AtomicU64::new(0) }; REGISTERS / LANES]),
-            drop_caches: (0..cpus)
-                .map(|_| (0..DROP_CACHE_ENTRIES).map(|_| DropCacheEntry::default()).collect())
-                .collect(),
-            prefix_bitmap: (0..PREFIX_BITMAP_WORDS).map(|_| AtomicU64::new(0)).collect(),
-            filter: (0..PREFIX_WORDS + FILTER_WORDS).map(|_| AtomicU64::new(0)).collect(),
+            registers: OnceLock::new(),
+            drop_caches: (0..cpus).map(|_| OnceLock::new()).collect(),
+            prefix_bitmap: Vec::new(),
+            filter: Vec::new(),
             listed: HashMap::new(),
             listed_prefixes: HashMap::new(),
             shape,
             window,
             key,
-            now: AtomicU64::new(5_000_000_000),
+            now: Counter::new(5_000_000_000),
             internal: Default::default(),
-            events: AtomicU64::new(0),
+            events: Counter::new(0),
             #[cfg(test)]
-            between: interrupt::Interrupt::default(),
+            planted: None,
         };
         memory.publish(1, DEFAULT_SLOT);
         memory
@@ -142,33 +145,41 @@ impl Memory {
 
     /// Puts a source on a list.
     pub fn list(&mut self, source: SourceKey, entry: Entry) {
+        self.make_filters();
         let (word, bits) = bits_of(self.key.hash(source), FILTER_WORDS);
-        *self.filter[word as usize].get_mut() |= bits;
+        atomic::or(&self.filter[word as usize], bits);
         let (word, bit) = bit_of(prefix_bit(source));
         // Both filters, as in the kernel: a source that one of them misses is not looked up.
-        *self.prefix_bitmap[word as usize].get_mut() |= bit;
-        *self.config.listed.get_mut() |= in_use(SINGLE, FILTER_WORDS);
+        atomic::or(&self.prefix_bitmap[word as usize], bit);
+        atomic::or(&self.config.listed, in_use(SINGLE, FILTER_WORDS));
         self.listed.insert(source, entry);
     }
 
     /// Puts an IPv4 prefix on a list.
     pub fn list_prefix(&mut self, network: [u8; 4], length: u32, entry: Entry) {
+        self.make_filters();
         let network = SourceKey::from_ipv4(network);
-        let filter = &mut self.filter;
         prefix_bits(network, length, |near| {
             let (word, bit) = bit_of(near);
-            *filter[word as usize].get_mut() |= bit;
+            atomic::or(&self.filter[word as usize], bit);
         });
-        *self.config.listed.get_mut() |= PREFIX;
+        atomic::or(&self.config.listed, PREFIX);
         self.listed_prefixes.insert((network, length), entry);
+    }
+
+    fn make_filters(&mut self) {
+        if self.filter.is_empty() {
+            let words = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
+            self.prefix_bitmap = words(PREFIX_BITMAP_WORDS);
+            self.filter = words(PREFIX_WORDS + FILTER_WORDS);
+        }
     }
 
     /// The tables of the bank in force, of which packets have none before this is called.
     pub fn class_tables(&mut self) -> &[Table] {
         if self.tables.is_empty() {
-            let tables = (0..TABLES * BANKS).map(|_| [const { AtomicU64::new(0) }; TABLE_WORDS]);
-            self.tables = tables.collect();
-            *self.config.classes.get_mut() = 1;
+            self.tables = (0..TABLES * BANKS).map(|_| atomic::zeros::<TABLE_WORDS>()).collect();
+            atomic::store(&self.config.classes, 1);
         }
         &self.tables[..TABLES as usize]
     }
@@ -178,15 +189,16 @@ impl Memory {
     pub fn share(&mut self, class: u32, network: [u8; 4], length: u32, policy: u32) -> u32 {
         let slot = self.shared_slot(policy);
         self.shared_prefixes.push((class, network, length, slot));
-        *self.config.shared.get_mut() |= if class == 0 { shared::PREFIX } else { shared::CLASS };
+        let kind = if class == 0 { shared::PREFIX } else { shared::CLASS };
+        atomic::or(&self.config.shared, kind);
         slot
     }
 
     /// Lets all sources together have the limit in a policy slot.
     pub fn share_all(&mut self, policy: u32) {
         self.shared_slot(policy);
-        *self.shared[TOTAL_SLOT as usize].policy.get_mut() = u64::from(policy);
-        *self.config.shared.get_mut() |= TOTAL;
+        atomic::store(&self.shared[TOTAL_SLOT as usize].policy, u64::from(policy));
+        atomic::or(&self.config.shared, TOTAL);
     }
 
     fn shared_slot(&mut self, policy: u32) -> u32 {
@@ -194,7 +206,9 @@ impl Memory {
             // Place 0 is the total's in the kernel's map, whether or not there is one.
             self.shared.push(Shared::default());
         }
-        self.shared.push(Shared { policy: u64::from(policy).into(), ..Shared::default() });
+        let shared = Shared::default();
+        atomic::store(&shared.policy, u64::from(policy));
+        self.shared.push(shared);
         assert!(self.shared.len() <= SHARED_SLOTS as usize);
         self.shared.len() as u32 - 1
     }
@@ -202,7 +216,7 @@ impl Memory {
     /// A CPU by its number, modulo how many there are.
     #[must_use]
     pub fn cpu(&self, number: usize) -> Cpu<'_> {
-        Cpu { memory: self, drop_caches: &self.drop_caches[number % self.drop_caches.len()] }
+        Cpu { memory: self, drop_cache: &self.drop_caches[number % self.drop_caches.len()] }
     }
 
     /// Judges a packet of `length` bytes on the first CPU.
@@ -246,16 +260,20 @@ impl Memory {
         self.events.load(Ordering::Relaxed)
     }
 
+    fn registers(&self) -> &Registers {
+        self.registers.get_or_init(|| Box::new(atomic::zeros::<{ REGISTERS / LANES }>()))
+    }
+
     /// Distinct sources in the last full window, estimated.
     #[must_use]
     pub fn distinct(&self) -> f64 {
-        Ranks::full(&self.registers, hll::epoch(self.coarse_time())).estimate()
+        Ranks::full(self.registers(), hll::epoch(self.coarse_time())).estimate()
     }
 
     /// Every source with a bucket, and its packets passed and dropped since it has one.
     pub fn tracked(&self) -> impl Iterator<Item = (SourceKey, u64, u64)> + '_ {
         let mut pending: HashMap<(u32, u64), u64> = HashMap::new();
-        for entry in self.drop_caches.iter().flatten() {
+        for entry in self.drop_caches.iter().filter_map(OnceLock::get).flatten() {
             let Some(slot) = entry.basis().slot() else { continue };
             // By slot and tag: a slot may have another source by now, and these drops are not its.
             let whose = (slot, atomic::load(&entry.tag));
@@ -289,6 +307,24 @@ impl Memory {
         Some((tag, Bucket { slot, identity, share, policy: self.policies.get(policy)? }))
     }
 
+    /// Asserts that each bucket is found by its fingerprint and has the address of its source.
+    #[cfg(test)]
+    pub(super) fn assert_sound(&self) {
+        for (set, word) in self.fingerprints.iter().enumerate() {
+            let bytes = atomic::load(word).to_le_bytes();
+            for (way, byte) in (0..WAYS).zip(bytes) {
+                let index =
+                    slot_index(set as u32, way, self.fingerprints.len() as u32 - 1) as usize;
+                let tag = atomic::load(&self.slots[index].tag);
+                let expected = if tag == 0 { 0 } else { fingerprint(Hash(tag)) };
+                assert_eq!(u64::from(byte), expected, "set {set}, way {way}");
+                let key = self.identities[index].key();
+                assert!(tag == 0 || self.key.hash(key).0 == tag, "set {set}, way {way}: {key:?}");
+                assert!(!is_claimed(atomic::load(&self.slots[index].tat)));
+            }
+        }
+    }
+
     /// Every source with a bucket, and how many packets its shadow would have dropped.
     pub fn shadow_drops(&self) -> impl Iterator<Item = (SourceKey, u64)> + '_ {
         let slots = self.slots.iter().zip(&self.identities);
@@ -300,8 +336,8 @@ impl Memory {
 impl Cpu<'_> {
     /// Judges a packet of `length` bytes, of no class.
     pub fn packet(&self, source: SourceKey, length: u32) -> Reason {
-        verdict(self, &self.memory.config, source, Classified::NONE, length)
-            .unwrap_or(Reason::Internal)
+        let config = &self.memory.config;
+        limit(self, config, source, Classified::NONE, length).unwrap_or(Reason::Internal)
     }
 
     /// Judges a frame.
@@ -351,7 +387,8 @@ impl State for Cpu<'_> {
         self.memory.shares.get(index as usize)
     }
     fn drop_cache_entry(&self, index: u32) -> Option<&DropCacheEntry> {
-        self.drop_caches.get(index as usize)
+        let make = || (0..DROP_CACHE_ENTRIES).map(|_| DropCacheEntry::default()).collect();
+        self.drop_cache.get_or_init(make).get(index as usize)
     }
     fn prefix_bitmap(&self, index: u32) -> Option<&AtomicU64> {
         self.memory.prefix_bitmap.get(index as usize)
@@ -374,17 +411,13 @@ impl State for Cpu<'_> {
         self.memory.cells.get(index as usize)
     }
     fn registers(&self) -> Option<&Registers> {
-        Some(&self.memory.registers)
+        Some(self.memory.registers())
     }
     fn policy(&self, slot: u32) -> Option<&Policy> {
         self.memory.policies.get(slot as usize)
     }
     fn lookup(&self, class: u32, key: SourceKey) -> Option<u32> {
         let memory = self.memory;
-        #[cfg(test)]
-        // Another CPU or the daemon may change anything between two steps of a packet: tests do so
-        // here.
-        memory.between.lookup(memory);
         memory.limits.get(&(class, key)).or_else(|| memory.class_defaults.get(&class)).copied()
     }
     fn class_table(&self, index: u32) -> Option<&Table> {
@@ -407,6 +440,18 @@ impl State for Cpu<'_> {
     }
 }
 
+impl Steps for Cpu<'_> {
+    type Frame = [u8];
+
+    #[cfg(test)]
+    fn charge(&self, packet: &super::Arrival, index: u32) -> Option<super::Attempt<Reason>> {
+        match self.memory.planted {
+            Some(charge) => charge(self, packet, index),
+            None => super::steps::charge(self, packet, index),
+        }
+    }
+}
+
 impl Processor for Cpu<'_> {
     fn now(&self) -> u64 {
         self.memory.time()
@@ -421,32 +466,5 @@ impl Processor for Cpu<'_> {
     fn send(&self, _: Event) -> bool {
         self.memory.events.fetch_add(1, Ordering::Relaxed);
         true
-    }
-}
-
-/// What another CPU does while a packet is being judged.
-#[cfg(test)]
-pub(super) mod interrupt {
-    use super::Memory;
-    use std::boxed::Box;
-    use std::sync::Mutex;
-
-    type Act = Box<dyn FnOnce(&Memory) + Send>;
-
-    #[derive(Default)]
-    pub(in crate::engine) struct Interrupt(Mutex<Option<Act>>);
-
-    impl Interrupt {
-        /// At the next packet that looks its policy up, between the lookup and what is done with it.
-        pub(in crate::engine) fn at_lookup(&self, act: impl FnOnce(&Memory) + Send + 'static) {
-            *self.0.lock().unwrap() = Some(Box::new(act));
-        }
-
-        pub(super) fn lookup(&self, memory: &Memory) {
-            let act = self.0.lock().unwrap().take();
-            if let Some(act) = act {
-                act(memory);
-            }
-        }
     }
 }

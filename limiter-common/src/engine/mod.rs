@@ -45,11 +45,10 @@ mod promotion;
 mod shadow;
 mod shared;
 mod sketched;
-
-use core::sync::atomic::AtomicU64;
+pub mod steps;
 
 use crate::abi::{Config, Event, Internal, Policy, Reason};
-use crate::atomic;
+use crate::atomic::{self, AtomicU64};
 use crate::class::Table;
 use crate::drop_cache::DropCacheEntry;
 use crate::gcra::ticks;
@@ -64,9 +63,12 @@ use crate::shared::Shared;
 use crate::sketch::{Shape, Window};
 use crate::table::{Identity, Slot};
 
-use classes::{Classified, classify};
+pub use attempt::Attempt;
+pub use classes::Classified;
+pub use lookup::Arrival;
+pub use steps::Steps;
+
 use limit::limit;
-use shared::shared;
 
 /// What the daemon fixes before the program is loaded. The verifier takes it for constants, so that a branch
 /// that a host does not need is not even verified.
@@ -95,19 +97,6 @@ pub trait Processor {
     fn now(&self) -> u64;
     /// Monotonic time in ns as of the last clock tick: cheaper, up to two ticks late, never early.
     fn now_coarse(&self) -> u64;
-
-    /// The value itself, as a number that the kernel's verifier knows nothing about. It would
-    /// otherwise follow each way to come by it through the rest of the program separately.
-    fn opaque(&self, value: u64) -> u64 {
-        value
-    }
-
-    /// A copy of a source that the verifier knows nothing about: what it learns from looking the copy
-    /// up, it would otherwise follow through the rest of the program.
-    #[inline(always)]
-    fn copy(&self, source: SourceKey) -> SourceKey {
-        SourceKey { high: self.opaque(source.high), low: self.opaque(source.low) }
-    }
 
     /// Counts what happened on this CPU, and how often it has.
     fn note(&self, what: Internal) -> u64;
@@ -161,8 +150,8 @@ pub trait State: Constants + Processor {
 
 /// Judges a frame. The caller counts the verdict.
 #[inline(always)]
-pub fn judge<S: State, P: Packet + ?Sized>(state: &S, packet: &P) -> Reason {
-    let ip = match network(packet) {
+pub fn judge<S: Steps>(state: &S, frame: &S::Frame) -> Reason {
+    let ip = match network(frame) {
         Network::NonIp => return Reason::NonIp,
         Network::Unreadable => {
             return match state.config() {
@@ -180,20 +169,23 @@ pub fn judge<S: State, P: Packet + ?Sized>(state: &S, packet: &P) -> Reason {
         state.note(Internal::Malformed);
     }
     // A missing map must not cut the host off: the packet passes, and the counter tells.
-    ip_packet(state, packet, &ip).unwrap_or(Reason::Internal)
+    ip_packet(state, frame, &ip).unwrap_or(Reason::Internal)
 }
 
 /// Judges a packet with a source. `None` if `state` lacks something.
 #[inline(always)]
-fn ip_packet<S: State, P: Packet + ?Sized>(state: &S, packet: &P, ip: &Ip) -> Option<Reason> {
+fn ip_packet<S: Steps>(state: &S, frame: &S::Frame, ip: &Ip) -> Option<Reason> {
     // Before lists and limits: a ban of a forged address once parted a fleet.
-    if let Some(reason) = peer(state, packet, ip) {
+    if let Some(reason) = peer(state, frame, ip) {
         return Some(reason);
     }
     let config = state.config()?;
-    let source = state.copy(state.masks().apply(ip.source));
-    let classified = classify(state, config, packet, ip)?;
-    verdict(state, config, source, classified, packet.length())
+    let source = state.masks().apply(ip.source);
+    let mut classified = Classified::NONE;
+    if atomic::load(&config.classes) != 0 {
+        classified = state.classify(frame, ip, source)?;
+    }
+    limit(state, config, source, classified, frame.length())
 }
 
 /// Judges a frame of another host of the cluster; `None` for any other packet.
@@ -204,42 +196,26 @@ fn peer<S: State, P: Packet + ?Sized>(state: &S, packet: &P, ip: &Ip) -> Option<
     if listen.port == 0 || ip.malformed {
         return None;
     }
-    // What the verifier learns of the frame from here on, it would otherwise follow through the rest.
-    let ip = Ip { offset: state.opaque(ip.offset.into()) as u16, ..*ip };
     // Most packets are told apart by the port, for less than looking up the source.
-    let (address, port) = udp_destination(packet, &ip)?;
+    let (address, port) = udp_destination(packet, ip)?;
     if u64::from(port) != listen.port || address != listen.address {
         return None;
     }
-    let budget = state.peer(state.copy(ip.source))?;
+    let budget = state.peer(ip.source)?;
     let passes = admit(budget, ticks(state.now_coarse()));
     Some(if passes { Reason::PeerFrame } else { Reason::OverPeerBudget })
 }
 
-/// Judges a packet of `length` bytes from `source` by the limit of its source, then by those that it
-/// shares.
-#[inline(always)]
-fn verdict<S: State>(
-    state: &S,
-    config: &Config,
-    source: SourceKey,
-    classified: Classified,
-    length: u32,
-) -> Option<Reason> {
-    let limited = classified.limited(state, source)?;
-    let reason = limit(state, config, source, limited, length)?;
-    // Management addresses are on the allow list. A full shared limit must not shut the operator
-    // out.
-    if !reason.passes() || reason == Reason::Allowed {
-        return Some(reason);
-    }
-    shared(state, config, classified, source, length, reason)
-}
-
+#[cfg(all(test, loom))]
+mod loom_tests;
 #[cfg(test)]
 mod peer_tests;
 #[cfg(test)]
+mod planted;
+#[cfg(test)]
 mod policy_tests;
+#[cfg(all(test, not(loom)))]
+mod schedule_tests;
 #[cfg(test)]
 mod share_tests;
 #[cfg(test)]

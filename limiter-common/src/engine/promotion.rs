@@ -3,11 +3,11 @@
 use super::State;
 use super::attempt::Attempt;
 use super::charge::{over, record};
-use super::draw::{Tats, deepest, judge, price_of};
+use super::draw::{Tats, deepest, judge};
 use super::events::event;
-use super::lookup::{Packet, SlotRef, find, resolve};
+use super::lookup::{Arrival, SlotRef, find, resolve};
 use super::shadow::{begin, shadow};
-use super::sketched::{Sketched, owed};
+use super::sketched::{estimate, owed};
 use crate::abi::{Config, EventKind, Internal, PolicyWord, Reason, Tier, on_full};
 use crate::atomic;
 use crate::gate;
@@ -18,7 +18,7 @@ use crate::table::{
 };
 
 /// The way that a packet's source gets, and what is lost by it: when its bucket was used last, 0 if that is full, with
-/// flags above any time. A number, so that the verifier does not follow each case separately.
+/// flags above any time.
 struct Victim {
     way: u32,
     lost: u64,
@@ -37,9 +37,9 @@ impl Victim {
 /// nothing, the one that was used least recently, first of those that have admitted a packet or two since they were
 /// made. The search starts somewhere else for each source.
 #[inline(always)]
-fn victim<S: State>(state: &S, packet: &Packet<'_>, ways: Ways, now: Ticks) -> Option<Victim> {
+fn victim<S: State>(state: &S, packet: &Arrival, ways: Ways, now: Ticks) -> Option<Victim> {
     // The word is at hand: only where no way is empty are eight lines of memory touched.
-    let empty = ways.empty(atomic::load(packet.fingerprints));
+    let empty = ways.empty(atomic::load(packet.fingerprints(state)?));
     if !empty.is_empty() {
         return Some(Victim { way: empty.way(), lost: 0 });
     }
@@ -73,25 +73,22 @@ fn victim<S: State>(state: &S, packet: &Packet<'_>, ways: Ways, now: Ticks) -> O
 
 /// Gives the packet's source a bucket and judges the packet.
 #[inline(always)]
-pub(super) fn promote<S: State>(
-    state: &S,
-    config: &Config,
-    packet: &Packet<'_>,
-    sketched: &Sketched,
-) -> Option<Attempt<Reason>> {
+pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<Attempt<Reason>> {
+    let config = state.config()?;
+    let estimate = estimate(state, packet)?;
     let resolved = resolve(state, packet);
     let policy = state.policy(resolved.slot())?;
     // By its own gate: so far only the smallest one of all policies was asked.
-    if gate::passes(sketched.estimate, sketched.first, policy.gate) {
+    if gate::passes(estimate, is_first, policy.gate) {
         return Some(Attempt::Done(Reason::BelowGate));
     }
     let now_ns = state.now();
     let now = ticks(now_ns);
     let ways = Ways::new(resolved.slot(), policy.gate);
     let Victim { way, lost } = victim(state, packet, ways, now)?;
-    let (way, lost) = (state.opaque(u64::from(way)) as u32 % WAYS, state.opaque(lost));
     let SlotRef { index, slot } = packet.slot_ref(state, way)?;
     let identity = state.identity(index)?;
+    let fingerprints = packet.fingerprints(state)?;
     let before = atomic::load(&slot.tat);
     // After the time, which is replaced only if nobody has come meanwhile: so both are of one
     // holder.
@@ -113,41 +110,39 @@ pub(super) fn promote<S: State>(
 
     // The slot is ours until its TAT says otherwise. It is complete before its tag and fingerprint
     // name it.
-    let owed = owed(state, config, packet, sketched, now_ns);
+    let owed = owed(state, config, packet, estimate, now_ns);
     let share = state.share(index)?;
     let mut price = CostMultiplier::LOCAL;
     let mut full = [now; 2];
     if policy.is_cluster() {
-        price = price_of(state, policy.floor());
-        full = policy.filled().map(|filled| state.opaque(if filled > now { filled } else { now }));
+        price = CostMultiplier::from_share(policy.floor());
+        full = policy.filled().map(|filled| if filled > now { filled } else { now });
     }
     // Where no limit of the cluster ever was, its line is left alone.
     if policy.is_cluster() || atomic::load(&share.floor) != 0 {
         atomic::store(&share.floor, price.word());
         atomic::store(&share.grant, Grant::nothing_at(now_ns).0);
     }
-    let start = |full, tier: &Tier| {
-        clamped(full + owed.debt(state, tier, price), now, deepest(state, price, tier))
-    };
+    let start =
+        |full, tier: &Tier| clamped(full + owed.debt(tier, price), now, deepest(price, tier));
     let start =
         Tats { first: start(full[0], &policy.first), second: start(full[1], &policy.second) };
-    let (admitted, next) = judge(state, policy, price, start, packet.length, now);
-    let admitted = state.opaque(u64::from(admitted)) != 0;
+    let (admitted, next) = judge(policy, price, start, packet.length, now);
     atomic::store(&identity.second_tat, next.second);
-    begin(identity, policy, now + owed.debt(state, &policy.shadow, CostMultiplier::LOCAL));
+    begin(identity, policy, now + owed.debt(&policy.shadow, CostMultiplier::LOCAL));
     if policy.has_shadow() {
         shadow(state, policy, index, packet, now)?;
     }
     enter(slot, identity, packet, resolved, now_ns);
     // A swap, not a store: a full barrier, so that whoever sees the tag sees what is written above.
     atomic::swap(&slot.tag, packet.hash.0);
-    set_fingerprint(packet.fingerprints, way, fingerprint(packet.hash));
+    set_fingerprint(fingerprints, way, fingerprint(packet.hash));
     atomic::swap(&slot.tat, next.first);
 
     if find(state, packet, way)?.is_some() {
         // Two CPUs promoted the source at once, into two ways. Both see the other (the swaps are
         // full barriers) or only the later one does; whoever sees yields and charges the other.
-        set_fingerprint(packet.fingerprints, way, 0);
+        set_fingerprint(fingerprints, way, 0);
         atomic::swap(&slot.tag, 0);
         atomic::swap(&slot.tat, 0);
         return Some(Attempt::Contended);
@@ -164,17 +159,17 @@ pub(super) fn promote<S: State>(
         Reason::Conforming
     } else {
         let last = LastSeen::over_limit(now_ns, 0);
-        over(state, config, slot, packet, policy, resolved.slot(), last)
+        over(state, slot, packet, policy, resolved.slot(), last)?
     };
     Some(Attempt::Done(reason))
 }
 
 /// Writes into a slot whose it is, with counters that begin.
 #[inline(always)]
-fn enter(slot: &Slot, identity: &Identity, packet: &Packet<'_>, resolved: PolicyWord, now_ns: u64) {
+fn enter(slot: &Slot, identity: &Identity, packet: &Arrival, resolved: PolicyWord, now_ns: u64) {
     atomic::store(&identity.high, packet.source.high);
     atomic::store(&identity.low, packet.source.low);
-    atomic::store(&identity.class, u64::from(packet.limited.class()));
+    atomic::store(&identity.class, u64::from(packet.classified.limited()));
     atomic::store(&slot.policy, resolved.0);
     atomic::store(&slot.passed, 0);
     atomic::store(&slot.dropped, 0);
@@ -189,7 +184,7 @@ fn enter(slot: &Slot, identity: &Identity, packet: &Packet<'_>, resolved: Policy
 fn full<S: State>(
     state: &S,
     config: &Config,
-    packet: &Packet<'_>,
+    packet: &Arrival,
     policy: u32,
     now_ns: u64,
     lost: u64,

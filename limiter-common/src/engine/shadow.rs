@@ -3,7 +3,7 @@
 //! It has a bucket of its own in the line of [`Identity`], so that it changes no verdict.
 
 use super::State;
-use super::lookup::Packet;
+use super::lookup::Arrival;
 use crate::abi::Policy;
 use crate::atomic;
 use crate::gcra::{Ticks, decide};
@@ -17,7 +17,7 @@ pub(super) fn shadow<S: State>(
     state: &S,
     policy: &Policy,
     index: u32,
-    packet: &Packet<'_>,
+    packet: &Arrival,
     now: Ticks,
 ) -> Option<()> {
     let identity = state.identity(index)?;

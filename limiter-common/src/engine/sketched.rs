@@ -1,28 +1,18 @@
 //! What the sketch says of a packet's source.
 
 use super::State;
-use super::draw::priced;
-use super::lookup::Packet;
+use super::lookup::Arrival;
 use crate::abi::{Config, Internal, TOTAL_STEP, Tier};
 use crate::gate::{self, MIN_FRAME};
 use crate::gcra::Ticks;
 use crate::share::CostMultiplier;
 use crate::sketch::{Counted, Estimate, MAX_DEPTH, Shape, Total, count, touch};
 
-/// An estimate, and when it was made.
-pub(super) struct Sketched {
-    pub(super) estimate: Estimate,
-    /// Whether the packet is the first of its source in this epoch; never said of one that is not.
-    pub(super) first: bool,
-    /// On the wall, as of the last clock tick.
-    pub(super) wall_ns: u64,
-}
-
 /// What a packet finds when it is added to the sketch.
 pub(super) struct Added {
     /// Whether its source is below the gate.
     pub(super) below: bool,
-    /// As [`Sketched::first`].
+    /// Whether the packet is the first of its source in this epoch; never said of one that is not.
     pub(super) first: bool,
 }
 
@@ -31,11 +21,10 @@ pub(super) struct Added {
 pub(super) fn add<S: State>(
     state: &S,
     config: &Config,
-    packet: &Packet<'_>,
-    wall_ns: u64,
+    packet: &Arrival,
     gate: u32,
 ) -> Option<Added> {
-    let now = state.window().position(wall_ns);
+    let now = state.window().position(packet.wall_ns);
     let shape = state.shape();
     // The estimate is the least over all rows, so it is below if any is, and the source is new if it is to any
     // row. Which row that is cannot be foreseen, hence no branch for each: the sign of the differences tells.
@@ -59,8 +48,8 @@ pub(super) fn add<S: State>(
 
 /// The estimate for a source whose packet has been added.
 #[inline(always)]
-pub(super) fn estimate<S: State>(state: &S, packet: &Packet<'_>, wall_ns: u64) -> Option<Estimate> {
-    let now = state.window().position(wall_ns);
+pub(super) fn estimate<S: State>(state: &S, packet: &Arrival) -> Option<Estimate> {
+    let now = state.window().position(packet.wall_ns);
     let shape = state.shape();
     let mut estimate = Estimate::NOTHING;
     let mut row = 0;
@@ -84,8 +73,8 @@ pub(super) struct Owed {
 impl Owed {
     /// The debt that a tier starts with.
     #[inline(always)]
-    pub(super) fn debt<S: State>(&self, state: &S, tier: &Tier, price: CostMultiplier) -> Ticks {
-        let cost = priced(state, price, tier.cost.ticks(MIN_FRAME));
+    pub(super) fn debt(&self, tier: &Tier, price: CostMultiplier) -> Ticks {
+        let cost = price.cost(tier.cost.ticks(MIN_FRAME));
         gate::debt(self.estimate, self.others, cost, self.age_ns)
     }
 }
@@ -94,18 +83,18 @@ impl Owed {
 pub(super) fn owed<S: State>(
     state: &S,
     config: &Config,
-    packet: &Packet<'_>,
-    sketched: &Sketched,
+    packet: &Arrival,
+    estimate: Estimate,
     now_ns: u64,
 ) -> Owed {
     let window = state.window();
-    let now = window.position(sketched.wall_ns);
+    let now = window.position(packet.wall_ns);
     let total = Total::at(&config.sketch_total, now).current();
     let cpus = state.cpus();
     let noise = gate::noise(total, cpus.wrapping_mul(TOTAL_STEP as u32), state.shape());
     // A packet that another CPU has counted but not judged yet will be charged there.
     let others = noise.saturating_add(cpus.saturating_sub(1));
-    let age_ns = window.since(sketched.estimate.first, sketched.wall_ns)
-        + now_ns.saturating_sub(packet.coarse_ns);
-    Owed { estimate: sketched.estimate, others, age_ns }
+    let age_ns =
+        window.since(estimate.first, packet.wall_ns) + now_ns.saturating_sub(packet.coarse_ns);
+    Owed { estimate, others, age_ns }
 }

@@ -16,6 +16,7 @@ use model::instance::{Instance, Owner};
 use model::interface::Mode;
 
 /// Drivers that had native XDP before kernels told so (6.3).
+// By driver, as older kernels tell only by attaching, which would disturb the interface.
 const NATIVE_DRIVERS: &str = "atlantic bnxt_en bonding cpsw ena fec fsl_dpaa2_eth fsl_enetc hv_netvsc i40e ice igb \
                               igc ixgbe ixgbevf mana mlx4_en mlx5_core mtk_soc_eth mvneta mvpp2 nfp nicvf qede \
                               rvu_nicpf sfc st_gmac tun veth virtio_net";
@@ -117,13 +118,14 @@ impl Device {
     fn count(&mut self, stats: &Stats64) {
         self.received = stats.rx_packets;
         self.misses.extend([
+            // Frames that no program and no counter of the limiter can have seen: P5 sums up only
+            // what reached the interface.
             ("missed errors".to_owned(), stats.rx_missed_errors),
             ("FIFO errors".to_owned(), stats.rx_fifo_errors),
             ("overruns".to_owned(), stats.rx_over_errors),
         ]);
     }
 
-    /// Judges what was found.
     pub(super) fn checks(&self) -> Vec<Check> {
         let mut checks = vec![self.state(), self.native(), self.mtu()];
         checks.extend(self.merging_in_hardware());
@@ -146,6 +148,8 @@ impl Device {
     fn state(&self) -> Check {
         let (check, name) = ("interface", &self.name);
         if !self.is_up {
+            // No failure: XDP attaches to a link that is down, and then its first packet is
+            // judged.
             return Check::warn(check, format!("{name} is down"), format!("ip link set {name} up"));
         }
         if !self.has_carrier {
@@ -249,6 +253,7 @@ impl Device {
         let called = name.as_deref().unwrap_or("name unknown");
         let mode = mode.map_or("several modes", Mode::name);
         let device = &self.name;
+        // By name: the id is another one with each load, and the tag with each version.
         if called != PROGRAM_NAME {
             return Check::warn(
                 check,
@@ -275,6 +280,7 @@ impl Device {
 
     fn queues(&self) -> Check {
         let (check, cpus) = ("queues", self.cpus);
+        // Virtual devices have none to tell of, so this is no fault.
         let Some(Channels { receive, most }) = self.channels else {
             return Check::ok(check, "the driver does not tell");
         };
@@ -324,6 +330,8 @@ fn program_name(id: u32) -> Option<String> {
 
 /// Whether a driver's counter is of received frames that found no room.
 fn is_miss(counter: &str) -> bool {
+    // mlx5 says out_of_buffer and discards_phy, igb missed and no_buffer, ixgbe no_dma_resources,
+    // ena alloc_fail.
     const PARTS: [&str; 8] = [
         "missed",
         "no_buf",

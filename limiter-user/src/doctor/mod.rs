@@ -90,6 +90,7 @@ impl Print for Diagnosis {
         for check in &self.checks {
             writeln!(out, "{:<5} {:<17} {}", check.state.name(), check.name, check.found)?;
             if let Some(remedy) = &check.remedy {
+                // On a line of its own, so that a command in it can be copied whole.
                 writeln!(out, "{:<5} {:<17} -> {remedy}", "", "")?;
             }
         }
@@ -113,6 +114,8 @@ pub(crate) fn examine(
     if let Some(name) = interface {
         match Device::find(name, pin_dir, instance) {
             Ok(device) => checks.extend(device.checks()),
+            // A finding, not the command's failure: what was found of the machine is worth telling
+            // all the same.
             Err(error) => checks.push(Check::fail(
                 "interface",
                 error.to_string(),

@@ -15,13 +15,7 @@ pub(crate) type Opaque = Box<dyn std::error::Error + Send + Sync>;
 /// An error of the data plane.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The program that takes samples could not be loaded.
-    #[error("packets cannot be captured: {problem}")]
-    Capture {
-        /// What the kernel says.
-        problem: String,
-    },
-    /// The program that writes lines could not be loaded, or what it writes cannot be read.
+    /// What the kernel program writes cannot be read.
     #[error("the kernel program cannot write to the log")]
     KernelLog {
         /// Why not.
@@ -248,6 +242,8 @@ impl Explain for Error {
             }
             Self::UnknownInterface { known, .. } => format!("there are: {}", known.join(", ")),
             Self::NotAttached { .. } => "`limiter status` lists the interfaces".into(),
+            // No start changes the mode by itself: from native to generic would cost several times
+            // the CPU unseen (P5).
             Self::OtherMode { name, .. } => format!("detach it first: `limiter detach {name}`"),
             Self::Occupied { .. } => "remove that program, or take its place with --replace".into(),
             Self::ForeignLink { name, .. } => format!(
@@ -265,6 +261,8 @@ impl Explain for Error {
                 "take --mode native, in the driver, or --mode generic, which works everywhere, but slower"
                     .into()
             }
+            // The kernel's error number says little: causes that can be seen are offered, the
+            // surest first.
             Self::Attach { name, mode: Mode::Native, merging: Some(offload), .. } => format!(
                 "{offload} is on, with which most drivers refuse a program: ethtool -K {name} {offload} \
                  off"

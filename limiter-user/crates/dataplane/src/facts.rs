@@ -16,6 +16,7 @@ pub struct WindowRanks {
     /// The number of the window, modulo 2^16.
     pub window: u16,
     /// A number that stands for the secret of the hash that has filled them.
+    // The secret itself stays here: who knows it can aim at single cells and buckets.
     pub key: u64,
 }
 

@@ -3,36 +3,26 @@
 use std::os::fd::{AsRawFd, RawFd};
 
 use aya::Ebpf;
-use aya::maps::{MapData, ProgramArray};
 use aya_log::EbpfLogger;
 
-use super::{Error, samples, take};
+use super::Error;
 
-/// The program that writes lines.
-const PROGRAM: &str = "logger";
-/// Who writes them, among the read-only globals of the object: 0 nobody, 1 that program.
+/// Whether lines are written, among the read-only globals of the object: 0 or 1.
 pub(super) const SWITCH: &str = "KERNEL_LOG";
 /// The ring buffer that aya-log makes for its lines.
 pub(super) const RING: &str = "AYA_LOGS";
 
-/// Lines that come from the kernel program; readable when there are some. None is written any more once it
-/// is dropped.
+/// Lines that come from the kernel program; readable when there are some. Once it is dropped the kernel program finds
+/// no room for more.
 pub struct KernelLog {
     lines: EbpfLogger<&'static dyn log::Log>,
-    /// Not pinned, so that it is emptied when this is dropped: the kernel clears a program array with its last
-    /// descriptor of user space, and then no tail call finds the program.
-    _programs: ProgramArray<MapData>,
 }
 
 impl KernelLog {
-    /// Lets the program that judges packets find the one that writes lines.
+    /// Takes the ring buffer out of a program that is loaded.
     pub(super) fn new(ebpf: &mut Ebpf) -> Result<Self, Error> {
-        let failed = |source| Error::KernelLog { source };
-        // Before its ring buffer is taken out: without it the program cannot be loaded.
-        let programs = take(ebpf, "LOGGER")?;
-        let programs = samples::install(ebpf, PROGRAM, programs).map_err(failed)?;
-        let lines = EbpfLogger::init(ebpf).map_err(|error| failed(Box::new(error)))?;
-        Ok(Self { lines, _programs: programs })
+        let lines = EbpfLogger::init(ebpf);
+        Ok(Self { lines: lines.map_err(|error| Error::KernelLog { source: Box::new(error) })? })
     }
 
     /// Tells the lines that have come since the last call.

@@ -29,7 +29,7 @@ pub(super) const ABI_PIN: &str = "abi";
 pub(super) const LAYOUT_PIN: &str = "layout";
 
 /// The maps of the object that are pinned. Those of its log are made anew with each program.
-pub(super) const MAPS: [&str; 27] = [
+pub(super) const MAPS: [&str; 26] = [
     "CONFIG",
     "POLICIES",
     "EXACT",
@@ -55,7 +55,6 @@ pub(super) const MAPS: [&str; 27] = [
     "PEERS",
     "SAMPLING",
     "SAMPLES",
-    "SAMPLER",
     "EVENTS",
 ];
 

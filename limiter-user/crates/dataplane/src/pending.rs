@@ -93,6 +93,8 @@ impl Pending {
         for (&index, drops) in &self.drops {
             all.extend(drops.iter().map(|&(tag, packets, bytes)| (index, tag, packets, bytes)));
         }
+        // In the order of memory, in which the table is gone through: then no bucket needs a
+        // search.
         all.sort_unstable();
         all
     }
@@ -105,6 +107,7 @@ impl Pending {
         }
         let drops = self.drops.get(&index).into_iter().flatten();
         drops
+            // The slot may be another source's since: the former one's drops are not this one's.
             .filter(|(owner, ..)| *owner == tag)
             .fold((0, 0), |sum, (_, packets, bytes)| (sum.0 + packets, sum.1 + bytes))
     }

@@ -15,8 +15,6 @@ pub struct RunTime {
 
 impl RunTime {
     pub(super) fn from_ebpf(ebpf: &Ebpf) -> Option<Self> {
-        // Of the program that judges. Those behind the tail call are measured with it, as they
-        // never return to it.
         let info = ebpf.program(PROGRAM)?.info().ok()?;
         let ns = u64::try_from(info.run_time().as_nanos()).ok()?;
         Some(Self { ns, runs: info.run_count() })

@@ -5,66 +5,42 @@ use std::sync::Arc;
 use model::sample::{PacketSample, SampleFilter};
 
 use aya::Ebpf;
-use aya::maps::{MapData, ProgramArray, RingBuf};
-use aya::programs::Xdp;
+use aya::maps::{MapData, RingBuf};
 use ipnet::IpNet;
 use limiter_common::abi::Reason;
 use limiter_common::atomic;
 use limiter_common::packet::{Network, network};
 use limiter_common::sampling::{MAX_BYTES, Sample, Sampling, asking};
 
-use super::error::{Error, Opaque};
+use super::error::Error;
 use super::memory::Elements;
 use super::sources::key_of;
 use super::view::{Memory, Now};
 use super::{elements, take};
-
-/// The program that takes samples.
-const PROGRAM: &str = "sampler";
 
 /// The way to samples. It knows no limits: with those each sample is explained later.
 pub struct Sampler {
     memory: Arc<Memory>,
     control: Elements<Sampling>,
     ring: RingBuf<MapData>,
-    /// Why there are none.
-    broken: Option<String>,
-    /// Held open: the kernel empties a program array when its last descriptor or pin of user space goes, although the
-    /// program still refers to it.
-    _programs: Option<ProgramArray<MapData>>,
 }
 
 impl Sampler {
     pub(super) fn new(ebpf: &mut Ebpf, memory: Arc<Memory>) -> Result<Self, Error> {
         let control = elements(ebpf, "SAMPLING")?;
         let ring = take(ebpf, "SAMPLES")?;
-        let programs = take(ebpf, "SAMPLER")?;
-        let (programs, broken) = match install(ebpf, PROGRAM, programs) {
-            Ok(programs) => (Some(programs), None),
-            // Limits do not depend on it.
-            Err(error) => {
-                tracing::warn!("packets cannot be captured: {error}");
-                (None, Some(error.to_string()))
-            }
-        };
-        let mut sampler = Self { memory, control, ring, broken, _programs: programs };
+        let mut sampler = Self { memory, control, ring };
         // A daemon may have died while somebody captured.
         sampler.stop_sampling();
         Ok(sampler)
     }
 
     /// Lets the kernel program take samples of packets, and forgets earlier ones.
-    ///
-    /// # Errors
-    /// If this kernel cannot.
-    pub fn start_sampling(&mut self, filter: &SampleFilter) -> Result<(), Error> {
-        if let Some(problem) = &self.broken {
-            return Err(Error::Capture { problem: problem.clone() });
-        }
+    pub fn start_sampling(&mut self, filter: &SampleFilter) {
         self.stop_sampling();
         // What is left of an earlier capture.
         while self.ring.next().is_some() {}
-        let Some(control) = self.control.all().first() else { return Ok(()) };
+        let Some(control) = self.control.all().first() else { return };
         // As the kernel program compares: both halves of a key, of which an IPv4 address is the
         // end.
         let (mask, key) = match filter.source {
@@ -86,7 +62,6 @@ impl Sampler {
         }
         // The filter before the word that lets packets ask for it.
         atomic::store(&self.memory.config().sampled, asking(filter.reasons.iter().copied()));
-        Ok(())
     }
 
     /// Ends that.
@@ -111,19 +86,6 @@ fn keep(share: f64) -> u64 {
     const ALL: f64 = (1u64 << 32) as f64;
     // A tiny share is not all of them.
     if share < 1.0 { ((share * ALL) as u64).max(1) } else { 0 }
-}
-
-/// Loads the program `name`, and lets the one that judges packets find it in `programs`.
-pub(super) fn install(
-    ebpf: &mut Ebpf,
-    name: &str,
-    mut programs: ProgramArray<MapData>,
-) -> Result<ProgramArray<MapData>, Opaque> {
-    let program = ebpf.program_mut(name).ok_or("it is not in the object")?;
-    let program: &mut Xdp = program.try_into()?;
-    program.load()?;
-    programs.set(0, program.fd()?, 0)?;
-    Ok(programs)
 }
 
 /// The bits of a key that addresses in `net` have in common.

@@ -21,14 +21,13 @@ pub struct BucketShare {
     /// What it may use in all, of which the floor is a part.
     pub share: Share,
     /// Until when, ns since boot, rounded down to 2^20 of them.
+    // Down and not up: a grant may end early, never late (P6).
     pub until_ns: u64,
 }
 
 /// What became of changes of shares.
 #[derive(Clone, Debug, Default)]
 pub struct SharesChanged {
-    /// Made.
-    pub made: u64,
     /// Not made, as the bucket is another source's, or not under a limit of the cluster, or no packet has come
     /// since it is.
     pub gone: u64,
@@ -38,13 +37,13 @@ pub struct SharesChanged {
     pub gone_buckets: Vec<usize>,
     /// The buckets of single changes to be tried again.
     pub missed_buckets: Vec<usize>,
+    // Given back later: a packet that read the larger share may still be charged by it.
     lowered: Vec<(usize, Lowered)>,
 }
 
 impl SharesChanged {
     /// Adds what became of other changes, of which tokens are to be given back, too.
     pub fn merge(&mut self, other: Self) {
-        self.made += other.made;
         self.gone += other.gone;
         self.missed += other.missed;
         self.gone_buckets.extend(other.gone_buckets);
@@ -101,6 +100,8 @@ fn demand(limit: &Limit, earlier: &Counts, now: &Counts, long: Duration) -> Shar
     let packets = now.packets().saturating_sub(earlier.packets());
     let bytes = now.bytes.saturating_sub(earlier.bytes);
     let part = |tier: &Tier| {
+        // With what was dropped: a host at its floor could never show that it needs more
+        // otherwise.
         let offered = if tier.rate.unit() == Unit::Bytes { bytes } else { packets };
         let period_s = tier.rate.period_ns() as f64 / 1e9;
         let allowed = tier.rate.amount() as f64 / period_s * long.as_secs_f64();
@@ -131,11 +132,8 @@ impl SharesChanged {
 
     pub(super) fn count(&mut self, bucket: usize, outcome: Outcome) {
         match outcome {
-            Outcome::Done => self.made += 1,
-            Outcome::Lowered(lowered) => {
-                self.made += 1;
-                self.lowered.push((bucket, lowered));
-            }
+            Outcome::Done => {}
+            Outcome::Lowered(lowered) => self.lowered.push((bucket, lowered)),
             Outcome::Gone => self.gone += 1,
             Outcome::Missed => self.missed += 1,
         }

@@ -225,6 +225,8 @@ impl<P: MapKey, V: Pod> SourceMaps<P, V> {
     }
 
     /// Whether a place is one source rather than a prefix of many.
+    // One source lies in a hash map: there may be a million, and a trie walks a node for each bit
+    // that differs.
     pub(super) fn is_exact(&self, place: &P) -> bool {
         match place.net() {
             None => false,

@@ -7,6 +7,7 @@ use super::netdev;
 /// is on among `features` (by the kernel's names).
 pub fn merging_of(features: &[String], driver: Option<&str>) -> Option<&'static str> {
     let is_on = |feature: &str| features.iter().any(|name| name == feature);
+    // LRO first: more drivers refuse a program for it, and one remedy is told at a time.
     if is_on("rx-lro") {
         Some("lro")
     } else if is_on("rx-gro-hw") && driver != Some("virtio_net") {

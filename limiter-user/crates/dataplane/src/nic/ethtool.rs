@@ -19,6 +19,8 @@ const FEATURES: u32 = 4;
 const NAME: usize = 32;
 
 /// Room for what a driver may add between the questions how much there is and what it is.
+// Kernels copy as many as there are now, whatever was asked for: without room that would be beyond
+// the buffer.
 const SLACK: usize = 256;
 
 /// Receive queues with an interrupt of their own.
@@ -44,6 +46,7 @@ impl Ethtool {
         for (to, from) in name[..libc::IFNAMSIZ - 1].iter_mut().zip(interface.bytes()) {
             *to = from.cast_signed() as c_char;
         }
+        // Any socket takes the request. One of this family exists also in a sandbox without IP.
         Ok(Self { socket: UnixDatagram::unbound()?, name })
     }
 
@@ -76,6 +79,8 @@ impl Ethtool {
         buffer[0] = GCHANNELS;
         self.ask(&mut buffer).ok()?;
         let [_, most_receive, _, _, most_combined, receive, _, _, combined] = buffer;
+        // Drivers have queues of one kind or of both: some count combined ones alone, older ones
+        // the others.
         Some(Channels { receive: receive + combined, most: most_receive.max(most_combined) })
             .filter(|channels| channels.receive > 0)
     }

@@ -93,6 +93,7 @@ where
 pub fn xdp_features(ifindex: u32) -> io::Result<u64> {
     let mut socket = Socket::new(NETLINK_GENERIC)?;
     socket.bind_auto()?;
+    // Connected to the kernel, it takes no message of another process for the answer.
     socket.connect(&SocketAddr::new(0, 0))?;
     let family = GenlCtrl {
         cmd: GenlCtrlCmd::GetFamily,

@@ -46,6 +46,7 @@ pub(super) struct PolicySlots {
     array: Array<MapData, Policy>,
     /// The content of every slot that something leads to, and by how many places.
     used: HashMap<u32, (Policy, usize)>,
+    // Limits of one content share a slot: there may be a million, and there are 65,536 slots.
     by_policy: HashMap<Policy, u32>,
     numbers: Numbers,
 }
@@ -86,6 +87,8 @@ impl PolicySlots {
     /// The least gate.
     pub(super) fn least_gate(&self) -> u32 {
         let used = self.used.values().filter(|(_, count)| *count > 0);
+        // Light sources below it skip the lookup of their policy, so it must be no larger than any
+        // gate in use (P2).
         used.map(|(policy, _)| policy.gate).chain([MAX_GATE]).min().unwrap_or(MAX_GATE)
     }
 

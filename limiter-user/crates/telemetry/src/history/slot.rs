@@ -69,7 +69,7 @@ impl Totals {
     }
 }
 
-/// What happened in one second or one minute; 296 bytes.
+/// What happened in one second or one minute; 312 bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slot {
     /// Which second or minute of the history; 0 for none.

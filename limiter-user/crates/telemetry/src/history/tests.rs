@@ -121,8 +121,8 @@ fn fresh_maps_count_from_nothing() {
 
 #[test]
 fn memory_is_bounded() {
-    assert_eq!(size_of::<Slot>(), 296);
-    assert!((SECONDS + MINUTES) * size_of::<Slot>() <= 4 << 20);
+    assert_eq!(size_of::<Slot>(), 312);
+    assert!((SECONDS + MINUTES) * size_of::<Slot>() <= 9 << 19);
     let (mut scene, mut history) = (START, History::default());
     history.record(&scene.sample());
     for _ in 0..2 * SECONDS {

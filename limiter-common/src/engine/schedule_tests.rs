@@ -1,0 +1,155 @@
+//! CPUs that meet in every way that shuttle thinks of.
+
+use std::sync::Arc;
+use std::vec::Vec;
+
+use super::memory::Memory;
+use super::planted::{self, Charge};
+use super::tests::{PERIOD, limiter, packet, policy, quick, source, tier};
+use super::*;
+use crate::abi::PolicyWord;
+use crate::schedule::{explore, finds};
+use crate::table::WAYS;
+
+/// Schedules of a scenario, of each kind.
+const SCHEDULES: usize = 1500;
+
+/// Lets each CPU judge packets at once; returns how many passed.
+fn at_once(memory: &Arc<Memory>, packets: &[&[u32]]) -> u64 {
+    let cpus: Vec<_> = packets
+        .iter()
+        .zip(0..)
+        .map(|(sources, number)| {
+            let (memory, sources) = (Arc::clone(memory), sources.to_vec());
+            shuttle::thread::spawn(move || {
+                let cpu = memory.cpu(number);
+                sources.into_iter().filter(|it| cpu.packet(source(*it), 100).passes()).count()
+            })
+        })
+        .collect();
+    cpus.into_iter().map(|cpu| cpu.join().expect("a CPU ends") as u64).sum()
+}
+
+/// Packets of a source that pass, of `count` one after the other.
+fn in_turn(memory: &Memory, number: u32, count: u32) -> u64 {
+    (0..count).filter(|_| packet(memory, number).passes()).count() as u64
+}
+
+/// Three CPUs empty a bucket together: whatever they overdraw they pay back.
+fn a_bucket_is_emptied(limit: Policy, planted: Option<Charge>) {
+    let mut memory = limiter(limit, 1, 1 << 6, 3);
+    memory.planted = planted;
+    // It has a bucket, that is full again.
+    assert!(packet(&memory, 7).passes());
+    memory.advance(100 * PERIOD);
+    let memory = Arc::new(memory);
+    let passed = at_once(&memory, &[&[7, 7], &[7, 7], &[7, 7]]);
+    assert!((3..=5).contains(&passed), "{passed} of 3");
+    memory.advance(2 * PERIOD);
+    assert_eq!(passed + in_turn(&memory, 7, 9), 5);
+}
+
+#[test]
+fn whatever_cpus_overdraw_is_owed() {
+    explore(SCHEDULES, || a_bucket_is_emptied(quick(3), None));
+    explore(SCHEDULES, || a_bucket_is_emptied(quick(3).and(tier(1000, 3)), None));
+    assert!(finds(SCHEDULES, || a_bucket_is_emptied(quick(3), Some(planted::forgives))));
+}
+
+/// Three CPUs meet on a bucket that was idle for long: it has all that its burst says.
+fn a_bucket_was_idle(limit: Policy, planted: Option<Charge>) {
+    let mut memory = limiter(limit, 1, 1 << 6, 3);
+    memory.planted = planted;
+    assert!(packet(&memory, 7).passes());
+    memory.advance(100 * PERIOD);
+    let memory = Arc::new(memory);
+    assert_eq!(at_once(&memory, &[&[7], &[7], &[7]]), 3);
+    assert_eq!(in_turn(&memory, 7, 9), 6);
+}
+
+#[test]
+fn an_idle_bucket_owes_packets_alone() {
+    explore(SCHEDULES, || a_bucket_was_idle(quick(9), None));
+    explore(SCHEDULES, || a_bucket_was_idle(quick(9).and(tier(1000, 9)), None));
+    let planted = || a_bucket_was_idle(quick(9), Some(planted::charges_idle_time));
+    assert!(finds(SCHEDULES, planted));
+}
+
+/// A source gets the slot of another one, whose policy is being looked up.
+fn a_slot_changes_hands(planted: Option<Charge>) {
+    let mut memory = limiter(quick(8), 1, 1 << 6, 2);
+    memory.planted = planted;
+    memory.policies.push(policy(1, 8));
+    memory.limits.insert((0, source(7)), 2);
+    assert!(packet(&memory, 7).passes());
+    memory.advance(2000 * PERIOD);
+    // Two ways are for other limits. Everybody else owes too much to make room, so one bucket is to be had.
+    for number in 100..100 + WAYS - 3 {
+        assert_eq!(in_turn(&memory, number, 3), 3);
+    }
+    memory.publish(2, 1);
+    let memory = Arc::new(memory);
+    at_once(&memory, &[&[7], &[8]]);
+    for (number, slot) in [(7, 2), (8, 1)] {
+        if let Some((_, bucket)) = memory.bucket(source(number)) {
+            let resolved = PolicyWord(atomic::load(&bucket.slot.policy));
+            assert_eq!(resolved.slot(), slot, "{number} has the limit of another source");
+        }
+    }
+    // Its burst is 8, of which one packet has passed.
+    if memory.bucket(source(8)).is_some() {
+        assert_eq!(in_turn(&memory, 8, 9), 7);
+    }
+}
+
+#[test]
+fn who_gets_a_slot_while_a_policy_is_looked_up_keeps_its_own() {
+    explore(SCHEDULES, || a_slot_changes_hands(None));
+    assert!(finds(SCHEDULES, || a_slot_changes_hands(Some(planted::keeps_its_policy))));
+}
+
+/// Two sources want the bucket of a third one, which uses it.
+fn a_way_is_wanted_by_many(planted: Option<Charge>) {
+    let mut memory = limiter(quick(8), 1, 1 << 6, 4);
+    memory.planted = planted;
+    assert!(packet(&memory, 7).passes());
+    memory.advance(100 * PERIOD);
+    for number in 100..100 + WAYS - 3 {
+        assert_eq!(in_turn(&memory, number, 3), 3);
+    }
+    let memory = Arc::new(memory);
+    assert_eq!(at_once(&memory, &[&[7], &[8], &[9]]), 3);
+    memory.assert_sound();
+}
+
+#[test]
+fn a_bucket_that_is_being_filled_is_closed() {
+    explore(SCHEDULES, || a_way_is_wanted_by_many(None));
+    assert!(finds(30000, || a_way_is_wanted_by_many(Some(planted::opens_the_lock))));
+}
+
+#[test]
+fn a_source_that_several_cpus_meet_first_gets_one_bucket() {
+    explore(SCHEDULES, || {
+        let memory = Arc::new(limiter(quick(4), 1, 1 << 6, 3));
+        let passed = at_once(&memory, &[&[7, 7], &[7, 7], &[7]]);
+        // A CPU that has made a second bucket yields, and may have found nothing in the first one yet.
+        assert!((4..=5).contains(&passed), "{passed}");
+        memory.assert_sound();
+        assert_eq!(memory.tracked().count(), 1);
+    });
+}
+
+#[test]
+fn sources_that_share_a_limit_get_it_together() {
+    explore(SCHEDULES, || {
+        let mut memory = limiter(Policy::unlimited(1), 1, 1 << 6, 3);
+        memory.policies.push(quick(3));
+        memory.share_all(2);
+        let memory = Arc::new(memory);
+        let passed = at_once(&memory, &[&[7, 7], &[8, 8], &[9, 9]]);
+        assert!((3..=5).contains(&passed), "{passed} of 3");
+        memory.advance(2 * PERIOD);
+        assert_eq!(passed + in_turn(&memory, 7, 9), 5);
+    });
+}

@@ -1,0 +1,74 @@
+//! The steps of a packet's way beside parsing, the search for its bucket, and the sketch.
+
+pub use super::charge::charge;
+pub use super::classes::classify;
+pub use super::listed::entry;
+pub use super::promotion::promote;
+pub use super::shared::{charge_shared, shared_limits};
+
+use super::State;
+use super::attempt::Attempt;
+use super::classes::Classified;
+use super::lookup::Arrival;
+use crate::abi::Reason;
+use crate::key::SourceKey;
+use crate::lists::Entry;
+use crate::packet::{Ip, Packet};
+
+/// How the engine gets to these steps.
+///
+/// Each is a part of [`super::judge`] unless an implementation says otherwise. The kernel program makes each a
+/// function of its own: the verifier goes through such a function once, and not once for each way that leads to it.
+/// `None` always means that the state lacks something.
+pub trait Steps: State + Sized {
+    /// The frames that it judges.
+    type Frame: Packet + ?Sized;
+
+    /// Goes on with a packet in hand: puts it where its steps find it.
+    #[inline(always)]
+    fn take_up(
+        &self,
+        packet: Arrival,
+        go_on: impl FnOnce(&Arrival) -> Option<Reason>,
+    ) -> Option<Reason> {
+        go_on(&packet)
+    }
+
+    /// Finds the class of a packet whose IP header is `ip`, and the policy if that takes a lookup.
+    #[inline(always)]
+    fn classify(&self, frame: &Self::Frame, ip: &Ip, source: SourceKey) -> Option<Classified> {
+        classify(self, frame, ip, source)
+    }
+
+    /// The lists' entry for the source of the packet in hand.
+    #[inline(always)]
+    fn entry(&self, packet: &Arrival) -> Option<Entry> {
+        entry(self, packet)
+    }
+
+    /// Charges the packet in hand to the bucket in the slot at `index`. Contended only if that is another
+    /// source's now.
+    #[inline(always)]
+    fn charge(&self, packet: &Arrival, index: u32) -> Option<Attempt<Reason>> {
+        charge(self, packet, index)
+    }
+
+    /// Gives the source of the packet in hand a bucket, unless it is below its own gate. `is_first` says that
+    /// the packet is the first of its source in this epoch of the sketch.
+    #[inline(always)]
+    fn promote(&self, packet: &Arrival, is_first: bool) -> Option<Attempt<Reason>> {
+        promote(self, packet, is_first)
+    }
+
+    /// Judges the packet in hand, which has `passed` the limit of its source, by those that sources share.
+    #[inline(always)]
+    fn shared_limits(&self, packet: &Arrival, passed: Reason) -> Option<Reason> {
+        shared_limits(self, packet, passed)
+    }
+
+    /// Charges the packet in hand, which has `passed` all limits before, to one that sources share.
+    #[inline(always)]
+    fn charge_shared(&self, packet: &Arrival, slot: u32, passed: Reason) -> Option<Reason> {
+        charge_shared(self, packet, slot, passed)
+    }
+}

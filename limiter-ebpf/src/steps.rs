@@ -1,0 +1,140 @@
+//! The engine's steps as functions of their own.
+//!
+//! A function with a symbol is global to the verifier: it checks the function once, for any numbers, instead
+//! of once for each way that leads to it. Such a function takes and returns numbers, so the packet in hand lies in a
+//! map. The stacks of a chain of functions have 512 bytes together.
+
+use aya_ebpf::bindings::xdp_md;
+use aya_ebpf::programs::XdpContext;
+use limiter_common::abi::Reason;
+use limiter_common::engine::{Arrival, Attempt, Classified, Steps, steps};
+use limiter_common::key::SourceKey;
+use limiter_common::lists::Entry;
+use limiter_common::packet::{Ip, Version};
+
+use crate::frame::Frame;
+use crate::maps::ARRIVAL;
+use crate::state::Kernel;
+
+/// The state lacks something: no step returns this number.
+const MISSING: u64 = u64::MAX;
+
+impl Steps for Kernel {
+    type Frame = Frame;
+
+    #[inline(always)]
+    fn take_up(
+        &self,
+        packet: Arrival,
+        go_on: impl FnOnce(&Arrival) -> Option<Reason>,
+    ) -> Option<Reason> {
+        let at = ARRIVAL.get_ptr_mut(0)?;
+        // SAFETY: this CPU's element of the map, aligned and valid as long as the program runs. XDP programs are not
+        // preempted by one another on a CPU, so nobody else writes it until the packet has its verdict.
+        let packet = unsafe {
+            at.write(packet);
+            &*at
+        };
+        go_on(packet)
+    }
+
+    #[inline(always)]
+    fn classify(&self, frame: &Frame, ip: &Ip, source: SourceKey) -> Option<Classified> {
+        let is_v6 = u32::from(ip.version == Version::V6);
+        let at = u32::from(ip.offset) << 1 | is_v6;
+        let found = limiter_classify(frame.context(), at, source.high, source.low);
+        (found != MISSING).then_some(Classified(found))
+    }
+
+    #[inline(always)]
+    fn entry(&self, _: &Arrival) -> Option<Entry> {
+        let found = limiter_entry();
+        (found != MISSING).then_some(Entry(found))
+    }
+
+    #[inline(always)]
+    fn charge(&self, _: &Arrival, index: u32) -> Option<Attempt<Reason>> {
+        Attempt::from_bits(limiter_charge(index))
+    }
+
+    #[inline(always)]
+    fn promote(&self, _: &Arrival, is_first: bool) -> Option<Attempt<Reason>> {
+        Attempt::from_bits(limiter_promote(u32::from(is_first)))
+    }
+
+    #[inline(always)]
+    fn shared_limits(&self, _: &Arrival, passed: Reason) -> Option<Reason> {
+        done(limiter_shared_limits(passed as u32))
+    }
+
+    #[inline(always)]
+    fn charge_shared(&self, _: &Arrival, slot: u32, passed: Reason) -> Option<Reason> {
+        done(limiter_charge_shared(slot, passed as u32))
+    }
+}
+
+/// The outcome of a step that no other CPU contends with.
+#[inline(always)]
+fn done(bits: u32) -> Option<Reason> {
+    match Attempt::from_bits(bits) {
+        Some(Attempt::Done(reason)) => Some(reason),
+        _ => None,
+    }
+}
+
+/// The maps, and the packet in hand.
+#[inline(always)]
+fn in_hand() -> Option<(Kernel, &'static Arrival)> {
+    // SAFETY: as in `take_up`, which has written it for the packet that this program judges.
+    Some((Kernel::new()?, unsafe { &*ARRIVAL.get_ptr(0)? }))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_classify(ctx: *mut xdp_md, at: u32, high: u64, low: u64) -> u64 {
+    let Some(kernel) = Kernel::new() else { return MISSING };
+    let source = SourceKey { high, low };
+    let version = if at & 1 == 0 { Version::V4 } else { Version::V6 };
+    let ip = Ip { version, source, offset: (at >> 1) as u16, malformed: false };
+    let frame = Frame::new(&XdpContext::new(ctx));
+    steps::classify(&kernel, &frame, &ip, source).map_or(MISSING, |found| found.0)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_entry() -> u64 {
+    let Some((kernel, packet)) = in_hand() else { return MISSING };
+    steps::entry(&kernel, packet).map_or(MISSING, |entry| entry.0)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_charge(index: u32) -> u32 {
+    Attempt::to_bits(in_hand().and_then(|(kernel, packet)| steps::charge(&kernel, packet, index)))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_promote(is_first: u32) -> u32 {
+    let promoted =
+        in_hand().and_then(|(kernel, packet)| steps::promote(&kernel, packet, is_first != 0));
+    Attempt::to_bits(promoted)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_shared_limits(passed: u32) -> u32 {
+    let passed = Reason::from_u32(passed);
+    let reason =
+        in_hand().and_then(|(kernel, packet)| steps::shared_limits(&kernel, packet, passed));
+    Attempt::to_bits(reason.map(Attempt::Done))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_charge_shared(slot: u32, passed: u32) -> u32 {
+    let passed = Reason::from_u32(passed);
+    let reason =
+        in_hand().and_then(|(kernel, packet)| steps::charge_shared(&kernel, packet, slot, passed));
+    Attempt::to_bits(reason.map(Attempt::Done))
+}
