@@ -6,7 +6,7 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
-    thread::sleep,
+    thread::{self, sleep},
     time::{Duration, Instant},
 };
 
@@ -258,6 +258,10 @@ fn rates_and_one_source_are_summed_and_who_does_not_answer_is_named() {
         .zip(rates)
         .map(|(lab, rate)| Sender::new(lab).start(stream(rate)))
         .collect();
+    wait_for("a source that every host limits", TIMEOUT, || {
+        let limited = |daemon: &Daemon| daemon.cli().show(source).state == "limited";
+        hosts.daemons.iter().all(limited).then_some(())
+    });
     sleep(Duration::from_millis(1500));
     let near = |what: &str, found: f64, wanted: f64| {
         println!("{what}: {found:.1}, sent {wanted:.1}");
@@ -287,29 +291,33 @@ fn rates_and_one_source_are_summed_and_who_does_not_answer_is_named() {
     near("what three hosts let through", number(sums, "passed_pps"), 300.0);
     assert_eq!(number(sums, "hosts"), 3.0);
 
-    // A daemon that hangs.
+    // A daemon that hangs. All ask at once: it is gone after some seconds, and then nobody waits for it.
     hosts.daemons[2].signal(SIGSTOP);
     let began = Instant::now();
-    let top = hosts.ask(0, &["top", "--cluster", "--once", "--sort", "pps"]);
-    let took = began.elapsed();
-    let groups = hosts.ask(0, &["top", "--cluster", "--once", "--by", "prefix"]);
-    assert_eq!((groups.code, unanswered(&groups.json)), (1, vec!["edge-2"]), "{groups:?}");
+    let ask = |arguments: &'static [&'static str]| {
+        let hosts = &hosts;
+        move || (hosts.ask(0, arguments), began.elapsed())
+    };
+    let [(top, took), (groups, _), (show, _), (peers, _)] = thread::scope(|scope| {
+        [
+            scope.spawn(ask(&["top", "--cluster", "--once", "--sort", "pps"])),
+            scope.spawn(ask(&["top", "--cluster", "--once", "--by", "prefix"])),
+            scope.spawn(ask(&["show", "198.51.100.7", "--cluster"])),
+            scope.spawn(ask(&["peers"])),
+        ]
+        .map(|asking| asking.join().expect("a command ends"))
+    });
     println!("with a daemon that hangs, top --cluster took {took:.0?}");
-    assert_eq!((top.code, unanswered(&top.json)), (1, vec!["edge-2"]), "{top:?}");
+    for answer in [&top, &groups, &show, &peers] {
+        assert_eq!((answer.code, unanswered(&answer.json)), (1, vec!["edge-2"]), "{answer:?}");
+    }
     assert!(took < Duration::from_millis(1800), "{took:?}");
     near("without it", number(&list(&top.json, "sources")[0], "pps"), 1500.0);
-    let show = hosts.ask(0, &["show", "198.51.100.7", "--cluster"]);
-    assert_eq!((show.code, unanswered(&show.json)), (1, vec!["edge-2"]), "{show:?}");
-    let peers = hosts.ask(0, &["peers"]);
     let state = |peers: &Value, name| {
         let peer = list(peers, "peers").iter().find(|peer| text(peer, "host") == name);
         peer.map_or("nobody", |peer| text(peer, "state")).to_owned()
     };
-    assert_eq!(peers.code, 1, "{peers:?}");
-    assert!(
-        ["silent", "suspect", "gone"].contains(&state(&peers.json, "edge-2").as_str()),
-        "{peers:?}"
-    );
+    assert!(["silent", "suspect"].contains(&state(&peers.json, "edge-2").as_str()), "{peers:?}");
     sending.into_iter().for_each(|sending| drop(sending.stop()));
 
     // It dies, and is gone; nobody waits for it any more.
@@ -323,7 +331,10 @@ fn rates_and_one_source_are_summed_and_who_does_not_answer_is_named() {
     let lab = &hosts.fleet.hosts[2];
     hosts.daemons[2].restart(lab);
     hosts.wait_complete();
-    assert_eq!(state(&hosts.ask(0, &["peers"]).json, "edge-2"), "alive");
+    // On a busy machine somebody may suspect it for a moment.
+    wait_for("edge-2 to be alive", TIMEOUT, || {
+        (state(&hosts.ask(0, &["peers"]).json, "edge-2") == "alive").then_some(())
+    });
 }
 
 #[test]
@@ -345,6 +356,12 @@ fn distinct_sources_are_merged_where_hosts_have_one_hash_key() {
         let peers = hosts.ask(1, &["peers"]).json;
         list(&peers["distinct"], "groups").to_vec()
     };
+    // One that began with the floods has not seen all.
+    wait_for("a window of all sources", TIMEOUT, || {
+        let groups = groups(&hosts);
+        let found = groups.iter().map(|group| number(&group["distinct"], "sources"));
+        (found.sum::<f64>() > 13_500.0).then_some(())
+    });
     let mut errors = Vec::new();
     for _ in 0..5 {
         sleep(Duration::from_millis(2300));

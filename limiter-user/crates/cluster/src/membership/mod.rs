@@ -233,7 +233,11 @@ impl Membership {
 
     /// Members that somebody suspects to be gone, as of the latest look at them.
     pub fn suspects(&self) -> BTreeSet<HostId> {
-        self.suspects.values().map(|(member, _)| member.id().host()).collect()
+        let suspects = self.suspects.iter().map(|(address, (member, _))| (address, member.id()));
+        // A host that was started again since that look has a new identity, which nobody has suspected yet.
+        let present = suspects
+            .filter(|(address, suspect)| self.directory.alive.get(address) == Some(suspect));
+        present.map(|(_, suspect)| suspect.host()).collect()
     }
 
     /// The next thing to be sent, and to whom.

@@ -9,6 +9,51 @@ fn identity(number: u8) -> Identity {
     Identity::new(&format!("host-{number}"), "default", address, epoch, 100)
 }
 
+/// Lets all hosts talk for a while, in steps of ten milliseconds.
+fn talk(hosts: &mut [Membership], now: &mut Moment, steps: usize) {
+    for _ in 0..steps {
+        *now = now.after(Duration::from_millis(10));
+        hosts.iter_mut().for_each(|host| host.poll(*now));
+        deliver(hosts, *now);
+    }
+}
+
+/// Hands over what hosts have said; what is for a host that is not there is lost.
+fn deliver(hosts: &mut [Membership], now: Moment) {
+    for number in 0..hosts.len() {
+        let from = hosts[number].me().host();
+        while let Some((to, bytes)) = hosts[number].outgoing() {
+            if let Some(host) = hosts.iter_mut().find(|host| host.me().address == to.address) {
+                host.receive(now, from, &bytes);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_host_that_was_started_again_is_not_suspected_for_its_former_run() {
+    let mut now = Moment(1_000_000_000);
+    let mut hosts: Vec<_> = (0..2).map(|n| Membership::new(now, identity(n), n.into())).collect();
+    hosts[0].add_peer(now, identity(1));
+    talk(&mut hosts, &mut now, 100);
+    assert_eq!(hosts[0].members().len(), 2);
+
+    // It stops without a word.
+    while hosts[0].suspects().is_empty() {
+        talk(&mut hosts[..1], &mut now, 1);
+        assert!(now < Moment(60_000_000_000), "nobody suspects it");
+    }
+    let mut again = identity(1);
+    again.epoch = Epoch::starting(None, 1, 100);
+    assert!(again.epoch > identity(1).epoch);
+    hosts[1] = Membership::new(now, again.clone(), 7);
+    hosts[1].add_peer(now, identity(0));
+    // Before the next sweep: nothing is polled.
+    (0..4).for_each(|_| deliver(&mut hosts, now));
+    assert_eq!(hosts[0].members().get(&again.host()), Some(&again));
+    assert!(hosts[0].suspects().is_empty());
+}
+
 #[test]
 fn no_bytes_make_it_panic_or_grow() {
     let mut random = SmallRng::seed_from_u64(3);
