@@ -26,6 +26,13 @@ const HASHES: usize = 8;
 #[unsafe(no_mangle)]
 static HASH_KEY: HashKey = HashKey { words: [0; 10] };
 
+/// The secret as the loader set it.
+#[inline(always)]
+pub(crate) fn key() -> HashKey {
+    // SAFETY: the reference is to an initialised static.
+    unsafe { read_volatile(&raw const HASH_KEY) }
+}
+
 /// No hash: what reading and writing the frame costs.
 #[xdp]
 fn hash_nothing(ctx: XdpContext) -> u32 {
@@ -35,10 +42,7 @@ fn hash_nothing(ctx: XdpContext) -> u32 {
 /// The limiter's hash.
 #[xdp]
 fn hash_multilinear(ctx: XdpContext) -> u32 {
-    rehash(&ctx, |source| {
-        // SAFETY: the reference is to an initialised static.
-        unsafe { read_volatile(&raw const HASH_KEY) }.hash(source).0
-    })
+    rehash(&ctx, |source| key().hash(source).0)
 }
 
 /// SipHash-1-3 of what the limiter hashes, sixteen bytes.

@@ -13,6 +13,9 @@ pub(crate) const PATTERN_SEQUENCE: u32 = 3;
 /// Pairs of numbers in the sequence: 32 MiB, read in order, which the processor foresees.
 pub(crate) const SEQUENCE_PAIRS: u32 = 1 << 22;
 
+/// Lines of the program that does the least: as many as the limiter has slots by default.
+pub(crate) const FLOOR_LINES: u32 = 1 << 19;
+
 /// What the frames carry, and how far they are. One program runs at a time.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]

@@ -1,8 +1,9 @@
-//! Kernel programs of the benchmark: a packet generator that costs little, the textbook limiter, and
-//! hashes by themselves.
+//! Kernel programs of the benchmark: a packet generator that costs little, the textbook limiter, the
+//! least that a limiter can do, and hashes by themselves.
 #![no_std]
 #![no_main]
 
+mod floor;
 mod hash;
 mod layout;
 mod lru;
@@ -54,6 +55,15 @@ fn drop_all(_ctx: XdpContext) -> u32 {
 #[xdp]
 fn pass_all(_ctx: XdpContext) -> u32 {
     XDP_PASS
+}
+
+/// The least that any limiter with memory of each source does.
+#[xdp]
+fn floor(ctx: XdpContext) -> u32 {
+    match floor::count(&ctx) {
+        Some(()) => XDP_DROP,
+        None => XDP_PASS,
+    }
 }
 
 /// The textbook limiter.

@@ -3,9 +3,10 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
+use limiter_common::abi::LISTED_PREFIXES;
 
 use crate::{
-    cell::{Cell, Pattern},
+    cell::{Cell, Family, Pattern},
     contender::Contender,
 };
 
@@ -31,12 +32,19 @@ pub(crate) struct Arguments {
     /// Spread them over all of IPv4 at random, so that there is no neighbourhood without one
     #[arg(long)]
     pub(crate) denied_anywhere: bool,
+    /// So many IPv4 prefixes are on the deny list of the pattern `listed`
+    #[arg(long, value_name = "N", default_value_t = LISTED_PREFIXES,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(LISTED_PREFIXES)))]
+    pub(crate) listed: u32,
     /// Measure only these patterns of traffic
     #[arg(long, value_enum, value_delimiter = ',')]
     pattern: Vec<Pattern>,
     /// Measure only these contenders
     #[arg(long, value_enum, value_delimiter = ',')]
     contender: Vec<Contender>,
+    /// Measure only sources of this kind
+    #[arg(long, value_enum, value_delimiter = ',')]
+    family: Vec<Family>,
 }
 
 impl Arguments {
@@ -44,6 +52,7 @@ impl Arguments {
     pub(crate) fn takes(&self, cell: &Cell) -> bool {
         (self.pattern.is_empty() || self.pattern.contains(&cell.pattern))
             && (self.contender.is_empty() || self.contender.contains(&cell.contender))
+            && (self.family.is_empty() || self.family.contains(&cell.family))
             && (self.denied > 0 || cell.contender != Contender::LimiterDenying)
     }
 

@@ -9,6 +9,7 @@ use crate::contender::Contender;
 
 /// Who sends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Pattern {
     /// One source.
     #[serde(rename = "1")]
@@ -19,15 +20,26 @@ pub(crate) enum Pattern {
     #[value(name = "64k")]
     Many,
     /// Sources of which few send much: Zipf's law with exponent 1.1 over a million.
-    #[serde(rename = "zipf")]
     Zipf,
     /// Random sources out of 2^24, as if spoofed.
     #[serde(rename = "16m")]
     #[value(name = "16m")]
     Random,
+    /// 65,536 sources within their limits, with a bucket each: a healthy server.
+    Conforming,
+    /// The same, but that they share one more limit, which they are far over.
+    Aggregate,
+    /// The same on two CPUs at once, with as many sources of its own on each.
+    #[serde(rename = "aggregate-2cpu")]
+    #[value(name = "aggregate-2cpu")]
+    AggregateTwo,
+    /// 65,536 sources over the limit of a class of traffic for their prefix.
+    Class,
+    /// Random sources out of 2^24, while a million prefixes are on the deny list: see --listed.
+    Listed,
 }
 
-/// A limit for each source.
+/// How much may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Limit {
     /// Packets per second.
@@ -36,9 +48,26 @@ pub(crate) struct Limit {
     pub(crate) burst: u32,
 }
 
+/// A limit that no source reaches. Its burst makes the gate 1, so each of them has a bucket from its
+/// first packet on, however fast this machine is.
+const AMPLE: Limit = Limit { rate: 10_000, burst: 8 };
+
 impl Pattern {
+    /// Under which all contenders are compared.
+    pub(crate) const COMPARED: [Self; 4] = [Self::One, Self::Many, Self::Zipf, Self::Random];
+
     /// The random sources come last: they fill every table.
-    pub(crate) const ALL: [Self; 4] = [Self::One, Self::Many, Self::Zipf, Self::Random];
+    pub(crate) const ALL: [Self; 9] = [
+        Self::One,
+        Self::Many,
+        Self::Zipf,
+        Self::Conforming,
+        Self::Aggregate,
+        Self::AggregateTwo,
+        Self::Class,
+        Self::Listed,
+        Self::Random,
+    ];
 
     /// Its name in tables.
     pub(crate) const fn name(self) -> &'static str {
@@ -47,21 +76,70 @@ impl Pattern {
             Self::Many => "64k",
             Self::Zipf => "zipf",
             Self::Random => "16m",
+            Self::Conforming => "conforming",
+            Self::Aggregate => "aggregate",
+            Self::AggregateTwo => "aggregate-2cpu",
+            Self::Class => "class",
+            Self::Listed => "listed",
         }
     }
 
-    /// The limit of every contender. The sources of [`Pattern::Many`] send some tens of packets per
+    /// CPUs that send and receive at once.
+    pub(crate) const fn cpus(self) -> usize {
+        if matches!(self, Self::AggregateTwo) { 2 } else { 1 }
+    }
+
+    /// The limit that a line is about. The sources of [`Pattern::Many`] send some tens of packets per
     /// second each, and are to be over their limit.
     pub(crate) const fn limit(self) -> Limit {
         match self {
-            Self::Many => Limit { rate: 2, burst: 2 },
-            Self::One | Self::Zipf | Self::Random => Limit { rate: 1000, burst: 2000 },
+            Self::Many | Self::Class => Limit { rate: 2, burst: 2 },
+            Self::Conforming => AMPLE,
+            _ => Limit { rate: 1000, burst: 2000 },
+        }
+    }
+
+    /// The limit of each source, which is another one where the line is about more than that.
+    pub(crate) const fn limit_of_each(self) -> Limit {
+        match self {
+            Self::Aggregate | Self::AggregateTwo => AMPLE,
+            Self::Class => Limit { rate: 1000, burst: 2000 },
+            _ => self.limit(),
+        }
+    }
+
+    /// What [`Pattern::limit`] is set for, if not for each source, as options of `limit set`.
+    pub(crate) const fn target(self) -> Option<&'static [&'static str]> {
+        match self {
+            Self::Aggregate | Self::AggregateTwo => Some(&["--aggregate"]),
+            Self::Class => Some(&["--proto", "udp", "--dport", "9", "--for", "10.0.0.0/8"]),
+            _ => None,
+        }
+    }
+
+    /// Whether `contender` is measured under it with sources of `family`.
+    pub(crate) const fn takes(self, contender: Contender, family: Family) -> bool {
+        use Contender::{Floor, Limiter, LruHash, XdpDrop};
+        let is_ipv4 = matches!(family, Family::Ipv4);
+        match self {
+            // Of those that limit, the limiter is the only one here that knows IPv6.
+            Self::One | Self::Many | Self::Zipf | Self::Random => {
+                is_ipv4 || matches!(contender, XdpDrop | Floor | Limiter)
+            }
+            Self::Conforming => {
+                matches!(contender, XdpDrop | Floor | Limiter)
+                    || is_ipv4 && matches!(contender, LruHash)
+            }
+            // What the textbook's limiter and the firewalls do not have.
+            Self::Aggregate | Self::AggregateTwo | Self::Class | Self::Listed => {
+                is_ipv4 && matches!(contender, XdpDrop | Floor | Limiter)
+            }
         }
     }
 }
 
 /// Of which kind the sources are.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Family {
     /// Single addresses.
@@ -116,12 +194,8 @@ impl Cell {
         let mut cells = Vec::new();
         for family in Family::ALL {
             for contender in Contender::ALL {
-                let takes_part = match family {
-                    Family::Ipv4 => true,
-                    Family::Ipv6 => !contender.limits() || contender == Contender::Limiter,
-                };
                 let entry = Self::compared(contender, pattern);
-                if takes_part {
+                if pattern.takes(contender, family) {
                     cells.push(Self { contender, pattern, family, entry });
                 }
             }
@@ -130,7 +204,8 @@ impl Cell {
         for contender in [Contender::Limiter, Contender::LruHash] {
             let (family, entry) = (Family::Ipv4, Entry::Attached);
             let cell = Self { contender, pattern, family, entry };
-            if !cells.contains(&cell) {
+            let both = pattern.takes(Contender::LruHash, family);
+            if both && !cells.contains(&cell) {
                 cells.push(cell);
             }
         }
@@ -156,7 +231,7 @@ mod tests {
 
     #[test]
     fn every_contender_is_compared_once_per_pattern() {
-        for pattern in Pattern::ALL {
+        for pattern in Pattern::COMPARED {
             let cells = Cell::with_pattern(pattern);
             for contender in Contender::ALL {
                 let mine = |cell: &&Cell| {

@@ -17,6 +17,7 @@ const SIZE: (u32, u32) = (960, 480);
 /// Of the colours that people who see few tell apart, by Okabe and Ito.
 const COLOURS: [RGBColor; Contender::ALL.len()] = [
     RGBColor(153, 153, 153),
+    RGBColor(0, 0, 0),
     RGBColor(0, 114, 178),
     RGBColor(86, 180, 233),
     RGBColor(230, 159, 0),
@@ -38,7 +39,7 @@ fn draw(text: &mut String, outcome: &Outcome) -> Result<(), Box<dyn std::error::
     let speed = |contender, pattern| {
         outcome.line(contender, pattern, Family::Ipv4).map_or(0.0, |line| line.mpps)
     };
-    let all = Pattern::ALL.into_iter().flat_map(|p| Contender::ALL.map(|c| speed(c, p)));
+    let all = Pattern::COMPARED.into_iter().flat_map(|p| Contender::ALL.map(|c| speed(c, p)));
     // Room above the highest bar for its figure.
     let most = all.fold(1.0, f64::max) * 1.15;
     let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
@@ -52,7 +53,7 @@ fn draw(text: &mut String, outcome: &Outcome) -> Result<(), Box<dyn std::error::
         .margin(12)
         .x_label_area_size(32)
         .y_label_area_size(44)
-        .build_cartesian_2d(0.0..Pattern::ALL.len() as f64, 0.0..most)?;
+        .build_cartesian_2d(0.0..Pattern::COMPARED.len() as f64, 0.0..most)?;
     chart
         .configure_mesh()
         .disable_x_mesh()
@@ -62,7 +63,7 @@ fn draw(text: &mut String, outcome: &Outcome) -> Result<(), Box<dyn std::error::
         .y_desc("Mpps")
         .draw()?;
     for (index, (contender, colour)) in Contender::ALL.into_iter().zip(COLOURS).enumerate() {
-        let bars = Pattern::ALL.into_iter().enumerate().map(|(group, pattern)| {
+        let bars = Pattern::COMPARED.into_iter().enumerate().map(|(group, pattern)| {
             let left = group as f64 + (1.0 - BAR * Contender::ALL.len() as f64) / 2.0;
             let left = left + index as f64 * BAR;
             let corners = [(left, 0.0), (left + BAR * 0.92, speed(contender, pattern))];
@@ -72,7 +73,7 @@ fn draw(text: &mut String, outcome: &Outcome) -> Result<(), Box<dyn std::error::
             .draw_series(bars)?
             .label(contender.name())
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
-        chart.draw_series(Pattern::ALL.into_iter().enumerate().map(|(group, pattern)| {
+        chart.draw_series(Pattern::COMPARED.into_iter().enumerate().map(|(group, pattern)| {
             let left = group as f64 + (1.0 - BAR * Contender::ALL.len() as f64) / 2.0;
             let at = (left + index as f64 * BAR, speed(contender, pattern) + most * 0.035);
             Text::new(
@@ -82,7 +83,7 @@ fn draw(text: &mut String, outcome: &Outcome) -> Result<(), Box<dyn std::error::
             )
         }))?;
     }
-    chart.draw_series(Pattern::ALL.into_iter().enumerate().map(|(group, pattern)| {
+    chart.draw_series(Pattern::COMPARED.into_iter().enumerate().map(|(group, pattern)| {
         let at = (group as f64 + 0.42, -most * 0.02);
         Text::new(pattern.name(), at, ("sans-serif", 16).into_font())
     }))?;

@@ -3,12 +3,14 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// A limiter, or the bare drop that none can beat.
+/// A limiter, or what none can beat.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Contender {
     /// An XDP program that drops everything.
     XdpDrop,
+    /// The least that any limiter with memory of each source does: parse, hash, one cache line, drop.
+    Floor,
     /// The real daemon's program.
     Limiter,
     /// The same with others on its deny list: see --denied.
@@ -25,8 +27,9 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::XdpDrop,
+        Self::Floor,
         Self::Limiter,
         Self::LimiterDenying,
         Self::LimiterCluster,
@@ -39,6 +42,7 @@ impl Contender {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::XdpDrop => "xdp-drop",
+            Self::Floor => "floor",
             Self::Limiter => "limiter",
             Self::LimiterDenying => "limiter-denying",
             Self::LimiterCluster => "limiter-cluster",
@@ -50,7 +54,7 @@ impl Contender {
 
     /// Whether it is an XDP program.
     pub(crate) const fn is_xdp(self) -> bool {
-        matches!(self, Self::XdpDrop | Self::LruHash) || self.is_ours()
+        matches!(self, Self::XdpDrop | Self::Floor | Self::LruHash) || self.is_ours()
     }
 
     /// Whether it is the daemon's program.
@@ -58,8 +62,8 @@ impl Contender {
         matches!(self, Self::Limiter | Self::LimiterDenying | Self::LimiterCluster)
     }
 
-    /// Whether it limits; all but the bare drop do.
-    pub(crate) fn limits(self) -> bool {
-        self != Self::XdpDrop
+    /// Whether it limits. Those that do not drop everything, whatever it is.
+    pub(crate) const fn limits(self) -> bool {
+        !matches!(self, Self::XdpDrop | Self::Floor)
     }
 }

@@ -1,6 +1,7 @@
 //! Measures the limiter beside what it competes with, in one run on the machine at hand: a bare XDP
-//! drop, a textbook limiter on an LRU hash map, nftables and iptables. All of them limit the same
-//! traffic per source at the same rate, and all that they let through is dropped next.
+//! drop, the least that a limiter can do, a textbook limiter on an LRU hash map, nftables and iptables.
+//! All of them limit the same traffic per source at the same rate, and all that they let through is
+//! dropped next.
 
 mod arguments;
 mod cell;

@@ -5,7 +5,7 @@ use aya::{
     maps::{Array, MapData},
     programs::{ProgramError, ProgramFd, Xdp, XdpMode},
 };
-use tests::{Lab, lab::RX};
+use tests::{Lab, lab::RX, model::traffic::Random};
 
 use crate::{cell::Limit, layout};
 
@@ -19,17 +19,20 @@ const OBJECT: Option<&[u8]> = None;
 // Room for every pattern but the random one, which overflows all contenders alike.
 pub(crate) const CAPACITY: u32 = 1 << 20;
 
-/// Reads the programs and makes their maps. `sources` is the room of the textbook limiter.
+/// Reads the programs and makes their maps, of which the one that is named has `entries`.
 ///
 /// # Panics
 /// If they were left out of this build.
-pub(crate) fn load(sources: u32) -> Ebpf {
+pub(crate) fn load(map: &str, entries: u32) -> Ebpf {
     let object = OBJECT.expect(
         "this build lacks the benchmark's kernel programs: `cargo xtask bench` builds them, \
          `cargo xtask setup` installs what that needs",
     );
+    let mut random = Random(7);
+    let key: [u64; 10] = std::array::from_fn(|_| random.number());
     let mut loader = EbpfLoader::new();
-    let loaded = loader.map_max_entries("BUCKETS", sources).load(object);
+    loader.override_global("HASH_KEY", &key[..], true);
+    let loaded = loader.map_max_entries(map, entries).load(object);
     loaded.expect("an object file of the benchmark's kernel programs")
 }
 

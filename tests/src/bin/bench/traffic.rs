@@ -6,6 +6,7 @@ use std::{
     net::IpAddr,
     os::fd::{AsFd as _, AsRawFd as _},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
 };
 
 use aya::{
@@ -44,29 +45,23 @@ pub(crate) struct Live {
     pub(crate) lost: f64,
 }
 
-/// What makes packets.
-#[derive(Clone)]
+/// What makes packets, on as many CPUs as a pattern has.
 pub(crate) struct Generator {
-    object: Arc<Mutex<Ebpf>>,
-    cpu: usize,
+    sources: Vec<Source>,
+    /// Drops at once: what is left then is the generator's own cost.
+    bare: ProgramFd,
 }
 
 impl Generator {
-    /// A generator that runs on one CPU, the last one: the others have the most of other work.
+    /// A generator that runs on the last CPUs: the others have the most of other work.
     ///
     /// # Panics
-    /// If the kernel refuses it.
-    pub(crate) fn new() -> Self {
-        let mut object = object::load(1);
-        fill_sequence(&object);
-        object::program(&mut object, "generator");
-        object::program(&mut object, "caller");
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { object: Arc::new(Mutex::new(object)), cpu: cpus - 1 }
-    }
-
-    fn object(&self) -> MutexGuard<'_, Ebpf> {
-        self.object.lock().unwrap_or_else(PoisonError::into_inner)
+    /// If the kernel refuses it, or there are fewer than `cpus`.
+    pub(crate) fn new(cpus: usize) -> Self {
+        let last = available_cpus() - 1;
+        let sources: Vec<_> = (0..cpus).map(|index| Source::new(index, last - index)).collect();
+        let bare = object::handle(&mut sources[0].object(), "drop_all");
+        Self { sources, bare }
     }
 
     /// Sends `frames` frames to the receiver of `lab`.
@@ -75,20 +70,24 @@ impl Generator {
     /// If the kernel refuses.
     pub(crate) fn send(&self, lab: &Lab, pattern: Pattern, family: Family, frames: u32) -> Live {
         let before = (lab.received(), lab.lost_on_wire());
-        let this = self.clone();
-        let traffic = lab.sender.run_inside(move || {
-            let attributes = TestRunAttrs::new().xdp_live_frames(BATCH);
-            this.run("generator", attributes, pattern, family, device(), frames).1
+        let frames = frames / pattern.cpus() as u32;
+        let sent = self.on_all(pattern, |source| {
+            lab.sender.spawn_inside(move || {
+                let attributes = TestRunAttrs::new().xdp_live_frames(BATCH);
+                source.run("generator", attributes, pattern, family, device(), frames).1
+            })
         });
-        let received = lab.received() - before.0;
-        let lost = lab.lost_on_wire() - before.1;
-        let sent = traffic.frames as f64;
-        let speed = traffic.stamped as f64 * 1e3 / (traffic.last - traffic.first) as f64;
-        Live { mpps: speed * received as f64 / sent, lost: lost as f64 / sent }
+        let received = (lab.received() - before.0) as f64;
+        let lost = (lab.lost_on_wire() - before.1) as f64;
+        let all: f64 = sent.iter().map(|traffic| traffic.frames as f64).sum();
+        // Each by its own time: whoever is done first leaves the rest to the others.
+        let speed = |it: &Traffic| it.stamped as f64 * 1e3 / (it.last - it.first) as f64;
+        let speed: f64 = sent.iter().map(speed).sum();
+        Live { mpps: speed * received / all, lost: lost / all }
     }
 
     /// ns per packet of `program`, including what it takes to write a source address into the packet
-    /// and to get to the program.
+    /// and to get to the program; then without that.
     ///
     /// # Panics
     /// If the kernel refuses.
@@ -98,20 +97,65 @@ impl Generator {
         pattern: Pattern,
         family: Family,
         runs: u32,
-    ) -> f64 {
+    ) -> (f64, f64) {
+        let [ns, own] = [program, &self.bare].map(|program| {
+            // Its time is thrown away: it fills caches and branch predictors.
+            self.call(program, pattern, family, runs / 4);
+            self.call(program, pattern, family, runs)
+        });
+        (ns, ns - own)
+    }
+
+    /// ns per run of `program`, the mean over all CPUs.
+    fn call(&self, program: &ProgramFd, pattern: Pattern, family: Family, runs: u32) -> f64 {
+        let ns = self.on_all(pattern, |source| {
+            source.set_callee(program);
+            std::thread::spawn(move || {
+                source.run("caller", TestRunAttrs::new(), pattern, family, 0, runs).0
+            })
+        });
+        ns.iter().sum::<f64>() / ns.len() as f64
+    }
+
+    /// Starts what each CPU of `pattern` does, and waits for all of it.
+    fn on_all<T>(&self, pattern: Pattern, start: impl Fn(Source) -> JoinHandle<T>) -> Vec<T> {
+        let sources = self.sources[..pattern.cpus()].iter().cloned();
+        let threads: Vec<_> = sources.map(start).collect();
+        let done = threads.into_iter().map(JoinHandle::join);
+        done.map(|it| it.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    }
+}
+
+/// What makes packets on one CPU.
+#[derive(Clone)]
+struct Source {
+    object: Arc<Mutex<Ebpf>>,
+    /// Which of the CPUs that send.
+    index: usize,
+    cpu: usize,
+}
+
+impl Source {
+    fn new(index: usize, cpu: usize) -> Self {
+        let mut object = object::load("BUCKETS", 1);
+        fill_sequence(&object);
+        object::program(&mut object, "generator");
+        object::program(&mut object, "caller");
+        Self { object: Arc::new(Mutex::new(object)), index, cpu }
+    }
+
+    fn object(&self) -> MutexGuard<'_, Ebpf> {
+        self.object.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_callee(&self, program: &ProgramFd) {
         let mut object = self.object();
         let callee = object.map_mut("CALLEE").expect("a map of programs");
         let mut callee: ProgramArray<_> = callee.try_into().expect("a map of programs");
         callee.set(0, program, 0).expect("a program that can be called");
-        drop(object);
-        let this = self.clone();
-        let program = std::thread::spawn(move || {
-            this.run("caller", TestRunAttrs::new(), pattern, family, 0, runs).0
-        });
-        program.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Runs a program on the generator's CPU; gives ns per run and what it did.
+    /// Runs a program on this CPU; gives ns per run and what it did.
     fn run(
         &self,
         name: &str,
@@ -124,7 +168,14 @@ impl Generator {
         // `BPF_PROG_TEST_RUN` runs on the CPU of its caller.
         sender::pin(Some(self.cpu));
         let mut object = self.object();
-        let (traffic, template) = prepare(pattern, family, ifindex, repeat);
+        let (mut traffic, template) = prepare(pattern, family, ifindex, repeat);
+        // Each CPU has sources of its own, as where a device spreads flows over queues, and as many as one
+        // alone: fewer would lie in nearer caches.
+        let first = u64::from(traffic.sources) * self.index as u64;
+        match family {
+            Family::Ipv4 => traffic.base_low += first,
+            Family::Ipv6 => traffic.base_high += first,
+        }
         let map = object.map_mut("TRAFFIC").expect("a map of traffic");
         let mut map: Array<&mut MapData, Traffic> = map.try_into().expect("an array");
         map.set(0, traffic, 0).expect("traffic can be stored");
@@ -145,13 +196,22 @@ impl Generator {
     }
 }
 
+/// CPUs that there are.
+pub(crate) fn available_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// The traffic at its start, and the frame that it varies.
 fn prepare(pattern: Pattern, family: Family, ifindex: u32, seed: u32) -> (Traffic, Vec<u8>) {
     let (number, sources) = match pattern {
         Pattern::One => (PATTERN_ONE, 1),
-        Pattern::Many => (PATTERN_ROUND_ROBIN, 1 << 16),
+        Pattern::Many
+        | Pattern::Conforming
+        | Pattern::Aggregate
+        | Pattern::AggregateTwo
+        | Pattern::Class => (PATTERN_ROUND_ROBIN, 1 << 16),
         Pattern::Zipf => (PATTERN_SEQUENCE, 1),
-        Pattern::Random => (PATTERN_RANDOM, 1 << 24),
+        Pattern::Random | Pattern::Listed => (PATTERN_RANDOM, 1 << 24),
     };
     let base = family.base();
     let (length, header) = match base {
