@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    Daemon, DaemonOptions, Fleet, Sender, Stream, Timeline,
+    Daemon, DaemonOptions, Fleet, Lab, Sender, Stream, Timeline,
     cli::limiter_binary,
     frame, process,
     sender::Sending,
@@ -49,6 +49,20 @@ fn key_file(folder: &TempDir) -> PathBuf {
 fn generate(key: &Path) {
     let mut generate = tools::own(limiter_binary());
     process::run(generate.args(["cluster", "key", "generate"]).arg(key));
+}
+
+/// A daemon of a cluster without other hosts, so that its program knows their frames. It listens at an address of
+/// the receiver, and its key is in a folder, where it has to stay for restarts.
+///
+/// # Panics
+/// If it does not answer.
+#[must_use]
+pub fn alone(lab: &Lab, listen: IpAddr, folder: &TempDir, more: &[&str]) -> Daemon {
+    let key = key_file(folder);
+    generate(&key);
+    let (listen, key) = (SocketAddr::from((listen, PORT)).to_string(), key.display().to_string());
+    let cluster = ["--cluster-listen", &listen, "--cluster-key-file", &key];
+    Daemon::start_with(lab, DaemonOptions::with(&[&cluster, more].concat()))
 }
 
 /// The name of a host.

@@ -3,6 +3,7 @@
 
 use std::{net::Ipv4Addr, path::Path, sync::mpsc, time::Duration};
 
+use serde_json::Value;
 use tests::{
     Bystander, Flood, Flooded, Lab, Observer, Sender, Sources, Stream, frame, lab::RX,
     observer::Then, process, process::wait_for, v4, v6,
@@ -134,7 +135,7 @@ fn a_program_attached_without_a_link_stays() {
     let lab = Lab::new(1);
     let id = Bystander::without_link(&lab).id();
     let text = process::run(lab.receiver.ip(&["-json", "link", "show", RX]));
-    let links: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let links: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(links[0]["xdp"]["prog"]["id"], id, "{text}");
 }
 
@@ -156,16 +157,64 @@ fn a_panic_leaves_no_namespace_behind() {
     }
 }
 
-/// Only that it runs, with the daemon's own program: its figures are for people.
-#[test]
-fn the_benchmark_runs() {
+/// What the benchmark writes with these options: the lines that it compares.
+fn bench(options: &str) -> Vec<Value> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let json = folder.path().join("json");
     let mut bench = tools::own(env!("CARGO_BIN_EXE_bench"));
     bench.env("LIMITER_BIN", tests::cli::limiter_binary());
-    let quickly = "--quick --rounds 1 --contender limiter --pattern 16m --denied 1000";
-    bench.args(quickly.split(' '));
+    bench.args(options.split(' ')).args(["--quick", "--rounds", "1", "--json"]).arg(&json);
     let output = bench.output().expect("the benchmark");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    let measured = text.lines().filter(|line| line.contains("forced") && line.contains("limiter"));
-    assert!(measured.count() >= 2, "{text}");
+    println!("{text}");
+    let json = std::fs::read(json).expect("the benchmark's figures");
+    let mut json: Value = serde_json::from_slice(&json).expect("JSON");
+    serde_json::from_value(json["results"].take()).expect("lines")
+}
+
+/// Only that it runs, with each contender: its figures are for people.
+#[test]
+fn the_benchmark_runs() {
+    let lines = bench("--pattern 16m --denied 1000");
+    let of = |who: &str| lines.iter().filter(|line| line["contender"] == who).count();
+    assert_eq!([of("limiter"), of("limiter-cluster"), of("nft"), of("floor")], [2, 1, 1, 2]);
+}
+
+/// By the daemon's own counters.
+#[test]
+fn the_cells_of_the_benchmark_are_what_they_are_called() {
+    let patterns = "conforming,aggregate,aggregate-2cpu,class,listed";
+    let lines = bench(&format!("--contender floor,limiter --listed 16384 --pattern {patterns}"));
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    for (pattern, reason, shares) in [
+        // A few may find no room on the wire.
+        ("conforming", "pass/conforming", 0.99..=1.0),
+        ("aggregate", "drop/over_total_limit", 0.9..=1.0),
+        ("aggregate-2cpu", "drop/over_total_limit", 0.9..=1.0),
+        ("class", "drop/over_limit", 0.5..=1.0),
+        // 16,384 prefixes of four addresses are 0.39 % of 2^24.
+        ("listed", "drop/denied", 0.003..=0.005),
+    ] {
+        let needed = if pattern.ends_with("2cpu") { 2 } else { 1 };
+        if cpus < needed {
+            println!("skipped: {pattern} needs {needed} CPUs, and there are {cpus}");
+            continue;
+        }
+        let lines: Vec<_> = lines.iter().filter(|line| line["pattern"] == pattern).collect();
+        assert!(lines.len() >= 2, "{pattern}: {lines:?}");
+        for line in lines {
+            assert_eq!(line["cpus"], needed, "{line}");
+            assert!(line["net_ns"].is_f64(), "{line}");
+            if line["contender"] == "limiter" {
+                let reasons = line["rounds"][0]["reasons"].as_object().expect("reasons");
+                let share = reasons.get(reason).and_then(Value::as_f64).unwrap_or(0.0);
+                assert!(shares.contains(&share), "{reason}: {line}");
+                let drops = reasons.keys().filter(|reason| reason.starts_with("drop/")).count();
+                assert_eq!(drops == 0, pattern == "conforming", "{line}");
+            } else {
+                assert_eq!(line["admitted"], 0.0, "{line}");
+            }
+        }
+    }
 }

@@ -143,7 +143,7 @@ fn promtool_is_content() {
     let daemon = Daemon::start(&lab);
     daemon.cli().limit("1000pps", None, None);
     let _flooded = Flood::new(Sources::One(v4(1)), 10_000).send(&lab);
-    let _stats = daemon.accounted(&lab);
+    let _counted = daemon.accounted(&lab);
     let (_, classic) = api::get(&daemon.socket(), "/metrics", CLASSIC);
     let (fine, said) = check_metrics(&classic);
     assert!(fine && said.is_empty(), "{said}\n{classic}");

@@ -122,7 +122,7 @@ fn what_cannot_be_read_gets_the_configured_verdict() {
         let shapes = unreadable();
         for (index, (shape, frame)) in (1..).zip(&shapes) {
             let _sent = Sender::new(&lab).send(vec![Stream::new(frame.clone(), 10_000.0, 100)]);
-            let counted = daemon.accounted(&lab).packets(verdict, "malformed");
+            let counted = daemon.accounted(&lab).1.packets(verdict, "malformed");
             assert_eq!(counted, 100 * index, "{shape}");
         }
         // The kernel itself discards the bare tag when it takes tags off, before the observer's hook.

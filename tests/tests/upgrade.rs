@@ -198,7 +198,7 @@ fn a_daemon_that_dies_at_any_moment_leaves_the_old_one_or_the_new_one() {
     daemon.kill();
     let observer = Observer::new(&lab, Then::Discard, &[]);
     let stream = |host, rate| Stream::new(frame::udp(v4(host), 100), rate, 1 << 20);
-    let sending = Sender::new(&lab).start(vec![stream(1, 10_000.0), stream(10, 900.0)]);
+    let sending = Sender::new(&lab).start(vec![stream(1, 30_000.0), stream(10, 900.0)]);
     // Its bucket is empty when the first one dies.
     std::thread::sleep(Duration::from_millis(500));
     let mut half_way = 0;

@@ -9,7 +9,6 @@ use crate::progress::say;
 use crate::run::Cmd;
 use crate::workspace;
 
-/// Where the pages lie.
 const PAGES: &str = "docs/reference";
 
 /// Builds the program and lets it write them.

@@ -48,6 +48,7 @@ pub(crate) fn production(folder: &Path) -> Result<Vec<(PathBuf, String)>> {
 }
 
 /// How the tests at the end of a file begin.
+// By text, not by a parser: it has to do for this tree alone, where rustfmt sees to the form.
 const TESTS: &str = "#[cfg(test)]\nmod tests {";
 
 fn count(text: &str) -> usize {

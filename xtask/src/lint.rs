@@ -18,6 +18,7 @@ type Check = fn() -> Result<()>;
 /// Runs every check; an error naming those that failed.
 pub(crate) fn command() -> Result<()> {
     setup::ensure(&[Need::Lint])?;
+    // All in any case: a wrong format should not hide what clippy has to say.
     let checks: [(&str, Check); 6] = [
         ("format", format),
         ("words", words::check),
@@ -45,6 +46,8 @@ fn format() -> Result<()> {
 }
 
 fn clippy() -> Result<()> {
+    // Userspace alone: the kernel programs would be compiled first, and clippy of those has a
+    // check of its own.
     build::cargo(["clippy", "--all-targets", "--", "-D", "warnings"], SKIP).run()
 }
 
@@ -62,6 +65,7 @@ fn clippy_bpf() -> Result<()> {
         return Ok(());
     }
     let packages = BPF_CRATES.iter().flat_map(|name| ["--package", name]);
+    // The BPF target has no compiled `core`, so that is built with the crates.
     Cmd::nightly(["cargo", "clippy", "--target", "bpfel-unknown-none", "-Zbuild-std=core"])
         .args(packages)
         .args(["--", "-D", "warnings"])
@@ -74,6 +78,7 @@ fn clippy_bpf() -> Result<()> {
 }
 
 fn documentation() -> Result<()> {
+    // A link that leads nowhere is only a warning otherwise.
     build::cargo(["doc", "--no-deps"], SKIP).env("RUSTDOCFLAGS", "-D warnings").run()
 }
 

@@ -14,10 +14,12 @@ mod docs;
 mod fresh;
 mod fuzz;
 mod guest;
+mod kernels;
 mod lines;
 mod lint;
 mod progress;
 mod run;
+mod schedules;
 mod setup;
 mod test;
 mod verifier;
@@ -70,6 +72,10 @@ enum Command {
     Dist(dist::Args),
     /// Write the reference pages of docs/reference from the program
     Docs,
+    /// Try the limiter in emulated machines, with kernels and numbers of CPUs that this one has not
+    Kernels(kernels::Args),
+    /// Try every order in which two CPUs can meet in one decision
+    Schedules,
     /// Print what the kernel's verifier makes of the program, and whether that has grown
     Verifier(verifier::Args),
 }
@@ -85,6 +91,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::command(&args),
         Command::Fresh(args) => fresh::command(&args),
         Command::Fuzz(args) => fuzz::command(&args),
+        Command::Kernels(args) => kernels::command(&args),
+        Command::Schedules => schedules::command(),
         Command::Dist(args) => dist::command(&args).map(|()| ExitCode::SUCCESS),
         Command::Docs => docs::command().map(|()| ExitCode::SUCCESS),
         Command::Verifier(args) => verifier::command(&args),

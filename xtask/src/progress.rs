@@ -38,6 +38,7 @@ impl Step {
             expected.map(|time| time.as_secs()),
             ProgressDrawTarget::stderr(),
         );
+        // No terminal, as in CI: there a line must do.
         if bar.is_hidden() {
             say(format_args!("{name}{about}"));
         }
@@ -73,6 +74,7 @@ impl Drop for Step {
 }
 
 /// A file with the output of children; its latest line is shown on the terminal.
+// apt alone prints two thousand lines: what went wrong would be lost among them.
 pub(crate) struct Log {
     path: PathBuf,
     file: Mutex<File>,
@@ -88,7 +90,6 @@ impl Log {
         Ok(Self { path, file: Mutex::new(file), bar: ProgressBar::hidden() })
     }
 
-    /// Adds a line.
     pub(crate) fn write(&self, line: &str) {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         // A full disk must not stop what is logged; it will fail by itself.
@@ -96,7 +97,6 @@ impl Log {
         self.bar.set_message(line.trim().to_owned());
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

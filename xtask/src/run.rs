@@ -46,13 +46,11 @@ impl Cmd {
         Self::new(&tools::RUSTUP).args(["run", "nightly"]).args(args)
     }
 
-    /// Adds arguments.
     pub(crate) fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
-    /// Sets an environment variable.
     pub(crate) fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Self {
         self.envs.push((key.to_owned(), value.as_ref().to_owned()));
         self
@@ -82,6 +80,7 @@ impl Cmd {
     /// Echoes and runs the command with its output on stderr; an error if it fails.
     pub(crate) fn run(&self) -> Result<()> {
         say(format_args!("$ {self}"));
+        // stdout is for what the command as a whole has to say.
         let status = self.command().stdout(io::stderr()).status();
         let status = status.with_context(|| self.cannot_start())?;
         if !status.success() {
@@ -96,6 +95,7 @@ impl Cmd {
         log.write(&format!("$ {self}"));
         let mut child = {
             let mut command = self.command();
+            // One pipe for both, so that lines are in the order in which they were written.
             let twin = writer.try_clone().context("cannot make a pipe")?;
             command.stdout(twin).stderr(writer);
             // `command` holds the writing ends, too, and the reader waits for the last of them.
@@ -171,6 +171,8 @@ impl Cmd {
 fn each_line(source: impl Read, mut each: impl FnMut(&str)) -> Result<()> {
     let mut lines = BufReader::new(source);
     let mut line = Vec::new();
+    // Bytes rather than `lines()`: one byte of another encoding would end the reading, and the
+    // child would block.
     while lines.read_until(b'\n', &mut line).context("cannot read a child's output")? > 0 {
         each(String::from_utf8_lossy(&line).trim_end_matches('\n'));
         line.clear();

@@ -101,6 +101,8 @@ fn compare(kept: &Value, now: &Value) -> Vec<Row> {
                 Some(Row {
                     program: program.clone(),
                     figure: figure.clone(),
+                    // A new program or figure has nothing to grow from: it is told as new, not as
+                    // a failure.
                     kept: kept["programs"][program][figure].as_u64(),
                     now: value.as_u64()?,
                 })

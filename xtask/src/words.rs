@@ -63,6 +63,7 @@ pub(crate) fn check() -> Result<()> {
 
 /// A line without its comment.
 fn code(line: &str) -> &str {
+    // Prose may use them: some are plain words of English.
     line.split("//").next().unwrap_or_default()
 }
 

@@ -43,7 +43,6 @@ pub(crate) fn files(extension: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// All packages and their folders.
 pub(crate) fn packages() -> Result<Vec<(String, PathBuf)>> {
     let metadata = metadata()?;
     let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;

@@ -53,11 +53,13 @@ pub(crate) fn command(args: &Args) -> Result<()> {
 /// Lays out the package in `dist` and packs it.
 fn build(dist: &Path, binary: &Path, version: &str) -> Result<PathBuf> {
     let (root, generated) = (dist.join("root"), dist.join("generated"));
+    // What an earlier build left would be packed with the rest.
     for directory in [&root, &generated].into_iter().filter(|directory| directory.exists()) {
         fs::remove_dir_all(directory)
             .with_context(|| format!("cannot empty {}", directory.display()))?;
     }
     Cmd::own(binary).args(["documents"]).args([&generated]).run()?;
+    // From the binary, as are its pages: the package cannot differ from the program in it.
     let config = Cmd::own(binary).args(["config", "default"]).capture()?;
     tree::lay_out(&root, &generated, &config)?;
     let installed = root.join("usr/bin/limiter");
@@ -72,6 +74,7 @@ fn build(dist: &Path, binary: &Path, version: &str) -> Result<PathBuf> {
     let name = format!("limiter_{}_{}.deb", control.version, control.architecture);
     let package = dist.join(name);
     Cmd::new(&tools::DPKG_DEB)
+        // The files are of whoever builds: as root's they need neither root nor fakeroot here.
         .args(["--root-owner-group", "--build"])
         .args([&root, &package])
         .run()?;

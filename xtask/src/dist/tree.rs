@@ -106,6 +106,7 @@ pub(super) fn describe(root: &Path, control: &Control<'_>) -> Result<()> {
 fn for_debian_12(unit: &str) -> Result<String> {
     let mut text = unit.to_owned();
     for (newer, older) in RELOAD {
+        // A unit that was reworded would be shipped as it is, and systemd 252 refuses its type.
         ensure!(text.contains(newer), "the unit has no `{}`", newer.trim());
         text = text.replacen(newer, older, 1);
     }
@@ -124,6 +125,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     written
         .and_then(|()| fs::write(path, text))
         .with_context(|| format!("cannot write {}", path.display()))?;
+    // Whatever the umask of who builds: a unit or a page that only root can read is no use.
     allow(path, 0o644)
 }
 

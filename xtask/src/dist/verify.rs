@@ -26,17 +26,22 @@ const IMAGE: Spec<'static> = Spec {
     kernel: "linux-image-cloud-amd64",
     // What looks at the package.
     packages: &["man-db", "bsdextrautils", "bash", "iproute2", "nftables"],
+    kernels: &[],
+    kernel_suites: &[],
     disk_mib: 1024,
 };
 
 /// The names of the guests; the first one founds the cluster.
 const HOSTS: [&str; 2] = ["a", "b"];
 /// Nothing from here may pass.
+// TEST-NET-2 (RFC 5737): nobody's addresses, should a frame ever get out.
 const DENIED: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 /// Everything from here passes.
 const WITNESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 8);
 /// Limited on each host by itself, to `LIMIT`.
 const LIMITED: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
+// Low, so that 100 packets a second, which an emulated card can take, exceed it several times
+// over.
 const LIMIT: Limit = Limit { rate: 20.0, burst: 10.0 };
 /// Limited on all hosts together, to `SHARED_LIMIT`.
 const SHARED: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
@@ -83,8 +88,13 @@ pub(super) fn run(package: &Path, newer: &Path) -> Result<()> {
     let network = Network::new()?;
     let hosts = HOSTS.into_iter().zip(1..).map(|(name, number)| {
         let card = network.add_card()?;
-        let machine =
-            Machine { name, cpus: 1, memory_mib: 512, cards: std::slice::from_ref(&card) };
+        let machine = Machine {
+            name,
+            release: None,
+            cpus: 1,
+            memory_mib: 512,
+            cards: std::slice::from_ref(&card),
+        };
         let guest = Guest::start(&image, &machine)?;
         let address = Ipv4Addr::new(10, 77, 0, number);
         Ok(Host { guest, card, address, sender: None, counts: Counts::new() })
@@ -162,6 +172,7 @@ impl Verification {
 
     /// Has the hosts find each other, and share a limit.
     fn form_cluster(&mut self) -> Result<()> {
+        // Made in a guest, and carried over by the host: no key of the builder's is involved.
         let key = self.hosts[0].guest.check(
             "limiter --quiet cluster key generate /run/cluster.key >/dev/null && cat /run/cluster.key",
         )?;
@@ -180,6 +191,7 @@ impl Verification {
         let all = 0..self.hosts.len();
         let passed = self.flood(SHARED, "shared", all, &SHARED_LIMIT)?;
         ensure!(
+            // The sum alone would be right, too, if one host had everything.
             passed.iter().all(|&count| count > 0),
             "a host has no part of the limit: {passed:?}"
         );
@@ -215,6 +227,7 @@ impl Verification {
         let sent: u64 = senders.iter().map(Sender::sent).sum();
         drop(senders);
         hosts.iter_mut().try_for_each(Host::read_counts)?;
+        // Until the counters were read something could pass, so the time goes on until then.
         let most = limit.most(begin.elapsed());
         let passed = hosts.iter().zip(before).map(|(host, before)| host.count(counter) - before);
         let passed: Vec<_> = passed.collect();
@@ -269,6 +282,8 @@ impl Host {
         ensure!(dropped > 0, "nothing was dropped before the upgrade");
         self.verify("upgrade /root/newer.deb")?;
         let since = self.dropped()?;
+        // The maps are taken over, so counters go on: a smaller number would be fresh maps, with a
+        // moment between.
         ensure!(since >= dropped, "{dropped} packets were dropped before the upgrade, {since} now");
         self.see_cluster()
     }
@@ -312,6 +327,7 @@ impl Host {
         mut is: impl FnMut(&mut Self) -> Result<bool>,
     ) -> Result<()> {
         let until = Instant::now() + ARRIVAL;
+        // No pause: each look is a command in an emulated guest, which takes long enough.
         while !is(self)? {
             if Instant::now() > until {
                 bail!("{}: {not}: {:?}", self.guest.name(), self.counts);
@@ -328,6 +344,8 @@ impl Host {
         let text = self.verify("print_counts")?;
         let counts = parse(&text).with_context(|| format!("cannot read counts: {text}"))?;
         let is_less = self.counts.iter().any(|(name, count)| counts.get(name) < Some(count));
+        // Counts are summed over boots: a lost one could hide packets that passed before the
+        // program was there.
         ensure!(!is_less, "counts of an earlier boot are lost: {:?}, now {counts:?}", self.counts);
         self.counts = counts;
         Ok(())

@@ -22,64 +22,40 @@ use crate::{
 use readme::Readme;
 use root::Root;
 
+/// The README's commands, after `cargo xtask`.
+const NAMES: [&str; 2] = ["demo", "test"];
+/// Releases of Debian; the first is the usual one.
+const SUITES: [&str; 2] = ["bookworm", "trixie"];
+
 /// Arguments of `cargo xtask fresh`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Which of the README's commands to try
-    #[arg(long = "command", value_name = "NAME", default_values = ["demo", "test"])]
-    commands: Vec<Name>,
+    #[arg(long = "command", value_name = "NAME", default_values = NAMES, value_parser = NAMES)]
+    commands: Vec<String>,
     /// Debian's release
-    #[arg(long, default_value = "bookworm")]
-    suite: Suite,
+    #[arg(long, default_value = SUITES[0], value_parser = SUITES)]
+    suite: String,
     /// Start a shell in the root that a failed run has kept, instead
     #[arg(long, conflicts_with = "commands")]
     enter: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Name {
-    Demo,
-    Test,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Suite {
-    Bookworm,
-    Trixie,
-}
-
-impl Name {
-    /// The command as the README has it.
-    fn line(self) -> &'static str {
-        match self {
-            Self::Demo => "cargo xtask demo",
-            Self::Test => "cargo xtask test",
-        }
-    }
-}
-
-impl Suite {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Bookworm => "bookworm",
-            Self::Trixie => "trixie",
-        }
-    }
 }
 
 /// Tries the commands, each in a root of its own.
 pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     setup::ensure(&[Need::Fresh])?;
     if args.enter {
-        return Err(Root::kept(args.suite.name())?.enter()?.exec());
+        return Err(Root::kept(&args.suite)?.enter()?.exec());
     }
     let readme = Readme::committed()?;
     let prerequisites = readme.prerequisites()?;
     let mut lines = Vec::new();
+    // A root for each: the second command would find what the first has installed.
     for command in &args.commands {
-        let line = readme.command(command.line())?;
-        lines.push(attempt(args.suite, &prerequisites, &line)?);
+        let line = readme.command(&format!("cargo xtask {command}"))?;
+        lines.push(attempt(&args.suite, &prerequisites, &line)?);
     }
+    // Once more at the end, as a build's whole output lies between.
     for line in lines {
         println!("{line}");
     }
@@ -87,13 +63,13 @@ pub(crate) fn command(args: &Args) -> Result<ExitCode> {
 }
 
 /// Runs `line` in a new root, and returns the closing line.
-fn attempt(suite: Suite, prerequisites: &str, line: &str) -> Result<String> {
+fn attempt(suite: &str, prerequisites: &str, line: &str) -> Result<String> {
     // A root for each command: what one of them installs must not help the next.
-    let root = Root::make(suite.name())?;
+    let root = Root::make(suite)?;
     let step = Step::begin(format!("fresh: {prerequisites}"), None);
     let log = step.log("fresh")?;
     let hint = || {
-        let option = if suite == Suite::Bookworm { "" } else { " --suite trixie" };
+        let option = if suite == SUITES[0] { String::new() } else { format!(" --suite {suite}") };
         format!("the root is kept: `cargo xtask fresh --enter{option}` starts a shell in it")
     };
     root.run(prerequisites)?.log(&log).with_context(hint)?;

@@ -71,13 +71,13 @@ exec chroot "$root" "$@"
 "#;
 
 /// A root below `target/fresh`.
-pub(super) struct Root {
-    suite: &'static str,
+pub(super) struct Root<'a> {
+    suite: &'a str,
 }
 
-impl Root {
+impl<'a> Root<'a> {
     /// Makes one of Debian's release `suite`, with the tree that is committed; a former one goes.
-    pub(super) fn make(suite: &'static str) -> Result<Self> {
+    pub(super) fn make(suite: &'a str) -> Result<Self> {
         let root = Self { suite };
         let step = Step::begin(format!("fresh: a bare Debian {suite}"), None);
         let log = step.log("fresh-root")?;
@@ -107,6 +107,7 @@ impl Root {
         .into_root()?
         .log(&log)?;
         let rustup = tools::RUSTUP.find().context("there is no rustup to hand in")?;
+        // The file itself: a link would point to where the root has nothing.
         let rustup = rustup.canonicalize().context("cannot find rustup's own file")?;
         sh(r#"cp "$1" "$2/root/.cargo/bin/rustup"
             cd "$2/root/.cargo/bin"; shift 2; for name; do ln -sf rustup "$name"; done"#)
@@ -134,7 +135,7 @@ impl Root {
     }
 
     /// The one that a failed run has kept.
-    pub(super) fn kept(suite: &'static str) -> Result<Self> {
+    pub(super) fn kept(suite: &'a str) -> Result<Self> {
         let root = Self { suite };
         if !root.path().is_dir() {
             bail!("no run in {suite} has failed: there is no {}", root.path().display());

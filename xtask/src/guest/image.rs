@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use crate::{run::Cmd, workspace};
 
 /// What every guest has besides its own packages.
+// Named, as the minimal variant has no first process and makes no initial RAM disk.
 const PACKAGES: [&str; 5] = ["systemd-sysv", "udev", "dbus", "kmod", "initramfs-tools"];
 
 /// Files of every guest: where, and what.
@@ -37,6 +38,9 @@ const MASKED: [&str; 11] = [
     "modprobe@loop.service",
 ];
 
+/// Adds kernels to a root.
+const KERNELS: &str = include_str!("kernels.sh");
+
 /// What an image is made from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spec<'a> {
@@ -48,6 +52,10 @@ pub(crate) struct Spec<'a> {
     pub(crate) kernel: &'a str,
     /// Packages besides the minimal variant and systemd.
     pub(crate) packages: &'a [&'a str],
+    /// More kernels, of any suite: patterns of the names of their packages.
+    pub(crate) kernels: &'a [&'a str],
+    /// The suites that these are in. Nothing else comes from there.
+    pub(crate) kernel_suites: &'a [&'a str],
     /// Size of the disk, MiB; what is not written takes no space.
     pub(crate) disk_mib: u32,
 }
@@ -85,12 +93,29 @@ impl Image {
         self.folder.join("disk")
     }
 
-    pub(super) fn kernel(&self) -> PathBuf {
-        self.folder.join("vmlinuz")
+    /// The suite's own kernel, or that of another release.
+    pub(super) fn kernel(&self, release: Option<&str>) -> PathBuf {
+        self.boot("vmlinuz", release)
     }
 
-    pub(super) fn initrd(&self) -> PathBuf {
-        self.folder.join("initrd.img")
+    pub(super) fn initrd(&self, release: Option<&str>) -> PathBuf {
+        self.boot("initrd.img", release)
+    }
+
+    fn boot(&self, name: &str, release: Option<&str>) -> PathBuf {
+        self.folder.join(release.map_or_else(|| name.to_owned(), |it| format!("{name}-{it}")))
+    }
+
+    /// The releases of all kernels in the image.
+    pub(crate) fn releases(&self) -> Result<Vec<String>> {
+        let mut releases = Vec::new();
+        for entry in fs::read_dir(&self.folder).context("cannot read the image's folder")? {
+            let name = entry?.file_name();
+            let release = name.to_str().and_then(|name| name.strip_prefix("vmlinuz-"));
+            releases.extend(release.map(str::to_owned));
+        }
+        releases.sort();
+        Ok(releases)
     }
 
     /// Packages come by the host's own apt configuration, now: guests reach no network.
@@ -111,6 +136,18 @@ impl Image {
                 format!("--essential-hook=upload '{}' '/{to}'", from.display()),
             ]);
         }
+        if !spec.kernels.is_empty() {
+            let script = files.join("kernels.sh");
+            fs::write(&script, KERNELS).context("cannot write the image's files")?;
+            mmdebstrap = mmdebstrap
+                .args([format!("--aptopt=APT::Default-Release \"{}\"", spec.suite)])
+                .args(spec.kernel_suites.iter().map(|suite| add_suite(spec.suite, suite)))
+                .args([format!(
+                    "--customize-hook=sh '{}' \"$1\" '{}'",
+                    script.display(),
+                    spec.kernels.join("' '")
+                )]);
+        }
         mmdebstrap
             .args(["--customize-hook=chroot \"$1\" systemctl --quiet enable agent.service"])
             .args([format!(
@@ -120,7 +157,12 @@ impl Image {
             .args([spec.suite.as_ref(), root.as_os_str()])
             .into_root()?
             .run()?;
-        let boot = [root.join("vmlinuz"), root.join("initrd.img")];
+        let mut boot = vec![root.join("vmlinuz"), root.join("initrd.img")];
+        if !spec.kernels.is_empty() {
+            let files = fs::read_dir(root.join("boot")).context("cannot read the root's /boot")?;
+            let files = files.collect::<std::io::Result<Vec<_>>>()?.into_iter();
+            boot.extend(files.map(|file| file.path()).filter(|path| is_boot_file(path)));
+        }
         Cmd::new(&tools::CP)
             .args(["--dereference"])
             // They are links in the root, and the root goes.
@@ -134,11 +176,22 @@ impl Image {
             .args([format!("{}M", spec.disk_mib)])
             .into_root()?
             .run()?;
+        remove(&root)?;
         // Who is not root has to read them.
-        let made = [self.disk(), self.kernel(), self.initrd()];
-        Cmd::new(&tools::CHMOD).args(["a+r"]).args(made).into_root()?.run()?;
-        remove(&root)
+        Cmd::new(&tools::CHMOD).args(["-R", "a+rX"]).args([&self.folder]).into_root()?.run()
     }
+}
+
+/// A kernel or an initial RAM disk, by the name that Debian gives it.
+fn is_boot_file(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.starts_with("vmlinuz-") || name.starts_with("initrd.img-")
+}
+
+/// An option that adds a suite, of the same mirror as the image's own, whichever that is.
+fn add_suite(own: &str, other: &str) -> String {
+    let list = "\"$1/etc/apt/sources.list\"";
+    format!("--setup-hook=sed -n 's/ {own} / {other} /p' {list} >>{list}")
 }
 
 fn remove(folder: &Path) -> Result<()> {
@@ -152,7 +205,9 @@ fn include(spec: &Spec<'_>) -> String {
 
 /// Everything that an image depends on.
 fn key(spec: &Spec<'_>) -> String {
-    format!("{spec:?}\n{}\n{MASKED:?}\n{FILES:?}\n", include(spec))
+    // The script only where it runs: it changes no other image.
+    let script = if spec.kernels.is_empty() { "" } else { KERNELS };
+    format!("{spec:?}\n{}\n{MASKED:?}\n{FILES:?}\n{script}", include(spec))
 }
 
 #[cfg(test)]
@@ -161,13 +216,22 @@ mod tests {
 
     #[test]
     fn an_image_is_another_one_if_its_inputs_are() {
-        let spec = Spec { name: "a", suite: "s", kernel: "k", packages: &["p"], disk_mib: 1 };
+        let spec = Spec {
+            name: "a",
+            suite: "s",
+            kernel: "k",
+            packages: &["p"],
+            kernels: &[],
+            kernel_suites: &[],
+            disk_mib: 1,
+        };
         assert_eq!(key(&spec), key(&spec.clone()));
         for other in [
             Spec { suite: "t", ..spec },
             Spec { kernel: "l", ..spec },
             Spec { packages: &["p", "q"], ..spec },
             Spec { disk_mib: 2, ..spec },
+            Spec { kernels: &["m"], ..spec },
         ] {
             assert_ne!(key(&spec), key(&other));
         }

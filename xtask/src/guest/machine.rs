@@ -28,6 +28,8 @@ const SHUTDOWN: Duration = Duration::from_secs(120);
 pub(crate) struct Machine<'a> {
     /// Its host name, and that of its log.
     pub(crate) name: &'a str,
+    /// Which of the image's kernels it boots, if not the suite's own.
+    pub(crate) release: Option<&'a str>,
     pub(crate) cpus: u32,
     pub(crate) memory_mib: u32,
     /// In the guest they are eth0, eth1, ….
@@ -56,6 +58,7 @@ impl Guest {
         let socket = tempfile::tempdir().context("cannot make a folder for the guest's socket")?;
         let (disk, agent) = (folder.path().join("disk"), socket.path().join("agent"));
         Cmd::new(&tools::CP).args(["--sparse=always"]).args([&image.disk(), &disk]).capture()?;
+        // Before the emulator starts: it connects once and does not try again.
         let listener = Agent::listen(&agent)?;
         let log =
             File::create(&console).with_context(|| format!("cannot make {}", console.display()))?;
@@ -109,6 +112,7 @@ impl Guest {
             return Ok(text);
         }
         let (name, line) = (&self.name, first_line(script));
+        // timeout(1) ends with that.
         let late = if status == 124 { ", which is for taking too long" } else { "" };
         bail!(
             "guest {name}: `{line}` has ended with {status}{late}; it printed last:\n{}",
@@ -145,7 +149,6 @@ impl Guest {
         bail!(self.failure("does not shut down"))
     }
 
-    /// Its name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -173,14 +176,17 @@ fn emulator(image: &Image, machine: &Machine<'_>, disk: &Path, agent: &Path) -> 
     let cards = machine.cards.iter().enumerate();
     // It ends with the thread that starts it, however that ends.
     Cmd::new(&tools::SETPRIV)
+        // Nothing of this machine's configuration and no default devices: a guest is the same
+        // everywhere.
         .args(["--pdeathsig", "KILL", tools::QEMU.program, "-no-user-config", "-nodefaults"])
         .args(["-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-display", "none"])
         .args(["-name", machine.name, "-smp", &machine.cpus.to_string()])
         .args(["-m", &machine.memory_mib.to_string(), "-serial", "stdio"])
-        .args(["-kernel".as_ref(), image.kernel().as_os_str()])
-        .args(["-initrd".as_ref(), image.initrd().as_os_str()])
+        .args(["-kernel".as_ref(), image.kernel(machine.release).as_os_str()])
+        .args(["-initrd".as_ref(), image.initrd(machine.release).as_os_str()])
         .args(["-append", &kernel_options(machine.name)])
         .args(["-drive", &format!("file={},format=raw,if=virtio", disk.display())])
+        // Without a source of random numbers a boot may have to wait for them.
         .args(["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"])
         .args(["-chardev", &format!("socket,id=agent,path={}", agent.display())])
         .args(["-device", "virtserialport,chardev=agent,name=agent"])
@@ -189,10 +195,11 @@ fn emulator(image: &Image, machine: &Machine<'_>, disk: &Path, agent: &Path) -> 
 
 fn kernel_options(name: &str) -> String {
     // On a busy host the kernel finds timers missing and takes the TSC for faster or slower than it
-    // is, and then limits by a wrong clock. Mitigations protect nobody here and cost time.
+    // is, and then limits by a wrong clock. Mitigations protect nobody here and cost time. A panic starts it anew at
+    // once, which ends the command that runs: nobody waits for a guest that is dead.
     format!(
         "root=/dev/vda rw console=ttyS0 loglevel=5 systemd.show_status=1 systemd.hostname={name} \
-         net.ifnames=0 no_timer_check tsc=unstable clocksource=hpet mitigations=off"
+         net.ifnames=0 no_timer_check tsc=unstable clocksource=hpet mitigations=off panic=-1"
     )
 }
 

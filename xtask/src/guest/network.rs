@@ -37,7 +37,6 @@ pub(crate) struct Card {
 }
 
 impl Network {
-    /// A network without cards.
     pub(crate) fn new() -> Result<Self> {
         // Not below the build output: a socket's path may have 107 bytes.
         let sockets = tempfile::tempdir().context("cannot make a folder for sockets")?;
@@ -48,6 +47,7 @@ impl Network {
     pub(crate) fn add_card(&self) -> Result<Card> {
         let mut cards = self.cards.lock().unwrap_or_else(PoisonError::into_inner);
         let number = u8::try_from(cards.len()).context("too many cards")?;
+        // This back end came with QEMU 7.2, that of Debian 12.
         let path = |end: &str| self.sockets.path().join(format!("{number}.{end}"));
         let card =
             Card { card: path("card"), hub: path("hub"), mac: [0x52, 0x54, 0, 0x77, 0, number] };
@@ -64,6 +64,7 @@ impl Network {
 fn repeat(receiver: &UnixDatagram, sender: &UnixDatagram, all: &Mutex<Vec<PathBuf>>, own: &Path) {
     let mut frame = vec![0; FRAME];
     while let Ok(length) = receiver.recv(&mut frame) {
+        // A copy, so that the lock is not held while a socket takes its time.
         let cards = all.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for card in cards.iter().filter(|&card| card != own) {
             // A guest that is away or does not keep up loses frames, as on any wire.

@@ -7,7 +7,6 @@ use tools::Tool;
 
 use crate::{progress::Log, run::Cmd};
 
-/// Installs the packages of `tools`.
 pub(super) fn install(tools: &[&Tool], log: &Log) -> Result<()> {
     if tools::APT_GET.find().is_none() {
         bail!("there is no apt-get to install it with");

@@ -50,12 +50,14 @@ fn install(log: &Log) -> Result<()> {
         .args([format!("{PACKAGE}@{VERSION}")])
         .log(log)?;
     let tarball = format!("{place}/{PACKAGE}-{VERSION}.tgz");
+    // The registry is trusted for nothing: what comes of it ends up in every binary.
     let sum = Cmd::new(&tools::SHA512SUM).args([&tarball]).capture()?;
     let sum = sum.split_whitespace().next().unwrap_or_default();
     if sum != SHA512 {
         bail!("{tarball} has the SHA-512 {sum}, not {SHA512}: it is not what was pinned");
     }
     Cmd::new(&tools::TAR)
+        // The named files alone: an archive may name paths of its own.
         .args(["-xzf", &tarball, "-C", &place, "--strip-components=1"])
         .args(FILES.map(|(file, _)| format!("package/{file}")))
         .log(log)?;

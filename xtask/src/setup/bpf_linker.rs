@@ -49,6 +49,7 @@ fn install(llvm: u32) -> Result<Cmd> {
         LLVM.start(),
         LLVM.end(),
     );
+    // An LLVM reads the bitcode of its own version and of older ones alone.
     let feature = format!("rust-llvm-{llvm}");
     Ok(cargo_install(NAME, version()).args(["--no-default-features", "--features", &feature]))
 }

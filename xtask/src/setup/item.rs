@@ -73,6 +73,8 @@ impl Item {
                 };
                 Self::new(&name, PACKAGE_TIME, Remedy::Package(tool), check)
             }
+            // By hand: the script that installs it changes the shell's start-up files of whoever
+            // runs it.
             Source::Rustup => {
                 let advice =
                     "install rustup with a stable and a nightly toolchain: rustup.rs says how";

@@ -122,6 +122,7 @@ fn install_in(step: &Step, missing: Vec<Missing>) -> Vec<Missing> {
         missing.extend(others);
         missing
     });
+    // Afterwards: they are made by programs that the packages bring.
     missing.extend(each(late));
     missing
 }
@@ -135,8 +136,8 @@ fn install_packages(missing: Vec<Missing>, step: &Step) -> Vec<Missing> {
     let failure = step.log("apt").and_then(|log| apt::install(&tools, &log)).err();
     let still = missing.into_iter().filter_map(|(item, _)| {
         let why = item.check().err()?;
-        let why = failure.as_ref().map_or_else(|| format!("{why:#}"), |error| format!("{error:#}"));
-        Some((item, why))
+        // One apt-get was for all of them, so its failure says more than what each one lacks.
+        Some((item, format!("{:#}", failure.as_ref().unwrap_or(&why))))
     });
     still.collect()
 }
@@ -148,6 +149,7 @@ fn install_one((item, why): Missing, step: &Step) -> Option<Missing> {
         Ok(log) => log,
         Err(error) => return Some((item, format!("{error:#}"))),
     };
+    // Checked again: an installation that succeeds may leave another version in front in PATH.
     let error = install(&log).and_then(|()| item.check()).err()?;
     Some((item, format!("{error:#}")))
 }
@@ -167,6 +169,8 @@ fn told(missing: &[Missing]) -> Result<()> {
         last = Some(why);
     }
     text.push_str("\ninstall it by hand, then run this again:");
+    // One line to copy, at the end: above it lie the thousands of lines that apt and cargo have
+    // printed.
     let packages: Vec<_> = missing.iter().filter_map(|(item, _)| item.package()).collect();
     if !packages.is_empty() {
         text.push_str(&format!("\n  {}", apt::advice(&packages)));

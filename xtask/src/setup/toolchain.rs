@@ -19,6 +19,7 @@ pub(super) struct Rustc {
 /// The nightly toolchain and its rust-src, from which `core` is built for the BPF target.
 pub(super) fn items() -> [Item; 2] {
     let add = ["component", "add", "rust-src", "--toolchain", "nightly"];
+    // Minimal: documentation and the rest would be most of the download.
     let toolchain = rustup(&["toolchain", "install", "nightly", "--profile", "minimal"]);
     [
         Item::new(

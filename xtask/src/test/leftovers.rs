@@ -20,7 +20,6 @@ const INSTANCE_PIN_PREFIX: &str = "limiter@test-";
 pub(super) struct Leftovers(BTreeSet<String>);
 
 impl Leftovers {
-    /// Looks at the machine.
     pub(super) fn find() -> Result<Self> {
         let mut found = BTreeSet::new();
         for (dir, prefix, what) in [

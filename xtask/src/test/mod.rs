@@ -23,6 +23,8 @@ const E2E: &str = "tests";
 
 /// End-to-end tests that run at once, beyond one for each processor: they wait for daemons and packets half of the
 /// time.
+// Two for each processor took 15 min in place of 21, but a test that times a share's end to the
+// millisecond failed.
 const MORE_THREADS: usize = 1;
 
 /// Packages that are built for the kernel, where no test can run.
@@ -122,6 +124,8 @@ fn root_runner() -> Result<Vec<String>> {
     sudo.extend(run::sudo_args()?.iter().map(|arg| arg.to_string_lossy().into_owned()));
     // A list of strings is written alike in JSON and in TOML.
     let list = serde_json::to_string(&sudo).context("cannot quote the sudo command line")?;
+    // The test programs alone: cargo as root would leave root's files in the build output and in
+    // its cache.
     Ok(vec!["--config".to_owned(), format!("target.'cfg(all())'.runner = {list}")])
 }
 

@@ -17,6 +17,7 @@ impl Summary {
     /// Reads a closing line `test result: ok. 3 passed; 0 failed; 1 ignored; …`; none if `line` is
     /// something else.
     pub(super) fn parse(line: &str) -> Option<Self> {
+        // The text, as the JSON of the test runner is for nightly alone.
         let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
         let mut summary = Self::default();
         for count in counts.split(';') {
@@ -32,7 +33,6 @@ impl Summary {
         Some(summary)
     }
 
-    /// Adds the counts of `other`.
     pub(super) fn add(&mut self, other: &Self) {
         self.passed += other.passed;
         self.failed += other.failed;

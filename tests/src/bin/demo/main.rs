@@ -142,8 +142,7 @@ fn run(progress: &Progress, lab: &Lab, daemon: &Daemon) -> Report {
         follow(progress, &actors, &sending, &observer);
     }
     let sent = sending.join();
-    let stats = daemon.accounted(lab);
-    let received = daemon.received(lab);
+    let (received, stats) = daemon.accounted(lab);
     Report::new(&cli, &actors, &sent, &observer.read(), &stats, received)
 }
 

@@ -1,0 +1,161 @@
+//! What is tried: a flood of five times a limit, from all CPUs, beside senders that keep to theirs.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    thread,
+    time::Duration,
+};
+
+use clap::ValueEnum;
+use tests::{
+    Daemon, Lab, Observer, Sender, Sent, Stream, frame, reports::Limit, sender::Sending, v4,
+};
+
+/// Packets a second, and packets: little enough for a machine that is emulated.
+const RATE: u64 = 400;
+// Two seconds' worth: a busy host stops the guest for a while, and a full bucket would lose that time.
+const BURST: u64 = 2 * RATE;
+/// Bytes of a frame.
+const FRAME: usize = 500;
+/// How much more than its limit a flood offers.
+const EXCESS: f64 = 5.0;
+/// How long it goes on.
+const FLOOD: Duration = Duration::from_secs(4);
+/// How long frames may be on their way.
+const ARRIVAL: Duration = Duration::from_millis(300);
+/// Senders beside the flood, each at half its own limit.
+const CONFORMING: u8 = 4;
+/// Sources that share an aggregate, of 203.0.113.0/24.
+const SHARING: u8 = 32;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Scenario {
+    /// A limit that each source has by itself
+    Source,
+    /// One limit that many sources share
+    Aggregate,
+    /// A limit of bytes
+    Bytes,
+    /// A limit of a source, while the daemon ends and starts again
+    Restart,
+}
+
+/// Amounts in the limit's unit.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) admitted: u64,
+    pub(crate) expected: f64,
+    pub(crate) offered: u64,
+    /// By the guest's clock, from the first frame to the last.
+    pub(crate) seconds: f64,
+    /// Packets.
+    pub(crate) conforming_dropped: u64,
+}
+
+impl Scenario {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Aggregate => "aggregate",
+            Self::Bytes => "bytes",
+            Self::Restart => "restart",
+        }
+    }
+
+    /// The sources of the flood. Each scenario has its own, so that buckets are full at its start.
+    fn sources(self) -> Vec<IpAddr> {
+        match self {
+            Self::Source => vec![v4(1)],
+            Self::Bytes => vec![v4(2)],
+            Self::Restart => vec![v4(3)],
+            Self::Aggregate => {
+                (1..=SHARING).map(|host| Ipv4Addr::new(203, 0, 113, host).into()).collect()
+            }
+        }
+    }
+
+    fn conforming(self) -> impl Iterator<Item = IpAddr> {
+        (0..CONFORMING).map(move |number| v4(100 + 10 * self as u8 + number))
+    }
+
+    /// Sets the flood's limit, beside that of everybody; returns it.
+    fn limit(self, daemon: &Daemon) -> Limit {
+        let bytes = |packets: u64| packets * FRAME as u64;
+        let (rate, burst) = (format!("{RATE}pps"), BURST.to_string());
+        let own = daemon.cli().limit(&rate, Some(&burst), None);
+        let set = |arguments: &[&str]| {
+            let json = daemon.cli().ok(&[&["limit", "set"], arguments].concat());
+            serde_json::from_value(json["limit"].clone()).expect("the answer has the limit")
+        };
+        match self {
+            Self::Source | Self::Restart => own,
+            Self::Aggregate => {
+                set(&[&rate, "--burst", &burst, "--for", "203.0.113.0/24", "--aggregate"])
+            }
+            Self::Bytes => {
+                let rate = format!("{}byte/s", bytes(RATE));
+                let burst = format!("{}byte", bytes(BURST));
+                set(&[&rate, "--burst", &burst, "--for", &v4(2).to_string()])
+            }
+        }
+    }
+
+    pub(crate) fn run(
+        self,
+        lab: &Lab,
+        daemon: &mut Daemon,
+        observer: &Observer<'_>,
+        cpus: usize,
+    ) -> Outcome {
+        let limit = self.limit(daemon);
+        let stream = |source, rate| Stream::new(frame::udp(source, FRAME), rate, 1 << 20);
+        let beside = self.conforming().map(|source| stream(source, RATE as f64 / 2.0)).collect();
+        let beside = Sender::new(lab).start(beside);
+        let frames: Vec<_> =
+            self.sources().into_iter().map(|source| frame::udp(source, FRAME)).collect();
+        let rate = EXCESS * RATE as f64 / cpus as f64;
+        let flood = |cpu| {
+            let mut frames = frames.clone();
+            // On each CPU another one first, so that CPUs do not send for the same source in step.
+            frames.rotate_left(cpu % SHARING as usize % self.sources().len());
+            Sender::new(lab).on_cpu(cpu).start(vec![Stream::cycle(frames, rate, 1 << 20)])
+        };
+        let floods: Vec<_> = (0..cpus).map(flood).collect();
+        thread::sleep(FLOOD);
+        if matches!(self, Self::Restart) {
+            daemon.terminate();
+            daemon.restart(lab);
+            thread::sleep(FLOOD / 4);
+        }
+        let sent = stop(floods);
+        let beside = beside.stop();
+        thread::sleep(ARRIVAL);
+        let observed = observer.read();
+        let unit = if limit.unit == "bytes" { FRAME as u64 } else { 1 };
+        let seconds = Sent::span(&sent.iter().collect::<Vec<_>>());
+        let passed = self.sources().into_iter().map(|source| observed.from(source)).sum::<u64>();
+        let conforming = self.conforming().map(|source| observed.from(source)).sum::<u64>();
+        Outcome {
+            admitted: passed * unit,
+            expected: limit.allowance(seconds) + (self.allowed_packets(&limit, cpus) * unit) as f64,
+            offered: sent.iter().map(Sent::packets).sum::<u64>() * unit,
+            seconds,
+            conforming_dropped: beside.iter().map(Sent::packets).sum::<u64>() - conforming,
+        }
+    }
+
+    /// Packets that are promised beyond burst and rate.
+    fn allowed_packets(self, limit: &Limit, cpus: usize) -> u64 {
+        // Below the gate a source has no bucket yet; an aggregate has no gate. One packet for each other CPU
+        // that meets in a bucket, which owes it.
+        let gate = if matches!(self, Self::Aggregate) { 0 } else { limit.gate };
+        gate + cpus as u64 - 1
+    }
+}
+
+/// Ends all at once: one after the other, the last ones would send less than the limit for a while.
+fn stop(floods: Vec<Sending>) -> Vec<Sent> {
+    let stops: Vec<_> =
+        floods.into_iter().map(|flood| thread::spawn(|| Sending::stop(flood))).collect();
+    stops.into_iter().flat_map(|stop| stop.join().expect("a sender ends well")).collect()
+}

@@ -1,0 +1,167 @@
+//! `kernels`: the limiter in guests with other kernels and other numbers of CPUs than this machine has.
+//!
+//! All guests have one root, of the oldest Debian that is served; only the kernel differs.
+
+mod plan;
+mod rows;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use plan::{Boot, Kernel, REFUSED, SCENARIOS};
+use serde_json::{Value, json};
+use tools::Need;
+
+use crate::{
+    build::{self, REQUIRE},
+    guest::{Guest, Image, Machine, Spec},
+    progress::{say, span},
+    run::Cmd,
+    setup, workspace,
+};
+
+const IMAGE: Spec<'static> = Spec {
+    name: "kernels",
+    suite: "bookworm",
+    kernel: "linux-image-cloud-amd64",
+    packages: &["iproute2", "nftables"],
+    kernels: &[
+        r"linux-image-5\.10\.[^-]*-[0-9]*-cloud-amd64",
+        r"linux-image-6\.12\.[^-]*-cloud-amd64",
+        r"linux-image-6\.12\.[^-]*-rt-amd64",
+        r"linux-image-6\.18\.[^-]*-cloud-amd64",
+        // The files of newer kernels are in two packages.
+        r"linux-binary-7\.[^-]*-cloud-amd64",
+        r"linux-modules-7\.[^-]*-cloud-amd64",
+    ],
+    kernel_suites: &["bullseye", "trixie", "trixie-backports"],
+    disk_mib: 2048,
+};
+/// The programs that go into each guest.
+const PROGRAMS: [&str; 2] = ["limiter", "kernels"];
+/// How long all scenarios of a machine may take.
+const TIMEOUT: Duration = Duration::from_secs(400);
+/// How long a daemon in an emulated machine may take to start, seconds.
+const START: u32 = 120;
+
+/// Arguments of `cargo xtask kernels`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only the oldest and the newest kernel, with 8 CPUs: 3 minutes instead of 30
+    #[arg(long)]
+    reduced: bool,
+}
+
+/// Boots every machine of the plan; a failure if a row is outside the bounds.
+pub(crate) fn command(args: &Args) -> Result<ExitCode> {
+    let begin = Instant::now();
+    setup::ensure(&[Need::Kernel, Need::Charts, Need::Dist, Need::Guest])?;
+    let folder = build()?;
+    let image = Image::make(&IMAGE)?;
+    say(format_args!("programs and image: {}", span(begin.elapsed())));
+    let boots = if args.reduced { plan::reduced() } else { plan::full() };
+    // A package that has gone is better told at the start than after half an hour.
+    boots.iter().try_for_each(|boot| release(&image, boot.kernel).map(drop))?;
+    println!("{}", rows::HEADER);
+    let mut rows = Vec::new();
+    if !args.reduced {
+        let row = refuse(&image, &folder)?;
+        print!("{}", rows::table(std::slice::from_ref(&row)));
+        say(format_args!("{}: {}", rows::name(&row), row["error"].as_str().unwrap_or_default()));
+        rows.push(row);
+    }
+    for (number, boot) in boots.iter().enumerate() {
+        let begin = Instant::now();
+        let found = measure(&image, &folder, boot)?;
+        let name = found.first().map(rows::name).unwrap_or_default();
+        let (number, all) = (number + 1, boots.len());
+        say(format_args!("{number}/{all} {name}, …: {}", span(begin.elapsed())));
+        print!("{}", rows::table(&found));
+        rows.extend(found);
+    }
+    if let Some(path) = &args.json {
+        let text = format!("{:#}\n", json!({ "kernels": rows }));
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let outside = rows.iter().filter_map(|row| Some((row, rows::complaint(row)?)));
+    let outside: Vec<_> = outside.collect();
+    for (row, complaint) in &outside {
+        say(format_args!("{}: {complaint}", rows::name(row)));
+    }
+    let (count, time) = (outside.len(), span(begin.elapsed()));
+    say(format_args!("{} rows in {time}, {count} outside the bounds", rows.len()));
+    Ok(if outside.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Builds the programs; returns the folder with what goes into the guests.
+fn build() -> Result<PathBuf> {
+    let packages = ["--package", "limiter-user", "--package", "tests"];
+    build::cargo(["build"], REQUIRE)
+        .args(packages)
+        .args(PROGRAMS.iter().flat_map(|program| ["--bin", program]))
+        .run()?;
+    let target = workspace::target_dir()?;
+    let folder = target.join("guest/programs");
+    fs::create_dir_all(&folder).context("cannot make the folder of programs")?;
+    for program in PROGRAMS {
+        let from = target.join("debug").join(program);
+        // Symbols are a third, and each guest takes its copy through a slow port.
+        let to = folder.join(program);
+        Cmd::new(&tools::STRIP).args(["-o".as_ref(), to.as_os_str(), from.as_os_str()]).run()?;
+    }
+    Ok(folder)
+}
+
+/// Boots a machine, and tries everything in it.
+fn measure(image: &Image, programs: &Path, boot: &Boot) -> Result<Vec<Value>> {
+    let release = release(image, boot.kernel)?;
+    // A machine that does not boot is a result, too, and the others go on.
+    let text = flood(image, programs, boot, &release).unwrap_or_else(|error| format!("{error:#}"));
+    Ok(rows::rows(boot, &release, &text))
+}
+
+/// What the program prints in the guest.
+fn flood(image: &Image, programs: &Path, boot: &Boot, release: &str) -> Result<String> {
+    let mut guest = start(image, programs, release, boot.cpus)?;
+    guest.check(&format!("echo {} >/proc/sys/net/core/bpf_jit_enable", u8::from(boot.jit)))?;
+    let script = format!(
+        "cd /root && LIMITER_TEST_TIMEOUT={START} ./kernels --table {} {}",
+        boot.table,
+        SCENARIOS.join(" ")
+    );
+    Ok(guest.run_with(&script, &[], TIMEOUT)?.text)
+}
+
+/// Starts the daemon where it cannot work.
+fn refuse(image: &Image, programs: &Path) -> Result<Value> {
+    let (release, cpus) = (release(image, REFUSED)?, 1);
+    let mut guest = start(image, programs, &release, cpus)?;
+    let output = guest.run("/root/limiter run --interface lo")?;
+    Ok(rows::refusal(&release, cpus, output.status, &output.text))
+}
+
+fn start(image: &Image, programs: &Path, release: &str, cpus: u32) -> Result<Guest> {
+    let machine =
+        Machine { name: "kernels", release: Some(release), cpus, memory_mib: 1024, cards: &[] };
+    let mut guest = Guest::start(image, &machine)?;
+    guest.wait_for_boot()?;
+    for program in PROGRAMS {
+        guest.copy_in(&programs.join(program), &format!("/root/{program}"))?;
+    }
+    guest.check("chmod +x /root/limiter /root/kernels")?;
+    Ok(guest)
+}
+
+/// The release in the image that a kernel of the plan has.
+fn release(image: &Image, kernel: Kernel) -> Result<String> {
+    let found = image.releases()?.into_iter().find(|release| kernel.is(release));
+    found.with_context(|| format!("the image has no kernel {}", kernel.release))
+}
