@@ -53,6 +53,8 @@ pub(super) struct Global {
         hide_short_help = true,
         value_name = "PATH",
         env = "LIMITER_SOCKET",
+        // `config::socket` asks whether this is the default: only then may the configuration name
+        // another one.
         default_value = "/run/limiter/limiter.sock"
     )]
     pub(super) socket: PathBuf,
@@ -64,6 +66,7 @@ pub(super) struct Global {
         value_name = "FILE",
         env = "LIMITER_CONFIG"
     )]
+    // No default value: that file may be missing, while one that is named must be there.
     pub(super) config: Option<PathBuf>,
     /// Print exactly one JSON document on stdout
     #[arg(long, global = true, hide_short_help = true)]
@@ -218,6 +221,8 @@ pub(super) enum ConfigCommand {
 }
 
 /// What `top` tells, and its keys.
+// Where PPS and ERROR come from decides how far they can be trusted, and a screen has no room for
+// that.
 const TOP: &str = "\
 Keys: d, p, b and k sort by packets dropped, packets/s, bits/s and packets; / filters by a part of the
 line or by a prefix; space stops and goes on; enter shows a source's history and limit, esc goes back;

@@ -104,6 +104,7 @@ pub(super) async fn run(
             seconds: start.elapsed().as_secs_f64(),
         })?;
     }
+    // For scripts: no packet of that kind is an answer, too.
     Ok(if samples == 0 { exit::NEGATIVE } else { exit::OK })
 }
 
@@ -167,6 +168,7 @@ impl<'a> SampleFile<'a> {
             options.write(true).create(true).truncate(true).mode(0o600);
             Box::new(options.open(path).map_err(|error| unwritable(path, &error))?)
         };
+        // The writer makes many small writes of each block.
         let writer = PcapNgWriter::new(BufWriter::new(out));
         let writer = writer.map_err(|error| unwritable(path, &error))?;
         Ok(Self { path, writer, snaplen, interfaces: BTreeMap::new() })

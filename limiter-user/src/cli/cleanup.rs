@@ -58,6 +58,7 @@ pub(super) fn all(
 fn find(place: Place, arguments: &CleanupArgs) -> Result<Found, Failure> {
     let looked = || {
         // A daemon that serves the socket means no here, and not wrong usage as where two daemons want one socket.
+        // The lock first: what is found is still true when it is removed.
         let guard = Socket::guard(&place.socket).map_err(|failure| Failure {
             code: if failure.code == exit::PRIVILEGE { exit::PRIVILEGE } else { exit::NEGATIVE },
             ..failure.context("nothing is removed")

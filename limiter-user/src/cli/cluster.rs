@@ -18,7 +18,7 @@ use model::rotation::Stage;
 use model::units::parse_duration;
 
 /// Where the daemon tells of keys.
-const KEYS: &str = "/v1/cluster/keys";
+pub(super) const KEYS: &str = "/v1/cluster/keys";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ClusterCommand {
@@ -115,11 +115,6 @@ pub(super) async fn leave(
     let path = format!("/v1/cluster/leave?seconds={seconds}");
     let left: ClusterLeft = client.send(Method::POST, &path, &()).await?;
     output.print(&left)
-}
-
-pub(super) async fn key_status(client: &Client, output: &mut Output<'_>) -> Result<u8, Failure> {
-    let report: KeysReport = client.get(KEYS).await?;
-    output.print(&report)
 }
 
 pub(super) async fn rotate_key(

@@ -9,7 +9,7 @@ use hyper::Method;
 use super::args::{CleanupArgs, Global};
 use super::cleanup::Place;
 use super::output::Output;
-use super::safety::{SafetyArgs, warn_of};
+use super::safety::{SafetyArgs, warn};
 use api::client::Client;
 use api::error::{Failure, exit};
 use api::requests::ConfigText;
@@ -79,6 +79,8 @@ pub(super) fn only_place(
     matches: &ArgMatches,
     arguments: &CleanupArgs,
 ) -> Option<Place> {
+    // A named place is meant: there a daemon that runs is a reason to refuse, and no place to
+    // leave out.
     let is_named = global.instance.is_some()
         || global.config.is_some()
         || arguments.pin_dir.is_some()
@@ -120,6 +122,7 @@ pub(super) fn pin_dir(given: Option<PathBuf>, global: &Global) -> PathBuf {
 
 /// The file with the cluster's key that the configuration names.
 pub(super) fn key_file(global: &Global) -> Result<PathBuf, Failure> {
+    // No guess here: a key where the daemon does not look is a host without a key.
     let settings = bare(global).with(find(global, None)?)?;
     Ok(settings.cluster().key_file)
 }
@@ -140,9 +143,8 @@ pub(super) fn check(
     let wide = settings.file.lists().iter().filter(|(net, _)| is_wide(net));
     let wide = wide.map(|(net, listing)| format!("this {}", reach_of_wide(listing.action, net)));
     let warnings: Vec<String> = wide.collect();
-    warn_of(&warnings);
-    output.print(&CheckReport { file: name(&settings), limits, listed, warnings })?;
-    Ok(exit::OK)
+    warn(&warnings);
+    output.print(&CheckReport { file: name(&settings), limits, listed, warnings })
 }
 
 fn name(settings: &Settings) -> Option<String> {
@@ -174,8 +176,7 @@ pub(super) fn show(output: &mut Output<'_>, given: &Arguments) -> Result<u8, Fai
         settings: values.collect(),
         limits: limits.collect(),
         lists: lists.collect(),
-    })?;
-    Ok(exit::OK)
+    })
 }
 
 /// `limiter config diff`
@@ -197,14 +198,12 @@ pub(super) async fn diff(
 
 /// `limiter config default`
 pub(super) fn default(output: &mut Output<'_>) -> Result<u8, Failure> {
-    output.print(&DefaultReport { toml: settings::default_file() })?;
-    Ok(exit::OK)
+    output.print(&DefaultReport { toml: settings::default_file() })
 }
 
 /// `limiter config schema`
 pub(super) fn schema(output: &mut Output<'_>) -> Result<u8, Failure> {
-    output.print(&SchemaReport(settings::schema()))?;
-    Ok(exit::OK)
+    output.print(&SchemaReport(settings::schema()))
 }
 
 /// `limiter reload`
@@ -215,7 +214,6 @@ pub(super) async fn reload(
 ) -> Result<u8, Failure> {
     let path = format!("/v1/reload{}", safety.query(&[])?);
     let report: ReloadReport = client.send(Method::POST, &path, &()).await?;
-    warn_of(&report.warnings);
-    output.print(&report)?;
-    Ok(exit::OK)
+    warn(&report.warnings);
+    output.print(&report)
 }

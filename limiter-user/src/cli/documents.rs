@@ -39,6 +39,7 @@ pub(super) fn completions(output: &mut Output<'_>, shell: Shell) -> Result<u8, F
 }
 
 /// What only the page of `limiter` itself says.
+// clap knows of neither exit codes nor files.
 const MORE: &str = r#".SH "EXIT STATUS"
 .TP
 0
@@ -92,6 +93,7 @@ or LIMITER_INSTANCE for its commands. An interface belongs to one instance.
 
 /// Every command, with all that it has.
 fn command() -> Command {
+    // Each command would have a `help` with a page that repeats the others.
     let mut command = Cli::command().disable_help_subcommand(true);
     // Only built commands have their full names and the options that every command has.
     command.build();
@@ -110,6 +112,7 @@ fn write(directory: &Path) -> io::Result<()> {
         fs::write(pages.join(name), text)?;
     }
     let mut command = Cli::command();
+    // Those that the package has a place for.
     for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
         generate_to(shell, &mut command, "limiter", &completions)?;
     }
@@ -137,6 +140,8 @@ fn describe(command: &Command, page: &mut String) {
     let mut own = command.clone().mut_args(|arg| {
         // The page would have them once a command.
         let is_hidden = arg.is_hide_set() || (arg.is_global_set() && !is_root);
+        // Values of the environment would make the page depend on who writes it, and a test
+        // compares it.
         arg.hide(is_hidden).hide_env_values(true)
     });
     let name = command.get_bin_name().unwrap_or(command.get_name());

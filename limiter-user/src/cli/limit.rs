@@ -14,9 +14,7 @@ use super::safety::{SafetyArgs, warn};
 use api::client::{Client, escape};
 use api::error::{Failure, exit};
 use api::requests::ShadowRequest;
-use api::{
-    LimitList, LimitRemoved, LimitSet, LimitsImported, ShadowSet, ShadowUnset, ShadowsReport,
-};
+use api::{LimitRemoved, LimitSet, LimitsImported, ShadowSet, ShadowUnset};
 use model::Target;
 
 pub(super) async fn set(
@@ -29,9 +27,8 @@ pub(super) async fn set(
     // The daemon reads it again. Here it is for an answer where no daemon runs, not for safety.
     request.limit()?;
     let report: LimitSet = client.send(Method::PUT, &path, &request).await?;
-    warn(&report.applied);
-    output.print(&report)?;
-    Ok(exit::OK)
+    warn(&report.applied.warnings);
+    output.print(&report)
 }
 
 pub(super) async fn import(
@@ -52,15 +49,8 @@ pub(super) async fn import(
     })?;
     // As it is: the daemon reads it line by line as it comes, and names the line that is wrong.
     let report: LimitsImported = client.send_text(&path, text).await?;
-    warn(&report.applied);
-    output.print(&report)?;
-    Ok(exit::OK)
-}
-
-pub(super) async fn list(client: &Client, output: &mut Output<'_>) -> Result<u8, Failure> {
-    let report: LimitList = client.get("/v1/limits").await?;
-    output.print(&report)?;
-    Ok(exit::OK)
+    warn(&report.applied.warnings);
+    output.print(&report)
 }
 
 pub(super) async fn unset(
@@ -69,11 +59,11 @@ pub(super) async fn unset(
     target: Target,
     safety: SafetyArgs,
 ) -> Result<u8, Failure> {
+    // In the query, as a prefix has a slash.
     let path = format!("/v1/limits{}", safety.query(&[("target", &target.to_string())])?);
     let report: LimitRemoved = client.delete(&path).await?;
-    warn(&report.applied);
-    output.print(&report)?;
-    Ok(exit::OK)
+    warn(&report.applied.warnings);
+    output.print(&report)
 }
 
 pub(super) async fn set_shadow(
@@ -82,9 +72,9 @@ pub(super) async fn set_shadow(
     request: ShadowRequest,
 ) -> Result<u8, Failure> {
     request.limit()?;
+    // Nothing to confirm, unlike `set`: a shadow limit drops nothing.
     let report: ShadowSet = client.send(Method::PUT, "/v1/shadows", &request).await?;
-    output.print(&report)?;
-    Ok(exit::OK)
+    output.print(&report)
 }
 
 pub(super) async fn unset_shadow(
@@ -94,16 +84,5 @@ pub(super) async fn unset_shadow(
 ) -> Result<u8, Failure> {
     let path = format!("/v1/shadows?target={}", escape(&target.to_string()));
     let report: ShadowUnset = client.delete(&path).await?;
-    output.print(&report)?;
-    Ok(exit::OK)
-}
-
-pub(super) async fn list_shadows(
-    client: &Client,
-    output: &mut Output<'_>,
-    n: usize,
-) -> Result<u8, Failure> {
-    let report: ShadowsReport = client.get(&format!("/v1/shadows?n={n}")).await?;
-    output.print(&report)?;
-    Ok(exit::OK)
+    output.print(&report)
 }

@@ -50,8 +50,6 @@ A limit a line, as for `limit set`; # begins a comment:
 
 A class is PROTO[:PORTS][/FLAGS]: udp:53, tcp:80-443, tcp/syn,!ack, icmp, 47, or *:53 for TCP and UDP.";
 
-/// What rates are over which time.
-
 #[derive(Debug, Subcommand)]
 pub(super) enum LimitCommand {
     /// Set the limit of every source, or of the sources in a prefix, each by itself
@@ -199,6 +197,8 @@ impl SetArgs {
         let Self { rate, also, burst, no_enforce, target, kind, ban, scope, partition, .. } = self;
         Ok(LimitInput {
             target: kind.target(&target)?.to_string(),
+            // Two rates are one limit: set one after the other, the second would replace the
+            // first.
             rate: OneOrMany([rate].into_iter().chain(also).collect()),
             burst: OneOrMany(burst),
             enforce: !no_enforce,
@@ -250,6 +250,8 @@ impl KindArgs {
 pub(super) struct BanArgs {
     /// Deny a source that goes on to be far over the limit for so long, such as 10m
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    // Texts, as in a line of a list and in the file: one reader judges all three with the same
+    // words.
     ban_for: Option<String>,
     /// How long it must be so far over the limit, 1s to 1h [default: 5s]
     #[arg(long, value_name = "DURATION", requires = "ban_for", allow_hyphen_values = true)]

@@ -17,41 +17,34 @@ pub(super) async fn run(
     command: ListCommand,
 ) -> Result<u8, Failure> {
     let path = format!("/v1/lists/{action}");
-    match command {
-        ListCommand::List => {
-            let report: ListReport = client.get(&path).await?;
-            output.print(&report)?;
-        }
+    let (path, targets) = match command {
+        ListCommand::List => return output.show::<ListReport>(client, &path).await,
         ListCommand::Add { targets, ttl, reason, scope, yes, safety } => {
             // What cannot be an entry is refused here, so that it needs no daemon to be told.
             Listing::new(action, ttl, reason.clone())?.scoped(scope)?;
+            // Whole seconds, as the kernel keeps the end of an entry in seconds since boot.
             let ttl = ttl.map(|ttl| ttl.as_secs().to_string());
             let mut more = Vec::new();
             more.extend(ttl.as_deref().map(|ttl| ("ttl_seconds", ttl)));
             more.extend(scope.map(|scope| ("scope", scope.name())));
             more.extend(reason.as_deref().map(|reason| ("reason", reason)));
             more.extend(yes.then_some(("yes", "true")));
-            let path = format!("{path}{}", safety.query(&more)?);
-            let report: ListChanged = client.send_text(&path, text(targets)?).await?;
-            warn(&report.applied);
-            output.print(&report)?;
+            (format!("{path}{}", safety.query(&more)?), text(targets)?)
         }
         ListCommand::Clear { yes, safety } => {
             let yes = yes.then_some(("yes", "true"));
             // Without --yes it is asked all the same: the daemon refuses, and says how many entries would go.
-            let path = format!("{path}/clear{}", safety.query(yes.as_slice())?);
-            let report: ListChanged = client.send_text(&path, String::new()).await?;
-            warn(&report.applied);
-            output.print(&report)?;
+            (format!("{path}/clear{}", safety.query(yes.as_slice())?), String::new())
         }
+        // One request for all: a list that is half removed would be neither what it was nor what
+        // was wanted.
         ListCommand::Del { targets, safety } => {
-            let path = format!("{path}/remove{}", safety.query(&[])?);
-            let report: ListChanged = client.send_text(&path, text(targets)?).await?;
-            warn(&report.applied);
-            output.print(&report)?;
+            (format!("{path}/remove{}", safety.query(&[])?), text(targets)?)
         }
-    }
-    Ok(exit::OK)
+    };
+    let report: ListChanged = client.send_text(&path, targets).await?;
+    warn(&report.applied.warnings);
+    output.print(&report)
 }
 
 /// The targets: those given as arguments in one line, so that no error speaks of lines.

@@ -1,4 +1,4 @@
-//! The command line: one file per command, each of which returns an exit code.
+//! The command line: one file per command, or none where a report is all of it. Each returns an exit code.
 
 mod args;
 mod attach;
@@ -25,7 +25,6 @@ mod status;
 mod suggest;
 mod top;
 mod usage;
-mod version;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -41,6 +40,7 @@ use output::Output;
 use api::client::Client;
 use api::error::{Failure, exit};
 use api::requests::ShadowRequest;
+use api::{KeysReport, LimitList, ShadowsReport, VersionReport};
 use model::instance::address;
 use model::lists::Action;
 use settings::LogFormat;
@@ -90,13 +90,18 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
         Command::Limit(LimitCommand::Import { file, safety }) => {
             block_on(limit::import(&client(), output, &file, safety))
         }
-        Command::Limit(LimitCommand::List) => block_on(limit::list(&client(), output)),
+        Command::Limit(LimitCommand::List) => {
+            block_on(output.show::<LimitList>(&client(), "/v1/limits"))
+        }
         Command::Limit(LimitCommand::Shadow(command)) => match command {
             ShadowCommand::Set { rate, burst, target } => {
                 let request = ShadowRequest { target: target.target()?.to_string(), rate, burst };
                 block_on(limit::set_shadow(&client(), output, request))
             }
-            ShadowCommand::List { n } => block_on(limit::list_shadows(&client(), output, n)),
+            ShadowCommand::List { n } => {
+                let path = format!("/v1/shadows?n={n}");
+                block_on(output.show::<ShadowsReport>(&client(), &path))
+            }
             ShadowCommand::Unset { target } => {
                 block_on(limit::unset_shadow(&client(), output, target.target()?))
             }
@@ -131,6 +136,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
         Command::Doctor(arguments) => {
             let pin_dir = config::pin_dir(arguments.pin_dir, &global);
             let instance = global.instance.as_ref();
+            // It runs where no daemon does, so the configuration is read here.
             doctor::run(output, &pin_dir, arguments.interface.as_deref(), instance)
         }
         Command::Cleanup(arguments) => match config::only_place(&global, matches, &arguments) {
@@ -148,10 +154,10 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             block_on(cluster::rotate_key(&client(), output, wait))
         }
         Command::Cluster(ClusterCommand::Key(KeyCommand::Status)) => {
-            block_on(cluster::key_status(&client(), output))
+            block_on(output.show::<KeysReport>(&client(), cluster::KEYS))
         }
         Command::Simulate(command) => simulate::run(output, &command),
-        Command::Version => version::run(output),
+        Command::Version => output.print(&VersionReport::of_this_binary(dataplane::has_program())),
         Command::Completions { shell } => documents::completions(output, shell),
         Command::Documents { directory } => documents::run(&directory),
     }

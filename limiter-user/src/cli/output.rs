@@ -6,9 +6,11 @@ use std::time::SystemTime;
 
 use ratatui::crossterm::terminal::size;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tracing_subscriber::EnvFilter;
 
 use super::args::Global;
+use api::client::Client;
 use api::error::{Failure, exit};
 use api::{Print, Terminal};
 use settings::LogFormat;
@@ -49,20 +51,31 @@ impl<'a> Output<'a> {
 
     /// Prints a report. Returns the exit code of a command that has nothing else to say.
     pub(super) fn print(&mut self, report: &(impl Print + Serialize)) -> Result<u8, Failure> {
-        let printed = match terminal() {
+        let printed = match self.json {
             // Before the terminal: a document is the same whoever reads it.
-            _ if self.json => self.document(report),
-            Some(terminal) => report.print_on(self.out, &terminal),
-            None => report.print(self.out),
+            true => self.document(report),
+            false => report.print_on(self.out, terminal().as_ref()),
         };
         self.finish(printed).map(|_| exit::OK)
+    }
+
+    /// Gets a report from the daemon and prints it.
+    pub(super) async fn show<R: Print + Serialize + DeserializeOwned>(
+        &mut self,
+        client: &Client,
+        path: &str,
+    ) -> Result<u8, Failure> {
+        let report: R = client.get(path).await?;
+        self.print(&report)
     }
 
     /// Ends what was written. Returns whether anybody still reads: a closed pipe is no failure, as whoever read it,
     /// such as `head`, has seen enough.
     fn finish(&mut self, written: io::Result<()>) -> Result<bool, Failure> {
+        // Flushed here: what the process's end would flush fails unseen, as on a full disk.
         match written.and_then(|()| self.out.flush()) {
             Ok(()) => Ok(true),
+            // Rust ignores SIGPIPE, so it comes as an error.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
             Err(error) => {
                 Err(Failure::new(exit::NEGATIVE, format!("cannot write to stdout: {error}")))
@@ -112,6 +125,7 @@ const CYAN: u8 = 36;
 fn label(text: &str, colour: u8) -> String {
     // no-color.org: set, and not empty.
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    // stderr decides, as stdout may be a pipe while somebody reads the errors.
     match io::stderr().is_terminal() && !plain {
         true => format!("\x1b[1;{colour}m{text}\x1b[0m"),
         false => text.to_owned(),

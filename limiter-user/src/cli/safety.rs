@@ -7,9 +7,9 @@ use clap::Args;
 use hyper::Method;
 
 use super::output::Output;
+use api::ConfirmReport;
 use api::client::{Client, escape};
 use api::error::Failure;
-use api::{Applied, ConfirmReport, Rule};
 use control::check_period;
 use model::units::parse_duration;
 
@@ -48,12 +48,8 @@ impl SafetyArgs {
 }
 
 /// Tells on stderr what the operator should know of a change.
-pub(super) fn warn<R: Rule>(applied: &Applied<R>) {
-    warn_of(&applied.warnings);
-}
-
-/// Tells warnings on stderr.
-pub(super) fn warn_of(warnings: &[String]) {
+pub(super) fn warn(warnings: &[String]) {
+    // On stderr, as stdout has the report, which has them in JSON as well.
     for warning in warnings {
         eprintln!("warning: {warning}");
     }
@@ -90,8 +86,6 @@ fn first_address(value: &str) -> Option<IpAddr> {
 const ANCESTORS: usize = 16;
 
 fn inherited_session(mut pid: u32) -> Option<IpAddr> {
-    // sudo clears the variables of the session from its own environment, but not from that of the
-    // shell that called it.
     for _ in 0..ANCESTORS {
         pid = parent(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
         // Others' variables are for root to read; without them there is no warning.

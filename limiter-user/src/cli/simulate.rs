@@ -89,6 +89,7 @@ pub(super) struct ClusterArgs {
 pub(super) fn run(output: &mut Output<'_>, command: &SimulateCommand) -> Result<u8, Failure> {
     let SimulateCommand::Cluster(arguments) = command;
     if arguments.print {
+        // Nothing is run: the text is there to be edited.
         for name in &arguments.scenario {
             output.raw(simulate::text(name)?.as_bytes())?;
         }
@@ -122,6 +123,7 @@ pub(super) fn run(output: &mut Output<'_>, command: &SimulateCommand) -> Result<
 const BAR_AFTER: Duration = Duration::from_secs(1);
 
 /// How often there is a line of the log where stderr is no terminal.
+// The suite takes half an hour: a log that says nothing for so long looks hung.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Shows on stderr how far the runs are: as a bar on a terminal, else in a line of the log now and then.

@@ -31,6 +31,7 @@ pub(super) async fn run(
 /// Waits for an answer that takes `over`, and says on a terminal for how much longer.
 async fn counting_down<T>(over: Duration, answer: impl Future<Output = T>) -> T {
     tokio::pin!(answer);
+    // stdout has the proposal alone, as a script copies it from there.
     let mut terminal = stderr();
     if !terminal.is_terminal() {
         return answer.await;

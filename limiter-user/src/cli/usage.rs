@@ -56,6 +56,7 @@ fn refused_value(error: &clap::Error) -> Option<Failure> {
 /// The first paragraph, without the values that there are.
 fn message(error: &clap::Error) -> String {
     let text = error.render().to_string();
+    // What follows are usage and tips: they have a place in the hint.
     let lines = text.lines().take_while(|line| !line.is_empty()).map(str::trim);
     let lines: Vec<_> = lines.filter(|line| !line.starts_with("[possible values")).collect();
     lines.join(" ").replacen("error: ", "", 1)
@@ -77,6 +78,7 @@ fn suggestion(error: &clap::Error) -> Option<String> {
         let values = texts(error, ContextKind::ValidValue);
         (!values.is_empty()).then(|| format!("write one of {}", values.join(", ")))
     };
+    // One guess rather than the list, which the help has.
     meant.map(|meant| format!("did you mean `{meant}`?")).or_else(values)
 }
 

@@ -32,6 +32,7 @@ pub(crate) struct SimulationRow {
     /// The most that was admitted of a source in any second beyond burst + rate · 1 s, as a part of that.
     pub worst_overage: f64,
     /// The seed of that run.
+    // To be given to `--first-seed`: a run is the same with it for ever.
     pub worst_seed: u64,
     /// The same in a time of any length, the clocks' drift allowed for.
     pub bound_excess: f64,
@@ -65,6 +66,7 @@ pub(crate) struct SimulationRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detected_ms: Option<f64>,
     /// What was to be reached and was not. Only the escrow and the membership have goals.
+    // The schemes to compare with are there to fail.
     pub missed: Vec<String>,
 }
 
@@ -283,6 +285,7 @@ impl SimulationReport {
 /// A figure for people.
 fn shown(figure: Figure, value: f64) -> String {
     if value.is_infinite() {
+        // An infinite time would else be printed as a number of milliseconds.
         return "never".to_owned();
     }
     match figure {

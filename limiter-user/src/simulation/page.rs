@@ -21,6 +21,7 @@ impl SimulationReport {
         let missed: String = self
             .missed()
             .iter()
+            // Names and texts come from files that somebody may have been sent.
             .map(|missed| format!("<p>Missed: {}</p>", escape(missed)))
             .collect();
         let between = match &self.between()[..] {

@@ -156,17 +156,24 @@ impl<R: Rule> Default for Applied<R> {
 
 impl<R: Rule> Applied<R> {
     /// Writes a dry run's differences and says that it was one. Returns whether it was one.
-    pub(super) fn print_dry_run(&self, out: &mut dyn Write) -> io::Result<bool> {
+    fn print_dry_run(&self, out: &mut dyn Write) -> io::Result<bool> {
         let Some(diff) = &self.dry_run else { return Ok(false) };
         diff.print(out)?;
         writeln!(out, "{}; dry run, nothing was changed", diff.summary())?;
         Ok(true)
     }
 
-    /// Writes what is waited for.
-    pub(super) fn print_confirm(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Some(confirm) = &self.confirm else { return Ok(()) };
-        confirm.print_left(out)
+    /// Writes what was `done` and what is waited for, or what would change if it was a dry run.
+    pub(super) fn print(
+        &self,
+        out: &mut dyn Write,
+        done: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        if self.print_dry_run(out)? {
+            return Ok(());
+        }
+        done(out)?;
+        self.confirm.as_ref().map_or(Ok(()), |confirm| confirm.print_left(out))
     }
 }
 

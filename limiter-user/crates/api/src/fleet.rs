@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::source::state_name;
 use super::{LimitReport, Print, Terminal, TopEntry, text};
 use model::Class;
 use model::Distinct;
@@ -69,16 +68,10 @@ pub struct ClusterTopReport {
 
 impl Print for ClusterTopReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, None)
+        self.print_on(out, None)
     }
 
-    fn print_on(&self, out: &mut dyn Write, terminal: &Terminal) -> io::Result<()> {
-        self.write(out, Some(terminal))
-    }
-}
-
-impl ClusterTopReport {
-    fn write(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
+    fn print_on(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
         if !self.sources.is_empty() {
             let columns = [
                 ("SOURCE", text::KEEP),
@@ -98,7 +91,7 @@ impl ClusterTopReport {
                 [
                     short_prefix(&entry.source),
                     entry.class.unwrap_or_default().to_string(),
-                    state_name(entry.state).to_owned(),
+                    entry.state.name().to_owned(),
                     if *limit_differs { format!("{limit}, differs") } else { limit },
                     hosts.to_string(),
                     format!("{:.0}", entry.pps),
@@ -230,7 +223,7 @@ impl Print for ClusterSourceReport {
                 // no packet asks.
                 Some(Action::Allow) => "allowed",
                 Some(Action::Deny) => "denied",
-                None => state_name(host.state),
+                None => host.state.name(),
             };
             let row = [
                 host.host.clone(),

@@ -130,16 +130,10 @@ const fn plural(by: GroupBy) -> &'static str {
 
 impl Print for GroupsReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, None)
+        self.print_on(out, None)
     }
 
-    fn print_on(&self, out: &mut dyn Write, terminal: &Terminal) -> io::Result<()> {
-        self.write(out, Some(terminal))
-    }
-}
-
-impl GroupsReport {
-    fn write(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
+    fn print_on(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
         print_groups(out, self.by, self.groups.iter().map(|entry| (entry, None)), terminal)?;
         let (shown, known, tracked) = (self.groups.len(), self.known, self.tracked);
         writeln!(out, "{shown} of {known} {}, {tracked} tracked sources", plural(self.by))
@@ -181,16 +175,10 @@ pub struct ClusterGroupsReport {
 
 impl Print for ClusterGroupsReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, None)
+        self.print_on(out, None)
     }
 
-    fn print_on(&self, out: &mut dyn Write, terminal: &Terminal) -> io::Result<()> {
-        self.write(out, Some(terminal))
-    }
-}
-
-impl ClusterGroupsReport {
-    fn write(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
+    fn print_on(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
         let groups = self.groups.iter().map(|group| (&group.entry, Some(group.hosts)));
         print_groups(out, self.by, groups, terminal)?;
         let (hosts, all) = (self.hosts.len(), self.hosts.len() + self.unanswered.len());

@@ -77,12 +77,13 @@ pub trait Print {
     /// Whatever `out` fails with.
     fn print(&self, out: &mut dyn Write) -> io::Result<()>;
 
-    /// Writes it for somebody at a terminal. Where it has a wide table, that leaves out what does not fit.
+    /// Writes it for somebody at a terminal, if there is one. Where it has a wide table, that leaves out what
+    /// does not fit.
     ///
     /// # Errors
     /// As [`Print::print`].
     // Most reports are narrow, and what a script reads must not depend on the width of a terminal.
-    fn print_on(&self, out: &mut dyn Write, _terminal: &Terminal) -> io::Result<()> {
+    fn print_on(&self, out: &mut dyn Write, _terminal: Option<&Terminal>) -> io::Result<()> {
         self.print(out)
     }
 }

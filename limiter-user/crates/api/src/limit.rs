@@ -260,16 +260,12 @@ pub struct LimitsImported {
 
 impl Print for LimitsImported {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        if self.applied.print_dry_run(out)? {
-            return Ok(());
-        }
         let Self { read, changed, added, .. } = self;
-        let (replaced, unchanged) = (changed - added, read - changed);
-        writeln!(
-            out,
-            "{read} limits read: {added} added, {replaced} changed, {unchanged} unchanged"
-        )?;
-        self.applied.print_confirm(out)
+        self.applied.print(out, |out| {
+            let (replaced, unchanged) = (changed - added, read - changed);
+            let each = format!("{added} added, {replaced} changed, {unchanged} unchanged");
+            writeln!(out, "{read} limits read: {each}")
+        })
     }
 }
 
@@ -337,19 +333,17 @@ pub struct LimitSet {
 
 impl Print for LimitSet {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        if self.applied.print_dry_run(out)? {
-            return Ok(());
-        }
         let (target, new) = (self.limit.target.short(), self.limit.summary());
-        match &self.previous {
-            // `limit set` takes ban and burst of the limit before away without being asked; so the
-            // old one is shown whole.
-            _ if !self.changed => writeln!(out, "{target}: {new} (as before)")?,
-            None => writeln!(out, "{target}: {new}")?,
-            Some(old) => writeln!(out, "{target}: {} → {new}", old.summary())?,
-        }
-        self.limit.bound().map_or(Ok(()), |bound| writeln!(out, "{bound}"))?;
-        self.applied.print_confirm(out)
+        self.applied.print(out, |out| {
+            match &self.previous {
+                // `limit set` takes ban and burst of the limit before away without being asked; so
+                // the old one is shown whole.
+                _ if !self.changed => writeln!(out, "{target}: {new} (as before)")?,
+                None => writeln!(out, "{target}: {new}")?,
+                Some(old) => writeln!(out, "{target}: {} → {new}", old.summary())?,
+            }
+            self.limit.bound().map_or(Ok(()), |bound| writeln!(out, "{bound}"))
+        })
     }
 }
 
@@ -365,11 +359,8 @@ pub struct LimitRemoved {
 
 impl Print for LimitRemoved {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        if self.applied.print_dry_run(out)? {
-            return Ok(());
-        }
-        writeln!(out, "{}: removed {}", self.removed.target.short(), self.removed.summary())?;
-        self.applied.print_confirm(out)
+        let (target, old) = (self.removed.target.short(), self.removed.summary());
+        self.applied.print(out, |out| writeln!(out, "{target}: removed {old}"))
     }
 }
 

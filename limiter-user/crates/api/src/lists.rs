@@ -252,14 +252,10 @@ impl Print for ListChanged {
         if self.changed == 0 {
             return writeln!(out, "no entry of the {} list was set at run time", self.list);
         }
-        if self.applied.print_dry_run(out)? {
-            return Ok(());
-        }
-        match self.changed <= Self::NAMED as u64 {
-            true => self.print_each(out)?,
-            false => self.print_number(out)?,
-        }
-        self.applied.print_confirm(out)
+        self.applied.print(out, |out| match self.changed <= Self::NAMED as u64 {
+            true => self.print_each(out),
+            false => self.print_number(out),
+        })
     }
 }
 

@@ -340,16 +340,10 @@ impl PeerReport {
 
 impl Print for PeersReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, None)
+        self.print_on(out, None)
     }
 
-    fn print_on(&self, out: &mut dyn Write, terminal: &Terminal) -> io::Result<()> {
-        self.write(out, Some(terminal))
-    }
-}
-
-impl PeersReport {
-    fn write(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
+    fn print_on(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
         let columns = [
             ("HOST", text::KEEP),
             ("ADDRESS", 6),
@@ -467,7 +461,7 @@ mod tests {
         .unwrap();
         let header = |terminal: Option<&Terminal>| {
             let mut text = Vec::new();
-            report.write(&mut text, terminal).unwrap();
+            report.print_on(&mut text, terminal).unwrap();
             String::from_utf8(text).unwrap().lines().next().unwrap().to_owned()
         };
         let now = std::time::SystemTime::UNIX_EPOCH;

@@ -33,14 +33,6 @@ impl Average {
     }
 }
 
-pub(crate) fn state_name(state: SourceState) -> &'static str {
-    match state {
-        SourceState::Light => "light",
-        SourceState::Conforming => "conforming",
-        SourceState::Limited => "limited",
-    }
-}
-
 /// Why a bucket has dropped packets, if it has.
 fn last_drop(source: &Source) -> Option<Reason> {
     // Only drops since the bucket came are known. Lists drop before the bucket, so the caller adds
@@ -226,7 +218,7 @@ impl SourceReport {
     }
 
     fn print_bucket(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "state      {}", state_name(self.state))?;
+        writeln!(out, "state      {}", self.state.name())?;
         match &self.limit {
             Some(limit) => {
                 writeln!(out, "limit      {} ({})", limit.summary(), limit.target.short())?;

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::source::{Average, moment, state_name};
+use super::source::{Average, moment};
 use super::{LimitReport, Print, Terminal, text};
 use model::Class;
 use model::Distinct;
@@ -103,16 +103,10 @@ pub struct TopReport {
 
 impl Print for TopReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, None)
+        self.print_on(out, None)
     }
 
-    fn print_on(&self, out: &mut dyn Write, terminal: &Terminal) -> io::Result<()> {
-        self.write(out, Some(terminal))
-    }
-}
-
-impl TopReport {
-    fn write(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
+    fn print_on(&self, out: &mut dyn Write, terminal: Option<&Terminal>) -> io::Result<()> {
         if !self.sources.is_empty() {
             let [first, last] = text::seen_headers(terminal);
             // The ranks are those of the live list.
@@ -134,7 +128,7 @@ impl TopReport {
                 [
                     short_prefix(&entry.source),
                     entry.class.unwrap_or_default().to_string(),
-                    state_name(entry.state).to_owned(),
+                    entry.state.name().to_owned(),
                     entry.limit.as_ref().map_or("none".into(), LimitReport::rates),
                     text::since(entry.first_seen.as_ref(), terminal),
                     text::since(entry.last_seen.as_ref(), terminal),

@@ -37,7 +37,7 @@ impl Captures {
     /// Begins to capture. Whoever asked has to fetch the samples.
     ///
     /// # Errors
-    /// If somebody else captures, or the kernel cannot.
+    /// If somebody else captures.
     pub fn start(
         &mut self,
         rules: &mut Rules,
@@ -49,7 +49,7 @@ impl Captures {
                 .hint("one capture is possible at a time: try again when it is over"));
         }
         let before = sampled(rules)?;
-        rules.plane.start_sampling(filter)?;
+        rules.plane.start_sampling(filter);
         self.count += 1;
         let interfaces = rules.plane.attachments().into_iter().map(|it| (it.ifindex, it.name));
         self.current = Some(Capture {

@@ -421,7 +421,6 @@ impl Shares for Fake {
                 *left -= 1;
                 changed.missed_buckets.push(share.bucket);
             } else {
-                changed.made += 1;
                 state.shares.insert(share.bucket, share);
             }
         }
@@ -467,9 +466,8 @@ impl Floors for Fake {
 impl Samples for Fake {
     fn events(&mut self, _: &mut dyn FnMut(Event)) {}
 
-    fn start_sampling(&mut self, _: &SampleFilter) -> Result<(), Error> {
+    fn start_sampling(&mut self, _: &SampleFilter) {
         self.state().sampling = true;
-        Ok(())
     }
 
     fn stop_sampling(&mut self) {

@@ -200,7 +200,7 @@ concern! {
             fn events(visit: &mut dyn FnMut(Event));
         }
         changes (plane => plane.sampler) {
-            fn start_sampling(filter: &SampleFilter) -> Result<(), Error>;
+            fn start_sampling(filter: &SampleFilter);
             fn stop_sampling();
         }
         changes (plane => plane) {

@@ -4,6 +4,8 @@ use sd_notify::NotifyState;
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
+        // Limits are in force whatever systemd hears. It will restart the daemon if it waits in
+        // vain.
         tracing::warn!("cannot tell the service manager {states:?}: {error}");
     }
 }

@@ -137,6 +137,8 @@ async fn reload_on(mut hangup: Signal, host: &Host) {
             let hint = failure.hint.as_deref().unwrap_or_default();
             tracing::error!("the configuration was not read again: {failure} ({hint})");
         }
+        // After a failure, too: systemd waits for it, and the former configuration is still in
+        // force.
         notify::ready();
     }
 }

@@ -26,7 +26,6 @@ use settings::DaemonConfig;
 struct Service<P, R> {
     /// As `status` shows it.
     report: ServiceReport,
-    address: SocketAddr,
     /// Reads files and binds, which may block.
     prepare: Arc<dyn Fn() -> Result<P, Failure> + Send + Sync>,
     /// Begins to serve, in the runtime that it is called in.
@@ -45,7 +44,6 @@ impl<P: Send + 'static, R> Service<P, R> {
     ) -> Self {
         Self {
             report: ServiceReport::new(name, address),
-            address,
             start,
             since: Instant::now(),
             // At once: files and ports may need the privileges that are given up next.
@@ -64,9 +62,9 @@ impl<P: Send + 'static, R> Service<P, R> {
         });
         let problem = match started {
             Some(Err(failure)) => Some(failure),
-            _ if is_local(self.address) => None,
+            _ if is_local(self.report.address) => None,
             _ => {
-                let ip = self.address.ip();
+                let ip = self.report.address.ip();
                 let message = format!("no interface of this host has {ip}");
                 Some(Failure::new(exit::NEGATIVE, message).hint(how_to_find(ip)))
             }
@@ -165,7 +163,6 @@ impl Services {
         pending().await
     }
 
-    /// Ends all that runs.
     pub(crate) async fn end(self) {
         // Pages that are open would keep the daemon waiting.
         drop(self.web);

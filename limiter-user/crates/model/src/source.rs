@@ -19,6 +19,17 @@ pub enum SourceState {
     Limited,
 }
 
+impl SourceState {
+    /// Its name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Light => "light",
+            Self::Conforming => "conforming",
+            Self::Limited => "limited",
+        }
+    }
+}
+
 /// A source as the kernel knows it.
 #[derive(Clone, Debug)]
 pub struct Source {

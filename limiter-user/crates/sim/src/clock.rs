@@ -35,6 +35,8 @@ impl<'de> Deserialize<'de> for Span {
 
 /// A clock that starts anywhere and runs a little fast or slow. Real moments are ns since the run began.
 #[derive(Clone, Copy, Debug)]
+// Origins lie hours to weeks apart, as those of machines do: a decision that mixed two hosts'
+// moments up would fail at once.
 pub(super) struct Clock {
     /// What it showed when the run began.
     base: u64,
@@ -75,19 +77,16 @@ pub(super) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Measures from now on.
     pub(super) const fn switch_on(&mut self) {
         self.on = true;
     }
 
-    /// Something begins.
     pub(super) fn start(&mut self) {
         if self.on {
             self.started = thread_time();
         }
     }
 
-    /// It ends.
     pub(super) fn stop(&mut self) {
         if self.on {
             self.sum += thread_time().saturating_sub(self.started);

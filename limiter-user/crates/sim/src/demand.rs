@@ -175,6 +175,8 @@ impl Traffic {
                 rates[host] = weight / count as f64;
             }
         }
+        // Nobody is there, or nothing is sent yet: a division would make the rates NaN, which no
+        // comparison would find.
         if sum <= 0.0 {
             return;
         }

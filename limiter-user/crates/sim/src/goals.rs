@@ -76,6 +76,7 @@ pub const GOALS: &[Goal] = &[
         about: "worst overage in any second, every scenario",
         figure: Figure::Overage,
         scenarios: &[],
+        // A clock may be fast by a thousandth, and what it lets through as well (P6).
         bound: Bound::AtMost(0.001),
     },
     Goal {
@@ -113,6 +114,7 @@ pub const GOALS: &[Goal] = &[
         about: "bytes between regions and host, 1000 hot keys",
         figure: Figure::Between,
         scenarios: &["regions-overhead"],
+        // A tenth of what the same hosts send without regions.
         bound: Bound::AtMost(20_000.0),
     },
     Goal {
@@ -125,6 +127,7 @@ pub const GOALS: &[Goal] = &[
         about: "all hosts know of a crash",
         figure: Figure::Detected,
         scenarios: &["members"],
+        // Until then nobody can vote about the crashed host's share (majority-reclaim).
         bound: Bound::AtMost(10.0),
     },
 ];

@@ -25,6 +25,8 @@ pub(super) enum State {
 }
 
 /// For how long a source is told of after its last packet, ns.
+// The least for which the daemon tracks a source, and all that the short bursts of built-in
+// scenarios need.
 const TRACKED: u64 = 3_000_000_000;
 /// Messages that wait for a daemon at most: what a socket's buffer has room for.
 const WAITING: usize = 512;
@@ -45,7 +47,6 @@ struct Track {
     limited: bool,
 }
 
-/// A host.
 #[derive(Debug)]
 pub(super) struct Host<S> {
     pub(super) id: HostId,
@@ -82,6 +83,8 @@ impl<S: Scheme> Host<S> {
             clock,
             state: State::Running,
             daemon,
+            // Nothing until the daemon says what the floor is: a kernel must not admit what nobody
+            // has granted (P6).
             floor: Share::NONE,
             tracks: vec![Track::default(); keys],
             looked: Moment(0),
@@ -167,7 +170,6 @@ impl<S: Scheme> Host<S> {
         self.cpu.stop();
     }
 
-    /// Writes to the kernel.
     pub(super) fn write(
         &mut self,
         real: u64,
@@ -216,7 +218,6 @@ impl<S: Scheme> Host<S> {
         }
     }
 
-    /// The daemon ends.
     pub(super) fn kill(&mut self, state: State) {
         self.state = state;
         self.life += 1;

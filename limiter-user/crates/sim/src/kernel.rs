@@ -21,6 +21,8 @@ pub(super) struct Bucket {
 impl Bucket {
     /// A bucket at the floor, full; `burst` is that of the whole limit, s.
     pub(super) fn full(now: Moment, floor: Share, burst: f64) -> Self {
+        // A fluid has no packets. The one that a real bucket holds whatever its share (P1) is
+        // beyond this model.
         let floor = floor.part();
         Self { tokens: floor * burst, at: now, word: 0.0, until: Moment(0), floor }
     }
@@ -50,6 +52,7 @@ impl Bucket {
     /// Writes a share that holds until a moment.
     pub(super) fn set(&mut self, now: Moment, share: Share, until: Moment, burst: f64) {
         self.advance(now, burst);
+        // The tokens stay: if a raise brought any, moving a share to and fro would mint them (P6).
         (self.word, self.until) = (share.part(), until);
         self.tokens = self.tokens.min(self.share(now) * burst);
     }
@@ -72,6 +75,8 @@ impl Bucket {
     /// Takes tokens for packets that others admitted; it may owe up to a burst.
     pub(super) fn debit(&mut self, now: Moment, tokens: f64, burst: f64) {
         self.advance(now, burst);
+        // Without an end to its debt a source would be starved for what it was let through
+        // elsewhere long ago.
         self.tokens = (self.tokens - tokens).max(-burst);
     }
 }

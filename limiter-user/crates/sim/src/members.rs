@@ -54,7 +54,6 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// Without hosts.
     pub(crate) fn new(conditions: Conditions, seed: u64) -> Self {
         Self {
             now: Moment(SECOND),
@@ -97,6 +96,7 @@ impl Net {
         while let Some((to, bytes)) = host.outgoing() {
             self.sent += 1;
             self.bytes += (bytes.len() + 1 + OVERHEAD) as u64;
+            // Counted before it is lost: it has cost its sender what others cost.
             if self.random.random_bool(self.conditions.loss) {
                 continue;
             }
@@ -171,7 +171,6 @@ impl Net {
         self.run_until(self.now.after(span));
     }
 
-    /// The hosts that run.
     pub(crate) fn living(&self) -> impl Iterator<Item = (usize, &Membership)> {
         let hosts = self.hosts.iter().enumerate();
         hosts.filter_map(|(number, host)| host.as_ref().map(|host| (number, host)))
@@ -213,6 +212,7 @@ impl Net {
             if self.now.since(start) > TIMEOUT {
                 return Err(alone.into_iter().map(|number| (number, 1)).collect());
             }
+            // Said again, as a hello may be lost: the link does so, too.
             alone.into_iter().filter(|number| *number > 0).for_each(|number| self.meet(number, 0));
             self.run(RETRY_INTERVAL);
         }

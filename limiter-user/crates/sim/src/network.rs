@@ -39,7 +39,6 @@ impl Default for Conditions {
     }
 }
 
-/// The links.
 #[derive(Debug)]
 pub(super) struct Network {
     /// Between hosts of one region, and of different ones.

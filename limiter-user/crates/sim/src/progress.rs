@@ -11,7 +11,6 @@ use super::scheme::SchemeKind;
 pub(super) struct Group {
     /// What it is called: `chaos (escrow, 10 hosts)`.
     pub(super) name: String,
-    /// Its scheme.
     pub(super) scheme: SchemeKind,
     /// What one run costs, relative to those of the other groups.
     pub(super) cost: f64,
@@ -125,6 +124,7 @@ impl<'a> Meter<'a> {
         let runs = self.groups.iter().map(|group| group.runs).sum();
         let running = self.running.first().map(|((group, _), _)| self.groups[*group].name.clone());
         let (part, left) = self.estimate(now).unzip();
+        // A sum of estimates need not come to one by itself.
         let part = if done == runs { 1.0 } else { part.unwrap_or(0.0) };
         Progress { done, runs, part, left, running: running.unwrap_or_default() }
     }

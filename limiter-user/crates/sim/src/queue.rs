@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// How long a slot is, ns. What happens in the present one is kept in order, what comes later is not yet.
+// Half a tick of most scenarios: what is kept in order then fits the cache.
 const SLOT: u64 = 1_000_000;
 
 /// Something and when it happens; what happens at one moment does so in the order in which it was planned.
@@ -38,7 +39,6 @@ impl<T> Ord for Entry<T> {
 /// What is planned. One heap of it all would have to be fetched into the cache for each step.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
-    /// The present slot.
     slot: u64,
     present: BinaryHeap<Reverse<Entry<T>>>,
     later: BTreeMap<u64, Vec<Entry<T>>>,

@@ -48,6 +48,7 @@ pub(super) fn assign(parts: &[RegionPart], hosts: usize) -> Result<Vec<usize>, S
             return Err(format!("two regions are called {}", part.name));
         }
     }
+    // Half named and half counted would leave open whose hosts the named ones are taken from.
     let named = parts.iter().filter(|part| part.hosts.is_some()).count();
     let regions = match named {
         0 => in_a_row(parts, hosts)?,
@@ -82,6 +83,7 @@ fn by_name(parts: &[RegionPart], hosts: usize) -> Result<Vec<usize>, String> {
 
 fn in_a_row(parts: &[RegionPart], hosts: usize) -> Result<Vec<usize>, String> {
     let said = parts.iter().filter_map(|part| part.part);
+    // Three parts of 0.334 are meant to be all: the sum may be a little over one.
     if said.clone().any(|part| !(0.0..=1.0).contains(&part)) || said.clone().sum::<f64>() > 1.001 {
         return Err("the parts of regions are numbers from 0 to 1, and 1 together at most".into());
     }

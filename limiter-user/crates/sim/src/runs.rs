@@ -73,6 +73,7 @@ pub fn run_all(
     tell: &mut dyn FnMut(&Progress),
 ) -> Vec<Summary> {
     let of_scenario = |(number, scenario): (usize, &Scenario)| {
+        // Without traffic there is no limit that the other schemes could keep.
         let schemes = if scenario.membership { &[SchemeKind::Membership][..] } else { schemes };
         let fits = |scheme: &&SchemeKind| scheme.is_for(scenario);
         schemes.iter().filter(fits).map(|scheme| (number, *scheme)).collect::<Vec<_>>()
@@ -88,6 +89,7 @@ pub fn run_all(
     let next = AtomicUsize::new(0);
     // Outcomes go back by their place, so that the order in which threads end changes nothing.
     let (sender, receiver) = mpsc::channel();
+    // Runs share nothing, so all processors can have one each.
     let threads =
         std::thread::available_parallelism().map_or(1, usize::from).min(jobs.len().max(1));
     let mut outcomes: Vec<Vec<Option<Outcome>>> =
@@ -189,7 +191,9 @@ fn summary<'a>(
         all.seeds += 1;
         sum += found.utilisation;
     }
+    // The mean: chance may slow a single run down. The bounds above are for each run.
     all.verdict.utilisation = sum / all.seeds.max(1) as f64;
+    // A step that never came back is infinite here: it sorts last and so is the worst.
     steps.sort_by(f64::total_cmp);
     let finite = |seconds: &f64| seconds.is_finite().then_some(*seconds);
     all.convergence = steps.last().map(finite);
@@ -203,6 +207,7 @@ fn summary<'a>(
 /// The longer of two times, of which one may not have been taken, or have had no end.
 fn longest(one: Option<Option<f64>>, other: Option<Option<f64>>) -> Option<Option<f64>> {
     match (one, other) {
+        // One that never ended is longer than any.
         (Some(one), Some(other)) => Some(one.zip(other).map(|(one, other)| one.max(other))),
         (one, other) => one.or(other),
     }

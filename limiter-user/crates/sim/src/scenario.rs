@@ -16,8 +16,10 @@ use model::Invalid;
 use model::Location;
 
 /// The most hosts of a scenario.
+// Each host has a view of each other one, so a run grows with their square.
 pub const MAX_HOSTS: usize = 1000;
 /// The most sources.
+// Each host has a bucket for each of them, and each tick visits all.
 const MAX_KEYS: usize = 10_000;
 /// The longest run.
 const MAX_RUN: Duration = Duration::from_secs(600);
@@ -134,6 +136,7 @@ impl Default for Goals {
 
 /// A scenario.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+// A misspelt key would be a fault that never comes, and the run would pass.
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// Its name.
@@ -168,6 +171,7 @@ pub struct Scenario {
     #[serde(default = "tenth_of_second")]
     pub burst: Span,
     /// By how much clocks may be fast or slow.
+    // What leases and P6 allow for.
     #[serde(default = "thousandth")]
     pub drift: f64,
     /// Whether the first host founded the cluster and holds all shares in the beginning; otherwise they are
@@ -257,6 +261,7 @@ impl Scenario {
     /// # Errors
     /// If it names hosts that there are not.
     pub fn with_hosts(&self, hosts: usize) -> Result<Self, Invalid> {
+        // Checked anew: faults may name hosts that a smaller cluster lacks.
         let other = Self { hosts, ..self.clone() };
         match other.problem() {
             None => Ok(other),
@@ -269,6 +274,7 @@ impl Scenario {
 
     fn problem(&self) -> Option<Problem> {
         let whole = |message: &str| Some((None, message.to_owned()));
+        // It becomes a part of messages, tables and the page.
         let name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(name) {
             return whole("`name` has 1 to 64 of the characters a to z, A to Z, 0 to 9, - and _");

@@ -6,6 +6,8 @@ use super::scenario::Scenario;
 use model::Invalid;
 
 /// Their texts, as a user would write them.
+// In the binary, so that a user has them without the sources and `--print` shows what is really
+// run.
 const TEXTS: &[(&str, &str)] = &[
     ("spread", include_str!("suite/spread.toml")),
     ("zipf", include_str!("suite/zipf.toml")),

@@ -26,13 +26,11 @@ const FILTERED: usize = 1000;
 /// What the terminal program has to do after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
-    /// Draw.
     Draw,
     /// Ask for lines now: other ones are wanted.
     Ask,
     /// Ask about the source on the screen.
     Show,
-    /// End.
     Quit,
 }
 
@@ -154,12 +152,10 @@ impl App {
                 report.sources.iter().map(|source| Line::from(&source.entry)).collect()
             }
             Ok(Answer::Groups(report)) => {
-                (self.totals, self.distinct) = (None, None);
                 self.tracked = Some(report.tracked);
                 report.groups.iter().map(Line::from).collect()
             }
             Ok(Answer::FleetGroups(report)) => {
-                (self.totals, self.distinct) = (None, None);
                 self.tracked = Some(report.tracked);
                 self.heard(report.hosts.len(), report.unanswered);
                 report.groups.iter().map(|group| Line::from(&group.entry)).collect()
@@ -183,10 +179,10 @@ impl App {
 
     /// Takes what the daemon says of itself.
     pub(super) fn status(&mut self, status: Result<StatusReport, Failure>) {
+        // One warning alone: the header has one line for all that there is to say.
         self.health = status.ok().map(|status| (status.state, status.warnings.into_iter().next()));
     }
 
-    /// Takes a key.
     pub(super) fn key(&mut self, key: KeyEvent) -> Then {
         self.complaint = None;
         // In raw mode Ctrl-C is a key and no signal.

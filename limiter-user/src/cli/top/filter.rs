@@ -27,6 +27,7 @@ impl Filter {
         }
         if text.contains('/') {
             let net: Result<IpNet, _> = text.parse();
+            // Host bits are no mistake here, unlike in a limit: nothing comes of it but a view.
             return net.map(|net| Self::Net(net.trunc())).map_err(|_| {
                 format!("{text:?} is not a prefix: write one such as 192.0.2.0/24 or 2001:db8::/48")
             });
@@ -43,6 +44,7 @@ impl Filter {
         match self {
             Self::All => true,
             Self::Text(text) => line.texts().any(|part| part.to_lowercase().contains(text)),
+            // Both ways: a line may be a prefix that has the address which is looked for.
             Self::Net(net) => line.net.is_some_and(|own| net.contains(&own) || own.contains(net)),
         }
     }

@@ -11,6 +11,8 @@ use model::target::short_prefix;
 
 /// By what a line is known again at the next look.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+// A source has a bucket, and so a line, for each limited class: its address alone would be that of
+// several.
 pub(super) struct Name {
     /// The source, the prefix or the class.
     pub(super) text: String,
@@ -18,7 +20,6 @@ pub(super) struct Name {
     pub(super) class: Option<Class>,
 }
 
-/// A line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Line {
     pub(super) name: Name,
@@ -87,22 +88,13 @@ impl From<&GroupEntry> for Line {
 }
 
 impl Line {
-    /// Its state as a word.
-    pub(super) const fn state(&self) -> &'static str {
-        match self.state {
-            SourceState::Light => "light",
-            SourceState::Conforming => "conforming",
-            SourceState::Limited => "limited",
-        }
-    }
-
-    /// Its class as text.
     pub(super) fn class(&self) -> String {
         self.name.class.map(|class| class.to_string()).unwrap_or_default()
     }
 
     /// What can be searched for.
     pub(super) fn texts(&self) -> impl Iterator<Item = String> {
-        [self.name.text.clone(), self.class(), self.state().into(), self.limit.clone()].into_iter()
+        [self.name.text.clone(), self.class(), self.state.name().into(), self.limit.clone()]
+            .into_iter()
     }
 }

@@ -40,10 +40,12 @@ pub(super) async fn run(
     if arguments.once || output.is_json() {
         return once(client, output, arguments).await;
     }
+    // Samples are for one at a time: who watches ports would keep `limiter capture` out.
     if arguments.by == GroupBy::Port {
         return Err(Failure::new(exit::USAGE, "ports cannot be watched, only listed")
             .hint("write `limiter top --by port --once`"));
     }
+    // Keys come from stdin, and without any nothing but a signal would end it.
     if !stdout().is_terminal() || !stdin().is_terminal() {
         return Err(Failure::new(exit::USAGE, "top needs a terminal to watch")
             .hint("write `limiter top --once` to print a list, or `--json` for a document"));

@@ -29,13 +29,13 @@ const SECOND: Duration = Duration::from_secs(1);
 const HEALTH_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often the reader of keys sees whether it is still wanted.
+// Short, as the end of the program waits for it.
 const KEYS_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Sums over all sources take the daemon long: they are asked for so rarely that they take a fiftieth of the time at
 /// the most.
 const PAUSE_FACTOR: u32 = 50;
 
-/// Something happened.
 enum Event {
     Key(event::KeyEvent),
     Resized,
@@ -210,6 +210,8 @@ pub(super) async fn watch(client: &Client, arguments: &TopArgs) -> Result<u8, Fa
     // Bounded: who pastes text waits for the screen, which has not to keep it all.
     let (to, mut events) = channel(64);
     let mut screen = Screen::new()?;
+    // After the screen, so that it is dropped before: nobody else may read keys when the terminal
+    // is the shell's again.
     let _keys = Keys::read(to.clone());
     // Their default action would leave the terminal in raw mode.
     let mut terminate = signal(SignalKind::terminate()).map_err(lost)?;
@@ -253,7 +255,8 @@ pub(super) async fn watch(client: &Client, arguments: &TopArgs) -> Result<u8, Fa
     }
 }
 
-/// Takes an event, and all that have come meanwhile: one drawing shows what they all changed. Whether it is the end.
+/// Takes an event, and all that have come meanwhile: keys held down come faster than a slow terminal draws. Whether it
+/// is the end.
 fn handle(
     event: Event,
     app: &mut App,
@@ -262,8 +265,6 @@ fn handle(
     next: &mut Instant,
 ) -> Result<bool, Failure> {
     let mut event = Some(event);
-    // All that has come is handled before one drawing: keys held down would come faster than a slow
-    // terminal draws.
     while let Some(present) = event {
         match present {
             Event::Key(key) => match app.key(key) {

@@ -28,6 +28,7 @@ impl Theme {
     }
 
     fn of(self, colour: Color) -> Style {
+        // Bold and reversed stay: NO_COLOR is about colours, and the chosen line must be seen.
         if self.colour { Style::new().fg(colour) } else { Style::new() }
     }
 
@@ -45,6 +46,7 @@ impl Theme {
 }
 
 /// How long ago a moment was, if it is known.
+// An age, as a time of day takes 24 characters and a subtraction.
 fn ago(moment: Option<SystemTime>, now: SystemTime) -> String {
     moment.map(|moment| text::ago(moment, now)).unwrap_or_default()
 }
@@ -70,9 +72,12 @@ struct Column {
 fn columns(by: GroupBy, has_classes: bool) -> Vec<Column> {
     let column = |header, width, right, rank, cell| Column { header, width, right, rank, cell };
     let of_source = by == GroupBy::Source;
+    // The ranks keep on the narrowest terminal what one has come for: who is dropped, and who
+    // sends most.
     let columns = [
+        // Few set limits for classes: for all others the column would be empty.
         (has_classes, column("CLASS", 12, false, 10, |line, _| line.class())),
-        (of_source, column("STATE", 10, false, 3, |line, _| line.state().into())),
+        (of_source, column("STATE", 10, false, 3, |line, _| line.state.name().into())),
         (of_source, column("LIMIT", 14, false, 6, |line, _| line.limit.clone())),
         (!of_source, column("SOURCES", 8, true, 3, |line, _| sources(line))),
         (!of_source, column("LIMITED", 16, true, 6, |line, _| line.limit.clone())),
@@ -106,9 +111,10 @@ fn fitting(by: GroupBy, name: u16, width: u16, has_classes: bool) -> Vec<Column>
     all
 }
 
-/// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App, now: SystemTime, theme: Theme) {
     let [head, body, foot] =
+        // Of fixed height: else lines would jump under the pointer with each warning that comes or
+        // goes.
         Layout::vertical([Constraint::Length(3), Constraint::Min(0), Constraint::Length(1)])
             .areas(frame.area());
     frame.render_widget(Paragraph::new(header(app, theme)), head);
@@ -173,6 +179,7 @@ fn header(app: &App, theme: Theme) -> Vec<Text<'static>> {
 }
 
 fn footer(app: &App, theme: Theme) -> Text<'static> {
+    // In place of the keys: a line of its own would be one less for sources.
     if let Some(complaint) = &app.complaint {
         return Text::styled(complaint.clone(), theme.bad());
     }
@@ -255,6 +262,7 @@ fn one(frame: &mut Frame<'_>, area: Rect, app: &App, name: &Name, now: SystemTim
         Layout::vertical([Constraint::Length(7.min(area.height / 2)), Constraint::Min(0)])
             .areas(area);
     let past = app.history.of(name);
+    // ratatui draws the first values that fit, which are the oldest.
     let width = usize::from(chart.width.saturating_sub(2));
     let recent = &past[past.len().saturating_sub(width)..];
     let most = recent.iter().copied().fold(0.0, f64::max);
@@ -279,6 +287,7 @@ fn one(frame: &mut Frame<'_>, area: Rect, app: &App, name: &Name, now: SystemTim
                 ago(line.last_seen, now)
             )));
         }
+        // The page stays: a source that has fallen silent is what one may be waiting for.
         None => text.push(Text::from("It is not among the heaviest at present.")),
     }
     text.push(Text::default());
@@ -287,6 +296,7 @@ fn one(frame: &mut Frame<'_>, area: Rect, app: &App, name: &Name, now: SystemTim
         Some(Ok(lines)) => text.extend(lines.iter().map(|line| Text::from(line.clone()))),
         Some(Err(problem)) => text.push(Text::styled(problem.clone(), theme.bad())),
     }
+    // `show` aligns its lines by spaces, which trimming would take away.
     frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), details);
 }
 

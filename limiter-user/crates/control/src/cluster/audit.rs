@@ -23,12 +23,15 @@ use dataplane::ClusterMember;
 use model::{Partition, Unit};
 
 /// Buckets that are looked at while the core is locked: less than a millisecond's work.
+// Other work on the core waits for each part.
 const AT_ONCE: usize = 32_768;
 
 /// Buckets that are looked at closely, at most.
+// More than are reported, since the heaviest by average need not be the heaviest now.
 const CLOSELY: usize = 4 * MAX_REPORTED;
 
 /// Limits that are judged, at most.
+// A host with a million limits would otherwise keep a text for each.
 const MAX_LIMITS: usize = 256;
 
 /// For how long it matters that hosts were lost: what was let through meanwhile is judged, and told late.
@@ -65,6 +68,7 @@ pub(super) async fn serve(
     tell: watch::Sender<Arc<Vec<OverageReport>>>,
 ) {
     let mut auditor = Auditor {
+        // The number tells this run's counts from those of the run before, which were higher.
         counter: Counter::new(getrandom::u64().unwrap_or_default()),
         audit: Audit::default(),
         limits: BTreeMap::new(),
@@ -73,11 +77,13 @@ pub(super) async fn serve(
         cluster,
     };
     let mut ticks = interval(PERIOD);
+    // Missed turns must not follow one another at once: they would all count the same moment.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             came = inbox.recv() => match came {
                 Some((from, bytes)) => {
+                    // An unreadable report is another version's. It must not end the audit.
                     if let Ok(told) = cluster::audit::CounterReport::read(&bytes) {
                         auditor.audit.hear(monotonic(), from, told);
                     }
@@ -111,9 +117,11 @@ impl Auditor {
         for member in members {
             self.note(id, &member, hosts);
         }
+        // The counter drops sources that are silent. Their buckets would pile up here.
         let counted: std::collections::BTreeSet<_> = self.counter.keys().collect();
         self.buckets.retain(|key, _| counted.contains(key));
         let told = self.counter.tell(now);
+        // A cluster without traffic under its limits should not send anything for them.
         if !told.passed.is_empty() {
             let content = Content::Other(Topic::Counters, told.bytes());
             let members = Arc::clone(&self.cluster.link.members.borrow());
@@ -122,6 +130,8 @@ impl Auditor {
                 self.cluster.link.order(Command::Send { to: *to, digest: None, content });
             }
         }
+        // This host's counts take the same way as all others, so they are judged by the same
+        // rules.
         self.audit.hear(now, self.cluster.me, told);
         self.audit.forget_old(now);
         Ok(self.judge())
@@ -133,6 +143,7 @@ impl Auditor {
         let shared = &self.cluster.shared;
         let look = |core: &mut Core| {
             let any = core.rules.in_force().in_cluster();
+            // Without a cluster limit there is nothing to scan, however large the table is.
             Ok((if any { core.plane().buckets() } else { 0 }, core.plane().monotonic_ns()))
         };
         let (buckets, now_ns) = shared.with(look).await?;
@@ -146,6 +157,8 @@ impl Auditor {
             }
         }
         let mut at: Vec<_> = most.into_iter().map(|Reverse((.., bucket))| bucket).collect();
+        // Sources that are counted stay so: a count with gaps would not say what passed in a
+        // window.
         at.extend(self.buckets.values());
         at.sort_unstable();
         at.dedup();
@@ -170,6 +183,8 @@ impl Auditor {
 
     fn note(&mut self, id: ClusterId, member: &ClusterMember, hosts: u32) {
         let tier = member.limit.tier();
+        // The kernel counts passed packets, so limits in bytes cannot be judged. Limits that only
+        // observe let everything pass.
         let (true, Unit::Packets) = (member.limit.enforce, tier.rate.unit()) else { return };
         // All hosts have the number of the cluster, and nobody else: nobody can make sources meet.
         let hasher = SipHasher24::new_with_keys(id.0, u64::from_be_bytes(*b"audit\0\0\0"));
@@ -177,7 +192,9 @@ impl Auditor {
         let limit = hasher.hash(target.as_bytes());
         let source = hasher.hash(format!("{} {}", member.source, member.class).as_bytes());
         let rate = tier.rate.per_second();
+        // Known ones are renewed even if all places are taken: their rate may have changed.
         if self.limits.len() < MAX_LIMITS || self.limits.contains_key(&limit) {
+            // Each host has a packet of its own: together at least as many as there are hosts.
             let allowed = Allowed { rate, burst: tier.burst.max(hosts.into()) as f64 };
             let partition = member.limit.scope.partition().unwrap_or_default();
             self.limits.insert(limit, Watched { target, allowed, partition });

@@ -16,15 +16,18 @@ use crate::handle::CoreHandle;
 use crate::plane::Plane;
 use crate::rules::Rules;
 use crate::rules::replicated::is_clusters;
-use api::error::{Failure, exit};
+use api::error::Failure;
 use cluster::KeyId;
 use model::{Class, Partition, Share};
 
 /// How long buckets may be given a larger floor at a time, while the core is locked and no share is written.
+// The share thread waits for the same lock before it writes a grant.
 const BUDGET: Duration = Duration::from_millis(1);
 /// How many of them at a time, at least and at most.
+// Below the least, taking the lock would cost more than the work under it.
 const CHUNK: RangeInclusive<usize> = 1 << 10..=1 << 20;
 /// How long others have the core in between.
+// Long against the budget: a raised floor may take a while, requests to the daemon must not.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What each source may use without end, and how many hosts share each limit.
@@ -70,18 +73,16 @@ impl CoreWorker {
     /// If there can be none.
     pub(super) fn start(shared: CoreHandle, giver: RefundWorker) -> Result<Self, Failure> {
         let (requests, inbox) = channel();
+        // Unbounded without danger: the share loop has at most one request of each kind open.
         let (tell, answers) = unbounded_channel();
-        std::thread::Builder::new()
-            .name("share core".into())
-            .spawn(move || {
-                let mut renewal = Renewal { at: None, pace: AdaptiveBatch::new(CHUNK, BUDGET) };
-                if let Err(failure) = serve(&shared, &giver, &inbox, &tell, &mut renewal) {
-                    let _ = tell.send(Answer::InDoubt(failure));
-                }
-            })
-            .map_err(|error| {
-                Failure::new(exit::PRIVILEGE, format!("cannot start a thread: {error}"))
-            })?;
+        super::spawn("share core", move || {
+            let mut renewal = Renewal { at: None, pace: AdaptiveBatch::new(CHUNK, BUDGET) };
+            // The share loop ends on this. Without it grants would go on under a floor that
+            // nobody can lower.
+            if let Err(failure) = serve(&shared, &giver, &inbox, &tell, &mut renewal) {
+                let _ = tell.send(Answer::InDoubt(failure));
+            }
+        })?;
         Ok(Self { requests, answers })
     }
 
@@ -104,6 +105,7 @@ fn serve(
     renewal: &mut Renewal,
 ) -> Result<(), Failure> {
     loop {
+        // With nothing to renew the thread sleeps until it is asked.
         let request = match renewal.at {
             None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(_) => inbox.recv_timeout(PAUSE),
@@ -111,10 +113,14 @@ fn serve(
         let answer = match request {
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => None,
+            // The lock is held for one change of policies, not for the buckets: these follow in
+            // parts below.
             Ok(Request::Floor((floor, hosts))) => Some(shared.with_now(|core| {
                 Ok(match core.rules.plane.change_floor(floor, hosts, is_clusters) {
                     Ok(()) => {
                         // Buckets that have less meanwhile are no danger to anybody.
+                        // From the start again, also where a renewal is on its way: the buckets
+                        // behind it have an older floor.
                         renewal.at = Some(0);
                         Answer::Floor((floor, hosts))
                     }
@@ -131,6 +137,7 @@ fn serve(
         {
             return Ok(());
         }
+        // After the answer: messages of the share loop may wait for that, and for nothing of this.
         if renewal.at.is_some() {
             shared.with_now(|core| {
                 renewal.go_on(core.plane(), giver);
@@ -143,10 +150,14 @@ fn serve(
 /// What becomes of the limits of these sources while hosts are lost.
 fn partitions_of(rules: &Rules, sources: &[(KeyId, IpNet, Class)]) -> Vec<(KeyId, Partition)> {
     let of = |source, class| {
+        // By the data plane's target, so that source and kernel mean the same limit while a change
+        // is on its way.
         let limit = rules.limit_for(&rules.plane.target_of(source, class)?)?;
         limit.scope.partition()
     };
     let known = sources.iter();
+    // A source without a limit gets the conservative policy, under which nobody gets more than the
+    // limit.
     known.map(|&(key, source, class)| (key, of(source, class).unwrap_or_default())).collect()
 }
 
@@ -162,6 +173,7 @@ impl Renewal {
     fn go_on(&mut self, plane: &dyn Plane, giver: &RefundWorker) {
         let Some(from) = self.at else { return };
         let buckets = plane.buckets();
+        // The table may have become smaller since the last part.
         let to = (from + self.pace.much()).min(buckets);
         let begun = Instant::now();
         giver.give_back(plane.renew_floors(from..to));
@@ -189,6 +201,7 @@ impl PendingFloor {
 
     /// What the core is to be asked for now.
     pub(super) fn ask(&mut self) -> Option<Floor> {
+        // One at a time: while the core is busy only the latest floor is worth asking for.
         if self.asked.is_some() {
             return None;
         }
@@ -199,6 +212,7 @@ impl PendingFloor {
     /// This one is in force.
     pub(super) fn told(&mut self, floor: Floor) {
         (self.asked, self.in_force) = (None, Some(floor));
+        // Another floor may be wanted since the core was asked.
         self.wanted = self.wanted.filter(|wanted| *wanted != floor);
     }
 
@@ -207,16 +221,14 @@ impl PendingFloor {
         self.asked = None;
     }
 
-    /// Whether it is not in force yet.
-    pub(super) const fn is_pending(&self) -> bool {
-        self.wanted.is_some()
-    }
-
     /// Whether sources may use more than is wanted, so that nothing may be said to others that rests on it. Who has
     /// less than it may have is no danger to anybody.
     pub(super) fn withholds(&self) -> bool {
         let Some((floor, hosts)) = self.wanted else { return false };
+        // What was asked for before may come into force any moment, and it may be larger.
         let another = self.asked.is_some_and(|asked| asked != (floor, hosts));
+        // With fewer hosts in the terms a bucket holds more: each host has a packet of its own
+        // beside its share.
         let less = |(present, among): Floor| present <= floor && among >= hosts;
         another || !self.in_force.is_some_and(less)
     }
@@ -228,6 +240,13 @@ mod tests {
 
     use super::*;
     use crate::fake::Fake;
+
+    impl PendingFloor {
+        /// Whether it is not in force yet.
+        const fn is_pending(&self) -> bool {
+            self.wanted.is_some()
+        }
+    }
 
     #[test]
     fn who_asks_does_not_wait_for_the_core() {

@@ -9,14 +9,19 @@ use model::source::Counts;
 use model::{Limit, Tier};
 
 /// The shortest time that a rate is told from.
+// Just below the pace of looks, so that each of them may tell something.
 const MIN_INTERVAL: Duration = Duration::from_millis(40);
 /// The longest: so slow limits wait for a second.
+// A demand must be renewed before the escrow forgets its key after three seconds.
 const MAX_INTERVAL: Duration = Duration::from_secs(1);
 /// Packets that tell a rate well enough: fewer are chance.
+// A count of 32 is uncertain by its root, about a sixth.
 const ENOUGH: u64 = 32;
 /// A bucket that is younger tells what its source sends by itself.
+// As long as a grant: counts of a longer time say little of the present.
 const YOUNG: Duration = Duration::from_millis(500);
 /// The least age that a rate is told from, whatever the bucket says.
+// A rate over no time would be without a bound.
 const MIN_AGE: Duration = Duration::from_millis(10);
 
 /// Counts of a bucket that are waiting for later ones.
@@ -41,14 +46,14 @@ pub(super) struct Snapshot {
 
 /// In how long a limit lets [`ENOUGH`] packets through.
 fn span_of(limit: &Limit) -> Duration {
-    let span = |tier: &Tier| {
+    let span = |tier: Tier| {
+        // A common size of packets. It only decides how long to wait, so it need not be exact.
         let frame = if tier.rate.unit() == model::Unit::Bytes { 1000.0 } else { 1.0 };
-        let period_s = tier.rate.period_ns() as f64 / 1e9;
-        ENOUGH as f64 * frame * period_s / tier.rate.amount().max(1) as f64
+        ENOUGH as f64 * frame / tier.rate.per_second()
     };
-    let first = span(&limit.tier());
-    let seconds = limit.also.as_ref().map_or(first, |also| first.min(span(also)));
-    Duration::from_secs_f64(seconds.clamp(MIN_INTERVAL.as_secs_f64(), MAX_INTERVAL.as_secs_f64()))
+    let longest = MAX_INTERVAL.as_secs_f64();
+    let seconds = limit.tiers().map(span).fold(longest, f64::min);
+    Duration::from_secs_f64(seconds.max(MIN_INTERVAL.as_secs_f64()))
 }
 
 impl DemandEstimator {
@@ -57,6 +62,7 @@ impl DemandEstimator {
     pub(super) fn begin(now: Moment, member: &ClusterMember, guess: Share) -> (Self, Share) {
         let counts = member.bucket.counts;
         let age = now.since(Moment(counts.since_ns));
+        // All counts since the bucket began are the present demand, if that is recent.
         let none = Counts { since_ns: counts.since_ns, ..Counts::default() };
         let demand = if age < YOUNG { member.demand(&none, age.max(MIN_AGE)) } else { guess };
         (Self { counts, since: now, span: span_of(&member.limit) }, demand)
@@ -76,6 +82,7 @@ impl DemandEstimator {
         urgent: bool,
     ) -> Option<Snapshot> {
         let counts = member.bucket.counts;
+        // From the last look that told something: short ones add up until they are enough.
         let long = now.since(self.since);
         let before = self.counts;
         if counts.since_ns != before.since_ns {
@@ -88,6 +95,7 @@ impl DemandEstimator {
         // Drops are moved from a CPU's memory to the bucket meanwhile, and may be missed for a moment.
         let packets = counts.packets().saturating_sub(before.packets());
         let early = packets < ENOUGH && long < self.span;
+        // Not even an urgent look may tell from less: a single packet would look like a flood.
         if long < MIN_INTERVAL || early && !(urgent && packets > 0) {
             return None;
         }

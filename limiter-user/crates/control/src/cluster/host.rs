@@ -1,27 +1,22 @@
 //! This host: to which cluster it belongs, and what it keeps of that.
 
-use std::net::SocketAddr;
-
 use tokio::sync::watch;
 
 use super::link::{self, Command};
 use super::partitions::LimitFacts;
 use super::state_file::StateFile;
 use api::error::{Failure, exit};
+use cluster::Moment;
 use cluster::escrow::{self, Escrow};
 use cluster::link::{ClusterId, Step};
-use cluster::{HostId, Moment};
+use cluster::membership::Identity;
 
 /// Who this is, and how it reaches others. It owns what is kept: whatever becomes of the host is durable before the link
 /// tells it.
 pub(super) struct Host {
-    pub(super) me: HostId,
-    pub(super) weight: u32,
-    pub(super) region: escrow::Region,
+    pub(super) identity: Identity,
     pub(super) kept: StateFile,
     pub(super) link: link::Handle,
-    /// Where it listens: another host may have its name.
-    pub(super) address: SocketAddr,
     /// The hash of the limits, which rides in every message.
     pub(super) digest: watch::Receiver<u64>,
     /// What limits there are, as the core tells when they change.
@@ -35,16 +30,20 @@ pub(super) struct Host {
 impl Host {
     /// With the shares that are kept; `alone` as in [`escrow::Settings`].
     pub(super) fn escrow(&self, alone: bool, now: Moment) -> Escrow {
-        let settings = escrow::Settings::new(self.me, self.weight);
-        let settings = escrow::Settings { region: self.region, alone, ..settings };
+        let settings = escrow::Settings::new(self.identity.host(), self.identity.weight);
+        let region = escrow::Region::new(self.identity.region());
+        let settings = escrow::Settings { region, alone, ..settings };
         Escrow::new(settings, self.kept.shares(), now)
     }
 
     /// Joins a cluster, unless it belongs to one. Whether it does so from now on.
     pub(super) fn join(&mut self, id: ClusterId) -> bool {
+        // The link may have sent several invitations before it heard of the first decision.
         if self.kept.cluster().is_some() || self.left {
             return false;
         }
+        // On the disk before the link says so: other hosts count this one as a member from then
+        // on.
         let joined = self.kept.join(id);
         match &joined {
             Ok(()) => tracing::info!(
@@ -66,9 +65,12 @@ impl Host {
         let done = match step {
             Step::Wait => return None,
             Step::Vote(vote) => self.kept.vote(vote).map(|()| {
+                // After the vote is on the disk: after a crash this host must not vote for another
+                // one.
                 self.link.order(Command::Vote(vote));
                 None
             }),
+            // Its own proposal: the votes that the link has counted are for that.
             Step::Found => self.found(self.kept.proposal()).map(Some),
         };
         done.unwrap_or_else(|failure| {
@@ -113,9 +115,12 @@ impl Host {
     /// Looks whether another host has this one's name.
     pub(super) fn look_at_members(&mut self) {
         let report = self.link.report.borrow();
-        let refused = report.refused.get(&self.me);
-        let refused = refused.is_some_and(|identity| identity.address == self.address);
+        let refused = report.refused.get(&self.identity.host());
+        // The report names the later one of two hosts. At another address that is not this one.
+        let refused = refused.is_some_and(|identity| identity.address == self.identity.address);
+        // The borrow locks the link's report, and a log line may block.
         drop(report);
+        // Once for each time, since the question comes every second.
         if refused && !self.refused {
             tracing::error!(
                 "another host has this one's name: it asks for no shares and gives none"

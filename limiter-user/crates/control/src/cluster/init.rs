@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::link::Command;
 use super::share_loop::Input;
-use super::{Cluster, host};
+use super::{Cluster, ended, host};
 
 use api::ClusterFounded;
 use api::error::{Failure, exit};
@@ -29,6 +28,7 @@ impl Cluster {
             return Err(host::belongs(id));
         }
         // A host that has lost its state meets those here that know better.
+        // Otherwise it would found a second cluster, and both would admit the whole limit.
         self.link.order(Command::LookAround);
         let joined = timeout(TIMEOUT, report.wait_for(|report| report.cluster.is_some())).await;
         let joined = joined.ok().and_then(Result::ok).and_then(|report| report.cluster);
@@ -38,11 +38,10 @@ impl Cluster {
             return Err(Failure::new(exit::NEGATIVE, message)
                 .hint("there is nothing to do: `limiter peers` shows the hosts of the cluster"));
         }
-        let (done, founded) = oneshot::channel();
-        let ended = || Failure::new(exit::NEGATIVE, "cluster limit sharing has stopped");
-        self.orders.send(Input::Init(done)).await.map_err(|_| ended())?;
-        let founded = timeout(KEEPING, founded).await.map_err(|_| ended())?;
-        let id = founded.map_err(|_| ended())??;
+        let founded = self.order(Input::Init).await?;
+        // A write that takes longer may still succeed, and then this host belongs to a cluster.
+        let founded = timeout(KEEPING, founded).await.map_err(ended)?;
+        let id = founded.map_err(ended)??;
         Ok(ClusterFounded { name: self.name.clone(), cluster: id.to_string() })
     }
 }

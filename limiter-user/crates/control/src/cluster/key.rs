@@ -33,12 +33,14 @@ impl Keys {
     /// The number of a source and a class.
     pub(super) fn key(&self, source: IpNet, class: Class) -> KeyId {
         let address = match source.network() {
+            // One form for both families. The length below keeps an IPv4 prefix apart from others.
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             IpAddr::V6(v6) => v6,
         };
         let bits = source.prefix_len() + if source.addr().is_ipv4() { 96 } else { 0 };
         let mut hasher = self.0;
         hasher.write(&address.octets());
+        // A prefix and its first address have the same octets.
         hasher.write_u8(bits);
         // As operators write it, which is the same on all hosts.
         hasher.write(class.to_string().as_bytes());

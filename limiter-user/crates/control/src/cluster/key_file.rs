@@ -10,6 +10,8 @@ use api::error::{Failure, exit};
 use cluster::wire::{KEY, KeyBytes};
 
 /// Bytes of a file, at most.
+// Two keys and some comments fit. The bound keeps a wrong path, such as a device, from filling the
+// memory.
 const MAX_LEN: u64 = 4096;
 
 /// Reads the keys in a file: the one to seal with, and one that is accepted too while keys are changed.
@@ -36,12 +38,14 @@ pub(super) fn read_with_text(
     let refuse = |message: String| Failure::new(exit::USAGE, message).hint(make.clone());
     let failed = |error: io::Error| refuse(format!("cannot read the key file {name}: {error}"));
     let file = File::open(path).map_err(failed)?;
+    // Asked of the open file and not of its path, which could be exchanged in between.
     if file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0 {
         let message = format!("others than its owner may read or change the key file {name}");
         let hint = format!("run `chmod 600 {name}`, and better make another key");
         return Err(Failure::new(exit::USAGE, message).hint(hint));
     }
     let mut text = String::new();
+    // One more than allowed, so that a longer file is noticed and not cut.
     file.take(MAX_LEN + 1).read_to_string(&mut text).map_err(failed)?;
     let wrong = |what: String| refuse(format!("the key file {name} {what}"));
     if text.len() as u64 > MAX_LEN {
@@ -65,6 +69,7 @@ fn parse(text: &str) -> Result<(KeyBytes, Option<KeyBytes>), String> {
     match *keys {
         [] => Err("has no key in it".to_owned()),
         [one] => Ok((one, None)),
+        // Surely a mistake of copying: the operator believes that another key is accepted.
         [one, other] if one == other => Err("has the same key twice".to_owned()),
         [one, other] => Ok((one, Some(other))),
         _ => Err(format!("has {} keys: two at most are in use", keys.len())),
@@ -73,6 +78,7 @@ fn parse(text: &str) -> Result<(KeyBytes, Option<KeyBytes>), String> {
 
 fn decode(line: &str) -> Option<KeyBytes> {
     let mut key = [0; KEY];
+    // `from_str_radix` takes a sign, and bytes of other characters would split in the middle.
     if line.len() != 2 * KEY || !line.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
@@ -87,6 +93,12 @@ pub(super) fn encode(key: &KeyBytes) -> String {
     key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+pub(super) fn random_key() -> Result<KeyBytes, Failure> {
+    let mut key = [0; KEY];
+    getrandom::fill(&mut key).map_err(super::not_random)?;
+    Ok(key)
+}
+
 /// Writes a new key to `path`, all of it or nothing, for its owner alone. Another file there is only
 /// replaced with `force`. Returns whether there was one.
 ///
@@ -94,11 +106,8 @@ pub(super) fn encode(key: &KeyBytes) -> String {
 /// If there is a file already, or it cannot be written.
 pub fn generate(path: &Path, force: bool) -> Result<bool, Failure> {
     let name = path.display();
-    let mut key: KeyBytes = [0; KEY];
-    getrandom::fill(&mut key).map_err(|error| {
-        Failure::new(exit::PRIVILEGE, format!("the kernel has no random numbers: {error}"))
-    })?;
-    let text = encode(&key);
+    let text = encode(&random_key()?);
+    // Of the link itself: one that points nowhere is replaced as well, and is worth a word.
     let existed = path.symlink_metadata().is_ok();
     put(path, &format!("{text}\n"), force).map_err(|error| {
         if error.kind() == ErrorKind::AlreadyExists {
@@ -118,16 +127,22 @@ pub fn generate(path: &Path, force: bool) -> Result<bool, Failure> {
 
 /// Writes `text` beside `path` and moves it there.
 pub(super) fn put(path: &Path, text: &str, force: bool) -> io::Result<()> {
+    // An early answer, before a staging file is written. The link below decides.
     if !force && path.symlink_metadata().is_ok() {
         return Err(ErrorKind::AlreadyExists.into());
     }
     let mut staging = path.as_os_str().to_owned();
+    // In the same folder, since a rename works only within a file system. The number keeps two
+    // processes apart.
     staging.push(format!(".{}.new", std::process::id()));
     let staging = PathBuf::from(staging);
     let written = || {
         let mut file =
+            // The rights are set as it is made. Set later, the key would be open to others for a
+            // moment.
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(&staging)?;
         file.write_all(text.as_bytes())?;
+        // Before the rename, or a crash could leave the new name with no content.
         file.sync_all()?;
         // A link is not made where there is something, whoever was faster.
         if force { fs::rename(&staging, path) } else { fs::hard_link(&staging, path) }
@@ -139,6 +154,7 @@ pub(super) fn put(path: &Path, text: &str, force: bool) -> io::Result<()> {
     }
     result?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    // The name is durable only with its folder.
     File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())
 }
 

@@ -20,6 +20,7 @@ use model::rotation::Stage;
 const FILE: &str = "cluster.keys";
 
 /// What the line begins with that tells more than the keys.
+// A comment for whoever reads key files, so the same file serves as one.
 const LINE: &str = "# rotation ";
 
 /// The keys of a key file.
@@ -30,6 +31,7 @@ type Keys = (KeyBytes, Option<KeyBytes>);
 pub(super) struct KeysFile {
     path: PathBuf,
     /// A hash of the keys that the configuration's key file had.
+    // A hash and not the keys: an old key that was replaced for good should lie nowhere.
     source: u64,
     /// What is in it.
     written: Option<KeyState>,
@@ -37,6 +39,8 @@ pub(super) struct KeysFile {
 
 fn hash((one, other): &Keys) -> u64 {
     let all: Vec<u8> = one.iter().chain(other.iter().flatten()).copied().collect();
+    // Without a secret key: it only finds out whether the file was changed, and the keys are
+    // random.
     SipHasher24::new().hash(&all)
 }
 
@@ -50,6 +54,8 @@ impl KeysFile {
         let path = directory.join(FILE);
         let source = hash(&keys);
         let file = |written| Self { path: path.clone(), source, written };
+        // Not `exists`: a dangling link or a folder without rights is an error, and no fresh
+        // start.
         if matches!(fs::symlink_metadata(&path), Err(error) if error.kind() == ErrorKind::NotFound)
         {
             return Ok((file(None), KeyState::new(keys)));
@@ -84,10 +90,12 @@ impl KeysFile {
     /// If they cannot be written; what was kept before is then.
     pub(super) fn write(&mut self, kept: &KeyState) -> Result<(), Failure> {
         // A host that has never changed keys needs no file.
+        // A file with the same keys would look like a second source of truth to the operator.
         let first = self.written.is_none() && *kept == KeyState::new((kept.sealing, kept.accepted));
         if self.written.as_ref() == Some(kept) || first {
             return Ok(());
         }
+        // By a rename: half a file after a crash would shut this host out of its cluster.
         key_file::put(&self.path, &self.text(kept), true).map_err(|error| {
             let message = format!("cannot write {}: {error}", self.path.display());
             Failure::new(exit::PRIVILEGE, message)
@@ -98,6 +106,7 @@ impl KeysFile {
     }
 
     fn text(&self, kept: &KeyState) -> String {
+        // Both cases in one form, so that the line always has the same words.
         let (id, stage) = kept.rotation.unwrap_or((kept.last, Stage::Forgotten));
         let mut text = format!(
             "# The keys of the cluster, as its hosts have agreed on them. To let in a host that was away, copy\n\
@@ -110,6 +119,7 @@ impl KeysFile {
             kept.last.tag,
             u8::from(kept.others),
             self.source,
+            // The sealing key comes first, as in each key file.
             key_file::encode(&kept.sealing),
         );
         if let Some(accepted) = &kept.accepted {
@@ -124,6 +134,7 @@ impl KeysFile {
 fn parse((sealing, accepted): Keys, text: &str) -> Option<(KeyState, u64)> {
     let line = text.lines().find_map(|line| line.strip_prefix(LINE))?;
     let words: Vec<&str> = line.split(' ').collect();
+    // All words or nothing: a cut line must not pass for an earlier stage.
     let &[number, tag, stage, "last", last, last_tag, "others", others, "from", from] = &words[..]
     else {
         return None;
@@ -132,6 +143,7 @@ fn parse((sealing, accepted): Keys, text: &str) -> Option<(KeyState, u64)> {
     let id = Id { number: number.parse().ok()?, tag: hex(tag)? };
     let last = Id { number: last.parse().ok()?, tag: hex(last_tag)? };
     let stage = Stage::from_number(stage.parse().ok()?)?;
+    // The last stage says that nothing is under way any more.
     let rotation = (stage != Stage::Forgotten).then_some((id, stage));
     // Who accepts a key that it is to use has it.
     if rotation.is_some_and(|(_, stage)| stage == Stage::Accepted) && accepted.is_none() {

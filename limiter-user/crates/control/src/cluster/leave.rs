@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::Cluster;
 use super::link::Command;
 use super::share_loop::Input;
+use super::{Cluster, ended};
 use api::ClusterLeft;
 use api::error::{Failure, exit};
 
 /// How long the last words may take to go out.
+// The link sends them itself, and the daemon may end right after this returns.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 impl Cluster {
@@ -22,10 +22,9 @@ impl Cluster {
     /// If not all could be handed over in time; the daemon goes on trying.
     pub async fn leave(&self, patience: Duration) -> Result<ClusterLeft, Failure> {
         let begun = Instant::now();
+        // Counted at the start: hosts may come and go while it waits.
         let members = self.link.members.borrow().len();
-        let (done, left) = oneshot::channel();
-        let ended = || Failure::new(exit::NEGATIVE, "cluster limit sharing has stopped");
-        self.orders.send(Input::Leave(done)).await.map_err(|_| ended())?;
+        let left = self.order(Input::Leave).await?;
         let Ok(left) = timeout(patience, left).await else {
             let shares = self.shares.borrow();
             let rest = 100.0 * (shares.home + shares.on_the_way).part();
@@ -38,7 +37,7 @@ impl Cluster {
                  what it has lies idle until it is back",
             ));
         };
-        let disbanded = left.map_err(|_| ended())?;
+        let disbanded = left.map_err(ended)?;
         self.link.order(Command::Leave);
         sleep(LAST_WORDS).await;
         Ok(ClusterLeft {

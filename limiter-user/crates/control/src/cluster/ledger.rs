@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::state_file::Unwritten;
-use api::error::{Failure, exit};
+use api::error::Failure;
 
 /// What was to be written, and whether it is durable.
 pub(super) type Written = (Unwritten, Result<(), Failure>);
@@ -24,26 +24,25 @@ impl LedgerWriter {
     /// # Errors
     /// If there can be none.
     pub(super) fn start() -> Result<Self, Failure> {
+        // The thread ends when the sender is dropped, after all that was given to it.
         let (jobs, inbox) = channel::<Unwritten>();
         let (tell, done) = unbounded_channel();
-        std::thread::Builder::new()
-            .name("share ledger".into())
-            .spawn(move || {
-                for job in inbox {
-                    let result = job.write();
-                    if tell.send((job, result)).is_err() {
-                        return;
-                    }
+        super::spawn("share ledger", move || {
+            for job in inbox {
+                let result = job.write();
+                // The job goes back with the result: what was written becomes the state in
+                // memory.
+                if tell.send((job, result)).is_err() {
+                    return;
                 }
-            })
-            .map_err(|error| {
-                Failure::new(exit::PRIVILEGE, format!("cannot start a thread: {error}"))
-            })?;
+            }
+        })?;
         Ok(Self { jobs, done, writing: false })
     }
 
     /// Begins to write. Only one at a time may be on its way: [`LedgerWriter::is_writing`].
     pub(super) fn write(&mut self, job: Unwritten) {
+        // If the thread is gone, `written` ends at once and tells so.
         self.writing = self.jobs.send(job).is_ok();
     }
 
@@ -54,6 +53,7 @@ impl LedgerWriter {
 
     /// Waits for what is being written. Nothing is lost if this is dropped before.
     pub(super) async fn written(&mut self) -> Option<Written> {
+        // Only after the await: a caller that stops waiting must still see that a write is open.
         let written = self.done.recv().await;
         self.writing = false;
         written

@@ -31,11 +31,13 @@ pub mod views;
 mod words;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use self::keys_file::KeysFile;
 pub(super) use self::share_loop::floor_of;
@@ -58,6 +60,7 @@ use model::Share;
 pub type Inbox = mpsc::Receiver<(HostId, Vec<u8>)>;
 
 /// What waits for a task at most; what comes then is counted and dropped.
+// A message from each of a thousand members. More would only be older when it is read.
 const MAX_WAITING: usize = 1024;
 
 /// What tasks of the cluster have in common; cheap to clone.
@@ -86,6 +89,23 @@ pub struct Cluster {
     orders: mpsc::Sender<share_loop::Input>,
 }
 
+impl Cluster {
+    /// Asks the share loop for something, which answers when that is durable.
+    async fn order<T>(
+        &self,
+        order: fn(oneshot::Sender<T>) -> share_loop::Input,
+    ) -> Result<oneshot::Receiver<T>, Failure> {
+        let (done, answer) = oneshot::channel();
+        self.orders.send(order(done)).await.map_err(ended)?;
+        Ok(answer)
+    }
+}
+
+/// The share loop does not answer. Its end of the channel is gone only if the thread has stopped.
+fn ended<E>(_: E) -> Failure {
+    Failure::new(exit::NEGATIVE, "cluster limit sharing has stopped")
+}
+
 /// What this host has of the cluster's limits, and asks others for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShareReport {
@@ -107,10 +127,6 @@ pub struct ShareReport {
     pub loans: [usize; 2],
     /// The regions of those that are there, and what their hosts have said to have.
     pub regions: BTreeMap<String, RegionShares>,
-    /// Numbers that two sources have at present, which are left at their floor.
-    pub twice: usize,
-    /// What the data plane is to be told and could not be yet.
-    pub unwritten: usize,
     /// Home shares that no host has which is there, for a while.
     pub missing: Share,
     /// Hosts with shares that are lost, as this one sees it.
@@ -127,8 +143,10 @@ pub struct ShareReport {
     pub problem: Option<String>,
     /// What was refused.
     pub counters: escrow::Counters,
-    /// What the daemon has done and what went wrong.
-    pub work: share_loop::Work,
+    /// Messages about shares that were given to the link, since the start.
+    pub messages: u64,
+    /// The same that were withheld until later ones took their place.
+    pub withheld: u64,
 }
 
 /// Of a region, as this host has heard.
@@ -154,10 +172,13 @@ impl Before {
     /// Reads it; nothing if the host is to be in no cluster. What is wrong with a file is told when the cluster is
     /// started ([`Prepared::new`]).
     pub(super) fn read(config: &ClusterConfig, directory: &Path) -> Option<Self> {
+        // Without an address this host is in no cluster, and its data plane needs no secret of
+        // one.
         config.listen?;
         let keys =
             key_file::read(&config.key_file).and_then(|keys| KeysFile::open(directory, keys));
         Some(Self {
+            // Nothing rather than a guess: a share that others have now would count twice.
             floor: state_file::home(directory).map_or(Share::NONE, floor_of),
             hash_secret: keys.ok().map(|(_, kept)| HashSecret(kept.ring().active().derived())),
         })
@@ -170,7 +191,6 @@ pub struct Prepared {
     settings: Settings,
     seeds: Vec<String>,
     name: String,
-    weight: u32,
     kept: StateFile,
     keys: (KeysFile, cluster::rotation::KeyState),
 }
@@ -187,6 +207,7 @@ impl Prepared {
         directory: &Path,
         prefixes: (u8, u8),
     ) -> Result<Self, Failure> {
+        // The host name may change with DHCP, so it only counts where none is configured.
         let name = config.name(settings::host_name)?;
         let keys = KeysFile::open(directory, key_file::read(&config.key_file)?)?;
         let ring = keys.1.ring();
@@ -195,16 +216,19 @@ impl Prepared {
         if let Some(refused) = kept.refused_name() {
             tracing::warn!("{}", status::keeps_its_name(&name, refused));
         }
+        // Before a run begins: each one is written to the disk, and a busy port may be tried for
+        // hours.
         let socket = link::bind(listen)?;
         let unix = model::lists::now();
         let epoch = Epoch::starting(kept.epoch(), unix.into(), random()? as u32);
+        // Zero stands for no cluster in frames.
         kept.begin(epoch, ClusterId(random()?.max(1)))?;
         let me = Identity::new(&name, &config.region, listen, epoch, config.weight);
         let bootstrap = kept.bootstrap(config.bootstrap_expect.unwrap_or(0));
         let (cluster, agreement) = (kept.cluster(), Agreement::new(prefixes));
         let settings = Settings { me, cluster, bootstrap, agreement, ring, seed: random()? };
         let seeds = config.seeds.iter().map(ToString::to_string).collect();
-        Ok(Self { socket, settings, seeds, name, weight: config.weight, kept, keys })
+        Ok(Self { socket, settings, seeds, name, kept, keys })
     }
 }
 
@@ -222,8 +246,10 @@ impl Running {
 
     /// Ends it: this host keeps what is its own, and the others are told that it goes.
     pub async fn end(self) {
+        // First, so that its last state is on the disk and its last messages are in the link.
         self.shares.end().await;
         self.cluster.link.order(link::Command::Leave);
+        // The link ends by itself. It gets a moment to send its leave before the process is gone.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
@@ -233,19 +259,17 @@ impl Running {
 /// # Errors
 /// If a thread or the socket cannot be had.
 pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure> {
-    let Prepared { socket, settings, seeds, name, weight, kept, keys: kept_keys } = prepared;
-    let (me, address) = (settings.me.host(), settings.me.address);
-    let region = escrow::Region::new(settings.me.region());
+    let Prepared { socket, settings, seeds, name, kept, keys: kept_keys } = prepared;
+    let identity = settings.me.clone();
+    let (me, address) = (identity.host(), identity.address);
+    // Deliveries wait in their channel until `route` starts below, so none is lost meanwhile.
     let (link, deliveries, _ended) = link::start_on(settings, socket, &seeds)?;
     let (digest, told) = watch::channel(0);
     let (tell_limits, limits) = watch::channel(partitions::LimitFacts::default());
     let host = host::Host {
-        me,
-        weight,
-        region,
+        identity,
         kept,
         link: link.clone(),
-        address,
         digest: told.clone(),
         limits,
         refused: false,
@@ -271,10 +295,13 @@ pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure
     };
     shared.with_now(|core| {
         core.rules.cluster = Some(Box::new(View::of(&cluster, tell_limits)));
+        // The share loop starts without limits. The core tells only changes, so the present ones
+        // are told once here.
         core.rules.tell_limits();
         Ok(())
     })?;
     let (members, seeds) = (cluster.link.members.clone(), cluster.link.seeds.clone());
+    // Early, since until then limits apply to frames of the cluster as well.
     tokio::spawn(peers::serve(members, seeds, address, cluster.shared.clone()));
     let (limits, limits_inbox) = mpsc::channel(MAX_WAITING);
     tokio::spawn(replica::serve(cluster.clone(), limits_inbox, digest));
@@ -288,13 +315,26 @@ pub fn start(prepared: Prepared, shared: &CoreHandle) -> Result<Running, Failure
     tokio::spawn(audit::serve(cluster.clone(), audit_inbox, tell_overage));
     let others = [(Topic::Keys, keys), (Topic::Queries, asked), (Topic::Counters, counted)].into();
     let inboxes = router::Inboxes { shares: shares.inbox.clone(), limits, others };
+    // Last: a message whose task has no inbox yet would be lost.
     tokio::spawn(router::route(deliveries, inboxes, cluster.clone()));
     Ok(Running { cluster, shares })
 }
 
 /// A random number.
 fn random() -> Result<u64, Failure> {
-    getrandom::u64().map_err(|error| {
-        Failure::new(exit::PRIVILEGE, format!("the kernel has no random numbers: {error}"))
-    })
+    getrandom::u64().map_err(not_random)
+}
+
+fn not_random(error: getrandom::Error) -> Failure {
+    Failure::new(exit::PRIVILEGE, format!("the kernel has no random numbers: {error}"))
+}
+
+/// Starts a thread of its own for `work`, which would hold up the runtime.
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Failure> {
+    let started = std::thread::Builder::new().name(name.into()).spawn(work);
+    started.map_err(no_thread)
+}
+
+fn no_thread(error: io::Error) -> Failure {
+    Failure::new(exit::PRIVILEGE, format!("cannot start a thread: {error}"))
 }

@@ -14,6 +14,7 @@ pub(super) struct AdaptiveBatch {
 impl AdaptiveBatch {
     /// Starts with as little as it may; so much at a time at least and at most, in about `budget`.
     pub(super) const fn new(within: RangeInclusive<usize>, budget: Duration) -> Self {
+        // How fast the machine is nobody knows yet. It doubles from there within a few turns.
         Self { much: *within.start(), within, budget }
     }
 
@@ -29,7 +30,10 @@ impl AdaptiveBatch {
 
     /// So much has been done, in so long. Twice as much is done the next time at most.
     pub(super) fn took(&mut self, much: usize, took: Duration) {
+        // The least keeps a clock that did not move from dividing by zero.
         let ratio = self.budget.as_secs_f64() / took.as_secs_f64().max(1e-6);
+        // Quicker down than up: one turn that is too long delays grants, one that is short costs
+        // nothing.
         let next = (much as f64 * ratio.clamp(0.25, 2.0)) as usize;
         // That little was quick says nothing against much.
         let next = if much < self.much && ratio > 1.0 { next.max(self.much) } else { next };

@@ -30,10 +30,12 @@ impl LimitFacts {
         let mut facts = Self::default();
         for (amount, _) in amounts {
             let Some(partition) = amount.scope.partition() else { continue };
+            // Nearly always there is none, and then the core is never asked.
             facts.unusual |= partition != Partition::default();
             facts.majority |= partition == Partition::MajorityReclaim;
             let limit = amount.of(Target::DEFAULT);
-            for tier in std::iter::once(limit.tier()).chain(limit.also) {
+            // The slower tier decides how few packets of a source already matter.
+            for tier in limit.tiers() {
                 let rate = packets_a_second(&tier);
                 facts.slowest = Some(facts.slowest.map_or(rate, |least| least.min(rate)));
             }
@@ -43,6 +45,7 @@ impl LimitFacts {
 
     /// Whether who has heard of `former` has to hear of these: where partitions differ each of them may have changed.
     pub(super) fn is_news(&self, former: &Self) -> bool {
+        // The facts do not say which target has which policy, so equal facts may hide a change.
         self.unusual || self != former
     }
 }
@@ -54,6 +57,7 @@ pub(super) struct Partitions {
     /// How often limits have changed.
     round: u64,
     /// What the core has said, and in which round it was asked.
+    // Kept over rounds: a source must not fall back to the default while the core is busy.
     known: HashMap<KeyId, (Partition, u64)>,
     /// What it is to be asked.
     unknown: Vec<(KeyId, IpNet, Class)>,
@@ -65,6 +69,7 @@ impl Partitions {
     /// Limits have changed.
     pub(super) fn begin(&mut self, facts: LimitFacts) {
         (self.facts, self.round) = (facts, self.round + 1);
+        // No source needs an answer any more, and the memory is freed.
         if !facts.unusual {
             self.known.clear();
         }
@@ -81,6 +86,7 @@ impl Partitions {
             return Some(Partition::default());
         }
         let known = self.known.get(&key).copied();
+        // While a question is open nothing is noted: each scan would note the same sources again.
         if !self.asked && known.is_none_or(|(_, round)| round != self.round) {
             self.unknown.push((key, source, class));
         }
@@ -103,6 +109,7 @@ impl Partitions {
 
     /// The core has answered.
     pub(super) fn learn(&mut self, round: u64, found: Vec<(KeyId, Partition)>) {
+        // Sources that were not noted meanwhile come with the next scan.
         self.asked = false;
         self.known.extend(found.into_iter().map(|(key, partition)| (key, (partition, round))));
     }

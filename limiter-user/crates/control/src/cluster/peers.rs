@@ -18,9 +18,11 @@ pub(super) async fn serve(
     shared: CoreHandle,
 ) {
     loop {
+        // Without it a limit on all sources would drop frames of the cluster under a flood.
         let peers = addresses(&members.borrow_and_update(), &seeds.borrow_and_update(), me);
         let told = shared.with(move |core| core.rules.set_peers(&peers));
         if let Err(failure) = told.await {
+            // The loop goes on: the next change brings the whole list again.
             tracing::warn!("{failure}");
         }
         tokio::select! {
@@ -34,6 +36,7 @@ pub(super) async fn serve(
 fn addresses(members: &Members, seeds: &[Seed], me: SocketAddr) -> BTreeSet<IpAddr> {
     let members = members.values().map(|member| member.address);
     let seeds = seeds.iter().flat_map(|seed| seed.addresses.iter().copied());
+    // By address and port: several hosts may share one address.
     members.chain(seeds).filter(|address| *address != me).map(|address| address.ip()).collect()
 }
 

@@ -7,7 +7,6 @@ use super::core_worker::{CoreWorker, Floor, PendingFloor, Request};
 use super::host::Host;
 use super::ledger::{LedgerWriter, Written};
 use super::link::Command;
-use super::share_loop::Work;
 use super::sources::Sources;
 use super::words::{PendingShares, RefundWorker};
 use crate::{CoreHandle, Shares};
@@ -27,7 +26,12 @@ pub(super) struct Pending {
     floor: PendingFloor,
     /// What is kept has to be made durable, and is not being written.
     keep: bool,
+    // One a host: a later message says all that an earlier one would have said.
     messages: BTreeMap<HostId, Message>,
+    /// Messages that were given to the link since the start.
+    pub(super) sent: u64,
+    /// Messages that were not, as later ones took their place while they waited.
+    pub(super) withheld: u64,
     /// Why the floor is not what it is to be, and why what is kept is not.
     refusal: Option<String>,
     pub(super) unkept: Option<String>,
@@ -51,15 +55,12 @@ impl Pending {
             floor: PendingFloor::default(),
             keep: false,
             messages: BTreeMap::new(),
+            sent: 0,
+            withheld: 0,
             refusal: None,
             unkept: None,
             problem: None,
         })
-    }
-
-    /// How much the data plane is to be told and could not be yet.
-    pub(super) fn unwritten(&self) -> usize {
-        self.shares.len() + usize::from(self.floor.is_pending())
     }
 
     /// Takes what the escrow says, which has `kept` this, and begins with it. Returns the sources that have no bucket of
@@ -70,20 +71,23 @@ impl Pending {
         kept: &PersistentState,
         host: &Host,
         sources: Option<&Sources>,
-        work: &mut Work,
     ) -> Vec<KeyId> {
         self.keep |= out.keep;
         if let Some(floor) = out.floor {
+            // Noted before `begin`, which asks the core for it.
             self.floor.want((floor, out.hosts));
         }
         if let Some(sources) = sources {
             self.shares.grant(out.grants, sources);
         }
-        let gone = self.begin(kept, host, sources, work);
+        // Before the messages: they wait for what begins here.
+        let gone = self.begin(kept, host, sources);
+        // The disk first: what cannot be stored holds back all messages, a refused floor only
+        // some.
         self.note(self.unkept.clone().or_else(|| self.refusal.clone()));
         for (to, message) in out.messages {
             let former = self.messages.insert(to, message);
-            work.messages_withheld += u64::from(former.is_some());
+            self.withheld += u64::from(former.is_some());
         }
         gone
     }
@@ -94,8 +98,8 @@ impl Pending {
         kept: &PersistentState,
         host: &Host,
         sources: Option<&Sources>,
-        work: &mut Work,
     ) -> Vec<KeyId> {
+        // One write at a time. What changes meanwhile is written whole with the next one.
         if self.keep && !self.ledger.is_writing() {
             self.keep = false;
             if let Some(unwritten) = host.kept.with_shares(kept) {
@@ -107,13 +111,11 @@ impl Pending {
         if may && let Some(floor) = self.floor.ask() {
             self.core.ask(Request::Floor(floor));
         }
+        // Most rounds change no share, and the kernel's maps need not be asked.
         if self.shares.len() == 0 {
             return Vec::new();
         }
-        let told = self.shares.tell(&*self.plane, sources, &self.giver);
-        work.shares_told += told.made;
-        work.shares_again += told.again;
-        told.gone
+        self.shares.tell(&*self.plane, sources, &self.giver)
     }
 
     /// Takes what the core says to the floor that it was asked for.
@@ -129,6 +131,7 @@ impl Pending {
     pub(super) fn handle_written(&mut self, (state, result): Written, host: &mut Host) -> bool {
         match &result {
             Ok(()) => host.kept.written(state),
+            // The state in memory is ahead of the disk still, so the next round tries again.
             Err(_) => self.keep = true,
         }
         self.unkept = result.err().map(|failure| failure.to_string());
@@ -136,17 +139,20 @@ impl Pending {
     }
 
     /// Sends the messages that wait, if nothing is left to be done before. Whether it is so.
-    pub(super) fn send(&mut self, host: &Host, work: &mut Work) -> bool {
+    pub(super) fn send(&mut self, host: &Host) -> bool {
+        // A message may announce what is in the write. After a crash this host would not know of
+        // it.
         let durable = !self.keep && !self.ledger.is_writing();
         if !durable || self.shares.len() > 0 || self.floor.withholds() {
             return false;
         }
+        // Taken in any case: a refused host must not send old ones when it is let in again.
         let messages = std::mem::take(&mut self.messages);
         if !host.refused {
             let digest = Some(*host.digest.borrow());
             for (to, message) in messages {
                 let content = Content::Shares(Box::new(message));
-                work.messages += 1;
+                self.sent += 1;
                 host.link.order(Command::Send { to, digest, content });
             }
         }
@@ -154,6 +160,7 @@ impl Pending {
     }
 
     fn note(&mut self, text: Option<String>) {
+        // The loop comes here many times a second, and one line for each trouble is enough.
         if text != self.problem {
             match &text {
                 Some(text) => tracing::error!("limits of the cluster cannot be divided: {text}"),

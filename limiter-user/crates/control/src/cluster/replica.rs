@@ -19,6 +19,7 @@ use cluster::wire::{Content, Topic};
 const ROUND: Duration = Duration::from_millis(100);
 
 /// Packets that are taken in one go, while the core is locked.
+// A packet has up to 1,100 bytes of changes, each of which may write the store.
 const BATCH: usize = 32;
 
 /// What has come.
@@ -27,10 +28,6 @@ pub(super) enum Input {
     Heard(HostId, u64),
     /// A packet of its replica.
     Said(HostId, Vec<u8>),
-}
-
-fn now() -> Now {
-    Now { wall: wall(), moment: monotonic() }
 }
 
 /// A host and what it has said.
@@ -47,12 +44,14 @@ pub(super) async fn serve(
     digest: watch::Sender<u64>,
 ) {
     let mut rounds = interval(ROUND);
+    // After an import that held the core for seconds, missed rounds have nothing more to say.
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut members = cluster.link.members.clone();
     members.mark_changed();
+    // Only the latest digest of each host counts, so a busy core never sees more than one a host.
     let mut heard = BTreeMap::new();
     let mut batch = Vec::with_capacity(BATCH);
-    let mut problem = Problem::default();
+    let mut problem: Option<String> = None;
     loop {
         let mut packets = Vec::new();
         tokio::select! {
@@ -70,6 +69,8 @@ pub(super) async fn serve(
                         }
                     }
                 }
+                // Digests come with each frame. They wait for the next round, or the core would be
+                // locked for each.
                 if packets.is_empty() {
                     continue;
                 }
@@ -78,13 +79,24 @@ pub(super) async fn serve(
         }
         let changed = members.has_changed().unwrap_or_default();
         let hosts: Option<Vec<HostId>> =
+            // Only on a change: to hand over a thousand members ten times a second would be for
+            // nothing.
             changed.then(|| members.borrow_and_update().keys().copied().collect());
         let heard = std::mem::take(&mut heard);
         let done = cluster.shared.with(move |core| Ok(step(core, hosts, heard, packets))).await;
         match done {
             Ok(done) => {
+                // Before the packets, so that shares which go out at the same time carry the same
+                // digest.
                 digest.send_replace(done.digest);
-                problem.note(done.problem);
+                // Kept while nothing fails: what failed is said again until it can be taken, and
+                // silence is no success.
+                let failed = done.problem.map(|failure| failure.to_string());
+                if failed.is_some() && failed != problem {
+                    let text = failed.as_deref().unwrap_or_default();
+                    tracing::warn!("what other hosts say of limits cannot be taken: {text}");
+                    problem = failed;
+                }
                 for (to, bytes) in done.packets {
                     let content = Content::Other(Topic::Limits, bytes);
                     cluster.link.order(Command::Send { to, digest: Some(done.digest), content });
@@ -111,12 +123,13 @@ fn step(
     heard: BTreeMap<HostId, u64>,
     packets: Vec<Packet>,
 ) -> Done {
-    let now = now();
+    let now = Now { wall: wall(), moment: monotonic() };
     let mut problem = None;
     if let Some(replica) = core.rules.replicated.replica_mut() {
         if let Some(members) = members {
             replica.set_members(members);
         }
+        // After the members, so that a new one counts as such when it is heard.
         for (from, digest) in heard {
             replica.heard(now, from, digest);
         }
@@ -132,23 +145,4 @@ fn step(
     });
     let digest = core.rules.replicated.replica_mut().map_or(0, |replica| replica.digest());
     Done { packets, digest, problem }
-}
-
-/// What went wrong last, told once.
-#[derive(Default)]
-struct Problem(Option<String>);
-
-impl Problem {
-    fn note(&mut self, failure: Option<Failure>) {
-        let text = failure.map(|failure| failure.to_string());
-        if let Some(text) = &text
-            && self.0.as_ref() != Some(text)
-        {
-            tracing::warn!("what other hosts say of limits cannot be taken: {text}");
-        }
-        // It is said again and again until it can be taken: silence is no success.
-        if text.is_some() {
-            self.0 = text;
-        }
-    }
 }

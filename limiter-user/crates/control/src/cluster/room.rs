@@ -7,11 +7,15 @@ use cluster::Moment;
 use cluster::escrow::MAX_HELD;
 
 /// How many sources there is room for from the start, and always.
+// Few at first: how fast the machine is shows only under load.
 const FIRST: usize = 1 << 8;
 const MIN: usize = 1 << 7;
 /// How often that is reconsidered.
+// As long as a grant, so that a change shows its cost before the next one.
 const SPAN: Duration = Duration::from_millis(500);
 /// Of its time a thread may work for this part; what is more is too much.
+// Half the time is left for bursts. A thread at its limit would let grants end before their
+// renewal.
 const FULL: f64 = 0.5;
 /// The part that it should work when it had too much to do.
 const GOOD: f64 = 0.4;
@@ -20,6 +24,7 @@ const ROOMY: f64 = 0.3;
 const EMPTY: f64 = 0.12;
 /// A step that takes so long is too long, whatever part of the time that is: what other hosts wait for is in time with
 /// shorter ones.
+// A fifth of a grant: a renewal that waits for one such step still comes in time.
 const LONG: Duration = Duration::from_millis(100);
 /// How many times in a row there must be too much before sources are given up: a machine may stand still.
 const TIMEOUT: u32 = 2;
@@ -58,9 +63,11 @@ impl AdmissionControl {
         if span < SPAN {
             return;
         }
+        // By the time that has really passed: after a standstill a span may be seconds long.
         let load = self.busy.as_secs_f64() / span.as_secs_f64();
         let long = std::mem::take(&mut self.longest).as_secs_f64() / LONG.as_secs_f64();
         (self.since, self.busy) = (now, Duration::ZERO);
+        // Both count: one long step may hide in a low load.
         let full = load > FULL || long > 1.0;
         self.full = if full { self.full + 1 } else { 0 };
         if full {
@@ -68,10 +75,14 @@ impl AdmissionControl {
             self.most = self.most.min(tracked.max(MIN));
             if self.full >= TIMEOUT {
                 self.full = 0;
+                // By the worse of both. The clamp keeps one odd measure from giving up nearly all
+                // sources.
                 let part = (GOOD / load).min(1.0 / long).clamp(0.25, 0.9);
                 let fewer = (tracked as f64 * part) as usize;
                 self.most = fewer.clamp(MIN, MAX_HELD);
             }
+        // Only where sources are near the bound: otherwise it would rise without any evidence that
+        // the time suffices.
         } else if load < ROOMY && long < 0.5 && tracked + tracked / 4 >= self.most {
             // What those who come take shows only when others have heard of them.
             let more = self.most / if load < EMPTY && long < 0.25 { 2 } else { 4 };

@@ -6,6 +6,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
+use super::key_file;
 use super::keys_file::KeysFile;
 use super::link::{Command as Link, monotonic};
 use super::{Cluster, Inbox};
@@ -14,17 +15,18 @@ use api::error::{Failure, exit};
 use cluster::HostId;
 use cluster::rotation::{KeyState, Refusal, Rotation};
 use cluster::wire::KeyBytes as Key;
-use cluster::wire::{Content, KEY, Rejection, Topic};
+use cluster::wire::{Content, Rejection, Topic};
 use model::rotation::{ACCEPTED, Stage};
 
 /// Orders that wait, at most.
 const MAX_ORDERS: usize = 16;
 
 /// How soon it is tried again to keep what could not be kept.
+// A full disk stays full for a while, and each attempt writes and syncs a file.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the operator wants: another key.
-pub struct Command(oneshot::Sender<Result<(), Failure>>);
+/// The operator wants another key, and waits for the answer.
+type Command = oneshot::Sender<Result<(), Failure>>;
 
 /// What others in the daemon can ask of it.
 #[derive(Clone, Debug)]
@@ -46,7 +48,8 @@ impl Keys {
     pub async fn rotate(&self) -> Result<(), Failure> {
         let (answer, answered) = oneshot::channel();
         let ended = || Failure::new(exit::NEGATIVE, "the daemon is about to end");
-        self.orders.try_send(Command(answer)).map_err(|_| ended())?;
+        // It fails only if the task has ended: orders are rare and taken at once.
+        self.orders.try_send(answer).map_err(|_| ended())?;
         answered.await.map_err(|_| ended())?
     }
 }
@@ -83,6 +86,8 @@ pub(super) async fn serve(
 ) {
     let mut link = cluster.link.report.clone();
     let mut members = cluster.link.members.clone();
+    // So that the rotation knows the members before its first step. Alone it would take itself for
+    // all.
     members.mark_changed();
     let mut keeper = KeyKeeper {
         rotation: Rotation::new(monotonic(), cluster.me, kept.clone()),
@@ -95,12 +100,16 @@ pub(super) async fn serve(
     loop {
         if members.has_changed().unwrap_or_default() {
             let members = members.borrow_and_update();
+            // With the incarnation: what a member said before a restart need not hold after it.
             let runs = members.iter().map(|(host, member)| (*host, member.epoch.0)).collect();
             keeper.rotation.set_members(monotonic(), runs);
         }
         keeper.step().await;
+        // Not `send`, which fails and keeps the old value while nobody listens.
         tell.send_replace(keeper.report());
         let pause = match keeper.problem {
+            // The rotation's own time may have passed already: without this the loop would turn
+            // without rest.
             Some(_) => RETRY_INTERVAL,
             None => keeper.rotation.next().since(monotonic()).max(Duration::from_millis(5)),
         };
@@ -110,7 +119,7 @@ pub(super) async fn serve(
                 None => return,
             },
             order = orders.recv() => match order {
-                Some(Command(answer)) => {
+                Some(answer) => {
                     let done = keeper.rotation.ask(monotonic()).map_err(refused);
                     let _ = answer.send(done);
                 }
@@ -156,9 +165,11 @@ impl KeyKeeper {
         if self.rotation.wants_key() {
             match fresh() {
                 Ok((key, tag)) => self.rotation.begin(now, key, tag),
+                // The rotation asks again at its next step.
                 Err(failure) => tracing::error!("there is no new key: {failure}"),
             }
         }
+        // Taken before the write and sent after it: they announce what has to be durable first.
         let messages = self.rotation.poll(now);
         self.problem = self.keep().await.err().map(|failure| failure.to_string());
         if self.problem.is_some() || !self.apply() {
@@ -173,11 +184,14 @@ impl KeyKeeper {
 
     async fn keep(&mut self) -> Result<(), Failure> {
         let kept = self.rotation.kept().clone();
+        // Most steps change nothing, and a sync costs milliseconds.
         if kept == self.written {
             return Ok(());
         }
+        // It is gone only if a write panicked. Then nothing more is announced from it.
         let Some(mut file) = self.file.take() else { return Ok(()) };
         let wanted = kept.clone();
+        // A sync may take seconds on a busy disk, in which messages of other tasks must go on.
         let written = spawn_blocking(move || {
             let result = file.write(&wanted);
             (file, result)
@@ -187,6 +201,7 @@ impl KeyKeeper {
         })?;
         self.file = Some(file);
         if let Err(failure) = &result
+            // Once for each trouble, and not at each attempt.
             && self.problem.is_none()
         {
             tracing::error!("{failure}");
@@ -199,6 +214,8 @@ impl KeyKeeper {
     /// Gives the link its keys. Returns whether it has them: orders are obeyed one after the other.
     fn apply(&mut self) -> bool {
         if self.applied != self.written {
+            // Never what is only in memory: after a crash this host could not open what it had
+            // sealed.
             if !self.cluster.link.order(Link::Ring(self.written.ring())) {
                 return false;
             }
@@ -222,6 +239,8 @@ impl KeyKeeper {
         let status = self.rotation.status(monotonic());
         let members = self.cluster.link.members.borrow();
         let name = |host: &HostId| {
+            // A member that is waited for may be gone from the list; its number still helps to
+            // find it.
             members.get(host).map_or_else(|| format!("{:016x}", host.0), |m| m.name().to_owned())
         };
         let link = self.cluster.link.report.borrow();
@@ -244,11 +263,9 @@ impl KeyKeeper {
 
 /// A random key, and a random number.
 fn fresh() -> Result<(Key, u64), Failure> {
-    let mut key = [0; KEY];
-    let failed =
-        |error| Failure::new(exit::PRIVILEGE, format!("the kernel has no random numbers: {error}"));
-    getrandom::fill(&mut key).map_err(failed)?;
-    Ok((key, getrandom::u64().map_err(failed)?))
+    let key = key_file::random_key()?;
+    // The number tells two rotations apart that two leaders began under the same count.
+    Ok((key, super::random()?))
 }
 
 #[cfg(test)]

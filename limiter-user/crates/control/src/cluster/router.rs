@@ -31,6 +31,8 @@ pub(super) async fn route(
         let taken = match delivery {
             Delivery::Said { from, digest, content } => {
                 let heard = digest.map(|digest| replica::Input::Heard(from, digest));
+                // A single `&` below: the content has to be handed over even if the digest found
+                // no room.
                 let noted = heard.is_none_or(|heard| put(&inboxes.limits, heard));
                 noted & hand_over(&inboxes, from, content)
             }
@@ -45,6 +47,7 @@ pub(super) async fn route(
             }
         };
         if !taken {
+            // At powers of two, so that a flood cannot fill the log.
             dropped += 1;
             if dropped.is_power_of_two() {
                 tracing::warn!("{dropped} messages of other hosts came faster than they are taken");
@@ -56,11 +59,13 @@ pub(super) async fn route(
 /// Returns whether somebody took it.
 fn hand_over(inboxes: &Inboxes, from: HostId, content: Content) -> bool {
     match content {
+        // Never waits: one busy task must not hold up the messages of all others.
         Content::Shares(message) => put(&inboxes.shares, Input::Said(from, message)),
         Content::Other(Topic::Limits, bytes) => {
             put(&inboxes.limits, replica::Input::Said(from, bytes))
         }
         Content::Other(topic, bytes) => {
+            // A topic without a task is one of a later version.
             inboxes.others.get(&topic).is_none_or(|inbox| put(inbox, (from, bytes)))
         }
         // The link takes these itself.
@@ -80,20 +85,18 @@ fn tell(cluster: &Cluster, event: &Event) {
         Event::Changed(member) => {
             tracing::info!("{} was started again, or has another weight", member.name());
         }
-        Event::Conflict { kept, refused } if refused.host() == cluster.me => tracing::error!(
-            "{} is the name of the hosts at {} and {}: the one at {} is not listened to; give each host \
-             its own name",
-            kept.name(),
-            kept.address,
-            refused.address,
-            refused.address
-        ),
-        Event::Conflict { kept, refused } => tracing::warn!(
-            "{} is the name of the hosts at {} and {}: the one at {} is not listened to",
-            kept.name(),
-            kept.address,
-            refused.address,
-            refused.address
-        ),
+        Event::Conflict { kept, refused } => {
+            let (name, at) = (kept.name(), refused.address);
+            let text = format!(
+                "{name} is the name of the hosts at {} and {at}: the one at {at} is not listened to",
+                kept.address
+            );
+            // The operator of the other host is told there.
+            if refused.host() == cluster.me {
+                tracing::error!("{text}; give each host its own name");
+            } else {
+                tracing::warn!("{text}");
+            }
+        }
     }
 }

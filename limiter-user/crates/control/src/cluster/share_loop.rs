@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
@@ -33,22 +32,33 @@ use cluster::{HostId, KeyId, Message, Moment};
 use model::Share;
 
 /// How often it is looked at what sources send while that matters to somebody.
+// A grant lasts half a second. Demand has to reach the owner of a key several times in that.
 const BUSY_INTERVAL: Duration = Duration::from_millis(50);
 /// The same while it does not.
+// With nothing tracked, a wake-up only serves to notice the first source; a fifth of a second
+// keeps an idle host quiet.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 /// Of its time a thread may look for this part at most: 1/20.
+// Without this bound, a slow machine with many sources would spend a whole core on scans.
 const PART: u32 = 20;
 /// How often it is told how limits are divided.
 const REPORT: Duration = Duration::from_secs(1);
 /// How soon is tried again what could not be done.
+// A bucket that could not be written was under packets at that moment, so the next attempt soon
+// succeeds.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// For so long home shares have to be with no host that is there before it is told: others are on their way.
+// Home shares move whenever members or weights change. A warning for each move would teach
+// operators to ignore it.
 const IDLE: Duration = Duration::from_secs(10);
 /// Messages that are taken in one go.
+// The bound keeps a burst of messages from delaying the scan that is due after it.
 const BATCH: usize = 256;
 /// Less than this is not worth a word: 1 %.
 const MIN_IDLE: Share = Share::from_units(1 << 32 >> 7);
 /// Bytes of a frame, where a limit counts them.
+// The largest Ethernet frame: with smaller ones a limit in bytes lets more packets through, so
+// this is the slow case.
 const FRAME: f64 = 1514.0;
 
 /// What comes to it.
@@ -67,27 +77,6 @@ pub(super) enum Input {
     End,
 }
 
-/// What it has done, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Work {
-    /// Looks at what sources send.
-    pub looks: u64,
-    /// Shares that the data plane was told.
-    pub shares_told: u64,
-    /// The same that were tried again, as packets came at the same moment.
-    pub shares_again: u64,
-    /// Messages that were given to the link.
-    pub messages: u64,
-    /// Messages that were not: what has to be done before was not, until later ones took their place.
-    pub messages_withheld: u64,
-    /// Sources that were not tracked because there were too many.
-    pub sources_refused: u64,
-    /// The longest that a look has taken, ms.
-    pub longest_look_ms: u64,
-    /// The longest that it has gone without hearing others, ms.
-    pub longest_step_ms: u64,
-}
-
 /// The thread.
 pub(super) struct Thread {
     pub(super) inbox: mpsc::Sender<Input>,
@@ -99,12 +88,15 @@ impl Thread {
     /// Ends it; all that it has begun is done.
     pub(super) async fn end(self) {
         let _ = self.inbox.send(Input::End).await;
+        // A join blocks. On a worker of the runtime it would stop other tasks that this thread may
+        // wait for.
         let _ = tokio::task::spawn_blocking(|| self.thread.join()).await;
     }
 }
 
 /// What a host with this home share may use of each source's limit without end.
 pub(crate) fn floor_of(home: Share) -> Share {
+    // The floor does not depend on host or weight, so any do.
     let floor = escrow::Settings::new(HostId(0), 1).floor;
     home.times(floor.units(), Share::WHOLE.units())
 }
@@ -114,23 +106,27 @@ pub(crate) fn floor_of(home: Share) -> Share {
 /// # Errors
 /// If there can be none, or the core's state is in doubt.
 pub(super) fn start(host: Host, shared: &CoreHandle) -> Result<Thread, Failure> {
+    // Bounded: a member that floods must not fill the memory. Shares are repeated, so a lost
+    // message costs one interval.
     let (inbox, inputs) = mpsc::channel(MAX_WAITING);
     let (tell, report) = watch::channel(ShareReport::default());
-    let failed = |error| Failure::new(exit::PRIVILEGE, format!("cannot start a thread: {error}"));
     let (plane, alone) = shared.with_now(|core| {
         let plane = core.plane();
+        // The kernel still has the whole limit only if the daemon before lent nothing. This one
+        // may then go on with it at once.
         Ok((plane.shares(), plane.has_everything()))
     })?;
     let pending = Pending::start(shared, Arc::clone(&plane))?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
-    let thread = std::thread::Builder::new()
-        .name("shares".into())
-        .spawn(move || {
-            let shares = ShareLoop::new(host, plane, alone, pending, tell);
-            runtime.block_on(shares.run(inputs));
-        })
-        .map_err(failed)?;
+    // A runtime of its own: on the common one, long work of other tasks would delay grants past
+    // their end.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.map_err(super::no_thread)?;
+    let thread = super::spawn("shares", move || {
+        let shares = ShareLoop::new(host, plane, alone, pending, tell);
+        if let Err(failure) = runtime.block_on(shares.run(inputs)) {
+            tracing::error!("cluster limit sharing has stopped: {failure}");
+        }
+    })?;
     Ok(Thread { inbox, report, thread })
 }
 
@@ -159,7 +155,6 @@ struct ShareLoop {
     partitions: Partitions,
     /// Who waits to hear that all is handed over.
     leaving: Option<oneshot::Sender<bool>>,
-    work: Work,
     /// Since when home shares are with no host that is there.
     idle: Option<Moment>,
 }
@@ -187,14 +182,17 @@ impl ShareLoop {
             slowest: None,
             partitions: Partitions::default(),
             leaving: None,
-            work: Work::default(),
             idle: None,
         }
     }
 
-    async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
+    /// # Errors
+    /// If a thread that it needs has ended: the kernel falls back to the floor by itself.
+    async fn run(mut self, mut inputs: mpsc::Receiver<Input>) -> Result<(), Failure> {
         let mut batch = Vec::with_capacity(BATCH);
         let mut members = self.host.link.members.clone();
+        // A receiver counts the present value as seen. Without the mark the escrow would start
+        // without any member.
         members.mark_changed();
         let mut began = monotonic();
         loop {
@@ -207,6 +205,8 @@ impl ShareLoop {
                     region: escrow::Region::new(member.region()),
                 };
                 let alive = seen.iter().map(|(host, its)| (*host, member(its))).collect();
+                // The borrow locks the channel. Held any longer it would stop the link, which
+                // sends to it.
                 drop(seen);
                 self.escrow.set_members(now, &alive);
                 self.due.poll = now;
@@ -214,34 +214,38 @@ impl ShareLoop {
             self.step(now);
             let next = self.due.look.min(self.due.report).min(self.due.poll);
             let ended = monotonic();
-            self.worked(ended.since(began));
+            if let Some(sources) = &mut self.sources {
+                sources.room.worked(ended.since(began));
+            }
             let pause = next.since(ended);
             let count = tokio::select! {
                 count = inputs.recv_many(&mut batch, BATCH) => Some(count),
+                // The loop's head must see the change again, so it is marked after the wake-up has
+                // consumed it.
                 changed = members.changed() => match changed {
                     Ok(()) => { members.mark_changed(); None }
-                    Err(_) => return,
+                    Err(_) => return Ok(()),
                 },
-                answer = self.pending.core.answers.recv() => match self.handle_answer(answer) {
-                    Ok(()) => None,
-                    Err(failure) => return stopped(&failure),
-                },
-                written = self.pending.ledger.written() => match self.handle_written(written) {
-                    Ok(()) => None,
-                    Err(failure) => return stopped(&failure),
-                },
+                answer = self.pending.core.answers.recv() => {
+                    self.handle_answer(answer)?;
+                    None
+                }
+                written = self.pending.ledger.written() => {
+                    self.handle_written(written)?;
+                    None
+                }
                 () = sleep(pause) => None,
             };
             began = monotonic();
             let Some(count) = count else { continue };
             if count == 0 {
-                return;
+                return Ok(());
             }
             for input in batch.drain(..) {
-                if !matches!(input, Input::Said(..))
-                    && let Err(failure) = self.settle().await
-                {
-                    return stopped(&failure);
+                // These inputs write the state file themselves. A write on its way would overwrite
+                // theirs with an older state.
+                if !matches!(input, Input::Said(..)) {
+                    self.settle().await?;
                 }
                 match input {
                     Input::Said(from, message) => self.handle_message(from, &message),
@@ -261,24 +265,20 @@ impl ShareLoop {
                     }
                     Input::Leave(done) => {
                         self.escrow.leave(monotonic());
+                        // The answer comes when all is handed over and durable, see `carry_out`.
+                        // The caller has its own timeout.
                         self.leaving = Some(done);
                     }
-                    Input::End => return,
+                    Input::End => return Ok(()),
                 }
             }
             self.due.poll = Moment(0);
         }
     }
 
-    /// The thread has had something to do for so long: what it has time for, it tracks.
-    fn worked(&mut self, span: Duration) {
-        self.work.longest_step_ms = self.work.longest_step_ms.max(span.as_millis() as u64);
-        if let Some(sources) = &mut self.sources {
-            sources.room.worked(span);
-        }
-    }
-
     fn handle_message(&mut self, from: HostId, message: &Message) {
+        // Another host has this name, or this one has left. Shares that it took now would lie idle
+        // or count twice.
         if !self.host.refused && !self.host.left {
             self.escrow.receive(monotonic(), from, message);
         }
@@ -291,6 +291,7 @@ impl ShareLoop {
     fn handle_answer(&mut self, answer: Option<Answer>) -> Result<(), Failure> {
         match answer {
             Some(Answer::Floor(floor)) => {
+                // Messages may have waited for this floor alone.
                 self.pending.handle_floor(Ok(floor));
                 self.go_on();
             }
@@ -317,7 +318,7 @@ impl ShareLoop {
     /// Something is done that messages may have waited for.
     fn go_on(&mut self) {
         self.due.poll = Moment(0);
-        self.pending.send(&self.host, &mut self.work);
+        self.pending.send(&self.host);
     }
 
     /// Waits until nothing is being written: what else is kept is written here.
@@ -349,15 +350,21 @@ impl ShareLoop {
 
     /// Does what is due.
     fn step(&mut self, now: Moment) {
+        // An error means that the core is gone. The loop learns that from `handle_answer` and need
+        // not end here.
         if self.host.limits.has_changed().unwrap_or_default() {
             let facts = *self.host.limits.borrow_and_update();
             self.slowest = facts.slowest;
+            // Before the scan below: it would ask about sources under the former limits.
             self.partitions.begin(facts);
             self.due.report = now;
         }
         if now >= self.due.report {
             self.due.report = now.after(REPORT);
+            // Once a second is enough: the link reports as often.
             self.host.look_at_members();
+            // The escrow never goes back from this: other hosts may rely on the votes that it has
+            // given.
             if self.partitions.by_majority() {
                 self.escrow.go_by_majority();
             }
@@ -368,6 +375,7 @@ impl ShareLoop {
             self.due.poll = now;
         }
         if now >= self.due.poll {
+            // The scan above may have taken milliseconds, in which leases have ended.
             let now = monotonic();
             let out = self.escrow.poll(now);
             self.due.poll = out.next;
@@ -378,36 +386,39 @@ impl ShareLoop {
     /// Looks at what sources send.
     fn look(&mut self, now: Moment) {
         let floor = self.escrow.floor();
-        let Some(sources) = &mut self.sources else {
+        // Without a cluster limit nothing has to be scanned. Sources that are still tracked are
+        // scanned until they end.
+        let limited = self.slowest.is_some();
+        let Some(sources) = self.sources.as_mut().filter(|it| limited || !it.is_empty()) else {
             self.due.look = now.after(IDLE_INTERVAL);
             return;
         };
-        if self.slowest.is_none() && sources.is_empty() {
-            self.due.look = now.after(IDLE_INTERVAL);
-            return;
-        }
         let bounds = Bounds { floor, slowest: self.slowest.unwrap_or(f64::MAX) };
         let begun = monotonic();
         sources.room.renew(begun, sources.len());
+        // Read before the scan: what the kernel reports during it is left for the next one, and
+        // never lost.
         let noticed = self.plane.begun_to_be_limited();
         let seen = if self.host.refused || self.host.left {
+            // Grants of this host must not outlive its membership. Without demands the escrow
+            // returns them.
             Observation { over: sources.drop_all(), ..Observation::default() }
         } else {
             sources.look(&*self.plane, monotonic(), &noticed, bounds)
         };
         let ended = monotonic();
         let took = ended.since(begun);
-        self.work.looks += 1;
-        self.work.longest_look_ms = self.work.longest_look_ms.max(took.as_millis() as u64);
-        self.work.sources_refused = sources.refused;
         let pause =
             if sources.is_empty() { IDLE_INTERVAL.min(2 * BUSY_INTERVAL) } else { BUSY_INTERVAL };
+        // The pause grows with the scan's cost, which keeps the promise of `PART` on any machine.
         self.due.look = now.after(pause.max(took * PART));
         for key in seen.gone {
             self.forget(key);
         }
         for (key, bucket) in seen.over {
             self.forget(key);
+            // The bucket may live on in the kernel with a grant. An untracked source must not use
+            // it to its end.
             self.pending.shares.revoke(bucket, ended);
         }
         for Demand { key, part, limited, source, class } in seen.demands {
@@ -429,15 +440,19 @@ impl ShareLoop {
 
     /// Does what the escrow says.
     fn carry_out(&mut self, now: Moment, out: Outputs) {
+        // It stays set: the escrow says it once, and the state file may not be written yet.
         self.host.left |= out.left;
         let (kept, sources) = (self.escrow.kept(), self.sources.as_ref());
-        for key in self.pending.take(out, kept, &self.host, sources, &mut self.work) {
+        for key in self.pending.take(out, kept, &self.host, sources) {
             self.forget(key);
             if let Some(sources) = &mut self.sources {
+                // The bucket was evicted. The source is found anew if it comes back, and then with
+                // its present bucket.
                 sources.drop(key);
             }
         }
-        if !self.pending.send(&self.host, &mut self.work) {
+        // Leaving is told only after the messages have gone: the link ends right after it.
+        if !self.pending.send(&self.host) {
             // A disk that is full is so for a while.
             let full = self.pending.unkept.is_some();
             let again = if full { IDLE_INTERVAL } else { RETRY_INTERVAL };
@@ -458,13 +473,9 @@ impl ShareLoop {
     fn regions(&self) -> BTreeMap<String, RegionShares> {
         let mut regions: BTreeMap<String, RegionShares> = BTreeMap::new();
         for (host, member) in self.host.link.members.borrow().iter() {
-            if !regions.contains_key(member.region()) {
-                regions.insert(member.region().into(), RegionShares::default());
-            }
-            if let Some(region) = regions.get_mut(member.region()) {
-                region.members += 1;
-                region.home += self.escrow.home_of(*host).unwrap_or(Share::NONE);
-            }
+            let region = regions.entry(member.region().into()).or_default();
+            region.members += 1;
+            region.home += self.escrow.home_of(*host).unwrap_or(Share::NONE);
         }
         regions
     }
@@ -472,10 +483,12 @@ impl ShareLoop {
     /// The home shares that no host has which is there, if that has been so for a while.
     fn missing(&mut self, regions: &BTreeMap<String, RegionShares>) -> Share {
         let there: Share = regions.values().map(|region| region.home).sum();
+        // Shares on their way lie with no host, yet they are not lost.
         let missing = Share::WHOLE.without(there + self.escrow.kept().on_the_way());
         let members = self.host.link.members.borrow().len();
         let now = monotonic();
         if missing <= MIN_IDLE
+            // A host alone is warned in other words, see `status.rs`.
             || members <= 1
             || self.host.kept.cluster().is_none()
             || self.host.left
@@ -483,6 +496,7 @@ impl ShareLoop {
             self.idle = None;
             return Share::NONE;
         }
+        // The clock starts with the first sign, so that a gap of a moment never shows.
         let since = *self.idle.get_or_insert(now);
         if now.since(since) >= IDLE { missing } else { Share::NONE }
     }
@@ -493,6 +507,8 @@ impl ShareLoop {
             && self.host.link.report.borrow().cluster.is_none()
             && !self.host.left
         {
+            // Without it the link would go on greeting as a host without a cluster, while the file
+            // says otherwise.
             self.host.link.order(Command::Belong(id));
         }
         let (keys, limited) = self.sources.as_ref().map_or((0, 0), Sources::count);
@@ -511,8 +527,6 @@ impl ShareLoop {
             loans: [loans.borrowed, loans.lent],
             regions,
             missing,
-            twice: self.sources.as_ref().map_or(0, Sources::twice),
-            unwritten: self.pending.unwritten(),
             lost: self.escrow.count_lost(monotonic()),
             refused: self.host.refused,
             left: self.host.left,
@@ -520,14 +534,10 @@ impl ShareLoop {
             doubts: self.escrow.doubts(),
             problem: self.pending.problem.clone(),
             counters: self.escrow.counters(),
-            work: self.work,
+            messages: self.pending.sent,
+            withheld: self.pending.withheld,
         });
     }
-}
-
-/// Tells that the thread ends before it is to: the kernel falls back to the floor by itself.
-fn stopped(failure: &Failure) {
-    tracing::error!("cluster limit sharing has stopped: {failure}");
 }
 
 /// That a thread which this one needs is gone.
@@ -537,7 +547,6 @@ fn ended() -> Failure {
 
 /// What a tier lets through, packets a second; full frames where it counts bytes.
 pub(super) fn packets_a_second(tier: &model::Tier) -> f64 {
-    let period_s = tier.rate.period_ns() as f64 / 1e9;
     let frame = if tier.rate.unit() == model::Unit::Bytes { FRAME } else { 1.0 };
-    tier.rate.amount() as f64 / frame / period_s.max(1e-9)
+    tier.rate.per_second() / frame
 }

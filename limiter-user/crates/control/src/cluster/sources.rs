@@ -20,27 +20,38 @@ use crate::Shares;
 use cluster::{KeyId, Moment};
 use dataplane::ClusterMember;
 use model::Share;
-use model::{Class, Limit, Tier};
+use model::{Class, Limit};
 
 /// How long the search for new sources may take at a time, while others wait to be heard.
+// The search and the tracked sources share a loop with messages; together they stay below the time
+// between two grants.
 const BUDGET: Duration = Duration::from_millis(1);
 /// Buckets that are searched at a time, at least and at most.
+// The least makes progress even on a slow machine. The most bounds one overrun when the speed
+// suddenly changes.
 const CHUNK: RangeInclusive<usize> = 1 << 10..=1 << 20;
 /// How long a look at tracked sources may take at a time, likewise.
 const LOOK: Duration = Duration::from_millis(2);
 /// Of those so many at a time, at least and at most: the others have their turn later.
 const TURN: RangeInclusive<usize> = 1 << 8..=1 << 14;
 /// New sources that are looked at closely at a time, at most.
+// Each new source needs its policy and a first message. More at a time would make one scan long.
 const MAX_FOUND: usize = 256;
 /// A source that sends little for so long is tracked no more, or for longer where its limit is slow.
+// The escrow forgets a key without reports after the same time.
 const IDLE: Duration = Duration::from_secs(3);
 /// Or for so long at the most.
+// Buckets of very slow limits take days to fill. To track them so long would take the room of busy
+// sources.
 const MAX_IDLE: Duration = Duration::from_secs(300);
 /// For how long two sources of one number are left at their floor.
+// Long enough for one of them to end, so that the number does not change hands with every scan.
 const TWICE: Duration = Duration::from_secs(10);
 /// Numbers of which that is remembered, at most.
+// Any two of 100,000 sources meet with a probability of 2·10⁻⁵. The bound only guards the memory.
 const MAX_TWICE: usize = 1024;
 /// Less of a limit than this is nobody's concern, whatever the floor.
+// Half of a tiny floor is a packet now and then. Every source would be tracked for it.
 const LITTLE: Share = Share::from_units(1 << 23);
 
 /// A source that is tracked.
@@ -102,13 +113,10 @@ impl Bounds {
 
 /// How long a bucket takes to fill at the whole limit, and a moment until its share has come; 3 s to 5 minutes.
 fn life_of(limit: &Limit) -> Duration {
-    let fill = |tier: &Tier| {
-        let period_s = tier.rate.period_ns() as f64 / 1e9;
-        tier.burst as f64 * period_s / tier.rate.amount().max(1) as f64
-    };
-    let first = fill(&limit.tier());
-    let seconds = limit.also.as_ref().map_or(first, |also| first.max(fill(also)));
+    let fills = limit.tiers().map(|tier| tier.burst as f64 / tier.rate.per_second());
+    let seconds = fills.fold(0.0, f64::max);
     // The floors of other hosts are not to be had.
+    // Clamped as seconds: a duration that is too long for its type would panic.
     let longest = MAX_IDLE.as_secs_f64();
     Duration::from_secs_f64((1.0 + seconds * 1.1).clamp(IDLE.as_secs_f64(), longest))
 }
@@ -116,6 +124,7 @@ fn life_of(limit: &Limit) -> Duration {
 /// What is wanted for a source that sends nothing at present while it is tracked longer than others: enough for its
 /// bucket to fill, a packet at least.
 fn wanted(limit: &Limit, life: Duration, bounds: Bounds) -> Share {
+    // Its bucket is full again before the source is given up, so there is nothing to keep.
     if life <= IDLE {
         return Share::NONE;
     }
@@ -127,7 +136,9 @@ fn wanted(limit: &Limit, life: Duration, bounds: Bounds) -> Share {
 #[derive(Debug)]
 pub(super) struct Sources {
     keys: Keys,
+    // Keys are hashes under a secret already, so a fixed hasher opens no way to make them collide.
     tracked: HashMap<KeyId, Tracked, FixedState>,
+    // In the order of buckets, so that a turn reads the kernel's memory forwards.
     at: BTreeMap<usize, KeyId>,
     /// How many of them are looked at at a time, and from which bucket on.
     pace: AdaptiveBatch,
@@ -140,8 +151,6 @@ pub(super) struct Sources {
     search: Search,
     /// How many may be tracked.
     pub(super) room: AdmissionControl,
-    /// Sources that were not tracked because there were too many, and that were no more.
-    pub(super) refused: u64,
 }
 
 impl Sources {
@@ -157,7 +166,6 @@ impl Sources {
             number: 0,
             search: Search::default(),
             room: AdmissionControl::new(now),
-            refused: 0,
         }
     }
 
@@ -165,6 +173,7 @@ impl Sources {
     /// as of the latest time that the table was gone through, or of the present one if it has found more already. On
     /// a busy machine that takes many seconds.
     pub(super) fn left_out(&self) -> usize {
+        // A finished count alone would say nothing for seconds after a flood begins.
         self.search.left_out.max(self.search.leaves_out)
     }
 
@@ -178,7 +187,6 @@ impl Sources {
         self.tracked.len()
     }
 
-    /// Whether there is nothing to look at often.
     pub(super) fn is_empty(&self) -> bool {
         self.tracked.is_empty()
     }
@@ -193,16 +201,11 @@ impl Sources {
         self.at.get(&bucket).copied()
     }
 
-    /// Numbers that two sources have at present.
-    pub(super) fn twice(&self) -> usize {
-        self.twice.len()
-    }
-
-    /// Tracks a source no more.
-    pub(super) fn drop(&mut self, key: KeyId) -> Option<(usize, u64)> {
+    /// Tracks a source no more. Returns its number, its bucket and the bucket's tag.
+    pub(super) fn drop(&mut self, key: KeyId) -> Option<(KeyId, (usize, u64))> {
         let tracked = self.tracked.remove(&key)?;
         self.at.remove(&tracked.bucket);
-        Some((tracked.bucket, tracked.tag))
+        Some((key, (tracked.bucket, tracked.tag)))
     }
 
     /// Tracks nothing any more; which sources were.
@@ -222,6 +225,7 @@ impl Sources {
     ) -> Observation {
         let mut seen = Observation::default();
         self.turn += 1;
+        // First, so that the scan below does not spend its time on sources that go.
         self.give_up(&mut seen);
         // Who begins to be limited is looked at at once, whoever's turn it is.
         let noticed = noticed.iter().flat_map(|source| plane.buckets_of(*source));
@@ -229,6 +233,7 @@ impl Sources {
             noticed.partition(|bucket| self.at.contains_key(bucket));
         turn.extend(self.whose_turn());
         turn.sort_unstable();
+        // A source that the kernel reports may have its turn as well; one read is enough.
         turn.dedup();
         let begun = Instant::now();
         // Buckets that are another source's by now.
@@ -239,26 +244,31 @@ impl Sources {
             }
         });
         self.clear_up(now, &turn, &mut seen);
+        // Measured without the search: that has a pace of its own.
         self.pace.took(turn.len(), begun.elapsed());
         found.extend(others);
         // Who has long been silent makes room for others.
+        // The room may have shrunk below what is tracked.
         let free = self.room.most().saturating_sub(self.tracked.len());
+        // Silent sources are only counted where room is short: that goes through all of them.
         let room = if free < MAX_FOUND { free + self.silent(now).len() } else { free };
         self.search.go_on(plane, now, bounds, &self.at, room, &mut found);
+        // A bucket may be both reported by the kernel and found by the search.
         found.retain(|bucket| !self.at.contains_key(bucket));
         found.sort_unstable();
         found.dedup();
         let mut lack = found.len().min(room).saturating_sub(free);
         if lack > 0 {
             let mut silent = self.silent(now);
+            // The longest silent first: their buckets are the fullest, so they lose least.
             silent.sort_unstable();
             lack = lack.min(silent.len());
             for (_, key) in silent.drain(..lack) {
-                seen.over.extend(self.drop(key).map(|bucket| (key, bucket)));
+                seen.over.extend(self.drop(key));
+                // A demand after the end would make the escrow ask for a share that nobody uses.
                 seen.demands.retain(|demand| demand.key != key);
             }
         }
-        self.refused += found.len().saturating_sub(room) as u64;
         found.truncate(room);
         plane.cluster_members(&mut found.into_iter(), &mut |member| {
             self.take(now, &member, bounds, &mut seen);
@@ -275,6 +285,8 @@ impl Sources {
     /// The buckets that are to be looked at next, one after the other and then from the first one on again.
     fn whose_turn(&mut self) -> Vec<usize> {
         let much = self.pace.much().min(self.at.len());
+        // By bucket and not by count: sources come and go between turns, and an index would skip
+        // some.
         let before = self.at.range(..self.from);
         let all = self.at.range(self.from..).chain(before);
         let turn: Vec<usize> = all.take(much).map(|(bucket, _)| *bucket).collect();
@@ -291,10 +303,11 @@ impl Sources {
         let mut all: Vec<(u64, KeyId)> =
             self.tracked.iter().map(|(key, it)| (it.number, *key)).collect();
         all.sort_unstable();
+        // The last ones, so that sources with a long history of grants keep them under a flood of
+        // new ones.
         for (_, key) in all.split_off(all.len() - more) {
-            seen.over.extend(self.drop(key).map(|bucket| (key, bucket)));
+            seen.over.extend(self.drop(key));
         }
-        self.refused += more as u64;
     }
 
     /// Notes what a tracked source sends. Returns whether the bucket is still its own.
@@ -307,9 +320,11 @@ impl Sources {
     ) -> bool {
         let bucket = member.bucket;
         let Some(&key) = self.at.get(&bucket.bucket) else { return false };
+        // An evicted bucket may be another source's by now. The tag tells them apart.
         let its = |tracked: &&mut Tracked| tracked.tag == bucket.tag;
         let Some(tracked) = self.tracked.get_mut(&key).filter(its) else { return false };
         tracked.turn = self.turn;
+        // The first drop is urgent: the source has used its share, and waits for more.
         let starts = bucket.limited && !tracked.limited;
         if let Some(Snapshot { demand: part, sends, drops }) =
             tracked.gauge.look(now, member, starts)
@@ -319,6 +334,7 @@ impl Sources {
             if part >= bounds.least() || tracked.limited {
                 tracked.busy = now;
             }
+            // The limit may have changed since the last look.
             tracked.life = life_of(&member.limit);
             let part = part.max(wanted(&member.limit, tracked.life, bounds));
             let &ClusterMember { source, class, .. } = member;
@@ -333,14 +349,18 @@ impl Sources {
             let Some(&key) = self.at.get(bucket) else { continue };
             let Some(tracked) = self.tracked.get(&key) else { continue };
             let there = tracked.turn == self.turn;
+            // A bucket without an answer in this turn is gone, whatever its source sent before.
             if there && now.since(tracked.busy) <= tracked.life {
                 continue;
             }
             match self.drop(key) {
-                Some(bucket) if there => seen.over.push((key, bucket)),
+                // A bucket that is there has a grant to be revoked. One that is gone took it
+                // along.
+                Some(over) if there => seen.over.push(over),
                 _ => seen.gone.push(key),
             }
         }
+        // The scan above noted demands of sources that have just been given up.
         seen.demands.retain(|demand| self.tracked.contains_key(&demand.key));
         self.twice.retain(|_, since| now.since(*since) <= TWICE);
     }
@@ -361,8 +381,10 @@ impl Sources {
         }
         if let Some(other) = self.drop(key) {
             // Two sources, or one with two buckets: neither has more than its floor.
+            // A share of this number would count for both, and together they would pass twice of
+            // it.
             seen.demands.retain(|demand| demand.key != key);
-            seen.over.push((key, other));
+            seen.over.push(other);
             if self.twice.len() < MAX_TWICE {
                 self.twice.insert(key, now);
             }
@@ -371,6 +393,8 @@ impl Sources {
         // Who is limited wants more than its floor.
         let guess = if bucket.limited { bounds.least().times(4, 1) } else { Share::NONE };
         let (gauge, part) = DemandEstimator::begin(now, member, guess);
+        // An old bucket says nothing of the present, so its source is tracked until a second look
+        // tells.
         let young = gauge.is_young(now);
         if young && !bucket.limited && part < bounds.least() {
             return;
@@ -383,6 +407,7 @@ impl Sources {
         let tracked = Tracked { bucket: at, tag, gauge, limited, busy: now, life, turn, number };
         self.tracked.insert(key, tracked);
         self.at.insert(at, key);
+        // Without a part there is nothing to ask for yet.
         if !part.is_none() {
             let &ClusterMember { source, class, .. } = member;
             seen.demands.push(Demand { key, part, limited, source, class });
@@ -394,6 +419,7 @@ impl Sources {
 #[derive(Debug)]
 struct Search {
     /// What buckets had counted, as far as that fits.
+    // Four bytes a bucket, so that a table of a million buckets costs 4 MB and not 8 or more.
     counted: Vec<u32>,
     /// Where it goes on.
     at: usize,
@@ -412,6 +438,8 @@ impl Default for Search {
         Self {
             counted: Vec::new(),
             at: 0,
+            // The first round only fills `counted`. From the least, it would take seconds to see
+            // the whole table.
             pace: AdaptiveBatch::new(CHUNK, BUDGET).from(16 * CHUNK.start()),
             began: Moment(0),
             took: None,
@@ -433,6 +461,7 @@ impl Search {
         found: &mut Vec<usize>,
     ) {
         let buckets = plane.buckets();
+        // The table was replaced by one of another size. Old counts belong to other sources.
         if self.counted.len() != buckets {
             *self = Self { counted: vec![0; buckets], ..Self::default() };
         }
@@ -440,6 +469,7 @@ impl Search {
             self.began = now;
         }
         let end = (self.at + self.pace.much()).min(buckets);
+        // Found beyond the room is only counted.
         let most = MAX_FOUND.min(room);
         // What a source sends in the time that a round takes, if it matters.
         let seconds = self.took.unwrap_or_default().as_secs_f64();
@@ -448,9 +478,12 @@ impl Search {
         let begun = Instant::now();
         let (counted, leaves_out) = (&mut self.counted, &mut self.leaves_out);
         plane.cluster_buckets(self.at..end, &mut |bucket| {
+            // The cut wraps, and so does the difference below. A round is far too short for 2^32
+            // packets of a source.
             let packets = bucket.counts.packets() as u32;
             let Some(before) = counted.get_mut(bucket.bucket) else { return };
             let more = packets.wrapping_sub(std::mem::replace(before, packets));
+            // In the first round nothing is known of before: only the kernel's own sign counts.
             let matters = more >= enough && !first || bucket.limited && (more > 0 || first);
             let new = matters && !known.contains_key(&bucket.bucket);
             if new && found.len() < most {
@@ -464,6 +497,7 @@ impl Search {
         if end >= buckets {
             self.at = 0;
             self.left_out = std::mem::take(&mut self.leaves_out);
+            // Not less: at a round of no time a single packet would look like a high rate.
             self.took = Some(now.since(self.began).max(Duration::from_millis(50)));
         }
     }

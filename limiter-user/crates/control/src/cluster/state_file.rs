@@ -24,18 +24,23 @@ use model::Share;
 const FILE: &str = "cluster.json";
 
 /// The version of the file's format.
+// A higher number is refused, so it rises only when an older daemon would misread the file. New
+// fields are left out at their default instead.
 const VERSION: u32 = 1;
 
 /// The whole file.
 #[derive(Serialize, Deserialize)]
+// An unknown field may be a promise of a later version. To drop it silently could give shares
+// twice.
 #[serde(deny_unknown_fields)]
 struct Content<S> {
     state: S,
     /// A hash of `state` as JSON.
+    // Without it a flipped digit in `home` would pass as a larger share.
     check: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct State {
     version: u32,
@@ -70,23 +75,8 @@ struct State {
 
 impl State {
     /// Of a host that has kept nothing yet.
-    const fn empty() -> Self {
-        Self {
-            version: VERSION,
-            name: String::new(),
-            epoch: Epoch(0),
-            cluster: None,
-            lost: false,
-            left: false,
-            proposal: None,
-            vote: None,
-            home: 0,
-            next_transfer: 0,
-            outgoing: Vec::new(),
-            incoming: Vec::new(),
-            clock: 0,
-            far: false,
-        }
+    fn empty() -> Self {
+        Self { version: VERSION, ..Self::default() }
     }
 
     /// As [`State::empty`], of a host that begins this run: others may remember it from a life before.
@@ -94,12 +84,16 @@ impl State {
     /// Its moments and the numbers of its transfers lie beyond all that an earlier life can have used, or nobody
     /// would take them: a clock that is kept goes ahead of the wall clock by an hour a start at most.
     fn newcomer(epoch: Epoch) -> Self {
+        // The upper half of an epoch is the start in seconds. Shifted back, one second is worth
+        // 4.3 s in nanoseconds, so later starts lie beyond.
         let second = epoch.0 >> 32;
         Self { clock: second << 32, next_transfer: second << 32, ..Self::empty() }
     }
 
     fn check(&self) -> u64 {
         // Plain values always make JSON.
+        // Over the JSON and not the fields: a field that is left out changes nothing, so files of
+        // earlier versions keep their check.
         let text = serde_json::to_string(self).unwrap_or_default();
         let mut hasher = SipHasher24::new();
         hasher.write(text.as_bytes());
@@ -112,6 +106,8 @@ impl State {
             self.incoming.clear();
         }
         self.cluster = Some(cluster);
+        // A host with a cluster has no vote. A stale one could found a second cluster after it
+        // leaves.
         (self.lost, self.left, self.vote) = (false, false, None);
     }
 
@@ -120,6 +116,7 @@ impl State {
             (HostId(to), Transfer { number, share: Share::from_units(share) })
         };
         PersistentState {
+            // More than the whole cannot be right, and the kernel would admit it.
             home: Share::from_units(self.home).min(Share::WHOLE),
             last_transfer: self.next_transfer,
             outgoing: self.outgoing.iter().map(transfer).collect(),
@@ -160,6 +157,8 @@ impl StateFile {
     pub(super) fn open(directory: &Path, name: &str) -> Result<Self, Failure> {
         let path = directory.join(FILE);
         let state = read(&path)?;
+        // Shares on their way count too: until they are confirmed they are this host's, by its old
+        // name.
         let has = |state: &&State| state.home > 0 || !state.outgoing.is_empty();
         let kept = state.as_ref().filter(has).map_or(name, |state| &state.name).to_owned();
         let refused_name = (kept != name).then(|| name.to_owned());
@@ -183,6 +182,8 @@ impl StateFile {
     pub(super) fn begin(&mut self, epoch: Epoch, proposal: ClusterId) -> Result<(), Failure> {
         let mut state = match &self.state {
             // What was in the damaged file is not known.
+            // The file that replaced the damaged one has a clock of zero. Numbers must be beyond
+            // those of the life that was lost.
             Some(state) if state.lost && state.cluster.is_none() && state.next_transfer == 0 => {
                 State { lost: true, ..State::newcomer(epoch) }
             }
@@ -190,7 +191,10 @@ impl StateFile {
             None => State::newcomer(epoch),
         };
         state.name.clone_from(&self.name);
+        // Stored before the first frame: an epoch that is used twice would repeat nonces under the
+        // same key.
         state.epoch = epoch;
+        // Kept over restarts: other hosts may have voted for it already.
         state.proposal.get_or_insert(proposal);
         self.write(state)
     }
@@ -202,6 +206,8 @@ impl StateFile {
 
     /// The cluster that this host belongs to.
     pub(super) fn cluster(&self) -> Option<ClusterId> {
+        // The number stays in the file after leaving, so that `belong` knows whether a later
+        // cluster is the same.
         self.state.as_ref().filter(|state| !state.left)?.cluster
     }
 
@@ -211,6 +217,7 @@ impl StateFile {
         let state = self.state.as_ref();
         let lost = state.is_some_and(|state| state.lost);
         let vote = state.and_then(|state| state.vote);
+        // Two votes of one host could found two clusters, each of which has the whole limit.
         Bootstrap { expect: if lost { 0 } else { expect }, proposal: self.proposal(), vote }
     }
 
@@ -259,6 +266,8 @@ impl StateFile {
         let mut state = self.state.clone()?;
         state.set_shares(shares);
         let path = self.path.clone();
+        // The escrow asks often. A write with `fsync` for nothing would hold back messages for the
+        // disk's time.
         (self.state.as_ref() != Some(&state)).then_some(Unwritten { path, state })
     }
 
@@ -275,6 +284,7 @@ impl StateFile {
     pub(super) fn leave(&mut self) -> Result<bool, Failure> {
         let shares = self.shares();
         let whole = shares.home == Share::WHOLE;
+        // Leaving with a part would leave it idle for good: nobody else could ever use it.
         if !shares.outgoing.is_empty() || !(whole || shares.home.is_none()) {
             return Ok(false);
         }
@@ -283,12 +293,15 @@ impl StateFile {
     }
 
     fn change(&mut self, change: impl FnOnce(&mut State)) -> Result<(), Failure> {
+        // Nothing was begun: then there is no run yet that could change anything.
         let Some(mut state) = self.state.clone() else { return Ok(()) };
         change(&mut state);
         self.write(state)
     }
 
     fn write(&mut self, state: State) -> Result<(), Failure> {
+        // Memory follows the disk and never goes ahead. A failed write leaves both at the former
+        // state.
         if self.state.as_ref() != Some(&state) {
             write(&self.path, &state)?;
             self.state = Some(state);
@@ -336,6 +349,7 @@ fn read(path: &Path) -> Result<Option<State>, Failure> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        // Bytes that are not UTF-8 are damage like any other, and end as a parse error below.
         Err(error) if error.kind() == ErrorKind::InvalidData => String::new(),
         Err(error) => {
             return Err(Failure::new(exit::PRIVILEGE, format!("cannot read {name}: {error}")));
@@ -345,6 +359,8 @@ fn read(path: &Path) -> Result<Option<State>, Failure> {
         Ok(Content { state, check }) if state.check() == check && state.version == VERSION => {
             return Ok(Some(state));
         }
+        // Not damage: setting it aside would throw away the shares of a host that was downgraded
+        // by mistake.
         Ok(Content { state, .. }) if state.version > VERSION => {
             let message = format!("{name} was written by a later version");
             return Err(Failure::new(exit::USAGE, message).hint("run that version, or a later one"));

@@ -23,9 +23,12 @@ use cluster::{HostId, Moment, escrow};
 use model::{Limits, Share};
 
 /// Home shares that are so much less than the whole are not worth a word.
+// A thousandth: what roundings leave behind must not look like a loss.
 const MIN_HOME: Share = Share::from_units(1 << 22);
 
 /// For how long it is told that packets were not listened to.
+// Long enough for somebody who looks after an alarm, short enough that a repaired host does not
+// stay a warning.
 const LATELY: Duration = Duration::from_secs(60);
 
 /// The cluster as the core sees it.
@@ -56,6 +59,8 @@ impl View {
 impl Fleet for View {
     fn limits_changed(&self, limits: &[&Limits]) {
         let facts = LimitFacts::new(limits);
+        // A send for nothing would wake the share thread, and make it ask the core about all
+        // sources again.
         self.limits.send_if_modified(|present| {
             let is_news = facts.is_news(present);
             *present = facts;
@@ -86,8 +91,8 @@ impl Fleet for View {
             sources: shares.keys as u64,
             limited: shares.limited as u64,
             left_out: shares.left_out as u64,
-            messages: shares.work.messages,
-            withheld: shares.work.messages_withheld,
+            messages: shares.messages,
+            withheld: shares.withheld,
             left: shares.left,
             unlimited_peers: peers as u64,
         }
@@ -95,6 +100,7 @@ impl Fleet for View {
 
     fn concerns(&self, limited: bool) -> Vec<Concern> {
         let mut concerns = Vec::new();
+        // Degraded says that limits are not kept as promised. A mere hint must not look like that.
         let mut note = |degraded: bool, text: String| concerns.push(Concern { text, degraded });
         let (members, link) = (self.link.members.borrow(), self.link.report.borrow());
         let shares = self.shares.borrow();
@@ -107,6 +113,7 @@ impl Fleet for View {
                         part in its limits beside its floor; give each host its own name";
             note(true, text.replace('%', &self.name));
         }
+        // This host's own case is told above, with what it means for it.
         for (host, refused) in link.refused.iter().filter(|(host, _)| **host != self.me) {
             let name = members.get(host).map_or("?", |kept| kept.name());
             note(
@@ -120,6 +127,7 @@ impl Fleet for View {
         if shares.left {
             note(limited, "this host has left the cluster: what is under its limits is dropped here; restart the \
                            daemon to come back".into());
+            // All further concerns follow from having left.
             return concerns;
         }
         if let Some(problem) = &shares.problem {
@@ -135,6 +143,8 @@ impl Fleet for View {
                 true,
                 format!("this host belongs to no cluster yet: {}{dropped}", how_to_belong(&link)),
             );
+        // With no cluster limit in force nothing is dropped, and a host that has just joined is
+        // healthy.
         } else if shares.home.is_none() {
             note(
                 limited,
@@ -143,6 +153,7 @@ impl Fleet for View {
                     .into(),
             );
         }
+        // A host that is alone with everything is no concern: a cluster of one begins so.
         let lost = Share::WHOLE.without(shares.home + shares.on_the_way);
         if link.cluster.is_some() && members.len() <= 1 && lost > MIN_HOME {
             note(
@@ -161,18 +172,16 @@ impl Fleet for View {
             );
             note(false, text);
         }
-        for text in other_clusters(&link.others) {
-            note(true, text);
-        }
-        for text in link.agreement.iter().flat_map(|mine| disagreements(mine, &link.others)) {
-            note(true, text);
-        }
-        for text in file_limits::told(&self.file_limits.borrow()) {
+        // Degraded although this host works: both clusters together admit twice the limit.
+        let differ = link.agreement.iter().flat_map(|mine| disagreements(mine, &link.others));
+        let apart = other_clusters(&link.others).into_iter().chain(differ);
+        for text in apart.chain(file_limits::told(&self.file_limits.borrow())) {
             note(true, text);
         }
         for seed in self.link.seeds.borrow().iter() {
             if let Some(error) = &seed.error {
                 note(false, format!("the seed {} is not found: {error}", seed.name));
+            // Only where the name is found: otherwise the line above says more.
             } else if is_silent(seed, &members, &link.others) {
                 let text = "nobody answers at the seed %: no host of the cluster listens there, or its key is \
                             another one";
@@ -182,6 +191,7 @@ impl Fleet for View {
         for text in strangers(&link.counts, monotonic()) {
             note(false, text);
         }
+        // Not degraded: these sources keep their floor, and the limit holds.
         if shares.left_out > 0 {
             let text = format!(
                 "{} sources under limits of the cluster have their floor here and no more: more sources send at once \
@@ -196,6 +206,7 @@ impl Fleet for View {
         for text in doubts(&shares.doubts) {
             note(true, text);
         }
+        // Degraded until a restart: a copied state stays wrong until somebody repairs it.
         if shares.counters.transfers_refused > 0 {
             note(
                 true,
@@ -254,6 +265,7 @@ fn how_to_belong(link: &link::Report) -> String {
         return "run `limiter cluster init` on one host, or set bootstrap_expect on all, or wait for a member to answer"
             .into();
     };
+    // This host waits, too.
     let seen = 1 + link.others.values().filter(|other| other.bootstrap.expect > 0).count();
     format!(
         "it sees {seen} of the {expect} hosts that are to found one together (bootstrap_expect), and no member; if the \
@@ -263,6 +275,7 @@ fn how_to_belong(link: &link::Report) -> String {
 
 /// What is to be said of other clusters whose hosts have the same key.
 fn other_clusters(others: &Others) -> Vec<String> {
+    // Sorted, so that the text is the same at each call and an alert does not fire anew.
     let mut clusters = BTreeMap::<ClusterId, Vec<&Identity>>::new();
     for other in others.values() {
         if let Some(cluster) = other.cluster {
@@ -301,6 +314,7 @@ fn disagreements(mine: &Agreement, others: &Others) -> Vec<String> {
 /// Whether a seed was found, and no host with the key is there.
 fn is_silent(seed: &Seed, members: &Members, others: &Others) -> bool {
     let there = |at: &SocketAddr| {
+        // A host with the key that refuses this one has answered, too: another line tells why.
         others.contains_key(at) || members.values().any(|member| member.address == *at)
     };
     !seed.addresses.is_empty() && !seed.addresses.iter().any(there)
@@ -313,6 +327,7 @@ const FROM_STRANGERS: [Rejection; 3] = [Rejection::Key, Rejection::Protocol, Rej
 fn strangers(counts: &Counts, now: Moment) -> impl Iterator<Item = String> {
     FROM_STRANGERS.into_iter().filter_map(move |why| {
         let Rejected { packets, latest } = counts.rejected(why);
+        // The count alone never falls, so it would warn for ever.
         let (at, from) = latest.filter(|(at, _)| now.since(*at) < LATELY)?;
         let ago = now.since(at).as_secs();
         Some(format!("rejected {packets} packets, the latest from {from} {ago} s ago: {why}"))

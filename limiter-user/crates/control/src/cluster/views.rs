@@ -23,7 +23,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::link::{Command, monotonic};
-use super::{Cluster, Inbox, RegionShares};
+use super::{Cluster, Inbox};
 use crate::scrape::Clustered;
 use cluster::membership::Identity;
 use cluster::queries::lag::Lag;
@@ -33,17 +33,21 @@ use cluster::{HostId, Moment};
 use model::digest::Percentiles;
 
 /// Questions of this host that wait, at most.
+// More are refused at once: an answer that comes after the dashboard has asked again is of no use.
 const MAX_WAITING: usize = 16;
 
 /// Questions of others that are worked on at once, and that wait for that, at most.
+// Each one may hold the core for milliseconds. Members must not slow down each other by asking.
 const AT_ONCE: usize = 4;
 const MAX_QUEUED: usize = 64;
 
 /// How often some members are asked whether they are there, and how many of them.
 const PINGS: Duration = Duration::from_secs(1);
+// A few a second keep the round trips fresh, at a cost that does not grow with the cluster.
 const PINGED: usize = 8;
 
 /// Hosts that are gone and still told of, at most, and for how long.
+// A fleet that scales up and down leaves hosts behind all day.
 const MAX_GONE: usize = 256;
 const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 
@@ -85,6 +89,7 @@ impl Views {
     /// Asks all members that are there but this host, until then. `None` if there is too much to do.
     async fn ask(&self, question: Question, until: Moment) -> Option<Outcome> {
         let (reply, replied) = oneshot::channel();
+        // Without waiting: the time for the answer has begun to run.
         self.asks.try_send(Ask { question, until, reply }).ok()?;
         replied.await.ok()
     }
@@ -106,6 +111,7 @@ impl Cluster {
         let (report, shares) = (self.link.report.borrow().clone(), self.shares.borrow().clone());
         let counts = &report.counts;
         let refused = counts.rejections().map(|(why, rejected)| (why.name(), rejected.packets));
+        let regions = shares.regions.iter();
         Clustered {
             members: self.link.members.borrow().len(),
             suspects: report.suspects.len(),
@@ -113,18 +119,16 @@ impl Cluster {
             keys: shares.keys,
             left_out: shares.left_out,
             loans: shares.loans,
-            regions: shares.regions.iter().map(region).collect(),
+            regions: regions
+                .map(|(name, its)| (name.clone(), its.members, its.home.part()))
+                .collect(),
             lag: self.views.lag(),
+            // A frame that nobody took is lost as one that could not be sent.
             frames: [counts.received, counts.sent, counts.unsent + report.lost],
             refused: refused.collect(),
             overage: Arc::clone(&self.overage.borrow()),
         }
     }
-}
-
-/// A region as a scrape tells it.
-fn region((name, shares): (&String, &RegionShares)) -> (String, usize, f64) {
-    (name.clone(), shares.members, shares.home.part())
 }
 
 /// This host's wall clock, ns since 1970.
@@ -134,10 +138,10 @@ fn wall() -> u64 {
 
 /// Asks and answers until the link is gone.
 pub(super) async fn serve(cluster: Cluster, mut inbox: Inbox, mut asks: mpsc::Receiver<Ask>) {
-    // Answers to an earlier run are for other numbers.
+    // From a random number on, a late answer to the run before meets no question of this one.
     let first = getrandom::u64().unwrap_or_else(|_| wall());
     let (done, mut worked) = mpsc::channel(MAX_QUEUED);
-    let members = cluster.link.members.clone();
+    let mut members = cluster.link.members.clone();
     let mut exchange = Exchange {
         known: BTreeMap::new(),
         asker: QueryClient::new(first),
@@ -149,14 +153,15 @@ pub(super) async fn serve(cluster: Cluster, mut inbox: Inbox, mut asks: mpsc::Re
         pinged: HostId(0),
         cluster,
     };
-    let mut members = members;
     let mut pings = interval(PINGS);
+    // Missed pings would all go out at once, and measure their own burst.
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     exchange.look_at_members();
     loop {
         let now = monotonic();
         exchange.asker.poll(now);
         exchange.answerer.poll(now);
+        // Before the flush, so that whoever waits does not wait for the socket.
         exchange.finish(now);
         exchange.flush();
         let pause = exchange.asker.next().map_or(PINGS, |next| next.since(now));
@@ -174,6 +179,7 @@ pub(super) async fn serve(cluster: Cluster, mut inbox: Inbox, mut asks: mpsc::Re
                 Err(_) => return,
             },
             _ = pings.tick() => exchange.ping(),
+            // A time that has passed already must not turn the loop without rest.
             () = sleep(pause.max(Duration::from_millis(1))) => {}
         }
     }
@@ -198,6 +204,7 @@ struct Exchange {
 impl Exchange {
     fn others(&self) -> impl Iterator<Item = HostId> + use<> {
         let me = self.cluster.me;
+        // Copied, so that the channel is not locked while the caller sends to them.
         let members: Vec<_> = self.cluster.link.members.borrow().keys().copied().collect();
         members.into_iter().filter(move |host| *host != me)
     }
@@ -218,14 +225,18 @@ impl Exchange {
     /// Answers beside what else is done.
     fn work(&self, asked: Asked, question: &[u8]) {
         let (cluster, done) = (self.cluster.clone(), self.done.clone());
+        // Taken here and not in the task: a flood would otherwise make tasks without a bound.
         let queued = Arc::clone(&self.queued).try_acquire_owned();
         let question = Question::read(question);
         let working = Arc::clone(&self.working);
         tokio::spawn(async move {
             let answer = match (question, queued) {
+                // An answer all the same: without it the other host would ask again until its time
+                // is up.
                 (Err(_), _) => Answer::Trouble("it does not know this question".into()),
                 (_, Err(_)) => Answer::Trouble("too many questions at once".into()),
                 (Ok(question), Ok(_place)) => {
+                    // An error means that the semaphore was closed, which nobody does.
                     let _turn = working.acquire().await;
                     answer::answer(&cluster, question).await
                 }
@@ -244,12 +255,14 @@ impl Exchange {
     /// Asks some members whether they are there: the next ones after those of the last time.
     fn ping(&mut self) {
         let others: Vec<_> = self.others().collect();
+        // By number and not by place, so that a host which comes or goes moves nobody's turn.
         let first = others.partition_point(|host| *host <= self.pinged);
         let next = others.iter().cycle().skip(first).take(PINGED.min(others.len())).copied();
         let next: Vec<_> = next.collect();
         if let Some(last) = next.last() {
             self.pinged = *last;
             let now = monotonic();
+            // Its end is the next ping, so pings never pile up.
             self.asker.ask(now, next, Question::Ping.bytes(), now.after(PINGS));
         }
     }
@@ -261,6 +274,7 @@ impl Exchange {
                 round_trips.for_each(|round_trip| noticed.lag.add(round_trip));
             });
             if let Some(reply) = self.waiting.remove(&outcome.ticket) {
+                // Whoever asked may have given up by now.
                 let _ = reply.send(outcome);
             }
         }
@@ -268,9 +282,8 @@ impl Exchange {
 
     fn flush(&mut self) {
         let packets = std::iter::from_fn(|| self.asker.outgoing());
-        let packets: Vec<_> = packets.collect();
         let answers = std::iter::from_fn(|| self.answerer.outgoing());
-        for (to, bytes) in packets.into_iter().chain(answers) {
+        for (to, bytes) in packets.chain(answers) {
             let content = Content::Other(Topic::Queries, bytes);
             // What there is no room for is asked for again.
             self.cluster.link.order(Command::Send { to, digest: None, content });
@@ -285,13 +298,16 @@ impl Exchange {
             self.known.iter().filter(|(host, _)| !members.contains_key(host)).collect();
         self.cluster.views.noticed(|noticed| {
             for (host, identity) in &gone {
+                // Otherwise a question would wait its whole second for a host that cannot answer.
                 self.asker.gone(**host);
                 noticed.gone.push_back(Gone { identity: (*identity).clone(), since: now });
             }
+            // A host that came back is not gone, under whatever address.
             noticed.gone.retain(|gone| {
                 !members.contains_key(&gone.identity.host()) && now.since(gone.since) < REMEMBERED
             });
             let many = noticed.gone.len().saturating_sub(MAX_GONE);
+            // The oldest go first: they are in front.
             noticed.gone.drain(..many);
         });
         self.known.clone_from(&members);

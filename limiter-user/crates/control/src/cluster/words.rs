@@ -6,34 +6,26 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use super::sources::Sources;
 use crate::Shares;
-use api::error::{Failure, exit};
+use api::error::Failure;
 use cluster::escrow::Granted;
 use cluster::{KeyId, Moment};
 use dataplane::{BucketShare, SharesChanged, wait_for_packets};
 use model::Share;
 
 /// How often a bucket is tried that packets are charged to at the same moment.
+// Packets of one source rarely meet four writes in a row. What is left waits for the next round.
 const TRIES: usize = 4;
 
 /// Changes whose tokens wait to be given back, at most; others lose some.
+// Each waiting change holds a list of buckets.
 const MAX_WAITING: usize = 64;
 
 /// Shares that are to be told.
 #[derive(Debug, Default)]
 pub(super) struct PendingShares {
     /// A bucket and its tag, the share and its end.
+    // In the order of buckets, so that the kernel's memory is written forwards.
     shares: BTreeMap<(usize, u64), (Share, Moment)>,
-}
-
-/// What became of it.
-#[derive(Debug, Default)]
-pub(super) struct WriteResult {
-    /// Shares that are told.
-    pub(super) made: u64,
-    /// Changes that were tried again.
-    pub(super) again: u64,
-    /// Sources that have no bucket of the cluster any more.
-    pub(super) gone: Vec<KeyId>,
 }
 
 impl PendingShares {
@@ -45,6 +37,7 @@ impl PendingShares {
     /// Tracked sources may use this. What was to be told of them before is not any more.
     pub(super) fn grant(&mut self, grants: Vec<Granted>, sources: &Sources) {
         for Granted { key, share, until } in grants {
+            // A grant may come for a source that was given up meanwhile. It ends by itself.
             if let Some(bucket) = sources.bucket(key) {
                 self.shares.insert(bucket, (share, until));
             }
@@ -53,52 +46,41 @@ impl PendingShares {
 
     /// A bucket may use the floor alone.
     pub(super) fn revoke(&mut self, bucket: (usize, u64), now: Moment) {
+        // It replaces a grant that was not written yet, which must not come after it.
         self.shares.insert(bucket, (Share::NONE, now));
     }
 
-    /// Tells the data plane. What could not be told remains, and is tried again when it is told the next time.
+    /// Tells the data plane. What could not be told remains, and is tried again when it is told the next time. Returns
+    /// the sources that have no bucket of the cluster any more.
     pub(super) fn tell(
         &mut self,
         plane: &dyn Shares,
         sources: Option<&Sources>,
         giver: &RefundWorker,
-    ) -> WriteResult {
-        let mut told = WriteResult::default();
+    ) -> Vec<KeyId> {
+        let of = |bucket| sources.and_then(|sources| sources.key_at(bucket));
+        let mut gone = Vec::new();
         let mut part: Vec<BucketShare> = self.shares.iter().map(bucket_share).collect();
-        for round in 0..TRIES {
+        for _ in 0..TRIES {
             if part.is_empty() {
                 break;
             }
-            told.again += if round > 0 { part.len() as u64 } else { 0 };
-            self.tell_shares(plane, sources, giver, &mut part, &mut told);
+            let mut changed = plane.set_shares(&mut part.iter().copied());
+            gone.extend(std::mem::take(&mut changed.gone_buckets).into_iter().filter_map(of));
+            let mut missed = std::mem::take(&mut changed.missed_buckets);
+            // For the binary search below: a walk through it for each share would cost a square.
+            missed.sort_unstable();
+            part.retain(|share| {
+                let again = missed.binary_search(&share.bucket).is_ok();
+                if !again {
+                    // Also where the bucket is gone: its words belong to another source now.
+                    self.shares.remove(&(share.bucket, share.tag));
+                }
+                again
+            });
+            giver.give_back(changed);
         }
-        told
-    }
-
-    /// Tells these; those that are to be tried again remain.
-    fn tell_shares(
-        &mut self,
-        plane: &dyn Shares,
-        sources: Option<&Sources>,
-        giver: &RefundWorker,
-        part: &mut Vec<BucketShare>,
-        told: &mut WriteResult,
-    ) {
-        let mut changed = plane.set_shares(&mut part.iter().copied());
-        told.made += changed.made;
-        let gone = std::mem::take(&mut changed.gone_buckets);
-        let of = |bucket| sources.and_then(|sources| sources.key_at(bucket));
-        told.gone.extend(gone.into_iter().filter_map(of));
-        let mut missed = std::mem::take(&mut changed.missed_buckets);
-        missed.sort_unstable();
-        part.retain(|share| {
-            let again = missed.binary_search(&share.bucket).is_ok();
-            if !again {
-                self.shares.remove(&(share.bucket, share.tag));
-            }
-            again
-        });
-        giver.give_back(changed);
+        gone
     }
 }
 
@@ -118,12 +100,7 @@ impl RefundWorker {
     /// If there can be none.
     pub(super) fn start(plane: Arc<dyn Shares>) -> Result<Self, Failure> {
         let (give, changes) = sync_channel(MAX_WAITING);
-        std::thread::Builder::new()
-            .name("share refunds".into())
-            .spawn(move || give_back(&changes, &*plane))
-            .map_err(|error| {
-                Failure::new(exit::PRIVILEGE, format!("cannot start a thread: {error}"))
-            })?;
+        super::spawn("share refunds", move || give_back(&changes, &*plane))?;
         Ok(Self(give))
     }
 
@@ -137,9 +114,12 @@ impl RefundWorker {
 
 fn give_back(changes: &Receiver<SharesChanged>, plane: &dyn Shares) {
     while let Ok(mut changed) = changes.recv() {
+        // One wait, a barrier over all CPUs, serves all changes that came before it.
         while let Ok(more) = changes.try_recv() {
             changed.merge(more);
         }
+        // A packet in judgement may still have read the larger share. Tokens given back now could
+        // be spent twice.
         wait_for_packets();
         plane.give_back(changed);
     }

@@ -23,6 +23,8 @@ use telemetry::event::Kind;
 use telemetry::{Event, What};
 
 /// How many may listen at once.
+// Each listener has a task of hyper and up to a channel of events behind it. Anybody in the
+// socket's group may open some.
 const MAX: usize = 64;
 
 /// Places for those who listen.
@@ -57,6 +59,8 @@ impl Listener {
             let kind = event.what.kind();
             // A stream without an end would keep the daemon from a graceful one.
             self.has_ended = kind == Kind::Stopping;
+            // What was missed is told whatever was asked for: else a gap would look like silence
+            // (P5).
             if self.wanted.is_empty() || kind == Kind::Missed || self.wanted.contains(&kind) {
                 let Ok(mut line) = serde_json::to_vec(&*event) else { continue };
                 line.push(b'\n');
@@ -72,6 +76,7 @@ fn kinds(text: Option<&str>) -> Result<Vec<Kind>, Failure> {
     let kind = |name: &str| {
         Kind::from_str(name, false).map_err(|_| {
             let all: Vec<_> = Kind::value_variants().iter().map(|kind| kind.name()).collect();
+            // A misspelt kind would otherwise be a stream that never says anything.
             Failure::new(exit::USAGE, format!("there are no events of the kind {name}"))
                 .hint(format!("the kinds are {}", all.join(", ")))
         })
@@ -85,6 +90,8 @@ pub(super) async fn events(
     Parsed(Query(query)): Parsed<Query<EventsQuery>>,
 ) -> Result<Response, Refusal> {
     let wanted = kinds(query.kinds.as_deref())?;
+    // Refused instead of queued: a monitor that waits without a word looks like one without
+    // events.
     let place = places.try_acquire_owned().map_err(|_| {
         let failure = Failure::new(exit::NEGATIVE, format!("{MAX} others listen to events"))
             .hint("end one of them: `ss -xp` shows who is connected to the socket");

@@ -29,6 +29,7 @@ pub(super) async fn history(
         let failure = Failure::new(exit::USAGE, "the time to tell of ends before it begins");
         return Err(failure.hint("since must be longer ago than until").into());
     }
+    // Cut to what there is, the answer would pass for all of the time that was asked for.
     if since > Duration::from_secs(MAX_AGE) {
         let failure = Failure::new(exit::USAGE, "history does not go back so far");
         return Err(failure.hint("ask for 7days at the most").into());

@@ -44,9 +44,12 @@ pub fn router(host: Host) -> Router {
         .route("/v1/limits/import", post(limits::import).layer(long_body()))
         .route("/v1/shadows", get(shadows::list).put(shadows::start).delete(shadows::stop))
         .route("/v1/reload", post(handlers::reload))
+        // A POST, as a GET has no body. `peer::check` names it as the one POST that readers may
+        // make.
         .route("/v1/config/diff", post(handlers::config_diff).layer(long_body()))
         .route("/v1/confirm", post(handlers::confirm))
         .route("/v1/lists/{list}", get(lists::list).post(lists::add).layer(long_body()))
+        // Not a DELETE: RFC 9110 (9.3.5) gives its body no meaning, and the targets are the body.
         .route("/v1/lists/{list}/remove", post(lists::remove).layer(long_body()))
         .route("/v1/lists/{list}/clear", post(lists::clear))
         .route("/v1/suggest", get(suggest::suggest))

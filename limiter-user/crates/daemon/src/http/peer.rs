@@ -44,6 +44,7 @@ impl Identity {
 
 /// `SO_PEERGROUPS`, for which neither std, nix nor tokio has a function.
 fn further_groups(stream: &UnixStream) -> io::Result<Vec<u32>> {
+    // Few users are in more: one call usually does.
     let mut groups: Vec<libc::gid_t> = vec![0; 32];
     loop {
         let mut length = size_of_val(groups.as_slice()) as libc::socklen_t;
@@ -89,9 +90,11 @@ pub(super) async fn check(State(access): State<Access>, request: Request, next: 
     if is_look(request.method()) || path == "/v1/config/diff" {
         return next.run(request).await;
     }
+    // By the connection, not by anything that the request says: no header can claim a user (P7).
     let peer = request.extensions().get::<ConnectInfo<Peer>>();
     let who = match peer.and_then(|ConnectInfo(Peer(identity))| identity.as_ref()) {
         Some(Identity { user, groups }) if access.allows(*user, groups) => {
+            // The author goes with the task, so that no route can forget to pass it on.
             return acting(Actor::User(*user), next.run(request)).await;
         }
         Some(Identity { user, .. }) => format!("user {user}"),

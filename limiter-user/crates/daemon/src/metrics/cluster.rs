@@ -5,7 +5,6 @@ use prometheus_client::registry::Unit;
 use super::page::{Families, Label, Written};
 use control::scrape::Clustered;
 
-/// Writes it.
 pub(super) fn write(cluster: &Clustered, to: &mut Families<'_>) -> Written {
     let ratio = Unit::Other("ratio".into());
     to.gauge(
@@ -14,6 +13,8 @@ pub(super) fn write(cluster: &Clustered, to: &mut Families<'_>) -> Written {
         cluster.members as u64,
     )?;
     to.gauge(
+        // SWIM suspects before it declares dead: an alert on this comes seconds before shares lie
+        // idle.
         "cluster_suspects",
         "Of these, those that somebody has not heard of for a while",
         cluster.suspects as u64,
@@ -30,11 +31,14 @@ pub(super) fn write(cluster: &Clustered, to: &mut Families<'_>) -> Written {
         cluster.keys as u64,
     )?;
     to.gauge(
+        // Such a source may lose packets that its limit would allow, so this is worth an alert.
         "cluster_left_out",
         "Sources beside them that have their floor here and no more, because more send at once than this host has the \
          time to divide among hosts",
         cluster.left_out as u64,
     )?;
+    // Labelled by region, which the configuration names. Labels by host would be a new series for
+    // each one that comes and goes.
     let regions = || cluster.regions.iter();
     to.gauges(
         "cluster_region_members",
@@ -73,6 +77,8 @@ pub(super) fn write(cluster: &Clustered, to: &mut Families<'_>) -> Written {
         frames.map(|(what, count)| ([("frames", what)], count)),
     )?;
     to.counters(
+        // By reason alone: the sender's address is not proven, and a forger would choose the
+        // number of series.
         "cluster_refused_packets",
         "Packets that were rejected; `limiter peers` explains the reasons",
         cluster.refused.iter().map(|(reason, count)| ([("reason", *reason)], *count)),
@@ -87,6 +93,8 @@ pub(super) fn write(cluster: &Clustered, to: &mut Families<'_>) -> Written {
         overage().map(|it| (label(it.limit.as_str()), it.ratio)),
     )?;
     to.gauges(
+        // A gauge of its own, so that an alert compares the two and needs no knowledge of
+        // partition policies.
         "cluster_overage_bound",
         Some(&ratio),
         "What limiter_cluster_overage_ratio is at the most: 1, but for limits that may be exceeded while \

@@ -20,6 +20,8 @@ pub use text::classic;
 /// # Errors
 /// If they cannot be written, which does not happen to memory.
 pub fn openmetrics(scrape: Scrape, latency: &Latency) -> Result<String, std::fmt::Error> {
+    // A new one for each scrape: its collector owns what was just read, so two scrapes cannot mix
+    // their numbers.
     let mut registry = Registry::with_prefix("limiter");
     for (name, help, recorder) in [
         ("core_wait_seconds", "Time that work waited for the daemon's core", latency.waiting()),

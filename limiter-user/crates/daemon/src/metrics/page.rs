@@ -14,6 +14,7 @@ use model::interface::Mode;
 
 /// Writes the metrics of one scrape.
 #[derive(Debug)]
+// A collector instead of the library's counters: the maps count, also while no daemon runs.
 pub(super) struct Page(pub(super) Scrape);
 
 pub(super) type Written = Result<(), Error>;
@@ -100,6 +101,7 @@ impl Page {
             [("verdict", verdict), ("reason", reason.name())]
         };
         let rows = |of: fn(&limiter_common::abi::Tally) -> u64| {
+            // Zeros, too: a series that begins with its first drop has no `rate()` for that drop.
             Reason::ALL.map(|reason| (labels(reason), of(&sample.tally(reason))))
         };
         to.counters(
@@ -114,6 +116,8 @@ impl Page {
         )?;
         let internal = |what| sample.internal(what);
         to.counter(
+            // No reason of its own: these packets are limited by their source, and each is counted
+            // there already.
             "malformed_packets",
             "Packets with an invalid IP header whose source could be read",
             internal(Internal::Malformed),
@@ -128,6 +132,7 @@ impl Page {
                 ([("cause", "suppressed")], internal(Internal::EventsSuppressed)),
             ],
         )?;
+        // There is none before the first window has ended.
         if let Some(distinct) = sample.distinct {
             to.gauge(
                 "distinct_sources",
@@ -159,11 +164,14 @@ impl Page {
             "evictions",
             "Of these, in the place of another source, whose bucket was full again or still busy",
             [
+                // A full bucket is as good as new. With a busy one a debt is forgiven, which is
+                // worth an alert (P2).
                 ([("bucket", "full")], internal(Internal::Evictions)),
                 ([("bucket", "busy")], internal(Internal::BusyEvictions)),
             ],
         )?;
         to.counter(
+            // By default such a source passes unlimited.
             "bucket_misses",
             "Times that a source found no free bucket in its set",
             internal(Internal::SetFull),
@@ -214,6 +222,8 @@ impl Page {
             sample.internal(Internal::SketchAdds),
         )?;
         to.gauge(
+            // Noise at the gate gives every packet a bucket. It tells that the sketch is too
+            // narrow before the table fills.
             "sketch_noise_packets",
             "Mean packets of others in a cell: what an estimate is too high by, on average",
             sample.noise,
@@ -262,11 +272,13 @@ impl Page {
         let interfaces = &status.interfaces;
         let rows: Vec<Vec<Label<'_>>> = interfaces
             .iter()
+            // The mode is a label, as a fallback to generic mode should alert (P5).
             .map(|it| vec![("interface", it.name.as_str()), ("mode", mode(it.mode))])
             .collect();
         to.info("interface", "Interfaces that are attached to, and how", &rows)?;
         to.gauge("interfaces", "Interfaces that are attached to", interfaces.len() as u64)?;
         to.gauge(
+            // A number, as alerts compare: which promise is broken is a matter of text.
             "degraded",
             "Whether limits are not enforced as promised: `limiter status` says why",
             i64::from(status.state == Health::Degraded),

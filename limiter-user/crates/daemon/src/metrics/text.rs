@@ -6,6 +6,7 @@ use std::collections::HashMap;
 fn older<'a>(name: &'a str, kind: &'a str) -> (&'a str, &'static str, &'a str) {
     match kind {
         "counter" => (name, "_total", kind),
+        // The older format knows neither type.
         "info" => (name, "_info", "gauge"),
         "unknown" => (name, "", "untyped"),
         _ => (name, "", kind),

@@ -1,20 +1,7 @@
 //! Bursts: a number of packets, or a size.
 
-use super::number::{is_ambiguous, multiplier, prefix_of, split};
+use super::number::{PREFIXES, is_ambiguous, multiplier, prefix_of, split};
 use super::{Unit, UnitError};
-
-/// Size units from the largest, in bytes.
-const SIZES: [(&str, u64); 9] = [
-    ("tibyte", 1 << 40),
-    ("tbyte", 1_000_000_000_000),
-    ("gibyte", 1 << 30),
-    ("gbyte", 1_000_000_000),
-    ("mibyte", 1 << 20),
-    ("mbyte", 1_000_000),
-    ("kibyte", 1 << 10),
-    ("kbyte", 1_000),
-    ("bytes", 1),
-];
 
 /// Reads a burst of a limit that counts `unit`: `2000`, `2k` or `2000 packets` of packets, `64kbyte`
 /// or `1mbit` of bytes. Returns packets or bytes, at least 1.
@@ -91,11 +78,13 @@ pub fn format_burst(amount: u64, unit: Unit) -> String {
         Unit::Packets => format!("{amount} packets"),
         Unit::Bytes => {
             // Up to 9999, bytes are told without a prefix.
-            let (name, by) = SIZES
-                .iter()
-                .find(|(_, by)| amount >= 10_000 && amount.is_multiple_of(*by))
-                .map_or(("bytes", 1), |(name, by)| (*name, *by));
-            format!("{} {name}", amount / by)
+            let fits =
+                |(_, by): &&(&str, u64)| *by > 1 && amount >= 10_000 && amount.is_multiple_of(*by);
+            // By size, as the table is in the order in which units are read: `ki` before `k`.
+            match PREFIXES.iter().filter(fits).max_by_key(|(_, by)| *by) {
+                Some((prefix, by)) => format!("{} {prefix}byte", amount / by),
+                None => format!("{amount} bytes"),
+            }
         }
     }
 }

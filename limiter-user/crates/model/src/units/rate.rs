@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::number::{gcd, is_ambiguous, multiplier, prefix_of, split};
+use super::number::{PREFIXES, gcd, is_ambiguous, multiplier, prefix_of, split};
 use super::{Unit, UnitError};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -23,28 +23,6 @@ const MAX_PACKETS: u128 = 1_000_000_000;
 
 /// The highest rate of bytes, per second.
 const MAX_BYTES: u128 = 1_000_000_000_000;
-
-/// Byte units from the largest: name, size in bits.
-const BYTE_UNITS: [(&str, u128); 18] = [
-    ("tibyte", 8 << 40),
-    ("tbyte", 8_000_000_000_000),
-    ("tibit", 1 << 40),
-    ("tbit", 1_000_000_000_000),
-    ("gibyte", 8 << 30),
-    ("gbyte", 8_000_000_000),
-    ("gibit", 1 << 30),
-    ("gbit", 1_000_000_000),
-    ("mibyte", 8 << 20),
-    ("mbyte", 8_000_000),
-    ("mibit", 1 << 20),
-    ("mbit", 1_000_000),
-    ("kibyte", 8 << 10),
-    ("kbyte", 8_000),
-    ("kibit", 1 << 10),
-    ("kbit", 1_000),
-    ("byte", 8),
-    ("bit", 1),
-];
 
 /// Packet prefixes from the largest. Up to 9999, packets are told without one.
 const PACKET_PREFIXES: [(&str, u64); 3] = [("g", 1_000_000_000), ("m", 1_000_000), ("k", 1_000)];
@@ -88,14 +66,9 @@ impl Rate {
         self.amount as f64 * SECOND_NS as f64 / self.period_ns as f64
     }
 
-    /// How many nanoseconds it takes to earn `amount` packets or bytes, rounded up.
-    pub fn time_for(&self, amount: u64) -> u128 {
-        // Wide, as 10^12 bytes times an hour in ns does not fit 64 bits.
-        (u128::from(amount) * u128::from(self.period_ns)).div_ceil(u128::from(self.amount))
-    }
-
     /// How many packets or bytes are earned in `ns`, rounded up.
     pub fn earned_in(&self, ns: u64) -> u128 {
+        // Wide, as 10^12 bytes times an hour in ns does not fit 64 bits.
         (u128::from(self.amount) * u128::from(ns)).div_ceil(u128::from(self.period_ns))
     }
 
@@ -257,15 +230,18 @@ impl fmt::Display for Rate {
             Unit::Bytes => {
                 let bits = u128::from(self.amount) * 8;
                 let scale = u128::from(scale);
-                let (name, size) = BYTE_UNITS
-                    .iter()
-                    .find(|(_, size)| bits.is_multiple_of(size * scale))
-                    .map_or(("bit", 1), |(name, size)| (*name, *size));
+                let units = PREFIXES.iter().flat_map(|&(prefix, by)| {
+                    [(prefix, "byte", 8 * u128::from(by)), (prefix, "bit", u128::from(by))]
+                });
+                // The largest that fits has the fewest digits: the number stays exact.
+                let (prefix, name, size) = units
+                    .filter(|(.., size)| bits.is_multiple_of(size * scale))
+                    .max_by_key(|(.., size)| *size)
+                    .unwrap_or(("", "bit", 1));
                 decimal(f, bits / size, scale)?;
-                if per_second && name.ends_with("bit") {
-                    f.write_str(name)
-                } else {
-                    write!(f, "{name}/{period}")
+                match name {
+                    "bit" if per_second => write!(f, "{prefix}bit"),
+                    _ => write!(f, "{prefix}{name}/{period}"),
                 }
             }
         }

@@ -129,6 +129,7 @@ impl Scheme for Baseline {
             ..Actions::default()
         };
         if self.kind == SchemeKind::Proportional && std::mem::take(&mut self.changed) {
+            // No lease: this is why it exceeds the limit when hosts lose each other.
             let forever = Moment(u64::MAX);
             let share = |count: &Count| (count.key, self.proportion(now, count), forever);
             actions.shares = self.own.values().map(share).collect();

@@ -7,7 +7,6 @@ use cluster::escrow::{Escrow, Member, Partition, PersistentState, Planted, Regio
 use cluster::{HostId, KeyId, Message, Moment};
 use model::Share;
 
-/// A host under the escrow.
 #[derive(Debug)]
 pub(in super::super) struct EscrowHost {
     settings: Settings,
@@ -77,6 +76,7 @@ impl Scheme for EscrowHost {
 
     fn demand(&mut self, now: Moment, key: KeyId, sample: Sample) {
         self.escrow.demand(now, key, sample.demand, sample.limited);
+        // With each demand, as the daemon does: a limit's policy may change under a source.
         self.escrow.set_partition(key, self.policy);
     }
 

@@ -42,6 +42,7 @@ pub enum SchemeKind {
 
 impl SchemeKind {
     /// All that keep a limit.
+    // Without `Membership`, which keeps no limit and so compares with none of them.
     pub const ALL: [Self; 6] =
         [Self::Escrow, Self::Flat, Self::None, Self::Static, Self::Debit, Self::Proportional];
 
@@ -91,6 +92,7 @@ pub(super) enum Payload {
 
 /// What a host has counted of a source.
 #[derive(Clone, Copy, Debug, PartialEq)]
+// Sums since the start, so that loss and repetition of a message do no harm.
 pub(super) struct Count {
     pub(super) key: KeyId,
     /// Admitted since the daemon's start.
@@ -132,7 +134,6 @@ pub(super) struct Sample {
     pub(super) limited: bool,
 }
 
-/// What a daemon does.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Actions {
     /// Written to the kernel: what may be used of a source, and until when.
@@ -151,11 +152,8 @@ pub(super) struct Actions {
 /// What a daemon is made with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Birth {
-    /// Its host.
     pub(super) me: HostId,
-    /// Its host's weight.
     pub(super) weight: u32,
-    /// Its host's region.
     pub(super) region: Region,
     /// Hosts that there are by the configuration.
     pub(super) hosts: usize,
@@ -165,7 +163,6 @@ pub(super) struct Birth {
     pub(super) seed: u64,
     /// What is done with the shares of hosts that are lost.
     pub(super) policy: Partition,
-    /// When.
     pub(super) now: Moment,
 }
 

@@ -23,18 +23,24 @@ use cluster::wire::{Content, Counts, KeyRing, MAX_BYTES};
 use cluster::{HostId, Moment};
 
 /// Orders that wait, at most.
+// A round of the share thread sends to each member at once, and there may be a thousand.
 const MAX_ORDERS: usize = 4096;
 
 /// Deliveries that wait to be taken, at most.
+// As many as a burst of all members brings; beyond that the loss is counted, and everything is
+// repeated.
 const MAX_DELIVERIES: usize = 4096;
 
 /// Datagrams that are read before anything else is looked at.
+// Between batches the link answers probes. A flood that held it longer would make members suspect
+// this host.
 const BATCH: usize = 64;
 
 /// Bytes that the kernel keeps until they are read: a second of a busy cluster.
 const BUFFER: usize = 4 << 20;
 
 /// How often it is told what has been counted.
+// Copies of all counts are made for it, so not with each frame.
 const TOLD: Duration = Duration::from_secs(1);
 
 /// What a link is asked to do.
@@ -102,11 +108,14 @@ pub struct Handle {
 impl Handle {
     /// Hands over an order. Returns whether there was room for it.
     pub fn order(&self, order: Command) -> bool {
+        // It never waits: the share thread calls this, and must not stop for the network.
         self.orders.try_send(order).is_ok()
     }
 
     /// Looks for these seeds from now on, in the place of those before.
     pub fn set_seeds(&self, seeds: Vec<String>) {
+        // A reload gives the same seeds again. To look all of them up anew would lose their error
+        // and their pause.
         self.wanted.send_if_modified(|wanted| {
             let changed = *wanted != seeds;
             *wanted = seeds;
@@ -117,6 +126,8 @@ impl Handle {
 
 /// This host's monotonic clock, as [`Moment`] means it.
 pub fn monotonic() -> Moment {
+    // The kernel program reads the same clock, and ends of grants go to it. `Instant` hides its
+    // number.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
     Moment(now.as_nanos() as u64)
 }
@@ -126,6 +137,7 @@ pub fn monotonic() -> Moment {
 /// # Errors
 /// If it cannot listen there.
 pub fn bind(listen: SocketAddr) -> Result<std::net::UdpSocket, Failure> {
+    // At boot the address may come after the daemon, and limits must not wait for it.
     let bound = crate::listen::bind(Type::DGRAM, listen);
     let bound = bound.and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
     let socket = bound.map_err(|error| {
@@ -142,18 +154,6 @@ pub fn bind(listen: SocketAddr) -> Result<std::net::UdpSocket, Failure> {
         let _ = SockRef::from(&socket).set_recv_buffer_size(BUFFER);
     }
     Ok(socket.into())
-}
-
-/// Listens on `listen` and begins, in the runtime that this is called in.
-///
-/// # Errors
-/// If it cannot listen there.
-pub async fn start(
-    settings: Settings,
-    listen: SocketAddr,
-    seeds: &[String],
-) -> Result<(Handle, mpsc::Receiver<Delivery>, JoinHandle<()>), Failure> {
-    start_on(settings, bind(listen)?, seeds)
 }
 
 /// Begins on a socket that [`bind`] has made, in the runtime that this is called in.
@@ -173,6 +173,8 @@ pub fn start_on(
     let link = Link::new(monotonic(), settings);
     let (tell_members, members) = watch::channel(Arc::clone(link.members()));
     let (tell_report, report) = watch::channel(Report::default());
+    // Seeds without addresses are told from the start, so that `status` names them before the
+    // first lookup ends.
     let (seed_names, names) = (seeds.to_vec(), seeds.iter().map(|seed| Seed::new(seed)).collect());
     let (tell_seeds, seeds) = watch::channel(names);
     let (wanted, look_for) = watch::channel(seed_names);
@@ -212,18 +214,25 @@ impl Driver {
             self.link.poll(now);
             self.flush(now);
             let next = self.link.next().min(self.told.after(TOLD));
+            // A timer that is due already would otherwise turn the loop without rest.
             let pause = next.since(monotonic()).max(Duration::from_millis(1));
             tokio::select! {
                 readable = self.socket.readable() => match readable {
                     Ok(()) => self.read(),
                     Err(error) => {
                         tracing::warn!("cannot read what other hosts send: {error}");
+                        // An error of the socket itself may last. Without the pause it would fill
+                        // the log.
                         tokio::time::sleep(TOLD).await;
                     }
                 },
                 count = orders.recv_many(&mut batch, BATCH) => {
+                    // All handles are gone: the daemon ends, and the others should hear that at
+                    // once.
                     let mut leaving = count == 0;
                     for order in batch.drain(..) {
+                        // The whole batch is carried out: what was ordered before the leave must
+                        // go out before it.
                         leaving |= self.handle_command(order);
                     }
                     if leaving {
@@ -232,10 +241,13 @@ impl Driver {
                         return;
                     }
                 }
+                // A closed channel is always ready, and would starve the other branches.
                 changed = self.seeds.changed(), if seeds_open => {
                     seeds_open = changed.is_ok();
                     let found = self.seeds.borrow_and_update();
                     let addresses = found.iter().flat_map(|seed| seed.addresses.clone()).collect();
+                    // The borrow must end before the call: the lookup task waits for it to
+                    // publish.
                     drop(found);
                     self.link.set_seeds(monotonic(), addresses);
                 }
@@ -247,9 +259,11 @@ impl Driver {
     fn read(&mut self) {
         // One more than is allowed, so that what is too long is known to be.
         let mut buffer = [0; MAX_BYTES + 1];
+        // A bound, for a flood may refill the socket faster than it is read.
         for _ in 0..BATCH {
             // What is wrong with a datagram that was sent earlier is reported here, too.
             let Ok((length, from)) = self.socket.try_recv_from(&mut buffer) else { return };
+            // Mutable, because it is decrypted in place.
             let datagram = buffer.get_mut(..length).unwrap_or_default();
             self.link.receive(monotonic(), from, datagram);
         }
@@ -283,10 +297,13 @@ impl Driver {
             }
         }
         while let Some(delivery) = self.link.delivery() {
+            // The socket does not wait for its readers: probes of members come through it, too.
             self.lost += u64::from(self.delivered.try_send(delivery).is_err());
         }
         let members = self.link.members();
         self.members.send_if_modified(|told| {
+            // The list is replaced as a whole when it changes. To compare pointers spares a walk
+            // through it at each frame.
             let changed = !Arc::ptr_eq(told, members);
             if changed {
                 *told = Arc::clone(members);

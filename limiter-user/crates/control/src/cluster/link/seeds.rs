@@ -10,15 +10,21 @@ use tokio::task::JoinSet;
 
 /// How often names are looked up: soon again where one was not found, at last, and where all were.
 const PAUSES: [Duration; 3] =
+    // At boot the resolver is often not up yet, hence the quick start. Later the bound spares the
+    // name server.
     [Duration::from_secs(1), Duration::from_secs(30), Duration::from_secs(30)];
 
 /// Names that are looked up at once.
+// Each lookup takes a thread of the runtime's pool, which work on the core shares.
 const AT_ONCE: usize = 8;
 
 /// Addresses of a seed, at most.
+// Each address is greeted. A name with thousands of them would turn greetings into a flood.
 const MAX_ADDRESSES: usize = 64;
 
 /// How long a name may take.
+// Longer than a resolver's own first timeout of five seconds, so that its second server has a
+// chance.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One seed.
@@ -43,6 +49,8 @@ impl Seed {
     fn take(&mut self, found: Result<Vec<SocketAddr>, String>) -> bool {
         let error = match found {
             Ok(addresses) => {
+                // Name servers rotate their answers. Sorted ones compare equal, so a mere rotation
+                // is no change.
                 let addresses: BTreeSet<_> = addresses.into_iter().take(MAX_ADDRESSES).collect();
                 if !addresses.is_empty() {
                     self.addresses = addresses.into_iter().collect();
@@ -53,6 +61,7 @@ impl Seed {
             }
             Err(error) => error,
         };
+        // A warning for each attempt would fill the log while a name server is down.
         if self.error.as_ref() != Some(&error) {
             tracing::warn!("cannot find the seed {}: {error}; trying again", self.name);
             self.error = Some(error);
@@ -64,6 +73,7 @@ impl Seed {
 /// Asks the system where a name is.
 async fn resolve(name: String) -> Result<Vec<SocketAddr>, String> {
     match tokio::time::timeout(TIMEOUT, tokio::net::lookup_host(name)).await {
+        // Here too, so that a hostile answer is never kept whole.
         Ok(Ok(addresses)) => Ok(addresses.take(MAX_ADDRESSES).collect()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
@@ -85,6 +95,7 @@ where
             looking.spawn(async move { (at, found.await) });
         }
         while let Some(looked) = looking.join_next().await {
+            // A lookup that panicked says nothing; the seed keeps what it had.
             let Ok((at, found)) = looked else { continue };
             all &= part.get_mut(at).is_none_or(|seed| seed.take(found));
         }
@@ -112,39 +123,30 @@ async fn look_by<R, F>(
     R: Fn(String) -> F,
     F: Future<Output = Result<Vec<SocketAddr>, String>> + Send + 'static,
 {
-    let mut known = seeds.borrow().clone();
     let mut pause = pauses[0];
     loop {
-        let mut looked = known.clone();
-        let found = tokio::select! {
-            found = look_once(&mut looked, &resolve) => Some(found),
-            // What has begun is of no use any more.
-            Ok(()) = wanted.changed() => None,
+        // What was found for a seed stays with it when the list changes.
+        let mut known = take_over(&seeds.borrow(), &wanted.borrow_and_update());
+        let looked = async {
+            let found = look_once(&mut known, &resolve).await;
+            // An unchanged list must not wake the link and the data plane.
+            seeds.send_if_modified(|before| {
+                let changed = *before != known;
+                *before = known;
+                changed
+            });
+            // Names that were found move seldom; one that was not may come up any second.
+            let (wait, next) =
+                if found { (pauses[2], pauses[0]) } else { (pause, (2 * pause).min(pauses[1])) };
+            tokio::time::sleep(wait).await;
+            next
+        };
+        pause = tokio::select! {
+            next = looked => next,
+            // What has begun is of no use any more. It has published all of its result or nothing.
+            Ok(()) = wanted.changed() => pauses[0],
             () = seeds.closed() => return,
         };
-        let Some(found) = found else {
-            known = take_over(&known, &wanted.borrow_and_update());
-            pause = pauses[0];
-            continue;
-        };
-        known = looked;
-        let changed = |before: &mut Vec<Seed>| {
-            let changed = *before != known;
-            before.clone_from(&known);
-            changed
-        };
-        seeds.send_if_modified(changed);
-        pause = if found { pauses[2] } else { pause };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {
-                pause = if found { pauses[0] } else { (2 * pause).min(pauses[1]) };
-            }
-            Ok(()) = wanted.changed() => {
-                known = take_over(&known, &wanted.borrow_and_update());
-                pause = pauses[0];
-            }
-            () = seeds.closed() => return,
-        }
     }
 }
 

@@ -3,6 +3,10 @@ use cluster::wire::{Epoch, KEY, Key, Rejection, Topic};
 
 type Running = (Handle, mpsc::Receiver<Delivery>, JoinHandle<()>);
 
+fn start(settings: Settings, listen: SocketAddr, seeds: &[String]) -> Result<Running, Failure> {
+    start_on(settings, bind(listen)?, seeds)
+}
+
 /// An address of this machine that is free.
 fn free() -> SocketAddr {
     std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
@@ -18,7 +22,7 @@ async fn host(name: &str, address: SocketAddr, seeds: &[String], second: u64) ->
         ring: KeyRing::new(Key::new([3; KEY])),
         seed: second,
     };
-    start(settings, address, seeds).await.unwrap()
+    start(settings, address, seeds).unwrap()
 }
 
 async fn until_members(handle: &mut Handle, count: usize) {
@@ -96,6 +100,6 @@ async fn an_address_that_is_taken_is_told() {
         ring,
         seed: 0,
     };
-    let failure = start(settings, address, &[]).await.unwrap_err();
+    let failure = start(settings, address, &[]).unwrap_err();
     assert!(failure.message.contains(&address.to_string()) && failure.hint.is_some());
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use limiter_common::abi::ABI_VERSION;
 
 use super::Cluster;
-use crate::views::with_rates;
+use crate::views::{heaviest_here, known, points, registers, with_rates};
 use crate::{RATE_INTERVAL, groups};
 use api::error::Failure;
 use cluster::queries::groups::{Group, Grouped, Groups, MAX_ROWS, choose};
@@ -19,41 +19,43 @@ use model::{
 
 /// Answers a question.
 pub(super) async fn answer(cluster: &Cluster, question: Question) -> Answer {
+    let shared = &cluster.shared;
     let answered = match question {
         Question::Ping => Ok(Answer::Pong),
         Question::Host => host(cluster).await,
         Question::Candidates { sort, n, live } => candidates(cluster, sort, n as usize, live).await,
         Question::Points(places) => {
-            cluster
-                .shared
-                .with(move |core| Ok(Answer::Points(crate::views::points(core, &places))))
-                .await
+            shared.with(move |core| Ok(Answer::Points(points(core, &places)))).await
         }
         Question::Source(address) => source(cluster, address).await,
-        Question::Groups { by: GroupBy::Class, .. } => groups::by_class(&cluster.shared)
-            .await
-            .map(|classes| Answer::Groups(of_classes(classes))),
+        // All of them: there are few classes, so nothing is left out and the list is certain at
+        // once.
+        Question::Groups { by: GroupBy::Class, .. } => {
+            groups::by_class(shared).await.map(|classes| Answer::Groups(of_classes(classes)))
+        }
         Question::Groups { sort, n, .. } => {
-            let rollup = groups::by_prefix(&cluster.shared, None).await;
+            let rollup = groups::by_prefix(shared, None).await;
             rollup.map(|rollup| Answer::Groups(choose(sort, n as usize, rollup.rows())))
         }
+        // Sorted as in the first round: what has no place is cut at the light end.
         Question::GroupsOf { nets, sort } => {
-            let rollup = groups::by_prefix(&cluster.shared, Some(nets)).await;
+            let rollup = groups::by_prefix(shared, Some(nets)).await;
             rollup.map(|rollup| Answer::Groups(choose(sort, MAX_PLACES, rollup.rows())))
         }
-        Question::FileLimits(known) => {
-            let limits = cluster.shared.with(|core| Ok(core.rules.file.clustered())).await;
+        // A host with the same hash needs no list: that is the case nearly always, every five
+        // seconds.
+        Question::FileLimits(hash) => {
+            let limits = shared.with(|core| Ok(core.rules.file.clustered())).await;
             limits.map(|limits| {
-                Answer::FileLimits((limits.hash != known).then(|| limits.list.clone()))
+                Answer::FileLimits((limits.hash != hash).then(|| limits.list.clone()))
             })
         }
         Question::Distinct => {
-            cluster
-                .shared
-                .with(|core| Ok(Answer::Distinct(crate::views::registers(core.plane()))))
-                .await
+            shared.with(|core| Ok(Answer::Distinct(registers(core.plane())))).await
         }
     };
+    // The text comes from this host and is shown on another one's terminal, hence without control
+    // characters.
     answered.unwrap_or_else(|failure| {
         let text: String = failure.message.chars().filter(|char| !char.is_control()).collect();
         Answer::Trouble(text.chars().take(90).collect())
@@ -73,19 +75,19 @@ async fn candidates(
     n: usize,
     live: bool,
 ) -> Result<Answer, Failure> {
-    groups::prepare(&cluster.shared).await?;
-    let found = cluster
-        .shared
-        .with(move |core| Ok(crate::views::heaviest_here(core, n, sort, live)))
-        .await?;
+    // Rates need two scans. It waits here, without the core, until the second one is there.
+    let shared = &cluster.shared;
+    groups::prepare(shared).await?;
+    let found = shared.with(move |core| Ok(heaviest_here(core, n, sort, live))).await?;
     Ok(Answer::Candidates(found))
 }
 
 async fn source(cluster: &Cluster, address: std::net::IpAddr) -> Result<Answer, Failure> {
-    let before = cluster.shared.with(move |core| crate::views::known(core, address)).await?;
+    let before = cluster.shared.with(move |core| known(core, address)).await?;
     let began = tokio::time::Instant::now();
+    // Between two looks and outside the core, which others use meanwhile.
     tokio::time::sleep(RATE_INTERVAL).await;
-    let now = cluster.shared.with(move |core| crate::views::known(core, address)).await?;
+    let now = cluster.shared.with(move |core| known(core, address)).await?;
     Ok(Answer::Source(Box::new(with_rates(now, &before, began.elapsed()))))
 }
 
@@ -95,6 +97,7 @@ async fn host(cluster: &Cluster) -> Result<Answer, Failure> {
     let shares = cluster.shares.borrow().clone();
     let report = cluster.link.report.borrow().clone();
     let (counts, members) = (&report.counts, cluster.link.members.borrow().len());
+    // By number: a version that does not know a reason can still pass its count on.
     let rejected = (0..).zip(Rejection::ALL).map(|(at, why)| (at, counts.rejected(why).packets));
     Ok(Answer::Host(Box::new(Host {
         version: env!("CARGO_PKG_VERSION").into(),

@@ -30,9 +30,11 @@ pub(super) async fn distinct_until(
     for (host, distinct) in told {
         match distinct {
             Some(distinct) => drop(registers.insert(host, distinct)),
+            // Named as missing: to count it as empty would make the sum look whole.
             None => drop(round.unanswered.insert(host, "it does not count sources".into())),
         }
     }
+    // Hosts whose windows or hashes differ cannot be merged, and form groups of their own.
     let (groups, broken) = distinct::merge(&registers);
     for host in broken {
         round.unanswered.insert(host, "its registers make no sense".into());

@@ -18,9 +18,11 @@ use api::error::Failure;
 use cluster::queries::{Answer, FileLimit, MAX_FILE_LIMITS, Question};
 
 /// How often the others are asked.
+// A file changes seldom, and where it is the same a question and its answer take a frame each.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Differences that are told at most.
+// Beyond a few lines the files differ as a whole, and `status` should stay readable.
 const MAX_REPORTED: usize = 5;
 
 /// A limit that the file of another host has and this one's has not, or the other way round, or with other words.
@@ -38,8 +40,10 @@ pub(in crate::cluster) struct Difference {
 
 /// Asks until the link is gone.
 pub(in crate::cluster) async fn serve(cluster: Cluster, tell: watch::Sender<Arc<Vec<Difference>>>) {
+    // An error means that the link is gone: the receiver's sender has ended.
     while cluster.link.members.has_changed().is_ok() {
         if cluster.link.members.borrow().len() <= 1 {
+            // A host that is alone again must not go on warning about hosts that are gone.
             tell.send_replace(Arc::default());
         } else if let Ok(found) = look(&cluster).await {
             // Those that did not answer may be asked the next time.
@@ -59,6 +63,7 @@ async fn look(cluster: &Cluster) -> Result<Vec<Difference>, Failure> {
     });
     let theirs = answers
         .into_iter()
+        // No list means the same limits, so there is nothing to compare.
         .filter_map(|(host, limits)| Some((round.name(host), limits?)))
         .collect();
     Ok(differences(&mine.list, &theirs))
@@ -75,15 +80,18 @@ fn differences(mine: &[FileLimit], others: &BTreeMap<String, Vec<FileLimit>>) ->
     };
     let mut found = BTreeMap::<_, Vec<String>>::new();
     for (host, theirs) in others {
+        // The shorter of both lists: beyond its end, missing does not mean absent.
         let end = end(mine).into_iter().chain(end(theirs)).min();
         let (mine, theirs) = (of(mine), of(theirs));
         let mut targets: Vec<_> = mine.keys().chain(theirs.keys()).collect();
         targets.sort();
         targets.dedup();
+        // Lists are sorted by target before they are cut, so one target marks the end.
         targets.retain(|target| end.as_ref().is_none_or(|end| *target <= end));
         for target in targets {
             let (here, there) = (mine.get(target).cloned(), theirs.get(target).cloned());
             if here != there {
+                // By difference and not by host: a hundred hosts with one file make one line.
                 found.entry((target.clone(), here, there)).or_default().push(host.clone());
             }
         }

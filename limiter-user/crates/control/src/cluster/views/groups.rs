@@ -23,6 +23,7 @@ pub async fn groups(
     sort: Sort,
 ) -> Result<ClusterGroupsReport, Failure> {
     let mut search = Search::of(n);
+    // Most lists are certain after the first turn. Only close races need longer ones.
     while let Some((wanted, first)) = search.next() {
         let question = Question::Groups { by, sort, n: wanted as u32 };
         let mut round = Round::of(cluster, question, first).await?;
@@ -54,12 +55,14 @@ async fn of_all(
     if named.values().all(|groups| groups.left_out == 0) {
         return Ok((named.clone(), 0.0));
     }
+    // The second round asks every host for all that any has named, so that sums are exact.
     let (nets, bar) = union(sort, named);
     let mut points = Round::of(cluster, Question::GroupsOf { nets, sort }, until).await?;
     let told = told(&mut points);
     // What is left out of what a host has named itself is in the bar already.
     let own = |groups: &Groups| Groups { bar: 0.0, ..groups.clone() };
     let told = round.complete(named, told, points, own);
+    // Each host may have left out another group, so what they leave out adds up.
     let more: f64 = told.values().map(|groups| groups.bar).sum();
     Ok((told, bar + more))
 }
@@ -76,9 +79,11 @@ fn list(
     let rows = told.values().map(|groups| groups.rows.as_slice());
     let merged = merge(sort, rows, SystemTime::now());
     let whole = told.values().all(|groups| groups.left_out == 0);
+    // A list that is shorter than wanted has no last line that a bar could be compared with.
     let least = n.checked_sub(1).and_then(|last| merged.get(last));
     let exact = whole
         && (bar <= 0.0 || least.is_some_and(|it| it.sums.tally.weight(sort).sorted_by >= bar));
+    // A number of groups is only told if all are known: a lower bound would be taken for it.
     let complete = named.values().all(|groups| groups.left_out == 0);
     ClusterGroupsReport {
         by,

@@ -10,6 +10,7 @@ use api::{
     RefusedReport, RegionReport,
 };
 use cluster::link::Others;
+use cluster::membership::Identity;
 use cluster::queries::{Answer, Host, Question, lag};
 use cluster::wire::Rejection;
 
@@ -17,6 +18,7 @@ use cluster::wire::Rejection;
 pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
     let until = monotonic().after(TIMEOUT);
     let (round, distinct) =
+        // Both at once, so that a silent host costs one second and not two.
         tokio::join!(Round::of(cluster, Question::Host, until), distinct_until(cluster, until));
     let (mut round, distinct) = (round?, distinct?);
     let hosts = round.take(|answer| match answer {
@@ -24,6 +26,7 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
         _ => None,
     });
     let link = cluster.link.report.borrow().clone();
+    // Both have to be the same: limits set at run time, and those of the files.
     let limits_of = |host: &Host| (host.limits, host.file_limits);
     let own_limits = hosts.get(&cluster.me).map(|host| limits_of(host));
     let mut peers = Vec::new();
@@ -31,6 +34,7 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
         let host = hosts.get(id);
         let state = match host {
             _ if *id == cluster.me => PeerState::This,
+            // Suspicion goes before an answer: the answer may be older.
             _ if link.suspects.contains(id) => PeerState::Suspect,
             None => PeerState::Silent,
             Some(_) => PeerState::Alive,
@@ -58,35 +62,23 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
             refused: host.rejected.iter().map(refused).collect(),
             lag_ms: lag::read(&host.lag),
         });
+        // An answer that could not be read says nothing of the host's clock, either.
         let timing = round.timing.get(id).filter(|_| details.is_some());
         let clock = timing.map(|timing| ClockReport {
             ahead_ms: timing.ahead_ns as f64 / 1e6,
+            // Half the round trip: the answer may have been made at either end of it.
             error_ms: timing.round_trip.as_secs_f64() * 500.0,
             round_trip_ms: timing.round_trip.as_secs_f64() * 1e3,
         });
-        peers.push(PeerReport {
-            host: member.name().into(),
-            address: member.address,
-            region: member.region().into(),
-            weight: member.weight,
-            state,
-            gone_seconds: None,
-            details,
-            clock,
-        });
+        peers.push(PeerReport { details, clock, ..of_host(member, state) });
     }
     let now = monotonic();
+    // A host that crashed is what an operator looks for here, so it stays listed for a day.
     peers.extend(cluster.views.noticed(|noticed| {
         let gone = noticed.gone.iter();
         gone.map(|gone| PeerReport {
-            host: gone.identity.name().into(),
-            address: gone.identity.address,
-            region: gone.identity.region().into(),
-            weight: gone.identity.weight,
-            state: PeerState::Gone,
             gone_seconds: Some(now.since(gone.since).as_secs_f64()),
-            details: None,
-            clock: None,
+            ..of_host(&gone.identity, PeerState::Gone)
         })
         .collect::<Vec<_>>()
     }));
@@ -97,6 +89,7 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
         let concerns = core.rules.cluster.as_ref().map(|view| view.concerns(limited));
         Ok(concerns.into_iter().flatten().map(|concern| concern.text).collect::<Vec<_>>())
     });
+    // From the core, which has them for `status`, so that both commands say the same.
     let mut warnings = warnings.await?;
     // What this host leaves out is among its concerns.
     let others = peers.iter().filter(|peer| peer.state != PeerState::This);
@@ -117,6 +110,20 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
     })
 }
 
+/// What every member knows of a host, without its own answer.
+fn of_host(host: &Identity, state: PeerState) -> PeerReport {
+    PeerReport {
+        host: host.name().into(),
+        address: host.address,
+        region: host.region().into(),
+        weight: host.weight,
+        state,
+        gone_seconds: None,
+        details: None,
+        clock: None,
+    }
+}
+
 fn other_clusters(others: &Others) -> Vec<OtherCluster> {
     let told = others.values().filter_map(|other| {
         let (cluster, host) = (other.cluster?.to_string(), other.identity.name().into());
@@ -126,6 +133,7 @@ fn other_clusters(others: &Others) -> Vec<OtherCluster> {
 }
 
 fn refused((at, packets): &(u8, u64)) -> RefusedReport {
+    // A later version may have more reasons. Its counts are shown under a common name.
     let reason = Rejection::ALL.get(usize::from(*at));
     RefusedReport {
         reason: reason.map_or("unknown", |reason| reason.name()).into(),

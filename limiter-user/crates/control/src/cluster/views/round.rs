@@ -14,10 +14,13 @@ use cluster::queries::{Answer, Answered, Question, top};
 use cluster::{HostId, Moment};
 
 /// How long hosts have for an answer.
+// An operator waits for it, and a host that is alive answers in milliseconds.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long of that for the first question, where there are several: a host may look twice, a fifth of a
 /// second apart.
+// The rest of the second has to suffice for the second question, whose answers need no second
+// look.
 const FIRST: Duration = Duration::from_millis(600);
 
 /// What hosts have answered.
@@ -39,11 +42,13 @@ impl Round {
     ) -> Result<Self, Failure> {
         let members = Arc::clone(&cluster.link.members.borrow());
         let (own, outcome) =
+            // Together: this host's own answer may take a fifth of a second as well.
             tokio::join!(answer(cluster, question.clone()), cluster.views.ask(question, until));
         let outcome = outcome.ok_or_else(|| {
             Failure::new(exit::NEGATIVE, "too many questions to the cluster are open")
                 .hint("ask again in a second")
         })?;
+        // Named, never dropped: a sum without a host must not look like the sum of all.
         let silent = outcome.silent.into_iter().map(|host| (host, "it does not answer".to_owned()));
         let mut round = Self {
             members,
@@ -51,8 +56,10 @@ impl Round {
             timing: BTreeMap::new(),
             unanswered: silent.collect(),
         };
+        // This host counts as any other, also where it cannot answer.
         round.put(cluster.me, own);
         for (host, mut answered) in outcome.answers {
+            // Taken out, so that the bytes are not kept beside what was read from them.
             match Answer::read(&std::mem::take(&mut answered.bytes)) {
                 Ok(answer) => round.put(host, answer),
                 Err(_) => {
@@ -95,6 +102,7 @@ impl Round {
         mut asked: Self,
         own: impl Fn(&N) -> C,
     ) -> BTreeMap<HostId, C> {
+        // Its part of the certificate is missing, so its counts would make the list look certain.
         counted.retain(|host, _| named.contains_key(host));
         for (host, named) in named {
             counted.entry(*host).or_insert_with(|| {
@@ -117,6 +125,7 @@ impl Round {
         let mut told: Vec<_> = told
             .map(|(host, problem)| Unanswered { host: self.name(*host), problem: problem.clone() })
             .collect();
+        // By name: the map is in the order of hashes, which looks like chance to a reader.
         told.sort_by(|one, other| one.host.cmp(&other.host));
         told
     }
@@ -151,16 +160,19 @@ impl<L> Search<L> {
     /// How many to ask each host for next, and until when; `None` if that is of no use any more.
     pub(super) fn next(&mut self) -> Option<(usize, Moment)> {
         let now = monotonic();
+        // Another round would end beyond the time that was promised.
         let late = self.until.since(now) < TIMEOUT / 4;
         if self.best.as_ref().is_some_and(|best| late || best.exact) {
             return None;
         }
+        // A later turn gets a quarter of the time at least: with less no host could answer at all.
         let first = self.began.after(FIRST).max(now.after(TIMEOUT / 4)).min(self.until);
         Some((self.wanted.next()?, first))
     }
 
     /// Takes a list instead of the one before. A host that was not heard this time may have been before.
     pub(super) fn take(&mut self, found: Found<L>) {
+        // A longer list of fewer hosts would be worse: whole hosts would be missing.
         if self.best.as_ref().is_none_or(|best| best.hosts <= found.hosts) {
             self.best = Some(found);
         }

@@ -19,6 +19,7 @@ pub async fn source(cluster: &Cluster, address: IpAddr) -> Result<ClusterSourceR
         Answer::Source(known) => Some(known),
         _ => None,
     });
+    // All hosts have the same prefix lengths, and this one surely has an answer.
     let own = known.get(&cluster.me).map(|known| known.source);
     let mut hosts: Vec<_> =
         known.iter().flat_map(|(host, known)| of_host(round.name(*host), known)).collect();
@@ -34,6 +35,7 @@ pub async fn source(cluster: &Cluster, address: IpAddr) -> Result<ClusterSourceR
 fn of_host(host: String, known: &SourceInfo) -> impl Iterator<Item = HostSource> {
     known.buckets.iter().map(move |held| HostSource {
         host: host.clone(),
+        // Most sources have one bucket for all packets. A class in each line would only be noise.
         class: (!held.class.is_any()).then_some(held.class),
         state: held.state,
         limit: held.limit.clone(),
@@ -50,8 +52,10 @@ fn sums_of(hosts: &[HostSource]) -> Vec<SourceSums> {
     for host in hosts {
         let none = || SourceSums { class: host.class, ..SourceSums::default() };
         let sum = sums.entry(host.class).or_insert_with(none);
+        // A host that only estimates a light source holds no bucket of it.
         sum.hosts += usize::from(host.state != SourceState::Light);
         sum.got.add(&host.got);
+        // Nothing where no host has a share: zero would read as a source that may send nothing.
         if let Some(share) = host.share {
             sum.share = Some(sum.share.unwrap_or_default() + share);
         }

@@ -29,6 +29,7 @@ pub async fn top(
             Answer::Candidates(candidates) => Some(candidates),
             _ => None,
         });
+        // All hosts are asked for all named sources: one that is light here may be heavy in sum.
         let union = top::union(sort, wanted, &named);
         let points = Round::of(cluster, Question::Points(union.places), search.until).await?;
         let list = sums(cluster, sort, n, round, points, &named, union.bar).await?;
@@ -55,10 +56,14 @@ async fn sums(
     let counted = round.complete(named, counted, points, |candidates| candidates.sources.clone());
     let merged = top::merge(sort, &counted);
     let exact = top::is_exact(sort, n, &merged, bar);
+    // Cut before the core is asked: to look up limits of sources that nobody sees would take its
+    // time.
     let listed: Vec<_> = merged.into_iter().take(n).collect();
     let entries = cluster.shared.with(move |core| {
         let entries = listed.into_iter().map(|merged| {
             let limit = crate::views::limit_at(&core.rules, &merged.sum.place);
+            // Hosts may have limits of their own. The list shows this host's, and marks where
+            // another one differs.
             let same = limit.as_ref().map_or(0, |(_, number)| *number) == merged.sum.limit;
             ClusterTopEntry {
                 entry: entry(&merged.sum, limit.map(|(limit, _)| limit)),
@@ -73,6 +78,7 @@ async fn sums(
         hosts: named.keys().map(|host| round.name(*host)).collect(),
         unanswered: round.unanswered(),
         exact,
+        // The certificate: without it a list that is not exact would look like one that is.
         unlisted_at_most: if exact { 0.0 } else { bar },
         tracked: named.values().map(|candidates| candidates.tracked).sum(),
         totals: named.values().map(|candidates| candidates.totals).fold(None, add),
@@ -87,6 +93,7 @@ fn add(sum: Option<Totals>, more: Option<Totals>) -> Option<Totals> {
         dropped_pps: sum.dropped_pps + more.dropped_pps,
         passed_bps: sum.passed_bps + more.passed_bps,
         dropped_bps: sum.dropped_bps + more.dropped_bps,
+        // The shortest: a rate over all hosts is only as steady as its weakest part.
         seconds: sum.seconds.min(more.seconds),
     })
 }

@@ -24,6 +24,7 @@ const LIBRARY: [(&str, &str, &str); 3] = [
     (
         "/assets/uplot-license.txt",
         TEXT,
+        // The MIT licence asks for its notice in every copy, and each browser gets one.
         include_str!(concat!(env!("OUT_DIR"), "/uplot-license.txt")),
     ),
 ];
@@ -31,6 +32,8 @@ const LIBRARY: [(&str, &str, &str); 3] = [
 const LIBRARY: [(&str, &str, &str); 3] = [
     ("/assets/uplot.js", SCRIPT, "// Built without the chart library.\n"),
     ("/assets/uplot.css", CSS, "/* Built without the chart library. */\n"),
+    // The same paths as with the library: the page loads them, and a missing one would be an error
+    // in its console.
     ("/assets/uplot-license.txt", TEXT, "Built without the chart library.\n"),
 ];
 

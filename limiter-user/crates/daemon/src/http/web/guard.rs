@@ -56,6 +56,8 @@ const BROWSER_RULES: [(&str, &str); 6] = [
 
 /// What a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// A list of what is open, not of what is closed: a new route of the API stays off TCP until
+// somebody names it here.
 enum RequiredRole {
     /// Nothing: it tells nothing of this host.
     Nothing,
@@ -150,6 +152,8 @@ impl Authorizer {
             let token = given.as_bytes().split_at_checked(7).and_then(|(scheme, token)| {
                 scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
             });
+            // On a loopback address a wrong token would else pass for none, and its sender take
+            // the reader's answer for success.
             return token.and_then(|token| self.tokens.role_of(token)).map(Some).ok_or(());
         }
         let session = self.cookie_of(headers).and_then(|id| self.tokens.session(id, now));
@@ -161,6 +165,8 @@ impl Authorizer {
         let (method, uri, headers) = (request.method(), request.uri(), request.headers());
         let refuse = |status, text, hint| Some(refusal(status, text, hint));
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        // Before anything else: a page that has bound its name to us should not even learn what is
+        // served.
         if !host.is_some_and(|host| is_own(host, &self.hosts)) {
             let hint = "name it by its address, or run the daemon with --http-host NAME";
             return refuse(StatusCode::MISDIRECTED_REQUEST, "this host has another name", hint);

@@ -31,6 +31,8 @@ use control::Host;
 use settings::web::WebConfig;
 
 /// Connections at once; further ones are closed.
+// Each takes a descriptor, of which a process has 1024 by default, and a pinned map needs one,
+// too.
 const MAX_CONNECTIONS: usize = 128;
 
 /// How long the head of a request may take, and a connection be idle.
@@ -165,6 +167,8 @@ async fn accept(listener: tokio::net::TcpListener, tls: Option<TlsAcceptor>, app
                 continue;
             }
         };
+        // Closed instead of waiting: the backlog would fill behind it, and nobody's page would
+        // open.
         let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
             tracing::debug!("closed a connection: there are {MAX_CONNECTIONS} already");
             continue;
@@ -199,6 +203,8 @@ async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, app: Router) {
 }
 
 async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, app: Router) {
+    // HTTP/2 would carry any number of requests in one connection, and connections are what is
+    // bounded here.
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)

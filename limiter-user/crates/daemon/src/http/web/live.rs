@@ -47,6 +47,7 @@ async fn produce(host: Host, latest: watch::Sender<Arc<str>>) {
     let mut watching = Watching::default();
     loop {
         match samples.recv().await {
+            // Samples are only the beat here. What this task was too slow for need not be made up.
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,
         }
@@ -54,6 +55,8 @@ async fn produce(host: Host, latest: watch::Sender<Arc<str>>) {
             // What was seen before belongs to a page that is gone.
             watching = Watching::default();
             if !latest.borrow().is_empty() {
+                // The next page would show the state of the last one's time as the present. `send`
+                // keeps nothing without a receiver.
                 latest.send_replace(Arc::from(""));
             }
             continue;
@@ -92,6 +95,8 @@ impl Page {
     async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
         loop {
             self.latest.changed().await.ok()?;
+            // A copy of the handle: the borrow is a read lock, and the producer would wait for the
+            // slowest page.
             let text = Arc::clone(&self.latest.borrow_and_update());
             if !text.is_empty() {
                 return Some((Ok(Event::default().data(&*text)), self));

@@ -54,6 +54,7 @@ pub(super) async fn log_in(
     let Some(role) = authorizer.tokens.role_of(token.trim().as_bytes()) else {
         tracing::warn!("somebody has tried to sign in at the dashboard with a wrong token");
         tokio::time::sleep(PENALTY).await;
+        // A redirect after a POST: reloading the page does not send the token again.
         return Redirect::to("/login?wrong").into_response();
     };
     // The cookie has a number of its own, not the token: one that is stolen ends with its session.
@@ -70,6 +71,7 @@ pub(super) async fn log_out(
     headers: HeaderMap,
 ) -> Response {
     if let Some(id) = authorizer.cookie_of(&headers) {
+        // Here as well as in the browser: a cookie that was copied ends with the session.
         authorizer.tokens.end(id);
     }
     let mut response = Redirect::to("/").into_response();

@@ -26,6 +26,7 @@ pub(super) const SESSION: Duration = Duration::from_secs(12 * 3600);
 
 /// What somebody may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+// In this order: a request passes if its role is at least the one needed.
 pub(super) enum Role {
     /// Look.
     Reader,
@@ -42,6 +43,7 @@ struct Session {
 
 impl Session {
     fn has(&self, cookie: &str) -> bool {
+        // As with tokens: the time of a comparison should not tell how much of a guess is right.
         self.id.as_bytes().ct_eq(cookie.as_bytes()).into()
     }
 }
@@ -98,6 +100,8 @@ impl Tokens {
         let mut random = [0; 32];
         getrandom::fill(&mut random).ok()?;
         let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        // A thread that panicked with the lock left the list whole: nothing is done with it in two
+        // steps.
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.retain(|session| now.duration_since(session.since) < SESSION);
         // Whoever has a token could fill the memory with sessions; the oldest browser has to sign in again.
@@ -115,7 +119,6 @@ impl Tokens {
         (now.duration_since(found.since) < SESSION).then_some(found.role)
     }
 
-    /// Ends a session.
     pub(super) fn end(&self, cookie: &str) {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.retain(|session| !session.has(cookie));
@@ -129,6 +132,8 @@ fn token(path: &Path) -> Result<Vec<u8>, Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(exit::USAGE, format!("cannot read {name}: {error}")).hint(make.clone())
     };
+    // Opened first, then checked: between a check of the path and its opening, the file could
+    // become another.
     let file = File::open(path).map_err(failed)?;
     let mode = file.metadata().map_err(failed)?.permissions().mode();
     // A group is the operator's choice: whoever makes the token need not be the daemon's user.
