@@ -86,8 +86,11 @@ pub struct Config {
     /// Verdict for IP packets whose source cannot be read: 0 pass, 1 drop. Such packets are rare, and
     /// the first cache line is full.
     pub drop_malformed: AtomicU64,
+    /// Kinds of keys that no limit has, so that packets do not look for them: see [`keys`].
+    // What is absent, not what is there: with zero a packet looks everywhere, which is never wrong.
+    pub absent: AtomicU64,
     /// To a cache line.
-    pub padding: [AtomicU64; 4],
+    pub padding: [AtomicU64; 3],
 }
 
 /// How many packets a CPU adds to the sketch before it tells [`Config::sketch_total`].
@@ -125,6 +128,16 @@ pub mod on_full {
     pub const DROP: u64 = 1;
     /// Give it the least recently used bucket of those that deny nothing.
     pub const EVICT_OLDEST: u64 = 2;
+}
+
+/// Kinds of keys that lead to policies; the bits of [`Config::absent`].
+pub mod keys {
+    /// Single sources, in `EXACT`.
+    pub const SINGLES: u64 = 1;
+    /// Prefixes of IPv4 addresses, in `PREFIXES4`.
+    pub const IPV4: u64 = 2;
+    /// Prefixes of IPv6 addresses, in `PREFIXES6`.
+    pub const IPV6: u64 = 4;
 }
 
 /// The slot of "no limit", always present.

@@ -4,7 +4,7 @@ use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns, bpf_k
 use aya_ebpf::maps::Array;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
 use limiter_common::abi::{
-    Config, Counters, Event, INTERNALS, Internal, Policy, Reason, Tally, VERDICTS,
+    Config, Counters, Event, INTERNALS, Internal, Policy, Reason, Tally, VERDICTS, keys,
 };
 use limiter_common::atomic::{self, AtomicU64};
 use limiter_common::class::Table;
@@ -238,12 +238,20 @@ impl State for Kernel {
 
     #[inline(always)]
     fn lookup(&self, class: u32, key: SourceKey) -> Option<u32> {
-        // A single source is longer than any prefix, so a hit ends the search; and a hash is
-        // cheaper than a trie.
-        let single = ClassKey { source: key, class: u64::from(class) };
-        // SAFETY: the daemon replaces elements, it never writes into one; a u32 does not tear.
-        if let Some(slot) = unsafe { EXACT.get(single) } {
-            return Some(*slot);
+        // An empty map still costs a miss of the cache, for each source that a flood invents.
+        let absent = atomic::load(&self.config()?.absent);
+        if absent & keys::SINGLES == 0 {
+            // A single source is longer than any prefix, so a hit ends the search; and a hash is
+            // cheaper than a trie.
+            let single = ClassKey { source: key, class: u64::from(class) };
+            // SAFETY: the daemon replaces elements, it never writes into one; a u32 does not tear.
+            if let Some(slot) = unsafe { EXACT.get(single) } {
+                return Some(*slot);
+            }
+        }
+        let prefixes = if key.ipv4().is_some() { keys::IPV4 } else { keys::IPV6 };
+        if absent & prefixes != 0 {
+            return None;
         }
         longest(&PREFIXES4, &PREFIXES6, class, key)
     }

@@ -159,6 +159,17 @@ impl Program {
         self.config.set(0, words, 0).expect("the configuration can be written");
     }
 
+    /// Kinds of keys that packets do not look for: see [`limiter_common::abi::keys`].
+    ///
+    /// # Panics
+    /// If the configuration cannot be read.
+    #[must_use]
+    pub fn absent(&self) -> u64 {
+        let words = self.config.get(&0, 0).expect("the configuration can be read");
+        let word = words[offset_of!(Config, absent)..].first_chunk().expect("a whole word");
+        u64::from_ne_bytes(*word)
+    }
+
     /// Sets what the program adds to the time since boot to get the sketch's time, ns. Lasts while
     /// the daemon stands still, and must not be called while frames are judged elsewhere.
     ///

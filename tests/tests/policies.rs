@@ -3,8 +3,10 @@
 
 use std::net::IpAddr;
 
+use limiter_common::abi::keys;
 use tests::{
-    Cli, Daemon, Lab, Observer, Sender, Sent, Stream, frame, observer::Then, reports::Limit, v4, v6,
+    Cli, Daemon, Lab, Observer, Program, Sender, Sent, Stream, frame, observer::Then,
+    reports::Limit, v4, v6,
 };
 
 const SECONDS: f64 = 4.0;
@@ -283,4 +285,54 @@ fn limits_of_classes_survive_the_daemon() {
     let list = cli.ok(&["limit", "list"]);
     assert_eq!(list["limits"].as_array().map(Vec::len), Some(3), "{list}");
     daemon.assert_accounted(&lab);
+}
+
+#[test]
+fn packets_look_for_no_keys_that_no_limit_has() {
+    let lab = Lab::new(1);
+    let mut daemon = Daemon::start(&lab);
+    let cli = daemon.cli();
+    let (single, prefix, site) = ("198.51.100.7", "203.0.113.0/24", "2001:db8:7::/48");
+    let dns_class = ["--proto", "udp", "--dport", "53"];
+    let program = Program::new(&daemon);
+    // Whatever is not looked for, each limit holds from its first packet on.
+    let limited = |frame: &[u8]| program.passing(frame, 9) == 3;
+    let set = |target: &[&str]| set(&cli, &[&["1/hour", "--burst", "3"], target].concat());
+    let unset = |target: &[&str]| drop(cli.ok(&[&["limit", "unset"], target].concat()));
+    let everywhere = keys::SINGLES | keys::IPV4 | keys::IPV6;
+    assert_eq!(program.absent(), everywhere);
+    set(&["--for", single]);
+    assert_eq!(program.absent(), keys::IPV4 | keys::IPV6);
+    assert!(limited(&other("198.51.100.7".parse().expect("an address"))));
+    set(&["--for", site]);
+    assert_eq!(program.absent(), keys::IPV4);
+    assert!(limited(&other(v6(3, 1))));
+    unset(&["--for", single]);
+    assert_eq!(program.absent(), keys::SINGLES | keys::IPV4);
+    set(&["--for", prefix]);
+    assert_eq!(program.absent(), keys::SINGLES);
+    assert!(limited(&other("203.0.113.9".parse().expect("an address"))));
+    unset(&["--for", prefix]);
+    unset(&["--for", site]);
+    // The key of everyone is one of both families.
+    set(&dns_class);
+    assert_eq!(program.absent(), keys::SINGLES);
+    assert!(limited(&dns("203.0.113.9".parse().expect("an address"))) && limited(&dns(v6(4, 1))));
+    unset(&dns_class);
+    assert_eq!(program.absent(), everywhere);
+
+    // A shadow limit has a key, too.
+    set(&[]);
+    cli.ok(&["limit", "shadow", "set", "1/hour", "--burst", "1", "--for", prefix]);
+    assert_eq!(program.absent(), keys::SINGLES | keys::IPV6);
+    cli.ok(&["limit", "shadow", "unset", "--for", prefix]);
+    assert_eq!(program.absent(), everywhere);
+
+    // A daemon that comes back finds them, also in maps that it makes anew.
+    set(&["--for", prefix]);
+    drop(program);
+    for restart in [Daemon::restart, Daemon::restart_fresh] {
+        restart(&mut daemon, &lab);
+        assert_eq!(Program::new(&daemon).absent(), keys::SINGLES | keys::IPV6);
+    }
 }

@@ -76,6 +76,11 @@ impl ClassUse {
         Some(id)
     }
 
+    /// Whether everyone is limited in some class.
+    pub(super) fn limits_everyone(&self) -> bool {
+        self.uses.values().any(|used| used.everyone)
+    }
+
     /// The limits of a class.
     pub(super) fn of(&mut self, id: u8) -> &mut Use {
         self.uses.entry(id).or_default()

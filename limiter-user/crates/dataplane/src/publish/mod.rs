@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use aya::Ebpf;
 use ipnet::IpNet;
-use limiter_common::abi::{Config, Layout, Policy, PolicyWord, UNLIMITED_SLOT};
+use limiter_common::abi::{Config, Layout, Policy, PolicyWord, UNLIMITED_SLOT, keys};
 use limiter_common::atomic;
 use limiter_common::class::ANY;
 use limiter_common::gcra::ticks;
@@ -135,6 +135,7 @@ impl Publisher {
         // A daemon that died in the middle of a change left buckets of this generation that lead to slots which
         // nothing else leads to any more, so that they are free. And limits that are shared, as they were before.
         publisher.renew(config);
+        publisher.settle(config);
         publisher.clamp(publisher.in_force.targets.keys().filter(|key| key.aggregate));
         Ok(publisher)
     }
@@ -191,7 +192,7 @@ impl Publisher {
         for slot in slots.into_iter().flatten().flatten() {
             self.in_force.slots.release(slot);
         }
-        atomic::store(&config.min_gate, u64::from(self.in_force.slots.least_gate()));
+        self.settle(config);
         changed?;
         if let Err(error) = self.settle_shadows(config) {
             // The limits are in force; a shadow goes on with what applied before.
@@ -233,6 +234,8 @@ impl Publisher {
             Some((slot, _)) => Some(*slot),
             None => destination(exempt, key, slot_of(amount, slots, key)),
         };
+        // Before the first key that is new of its kind.
+        atomic::store(&config.absent, 0);
         let written = maps.write(in_force, changes, &classes, after, config);
         if written.is_ok() {
             // At once, and no more than that: a million limits that come one by one would copy the
@@ -283,6 +286,23 @@ impl Publisher {
 
     fn renew(&self, config: &Config) {
         renew(config, self.in_force.default_slot());
+    }
+
+    /// Spares packets a look at what is not there, once the maps are as [`InForce`] says: policies with a smaller gate,
+    /// and keys of a kind that no limit has.
+    fn settle(&self, config: &Config) {
+        atomic::store(&config.min_gate, u64::from(self.in_force.slots.least_gate()));
+        let [singles, ipv4, ipv6, _shared] = self.maps.taken(&self.in_force);
+        // The key of everyone is among the prefixes of both families.
+        let everyone = usize::from(self.in_force.classes.limits_everyone());
+        let kinds = [
+            (singles, keys::SINGLES),
+            (ipv4 + everyone, keys::IPV4),
+            (ipv6 + everyone, keys::IPV6),
+        ];
+        let absent =
+            kinds.iter().filter(|(count, _)| *count == 0).fold(0, |all, (_, kind)| all | kind);
+        atomic::store(&config.absent, absent);
     }
 
     /// The classes that there are after `changes`, for which there is room.

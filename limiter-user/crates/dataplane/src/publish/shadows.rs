@@ -227,6 +227,7 @@ impl Publisher {
         {
             atomic::store(&config.min_gate, u64::from(policy.gate));
         }
+        atomic::store(&config.absent, 0);
         let before = self.in_force.targets.get(&key).copied();
         let step = iter::once(Step { key, before, after: held });
         let PolicyMaps { each, shared, .. } = &mut self.maps;
@@ -248,7 +249,7 @@ impl Publisher {
         if let Some(slot) = held {
             self.in_force.slots.release(slot);
         }
-        atomic::store(&config.min_gate, u64::from(self.in_force.slots.least_gate()));
+        self.settle(config);
         written
     }
 }
