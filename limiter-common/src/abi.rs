@@ -21,7 +21,7 @@ use crate::table::{Identity, Slot};
 use core::mem::{offset_of, size_of};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 10;
+pub const ABI_VERSION: u32 = 11;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -89,8 +89,11 @@ pub struct Config {
     /// Kinds of keys that no limit has, so that packets do not look for them: see [`keys`].
     // What is absent, not what is there: with zero a packet looks everywhere, which is never wrong.
     pub absent: AtomicU64,
+    /// The features that have been used: see [`crate::features::Features`].
+    // Only for a daemon that takes the maps over: its program must serve them.
+    pub features: AtomicU64,
     /// To a cache line.
-    pub padding: [AtomicU64; 3],
+    pub padding: [AtomicU64; 2],
 }
 
 /// How many packets a CPU adds to the sketch before it tells [`Config::sketch_total`].

@@ -18,6 +18,7 @@ pub mod atomic;
 pub mod class;
 pub mod drop_cache;
 pub mod engine;
+pub mod features;
 #[cfg(any(test, feature = "user"))]
 pub mod floor;
 pub mod gate;

@@ -47,6 +47,10 @@ pub(crate) static LAYOUT: Layout = Layout {
 // for frames.
 pub(crate) static LISTEN: Listen = Listen { address: SourceKey { high: 0, low: 0 }, port: 0 };
 
+/// What the program is loaded for, likewise: the bits of [`limiter_common::features::Features`].
+#[unsafe(no_mangle)]
+pub(crate) static FEATURES: Global<u32> = Global::new(u32::MAX);
+
 /// Whether lines are written. The loader sets it before the program is verified, so that the verifier
 /// takes all that writes them out again if not.
 #[unsafe(no_mangle)]

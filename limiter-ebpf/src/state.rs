@@ -10,6 +10,7 @@ use limiter_common::atomic::{self, AtomicU64};
 use limiter_common::class::Table;
 use limiter_common::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
 use limiter_common::engine::{Constants, Processor, State};
+use limiter_common::features::Features;
 use limiter_common::hash::{Hash, HashKey};
 use limiter_common::hll::Registers;
 use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
@@ -22,7 +23,7 @@ use limiter_common::sketch::{Shape, Window};
 use limiter_common::table::{Identity, Slot};
 
 use crate::maps::{
-    CLASSES, CONFIG, COUNTERS, DISTINCT, DROP_CACHE, EVENTS, EXACT, FILTER, FINGERPRINTS,
+    CLASSES, CONFIG, COUNTERS, DISTINCT, DROP_CACHE, EVENTS, EXACT, FEATURES, FILTER, FINGERPRINTS,
     IDENTITIES, LAYOUT, LISTED, LISTED4, LISTED6, LISTEN, PEERS, POLICIES, PREFIX_BITMAP,
     PREFIXES4, PREFIXES6, SHARED, SHARED4, SHARED6, SHARES, SKETCH, SLOTS,
 };
@@ -159,6 +160,11 @@ impl Constants for Kernel {
         let address =
             SourceKey { high: global!(LISTEN.address.high), low: global!(LISTEN.address.low) };
         Listen { address, port: global!(LISTEN.port) }
+    }
+
+    #[inline(always)]
+    fn features(&self) -> Features {
+        Features(FEATURES.load())
     }
 }
 

@@ -5,6 +5,7 @@
 //! test changes the maps.
 
 use std::{
+    cell::RefCell,
     fs, io,
     mem::{offset_of, size_of},
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
@@ -14,7 +15,11 @@ use std::{
 
 use aya::{
     maps::{Array, Map, MapData, PerCpuArray},
-    programs::{ProgramInfo, loaded_programs},
+    programs::{
+        ProgramInfo,
+        links::{FdLink, PinnedLink},
+        loaded_programs,
+    },
 };
 use limiter_common::abi::{Config, Counters, Layout, Reason, VERDICTS};
 
@@ -50,7 +55,9 @@ type Words = [u8; size_of::<Config>()];
 
 /// A daemon's program.
 pub struct Program {
-    fd: OwnedFd,
+    /// The one at work, with its number: the first use of a feature puts another one in its place.
+    at_work: RefCell<(u32, OwnedFd)>,
+    link: FdLink,
     config: Array<MapData, Words>,
     counters: PerCpuArray<MapData, Counters>,
     /// Packets by reason, as of the last look.
@@ -65,13 +72,12 @@ impl Program {
     /// If the daemon names none, or the kernel does not give it away.
     #[must_use]
     pub fn new(daemon: &Daemon) -> Self {
-        let info = info(daemon);
-        let fd = info.fd().and_then(|fd| Ok(fd.as_fd().try_clone_to_owned()?));
-        let fd = fd.unwrap_or_else(|error| panic!("cannot open program {}: {error}", info.id()));
+        let id = id(daemon);
         let map = |name: &str| open(&daemon.pins().join(name));
         let counters = PerCpuArray::try_from(map("counters"));
         let mut program = Self {
-            fd,
+            at_work: RefCell::new((id, open_program(id))),
+            link: link(daemon.pins()),
             config: Array::try_from(map("config")).expect("an array of the configuration"),
             counters: counters.expect("an array of counters"),
             counted: [0; VERDICTS],
@@ -127,8 +133,13 @@ impl Program {
     }
 
     fn run(&self, frame: &[u8], repeat: u32) -> TestRun {
+        let mut at_work = self.at_work.borrow_mut();
+        let id = self.link.info().expect("the kernel knows the link").program_id();
+        if id != at_work.0 {
+            *at_work = (id, open_program(id));
+        }
         let mut attributes = TestRun {
-            program: self.fd.as_raw_fd().cast_unsigned(),
+            program: at_work.1.as_raw_fd().cast_unsigned(),
             size_in: u32::try_from(frame.len()).expect("a frame"),
             data_in: frame.as_ptr() as u64,
             repeat,
@@ -218,6 +229,21 @@ fn is_stopped(task: &Path) -> bool {
     status.lines().any(|line| line.starts_with("State:\tT"))
 }
 
+/// The program with a number.
+fn open_program(id: u32) -> OwnedFd {
+    let info = find(id);
+    let fd = info.fd().and_then(|fd| Ok(fd.as_fd().try_clone_to_owned()?));
+    fd.unwrap_or_else(|error| panic!("cannot open program {id}: {error}"))
+}
+
+/// The link by which a daemon is attached.
+fn link(pins: &Path) -> FdLink {
+    let names = fs::read_dir(pins).expect("the pins can be listed").filter_map(Result::ok);
+    let mut links = names.filter(|it| it.file_name().to_string_lossy().starts_with("link"));
+    let path = links.next().expect("the daemon is attached somewhere").path();
+    PinnedLink::from_pin(&path).map(FdLink::from).expect("a link")
+}
+
 fn open(path: &Path) -> Map {
     let map = MapData::from_pin(path).and_then(Map::from_map_data);
     map.unwrap_or_else(|error| panic!("cannot open {}: {error}", path.display()))
@@ -240,7 +266,11 @@ pub fn id(daemon: &Daemon) -> u32 {
 /// If it is not attached to anything.
 #[must_use]
 pub fn info(daemon: &Daemon) -> ProgramInfo {
-    let id = id(daemon);
+    find(id(daemon))
+}
+
+/// What the kernel tells of the program with a number.
+fn find(id: u32) -> ProgramInfo {
     let mut programs = loaded_programs().filter_map(Result::ok);
     let info = programs.find(|program| program.id() == id);
     info.unwrap_or_else(|| panic!("the kernel has no program {id}"))

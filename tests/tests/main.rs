@@ -30,6 +30,7 @@ mod distinct;
 mod doctor;
 mod errors;
 mod exhaustion;
+mod features;
 mod fleet;
 mod gate;
 mod harness;

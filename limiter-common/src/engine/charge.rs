@@ -6,9 +6,10 @@ use super::draw::{Charge, lasts};
 use super::events::event;
 use super::lookup::{Arrival, SlotRef, policy_of};
 use super::shadow::shadow;
-use crate::abi::{EventKind, Policy, PolicyWord, Reason};
+use crate::abi::{EventKind, PolicyWord, Reason};
 use crate::atomic::{self, AtomicU64};
 use crate::drop_cache::{Basis, DROP_CACHE_ENTRIES, DropCacheEntry, MAX_SHARED_NS, MIN_TOLERANCE};
+use crate::features::PolicyRef;
 use crate::gcra::{Ticks, ticks};
 use crate::hash::Hash;
 use crate::share::{CostMultiplier, Held, Lapse};
@@ -112,7 +113,7 @@ pub fn charge<S: State>(state: &S, packet: &Arrival, index: u32) -> Option<Attem
 
 /// What has become of a bucket's share since its `last` packet, when its floor was `before`.
 #[inline(always)]
-fn lapse_of(policy: &Policy, before: u32, held: Held, last: LastSeen, now_ns: u64) -> Lapse {
+fn lapse_of(policy: PolicyRef<'_>, before: u32, held: Held, last: LastSeen, now_ns: u64) -> Lapse {
     if !policy.is_cluster() {
         return Lapse::NONE;
     }
@@ -123,7 +124,7 @@ fn lapse_of(policy: &Policy, before: u32, held: Held, last: LastSeen, now_ns: u6
 #[inline(always)]
 fn denies_for<S: State>(
     state: &S,
-    policy: &Policy,
+    policy: PolicyRef<'_>,
     price: CostMultiplier,
     index: u32,
     tat: Ticks,
@@ -175,7 +176,7 @@ pub(super) fn over<S: State>(
     state: &S,
     slot: &Slot,
     packet: &Arrival,
-    policy: &Policy,
+    policy: PolicyRef<'_>,
     policy_slot: u32,
     last: LastSeen,
 ) -> Option<Reason> {

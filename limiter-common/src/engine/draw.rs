@@ -1,9 +1,10 @@
 //! One packet's tokens, from the tiers of a policy.
 
 use super::State;
-use crate::abi::{Internal, Policy, Tier};
+use crate::abi::{Internal, Tier};
 use crate::atomic::{self, AtomicU64};
 use crate::drop_cache::{self, MAX_NS, MAX_SHARED_NS, MIN_TOLERANCE};
+use crate::features::PolicyRef;
 use crate::gate::MIN_FRAME;
 use crate::gcra::{MAX_COST, MAX_TOLERANCE, TICKS_PER_NS, Ticks, decide, decide_shared, ticks};
 use crate::share::{CostMultiplier, LARGEST_FRAME, Lapse};
@@ -59,7 +60,7 @@ fn decide_at(
 /// `at` comes to, of which nothing is charged otherwise.
 #[inline(always)]
 pub(super) fn judge(
-    policy: &Policy,
+    policy: PolicyRef<'_>,
     price: CostMultiplier,
     at: Tats,
     length: u32,
@@ -141,7 +142,7 @@ impl BucketRef<'_> {
     pub(super) fn charge<S: State>(
         &self,
         state: &S,
-        policy: &Policy,
+        policy: PolicyRef<'_>,
         tat: Ticks,
         length: u32,
         now: Ticks,

@@ -9,6 +9,7 @@ use super::sketched::{Added, add};
 use super::steps::Steps;
 use crate::abi::{Config, Internal, PolicyWord, Reason};
 use crate::atomic::{self, AtomicU64};
+use crate::features::Features;
 use crate::hll;
 use crate::key::SourceKey;
 use crate::table::set_of;
@@ -50,7 +51,9 @@ pub(super) fn limit<S: Steps>(
     state.take_up(packet, |packet| {
         let reason = of_its_own(state, config, packet)?;
         // Management addresses are on the allow list. A full shared limit must not shut the operator out.
-        if !reason.passes() || reason == Reason::Allowed || atomic::load(&config.shared) == 0 {
+        let shares =
+            state.features().has(Features::AGGREGATES) && atomic::load(&config.shared) != 0;
+        if !shares || !reason.passes() || reason == Reason::Allowed {
             return Some(reason);
         }
         state.shared_limits(packet, reason)
@@ -70,7 +73,7 @@ fn of_its_own<S: Steps>(state: &S, config: &Config, packet: &Arrival) -> Option<
         None => false,
     };
     // One load where there are no lists, which is most often.
-    if !is_vetted && atomic::load(&config.listed) != 0 {
+    if state.features().has(Features::LISTS) && !is_vetted && atomic::load(&config.listed) != 0 {
         let entry = state.entry(packet)?;
         if !entry.is_nothing() {
             return by_list(state, packet, entry);

@@ -4,8 +4,9 @@ use super::State;
 use super::attempt::Attempt;
 use super::classes::Classified;
 use super::draw::{BucketRef, dearest, deepest};
-use crate::abi::{Policy, PolicyWord};
+use crate::abi::PolicyWord;
 use crate::atomic::{self, AtomicU64};
+use crate::features::PolicyRef;
 use crate::gcra::{Ticks, clamped, ticks};
 use crate::hash::Hash;
 use crate::key::SourceKey;
@@ -64,7 +65,7 @@ impl<'a> SlotRef<'a> {
     /// What its bucket may use, and its floor as of its last packet. To be read before its time: see
     /// [`crate::share`].
     #[inline(always)]
-    pub(super) fn held<S: State>(&self, state: &S, policy: &Policy) -> Option<(Held, u32)> {
+    pub(super) fn held<S: State>(&self, state: &S, policy: PolicyRef<'_>) -> Option<(Held, u32)> {
         if !policy.is_cluster() {
             return Some((Held::LOCAL, 0));
         }
@@ -76,7 +77,7 @@ impl<'a> SlotRef<'a> {
 
     /// What its bucket may use without end, whose floor was `before`.
     #[inline(always)]
-    fn floor(policy: &Policy, before: u32) -> Multiplier {
+    fn floor(policy: PolicyRef<'_>, before: u32) -> Multiplier {
         let own = policy.floor();
         // The floor has become smaller, or the limit the cluster's, since then.
         if before < own.0 { own } else { Multiplier(before) }
@@ -84,7 +85,12 @@ impl<'a> SlotRef<'a> {
 
     /// Notes a smaller floor than the one `before`: when the bucket's debt is by that one.
     #[inline(always)]
-    pub(super) fn lower<S: State>(&self, state: &S, policy: &Policy, before: u32) -> Option<()> {
+    pub(super) fn lower<S: State>(
+        &self,
+        state: &S,
+        policy: PolicyRef<'_>,
+        before: u32,
+    ) -> Option<()> {
         let own = policy.floor().0;
         if policy.is_cluster() && before < own {
             let share = state.share(self.index)?;
@@ -105,7 +111,7 @@ impl<'a> SlotRef<'a> {
     pub(super) fn bucket<S: State>(
         &self,
         state: &'a S,
-        policy: &Policy,
+        policy: PolicyRef<'_>,
         price: CostMultiplier,
         lapse: Lapse,
     ) -> Option<BucketRef<'a>> {
@@ -151,7 +157,7 @@ pub(super) fn policy_of<'a, S: State>(
     state: &'a S,
     found: &SlotRef<'_>,
     packet: &Arrival,
-) -> Option<Attempt<(&'a Policy, PolicyWord)>> {
+) -> Option<Attempt<(PolicyRef<'a>, PolicyWord)>> {
     let slot = found.slot;
     let seen = PolicyWord(atomic::load(&slot.policy));
     let mut resolved = seen;
@@ -162,7 +168,7 @@ pub(super) fn policy_of<'a, S: State>(
         // has done it for the same source, it sees to the rest, too.
         is_renewed = atomic::replace(&slot.policy, seen.0, resolved.0);
     }
-    let policy = state.policy(resolved.slot())?;
+    let policy = state.active(resolved.slot())?;
     if is_renewed {
         if atomic::load(&slot.tag) != packet.hash.0 {
             // Put back what was another source's. If this fails, that one has looked its own policy

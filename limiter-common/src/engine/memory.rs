@@ -12,6 +12,7 @@ use crate::abi::{Config, Event, INTERNALS, Internal, Policy, PolicyWord, Reason}
 use crate::atomic::{self, AtomicU64};
 use crate::class::{BANKS, TABLE_WORDS, TABLES, Table};
 use crate::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
+use crate::features::Features;
 use crate::hash::{Hash, HashKey};
 use crate::hll::{self, LANES, REGISTERS, Ranks, Registers};
 use crate::key::{PrefixMasks, SourceKey};
@@ -54,6 +55,8 @@ pub struct Memory {
     pub shared: Vec<Shared>,
     /// Where it listens for frames of its cluster.
     pub listen: Listen,
+    /// What it is loaded for; at first for everything.
+    pub features: Features,
     /// Addresses of members and seeds, and what is left of their budgets.
     pub peers: HashMap<SourceKey, AtomicU64>,
     tables: Vec<Table>,
@@ -109,6 +112,7 @@ impl Memory {
             shared_prefixes: Vec::new(),
             shared: Vec::new(),
             listen: Listen::default(),
+            features: Features::ALL,
             peers: HashMap::new(),
             tables: Vec::new(),
             fingerprints: (0..sets).map(|_| AtomicU64::new(0)).collect(),
@@ -367,6 +371,9 @@ impl Constants for Cpu<'_> {
     }
     fn listen(&self) -> Listen {
         self.memory.listen
+    }
+    fn features(&self) -> Features {
+        self.memory.features
     }
 }
 

@@ -51,6 +51,7 @@ use crate::abi::{Config, Event, Internal, Policy, Reason};
 use crate::atomic::{self, AtomicU64};
 use crate::class::Table;
 use crate::drop_cache::DropCacheEntry;
+use crate::features::{Features, PolicyRef};
 use crate::gcra::ticks;
 use crate::hash::Hash;
 use crate::hll::Registers;
@@ -89,6 +90,8 @@ pub trait Constants {
     fn cpus(&self) -> u32;
     /// Where this host listens for frames of its cluster.
     fn listen(&self) -> Listen;
+    /// What the program is loaded for.
+    fn features(&self) -> Features;
 }
 
 /// The CPU that judges: its clocks, its counters, and the way to the daemon.
@@ -135,6 +138,11 @@ pub trait State: Constants + Processor {
     fn registers(&self) -> Option<&Registers>;
     /// The compiled limit in a slot of the policy array.
     fn policy(&self, slot: u32) -> Option<&Policy>;
+    /// The same, as far as the program is loaded for it.
+    #[inline(always)]
+    fn active(&self, slot: u32) -> Option<PolicyRef<'_>> {
+        Some(PolicyRef::new(self.policy(slot)?, self.features()))
+    }
     /// The slot of the longest prefix that has a limit for `class` and contains `key`. For
     /// [`crate::class::ANY`] the limit of whoever has none lies elsewhere, in [`Config::policy`].
     fn lookup(&self, class: u32, key: SourceKey) -> Option<u32>;
@@ -182,7 +190,7 @@ fn ip_packet<S: Steps>(state: &S, frame: &S::Frame, ip: &Ip) -> Option<Reason> {
     let config = state.config()?;
     let source = state.masks().apply(ip.source);
     let mut classified = Classified::NONE;
-    if atomic::load(&config.classes) != 0 {
+    if state.features().has(Features::CLASSES) && atomic::load(&config.classes) != 0 {
         classified = state.classify(frame, ip, source)?;
     }
     limit(state, config, source, classified, frame.length())

@@ -10,6 +10,7 @@ use super::shadow::{begin, shadow};
 use super::sketched::{estimate, owed};
 use crate::abi::{Config, EventKind, Internal, PolicyWord, Reason, Tier, on_full};
 use crate::atomic;
+use crate::features::Features;
 use crate::gate;
 use crate::gcra::{Ticks, clamped, ticks};
 use crate::share::{CostMultiplier, Grant};
@@ -77,7 +78,7 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
     let config = state.config()?;
     let estimate = estimate(state, packet)?;
     let resolved = resolve(state, packet);
-    let policy = state.policy(resolved.slot())?;
+    let policy = state.active(resolved.slot())?;
     // By its own gate: so far only the smallest one of all policies was asked.
     if gate::passes(estimate, is_first, policy.gate) {
         return Some(Attempt::Done(Reason::BelowGate));
@@ -119,7 +120,9 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
         full = policy.filled().map(|filled| if filled > now { filled } else { now });
     }
     // Where no limit of the cluster ever was, its line is left alone.
-    if policy.is_cluster() || atomic::load(&share.floor) != 0 {
+    if state.features().has(Features::CLUSTER)
+        && (policy.is_cluster() || atomic::load(&share.floor) != 0)
+    {
         atomic::store(&share.floor, price.word());
         atomic::store(&share.grant, Grant::nothing_at(now_ns).0);
     }

@@ -4,8 +4,8 @@
 
 use super::State;
 use super::lookup::Arrival;
-use crate::abi::Policy;
 use crate::atomic;
+use crate::features::PolicyRef;
 use crate::gcra::{Ticks, decide};
 use crate::table::Identity;
 
@@ -15,7 +15,7 @@ use crate::table::Identity;
 #[inline(always)]
 pub(super) fn shadow<S: State>(
     state: &S,
-    policy: &Policy,
+    policy: PolicyRef<'_>,
     index: u32,
     packet: &Arrival,
     now: Ticks,
@@ -43,7 +43,7 @@ pub(super) fn shadow<S: State>(
 
 /// Begins to count for the policy's shadow, with a bucket that is at `tat`.
 #[inline(always)]
-pub(super) fn begin(identity: &Identity, policy: &Policy, tat: Ticks) {
+pub(super) fn begin(identity: &Identity, policy: PolicyRef<'_>, tat: Ticks) {
     atomic::store(&identity.shadow_packets, 0);
     atomic::store(&identity.would_drop, 0);
     atomic::store(&identity.shadow_tat, tat);

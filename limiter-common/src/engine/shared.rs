@@ -42,7 +42,7 @@ pub fn charge_shared<S: State>(
     passed: Reason,
 ) -> Option<Reason> {
     let shared = state.shared(slot)?;
-    let policy = state.policy(atomic::load(&shared.policy) as u32)?;
+    let policy = state.active(atomic::load(&shared.policy) as u32)?;
     let (price, lapse) = (CostMultiplier::LOCAL, Lapse::NONE);
     let bucket = BucketRef { price, lapse, first: &shared.tat, second: &shared.second_tat };
     // The exact clock: many sources share the bucket, so it is charged far more often than the

@@ -613,3 +613,43 @@ fn a_limit_that_is_not_enforced_drops_nothing_and_counts_the_same() {
     // But for the last tick.
     assert!(counts[0].1.abs_diff(counts[1].1) <= 1, "{counts:?}");
 }
+
+proptest! {
+    /// Who uses no feature gets the same verdicts from a program without any.
+    #[test]
+    fn a_program_without_features_judges_as_one_with_all(
+        rate in 5u64..10_000,
+        burst in 1u64..200,
+        packets in proptest::collection::vec((0u32..5, gap(), 34u32..1514, 0usize..2), 1..200),
+    ) {
+        let [mut without, with] = [(); 2].map(|()| limiter(policy(rate, burst), 2, 64, 2));
+        without.features = Features::NONE;
+        for (number, gap, length, cpu) in packets {
+            let [one, other] = [&without, &with].map(|memory| {
+                memory.advance(gap);
+                memory.cpu(cpu).packet(source(number), length)
+            });
+            prop_assert_eq!(one, other);
+        }
+    }
+}
+
+#[test]
+fn a_program_does_what_it_is_loaded_for() {
+    // A packet a second, or two: each of the tiers is the narrower one in turn.
+    let both = |first, second| quick(first).and(CompiledTier { gate: 1, ..tier(1000, second) });
+    let passed = |features, policy| {
+        let mut memory = limiter(policy, 4, 64, 1);
+        memory.features = features;
+        (0..100).filter(|_| packet(&memory, 1).passes()).count()
+    };
+    assert_eq!(passed(Features::ALL, both(20, 10)), 10);
+    assert_eq!(passed(Features::SECOND_TIERS, both(20, 10)), 10);
+    assert_eq!(passed(Features::NONE, both(20, 10)), 20);
+    assert_eq!(passed(Features::NONE, both(10, 20)), 10);
+    let needs = |policy: &Policy| Features::of_policy(policy);
+    assert_eq!(needs(&both(1, 1).observing()), Features::SECOND_TIERS);
+    assert_eq!(needs(&quick(1).with_shadow(tier(1, 1), 1)), Features::SHADOWS);
+    assert!(Features::ALL.has(Features::LISTS.and(Features::CLASSES)));
+    assert!(!Features::LISTS.has(Features::LISTS.and(Features::CLASSES)));
+}

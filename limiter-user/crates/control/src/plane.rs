@@ -102,19 +102,17 @@ concern! {
         changes (plane => plane) {
             fn exempt(nets: &[IpNet]);
             fn publish(limits: &Limits) -> Result<(), Error>;
+            fn change(changes: &Changes) -> Result<(), Error>;
+            fn set_shadow(target: &Target, tier: &Tier) -> Result<(), Error>;
+            fn publish_lists(lists: &Lists) -> Result<(), Error>;
+            fn change_lists(changes: &ListChanges, after: &Lists) -> Result<(), Error>;
         }
         changes (plane => plane.peers) {
             fn set_peers(present: &BTreeSet<IpAddr>) -> Result<usize, Error>;
         }
         changes (plane => plane.policies) {
-            fn change(changes: &Changes) -> Result<(), Error>;
             fn set_verdicts(drop_malformed: bool, on_full: OnFull);
-            fn set_shadow(target: &Target, tier: &Tier) -> Result<(), Error>;
             fn unset_shadow(target: &Target) -> Result<bool, Error>;
-        }
-        changes (plane => plane.lists) {
-            fn publish_lists(lists: &Lists) -> Result<(), Error>;
-            fn change_lists(changes: &ListChanges, after: &Lists) -> Result<(), Error>;
         }
     }
 }

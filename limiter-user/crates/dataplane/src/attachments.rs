@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use aya::Ebpf;
+use limiter_common::features::Features;
 use model::interface::{Attachment, Mode};
 
 use super::attach::{Links, largest_mtu};
 use super::link::Interface;
-use super::{Error, RunTime, object};
+use super::object::{self, Programs};
+use super::{Error, RunTime};
 
 /// The largest frame on an interface with the usual MTU of 1500, without FCS.
 pub(super) const USUAL_FRAME: u32 = 1514;
@@ -19,7 +20,7 @@ const FRAMING: u32 = 22;
 /// must wait for them: fresh maps take the place of what was pinned when they have theirs. Dropping it leaves
 /// everything pinned and at work, but for fresh maps that were never put in place.
 pub struct Attachments {
-    pub(super) ebpf: Ebpf,
+    pub(super) programs: Programs,
     pin_dir: PathBuf,
     /// Where fresh maps are pinned until [`Attachments::settle`].
     staging: Option<PathBuf>,
@@ -28,8 +29,33 @@ pub struct Attachments {
 
 impl Attachments {
     /// A loaded program, which runs nowhere yet.
-    pub(super) fn new(ebpf: Ebpf, pin_dir: PathBuf, staging: Option<PathBuf>) -> Self {
-        Self { ebpf, pin_dir, staging, links: Links::default() }
+    pub(super) fn new(programs: Programs, pin_dir: PathBuf, staging: Option<PathBuf>) -> Self {
+        Self { programs, pin_dir, staging, links: Links::default() }
+    }
+
+    /// Sees to it that the program at work serves `features`. If it does not, the one with everything takes its place
+    /// on each interface, between two packets. It has the same maps.
+    ///
+    /// # Errors
+    /// If the kernel refuses: then the former program stays at work, on some interfaces at least.
+    pub(super) fn require(&mut self, features: Features) -> Result<(), Error> {
+        if self.programs.features.has(features) {
+            return Ok(());
+        }
+        let Some(mut full) = self.programs.full.take() else { return Ok(()) };
+        if self.staging.is_none() {
+            let program = object::program(&mut full);
+            match program.and_then(|program| Links::take_over(&self.pin_dir, program)) {
+                Ok(links) => self.links = links,
+                Err(error) => {
+                    self.programs.full = Some(full);
+                    return Err(error);
+                }
+            }
+        }
+        self.programs.at_work = full;
+        self.programs.features = Features::ALL;
+        Ok(())
     }
 
     /// Lets the program run where one runs that is pinned, unless its maps are fresh.
@@ -38,7 +64,8 @@ impl Attachments {
     /// If the kernel refuses.
     pub(super) fn take_over(&mut self) -> Result<(), Error> {
         if self.staging.is_none() {
-            self.links = Links::take_over(&self.pin_dir, object::program(&mut self.ebpf)?)?;
+            self.links =
+                Links::take_over(&self.pin_dir, object::program(&mut self.programs.at_work)?)?;
         }
         Ok(())
     }
@@ -49,7 +76,7 @@ impl Attachments {
     /// If the kernel refuses, or pins cannot be moved.
     pub(super) fn settle(&mut self) -> Result<bool, Error> {
         let Some(staging) = &self.staging else { return Ok(false) };
-        let program = object::program(&mut self.ebpf)?;
+        let program = object::program(&mut self.programs.at_work)?;
         self.links = object::settle(staging, &self.pin_dir, program)?;
         self.staging = None;
         Ok(true)
@@ -66,7 +93,7 @@ impl Attachments {
         mode: Mode,
         replace: bool,
     ) -> Result<(), Error> {
-        let program = object::program(&mut self.ebpf)?;
+        let program = object::program(&mut self.programs.at_work)?;
         self.links.attach(&self.pin_dir, program, interface, mode, replace)
     }
 
@@ -131,7 +158,7 @@ impl Attachments {
     /// How long the kernel program has run, and how often, while the kernel measured that; `None` if the
     /// kernel does not tell.
     pub fn run_time(&self) -> Option<RunTime> {
-        RunTime::from_ebpf(&self.ebpf)
+        RunTime::from_ebpf(&self.programs.at_work)
     }
 }
 

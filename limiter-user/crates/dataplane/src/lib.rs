@@ -42,10 +42,13 @@ use std::sync::Arc;
 use aya::Ebpf;
 use aya::maps::{Map, MapData, MapError};
 use ipnet::IpNet;
+use limiter_common::atomic;
 use limiter_common::class::ANY;
+use limiter_common::features::Features;
 use model::interface::{Attachment, Mode};
+use model::lists::{ListChanges, Lists};
 use model::sample::PacketSample;
-use model::{Limit, Limits, Share, chain};
+use model::{Changes, Limit, Limits, Share, Target, Tier, chain};
 
 pub use attach::detach_link;
 pub use attachments::Attachments;
@@ -143,11 +146,11 @@ impl Dataplane {
     /// version or made with other options. What was pinned before stays at work; with `options.reset`
     /// until the first [`Dataplane::publish`].
     pub fn open(options: &Options) -> Result<Self, Error> {
-        let object::Loaded { ebpf, layout, staging } = object::load(options)?;
+        let object::Loaded { programs, layout, staging } = object::load(options)?;
         let took_over = staging.is_none();
         // First, as it discards a staged data plane where anything fails.
-        let mut links = Attachments::new(ebpf, options.pin_dir.clone(), staging);
-        let ebpf = &mut links.ebpf;
+        let mut links = Attachments::new(programs, options.pin_dir.clone(), staging);
+        let ebpf = &mut links.programs.at_work;
         let classes = Arc::new(ClassTables::new(elements(ebpf, "CLASSES")?));
         // With descriptors of its own, before the publisher takes the maps: shares are given in
         // another thread, which waits for no change of limits.
@@ -227,14 +230,62 @@ impl Dataplane {
     pub fn publish(&mut self, limits: &Limits) -> Result<(), Error> {
         let changes = self.policies.publisher.replacing(limits);
         // Limits first: fresh maps take the place of the pinned ones only when they limit the same (P4).
-        let settled = self.policies.change(&changes).and_then(|()| self.settle());
+        let settled = self.change(&changes).and_then(|()| self.settle());
         // A daemon that died between a change and its `retire` left buckets of classes that are gone.
         self.policies.retire();
         settled
     }
 
+    /// Changes some limits: all of them, or none. No target may occur twice.
+    ///
+    /// # Errors
+    /// As [`Dataplane::publish`].
+    pub fn change(&mut self, changes: &Changes) -> Result<(), Error> {
+        let compiled = self.policies.compile(changes)?;
+        self.require(compiled.features)?;
+        self.policies.put(changes, &compiled)
+    }
+
+    /// Sets a shadow limit, which touches no packet.
+    ///
+    /// # Errors
+    /// A limit that cannot be enforced, or a target that it cannot have without changing what
+    /// applies; or the kernel refuses.
+    pub fn set_shadow(&mut self, target: &Target, tier: &Tier) -> Result<(), Error> {
+        self.require(Features::SHADOWS)?;
+        self.policies.set_shadow(target, tier)
+    }
+
+    /// Makes exactly `lists` the sources that are let through or dropped whatever they send.
+    ///
+    /// # Errors
+    /// Too many of them; nothing is changed then. Or the kernel refuses.
+    pub fn publish_lists(&mut self, lists: &Lists) -> Result<(), Error> {
+        if !lists.is_empty() || self.lists.has_exempt() {
+            self.require(Features::LISTS)?;
+        }
+        self.lists.publish_lists(lists)
+    }
+
+    /// Changes some entries of the lists, of which `after` is what they are then.
+    ///
+    /// # Errors
+    /// As [`Dataplane::publish_lists`]; if the kernel refuses, some may have been changed.
+    pub fn change_lists(&mut self, changes: &ListChanges, after: &Lists) -> Result<(), Error> {
+        self.require(Features::LISTS)?;
+        self.lists.change_lists(changes, after)
+    }
+
+    /// Sees to it that the program serves `features`, before anything that needs them is put in force.
+    fn require(&mut self, features: Features) -> Result<(), Error> {
+        self.links.require(features)?;
+        // What is used, not what is loaded: the next start has a program for just that.
+        atomic::or(&self.table.memory.config().features, u64::from(features.0));
+        Ok(())
+    }
+
     /// Lets no limit apply to sources in `nets`, from the next [`Dataplane::publish`] on, and no entry of the lists from
-    /// the next [`ListMaps::publish_lists`] on.
+    /// the next [`Dataplane::publish_lists`] on.
     pub fn exempt(&mut self, nets: &[IpNet]) {
         self.policies.publisher.exempt(nets);
         self.lists.exempt(nets);

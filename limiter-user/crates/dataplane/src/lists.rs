@@ -82,26 +82,29 @@ impl ListMaps {
         })
     }
 
+    /// Whether some are let through whatever the lists say.
+    pub(super) fn has_exempt(&self) -> bool {
+        !self.exempt.is_empty()
+    }
+
     /// Lets these through from the next [`ListMaps::publish_lists`] on, whatever the lists say.
     pub(super) fn exempt(&mut self, nets: &[IpNet]) {
         self.exempt = nets.to_vec();
     }
 
-    /// Makes exactly `lists` the sources that are let through or dropped whatever they send.
-    ///
-    /// # Errors
-    /// Too many of them; nothing is changed then. Or the kernel refuses.
-    pub fn publish_lists(&mut self, lists: &Lists) -> Result<(), Error> {
+    /// As [`super::Dataplane::publish_lists`], by a program that serves lists.
+    pub(super) fn publish_lists(&mut self, lists: &Lists) -> Result<(), Error> {
         let published = self.publish(lists);
         self.renew();
         published
     }
 
-    /// Changes some entries of the lists, of which `after` is what they are then.
-    ///
-    /// # Errors
-    /// As [`ListMaps::publish_lists`]; if the kernel refuses, some may have been changed.
-    pub fn change_lists(&mut self, changes: &ListChanges, after: &Lists) -> Result<(), Error> {
+    /// As [`super::Dataplane::change_lists`], by a program that serves lists.
+    pub(super) fn change_lists(
+        &mut self,
+        changes: &ListChanges,
+        after: &Lists,
+    ) -> Result<(), Error> {
         let changed = self.change(changes, after);
         self.renew();
         changed

@@ -7,13 +7,15 @@
 
 use std::fs;
 use std::io;
+use std::mem::offset_of;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, MapData, MapError};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
-use limiter_common::abi::{ABI_VERSION, Layout};
+use limiter_common::abi::{ABI_VERSION, Config, Layout};
+use limiter_common::features::Features;
 use limiter_common::hash::HashKey;
 use limiter_common::lists::{BITS_PER_SOURCE, PREFIX_WORDS};
 use limiter_common::table::WAYS;
@@ -72,10 +74,20 @@ pub const fn has_program() -> bool {
 
 /// A loaded program with its maps.
 pub(super) struct Loaded {
-    pub(super) ebpf: Ebpf,
+    pub(super) programs: Programs,
     pub(super) layout: Layout,
     /// Where fresh maps are pinned until [`settle`]; `None` if pinned ones were taken over.
     pub(super) staging: Option<PathBuf>,
+}
+
+/// The program with what is in use, and the one with everything. Both are verified at the start: afterwards the
+/// daemon has no privilege for it (`CAP_PERFMON`), and the first use of a feature cannot fail.
+pub(super) struct Programs {
+    pub(super) at_work: Ebpf,
+    /// What that one is loaded for.
+    pub(super) features: Features,
+    /// The one with everything, until it is at work.
+    pub(super) full: Option<Ebpf>,
 }
 
 /// Loads the program for `options`.
@@ -103,8 +115,9 @@ pub(super) fn load(options: &Options) -> Result<Loaded, Error> {
     // layout.
     check_abi(&options.pin_dir)?;
     let layout = pinned_layout(&options.pin_dir, wanted)?;
-    let ebpf = load_object(object, &layout, options, &options.pin_dir)?;
-    Ok(Loaded { ebpf, layout, staging: None })
+    let features = pinned_features(&options.pin_dir)?;
+    let programs = load_programs(object, &layout, options, &options.pin_dir, features)?;
+    Ok(Loaded { programs, layout, staging: None })
 }
 
 /// Builds a data plane in `staging`.
@@ -118,10 +131,10 @@ fn build(
     let made = || {
         create(&staging)?;
         pin_layout(&staging, &layout)?;
-        load_object(object, &layout, options, &staging)
+        load_programs(object, &layout, options, &staging, Features::NONE)
     };
     match made() {
-        Ok(ebpf) => Ok(Loaded { ebpf, layout, staging: Some(staging) }),
+        Ok(programs) => Ok(Loaded { programs, layout, staging: Some(staging) }),
         Err(error) => {
             discard(&staging);
             Err(error)
@@ -226,11 +239,28 @@ fn hash_key(secret: Option<HashSecret>) -> Result<HashKey, Error> {
     Ok(HashKey { words })
 }
 
+/// Loads the program with the maps in `directory`, for `features` and for everything.
+fn load_programs(
+    object: &[u8],
+    layout: &Layout,
+    options: &Options,
+    directory: &Path,
+    features: Features,
+) -> Result<Programs, Error> {
+    // Another program would have another ring for its lines, of which nobody reads.
+    let features = if options.kernel_log { Features::ALL } else { features };
+    let load = |features| load_object(object, layout, options, directory, features);
+    let at_work = load(features)?;
+    let full = if features == Features::ALL { None } else { Some(load(Features::ALL)?) };
+    Ok(Programs { at_work, features, full })
+}
+
 fn load_object(
     object: &[u8],
     layout: &Layout,
     options: &Options,
     directory: &Path,
+    features: Features,
 ) -> Result<Ebpf, Error> {
     let paths = MAPS.map(|name| pin_of(directory, name));
     let (kernel_log, listen) = (u8::from(options.kernel_log), options.kernel_listen());
@@ -239,6 +269,7 @@ fn load_object(
         .override_global("LAYOUT", layout, true)
         .override_global("LISTEN", &listen, true)
         .override_global(log::SWITCH, &kernel_log, true)
+        .override_global("FEATURES", &features.0, true)
         .map_max_entries("EXACT", options.max_limits.max(1))
         .map_max_entries("SKETCH", layout.sketch.cells())
         .map_max_entries("FINGERPRINTS", layout.set_mask + 1)
@@ -257,7 +288,7 @@ fn load_object(
         loader.map_pin_path(name, path.as_path());
     }
     let (ebpf, verified) = verify(&mut loader, object)?;
-    tracing::debug!("the verifier processed {verified:?} instructions");
+    tracing::debug!("the verifier processed {verified:?} instructions for {features:?}");
     Ok(ebpf)
 }
 
@@ -319,6 +350,15 @@ fn check_abi(directory: &Path) -> Result<(), Error> {
     } else {
         Err(Error::Abi { path: directory.into(), found, expected: ABI_VERSION })
     }
+}
+
+/// What a program must be loaded for that works on the maps in `directory`.
+fn pinned_features(directory: &Path) -> Result<Features, Error> {
+    let failed = || Error::map(format!("read the configuration in {}", directory.display()));
+    let config: Array<MapData, [u64; size_of::<Config>() / 8]> =
+        open(pin_of(directory, "CONFIG")).map_err(failed())?;
+    let words = config.get(&0, 0).map_err(failed())?;
+    Ok(Features(words[offset_of!(Config, features) / 8] as u32))
 }
 
 /// The options that a layout was made with, and their values as a reader knows them. Layouts with equal values serve

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use limiter_common::abi::Policy;
 use limiter_common::atomic;
+use limiter_common::features::Features;
 
 use super::attachments::USUAL_FRAME;
 use super::floors::{ClusterTerms, Floors};
@@ -14,6 +15,13 @@ use super::{Error, wait_for_packets};
 use model::compile::{compile_tier, decompile};
 use model::tables::OnFull;
 use model::{Change, Changes, Class, Limit, Share, Target, Tier};
+
+/// Changes as the kernel computes with them.
+pub(super) struct CompiledChanges {
+    policies: Vec<Compiled>,
+    /// What a program must be loaded for to judge by them.
+    pub(super) features: Features,
+}
 
 /// What limits are compiled with, the floors and the longest frame, and the publisher that puts them in force.
 /// Apart from it, because a limit is compiled before anything is changed, and again when these change.
@@ -37,15 +45,16 @@ impl Policies {
         atomic::store(&config.on_full, on_full.word());
     }
 
-    /// Changes some limits: all of them, or none. No target may occur twice.
-    ///
-    /// # Errors
-    /// As [`super::Dataplane::publish`].
-    pub fn change(&mut self, changes: &Changes) -> Result<(), Error> {
-        let policies = self.compiled(changes)?;
+    /// As [`super::Dataplane::change`], by a program that serves what the policies need.
+    pub(super) fn put(
+        &mut self,
+        changes: &Changes,
+        compiled: &CompiledChanges,
+    ) -> Result<(), Error> {
+        let policies = &compiled.policies;
         // Only where a class has gone are buckets emptied: that waits for packets, and looks at the whole table.
         let before: Vec<u8> = self.publisher.in_force.classes.ids().collect();
-        let changed = self.publisher.change(changes, &policies, self.memory.config());
+        let changed = self.publisher.change(changes, policies, self.memory.config());
         if before.into_iter().any(|id| self.publisher.in_force.classes.class(id).is_none()) {
             self.retire();
         }
@@ -63,31 +72,40 @@ impl Policies {
         self.memory.retire(|class| classes.class(class).is_some());
     }
 
-    /// Whether [`Policies::change`] would make `changes`, as far as that can be told beforehand.
+    /// Whether [`super::Dataplane::change`] would make `changes`, as far as that can be told beforehand.
     ///
     /// # Errors
-    /// As [`Policies::change`], but for what only the kernel knows.
+    /// As [`super::Dataplane::change`], but for what only the kernel knows.
     pub fn try_out(&self, changes: &Changes) -> Result<(), Error> {
-        self.compiled(changes)?;
+        self.compile(changes)?;
         self.publisher.after(changes).map(drop)
     }
 
-    /// The policies of each of the amounts in use.
-    fn compiled(&self, changes: &Changes) -> Result<Vec<Compiled>, Error> {
+    /// The policies of each of the amounts in use, and what a program must be loaded for to judge by them.
+    pub(super) fn compile(&self, changes: &Changes) -> Result<CompiledChanges, Error> {
         let (v4, v6) = self.memory.layout.masks.lengths();
         // What is compiled does not depend on the target, beyond whether it is shared and an error's
         // text.
         let mut policies: Vec<Compiled> = vec![[None; 2]; changes.amounts().len()];
+        let mut features = Features::NONE;
         for (target, amount) in changes.numbered() {
             let Some(amount) = amount else { continue };
             let limit = changes.amounts()[amount].of(target);
             limit.check_prefix(v4, v6)?;
+            if target.aggregate {
+                features = features.and(Features::AGGREGATES);
+            }
+            if !target.class.is_any() {
+                features = features.and(Features::CLASSES);
+            }
             let policy = &mut policies[amount][usize::from(target.aggregate)];
             if policy.is_none() {
-                *policy = Some(self.policy_of(&limit)?);
+                let compiled = self.policy_of(&limit)?;
+                features = features.and(Features::of_policy(&compiled));
+                *policy = Some(compiled);
             }
         }
-        Ok(policies)
+        Ok(CompiledChanges { policies, features })
     }
 
     /// The policy of a limit.
@@ -100,13 +118,18 @@ impl Policies {
         let known = self.publisher.in_force.policies();
         let limits = known.filter_map(|(target, policy)| decompile(target, &policy));
         let changes: Changes = limits.filter(includes).map(Change::Set).collect();
-        if changes.is_empty() { Ok(()) } else { self.change(&changes) }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        // Those were in force before, so the program serves them.
+        let compiled = self.compile(&changes)?;
+        self.put(&changes, &compiled)
     }
 
     /// Lets limits suit frames of up to so many bytes: byte limits' gates depend on it.
     ///
     /// # Errors
-    /// As [`Policies::change`].
+    /// As [`super::Dataplane::change`].
     pub(super) fn fit_frames(&mut self, max_frame: u32) -> Result<(), Error> {
         // All limits are compiled and published again: with a million of them that takes seconds.
         if max_frame == self.max_frame {
@@ -133,12 +156,8 @@ impl Policies {
         Some(in_force.policy_for(source.addr(), in_force.classes.id(&class)?).0)
     }
 
-    /// Sets a shadow limit, which touches no packet.
-    ///
-    /// # Errors
-    /// A limit that cannot be enforced, or a target that it cannot have without changing what
-    /// applies; or the kernel refuses.
-    pub fn set_shadow(&mut self, target: &Target, tier: &Tier) -> Result<(), Error> {
+    /// As [`super::Dataplane::set_shadow`], by a program that serves shadows.
+    pub(super) fn set_shadow(&mut self, target: &Target, tier: &Tier) -> Result<(), Error> {
         let shift = self.memory.layout.window_shift;
         let compiled = compile_tier(target, tier, shift, self.max_frame)?;
         self.publisher.set_shadow(target, (compiled, *tier), self.memory.config()).map(drop)

@@ -1,0 +1,105 @@
+//! What the kernel program is loaded for.
+//!
+//! The features in use are a read-only global. The verifier takes it for a constant, and removes what serves the
+//! others: a host pays neither instructions nor a branch for what it does not use. At the first use of another
+//! feature the program with all of them takes the place of the one at work, between two packets.
+
+use core::ops::Deref;
+
+use crate::abi::Policy;
+
+/// A set of features: bits that the program is loaded with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features(pub u32);
+
+impl Features {
+    /// What no host can do without.
+    pub const NONE: Self = Self(0);
+    /// Everything.
+    pub const ALL: Self = Self(u32::MAX);
+    /// Limits of packets and bytes at once. These three are a policy's own flags.
+    pub const SECOND_TIERS: Self = Self(Policy::SECOND);
+    /// Shadow limits.
+    pub const SHADOWS: Self = Self(Policy::SHADOW);
+    /// Limits of the cluster.
+    pub const CLUSTER: Self = Self(Policy::CLUSTER);
+    /// Limits for classes of traffic.
+    pub const CLASSES: Self = Self(1 << 16);
+    /// Allow and deny lists.
+    pub const LISTS: Self = Self(1 << 17);
+    /// Limits that sources share.
+    pub const AGGREGATES: Self = Self(1 << 18);
+
+    /// The features that a policy needs.
+    #[must_use]
+    pub const fn of_policy(policy: &Policy) -> Self {
+        Self(policy.flags & (Policy::SECOND | Policy::SHADOW | Policy::CLUSTER))
+    }
+
+    /// Whether all of `others` are among these.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has(self, others: Self) -> bool {
+        self.0 & others.0 == others.0
+    }
+
+    /// These, and others.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+}
+
+/// A policy as a program sees it that is loaded for certain features: without the flags of others.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyRef<'a> {
+    policy: &'a Policy,
+    flags: u32,
+}
+
+impl<'a> PolicyRef<'a> {
+    /// A `policy` by the program that has these `features`.
+    #[inline(always)]
+    #[must_use]
+    // To the verifier the mask is a constant, so it knows the flags that are off.
+    pub const fn new(policy: &'a Policy, features: Features) -> Self {
+        Self { policy, flags: policy.flags & (features.0 | Policy::OBSERVE) }
+    }
+
+    /// Whether packets over the limit pass.
+    #[inline(always)]
+    #[must_use]
+    pub const fn observes(self) -> bool {
+        self.flags & Policy::OBSERVE != 0
+    }
+
+    /// Whether there is a second tier.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_second(self) -> bool {
+        self.flags & Policy::SECOND != 0
+    }
+
+    /// Whether there is a shadow.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_shadow(self) -> bool {
+        self.flags & Policy::SHADOW != 0
+    }
+
+    /// Whether the limit is the cluster's.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_cluster(self) -> bool {
+        self.flags & Policy::CLUSTER != 0
+    }
+}
+
+impl Deref for PolicyRef<'_> {
+    type Target = Policy;
+
+    #[inline(always)]
+    fn deref(&self) -> &Policy {
+        self.policy
+    }
+}
