@@ -416,11 +416,13 @@ pub enum Reason {
     OverPeerBudget = 15,
     /// Passed: other CPUs changed the source's bucket twice while the packet was judged.
     PassedContended = 16,
+    /// Passed: its source deserves a bucket, but too many got one just now: see [`crate::promotions`].
+    Deferred = 17,
 }
 
 impl Reason {
     /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::NonIp,
         Self::BelowGate,
         Self::Conforming,
@@ -438,6 +440,7 @@ impl Reason {
         Self::PeerFrame,
         Self::OverPeerBudget,
         Self::PassedContended,
+        Self::Deferred,
     ];
 
     /// The reason with a discriminant; [`Reason::Internal`] for a number that is none.
@@ -461,6 +464,7 @@ impl Reason {
             14 => Self::PeerFrame,
             15 => Self::OverPeerBudget,
             16 => Self::PassedContended,
+            17 => Self::Deferred,
             _ => Self::Internal,
         }
     }
@@ -469,7 +473,7 @@ impl Reason {
     #[inline(always)]
     pub const fn passes(self) -> bool {
         (self as u32) < Self::OverLimit as u32
-            || matches!(self, Self::PeerFrame | Self::PassedContended)
+            || matches!(self, Self::PeerFrame | Self::PassedContended | Self::Deferred)
     }
 
     /// The reason's name in output; the verdict is told beside it.
@@ -490,6 +494,7 @@ impl Reason {
             Self::PeerFrame => "peer_frame",
             Self::OverPeerBudget => "over_peer_budget",
             Self::PassedContended => "contended",
+            Self::Deferred => "promotion_deferred",
         }
     }
 }
@@ -572,8 +577,10 @@ pub struct Counters {
     pub coarse_tick: u64,
     /// The clock tick for all of which `coarse_ns` holds.
     pub settled_tick: u64,
+    /// The theoretical arrival time of the CPU's promotions.
+    pub promotions_tat: Ticks,
     /// To whole cache lines.
-    pub padding: [u64; 4],
+    pub padding: [u64; 3],
 }
 
 /// What an event tells.

@@ -29,6 +29,7 @@ pub mod key;
 pub mod lists;
 pub mod packet;
 pub mod peers;
+pub mod promotions;
 pub mod sampling;
 #[cfg(all(test, not(loom)))]
 mod schedule;

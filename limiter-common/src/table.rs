@@ -25,6 +25,10 @@ pub const WAYS: u32 = 8;
 // limit were then not limited at all.
 pub const SPARED: u32 = 2;
 
+/// A bucket that has admitted no more than so many packets, and denied none, makes room for another source: at most
+/// what every limit lets pass uncounted is forgotten by it.
+pub const CHEAP: u64 = 2;
+
 /// The TAT of a slot that is being filled, and what comes above: a charge that is added meanwhile changes
 /// nothing.
 pub const CLAIMED: Ticks = 1 << 63;
@@ -118,6 +122,18 @@ pub struct Slot {
     pub last_seen: AtomicU64,
     /// When it was promoted, ns since boot.
     pub first_seen: AtomicU64,
+}
+
+impl Slot {
+    /// Whether its source keeps the bucket at `now`, whoever needs one: it is not full, and it has denied packets or
+    /// admitted more than [`CHEAP`].
+    // The kernel's search has the same without branches; a test compares the two.
+    #[cfg(any(test, feature = "user"))]
+    #[must_use]
+    pub fn is_held(&self, now: Ticks) -> bool {
+        let used = atomic::load(&self.dropped) > 0 || atomic::load(&self.passed) > CHEAP;
+        used && atomic::load(&self.tat) > now
+    }
 }
 
 /// Whose slot it is, and what few slots need. Same index as the slot; packets touch it on promotion,

@@ -315,6 +315,12 @@ impl Processor for Kernel {
     }
 
     #[inline(always)]
+    fn promotions(&self) -> Option<&AtomicU64> {
+        // SAFETY: a live, aligned word of this CPU's element of the map; as in `count`.
+        Some(unsafe { AtomicU64::from_ptr(&raw mut (*self.counters).promotions_tat) })
+    }
+
+    #[inline(always)]
     fn note(&self, what: Internal) -> u64 {
         // SAFETY: as in `count`.
         let counter = unsafe { &mut (*self.counters).internal[what as usize & (INTERNALS - 1)] };

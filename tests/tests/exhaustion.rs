@@ -67,7 +67,11 @@ fn a_full_set_does_as_it_is_told() {
         let (code, full) = status(&daemon);
         assert_eq!((code, full["table"]["full_sets"].as_u64()), (1, Some(1)), "{full:#}");
         assert_eq!(full["table"]["busy"].as_u64(), Some(PLACES.into()));
+        assert_eq!(full["table"]["held"].as_u64(), Some(PLACES.into()));
         assert!(warns(&full, "full"), "{full:#}");
+        // Six buckets, each for an hour and a packet: what the operator is to know.
+        let price = "hold 6 of 8 buckets: 0.002 forged packets a second";
+        assert!(warns(&full, price), "{full:#}");
         let more = 20;
         let passed = program.passing(&packet(host(99)), more);
         let stats = daemon.cli().stats();

@@ -139,14 +139,16 @@ fn a_flood_under_a_slow_limit_disarms_no_other_limit() {
             (0..NEWCOMERS).map(|at| observed.from(Ipv4Addr::from(u32::from(first) + at)));
         let most = admitted.max().unwrap_or_default();
         println!(
-            "{on_full}: {} sets full; each newcomer sent {}, at the most {most} admitted of {allowed:.0}; under the \
+            "{on_full}: {} buckets busy; each newcomer sent {}, at the most {most} admitted of {allowed:.0}; under the \
              slow limit {} of {}",
-            full["table"]["full_sets"],
+            full["table"]["busy"],
             packets / u64::from(NEWCOMERS),
             observed.from(attacker),
             slow.allowance(sent[20].seconds()),
         );
-        assert!(full["table"]["full_sets"].as_u64() > Some(50_000), "{full:#}");
+        // Busy, but held by nobody: a packet or two are not worth a bucket.
+        assert!(full["table"]["busy"].as_u64() > Some(350_000), "{full:#}");
+        assert!(full["table"]["full_sets"].as_u64() < Some(100), "{full:#}");
         let unlimited = |at: &u32| {
             let admitted = observed.from(Ipv4Addr::from(u32::from(first) + at));
             admitted as f64 > 1.02 * allowed

@@ -78,6 +78,7 @@ pub struct Memory {
     key: HashKey,
     // Not shared words: tests set the one and read the others, and no decision rests on their order.
     now: Counter,
+    promotions: Vec<AtomicU64>,
     internal: [Counter; INTERNALS],
     events: Counter,
     /// How it charges packets instead, with a bug that the tests are to find.
@@ -90,6 +91,7 @@ pub struct Memory {
 pub struct Cpu<'a> {
     memory: &'a Memory,
     drop_cache: &'a OnceLock<Vec<DropCacheEntry>>,
+    promotions: &'a AtomicU64,
 }
 
 impl Memory {
@@ -130,6 +132,7 @@ impl Memory {
             window,
             key,
             now: Counter::new(5_000_000_000),
+            promotions: (0..cpus).map(|_| AtomicU64::new(0)).collect(),
             internal: Default::default(),
             events: Counter::new(0),
             #[cfg(test)]
@@ -220,7 +223,12 @@ impl Memory {
     /// A CPU by its number, modulo how many there are.
     #[must_use]
     pub fn cpu(&self, number: usize) -> Cpu<'_> {
-        Cpu { memory: self, drop_cache: &self.drop_caches[number % self.drop_caches.len()] }
+        let number = number % self.drop_caches.len();
+        Cpu {
+            memory: self,
+            drop_cache: &self.drop_caches[number],
+            promotions: &self.promotions[number],
+        }
     }
 
     /// Judges a packet of `length` bytes on the first CPU.
@@ -465,6 +473,9 @@ impl Processor for Cpu<'_> {
     }
     fn now_coarse(&self) -> u64 {
         self.memory.coarse_time()
+    }
+    fn promotions(&self) -> Option<&AtomicU64> {
+        Some(self.promotions)
     }
     fn note(&self, what: Internal) -> u64 {
         self.memory.internal[what as usize].fetch_add(1, Ordering::Relaxed) + 1

@@ -101,6 +101,9 @@ pub trait Processor {
     /// Monotonic time in ns as of the last clock tick: cheaper, up to two ticks late, never early.
     fn now_coarse(&self) -> u64;
 
+    /// The theoretical arrival time of this CPU's promotions.
+    fn promotions(&self) -> Option<&AtomicU64>;
+
     /// Counts what happened on this CPU, and how often it has.
     fn note(&self, what: Internal) -> u64;
     /// Hands an event to the daemon; `false` if there was no room.

@@ -13,9 +13,10 @@ use crate::atomic;
 use crate::features::Features;
 use crate::gate;
 use crate::gcra::{Ticks, clamped, ticks};
+use crate::promotions::Budget;
 use crate::share::{CostMultiplier, Grant};
 use crate::table::{
-    CLAIMED, Identity, LastSeen, Slot, WAYS, Ways, fingerprint, is_claimed, set_fingerprint,
+    CHEAP, CLAIMED, Identity, LastSeen, Slot, WAYS, Ways, fingerprint, is_claimed, set_fingerprint,
 };
 
 /// The way that a packet's source gets, and what is lost by it: when its bucket was used last, 0 if that is full, with
@@ -30,8 +31,6 @@ impl Victim {
     const KEPT: u64 = 1 << 63;
     /// Its bucket owes more than a packet or two.
     const DEAR: u64 = 1 << 62;
-    /// So many packets, at most what every limit lets pass uncounted.
-    const CHEAP: u64 = 2;
 }
 
 /// Finds a way for the packet's source: an empty one, else one whose bucket is full. Else, of those that have denied
@@ -57,7 +56,7 @@ fn victim<S: State>(state: &S, packet: &Arrival, ways: Ways, now: Ticks) -> Opti
         let debt = ahead & (ahead >> 63).wrapping_sub(1);
         let dropped = atomic::load(&slot.dropped);
         let denies = (dropped | dropped.wrapping_neg()) & Victim::KEPT;
-        let dear = (Victim::CHEAP.wrapping_sub(atomic::load(&slot.passed)) & Victim::KEPT) >> 1;
+        let dear = (CHEAP.wrapping_sub(atomic::load(&slot.passed)) & Victim::KEPT) >> 1;
         // Not by the debt: busy sources under a fast limit would take turns with one bucket, and each would begin with
         // most of its burst again. Those that deny have flags in this word, and are never compared by it.
         let seen = atomic::load(&slot.last_seen);
@@ -85,6 +84,9 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
     }
     let now_ns = state.now();
     let now = ticks(now_ns);
+    if !is_within_budget(state, now)? {
+        return Some(Attempt::Done(Reason::Deferred));
+    }
     let ways = Ways::new(resolved.slot(), policy.gate);
     let Victim { way, lost } = victim(state, packet, ways, now)?;
     let SlotRef { index, slot } = packet.slot_ref(state, way)?;
@@ -165,6 +167,20 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
         over(state, slot, packet, policy, resolved.slot(), last)?
     };
     Some(Attempt::Done(reason))
+}
+
+/// Whether this CPU may promote one more source.
+#[inline(always)]
+fn is_within_budget<S: State>(state: &S, now: Ticks) -> Option<bool> {
+    let buckets = (u64::from(state.set_mask()) + 1) * u64::from(WAYS);
+    let word = state.promotions()?;
+    let tat = atomic::load(word);
+    let next = Budget::new(buckets, u64::from(state.cpus())).draw(tat, now);
+    if let Some(next) = next {
+        // Stored, not replaced: the word is this CPU's alone, and one promotion more or less is no matter.
+        atomic::store(word, next);
+    }
+    Some(next.is_some())
 }
 
 /// Writes into a slot whose it is, with counters that begin.

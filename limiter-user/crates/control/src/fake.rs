@@ -20,6 +20,7 @@ use dataplane::{ClusterTerms, RunTime, WindowRanks};
 use model::Distinct;
 use model::Share;
 use model::lists::{ListChanges, Lists};
+use model::price::Holder;
 use model::source::{Counts, Member, Source, SourceState};
 use model::target::source_of;
 use model::{Changes, Class, Limit, Limits, Target, Tier};
@@ -342,6 +343,7 @@ impl Buckets for Fake {
             capacity: 16,
             occupied: 3,
             busy: 1,
+            held: 1,
             full_sets: self.state().full_sets,
             memory_bytes: 16 * 80,
         }
@@ -363,6 +365,11 @@ impl Buckets for Fake {
 
     fn bucket_of(&self, _: IpNet, _: Class) -> Option<usize> {
         None
+    }
+
+    fn holders(&self, most: usize) -> Vec<Holder> {
+        let limits = self.state().limits.clone().into_iter();
+        limits.map(|limit| Holder { limit, buckets: 1 }).take(most).collect()
     }
 
     fn registers(&self) -> Option<WindowRanks> {

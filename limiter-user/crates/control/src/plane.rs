@@ -18,6 +18,7 @@ use dataplane::{
 use model::Distinct;
 use model::Share;
 use model::lists::{ListChanges, Lists};
+use model::price::Holder;
 use model::source::{Counts, Member, Source};
 use model::{Changes, Class, Limit, Limits, Target, Tier};
 use model::{
@@ -137,6 +138,7 @@ concern! {
             fn members(buckets: &mut dyn Iterator<Item = usize>, visit: &mut dyn FnMut(usize, Member));
             fn sources_at(buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source));
             fn bucket_of(source: IpNet, class: Class) -> Option<usize>;
+            fn holders(most: usize) -> Vec<Holder>;
         }
         reads (plane => plane.links) {
             fn run_time() -> Option<RunTime>;

@@ -1,11 +1,11 @@
 //! Buckets, and what the limits in force make of them.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use limiter_common::abi::EventKind;
+use limiter_common::abi::{EventKind, PolicyWord};
 use limiter_common::atomic;
 use limiter_common::class::ANY;
 
@@ -16,6 +16,7 @@ use super::table::BucketTable;
 use super::view::{Now, Tracked};
 use model::Class;
 use model::compile::decompile;
+use model::price::Holder;
 use model::source::{Counts, Member, Source, SourceShadow};
 
 /// The buckets of a [`BucketTable`] beside what is in force: it owns neither. It is apart from both because either can be
@@ -107,6 +108,27 @@ impl<'a> Buckets<'a> {
     pub fn bucket_of(&self, source: IpNet, class: Class) -> Option<usize> {
         let key = self.table.memory.key_of(source.addr());
         Some(self.table.memory.find(key, self.in_force.classes.id(&class)?)?.bucket())
+    }
+
+    /// The limits whose sources hold the most buckets, up to `most` of them.
+    pub fn holders(&self, most: usize) -> Vec<Holder> {
+        let now = Now::take().ticks();
+        let mut held: HashMap<u32, u64> = HashMap::new();
+        self.table.memory.occupied(|_, slot| {
+            if slot.is_held(now) {
+                *held.entry(PolicyWord(atomic::load(&slot.policy)).slot()).or_default() += 1;
+            }
+        });
+        let mut held: Vec<_> = held.into_iter().collect();
+        held.sort_unstable_by_key(|(slot, buckets)| (Reverse(*buckets), *slot));
+        let limit = |slot| {
+            let policy = self.in_force.policy(slot)?;
+            decompile(self.in_force.target_in(slot)?, &policy)
+        };
+        held.into_iter()
+            .filter_map(|(slot, buckets)| Some(Holder { limit: limit(slot)?, buckets }))
+            .take(most)
+            .collect()
     }
 
     /// Drains the events that have come since the last call.

@@ -126,17 +126,18 @@ impl BucketTable {
     /// The bucket table's size and state.
     pub fn table(&self) -> TableHealth {
         let now = Now::take().ticks();
-        let (mut occupied, mut busy, mut full_sets) = (0, 0, 0);
+        let (mut occupied, mut busy, mut held, mut full_sets) = (0, 0, 0, 0);
         for ways in self.memory.occupied_sets() {
-            let mut busy_ways = 0;
+            let mut held_ways = 0;
             for (_, slot) in ways {
                 occupied += 1;
-                // A bucket that is full again is as good as empty: whoever needs one takes it.
-                busy_ways += u64::from(atomic::load(&slot.tat) > now);
+                busy += u64::from(atomic::load(&slot.tat) > now);
+                // Whoever needs a bucket takes any other one: spoofed packets alone fill no set.
+                held_ways += u64::from(slot.is_held(now));
             }
-            busy += busy_ways;
+            held += held_ways;
             // For a limit that leaves two ways to others.
-            full_sets += u64::from(busy_ways >= u64::from(WAYS - SPARED));
+            full_sets += u64::from(held_ways >= u64::from(WAYS - SPARED));
         }
         let Memory { fingerprints, slots, identities, layout, .. } = &*self.memory;
         let sets = layout.set_mask + 1;
@@ -146,6 +147,7 @@ impl BucketTable {
             capacity: sets * WAYS,
             occupied,
             busy,
+            held,
             full_sets,
             memory_bytes: fingerprints.bytes() + slots.bytes() + identities.bytes(),
         }

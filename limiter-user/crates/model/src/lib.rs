@@ -22,6 +22,7 @@ pub mod lists;
 mod location;
 pub mod management;
 mod offered;
+pub mod price;
 pub mod record;
 pub mod rollup;
 pub mod rotation;

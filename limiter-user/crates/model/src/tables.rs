@@ -67,7 +67,9 @@ pub struct TableHealth {
     pub occupied: u64,
     /// Of those, not full: they cannot be given away.
     pub busy: u64,
-    /// Sets in which all are busy.
+    /// Of those, held: they have denied packets or admitted several, so no other source gets them.
+    pub held: u64,
+    /// Sets without room for a new source under a slow limit: six of eight are held.
     pub full_sets: u64,
     /// Memory of buckets and entries.
     pub memory_bytes: u64,

@@ -15,6 +15,9 @@ use model::instance::address;
 use model::lists::{Action, find};
 use model::{Limit, Target};
 
+/// Limits that a warning of a full table names.
+const HOLDERS: usize = 2;
+
 impl Core {
     /// Everything about the daemon.
     ///
@@ -37,7 +40,11 @@ impl Core {
         warnings::of_wanted(&mut found, &self.interfaces);
         warnings::of_services(&mut found, self.services.reports());
         warnings::of_counters(&mut found, &counters);
-        warnings::of_table(&mut found, &table, rules.on_full);
+        let holders = || {
+            let holders = rules.plane.holders(HOLDERS).into_iter();
+            holders.map(|holder| (holder.clone(), rules.plane.gate_of(&holder.limit))).collect()
+        };
+        warnings::of_table(&mut found, &table, rules.on_full, holders);
         warnings::of_gates(
             &mut found,
             &rules.in_force(),

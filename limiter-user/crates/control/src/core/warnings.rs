@@ -11,6 +11,7 @@ use crate::interfaces::Interfaces;
 use crate::rules::{Concern, Rules};
 use api::{ConfigReport, Health, ServiceReport};
 use dataplane::nic::merging;
+use model::price::{Holder, price};
 use model::{Amount, Limit, Limits, Target};
 use model::{
     interface::{Attachment, Mode},
@@ -171,14 +172,26 @@ pub(super) fn of_counters(warnings: &mut Warnings, counters: &Counters) {
              them; `limiter capture --reason over_peer_budget` shows some"
         ));
     }
+    let deferred = counters.verdicts[Reason::Deferred as usize].packets;
+    if deferred > 0 {
+        warnings.note(format!(
+            "{deferred} packets passed without a bucket, as too many sources wanted one at once: a flood \
+             from forged sources, or a sketch that is too small; see --sketch-epsilon"
+        ));
+    }
     let evicted = internal_of(counters, Internal::BusyEvictions);
     if evicted > 0 {
         warnings.note(format!("{evicted} sources lost their bucket to others: see --max-sources"));
     }
 }
 
-/// Whether sources find a bucket.
-pub(super) fn of_table(warnings: &mut Warnings, table: &TableHealth, on_full: OnFull) {
+/// Whether sources find a bucket, of which limits in force hold the most.
+pub(super) fn of_table(
+    warnings: &mut Warnings,
+    table: &TableHealth,
+    on_full: OnFull,
+    holders: impl FnOnce() -> Vec<(Holder, u32)>,
+) {
     if table.full_sets > 0 {
         let fate = match on_full {
             OnFull::Pass => "pass unlimited",
@@ -190,6 +203,14 @@ pub(super) fn of_table(warnings: &mut Warnings, table: &TableHealth, on_full: On
              larger --max-sources",
             table.full_sets, table.sets
         ));
+        for (Holder { limit, buckets }, gate) in holders() {
+            let price = price(&limit, gate, table.capacity);
+            warnings.note(format!(
+                "sources under {} for {} hold {buckets} of {} buckets: {price:.*} forged packets a second \
+                 hold all that it may have; a higher rate raises that, and a larger --max-sources",
+                limit.rate, limit.target.short(), table.capacity, if price < 10.0 { 3 } else { 0 }
+            ));
+        }
     }
 }
 

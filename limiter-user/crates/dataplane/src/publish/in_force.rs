@@ -90,6 +90,12 @@ impl InForce {
         Target { whom: key.place.whom, class, aggregate: key.aggregate }
     }
 
+    /// One of the targets that lead to a slot: equal limits share it.
+    pub(crate) fn target_in(&self, slot: u32) -> Option<Target> {
+        let (key, _) = self.targets.iter().find(|(_, to)| **to == slot)?;
+        Some(self.target(key))
+    }
+
     /// The policy that is set for a key itself.
     pub(super) fn own(&self, key: &Key) -> Option<Policy> {
         match self.shadows.of(key) {
