@@ -127,7 +127,7 @@ pub struct Slot {
 impl Slot {
     /// Whether its source keeps the bucket at `now`, whoever needs one: it is not full, and it has denied packets or
     /// admitted more than [`CHEAP`].
-    // The kernel's search has the same without branches; a test compares the two.
+    // The kernel's search has the same without branches: `a_newcomer_finds_no_room_where_all_buckets_are_held`.
     #[cfg(any(test, feature = "user"))]
     #[must_use]
     pub fn is_held(&self, now: Ticks) -> bool {

@@ -671,3 +671,28 @@ fn a_flood_of_promotions_is_bounded_and_who_waits_passes() {
     let passed = (0..100).filter(|_| packet(&memory, late).passes()).count();
     assert_eq!(passed, 8);
 }
+
+proptest! {
+    /// The search for a bucket and what the daemon calls held agree.
+    #[test]
+    fn a_newcomer_finds_no_room_where_all_buckets_are_held(
+        packets in proptest::collection::vec(2u64..6, 8),
+        pause in prop_oneof![Just(0u64), 1_000_000u64..8_000_000],
+    ) {
+        let memory = limiter(Policy { gate: 2, ..quick(4) }, 1, 64, 1);
+        for (number, packets) in (0..).zip(packets) {
+            // The first one passes below the gate.
+            for _ in 0..=packets {
+                packet(&memory, number);
+            }
+        }
+        memory.advance(pause);
+        let now = crate::gcra::ticks(memory.time());
+        let bucket = |number| memory.bucket(source(number));
+        let held = (0..8).filter(|number| bucket(*number).is_some_and(|(_, it)| it.slot.is_held(now)));
+        let is_full = held.count() == 8;
+        let judged = [packet(&memory, 99), packet(&memory, 99)];
+        prop_assert_eq!(judged.contains(&Reason::PassedSetFull), is_full);
+        prop_assert_eq!(bucket(99).is_some(), !is_full);
+    }
+}
