@@ -164,6 +164,7 @@ impl Links for Fake {
                 mode: *mode,
                 program_id: 1,
                 link_id: 2,
+                mtu: 1500,
                 rx_packets: 10,
             })
             .collect()

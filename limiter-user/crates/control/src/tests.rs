@@ -13,6 +13,7 @@ use api::Health;
 use api::error::exit;
 use api::requests::ChangeOptions;
 use dataplane::Options;
+use model::input::LimitInput;
 use model::interface::Mode;
 use model::lists::{Action, Listing, Lists};
 use model::traffic::Sort;
@@ -266,4 +267,31 @@ async fn after_a_panic_nothing_is_changed_any_more() {
     assert!(shared.with(set).await.unwrap_err().message.contains("in doubt"));
     fake.state().panic_on_publish = false;
     assert!(shared.with(set).await.unwrap_err().message.contains("in doubt"));
+}
+
+#[test]
+fn frames_that_no_byte_limit_lets_pass_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    let mut core = fake.core(&directory);
+    let small = LimitInput {
+        rate: ["1mbit"].into_iter().collect(),
+        burst: ["1514byte"].into_iter().collect(),
+        ..LimitInput::default()
+    };
+    limits::set(&mut core.rules, &small.limit().unwrap(), &ChangeOptions::default()).unwrap();
+    let told = |core: &Core| {
+        let warnings = core.status().unwrap().warnings;
+        warnings.into_iter().find(|text| text.contains("larger than the burst"))
+    };
+    assert_eq!(told(&core), None, "attached nowhere");
+    fake.state().interfaces = ["eth0", "eth1"].map(String::from).to_vec();
+    core.rules.plane.attach("eth0", Mode::Native, false).unwrap();
+    assert_eq!(told(&core), None, "the burst holds a frame");
+    core.rules.plane.attach("eth1", Mode::Generic, false).unwrap();
+    let text = told(&core).unwrap();
+    assert!(text.starts_with("eth1 takes frames of up to 65549 bytes"), "{text}");
+    assert!(text.contains("such as default"), "{text}");
+    limits::set(&mut core.rules, &limit("default", "1mbit"), &ChangeOptions::default()).unwrap();
+    assert_eq!(told(&core), None);
 }

@@ -157,6 +157,7 @@ impl Links {
                     mode: *mode,
                     program_id,
                     link_id,
+                    mtu: interface.mtu,
                     rx_packets: interface.rx_packets,
                 },
                 interface.mtu,

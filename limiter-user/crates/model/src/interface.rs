@@ -41,10 +41,27 @@ pub struct Attachment {
     pub program_id: u32,
     /// The link's id in the kernel.
     pub link_id: u32,
+    /// The largest packet that it takes, bytes, without Ethernet header and tags.
+    pub mtu: u32,
     /// Packets the interface has received, as the kernel counts them; since it was made, not since
     /// the program was attached.
     // The other half of P5: the counters' sum is compared with it.
     pub rx_packets: u64,
+}
+
+/// What the Ethernet header adds to the MTU; VLAN tags add 4 each.
+const HEADER: u32 = 14;
+
+/// The largest frame that the stack merges packets to.
+const MERGED: u32 = 65_535 + HEADER;
+
+impl Attachment {
+    /// The largest frame without VLAN tags that the program can meet there, bytes, where an offload is `merging` frames or none is.
+    #[must_use]
+    pub fn largest_frame(&self, merging: bool) -> u32 {
+        // In generic mode the stack has merged packets before (GRO).
+        if merging || self.mode == Mode::Generic { MERGED } else { self.mtu + HEADER }
+    }
 }
 
 /// An interface that a pinned program judges the frames of.

@@ -37,6 +37,7 @@ impl Core {
         warnings::of_history(&mut found, &self.past);
         found.texts.extend(rules.replicated.warnings(&rules.in_force()));
         warnings::of_interfaces(&mut found, &attachments);
+        warnings::of_frames(&mut found, &attachments, &rules.in_force());
         warnings::of_wanted(&mut found, &self.interfaces);
         warnings::of_services(&mut found, self.services.reports());
         warnings::of_counters(&mut found, &counters);

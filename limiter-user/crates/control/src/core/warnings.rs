@@ -12,7 +12,7 @@ use crate::rules::{Concern, Rules};
 use api::{ConfigReport, Health, ServiceReport};
 use dataplane::nic::merging;
 use model::price::{Holder, price};
-use model::{Amount, Limit, Limits, Target};
+use model::{Amount, Limit, Limits, Target, Tier, Unit};
 use model::{
     interface::{Attachment, Mode},
     tables::{OnFull, SketchHealth, TableHealth},
@@ -134,6 +134,23 @@ pub(super) fn of_interfaces(warnings: &mut Warnings, attachments: &[Attachment])
                  one; ethtool -K {name} {offload} off"
             ));
         }
+    }
+}
+
+/// Which byte limits no frame of full size ever conforms to.
+pub(super) fn of_frames(warnings: &mut Warnings, attachments: &[Attachment], limits: &Limits) {
+    let largest =
+        |it: &Attachment| (it.largest_frame(merging(&it.name).is_some()), it.name.clone());
+    let Some((largest, name)) = attachments.iter().map(largest).max() else { return };
+    let is_small = |tier: Tier| tier.rate.unit() == Unit::Bytes && tier.burst < u64::from(largest);
+    let small = limits.iter().filter(|limit| limit.tiers().any(is_small));
+    let small: Vec<_> = small.map(|limit| limit.target.short()).collect();
+    if !small.is_empty() {
+        let (named, count) = (small[..small.len().min(NAMED)].join(", "), small.len());
+        warnings.note(format!(
+            "{name} takes frames of up to {largest} bytes, and a frame larger than the burst never passes: \
+             {count} limits have a smaller one, such as {named}; set a larger --burst"
+        ));
     }
 }
 
