@@ -15,6 +15,7 @@ extern crate std;
 
 pub mod abi;
 pub mod atomic;
+pub mod batch;
 pub mod class;
 pub mod drop_cache;
 pub mod engine;

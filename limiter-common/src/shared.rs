@@ -31,9 +31,10 @@ pub struct Shared {
     pub tat: AtomicU64,
     /// That of the policy's second tier.
     pub second_tat: AtomicU64,
-    /// The slot of its policy.
+    /// A [`crate::abi::PolicyWord`]: the slot of its policy, and how often that has changed.
+    // Not the generation of all policies: with each of those CPUs would forget what they hold.
     pub policy: AtomicU64,
-    /// Packets passed.
+    /// Packets passed, but for those that CPUs have not told yet: see [`crate::batch::pending`].
     pub passed: AtomicU64,
     /// Packets over the limit.
     pub dropped: AtomicU64,

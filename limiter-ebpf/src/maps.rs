@@ -11,6 +11,7 @@ use limiter_common::abi::{
     Config, Counters, EVENT_RING_BYTES, LISTED_PREFIXES, Layout, POLICY_SLOTS, Policy,
 };
 use limiter_common::atomic::AtomicU64;
+use limiter_common::batch::Batch;
 use limiter_common::class::{BANKS, TABLES, Table};
 use limiter_common::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
 use limiter_common::engine::Arrival;
@@ -105,6 +106,10 @@ pub(crate) static SHARED6: LpmTrie<[u8; 18], u32> =
 /// The shared limits.
 #[map]
 pub(crate) static SHARED: Array<Shared> = Array::with_max_entries(SHARED_SLOTS, BPF_F_MMAPABLE);
+/// What each CPU holds of shared limits.
+#[map]
+// By the number of the CPU, not per CPU: the daemon takes back what idle CPUs hold.
+pub(crate) static BATCHES: Array<Batch> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 pub(crate) static SKETCH: Array<AtomicU64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 /// What counts distinct sources; one element.

@@ -1,12 +1,15 @@
 //! The engine's state over BPF maps.
 
-use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
+use aya_ebpf::helpers::generated::{
+    bpf_get_smp_processor_id, bpf_jiffies64, bpf_ktime_get_coarse_ns, bpf_ktime_get_ns,
+};
 use aya_ebpf::maps::Array;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
 use limiter_common::abi::{
     Config, Counters, Event, INTERNALS, Internal, Policy, Reason, Tally, VERDICTS, keys,
 };
 use limiter_common::atomic::{self, AtomicU64};
+use limiter_common::batch::{BATCHES_PER_CPU, Batch};
 use limiter_common::class::Table;
 use limiter_common::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
 use limiter_common::engine::{Constants, Processor, State};
@@ -23,9 +26,9 @@ use limiter_common::sketch::{Shape, Window};
 use limiter_common::table::{Identity, Slot};
 
 use crate::maps::{
-    CLASSES, CONFIG, COUNTERS, DISTINCT, DROP_CACHE, EVENTS, EXACT, FEATURES, FILTER, FINGERPRINTS,
-    IDENTITIES, LAYOUT, LISTED, LISTED4, LISTED6, LISTEN, PEERS, POLICIES, PREFIX_BITMAP,
-    PREFIXES4, PREFIXES6, SHARED, SHARED4, SHARED6, SHARES, SKETCH, SLOTS,
+    BATCHES, CLASSES, CONFIG, COUNTERS, DISTINCT, DROP_CACHE, EVENTS, EXACT, FEATURES, FILTER,
+    FINGERPRINTS, IDENTITIES, LAYOUT, LISTED, LISTED4, LISTED6, LISTEN, PEERS, POLICIES,
+    PREFIX_BITMAP, PREFIXES4, PREFIXES6, SHARED, SHARED4, SHARED6, SHARES, SKETCH, SLOTS,
 };
 use crate::marks;
 
@@ -275,6 +278,13 @@ impl State for Kernel {
     #[inline(always)]
     fn shared(&self, slot: u32) -> Option<&Shared> {
         element(&SHARED, slot)
+    }
+
+    #[inline(always)]
+    fn batch(&self, slot: u32) -> Option<&Batch> {
+        // SAFETY: the helper takes nothing and only tells the CPU, on which the program stays.
+        let cpu = unsafe { bpf_get_smp_processor_id() };
+        element(&BATCHES, cpu * BATCHES_PER_CPU + slot % BATCHES_PER_CPU)
     }
 
     #[inline(always)]

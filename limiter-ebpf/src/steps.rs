@@ -7,6 +7,7 @@
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
 use limiter_common::abi::Reason;
+use limiter_common::engine::steps::Ask;
 use limiter_common::engine::{Arrival, Attempt, Classified, Steps, steps};
 use limiter_common::key::SourceKey;
 use limiter_common::lists::Entry;
@@ -71,6 +72,16 @@ impl Steps for Kernel {
     fn charge_shared(&self, _: &Arrival, slot: u32, passed: Reason) -> Option<Reason> {
         done(limiter_charge_shared(slot, passed as u32))
     }
+
+    #[inline(always)]
+    fn draw(&self, _: &Arrival, slot: u32, ask: Ask, now_ns: u64) -> Option<bool> {
+        answer(limiter_draw(slot, ask as u32, now_ns))
+    }
+
+    #[inline(always)]
+    fn is_known(&self, _: &Arrival, now_ns: u64) -> Option<bool> {
+        answer(limiter_is_known(now_ns))
+    }
 }
 
 /// The outcome of a step that no other CPU contends with.
@@ -80,6 +91,21 @@ fn done(bits: u32) -> Option<Reason> {
         Some(Attempt::Done(reason)) => Some(reason),
         _ => None,
     }
+}
+
+/// Neither yes nor no: the state lacks something.
+const NO_ANSWER: u32 = 2;
+
+/// The answer to a question, as a number that a function can return.
+#[inline(always)]
+fn bits(answer: Option<bool>) -> u32 {
+    answer.map_or(NO_ANSWER, u32::from)
+}
+
+/// The answer that has become `bits`.
+#[inline(always)]
+fn answer(bits: u32) -> Option<bool> {
+    (bits != NO_ANSWER).then_some(bits == 1)
 }
 
 /// The maps, and the packet in hand.
@@ -137,4 +163,17 @@ extern "C" fn limiter_charge_shared(slot: u32, passed: u32) -> u32 {
     let reason =
         in_hand().and_then(|(kernel, packet)| steps::charge_shared(&kernel, packet, slot, passed));
     Attempt::to_bits(reason.map(Attempt::Done))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_draw(slot: u32, ask: u32, now_ns: u64) -> u32 {
+    let ask = Ask::from_u32(ask);
+    bits(in_hand().and_then(|(kernel, packet)| steps::draw(&kernel, packet, slot, ask, now_ns)))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_is_known(now_ns: u64) -> u32 {
+    bits(in_hand().and_then(|(kernel, packet)| steps::is_known(&kernel, packet, now_ns)))
 }

@@ -90,6 +90,9 @@ pub struct Limit {
     pub unit: String,
     /// Packets in a window up to which a source needs no bucket.
     pub gate: u64,
+    /// Of a limit that sources share, what CPUs may hold of it, packets or bytes.
+    #[serde(default)]
+    pub held_amount: u64,
 }
 
 impl Limit {

@@ -2,11 +2,12 @@
 //! packets.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use limiter_common::abi::keys;
 use tests::{
-    Cli, Daemon, Lab, Observer, Program, Sender, Sent, Stream, frame, observer::Then,
-    reports::Limit, v4, v6,
+    Cli, Daemon, Flood, Lab, Observer, Program, Sender, Sent, Sources, Stream, frame,
+    observer::Then, reports::Limit, v4, v6,
 };
 
 const SECONDS: f64 = 4.0;
@@ -273,11 +274,11 @@ fn limits_of_classes_survive_the_daemon() {
         Stream::new(dns(v4(1)), 1000.0, 1_000_000),
         Stream::new(other(v4(70)), 900.0, 1_000_000),
     ]);
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(2));
     daemon.kill();
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(1));
     daemon.restart(&lab);
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(2));
     let sent = sending.stop();
     let observed = observer.read();
     to_dns.assert_admitted("a class", observed.from(v4(1)), sent[0].seconds());
@@ -334,5 +335,58 @@ fn packets_look_for_no_keys_that_no_limit_has() {
     for restart in [Daemon::restart, Daemon::restart_fresh] {
         restart(&mut daemon, &lab);
         assert_eq!(Program::new(&daemon).absent(), keys::SINGLES | keys::IPV6);
+    }
+}
+
+/// Whether `source`, which sends 1000 packets a second since before, loses none while newcomers flood the total of
+/// 20,000 a second; sent and admitted packets of it.
+fn beside_newcomers(reserve: &str) -> (u64, u64) {
+    let lab = Lab::new(1);
+    let daemon = Daemon::start(&lab);
+    let cli = daemon.cli();
+    // An eighth of the burst is more than what the sender makes up for after a pause.
+    set(&cli, &["5kpps", "--burst", "20000"]);
+    set(&cli, &["20kpps", "--burst", "10000", "--aggregate", "--reserve", reserve]);
+    let observer = Observer::new(&lab, Then::Discard, &["10.0.0.0/8"]);
+    let known = Sender::new(&lab).start(vec![stream(other(v4(1)), 1000.0)]);
+    std::thread::sleep(Duration::from_millis(500));
+    let newcomers = Sources::Random(IpAddr::from([10, 0, 0, 0]), 24);
+    let flooded = Flood::new(newcomers, 250_000).at_rate(100_000).send(&lab);
+    assert_eq!(flooded.packets, 250_000);
+    let sent = known.stop()[0].packets();
+    let admitted = observer.read().from(v4(1));
+    daemon.assert_accounted(&lab);
+    (sent, admitted)
+}
+
+#[test]
+fn known_sources_have_a_reserve() {
+    let (sent, admitted) = beside_newcomers("20");
+    assert_eq!(admitted, sent, "known sources go first");
+    // Without one it loses packets. Not most: where the flood keeps its CPU busy, it sends them later.
+    let (sent, admitted) = beside_newcomers("0");
+    assert!(admitted + 50 < sent, "{admitted} of {sent}");
+}
+
+#[test]
+fn what_cpus_hold_and_the_reserve_are_listed() {
+    let lab = Lab::new(1);
+    let daemon = Daemon::start(&lab);
+    let cli = daemon.cli();
+    let limit = set(&cli, &["1mpps", "100gbit", "--aggregate", "--reserve", "30"]);
+    // A millisecond, but for what the division by CPUs leaves.
+    assert!((990..=1000).contains(&limit.held_amount), "{}", limit.held_amount);
+    let slow = set(&cli, &["100pps", "--for", "198.51.100.0/24", "--aggregate"]);
+    assert_eq!(slow.held_amount, 0);
+    let listed = cli.ok(&["limit", "list"]);
+    let total = &listed["limits"][0];
+    assert_eq!((&total["reserve"], &total["also"]["unit"]), (&30.into(), &"bytes".into()));
+    assert!(total["also"]["held_amount"].as_u64() > Some(12_000_000), "{total}");
+    for (arguments, says) in [
+        (&["1mpps", "--aggregate", "--reserve", "95"][..], "at most 90"),
+        (&["1mpps", "--reserve", "5"], "only a limit that sources share"),
+    ] {
+        let refused = cli.run(&[&["limit", "set"], arguments].concat());
+        assert!(refused.code != 0 && refused.stderr.contains(says), "{refused:#?}");
     }
 }

@@ -84,13 +84,26 @@ pub(super) fn judge(
 // Each failure is a packet that another CPU has charged within some tens of ns.
 const TRIES: u32 = 2;
 
+/// Changes a word that was `tat` a moment ago, if `decide` has room and nobody else comes.
+#[inline(always)]
+pub(super) fn once(
+    word: &AtomicU64,
+    tat: Ticks,
+    decide: impl Fn(Ticks) -> Option<Ticks>,
+) -> Charge {
+    match decide(tat) {
+        Some(next) if atomic::replace(word, tat, next) => Charge::Admitted,
+        _ => Charge::OverLimit,
+    }
+}
+
 /// Charges `cost` to a word that was `tat` a moment ago, if `decide` has room for it as long as the bucket is the
 /// source's.
 ///
 /// Where other CPUs are faster each time, the cost is added without a comparison: it then may overshoot by a packet
 /// for each other CPU, which the source owes.
 #[inline(always)]
-fn charge<S: State>(
+pub(super) fn charge<S: State>(
     state: &S,
     word: &AtomicU64,
     tat: Ticks,

@@ -10,6 +10,7 @@ use std::vec::Vec;
 use super::{Classified, Constants, Processor, State, Steps, judge, limit::limit};
 use crate::abi::{Config, Event, INTERNALS, Internal, Policy, PolicyWord, Reason};
 use crate::atomic::{self, AtomicU64};
+use crate::batch::{BATCHES_PER_CPU, Batch, pending, take_back};
 use crate::class::{BANKS, TABLE_WORDS, TABLES, Table};
 use crate::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
 use crate::features::Features;
@@ -69,6 +70,7 @@ pub struct Memory {
     // at them.
     registers: OnceLock<Box<Registers>>,
     drop_caches: Vec<OnceLock<Vec<DropCacheEntry>>>,
+    batches: OnceLock<Vec<Batch>>,
     prefix_bitmap: Vec<AtomicU64>,
     filter: Vec<AtomicU64>,
     listed: HashMap<SourceKey, Entry>,
@@ -90,8 +92,7 @@ pub struct Memory {
 #[derive(Clone, Copy)]
 pub struct Cpu<'a> {
     memory: &'a Memory,
-    drop_cache: &'a OnceLock<Vec<DropCacheEntry>>,
-    promotions: &'a AtomicU64,
+    number: usize,
 }
 
 impl Memory {
@@ -124,6 +125,7 @@ impl Memory {
             cells: (0..shape.cells()).map(|_| AtomicU64::new(0)).collect(),
             registers: OnceLock::new(),
             drop_caches: (0..cpus).map(|_| OnceLock::new()).collect(),
+            batches: OnceLock::new(),
             prefix_bitmap: Vec::new(),
             filter: Vec::new(),
             listed: HashMap::new(),
@@ -194,6 +196,7 @@ impl Memory {
     /// Lets the sources of an IPv4 prefix share the limit in a policy slot, of packets of a class.
     /// Returns its place.
     pub fn share(&mut self, class: u32, network: [u8; 4], length: u32, policy: u32) -> u32 {
+        let policy = self.shared_policy(policy);
         let slot = self.shared_slot(policy);
         self.shared_prefixes.push((class, network, length, slot));
         let kind = if class == 0 { shared::PREFIX } else { shared::CLASS };
@@ -203,9 +206,20 @@ impl Memory {
 
     /// Lets all sources together have the limit in a policy slot.
     pub fn share_all(&mut self, policy: u32) {
+        let policy = self.shared_policy(policy);
         self.shared_slot(policy);
         atomic::store(&self.shared[TOTAL_SLOT as usize].policy, u64::from(policy));
         atomic::or(&self.config.shared, TOTAL);
+    }
+
+    /// The policy, as it is for sources together.
+    fn shared_policy(&mut self, slot: u32) -> u32 {
+        let policy = self.policies[slot as usize];
+        if policy.sharing.first_common > 0 {
+            return slot;
+        }
+        self.policies.push(policy.shared_by_sources(self.drop_caches.len() as u32, 0));
+        self.policies.len() as u32 - 1
     }
 
     fn shared_slot(&mut self, policy: u32) -> u32 {
@@ -220,15 +234,37 @@ impl Memory {
         self.shared.len() as u32 - 1
     }
 
+    fn batches(&self) -> &[Batch] {
+        let count = self.drop_caches.len() * BATCHES_PER_CPU as usize;
+        self.batches.get_or_init(|| (0..count).map(|_| Batch::default()).collect())
+    }
+
+    /// Returns what CPUs hold of all shared limits, as the daemon does.
+    pub fn take_back(&self) {
+        // The first places alone: the others are empty, and scheduled tests would switch at each of them.
+        let used = self.shared.len().min(BATCHES_PER_CPU as usize);
+        for batches in self.batches().chunks(BATCHES_PER_CPU as usize) {
+            take_back(&batches[..used], &self.shared, |_| true);
+        }
+    }
+
+    /// Packets that a shared limit has passed and dropped, and bytes offered.
+    #[must_use]
+    pub fn shared_counts(&self, slot: u32) -> [u64; 3] {
+        let shared = &self.shared[slot as usize];
+        let [passed, dropped, bytes] = pending(self.batches(), slot);
+        let total = |word, more| atomic::load(word).wrapping_add(more);
+        [
+            total(&shared.passed, passed),
+            total(&shared.dropped, dropped),
+            total(&shared.bytes, bytes),
+        ]
+    }
+
     /// A CPU by its number, modulo how many there are.
     #[must_use]
     pub fn cpu(&self, number: usize) -> Cpu<'_> {
-        let number = number % self.drop_caches.len();
-        Cpu {
-            memory: self,
-            drop_cache: &self.drop_caches[number],
-            promotions: &self.promotions[number],
-        }
+        Cpu { memory: self, number: number % self.drop_caches.len() }
     }
 
     /// Judges a packet of `length` bytes on the first CPU.
@@ -403,7 +439,7 @@ impl State for Cpu<'_> {
     }
     fn drop_cache_entry(&self, index: u32) -> Option<&DropCacheEntry> {
         let make = || (0..DROP_CACHE_ENTRIES).map(|_| DropCacheEntry::default()).collect();
-        self.drop_cache.get_or_init(make).get(index as usize)
+        self.memory.drop_caches[self.number].get_or_init(make).get(index as usize)
     }
     fn prefix_bitmap(&self, index: u32) -> Option<&AtomicU64> {
         self.memory.prefix_bitmap.get(index as usize)
@@ -450,6 +486,10 @@ impl State for Cpu<'_> {
     fn shared(&self, slot: u32) -> Option<&Shared> {
         self.memory.shared.get(slot as usize)
     }
+    fn batch(&self, slot: u32) -> Option<&Batch> {
+        let index = self.number as u32 * BATCHES_PER_CPU + slot % BATCHES_PER_CPU;
+        self.memory.batches().get(index as usize)
+    }
     fn peer(&self, address: SourceKey) -> Option<&AtomicU64> {
         self.memory.peers.get(&address)
     }
@@ -475,7 +515,7 @@ impl Processor for Cpu<'_> {
         self.memory.coarse_time()
     }
     fn promotions(&self) -> Option<&AtomicU64> {
-        Some(self.promotions)
+        self.memory.promotions.get(self.number)
     }
     fn note(&self, what: Internal) -> u64 {
         self.memory.internal[what as usize].fetch_add(1, Ordering::Relaxed) + 1

@@ -49,6 +49,7 @@ pub mod steps;
 
 use crate::abi::{Config, Event, Internal, Policy, Reason};
 use crate::atomic::{self, AtomicU64};
+use crate::batch::Batch;
 use crate::class::Table;
 use crate::drop_cache::DropCacheEntry;
 use crate::features::{Features, PolicyRef};
@@ -155,6 +156,8 @@ pub trait State: Constants + Processor {
     fn shared_by(&self, class: u32, key: SourceKey) -> Option<u32>;
     /// The bucket of a shared limit, by its place among [`crate::shared::SHARED_SLOTS`].
     fn shared(&self, slot: u32) -> Option<&Shared>;
+    /// What this CPU holds of the shared limit there, or of another one that takes turns with it.
+    fn batch(&self, slot: u32) -> Option<&Batch>;
     /// The budget of a member's or seed's address: see [`crate::peers`].
     fn peer(&self, address: SourceKey) -> Option<&AtomicU64>;
 }
@@ -229,5 +232,7 @@ mod policy_tests;
 mod schedule_tests;
 #[cfg(test)]
 mod share_tests;
+#[cfg(test)]
+mod shared_tests;
 #[cfg(test)]
 mod tests;

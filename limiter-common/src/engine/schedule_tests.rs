@@ -153,3 +153,37 @@ fn sources_that_share_a_limit_get_it_together() {
         assert_eq!(passed + in_turn(&memory, 7, 9), 5);
     });
 }
+
+/// CPUs draw batches, take from them and are asked for them back, all at once: whatever passed is charged, no more and
+/// no less.
+fn tokens_are_drawn_and_taken_back(limit: Policy, tiers: usize) {
+    let mut memory = limiter(Policy::unlimited(1), 1, 1 << 6, 3);
+    memory.policies.push(limit.shared_by_sources(3, 0));
+    memory.share_all(2);
+    let start = ticks(memory.time());
+    let memory = Arc::new(memory);
+    let daemon = {
+        let memory = Arc::clone(&memory);
+        shuttle::thread::spawn(move || (0..3).for_each(|_| memory.take_back()))
+    };
+    let passed = at_once(&memory, &[&[7, 7, 7], &[8, 8, 8], &[9, 9, 9]]);
+    daemon.join().expect("the daemon ends");
+    assert_eq!(passed, 9, "there is enough for all");
+    memory.take_back();
+    let (shared, policy) = (&memory.shared[0], &memory.policies[2]);
+    let words = [(&shared.tat, &policy.first), (&shared.second_tat, &policy.second)];
+    for (tat, tier) in words.into_iter().take(tiers) {
+        let owed = atomic::load(tat).saturating_sub(start);
+        assert_eq!(owed, passed * tier.cost.ticks(100));
+    }
+    assert_eq!(memory.shared_counts(0), [9, 0, 900]);
+}
+
+#[test]
+fn tokens_that_cpus_hold_are_neither_lost_nor_used_twice() {
+    // So many packets a millisecond that a CPU draws some at once.
+    let one = Policy::new(tier(100_000, 9000));
+    assert!(one.shared_by_sources(3, 0).sharing.first_batch > 0);
+    explore(SCHEDULES, move || tokens_are_drawn_and_taken_back(one, 1));
+    explore(SCHEDULES, move || tokens_are_drawn_and_taken_back(one.and(tier(100_000, 7000)), 2));
+}

@@ -2,14 +2,17 @@
 
 use super::State;
 use super::Steps;
-use super::draw::{BucketRef, Charge};
-use super::lookup::Arrival;
-use crate::abi::Reason;
-use crate::atomic;
+use super::draw::{Charge, charge, lasts, once};
+use super::lookup::{Arrival, NO_WAY, find};
+use crate::abi::{PolicyWord, Reason, Tier};
+use crate::atomic::{self, AtomicU64};
+use crate::batch::{Batch, Holder, Tokens};
 use crate::class::ANY;
-use crate::gcra::ticks;
-use crate::share::{CostMultiplier, Lapse};
-use crate::shared::{CLASS, PREFIX, TOTAL, TOTAL_SLOT};
+use crate::drop_cache::MIN_TOLERANCE;
+use crate::features::PolicyRef;
+use crate::gcra::{Ticks, decide, ticks};
+use crate::share::CostMultiplier;
+use crate::shared::{CLASS, PREFIX, Shared, TOTAL, TOTAL_SLOT};
 
 /// Judges a packet that has `passed` the limit of its source by those that it shares.
 #[inline(always)]
@@ -33,33 +36,324 @@ pub fn shared_limits<S: Steps>(state: &S, packet: &Arrival, passed: Reason) -> O
     Some(reason)
 }
 
+/// A tier of a shared limit.
+struct SharedTier<'a> {
+    tier: &'a Tier,
+    /// The bucket's word.
+    tat: &'a AtomicU64,
+    /// The [`Tokens`] that the CPU holds.
+    held: &'a AtomicU64,
+    /// What it draws at once.
+    batch: Ticks,
+    /// The tolerance for sources that are not known.
+    common: Ticks,
+    holder: Holder,
+}
+
+impl SharedTier<'_> {
+    #[inline(always)]
+    fn tokens(&self) -> Tokens {
+        Tokens(atomic::load(self.held))
+    }
+
+    /// How far in debt the bucket may be for a packet that asks so.
+    #[inline(always)]
+    const fn tolerance(&self, ask: Ask) -> Ticks {
+        if matches!(ask, Ask::Reserve) { self.tier.tolerance } else { self.common }
+    }
+
+    /// What to draw for a packet of `cost` beside what is held: a batch, if that is more than the packet needs, so that
+    /// no more than a batch is left.
+    #[inline(always)]
+    const fn lot(&self, held: Tokens, cost: Ticks, ask: Ask) -> Ticks {
+        let held = held.of(self.holder);
+        if held >= cost {
+            0
+        } else if matches!(ask, Ask::Batch) && self.batch > cost {
+            self.batch
+        } else {
+            cost - held
+        }
+    }
+
+    /// Whether there is enough for a packet of `length` bytes, if nobody else comes.
+    #[inline(always)]
+    fn has(&self, length: u32, ask: Ask, now: Ticks) -> bool {
+        let lot = self.lot(self.tokens(), self.tier.cost.ticks(length), ask);
+        lot == 0 || decide(atomic::load(self.tat), now, lot, self.tolerance(ask)).is_some()
+    }
+
+    /// Charges a packet of `length` bytes: whether there was enough.
+    #[inline(always)]
+    fn charge<S: State>(&self, state: &S, length: u32, ask: Ask, now: Ticks) -> bool {
+        let (held, cost) = (self.tokens(), self.tier.cost.ticks(length));
+        let lot = self.lot(held, cost, ask);
+        if lot > 0 {
+            let tat = atomic::load(self.tat);
+            let decide = |tat| decide(tat, now, lot, self.tolerance(ask));
+            // No batch where others draw at once: what is owed where CPUs meet must be packets.
+            let charged = if ask == Ask::Batch {
+                once(self.tat, tat, decide)
+            } else {
+                charge(state, self.tat, tat, lot, decide, || true)
+            };
+            if charged != Charge::Admitted {
+                return false;
+            }
+        }
+        self.settle(held, cost, lot);
+        true
+    }
+
+    /// Notes what the CPU holds after a packet of `cost` for which it has `drawn` so much.
+    #[inline(always)]
+    fn settle(&self, held: Tokens, cost: Ticks, drawn: Ticks) {
+        let left = (held.ticks() + drawn).saturating_sub(cost);
+        // It fails where the daemon takes tokens back, or a packet on the same CPU came in between, which a kernel with
+        // PREEMPT_RT lets happen. Then this one is charged to the bucket: no less (P2) and no more (P1).
+        if held.holder() != self.holder
+            || !atomic::replace(self.held, held.0, Tokens::new(self.holder, left).0)
+        {
+            atomic::add(self.tat, cost.wrapping_sub(drawn));
+        }
+    }
+}
+
+/// A shared limit as a packet meets it, and what its CPU holds of it.
+struct Met<'a> {
+    shared: &'a Shared,
+    policy: PolicyRef<'a>,
+    batch: &'a Batch,
+    holder: Holder,
+}
+
+impl<'a> Met<'a> {
+    #[inline(always)]
+    fn new<S: State>(state: &'a S, slot: u32) -> Option<Self> {
+        let shared = state.shared(slot)?;
+        let word = PolicyWord(atomic::load(&shared.policy));
+        let (policy, batch) = (state.active(word.slot())?, state.batch(slot)?);
+        Some(Self { shared, policy, batch, holder: Holder::new(slot, word) })
+    }
+
+    #[inline(always)]
+    fn first(&self) -> SharedTier<'_> {
+        let sharing = &self.policy.sharing;
+        SharedTier {
+            tier: &self.policy.first,
+            tat: &self.shared.tat,
+            held: &self.batch.first,
+            batch: Ticks::from(sharing.first_batch),
+            common: sharing.first_common,
+            holder: self.holder,
+        }
+    }
+
+    /// The second tier; it means nothing if there is none.
+    #[inline(always)]
+    fn second(&self) -> SharedTier<'_> {
+        let sharing = &self.policy.sharing;
+        SharedTier {
+            tier: &self.policy.second,
+            tat: &self.shared.second_tat,
+            held: &self.batch.second,
+            batch: Ticks::from(sharing.second_batch),
+            common: sharing.second_common,
+            holder: self.holder,
+        }
+    }
+
+    /// Whether what the CPU holds is of the limit.
+    #[inline(always)]
+    fn is_own(&self) -> bool {
+        self.first().tokens().holder() == self.holder
+            && (!self.policy.has_second() || self.second().tokens().holder() == self.holder)
+    }
+
+    /// Takes what a packet of `length` bytes costs out of what the CPU holds, if that is enough.
+    #[inline(always)]
+    fn take(&self, length: u32) -> bool {
+        let tier = self.first();
+        let (held, cost) = (tier.tokens(), tier.tier.cost.ticks(length));
+        if held.holder() != self.holder || held.ticks() < cost {
+            return false;
+        }
+        if self.policy.has_second() {
+            let second = self.second();
+            let (held, cost) = (second.tokens(), second.tier.cost.ticks(length));
+            if held.holder() != self.holder || held.ticks() < cost {
+                return false;
+            }
+            second.settle(held, cost, 0);
+        }
+        tier.settle(held, cost, 0);
+        true
+    }
+
+    /// Whether the bucket is known to have nothing yet for sources that are not known.
+    #[inline(always)]
+    fn denies(&self, coarse_ns: u64) -> bool {
+        self.batch.holder() == self.holder && coarse_ns < atomic::load(&self.batch.until_ns)
+    }
+
+    /// Charges a packet of `length` bytes to all tiers, or to none: whether there was enough.
+    #[inline(always)]
+    fn charge<S: State>(&self, state: &S, length: u32, ask: Ask, now: Ticks) -> bool {
+        let first = self.first();
+        if !self.policy.has_second() {
+            return first.charge(state, length, ask, now);
+        }
+        let second = self.second();
+        // Before anything is taken from the second tier, so that nothing has to be given back as a rule.
+        if !first.has(length, ask, now) || !second.charge(state, length, ask, now) {
+            return false;
+        }
+        let charged = first.charge(state, length, ask, now);
+        if !charged {
+            atomic::add(second.tat, second.tier.cost.ticks(length).wrapping_neg());
+        }
+        charged
+    }
+
+    /// How long, in ns from `ns` on, the bucket has nothing for a packet of `length` bytes whose source is not known.
+    #[inline(always)]
+    fn lasts(&self, length: u32, ns: u64) -> u64 {
+        let (policy, sharing) = (self.policy, &self.policy.sharing);
+        let lasts = |tier: &Tier, tolerance, word| {
+            let tier = Tier { tolerance, ..*tier };
+            lasts(&tier, CostMultiplier::LOCAL, atomic::load(word), length, ns)
+        };
+        let first = lasts(&policy.first, sharing.first_common, &self.shared.tat);
+        if !policy.has_second() {
+            return first;
+        }
+        // Neither tier may overflow while the other one is waited for.
+        if sharing.first_common < MIN_TOLERANCE || sharing.second_common < MIN_TOLERANCE {
+            return 0;
+        }
+        let second = lasts(&policy.second, sharing.second_common, &self.shared.second_tat);
+        if second > first { second } else { first }
+    }
+}
+
 /// Charges a packet that has `passed` all limits before to one that it shares; what it meets there.
 #[inline(always)]
-pub fn charge_shared<S: State>(
+pub fn charge_shared<S: Steps>(
     state: &S,
     packet: &Arrival,
     slot: u32,
     passed: Reason,
 ) -> Option<Reason> {
-    let shared = state.shared(slot)?;
-    let policy = state.active(atomic::load(&shared.policy) as u32)?;
-    let (price, lapse) = (CostMultiplier::LOCAL, Lapse::NONE);
-    let bucket = BucketRef { price, lapse, first: &shared.tat, second: &shared.second_tat };
-    // The exact clock: many sources share the bucket, so it is charged far more often than the
-    // coarse one ticks.
-    let now = ticks(state.now());
-    let tat = atomic::load(&shared.tat);
-    // These buckets are never another's while a packet may know of them, so nothing is asked again.
-    let charged = bucket.charge(state, policy, tat, packet.length, now, || true);
-    atomic::add(&shared.bytes, u64::from(packet.length));
-    if charged == Charge::Admitted {
-        atomic::add(&shared.passed, 1);
+    let met = Met::new(state, slot)?;
+    let admitted = met.take(packet.length) || from_bucket(state, packet, slot, &met)?;
+    // The place is this limit's now, whichever way it went.
+    met.batch.count(admitted, packet.length);
+    if admitted {
         return Some(passed);
     }
-    atomic::add(&shared.dropped, 1);
     Some(match slot {
-        _ if policy.observes() => Reason::WouldDrop,
+        _ if met.policy.observes() => Reason::WouldDrop,
         TOTAL_SLOT => Reason::OverTotal,
         _ => Reason::OverShared,
     })
+}
+
+/// Charges a packet to the bucket, where its CPU holds too little: whether it is admitted.
+#[inline(always)]
+fn from_bucket<S: Steps>(state: &S, packet: &Arrival, slot: u32, met: &Met<'_>) -> Option<bool> {
+    let sharing = &met.policy.sharing;
+    let (denies, has_reserve) = (met.denies(packet.coarse_ns), sharing.reserve != 0);
+    if denies && !has_reserve {
+        return Some(false);
+    }
+    // The exact clock: many sources share the bucket, so it is drawn from far more often than the
+    // coarse one ticks.
+    let now_ns = state.now();
+    if !denies {
+        let has_batch = sharing.first_batch | sharing.second_batch != 0;
+        if has_batch && state.draw(packet, slot, Ask::Batch, now_ns)?
+            || state.draw(packet, slot, Ask::Packet, now_ns)?
+        {
+            return Some(true);
+        }
+    }
+    // Only now: most packets come while there is enough for everybody.
+    Some(
+        has_reserve
+            && state.is_known(packet, now_ns)?
+            && state.draw(packet, slot, Ask::Reserve, now_ns)?,
+    )
+}
+
+/// What a packet asks the bucket of a shared limit for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Ask {
+    /// A batch, if there is room for it.
+    Batch = 0,
+    /// What it costs.
+    Packet = 1,
+    /// That, and the reserve is for it, too.
+    Reserve = 2,
+}
+
+impl Ask {
+    /// The one with a discriminant.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_u32(discriminant: u32) -> Self {
+        match discriminant {
+            0 => Self::Batch,
+            1 => Self::Packet,
+            _ => Self::Reserve,
+        }
+    }
+}
+
+/// Draws from the bucket of a shared limit for a packet, of which its CPU holds too little: whether there was enough.
+#[inline(always)]
+pub fn draw<S: State>(
+    state: &S,
+    packet: &Arrival,
+    slot: u32,
+    ask: Ask,
+    now_ns: u64,
+) -> Option<bool> {
+    let met = Met::new(state, slot)?;
+    if !met.is_own() {
+        let former = met.batch.holder().slot();
+        met.batch.make_room(state.shared(former)?, met.holder);
+    }
+    let admitted = met.charge(state, packet.length, ask, ticks(now_ns));
+    if !admitted && ask == Ask::Packet {
+        let lasts_ns = met.lasts(packet.length, now_ns);
+        if lasts_ns > 0 {
+            atomic::store(&met.batch.until_ns, now_ns + lasts_ns);
+        }
+    }
+    Some(admitted)
+}
+
+/// What part of its burst a known source may owe, as a shift: an eighth, so that packets of one window may come at once.
+const KNOWN_DEBT: u32 = 3;
+
+/// Whether a packet, which was charged to its source's bucket, comes from a source that had the bucket before, and owes
+/// next to nothing.
+#[inline(always)]
+pub fn is_known<S: State>(state: &S, packet: &Arrival, now_ns: u64) -> Option<bool> {
+    let Some(found) = find(state, packet, NO_WAY)? else { return Some(false) };
+    let slot = found.slot;
+    let policy = state.active(PolicyWord(atomic::load(&slot.policy)).slot())?;
+    let owes_little = |tier: &Tier, word| {
+        let debt = atomic::load(word).saturating_sub(ticks(now_ns));
+        debt <= tier.tolerance >> KNOWN_DEBT || debt <= tier.cost.ticks(packet.length)
+    };
+    // The first packet of a bucket may be of anybody: addresses are easily forged.
+    if atomic::load(&slot.passed) < 2 || !owes_little(&policy.first, &slot.tat) {
+        return Some(false);
+    }
+    if !policy.has_second() {
+        return Some(true);
+    }
+    Some(owes_little(&policy.second, &state.identity(found.index)?.second_tat))
 }

@@ -4,7 +4,7 @@ pub use super::charge::charge;
 pub use super::classes::classify;
 pub use super::listed::entry;
 pub use super::promotion::promote;
-pub use super::shared::{charge_shared, shared_limits};
+pub use super::shared::{Ask, charge_shared, draw, is_known, shared_limits};
 
 use super::State;
 use super::attempt::Attempt;
@@ -70,5 +70,18 @@ pub trait Steps: State + Sized {
     #[inline(always)]
     fn charge_shared(&self, packet: &Arrival, slot: u32, passed: Reason) -> Option<Reason> {
         charge_shared(self, packet, slot, passed)
+    }
+
+    /// Draws from the bucket of a shared limit for the packet in hand, of which this CPU holds too little: whether
+    /// there was enough.
+    #[inline(always)]
+    fn draw(&self, packet: &Arrival, slot: u32, ask: Ask, now_ns: u64) -> Option<bool> {
+        draw(self, packet, slot, ask, now_ns)
+    }
+
+    /// Whether the source of the packet in hand is known.
+    #[inline(always)]
+    fn is_known(&self, packet: &Arrival, now_ns: u64) -> Option<bool> {
+        is_known(self, packet, now_ns)
     }
 }

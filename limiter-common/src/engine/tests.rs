@@ -687,7 +687,7 @@ proptest! {
             }
         }
         memory.advance(pause);
-        let now = crate::gcra::ticks(memory.time());
+        let now = ticks(memory.time());
         let bucket = |number| memory.bucket(source(number));
         let held = (0..8).filter(|number| bucket(*number).is_some_and(|(_, it)| it.slot.is_held(now)));
         let is_full = held.count() == 8;

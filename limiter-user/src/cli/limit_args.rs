@@ -33,6 +33,7 @@ Examples:
   limiter limit set 200pps --proto udp --dport 53
   limiter limit set 50pps --syn --ban-for 10m
   limiter limit set 1gbit --for 203.0.113.0/24 --aggregate
+  limiter limit set 500kpps --aggregate --reserve 20
   limiter limit set 500pps --scope cluster
   limiter limit set 500pps --scope cluster --partition majority-reclaim";
 
@@ -46,7 +47,7 @@ A limit a line, as for `limit set`; # begins a comment:
   default udp:53             200pps
   default tcp/syn,!ack       50pps ban-for=10m ban-after=5s ban-factor=10
   192.0.2.0/24               500pps scope=cluster partition=majority-reclaim
-  203.0.113.0/24 aggregate   1gbit
+  203.0.113.0/24 aggregate   1gbit reserve=20
 
 A class is PROTO[:PORTS][/FLAGS]: udp:53, tcp:80-443, tcp/syn,!ack, icmp, 47, or *:53 for TCP and UDP.";
 
@@ -184,6 +185,12 @@ pub(super) struct SetArgs {
     /// through k times the limit where there are k sides. When hosts see each other again all is as before.
     #[arg(long, value_enum, value_name = "POLICY", requires = "scope")]
     partition: Option<Partition>,
+    /// Of an --aggregate limit: so much of the burst is kept for known sources, percent, 0 to 90
+    ///
+    /// A source is known that has a bucket and owes no more than an eighth of its burst. However many newcomers there
+    /// are, known sources get what the limit earns first, and the reserve.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, hide_default_value = true)]
+    reserve: u8,
     #[command(flatten)]
     pub(super) safety: SafetyArgs,
 }
@@ -194,7 +201,19 @@ impl SetArgs {
     /// # Errors
     /// If the target cannot be read.
     pub(super) fn input(self) -> Result<LimitInput, Failure> {
-        let Self { rate, also, burst, no_enforce, target, kind, ban, scope, partition, .. } = self;
+        let Self {
+            rate,
+            also,
+            burst,
+            no_enforce,
+            target,
+            kind,
+            ban,
+            scope,
+            partition,
+            reserve,
+            ..
+        } = self;
         Ok(LimitInput {
             target: kind.target(&target)?.to_string(),
             // Two rates are one limit: set one after the other, the second would replace the
@@ -205,6 +224,7 @@ impl SetArgs {
             ban: ban.input(),
             scope,
             partition,
+            reserve,
         })
     }
 }

@@ -11,6 +11,7 @@ use super::limit::describe;
 use super::{
     DiffReport, LimitReport, ListDiff, ListEntry, PendingReport, Print, Rule, TierReport, text,
 };
+use model::limit::is_nothing;
 use model::lists::Action;
 use model::target::short_prefix;
 use model::{Ban, Limit, Partition, Reach, Target};
@@ -60,6 +61,9 @@ pub struct FileLimitReport {
     /// Of a limit for the cluster, what becomes of the shares of hosts that cannot be reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
+    /// Of a limit that sources share, how much of the burst is kept for known sources, percent.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub reserve: u8,
     /// File and line.
     pub origin: String,
 }
@@ -93,17 +97,17 @@ pub struct SettingsReport {
 impl FileLimitReport {
     /// Tells `limit`, which is found at `origin`.
     pub fn new(limit: &Limit, origin: String) -> Self {
-        let LimitReport { target, rate, burst, also, enforce, ban, scope, partition, .. } =
+        let LimitReport { target, rate, burst, also, enforce, ban, scope, partition, reserve, .. } =
             // A file is shown without a daemon, too. Nobody knows the sketch's window there, so it
             // has no gate.
             LimitReport::new(limit, 0);
         let rate = rate.to_string();
-        Self { target, rate, burst, also, enforce, ban, scope, partition, origin }
+        Self { target, rate, burst, also, enforce, ban, scope, partition, reserve, origin }
     }
 
     fn summary(&self) -> String {
-        let Self { rate, burst, also, enforce, ban, partition, .. } = self;
-        describe(rate, burst, also.as_ref(), *enforce, *ban, *partition)
+        let Self { rate, burst, also, enforce, ban, partition, reserve, .. } = self;
+        describe(rate, burst, also.as_ref(), *enforce, *ban, *partition, *reserve)
     }
 }
 

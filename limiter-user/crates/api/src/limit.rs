@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use super::{Applied, Diff, Print, Rule, text};
+use model::limit::is_nothing;
+use model::units::format_burst;
 use model::{Ban, Class, Limit, Partition, Rate, Reach, Scope, Target, Tier, Unit};
 
 /// Where a limit comes from.
@@ -41,6 +43,9 @@ pub struct TierReport {
     pub burst_amount: u64,
     /// What is counted.
     pub unit: Unit,
+    /// Of a limit that sources share, what all CPUs together may hold of it, packets or bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_amount: Option<u64>,
 }
 
 impl From<Tier> for TierReport {
@@ -51,6 +56,7 @@ impl From<Tier> for TierReport {
             rate_per_second: tier.rate.per_second(),
             burst_amount: tier.burst,
             unit: tier.rate.unit(),
+            held_amount: None,
         }
     }
 }
@@ -107,6 +113,13 @@ pub struct LimitReport {
     /// or a packet for each host where that is more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_burst_amount: Option<u64>,
+    /// Of a limit that sources share, how much of the burst is kept for known sources, percent.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub reserve: u8,
+    /// Of a limit that sources share, what all CPUs together may hold of it, packets or bytes. Up to twice as much
+    /// may pass beyond burst and rate, once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_amount: Option<u64>,
     /// Where it comes from.
     #[serde(default)]
     pub origin: LimitOrigin,
@@ -146,6 +159,7 @@ pub(super) fn describe(
     enforce: bool,
     ban: Option<Ban>,
     partition: Option<Partition>,
+    reserve: u8,
 ) -> String {
     let also = also.map(|also| format!(" and {} burst {}", also.rate, also.burst));
     let ban = ban.map(|ban| format!(", {ban}"));
@@ -157,7 +171,11 @@ pub(super) fn describe(
         Some(Partition::MajorityReclaim) => ", cluster-wide (majority-reclaim)",
         Some(Partition::Available) => ", cluster-wide (available)",
     };
-    format!("{rate} burst {burst}{also}{enforced}{ban}{wide}")
+    let reserve = match reserve {
+        0 => String::new(),
+        percent => format!(", {percent} % for known sources"),
+    };
+    format!("{rate} burst {burst}{also}{enforced}{ban}{wide}{reserve}")
 }
 
 impl LimitReport {
@@ -165,7 +183,8 @@ impl LimitReport {
     // The gate depends on the sketch's window and so on the host, not on what the operator wrote.
     pub fn new(limit: &Limit, gate: u32) -> Self {
         let class = limit.target.class;
-        let TierReport { rate, burst, rate_per_second, burst_amount, unit } = limit.tier().into();
+        let TierReport { rate, burst, rate_per_second, burst_amount, unit, .. } =
+            limit.tier().into();
         Self {
             target: limit.target,
             class: (!class.is_any()).then_some(class),
@@ -185,6 +204,8 @@ impl LimitReport {
             // Only the cluster knows, and a host alone must not claim a number.
             hosts: None,
             cluster_burst_amount: None,
+            reserve: limit.reserve,
+            held_amount: None,
             origin: LimitOrigin::Runtime,
         }
     }
@@ -204,6 +225,29 @@ impl LimitReport {
         // The bound of P6 as it is proved: without a packet a host, 5/minute would shut out every
         // client.
         self.cluster_burst_amount = Some(self.burst_amount.max(packets));
+    }
+
+    /// Tells what all CPUs together may hold of each rate.
+    pub fn set_held(&mut self, [first, second]: [Option<u64>; 2]) {
+        self.held_amount = first;
+        if let Some(also) = &mut self.also {
+            also.held_amount = second;
+        }
+    }
+
+    /// What CPUs may hold of it, if they do.
+    fn held(&self) -> Option<String> {
+        let also = self.also.as_ref().map(|also| (also.held_amount, also.unit));
+        let amounts = [Some((self.held_amount, self.unit)), also].into_iter().flatten();
+        let held: Vec<String> = amounts
+            .filter_map(|(amount, unit)| Some(format_burst(amount.filter(|it| *it > 0)?, unit)))
+            .collect();
+        (!held.is_empty()).then(|| {
+            let (target, held) = (self.target.short(), held.join(" and "));
+            format!(
+                "{target}: CPUs hold up to {held} together; twice that may pass beyond it, once"
+            )
+        })
     }
 
     /// Where it holds, as tables have it.
@@ -228,7 +272,8 @@ impl LimitReport {
     /// The limit in a few words.
     pub fn summary(&self) -> String {
         let rate = self.rate.to_string();
-        describe(&rate, &self.burst, self.also.as_ref(), self.enforce, self.ban, self.partition)
+        let also = self.also.as_ref();
+        describe(&rate, &self.burst, also, self.enforce, self.ban, self.partition, self.reserve)
     }
 
     /// Its rates as tables have them.
@@ -312,7 +357,8 @@ impl Print for LimitList {
                 if hosts == 1 { "" } else { "s" }
             )?;
         }
-        self.limits.iter().filter_map(LimitReport::bound).try_for_each(|it| writeln!(out, "{it}"))
+        let notes = self.limits.iter().flat_map(|limit| [limit.bound(), limit.held()]);
+        notes.flatten().try_for_each(|note| writeln!(out, "{note}"))
     }
 }
 
@@ -366,14 +412,14 @@ impl Print for LimitRemoved {
 
 #[cfg(test)]
 mod tests {
-    use model::Limits;
     use model::list::Reader;
+    use model::{LimitInput, Limits};
 
     use super::*;
 
     #[test]
     fn a_line_says_whatever_a_command_can() {
-        let text = "default udp:53 100pps 200\ndefault udp:53 aggregate 50kpps\n10.0.0.0/8 aggregate 1gbit\n\
+        let text = "default udp:53 100pps 200\ndefault udp:53 aggregate 50kpps reserve=20\n10.0.0.0/8 aggregate 1gbit\n\
              192.0.2.1 1000pps+10mbit 2000+64kbyte ban-for=10m # two\n192.0.2.2 10mbit+1000pps\n\
              192.0.2.3 tcp/syn,!ack 40/minute no-enforce\n192.0.2.4 40/minute 50\n\
              192.0.2.5 5pps 9 ban-factor=3 ban-after=2s ban-for=1h\n\
@@ -395,7 +441,7 @@ mod tests {
             found,
             [
                 "default udp:53: 100pps burst 200 packets",
-                "default udp:53 aggregate: 50kpps burst 60000 packets",
+                "default udp:53 aggregate: 50kpps burst 60000 packets, 20 % for known sources",
                 "10.0.0.0/8 aggregate: 1gbit burst 150 mbyte",
                 "192.0.2.1: 1000pps burst 2000 packets and 10mbit burst 64 kbyte, ban 10m after 5s at 10×",
                 "192.0.2.2: 1000pps burst 1200 packets and 10mbit burst 1500 kbyte",
@@ -407,5 +453,27 @@ mod tests {
                 "192.0.2.8: 5pps burst 6 packets, cluster-wide (majority-reclaim)",
             ]
         );
+    }
+
+    #[test]
+    fn a_list_tells_what_cpus_hold() {
+        let limit = LimitInput {
+            target: "default aggregate".into(),
+            rate: ["1mpps", "100gbit"].into_iter().collect(),
+            ..LimitInput::default()
+        };
+        let mut report = LimitReport::new(&limit.limit().unwrap(), 1);
+        let list = |report: &LimitReport| {
+            let mut out = Vec::new();
+            LimitList { limits: vec![report.clone()] }.print(&mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        report.set_held([Some(0), Some(0)]);
+        assert!(!list(&report).contains("CPUs"));
+        report.set_held([Some(1000), Some(12_500_000)]);
+        let text = list(&report);
+        let says =
+            "default aggregate: CPUs hold up to 1000 packets and 12500 kbyte together; twice that";
+        assert!(text.contains(says), "{text}");
     }
 }

@@ -225,6 +225,10 @@ impl Policies for Fake {
         if limit.burst < 16 { 1 } else { 16 }
     }
 
+    fn held_of(&self, _: &Limit) -> [Option<u64>; 2] {
+        [None; 2]
+    }
+    fn take_back(&self) {}
     fn shared_counts(&self, _: &Target) -> Option<SharedCounts> {
         None
     }

@@ -89,6 +89,8 @@ concern! {
         reads (plane => plane.policies) {
             fn try_out(changes: &Changes) -> Result<(), Error>;
             fn gate_of(limit: &Limit) -> u32;
+            fn held_of(limit: &Limit) -> [Option<u64>; 2];
+            fn take_back();
             fn shared_counts(target: &Target) -> Option<SharedCounts>;
         }
         reads (plane => plane.lists) {

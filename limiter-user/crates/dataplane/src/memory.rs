@@ -32,6 +32,8 @@ unsafe impl Shared for Identity {}
 unsafe impl Shared for limiter_common::share::ShareSlot {}
 // SAFETY: as above.
 unsafe impl Shared for limiter_common::shared::Shared {}
+// SAFETY: as above.
+unsafe impl Shared for limiter_common::batch::Batch {}
 // SAFETY: atomics only, 64 bytes without padding (asserted where it is).
 unsafe impl Shared for limiter_common::sampling::Sampling {}
 // SAFETY: an array of atomics.

@@ -15,6 +15,7 @@ use aya::maps::{Array, MapData, MapError};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
 use limiter_common::abi::{ABI_VERSION, Config, Layout};
+use limiter_common::batch::BATCHES_PER_CPU;
 use limiter_common::features::Features;
 use limiter_common::hash::HashKey;
 use limiter_common::lists::{BITS_PER_SOURCE, PREFIX_WORDS};
@@ -31,7 +32,7 @@ pub(super) const ABI_PIN: &str = "abi";
 pub(super) const LAYOUT_PIN: &str = "layout";
 
 /// The maps of the object that are pinned. Those of its log are made anew with each program.
-pub(super) const MAPS: [&str; 26] = [
+pub(super) const MAPS: [&str; 27] = [
     "CONFIG",
     "POLICIES",
     "EXACT",
@@ -41,6 +42,7 @@ pub(super) const MAPS: [&str; 26] = [
     "SHARED4",
     "SHARED6",
     "SHARED",
+    "BATCHES",
     "SKETCH",
     "DISTINCT",
     "FINGERPRINTS",
@@ -271,6 +273,7 @@ fn load_object(
         .override_global(log::SWITCH, &kernel_log, true)
         .override_global("FEATURES", &features.0, true)
         .map_max_entries("EXACT", options.max_limits.max(1))
+        .map_max_entries("BATCHES", layout.cpus * BATCHES_PER_CPU)
         .map_max_entries("SKETCH", layout.sketch.cells())
         .map_max_entries("FINGERPRINTS", layout.set_mask + 1)
         .map_max_entries("LISTED", options.max_listed)

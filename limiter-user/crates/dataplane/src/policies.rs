@@ -110,7 +110,12 @@ impl Policies {
 
     /// The policy of a limit.
     fn policy_of(&self, limit: &Limit) -> Result<Policy, Error> {
-        self.floors.compile(limit, self.memory.layout.window_shift, self.max_frame)
+        let layout = &self.memory.layout;
+        let policy = self.floors.compile(limit, layout.window_shift, self.max_frame)?;
+        Ok(match limit.target.aggregate {
+            true => policy.shared_by_sources(layout.cpus, u32::from(limit.reserve)),
+            false => policy,
+        })
     }
 
     /// Compiles limits in force again, those that `includes` names.
@@ -148,6 +153,17 @@ impl Policies {
     /// What came to a shared limit since it is set; `None` if it is not in force.
     pub fn shared_counts(&self, target: &Target) -> Option<SharedCounts> {
         self.publisher.shared_counts(target)
+    }
+
+    /// What CPUs may hold of a shared limit, packets or bytes of each of its rates.
+    pub fn held_of(&self, limit: &Limit) -> [Option<u64>; 2] {
+        let policy = self.policy_of(limit).ok().filter(|policy| policy.sharing.first_common > 0);
+        policy.map_or([None; 2], |policy| policy.held(self.memory.layout.cpus))
+    }
+
+    /// Returns what CPUs hold of shared limits: one that is idle keeps nothing for longer than this is called.
+    pub fn take_back(&self) {
+        self.publisher.take_back();
     }
 
     /// Whom the limit is for that applies to what a source sends of a class; `None` if that class is not in use.

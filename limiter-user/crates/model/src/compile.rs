@@ -158,7 +158,8 @@ pub fn decompile(target: Target, policy: &Policy) -> Option<Limit> {
         true => Scope::Cluster { partition: Partition::default() },
         false => Scope::Local,
     };
-    Some(Amount { also, enforce, scope, ..Amount::new(tier) }.of(target))
+    let reserve = policy.sharing.reserve as u8;
+    Some(Amount { also, enforce, scope, reserve, ..Amount::new(tier) }.of(target))
 }
 
 /// The rate that a tier was compiled from; `None` for "no limit".
@@ -197,6 +198,10 @@ mod tests {
             assert_eq!(decompile(Target::DEFAULT, &observed), Some(limit.enforced(false)));
         }
         assert_eq!(decompile(Target::DEFAULT, &Policy::unlimited(16)), None);
+        let target = "default aggregate".parse().unwrap();
+        let limit = limit("1000pps", 2000).amount.of(target).reserving(35).unwrap();
+        let policy = compile(&limit, 27, 1514).unwrap().shared_by_sources(4, 35);
+        assert_eq!(decompile(target, &policy), Some(limit));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::invalid::Invalid;
 use super::scope::{Partition, Reach, Scope};
 use super::target::{Selector, Target};
 use super::units::{Rate, Unit, UnitError, parse_burst};
-use crate::limit::{Limit, enforced};
+use crate::limit::{Limit, enforced, is_nothing};
 
 /// What is said of a limit. It is the body of `PUT /v1/limits`; options, files and lists make one too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +39,10 @@ pub struct LimitInput {
     /// `conservative`, which is meant if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
+    /// Of a limit that is `aggregate`, how much of its burst is kept for known sources, percent, 0..=90: for those
+    /// that have a bucket and owe no more than an eighth of their burst.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub reserve: u8,
 }
 
 /// The target that is meant if none is named.
@@ -57,6 +61,7 @@ impl Default for LimitInput {
             ban: None,
             scope: None,
             partition: None,
+            reserve: 0,
         }
     }
 }
@@ -126,6 +131,8 @@ pub enum Part {
     Ban,
     /// The scope.
     Scope,
+    /// The reserve.
+    Reserve,
     /// The target.
     Target,
 }
@@ -197,7 +204,8 @@ impl LimitInput {
             limit.enforced(self.enforce).banning(wanted).map_err(|error| ban(error.into()))?;
         let scope = Scope::read(self.scope, self.partition);
         let scope = scope.map_err(|error| (Part::Scope, error.into()))?;
-        limit.scoped(scope).map_err(|error| (Part::Scope, error.into()))
+        let limit = limit.scoped(scope).map_err(|error| (Part::Scope, error.into()))?;
+        limit.reserving(self.reserve).map_err(|error| (Part::Reserve, error.into()))
     }
 
     /// Takes an option as a line of a list has it: `no-enforce` or `NAME=VALUE`.
@@ -211,6 +219,11 @@ impl LimitInput {
                 .map(|scope| self.scope.replace(scope).is_some()),
             "partition" => named(name, value, Partition::ALL, Partition::name)
                 .map(|partition| self.partition.replace(partition).is_some()),
+            "reserve" => match value.parse() {
+                Ok(percent) => Ok(mem::replace(&mut self.reserve, percent) != 0),
+                Err(_) => Err(Invalid::new(format!("what is reserve={value}?"))
+                    .with_hint("give a number of percent, for instance reserve=20")),
+            },
             NO_ENFORCE if value.is_empty() => Ok(!mem::replace(&mut self.enforce, false)),
             "ban-after" => Ok(self.ban().after.replace(value.into()).is_some()),
             "ban-factor" => Ok(self.ban().factor.replace(value.into()).is_some()),

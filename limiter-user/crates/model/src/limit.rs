@@ -43,6 +43,18 @@ pub struct Amount {
     /// Where it holds.
     #[serde(default, skip_serializing_if = "Scope::is_local")]
     pub scope: Scope,
+    /// Of a limit that sources share, how much of the burst is kept for known sources, percent, 0..=[`MAX_RESERVE`].
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub reserve: u8,
+}
+
+/// The largest reserve, percent.
+// All the rest is for newcomers, who cannot become known without it.
+pub const MAX_RESERVE: u8 = 90;
+
+/// Whether there is no reserve.
+pub const fn is_nothing(reserve: &u8) -> bool {
+    *reserve == 0
 }
 
 pub(super) const fn enforced() -> bool {
@@ -67,7 +79,7 @@ impl DerefMut for Limit {
 impl Amount {
     /// A rate and its burst of which nothing more is said.
     pub const fn new(Tier { rate, burst }: Tier) -> Self {
-        Self { rate, burst, also: None, enforce: true, ban: None, scope: Scope::Local }
+        Self { rate, burst, also: None, enforce: true, ban: None, scope: Scope::Local, reserve: 0 }
     }
 
     /// The limit of `target` that has this amount.
@@ -87,7 +99,7 @@ impl Amount {
             limit = limit.and(rate, Some(burst))?;
         }
         let ban = self.ban.map(|Ban { after, factor, lasts }| Ban::new(after, factor, lasts));
-        limit.banning(ban.transpose()?)?.scoped(self.scope)
+        limit.banning(ban.transpose()?)?.scoped(self.scope)?.reserving(self.reserve)
     }
 }
 
@@ -140,6 +152,18 @@ pub enum ModelError {
         /// Its target.
         target: Target,
     },
+    /// A reserve that leaves too little to newcomers.
+    #[error("a reserve of {reserve} % leaves too little to sources that are not known yet")]
+    ReserveTooLarge {
+        /// The reserve, percent.
+        reserve: u8,
+    },
+    /// A reserve of a limit that each source has by itself.
+    #[error("{}: only a limit that sources share can have a reserve", target.short())]
+    ReserveOfOne {
+        /// Its target.
+        target: Target,
+    },
     /// A ban that cannot be.
     #[error(transparent)]
     Ban(#[from] BanError),
@@ -162,6 +186,8 @@ impl ModelError {
             Self::SharedInCluster { .. } => {
                 "leave aggregate out, or give the limit the scope local".into()
             }
+            Self::ReserveTooLarge { .. } => format!("give at most {MAX_RESERVE}"),
+            Self::ReserveOfOne { .. } => "leave the reserve out, or add aggregate".into(),
             Self::Target(error) => error.hint(),
             Self::Ban(error) => error.hint(),
         }
@@ -224,6 +250,20 @@ impl Limit {
             return Err(ModelError::SharedInCluster { target: self.target });
         }
         Ok(Amount { scope, ..self.amount }.of(self.target))
+    }
+
+    /// The limit with so many percent of its burst for known sources.
+    ///
+    /// # Errors
+    /// [`ModelError::ReserveTooLarge`], or [`ModelError::ReserveOfOne`] if each source has it by itself.
+    pub const fn reserving(self, reserve: u8) -> Result<Self, ModelError> {
+        if reserve > MAX_RESERVE {
+            return Err(ModelError::ReserveTooLarge { reserve });
+        }
+        if reserve > 0 && !self.target.aggregate {
+            return Err(ModelError::ReserveOfOne { target: self.target });
+        }
+        Ok(Amount { reserve, ..self.amount }.of(self.target))
     }
 
     /// The rate and the burst that every limit has.

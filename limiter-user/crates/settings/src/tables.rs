@@ -59,6 +59,9 @@ macro_rules! amount_table {
             /// Of a limit for the cluster: what becomes of the shares of hosts that cannot be reached.
             #[schemars(with = "Option<Partition>")]
             pub(super) partition: Option<Spanned<Partition>>,
+            /// Of a limit that all sources share: how much of its burst is kept for known sources, percent, 0 to 90.
+            #[schemars(with = "Option<u8>")]
+            pub(super) reserve: Option<Spanned<u8>>,
         }
 
         impl Amounts for $name {
@@ -70,6 +73,7 @@ macro_rules! amount_table {
                     ban: self.ban.as_ref().map(|ban| ban.get_ref().clone()),
                     scope: self.scope.as_ref().map(|scope| *scope.get_ref()),
                     partition: self.partition.as_ref().map(|partition| *partition.get_ref()),
+                    reserve: self.reserve.as_ref().map_or(0, |reserve| *reserve.get_ref()),
                     ..LimitInput::default()
                 }
             }
@@ -83,6 +87,7 @@ macro_rules! amount_table {
                         let scope = self.scope.as_ref().map(|scope| scope.span().start);
                         scope.or(self.partition.as_ref().map(|partition| partition.span().start))
                     }
+                    Part::Reserve => self.reserve.as_ref().map(|reserve| reserve.span().start),
                     // Whoever reads a limit knows where its target is, and the default has none.
                     Part::Target => None,
                 }
@@ -117,7 +122,15 @@ amount_table! {
 impl AmountTable {
     /// A rate of which nothing more is said.
     pub(super) const fn new(rate: Spanned<OneOrMany>) -> Self {
-        Self { rate, burst: None, enforce: true, ban: None, scope: None, partition: None }
+        Self {
+            rate,
+            burst: None,
+            enforce: true,
+            ban: None,
+            scope: None,
+            partition: None,
+            reserve: None,
+        }
     }
 }
 

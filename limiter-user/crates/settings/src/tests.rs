@@ -61,6 +61,7 @@ fn the_default_file_is_the_default() {
     let dns = limit("default udp:53", "200pps", None).banning(ban).unwrap();
     let shared = limit("198.51.100.0/24 aggregate", "100kpps", Some(100_000));
     let shared = shared.and("1gbit".parse().unwrap(), Some(16_000_000)).unwrap();
+    let shared = shared.reserving(20).unwrap();
     let scope = Scope::Cluster { partition: Partition::Conservative };
     let wide = limit("192.0.2.0/24", "500pps", None).scoped(scope).unwrap();
     assert_eq!(limits, [limit("default", "1000pps", Some(2000)), dns, wide, shared, net]);
@@ -322,6 +323,12 @@ fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
             "5:7",
             "share",
             "leave either",
+        ),
+        (
+            "[[limit]]\nfor = \"10.0.0.0/8\"\nrate = \"1pps\"\nreserve = 20",
+            "4:11",
+            "only a limit that sources share",
+            "aggregate",
         ),
         (
             "[[limit]]\nfor = \"default\"\ndport = \"1-9\"\nrate = \"1pps\"\n[[limit]]\nfor = \"10.0.0.0/8\"\ndport = \"5-15\"\nrate = \"1pps\"",

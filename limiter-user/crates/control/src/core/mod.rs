@@ -160,6 +160,7 @@ impl Core {
     pub fn tick(&mut self) {
         let rules = &mut self.rules;
         rules.plane.refresh_clock();
+        rules.plane.take_back();
         rules.events.tell_of_plane(&mut *rules.plane);
         match sample(&*rules.plane) {
             Ok(sample) => {

@@ -165,6 +165,9 @@ impl Rules {
         {
             report.set_hosts(terms.hosts, terms.frame);
         }
+        if limit.target.aggregate {
+            report.set_held(self.plane.held_of(limit));
+        }
         report
     }
 

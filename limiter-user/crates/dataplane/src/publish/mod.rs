@@ -151,6 +151,11 @@ impl Publisher {
         if key.aggregate { self.maps.shared.counts(&key.place) } else { None }
     }
 
+    /// Returns what CPUs hold of shared limits.
+    pub(super) fn take_back(&self) {
+        self.maps.shared.take_back();
+    }
+
     /// The changes that make exactly `limits` those in force.
     pub(super) fn replacing(&self, limits: &Limits) -> Changes {
         let mut changes = Changes::default();

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use aya::Ebpf;
-use limiter_common::abi::{Config, Policy};
+use limiter_common::abi::{Config, Policy, PolicyWord};
 use limiter_common::atomic;
+use limiter_common::batch::{Batch, pending, take_back};
 use limiter_common::class::ANY;
 use limiter_common::gcra::{Ticks, clamped};
 use limiter_common::shared::{CLASS, PREFIX, SHARED_SLOTS, Shared, TOTAL, TOTAL_SLOT};
@@ -30,6 +31,8 @@ pub struct SharedCounts {
 pub(super) struct SharedMaps {
     prefixes: Prefixes<ClassPlace, u32>,
     buckets: Elements<Shared>,
+    /// What CPUs hold of them.
+    batches: Elements<Batch>,
     /// The place of each among the buckets.
     used: HashMap<ClassPlace, u32>,
     numbers: Numbers,
@@ -42,6 +45,7 @@ impl SharedMaps {
     /// If one is not there, or cannot be read.
     pub(super) fn take(ebpf: &mut Ebpf, config: &Config) -> Result<Self, Error> {
         let buckets = elements(ebpf, "SHARED")?;
+        let batches = elements(ebpf, "BATCHES")?;
         let prefixes = Prefixes::<ClassPlace, u32>::take(ebpf, ["SHARED4", "SHARED6"])?;
         let present = prefixes.present().map_err(Error::map("read the shared limits in force"))?;
         let mut used: HashMap<_, _> = present.into_iter().collect();
@@ -51,13 +55,13 @@ impl SharedMaps {
         let taken: Vec<u32> = used.values().copied().collect();
         let free = (TOTAL_SLOT + 1..SHARED_SLOTS).rev().filter(|number| !taken.contains(number));
         let numbers = Numbers::new(free);
-        Ok(Self { prefixes, buckets, used, numbers })
+        Ok(Self { prefixes, buckets, batches, used, numbers })
     }
 
     /// Every place that has one, and the policy's slot.
     pub(super) fn present(&self) -> impl Iterator<Item = (ClassPlace, u32)> {
         self.used.iter().filter_map(|(place, number)| {
-            Some((*place, atomic::load(&self.bucket(*number)?.policy) as u32))
+            Some((*place, PolicyWord(atomic::load(&self.bucket(*number)?.policy)).slot()))
         })
     }
 
@@ -67,12 +71,35 @@ impl SharedMaps {
 
     /// What came to the shared limit of a place.
     pub(super) fn counts(&self, place: &ClassPlace) -> Option<SharedCounts> {
-        let bucket = self.bucket(*self.used.get(place)?)?;
+        let number = *self.used.get(place)?;
+        let bucket = self.bucket(number)?;
+        let [passed, dropped, bytes] = pending(self.batches.all(), number);
+        let total = |word, more| atomic::load(word).wrapping_add(more);
         Some(SharedCounts {
-            passed: atomic::load(&bucket.passed),
-            dropped: atomic::load(&bucket.dropped),
-            bytes: atomic::load(&bucket.bytes),
+            passed: total(&bucket.passed, passed),
+            dropped: total(&bucket.dropped, dropped),
+            bytes: total(&bucket.bytes, bytes),
         })
+    }
+
+    /// Returns what CPUs hold.
+    pub(super) fn take_back(&self) {
+        if !self.used.is_empty() {
+            take_back(self.batches.all(), self.buckets.all(), |_| true);
+        }
+    }
+
+    /// Lets a bucket have another policy.
+    fn lead(&self, number: u32, policy: u32) {
+        let Some(bucket) = self.bucket(number) else { return };
+        let before = PolicyWord(atomic::load(&bucket.policy));
+        if before.slot() == policy {
+            return;
+        }
+        // What CPUs hold is worth something else under the new one. They forget it by the version.
+        take_back(self.batches.all(), self.buckets.all(), |other| other == number);
+        let version = before.generation().wrapping_add(1);
+        atomic::store(&bucket.policy, PolicyWord::new(version, policy).0);
     }
 
     /// Has the bucket of a place owe no more than an empty one under `policy`.
@@ -99,9 +126,7 @@ impl SharedMaps {
         match (policy, self.used.get(&place).copied()) {
             (Some(policy), Some(number)) => {
                 // The bucket stays as it is, or each change of the limit would bring a fresh burst (P2).
-                if let Some(bucket) = self.bucket(number) {
-                    atomic::store(&bucket.policy, u64::from(policy));
-                }
+                self.lead(number, policy);
                 Ok(())
             }
             (Some(policy), None) => self.add(place, policy),
@@ -132,12 +157,18 @@ impl SharedMaps {
         let number = if total { TOTAL_SLOT } else { self.numbers.take().ok_or_else(full)? };
         // Nobody comes to the bucket yet.
         if let Some(bucket) = self.bucket(number) {
-            for word in
-                [&bucket.tat, &bucket.second_tat, &bucket.passed, &bucket.dropped, &bucket.bytes]
+            // What CPUs hold of the number's former limit must not serve this one: its version goes. What they have
+            // counted there and not told yet makes up for what is missing here.
+            let told = pending(self.batches.all(), number);
+            let version = PolicyWord(atomic::load(&bucket.policy)).generation().wrapping_add(1);
+            for (word, told) in
+                [&bucket.passed, &bucket.dropped, &bucket.bytes].into_iter().zip(told)
             {
-                atomic::store(word, 0);
+                atomic::store(word, told.wrapping_neg());
             }
-            atomic::store(&bucket.policy, u64::from(policy));
+            atomic::store(&bucket.tat, 0);
+            atomic::store(&bucket.second_tat, 0);
+            atomic::store(&bucket.policy, PolicyWord::new(version, policy).0);
         }
         if !total && let Err(refused) = self.prefixes.insert(&place, number) {
             self.numbers.give_back(number);

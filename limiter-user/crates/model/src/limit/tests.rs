@@ -107,6 +107,21 @@ fn a_limit_in_both_units_begins_with_packets() {
 }
 
 #[test]
+fn a_reserve_is_of_a_limit_that_sources_share() {
+    let shared = "10.0.0.0/8 aggregate".parse().unwrap();
+    let each = limit("1000pps", Some(7)).unwrap();
+    let reserving = Amount { reserve: 20, ..each.amount };
+    assert_eq!(reserving.checked(shared).unwrap().amount, reserving);
+    let none = each.reserving(0);
+    assert_eq!(none, Ok(each));
+    let refused = reserving.checked(each.target);
+    assert_eq!(refused, Err(ModelError::ReserveOfOne { target: each.target }));
+    let refused = Amount { reserve: 91, ..reserving }.checked(shared);
+    assert_eq!(refused, Err(ModelError::ReserveTooLarge { reserve: 91 }));
+    assert!(refused.unwrap_err().hint().contains("90"));
+}
+
+#[test]
 fn host_bits_are_refused_with_the_network() {
     let error = "198.51.100.7/24".parse::<Target>().unwrap_err();
     assert_eq!(

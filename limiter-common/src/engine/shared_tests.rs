@@ -1,0 +1,320 @@
+//! Shared limits on many CPUs, each of which holds tokens.
+
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::memory::{Memory, TICK_NS};
+use super::*;
+use crate::abi::{CompiledTier, PolicyWord, Terms, Tier};
+use crate::batch::{BATCHES_PER_CPU, MAX_HELD};
+use crate::gcra::{Cost, TICKS_PER_NS, Ticks, decide, ticks};
+use crate::hash::HashKey;
+use crate::shared::TOTAL_SLOT;
+
+const MS: u64 = 1_000_000;
+const LENGTH: u32 = 100;
+
+/// So many packets a millisecond, and the burst in milliseconds.
+fn packets(rate: u64, burst_ms: u64) -> Tier {
+    let fixed = MAX_HELD / rate;
+    Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance: burst_ms * MAX_HELD }
+}
+
+/// So many bytes a millisecond.
+fn bytes(rate: u64, burst_ms: u64) -> Tier {
+    let cost = Cost { fixed: 0, per_byte: MAX_HELD / rate, shift: 0 };
+    Tier { cost, tolerance: burst_ms * MAX_HELD }
+}
+
+fn compiled(tier: Tier) -> CompiledTier {
+    CompiledTier { tier, terms: Terms::UNLIMITED, gate: 1 }
+}
+
+fn policy_of(tiers: &[Tier]) -> Policy {
+    let policy = Policy::new(compiled(tiers[0]));
+    tiers.get(1).map_or(policy, |second| policy.and(compiled(*second)))
+}
+
+/// Sources have no limits.
+fn limiter(sets: u32, cpus: u32) -> Memory {
+    let words = core::array::from_fn(|n| (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let shape = Shape { mask: (1 << 10) - 1, depth: 2 };
+    let unlimited = Policy::unlimited(1);
+    Memory::new(unlimited, sets, shape, Window { shift: 27 }, HashKey { words }, cpus)
+}
+
+/// All share `policy`.
+fn total(policy: Policy, cpus: u32) -> Memory {
+    let mut memory = limiter(1, cpus);
+    memory.policies.push(policy);
+    memory.share_all(2);
+    memory
+}
+
+fn send(memory: &Memory, cpu: usize, length: u32) -> bool {
+    memory.cpu(cpu).packet(SourceKey::from_ipv4([10, 0, 0, 1]), length).passes()
+}
+
+/// Packets that pass of `count`, on all CPUs in turn.
+fn flood(memory: &Memory, count: usize) -> usize {
+    (0..count).filter(|number| send(memory, *number, LENGTH)).count()
+}
+
+/// A bucket for all, without CPUs.
+struct Exact<'a> {
+    tiers: &'a [Tier],
+    more: Ticks,
+    tats: [Ticks; 2],
+}
+
+impl<'a> Exact<'a> {
+    /// With room for so much `more` than the burst.
+    fn new(tiers: &'a [Tier], more: Ticks) -> Self {
+        Self { tiers, more, tats: [0; 2] }
+    }
+
+    fn admit(&mut self, now_ns: u64, length: u32) -> bool {
+        let mut tats = self.tats;
+        for (tier, tat) in self.tiers.iter().zip(&mut tats) {
+            let tolerance = tier.tolerance + self.more;
+            match decide(*tat, ticks(now_ns), tier.cost.ticks(length), tolerance) {
+                Some(next) => *tat = next,
+                None => return false,
+            }
+        }
+        self.tats = tats;
+        true
+    }
+}
+
+/// What happens: time passes, then so many packets of a length come on a CPU, or what CPUs hold is taken back.
+type Step = (u64, usize, u32, u32, bool);
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let gap = prop_oneof![Just(0u64), 1u64..100_000, 1u64..30 * MS];
+    prop::collection::vec(
+        (gap, 0usize..8, 60u32..1515, 1u32..40, prop::bool::weighted(0.1)),
+        1..150,
+    )
+}
+
+fn tiers() -> impl Strategy<Value = Vec<Tier>> {
+    let first = (1u64..60, 1u64..100).prop_map(|(rate, burst)| packets(rate, burst));
+    let second = (500u64..50_000, 4u64..100).prop_map(|(rate, burst)| bytes(rate, burst));
+    (first, prop::option::of(second), any::<bool>()).prop_map(|(first, second, swapped)| {
+        let mut tiers: Vec<_> = [first].into_iter().chain(second).collect();
+        if swapped {
+            tiers.reverse();
+        }
+        tiers
+    })
+}
+
+proptest! {
+    /// In any time, whichever CPUs packets come on, no more passes than burst + rate · T and twice what CPUs may
+    /// hold.
+    #[test]
+    fn no_more_passes_than_is_promised(tiers in tiers(), cpus in 1u32..9, steps in steps()) {
+        let memory = total(policy_of(&tiers), cpus);
+        // A bucket admits all of a stream just if no time has more than its burst and rate.
+        let mut bound = Exact::new(&tiers, 2 * MAX_HELD);
+        let mut small = Exact::new(&tiers, tiers.iter().map(|tier| tier.tolerance / 8).min().unwrap_or(0));
+        for (gap, cpu, length, count, is_taken_back) in steps {
+            memory.advance(gap);
+            if is_taken_back {
+                memory.take_back();
+            }
+            for _ in 0..count {
+                if send(&memory, cpu, length) {
+                    prop_assert!(bound.admit(memory.time(), length));
+                    if tiers.len() == 1 {
+                        prop_assert!(small.admit(memory.time(), length));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Together they are within their limit, and none loses a packet, whatever idle CPUs hold.
+    #[test]
+    fn who_conforms_loses_nothing(tiers in tiers(), cpus in 1u32..9, steps in steps()) {
+        let memory = total(policy_of(&tiers), cpus);
+        let mut exact = Exact::new(&tiers, 0);
+        for (gap, cpu, length, count, is_taken_back) in steps {
+            memory.advance(gap);
+            if is_taken_back {
+                memory.take_back();
+            }
+            for _ in 0..count {
+                if exact.admit(memory.time(), length) {
+                    prop_assert!(send(&memory, cpu, length));
+                }
+            }
+        }
+        let [_, dropped, _] = memory.shared_counts(TOTAL_SLOT);
+        prop_assert_eq!(dropped, 0);
+    }
+
+    /// When all is taken back the bucket owes what has passed, and no tick more or less.
+    #[test]
+    fn what_is_taken_back_was_never_drawn(tiers in tiers(), cpus in 1u32..9, steps in steps()) {
+        let memory = total(policy_of(&tiers), cpus);
+        let shared = &memory.shared[TOTAL_SLOT as usize];
+        // The clock stands still, or what is held meanwhile would be earned again.
+        let start = ticks(memory.time());
+        let mut used = [0; 2];
+        let (mut passed, mut offered) = (0, 0);
+        for (_, cpu, length, count, is_taken_back) in steps {
+            for _ in 0..count {
+                offered += u64::from(length);
+                if send(&memory, cpu, length) {
+                    passed += 1;
+                    for (tier, used) in tiers.iter().zip(&mut used) {
+                        *used += tier.cost.ticks(length);
+                    }
+                }
+            }
+            if is_taken_back {
+                memory.take_back();
+                let words = [&shared.tat, &shared.second_tat].map(atomic::load);
+                for (word, used) in words.into_iter().zip(used).take(tiers.len()) {
+                    prop_assert_eq!(word.saturating_sub(start), used);
+                }
+            }
+        }
+        let counts = memory.shared_counts(TOTAL_SLOT);
+        prop_assert_eq!((counts[0], counts[2]), (passed, offered));
+    }
+}
+
+#[test]
+fn a_flood_gets_all_that_the_limit_earns() {
+    for (rate, cpus) in [(1, 4), (20, 1), (20, 4), (100, 16)] {
+        let memory = total(policy_of(&[packets(rate, 100)]), cpus);
+        flood(&memory, 200 * rate as usize);
+        let mut passed = 0;
+        for _ in 0..2000 {
+            memory.advance(MS / 2);
+            passed += flood(&memory, 2 * rate as usize);
+        }
+        let earned = 1000 * rate as usize;
+        // One tick of the clock may be missing at the end.
+        let tick = (TICK_NS / MS) as usize * rate as usize;
+        assert!(
+            passed + 2 * tick >= earned && passed <= earned + 2 * rate as usize,
+            "{passed} of {earned}"
+        );
+    }
+}
+
+#[test]
+fn a_denial_is_remembered_without_the_bucket() {
+    let memory = total(policy_of(&[packets(10, 100)]), 2);
+    flood(&memory, 5000);
+    let shared = &memory.shared[TOTAL_SLOT as usize];
+    // Whatever is in the bucket now: nobody looks until the next tick of the clock.
+    atomic::store(&shared.tat, 0);
+    assert_eq!(flood(&memory, 100), 0);
+    memory.advance(TICK_NS);
+    assert_eq!(flood(&memory, 100), 100);
+}
+
+#[test]
+fn limits_that_take_turns_are_exact_and_count() {
+    let mut memory = limiter(1, 2);
+    memory.policies.push(policy_of(&[packets(100, 100)]));
+    // The places of the first and of the last are one.
+    let slots: Vec<u32> = (0..=BATCHES_PER_CPU)
+        .map(|number| memory.share(0, [10, (number >> 8) as u8, number as u8, 0], 24, 2))
+        .collect();
+    let ends = [slots[0], slots[BATCHES_PER_CPU as usize]];
+    assert_eq!(ends[0] % BATCHES_PER_CPU, ends[1] % BATCHES_PER_CPU);
+    let of = |end: usize| SourceKey::from_ipv4([10, end as u8, 0, 1]);
+    let mut passed = [0; 2];
+    for number in 0..40_000 {
+        let end = number % 2;
+        passed[end] += u64::from(memory.cpu(number / 2).packet(of(end), LENGTH).passes());
+    }
+    for (end, passed) in passed.into_iter().enumerate() {
+        // The clock stands still: the burst, and what CPUs may hold.
+        assert!((10_000..=10_200).contains(&passed), "{passed}");
+        assert_eq!(memory.shared_counts(ends[end]), [passed, 20_000 - passed, 20_000 * 100]);
+    }
+}
+
+#[test]
+fn another_policy_gets_no_tokens_of_the_former_one() {
+    let mut memory = total(policy_of(&[packets(100, 100)]), 2);
+    assert_eq!(flood(&memory, 2), 2);
+    memory.policies.push(policy_of(&[packets(10, 100)]).shared_by_sources(2, 0));
+    let shared = &memory.shared[TOTAL_SLOT as usize];
+    let slot = memory.policies.len() as u32 - 1;
+    atomic::store(&shared.policy, PolicyWord::new(1, slot).0);
+    atomic::store(&shared.tat, ticks(memory.time()) + 200 * MAX_HELD);
+    assert_eq!(flood(&memory, 100), 0, "they were of the former policy");
+    assert_eq!(memory.shared_counts(TOTAL_SLOT)[..2], [2, 100], "it counts on");
+}
+
+/// A host whose total is 10 packets a millisecond, of which a part is for known sources, which may send 2 each.
+fn with_reserve(reserve: u32) -> Memory {
+    // Room for all: who loses its bucket is a newcomer again.
+    let mut memory = limiter(1 << 13, 2);
+    memory.policies.push(policy_of(&[packets(10, 100)]).shared_by_sources(2, reserve));
+    memory.policies.push(policy_of(&[packets(2, 100)]));
+    memory.share_all(2);
+    memory.publish(2, 3);
+    memory
+}
+
+/// Packets of a source that are dropped, which sends one a millisecond, while newcomers send 50.
+fn dropped_beside_newcomers(memory: &Memory) -> usize {
+    let known = SourceKey::from_ipv4([192, 0, 2, 1]);
+    assert!((0..4).all(|_| memory.packet(known, LENGTH).passes()));
+    let mut dropped = 0;
+    for round in 0..500u32 {
+        for number in 0..50 {
+            memory
+                .cpu(number as usize)
+                .packet(SourceKey::from_ipv4((round * 50 + number).to_be_bytes()), LENGTH);
+        }
+        dropped += usize::from(!memory.cpu(round as usize).packet(known, LENGTH).passes());
+        memory.advance(MS);
+    }
+    dropped
+}
+
+#[test]
+fn a_reserve_is_for_known_sources() {
+    assert!(dropped_beside_newcomers(&with_reserve(0)) > 200);
+    let memory = with_reserve(10);
+    assert_eq!(dropped_beside_newcomers(&memory), 0);
+    let [passed, dropped, _] = memory.shared_counts(TOTAL_SLOT);
+    // Newcomers get all the rest: 10 a millisecond, and 90 % of the burst.
+    assert!((5_700..=5_930).contains(&passed) && passed + dropped == 25_504, "{passed}, {dropped}");
+}
+
+#[test]
+fn a_source_is_known_that_has_a_bucket_and_owes_little() {
+    let memory = with_reserve(50);
+    let [new, heavy, light] = [1, 2, 3].map(|last| SourceKey::from_ipv4([192, 0, 2, last]));
+    // A burst is 200 packets, of which an eighth may be owed.
+    assert!((0..2).all(|_| memory.packet(light, LENGTH).passes()));
+    assert!((0..60).all(|_| memory.packet(heavy, LENGTH).passes()));
+    atomic::store(&memory.shared[0].tat, ticks(memory.time()) + 60 * MAX_HELD);
+    memory.take_back();
+    atomic::store(&memory.shared[0].tat, ticks(memory.time()) + 60 * MAX_HELD);
+    for round in 0..3 {
+        assert_eq!(memory.packet(heavy, LENGTH), Reason::OverTotal);
+        assert_eq!(
+            memory.packet(SourceKey::from_ipv4([10, 0, round, 1]), LENGTH),
+            Reason::OverTotal
+        );
+    }
+    assert!((0..20).all(|_| memory.packet(light, LENGTH).passes()));
+    assert_eq!(memory.packet(new, LENGTH), Reason::OverTotal);
+    // The reserve is a limit, too.
+    atomic::store(&memory.shared[0].tat, ticks(memory.time()) + 101 * MAX_HELD);
+    assert_eq!(memory.packet(light, LENGTH), Reason::OverTotal);
+    assert_eq!(TICKS_PER_NS * MS, MAX_HELD);
+}
