@@ -238,7 +238,7 @@ pub struct Policy {
     pub first: Tier,
     /// Estimates below this need no bucket, for the sake of all tiers: the least of their gates.
     pub gate: u32,
-    /// [`Policy::OBSERVE`], [`Policy::SECOND`], [`Policy::SHADOW`] and [`Policy::CLUSTER`].
+    /// [`Policy::OBSERVE`], [`Policy::SECOND`], [`Policy::SHADOW`], [`Policy::CLUSTER`] and [`Policy::EVIDENCE`].
     pub flags: u32,
     /// The [`Multiplier`] of the share that each bucket has without end, if [`Policy::CLUSTER`] is set; else 0.
     // In the first line, as each packet under a limit of the cluster needs it.
@@ -305,6 +305,8 @@ impl Policy {
     pub const SHADOW: u32 = 1 << 2;
     /// A flag: the limit is the cluster's, so each bucket has a share of it.
     pub const CLUSTER: u32 = 1 << 3;
+    /// A flag: the limit bans, and only on evidence: see [`crate::evidence`].
+    pub const EVIDENCE: u32 = 1 << 4;
 
     /// A limit of one tier.
     pub const fn new(first: CompiledTier) -> Self {
@@ -355,6 +357,13 @@ impl Policy {
     #[must_use]
     pub const fn observing(mut self) -> Self {
         self.flags |= Self::OBSERVE;
+        self
+    }
+
+    /// With a ban that asks for evidence.
+    #[must_use]
+    pub const fn seeking_evidence(mut self) -> Self {
+        self.flags |= Self::EVIDENCE;
         self
     }
 
@@ -419,6 +428,12 @@ impl Policy {
     #[inline(always)]
     pub const fn is_cluster(&self) -> bool {
         self.flags & Self::CLUSTER != 0
+    }
+
+    /// Whether the limit bans, and only on evidence.
+    #[inline(always)]
+    pub const fn seeks_evidence(&self) -> bool {
+        self.flags & Self::EVIDENCE != 0
     }
 
     /// The share of a limit of the cluster that each bucket has without end.
@@ -643,8 +658,13 @@ pub struct Counters {
     pub settled_tick: u64,
     /// The theoretical arrival time of the CPU's promotions.
     pub promotions_tat: Ticks,
+    /// The slot, plus one, whose source has the packet in hand looked up after its verdict; 0 for none: see
+    /// [`crate::evidence`].
+    pub sought: u64,
+    /// GCRA word of those lookups.
+    pub lookups_tat: Ticks,
     /// To whole cache lines.
-    pub padding: [u64; 3],
+    pub padding: [u64; 1],
 }
 
 /// What an event tells.

@@ -17,12 +17,14 @@ impl Features {
     pub const NONE: Self = Self(0);
     /// Everything.
     pub const ALL: Self = Self(u32::MAX);
-    /// Limits of packets and bytes at once. These three are a policy's own flags.
+    /// Limits of packets and bytes at once. This and the next three are a policy's own flags.
     pub const SECOND_TIERS: Self = Self(Policy::SECOND);
     /// Shadow limits.
     pub const SHADOWS: Self = Self(Policy::SHADOW);
     /// Limits of the cluster.
     pub const CLUSTER: Self = Self(Policy::CLUSTER);
+    /// Bans that ask for evidence.
+    pub const EVIDENCE: Self = Self(Policy::EVIDENCE);
     /// Limits for classes of traffic.
     pub const CLASSES: Self = Self(1 << 16);
     /// Allow and deny lists.
@@ -33,7 +35,7 @@ impl Features {
     /// The features that a policy needs.
     #[must_use]
     pub const fn of_policy(policy: &Policy) -> Self {
-        Self(policy.flags & (Policy::SECOND | Policy::SHADOW | Policy::CLUSTER))
+        Self(policy.flags & !Policy::OBSERVE)
     }
 
     /// Whether all of `others` are among these.
@@ -85,6 +87,13 @@ impl<'a> PolicyRef<'a> {
     #[must_use]
     pub const fn has_shadow(self) -> bool {
         self.flags & Policy::SHADOW != 0
+    }
+
+    /// Whether the limit bans, and only on evidence.
+    #[inline(always)]
+    #[must_use]
+    pub const fn seeks_evidence(self) -> bool {
+        self.flags & Policy::EVIDENCE != 0
     }
 
     /// Whether the limit is the cluster's.

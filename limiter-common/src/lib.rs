@@ -19,6 +19,7 @@ pub mod batch;
 pub mod class;
 pub mod drop_cache;
 pub mod engine;
+pub mod evidence;
 pub mod features;
 #[cfg(any(test, feature = "user"))]
 pub mod floor;

@@ -12,6 +12,7 @@
 //! spoofed sources could take them all, a limit leaves two ways to others ([`Ways::new`]).
 
 use crate::atomic::{self, AtomicU64};
+use crate::evidence::ClassWord;
 use crate::gcra::Ticks;
 use crate::hash::Hash;
 use crate::key::SourceKey;
@@ -137,7 +138,7 @@ impl Slot {
 }
 
 /// Whose slot it is, and what few slots need. Same index as the slot; packets touch it on promotion,
-/// and where the policy has a second tier or a shadow.
+/// and where the policy has a second tier, a shadow or a ban that asks for evidence.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Identity {
@@ -145,7 +146,7 @@ pub struct Identity {
     pub high: AtomicU64,
     /// The source, lower half.
     pub low: AtomicU64,
-    /// The class of traffic that the bucket is for: see [`crate::class`].
+    /// What the bucket is for, and what speaks for its source being real: a [`ClassWord`].
     pub class: AtomicU64,
     /// The theoretical arrival time of the policy's second tier.
     pub second_tat: AtomicU64,
@@ -160,6 +161,12 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// The class that the bucket is for, and the evidence for its source.
+    #[inline(always)]
+    pub fn class(&self) -> ClassWord {
+        ClassWord(atomic::load(&self.class))
+    }
+
     /// The source. Two words, so a caller may meet the halves of two sources where the slot has just changed hands.
     #[inline(always)]
     pub fn key(&self) -> SourceKey {

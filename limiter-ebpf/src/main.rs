@@ -2,6 +2,7 @@
 #![no_std]
 #![no_main]
 
+mod evidence;
 mod frame;
 mod log;
 mod maps;
@@ -14,7 +15,8 @@ use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
 use aya_ebpf::macros::xdp;
 use aya_ebpf::programs::XdpContext;
 use limiter_common::abi::Reason;
-use limiter_common::engine::judge;
+use limiter_common::engine::{Constants as _, judge};
+use limiter_common::features::Features;
 
 use crate::frame::Frame;
 use crate::state::Kernel;
@@ -30,9 +32,15 @@ fn limiter(ctx: XdpContext) -> u32 {
     };
     let reason = judge(&kernel, &frame);
     kernel.count(reason, frame.len());
-    // The verdict is made: neither changes it.
+    // The verdict is made: none of these changes it.
     if marks::is_marked() {
         log::write_marked(&frame);
+    }
+    if kernel.features().has(Features::EVIDENCE)
+        && reason == Reason::OverLimit
+        && kernel.is_sought()
+    {
+        evidence::look_up(&frame);
     }
     if kernel.is_sampled(reason) {
         sampler::take(&frame, reason);

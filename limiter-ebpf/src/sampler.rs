@@ -1,7 +1,7 @@
 //! Hands packets to whoever captures.
 
 use aya_ebpf::bindings::xdp_md;
-use aya_ebpf::helpers::generated::{bpf_get_prandom_u32, bpf_xdp_load_bytes};
+use aya_ebpf::helpers::generated::bpf_xdp_load_bytes;
 use aya_ebpf::programs::XdpContext;
 use limiter_common::abi::{Internal, Reason};
 use limiter_common::atomic;
@@ -40,9 +40,7 @@ fn sample(ctx: &XdpContext, kernel: &Kernel, reason: u32) -> Option<()> {
         return None;
     }
     kernel.note(Internal::SamplesMatched);
-    // SAFETY: the helper takes nothing and returns a random number.
-    let random = unsafe { bpf_get_prandom_u32() };
-    if !sampling.keeps(random) || !sampling.takes(kernel.now_coarse()) {
+    if !sampling.keeps(kernel.random()) || !sampling.takes(kernel.now_coarse()) {
         return None;
     }
     let Some(mut record) = SAMPLES.reserve::<Sample>(0) else {

@@ -1,7 +1,8 @@
 //! The engine's state over BPF maps.
 
 use aya_ebpf::helpers::generated::{
-    bpf_get_smp_processor_id, bpf_jiffies64, bpf_ktime_get_coarse_ns, bpf_ktime_get_ns,
+    bpf_get_prandom_u32, bpf_get_smp_processor_id, bpf_jiffies64, bpf_ktime_get_coarse_ns,
+    bpf_ktime_get_ns,
 };
 use aya_ebpf::maps::Array;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
@@ -13,7 +14,9 @@ use limiter_common::batch::{BATCHES_PER_CPU, Batch};
 use limiter_common::class::Table;
 use limiter_common::drop_cache::{DROP_CACHE_ENTRIES, DropCacheEntry};
 use limiter_common::engine::{Constants, Processor, State};
+use limiter_common::evidence::{INTERVAL, TOLERANCE};
 use limiter_common::features::Features;
+use limiter_common::gcra::{decide, ticks};
 use limiter_common::hash::{Hash, HashKey};
 use limiter_common::hll::Registers;
 use limiter_common::key::{ClassKey, PrefixMasks, SourceKey};
@@ -110,6 +113,21 @@ impl Kernel {
             scratch.write_volatile(value);
             scratch.read_volatile()
         }
+    }
+
+    /// Whether the packet in hand, which was over its limit, is to be looked up among this host's connections.
+    #[inline(always)]
+    pub(crate) fn is_sought(&self) -> bool {
+        // SAFETY: as in `count`.
+        unsafe { (*self.counters).sought != 0 }
+    }
+
+    /// The slot of its source, once.
+    #[inline(always)]
+    pub(crate) fn take_sought(&self) -> Option<u32> {
+        // SAFETY: as in `count`.
+        let sought = unsafe { core::mem::take(&mut (*self.counters).sought) };
+        sought.checked_sub(1).map(|index| index as u32)
     }
 
     /// Whether somebody wants samples of packets that met `reason`.
@@ -342,5 +360,22 @@ impl Processor for Kernel {
     #[inline(always)]
     fn send(&self, event: Event) -> bool {
         EVENTS.output::<Event>(&event, 0).is_ok()
+    }
+
+    #[inline(always)]
+    fn random(&self) -> u32 {
+        // SAFETY: the helper takes nothing and returns a random number.
+        unsafe { bpf_get_prandom_u32() }
+    }
+
+    #[inline(always)]
+    fn look_up(&self, index: u32) {
+        let now = ticks(self.now_coarse());
+        // SAFETY: as in `count`.
+        let counters = unsafe { &mut *self.counters };
+        if let Some(next) = decide(counters.lookups_tat, now, INTERVAL, TOLERANCE) {
+            counters.lookups_tat = next;
+            counters.sought = u64::from(index) + 1;
+        }
     }
 }

@@ -70,9 +70,15 @@ pub fn tcp_syn(source: IpAddr) -> Vec<u8> {
 /// A TCP segment without payload, with these flags.
 #[must_use]
 pub fn tcp(source: IpAddr, port: u16, flags: u8) -> Vec<u8> {
+    tcp_between(source, SOURCE_PORT, port, flags)
+}
+
+/// The same from another port.
+#[must_use]
+pub fn tcp_between(source: IpAddr, from: u16, to: u16, flags: u8) -> Vec<u8> {
     let mut segment = vec![0; 20];
-    segment[0..2].copy_from_slice(&SOURCE_PORT.to_be_bytes());
-    segment[2..4].copy_from_slice(&port.to_be_bytes());
+    segment[0..2].copy_from_slice(&from.to_be_bytes());
+    segment[2..4].copy_from_slice(&to.to_be_bytes());
     segment[12] = 5 << 4;
     segment[13] = flags;
     ip(source, TCP, segment, &[])

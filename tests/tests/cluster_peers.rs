@@ -22,6 +22,9 @@ use tests::{
     v4,
 };
 
+/// A limit that bans whoever a flood comes from, forged or not.
+const BANS: [&str; 8] =
+    ["1000pps", "--ban-for", "40s", "--ban-after", "3s", "--ban-factor", "5", "--ban-unverified"];
 const TIMEOUT: Duration = Duration::from_secs(60);
 const ALL: [usize; 3] = [0, 1, 2];
 /// What is sent under a limit of the cluster, to the first host.
@@ -118,7 +121,7 @@ fn a_low_limit_parts_no_fleet() {
 
 #[test]
 fn a_ban_of_a_forged_address_parts_no_fleet() {
-    let hosts = three(&["1000pps", "--ban-for", "40s", "--ban-after", "3s", "--ban-factor", "5"]);
+    let hosts = three(&BANS);
     share(&hosts, &SOURCE.to_string());
     hosts.wait_even(&ALL);
     let watch = hosts.watch(SOURCE);
@@ -161,7 +164,7 @@ fn a_ban_of_a_forged_address_parts_no_fleet() {
 #[test]
 fn a_flood_of_forged_frames_is_bounded_and_counted() {
     const SECONDS: u64 = 10;
-    let hosts = three(&["1000pps", "--ban-for", "40s", "--ban-after", "3s", "--ban-factor", "5"]);
+    let hosts = three(&BANS);
     let observer = Observer::new(&hosts.fleet.hosts[0], Then::Deliver, &[]);
     let others = send(&hosts, 0, vec![conforming()]);
     let cli = hosts.daemons[0].cli();

@@ -56,6 +56,7 @@ fn limits_bans_and_changes_are_told_as_they_happen() {
         "5",
         "--ban-for",
         "3s",
+        "--ban-unverified",
     ]);
     let set = |event: &Value| event["what"].as_str().is_some_and(|what| what.contains(net));
     for monitor in [&all, &policies] {

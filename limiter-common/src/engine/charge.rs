@@ -4,6 +4,7 @@ use super::State;
 use super::attempt::Attempt;
 use super::draw::{Charge, lasts};
 use super::events::event;
+use super::evidence::seek;
 use super::lookup::{Arrival, SlotRef, policy_of};
 use super::shadow::shadow;
 use crate::abi::{EventKind, PolicyWord, Reason};
@@ -106,6 +107,9 @@ pub fn charge<S: State>(state: &S, packet: &Arrival, index: u32) -> Option<Attem
         }
     } else {
         lasts_ns = 0;
+    }
+    if policy.seeks_evidence() {
+        seek(state, policy, packet, found.index);
     }
     let last = LastSeen::over_limit(now_ns, lasts_ns);
     Some(Attempt::Done(over(state, slot, packet, policy, resolved.slot(), last)?))

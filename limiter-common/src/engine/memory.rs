@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::vec;
 use std::vec::Vec;
 
-use super::{Classified, Constants, Processor, State, Steps, judge, limit::limit};
+use super::{Classified, Constants, Processor, State, Steps, judge, limit::limit, note_sample};
 use crate::abi::{Config, Event, INTERNALS, Internal, Policy, PolicyWord, Reason};
 use crate::atomic::{self, AtomicU64};
 use crate::batch::{BATCHES_PER_CPU, Batch, pending, take_back};
@@ -83,6 +83,7 @@ pub struct Memory {
     promotions: Vec<AtomicU64>,
     internal: [Counter; INTERNALS],
     events: Counter,
+    random: Counter,
     /// How it charges packets instead, with a bug that the tests are to find.
     #[cfg(test)]
     pub(super) planted: Option<super::planted::Charge>,
@@ -137,6 +138,7 @@ impl Memory {
             promotions: (0..cpus).map(|_| AtomicU64::new(0)).collect(),
             internal: Default::default(),
             events: Counter::new(0),
+            random: Counter::new(0),
             #[cfg(test)]
             planted: None,
         };
@@ -524,5 +526,13 @@ impl Processor for Cpu<'_> {
     fn send(&self, _: Event) -> bool {
         self.memory.events.fetch_add(1, Ordering::Relaxed);
         true
+    }
+    fn random(&self) -> u32 {
+        // Any odd step but 1 serves: the same numbers in each run, and each of the lowest bits equally often.
+        self.memory.random.fetch_add(0x9e37_79b1, Ordering::Relaxed) as u32
+    }
+    // A host without connections.
+    fn look_up(&self, index: u32) {
+        note_sample(self, index, false);
     }
 }

@@ -36,6 +36,7 @@ mod charge;
 mod classes;
 mod draw;
 mod events;
+mod evidence;
 mod limit;
 mod listed;
 mod lookup;
@@ -67,6 +68,7 @@ use crate::table::{Identity, Slot};
 
 pub use attempt::Attempt;
 pub use classes::Classified;
+pub use evidence::note_sample;
 pub use lookup::Arrival;
 pub use steps::Steps;
 
@@ -109,6 +111,12 @@ pub trait Processor {
     fn note(&self, what: Internal) -> u64;
     /// Hands an event to the daemon; `false` if there was no room.
     fn send(&self, event: Event) -> bool;
+
+    /// A random number.
+    fn random(&self) -> u32;
+    /// Has the packet in hand, whose source has the slot at `index`, looked up among this host's connections, if this
+    /// CPU has not looked up enough lately.
+    fn look_up(&self, index: u32);
 }
 
 /// The memory that [`judge`] works on. Indices are in range by construction; an

@@ -12,9 +12,11 @@ use crate::abi::{CompiledTier, Terms, Tier};
 use crate::class::{
     CHAINS_AT, COVERS_ALL, MAX_NESTING, OTHER_TABLE, PROTOCOLS_AT, UDP_TABLE, set_entry,
 };
+use crate::evidence::Evidence;
 use crate::gcra::{Cost, TICKS_PER_NS, decide, ticks};
 use crate::hash::HashKey;
 use crate::shared::TOTAL_SLOT;
+use crate::table::WAYS;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -48,6 +50,65 @@ fn limiter(default: Policy) -> Memory {
 
 fn source(number: u32) -> SourceKey {
     SourceKey::from_ipv4(number.to_be_bytes())
+}
+
+/// What was looked up of a source.
+fn evidence(memory: &Memory, source: SourceKey) -> Evidence {
+    memory.bucket(source).unwrap().1.identity.class().evidence()
+}
+
+#[test]
+fn samples_are_of_packets_over_a_limit_that_asks_for_evidence() {
+    let limit = Policy::new(packets(10, 10));
+    for (policy, seeks) in [(limit.seeking_evidence(), true), (limit, false)] {
+        let memory = limiter(policy);
+        for _ in 0..10 {
+            assert_eq!(memory.packet(source(1), 100), Reason::Conforming);
+        }
+        assert_eq!(evidence(&memory, source(1)).sampled, 0);
+        for _ in 0..1000 {
+            memory.packet(source(1), 100);
+            memory.advance(SECOND / 1000);
+        }
+        // What the drop cache drops is no sample: with each token, and each 100 ms, there is one.
+        let sampled = evidence(&memory, source(1)).sampled;
+        assert_eq!(sampled > 0, seeks);
+        assert!(sampled == 0 || (9..100).contains(&sampled), "{sampled}");
+        assert_eq!(memory.bucket(source(1)).unwrap().1.identity.class().class(), 0);
+    }
+}
+
+#[test]
+fn samples_measure_bytes_where_bytes_are_limited() {
+    let sampled = |length| {
+        let memory = limiter(Policy::new(bytes(1, 2000)).seeking_evidence());
+        for _ in 0..20_000 {
+            memory.packet(source(1), length);
+            memory.advance(200_000_000);
+        }
+        evidence(&memory, source(1)).sampled
+    };
+    let (small, large) = (f64::from(sampled(64)), f64::from(sampled(1024)));
+    assert!((14.0..18.0).contains(&(large / small)), "{large} {small}");
+}
+
+#[test]
+fn a_source_does_not_inherit_evidence() {
+    let memory = limiter(Policy::new(packets(10, 10)).seeking_evidence());
+    memory.packet(source(1), 100);
+    let cpu = memory.cpu(0);
+    for index in 0..64 * WAYS {
+        note_sample(&cpu, index, true);
+    }
+    let found = evidence(&memory, source(1));
+    assert_eq!((found.sampled, found.connected), (1, 1));
+    // Its bucket is full again, and goes to one of so many others.
+    memory.advance(10 * SECOND);
+    for other in 2..2000 {
+        memory.packet(source(other), 100);
+        assert_eq!(evidence(&memory, source(other)), Evidence::default());
+    }
+    assert!(memory.bucket(source(1)).is_none());
 }
 
 /// A bucket without clocks, CPUs and gates.

@@ -10,6 +10,7 @@ use super::shadow::{begin, shadow};
 use super::sketched::{estimate, owed};
 use crate::abi::{Config, EventKind, Internal, PolicyWord, Reason, Tier, on_full};
 use crate::atomic;
+use crate::evidence::ClassWord;
 use crate::features::Features;
 use crate::gate;
 use crate::gcra::{Ticks, clamped, ticks};
@@ -188,7 +189,8 @@ fn is_within_budget<S: State>(state: &S, now: Ticks) -> Option<bool> {
 fn enter(slot: &Slot, identity: &Identity, packet: &Arrival, resolved: PolicyWord, now_ns: u64) {
     atomic::store(&identity.high, packet.source.high);
     atomic::store(&identity.low, packet.source.low);
-    atomic::store(&identity.class, u64::from(packet.classified.limited()));
+    // With nothing known of the source: what spoke for the one before does not speak for this one.
+    atomic::store(&identity.class, ClassWord::new(packet.classified.limited()).0);
     atomic::store(&slot.policy, resolved.0);
     atomic::store(&slot.passed, 0);
     atomic::store(&slot.dropped, 0);

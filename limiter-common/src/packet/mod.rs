@@ -1,8 +1,8 @@
 //! Reads as much of a frame as a limit can depend on.
 //!
 //! [`network`] finds the source: Ethernet, up to two VLAN tags, the IP header. [`transport`] goes on
-//! through IPv4 options and IPv6 extension headers to protocol, ports and flags. [`udp_destination`] knows
-//! the plain case alone, for less. All only ever read through [`Packet::read`], which checks bounds, so that
+//! through IPv4 options and IPv6 extension headers to protocol, ports and flags. [`udp_destination`] and [`connection`]
+//! know the plain case alone, for less. All only ever read through [`Packet::read`], which checks bounds, so that
 //! none can read past the frame.
 
 mod transport;
@@ -14,7 +14,7 @@ use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
 
 use crate::key::SourceKey;
 
-pub use transport::{Transport, transport, udp_destination};
+pub use transport::{Connection, Transport, connection, transport, udp_destination};
 
 /// A header that may be copied out of a frame byte by byte.
 ///

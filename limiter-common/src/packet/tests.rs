@@ -108,6 +108,47 @@ fn fragments_have_a_source_and_only_the_first_has_ports() {
 }
 
 #[test]
+fn only_a_plain_segment_with_ack_may_be_of_a_connection() {
+    let with = |flags: u8| {
+        let mut segment = SYN;
+        segment[13] = flags;
+        segment
+    };
+    let of = |frame: &[u8]| match network(frame) {
+        Network::Ip(ip) => connection(frame, &ip),
+        other => panic!("{other:?}"),
+    };
+    // ACK, with PSH, FIN, URG or ECE; then SYN, SYN+ACK, RST+ACK, FIN alone and none.
+    for (flags, is_some) in [
+        (0x10, true),
+        (0x18, true),
+        (0x11, true),
+        (0x30, true),
+        (0x50, true),
+        (0x02, false),
+        (0x12, false),
+        (0x14, false),
+        (0x01, false),
+        (0x00, false),
+    ] {
+        let found = of(&ipv4_frame(&[0x0800], 0, 6, 0x4000, &with(flags)));
+        assert_eq!(found.is_some(), is_some, "{flags:#x}");
+        let found6 = of(&ipv6_frame(6, &with(flags)));
+        assert_eq!(found6.is_some(), is_some, "{flags:#x}");
+        if let (Some(found), Some(found6)) = (found, found6) {
+            assert_eq!(found.source, SourceKey::from_ipv4([198, 51, 100, 7]));
+            assert_eq!(found.destination, SourceKey::from_ipv4([192, 0, 2, 1]));
+            assert_eq!((found.version, found.ports), (Version::V4, [0x30, 0x39, 0, 80]));
+            assert_eq!((found6.version, found6.destination.high), (Version::V6, u64::MAX));
+        }
+    }
+    let ack = with(0x10);
+    assert!(of(&ipv4_frame(&[0x0800], 0, 17, 0, &ack)).is_none(), "UDP");
+    assert!(of(&ipv4_frame(&[0x0800], 0, 6, 0x2000, &ack)).is_none(), "a fragment");
+    assert!(of(&ipv4_frame(&[0x0800], 0, 6, 0, &ack[..13])).is_none(), "cut off");
+}
+
+#[test]
 fn ports_that_are_cut_off_are_unknown() {
     // A UDP header of two bytes, and a TCP header that ends before its flags.
     for (protocol, segment) in [(17, &[0, 53][..]), (6, &SYN[..13])] {

@@ -23,6 +23,11 @@ const MOBILITY: u8 = 135;
 const HOST_IDENTITY: u8 = 139;
 const SHIM6: u8 = 140;
 
+/// TCP flags.
+const SYN: u8 = 1 << 1;
+const RST: u8 = 1 << 2;
+const ACK: u8 = 1 << 4;
+
 /// What lies above IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
@@ -66,28 +71,64 @@ pub fn transport<P: Packet + ?Sized>(packet: &P, ip: &Ip) -> Option<Transport> {
 /// and IPv6 extension headers, which no host sends unasked.
 #[inline(always)]
 pub fn udp_destination<P: Packet + ?Sized>(packet: &P, ip: &Ip) -> Option<(SourceKey, u16)> {
+    let (address, upper) = plain(packet, ip, UDP)?;
+    let ports = packet.read::<[u8; 4]>(upper)?;
+    Some((address, u16::from_be_bytes([ports[2], ports[3]])))
+}
+
+/// Both ends of a TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Which addresses they have.
+    pub version: Version,
+    /// The address that a packet comes from.
+    pub source: SourceKey,
+    /// The address that it goes to.
+    pub destination: SourceKey,
+    /// Both ports, that of the source first, in network byte order.
+    pub ports: [u8; 4],
+}
+
+/// The connection that a packet belongs to if it is established. `None` for anything but a TCP segment with ACK that
+/// neither opens nor aborts a connection, and where [`udp_destination`] has none.
+#[inline(always)]
+pub fn connection<P: Packet + ?Sized>(packet: &P, ip: &Ip) -> Option<Connection> {
+    if ip.malformed {
+        return None;
+    }
+    let (destination, upper) = plain(packet, ip, TCP)?;
+    let tcp = packet.read::<[u8; 14]>(upper)?;
+    if tcp[13] & (SYN | RST | ACK) != ACK {
+        return None;
+    }
+    let ports = [tcp[0], tcp[1], tcp[2], tcp[3]];
+    Some(Connection { version: ip.version, source: ip.source, destination, ports })
+}
+
+/// Where a packet of `protocol` goes, and where what lies above IP begins. `None` for other protocols, and for
+/// fragments, IPv4 options and IPv6 extension headers.
+#[inline(always)]
+fn plain<P: Packet + ?Sized>(packet: &P, ip: &Ip, protocol: u8) -> Option<(SourceKey, usize)> {
     let offset = ip.offset as usize;
-    let (address, upper) = match ip.version {
+    match ip.version {
         Version::V4 => {
             let header = packet.read::<Ipv4Hdr>(offset)?;
             let plain = (header.vihl & 15) as usize * 4 == Ipv4Hdr::LEN;
             // All but the bit that forbids fragments.
             let whole = u16::from_be_bytes(header.frags) & 0x3fff == 0;
-            if !plain || !whole || header.proto != UDP {
+            if !plain || !whole || header.proto != protocol {
                 return None;
             }
-            (SourceKey::from_ipv4(header.dst_addr), offset + Ipv4Hdr::LEN)
+            Some((SourceKey::from_ipv4(header.dst_addr), offset + Ipv4Hdr::LEN))
         }
         Version::V6 => {
             let header = packet.read::<Ipv6Hdr>(offset)?;
-            if header.next_hdr != UDP {
+            if header.next_hdr != protocol {
                 return None;
             }
-            (SourceKey::from_ipv6(header.dst_addr), offset + Ipv6Hdr::LEN)
+            Some((SourceKey::from_ipv6(header.dst_addr), offset + Ipv6Hdr::LEN))
         }
-    };
-    let ports = packet.read::<[u8; 4]>(upper)?;
-    Some((address, u16::from_be_bytes([ports[2], ports[3]])))
+    }
 }
 
 #[inline(always)]

@@ -31,7 +31,7 @@ Examples:
   limiter limit set 1000pps 10mbit --burst 2000 --burst 256kbyte --for 198.51.100.7
   limiter limit set 400/minute --for 2001:db8::/48
   limiter limit set 200pps --proto udp --dport 53
-  limiter limit set 50pps --syn --ban-for 10m
+  limiter limit set 50pps --syn --ban-for 10m --ban-unverified
   limiter limit set 1gbit --for 203.0.113.0/24 --aggregate
   limiter limit set 500kpps --aggregate --reserve 20
   limiter limit set 500pps --scope cluster
@@ -45,7 +45,7 @@ A limit a line, as for `limit set`; # begins a comment:
   198.51.100.7               1000pps+10mbit 2000+256kbyte
   2001:db8::/48              400/minute no-enforce
   default udp:53             200pps
-  default tcp/syn,!ack       50pps ban-for=10m ban-after=5s ban-factor=10
+  default tcp/syn,!ack       50pps ban-for=10m ban-after=5s ban-factor=10 ban-unverified
   192.0.2.0/24               500pps scope=cluster partition=majority-reclaim
   203.0.113.0/24 aggregate   1gbit reserve=20
 
@@ -279,14 +279,17 @@ pub(super) struct BanArgs {
     /// How many times the limit it must offer [default: 10]
     #[arg(long, value_name = "N", requires = "ban_for", allow_hyphen_values = true)]
     ban_factor: Option<String>,
+    /// Deny it also if nothing shows that its address is not forged
+    #[arg(long, requires = "ban_for")]
+    ban_unverified: bool,
 }
 
 impl BanArgs {
     /// What is asked for.
     fn input(self) -> Option<BanInput> {
-        let Self { ban_for, ban_after, ban_factor } = self;
-        // Nothing else asks for a ban: the parser refuses the other two without this one.
+        let Self { ban_for, ban_after, ban_factor, ban_unverified: unverified } = self;
+        // Nothing else asks for a ban: the parser refuses the others without this one.
         let lasts = Some(ban_for?);
-        Some(BanInput { after: ban_after, factor: ban_factor, lasts })
+        Some(BanInput { after: ban_after, factor: ban_factor, lasts, unverified })
     }
 }

@@ -142,6 +142,7 @@ fn failures_have_a_code_and_a_document() {
         (&["limit", "set", "5pps", "--syn", "--tcp-flags", "rst"], 2),
         (&["limit", "set", "5pps", "--aggregate", "--for", "192.0.2.1"], 2),
         (&["limit", "set", "5pps", "--ban-factor", "3"], 2),
+        (&["limit", "set", "5pps", "--ban-unverified"], 2),
         (&["limit", "set", "5pps", "--ban-for", "never"], 2),
         (&["limit", "unset", "--proto", "udp", "--syn"], 2),
         (&["limit", "unset", "--for", "x"], 2),

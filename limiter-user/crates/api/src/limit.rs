@@ -422,7 +422,7 @@ mod tests {
         let text = "default udp:53 100pps 200\ndefault udp:53 aggregate 50kpps reserve=20\n10.0.0.0/8 aggregate 1gbit\n\
              192.0.2.1 1000pps+10mbit 2000+64kbyte ban-for=10m # two\n192.0.2.2 10mbit+1000pps\n\
              192.0.2.3 tcp/syn,!ack 40/minute no-enforce\n192.0.2.4 40/minute 50\n\
-             192.0.2.5 5pps 9 ban-factor=3 ban-after=2s ban-for=1h\n\
+             192.0.2.5 5pps 9 ban-factor=3 ban-after=2s ban-for=1h ban-unverified\n\
              192.0.2.6 5pps scope=cluster partition=conservative no-enforce\n\
              192.0.2.7 5pps scope=cluster partition=available\n\
              192.0.2.8 5pps partition=majority-reclaim scope=cluster";
@@ -447,7 +447,7 @@ mod tests {
                 "192.0.2.2: 1000pps burst 1200 packets and 10mbit burst 1500 kbyte",
                 "192.0.2.3 tcp/syn,!ack: 40/minute burst 1 packet, not enforced",
                 "192.0.2.4: 40/minute burst 50 packets",
-                "192.0.2.5: 5pps burst 9 packets, ban 1h after 2s at 3×",
+                "192.0.2.5: 5pps burst 9 packets, ban 1h after 2s at 3×, unverified",
                 "192.0.2.6: 5pps burst 6 packets, not enforced, cluster-wide",
                 "192.0.2.7: 5pps burst 6 packets, cluster-wide (available)",
                 "192.0.2.8: 5pps burst 6 packets, cluster-wide (majority-reclaim)",

@@ -6,9 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use limiter_common::abi::Reason;
+use limiter_common::evidence::Evidence;
 use serde::{Deserialize, Serialize};
 
 use super::{LimitReport, ListEntry, Print, text};
+use model::evidence_text;
 use model::lists::Action;
 use model::source::{HeldShare, Source, SourceShadow, SourceState};
 use model::target::short_prefix;
@@ -82,6 +84,12 @@ pub struct SourceReport {
     pub dropped: u64,
     /// Bytes offered since then.
     pub bytes: u64,
+    /// What was looked up of its packets over a limit that bans on evidence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<EvidenceReport>,
+    /// Why it is not banned at present although it is far enough over its limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ban_withheld: Option<String>,
     /// Packets offered per second in the last moments; `null` without a bucket.
     #[serde(default)]
     pub pps: Option<f64>,
@@ -127,6 +135,21 @@ pub struct SourceShadowReport {
     pub packets: u64,
     /// Of those, how many it would have dropped.
     pub would_drop: u64,
+}
+
+/// Samples of a source's packets over its limit, since it got its bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvidenceReport {
+    /// Samples that were looked up.
+    pub sampled: u32,
+    /// Of those, how many belong to an established TCP connection of this host.
+    pub connected: u32,
+}
+
+impl From<Evidence> for EvidenceReport {
+    fn from(Evidence { sampled, connected }: Evidence) -> Self {
+        Self { sampled, connected }
+    }
 }
 
 /// What this host may use of a limit that hosts of a cluster share.
@@ -184,6 +207,9 @@ impl SourceReport {
             passed: source.passed,
             dropped: source.dropped,
             bytes: source.bytes,
+            evidence: source.evidence.map(Into::into),
+            // By the core, too.
+            ban_withheld: None,
             pps: None,
             bps: None,
             since_ns: source.since_ns,
@@ -260,6 +286,12 @@ impl SourceReport {
         if let Some(reason) = &self.last_drop {
             writeln!(out, "last drop  {reason}")?;
         }
+        if let Some(EvidenceReport { sampled, connected }) = self.evidence {
+            writeln!(out, "evidence   {}", evidence_text(Evidence { sampled, connected }))?;
+        }
+        if let Some(reason) = &self.ban_withheld {
+            writeln!(out, "not banned {reason}")?;
+        }
         writeln!(out, "offered    {} bytes", self.bytes)?;
         if let (Some(pps), Some(bps)) = (self.pps, self.bps) {
             writeln!(out, "sends      {pps:.0} pps, {}bit/s", text::si(bps))?;
@@ -330,6 +362,21 @@ mod tests {
         assert_eq!(rates(before.clone(), report(7, 100, 50)), (Some(0.0), Some(0.0)), "silent");
         assert_eq!(rates(before, report(8, 500, 0)).0, Some(1000.0), "another bucket");
         assert_eq!(rates(report(0, 0, 0), report(8, 500, 0)).0, None, "none when asked");
+    }
+
+    #[test]
+    fn evidence_is_told() {
+        let evidence = Some(EvidenceReport { sampled: 40, connected: 3 });
+        let ban_withheld = Some("over 10pps by 12× for 5s".into());
+        let report = SourceReport { evidence, ban_withheld, ..report(7, 100, 50) };
+        let mut text = Vec::new();
+        report.print(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let lines = "evidence   3 of 40 samples belong to established TCP connections\n\
+                     not banned over 10pps by 12× for 5s\n";
+        assert!(text.contains(lines), "{text}");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["evidence"], serde_json::json!({"sampled": 40, "connected": 3}));
     }
 
     #[test]

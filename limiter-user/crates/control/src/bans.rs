@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 
 use super::rules::Rules;
-use api::ListEntry;
+use api::{ListEntry, SourceReport};
+use limiter_common::evidence::Evidence;
 use model::lists::{ListChanges, Listing, find};
 use model::source::Counts;
-use model::{Ban, Limit, Target};
-use model::{Least, Offered};
+use model::{Least, Offered, evidence_text};
+use model::{Limit, Target};
 use telemetry::What;
 
 /// Looks that are closer than this are not compared.
@@ -39,6 +40,12 @@ struct Suspect {
     target: Target,
     /// What it has offered since it is.
     offered: Offered,
+    /// What had been looked up of it when it became one.
+    looked_up: Evidence,
+    /// Why it is not banned although it is due, if that is so.
+    withheld: Option<String>,
+    /// Whether that was told.
+    told: bool,
 }
 
 /// What is remembered from one second to the next; nothing while no limit bans.
@@ -77,6 +84,7 @@ impl Bans {
         let Some(candidates) = self.candidates(rules, now) else { return };
         let (suspects, guilty) = self.judge(rules, &candidates);
         self.suspects = suspects;
+        self.tell_withheld(rules);
         if guilty.is_empty() {
             return;
         }
@@ -145,17 +153,44 @@ impl Bans {
             let limit = target.and_then(|target| rules.limit_for(&target));
             let (Some(offered), Some(limit)) = (candidates.get(&bucket), limit) else { return };
             let Some(ban) = limit.ban.filter(|ban| ban.is_reached(&limit, offered)) else { return };
-            let (source, target) = (source.source, limit.target);
+            let (source, evidence, target) = (source.source, source.evidence, limit.target);
             let before = self.suspects.get(&bucket);
             let before = before.filter(|before| (before.source, before.target) == (source, target));
             let offered = before.map_or(*offered, |before| before.offered.and(offered));
+            let known = evidence.unwrap_or_default();
+            let looked_up = before.map_or(known, |before| before.looked_up);
+            let told = before.is_some_and(|before| before.told);
+            let mut suspect = Suspect { source, target, offered, looked_up, withheld: None, told };
             let room = settled && guilty.len() < MAX_AT_ONCE;
             if room && ban.is_due(&offered) && may_ban(rules, source) {
-                guilty.insert(source, listing(&limit, &ban, &offered));
+                let evidence = known.since(looked_up);
+                let excess = excess(&limit, &offered, (!ban.unverified).then_some(evidence));
+                if ban.unverified || ban.is_proven(&limit, &offered, &evidence) {
+                    guilty.insert(source, Listing::banned(ban.lasts, excess));
+                } else {
+                    suspect.withheld = Some(format!("{excess}; --ban-unverified bans anyway"));
+                }
             }
-            suspects.insert(bucket, Suspect { source, target, offered });
+            suspects.insert(bucket, suspect);
         });
         (suspects, guilty)
+    }
+
+    /// Tells once of each source that is due and not banned.
+    fn tell_withheld(&mut self, rules: &mut Rules) {
+        for suspect in self.suspects.values_mut().filter(|suspect| !suspect.told) {
+            if let Some(reason) = suspect.withheld.clone() {
+                suspect.told = true;
+                rules.events.tell(What::BanWithheld { source: suspect.source, reason });
+            }
+        }
+    }
+
+    /// Tells why a source is not banned, if it is due.
+    pub(super) fn complete(&self, report: &mut SourceReport) {
+        let mut suspects = self.suspects.values();
+        let suspect = suspects.find(|it| it.source == report.source && it.withheld.is_some());
+        report.ban_withheld = suspect.and_then(|suspect| suspect.withheld.clone());
     }
 }
 
@@ -175,13 +210,12 @@ fn may_ban(rules: &Rules, source: IpNet) -> bool {
     !managed && find(rules.store.lists(), source).is_none()
 }
 
-/// The entry for a source that has offered so much.
-fn listing(limit: &Limit, ban: &Ban, offered: &Offered) -> Listing {
+/// What a source has done that has offered so much, and what is known of it where that counts.
+fn excess(limit: &Limit, offered: &Offered, evidence: Option<Evidence>) -> String {
     let (rate, times) = offered.excess(limit);
-    let seconds = offered.seconds();
-    let reason =
-        format!("over {rate} by {times}× for {seconds}s (limit for {})", limit.target.short());
-    Listing::banned(ban.lasts, reason)
+    let (seconds, target) = (offered.seconds(), limit.target.short());
+    let evidence = evidence.map_or("unverified".into(), evidence_text);
+    format!("over {rate} by {times}× for {seconds}s (limit for {target}), {evidence}")
 }
 
 #[cfg(test)]
@@ -191,6 +225,7 @@ mod tests {
     use crate::fake::Fake;
     use crate::rules::{confirm, limits, lists};
     use api::requests::ChangeOptions;
+    use model::Ban;
     use model::input::LimitInput;
     use model::lists::Action;
     use model::target::short_prefix;
@@ -205,7 +240,15 @@ mod tests {
 
     fn limit(ban: bool) -> Limit {
         let limit = Limit::new(Target::DEFAULT, "10pps".parse().unwrap(), None).unwrap();
-        limit.banning(ban.then_some(Ban { after: 3, factor: 5, lasts: 60 })).unwrap()
+        limit
+            .banning(ban.then_some(Ban { after: 3, factor: 5, lasts: 60, unverified: true }))
+            .unwrap()
+    }
+
+    /// The same limit, whose ban asks for evidence.
+    fn careful() -> Limit {
+        let ban = Ban { after: 3, factor: 5, lasts: 60, unverified: false };
+        limit(false).banning(Some(ban)).unwrap()
     }
 
     impl Scene {
@@ -247,7 +290,10 @@ mod tests {
         assert_eq!(scene.second(&sources), ["192.0.2.1", "192.0.2.3"]);
         let lists = scene.fake.state().lists.clone();
         let entry = lists.get(&"192.0.2.3/32".parse().unwrap()).unwrap();
-        assert_eq!(entry.reason.as_deref(), Some("over 10pps by 100× for 3s (limit for default)"));
+        assert_eq!(
+            entry.reason.as_deref(),
+            Some("over 10pps by 100× for 3s (limit for default), unverified")
+        );
         assert!(entry.ban && entry.action == Action::Deny);
         assert_eq!(entry.until, Some(entry.added + 60));
         // Not again while it is: that would begin it anew.
@@ -258,6 +304,49 @@ mod tests {
         assert_eq!(&scene.fake.state().lists, &lists);
         let shown = scene.core.source("192.0.2.3".parse().unwrap()).unwrap();
         assert!(shown.listed.is_some_and(|entry| entry.ban && entry.expires.is_some()));
+    }
+
+    #[test]
+    fn who_may_be_forged_is_not_banned() {
+        let mut scene = Scene::new();
+        limits::set(&mut scene.core.rules, &careful(), &ChangeOptions::default()).unwrap();
+        let sources = [("192.0.2.1", 100), ("192.0.2.2", 100), ("192.0.2.3", 100)];
+        let look_up = |scene: &mut Scene, source: &str, sampled, connected| {
+            let mut state = scene.fake.state();
+            let known = state.evidence.entry(source.to_owned()).or_default();
+            (known.sampled, known.connected) =
+                (known.sampled + sampled, known.connected + connected);
+        };
+        // What was looked up before does not count.
+        look_up(&mut scene, "192.0.2.2", 1000, 1000);
+        let none: [&str; 0] = [];
+        for _ in 0..3 {
+            assert_eq!(scene.second(&sources), none);
+            look_up(&mut scene, "192.0.2.1", 20, 19);
+            look_up(&mut scene, "192.0.2.2", 20, 2);
+        }
+        assert_eq!(scene.second(&sources), ["192.0.2.1"]);
+        let lists = scene.fake.state().lists.clone();
+        let entry = lists.get(&"192.0.2.1/32".parse().unwrap()).unwrap();
+        let reason = entry.reason.as_deref().unwrap();
+        assert!(reason.ends_with(", 38 of 40 samples belong to established TCP connections"));
+        for _ in 0..3 {
+            assert_eq!(scene.second(&sources), ["192.0.2.1"]);
+        }
+        let told = scene.core.rules.events.changes().events;
+        let told = told.iter().filter(|event| matches!(event.what, What::BanWithheld { .. }));
+        let mut told: Vec<_> = told.filter_map(|event| event.what.source()).collect();
+        told.sort_unstable();
+        assert_eq!(told.iter().map(short_prefix).collect::<Vec<_>>(), ["192.0.2.2", "192.0.2.3"]);
+        let shown =
+            |scene: &Scene, source: &str| scene.core.source(source.parse().unwrap()).unwrap();
+        let withheld = shown(&scene, "192.0.2.2").ban_withheld.unwrap();
+        assert!(withheld.contains("; --ban-unverified bans anyway"), "{withheld}");
+        assert_eq!(shown(&scene, "192.0.2.2").evidence.unwrap().sampled, 1060);
+        assert_eq!(shown(&scene, "192.0.2.1").ban_withheld, None);
+        // Who asks for a ban all the same gets it.
+        limits::set(&mut scene.core.rules, &limit(true), &ChangeOptions::default()).unwrap();
+        assert_eq!(scene.second(&sources).len(), 3);
     }
 
     #[test]
@@ -361,7 +450,7 @@ mod tests {
     fn either_unit_can_be_too_much() {
         let rate = ["10pps", "8kbit"].into_iter().collect();
         let both = LimitInput { rate, ..LimitInput::default() }.limit().unwrap();
-        let ban = Ban { after: 1, factor: 2, lasts: 1 };
+        let ban = Ban { after: 1, factor: 2, lasts: 1, unverified: true };
         let both = both.banning(Some(ban)).unwrap();
         let ns = 1_000_000_000;
         for (packets, bytes, reached) in [(19, 1999, false), (20, 0, true), (1, 2000, true)] {

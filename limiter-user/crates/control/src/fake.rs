@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use ipnet::IpNet;
 use limiter_common::abi::{Counters, Reason};
+use limiter_common::evidence::Evidence;
 
 use super::Core;
 use super::plane::{Buckets, Floors, Links, Plane, Policies, Samples, Shares};
@@ -42,6 +43,8 @@ pub struct State {
     /// Those of them that another program is on.
     pub taken: Vec<String>,
     pub sources: BTreeMap<String, (u64, u64)>,
+    /// What was looked up of them.
+    pub evidence: BTreeMap<String, Evidence>,
     pub fail_publish: bool,
     pub panic_on_publish: bool,
     pub full_sets: u64,
@@ -103,6 +106,7 @@ impl Fake {
             passed,
             dropped,
             bytes: 64 * (passed + dropped),
+            evidence: state.evidence.get(&address.to_string()).copied(),
             since_ns: 0,
             first_seen: seen,
             last_seen: seen,

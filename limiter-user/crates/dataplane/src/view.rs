@@ -98,7 +98,7 @@ impl<'a> Tracked<'a> {
 
     /// The number of the class that it is for.
     pub(super) fn class(&self) -> u8 {
-        atomic::load(&self.identity.class) as u8
+        self.identity.class().class()
     }
 
     /// The slot of its policy.
@@ -203,7 +203,7 @@ impl Memory {
             let tag = atomic::load(&slot.tag);
             // The tag fails to be replaced if another source got the slot meanwhile. It is never claimed here: a
             // daemon that died with it would keep it for ever. So its fingerprint stays, and leads nowhere.
-            if !in_use(atomic::load(&identity.class) as u8) && atomic::replace(&slot.tag, tag, 0) {
+            if !in_use(identity.class().class()) && atomic::replace(&slot.tag, tag, 0) {
                 let tat = atomic::load(&slot.tat);
                 if !is_claimed(tat) {
                     atomic::replace(&slot.tat, tat, 0);
@@ -365,6 +365,9 @@ impl Memory {
             passed: counts.passed,
             dropped: counts.dropped,
             bytes: counts.bytes,
+            evidence: policy
+                .filter(|policy| policy.seeks_evidence())
+                .map(|_| tracked.identity.class().evidence()),
             since_ns: counts.since_ns,
             first_seen: Some(now.wall(counts.since_ns)),
             // By the coarse clock it may be a moment earlier.
@@ -387,6 +390,7 @@ impl Memory {
             passed: 0,
             dropped: 0,
             bytes: 0,
+            evidence: None,
             since_ns: 0,
             first_seen: None,
             last_seen: None,

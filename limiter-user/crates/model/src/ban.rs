@@ -1,4 +1,4 @@
-//! Sources that go on to be far over their limit are denied for a time.
+//! Sources that go on to be far over their limit are denied for a time, if there is evidence that they are real.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,6 +19,15 @@ pub struct Ban {
     /// For how long it is denied, seconds: 1 to 30 days.
     #[serde(rename = "for_seconds")]
     pub lasts: u32,
+    /// Whether it is denied without evidence that it is no forged address: see [`limiter_common::evidence`].
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unverified: bool,
+}
+
+/// What `unverified` is if it is left out.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// Longest times, seconds.
@@ -101,6 +110,9 @@ pub struct BanInput {
     #[serde(default, rename = "for", deserialize_with = "text")]
     #[schemars(with = "String")]
     pub lasts: Option<String>,
+    /// Whether it is denied also where nothing shows that it is no forged address; `false` if left out.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unverified: bool,
 }
 
 /// Text, or a number as it was written: what is wrong with a number is told by whoever reads the text.
@@ -149,7 +161,7 @@ impl BanInput {
         // No default: how long somebody is shut out is for the operator to say.
         let lasts = self.lasts.as_deref().ok_or(BanError::Endless)?;
         let lasts = seconds("for", lasts, MAX_BAN, "a time from 1s to 30days")?;
-        Ok(Ban { after, factor, lasts })
+        Ok(Ban { after, factor, lasts, unverified: self.unverified })
     }
 }
 
@@ -189,15 +201,17 @@ impl Ban {
     /// How many times if that is not said.
     pub const FACTOR: u32 = 10;
 
-    /// A ban whose numbers come from elsewhere.
+    /// The ban, if its numbers, which come from elsewhere, can be those of one.
     ///
     /// # Errors
     /// [`BanError::OutOfRange`].
-    pub fn new(after: u32, factor: u32, lasts: u32) -> Result<Self, BanError> {
+    pub fn checked(self) -> Result<Self, BanError> {
+        let Self { after, factor, lasts, unverified } = self;
         // By way of its text, so that numbers from elsewhere meet the same bounds with the same
         // words.
-        let (after, factor, lasts) = (format!("{after}s"), factor.to_string(), format!("{lasts}s"));
-        BanInput { after: Some(after), factor: Some(factor), lasts: Some(lasts) }.read()
+        let [after, factor, lasts] =
+            [format!("{after}s"), factor.to_string(), format!("{lasts}s")].map(Some);
+        BanInput { after, factor, lasts, unverified }.read()
     }
 }
 
@@ -208,8 +222,9 @@ fn time(seconds: u32) -> String {
 
 impl fmt::Display for Ban {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { after, factor, lasts } = *self;
-        write!(f, "ban {} after {} at {factor}×", time(lasts), time(after))
+        let Self { after, factor, lasts, unverified } = *self;
+        let unverified = if unverified { ", unverified" } else { "" };
+        write!(f, "ban {} after {} at {factor}×{unverified}", time(lasts), time(after))
     }
 }
 
@@ -221,14 +236,21 @@ mod tests {
     fn bans_are_read_and_written() {
         let read = |after: Option<&str>, factor: Option<&str>, lasts: Option<&str>| {
             let [after, factor, lasts] = [after, factor, lasts].map(|text| text.map(Into::into));
-            BanInput { after, factor, lasts }.read()
+            BanInput { after, factor, lasts, unverified: false }.read()
         };
         let ban = read(Some("90s"), Some("3"), Some("2h")).unwrap();
-        assert_eq!(ban, Ban { after: 90, factor: 3, lasts: 7200 });
+        assert_eq!(ban, Ban { after: 90, factor: 3, lasts: 7200, unverified: false });
         assert_eq!(ban.to_string(), "ban 2h after 1m30s at 3×");
         let usual = read(None, None, Some("30days")).unwrap();
-        assert_eq!(usual, Ban { after: 5, factor: 10, lasts: 2_592_000 });
-        assert_eq!(Ban::new(5, 10, 2_592_000), Ok(usual));
+        assert_eq!(usual, Ban { after: 5, factor: 10, lasts: 2_592_000, unverified: false });
+        assert_eq!(usual.checked(), Ok(usual));
+        let unverified = Ban { unverified: true, ..usual };
+        assert_eq!(unverified.checked(), Ok(unverified));
+        assert_eq!(unverified.to_string(), "ban 30days after 5s at 10×, unverified");
+        assert!(Ban { factor: 0, ..usual }.checked().is_err());
+        let input = |text| serde_json::from_str::<BanInput>(text).unwrap().read();
+        assert_eq!(input(r#"{"for":"30days"}"#), Ok(usual));
+        assert_eq!(input(r#"{"for":"30days","unverified":true}"#), Ok(unverified));
         for (after, factor, lasts, about) in [
             (None, None, None, "how long it lasts"),
             (Some("5s"), None, None, "how long it lasts"),

@@ -30,6 +30,9 @@ pub fn compile(limit: &Limit, window_shift: u32, max_frame: u32) -> Result<Polic
         // Every packet is charged, so there is nothing that a gate could let through.
         policy.gate = MAX_GATE;
     }
+    if limit.ban.is_some_and(|ban| !ban.unverified) {
+        policy = policy.seeking_evidence();
+    }
     Ok(if limit.enforce { policy } else { policy.observing() })
 }
 
@@ -176,6 +179,7 @@ fn decompile_terms(terms: &Terms) -> Option<Spec> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Ban;
     use limiter_common::gcra::decide;
 
     fn limit(rate: &str, burst: u64) -> Limit {
@@ -202,6 +206,17 @@ mod tests {
         let limit = limit("1000pps", 2000).amount.of(target).reserving(35).unwrap();
         let policy = compile(&limit, 27, 1514).unwrap().shared_by_sources(4, 35);
         assert_eq!(decompile(target, &policy), Some(limit));
+    }
+
+    #[test]
+    fn packets_are_looked_up_where_a_ban_asks_for_evidence() {
+        for (unverified, seeks) in [(None, false), (Some(true), false), (Some(false), true)] {
+            let ban =
+                unverified.map(|unverified| Ban { after: 5, factor: 10, lasts: 60, unverified });
+            let policy = compile(&limit("10pps", 5).banning(ban).unwrap(), 27, 1514).unwrap();
+            assert_eq!(policy.seeks_evidence(), seeks);
+            assert_eq!(decompile(Target::DEFAULT, &policy), Some(limit("10pps", 5)));
+        }
     }
 
     #[test]

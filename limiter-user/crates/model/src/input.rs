@@ -208,7 +208,7 @@ impl LimitInput {
         limit.reserving(self.reserve).map_err(|error| (Part::Reserve, error.into()))
     }
 
-    /// Takes an option as a line of a list has it: `no-enforce` or `NAME=VALUE`.
+    /// Takes an option as a line of a list has it: `no-enforce`, `ban-unverified` or `NAME=VALUE`.
     ///
     /// # Errors
     /// If its value makes no sense, or it is there twice. `None` if there is no such option.
@@ -228,6 +228,9 @@ impl LimitInput {
             "ban-after" => Ok(self.ban().after.replace(value.into()).is_some()),
             "ban-factor" => Ok(self.ban().factor.replace(value.into()).is_some()),
             "ban-for" => Ok(self.ban().lasts.replace(value.into()).is_some()),
+            BAN_UNVERIFIED if value.is_empty() => {
+                Ok(mem::replace(&mut self.ban().unverified, true))
+            }
             _ => return None,
         };
         Some(twice.and_then(|twice| match twice {
@@ -284,6 +287,9 @@ fn named<T: Copy, const N: usize>(
             .with_hint(format!("write {}, or leave it out", names.join(" or ")))
     })
 }
+
+/// The option for a ban that asks for no evidence.
+pub(super) const BAN_UNVERIFIED: &str = "ban-unverified";
 
 /// The option for a limit that is only counted.
 pub(super) const NO_ENFORCE: &str = "no-enforce";

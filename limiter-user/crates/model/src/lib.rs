@@ -46,7 +46,7 @@ pub use limit::{Amount, Limit, ModelError, Tier};
 pub use limits::{Change, Changes, Limits};
 pub use location::Location;
 pub use management::Management;
-pub use offered::{Least, Offered};
+pub use offered::{Least, Offered, evidence_text};
 pub use scope::{Partition, Reach, Scope};
 pub use share::Share;
 pub use target::{Selector, Target};

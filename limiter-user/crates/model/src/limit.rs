@@ -98,8 +98,8 @@ impl Amount {
         if let Some(Tier { rate, burst }) = self.also {
             limit = limit.and(rate, Some(burst))?;
         }
-        let ban = self.ban.map(|Ban { after, factor, lasts }| Ban::new(after, factor, lasts));
-        limit.banning(ban.transpose()?)?.scoped(self.scope)?.reserving(self.reserve)
+        let limit = limit.banning(self.ban.map(Ban::checked).transpose()?)?;
+        limit.scoped(self.scope)?.reserving(self.reserve)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::class::Class;
-use super::input::{EXAMPLE, LimitInput, NO_ENFORCE};
+use super::input::{BAN_UNVERIFIED, EXAMPLE, LimitInput, NO_ENFORCE};
 use super::invalid::Invalid;
 use super::limits::Changes;
 use crate::limit::Limit;
@@ -143,7 +143,7 @@ fn parse_limit(whom: Selector, rest: &str, line: &str) -> Result<Limit, Invalid>
     let Some(rates) = words.next() else {
         return refuse(format!("{line:?} is not a limit"));
     };
-    let is_option = |word: &str| word.contains('=') || word == NO_ENFORCE;
+    let is_option = |word: &str| word.contains('=') || [NO_ENFORCE, BAN_UNVERIFIED].contains(&word);
     let bursts = words.next_if(|word| !is_option(word));
     let mut input = LimitInput {
         rate: rates.split('+').collect(),

@@ -4,11 +4,27 @@ use super::ban::Ban;
 use super::limit::{Amount, Limit, Tier};
 use super::target::Target;
 use super::units::{Rate, Unit};
+use limiter_common::evidence::Evidence;
 
 impl Ban {
     /// Whether `offered` is as many times `limit` as it takes, in one of its units.
     pub fn is_reached(&self, limit: &Limit, offered: &Offered) -> bool {
         offered.excess(limit).1 >= self.factor.into()
+    }
+
+    /// Whether what a source has offered is known to be its own, by the samples of it that were looked up meanwhile:
+    /// nobody can make a conforming source look like that by forging its address.
+    pub fn is_proven(&self, limit: &Limit, offered: &Offered, evidence: &Evidence) -> bool {
+        let (sampled, connected) = (u64::from(evidence.sampled), u64::from(evidence.connected));
+        let Tier { rate, burst } = limit.tier();
+        let wide =
+            |(a, b): (u64, u64), by: u64| u128::from(a) * u128::from(b) / u128::from(by.max(1));
+        let own = wide((offered.of(rate.unit()), connected), sampled);
+        let conforming = wide((MIN_OWN * rate.amount(), offered.ns), rate.period_ns());
+        // Half, whatever is offered: of a flood with random ports some packets meet a connection of the
+        // source by chance. And more than its burst and twice its rate, which its connections never send if it conforms,
+        // and chance does not make of it with so many samples.
+        sampled >= MIN_SAMPLED && 2 * connected >= sampled && own >= conforming + u128::from(burst)
     }
 
     /// Whether it has been so for long enough, to a tenth of a second: looks are a second apart, but
@@ -18,8 +34,19 @@ impl Ban {
     }
 }
 
+/// Samples that a ban takes at the least.
+const MIN_SAMPLED: u64 = 32;
+
+/// How many times its rate a source's connections must send, beside its burst.
+const MIN_OWN: u64 = 2;
+
 /// Nanoseconds in a second.
 const SECOND_NS: u64 = 1_000_000_000;
+
+/// What samples of a source show, in words.
+pub fn evidence_text(Evidence { sampled, connected }: Evidence) -> String {
+    format!("{connected} of {sampled} samples belong to established TCP connections")
+}
 
 /// What a source has offered in some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +140,38 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn only_a_flood_of_its_own_is_proven() {
+        let limit = Limit::new(Target::DEFAULT, "100pps".parse().unwrap(), None).unwrap();
+        let ban = Ban { after: 1, factor: 10, lasts: 1, unverified: false };
+        for (times, sampled, connected, proven) in [
+            (10, 40, 40, true),
+            (10, 40, 20, true),
+            // A conforming source, and nine times its limit in its name.
+            (10, 400, 40, false),
+            (10, 40, 19, false),
+            // A sweep of ports, however large, which meets its connections now and then.
+            (10_000, 40_000, 400, false),
+            (10, 31, 31, false),
+            (10, 0, 0, false),
+            // Its connections must exceed the limit by themselves.
+            // 120 packets at once, and twice 100.
+            (4, 100, 79, false),
+            (4, 100, 80, true),
+            (3, 90, 90, false),
+        ] {
+            let offered = Offered { packets: 100 * times, bytes: 0, ns: SECOND_NS };
+            let found = ban.is_proven(&limit, &offered, &Evidence { sampled, connected });
+            assert_eq!(found, proven, "{times} {sampled} {connected}");
+        }
+        // Samples measure packets where packets are limited, so they prove nothing of bytes.
+        let both = limit.and("8kbit".parse().unwrap(), None).unwrap();
+        let evidence = Evidence { sampled: 40, connected: 40 };
+        let offered = |packets| Offered { packets, bytes: 100_000, ns: SECOND_NS };
+        assert!(!ban.is_proven(&both, &offered(50), &evidence));
+        assert!(ban.is_proven(&both, &offered(320), &evidence));
+    }
+
     proptest! {
         /// Whoever is to be banned is found by the cheap comparison.
         #[test]
@@ -126,7 +185,7 @@ mod tests {
             if let Some(kbits) = kbits {
                 limit = limit.and(format!("{kbits}kbit").parse().unwrap(), None).unwrap();
             }
-            let ban = Ban { after: 1, factor, lasts: 1 };
+            let ban = Ban { after: 1, factor, lasts: 1, unverified: false };
             limit = limit.banning(Some(ban)).unwrap();
             let reached = ban.is_reached(&limit, &Offered { packets, bytes, ns });
             let least = Least::new([limit.amount].into_iter(), ns);

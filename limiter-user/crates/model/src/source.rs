@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use ipnet::IpNet;
+use limiter_common::evidence::Evidence;
 use serde::{Deserialize, Serialize};
 
 use crate::{Class, Limit, Tier};
@@ -54,6 +55,8 @@ pub struct Source {
     pub dropped: u64,
     /// Bytes offered since then.
     pub bytes: u64,
+    /// What was looked up of it since then, where its limit bans on evidence only.
+    pub evidence: Option<Evidence>,
     /// What a shadow limit would have dropped of it.
     pub shadow: Option<SourceShadow>,
     /// What this host may use of a limit of the cluster.

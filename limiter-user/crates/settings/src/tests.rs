@@ -57,7 +57,7 @@ fn the_default_file_is_the_default() {
     }
     let limits: Vec<_> = in_force.file.limits().iter().collect();
     let net = limit("203.0.113.0/24", "10mbit", Some(256_000)).enforced(false);
-    let ban = Some(Ban { after: 5, factor: 10, lasts: 600 });
+    let ban = Some(Ban { after: 5, factor: 10, lasts: 600, unverified: false });
     let dns = limit("default udp:53", "200pps", None).banning(ban).unwrap();
     let shared = limit("198.51.100.0/24 aggregate", "100kpps", Some(100_000));
     let shared = shared.and("1gbit".parse().unwrap(), Some(16_000_000)).unwrap();

@@ -208,7 +208,7 @@ fn a_store_of_another_version_is_refused() {
 
 #[test]
 fn rows_tell_all_of_a_limit() {
-    let ban = Some(model::Ban { after: 1, factor: 2, lasts: 3 });
+    let ban = Some(model::Ban { after: 1, factor: 2, lasts: 3, unverified: true });
     let both = limit("default", "5pps").and("1mbit".parse().unwrap(), Some(9000)).unwrap();
     let changes: Changes = [
         Change::Set(both.banning(ban).unwrap()),

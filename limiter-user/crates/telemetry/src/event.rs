@@ -206,6 +206,13 @@ pub enum What {
     },
     /// The daemon ends; the limits may stay in force.
     Stopping,
+    /// A source was far enough over its limit for a ban, but nothing shows that its address is not forged.
+    BanWithheld {
+        /// The source.
+        source: IpNet,
+        /// What it has done, and what is known of it.
+        reason: String,
+    },
 }
 
 /// The kinds of events.
@@ -248,6 +255,8 @@ pub enum Kind {
     Started,
     /// The daemon ends
     Stopping,
+    /// A source was not banned, as its address may be forged
+    BanWithheld,
 }
 
 impl Kind {
@@ -270,6 +279,7 @@ impl Kind {
             Self::Missed => "missed",
             Self::Started => "started",
             Self::Stopping => "stopping",
+            Self::BanWithheld => "ban_withheld",
         }
     }
 
@@ -301,6 +311,7 @@ impl What {
             Self::Missed { .. } => Kind::Missed,
             Self::Started { .. } => Kind::Started,
             Self::Stopping => Kind::Stopping,
+            Self::BanWithheld { .. } => Kind::BanWithheld,
         }
     }
 
@@ -326,6 +337,7 @@ impl What {
             | Self::SetFull { source }
             | Self::Ban { source, .. }
             | Self::Unban { source, .. }
+            | Self::BanWithheld { source, .. }
             | Self::Spread { prefix: source, .. } => Some(*source),
             _ => None,
         }
@@ -390,6 +402,9 @@ impl fmt::Display for What {
             Self::Missed { count } => write!(f, "{count} events were missed: read faster"),
             Self::Started { version } => write!(f, "limiter {version} has started"),
             Self::Stopping => f.write_str("the daemon ends"),
+            Self::BanWithheld { source, reason } => {
+                write!(f, "not banned {}: {reason}", short_prefix(source))
+            }
         }
     }
 }

@@ -99,7 +99,9 @@ impl Core {
     /// # Errors
     /// If the data plane cannot be read.
     pub fn source(&self, address: IpAddr) -> Result<SourceReport, Failure> {
-        status::source(&self.rules, address)
+        let mut report = status::source(&self.rules, address)?;
+        self.bans.complete(&mut report);
+        Ok(report)
     }
 
     /// The counters.

@@ -100,7 +100,7 @@ fn a_limit_in_both_units_begins_with_packets() {
     assert!(matches!(packets.and(packets.rate, None), Err(ModelError::SameUnit { .. })));
     assert!(matches!(packets.and(bytes.rate, Some(9)), Err(ModelError::BurstTooSmall { .. })));
     let shared = Limit { target: "10.0.0.0/8 aggregate".parse().unwrap(), ..packets };
-    let ban = Some(Ban { after: 1, factor: 1, lasts: 1 });
+    let ban = Some(Ban { after: 1, factor: 1, lasts: 1, unverified: false });
     assert!(packets.banning(ban).is_ok() && shared.banning(None).is_ok());
     assert_eq!(shared.banning(ban), Err(BanError::Shared.into()));
     assert_eq!(packets.enforced(false).banning(ban), Err(BanError::NotEnforced.into()));
