@@ -60,9 +60,9 @@ pub struct Layout {
 pub struct Config {
     /// `generation << 32 | default policy slot`: see [`PolicyWord`].
     pub policy: AtomicU64,
-    /// The smallest gate over all policies.
+    /// What sources without a bucket meet: see [`Newcomers`].
     // One word, so that light sources pass without a look at any policy.
-    pub min_gate: AtomicU64,
+    pub newcomers: AtomicU64,
     /// Wall-clock minus monotonic time in ns.
     // The program has the monotonic clock alone, and hosts agree on epochs by the wall clock.
     pub clock_offset: AtomicU64,
@@ -80,9 +80,9 @@ pub struct Config {
     pub shared: AtomicU64,
     /// Packets added to the sketch, as a sketch cell of its own (in steps of [`TOTAL_STEP`]).
     pub sketch_total: AtomicU64,
-    /// GCRA word of [`EventKind::Limited`], so that a flood does not become a flood of events.
+    /// GCRA word of [`EventKind::Limited`] and [`EventKind::GroupLimited`], so that a flood does not become a flood of events.
     pub limited_event_tat: AtomicU64,
-    /// GCRA word of [`EventKind::SetFull`].
+    /// GCRA word of [`EventKind::SetFull`] and [`EventKind::GroupSetFull`].
     pub set_full_event_tat: AtomicU64,
     /// Verdict for IP packets whose source cannot be read: 0 pass, 1 drop. Such packets are rare, and
     /// the first cache line is full.
@@ -95,6 +95,43 @@ pub struct Config {
     pub features: AtomicU64,
     /// To a cache line.
     pub padding: [AtomicU64; 2],
+}
+
+/// What packets of sources without a bucket meet: `slot of the groups' policy:16 | groups' IPv6 prefix:16 | least
+/// gate:32`. A word, because the first cache line of [`Config`] is full, and such a packet reads it anyway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newcomers(pub u64);
+
+impl Newcomers {
+    /// The smallest gate over all policies of sources.
+    #[inline(always)]
+    pub const fn least_gate(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// With another least gate.
+    #[must_use]
+    pub const fn with_least_gate(self, gate: u32) -> Self {
+        Self(self.0 >> 32 << 32 | gate as u64)
+    }
+
+    /// The slot of the policy that every group of sources has; [`UNLIMITED_SLOT`] where groups are not limited.
+    #[inline(always)]
+    pub const fn group_slot(self) -> u32 {
+        (self.0 >> 48) as u32
+    }
+
+    /// Leading bits of an IPv6 address that make a group.
+    #[inline(always)]
+    pub const fn group_ipv6_prefix(self) -> u32 {
+        (self.0 >> 32) as u32 & 0xffff
+    }
+
+    /// With groups that have the policy in a slot, below [`POLICY_SLOTS`].
+    #[must_use]
+    pub const fn with_groups(self, slot: u32, ipv6_prefix: u8) -> Self {
+        Self((slot as u64) << 48 | (ipv6_prefix as u64) << 32 | self.least_gate() as u64)
+    }
 }
 
 /// How many packets a CPU adds to the sketch before it tells [`Config::sketch_total`].
@@ -497,11 +534,13 @@ pub enum Reason {
     PassedContended = 16,
     /// Passed: its source deserves a bucket, but too many got one just now: see [`crate::promotions`].
     Deferred = 17,
+    /// Dropped: of a source without a bucket, whose group is over the limit of groups.
+    OverGroup = 18,
 }
 
 impl Reason {
     /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::NonIp,
         Self::BelowGate,
         Self::Conforming,
@@ -520,6 +559,7 @@ impl Reason {
         Self::OverPeerBudget,
         Self::PassedContended,
         Self::Deferred,
+        Self::OverGroup,
     ];
 
     /// The reason with a discriminant; [`Reason::Internal`] for a number that is none.
@@ -544,6 +584,7 @@ impl Reason {
             15 => Self::OverPeerBudget,
             16 => Self::PassedContended,
             17 => Self::Deferred,
+            18 => Self::OverGroup,
             _ => Self::Internal,
         }
     }
@@ -574,6 +615,7 @@ impl Reason {
             Self::OverPeerBudget => "over_peer_budget",
             Self::PassedContended => "contended",
             Self::Deferred => "promotion_deferred",
+            Self::OverGroup => "over_group_limit",
         }
     }
 }
@@ -675,6 +717,26 @@ pub enum EventKind {
     Limited = 0,
     /// A set had no free buckets.
     SetFull = 1,
+    /// As [`EventKind::Limited`], of a group of sources.
+    GroupLimited = 2,
+    /// As [`EventKind::SetFull`], of a group of sources.
+    GroupSetFull = 3,
+}
+
+impl EventKind {
+    /// What makes a kind that of a group.
+    pub const OF_GROUP: u32 = 2;
+
+    /// The kind with a discriminant; `None` for a number that is none.
+    pub const fn from_u32(discriminant: u32) -> Option<Self> {
+        match discriminant {
+            0 => Some(Self::Limited),
+            1 => Some(Self::SetFull),
+            2 => Some(Self::GroupLimited),
+            3 => Some(Self::GroupSetFull),
+            _ => None,
+        }
+    }
 }
 
 /// A record of the ring buffer.
@@ -696,7 +758,7 @@ pub struct Event {
 pub const EVENTS_PER_SECOND: u64 = 100;
 
 /// The ring buffer's size in bytes.
-// Half a minute of both kinds at full rate, at 40 bytes an event: a daemon that is that late loses
+// Twenty seconds of all kinds at full rate, at 40 bytes an event: a daemon that is that late loses
 // none.
 pub const EVENT_RING_BYTES: u32 = 256 * 1024;
 
@@ -769,5 +831,15 @@ mod tests {
     fn a_policy_word_keeps_its_parts() {
         let word = PolicyWord::new(u32::MAX, 7);
         assert_eq!((word.generation(), word.slot()), (u32::MAX, 7));
+    }
+
+    #[test]
+    fn gate_and_groups_do_not_disturb_each_other() {
+        let word = Newcomers(0).with_least_gate(16);
+        assert_eq!((word.group_slot(), word.least_gate()), (UNLIMITED_SLOT, 16));
+        let word = word.with_groups(POLICY_SLOTS - 1, 56).with_least_gate(3);
+        assert_eq!((word.group_slot(), word.group_ipv6_prefix()), (POLICY_SLOTS - 1, 56));
+        assert_eq!(word.least_gate(), 3);
+        assert_eq!(word.with_groups(UNLIMITED_SLOT, 0), Newcomers(3));
     }
 }

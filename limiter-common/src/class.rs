@@ -17,6 +17,15 @@ pub const ANY: u32 = 0;
 /// Classes that there may be, beside [`ANY`]. They have the numbers from 1 on.
 pub const MAX_CLASSES: u32 = 64;
 
+/// Groups of sources have buckets under numbers of their own: this plus the length of the group's prefix. So a bucket
+/// tells by itself what it is for, whatever prefixes groups have later.
+pub const GROUPS: u32 = 128;
+
+/// The length of the prefix whose group has buckets under a number; `None` for that of a class.
+pub const fn group_prefix(class: u8) -> Option<u8> {
+    class.checked_sub(GROUPS as u8)
+}
+
 /// Classes that are asked for a packet at the most, its own included, beside [`ANY`].
 // Each step may cost a map lookup, and the verifier follows all of them.
 pub const MAX_NESTING: u32 = 4;

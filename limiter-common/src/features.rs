@@ -32,6 +32,9 @@ impl Features {
     /// Limits that sources share.
     pub const AGGREGATES: Self = Self(1 << 18);
 
+    /// A limit for groups of sources.
+    pub const GROUPS: Self = Self(1 << 19);
+
     /// The features that a policy needs.
     #[must_use]
     pub const fn of_policy(policy: &Policy) -> Self {

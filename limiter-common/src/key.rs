@@ -14,6 +14,9 @@ pub struct SourceKey {
     pub low: u64,
 }
 
+/// Leading bits of an IPv4 address that make a group of sources: the smallest network that is routed by itself.
+pub const GROUP_IPV4_PREFIX: u32 = 24;
+
 /// The upper half of the low word of an IPv4-mapped address.
 const MAPPED: u64 = 0xffff_0000_0000;
 
@@ -41,6 +44,18 @@ impl SourceKey {
     #[inline(always)]
     pub const fn ipv4(&self) -> Option<u32> {
         if self.is_ipv4() { Some(self.low as u32) } else { None }
+    }
+
+    /// The group that the source belongs to, and how many leading bits make it: [`GROUP_IPV4_PREFIX`], or `ipv6` of
+    /// an IPv6 address (1 to 64).
+    #[inline(always)]
+    pub const fn group(self, ipv6: u32) -> (Self, u32) {
+        if self.is_ipv4() {
+            let rest = (1 << (32 - GROUP_IPV4_PREFIX)) - 1;
+            return (Self { high: 0, low: self.low & !rest }, GROUP_IPV4_PREFIX);
+        }
+        let mask = u64::MAX << (64u32.wrapping_sub(ipv6) & 63);
+        (Self { high: self.high & mask, low: 0 }, ipv6)
     }
 
     /// The sixteen bytes of the address in network order, IPv4 in its mapped form.
@@ -143,6 +158,17 @@ mod tests {
             let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
             prop_assert_eq!(cut.octets(), (bits & mask).to_be_bytes());
             prop_assert_eq!(PrefixMasks::new(32, length).lengths(), (32, length));
+        }
+    }
+
+    #[test]
+    fn a_group_is_a_wider_prefix_of_the_same_family() {
+        let masks = |ipv6| PrefixMasks::new(GROUP_IPV4_PREFIX as u8, ipv6);
+        let v4 = SourceKey::from_ipv4([203, 0, 113, 7]);
+        let v6 = SourceKey { high: 0x2001_0db8_1234_5678, low: 9 };
+        for bits in [48, 56, 64] {
+            assert_eq!(v4.group(bits), (masks(0).apply(v4), 24));
+            assert_eq!(v6.group(bits), (masks(bits as u8).apply(v6), bits));
         }
     }
 

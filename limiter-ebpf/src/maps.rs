@@ -57,9 +57,9 @@ pub(crate) static FEATURES: Global<u32> = Global::new(u32::MAX);
 #[unsafe(no_mangle)]
 pub(crate) static KERNEL_LOG: Global<u8> = Global::new(0);
 
-/// The packet in hand, where each of the program's functions finds it.
+/// The packet in hand, where each of the program's functions finds it: as its source's, then as its group's.
 #[map]
-pub(crate) static ARRIVAL: PerCpuArray<Arrival> = PerCpuArray::with_max_entries(1, 0);
+pub(crate) static ARRIVAL: PerCpuArray<Arrival> = PerCpuArray::with_max_entries(2, 0);
 
 /// What one CPU has to tell in lines.
 #[repr(C)]

@@ -82,13 +82,21 @@ fn longest(
 /// The maps, with this CPU's counters at hand.
 pub(crate) struct Kernel {
     counters: *mut Counters,
+    /// The element of [`crate::maps::ARRIVAL`] in which the packet lies.
+    pub(crate) hand: u32,
 }
 
 impl Kernel {
     /// `None` only if the counters' map is missing, which the loader rules out.
     #[inline(always)]
     pub(crate) fn new() -> Option<Self> {
-        Some(Self { counters: COUNTERS.get_ptr_mut(0)? })
+        Some(Self { counters: COUNTERS.get_ptr_mut(0)?, hand: 0 })
+    }
+
+    /// With the packet in another element.
+    #[inline(always)]
+    pub(crate) fn with_hand(self, hand: u32) -> Self {
+        Self { hand, ..self }
     }
 
     /// Counts a frame of `length` bytes under its reason.

@@ -7,7 +7,7 @@
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
 use limiter_common::abi::Reason;
-use limiter_common::engine::steps::Ask;
+use limiter_common::engine::steps::{Ask, Next};
 use limiter_common::engine::{Arrival, Attempt, Classified, Steps, steps};
 use limiter_common::key::SourceKey;
 use limiter_common::lists::Entry;
@@ -16,6 +16,12 @@ use limiter_common::packet::{Ip, Version};
 use crate::frame::Frame;
 use crate::maps::ARRIVAL;
 use crate::state::Kernel;
+
+/// The packet in hand as its group's; 0 is as its source's.
+const GROUP: u32 = 1;
+
+/// The packet lies in hand as its group's: no outcome of a step is this number.
+const OF_GROUP: u32 = u32::MAX;
 
 /// The state lacks something: no step returns this number.
 const MISSING: u64 = u64::MAX;
@@ -54,13 +60,25 @@ impl Steps for Kernel {
     }
 
     #[inline(always)]
+    fn group(&self, _: &Arrival) -> Option<Reason> {
+        // One after the other, not one by the other: the stack is short.
+        match limiter_of_group() {
+            OF_GROUP => steps::by_group(
+                |again| Next::from_bits(limiter_judge_group(u32::from(again))),
+                |first| Attempt::from_bits(limiter_promote(u32::from(first), GROUP)),
+            ),
+            over => done(over),
+        }
+    }
+
+    #[inline(always)]
     fn charge(&self, _: &Arrival, index: u32) -> Option<Attempt<Reason>> {
-        Attempt::from_bits(limiter_charge(index))
+        Attempt::from_bits(limiter_charge(index, self.hand))
     }
 
     #[inline(always)]
     fn promote(&self, _: &Arrival, is_first: bool) -> Option<Attempt<Reason>> {
-        Attempt::from_bits(limiter_promote(u32::from(is_first)))
+        Attempt::from_bits(limiter_promote(u32::from(is_first), self.hand))
     }
 
     #[inline(always)]
@@ -110,9 +128,10 @@ fn answer(bits: u32) -> Option<bool> {
 
 /// The maps, and the packet in hand.
 #[inline(always)]
-fn in_hand() -> Option<(Kernel, &'static Arrival)> {
+fn in_hand(hand: u32) -> Option<(Kernel, &'static Arrival)> {
     // SAFETY: as in `take_up`, which has written it for the packet that this program judges.
-    Some((Kernel::new()?, unsafe { &*ARRIVAL.get_ptr(0)? }))
+    let packet = unsafe { &*ARRIVAL.get_ptr(hand)? };
+    Some((Kernel::new()?.with_hand(hand), packet))
 }
 
 #[unsafe(no_mangle)]
@@ -129,21 +148,45 @@ extern "C" fn limiter_classify(ctx: *mut xdp_md, at: u32, high: u64, low: u64) -
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn limiter_entry() -> u64 {
-    let Some((kernel, packet)) = in_hand() else { return MISSING };
+    let Some((kernel, packet)) = in_hand(0) else { return MISSING };
     steps::entry(&kernel, packet).map_or(MISSING, |entry| entry.0)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn limiter_charge(index: u32) -> u32 {
-    Attempt::to_bits(in_hand().and_then(|(kernel, packet)| steps::charge(&kernel, packet, index)))
+extern "C" fn limiter_of_group() -> u32 {
+    let found = in_hand(0).and_then(|(kernel, packet)| steps::of_group(&kernel, packet));
+    let (Some(found), Some(at)) = (found, ARRIVAL.get_ptr_mut(GROUP)) else {
+        return Attempt::to_bits(None);
+    };
+    let Some(group) = found else {
+        return Attempt::to_bits(Some(Attempt::Done(Reason::OverGroup)));
+    };
+    // SAFETY: as in `take_up`.
+    unsafe { at.write(group) };
+    OF_GROUP
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn limiter_promote(is_first: u32) -> u32 {
+extern "C" fn limiter_judge_group(again: u32) -> u32 {
+    let judged =
+        in_hand(GROUP).and_then(|(kernel, group)| steps::judge_group(&kernel, group, again != 0));
+    Next::to_bits(judged)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_charge(index: u32, hand: u32) -> u32 {
+    let charged = in_hand(hand).and_then(|(kernel, packet)| steps::charge(&kernel, packet, index));
+    Attempt::to_bits(charged)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_promote(is_first: u32, hand: u32) -> u32 {
     let promoted =
-        in_hand().and_then(|(kernel, packet)| steps::promote(&kernel, packet, is_first != 0));
+        in_hand(hand).and_then(|(kernel, packet)| steps::promote(&kernel, packet, is_first != 0));
     Attempt::to_bits(promoted)
 }
 
@@ -152,7 +195,7 @@ extern "C" fn limiter_promote(is_first: u32) -> u32 {
 extern "C" fn limiter_shared_limits(passed: u32) -> u32 {
     let passed = Reason::from_u32(passed);
     let reason =
-        in_hand().and_then(|(kernel, packet)| steps::shared_limits(&kernel, packet, passed));
+        in_hand(0).and_then(|(kernel, packet)| steps::shared_limits(&kernel, packet, passed));
     Attempt::to_bits(reason.map(Attempt::Done))
 }
 
@@ -161,7 +204,7 @@ extern "C" fn limiter_shared_limits(passed: u32) -> u32 {
 extern "C" fn limiter_charge_shared(slot: u32, passed: u32) -> u32 {
     let passed = Reason::from_u32(passed);
     let reason =
-        in_hand().and_then(|(kernel, packet)| steps::charge_shared(&kernel, packet, slot, passed));
+        in_hand(0).and_then(|(kernel, packet)| steps::charge_shared(&kernel, packet, slot, passed));
     Attempt::to_bits(reason.map(Attempt::Done))
 }
 
@@ -169,11 +212,11 @@ extern "C" fn limiter_charge_shared(slot: u32, passed: u32) -> u32 {
 #[inline(never)]
 extern "C" fn limiter_draw(slot: u32, ask: u32, now_ns: u64) -> u32 {
     let ask = Ask::from_u32(ask);
-    bits(in_hand().and_then(|(kernel, packet)| steps::draw(&kernel, packet, slot, ask, now_ns)))
+    bits(in_hand(0).and_then(|(kernel, packet)| steps::draw(&kernel, packet, slot, ask, now_ns)))
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn limiter_is_known(now_ns: u64) -> u32 {
-    bits(in_hand().and_then(|(kernel, packet)| steps::is_known(&kernel, packet, now_ns)))
+    bits(in_hand(0).and_then(|(kernel, packet)| steps::is_known(&kernel, packet, now_ns)))
 }

@@ -5,5 +5,6 @@
 mod cpus;
 mod flood;
 mod grants;
+mod groups;
 mod limits;
 mod shares;

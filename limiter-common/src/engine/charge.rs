@@ -187,7 +187,7 @@ pub(super) fn over<S: State>(
     // One event for each bucket, not for each packet: what a source loses afterwards is in its
     // counters.
     if atomic::load(&slot.dropped) == 0 {
-        event(state, state.config()?, EventKind::Limited, packet.source, policy_slot, last.ns());
+        event(state, state.config()?, EventKind::Limited, packet, policy_slot, last.ns());
     }
     record(slot, &slot.dropped, packet, last);
     Some(if policy.observes() { Reason::WouldDrop } else { Reason::OverLimit })

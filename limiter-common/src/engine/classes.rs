@@ -3,7 +3,8 @@
 use super::State;
 use crate::atomic;
 use crate::class::{
-    ANY, BANKS, CHAINS_AT, COVERS_ALL, MAX_NESTING, OTHER_TABLE, TABLES, Table, class_of, entry,
+    ANY, BANKS, CHAINS_AT, COVERS_ALL, GROUPS, MAX_NESTING, OTHER_TABLE, TABLES, Table, class_of,
+    entry,
 };
 use crate::key::SourceKey;
 use crate::packet::{Ip, Packet, transport};
@@ -22,6 +23,18 @@ impl Classified {
     #[inline(always)]
     const fn new(base: u32, class: u32, limited: u32, slot: u32) -> Self {
         Self((slot as u64) << 32 | (limited << 16 | base << 8 | class) as u64)
+    }
+
+    /// What stands for a group whose prefix has so many bits, under the policy in a slot.
+    #[inline(always)]
+    pub(super) const fn group(bits: u32, slot: u32) -> Self {
+        Self::new(0, ANY, GROUPS + bits, slot)
+    }
+
+    /// 1 if it stands for a group, else 0.
+    #[inline(always)]
+    pub(super) const fn is_group(self) -> u32 {
+        self.limited() / GROUPS
     }
 
     /// The first table of the bank in force.

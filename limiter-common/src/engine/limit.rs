@@ -7,7 +7,7 @@ use super::listed::by_list;
 use super::lookup::{Arrival, NO_WAY, find};
 use super::sketched::{Added, add};
 use super::steps::Steps;
-use crate::abi::{Config, Internal, PolicyWord, Reason};
+use crate::abi::{Config, Internal, Newcomers, PolicyWord, Reason, UNLIMITED_SLOT};
 use crate::atomic::{self, AtomicU64};
 use crate::features::Features;
 use crate::hll;
@@ -86,8 +86,15 @@ fn of_its_own<S: Steps>(state: &S, config: &Config, packet: &Arrival) -> Option<
         Some(found) if denies(state, &found, packet)? => return Some(Reason::OverLimit),
         Some(found) => state.charge(packet, found.index)?,
         None => {
-            let least_gate = atomic::load(&config.min_gate) as u32;
-            let Added { below, first } = add(state, config, packet, least_gate)?;
+            let newcomers = Newcomers(atomic::load(&config.newcomers));
+            // Here alone: who has a bucket never pays for its neighbours.
+            if state.features().has(Features::GROUPS)
+                && newcomers.group_slot() != UNLIMITED_SLOT
+                && !state.group(packet)?.passes()
+            {
+                return Some(Reason::OverGroup);
+            }
+            let Added { below, first } = add(state, config, packet, newcomers.least_gate())?;
             if below {
                 return Some(Reason::BelowGate);
             }
@@ -115,7 +122,7 @@ fn of_its_own<S: Steps>(state: &S, config: &Config, packet: &Arrival) -> Option<
 /// Lets another CPU finish what it does to the set. It does not look whether that CPU has: Linux 6.1
 /// refuses the loop that the compiler makes of that (a back edge from no jump).
 #[inline(always)]
-fn pause(shared: &AtomicU64) {
+pub(super) fn pause(shared: &AtomicU64) {
     let mut reads = 0;
     while reads < PAUSE {
         atomic::load(shared);

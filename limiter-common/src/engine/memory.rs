@@ -8,7 +8,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::{Classified, Constants, Processor, State, Steps, judge, limit::limit, note_sample};
-use crate::abi::{Config, Event, INTERNALS, Internal, Policy, PolicyWord, Reason};
+use crate::abi::{Config, Event, INTERNALS, Internal, Newcomers, Policy, PolicyWord, Reason};
 use crate::atomic::{self, AtomicU64};
 use crate::batch::{BATCHES_PER_CPU, Batch, pending, take_back};
 use crate::class::{BANKS, TABLE_WORDS, TABLES, Table};
@@ -150,8 +150,15 @@ impl Memory {
     pub fn publish(&self, generation: u32, slot: u32) {
         // Slot 0 is "no limit". It has a gate, too, but no source under it can exceed anything.
         let least = self.policies[1..].iter().map(|policy| policy.gate).min().unwrap_or(1);
-        atomic::store(&self.config.min_gate, u64::from(least));
+        let word = Newcomers(atomic::load(&self.config.newcomers)).with_least_gate(least);
+        atomic::store(&self.config.newcomers, word.0);
         atomic::store(&self.config.policy, PolicyWord::new(generation, slot).0);
+    }
+
+    /// Limits groups by the policy in `slot`; those of IPv6 are prefixes of `ipv6` bits.
+    pub fn limit_groups(&self, slot: u32, ipv6: u8) {
+        let word = Newcomers(atomic::load(&self.config.newcomers)).with_groups(slot, ipv6);
+        atomic::store(&self.config.newcomers, word.0);
     }
 
     /// Puts a source on a list.
@@ -367,9 +374,13 @@ impl Memory {
                     slot_index(set as u32, way, self.fingerprints.len() as u32 - 1) as usize;
                 let tag = atomic::load(&self.slots[index].tag);
                 let expected = if tag == 0 { 0 } else { fingerprint(Hash(tag)) };
+                let class = atomic::load(&self.identities[index].class) as u32;
                 assert_eq!(u64::from(byte), expected, "set {set}, way {way}");
                 let key = self.identities[index].key();
-                assert!(tag == 0 || self.key.hash(key).0 == tag, "set {set}, way {way}: {key:?}");
+                assert!(
+                    tag == 0 || self.key.hash(key).of_class(class).0 == tag,
+                    "set {set}, way {way}: {key:?}"
+                );
                 assert!(!is_claimed(atomic::load(&self.slots[index].tat)));
             }
         }

@@ -16,6 +16,9 @@
 //!                    bucket? ──yes──► charge, as above
 //!                       │ no
 //!                       ▼
+//!          groups limited? ──yes──► bucket or sketch of its group ─► DROP over group limit
+//!                       │ no, or within the limit
+//!                       ▼
 //!                  sketch add ─► estimate < least gate? ──yes──► PASS below gate
 //!                       │ no
 //!                       ▼
@@ -37,6 +40,7 @@ mod classes;
 mod draw;
 mod events;
 mod evidence;
+mod group;
 mod limit;
 mod listed;
 mod lookup;
@@ -228,6 +232,8 @@ fn peer<S: State, P: Packet + ?Sized>(state: &S, packet: &P, ip: &Ip) -> Option<
     Some(if passes { Reason::PeerFrame } else { Reason::OverPeerBudget })
 }
 
+#[cfg(test)]
+mod group_tests;
 #[cfg(all(test, loom))]
 mod loom_tests;
 #[cfg(test)]

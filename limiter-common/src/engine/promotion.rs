@@ -212,7 +212,7 @@ fn full<S: State>(
 ) -> Option<Reason> {
     // Counted and told whatever the verdict is: the table is too small for its sources.
     state.note(Internal::SetFull);
-    event(state, config, EventKind::SetFull, packet.source, policy, now_ns);
+    event(state, config, EventKind::SetFull, packet, policy, now_ns);
     match atomic::load(&config.on_full) {
         on_full::DROP => Some(Reason::DroppedSetFull),
         on_full::EVICT_OLDEST if lost < Victim::KEPT => None,

@@ -2,6 +2,7 @@
 
 pub use super::charge::charge;
 pub use super::classes::classify;
+pub use super::group::{Next, by_group, judge_group, of_group};
 pub use super::listed::entry;
 pub use super::promotion::promote;
 pub use super::shared::{Ask, charge_shared, draw, is_known, shared_limits};
@@ -44,6 +45,19 @@ pub trait Steps: State + Sized {
     #[inline(always)]
     fn entry(&self, packet: &Arrival) -> Option<Entry> {
         entry(self, packet)
+    }
+
+    /// Judges the packet in hand, whose source has no bucket, by the limit of its source's group. What passes goes on
+    /// to the limit of its source.
+    #[inline(always)]
+    fn group(&self, packet: &Arrival) -> Option<Reason> {
+        match of_group(self, packet)? {
+            Some(group) => by_group(
+                |again| judge_group(self, &group, again),
+                |first| self.promote(&group, first),
+            ),
+            None => Some(Reason::OverGroup),
+        }
     }
 
     /// Charges the packet in hand to the bucket in the slot at `index`. Contended only if that is another

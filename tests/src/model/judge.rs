@@ -100,6 +100,8 @@ pub struct Model {
     pub retired: u64,
     /// The buckets of shared limits.
     shared: HashMap<Target, Buckets>,
+    /// Those that have denied their last packet.
+    denied: BTreeSet<Target>,
     /// What packets have met.
     pub seen: Seen,
 }
@@ -113,7 +115,12 @@ enum Payer {
         may_wait: bool,
     },
     /// Those of a shared limit.
-    Shared(Target),
+    Shared {
+        /// Whose it is.
+        target: Target,
+        /// As above.
+        may_wait: bool,
+    },
 }
 
 /// A limit that a packet comes to.
@@ -132,14 +139,16 @@ impl Stage {
     }
 
     fn may_wait(&self) -> bool {
-        matches!(self.payer, Payer::Own { may_wait: true })
+        matches!(self.payer, Payer::Own { may_wait: true } | Payer::Shared { may_wait: true, .. })
     }
 
     fn step(&self, enforce: bool) -> Step {
         let over = match self.payer {
             Payer::Own { .. } => "over_limit",
-            Payer::Shared(Target { class: None, length: 0, .. }) => "over_total_limit",
-            Payer::Shared(_) => "over_shared_limit",
+            Payer::Shared { target: Target { class: None, length: 0, .. }, .. } => {
+                "over_total_limit"
+            }
+            Payer::Shared { .. } => "over_shared_limit",
         };
         let deny = self.exact != Some(true) || self.may_wait();
         Step { may: [deny, self.exact != Some(false)], over, enforce }
@@ -178,6 +187,7 @@ impl Model {
             retired: 0,
             shared: HashMap::new(),
             seen: Seen::default(),
+            denied: BTreeSet::new(),
         }
     }
 
@@ -245,7 +255,11 @@ impl Model {
         }
         for (target, policy) in &met.shared {
             let charges = policy.charges(frame.len());
-            let stage = Stage::new(Payer::Shared(*target), self.shared[target], charges, now);
+            // What CPUs remember of it makes a packet wait, whether or not it is enforced.
+            let may_wait = self.denied.contains(target)
+                && may_wait(self.shared[target], true, charges, at, now);
+            let payer = Payer::Shared { target: *target, may_wait };
+            let stage = Stage::new(payer, self.shared[target], charges, now);
             stages.push(stage);
             steps.push(stage.step(policy.enforce));
         }
@@ -268,7 +282,14 @@ impl Model {
             }
             let buckets = stage.after(now, &outcomes);
             match (stage.payer, tracked) {
-                (Payer::Shared(target), _) => drop(self.shared.insert(target, buckets)),
+                (Payer::Shared { target, .. }, _) => {
+                    self.shared.insert(target, buckets);
+                    if outcomes.contains(&Some(false)) {
+                        self.denied.insert(target);
+                    } else if outcomes.contains(&Some(true)) {
+                        self.denied.remove(&target);
+                    }
+                }
                 (Payer::Own { .. }, Some(mut tracked)) => {
                     tracked.buckets = buckets;
                     tracked.take(frame.len(), &outcomes);
@@ -325,19 +346,10 @@ impl Model {
 }
 
 impl Tracked {
-    /// Whether a packet may be dropped although there are tokens for it: its source was over the limit,
-    /// and the coarse clock may show a time at which it had none.
+    /// Whether a packet may be dropped although there are tokens for it, as its source was over the limit.
     fn may_wait(&self, policy: &Policy, charges: Charges, at: Moment, now: (i128, i128)) -> bool {
-        let late = (i128::from(at.coarse) * TICKS, now.1);
-        let least = MIN_WAIT * TICKS;
-        let fills_slowly = match charges {
-            (first, None) => first.burst.1 >= first.cost.0 + least,
-            // Only what the program remembers makes it wait then, which is what it has dropped.
-            (first, Some(second)) => {
-                policy.enforce && first.burst.1 >= least && second.burst.1 >= least
-            }
-        };
-        self.denied && fills_slowly && self.buckets.admits(late, charges) != Some(true)
+        // Only what the program remembers makes it wait under two tiers, which is what it has dropped.
+        self.denied && may_wait(self.buckets, policy.enforce, charges, at, now)
     }
 
     /// Counts a packet of `length` bytes.
@@ -353,12 +365,30 @@ impl Tracked {
     }
 }
 
+/// Whether the coarse clock may show a time at which buckets that have denied a packet had no token; those of two tiers
+/// may wait only if that is `remembered`.
+fn may_wait(
+    buckets: Buckets,
+    remembered: bool,
+    charges: Charges,
+    at: Moment,
+    now: (i128, i128),
+) -> bool {
+    let late = (i128::from(at.coarse) * TICKS, now.1);
+    let least = MIN_WAIT * TICKS;
+    let fills_slowly = match charges {
+        (first, None) => first.burst.1 >= first.cost.0 + least,
+        (first, Some(second)) => remembered && first.burst.1 >= least && second.burst.1 >= least,
+    };
+    fills_slowly && buckets.admits(late, charges) != Some(true)
+}
+
 impl Seen {
     fn take(&mut self, class: u8, stages: &[Stage], ways: &[Way]) {
         let reached = |step: &usize| ways.iter().all(|way| way.admitted(*step).is_some());
         let met: Vec<&Stage> =
             stages.iter().enumerate().filter(|(step, _)| reached(step)).map(|(_, s)| s).collect();
-        let shared = met.iter().filter(|stage| matches!(stage.payer, Payer::Shared(_))).count();
+        let shared = met.iter().filter(|stage| matches!(stage.payer, Payer::Shared { .. })).count();
         self.class += u64::from(class != 0);
         self.two += u64::from(met.iter().any(|stage| stage.charges.1.is_some()));
         self.shared += u64::from(shared > 0);

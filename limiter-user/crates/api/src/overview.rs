@@ -103,8 +103,14 @@ impl Verdict {
         let passed = sum(&|flow| flow.verdict == "pass");
         let dropped = sum(&|flow| flow.verdict == "drop");
         // Of these the source did not exceed a limit of its own, as far as is known.
-        let others =
-            ["set_full", "malformed", "over_shared_limit", "over_total_limit", "over_peer_budget"];
+        let others = [
+            "set_full",
+            "malformed",
+            "over_shared_limit",
+            "over_total_limit",
+            "over_peer_budget",
+            "over_group_limit",
+        ];
         let collateral =
             sum(&|flow| flow.verdict == "drop" && others.contains(&flow.reason)).round() as u64;
         let denied = sum(&|flow| flow.verdict == "drop" && flow.reason == "denied").round() as u64;
@@ -360,6 +366,7 @@ mod tests {
     #[test]
     fn commands_are_those_that_one_would_type() {
         let entry = |source: &str, limit: Option<&str>| TopEntry {
+            group: false,
             source: source.parse().unwrap(),
             class: None,
             state: SourceState::Limited,

@@ -43,7 +43,11 @@ fn last_drop(source: &Source) -> Option<Reason> {
         return None;
     }
     let observed = source.limit.is_some_and(|limit| !limit.enforce);
-    Some(if observed { Reason::WouldDrop } else { Reason::OverLimit })
+    Some(match (source.is_group, observed) {
+        (true, _) => Reason::OverGroup,
+        (false, true) => Reason::WouldDrop,
+        (false, false) => Reason::OverLimit,
+    })
 }
 
 /// A moment as JSON has it, RFC 3339.
@@ -116,6 +120,9 @@ pub struct SourceReport {
     /// What this host may use of the limit, where hosts of a cluster share it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<ShareReport>,
+    /// The group that it belongs to: its limit goes before that of the source as long as that has no bucket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Box<Self>>,
     /// The same for each class of its packets that it has a bucket for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<Self>,
@@ -219,6 +226,7 @@ impl SourceReport {
             listed: None,
             shadow: source.shadow.map(Into::into),
             share: source.share.map(Into::into),
+            group: None,
             classes: Vec::new(),
             shared: Vec::new(),
         }
@@ -328,6 +336,10 @@ impl Print for SourceReport {
         for class in &self.classes {
             writeln!(out, "\nclass      {}", class.class.unwrap_or_default())?;
             class.print_bucket(out)?;
+        }
+        if let Some(group) = &self.group {
+            writeln!(out, "\ngroup      {} (its sources without a bucket)", group.source)?;
+            group.print_bucket(out)?;
         }
         for SharedReport { limit, passed, dropped, .. } in &self.shared {
             writeln!(out, "\nshared     {} ({})", limit.summary(), limit.target.short())?;

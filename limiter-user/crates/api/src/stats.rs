@@ -163,7 +163,8 @@ mod tests {
         counters.internal[Internal::Evictions as usize] = 7;
         let report = StatsReport::new(&counters);
         assert_eq!(report.counters.len(), Reason::ALL.len());
-        assert_eq!(report.total, TallyReport { packets: 131_071, bytes: 131_071 * 64 });
+        let all = (1 << Reason::ALL.len()) - 1;
+        assert_eq!(report.total, TallyReport { packets: all, bytes: all * 64 });
         assert_eq!(report.internal["evictions"], 7);
         let over = report.counters.iter().find(|row| row.reason == "over_limit").unwrap();
         assert_eq!((over.verdict.as_str(), over.packets), ("drop", 256));

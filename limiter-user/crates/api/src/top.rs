@@ -18,6 +18,9 @@ use model::target::short_prefix;
 pub struct TopEntry {
     /// The source, cut to its prefix.
     pub source: IpNet,
+    /// Whether it is a group: a prefix whose sources without a bucket are limited together.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub group: bool,
     /// As in [`super::SourceReport::class`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
@@ -61,10 +64,16 @@ impl TopEntry {
         self.dropped > 0 && self.limit.as_ref().is_none_or(|limit| limit.enforce)
     }
 
+    /// The packets that it is about, as tables have them.
+    pub fn class_name(&self) -> String {
+        if self.group { "group".into() } else { self.class.unwrap_or_default().to_string() }
+    }
+
     /// Tells `source`, the gate of whose limit is `gate`, and its rates.
     pub fn new(source: &Source, gate: u32, average: Average) -> Self {
         Self {
             source: source.source,
+            group: source.is_group,
             class: (!source.class.is_any()).then_some(source.class),
             state: source.state,
             limit: source.limit.as_ref().map(|limit| LimitReport::new(limit, gate)),
@@ -127,7 +136,7 @@ impl Print for TopReport {
             let row = |entry: &TopEntry| {
                 [
                     short_prefix(&entry.source),
-                    entry.class.unwrap_or_default().to_string(),
+                    entry.class_name(),
                     entry.state.name().to_owned(),
                     entry.limit.as_ref().map_or("none".into(), LimitReport::rates),
                     text::since(entry.first_seen.as_ref(), terminal),

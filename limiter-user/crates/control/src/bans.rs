@@ -149,6 +149,10 @@ impl Bans {
             return (suspects, guilty);
         }
         rules.plane.sources_at(&buckets, &mut |bucket, _, source| {
+            // Nobody is shut out for what neighbours send.
+            if source.is_group {
+                return;
+            }
             let target = source.limit.map(|limit| limit.target);
             let limit = target.and_then(|target| rules.limit_for(&target));
             let (Some(offered), Some(limit)) = (candidates.get(&bucket), limit) else { return };

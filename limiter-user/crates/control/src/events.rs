@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Instant;
 
+use ipnet::IpNet;
 use limiter_common::abi::{EventKind, Internal};
 
 use super::kept_changes::{ChangesFile, FILE};
@@ -132,6 +133,11 @@ impl EventLog {
         }
     }
 
+    /// The prefixes of which many sources were limited within the last minute.
+    pub(super) fn spreading(&self) -> Vec<IpNet> {
+        self.spread.recent(self.started.elapsed().as_secs())
+    }
+
     /// Tells what a sample of the data plane shows.
     pub(super) fn tell_of_sample(&mut self, sample: &Sample, plane: &dyn Plane) {
         let now = sample.monotonic_ns / 1_000_000_000;
@@ -180,7 +186,11 @@ pub(super) fn event_of(event: dataplane::Event) -> Event {
         EventKind::Limited => {
             What::Limited { source, limit: event.limit.map(|limit| limit.rate.to_string()) }
         }
-        EventKind::SetFull => What::SetFull { source },
+        EventKind::SetFull | EventKind::GroupSetFull => What::SetFull { source },
+        EventKind::GroupLimited => What::GroupLimited {
+            group: source,
+            limit: event.limit.map(|limit| limit.rate.to_string()),
+        },
     };
     Event::at(event.time, what)
 }

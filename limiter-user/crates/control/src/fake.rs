@@ -20,11 +20,12 @@ use dataplane::{
 use dataplane::{ClusterTerms, RunTime, WindowRanks};
 use model::Distinct;
 use model::Share;
+use model::group::{prefix_of, target_of};
 use model::lists::{ListChanges, Lists};
 use model::price::Holder;
 use model::source::{Counts, Member, Source, SourceState};
 use model::target::source_of;
-use model::{Changes, Class, Limit, Limits, Target, Tier};
+use model::{Amount, Changes, Class, GroupLimit, Groups, Limit, Limits, Target, Tier};
 use model::{
     interface::{Attachment, Mode},
     sample::{PacketSample, SampleFilter},
@@ -52,6 +53,10 @@ pub struct State {
     pub exempt: Vec<IpNet>,
     pub shadows: BTreeMap<Target, Tier>,
     pub drop_malformed: bool,
+    pub groups: Option<GroupLimit>,
+    pub fail_groups: bool,
+    /// Addresses of groups over their limit.
+    pub limited_groups: Vec<IpAddr>,
     pub monotonic_ns: u64,
     pub sampling: bool,
     /// Sources under limits of the cluster.
@@ -95,6 +100,7 @@ impl Fake {
         let limit = state.limits.iter().find(|l| l.target == Target::DEFAULT).cloned();
         Source {
             source,
+            is_group: false,
             class: Class::ANY,
             state: fate,
             limit,
@@ -207,6 +213,15 @@ impl Policies for Fake {
         self.state().drop_malformed = drop_malformed;
     }
 
+    fn set_groups(&mut self, groups: Groups) -> Result<(), Error> {
+        let mut state = self.state();
+        if state.fail_groups {
+            return Err(Error::NoProgram);
+        }
+        state.groups = groups.limit;
+        Ok(())
+    }
+
     fn publish(&mut self, limits: &Limits) -> Result<(), Error> {
         let mut state = self.state();
         assert!(!state.panic_on_publish, "asked to");
@@ -286,11 +301,26 @@ impl Buckets for Fake {
     fn counters(&self) -> Result<Counters, Error> {
         let mut counters = Counters::default();
         counters.verdicts[Reason::OverLimit as usize].packets = 10;
+        counters.verdicts[Reason::OverGroup as usize].packets =
+            self.state().limited_groups.len() as u64;
         Ok(counters)
     }
 
     fn source(&self, address: IpAddr) -> Result<Vec<Source>, Error> {
         Ok(vec![self.view(&self.state(), address)])
+    }
+
+    fn group(&self, address: IpAddr) -> Option<Source> {
+        let state = self.state();
+        let GroupLimit(tier) = state.groups?;
+        let group = prefix_of(address, if address.is_ipv4() { 24 } else { 48 });
+        let limit = Some(Amount::new(tier).of(target_of(group)));
+        Some(Source { source: group, is_group: true, limit, ..self.view(&state, group.addr()) })
+    }
+
+    fn limited_groups(&self, n: usize) -> (Vec<Source>, usize) {
+        let limited = self.state().limited_groups.clone();
+        (limited.iter().take(n).filter_map(|group| self.group(*group)).collect(), limited.len())
     }
 
     fn counts(&self, visit: &mut dyn FnMut(usize, Counts)) {

@@ -20,7 +20,7 @@ use model::Share;
 use model::lists::{ListChanges, Lists};
 use model::price::Holder;
 use model::source::{Counts, Member, Source};
-use model::{Changes, Class, Limit, Limits, Target, Tier};
+use model::{Changes, Class, Groups, Limit, Limits, Target, Tier};
 use model::{
     interface::{Attachment, Mode},
     sample::{PacketSample, SampleFilter},
@@ -104,6 +104,7 @@ concern! {
         }
         changes (plane => plane) {
             fn exempt(nets: &[IpNet]);
+            fn set_groups(groups: Groups) -> Result<(), Error>;
             fn publish(limits: &Limits) -> Result<(), Error>;
             fn change(changes: &Changes) -> Result<(), Error>;
             fn set_shadow(target: &Target, tier: &Tier) -> Result<(), Error>;
@@ -137,6 +138,8 @@ concern! {
         }
         reads (plane => plane.buckets()) {
             fn source(address: IpAddr) -> Result<Vec<Source>, Error>;
+            fn group(address: IpAddr) -> Option<Source>;
+            fn limited_groups(n: usize) -> (Vec<Source>, usize);
             fn members(buckets: &mut dyn Iterator<Item = usize>, visit: &mut dyn FnMut(usize, Member));
             fn sources_at(buckets: &[usize], visit: &mut dyn FnMut(usize, Counts, Source));
             fn bucket_of(source: IpNet, class: Class) -> Option<usize>;

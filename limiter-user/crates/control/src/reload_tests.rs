@@ -197,6 +197,28 @@ fn a_reload_takes_limits_lists_and_live_keys_or_nothing() {
 }
 
 #[test]
+fn a_reload_limits_groups_or_changes_nothing() {
+    let stand = Stand::new(FILE);
+    let mut core = stand.start();
+    let of_groups = || stand.fake.state().groups.map(|limit| limit.to_string());
+    stand.write("group_limit = \"10kpps\"\n[limits]\ndefault = \"5pps\"\n");
+    stand.fake.state().fail_groups = true;
+    reload::reload(&mut core.rules, &now_()).unwrap_err();
+    stand.assert_published("1000pps", &["192.0.2.66/32", "198.51.100.0/24"], &["198.51.100.99/32"]);
+    assert_eq!(of_groups(), None);
+    stand.fake.state().fail_groups = false;
+    let how = ChangeOptions { confirm: Some(Duration::from_secs(60)), ..now_() };
+    let done = reload::reload(&mut core.rules, &how).unwrap();
+    assert_eq!(done.live.iter().map(|d| d.key.as_str()).collect::<Vec<_>>(), ["group_limit"]);
+    assert_eq!(of_groups().as_deref(), Some("10kpps,12000"));
+    confirm::abort(&mut core.rules).unwrap();
+    assert_eq!(of_groups(), None);
+    stand.write("group_limit = \"10kpps\"\nipv4_prefix = 24\n");
+    let refused = reload::reload(&mut core.rules, &now_()).unwrap_err();
+    assert!(refused.message.contains(":1:") && refused.hint.is_some(), "{refused}");
+}
+
+#[test]
 fn an_unconfirmed_file_is_not_in_force_after_a_crash_either() {
     let stand = Stand::new(FILE);
     let mut core = stand.start();

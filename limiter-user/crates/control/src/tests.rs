@@ -158,6 +158,29 @@ fn status_says_what_is_wrong() {
 }
 
 #[test]
+fn status_names_few_groups_and_counts_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    let core = fake.core(&directory);
+    let warnings = || core.status().unwrap().warnings.join("\n");
+    assert!(!warnings().contains("group limit"));
+    fake.state().groups = Some("10kpps".parse().unwrap());
+    for i in 1..=5 {
+        fake.state().limited_groups.push(std::net::IpAddr::from([192, 0, i, 9]));
+    }
+    let said = warnings();
+    for i in 1..=3 {
+        assert!(
+            said.contains(&format!("192.0.{i}.0/24 is over the group limit of 10kpps")),
+            "{said}"
+        );
+    }
+    assert!(said.contains("2 more groups") && !said.contains("192.0.4.0"), "{said}");
+    let shown = core.source([192, 0, 2, 9].into()).unwrap();
+    assert_eq!(shown.group.unwrap().source, "192.0.2.0/24".parse().unwrap());
+}
+
+#[test]
 fn top_orders_and_tells_rates() {
     let directory = tempfile::tempdir().unwrap();
     let fake = Fake::default();

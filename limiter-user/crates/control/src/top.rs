@@ -189,7 +189,7 @@ impl Top {
         let entries = heaviest.iter().map(|(source, average)| {
             let gate = source.limit.as_ref().map_or(MAX_GATE, |limit| rules.plane.gate_of(limit));
             let mut entry = TopEntry::new(source, gate, *average);
-            if let Some(limit) = &mut entry.limit {
+            if let Some(limit) = entry.limit.as_mut().filter(|_| !source.is_group) {
                 rules.complete(limit);
             }
             entry

@@ -80,7 +80,8 @@ fn counted(plane: &dyn Plane, sources: &[(Source, Average)]) -> Vec<Counted> {
             last_seen_ms: ms(source.last_seen),
         }
     };
-    sources.iter().map(&mut counted).collect()
+    // Groups are of this host: members may have others, or none.
+    sources.iter().filter(|(source, _)| !source.is_group).map(&mut counted).collect()
 }
 
 /// The limit that this host has for a source, and the number that it is told by to others.

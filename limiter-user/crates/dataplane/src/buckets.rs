@@ -3,21 +3,27 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use limiter_common::abi::{EventKind, PolicyWord};
 use limiter_common::atomic;
-use limiter_common::class::ANY;
+use limiter_common::class::{ANY, GROUPS, group_prefix};
 
 use super::Error;
 use super::facts::{Event, ShadowView};
-use super::publish::{InForce, ShadowLimit};
+use super::publish::{InForce, ShadowLimit, newcomers};
+use super::sources::key_of;
 use super::table::BucketTable;
 use super::view::{Now, Tracked};
-use model::Class;
 use model::compile::decompile;
+use model::group::{prefix_of, target_of};
 use model::price::Holder;
 use model::source::{Counts, Member, Source, SourceShadow};
+use model::{Class, Limit};
+
+/// How long ago a group was over its limit that is told of.
+const RECENT: Duration = Duration::from_secs(60);
 
 /// The buckets of a [`BucketTable`] beside what is in force: it owns neither. It is apart from both because either can be
 /// read, or changed, without the other.
@@ -34,11 +40,16 @@ impl<'a> Buckets<'a> {
 
     /// A bucket's source; `None` if its class is not in use, and the bucket about to be emptied.
     fn view(&self, tracked: &Tracked<'_>, counts: Counts, now: Now) -> Option<Source> {
-        let class = self.in_force.classes.class(tracked.class())?;
+        let network = self.table.memory.network_of(tracked);
         let policy = self.in_force.policy(tracked.policy_slot());
-        let network = self.table.memory.network(tracked.key());
         // Not what its slot says: that was looked up for its last packet. This is what the next one meets.
-        let limit = self.in_force.limit_for(network.addr(), tracked.class());
+        let (class, limit) = match group_prefix(tracked.class()) {
+            Some(_) => (Class::ANY, self.group_limit(network)),
+            None => {
+                let class = self.in_force.classes.class(tracked.class())?;
+                (class, self.in_force.limit_for(network.addr(), tracked.class()))
+            }
+        };
         let source = self.table.memory.source(tracked, class, counts, policy.as_ref(), limit, now);
         let (number, packets, would_drop) = tracked.shadow_counts();
         let mut shadows = self.in_force.shadows();
@@ -67,6 +78,52 @@ impl<'a> Buckets<'a> {
             self.table.memory.light(key, self.in_force.limit_for(network, ANY as u8), now)
         });
         Ok([any].into_iter().chain(self.in_force.classes.ids().filter_map(found)).collect())
+    }
+
+    /// The limit of a group; `None` where groups are not limited.
+    fn group_limit(&self, group: IpNet) -> Option<Limit> {
+        let slot = newcomers(self.table.memory.config()).group_slot();
+        decompile(target_of(group), &self.in_force.policy(slot)?)
+    }
+
+    /// What is known of the group that `address` belongs to; `None` where groups are not limited.
+    pub fn group(&self, address: IpAddr) -> Option<Source> {
+        let (memory, now) = (&self.table.memory, Now::take());
+        let (key, bits) = key_of(address).group(newcomers(memory.config()).group_ipv6_prefix());
+        let class = (GROUPS + bits) as u8;
+        let group = prefix_of(key.address(), bits as u8);
+        let limit = self.group_limit(group)?;
+        let found = memory
+            .find(key, class)
+            .and_then(|tracked| self.view(&tracked, tracked.counts(&self.table.pending()), now));
+        Some(found.unwrap_or_else(|| Source {
+            source: group,
+            is_group: true,
+            estimate: memory.estimate(key, class, now),
+            ..memory.light(key, Some(limit), now)
+        }))
+    }
+
+    /// The `n` groups that have lost most of those that were over their limit within the last minute, and how many of
+    /// those there are.
+    pub fn limited_groups(&self, n: usize) -> (Vec<Source>, usize) {
+        let (memory, now) = (&self.table.memory, Now::take());
+        let (pending, identities) = (self.table.pending(), memory.identities.all());
+        let mut found = Vec::new();
+        memory.occupied(|bucket, slot| {
+            // Most buckets end here, without a look at whose they are.
+            if atomic::load(&slot.dropped) == 0 || !now.is_recent(slot, RECENT) {
+                return;
+            }
+            let class = identities.get(bucket).map_or(0, |known| atomic::load(&known.class));
+            if group_prefix(class as u8).is_some() {
+                found.push((Reverse(pending.counts(bucket, slot).dropped), bucket));
+            }
+        });
+        found.sort_unstable();
+        let most = found.iter().take(n).filter_map(|(_, bucket)| memory.at(*bucket));
+        let views = most.filter_map(|it| self.view(&it, it.counts(&pending), now));
+        (views.collect(), found.len())
     }
 
     /// Visits the sources that have buckets of these numbers.
@@ -140,14 +197,16 @@ impl<'a> Buckets<'a> {
                 return;
             }
             for event in events {
-                let source = self.table.memory.network(event.source);
+                let Some(kind) = EventKind::from_u32(event.kind) else { continue };
+                let memory = &self.table.memory;
+                let source = if event.kind & EventKind::OF_GROUP != 0 {
+                    let ipv6 = newcomers(memory.config()).group_ipv6_prefix();
+                    prefix_of(event.source.address(), event.source.group(ipv6).1 as u8)
+                } else {
+                    memory.network(event.source)
+                };
                 let policy = self.in_force.policy(event.policy);
                 let limit = policy.and_then(|policy| decompile(source.into(), &policy));
-                let kind = if event.kind == EventKind::SetFull as u32 {
-                    EventKind::SetFull
-                } else {
-                    EventKind::Limited
-                };
                 visit(Event { time: now.wall(event.time_ns), source, kind, limit });
             }
         }

@@ -48,7 +48,7 @@ use limiter_common::features::Features;
 use model::interface::{Attachment, Mode};
 use model::lists::{ListChanges, Lists};
 use model::sample::PacketSample;
-use model::{Changes, Limit, Limits, Share, Target, Tier, chain};
+use model::{Changes, Groups, Limit, Limits, Share, Target, Tier, chain};
 
 pub use attach::detach_link;
 pub use attachments::Attachments;
@@ -175,6 +175,7 @@ impl Dataplane {
         // Late: what fails before this leaves the former program at work, with its limits (P4).
         links.take_over()?;
         policies.set_verdicts(options.drop_malformed, options.on_full);
+        policies.set_groups(options.groups)?;
         table.refresh_clock();
         // Last, as it compiles the limits in force again if an interface has been given a larger
         // MTU while no daemon was there.
@@ -244,6 +245,17 @@ impl Dataplane {
         let compiled = self.policies.compile(changes)?;
         self.require(compiled.features)?;
         self.policies.put(changes, &compiled)
+    }
+
+    /// Limits groups of sources, or no longer.
+    ///
+    /// # Errors
+    /// A limit that cannot be enforced, or the kernel refuses; then groups are limited as before.
+    pub fn set_groups(&mut self, groups: Groups) -> Result<(), Error> {
+        if groups.limit.is_some() {
+            self.require(Features::GROUPS)?;
+        }
+        self.policies.set_groups(groups)
     }
 
     /// Sets a shadow limit, which touches no packet.

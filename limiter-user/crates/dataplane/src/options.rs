@@ -1,6 +1,7 @@
 //! What the data plane is built with.
 
 use model::tables::OnFull;
+use model::{Explain as _, Groups};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use limiter_common::sketch::{MAX_DEPTH, Shape};
 use limiter_common::table::{Identity, Slot, WAYS};
 
 use super::Error;
+use super::attachments::USUAL_FRAME;
 use super::sources::key_of;
 
 /// Bytes that room for one source takes: its bucket, whose it is, what it may use, and a fingerprint to find it by.
@@ -59,6 +61,8 @@ pub struct Options {
     pub drop_malformed: bool,
     /// What happens when a set of the bucket table is full.
     pub on_full: OnFull,
+    /// What sources of a prefix may send together that have no buckets.
+    pub groups: Groups,
     /// Whether the kernel program writes lines for [`super::KernelLog`].
     pub kernel_log: bool,
     /// What the hash of fresh maps is made from, random if left out. Hosts whose hash is the same can count
@@ -93,6 +97,8 @@ impl Options {
             drop_malformed: false,
             // P1 rests on it: with `drop`, a flood of forged sources costs conforming ones their packets.
             on_full: OnFull::Pass,
+            // Off: how many hosts a prefix has, and what they send, only its operator knows.
+            groups: Groups { limit: None, ipv6_prefix: 48 },
             kernel_log: false,
             // Random, so that nobody outside can choose sources that meet in one set or cell.
             hash_secret: None,
@@ -140,7 +146,16 @@ impl Options {
     /// # Errors
     /// [`Error::Option`] names the option that is out of range.
     pub fn check(&self) -> Result<(), Error> {
-        self.layout(HashKey { words: [0; 10] }).map(drop)
+        let layout = self.layout(HashKey { words: [0; 10] })?;
+        let compiled = || self.groups.compile(layout.window_shift, USUAL_FRAME);
+        let checked = self.groups.check(self.ipv4_prefix, self.ipv6_prefix);
+        checked
+            .and_then(|()| compiled().map(drop).map_err(|invalid| ("--group-limit", invalid)))
+            .map_err(|(option, invalid)| Error::Option {
+                option,
+                problem: invalid.to_string(),
+                hint: invalid.hint().unwrap_or_default(),
+            })
     }
 
     /// log2 of the sketch's epoch in ns.

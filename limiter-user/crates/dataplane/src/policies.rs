@@ -3,18 +3,20 @@
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use limiter_common::abi::Policy;
+use limiter_common::abi::{Policy, UNLIMITED_SLOT};
 use limiter_common::atomic;
+use limiter_common::class::group_prefix;
 use limiter_common::features::Features;
+use limiter_common::key::GROUP_IPV4_PREFIX;
 
 use super::attachments::USUAL_FRAME;
 use super::floors::{ClusterTerms, Floors};
-use super::publish::{Compiled, Publisher, SharedCounts};
+use super::publish::{Compiled, Publisher, SharedCounts, newcomers};
 use super::view::Memory;
 use super::{Error, wait_for_packets};
 use model::compile::{compile_tier, decompile};
 use model::tables::OnFull;
-use model::{Change, Changes, Class, Limit, Share, Target, Tier};
+use model::{Change, Changes, Class, Groups, Limit, Share, Target, Tier};
 
 /// Changes as the kernel computes with them.
 pub(super) struct CompiledChanges {
@@ -30,11 +32,12 @@ pub struct Policies {
     pub(super) publisher: Publisher,
     floors: Floors,
     max_frame: u32,
+    groups: Option<Groups>,
 }
 
 impl Policies {
     pub(super) fn new(memory: Arc<Memory>, publisher: Publisher) -> Self {
-        Self { memory, publisher, floors: Floors::default(), max_frame: USUAL_FRAME }
+        Self { memory, publisher, floors: Floors::default(), max_frame: USUAL_FRAME, groups: None }
     }
 
     /// Decides what happens to packets whose source cannot be read, and to sources without a place in
@@ -43,6 +46,27 @@ impl Policies {
         let config = self.memory.config();
         atomic::store(&config.drop_malformed, u64::from(drop_malformed));
         atomic::store(&config.on_full, on_full.word());
+    }
+
+    /// As [`super::Dataplane::set_groups`], by a program that serves groups.
+    pub(super) fn set_groups(&mut self, groups: Groups) -> Result<(), Error> {
+        if self.groups == Some(groups) {
+            return Ok(());
+        }
+        let former = self.groups;
+        self.publish_groups(groups)?;
+        self.groups = Some(groups);
+        // Groups of another length are other groups; at the first call nobody knows what there was.
+        if former.is_none_or(|it| it.ipv6_prefix != groups.ipv6_prefix) || groups.limit.is_none() {
+            self.retire();
+        }
+        Ok(())
+    }
+
+    fn publish_groups(&mut self, groups: Groups) -> Result<(), Error> {
+        let policy = groups.compile(self.memory.layout.window_shift, self.max_frame)?;
+        let config = self.memory.config();
+        self.publisher.set_groups(policy.as_ref(), groups.ipv6_prefix, config)
     }
 
     /// As [`super::Dataplane::change`], by a program that serves what the policies need.
@@ -69,7 +93,14 @@ impl Policies {
         // Only now: a packet that was told apart by the former classes may have been about to
         // charge one of these buckets.
         let classes = &self.publisher.in_force.classes;
-        self.memory.retire(|class| classes.class(class).is_some());
+        let newcomers = newcomers(self.memory.config());
+        let lengths = [GROUP_IPV4_PREFIX, newcomers.group_ipv6_prefix()];
+        let limited = newcomers.group_slot() != UNLIMITED_SLOT;
+        let is_group =
+            |length: u8| limited && lengths.into_iter().any(|bits| bits == u32::from(length));
+        self.memory.retire(|class| {
+            classes.class(class).is_some() || group_prefix(class).is_some_and(is_group)
+        });
     }
 
     /// Whether [`super::Dataplane::change`] would make `changes`, as far as that can be told beforehand.
@@ -141,6 +172,9 @@ impl Policies {
             return Ok(());
         }
         self.max_frame = max_frame;
+        if let Some(groups) = self.groups {
+            self.publish_groups(groups)?;
+        }
         self.compile_again(|_| true)
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use ipnet::IpNet;
 use limiter_common::abi::{Config, Layout, Policy, PolicyWord, Terms, Tier};
 use limiter_common::atomic;
+use limiter_common::class::group_prefix;
 use limiter_common::gcra::{Ticks, credit, ticks};
 use limiter_common::hash::Hash;
 use limiter_common::hll::Registers;
@@ -20,6 +21,7 @@ use super::kernel;
 use super::memory::Elements;
 use super::pending::{Pending, stored_counts, with_drops};
 use super::sources::{key_of, source_of_key};
+use model::group::prefix_of;
 use model::source::{Counts, HeldShare, Source, SourceState};
 use model::{Class, Limit};
 
@@ -58,6 +60,12 @@ impl Now {
     /// A moment in ns since boot as wall-clock time.
     pub(super) fn wall(self, ns: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_nanos(ns.wrapping_add(self.offset_ns))
+    }
+
+    /// Whether a bucket has had a packet within the last `time`.
+    pub(super) fn is_recent(self, slot: &Slot, time: Duration) -> bool {
+        let age_ns = self.monotonic_ns.saturating_sub(LastSeen(atomic::load(&slot.last_seen)).ns());
+        Duration::from_nanos(age_ns) < time
     }
 
     pub(super) fn position(self, window: Window) -> Position {
@@ -167,6 +175,14 @@ impl Memory {
     /// The network that a key stands for.
     pub(super) fn network(&self, key: SourceKey) -> IpNet {
         source_of_key(key, self.layout.masks.lengths())
+    }
+
+    /// What a bucket is for: a source, or a group of them.
+    pub(super) fn network_of(&self, tracked: &Tracked<'_>) -> IpNet {
+        match group_prefix(tracked.class()) {
+            Some(length) => prefix_of(tracked.key().address(), length),
+            None => self.network(tracked.key()),
+        }
     }
 
     /// The bucket of a source for a class.
@@ -352,7 +368,8 @@ impl Memory {
             SourceState::Conforming
         };
         Source {
-            source: self.network(tracked.key()),
+            source: self.network_of(tracked),
+            is_group: group_prefix(tracked.class()).is_some(),
             class,
             state,
             limit,
@@ -379,6 +396,7 @@ impl Memory {
     pub(super) fn light(&self, key: SourceKey, limit: Option<Limit>, now: Now) -> Source {
         Source {
             source: self.network(key),
+            is_group: false,
             class: Class::ANY,
             state: SourceState::Light,
             limit,

@@ -36,6 +36,8 @@ impl SourceState {
 pub struct Source {
     /// Its address and how many bits of it count.
     pub source: IpNet,
+    /// Whether it is a group of sources: a prefix whose sources are limited together as far as they have no buckets.
+    pub is_group: bool,
     /// The packets that this is about; [`Class::ANY`] for those that no limit of a class applies to.
     pub class: Class,
     /// How it fares.

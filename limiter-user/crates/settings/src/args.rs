@@ -12,19 +12,29 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::OnExit;
-use crate::read::{as_duration, cluster_listen, duration, list, listen};
+use crate::read::{
+    as_duration, cluster_listen, duration, group_limit, list, listen, parse_group_limit,
+};
 use crate::tables::{LimitTable, LimitsTable, ListTable};
 use crate::web::parse_listen;
 use cluster::config::{KEY_FILE, Seed, parse_listen as parse_cluster_listen};
 use model::management::parse_management;
 use model::units::parse_duration;
-use model::{interface::Mode, tables::OnFull};
+use model::{GroupLimit, interface::Mode, tables::OnFull};
 
 /// Keys that take effect without a restart, as limits and lists do.
 // No key is here that is a read-only global of the program, the size of a map or a socket: none
 // changes under packets.
-pub const LIVE: [&str; 6] =
-    ["admin_group", "cluster_seeds", "cluster_weight", "malformed", "management", "on_full"];
+pub const LIVE: [&str; 8] = [
+    "admin_group",
+    "cluster_seeds",
+    "cluster_weight",
+    "group_ipv6_prefix",
+    "group_limit",
+    "malformed",
+    "management",
+    "on_full",
+];
 
 /// What happens to packets without a readable source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
@@ -218,6 +228,20 @@ pub struct RunArgs {
     // Passed: a spoofed flood can fill a set, and must not cost conforming sources their packets
     // (P1).
     pub on_full: OnFull,
+    /// Limit the sources of each IPv4 /24 and IPv6 /48 together, as far as they have no bucket: RATE or RATE,BURST
+    /// [default: off]
+    ///
+    /// Whoever can send from a whole prefix needs no bucket in the table: each of its sources stays below the gate.
+    /// With this, their packets are charged to the prefix first, and dropped where that is over its limit. A source
+    /// with a bucket never pays for its neighbours. Take what a prefix of customers sends at its busiest, not what a
+    /// source may send. The burst is 120 % of a second's rate if left out.
+    #[arg(long, env = "LIMITER_GROUP_LIMIT", value_name = "RATE[,BURST]", value_parser = parse_group_limit)]
+    #[serde(deserialize_with = "group_limit")]
+    #[schemars(with = "Option<String>", example = "50kpps")]
+    pub group_limit: Option<GroupLimit>,
+    /// Leading bits of an IPv6 address that make a group: 48 (a site) or 56 (a home)
+    #[arg(long, env = "LIMITER_GROUP_IPV6_PREFIX", value_name = "BITS", default_value_t = 48)]
+    pub group_ipv6_prefix: u8,
     /// How the log on stderr is written: for human beings, or one JSON object in a line
     #[arg(long, env = "LIMITER_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,

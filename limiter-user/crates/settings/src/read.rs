@@ -15,6 +15,7 @@ use api::error::{Failure, exit};
 use cluster::config::{Seed, parse_listen as parse_cluster_listen};
 use model::management::parse_management;
 use model::units::parse_duration;
+use model::{Explain as _, GroupLimit, Invalid};
 
 fn text<'de, D: Deserializer<'de>, T, E: Display>(
     deserializer: D,
@@ -34,6 +35,20 @@ pub(super) fn as_duration<S: Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&humantime::format_duration(*duration))
+}
+
+/// Reads a limit of groups as a flag has it.
+pub(super) fn parse_group_limit(text: &str) -> Result<GroupLimit, String> {
+    text.parse().map_err(|error: Invalid| match error.hint() {
+        Some(hint) => format!("{error}: {hint}"),
+        None => error.to_string(),
+    })
+}
+
+pub(super) fn group_limit<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<GroupLimit>, D::Error> {
+    text(deserializer, parse_group_limit).map(Some)
 }
 
 pub(super) fn listen<'de, D: Deserializer<'de>>(

@@ -24,7 +24,7 @@ use model::instance::{Instance, Paths};
 use model::lists::Action;
 use model::scope::no_cluster;
 use model::target::TargetError;
-use model::{Classes, Limits, Management};
+use model::{Classes, Groups, Limits, Management};
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -326,6 +326,7 @@ impl Settings {
             ipv6_prefix: run.ipv6_prefix,
             drop_malformed: run.malformed == Malformed::Drop,
             on_full: run.on_full,
+            groups: Groups { limit: run.group_limit, ipv6_prefix: run.group_ipv6_prefix },
             kernel_log: run.kernel_log,
             // It is not configured: a daemon in a cluster derives it from the key of that.
             hash_secret: None,

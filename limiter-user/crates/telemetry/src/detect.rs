@@ -135,6 +135,17 @@ impl Spread {
         known.told = Some(now);
         Some((prefix, SIBLINGS as u64))
     }
+
+    /// The neighbourhoods of which many sources were limited within the minute before `now`.
+    pub fn recent(&self, now: u64) -> Vec<IpNet> {
+        let many = |known: &Neighbours| {
+            known.limited.len() >= SIBLINGS && now.saturating_sub(known.since) < AT_ONCE
+        };
+        let mut found: Vec<_> =
+            self.0.iter().filter(|(_, known)| many(known)).map(|(prefix, _)| *prefix).collect();
+        found.sort_unstable();
+        found
+    }
 }
 
 /// Shares of busy buckets from which the table is nearly full, and below which it no longer is. A slow limit alone
@@ -209,6 +220,8 @@ mod tests {
         let found = spread.note(20, source(15));
         assert_eq!(found, Some(("198.51.100.0/24".parse().unwrap(), 16)));
         assert!((16..200).all(|i| spread.note(21, source(i)).is_none()), "told once");
+        assert_eq!(spread.recent(59), [found.unwrap().0]);
+        assert_eq!(spread.recent(60), [], "a minute later");
         // Slowly, one after the other, they are none.
         assert!((0..40).all(|i| spread.note(1000 + 10 * u64::from(i), source(i)).is_none()));
         let v6 = |i: u32| format!("2001:db8:1:{i:x}::/64").parse::<IpNet>().unwrap();

@@ -109,6 +109,13 @@ pub enum What {
         /// The source.
         source: IpNet,
     },
+    /// A packet of a group was dropped for the first time since the group got its bucket.
+    GroupLimited {
+        /// The prefix.
+        group: IpNet,
+        /// As of [`What::Limited`].
+        limit: Option<String>,
+    },
     /// A source was put on the deny list because it was far over its limit.
     Ban {
         /// The source.
@@ -257,6 +264,8 @@ pub enum Kind {
     Stopping,
     /// A source was not banned, as its address may be forged
     BanWithheld,
+    /// The sources of a prefix without a bucket were limited for the first time
+    GroupLimited,
 }
 
 impl Kind {
@@ -280,6 +289,7 @@ impl Kind {
             Self::Started => "started",
             Self::Stopping => "stopping",
             Self::BanWithheld => "ban_withheld",
+            Self::GroupLimited => "group_limited",
         }
     }
 
@@ -297,6 +307,7 @@ impl What {
         match self {
             Self::Limited { .. } => Kind::Limited,
             Self::SetFull { .. } => Kind::SetFull,
+            Self::GroupLimited { .. } => Kind::GroupLimited,
             Self::Ban { .. } => Kind::Ban,
             Self::Unban { .. } => Kind::Unban,
             Self::TablePressure { .. } => Kind::TablePressure,
@@ -319,6 +330,7 @@ impl What {
     pub const fn severity(&self) -> Severity {
         match self {
             Self::SetFull { .. }
+            | Self::GroupLimited { .. }
             | Self::TablePressure { high: true, .. }
             | Self::DistinctJump { .. }
             | Self::Spread { .. }
@@ -335,6 +347,7 @@ impl What {
         match self {
             Self::Limited { source, .. }
             | Self::SetFull { source }
+            | Self::GroupLimited { group: source, .. }
             | Self::Ban { source, .. }
             | Self::Unban { source, .. }
             | Self::BanWithheld { source, .. }
@@ -367,6 +380,13 @@ impl fmt::Display for What {
             Self::SetFull { source } => {
                 let source = short_prefix(source);
                 write!(f, "no bucket is free for {source}: its set of the bucket table is full")
+            }
+            Self::GroupLimited { group, limit } => {
+                let limit = limit.as_ref().map(|limit| format!(" of {limit}")).unwrap_or_default();
+                write!(
+                    f,
+                    "{group} exceeded the group limit{limit}: packets of its sources without a bucket are dropped"
+                )
             }
             Self::Ban { source, reason, .. } => {
                 write!(f, "banned {}: {reason}", short_prefix(source))

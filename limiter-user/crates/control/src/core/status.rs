@@ -46,6 +46,7 @@ impl Core {
             holders.map(|holder| (holder.clone(), rules.plane.gate_of(&holder.limit))).collect()
         };
         warnings::of_table(&mut found, &table, rules.on_full, holders);
+        warnings::of_groups(&mut found, &*rules.plane, &counters, &rules.events.spreading());
         warnings::of_gates(
             &mut found,
             &rules.in_force(),
@@ -114,6 +115,10 @@ pub(super) fn source(rules: &Rules, address: IpAddr) -> Result<SourceReport, Fai
     report.management = rules.management.covering(source.addr());
     report.unlimited_frames = rules.plane.unlimited_frames(address);
     report.shared = shared_by(rules, source);
+    report.group = rules.plane.group(address).map(|group| {
+        let gate = group.limit.as_ref().map_or(0, |limit| rules.plane.gate_of(limit));
+        Box::new(SourceReport::new(&group, gate))
+    });
     let listed = find(rules.listed(), source);
     report.listed = listed.map(|(net, listing)| rules.entry(net, listing));
     if report.listed.as_ref().is_some_and(|entry| entry.action == Action::Deny) {

@@ -2,16 +2,19 @@
 
 use std::collections::HashMap;
 
+use ipnet::IpNet;
 use limiter_common::abi::{Counters, Internal, Reason};
 use limiter_common::gate::MAX_GATE;
 use limiter_common::peers::FRAMES_PER_SECOND;
 
 use crate::history::Past;
 use crate::interfaces::Interfaces;
+use crate::plane::Plane;
 use crate::rules::{Concern, Rules};
 use api::{ConfigReport, Health, ServiceReport};
 use dataplane::nic::merging;
 use model::price::{Holder, price};
+use model::source::Source;
 use model::{Amount, Limit, Limits, Target, Tier, Unit};
 use model::{
     interface::{Attachment, Mode},
@@ -228,6 +231,41 @@ pub(super) fn of_table(
                 limit.rate, limit.target.short(), table.capacity, if price < 10.0 { 3 } else { 0 }
             ));
         }
+    }
+}
+
+/// Which prefixes have many sources that send too much, or send from too many.
+pub(super) fn of_groups(
+    warnings: &mut Warnings,
+    plane: &dyn Plane,
+    counters: &Counters,
+    spreading: &[IpNet],
+) {
+    // A look at the whole table, which is needless where no group ever was over its limit.
+    if counters.verdicts[Reason::OverGroup as usize].packets > 0 {
+        let (groups, count) = plane.limited_groups(NAMED);
+        for Source { source, limit, dropped, .. } in &groups {
+            let rate = limit.map(|limit| format!(" of {}", limit.rate)).unwrap_or_default();
+            warnings.note(format!(
+                "{source} is over the group limit{rate}: {dropped} packets of sources without a bucket dropped"
+            ));
+        }
+        if count > groups.len() {
+            warnings.note(format!("{} more groups are over their limit", count - groups.len()));
+        }
+    }
+    for prefix in spreading.iter().take(NAMED) {
+        let grouped = match plane.group(prefix.addr()) {
+            Some(_) => "",
+            None => "; --group-limit limits those of each prefix that have no bucket",
+        };
+        warnings.note(format!(
+            "many sources of {prefix} are over their limits: `limiter limit set RATE --for {prefix} --aggregate` \
+             limits all of them together{grouped}"
+        ));
+    }
+    if spreading.len() > NAMED {
+        warnings.note(format!("so are many sources of {} more prefixes", spreading.len() - NAMED));
     }
 }
 

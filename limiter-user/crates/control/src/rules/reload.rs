@@ -330,6 +330,17 @@ fn carry_to_plane(
     plan: &Plan,
     lists: Option<&Lists>,
 ) -> Result<(), Error> {
+    carry_limits(rules, settings, plan, lists)?;
+    // Last: what fails here has changed nothing, and nothing fails after it.
+    rules.plane.set_groups(settings.daemon().options.groups)
+}
+
+fn carry_limits(
+    rules: &mut Rules,
+    settings: &Settings,
+    plan: &Plan,
+    lists: Option<&Lists>,
+) -> Result<(), Error> {
     if let Some(management) = &plan.management {
         // Any limit and any entry may be one that comes to apply, or ceases to.
         let limits = layers_with(rules, settings).effective().into_owned();

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use aya::Ebpf;
 use ipnet::IpNet;
-use limiter_common::abi::{Config, Layout, Policy, PolicyWord, UNLIMITED_SLOT, keys};
+use limiter_common::abi::{Config, Layout, Newcomers, Policy, PolicyWord, UNLIMITED_SLOT, keys};
 use limiter_common::atomic;
 use limiter_common::class::ANY;
 use limiter_common::gcra::ticks;
@@ -104,6 +104,18 @@ pub(super) fn published(config: &Config) -> PolicyWord {
     PolicyWord(atomic::load(&config.policy))
 }
 
+/// What sources without a bucket meet.
+pub(super) fn newcomers(config: &Config) -> Newcomers {
+    Newcomers(atomic::load(&config.newcomers))
+}
+
+/// Lowers the gate below which no policy is looked up.
+fn lower_gate(config: &Config, gate: u32) {
+    if gate < newcomers(config).least_gate() {
+        atomic::store(&config.newcomers, newcomers(config).with_least_gate(gate).0);
+    }
+}
+
 /// Raises the generation, so that every CPU looks again at what it remembers of sources. The default leads to
 /// `slot` from then on.
 pub(super) fn renew(config: &Config, slot: u32) {
@@ -129,7 +141,9 @@ impl Publisher {
         // The maps are the truth about what is in force, not the store: packets went by them while
         // no daemon was there.
         let targets = maps.present(config)?;
-        let slots = PolicySlots::new(take(ebpf, "POLICIES")?, targets.values().copied())?;
+        let groups = Some(newcomers(config).group_slot()).filter(|slot| *slot != UNLIMITED_SLOT);
+        let leading = targets.values().copied().chain(groups);
+        let slots = PolicySlots::new(take(ebpf, "POLICIES")?, leading)?;
         let in_force = InForce::new(targets, slots, classes);
         let publisher = Self { maps, in_force, exempt: Vec::new() };
         // A daemon that died in the middle of a change left buckets of this generation that lead to slots which
@@ -228,10 +242,8 @@ impl Publisher {
         // A smaller gate first and a larger one last: in between, too many look their policy up,
         // never too few.
         let new = policies.iter().flatten().flatten().map(|policy| policy.gate).min();
-        if let Some(new) = new
-            && u64::from(new) < atomic::load(&config.min_gate)
-        {
-            atomic::store(&config.min_gate, u64::from(new));
+        if let Some(new) = new {
+            lower_gate(config, new);
         }
         let mut shadowed = self.hold_shadows(changes, &classes, policies)?;
         let Self { maps, in_force, exempt } = self;
@@ -289,6 +301,28 @@ impl Publisher {
         }
     }
 
+    /// Gives every group of sources a policy, or none. Those of IPv6 are prefixes of `ipv6_prefix` bits.
+    ///
+    /// # Errors
+    /// As [`PolicySlots::hold`]; then nothing has changed.
+    pub(super) fn set_groups(
+        &mut self,
+        policy: Option<&Policy>,
+        ipv6_prefix: u8,
+        config: &Config,
+    ) -> Result<(), Error> {
+        let slots = &mut self.in_force.slots;
+        let after = policy.map_or(Ok(UNLIMITED_SLOT), |policy| slots.hold(policy))?;
+        let before = newcomers(config).group_slot();
+        atomic::store(&config.newcomers, newcomers(config).with_groups(after, ipv6_prefix).0);
+        // After that word: a group's bucket of the new generation must not have the former slot.
+        self.renew(config);
+        if before != UNLIMITED_SLOT {
+            self.in_force.slots.release(before);
+        }
+        Ok(())
+    }
+
     fn renew(&self, config: &Config) {
         renew(config, self.in_force.default_slot());
     }
@@ -296,7 +330,9 @@ impl Publisher {
     /// Spares packets a look at what is not there, once the maps are as [`InForce`] says: policies with a smaller gate,
     /// and keys of a kind that no limit has.
     fn settle(&self, config: &Config) {
-        atomic::store(&config.min_gate, u64::from(self.in_force.slots.least_gate()));
+        let known = newcomers(config);
+        let gate = self.in_force.slots.least_gate(known.group_slot());
+        atomic::store(&config.newcomers, known.with_least_gate(gate).0);
         let [singles, ipv4, ipv6, _shared] = self.maps.taken(&self.in_force);
         // The key of everyone is among the prefixes of both families.
         let everyone = usize::from(self.in_force.classes.limits_everyone());

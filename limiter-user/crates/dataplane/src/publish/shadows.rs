@@ -13,7 +13,7 @@ use super::super::Error;
 use super::classes::ClassUse;
 use super::maps::PolicyMaps;
 use super::order::Maps;
-use super::{Compiled, InForce, Key, Publisher, Step, note};
+use super::{Compiled, InForce, Key, Publisher, Step, lower_gate, note};
 use model::compile::refused;
 use model::{Changes, Target, Tier as Spec};
 
@@ -222,10 +222,8 @@ impl Publisher {
         };
         // Lowered before the key leads there, as in `change_to`: too
         // many packets look up their policy, never too few.
-        if let Some(policy) = policy
-            && u64::from(policy.gate) < atomic::load(&config.min_gate)
-        {
-            atomic::store(&config.min_gate, u64::from(policy.gate));
+        if let Some(policy) = policy {
+            lower_gate(config, policy.gate);
         }
         atomic::store(&config.absent, 0);
         let before = self.in_force.targets.get(&key).copied();

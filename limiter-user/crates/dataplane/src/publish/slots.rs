@@ -84,12 +84,13 @@ impl PolicySlots {
         self.used.get(&slot).map(|(policy, _)| *policy)
     }
 
-    /// The least gate.
-    pub(super) fn least_gate(&self) -> u32 {
-        let used = self.used.values().filter(|(_, count)| *count > 0);
+    /// The least gate of sources; groups, which have a gate of their own, hold `of_groups` once.
+    pub(super) fn least_gate(&self, of_groups: u32) -> u32 {
+        let of_sources = |slot, count| count > usize::from(slot == of_groups);
+        let used = self.used.iter().filter(|(slot, (_, count))| of_sources(**slot, *count));
         // Light sources below it skip the lookup of their policy, so it must be no larger than any
         // gate in use (P2).
-        used.map(|(policy, _)| policy.gate).chain([MAX_GATE]).min().unwrap_or(MAX_GATE)
+        used.map(|(_, (policy, _))| policy.gate).chain([MAX_GATE]).min().unwrap_or(MAX_GATE)
     }
 
     /// One more needs a slot.

@@ -102,6 +102,7 @@ fn entry(sum: &Counted, limit: Option<api::LimitReport>) -> TopEntry {
     let at = |ms| moment(groups::moment(ms, SystemTime::now()));
     let SourceClass { source, class } = sum.place;
     TopEntry {
+        group: false,
         source,
         class: (!class.is_any()).then_some(class),
         state: sum.state,

@@ -1,0 +1,112 @@
+//! Groups: the sources of a prefix, as far as they have no buckets.
+//!
+//! A source below its gate needs no bucket, and a prefix may have 65,536 of them. So a packet of a source without a
+//! bucket is charged to the prefix first, which is one more source to table, sketch and gate, under a class number of its
+//! own. A group that sends little costs two cells of the sketch. One over its limit promotes no source.
+
+use super::attempt::Attempt;
+use super::charge::drop_cache_entry;
+use super::classes::Classified;
+use super::limit::pause;
+use super::lookup::{Arrival, NO_WAY, find};
+use super::sketched::{Added, add};
+use super::steps::Steps;
+use crate::abi::{Newcomers, Reason};
+use crate::atomic;
+use crate::table::set_of;
+
+/// The packet as one of its source's group; `Some(None)` if its group is known to be over the limit.
+#[inline(always)]
+pub fn of_group<S: Steps>(state: &S, packet: &Arrival) -> Option<Option<Arrival>> {
+    let newcomers = Newcomers(atomic::load(&state.config()?.newcomers));
+    let (source, bits) = packet.source.group(newcomers.group_ipv6_prefix());
+    let classified = Classified::group(bits, newcomers.group_slot());
+    let hash = state.hash(source).of_class(classified.limited());
+    // As a source's packets are: a flood from one prefix costs no look at the bucket.
+    let entry = drop_cache_entry(state, hash)?;
+    if entry.holds(hash, packet.coarse_ns, packet.published.generation()) {
+        entry.count(packet.length);
+        return Some(None);
+    }
+    let set = set_of(hash, state.set_mask());
+    Some(Some(Arrival { source, classified, hash, set, ..*packet }))
+}
+
+/// What comes next for a packet of a group.
+#[derive(Clone, Copy, Debug)]
+pub enum Next {
+    /// Nothing: the group has, or needs, no other bucket.
+    Judged(Attempt<Reason>),
+    /// The group is to get a bucket.
+    Promote {
+        /// As in [`Steps::promote`].
+        first: bool,
+    },
+}
+
+impl Next {
+    /// A number that is no outcome.
+    const PROMOTE: u32 = 1 << 18;
+
+    /// As [`Attempt::to_bits`].
+    #[inline(always)]
+    pub const fn to_bits(next: Option<Self>) -> u32 {
+        match next {
+            Some(Self::Judged(attempt)) => Attempt::to_bits(Some(attempt)),
+            Some(Self::Promote { first }) => Self::PROMOTE | first as u32,
+            None => Attempt::to_bits(None),
+        }
+    }
+
+    /// What has become `bits`.
+    #[inline(always)]
+    pub fn from_bits(bits: u32) -> Option<Self> {
+        match bits & Self::PROMOTE {
+            0 => Attempt::from_bits(bits).map(Self::Judged),
+            _ => Some(Self::Promote { first: bits & 1 != 0 }),
+        }
+    }
+}
+
+/// Judges a packet of a group by the limit of groups. `judge` is [`judge_group`] of it, `promote` [`Steps::promote`].
+#[inline(always)]
+pub fn by_group(
+    judge: impl Fn(bool) -> Option<Next>,
+    promote: impl FnOnce(bool) -> Option<Attempt<Reason>>,
+) -> Option<Reason> {
+    let mut attempt = match judge(false)? {
+        Next::Promote { first } => promote(first)?,
+        Next::Judged(attempt) => attempt,
+    };
+    if let Attempt::Contended = attempt
+        && let Next::Judged(again) = judge(true)?
+    {
+        attempt = again;
+    }
+    // `on_full` decides on sources, not on what they belong to: without room for its group a packet passes.
+    let is_over = matches!(attempt, Attempt::Done(Reason::OverLimit));
+    Some(if is_over { Reason::OverGroup } else { Reason::BelowGate })
+}
+
+/// Judges the packet in hand, which is that of a group, by the bucket that the group has; `again`, if another CPU was
+/// about to make one.
+// It does not promote: that takes more of the kernel's stack than this leaves.
+#[inline(always)]
+pub fn judge_group<S: Steps>(state: &S, group: &Arrival, again: bool) -> Option<Next> {
+    if again {
+        pause(group.fingerprints(state)?);
+    }
+    if let Some(found) = find(state, group, NO_WAY)? {
+        return Some(Next::Judged(state.charge(group, found.index)?));
+    }
+    if again {
+        return Some(Next::Judged(Attempt::Contended));
+    }
+    // Its own gate: the least one of all is that of sources.
+    let gate = state.policy(group.classified.found()?)?.gate;
+    let Added { below, first } = add(state, state.config()?, group, gate)?;
+    Some(match below {
+        true => Next::Judged(Attempt::Done(Reason::BelowGate)),
+        false => Next::Promote { first },
+    })
+}
