@@ -9,7 +9,6 @@
 //! `docs/design/abi.md` lists all maps: their keys, values, writers and readers.
 
 use crate::atomic::AtomicU64;
-use crate::batch::{Batch, batch_of};
 use crate::drop_cache::DropCacheEntry;
 use crate::gcra::{Cost, MAX_TOLERANCE, Ticks};
 use crate::hash::HashKey;
@@ -206,16 +205,6 @@ impl Tier {
     /// No limit: every packet is free.
     pub const UNLIMITED: Self =
         Self { cost: Cost { fixed: 0, per_byte: 0, shift: 0 }, tolerance: MAX_TOLERANCE };
-
-    /// Gives the tier room for what `cpus` CPUs hold; returns what each of them draws at once, and the tolerance that
-    /// is left where `reserve` percent of the burst are kept.
-    const fn share(&mut self, cpus: u32, reserve: u32) -> (u32, Ticks) {
-        let batch = batch_of(self, cpus);
-        let kept = self.tolerance / 100 * reserve as u64;
-        // What idle CPUs hold must not be missing to those that are within the limit (P1).
-        self.tolerance += batch * cpus as u64;
-        (batch as u32, self.tolerance - kept)
-    }
 }
 
 /// The same limit as the operator wrote it. The kernel never reads it: a later daemon does, which knows
@@ -413,28 +402,6 @@ impl Policy {
         self.floor = floor.0;
         [self.first_filled, self.second_filled] = filled;
         self
-    }
-
-    /// As a limit that sources share on a host of so many `cpus`, of whose burst `reserve` percent are for known ones.
-    #[must_use]
-    pub const fn shared_by_sources(mut self, cpus: u32, reserve: u32) -> Self {
-        let (first_batch, first_common) = self.first.share(cpus, reserve);
-        let (second_batch, second_common) = self.second.share(cpus, reserve);
-        self.sharing =
-            Sharing { first_batch, second_batch, first_common, second_common, reserve, padding: 0 };
-        self
-    }
-
-    /// What so many `cpus` hold of a shared limit at the most, packets or bytes of each tier.
-    #[cfg(any(test, feature = "user"))]
-    pub fn held(&self, cpus: u32) -> [Option<u64>; 2] {
-        let units = |batch: u32, tier: &Tier| {
-            let ticks = u64::from(batch) * u64::from(cpus);
-            let Cost { fixed, per_byte, shift } = tier.cost;
-            ticks.checked_div(fixed).or((ticks << shift).checked_div(per_byte)).unwrap_or(0)
-        };
-        let second = self.has_second().then(|| units(self.sharing.second_batch, &self.second));
-        [Some(units(self.sharing.first_batch, &self.first)), second]
     }
 
     const fn lower_gate(&mut self, gate: u32) {
@@ -773,7 +740,7 @@ const _: () = {
     assert!(size_of::<Slot>() == 64 && offset_of!(Slot, first_seen) == 56);
     assert!(size_of::<Identity>() == 64 && offset_of!(Identity, shadow_id) == 40);
     assert!(size_of::<ShareSlot>() == 16 && offset_of!(ShareSlot, floor) == 8);
-    assert!(size_of::<Shared>() == 64 && size_of::<Batch>() == 64);
+    assert!(size_of::<Shared>() == 64);
     assert!(size_of::<Sharing>() == 32 && offset_of!(Policy, sharing) == 224);
     assert!(size_of::<Counters>() == 704 && offset_of!(Counters, internal) == 512);
     assert!(size_of::<DropCacheEntry>() == 32);

@@ -5,8 +5,10 @@
 //! [`MAX_HELD`] at the most, and the bucket holds as much more: what CPUs hold is missing to nobody. See
 //! `docs/design/shared-and-shadow-limits.md`.
 
-use crate::abi::{PolicyWord, Tier};
+use crate::abi::{Policy, PolicyWord, Sharing, Tier};
 use crate::atomic::{self, AtomicU64};
+#[cfg(any(test, feature = "user"))]
+use crate::gcra::Cost;
 use crate::gcra::{TICKS_PER_NS, Ticks};
 use crate::shared::{SHARED_SLOTS, Shared};
 
@@ -29,6 +31,44 @@ pub const fn batch_of(tier: &Tier, cpus: u32) -> Ticks {
     let batch = most / cpus as u64;
     if batch < 2 * tier.cost.ticks(FULL_FRAME) { 0 } else { batch }
 }
+
+impl Tier {
+    /// Gives the tier room for what `cpus` CPUs hold; returns what each of them draws at once, and the tolerance that
+    /// is left where `reserve` percent of the burst are kept.
+    const fn share(&mut self, cpus: u32, reserve: u32) -> (u32, Ticks) {
+        let batch = batch_of(self, cpus);
+        let kept = self.tolerance / 100 * reserve as u64;
+        // What idle CPUs hold must not be missing to those that are within the limit (P1).
+        self.tolerance += batch * cpus as u64;
+        (batch as u32, self.tolerance - kept)
+    }
+}
+
+impl Policy {
+    /// As a limit that sources share on a host of so many `cpus`, of whose burst `reserve` percent are for known ones.
+    #[must_use]
+    pub const fn shared_by_sources(mut self, cpus: u32, reserve: u32) -> Self {
+        let (first_batch, first_common) = self.first.share(cpus, reserve);
+        let (second_batch, second_common) = self.second.share(cpus, reserve);
+        self.sharing =
+            Sharing { first_batch, second_batch, first_common, second_common, reserve, padding: 0 };
+        self
+    }
+
+    /// What so many `cpus` hold of a shared limit at the most, packets or bytes of each tier.
+    #[cfg(any(test, feature = "user"))]
+    pub fn held(&self, cpus: u32) -> [Option<u64>; 2] {
+        let units = |batch: u32, tier: &Tier| {
+            let ticks = u64::from(batch) * u64::from(cpus);
+            let Cost { fixed, per_byte, shift } = tier.cost;
+            ticks.checked_div(fixed).or((ticks << shift).checked_div(per_byte)).unwrap_or(0)
+        };
+        let second = self.has_second().then(|| units(self.sharing.second_batch, &self.second));
+        [Some(units(self.sharing.first_batch, &self.first)), second]
+    }
+}
+
+const _: () = assert!(cfg!(loom) || size_of::<Batch>() == 64);
 
 /// Which shared limit tokens are of, under which policy: `version:26 | number:14`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -237,16 +237,15 @@ fn a_missing_key_and_a_bad_certificate_do_not_stop_enforcement() {
     let (passed, seconds) = admitted(&lab, &observer, 2);
     println!("{passed} of 4000 frames passed in {seconds:.2} s when all of the limit is here");
     assert!(passed > 1000, "{passed}");
-    // Without its key it knows what it has, and lets no more than the floor of that through.
+    // Without its key it knows what it has: all, of which nobody else can have got a part.
     daemon.kill();
     fs::rename(files.at("key"), files.at("away")).expect("the key goes");
     daemon.restart(&lab);
     let warning = service(&daemon.cli().run(&["status"]).json, "cluster").1;
-    assert!(warning.contains(&key) && warning.contains("5.00 %"), "{warning}");
+    assert!(warning.contains(&key) && warning.contains("100.00 %"), "{warning}");
     let (passed, seconds) = admitted(&lab, &observer, 3);
-    let floor = 0.05 * (200.0 + 2000.0 * seconds);
-    println!("{passed} of 4000 frames passed in {seconds:.2} s, and {floor:.0} are the floor's");
-    assert!(passed > 0 && passed as f64 <= floor + 2.0, "{passed}, {floor:.0}");
+    println!("{passed} of 4000 frames passed in {seconds:.2} s of a daemon without its key");
+    assert!(passed > 1000, "{passed}");
     fs::rename(files.at("away"), files.at("key")).expect("the key comes back");
     wait_up(&daemon, "cluster");
     assert_eq!(daemon.cli().ok(&["status"])["cluster"]["home"], 1.0);

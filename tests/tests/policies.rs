@@ -333,6 +333,7 @@ fn packets_look_for_no_keys_that_no_limit_has() {
     set(&["--for", prefix]);
     drop(program);
     for restart in [Daemon::restart, Daemon::restart_fresh] {
+        daemon.terminate();
         restart(&mut daemon, &lab);
         assert_eq!(Program::new(&daemon).absent(), keys::SINGLES | keys::IPV6);
     }

@@ -163,18 +163,16 @@ concern! {
             fn renew_floors(buckets: Range<usize>) -> SharesChanged;
         }
         changes (plane => plane) {
-            fn set_floor(
-                floor: Share,
-                hosts: u32,
-                includes: fn(&Limit) -> bool
-            ) -> Result<SharesChanged, Error>;
-        }
-        changes (plane => plane.policies) {
             fn change_floor(
                 floor: Share,
                 hosts: u32,
                 includes: fn(&Limit) -> bool
             ) -> Result<(), Error>;
+            fn set_floor(
+                floor: Share,
+                hosts: u32,
+                includes: fn(&Limit) -> bool
+            ) -> Result<SharesChanged, Error>;
         }
     }
 }

@@ -8,10 +8,7 @@ use model::interface::{Attachment, Mode};
 use super::attach::{Links, largest_mtu};
 use super::link::Interface;
 use super::object::{self, Programs};
-use super::{Error, RunTime};
-
-/// The largest frame on an interface with the usual MTU of 1500, without FCS.
-pub(super) const USUAL_FRAME: u32 = 1514;
+use super::{Error, RunTime, USUAL_FRAME};
 
 /// What the Ethernet header and two VLAN tags add to the MTU.
 const FRAMING: u32 = 22;

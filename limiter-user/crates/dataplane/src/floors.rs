@@ -83,6 +83,13 @@ impl Floors {
         Some(ClusterTerms { floor: floor.share().part(), hosts: floor.hosts(), frame })
     }
 
+    /// Whether a limit in force can be compiled again: one of the cluster cannot before its floor is known, and stays
+    /// as the daemon before this one has left it.
+    // It once had no floor for some ms of each takeover: buckets could use all of it, on every host.
+    pub(super) fn knows(&self, limit: &Limit) -> bool {
+        self.cluster.is_some() || limit.scope.is_local()
+    }
+
     /// Whether a bucket may use all of every limit of the cluster.
     pub(super) fn has_everything(&self, in_force: &InForce) -> bool {
         self.floor(in_force).is_some_and(|floor| floor.share() == Multiplier::WHOLE)

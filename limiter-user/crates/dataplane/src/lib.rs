@@ -81,6 +81,9 @@ use publish::{ClassTables, PolicyLookup, Publisher};
 /// and what surrounds it in memory must fit a page.
 pub const NATIVE_MTU: u32 = 3498;
 
+/// The largest frame on an interface with the usual MTU of 1500, without FCS.
+const USUAL_FRAME: u32 = 1514;
+
 /// The loaded program and its maps, in parts. Each owns what it changes. What takes two of them is done here, in the
 /// order that keeps packets limited. Dropping it leaves everything pinned and at work.
 pub struct Dataplane {
@@ -175,12 +178,14 @@ impl Dataplane {
         // Late: what fails before this leaves the former program at work, with its limits (P4).
         links.take_over()?;
         policies.set_verdicts(options.drop_malformed, options.on_full);
-        policies.set_groups(options.groups)?;
         table.refresh_clock();
         // Last, as it compiles the limits in force again if an interface has been given a larger
         // MTU while no daemon was there.
         policies.fit_frames(links.max_frame()?)?;
-        Ok(Self { links, policies, lists, peers, table, shares, sampler, log, took_over })
+        let mut plane =
+            Self { links, policies, lists, peers, table, shares, sampler, log, took_over };
+        plane.set_groups(options.groups)?;
+        Ok(plane)
     }
 
     /// Whether a data plane was there already.
@@ -314,8 +319,26 @@ impl Dataplane {
         hosts: u32,
         includes: fn(&Limit) -> bool,
     ) -> Result<SharesChanged, Error> {
-        self.policies.change_floor(floor, hosts, includes)?;
+        self.change_floor(floor, hosts, includes)?;
         Ok(self.renew_floors(0..self.table.buckets()))
+    }
+
+    /// As [`Dataplane::set_floor`], but where the floor becomes larger buckets keep the one that they have until
+    /// [`Dataplane::renew_floors`]. A smaller one is in force at once.
+    ///
+    /// # Errors
+    /// As [`Dataplane::set_floor`].
+    pub fn change_floor(
+        &mut self,
+        floor: Share,
+        hosts: u32,
+        includes: fn(&Limit) -> bool,
+    ) -> Result<(), Error> {
+        // A limit of the cluster that was set before any floor was known becomes one only now.
+        if self.policies.in_force().any(|limit| includes(&limit)) {
+            self.require(Features::CLUSTER)?;
+        }
+        self.policies.change_floor(floor, hosts, includes)
     }
 
     /// Lets these buckets have the floor of their policy, and keeps who gives shares waiting meanwhile.

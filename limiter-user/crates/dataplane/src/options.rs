@@ -17,9 +17,8 @@ use limiter_common::share::ShareSlot;
 use limiter_common::sketch::{MAX_DEPTH, Shape};
 use limiter_common::table::{Identity, Slot, WAYS};
 
-use super::Error;
-use super::attachments::USUAL_FRAME;
 use super::sources::key_of;
+use super::{Error, USUAL_FRAME};
 
 /// Bytes that room for one source takes: its bucket, whose it is, what it may use, and a fingerprint to find it by.
 pub const SOURCE_BYTES: usize =

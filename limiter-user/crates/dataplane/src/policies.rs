@@ -9,11 +9,10 @@ use limiter_common::class::group_prefix;
 use limiter_common::features::Features;
 use limiter_common::key::GROUP_IPV4_PREFIX;
 
-use super::attachments::USUAL_FRAME;
 use super::floors::{ClusterTerms, Floors};
 use super::publish::{Compiled, Publisher, SharedCounts, newcomers};
 use super::view::Memory;
-use super::{Error, wait_for_packets};
+use super::{Error, USUAL_FRAME, wait_for_packets};
 use model::compile::{compile_tier, decompile};
 use model::tables::OnFull;
 use model::{Change, Changes, Class, Groups, Limit, Share, Target, Tier};
@@ -76,6 +75,11 @@ impl Policies {
         compiled: &CompiledChanges,
     ) -> Result<(), Error> {
         let policies = &compiled.policies;
+        // A program would pass over what it is not loaded for, and nobody would notice.
+        let served = Features(atomic::load(&self.memory.config().features) as u32);
+        if !served.has(compiled.features) {
+            return Err(Error::load("the program at work does not serve these limits"));
+        }
         // Only where a class has gone are buckets emptied: that waits for packets, and looks at the whole table.
         let before: Vec<u8> = self.publisher.in_force.classes.ids().collect();
         let changed = self.publisher.change(changes, policies, self.memory.config());
@@ -149,15 +153,20 @@ impl Policies {
         })
     }
 
+    /// The limits in force.
+    pub(super) fn in_force(&self) -> impl Iterator<Item = Limit> {
+        let known = self.publisher.in_force.policies();
+        known.filter_map(|(target, policy)| decompile(target, &policy))
+    }
+
     /// Compiles limits in force again, those that `includes` names.
     fn compile_again(&mut self, includes: fn(&Limit) -> bool) -> Result<(), Error> {
-        let known = self.publisher.in_force.policies();
-        let limits = known.filter_map(|(target, policy)| decompile(target, &policy));
-        let changes: Changes = limits.filter(includes).map(Change::Set).collect();
+        let limits = self.in_force().filter(includes);
+        let limits = limits.filter(|limit| self.floors.knows(limit));
+        let changes: Changes = limits.map(Change::Set).collect();
         if changes.is_empty() {
             return Ok(());
         }
-        // Those were in force before, so the program serves them.
         let compiled = self.compile(&changes)?;
         self.put(&changes, &compiled)
     }
@@ -221,12 +230,8 @@ impl Policies {
         self.publisher.unset_shadow(target, self.memory.config())
     }
 
-    /// As [`super::Dataplane::set_floor`], but where the floor becomes larger buckets keep the one that they have
-    /// until [`super::Dataplane::renew_floors`]. A smaller one is in force at once.
-    ///
-    /// # Errors
-    /// As [`super::Dataplane::set_floor`].
-    pub fn change_floor(
+    /// As [`super::Dataplane::change_floor`], by a program that serves limits of the cluster.
+    pub(super) fn change_floor(
         &mut self,
         floor: Share,
         hosts: u32,

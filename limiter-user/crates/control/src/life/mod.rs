@@ -61,19 +61,19 @@ pub fn start(given: Arguments, settings: Settings, access: &Access) -> Result<St
     // What comes from now on is noticed, even before it is looked at.
     let links = LinkEvents::new()
         .inspect_err(|error| tracing::warn!("cannot notice new interfaces at once: {error}"));
-    let (core, kernel_log) = open(&config, store, floor, configure)?;
-    let (host, floor) = (Host::new(core), floor.unwrap_or(Share::NONE));
-    Ok(Started { host, config, floor, links: links.ok(), kernel_log })
+    let (core, floor, kernel_log) = open(&config, store, floor, configure)?;
+    Ok(Started { host: Host::new(core), config, floor, links: links.ok(), kernel_log })
 }
 
 /// Opens the data plane, puts the limits in force and attaches; in a cluster `floor` is what sources may use
-/// of its limits. Also returns what the kernel program writes, if it does.
+/// of its limits, unless it has all of them. Also returns what they may use, and what the kernel program writes, if it
+/// does.
 fn open(
     config: &DaemonConfig,
     store: Store,
     floor: Option<Share>,
     configure: impl FnOnce(&mut Core),
-) -> Result<(Core, Option<KernelLog>), Failure> {
+) -> Result<(Core, Share, Option<KernelLog>), Failure> {
     for limit in store.limits().iter() {
         limit
             .check_prefix(config.options.ipv4_prefix, config.options.ipv6_prefix)
@@ -89,9 +89,10 @@ fn open(
     rules.protect(&config.management);
     confirm::resume(rules)?;
     replicated::settle(rules)?;
-    if let Some(floor) = floor {
-        replicated::begin_with_floor(rules, floor, floor == floor_of(Share::WHOLE))?;
-    }
+    let floor = match floor {
+        Some(floor) => replicated::begin_with_floor(rules, floor, floor == floor_of(Share::WHOLE))?,
+        None => Share::NONE,
+    };
     // Those that are addresses; names are found later, and members tell of each other.
     let seeds = config.cluster.seeds.iter().filter_map(|seed| seed.host().parse().ok());
     log_failure(rules.set_peers(&seeds.collect()));
@@ -99,7 +100,7 @@ fn open(
     let state_dir = core.rules.state_dir().to_owned();
     core.rules.events.open_changes(&state_dir);
     bring_up(&mut core, config, took_over)?;
-    Ok((core, kernel_log))
+    Ok((core, floor, kernel_log))
 }
 
 /// Puts the limits in force and attaches; leaves nothing of its own where nothing is protected by it.

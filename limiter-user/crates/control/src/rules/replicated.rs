@@ -238,7 +238,7 @@ pub(crate) fn settle(rules: &mut Rules) -> Result<(), Failure> {
 }
 
 /// Lets sources use `floor` of each limit of the cluster, before limits are in force; all of it if the host is `alone`:
-/// it has everything, and its last daemon had delegated nothing.
+/// it has everything, and its last daemon had delegated nothing. Returns how much that is.
 ///
 /// # Errors
 /// If the data plane refuses.
@@ -246,14 +246,14 @@ pub(crate) fn begin_with_floor(
     rules: &mut Rules,
     floor: Share,
     alone: bool,
-) -> Result<(), Failure> {
+) -> Result<Share, Failure> {
     let alone = alone && rules.plane.has_everything();
     // How many others there are is known when they are heard.
     let (floor, hosts) = if alone { (Share::WHOLE, 1) } else { (floor, 2) };
     rules.plane.set_floor(floor, hosts, is_clusters).map_err(|error| {
         Failure::from(error).context("cannot put the limits of the cluster in force")
     })?;
-    Ok(())
+    Ok(floor)
 }
 
 /// The cluster's denial of a source or prefix, which follows on an entry of this host alone that is
