@@ -1,12 +1,12 @@
 //! Buckets, and what the limits in force make of them.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use limiter_common::abi::{EventKind, PolicyWord};
+use limiter_common::abi::{EventKind, POLICY_SLOTS, PolicyWord};
 use limiter_common::atomic;
 use limiter_common::class::{ANY, GROUPS, group_prefix};
 
@@ -21,6 +21,9 @@ use model::group::{prefix_of, target_of};
 use model::price::Holder;
 use model::source::{Counts, Member, Source, SourceShadow};
 use model::{Class, Limit};
+
+/// Buckets that are looked at to tell which limits hold the most.
+const SAMPLED: usize = 1 << 16;
 
 /// How long ago a group was over its limit that is told of.
 const RECENT: Duration = Duration::from_secs(60);
@@ -167,16 +170,22 @@ impl<'a> Buckets<'a> {
         Some(self.table.memory.find(key, self.in_force.classes.id(&class)?)?.bucket())
     }
 
-    /// The limits whose sources hold the most buckets, up to `most` of them.
+    /// The limits whose sources hold the most buckets, up to `most` of them; estimated in a large table.
     pub fn holders(&self, most: usize) -> Vec<Holder> {
         let now = Now::take().ticks();
-        let mut held: HashMap<u32, u64> = HashMap::new();
-        self.table.memory.occupied(|_, slot| {
-            if slot.is_held(now) {
-                *held.entry(PolicyWord(atomic::load(&slot.policy)).slot()).or_default() += 1;
+        let slots = self.table.memory.slots.all();
+        // Of a large table every so many: `status` is asked most where floods take the processor.
+        let stride = slots.len().div_ceil(SAMPLED).max(1);
+        let mut counts = vec![0u64; POLICY_SLOTS as usize];
+        for slot in slots.iter().step_by(stride) {
+            if slot.is_held(now)
+                && let Some(count) =
+                    counts.get_mut(PolicyWord(atomic::load(&slot.policy)).slot() as usize)
+            {
+                *count += stride as u64;
             }
-        });
-        let mut held: Vec<_> = held.into_iter().collect();
+        }
+        let mut held: Vec<_> = (0..).zip(counts).filter(|(_, buckets)| *buckets > 0).collect();
         held.sort_unstable_by_key(|(slot, buckets)| (Reverse(*buckets), *slot));
         let limit = |slot| {
             let policy = self.in_force.policy(slot)?;
