@@ -31,7 +31,6 @@ impl Features {
     pub const LISTS: Self = Self(1 << 17);
     /// Limits that sources share.
     pub const AGGREGATES: Self = Self(1 << 18);
-
     /// A limit for groups of sources.
     pub const GROUPS: Self = Self(1 << 19);
 

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
+use limiter_common::batch::FULL_FRAME;
 use limiter_common::features::Features;
 use model::interface::{Attachment, Mode};
 
 use super::attach::{Links, largest_mtu};
 use super::link::Interface;
 use super::object::{self, Programs};
-use super::{Error, RunTime, USUAL_FRAME};
+use super::{Error, RunTime};
 
 /// What the Ethernet header and two VLAN tags add to the MTU.
 const FRAMING: u32 = 22;
@@ -149,7 +150,7 @@ impl Attachments {
             // Fresh maps have no links before `settle`, but the first policies must suit those that come then.
             largest = largest.max(largest_mtu(&self.pin_dir)?);
         }
-        Ok(largest.map_or(USUAL_FRAME, |mtu| mtu + FRAMING).max(USUAL_FRAME))
+        Ok(largest.map_or(FULL_FRAME, |mtu| mtu + FRAMING).max(FULL_FRAME))
     }
 
     /// How long the kernel program has run, and how often, while the kernel measured that; `None` if the

@@ -81,9 +81,6 @@ use publish::{ClassTables, PolicyLookup, Publisher};
 /// and what surrounds it in memory must fit a page.
 pub const NATIVE_MTU: u32 = 3498;
 
-/// The largest frame on an interface with the usual MTU of 1500, without FCS.
-const USUAL_FRAME: u32 = 1514;
-
 /// The loaded program and its maps, in parts. Each owns what it changes. What takes two of them is done here, in the
 /// order that keeps packets limited. Dropping it leaves everything pinned and at work.
 pub struct Dataplane {

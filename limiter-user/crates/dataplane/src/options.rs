@@ -9,6 +9,7 @@ use std::time::Duration;
 use aya::util::nr_cpus;
 
 use limiter_common::abi::{ABI_VERSION, Layout};
+use limiter_common::batch::FULL_FRAME;
 use limiter_common::hash::HashKey;
 use limiter_common::key::PrefixMasks;
 use limiter_common::lists::BITS_PER_SOURCE;
@@ -17,8 +18,8 @@ use limiter_common::share::ShareSlot;
 use limiter_common::sketch::{MAX_DEPTH, Shape};
 use limiter_common::table::{Identity, Slot, WAYS};
 
+use super::Error;
 use super::sources::key_of;
-use super::{Error, USUAL_FRAME};
 
 /// Bytes that room for one source takes: its bucket, whose it is, what it may use, and a fingerprint to find it by.
 pub const SOURCE_BYTES: usize =
@@ -146,7 +147,7 @@ impl Options {
     /// [`Error::Option`] names the option that is out of range.
     pub fn check(&self) -> Result<(), Error> {
         let layout = self.layout(HashKey { words: [0; 10] })?;
-        let compiled = || self.groups.compile(layout.window_shift, USUAL_FRAME);
+        let compiled = || self.groups.compile(layout.window_shift, FULL_FRAME);
         let checked = self.groups.check(self.ipv4_prefix, self.ipv6_prefix);
         checked
             .and_then(|()| compiled().map(drop).map_err(|invalid| ("--group-limit", invalid)))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use limiter_common::abi::{Policy, UNLIMITED_SLOT};
 use limiter_common::atomic;
+use limiter_common::batch::FULL_FRAME;
 use limiter_common::class::group_prefix;
 use limiter_common::features::Features;
 use limiter_common::key::GROUP_IPV4_PREFIX;
@@ -12,7 +13,7 @@ use limiter_common::key::GROUP_IPV4_PREFIX;
 use super::floors::{ClusterTerms, Floors};
 use super::publish::{Compiled, Publisher, SharedCounts, newcomers};
 use super::view::Memory;
-use super::{Error, USUAL_FRAME, wait_for_packets};
+use super::{Error, wait_for_packets};
 use model::compile::{compile_tier, decompile};
 use model::tables::OnFull;
 use model::{Change, Changes, Class, Groups, Limit, Share, Target, Tier};
@@ -36,7 +37,7 @@ pub struct Policies {
 
 impl Policies {
     pub(super) fn new(memory: Arc<Memory>, publisher: Publisher) -> Self {
-        Self { memory, publisher, floors: Floors::default(), max_frame: USUAL_FRAME, groups: None }
+        Self { memory, publisher, floors: Floors::default(), max_frame: FULL_FRAME, groups: None }
     }
 
     /// Decides what happens to packets whose source cannot be read, and to sources without a place in
@@ -52,11 +53,11 @@ impl Policies {
         if self.groups == Some(groups) {
             return Ok(());
         }
-        let former = self.groups;
         self.publish_groups(groups)?;
-        self.groups = Some(groups);
-        // Groups of another length are other groups; at the first call nobody knows what there was.
-        if former.is_none_or(|it| it.ipv6_prefix != groups.ipv6_prefix) || groups.limit.is_none() {
+        // What a daemon before this one has left is emptied when limits are published, once for classes and groups.
+        let Some(former) = self.groups.replace(groups) else { return Ok(()) };
+        // Groups of another length are other groups.
+        if former.ipv6_prefix != groups.ipv6_prefix || groups.limit.is_none() {
             self.retire();
         }
         Ok(())

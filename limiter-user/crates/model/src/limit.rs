@@ -2,6 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
+use limiter_common::batch;
 use limiter_common::gcra::{MAX_TOLERANCE, TICKS_PER_NS};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ use super::target::{Target, TargetError};
 use super::units::{Rate, Unit, format_burst};
 
 /// The smallest burst of a limit in bytes: one full Ethernet frame without its check sequence.
-pub const FULL_FRAME: u64 = 1514;
+pub const FULL_FRAME: u64 = batch::FULL_FRAME as u64;
 
 /// A limit: an amount for a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

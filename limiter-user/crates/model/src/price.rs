@@ -7,10 +7,8 @@
 
 use limiter_common::table::{CHEAP, SPARED, WAYS};
 
+use crate::limit::FULL_FRAME;
 use crate::{Limit, Unit};
-
-/// Bytes of a frame that holds a bucket of a byte limit the longest.
-const FRAME: f64 = 1514.0;
 
 /// A limit, and how many buckets its sources hold.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +24,8 @@ pub struct Holder {
 #[must_use]
 pub fn price(limit: &Limit, gate: u32, capacity: u32) -> f64 {
     let tier = limit.tier();
-    let size = if tier.rate.unit() == Unit::Bytes { FRAME } else { 1.0 };
+    // Of a byte limit, the frame that holds a bucket the longest.
+    let size = if tier.rate.unit() == Unit::Bytes { FULL_FRAME as f64 } else { 1.0 };
     let rate = tier.rate.amount() as f64 / size / (tier.rate.period_ns() as f64 / 1e9);
     let burst = (tier.burst as f64 / size).max(1.0);
     let packets = f64::from(gate).max((CHEAP as f64 + 1.0).min(burst + 1.0));
