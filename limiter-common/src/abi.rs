@@ -10,6 +10,7 @@
 
 use crate::atomic::AtomicU64;
 use crate::drop_cache::DropCacheEntry;
+use crate::features::{Features, PolicyRef};
 use crate::gcra::{Cost, MAX_TOLERANCE, Ticks};
 use crate::hash::HashKey;
 use crate::key::{PrefixMasks, SourceKey};
@@ -410,34 +411,9 @@ impl Policy {
         }
     }
 
-    /// Whether packets over the limit pass.
-    #[inline(always)]
-    pub const fn observes(&self) -> bool {
-        self.flags & Self::OBSERVE != 0
-    }
-
-    /// Whether there is a second tier.
-    #[inline(always)]
-    pub const fn has_second(&self) -> bool {
-        self.flags & Self::SECOND != 0
-    }
-
-    /// Whether there is a shadow.
-    #[inline(always)]
-    pub const fn has_shadow(&self) -> bool {
-        self.flags & Self::SHADOW != 0
-    }
-
-    /// Whether the limit is the cluster's.
-    #[inline(always)]
-    pub const fn is_cluster(&self) -> bool {
-        self.flags & Self::CLUSTER != 0
-    }
-
-    /// Whether the limit bans, and only on evidence.
-    #[inline(always)]
-    pub const fn seeks_evidence(&self) -> bool {
-        self.flags & Self::EVIDENCE != 0
+    /// As a program sees it that is loaded for everything.
+    pub const fn whole(&self) -> PolicyRef<'_> {
+        PolicyRef::new(self, Features::ALL)
     }
 
     /// The share of a limit of the cluster that each bucket has without end.
@@ -455,7 +431,7 @@ impl Policy {
     /// The tiers that are enforced, each with what the operator wrote.
     pub fn tiers(&self) -> [Option<(&Tier, &Terms)>; 2] {
         let second = (&self.second, &self.second_terms);
-        [Some((&self.first, &self.first_terms)), self.has_second().then_some(second)]
+        [Some((&self.first, &self.first_terms)), self.whole().has_second().then_some(second)]
     }
 }
 

@@ -63,7 +63,8 @@ impl Policy {
             let Cost { fixed, per_byte, shift } = tier.cost;
             ticks.checked_div(fixed).or((ticks << shift).checked_div(per_byte)).unwrap_or(0)
         };
-        let second = self.has_second().then(|| units(self.sharing.second_batch, &self.second));
+        let second =
+            self.whole().has_second().then(|| units(self.sharing.second_batch, &self.second));
         [Some(units(self.sharing.first_batch, &self.first)), second]
     }
 }

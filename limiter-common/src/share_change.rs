@@ -184,7 +184,7 @@ impl<'a> Bucket<'a> {
     fn tiers(&self) -> impl Iterator<Item = (usize, &'a Tier, &'a AtomicU64)> {
         let policy = self.policy;
         let second = (1, &policy.second, &self.identity.second_tat);
-        let second = policy.has_second().then_some(second);
+        let second = policy.whole().has_second().then_some(second);
         second.into_iter().chain([(0, &policy.first, &self.slot.tat)])
     }
 
@@ -199,7 +199,7 @@ impl<'a> Bucket<'a> {
         let old_floor = atomic::load(&self.share.floor);
         let mut held = self.held();
         let at_ns = clock();
-        if tag == 0 || old_floor == 0 || !self.is_of(tag) || !self.policy.is_cluster() {
+        if tag == 0 || old_floor == 0 || !self.is_of(tag) || !self.policy.whole().is_cluster() {
             return Outcome::Gone;
         }
         let after = Held { grant: grant.unwrap_or(held.grant), floor: self.policy.floor().0 };

@@ -63,12 +63,17 @@ impl Steps for Kernel {
     fn group(&self, _: &Arrival) -> Option<Reason> {
         // One after the other, not one by the other: the stack is short.
         match limiter_of_group() {
-            OF_GROUP => steps::by_group(
-                |again| Next::from_bits(limiter_judge_group(u32::from(again))),
-                |first| Attempt::from_bits(limiter_promote(u32::from(first), GROUP)),
-            ),
+            OF_GROUP => {
+                let (kernel, group) = in_hand(GROUP)?;
+                steps::by_group(&kernel, group)
+            }
             over => done(over),
         }
+    }
+
+    #[inline(always)]
+    fn next_of_group(&self, _: &Arrival, again: bool) -> Option<Next> {
+        Next::from_bits(limiter_next_of_group(u32::from(again)))
     }
 
     #[inline(always)]
@@ -84,6 +89,12 @@ impl Steps for Kernel {
     #[inline(always)]
     fn shared_limits(&self, _: &Arrival, passed: Reason) -> Option<Reason> {
         done(limiter_shared_limits(passed as u32))
+    }
+
+    #[inline(always)]
+    fn shared_slot(&self, _: &Arrival, kind: u64) -> Option<Option<u32>> {
+        let found = limiter_shared_slot(kind);
+        (found != MISSING).then(|| found.checked_sub(1).map(|slot| slot as u32))
     }
 
     #[inline(always)]
@@ -155,24 +166,27 @@ extern "C" fn limiter_entry() -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn limiter_of_group() -> u32 {
-    let found = in_hand(0).and_then(|(kernel, packet)| steps::of_group(&kernel, packet));
-    let (Some(found), Some(at)) = (found, ARRIVAL.get_ptr_mut(GROUP)) else {
+    // Looked up first: else the verifier of Linux 6.1 sees reads of what only some ways have written.
+    let (Some((kernel, packet)), Some(at)) = (in_hand(0), ARRIVAL.get_ptr_mut(GROUP)) else {
         return Attempt::to_bits(None);
     };
-    let Some(group) = found else {
-        return Attempt::to_bits(Some(Attempt::Done(Reason::OverGroup)));
-    };
-    // SAFETY: as in `take_up`.
-    unsafe { at.write(group) };
-    OF_GROUP
+    match steps::of_group(&kernel, packet) {
+        Some(Some(group)) => {
+            // SAFETY: as in `take_up`.
+            unsafe { at.write(group) };
+            OF_GROUP
+        }
+        Some(None) => Attempt::to_bits(Some(Attempt::Done(Reason::OverGroup))),
+        None => Attempt::to_bits(None),
+    }
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn limiter_judge_group(again: u32) -> u32 {
-    let judged =
-        in_hand(GROUP).and_then(|(kernel, group)| steps::judge_group(&kernel, group, again != 0));
-    Next::to_bits(judged)
+extern "C" fn limiter_next_of_group(again: u32) -> u32 {
+    let next =
+        in_hand(GROUP).and_then(|(kernel, group)| steps::next_of_group(&kernel, group, again != 0));
+    Next::to_bits(next)
 }
 
 #[unsafe(no_mangle)]
@@ -197,6 +211,14 @@ extern "C" fn limiter_shared_limits(passed: u32) -> u32 {
     let reason =
         in_hand(0).and_then(|(kernel, packet)| steps::shared_limits(&kernel, packet, passed));
     Attempt::to_bits(reason.map(Attempt::Done))
+}
+
+/// The slot and one; 0 if there is none.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_shared_slot(kind: u64) -> u64 {
+    let slot = in_hand(0).and_then(|(kernel, packet)| steps::shared_slot(&kernel, packet, kind));
+    slot.map_or(MISSING, |slot| slot.map_or(0, |slot| u64::from(slot) + 1))
 }
 
 #[unsafe(no_mangle)]

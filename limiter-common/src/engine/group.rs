@@ -10,7 +10,7 @@ use super::classes::Classified;
 use super::limit::pause;
 use super::lookup::{Arrival, NO_WAY, find};
 use super::sketched::{Added, add};
-use super::steps::Steps;
+use super::{State, Steps};
 use crate::abi::{Newcomers, Reason};
 use crate::atomic;
 use crate::table::set_of;
@@ -35,8 +35,13 @@ pub fn of_group<S: Steps>(state: &S, packet: &Arrival) -> Option<Option<Arrival>
 /// What comes next for a packet of a group.
 #[derive(Clone, Copy, Debug)]
 pub enum Next {
-    /// Nothing: the group has, or needs, no other bucket.
-    Judged(Attempt<Reason>),
+    /// Nothing: the group is below its gate.
+    Passes,
+    /// The bucket in the slot at `index` is charged.
+    Charge {
+        /// As in [`Steps::charge`], below 2^30.
+        index: u32,
+    },
     /// The group is to get a bucket.
     Promote {
         /// As in [`Steps::promote`].
@@ -45,68 +50,70 @@ pub enum Next {
 }
 
 impl Next {
-    /// A number that is no outcome.
-    const PROMOTE: u32 = 1 << 18;
+    const PASSES: u32 = u32::MAX;
+    const MISSING: u32 = u32::MAX - 1;
+    const PROMOTE: u32 = 1 << 30;
 
     /// As [`Attempt::to_bits`].
     #[inline(always)]
     pub const fn to_bits(next: Option<Self>) -> u32 {
         match next {
-            Some(Self::Judged(attempt)) => Attempt::to_bits(Some(attempt)),
+            Some(Self::Passes) => Self::PASSES,
+            Some(Self::Charge { index }) => index,
             Some(Self::Promote { first }) => Self::PROMOTE | first as u32,
-            None => Attempt::to_bits(None),
+            None => Self::MISSING,
         }
     }
 
     /// What has become `bits`.
     #[inline(always)]
-    pub fn from_bits(bits: u32) -> Option<Self> {
-        match bits & Self::PROMOTE {
-            0 => Attempt::from_bits(bits).map(Self::Judged),
+    pub const fn from_bits(bits: u32) -> Option<Self> {
+        match bits {
+            Self::MISSING => None,
+            Self::PASSES => Some(Self::Passes),
+            index if index < Self::PROMOTE => Some(Self::Charge { index }),
             _ => Some(Self::Promote { first: bits & 1 != 0 }),
         }
     }
 }
 
-/// Judges a packet of a group by the limit of groups. `judge` is [`judge_group`] of it, `promote` [`Steps::promote`].
+/// Judges a packet of a group by the limit of groups.
 #[inline(always)]
-pub fn by_group(
-    judge: impl Fn(bool) -> Option<Next>,
-    promote: impl FnOnce(bool) -> Option<Attempt<Reason>>,
-) -> Option<Reason> {
-    let mut attempt = match judge(false)? {
-        Next::Promote { first } => promote(first)?,
-        Next::Judged(attempt) => attempt,
-    };
-    if let Attempt::Contended = attempt
-        && let Next::Judged(again) = judge(true)?
-    {
-        attempt = again;
+pub fn by_group<S: Steps>(state: &S, group: &Arrival) -> Option<Reason> {
+    let mut attempted = attempt(state, group, false)?;
+    if matches!(attempted, Attempt::Contended) {
+        attempted = attempt(state, group, true)?;
     }
     // `on_full` decides on sources, not on what they belong to: without room for its group a packet passes.
-    let is_over = matches!(attempt, Attempt::Done(Reason::OverLimit));
+    let is_over = matches!(attempted, Attempt::Done(Reason::OverLimit));
     Some(if is_over { Reason::OverGroup } else { Reason::BelowGate })
 }
 
-/// Judges the packet in hand, which is that of a group, by the bucket that the group has; `again`, if another CPU was
-/// about to make one.
-// It does not promote: that takes more of the kernel's stack than this leaves.
 #[inline(always)]
-pub fn judge_group<S: Steps>(state: &S, group: &Arrival, again: bool) -> Option<Next> {
+fn attempt<S: Steps>(state: &S, group: &Arrival, again: bool) -> Option<Attempt<Reason>> {
+    match state.next_of_group(group, again)? {
+        Next::Passes => Some(Attempt::Done(Reason::BelowGate)),
+        Next::Charge { index } => state.charge(group, index),
+        Next::Promote { first } => state.promote(group, first),
+    }
+}
+
+/// What is to be done with the packet in hand, which is that of a group; `again`, if another CPU was about to make
+/// the group's bucket.
+// It does nothing of that itself: it takes more of the kernel's stack than this leaves.
+#[inline(always)]
+pub fn next_of_group<S: State>(state: &S, group: &Arrival, again: bool) -> Option<Next> {
     if again {
         pause(group.fingerprints(state)?);
     }
     if let Some(found) = find(state, group, NO_WAY)? {
-        return Some(Next::Judged(state.charge(group, found.index)?));
+        return Some(Next::Charge { index: found.index });
     }
     if again {
-        return Some(Next::Judged(Attempt::Contended));
+        return Some(Next::Passes);
     }
     // Its own gate: the least one of all is that of sources.
     let gate = state.policy(group.classified.found()?)?.gate;
     let Added { below, first } = add(state, state.config()?, group, gate)?;
-    Some(match below {
-        true => Next::Judged(Attempt::Done(Reason::BelowGate)),
-        false => Next::Promote { first },
-    })
+    Some(if below { Next::Passes } else { Next::Promote { first } })
 }

@@ -20,13 +20,13 @@ pub fn shared_limits<S: Steps>(state: &S, packet: &Arrival, passed: Reason) -> O
     let kinds = atomic::load(&state.config()?.shared);
     let mut reason = passed;
     if kinds & CLASS != 0
-        && let Some(slot) = packet.classified.shared(state, packet.source)?
+        && let Some(slot) = state.shared_slot(packet, CLASS)?
     {
         reason = state.charge_shared(packet, slot, reason)?;
     }
     if kinds & PREFIX != 0
         && reason.passes()
-        && let Some(slot) = state.shared_by(ANY, packet.source)
+        && let Some(slot) = state.shared_slot(packet, PREFIX)?
     {
         reason = state.charge_shared(packet, slot, reason)?;
     }
@@ -34,6 +34,15 @@ pub fn shared_limits<S: Steps>(state: &S, packet: &Arrival, passed: Reason) -> O
         reason = state.charge_shared(packet, TOTAL_SLOT, reason)?;
     }
     Some(reason)
+}
+
+/// The limit of a `kind`, [`CLASS`] or [`PREFIX`], that a packet shares.
+#[inline(always)]
+pub fn shared_slot<S: State>(state: &S, packet: &Arrival, kind: u64) -> Option<Option<u32>> {
+    match kind {
+        CLASS => packet.classified.shared(state, packet.source),
+        _ => Some(state.shared_by(ANY, packet.source)),
+    }
 }
 
 /// A tier of a shared limit.
@@ -54,6 +63,13 @@ impl SharedTier<'_> {
     #[inline(always)]
     fn tokens(&self) -> Tokens {
         Tokens(atomic::load(self.held))
+    }
+
+    /// What is held, and what a packet of `length` bytes costs, if the former is of this limit and enough.
+    #[inline(always)]
+    fn covers(&self, length: u32) -> Option<(Tokens, Ticks)> {
+        let (held, cost) = (self.tokens(), self.tier.cost.ticks(length));
+        (held.holder() == self.holder && held.ticks() >= cost).then_some((held, cost))
     }
 
     /// How far in debt the bucket may be for a packet that asks so.
@@ -173,20 +189,13 @@ impl<'a> Met<'a> {
     /// Takes what a packet of `length` bytes costs out of what the CPU holds, if that is enough.
     #[inline(always)]
     fn take(&self, length: u32) -> bool {
-        let tier = self.first();
-        let (held, cost) = (tier.tokens(), tier.tier.cost.ticks(length));
-        if held.holder() != self.holder || held.ticks() < cost {
-            return false;
-        }
+        let (first, second) = (self.first(), self.second());
+        let Some((held, cost)) = first.covers(length) else { return false };
         if self.policy.has_second() {
-            let second = self.second();
-            let (held, cost) = (second.tokens(), second.tier.cost.ticks(length));
-            if held.holder() != self.holder || held.ticks() < cost {
-                return false;
-            }
+            let Some((held, cost)) = second.covers(length) else { return false };
             second.settle(held, cost, 0);
         }
-        tier.settle(held, cost, 0);
+        first.settle(held, cost, 0);
         true
     }
 

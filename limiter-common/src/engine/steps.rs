@@ -2,10 +2,10 @@
 
 pub use super::charge::charge;
 pub use super::classes::classify;
-pub use super::group::{Next, by_group, judge_group, of_group};
+pub use super::group::{Next, by_group, next_of_group, of_group};
 pub use super::listed::entry;
 pub use super::promotion::promote;
-pub use super::shared::{Ask, charge_shared, draw, is_known, shared_limits};
+pub use super::shared::{Ask, charge_shared, draw, is_known, shared_limits, shared_slot};
 
 use super::State;
 use super::attempt::Attempt;
@@ -52,12 +52,16 @@ pub trait Steps: State + Sized {
     #[inline(always)]
     fn group(&self, packet: &Arrival) -> Option<Reason> {
         match of_group(self, packet)? {
-            Some(group) => by_group(
-                |again| judge_group(self, &group, again),
-                |first| self.promote(&group, first),
-            ),
+            Some(group) => by_group(self, &group),
             None => Some(Reason::OverGroup),
         }
+    }
+
+    /// What is to be done with the packet in hand, which is that of a group; `again`, if another CPU was about to make
+    /// the group's bucket.
+    #[inline(always)]
+    fn next_of_group(&self, group: &Arrival, again: bool) -> Option<Next> {
+        next_of_group(self, group, again)
     }
 
     /// Charges the packet in hand to the bucket in the slot at `index`. Contended only if that is another
@@ -78,6 +82,12 @@ pub trait Steps: State + Sized {
     #[inline(always)]
     fn shared_limits(&self, packet: &Arrival, passed: Reason) -> Option<Reason> {
         shared_limits(self, packet, passed)
+    }
+
+    /// The limit of a `kind`, [`crate::shared::CLASS`] or [`crate::shared::PREFIX`], that the packet in hand shares.
+    #[inline(always)]
+    fn shared_slot(&self, packet: &Arrival, kind: u64) -> Option<Option<u32>> {
+        shared_slot(self, packet, kind)
     }
 
     /// Charges the packet in hand, which has `passed` all limits before, to one that sources share.

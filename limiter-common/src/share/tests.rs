@@ -168,8 +168,12 @@ fn a_policy_keeps_its_floor_and_its_flags() {
         let [first, second, shadow] = [9, 7, 3].map(CompiledTier::unlimited);
         let plain = Policy::new(first).and(second).observing();
         let policy = plain.shared_by_hosts(floor, [5 << 32, (7 << 32) + 1]);
-        assert!(policy.is_cluster() && !plain.is_cluster());
-        assert!(policy.has_second() && policy.observes() && !policy.has_shadow());
+        assert!(policy.whole().is_cluster() && !plain.whole().is_cluster());
+        assert!(
+            policy.whole().has_second()
+                && policy.whole().observes()
+                && !policy.whole().has_shadow()
+        );
         assert_eq!((policy.gate, policy.floor()), (7, floor));
         assert_eq!(policy.filled(), [5 << 32, (7 << 32) + 1]);
         // A shadow leaves it as it is.

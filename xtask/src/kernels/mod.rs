@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use plan::{Boot, Kernel, REFUSED, SCENARIOS};
 use serde_json::{Value, json};
 use tools::Need;
@@ -64,6 +64,9 @@ pub(crate) struct Args {
     /// Only the oldest and the newest kernel, with 8 CPUs: 3 minutes instead of 30
     #[arg(long)]
     reduced: bool,
+    /// Only kernels whose release begins so, as `6.1.`
+    #[arg(long, value_name = "RELEASE")]
+    kernel: Option<String>,
 }
 
 /// Boots every machine of the plan; a failure if a row is outside the bounds.
@@ -73,12 +76,16 @@ pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let folder = build()?;
     let image = Image::make(&IMAGE)?;
     say(format_args!("programs and image: {}", span(begin.elapsed())));
-    let boots = if args.reduced { plan::reduced() } else { plan::full() };
+    let mut boots = if args.reduced { plan::reduced() } else { plan::full() };
+    if let Some(kernel) = &args.kernel {
+        boots.retain(|boot| boot.kernel.release.starts_with(kernel.as_str()));
+        ensure!(!boots.is_empty(), "no kernel of the plan is {kernel}");
+    }
     // A package that has gone is better told at the start than after half an hour.
     boots.iter().try_for_each(|boot| release(&image, boot.kernel).map(drop))?;
     println!("{}", rows::HEADER);
     let mut rows = Vec::new();
-    if !args.reduced {
+    if !args.reduced && args.kernel.is_none() {
         let row = refuse(&image, &folder)?;
         print!("{}", rows::table(std::slice::from_ref(&row)));
         say(format_args!("{}: {}", rows::name(&row), row["error"].as_str().unwrap_or_default()));

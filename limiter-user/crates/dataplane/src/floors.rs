@@ -99,7 +99,7 @@ impl Floors {
 /// The floor that a daemon before this one has left.
 fn pinned(in_force: &InForce) -> Option<Floor> {
     let policies = in_force.policies().map(|(_, policy)| policy);
-    let shared: Vec<Policy> = policies.filter(Policy::is_cluster).collect();
+    let shared: Vec<Policy> = policies.filter(|policy| policy.whole().is_cluster()).collect();
     // The greater number is the smaller share. A daemon that died within a change has left two
     // floors, of which the smaller one brings nobody tokens.
     let least = shared.iter().map(Policy::floor).max()?;

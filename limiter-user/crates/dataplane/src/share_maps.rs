@@ -261,7 +261,7 @@ impl<'a> PolicyCache<'a> {
             // Then the slot had this content all the time: it is not written while a generation leads to it.
             let now = self.maps.published().generation();
             if now == self.generation {
-                return policy.filter(Policy::is_cluster);
+                return policy.filter(|policy| policy.whole().is_cluster());
             }
             self.forget(now);
         }
@@ -306,7 +306,7 @@ impl<'a> ClusterSlots<'a> {
             // No packet has come since policies have changed.
             let network = self.maps.table.memory.network(tracked.key());
             let (_, policy) = self.in_force.policy_for(network.addr(), tracked.class());
-            return policy.filter(Policy::is_cluster);
+            return policy.filter(|policy| policy.whole().is_cluster());
         }
         let slot = resolved.slot();
         if let Some((last, policy)) = self.last
@@ -314,7 +314,7 @@ impl<'a> ClusterSlots<'a> {
         {
             return policy;
         }
-        let policy = self.in_force.policy(slot).filter(Policy::is_cluster);
+        let policy = self.in_force.policy(slot).filter(|policy| policy.whole().is_cluster());
         self.last = Some((slot, policy));
         policy
     }

@@ -343,7 +343,7 @@ impl Memory {
         let last_seen = tracked.last().ns();
         let tiers = policy.map(Policy::tiers);
         let tats = [tracked.tat, atomic::load(&tracked.identity.second_tat)];
-        let shared = policy.filter(|policy| policy.is_cluster());
+        let shared = policy.filter(|policy| policy.whole().is_cluster());
         let price = shared.map(|policy| tracked.under(policy).price(now.monotonic_ns));
         let price = price.unwrap_or(CostMultiplier::LOCAL);
         let [left, also_left] = tiers.map_or([None; 2], |tiers| {
@@ -383,7 +383,7 @@ impl Memory {
             dropped: counts.dropped,
             bytes: counts.bytes,
             evidence: policy
-                .filter(|policy| policy.seeks_evidence())
+                .filter(|policy| policy.whole().seeks_evidence())
                 .map(|_| tracked.identity.class().evidence()),
             since_ns: counts.since_ns,
             first_seen: Some(now.wall(counts.since_ns)),

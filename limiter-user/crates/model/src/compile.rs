@@ -154,9 +154,10 @@ pub fn compile_tier(
 /// has no part in, a ban and what becomes of it in a partition, is not in it.
 pub fn decompile(target: Target, policy: &Policy) -> Option<Limit> {
     let tier = decompile_terms(&policy.first_terms)?;
-    let also = if policy.has_second() { decompile_terms(&policy.second_terms) } else { None };
-    let enforce = !policy.observes();
-    let scope = match policy.is_cluster() {
+    let also =
+        if policy.whole().has_second() { decompile_terms(&policy.second_terms) } else { None };
+    let enforce = !policy.whole().observes();
+    let scope = match policy.whole().is_cluster() {
         // What becomes of it in a partition is decided by the daemon, so no map has it.
         true => Scope::Cluster { partition: Partition::default() },
         false => Scope::Local,
@@ -198,7 +199,7 @@ mod tests {
             let policy = compile(&limit, 27, 1514).unwrap();
             assert_eq!(decompile(Target::DEFAULT, &policy), Some(limit));
             let observed = compile(&limit.enforced(false), 27, 1514).unwrap();
-            assert!(observed.observes() && observed.first_terms == policy.first_terms);
+            assert!(observed.whole().observes() && observed.first_terms == policy.first_terms);
             assert_eq!(decompile(Target::DEFAULT, &observed), Some(limit.enforced(false)));
         }
         assert_eq!(decompile(Target::DEFAULT, &Policy::unlimited(16)), None);
@@ -214,7 +215,7 @@ mod tests {
             let ban =
                 unverified.map(|unverified| Ban { after: 5, factor: 10, lasts: 60, unverified });
             let policy = compile(&limit("10pps", 5).banning(ban).unwrap(), 27, 1514).unwrap();
-            assert_eq!(policy.seeks_evidence(), seeks);
+            assert_eq!(policy.whole().seeks_evidence(), seeks);
             assert_eq!(decompile(Target::DEFAULT, &policy), Some(limit("10pps", 5)));
         }
     }
@@ -276,7 +277,7 @@ mod tests {
         for (part, gate) in [(1.0, 16), (0.05, 4), (0.01, 1), (0.0, 1)] {
             let policy = compile_shared(&limit, &share(part), 27, 1514).unwrap();
             assert_eq!(policy.gate, gate, "{part}");
-            assert!(policy.is_cluster() && (policy.floor().part() - part).abs() < 1e-4);
+            assert!(policy.whole().is_cluster() && (policy.floor().part() - part).abs() < 1e-4);
             let fixed = whole.first.cost.fixed;
             assert_eq!(policy.first.cost, whole.first.cost);
             assert_eq!(policy.first.tolerance + fixed, whole.first.tolerance);
