@@ -114,3 +114,28 @@ impl Deref for PolicyRef<'_> {
         self.policy
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_feature_is_one_of_its_own() {
+        let each = [
+            Features::SECOND_TIERS,
+            Features::SHADOWS,
+            Features::CLUSTER,
+            Features::EVIDENCE,
+            Features::CLASSES,
+            Features::LISTS,
+            Features::AGGREGATES,
+            Features::GROUPS,
+        ];
+        for (at, feature) in each.into_iter().enumerate() {
+            assert_eq!(feature.0.count_ones(), 1, "{at}");
+            assert_eq!(feature.and(feature), feature);
+            assert!(Features::ALL.has(feature) && !Features::NONE.has(feature));
+            assert!(each[..at].iter().all(|other| !other.has(feature)), "{at}");
+        }
+    }
+}

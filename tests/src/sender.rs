@@ -267,8 +267,17 @@ impl Sending {
     /// If the sender did.
     #[must_use]
     pub fn stop(self) -> Vec<Sent> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.join()
+        Self::stop_all(vec![self])
+    }
+
+    /// The same, for many senders at the same moment.
+    ///
+    /// # Panics
+    /// If one of them did.
+    #[must_use]
+    pub fn stop_all(all: Vec<Self>) -> Vec<Sent> {
+        all.iter().for_each(|sending| sending.stop.store(true, Ordering::Relaxed));
+        all.into_iter().flat_map(Self::join).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use crate::abi::Reason;
 
 /// What came of a step. The `Option` around it is `None` where `state` lacks something, so that `?` ends
 /// the way of the packet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt<T> {
     /// It is done.
     Done(T),

@@ -33,7 +33,7 @@ pub fn of_group<S: Steps>(state: &S, packet: &Arrival) -> Option<Option<Arrival>
 }
 
 /// What comes next for a packet of a group.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Nothing: the group is below its gate.
     Passes,

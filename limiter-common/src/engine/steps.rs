@@ -109,3 +109,26 @@ pub trait Steps: State + Sized {
         is_known(self, packet, now_ns)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Functions of the kernel program return numbers: what they mean has to come back.
+    #[test]
+    fn outcomes_survive_as_numbers() {
+        let attempts = [Reason::OverLimit, Reason::BelowGate, Reason::Internal].map(Attempt::Done);
+        for attempt in attempts.into_iter().chain([Attempt::Contended]).map(Some).chain([None]) {
+            assert_eq!(Attempt::from_bits(Attempt::to_bits(attempt)), attempt);
+        }
+        let charges = [0, 1, (1 << 30) - 1].map(|index| Next::Charge { index });
+        let promotes = [false, true].map(|first| Next::Promote { first });
+        let nexts = charges.into_iter().chain(promotes).chain([Next::Passes]);
+        for next in nexts.map(Some).chain([None]) {
+            assert_eq!(Next::from_bits(Next::to_bits(next)), next);
+        }
+        for ask in [Ask::Batch, Ask::Packet, Ask::Reserve] {
+            assert_eq!(Ask::from_u32(ask as u32), ask);
+        }
+    }
+}

@@ -23,6 +23,9 @@ const COMMAND: Duration = Duration::from_secs(120);
 /// How long a guest may take to shut down.
 const SHUTDOWN: Duration = Duration::from_secs(120);
 
+/// What a kernel prints that gives up.
+pub(crate) const PANIC: &str = "Kernel panic";
+
 /// What a guest is made of, besides its image.
 #[derive(Debug)]
 pub(crate) struct Machine<'a> {
@@ -212,7 +215,15 @@ fn soon(verb: &str) -> String {
 fn printed(name: &str, console: &Path) -> String {
     let text = fs::read(console).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    format!("{name} printed last:\n{}\nall of it: {}", tools::last_lines(&text), console.display())
+    let end = until_panic(&text);
+    format!("{name} printed last:\n{}\nall of it: {}", tools::last_lines(end), console.display())
+}
+
+/// Without what a guest prints that has started anew because its kernel panicked.
+fn until_panic(text: &str) -> &str {
+    let Some(at) = text.rfind(PANIC) else { return text };
+    let line = text[at..].find('\n').unwrap_or(text.len() - at);
+    &text[..at + line]
 }
 
 fn first_line(script: &str) -> &str {
@@ -232,6 +243,7 @@ mod tests {
         assert!(text.contains("line 39") && text.contains("line 20"), "{text}");
         assert!(!text.contains("line 19"), "{text}");
         assert!(text.contains(&file.path().display().to_string()), "{text}");
+        assert!(until_panic("one\nKernel panic: why\n[boot]\ntwo").ends_with(": why"));
         assert_eq!(first_line("\none\ntwo"), "one");
     }
 }

@@ -11,5 +11,5 @@ mod machine;
 mod network;
 
 pub(crate) use image::{Image, Spec};
-pub(crate) use machine::{Guest, Machine};
+pub(crate) use machine::{Guest, Machine, PANIC};
 pub(crate) use network::{Card, Network, Sender};

@@ -19,7 +19,7 @@ use tools::Need;
 
 use crate::{
     build::{self, REQUIRE},
-    guest::{Guest, Image, Machine, Spec},
+    guest::{Guest, Image, Machine, PANIC, Spec},
     progress::{say, span},
     run::Cmd,
     setup, workspace,
@@ -50,8 +50,6 @@ const TIMEOUT: Duration = Duration::from_secs(400);
 // Emulated, a CPU may still run the breakpoint that another one has just patched away where XDP programs are
 // called. Seen under 7.x with eight CPUs and more.
 const MORE_TRIES: u32 = 2;
-/// What a kernel prints then.
-const PANIC: &str = "Kernel panic";
 /// How long a daemon in an emulated machine may take to start, seconds.
 const START: u32 = 120;
 
@@ -67,6 +65,9 @@ pub(crate) struct Args {
     /// Only kernels whose release begins so, as `6.1.`
     #[arg(long, value_name = "RELEASE")]
     kernel: Option<String>,
+    /// Only machines with so many CPUs
+    #[arg(long, value_name = "N")]
+    cpus: Option<u32>,
 }
 
 /// Boots every machine of the plan; a failure if a row is outside the bounds.
@@ -77,17 +78,18 @@ pub(crate) fn command(args: &Args) -> Result<ExitCode> {
     let image = Image::make(&IMAGE)?;
     say(format_args!("programs and image: {}", span(begin.elapsed())));
     let mut boots = if args.reduced { plan::reduced() } else { plan::full() };
-    if let Some(kernel) = &args.kernel {
-        boots.retain(|boot| boot.kernel.release.starts_with(kernel.as_str()));
-        ensure!(!boots.is_empty(), "no kernel of the plan is {kernel}");
-    }
+    boots.retain(|boot| {
+        let is_kernel = |kernel: &String| boot.kernel.release.starts_with(kernel);
+        args.kernel.as_ref().is_none_or(is_kernel) && args.cpus.is_none_or(|cpus| boot.cpus == cpus)
+    });
+    ensure!(!boots.is_empty(), "the plan has no such machine");
     // A package that has gone is better told at the start than after half an hour.
     boots.iter().try_for_each(|boot| release(&image, boot.kernel).map(drop))?;
     println!("{}", rows::HEADER);
     let mut rows = Vec::new();
-    if !args.reduced && args.kernel.is_none() {
+    if !args.reduced && args.kernel.is_none() && args.cpus.is_none() {
         let row = refuse(&image, &folder)?;
-        print!("{}", rows::table(std::slice::from_ref(&row)));
+        print(std::slice::from_ref(&row));
         say(format_args!("{}: {}", rows::name(&row), row["error"].as_str().unwrap_or_default()));
         rows.push(row);
     }
@@ -97,21 +99,30 @@ pub(crate) fn command(args: &Args) -> Result<ExitCode> {
         let name = found.first().map(rows::name).unwrap_or_default();
         let (number, all) = (number + 1, boots.len());
         say(format_args!("{number}/{all} {name}, …: {}", span(begin.elapsed())));
-        print!("{}", rows::table(&found));
+        print(&found);
         rows.extend(found);
     }
     if let Some(path) = &args.json {
         let text = format!("{:#}\n", json!({ "kernels": rows }));
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let outside = rows.iter().filter_map(|row| Some((row, rows::complaint(row)?)));
-    let outside: Vec<_> = outside.collect();
-    for (row, complaint) in &outside {
-        say(format_args!("{}: {complaint}", rows::name(row)));
+    let outside = rows.iter().filter(|row| rows::complaint(row).is_some()).count();
+    say(format_args!(
+        "{} rows in {}, {outside} outside the bounds",
+        rows.len(),
+        span(begin.elapsed())
+    ));
+    Ok(if outside == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints the rows, and what is wrong with them.
+fn print(rows: &[Value]) {
+    print!("{}", rows::table(rows));
+    for row in rows {
+        if let Some(complaint) = rows::complaint(row) {
+            say(format_args!("{}: {complaint}", rows::name(row)));
+        }
     }
-    let (count, time) = (outside.len(), span(begin.elapsed()));
-    say(format_args!("{} rows in {time}, {count} outside the bounds", rows.len()));
-    Ok(if outside.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Builds the programs; returns the folder with what goes into the guests.

@@ -145,7 +145,7 @@ pub(crate) fn run(progress: &Progress) -> Report {
             Last::Returns => daemons[HOSTS - 1].restart(&fleet.hosts[HOSTS - 1]),
         }
         follow(progress, &watch, Instant::now() + Duration::from_secs_f64(act.lasts));
-        sending.into_iter().for_each(|sending| drop(sending.stop()));
+        drop(tests::sender::Sending::stop_all(sending));
         acts.push((act, starts));
     }
     let admitted = watch.stop();

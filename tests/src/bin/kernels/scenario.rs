@@ -118,7 +118,10 @@ impl Scenario {
             let mut frames = frames.clone();
             // On each CPU another one first, so that CPUs do not send for the same source in step.
             frames.rotate_left(cpu % SHARING as usize % self.sources().len());
-            Sender::new(lab).on_cpu(cpu).start(vec![Stream::cycle(frames, rate, 1 << 20)])
+            // The first one leaves the bucket with room for what it earns until the others have started, which takes
+            // a machine of many CPUs a while.
+            let stream = Stream::cycle(frames, rate, 1 << 20).with_burst(BURST / 2);
+            Sender::new(lab).on_cpu(cpu).start(vec![stream])
         };
         let floods: Vec<_> = (0..cpus).map(flood).collect();
         thread::sleep(FLOOD);
@@ -127,7 +130,8 @@ impl Scenario {
             daemon.restart(lab);
             thread::sleep(FLOOD / 4);
         }
-        let sent = stop(floods);
+        // At once: one after the other, the last ones would send less than the limit for a while.
+        let sent = Sending::stop_all(floods);
         let beside = beside.stop();
         thread::sleep(ARRIVAL);
         let observed = observer.read();
@@ -151,11 +155,4 @@ impl Scenario {
         let gate = if matches!(self, Self::Aggregate) { 0 } else { limit.gate };
         gate + cpus as u64 - 1
     }
-}
-
-/// Ends all at once: one after the other, the last ones would send less than the limit for a while.
-fn stop(floods: Vec<Sending>) -> Vec<Sent> {
-    let stops: Vec<_> =
-        floods.into_iter().map(|flood| thread::spawn(|| Sending::stop(flood))).collect();
-    stops.into_iter().flat_map(|stop| stop.join().expect("a sender ends well")).collect()
 }
