@@ -3,8 +3,8 @@
 //! A set's *fingerprints*, one byte of hash for each of its ways, are one word. So whoever has no
 //! bucket learns it from one load, and whoever has one touches one line: bucket and counters together.
 //!
-//! A slot with tag 0 is empty. TAT [`CLAIMED`] is a slot that a CPU is filling. A bucket whose TAT is
-//! not in the future is full, hence as good as a new one: such buckets are replaced first, and nothing
+//! A slot with tag 0 is empty. TAT [`CLAIMED`] is a slot that a CPU is filling; nobody waits for it.
+//! A bucket whose TAT is not in the future is full, hence as good as a new one: such buckets are replaced first, and nothing
 //! is lost by it. The TAT doubles as the lock of a replacement, because a compare-and-swap on it fails
 //! exactly if a packet was charged in between, and a TAT never returns to a value it had.
 //!
@@ -39,6 +39,17 @@ pub const CLAIMED: Ticks = 1 << 63;
 #[must_use]
 pub const fn is_claimed(tat: Ticks) -> bool {
     tat >= CLAIMED
+}
+
+/// What a TAT has on top in a slot that is filled, and still claimed. Whoever sees its source's tag there may take it
+/// off: the CPU that filled it may have been stopped.
+pub const FILLED: Ticks = CLAIMED | 1 << 62;
+
+/// Whether a slot is filled and still claimed.
+#[inline(always)]
+#[must_use]
+pub const fn is_filled(tat: Ticks) -> bool {
+    tat >= FILLED
 }
 
 /// The last packet of a source, as [`Slot::last_seen`] has it: `denies:4 | time:60`, in ns since boot. The lowest
@@ -273,13 +284,22 @@ impl Matches {
     }
 }
 
-/// Changes the fingerprint of a way that the caller has claimed, and nobody else may change.
+/// A set's fingerprints with another byte for a way.
 #[inline(always)]
-pub fn set_fingerprint(fingerprints: &AtomicU64, way: u32, byte: u64) {
+#[must_use]
+pub const fn with_fingerprint(fingerprints: u64, way: u32, byte: u64) -> u64 {
     let shift = (way % WAYS) * 8;
-    let old = (atomic::load(fingerprints) >> shift) & 0xff;
-    // The byte is ours: adding the difference changes it alone, whatever others do to theirs.
-    atomic::add(fingerprints, (byte << shift).wrapping_sub(old << shift));
+    fingerprints & !(0xff << shift) | byte << shift
+}
+
+/// Takes away the fingerprint of a way that the caller has claimed, and nobody else may change.
+#[inline(always)]
+pub fn clear_fingerprint(fingerprints: &AtomicU64, way: u32) {
+    let old = atomic::load(fingerprints) & 0xff << ((way % WAYS) * 8);
+    if old != 0 {
+        // The byte is ours: taking it off changes it alone, whatever others do to theirs.
+        atomic::add(fingerprints, old.wrapping_neg());
+    }
 }
 
 #[cfg(test)]
@@ -333,9 +353,12 @@ mod tests {
         #[test]
         fn a_fingerprint_changes_alone(bytes: [u8; 8], way in 0u32..8, byte: u8) {
             let word = AtomicU64::new(u64::from_le_bytes(bytes));
-            set_fingerprint(&word, way, u64::from(byte));
             let mut expected = bytes;
             expected[way as usize] = byte;
+            let changed = with_fingerprint(atomic::load(&word), way, u64::from(byte));
+            prop_assert_eq!(changed.to_le_bytes(), expected);
+            clear_fingerprint(&word, way);
+            expected[way as usize] = 0;
             prop_assert_eq!(atomic::load(&word).to_le_bytes(), expected);
         }
 

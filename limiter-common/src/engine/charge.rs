@@ -47,7 +47,7 @@ pub fn charge<S: State>(state: &S, packet: &Arrival, index: u32) -> Option<Attem
         return Some(Attempt::Contended);
     };
     let (held, before) = found.held(state, policy)?;
-    let tat = atomic::load(&slot.tat);
+    let tat = found.opened(packet);
     // A source that was over its limit may wait for the coarse clock to reach its next token. Not a
     // bucket of two tiers, each of which has a time of its own. It is denied then, as it would be by the exact
     // clock if its share is over by that.

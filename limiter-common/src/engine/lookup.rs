@@ -11,7 +11,7 @@ use crate::gcra::{Ticks, clamped, ticks};
 use crate::hash::Hash;
 use crate::key::SourceKey;
 use crate::share::{CostMultiplier, Grant, Held, Lapse, Multiplier};
-use crate::table::{Matches, Slot, WAYS, fingerprint, is_claimed, slot_index};
+use crate::table::{FILLED, Matches, Slot, WAYS, fingerprint, is_claimed, is_filled, slot_index};
 
 /// A packet on its way. Plain numbers, so that the kernel program can lay it where each of its functions finds it.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +106,19 @@ impl<'a> SlotRef<'a> {
         !is_claimed(tat) && atomic::load(&self.slot.tag) == packet.hash.0
     }
 
+    /// Its time. A slot that is filled for the packet's source opens by it, if the CPU that has filled it has not got so
+    /// far: a virtual one may be stopped for milliseconds.
+    #[inline(always)]
+    pub(super) fn opened(&self, packet: &Arrival) -> Ticks {
+        let tat = atomic::load(&self.slot.tat);
+        if is_filled(tat) && atomic::load(&self.slot.tag) == packet.hash.0 {
+            // If this fails, another CPU has done it, or the slot is another source's by now.
+            atomic::replace(&self.slot.tat, tat, tat & !FILLED);
+            return atomic::load(&self.slot.tat);
+        }
+        tat
+    }
+
     /// Its bucket, for a charge.
     #[inline(always)]
     pub(super) fn bucket<S: State>(
@@ -133,7 +146,17 @@ pub(super) fn find<'a, S: State>(
     packet: &Arrival,
     except: u32,
 ) -> Option<Option<SlotRef<'a>>> {
-    let fingerprints = atomic::load(packet.fingerprints(state)?);
+    find_by(state, packet, atomic::load(packet.fingerprints(state)?), except)
+}
+
+/// The same, by fingerprints that its set had a moment ago.
+#[inline(always)]
+pub(super) fn find_by<'a, S: State>(
+    state: &'a S,
+    packet: &Arrival,
+    fingerprints: u64,
+    except: u32,
+) -> Option<Option<SlotRef<'a>>> {
     let mut matches = Matches::new(fingerprints, fingerprint(packet.hash));
     let mut looks = 0;
     // A set has as many matches as ways at the most; the count is the bound that the verifier needs.

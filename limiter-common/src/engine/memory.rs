@@ -62,7 +62,7 @@ pub struct Memory {
     pub peers: HashMap<SourceKey, AtomicU64>,
     tables: Vec<Table>,
     fingerprints: Vec<AtomicU64>,
-    slots: Vec<Slot>,
+    pub(super) slots: Vec<Slot>,
     identities: Vec<Identity>,
     shares: Vec<ShareSlot>,
     cells: Vec<AtomicU64>,

@@ -5,7 +5,7 @@ use super::attempt::Attempt;
 use super::charge::{over, record};
 use super::draw::{Tats, deepest, judge};
 use super::events::event;
-use super::lookup::{Arrival, SlotRef, find, resolve};
+use super::lookup::{Arrival, SlotRef, find_by, resolve};
 use super::shadow::{begin, shadow};
 use super::sketched::{estimate, owed};
 use crate::abi::{Config, EventKind, Internal, PolicyWord, Reason, Tier, on_full};
@@ -17,7 +17,8 @@ use crate::gcra::{Ticks, clamped, ticks};
 use crate::promotions::Budget;
 use crate::share::{CostMultiplier, Grant};
 use crate::table::{
-    CHEAP, CLAIMED, Identity, LastSeen, Slot, WAYS, Ways, fingerprint, is_claimed, set_fingerprint,
+    CHEAP, CLAIMED, FILLED, Identity, LastSeen, Slot, WAYS, Ways, clear_fingerprint, fingerprint,
+    is_claimed, with_fingerprint,
 };
 
 /// The way that a packet's source gets, and what is lost by it: when its bucket was used last, 0 if that is full, with
@@ -34,15 +35,26 @@ impl Victim {
     const DEAR: u64 = 1 << 62;
 }
 
+/// How often a source's fingerprint is tried to be set. It fails only where another source of the set gets a way, or
+/// loses one, within some ns.
+const PUBLISH_TRIES: u32 = 4;
+
 /// Finds a way for the packet's source: an empty one, else one whose bucket is full. Else, of those that have denied
 /// nothing, the one that was used least recently, first of those that have admitted a packet or two since they were
 /// made. The search starts somewhere else for each source.
 #[inline(always)]
 fn victim<S: State>(state: &S, packet: &Arrival, ways: Ways, now: Ticks) -> Option<Victim> {
     // The word is at hand: only where no way is empty are eight lines of memory touched.
-    let empty = ways.empty(atomic::load(packet.fingerprints(state)?));
-    if !empty.is_empty() {
-        return Some(Victim { way: empty.way(), lost: 0 });
+    let mut empty = ways.empty(atomic::load(packet.fingerprints(state)?));
+    let mut looks = 0;
+    while !empty.is_empty() && looks < WAYS {
+        let way = empty.way();
+        // Nobody waits for who fills one. That CPU may be stopped: the packets of all that wait would pass meanwhile.
+        if !is_claimed(atomic::load(&packet.slot_ref(state, way)?.slot.tat)) {
+            return Some(Victim { way, lost: 0 });
+        }
+        empty = empty.rest();
+        looks += 1;
     }
     // Or a flood would find the same way of each set first, and its holder would pay for all.
     let start = packet.hash.0 as u32;
@@ -92,7 +104,6 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
     let Victim { way, lost } = victim(state, packet, ways, now)?;
     let SlotRef { index, slot } = packet.slot_ref(state, way)?;
     let identity = state.identity(index)?;
-    let fingerprints = packet.fingerprints(state)?;
     let before = atomic::load(&slot.tat);
     // After the time, which is replaced only if nobody has come meanwhile: so both are of one
     // holder.
@@ -112,8 +123,10 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
         return Some(Attempt::Contended);
     }
 
-    // The slot is ours until its TAT says otherwise. It is complete before its tag and fingerprint
-    // name it.
+    // The slot is ours until its TAT says otherwise. Whoever had it gets another one at once, and it is complete before
+    // its tag and fingerprint name it.
+    clear_fingerprint(packet.fingerprints(state)?, way);
+    atomic::swap(&slot.tag, 0);
     let owed = owed(state, config, packet, estimate, now_ns);
     let share = state.share(index)?;
     let mut price = CostMultiplier::LOCAL;
@@ -142,17 +155,13 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
     enter(slot, identity, packet, resolved, now_ns);
     // A swap, not a store: a full barrier, so that whoever sees the tag sees what is written above.
     atomic::swap(&slot.tag, packet.hash.0);
-    set_fingerprint(fingerprints, way, fingerprint(packet.hash));
-    atomic::swap(&slot.tat, next.first);
-
-    if find(state, packet, way)?.is_some() {
-        // Two CPUs promoted the source at once, into two ways. Both see the other (the swaps are
-        // full barriers) or only the later one does; whoever sees yields and charges the other.
-        set_fingerprint(fingerprints, way, 0);
+    atomic::swap(&slot.tat, FILLED | next.first);
+    if !publish(state, packet, way)? {
         atomic::swap(&slot.tag, 0);
         atomic::swap(&slot.tat, 0);
         return Some(Attempt::Contended);
     }
+    SlotRef { index, slot }.opened(packet);
     state.note(Internal::Promotions);
     // One of the two counters: an operator has to see how often somebody has lost a debt.
     if busy {
@@ -168,6 +177,28 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
         over(state, slot, packet, policy, resolved.slot(), last)?
     };
     Some(Attempt::Done(reason))
+}
+
+/// Names the packet's source among the fingerprints of its set; `false` if another CPU was faster.
+///
+/// The word orders all CPUs that fill ways for the same source at once: the first one keeps its way, and the others see
+/// it.
+#[inline(always)]
+fn publish<S: State>(state: &S, packet: &Arrival, way: u32) -> Option<bool> {
+    let fingerprints = packet.fingerprints(state)?;
+    let mut tries = 0;
+    while tries < PUBLISH_TRIES {
+        let seen = atomic::load(fingerprints);
+        if find_by(state, packet, seen, way)?.is_some() {
+            return Some(false);
+        }
+        let next = with_fingerprint(seen, way, fingerprint(packet.hash));
+        if atomic::replace(fingerprints, seen, next) {
+            return Some(true);
+        }
+        tries += 1;
+    }
+    Some(false)
 }
 
 /// Whether this CPU may promote one more source.

@@ -25,11 +25,13 @@ for folder in "$work"/tree/lib/modules "$work"/tree/usr/lib/modules; do
         cp -a "$folder"/. "$root/usr/lib/modules/"
     fi
 done
+for kernel in "$work"/tree/boot/vmlinuz-*; do
+    [ ! -e "$kernel" ] || cp "$kernel" "$root/boot/"
+done
 # In newer packages the kernel lies with its modules.
 for kernel in "$work"/tree/usr/lib/modules/*/vmlinuz; do
     [ ! -e "$kernel" ] || cp "$kernel" "$root/boot/vmlinuz-$(basename "$(dirname "$kernel")")"
 done
-cp "$work"/tree/boot/vmlinuz-* "$root/boot/"
 for kernel in "$root"/boot/vmlinuz-*; do
     release=${kernel##*/vmlinuz-}
     config=$root/boot/config-$release
