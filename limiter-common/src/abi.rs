@@ -10,7 +10,6 @@
 
 use crate::atomic::AtomicU64;
 use crate::drop_cache::DropCacheEntry;
-use crate::features::{Features, PolicyRef};
 use crate::gcra::{Cost, MAX_TOLERANCE, Ticks};
 use crate::hash::HashKey;
 use crate::key::{PrefixMasks, SourceKey};
@@ -409,11 +408,6 @@ impl Policy {
         if gate < self.gate {
             self.gate = gate;
         }
-    }
-
-    /// As a program sees it that is loaded for everything.
-    pub const fn whole(&self) -> PolicyRef<'_> {
-        PolicyRef::new(self, Features::ALL)
     }
 
     /// The share of a limit of the cluster that each bucket has without end.

@@ -54,6 +54,14 @@ impl Features {
     }
 }
 
+impl Policy {
+    /// As a program sees it that is loaded for everything.
+    #[must_use]
+    pub const fn whole(&self) -> PolicyRef<'_> {
+        PolicyRef::new(self, Features::ALL)
+    }
+}
+
 /// A policy as a program sees it that is loaded for certain features: without the flags of others.
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyRef<'a> {
