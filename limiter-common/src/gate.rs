@@ -117,6 +117,9 @@ mod tests {
         // Five of them were earned in 5 ms; after 15 ms nothing is owed.
         assert_eq!(debt(sixteen, 0, cost, 5_000_000), 10 * cost);
         assert_eq!(debt(sixteen, 0, cost, 15_000_000), 0);
+        // More than the gate is not the source's.
+        let hundred = Estimate { window: 100, current: 100, first: 0 };
+        assert_eq!(debt(hundred, 0, cost, 0), 16 * cost);
         // Noise is not charged.
         assert_eq!(debt(sixteen, 15, cost, 0), 0);
         assert_eq!(debt(Estimate { window: 1, current: 1, first: 0 }, 0, cost, 0), 0);

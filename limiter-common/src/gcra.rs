@@ -6,7 +6,7 @@
 //! no remainder is ever dropped, and one compare-and-swap updates it.
 //!
 //! Time is in [`Ticks`]: 1/16 ns since boot. Whole nanoseconds would lose up to 0.5 % of a limit of
-//! 7 Mpps to rounding; a u64 of sixteenths lasts 36 years of uptime.
+//! 7 Mpps to rounding; 62 bits of sixteenths last 9 years of uptime.
 
 /// Time or duration in units of 1/16 ns.
 pub type Ticks = u64;

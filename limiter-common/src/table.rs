@@ -318,6 +318,15 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_is_open_claimed_or_filled() {
+        let states = [0, CLAIMED - 1, CLAIMED, FILLED - 1, FILLED, FILLED | 1];
+        assert_eq!(states.map(is_claimed), [false, false, true, true, true, true]);
+        assert_eq!(states.map(is_filled), [false, false, false, false, true, true]);
+        // What a late charge adds to a claim does not fill it.
+        assert!(!is_filled(CLAIMED + crate::gcra::MAX_COST));
+    }
+
+    #[test]
     fn limits_leave_different_ways_to_one_another() {
         let all: Vec<Ways> = (8..64).map(|slot| Ways::new(slot, 1)).collect();
         for (at, ways) in all.iter().enumerate() {

@@ -155,3 +155,16 @@ fn no_cost_always_conforms() {
     assert_eq!(credit(now + 3, now, 10), 7);
     assert_eq!(credit(now + 30, now, 10), 0);
 }
+
+#[test]
+fn bounds_are_within_what_conforms() {
+    let now = ticks(1);
+    // Whatever a word holds, nothing overflows.
+    assert_eq!(decide(Ticks::MAX, 0, 1, MAX_TOLERANCE), None);
+    // A bucket that is just empty admits what costs nothing.
+    assert_eq!(decide(now + 10, now, 0, 10), Some(now + 10));
+    assert_eq!(decide(now + 11, now, 0, 10), None);
+    assert_eq!(decide_shared(now + 10, now, MAX_COST, 10), Some(now + 10 + MAX_COST));
+    assert_eq!(decide_shared(now + 11, now, 0, 10), None);
+    assert_eq!(decide_shared(now, now, MAX_COST + 2, 10), None);
+}
