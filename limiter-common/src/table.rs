@@ -3,10 +3,10 @@
 //! A set's *fingerprints*, one byte of hash for each of its ways, are one word. So whoever has no
 //! bucket learns it from one load, and whoever has one touches one line: bucket and counters together.
 //!
-//! A slot with tag 0 is empty. TAT [`CLAIMED`] is a slot that a CPU is filling; nobody waits for it.
-//! A bucket whose TAT is not in the future is full, hence as good as a new one: such buckets are replaced first, and nothing
-//! is lost by it. The TAT doubles as the lock of a replacement, because a compare-and-swap on it fails
-//! exactly if a packet was charged in between, and a TAT never returns to a value it had.
+//! A slot with tag 0 is empty. TAT [`CLAIMED`] is a slot that a CPU is filling; nobody waits for it. A bucket whose TAT
+//! is not in the future is full, hence as good as a new one: such buckets are replaced first, and nothing is lost by it.
+//! The TAT doubles as the lock of a replacement, because a compare-and-swap on it fails exactly if a packet was charged
+//! in between, and a TAT never returns to a value it had.
 //!
 //! Limits share the ways of a set: where one packet makes a bucket busy ([`crate::gate`] 1), so that a flood of
 //! spoofed sources could take them all, a limit leaves two ways to others ([`Ways::new`]).

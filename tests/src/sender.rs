@@ -267,7 +267,7 @@ impl Sending {
     /// If the sender did.
     #[must_use]
     pub fn stop(self) -> Vec<Sent> {
-        Self::stop_all(vec![self])
+        Self::stop_all([self])
     }
 
     /// The same, for many senders at the same moment.
@@ -275,9 +275,11 @@ impl Sending {
     /// # Panics
     /// If one of them did.
     #[must_use]
-    pub fn stop_all(all: Vec<Self>) -> Vec<Sent> {
-        all.iter().for_each(|sending| sending.stop.store(true, Ordering::Relaxed));
-        all.into_iter().flat_map(Self::join).collect()
+    pub fn stop_all(all: impl IntoIterator<Item = Self>) -> Vec<Sent> {
+        let stop = |sending: &Self| sending.stop.store(true, Ordering::Relaxed);
+        // All are told before the first one is waited for.
+        let told: Vec<_> = all.into_iter().inspect(stop).collect();
+        told.into_iter().flat_map(Self::join).collect()
     }
 }
 

@@ -10,6 +10,7 @@ use std::{
 use tests::{
     hosts::Hosts,
     process::{cpu_time, wait_for},
+    sender::Sending,
 };
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
@@ -44,7 +45,7 @@ fn one_source_gets_one_limit_from_three_hosts() {
         let took = (cpu_time(daemon.pid()) - before).as_secs_f64();
         println!("a daemon takes {:.1} % of a CPU", 100.0 * took / 8.0);
     }
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.print(8);
     admitted.assert_kept("spread over three", RATE, BURST);
@@ -93,7 +94,7 @@ fn a_host_that_dies_costs_no_more_than_its_part_and_comes_back() {
     // SAFETY: kill takes plain numbers; the daemon is a child of this process, and not reaped yet.
     unsafe { libc::kill(pid.cast_signed(), libc::SIGKILL) };
     seconds(10.0);
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.print(14);
     admitted.assert_kept("one of three is killed", RATE, BURST);
@@ -110,7 +111,7 @@ fn a_host_that_dies_costs_no_more_than_its_part_and_comes_back() {
     let watch = hosts.watch(SOURCE);
     let sending: Vec<_> = (0..3).map(|host| hosts.send(host, SOURCE, FLOOD)).collect();
     seconds(7.0);
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.print(7);
     admitted.assert_kept("it is back", RATE, BURST);
@@ -129,7 +130,7 @@ fn a_partition_costs_no_packet_too_many_and_heals() {
     seconds(9.0);
     hosts.fleet.split(&[&[0, 1, 2]]);
     seconds(8.0);
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.print(20);
     admitted.assert_kept("a partition that heals", RATE, BURST);
@@ -154,7 +155,7 @@ fn a_daemon_that_hangs_costs_no_packet_too_many() {
         hosts.daemons[0].signal(libc::SIGCONT);
     }
     seconds(5.0);
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.print(19);
     admitted.assert_kept("a daemon that hangs", RATE, BURST);
@@ -174,7 +175,7 @@ fn a_host_hands_over_what_it_has_and_comes_back() {
         println!("left: {left}");
         assert_eq!(left["others"], 2);
         seconds(6.0);
-        sending.into_iter().for_each(|sending| drop(sending.stop()));
+        drop(Sending::stop_all(sending));
         let admitted = watch.stop();
         admitted.print(8);
         admitted.assert_kept("a host leaves", RATE, BURST);

@@ -25,10 +25,11 @@ use std::{
 
 use serde_json::Value;
 use tests::{
-    Fleet, Sender, Stream, frame,
+    Fleet, Sender, Sent, Stream, frame,
     hosts::{Hosts, Watch, flood},
     model::traffic::Random,
     process::{cpu_time, own_memory, wait_for},
+    sender::Sending,
     wiretap::{Pelting, Wiretap},
 };
 
@@ -219,7 +220,7 @@ fn what_hostile_and_misconfigured_hosts_send_is_told_of_and_changes_nothing() {
     for reason in ["foreign", "forged", "replayed"] {
         assert!(counted[reason] > 1000, "{counted:?}");
     }
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.assert_kept("while a host is attacked", RATE, BURST);
     let used = admitted.utilisation(RATE, from + 1.0, to);
@@ -279,7 +280,7 @@ fn five_hosts_keep_the_limit_through_loss_deafness_a_hang_and_restarts() {
     phase("nothing is lost");
     seconds(5.0);
     let end = begun.elapsed().as_secs_f64();
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     let mut last = 0.0;
     for (at, (what, from)) in phases.iter().enumerate() {
@@ -399,10 +400,9 @@ fn a_hundred_thousand_sources_at_once_are_bounded_and_disturb_nobody() {
         // What is asked for is bounded, whatever comes.
         assert!(status["sources"].as_u64().is_some_and(|sources| sources <= 1 << 14), "{status}");
     }
-    let sent: u64 =
-        many.into_iter().flat_map(tests::sender::Sending::stop).map(|sent| sent.packets()).sum();
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
-    good.into_iter().for_each(|sending| drop(sending.stop()));
+    let sent: u64 = Sending::stop_all(many).iter().map(Sent::packets).sum();
+    drop(Sending::stop_all(sending));
+    drop(Sending::stop_all(good));
     let admitted = watch.stop();
     println!("{:.0} packets/s of {MANY} sources", sent as f64 / (to - from));
     admitted.print(to as u32);

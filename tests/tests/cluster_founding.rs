@@ -3,7 +3,7 @@
 use std::{fs, net::Ipv4Addr, thread::sleep, time::Duration};
 
 use serde_json::Value;
-use tests::{Fleet, cli::Answer, hosts::Hosts, process::wait_for};
+use tests::{Fleet, cli::Answer, hosts::Hosts, process::wait_for, sender::Sending};
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const RATE: f64 = 3000.0;
@@ -54,7 +54,7 @@ fn assert_one_limit(hosts: &Hosts, what: &str, used: f64) {
     let sending: Vec<_> =
         (0..hosts.daemons.len()).map(|host| hosts.send(host, SOURCE, FLOOD)).collect();
     sleep(Duration::from_secs(8));
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.print(8);
     admitted.assert_kept(what, RATE, BURST);
@@ -187,7 +187,7 @@ fn hosts_with_one_configuration_found_one_cluster() {
     let watch = hosts.watch(conforming);
     let sending: Vec<_> = all.map(|host| hosts.send(host, conforming, 300.0)).into();
     sleep(Duration::from_secs(5));
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let passed = watch.stop().utilisation(900.0, 2.0, 4.5);
     println!("{passed:.3} of what a conforming source sends passes");
     assert!(passed > 0.99, "{passed}");

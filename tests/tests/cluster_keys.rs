@@ -3,7 +3,7 @@
 use std::{fs, net::Ipv4Addr, os::unix::fs::PermissionsExt, thread::sleep, time::Duration};
 
 use serde_json::{Value, json};
-use tests::{hosts::Hosts, process};
+use tests::{hosts::Hosts, process, sender::Sending};
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const RATE: f64 = 3000.0;
@@ -52,7 +52,7 @@ fn a_key_is_changed_under_load_without_a_lapse() {
     assert_ne!(new, before["sealing"], "another key");
     seconds(2.0);
     let end = 5.0 + started.elapsed().as_secs_f64();
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.assert_kept("a rotation", RATE, BURST);
     let usual = admitted.utilisation(RATE, 2.0, 5.0);

@@ -4,7 +4,7 @@
 use std::{fs, net::Ipv4Addr, thread, time::Duration};
 
 use serde_json::Value;
-use tests::{api, hosts::Hosts, process::wait_for};
+use tests::{api, hosts::Hosts, process::wait_for, sender::Sending};
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const RATE: f64 = 3000.0;
@@ -48,7 +48,7 @@ fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
     });
     let status = hosts.daemons[2].cli().run(&["status"]);
     assert!(status.code == 0 && !warns(&status.json), "{status:?}");
-    drop(tests::sender::Sending::stop_all(sending));
+    drop(Sending::stop_all(sending));
     watch.stop().assert_kept("before", RATE, 300.0);
 
     hosts.kill(0);
@@ -77,7 +77,7 @@ fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
         let status = hosts.daemons[host].cli().run(&["status"]);
         assert!(!warns(&status.json), "{status:?}");
     }
-    drop(tests::sender::Sending::stop_all(sending));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.assert_kept("after", RATE, 300.0);
     // All of it is in use again.

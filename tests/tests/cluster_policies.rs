@@ -6,6 +6,7 @@ use std::{net::Ipv4Addr, thread::sleep, time::Duration};
 use tests::{
     hosts::{Admitted, Hosts},
     process::wait_for,
+    sender::Sending,
 };
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
@@ -73,7 +74,7 @@ fn cut(hosts: &Hosts, partition: &str, meanwhile: impl FnOnce(&Hosts)) -> Outcom
     until(begun, HEALED);
     hosts.fleet.split(&[&[0, 1, 2]]);
     until(begun, END);
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.print(END as u32);
     let side =
@@ -159,7 +160,7 @@ fn a_policy_that_changes_under_load_is_followed_and_the_limit_kept() {
     until(begun, 29.0);
     hosts.fleet.split(&[&[0, 1], &[2]]);
     until(begun, 41.0);
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.print(41);
     admitted.assert_kept("policies that change", RATE, BURST);

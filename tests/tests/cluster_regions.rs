@@ -10,6 +10,7 @@ use std::{
 use tests::{
     hosts::{Hosts, region},
     process::wait_for,
+    sender::Sending,
 };
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
@@ -61,7 +62,7 @@ fn three_regions_keep_one_limit() {
     let watch = hosts.watch(SOURCE);
     let sending = [2, 5].map(|host| hosts.send(host, SOURCE, FLOOD));
     seconds(6.0);
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.print(6);
     admitted.assert_kept("another region", RATE, BURST);
@@ -82,7 +83,7 @@ fn far_and_near(hosts: &Hosts) {
     };
     let sending: Vec<_> = (0..6).map(|host| hosts.send(host, SOURCE, FLOOD)).collect();
     let one = after(4.0);
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
 
     // All of it comes to the two hosts of the second region.
     let sending = [1, 4].map(|host| hosts.send(host, SOURCE, FLOOD));
@@ -107,7 +108,7 @@ fn far_and_near(hosts: &Hosts) {
     hosts.wait_members(&[0, 1, 2, 3, 4, 5], 6);
     let back = after(3.0);
     let end = after(3.0);
-    sending.into_iter().for_each(|sending| drop(sending.stop()));
+    drop(Sending::stop_all(sending));
     let admitted = watch.stop();
     admitted.print(end as u32);
     admitted.assert_kept("three regions", RATE, BURST);

@@ -18,6 +18,7 @@ use tests::{
     flood::Sources,
     frame,
     process::wait_for,
+    sender::Sending,
     zipf::Zipf,
 };
 
@@ -318,7 +319,7 @@ fn rates_and_one_source_are_summed_and_who_does_not_answer_is_named() {
         peer.map_or("nobody", |peer| text(peer, "state")).to_owned()
     };
     assert!(["silent", "suspect"].contains(&state(&peers.json, "edge-2").as_str()), "{peers:?}");
-    drop(tests::sender::Sending::stop_all(sending));
+    drop(Sending::stop_all(sending));
 
     // It dies, and is gone; nobody waits for it any more.
     hosts.daemons[2].kill();
@@ -469,7 +470,7 @@ fn what_all_hosts_let_through_is_counted_and_told() {
         assert!((0.3..=1.0).contains(&ratio), "{found:#}");
         assert_eq!(number(&found, "bound"), 1.0);
     }
-    drop(tests::sender::Sending::stop_all(sending));
+    drop(Sending::stop_all(sending));
     // One is refused: without any there is no such count.
     let target = format!("echo hello > /dev/udp/{}/7700", Fleet::address(1));
     let mut shell = hosts.fleet.hosts[0].receiver.command(&tools::BASH);

@@ -8,7 +8,7 @@ use super::attempt::Attempt;
 use super::charge::drop_cache_entry;
 use super::classes::Classified;
 use super::limit::pause;
-use super::lookup::{Arrival, NO_WAY, find};
+use super::lookup::{Arrival, find};
 use super::sketched::{Added, add};
 use super::{State, Steps};
 use crate::abi::{Newcomers, Reason};
@@ -106,7 +106,7 @@ pub fn next_of_group<S: State>(state: &S, group: &Arrival, again: bool) -> Optio
     if again {
         pause(group.fingerprints(state)?);
     }
-    if let Some(found) = find(state, group, NO_WAY)? {
+    if let Some(found) = find(state, group)? {
         return Some(Next::Charge { index: found.index });
     }
     if again {

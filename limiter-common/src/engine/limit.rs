@@ -4,7 +4,7 @@ use super::attempt::Attempt;
 use super::charge::{denies, drop_cache_entry};
 use super::classes::Classified;
 use super::listed::by_list;
-use super::lookup::{Arrival, NO_WAY, find};
+use super::lookup::{Arrival, find};
 use super::sketched::{Added, add};
 use super::steps::Steps;
 use crate::abi::{Config, Internal, Newcomers, PolicyWord, Reason, UNLIMITED_SLOT};
@@ -63,7 +63,7 @@ pub(super) fn limit<S: Steps>(
 /// Judges a packet by the limit of its source alone.
 #[inline(always)]
 fn of_its_own<S: Steps>(state: &S, config: &Config, packet: &Arrival) -> Option<Reason> {
-    let found = find(state, packet, NO_WAY)?;
+    let found = find(state, packet)?;
     // A change of the lists raises the generation: a bucket of this one is no listed source's.
     let is_vetted = match &found {
         Some(found) => {
@@ -109,7 +109,7 @@ fn of_its_own<S: Steps>(state: &S, config: &Config, packet: &Arrival) -> Option<
     // a source with a bucket is charged for every packet.
     state.note(Internal::Contended);
     pause(packet.fingerprints(state)?);
-    if let Some(found) = find(state, packet, NO_WAY)?
+    if let Some(found) = find(state, packet)?
         && let Attempt::Done(reason) = state.charge(packet, found.index)?
     {
         return Some(reason);

@@ -136,17 +136,10 @@ impl<'a> SlotRef<'a> {
     }
 }
 
-/// Not a way of any set.
-pub(super) const NO_WAY: u32 = WAYS;
-
-/// Where the packet's source is, in another way than `except`; `Some(None)` if nowhere.
+/// Where the packet's source is; `Some(None)` if nowhere.
 #[inline(always)]
-pub(super) fn find<'a, S: State>(
-    state: &'a S,
-    packet: &Arrival,
-    except: u32,
-) -> Option<Option<SlotRef<'a>>> {
-    find_by(state, packet, atomic::load(packet.fingerprints(state)?), except)
+pub(super) fn find<'a, S: State>(state: &'a S, packet: &Arrival) -> Option<Option<SlotRef<'a>>> {
+    find_by(state, packet, atomic::load(packet.fingerprints(state)?))
 }
 
 /// The same, by fingerprints that its set had a moment ago.
@@ -155,7 +148,6 @@ pub(super) fn find_by<'a, S: State>(
     state: &'a S,
     packet: &Arrival,
     fingerprints: u64,
-    except: u32,
 ) -> Option<Option<SlotRef<'a>>> {
     let mut matches = Matches::new(fingerprints, fingerprint(packet.hash));
     let mut looks = 0;
@@ -164,7 +156,7 @@ pub(super) fn find_by<'a, S: State>(
         let way = matches.way();
         let found = packet.slot_ref(state, way)?;
         // A fingerprint has eight bits only, so one source in 256 has the same.
-        if way != except && atomic::load(&found.slot.tag) == packet.hash.0 {
+        if atomic::load(&found.slot.tag) == packet.hash.0 {
             return Some(Some(found));
         }
         matches = matches.rest();

@@ -126,7 +126,7 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
     // The slot is ours until its TAT says otherwise. Whoever had it gets another one at once, and it is complete before
     // its tag and fingerprint name it.
     clear_fingerprint(packet.fingerprints(state)?, way);
-    atomic::swap(&slot.tag, 0);
+    atomic::store(&slot.tag, 0);
     let owed = owed(state, config, packet, estimate, now_ns);
     let share = state.share(index)?;
     let mut price = CostMultiplier::LOCAL;
@@ -161,6 +161,7 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
         atomic::swap(&slot.tat, 0);
         return Some(Attempt::Contended);
     }
+    // Unless a packet of the source has done it.
     SlotRef { index, slot }.opened(packet);
     state.note(Internal::Promotions);
     // One of the two counters: an operator has to see how often somebody has lost a debt.
@@ -182,14 +183,14 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
 /// Names the packet's source among the fingerprints of its set; `false` if another CPU was faster.
 ///
 /// The word orders all CPUs that fill ways for the same source at once: the first one keeps its way, and the others see
-/// it.
+/// it. No fingerprint leads to `way` yet.
 #[inline(always)]
 fn publish<S: State>(state: &S, packet: &Arrival, way: u32) -> Option<bool> {
     let fingerprints = packet.fingerprints(state)?;
     let mut tries = 0;
     while tries < PUBLISH_TRIES {
         let seen = atomic::load(fingerprints);
-        if find_by(state, packet, seen, way)?.is_some() {
+        if find_by(state, packet, seen)?.is_some() {
             return Some(false);
         }
         let next = with_fingerprint(seen, way, fingerprint(packet.hash));

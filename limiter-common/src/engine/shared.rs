@@ -3,7 +3,7 @@
 use super::State;
 use super::Steps;
 use super::draw::{Charge, charge, lasts, once};
-use super::lookup::{Arrival, NO_WAY, find};
+use super::lookup::{Arrival, find};
 use crate::abi::{PolicyWord, Reason, Tier};
 use crate::atomic::{self, AtomicU64};
 use crate::batch::{Batch, Holder, Tokens};
@@ -350,7 +350,7 @@ const KNOWN_DEBT: u32 = 3;
 /// next to nothing.
 #[inline(always)]
 pub fn is_known<S: State>(state: &S, packet: &Arrival, now_ns: u64) -> Option<bool> {
-    let Some(found) = find(state, packet, NO_WAY)? else { return Some(false) };
+    let Some(found) = find(state, packet)? else { return Some(false) };
     let slot = found.slot;
     let policy = state.active(PolicyWord(atomic::load(&slot.policy)).slot())?;
     let owes_little = |tier: &Tier, word| {

@@ -12,6 +12,7 @@ use serde::Serialize;
 use tests::{
     cli::limiter_binary,
     hosts::{Admitted, Hosts, Watch, flood, now},
+    sender::Sending,
 };
 
 use crate::{
@@ -145,7 +146,7 @@ pub(crate) fn run(progress: &Progress) -> Report {
             Last::Returns => daemons[HOSTS - 1].restart(&fleet.hosts[HOSTS - 1]),
         }
         follow(progress, &watch, Instant::now() + Duration::from_secs_f64(act.lasts));
-        drop(tests::sender::Sending::stop_all(sending));
+        drop(Sending::stop_all(sending));
         acts.push((act, starts));
     }
     let admitted = watch.stop();
