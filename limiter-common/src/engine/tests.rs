@@ -5,7 +5,7 @@ use crate::gate::gate;
 use crate::gcra::{Cost, TICKS_PER_NS};
 use crate::hash::HashKey;
 use crate::lists::{Action, Entry};
-use crate::table::{CLAIMED, FILLED, WAYS};
+use crate::table::{CLAIMED, FILLED, WAYS, fingerprint};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::vec::Vec;
@@ -244,6 +244,18 @@ fn a_cpu_that_is_stopped_while_it_fills_a_way_lets_nobody_pass() {
         }),
         99
     );
+}
+
+#[test]
+fn neighbours_with_the_same_fingerprint_have_a_bucket_each() {
+    let memory = limiter(policy(1, 100), 1, 1 << 10, 1);
+    // A search that borrows takes an empty way for one with a fingerprint of 1, if the way below has that.
+    let has_one = |number: &u32| fingerprint(memory.cpu(0).hash(source(*number))) == 1;
+    let alike: Vec<u32> = (0..).filter(has_one).take(3).collect();
+    for number in alike {
+        assert_eq!((0..1000).filter(|_| packet(&memory, number).passes()).count(), 100, "{number}");
+    }
+    assert_eq!(memory.internal(Internal::Contended), 0);
 }
 
 #[test]
