@@ -246,8 +246,10 @@ impl Model {
         let now = (i128::from(at.ns.0) * TICKS, i128::from(at.ns.1) * TICKS);
         let tracked = self.tracked(account, &met.own, at, now);
         let (mut stages, mut steps) = (Vec::new(), Vec::new());
-        if let Some(tracked) = tracked {
+        if let Some(mut tracked) = tracked {
             let charges = met.own.charges(frame.len());
+            // Both tiers, whichever denies: the limit may be another one since the last packet.
+            tracked.buckets.clamp(now, charges);
             let may_wait = tracked.may_wait(&met.own, charges, at, now);
             let stage = Stage::new(Payer::Own { may_wait }, tracked.buckets, charges, now);
             stages.push(stage);

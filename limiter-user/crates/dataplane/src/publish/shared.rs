@@ -53,7 +53,7 @@ impl SharedMaps {
             used.insert(ClassPlace::DEFAULT, TOTAL_SLOT);
         }
         let taken: Vec<u32> = used.values().copied().collect();
-        let free = (TOTAL_SLOT + 1..SHARED_SLOTS).rev().filter(|number| !taken.contains(number));
+        let free = (TOTAL_SLOT + 1..SHARED_SLOTS).filter(|number| !taken.contains(number));
         let numbers = Numbers::new(free);
         Ok(Self { prefixes, buckets, batches, used, numbers })
     }

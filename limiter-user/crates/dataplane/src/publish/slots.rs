@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
+use std::vec;
 
 use aya::maps::{Array, MapData};
 use limiter_common::abi::{POLICY_SLOTS, Policy, UNLIMITED_SLOT};
@@ -13,27 +14,26 @@ use super::Error;
 /// Resting costs nobody a wait, as `membarrier` with its tens of milliseconds would.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
-/// Numbers that rest for [`GRACE`] after each use.
+/// Numbers that rest for [`GRACE`] after each use, and as long as there are others.
+// A bucket remembers the number of its policy, and takes the same number for the same policy.
 #[derive(Default)]
 pub(super) struct Numbers {
+    unused: vec::IntoIter<u32>,
     resting: VecDeque<(Instant, u32)>,
-    free: Vec<u32>,
 }
 
 impl Numbers {
-    /// These are free, the last one comes first.
+    /// These are free, the first one comes first.
     pub(super) fn new(free: impl IntoIterator<Item = u32>) -> Self {
-        Self { resting: VecDeque::new(), free: free.into_iter().collect() }
+        let free: Vec<u32> = free.into_iter().collect();
+        Self { unused: free.into_iter(), resting: VecDeque::new() }
     }
 
     pub(super) fn take(&mut self) -> Option<u32> {
-        while let Some((since, number)) = self.resting.front().copied()
-            && since.elapsed() >= GRACE
-        {
-            self.resting.pop_front();
-            self.free.push(number);
-        }
-        self.free.pop()
+        self.unused.next().or_else(|| {
+            let rested = self.resting.pop_front_if(|(since, _)| since.elapsed() >= GRACE);
+            rested.map(|(_, number)| number)
+        })
     }
 
     pub(super) fn give_back(&mut self, number: u32) {
@@ -74,7 +74,7 @@ impl PolicySlots {
             }
         }
         let by_policy = used.iter().map(|(&slot, &(policy, _))| (policy, slot)).collect();
-        let free = (UNLIMITED_SLOT + 1..POLICY_SLOTS).rev().filter(|slot| !used.contains_key(slot));
+        let free = (UNLIMITED_SLOT + 1..POLICY_SLOTS).filter(|slot| !used.contains_key(slot));
         let numbers = Numbers::new(free);
         Ok(Self { array, used, by_policy, numbers })
     }
@@ -136,5 +136,27 @@ impl PolicySlots {
         self.used.insert(slot, (*policy, 1));
         self.by_policy.insert(*policy, slot);
         Ok(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_used_again_only_after_all_others() {
+        let mut numbers = Numbers::new(1..4);
+        assert_eq!(numbers.take(), Some(1));
+        let long_ago = Instant::now().checked_sub(GRACE).expect("the machine runs for a second");
+        numbers.resting.push_back((long_ago, 1));
+        assert_eq!([(); 3].map(|()| numbers.take()), [2, 3, 1].map(Some));
+    }
+
+    #[test]
+    fn a_number_rests_before_it_is_used_again() {
+        let mut numbers = Numbers::new([1]);
+        numbers.take();
+        numbers.give_back(1);
+        assert_eq!(numbers.take(), None);
     }
 }
