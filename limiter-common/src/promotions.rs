@@ -48,6 +48,7 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gcra::ticks;
 
     /// Promotions by one CPU that tries at each of `times`.
     fn promoted(budget: Budget, times: impl Iterator<Item = Ticks>) -> u64 {
@@ -56,16 +57,22 @@ mod tests {
         tried.flatten().count() as u64
     }
 
+    /// By the clock, not by the constant that the budget is made with.
+    fn second() -> Ticks {
+        ticks(1_000_000_000)
+    }
+
     #[test]
     fn the_whole_table_at_once_and_twice_in_a_second_by_all_cpus() {
         for (buckets, cpus) in [(1 << 19, 1), (1 << 20, 16), (1 << 19, 3), (8, 2)] {
             let budget = Budget::new(buckets, cpus);
             let fill = buckets.max(MIN_BUCKETS);
-            let at_once = promoted(budget, (0..2 * fill).map(|_| 5 * SECOND));
+            let at_once = promoted(budget, (0..2 * fill).map(|_| 5 * second()));
             // A promotion's cost is rounded down.
             assert!(at_once.abs_diff(fill) <= fill / 1000, "{at_once} of {fill}");
             let tries = 4 * fill;
-            let steady = promoted(budget, (0..tries).map(|at| 5 * SECOND + SECOND * at / tries));
+            let steady =
+                promoted(budget, (0..tries).map(|at| 5 * second() + second() * at / tries));
             let more = (steady - at_once) * cpus;
             assert!(more.abs_diff(2 * fill) <= cpus * 2 + fill / 100, "{more} of {}", 2 * fill);
         }
