@@ -27,7 +27,7 @@ use crate::state::Kernel;
 fn limiter(ctx: XdpContext) -> u32 {
     let frame = Frame::new(&ctx);
     // Without its maps the program judges nothing, and must not cut the host off.
-    let Some(kernel) = Kernel::new() else {
+    let Some(kernel) = Kernel::new().and_then(Kernel::with_config) else {
         return XDP_PASS;
     };
     let reason = judge(&kernel, &frame);

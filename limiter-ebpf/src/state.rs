@@ -82,6 +82,8 @@ fn longest(
 /// The maps, with this CPU's counters at hand.
 pub(crate) struct Kernel {
     counters: *mut Counters,
+    /// The configuration, if it is at hand.
+    config: Option<&'static Config>,
     /// The element of [`crate::maps::ARRIVAL`] in which the packet lies.
     pub(crate) hand: u32,
 }
@@ -90,7 +92,13 @@ impl Kernel {
     /// `None` only if the counters' map is missing, which the loader rules out.
     #[inline(always)]
     pub(crate) fn new() -> Option<Self> {
-        Some(Self { counters: COUNTERS.get_ptr_mut(0)?, hand: 0 })
+        Some(Self { counters: COUNTERS.get_ptr_mut(0)?, config: None, hand: 0 })
+    }
+
+    /// With the configuration at hand: the entry needs it twice for each packet.
+    #[inline(always)]
+    pub(crate) fn with_config(self) -> Option<Self> {
+        Some(Self { config: Some(element(&CONFIG, 0)?), ..self })
     }
 
     /// With the packet in another element.
@@ -186,9 +194,14 @@ impl Constants for Kernel {
 
     #[inline(always)]
     fn listen(&self) -> Listen {
+        let port = global!(LISTEN.port);
+        // Most hosts are of no cluster.
+        if port == 0 {
+            return Listen::default();
+        }
         let address =
             SourceKey { high: global!(LISTEN.address.high), low: global!(LISTEN.address.low) };
-        Listen { address, port: global!(LISTEN.port) }
+        Listen { address, port }
     }
 
     #[inline(always)]
@@ -200,7 +213,7 @@ impl Constants for Kernel {
 impl State for Kernel {
     #[inline(always)]
     fn config(&self) -> Option<&Config> {
-        element(&CONFIG, 0)
+        self.config.or_else(|| element(&CONFIG, 0))
     }
 
     #[inline(always)]
