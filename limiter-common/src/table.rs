@@ -334,6 +334,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_bucket_is_held_by_who_owes_more_than_a_packet_or_two() {
+        let is_held = |passed, dropped, tat| {
+            let slot = Slot::default();
+            atomic::store(&slot.passed, passed);
+            atomic::store(&slot.dropped, dropped);
+            atomic::store(&slot.tat, tat);
+            slot.is_held(10)
+        };
+        assert!(is_held(CHEAP + 1, 0, 11) && is_held(0, 1, 11));
+        assert!(!is_held(CHEAP, 0, 11));
+        assert!(!is_held(CHEAP + 1, 1, 10), "it is full");
+    }
+
+    #[test]
+    fn a_fingerprint_is_a_byte_of_the_hash_but_never_that_of_an_empty_way() {
+        assert_eq!([0, 1, 2, 0xff].map(|byte| fingerprint(Hash(byte << 56))), [1, 1, 2, 0xff]);
+    }
+
     proptest! {
         #[test]
         fn empty_ways_are_found_exactly(bytes: [u8; 8], zeros: u8, slot: u32, gate in 1u32..3) {

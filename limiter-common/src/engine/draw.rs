@@ -241,3 +241,79 @@ fn lasts_shared(tier: &Tier, price: CostMultiplier, debt: Ticks) -> u64 {
     let wait_ns = wait / TICKS_PER_NS;
     if wait_ns > longest { longest } else { wait_ns }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use super::super::tests::{limiter, policy};
+    use super::*;
+    use crate::gcra::Cost;
+    use crate::share::Multiplier;
+
+    const MS: Ticks = 1_000_000 * TICKS_PER_NS;
+    const SHARE: CostMultiplier = CostMultiplier::from_share(Multiplier::WHOLE);
+
+    const fn tier(fixed: Ticks, tolerance: Ticks) -> Tier {
+        Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance }
+    }
+
+    #[test]
+    fn a_charge_that_others_outrun_is_made_in_the_end() {
+        let memory = limiter(policy(1, 1), 1, 1 << 6, 2);
+        let word = AtomicU64::new(0);
+        let looks = Cell::new(0);
+        // Another CPU charges a tick before each try.
+        let decide = |tat| {
+            looks.set(looks.get() + 1);
+            atomic::add(&word, 1);
+            Some(tat + 100)
+        };
+        assert!(charge(&memory.cpu(0), &word, 0, 100, decide, || true) == Charge::Admitted);
+        assert_eq!((looks.get(), atomic::load(&word)), (TRIES + 1, 100 + u64::from(TRIES) + 1));
+        assert_eq!(memory.internal(Internal::Contended), u64::from(TRIES));
+    }
+
+    #[test]
+    fn no_packet_costs_more_than_a_bucket_can_owe() {
+        assert_eq!(dearest(CostMultiplier::LOCAL, &tier(7 * MS, 9 * MS), 100), 7 * MS);
+        assert_eq!(dearest(SHARE, &tier(MAX_COST, 9 * MS), 100), MAX_COST);
+        let nothing = CostMultiplier::from_share(Multiplier::NOTHING);
+        assert_eq!(dearest(nothing, &tier(MS, 9 * MS), 100), MAX_COST);
+        // Only a share lets its bucket owe a packet more.
+        assert_eq!(deepest(CostMultiplier::LOCAL, &tier(7 * MS, 9 * MS)), 9 * MS);
+        assert_eq!(deepest(SHARE, &tier(7 * MS, 9 * MS)), 16 * MS);
+    }
+
+    #[test]
+    fn a_limit_of_bytes_is_remembered_by_the_packet_at_hand() {
+        let cost = Cost { fixed: 0, per_byte: MS / 100, shift: 0 };
+        let tier = Tier { cost, tolerance: MIN_TOLERANCE + 10 * MS };
+        let lasts = |length| lasts(&tier, CostMultiplier::LOCAL, tier.tolerance, length, 0);
+        // By the smallest packet, which may come next. The bucket would be full too soon after a large one.
+        assert_eq!(lasts(1000) * TICKS_PER_NS, tier.cost.ticks(MIN_FRAME));
+        assert_eq!(lasts(1001), 0);
+    }
+
+    #[test]
+    fn a_share_denies_until_its_debt_is_paid_but_no_longer_than_it_has_room_for() {
+        let lasts =
+            |tolerance, debt| lasts(&tier(MS, tolerance), SHARE, debt, 100, 0) * TICKS_PER_NS;
+        let (least, shortest) = (MIN_TOLERANCE, MAX_SHARED_NS * TICKS_PER_NS);
+        assert_eq!(lasts(least, least + 3 * MS), 3 * MS);
+        assert_eq!(lasts(least, least), 0);
+        // Not full before somebody looks.
+        assert_eq!(lasts(least - MS, least + 3 * MS), 0);
+        assert_eq!(lasts(least - MS, 2 * least + 3 * MS), 4 * MS);
+        assert_eq!(lasts(60 * MS, 200 * MS), 60 * MS);
+        assert_eq!(lasts(MS, 200 * MS), shortest);
+        assert_eq!(lasts(200 * MS, 400 * MS), MAX_NS * TICKS_PER_NS);
+    }
+
+    #[test]
+    fn a_share_of_nothing_denies_as_long_as_it_may_be_remembered() {
+        let lasts = |price| lasts(&tier(MS, MS), price, 0, 100, 0);
+        let nothing = CostMultiplier::from_share(Multiplier::NOTHING);
+        assert_eq!((lasts(SHARE), lasts(nothing)), (0, MAX_NS));
+    }
+}

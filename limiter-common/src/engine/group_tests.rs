@@ -1,7 +1,7 @@
 use super::memory::Memory;
 use super::tests::{limiter, policy, quick, source};
 use super::*;
-use crate::abi::UNLIMITED_SLOT;
+use crate::abi::{EventKind, UNLIMITED_SLOT};
 use crate::hll::WINDOW_SHIFT;
 use crate::lists::Action;
 use core::ops::Range;
@@ -127,6 +127,7 @@ fn a_group_is_no_source_to_those_who_count() {
     assert!((2700.0..3300.0).contains(&distinct), "{distinct}");
     // The one that was limited is told as what it is.
     assert_eq!(memory.events(), 1);
+    assert_eq!(memory.last_event(), Some(EventKind::GroupLimited));
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::vec;
 use std::vec::Vec;
 
 use super::{Classified, Constants, Processor, State, Steps, judge, limit::limit, note_sample};
-use crate::abi::{Config, Event, INTERNALS, Internal, Newcomers, Policy, PolicyWord, Reason};
+use crate::abi::{
+    Config, Event, EventKind, INTERNALS, Internal, Newcomers, Policy, PolicyWord, Reason,
+};
 use crate::atomic::{self, AtomicU64};
 use crate::batch::{BATCHES_PER_CPU, Batch, pending, take_back};
 use crate::class::{BANKS, TABLE_WORDS, TABLES, Table};
@@ -80,9 +82,12 @@ pub struct Memory {
     key: HashKey,
     // Not shared words: tests set the one and read the others, and no decision rests on their order.
     now: Counter,
+    clock_reads: Counter,
+    list_looks: Counter,
     promotions: Vec<AtomicU64>,
     internal: [Counter; INTERNALS],
     events: Counter,
+    last_event: Counter,
     random: Counter,
     /// How it charges packets instead, with a bug that the tests are to find.
     #[cfg(test)]
@@ -135,9 +140,12 @@ impl Memory {
             window,
             key,
             now: Counter::new(5_000_000_000),
+            clock_reads: Counter::new(0),
+            list_looks: Counter::new(0),
             promotions: (0..cpus).map(|_| AtomicU64::new(0)).collect(),
             internal: Default::default(),
             events: Counter::new(0),
+            last_event: Counter::new(0),
             random: Counter::new(0),
             #[cfg(test)]
             planted: None,
@@ -193,13 +201,13 @@ impl Memory {
         }
     }
 
-    /// The tables of the bank in force, of which packets have none before this is called.
-    pub fn class_tables(&mut self) -> &[Table] {
+    /// The tables of a bank, below [`BANKS`], which is in force from now on.
+    pub fn class_tables(&mut self, bank: u32) -> &[Table] {
         if self.tables.is_empty() {
             self.tables = (0..TABLES * BANKS).map(|_| atomic::zeros::<TABLE_WORDS>()).collect();
-            atomic::store(&self.config.classes, 1);
         }
-        &self.tables[..TABLES as usize]
+        atomic::store(&self.config.classes, u64::from(bank) + 1);
+        &self.tables[(bank * TABLES) as usize..][..TABLES as usize]
     }
 
     /// Lets the sources of an IPv4 prefix share the limit in a policy slot, of packets of a class.
@@ -305,6 +313,34 @@ impl Memory {
         self.now.fetch_add(ns, Ordering::Relaxed);
     }
 
+    /// How often the exact clock was read.
+    #[cfg(test)]
+    pub(super) fn clock_reads(&self) -> u64 {
+        self.clock_reads.load(Ordering::Relaxed)
+    }
+
+    /// How often packets looked at the lists or at a filter of them.
+    #[cfg(test)]
+    pub(super) fn list_looks(&self) -> u64 {
+        self.list_looks.load(Ordering::Relaxed)
+    }
+
+    fn look_at_lists(&self) -> &Self {
+        self.list_looks.fetch_add(1, Ordering::Relaxed);
+        self
+    }
+
+    /// Until when a CPU drops a source's packets without a look at its bucket, ns since boot; 0 if it does not
+    /// remember it.
+    #[cfg(test)]
+    pub(super) fn drops_until(&self, cpu: usize, source: SourceKey) -> u64 {
+        let hash = self.key.hash(source);
+        match super::charge::drop_cache_entry(&self.cpu(cpu), hash) {
+            Some(entry) if atomic::load(&entry.tag) == hash.0 => atomic::load(&entry.until_ns),
+            _ => 0,
+        }
+    }
+
     /// How often `what` has happened.
     #[must_use]
     pub fn internal(&self, what: Internal) -> u64 {
@@ -315,6 +351,13 @@ impl Memory {
     #[must_use]
     pub fn events(&self) -> u64 {
         self.events.load(Ordering::Relaxed)
+    }
+
+    /// The kind of the last one; `None` if there was none.
+    #[must_use]
+    pub fn last_event(&self) -> Option<EventKind> {
+        let kind = EventKind::from_u32(self.last_event.load(Ordering::Relaxed) as u32);
+        kind.filter(|_| self.events() > 0)
     }
 
     fn registers(&self) -> &Registers {
@@ -455,15 +498,16 @@ impl State for Cpu<'_> {
         self.memory.drop_caches[self.number].get_or_init(make).get(index as usize)
     }
     fn prefix_bitmap(&self, index: u32) -> Option<&AtomicU64> {
-        self.memory.prefix_bitmap.get(index as usize)
+        self.memory.look_at_lists().prefix_bitmap.get(index as usize)
     }
     fn filter(&self, index: u32) -> Option<&AtomicU64> {
-        self.memory.filter.get(index as usize)
+        self.memory.look_at_lists().filter.get(index as usize)
     }
     fn listed(&self, key: SourceKey) -> Option<Entry> {
-        self.memory.listed.get(&key).copied()
+        self.memory.look_at_lists().listed.get(&key).copied()
     }
     fn listed_prefix(&self, key: SourceKey) -> Option<Entry> {
+        self.memory.look_at_lists();
         let address = key.ipv4()?;
         (0..=32).rev().find_map(|length| {
             let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
@@ -522,6 +566,7 @@ impl Steps for Cpu<'_> {
 
 impl Processor for Cpu<'_> {
     fn now(&self) -> u64 {
+        self.memory.clock_reads.fetch_add(1, Ordering::Relaxed);
         self.memory.time()
     }
     fn now_coarse(&self) -> u64 {
@@ -534,7 +579,8 @@ impl Processor for Cpu<'_> {
         self.memory.internal[what as usize].fetch_add(1, Ordering::Relaxed) + 1
     }
     // Always room: tests ask how many events there were, and a full ring is the kernel's matter.
-    fn send(&self, _: Event) -> bool {
+    fn send(&self, event: Event) -> bool {
+        self.memory.last_event.store(event.kind.into(), Ordering::Relaxed);
         self.memory.events.fetch_add(1, Ordering::Relaxed);
         true
     }

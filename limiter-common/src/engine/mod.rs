@@ -233,6 +233,8 @@ fn peer<S: State, P: Packet + ?Sized>(state: &S, packet: &P, ip: &Ip) -> Option<
 }
 
 #[cfg(test)]
+mod denial_tests;
+#[cfg(test)]
 mod group_tests;
 #[cfg(all(test, loom))]
 mod loom_tests;

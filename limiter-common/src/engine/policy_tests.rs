@@ -245,8 +245,8 @@ fn udp(source: u32, port: u16) -> Vec<u8> {
 }
 
 /// UDP is class 1, to port 53 class 2, which class 1 is wider than.
-fn classes(memory: &mut Memory, covers: u8) {
-    let tables = memory.class_tables();
+fn classes(memory: &mut Memory, bank: u32, covers: u8) {
+    let tables = memory.class_tables(bank);
     let (udp, other) = (&tables[UDP_TABLE as usize], &tables[OTHER_TABLE as usize]);
     for port in 0..=u16::MAX {
         set_entry(udp, u32::from(port), 1);
@@ -264,7 +264,7 @@ fn classes(memory: &mut Memory, covers: u8) {
 fn a_packet_is_charged_to_the_first_class_that_covers_its_source() {
     let mut memory = limiter(Policy::new(packets(1, 30)));
     memory.policies.extend([Policy::new(packets(1, 10)), Policy::new(packets(1, 5))]);
-    classes(&mut memory, 0);
+    classes(&mut memory, 0, 0);
     // Sources 7 and 8 have a limit of UDP, source 8 one of port 53 besides.
     memory.limits.extend([((1, source(7)), 2), ((1, source(8)), 2), ((2, source(8)), 3)]);
     let passed = |memory: &Memory, number, ports: &[u16]| {
@@ -276,7 +276,7 @@ fn a_packet_is_charged_to_the_first_class_that_covers_its_source() {
     assert_eq!(passed(&memory, 9, &[53, 80]), 30, "no limit of a class covers it");
     // Now one of UDP covers everyone.
     memory.class_defaults.insert(1, 2);
-    classes(&mut memory, COVERS_ALL as u8);
+    classes(&mut memory, 1, COVERS_ALL as u8);
     memory.publish(2, memory::DEFAULT_SLOT);
     assert_eq!(passed(&memory, 10, &[53, 80]), 10);
     assert_eq!(memory.tracked().count(), 5, "source 9 has a bucket for what is in no class");
@@ -286,7 +286,8 @@ fn a_packet_is_charged_to_the_first_class_that_covers_its_source() {
 fn a_class_shares_its_limit_and_packets_of_others_do_not() {
     let mut memory = limiter(Policy::unlimited(16));
     memory.policies.extend([Policy::new(packets(1, 10)), Policy::new(packets(1, 25)).observing()]);
-    classes(&mut memory, 0);
+    // The other bank has no classes.
+    classes(&mut memory, 1, 0);
     memory.share(1, [0, 0, 0, 0], 0, 2);
     let reasons = |memory: &Memory, port| {
         let mut reasons: HashMap<Reason, u32> = HashMap::new();
@@ -308,4 +309,45 @@ fn a_class_shares_its_limit_and_packets_of_others_do_not() {
         (Some(&10), Some(&30))
     );
     assert_eq!(memory.shared_counts(TOTAL_SLOT)[..2], [10, 0]);
+}
+
+/// Lets UDP to each of `chains` ask these classes, one after the other.
+fn chains(memory: &mut Memory, chains: &[(u16, [u8; MAX_NESTING as usize])]) {
+    let tables = memory.class_tables(0);
+    for (port, chain) in chains {
+        set_entry(&tables[UDP_TABLE as usize], u32::from(*port), *port as u8);
+        for (step, asked) in (0..).zip(*chain) {
+            let at = CHAINS_AT + u32::from(*port) * MAX_NESTING + step;
+            set_entry(&tables[OTHER_TABLE as usize], at, asked);
+        }
+    }
+}
+
+#[test]
+fn a_class_asks_no_class_beyond_its_chain() {
+    let mut memory = limiter(Policy::unlimited(16));
+    memory.policies.push(Policy::new(packets(1, 10)));
+    let everybody = COVERS_ALL as u8;
+    // Where the chain of class 1 ends, that of class 2 begins.
+    chains(&mut memory, &[(1, [1, 3, 4, 5]), (2, [2 | everybody, 0, 0, 0])]);
+    memory.class_defaults.insert(2, 2);
+    memory.share(2, [0, 0, 0, 0], 0, 2);
+    let passed = |memory: &Memory, port| {
+        (0..50).filter(|_| memory.cpu(0).frame(&udp(7, port)).passes()).count()
+    };
+    assert_eq!((passed(&memory, 1), passed(&memory, 2)), (50, 10));
+}
+
+#[test]
+fn a_packet_shares_the_limit_of_the_first_class_that_has_one() {
+    let mut memory = limiter(Policy::unlimited(16));
+    memory.policies.extend([Policy::new(packets(1, 10)), Policy::new(packets(1, 5))]);
+    chains(&mut memory, &[(1, [1, 0, 0, 0]), (2, [2, 1, 0, 0]), (3, [3, 0, 0, 0])]);
+    memory.share(1, [0, 0, 0, 0], 0, 3);
+    memory.share(2, [0, 0, 0, 0], 0, 2);
+    let passed = |memory: &Memory, port| {
+        (0..50).filter(|_| memory.cpu(0).frame(&udp(7, port)).passes()).count()
+    };
+    // Class 2 is charged to its own limit alone, class 3 to none.
+    assert_eq!([3, 2, 1].map(|port| passed(&memory, port)), [50, 10, 5]);
 }

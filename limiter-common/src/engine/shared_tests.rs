@@ -8,6 +8,7 @@ use super::memory::{Memory, TICK_NS};
 use super::*;
 use crate::abi::{CompiledTier, PolicyWord, Terms, Tier};
 use crate::batch::{BATCHES_PER_CPU, MAX_HELD};
+use crate::drop_cache::MIN_TOLERANCE;
 use crate::gcra::{Cost, TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::HashKey;
 use crate::shared::TOTAL_SLOT;
@@ -220,6 +221,144 @@ fn a_denial_is_remembered_without_the_bucket() {
     assert_eq!(flood(&memory, 100), 100);
 }
 
+/// What has been drawn from both tiers of the total's bucket, which was full.
+fn drawn(memory: &Memory) -> [Ticks; 2] {
+    let shared = &memory.shared[TOTAL_SLOT as usize];
+    [&shared.tat, &shared.second_tat]
+        .map(|tat| atomic::load(tat).saturating_sub(ticks(memory.time())))
+}
+
+#[test]
+fn a_cpu_draws_tokens_for_many_packets_at_once() {
+    let tiers = [packets(999, 100), packets(666, 80)];
+    for tiers in [&tiers[..1], &tiers[1..], &tiers] {
+        let mut memory = limiter(1, 2);
+        memory.policies.push(policy_of(tiers).shared_by_sources(2, 0));
+        memory.share_all(2);
+        let sharing = memory.policies[2].sharing;
+        let batches = [sharing.first_batch, sharing.second_batch].map(Ticks::from);
+        let mut held = [0; 2];
+        let mut expected = [0; 2];
+        for number in 0..5000 {
+            // What is left is kept when the next batch is drawn.
+            let mut draws = false;
+            for (tier, at) in tiers.iter().zip(0..) {
+                if held[at] < tier.cost.fixed {
+                    held[at] += batches[at];
+                    expected[at] += batches[at];
+                    draws = true;
+                }
+                held[at] -= tier.cost.fixed;
+            }
+            let reads = memory.clock_reads();
+            assert!(send(&memory, 0, LENGTH), "{number}");
+            assert_eq!(drawn(&memory), expected, "{number}");
+            // Its source's bucket asks the clock once.
+            assert_eq!(memory.clock_reads() - reads, 1 + u64::from(draws), "{number}");
+        }
+    }
+}
+
+#[test]
+fn a_packet_beyond_the_last_batch_takes_what_it_costs() {
+    // There is no room for a whole batch at the end.
+    let mut tier = packets(999, 32);
+    tier.tolerance += MAX_HELD / 7;
+    let mut memory = limiter(1, 2);
+    memory.policies.push(policy_of(&[tier]).shared_by_sources(2, 0));
+    memory.share_all(2);
+    let policy = &memory.policies[2];
+    let passed = (0..50_000).take_while(|_| send(&memory, 0, LENGTH)).count() as u64;
+    let cost = policy.first.cost.fixed;
+    assert_eq!(passed, policy.first.tolerance / cost, "all that the bucket has");
+    // Nothing is held for nobody.
+    let [taken, _] = drawn(&memory);
+    assert_eq!(taken, passed * cost);
+}
+
+#[test]
+fn a_tier_is_left_alone_if_the_other_one_has_nothing() {
+    let mut memory = limiter(1, 2);
+    let tiers = [packets(10, 100), packets(999, 100)];
+    memory.policies.push(policy_of(&tiers).shared_by_sources(2, 0));
+    memory.share_all(2);
+    assert!(flood(&memory, 5000) < 1100);
+    let before = drawn(&memory);
+    let cpu = memory.cpu(0);
+    let until = &cpu.batch(TOTAL_SLOT).unwrap().until_ns;
+    for _ in 0..2000 {
+        // Not by what it remembers.
+        atomic::store(until, 0);
+        assert!(!send(&memory, 0, LENGTH));
+    }
+    assert_eq!(drawn(&memory), before);
+}
+
+#[test]
+fn what_a_cpu_holds_is_its_packets_whatever_the_bucket_says() {
+    let tiers = [packets(999, 100), packets(10, 100)];
+    let mut memory = limiter(1, 2);
+    memory.policies.push(policy_of(&tiers).shared_by_sources(2, 0));
+    memory.share_all(2);
+    assert!(send(&memory, 0, LENGTH));
+    // The second tier has to be drawn from for the next packet, the first one does not.
+    let first = &memory.shared[TOTAL_SLOT as usize].tat;
+    atomic::store(first, ticks(memory.time()) + 1000 * MAX_HELD);
+    assert!(send(&memory, 0, LENGTH));
+}
+
+/// For how long a denial is remembered where all share `policy`, at a reserve in percent; ms.
+fn remembered(policy: Policy, reserve: u32) -> u64 {
+    let mut memory = limiter(1, 2);
+    memory.policies.push(policy.shared_by_sources(2, reserve));
+    memory.share_all(2);
+    while send(&memory, 0, LENGTH) {}
+    let cpu = memory.cpu(0);
+    let until = atomic::load(&cpu.batch(TOTAL_SLOT).unwrap().until_ns);
+    until.saturating_sub(memory.time()) / MS
+}
+
+#[test]
+fn a_denial_is_remembered_until_the_next_token_of_the_tier_that_denies_longer() {
+    let tier = |period_ms: u64, burst_ms: u64| Tier {
+        cost: Cost { fixed: period_ms * MAX_HELD, per_byte: 0, shift: 0 },
+        tolerance: burst_ms * MAX_HELD,
+    };
+    let (slow, fast) = (tier(50, 1000), tier(20, 400));
+    assert_eq!([0, 50].map(|reserve| remembered(policy_of(&[slow]), reserve)), [50, 50]);
+    assert_eq!(remembered(policy_of(&[slow, fast]), 0), 50);
+    assert_eq!(remembered(policy_of(&[fast, slow]), 0), 50);
+    // A tier that could be full before somebody looks.
+    let least = MIN_TOLERANCE / MAX_HELD;
+    let narrow = tier(50, 100);
+    for (burst, expected) in [(least, 50), (least - 1, 0)] {
+        assert_eq!(remembered(policy_of(&[narrow, tier(1, burst)]), 0), expected, "{burst}");
+        assert_eq!(remembered(policy_of(&[tier(1, burst), narrow]), 0), expected, "{burst}");
+    }
+}
+
+#[test]
+fn a_shared_limit_that_is_not_enforced_drops_nothing() {
+    let memory = total(policy_of(&[packets(2, 100)]).observing(), 2);
+    let mut reasons = (0..1000).map(|_| memory.packet(SourceKey::from_ipv4([10, 0, 0, 1]), LENGTH));
+    assert!(reasons.by_ref().take(200).all(|reason| reason == Reason::Conforming));
+    assert_eq!(reasons.last(), Some(Reason::WouldDrop));
+    assert!(memory.shared_counts(TOTAL_SLOT)[1] > 700);
+}
+
+#[test]
+fn a_denial_ends_when_it_says() {
+    // So few packets that a CPU holds none.
+    let memory = total(policy_of(&[packets(2, 100)]), 2);
+    assert!(send(&memory, 0, LENGTH));
+    let cpu = memory.cpu(0);
+    let until = &cpu.batch(TOTAL_SLOT).unwrap().until_ns;
+    for (ahead, passes) in [(1, false), (0, true)] {
+        atomic::store(until, memory.coarse_time() + ahead);
+        assert_eq!(send(&memory, 0, LENGTH), passes);
+    }
+}
+
 #[test]
 fn limits_that_take_turns_are_exact_and_count() {
     let mut memory = limiter(1, 2);
@@ -317,4 +456,35 @@ fn a_source_is_known_that_has_a_bucket_and_owes_little() {
     atomic::store(&memory.shared[0].tat, ticks(memory.time()) + 101 * MAX_HELD);
     assert_eq!(memory.packet(light, LENGTH), Reason::OverTotal);
     assert_eq!(TICKS_PER_NS * MS, MAX_HELD);
+}
+
+#[test]
+fn the_second_packet_of_a_bucket_may_be_known_if_no_tier_owes_much() {
+    let once = SourceKey::from_ipv4([192, 0, 2, 1]);
+    let is_known = |policy: Policy, owes: [u64; 2]| {
+        let mut memory = with_reserve(50);
+        memory.policies[3] = policy;
+        assert!(memory.packet(once, LENGTH).passes());
+        let (_, bucket) = memory.bucket(once).unwrap();
+        let at = |packets| ticks(memory.time()) + packets * bucket.policy.first.cost.fixed;
+        atomic::store(&bucket.slot.tat, at(owes[0]));
+        atomic::store(&bucket.identity.second_tat, at(owes[1]));
+        atomic::store(&memory.shared[0].tat, ticks(memory.time()) + 60 * MAX_HELD);
+        memory.take_back();
+        atomic::store(&memory.shared[0].tat, ticks(memory.time()) + 60 * MAX_HELD);
+        memory.packet(once, LENGTH).passes()
+    };
+    let tier = packets(2, 100);
+    let (one, two) = (policy_of(&[tier]), policy_of(&[tier, tier]));
+    assert!(is_known(one, [1, 100]) && is_known(two, [1, 1]));
+    assert!(!is_known(one, [100, 1]) && !is_known(two, [100, 1]) && !is_known(two, [1, 100]));
+}
+
+#[test]
+fn a_burst_that_is_soon_full_waits_for_no_tick() {
+    let memory = total(policy_of(&[packets(2, 10)]), 2);
+    memory.advance(MS);
+    while send(&memory, 0, LENGTH) {}
+    memory.advance(MS / 2);
+    assert!(memory.coarse_time() + MS < memory.time() && send(&memory, 0, LENGTH));
 }

@@ -117,7 +117,7 @@ mod tests {
     /// Functions of the kernel program return numbers: what they mean has to come back.
     #[test]
     fn outcomes_survive_as_numbers() {
-        let attempts = [Reason::OverLimit, Reason::BelowGate, Reason::Internal].map(Attempt::Done);
+        let attempts = Reason::ALL.map(Attempt::Done);
         for attempt in attempts.into_iter().chain([Attempt::Contended]).map(Some).chain([None]) {
             assert_eq!(Attempt::from_bits(Attempt::to_bits(attempt)), attempt);
         }

@@ -1,10 +1,12 @@
 use super::memory::{DEFAULT_SLOT, Memory};
 use super::*;
-use crate::abi::{CompiledTier, Terms, Tier, on_full};
+use crate::abi::{CompiledTier, EventKind, PolicyWord, TOTAL_STEP, Terms, Tier, on_full};
 use crate::gate::gate;
 use crate::gcra::{Cost, TICKS_PER_NS};
 use crate::hash::HashKey;
 use crate::lists::{Action, Entry};
+use crate::shared::TOTAL_SLOT;
+use crate::sketch::Total;
 use crate::table::{CLAIMED, FILLED, WAYS, fingerprint};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -153,6 +155,48 @@ proptest! {
     }
 }
 
+/// Adds a packet to the sketch: whether its source is below a gate of 3, and whether it is the source's first one.
+fn add(memory: &Memory, number: u32) -> (bool, bool) {
+    let (cpu, source) = (memory.cpu(0), source(number));
+    let packet = Arrival {
+        source,
+        classified: Classified::NONE,
+        hash: cpu.hash(source),
+        coarse_ns: memory.coarse_time(),
+        wall_ns: memory.coarse_time(),
+        published: PolicyWord::new(1, DEFAULT_SLOT),
+        length: 100,
+        set: 0,
+    };
+    let added = sketched::add(&cpu, &memory.config, &packet, 3).unwrap();
+    (added.below, added.first)
+}
+
+#[test]
+fn a_packet_below_the_gate_is_told_by_the_sketch_alone() {
+    let memory = limiter(policy(1000, 1000), 8, 1 << 10, 1);
+    let added = [(); 3].map(|()| add(&memory, 1));
+    assert_eq!(added, [(true, true), (true, false), (false, false)]);
+    // All sources in one cell of each row: who has not been there is below the gate, however full that is.
+    let memory = limiter(policy(1000, 1000), 8, 1, 1);
+    for _ in 0..9 {
+        add(&memory, 1);
+    }
+    let fresh = (2..40).map(|number| add(&memory, number)).find(|(_, first)| *first);
+    assert_eq!(fresh, Some((true, true)));
+}
+
+#[test]
+fn the_sketch_knows_how_full_it_is() {
+    let memory = limiter(policy(1000, 1000), 8, 1 << 16, 1);
+    for number in 0..3 * TOTAL_STEP + 7 {
+        add(&memory, number as u32);
+    }
+    let now = memory.cpu(0).window().position(memory.coarse_time());
+    let total = Total::at(&memory.config.sketch_total, now).current();
+    assert_eq!(u64::from(total), 3 * TOTAL_STEP);
+}
+
 #[test]
 fn random_sources_get_no_bucket_and_disturb_none() {
     let memory = limiter(policy(1000, 100), 1024, 1 << 16, 1);
@@ -273,7 +317,7 @@ fn a_full_set_does_as_configured() {
         }
         assert_eq!(packet(&memory, 99), expected);
         assert_eq!(memory.internal(Internal::SetFull), 1);
-        assert_eq!(memory.events(), 1);
+        assert_eq!((memory.events(), memory.last_event()), (1, Some(EventKind::SetFull)));
         let evicted = u64::from(choice == on_full::EVICT_OLDEST);
         assert_eq!(memory.internal(Internal::BusyEvictions), evicted);
         // Once the buckets are full again, one is replaced and nothing is lost.
@@ -310,6 +354,83 @@ fn whoever_owes_a_packet_or_two_makes_room_and_whoever_is_limited_does_not() {
         assert!((0..9).any(|number| packet(&memory, 3000 + number) == full), "{choice}");
         assert_eq!(memory.tracked().count(), tracked);
     }
+}
+
+/// A set in which six sources, all that there may be, each have sent so many packets.
+fn filled(packets: u32) -> Memory {
+    let memory = limiter(policy(1, 8), 1, 1 << 10, 1);
+    for number in 0..WAYS - 2 {
+        for _ in 0..packets {
+            packet(&memory, number);
+        }
+    }
+    assert_eq!(memory.tracked().count(), 6);
+    memory
+}
+
+#[test]
+fn whoever_is_limited_keeps_its_bucket_before_whoever_owes_more() {
+    // All owe more than a packet or two. One is over its limit, and denies for so long that its slot notes it.
+    for limited in 0..WAYS - 2 {
+        let memory = filled(4);
+        atomic::store(&memory.config.on_full, on_full::EVICT_OLDEST);
+        while packet(&memory, limited).passes() {}
+        assert!(!packet(&memory, limited).passes());
+        for newcomer in 100..110 {
+            for _ in 0..5 {
+                packet(&memory, newcomer);
+            }
+        }
+        assert_eq!(memory.internal(Internal::BusyEvictions), 10);
+        assert!(memory.bucket(source(limited)).is_some(), "{limited}");
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_slot_that_is_being_filled_where_all_others_are_limited() {
+    for claimed in 0..WAYS - 2 {
+        let memory = filled(20);
+        atomic::store(&memory.bucket(source(claimed)).unwrap().1.slot.tat, CLAIMED);
+        assert_eq!(packet(&memory, 100), Reason::PassedSetFull, "{claimed}");
+    }
+}
+
+#[test]
+fn a_bucket_that_has_just_become_full_is_no_loss() {
+    let memory = filled(4);
+    let (_, bucket) = memory.bucket(source(0)).unwrap();
+    atomic::store(&bucket.slot.tat, ticks(memory.time()));
+    assert!(packet(&memory, 100).passes());
+    let counts = [Internal::Evictions, Internal::BusyEvictions].map(|what| memory.internal(what));
+    assert_eq!(counts, [1, 0]);
+}
+
+#[test]
+fn what_passed_below_the_gate_is_owed_by_all_tiers_and_the_shadow() {
+    let gated = |rate, burst| CompiledTier { gate: 16, ..tier(rate, burst) };
+    let sent = 200;
+    for policy in [
+        Policy::new(gated(1, 100)),
+        Policy::new(gated(1, 1000)).and(gated(1, 100)),
+        Policy::new(gated(1, 1000)).with_shadow(gated(1, 100), 1),
+    ] {
+        // So many columns that nothing may be other sources'.
+        let memory = limiter(policy, 8, 1 << 16, 1);
+        let passed = (0..sent).filter(|_| packet(&memory, 1).passes()).count();
+        let would_pass = sent - memory.shadow_drops().next().unwrap().1 as usize;
+        assert_eq!(passed.min(would_pass), 100);
+    }
+}
+
+#[test]
+fn what_a_source_has_earned_since_its_first_packet_is_not_owed() {
+    // A token each 10 ms.
+    let memory = limiter(Policy { gate: 16, ..policy(100, 200) }, 8, 1 << 16, 1);
+    assert!(packet(&memory, 1).passes());
+    // Between two ticks of the coarse clock.
+    memory.advance(83_000_000);
+    let passed = 1 + (0..500).filter(|_| packet(&memory, 1).passes()).count();
+    assert!((208..=209).contains(&passed), "{passed}");
 }
 
 #[test]
@@ -380,6 +501,35 @@ fn what_was_overdrawn_is_owed() {
     memory.advance(period);
     assert!(passes(&memory));
     assert!(!passes(&memory));
+}
+
+#[test]
+fn a_source_owes_what_each_cpu_may_have_overdrawn_unless_its_limit_is_another_one() {
+    let mut memory = limiter(policy(10, 10), 64, 1 << 10, 4);
+    memory.policies.push(policy(10, 10));
+    while packet(&memory, 7).passes() {}
+    let (_, bucket) = memory.bucket(source(7)).unwrap();
+    let (tolerance, cost) = (bucket.policy.first.tolerance, bucket.policy.first.cost.fixed);
+    let now = ticks(memory.time());
+    // One packet for each of four CPUs, however far in debt it was.
+    for (generation, slot, overdrawn) in [(2, 1, 4), (3, 1, 4), (4, 2, 0), (5, 2, 0)] {
+        atomic::add(&bucket.slot.tat, 100 * cost);
+        memory.publish(generation, slot);
+        let at = if generation == 5 { 4 } else { overdrawn };
+        assert!(!packet(&memory, 7).passes());
+        assert_eq!(atomic::load(&bucket.slot.tat), now + tolerance + at * cost, "{generation}");
+    }
+}
+
+#[test]
+fn a_change_of_limits_does_not_open_a_slot_that_is_being_filled() {
+    let memory = limiter(policy(1, 8), 1, 1 << 10, 2);
+    assert!(packet(&memory, 7).passes());
+    let (_, bucket) = memory.bucket(source(7)).unwrap();
+    atomic::store(&bucket.slot.tat, CLAIMED);
+    memory.publish(2, DEFAULT_SLOT);
+    packet(&memory, 7);
+    assert_eq!(atomic::load(&bucket.slot.tat), CLAIMED);
 }
 
 /// Asserts that a source which has overdrawn its ten packets a second by three waits for them, and for the next one.
@@ -461,8 +611,15 @@ fn events_of_a_kind_are_rationed() {
         assert!(packet(&memory, source).passes());
         assert_eq!(packet(&memory, source), Reason::OverLimit);
     }
-    assert_eq!(memory.events(), 100);
+    assert_eq!((memory.events(), memory.last_event()), (100, Some(EventKind::Limited)));
     assert_eq!(memory.internal(Internal::EventsSuppressed), 900);
+    // A tenth of a second earns ten.
+    memory.advance(100_000_000);
+    for source in 1000..1020 {
+        assert!(packet(&memory, source).passes());
+        assert_eq!(packet(&memory, source), Reason::OverLimit);
+    }
+    assert_eq!((memory.events(), memory.internal(Internal::EventsLost)), (110, 0));
 }
 
 #[test]
@@ -603,6 +760,48 @@ fn listed_sources_pass_or_are_dropped_whatever_they_send() {
 }
 
 #[test]
+fn a_single_source_goes_before_its_prefixes() {
+    let mut memory = limiter(policy(1, 10), 64, 1 << 10, 1);
+    memory.list_prefix([198, 51, 100, 0], 24, Entry::new(Action::Deny, 0));
+    let of = |last| SourceKey::from_ipv4([198, 51, 100, last]);
+    memory.list(of(7), Entry::new(Action::Allow, 0));
+    assert!((0..50).all(|_| memory.packet(of(7), 100) == Reason::Allowed));
+    assert!((0..50).all(|_| memory.packet(of(8), 100) == Reason::Denied));
+}
+
+#[test]
+fn packets_ask_no_filter_of_lists_that_are_empty() {
+    let looks = |list: fn(&mut Memory), number| {
+        let mut memory = limiter(policy(1, 10), 64, 1 << 10, 1);
+        list(&mut memory);
+        assert!(packet(&memory, number).passes());
+        memory.list_looks()
+    };
+    let none: fn(&mut Memory) = |_| {};
+    let single: fn(&mut Memory) = |memory| memory.list(source(7), Entry::new(Action::Allow, 0));
+    let prefix: fn(&mut Memory) =
+        |memory| memory.list_prefix([0, 1, 0, 0], 16, Entry::new(Action::Allow, 0));
+    assert_eq!(looks(none, 7), 0);
+    // The bitmap, then the filter, then the map.
+    assert_eq!((looks(single, 1 << 16), looks(single, 7)), (1, 3));
+    assert_eq!((looks(prefix, 7), looks(prefix, 1 << 16)), (1, 2));
+}
+
+#[test]
+fn what_is_dropped_or_allowed_takes_nothing_from_a_shared_limit() {
+    let mut memory = limiter(quick(5), 64, 1 << 10, 1);
+    memory.policies.push(quick(20));
+    memory.share_all(2);
+    memory.list(source(8), Entry::new(Action::Allow, 0));
+    let passed = |number| (0..50).filter(|_| packet(&memory, number).passes()).count();
+    assert_eq!((passed(7), passed(8)), (5, 50));
+    assert_eq!(memory.shared_counts(TOTAL_SLOT)[..2], [5, 0]);
+    // Full: who is allowed still passes.
+    assert_eq!([1, 2, 3, 4].map(passed), [5, 5, 5, 0]);
+    assert_eq!(passed(8), 50);
+}
+
+#[test]
 fn a_source_with_a_bucket_is_looked_up_when_the_lists_change() {
     let mut memory = limiter(policy(1000, 100), 64, 1 << 10, 1);
     let tracked: Vec<_> = (0..20).map(|_| packet(&memory, 7)).collect();
@@ -683,6 +882,19 @@ fn a_program_does_what_it_is_loaded_for() {
     assert_eq!(passed(Features::SECOND_TIERS, both(20, 10)), 10);
     assert_eq!(passed(Features::NONE, both(20, 10)), 20);
     assert_eq!(passed(Features::NONE, both(10, 20)), 10);
+    let passed = |features| {
+        let mut memory = limiter(quick(100), 4, 64, 1);
+        memory.features = features;
+        memory.policies.extend([quick(40), quick(30)]);
+        memory.share_all(2);
+        memory.limit_groups(3, 48);
+        memory.list(source(7), Entry::new(Action::Deny, 0));
+        [1, 7].map(|number| (0..50).filter(|_| packet(&memory, number).passes()).count())
+    };
+    assert_eq!(passed(Features::NONE), [50, 50]);
+    assert_eq!(passed(Features::AGGREGATES), [40, 0]);
+    assert_eq!(passed(Features::LISTS), [50, 0]);
+    assert_eq!(passed(Features::AGGREGATES.and(Features::LISTS)), [40, 0]);
     let needs = |policy: &Policy| Features::of_policy(policy);
     assert_eq!(needs(&both(1, 1).observing()), Features::SECOND_TIERS);
     assert_eq!(needs(&quick(1).with_shadow(tier(1, 1), 1)), Features::SHADOWS);
