@@ -132,15 +132,14 @@ impl DropCacheEntry {
 /// How long, in ns, a bucket that owes `debt` will deny packets of cost `least` and more; 0 if it is
 /// not to be remembered. `cost` is that of the packet it has just denied.
 #[inline(always)]
-pub const fn lasts(debt: Ticks, cost: Ticks, least: Ticks, tolerance: Ticks) -> u64 {
+pub fn lasts(debt: Ticks, cost: Ticks, least: Ticks, tolerance: Ticks) -> u64 {
     // Such a bucket would be full before the coarse clock moves, and lose what it earns meanwhile
     // (P2: no loss).
     if tolerance < cost + MIN_TOLERANCE {
         return 0;
     }
     // By the smallest packet: no other one can conform before.
-    let wait_ns = (debt + least).saturating_sub(tolerance) / TICKS_PER_NS;
-    if wait_ns > MAX_NS { MAX_NS } else { wait_ns }
+    ((debt + least).saturating_sub(tolerance) / TICKS_PER_NS).min(MAX_NS)
 }
 
 #[cfg(test)]

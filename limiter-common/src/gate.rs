@@ -33,15 +33,8 @@ const NOISE_DOUBT: u32 = 16;
 
 /// The gate for a limit with a bucket of `burst` and earning `per_window` packets in a window, both
 /// in packets of the largest size. 1 means: a bucket at once.
-pub const fn gate(burst: u64, per_window: u64) -> u32 {
-    let mut gate = MAX_GATE as u64;
-    if burst / 8 < gate {
-        gate = burst / 8;
-    }
-    if 1 + per_window / 2 < gate {
-        gate = 1 + per_window / 2;
-    }
-    if gate == 0 { 1 } else { gate as u32 }
+pub fn gate(burst: u64, per_window: u64) -> u32 {
+    (burst / 8).min(1 + per_window / 2).clamp(1, u64::from(MAX_GATE)) as u32
 }
 
 /// Whether a packet passes without a bucket: by the estimate with it, or as the `first` of its source in this
@@ -71,12 +64,11 @@ pub const fn noise(total: u32, lag: u32, shape: Shape) -> u32 {
 /// ([`MIN_FRAME`]); `age_ns` is how long ago, at the most, the first of the estimate's packets of this
 /// epoch came.
 #[inline(always)]
-pub const fn debt(estimate: Estimate, others: u32, cost: Ticks, age_ns: u64) -> Ticks {
+pub fn debt(estimate: Estimate, others: u32, cost: Ticks, age_ns: u64) -> Ticks {
     let owed = estimate.current.saturating_sub(1).saturating_sub(others);
     // A promotion happens when a count reaches the gate; far more is noise, or a table that was
     // full. The bound keeps the product small.
-    let owed = if owed > MAX_GATE { MAX_GATE } else { owed };
-    (owed as u64 * cost).saturating_sub(age_ns * TICKS_PER_NS)
+    (u64::from(owed.min(MAX_GATE)) * cost).saturating_sub(age_ns * TICKS_PER_NS)
 }
 
 #[cfg(test)]

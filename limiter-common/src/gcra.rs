@@ -45,8 +45,8 @@ pub const fn decide(tat: Ticks, now: Ticks, cost: Ticks, tolerance: Ticks) -> Op
 #[inline(always)]
 // Only for changed policies. At each packet it would forgive what CPUs have overdrawn together
 // (P2).
-pub const fn clamped(tat: Ticks, now: Ticks, tolerance: Ticks) -> Ticks {
-    if tat > now + tolerance { now + tolerance } else { tat }
+pub fn clamped(tat: Ticks, now: Ticks, tolerance: Ticks) -> Ticks {
+    tat.min(now + tolerance)
 }
 
 /// Judges a packet that costs `cost` at the share of its bucket, which holds a packet more than `tolerance`: as

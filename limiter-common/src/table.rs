@@ -78,10 +78,9 @@ impl LastSeen {
     /// A packet that was over the limit at `ns`, as all will be for `lasts_ns`.
     #[inline(always)]
     #[must_use]
-    pub const fn over_limit(ns: u64, lasts_ns: u64) -> Self {
+    pub fn over_limit(ns: u64, lasts_ns: u64) -> Self {
         // Shorter is always right: whoever comes afterwards looks again.
-        let lasts = if lasts_ns > Self::MAX_NS { Self::MAX_NS } else { lasts_ns };
-        let units = lasts >> Self::UNIT_SHIFT;
+        let units = lasts_ns.min(Self::MAX_NS) >> Self::UNIT_SHIFT;
         Self(ns & Self::TIME | Self::OVER_LIMIT | units << Self::TIME_BITS)
     }
 

@@ -9,7 +9,9 @@ use super::lookup::{Arrival, SlotRef, policy_of};
 use super::shadow::shadow;
 use crate::abi::{EventKind, PolicyWord, Reason};
 use crate::atomic::{self, AtomicU64};
-use crate::drop_cache::{Basis, DROP_CACHE_ENTRIES, DropCacheEntry, MAX_SHARED_NS, MIN_TOLERANCE};
+use crate::drop_cache::{
+    Basis, DROP_CACHE_ENTRIES, DropCacheEntry, MAX_NS, MAX_SHARED_NS, MIN_TOLERANCE,
+};
 use crate::features::PolicyRef;
 use crate::gcra::{Ticks, ticks};
 use crate::hash::Hash;
@@ -31,8 +33,7 @@ pub(super) fn denies<S: State>(state: &S, found: &SlotRef<'_>, packet: &Arrival)
     atomic::add(&slot.dropped, 1);
     atomic::add(&slot.bytes, u64::from(packet.length));
     // Whoever raises a share clears it in the slot, but not in what each CPU remembers.
-    let longest = packet.coarse_ns + MAX_SHARED_NS;
-    let until_ns = if until_ns > longest { longest } else { until_ns };
+    let until_ns = until_ns.min(packet.coarse_ns + MAX_SHARED_NS);
     remember(state, packet.hash, until_ns, Basis::over_limit(generation, found.index))?;
     Some(true)
 }
@@ -100,8 +101,8 @@ pub fn charge<S: State>(state: &S, packet: &Arrival, index: u32) -> Option<Attem
         if lasts_ns > 0 {
             // A share may become larger at any moment, and nobody can reach what this CPU
             // remembers.
-            let shared = price.is_cluster() && lasts_ns > MAX_SHARED_NS;
-            let until_ns = now_ns + if shared { MAX_SHARED_NS } else { lasts_ns };
+            let most = if price.is_cluster() { MAX_SHARED_NS } else { MAX_NS };
+            let until_ns = now_ns + lasts_ns.min(most);
             let basis = Basis::over_limit(packet.published.generation(), found.index);
             remember(state, packet.hash, until_ns, basis)?;
         }
@@ -145,7 +146,7 @@ fn denies_for<S: State>(
     }
     let second_tat = atomic::load(&state.identity(index)?.second_tat);
     let second = lasts(&policy.second, price, second_tat, length, now_ns);
-    Some(if second > first { second } else { first })
+    Some(first.max(second))
 }
 
 /// The place of a source in what this CPU remembers. Another one may be there.

@@ -37,8 +37,7 @@ pub(super) fn deepest(price: CostMultiplier, tier: &Tier) -> Ticks {
 /// What a packet of `length` bytes costs under a tier, if any bucket has the room for it.
 #[inline(always)]
 pub(super) fn dearest(price: CostMultiplier, tier: &Tier, length: u32) -> Ticks {
-    let cost = price.cost(tier.cost.ticks(length));
-    if cost > MAX_COST { MAX_COST } else { cost }
+    price.cost(tier.cost.ticks(length)).min(MAX_COST)
 }
 
 /// Judges a packet of `cost` by a bucket at `tat`, as [`decide`].
@@ -238,8 +237,7 @@ fn lasts_shared(tier: &Tier, price: CostMultiplier, debt: Ticks) -> u64 {
     // Whoever makes the share larger has the bucket forget it, unless a packet is being judged meanwhile. So no
     // longer than the bucket has room for what it earns.
     let longest = (tier.tolerance / TICKS_PER_NS).clamp(MAX_SHARED_NS, MAX_NS);
-    let wait_ns = wait / TICKS_PER_NS;
-    if wait_ns > longest { longest } else { wait_ns }
+    (wait / TICKS_PER_NS).min(longest)
 }
 
 #[cfg(test)]

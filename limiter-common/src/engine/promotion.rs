@@ -133,7 +133,7 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
     let mut full = [now; 2];
     if policy.is_cluster() {
         price = CostMultiplier::from_share(policy.floor());
-        full = policy.filled().map(|filled| if filled > now { filled } else { now });
+        full = policy.filled().map(|filled| filled.max(now));
     }
     // Where no limit of the cluster ever was, its line is left alone.
     if state.features().has(Features::CLUSTER)

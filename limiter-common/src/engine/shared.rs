@@ -241,7 +241,7 @@ impl<'a> Met<'a> {
             return 0;
         }
         let second = lasts(&policy.second, sharing.second_common, &self.shared.second_tat);
-        if second > first { second } else { first }
+        first.max(second)
     }
 }
 
