@@ -161,7 +161,7 @@ pub(super) fn drop_cache_entry<S: State>(state: &S, hash: Hash) -> Option<&DropC
 pub(super) fn remember<S: State>(state: &S, hash: Hash, until_ns: u64, basis: Basis) -> Option<()> {
     let entry = drop_cache_entry(state, hash)?;
     let (packets, bytes) = entry.pending();
-    if packets > 0
+    if packets != 0
         && let Some(index) = entry.basis().slot()
     {
         let slot = state.slot(index)?;

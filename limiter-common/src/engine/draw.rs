@@ -247,7 +247,7 @@ mod tests {
     use super::super::tests::{limiter, policy};
     use super::*;
     use crate::gcra::Cost;
-    use crate::share::Multiplier;
+    use crate::share::{MAX_SHARED_COST, Multiplier};
 
     const MS: Ticks = 1_000_000 * TICKS_PER_NS;
     const SHARE: CostMultiplier = CostMultiplier::from_share(Multiplier::WHOLE);
@@ -313,5 +313,10 @@ mod tests {
         let lasts = |price| lasts(&tier(MS, MS), price, 0, 100, 0);
         let nothing = CostMultiplier::from_share(Multiplier::NOTHING);
         assert_eq!((lasts(SHARE), lasts(nothing)), (0, MAX_NS));
+        // At the bound a packet may still have room.
+        let most = CostMultiplier::from_share(Multiplier::from_units(1 << 20));
+        let tier = tier(MAX_SHARED_COST, MS);
+        assert_eq!(most.cost(tier.cost.ticks(MIN_FRAME)), MAX_TOLERANCE);
+        assert_eq!(super::lasts(&tier, most, 0, 100, 0), 0);
     }
 }

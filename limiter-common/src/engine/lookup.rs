@@ -78,9 +78,8 @@ impl<'a> SlotRef<'a> {
     /// What its bucket may use without end, whose floor was `before`.
     #[inline(always)]
     fn floor(policy: PolicyRef<'_>, before: u32) -> Multiplier {
-        let own = policy.floor();
-        // The floor has become smaller, or the limit the cluster's, since then.
-        if before < own.0 { own } else { Multiplier(before) }
+        // The floor may have become smaller, or the limit the cluster's, since then.
+        Multiplier(policy.floor().0.max(before))
     }
 
     /// Notes a smaller floor than the one `before`: when the bucket's debt is by that one.

@@ -84,6 +84,7 @@ pub struct Memory {
     now: Counter,
     clock_reads: Counter,
     list_looks: Counter,
+    shared_looks: Counter,
     promotions: Vec<AtomicU64>,
     internal: [Counter; INTERNALS],
     events: Counter,
@@ -142,6 +143,7 @@ impl Memory {
             now: Counter::new(5_000_000_000),
             clock_reads: Counter::new(0),
             list_looks: Counter::new(0),
+            shared_looks: Counter::new(0),
             promotions: (0..cpus).map(|_| AtomicU64::new(0)).collect(),
             internal: Default::default(),
             events: Counter::new(0),
@@ -323,6 +325,12 @@ impl Memory {
     #[cfg(test)]
     pub(super) fn list_looks(&self) -> u64 {
         self.list_looks.load(Ordering::Relaxed)
+    }
+
+    /// How often packets looked for a limit that their source shares by its address.
+    #[cfg(test)]
+    pub(super) fn shared_looks(&self) -> u64 {
+        self.shared_looks.load(Ordering::Relaxed)
     }
 
     fn look_at_lists(&self) -> &Self {
@@ -532,6 +540,7 @@ impl State for Cpu<'_> {
         self.memory.tables.get(index as usize)
     }
     fn shared_by(&self, class: u32, key: SourceKey) -> Option<u32> {
+        self.memory.shared_looks.fetch_add(1, Ordering::Relaxed);
         let address = key.ipv4()?;
         let mut prefixes = self.memory.shared_prefixes.iter().filter(|entry| entry.0 == class);
         let found = prefixes.find(|(_, network, length, _)| {

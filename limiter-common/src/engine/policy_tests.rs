@@ -339,6 +339,24 @@ fn a_class_asks_no_class_beyond_its_chain() {
 }
 
 #[test]
+fn packets_look_for_no_shared_limit_of_a_kind_that_there_is_not() {
+    let mut memory = limiter(Policy::unlimited(16));
+    memory.policies.push(Policy::new(packets(1, 10)));
+    chains(&mut memory, &[(1, [1, 0, 0, 0])]);
+    let looks = |memory: &Memory| {
+        let before = memory.shared_looks();
+        memory.cpu(0).frame(&udp(7, 1));
+        memory.shared_looks() - before
+    };
+    memory.share_all(2);
+    assert_eq!(looks(&memory), 0);
+    memory.share(1, [10, 0, 0, 0], 8, 2);
+    assert_eq!(looks(&memory), 1);
+    memory.share(0, [10, 0, 0, 0], 8, 2);
+    assert_eq!(looks(&memory), 2);
+}
+
+#[test]
 fn a_packet_shares_the_limit_of_the_first_class_that_has_one() {
     let mut memory = limiter(Policy::unlimited(16));
     memory.policies.extend([Policy::new(packets(1, 10)), Policy::new(packets(1, 5))]);

@@ -58,9 +58,9 @@ fn victim<S: State>(state: &S, packet: &Arrival, ways: Ways, now: Ticks) -> Opti
     }
     // Or a flood would find the same way of each set first, and its holder would pay for all.
     let start = packet.hash.0 as u32;
-    let mut best = Victim { way: start % WAYS, lost: u64::MAX };
+    let mut best = Victim { way: 0, lost: u64::MAX };
     let mut looks = 0;
-    while looks < WAYS && best.lost > 0 {
+    while looks < WAYS && best.lost != 0 {
         let way = start.wrapping_add(looks) % WAYS;
         let slot = packet.slot_ref(state, way)?.slot;
         let tat = atomic::load(&slot.tat);

@@ -230,8 +230,9 @@ fn drawn(memory: &Memory) -> [Ticks; 2] {
 
 #[test]
 fn a_cpu_draws_tokens_for_many_packets_at_once() {
-    let tiers = [packets(999, 100), packets(666, 80)];
-    for tiers in [&tiers[..1], &tiers[1..], &tiers] {
+    // The last one is too slow for batches.
+    let tiers = [packets(999, 100), packets(666, 100), packets(1, 100)];
+    for tiers in [&tiers[..1], &tiers[..2], &tiers[1..2], &tiers[1..]] {
         let mut memory = limiter(1, 2);
         memory.policies.push(policy_of(tiers).shared_by_sources(2, 0));
         memory.share_all(2);
@@ -239,16 +240,18 @@ fn a_cpu_draws_tokens_for_many_packets_at_once() {
         let batches = [sharing.first_batch, sharing.second_batch].map(Ticks::from);
         let mut held = [0; 2];
         let mut expected = [0; 2];
-        for number in 0..5000 {
+        for number in 0..if tiers.contains(&packets(1, 100)) { 100 } else { 5000 } {
             // What is left is kept when the next batch is drawn.
             let mut draws = false;
             for (tier, at) in tiers.iter().zip(0..) {
-                if held[at] < tier.cost.fixed {
-                    held[at] += batches[at];
-                    expected[at] += batches[at];
+                let cost = tier.cost.fixed;
+                if held[at] < cost {
+                    let lot = if batches[at] > cost { batches[at] } else { cost - held[at] };
+                    held[at] += lot;
+                    expected[at] += lot;
                     draws = true;
                 }
-                held[at] -= tier.cost.fixed;
+                held[at] -= cost;
             }
             let reads = memory.clock_reads();
             assert!(send(&memory, 0, LENGTH), "{number}");
@@ -296,7 +299,7 @@ fn a_tier_is_left_alone_if_the_other_one_has_nothing() {
 
 #[test]
 fn what_a_cpu_holds_is_its_packets_whatever_the_bucket_says() {
-    let tiers = [packets(999, 100), packets(10, 100)];
+    let tiers = [packets(999, 100), packets(1, 100)];
     let mut memory = limiter(1, 2);
     memory.policies.push(policy_of(&tiers).shared_by_sources(2, 0));
     memory.share_all(2);
@@ -312,7 +315,9 @@ fn remembered(policy: Policy, reserve: u32) -> u64 {
     let mut memory = limiter(1, 2);
     memory.policies.push(policy.shared_by_sources(2, reserve));
     memory.share_all(2);
-    while send(&memory, 0, LENGTH) {}
+    // Of sources that are not known.
+    let mut sources = (0..).map(|number: u32| SourceKey::from_ipv4(number.to_be_bytes()));
+    sources.find(|source| !memory.packet(*source, LENGTH).passes());
     let cpu = memory.cpu(0);
     let until = atomic::load(&cpu.batch(TOTAL_SLOT).unwrap().until_ns);
     until.saturating_sub(memory.time()) / MS

@@ -5,6 +5,7 @@ use crate::gate::gate;
 use crate::gcra::{Cost, TICKS_PER_NS};
 use crate::hash::HashKey;
 use crate::lists::{Action, Entry};
+use crate::promotions::Budget;
 use crate::shared::TOTAL_SLOT;
 use crate::sketch::Total;
 use crate::table::{CLAIMED, FILLED, WAYS, fingerprint};
@@ -155,21 +156,40 @@ proptest! {
     }
 }
 
-/// Adds a packet to the sketch: whether its source is below a gate of 3, and whether it is the source's first one.
-fn add(memory: &Memory, number: u32) -> (bool, bool) {
-    let (cpu, source) = (memory.cpu(0), source(number));
-    let packet = Arrival {
-        source,
+/// A packet of a source, in a table of one set.
+fn arrival(memory: &Memory, number: u32) -> Arrival {
+    Arrival {
+        source: source(number),
         classified: Classified::NONE,
-        hash: cpu.hash(source),
+        hash: memory.cpu(0).hash(source(number)),
         coarse_ns: memory.coarse_time(),
         wall_ns: memory.coarse_time(),
         published: PolicyWord::new(1, DEFAULT_SLOT),
         length: 100,
         set: 0,
-    };
-    let added = sketched::add(&cpu, &memory.config, &packet, 3).unwrap();
+    }
+}
+
+/// Adds a packet to the sketch: whether its source is below a gate of 3, and whether it is the source's first one.
+fn add(memory: &Memory, number: u32) -> (bool, bool) {
+    let packet = arrival(memory, number);
+    let added = sketched::add(&memory.cpu(0), &memory.config, &packet, 3).unwrap();
     (added.below, added.first)
+}
+
+#[test]
+fn a_slot_that_is_another_source_s_or_being_filled_is_not_charged() {
+    let memory = limiter(policy(1, 8), 1, 1 << 10, 2);
+    assert!(packet(&memory, 7).passes());
+    let (tag, bucket) = memory.bucket(source(7)).unwrap();
+    let tat = &bucket.slot.tat;
+    let index = memory.slots.iter().position(|slot| atomic::load(&slot.tag) == tag).unwrap() as u32;
+    let charge = |number| steps::charge(&memory.cpu(0), &arrival(&memory, number), index).unwrap();
+    let before = atomic::load(tat);
+    assert_eq!((charge(8), atomic::load(tat)), (Attempt::Contended, before));
+    assert_eq!(charge(7), Attempt::Done(Reason::Conforming));
+    atomic::store(tat, CLAIMED);
+    assert_eq!((charge(7), atomic::load(tat)), (Attempt::Contended, CLAIMED));
 }
 
 #[test]
@@ -384,6 +404,76 @@ fn whoever_is_limited_keeps_its_bucket_before_whoever_owes_more() {
         assert_eq!(memory.internal(Internal::BusyEvictions), 10);
         assert!(memory.bucket(source(limited)).is_some(), "{limited}");
     }
+}
+
+#[test]
+fn nobody_makes_room_where_all_are_limited() {
+    let mut memory = limiter(policy(1, 8), 1, 1 << 10, 1);
+    atomic::store(&memory.config.on_full, on_full::EVICT_OLDEST);
+    // Two ways are for other limits.
+    memory.policies.push(Policy { gate: 2, ..policy(1, 8) });
+    memory.publish(2, DEFAULT_SLOT);
+    for number in 0..WAYS {
+        if number >= WAYS - 2 {
+            memory.limits.insert((0, source(number)), 2);
+        }
+        // For so long that each slot notes it.
+        assert!((0..20).any(|_| !packet(&memory, number).passes()), "{number}");
+    }
+    assert_eq!(memory.tracked().count(), WAYS as usize);
+    for newcomer in 100..120 {
+        assert_eq!(packet(&memory, newcomer), Reason::PassedSetFull);
+    }
+    assert!((0..WAYS).all(|number| memory.bucket(source(number)).is_some()));
+}
+
+#[test]
+fn a_bucket_begins_with_the_floor_of_its_own_policy() {
+    let floor = crate::share::Multiplier::from_units(1 << 31);
+    let shared = quick(8).shared_by_hosts(floor, [0; 2]);
+    let floor_of = |policy, features, left: u64| {
+        let mut memory = limiter(policy, 1, 1 << 10, 1);
+        memory.features = features;
+        for slot in 0..WAYS {
+            atomic::store(&memory.cpu(0).share(slot).unwrap().floor, left);
+        }
+        assert!(packet(&memory, 7).passes());
+        atomic::load(&memory.bucket(source(7)).unwrap().1.share.floor)
+    };
+    assert_eq!(floor_of(shared, Features::ALL, 0), u64::from(floor.0));
+    // What a source under a limit of the cluster has left means nothing to one that is not.
+    assert_eq!(floor_of(quick(8), Features::ALL, 5), 0);
+    // Nobody looks at the line where there never was such a limit, so nobody writes it.
+    assert_eq!(floor_of(quick(8), Features::NONE, 5), 5);
+}
+
+#[test]
+fn a_smaller_floor_is_noted_and_a_larger_one_is_not() {
+    let floor = |units| crate::share::Multiplier::from_units(units);
+    let of = |units| quick(8).shared_by_hosts(floor(units), [0; 2]);
+    let mut memory = limiter(of(1 << 30), 1, 1 << 10, 1);
+    assert!(packet(&memory, 7).passes());
+    let noted = |memory: &Memory| {
+        packet(memory, 7);
+        atomic::load(&memory.bucket(source(7)).unwrap().1.share.floor)
+    };
+    // The daemon brings a larger one to the buckets itself.
+    for (generation, units, expected) in [(2, 1 << 31, 1 << 30), (3, 1 << 29, 1 << 29)] {
+        memory.policies[DEFAULT_SLOT as usize] = of(units);
+        memory.publish(generation, DEFAULT_SLOT);
+        assert_eq!(noted(&memory), u64::from(floor(expected).0), "{units}");
+    }
+}
+
+#[test]
+fn a_large_table_has_a_budget_of_promotions_that_fits_it() {
+    let (sets, cpus) = (1 << 17, 64);
+    let memory = limiter(quick(8), sets, 64, cpus);
+    assert!(packet(&memory, 7).passes());
+    let buckets = u64::from(sets) * u64::from(WAYS);
+    assert!(buckets > crate::promotions::MIN_BUCKETS);
+    let drawn = Budget::new(buckets, cpus.into()).draw(0, ticks(memory.time()));
+    assert_eq!(memory.cpu(0).promotions().map(atomic::load), drawn);
 }
 
 #[test]
