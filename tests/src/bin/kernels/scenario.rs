@@ -13,8 +13,9 @@ use tests::{
 
 /// Packets a second, and packets: little enough for a machine that is emulated.
 const RATE: u64 = 400;
-// Two seconds' worth: a busy host stops the guest for a while, and a full bucket would lose that time.
-const BURST: u64 = 2 * RATE;
+// Five seconds' worth: a busy host stops the guest for a while, and a full bucket would lose that time. It once
+// stopped one of 16 CPUs for three.
+const BURST: u64 = 5 * RATE;
 /// Bytes of a frame.
 const FRAME: usize = 500;
 /// How much more than its limit a flood offers.
@@ -120,7 +121,7 @@ impl Scenario {
             frames.rotate_left(cpu % SHARING as usize % self.sources().len());
             // The first one leaves the bucket with room for what it earns until the others have started, which takes
             // a machine of many CPUs a while.
-            let stream = Stream::cycle(frames, rate, 1 << 20).with_burst(BURST / 2);
+            let stream = Stream::cycle(frames, rate, 1 << 20).with_burst(RATE);
             Sender::new(lab).on_cpu(cpu).start(vec![stream])
         };
         let floods: Vec<_> = (0..cpus).map(flood).collect();
