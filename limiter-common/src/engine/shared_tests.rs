@@ -221,6 +221,11 @@ fn a_denial_is_remembered_without_the_bucket() {
     assert_eq!(flood(&memory, 100), 100);
 }
 
+/// The policy of the [`total`], as it is for sources together.
+fn shared_policy(memory: &Memory) -> &Policy {
+    memory.policies.last().expect("the total has one")
+}
+
 /// What has been drawn from both tiers of the total's bucket, which was full.
 fn drawn(memory: &Memory) -> [Ticks; 2] {
     let shared = &memory.shared[TOTAL_SLOT as usize];
@@ -233,10 +238,8 @@ fn a_cpu_draws_tokens_for_many_packets_at_once() {
     // The last one is too slow for batches.
     let tiers = [packets(999, 100), packets(666, 100), packets(1, 100)];
     for tiers in [&tiers[..1], &tiers[..2], &tiers[1..2], &tiers[1..]] {
-        let mut memory = limiter(1, 2);
-        memory.policies.push(policy_of(tiers).shared_by_sources(2, 0));
-        memory.share_all(2);
-        let sharing = memory.policies[2].sharing;
+        let memory = total(policy_of(tiers), 2);
+        let sharing = shared_policy(&memory).sharing;
         let batches = [sharing.first_batch, sharing.second_batch].map(Ticks::from);
         let mut held = [0; 2];
         let mut expected = [0; 2];
@@ -267,10 +270,8 @@ fn a_packet_beyond_the_last_batch_takes_what_it_costs() {
     // There is no room for a whole batch at the end.
     let mut tier = packets(999, 32);
     tier.tolerance += MAX_HELD / 7;
-    let mut memory = limiter(1, 2);
-    memory.policies.push(policy_of(&[tier]).shared_by_sources(2, 0));
-    memory.share_all(2);
-    let policy = &memory.policies[2];
+    let memory = total(policy_of(&[tier]), 2);
+    let policy = shared_policy(&memory);
     let passed = (0..50_000).take_while(|_| send(&memory, 0, LENGTH)).count() as u64;
     let cost = policy.first.cost.fixed;
     assert_eq!(passed, policy.first.tolerance / cost, "all that the bucket has");
@@ -281,10 +282,7 @@ fn a_packet_beyond_the_last_batch_takes_what_it_costs() {
 
 #[test]
 fn a_tier_is_left_alone_if_the_other_one_has_nothing() {
-    let mut memory = limiter(1, 2);
-    let tiers = [packets(10, 100), packets(999, 100)];
-    memory.policies.push(policy_of(&tiers).shared_by_sources(2, 0));
-    memory.share_all(2);
+    let memory = total(policy_of(&[packets(10, 100), packets(999, 100)]), 2);
     assert!(flood(&memory, 5000) < 1100);
     let before = drawn(&memory);
     let cpu = memory.cpu(0);
@@ -299,10 +297,7 @@ fn a_tier_is_left_alone_if_the_other_one_has_nothing() {
 
 #[test]
 fn what_a_cpu_holds_is_its_packets_whatever_the_bucket_says() {
-    let tiers = [packets(999, 100), packets(1, 100)];
-    let mut memory = limiter(1, 2);
-    memory.policies.push(policy_of(&tiers).shared_by_sources(2, 0));
-    memory.share_all(2);
+    let memory = total(policy_of(&[packets(999, 100), packets(1, 100)]), 2);
     assert!(send(&memory, 0, LENGTH));
     // The second tier has to be drawn from for the next packet, the first one does not.
     let first = &memory.shared[TOTAL_SLOT as usize].tat;
