@@ -8,9 +8,10 @@
 //! where a cache line has no room; such a word has a type of its own, which names its parts.
 //! `docs/design/abi.md` lists all maps: their keys, values, writers and readers.
 
+use crate::algorithm;
 use crate::atomic::AtomicU64;
 use crate::drop_cache::DropCacheEntry;
-use crate::gcra::{Cost, MAX_TOLERANCE, Ticks};
+use crate::gcra::{MAX_TOLERANCE, Ticks};
 use crate::hash::HashKey;
 use crate::key::{PrefixMasks, SourceKey};
 use crate::peers::Listen;
@@ -21,7 +22,7 @@ use crate::table::{Identity, Slot};
 use core::mem::{offset_of, size_of};
 
 /// The version of every layout in this file.
-pub const ABI_VERSION: u32 = 11;
+pub const ABI_VERSION: u32 = 12;
 
 /// What is fixed while the maps live: a read-only global of the program, kept beside the maps so
 /// that a later daemon can check it against its own.
@@ -191,20 +192,87 @@ pub const POLICY_SLOTS: u32 = 65_536;
 /// Prefixes of a family that can be listed.
 pub const LISTED_PREFIXES: u32 = 1 << 20;
 
-/// A limit of packets or of bytes as the kernel computes with it.
+/// A limit of packets or of bytes as the kernel computes with it: a token bucket, or a window.
+///
+/// A limit in packets has a fixed cost, a limit in bytes one for each byte, no limit neither. Costs are ticks of a token
+/// bucket, or what a window counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Tier {
-    /// What a packet costs.
-    pub cost: Cost,
-    /// Burst as time, ticks.
-    pub tolerance: u64,
+    /// What each packet costs, ≤ [`crate::gcra::MAX_COST`].
+    pub fixed: u64,
+    /// What each byte costs, times 2^`shift`; < 2^40 so that a frame of 2^20 bytes cannot overflow.
+    pub per_byte: u64,
+    /// What a window admits; 0 for a token bucket.
+    pub limit: u32,
+    /// Fraction bits of `per_byte`, 0..=32.
+    pub shift: u8,
+    /// Of a window: see [`algorithm::Window`].
+    pub current_bits: u8,
+    /// Of a window, likewise.
+    pub previous_bits: u8,
+    /// Of a window, likewise.
+    pub previous_shift: u8,
+    /// The burst as time, ticks; of a window its length.
+    pub tolerance: Ticks,
 }
 
 impl Tier {
     /// No limit: every packet is free.
-    pub const UNLIMITED: Self =
-        Self { cost: Cost { fixed: 0, per_byte: 0, shift: 0 }, tolerance: MAX_TOLERANCE };
+    pub const UNLIMITED: Self = Self::of_packets(0, MAX_TOLERANCE);
+
+    /// A token bucket in which each packet costs so many ticks.
+    pub const fn of_packets(fixed: Ticks, tolerance: Ticks) -> Self {
+        Self {
+            fixed,
+            per_byte: 0,
+            limit: 0,
+            shift: 0,
+            current_bits: 0,
+            previous_bits: 0,
+            previous_shift: 0,
+            tolerance,
+        }
+    }
+
+    /// A token bucket in which each byte costs so many ticks, times 2^`shift`.
+    pub const fn of_bytes(per_byte: u64, shift: u8, tolerance: Ticks) -> Self {
+        Self { per_byte, shift, ..Self::of_packets(0, tolerance) }
+    }
+
+    /// With a window in place of the token bucket. What a packet costs is in its units then.
+    #[must_use]
+    pub const fn in_window(self, window: algorithm::Window) -> Self {
+        let algorithm::Window { length, limit, current_bits, previous_bits, previous_shift } =
+            window;
+        Self { limit, current_bits, previous_bits, previous_shift, tolerance: length, ..self }
+    }
+
+    /// Its window; `None` for a token bucket.
+    #[inline(always)]
+    pub const fn window(&self) -> Option<algorithm::Window> {
+        if self.limit == 0 {
+            return None;
+        }
+        let Self { limit, current_bits, previous_bits, previous_shift, tolerance: length, .. } =
+            *self;
+        Some(algorithm::Window { length, limit, current_bits, previous_bits, previous_shift })
+    }
+
+    /// What a policy with it is to be flagged as.
+    const fn flags(&self) -> u32 {
+        if self.limit == 0 { 0 } else { Policy::WINDOWS }
+    }
+
+    /// What a frame of `length` bytes costs, rounded up: rounding never admits more than the limit, and takes less than
+    /// one tick, or one unit of a window, per packet from it.
+    #[inline(always)]
+    pub const fn cost(&self, length: u32) -> u64 {
+        // The masks are no-ops for valid policies; they give the verifier its bounds.
+        let shift = self.shift & 63;
+        let round = (1u64 << shift) - 1;
+        self.fixed + (((length & 0xf_ffff) as u64 * self.per_byte + round) >> shift)
+    }
 }
 
 /// The same limit as the operator wrote it. The kernel never reads it: a later daemon does, which knows
@@ -219,19 +287,33 @@ pub struct Terms {
     /// The burst, in units.
     pub burst: u64,
     /// [`Terms::PACKETS`], [`Terms::BYTES`] or [`Terms::NOTHING`].
-    pub unit: u64,
+    pub unit: u32,
+    /// [`Terms::TOKEN_BUCKET`], [`Terms::FIXED_WINDOW`] or [`Terms::SLIDING_WINDOW`].
+    pub algorithm: u32,
 }
 
 impl Terms {
     /// Nothing is limited.
-    pub const NOTHING: u64 = 0;
+    pub const NOTHING: u32 = 0;
     /// Packets are limited.
-    pub const PACKETS: u64 = 1;
+    pub const PACKETS: u32 = 1;
     /// Bytes are limited.
-    pub const BYTES: u64 = 2;
+    pub const BYTES: u32 = 2;
+
+    /// By a token bucket.
+    pub const TOKEN_BUCKET: u32 = 0;
+    /// By a fixed window, of `period_ns`.
+    pub const FIXED_WINDOW: u32 = 1;
+    /// By a sliding window, of `period_ns`.
+    pub const SLIDING_WINDOW: u32 = 2;
 
     /// No limit.
-    pub const UNLIMITED: Self = Self { rate: 0, period_ns: 0, burst: 0, unit: Self::NOTHING };
+    pub const UNLIMITED: Self = Self::of_bucket(0, 0, 0, Self::NOTHING);
+
+    /// A token bucket of `burst` and `rate` per `period_ns`, in a unit.
+    pub const fn of_bucket(rate: u64, period_ns: u64, burst: u64, unit: u32) -> Self {
+        Self { rate, period_ns, burst, unit, algorithm: Self::TOKEN_BUCKET }
+    }
 }
 
 /// One rate of a limit, compiled: what policies are made of. It lies in no map.
@@ -264,7 +346,8 @@ pub struct Policy {
     pub first: Tier,
     /// Estimates below this need no bucket, for the sake of all tiers: the least of their gates.
     pub gate: u32,
-    /// [`Policy::OBSERVE`], [`Policy::SECOND`], [`Policy::SHADOW`], [`Policy::CLUSTER`] and [`Policy::EVIDENCE`].
+    /// [`Policy::OBSERVE`], [`Policy::SECOND`], [`Policy::SHADOW`], [`Policy::CLUSTER`], [`Policy::EVIDENCE`] and
+    /// [`Policy::WINDOWS`].
     pub flags: u32,
     /// The [`Multiplier`] of the share that each bucket has without end, if [`Policy::CLUSTER`] is set; else 0.
     // In the first line, as each packet under a limit of the cluster needs it.
@@ -333,13 +416,15 @@ impl Policy {
     pub const CLUSTER: u32 = 1 << 3;
     /// A flag: the limit bans, and only on evidence: see [`crate::evidence`].
     pub const EVIDENCE: u32 = 1 << 4;
+    /// A flag: a tier, or the shadow, is a window.
+    pub const WINDOWS: u32 = 1 << 5;
 
     /// A limit of one tier.
     pub const fn new(first: CompiledTier) -> Self {
         Self {
             first: first.tier,
             gate: first.gate,
-            flags: 0,
+            flags: first.tier.flags(),
             floor: 0,
             shadow_id: 0,
             first_filled: 0,
@@ -361,7 +446,7 @@ impl Policy {
     /// With a second tier, which holds at the same time.
     #[must_use]
     pub const fn and(mut self, second: CompiledTier) -> Self {
-        self.flags |= Self::SECOND;
+        self.flags |= Self::SECOND | second.tier.flags();
         self.lower_gate(second.gate);
         self.second = second.tier;
         self.second_terms = second.terms;
@@ -371,7 +456,7 @@ impl Policy {
     /// With a shadow, under a number from 1 on that no recent one has.
     #[must_use]
     pub const fn with_shadow(mut self, shadow: CompiledTier, shadow_id: u16) -> Self {
-        self.flags |= Self::SHADOW;
+        self.flags |= Self::SHADOW | shadow.tier.flags();
         self.lower_gate(shadow.gate);
         self.shadow = shadow.tier;
         self.shadow_terms = shadow.terms;
@@ -750,6 +835,20 @@ mod pod {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+    #[test]
+    fn bytes_cost_what_they_should(length in 1u32..65_536, bytes_per_second in 1_000u64..100_000_000_000) {
+        let shift = 32;
+        let per_byte = (u128::from(16_000_000_000_u64) << shift) / u128::from(bytes_per_second);
+        prop_assume!(per_byte < 1 << 40);
+        let tier = Tier::of_bytes(per_byte as u64, shift, 0);
+        let exact = f64::from(length) * 16e9 / bytes_per_second as f64;
+        let got = tier.cost(length) as f64;
+        prop_assert!(got >= exact - exact * 1e-6 - 1e-3 && got <= exact + 1.001, "{} {}", got, exact);
+    }
+    }
 
     #[test]
     fn discriminants_index_their_tables() {

@@ -7,8 +7,6 @@
 
 use crate::abi::{Policy, PolicyWord, Sharing, Tier};
 use crate::atomic::{self, AtomicU64};
-#[cfg(any(test, feature = "user"))]
-use crate::gcra::Cost;
 use crate::gcra::{TICKS_PER_NS, Ticks};
 use crate::shared::{SHARED_SLOTS, Shared};
 
@@ -29,7 +27,7 @@ pub const fn batch_of(tier: &Tier, cpus: u32) -> Ticks {
     let burst = tier.tolerance / 16;
     let most = if burst < MAX_HELD { burst } else { MAX_HELD };
     let batch = most / cpus as u64;
-    if batch < 2 * tier.cost.ticks(FULL_FRAME) { 0 } else { batch }
+    if batch < 2 * tier.cost(FULL_FRAME) { 0 } else { batch }
 }
 
 impl Tier {
@@ -60,8 +58,8 @@ impl Policy {
     pub fn held(&self, cpus: u32) -> [Option<u64>; 2] {
         let units = |batch: u32, tier: &Tier| {
             let ticks = u64::from(batch) * u64::from(cpus);
-            let Cost { fixed, per_byte, shift } = tier.cost;
-            ticks.checked_div(fixed).or((ticks << shift).checked_div(per_byte)).unwrap_or(0)
+            let of_bytes = || (ticks << tier.shift).checked_div(tier.per_byte);
+            ticks.checked_div(tier.fixed).or_else(of_bytes).unwrap_or(0)
         };
         let second =
             self.whole().has_second().then(|| units(self.sharing.second_batch, &self.second));
@@ -237,10 +235,9 @@ pub fn pending(batches: &[Batch], slot: u32) -> [u64; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gcra::Cost;
 
     fn tier(fixed: u64, per_byte: u64, tolerance: u64) -> Tier {
-        Tier { cost: Cost { fixed, per_byte, shift: 0 }, tolerance }
+        Tier { per_byte, ..Tier::of_packets(fixed, tolerance) }
     }
 
     #[test]

@@ -6,7 +6,8 @@
 
 use core::ops::Deref;
 
-use crate::abi::Policy;
+use crate::abi::{Policy, Tier};
+use crate::algorithm::Window;
 
 /// A set of features: bits that the program is loaded with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +18,7 @@ impl Features {
     pub const NONE: Self = Self(0);
     /// Everything.
     pub const ALL: Self = Self(u32::MAX);
-    /// Limits of packets and bytes at once. This and the next three are a policy's own flags.
+    /// Limits of packets and bytes at once. This and the next four are a policy's own flags.
     pub const SECOND_TIERS: Self = Self(Policy::SECOND);
     /// Shadow limits.
     pub const SHADOWS: Self = Self(Policy::SHADOW);
@@ -25,6 +26,8 @@ impl Features {
     pub const CLUSTER: Self = Self(Policy::CLUSTER);
     /// Bans that ask for evidence.
     pub const EVIDENCE: Self = Self(Policy::EVIDENCE);
+    /// Fixed and sliding windows.
+    pub const WINDOWS: Self = Self(Policy::WINDOWS);
     /// Limits for classes of traffic.
     pub const CLASSES: Self = Self(1 << 16);
     /// Allow and deny lists.
@@ -106,6 +109,20 @@ impl<'a> PolicyRef<'a> {
         self.flags & Policy::EVIDENCE != 0
     }
 
+    /// Whether its tiers are windows. Both are by one algorithm.
+    #[inline(always)]
+    #[must_use]
+    pub const fn counts_in_windows(self) -> bool {
+        self.window_of(&self.policy.first).is_some()
+    }
+
+    /// The window of one of its tiers; `None` for a token bucket.
+    #[inline(always)]
+    #[must_use]
+    pub const fn window_of(self, tier: &Tier) -> Option<Window> {
+        if self.flags & Policy::WINDOWS == 0 { None } else { tier.window() }
+    }
+
     /// Whether the limit is the cluster's.
     #[inline(always)]
     #[must_use]
@@ -134,6 +151,7 @@ mod tests {
             Features::SHADOWS,
             Features::CLUSTER,
             Features::EVIDENCE,
+            Features::WINDOWS,
             Features::CLASSES,
             Features::LISTS,
             Features::AGGREGATES,

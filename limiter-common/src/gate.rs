@@ -15,7 +15,6 @@
 //! epoch that cannot be other sources' noise, as if all had come at the earliest moment they can
 //! have come. What is not charged is at most the gate.
 
-use crate::gcra::{TICKS_PER_NS, Ticks};
 use crate::sketch::{Estimate, MAX_PREVIOUS, Shape};
 
 /// No gate is larger. Sources faster than this many packets in a window always get a bucket.
@@ -57,18 +56,16 @@ pub const fn noise(total: u32, lag: u32, shape: Shape) -> u32 {
     ((total as u64 + lag as u64) >> shift) as u32
 }
 
-/// How far ahead of now the theoretical arrival time of a new bucket lies: its initial debt.
+/// How many packets a source owes that gets a bucket.
 ///
-/// `estimate` includes the packet at hand, which is judged (and charged) afterwards; `others` is
-/// noise plus what other CPUs may charge by themselves; `cost` is that of the smallest packet
-/// ([`MIN_FRAME`]); `age_ns` is how long ago, at the most, the first of the estimate's packets of this
-/// epoch came.
+/// `estimate` includes the packet at hand, which is judged (and charged) afterwards; `others` is noise plus what other CPUs
+/// may charge by themselves.
 #[inline(always)]
-pub fn debt(estimate: Estimate, others: u32, cost: Ticks, age_ns: u64) -> Ticks {
+pub fn owed(estimate: Estimate, others: u32) -> u64 {
     let owed = estimate.current.saturating_sub(1).saturating_sub(others);
     // A promotion happens when a count reaches the gate; far more is noise, or a table that was
-    // full. The bound keeps the product small.
-    (u64::from(owed.min(MAX_GATE)) * cost).saturating_sub(age_ns * TICKS_PER_NS)
+    // full. The bound keeps products small.
+    u64::from(owed.min(MAX_GATE))
 }
 
 #[cfg(test)]
@@ -101,19 +98,11 @@ mod tests {
     }
 
     #[test]
-    fn debt_is_what_cannot_have_been_earned_since() {
-        let cost = 1_000_000 * TICKS_PER_NS;
+    fn what_is_owed_is_no_noise_and_not_the_packet_at_hand() {
         let sixteen = Estimate { window: 16, current: 16, first: 0 };
-        // Fifteen packets at once, and the one at hand.
-        assert_eq!(debt(sixteen, 0, cost, 0), 15 * cost);
-        // Five of them were earned in 5 ms; after 15 ms nothing is owed.
-        assert_eq!(debt(sixteen, 0, cost, 5_000_000), 10 * cost);
-        assert_eq!(debt(sixteen, 0, cost, 15_000_000), 0);
+        assert_eq!([0, 10, 15, 16].map(|others| owed(sixteen, others)), [15, 5, 0, 0]);
         // More than the gate is not the source's.
-        let hundred = Estimate { window: 100, current: 100, first: 0 };
-        assert_eq!(debt(hundred, 0, cost, 0), 16 * cost);
-        // Noise is not charged.
-        assert_eq!(debt(sixteen, 15, cost, 0), 0);
-        assert_eq!(debt(Estimate { window: 1, current: 1, first: 0 }, 0, cost, 0), 0);
+        assert_eq!(owed(Estimate { window: 100, current: 100, first: 0 }, 0), 16);
+        assert_eq!(owed(Estimate { window: 1, current: 1, first: 0 }, 0), 0);
     }
 }

@@ -65,31 +65,5 @@ pub const fn credit(tat: Ticks, now: Ticks, tolerance: Ticks) -> Ticks {
     tolerance.saturating_sub(tat.saturating_sub(now))
 }
 
-/// What a packet costs: a fixed part and a part per byte, the latter as a fixed-point multiplier.
-///
-/// A limit in packets has only the first, a limit in bytes only the second, no limit neither.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub struct Cost {
-    /// Ticks per packet, ≤ [`MAX_COST`].
-    pub fixed: Ticks,
-    /// Ticks per byte, times 2^`shift`; < 2^40 so that a frame of 2^20 bytes cannot overflow.
-    pub per_byte: u64,
-    /// Fraction bits of `per_byte`, 0..=32.
-    pub shift: u64,
-}
-
-impl Cost {
-    /// The cost of a frame of `length` bytes, rounded up: rounding never admits more than the limit,
-    /// and takes less than one tick per packet from it.
-    #[inline(always)]
-    pub const fn ticks(&self, length: u32) -> Ticks {
-        // The masks are no-ops for valid policies; they give the verifier its bounds.
-        let shift = self.shift & 63;
-        let round = (1u64 << shift) - 1;
-        self.fixed + (((length & 0xf_ffff) as u64 * self.per_byte + round) >> shift)
-    }
-}
-
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@
 extern crate std;
 
 pub mod abi;
+pub mod algorithm;
 pub mod atomic;
 pub mod batch;
 pub mod class;

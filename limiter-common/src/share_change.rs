@@ -129,7 +129,7 @@ impl Lapse {
         if self.spares(tat, tolerance) {
             return tat;
         }
-        let most = self.at + tolerance + self.to.cost(tier.cost.ticks(LARGEST_FRAME));
+        let most = self.at + tolerance + self.to.cost(tier.cost(LARGEST_FRAME));
         converted(tat, self.at, tolerance, self.from, self.to).min(most.max(tat))
     }
 }

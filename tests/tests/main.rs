@@ -53,3 +53,4 @@ mod suggest;
 mod tools;
 mod top;
 mod upgrade;
+mod windows;

@@ -2,7 +2,7 @@
 
 use super::State;
 use super::attempt::Attempt;
-use super::draw::{Charge, lasts};
+use super::draw::{Charge, denies_by};
 use super::events::event;
 use super::evidence::seek;
 use super::lookup::{Arrival, SlotRef, policy_of};
@@ -60,7 +60,7 @@ pub fn charge<S: State>(state: &S, packet: &Arrival, index: u32) -> Option<Attem
         price = held.at(coarse_ns);
         lapse = lapse_of(policy, before, held, last, coarse_ns);
         if lapse.spares(tat, tier.tolerance) {
-            lasts_ns = lasts(tier, price, tat, packet.length, coarse_ns);
+            lasts_ns = denies_by(policy, tier, price, tat, packet.length, coarse_ns);
         }
     }
     let waits = lasts_ns > 0;
@@ -136,7 +136,7 @@ fn denies_for<S: State>(
     length: u32,
     now_ns: u64,
 ) -> Option<u64> {
-    let first = lasts(&policy.first, price, tat, length, now_ns);
+    let first = denies_by(policy, &policy.first, price, tat, length, now_ns);
     if !policy.has_second() {
         return Some(first);
     }
@@ -145,7 +145,7 @@ fn denies_for<S: State>(
         return Some(0);
     }
     let second_tat = atomic::load(&state.identity(index)?.second_tat);
-    let second = lasts(&policy.second, price, second_tat, length, now_ns);
+    let second = denies_by(policy, &policy.second, price, second_tat, length, now_ns);
     Some(first.max(second))
 }
 

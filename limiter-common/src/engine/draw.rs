@@ -1,12 +1,15 @@
 //! One packet's tokens, from the tiers of a policy.
 
 use super::State;
+use super::sketched::Owed;
 use crate::abi::{Internal, Tier};
 use crate::atomic::{self, AtomicU64};
 use crate::drop_cache::{self, MAX_NS, MAX_SHARED_NS, MIN_TOLERANCE};
 use crate::features::PolicyRef;
 use crate::gate::MIN_FRAME;
-use crate::gcra::{MAX_COST, MAX_TOLERANCE, TICKS_PER_NS, Ticks, decide, decide_shared, ticks};
+use crate::gcra::{
+    MAX_COST, MAX_TOLERANCE, TICKS_PER_NS, Ticks, clamped, decide, decide_shared, ticks,
+};
 use crate::share::{CostMultiplier, LARGEST_FRAME, Lapse};
 
 /// What became of a packet that asked a bucket for its tokens.
@@ -37,22 +40,99 @@ pub(super) fn deepest(price: CostMultiplier, tier: &Tier) -> Ticks {
 /// What a packet of `length` bytes costs under a tier, if any bucket has the room for it.
 #[inline(always)]
 pub(super) fn dearest(price: CostMultiplier, tier: &Tier, length: u32) -> Ticks {
-    price.cost(tier.cost.ticks(length)).min(MAX_COST)
+    price.cost(tier.cost(length)).min(MAX_COST)
 }
 
-/// Judges a packet of `cost` by a bucket at `tat`, as [`decide`].
+/// Judges a packet of `cost` by the word of a tier of `policy`: what that becomes if the packet is admitted.
 #[inline(always)]
-fn decide_at(
+pub(super) fn decide_by(
+    policy: PolicyRef<'_>,
+    tier: &Tier,
     price: CostMultiplier,
-    tat: Ticks,
+    word: u64,
     now: Ticks,
-    cost: Ticks,
-    tolerance: Ticks,
-) -> Option<Ticks> {
-    if price.is_cluster() {
-        return decide_shared(tat, now, cost, tolerance);
+    cost: u64,
+) -> Option<u64> {
+    if let Some(window) = policy.window_of(tier) {
+        return window.decide(word, now, cost);
     }
-    decide(tat, now, cost, tolerance)
+    if price.is_cluster() {
+        return decide_shared(word, now, cost, tier.tolerance);
+    }
+    decide(word, now, cost, tier.tolerance)
+}
+
+/// What becomes of a packet of `cost` that was added to a tier's word, which was `before`, without a comparison.
+#[inline(always)]
+fn added(policy: PolicyRef<'_>, tier: &Tier, before: u64, now: Ticks, cost: u64) -> Charge {
+    let Some(window) = policy.window_of(tier) else {
+        // What is beyond the bucket is owed.
+        return Charge::Admitted;
+    };
+    match window.added(before, now, cost) {
+        Some(true) => Charge::Admitted,
+        Some(false) => Charge::OverLimit,
+        // At an edge, CPUs whose clock is on its other side were faster.
+        None => Charge::Gone,
+    }
+}
+
+/// Gives a charge of `cost` back to a tier's word.
+#[inline(always)]
+fn give_back(policy: PolicyRef<'_>, tier: &Tier, word: &AtomicU64, now: Ticks, cost: u64) {
+    match policy.window_of(tier) {
+        None => {
+            atomic::add(word, cost.wrapping_neg());
+        }
+        Some(window) => {
+            let before = atomic::load(word);
+            // If this fails, somebody else came: then the window counts a packet too many.
+            atomic::replace(word, before, window.refunded(before, now, cost));
+        }
+    }
+}
+
+/// The word of a tier whose bucket is new but for what it owes: `units` of cost that came up to `age_ns` before `now`.
+#[inline(always)]
+pub(super) fn owing(
+    policy: PolicyRef<'_>,
+    tier: &Tier,
+    price: CostMultiplier,
+    full: Ticks,
+    now: Ticks,
+    owed: &Owed,
+) -> u64 {
+    match policy.window_of(tier) {
+        Some(window) => {
+            window.owing(now, owed.cost(tier, CostMultiplier::LOCAL), ticks(owed.age_ns))
+        }
+        None => clamped(full + owed.debt(tier, price), now, deepest(price, tier)),
+    }
+}
+
+/// What of a limit is used up that is all of it.
+const WHOLE: u64 = 1 << 16;
+
+/// What part of a tier's limit is used up by its word, in units of 2^-16; all of it at the most.
+#[inline(always)]
+pub(super) fn used(policy: PolicyRef<'_>, tier: &Tier, word: u64, now: Ticks) -> u64 {
+    let part = match policy.window_of(tier) {
+        Some(window) => window.used(word, now) * WHOLE / u64::from(window.limit).max(1),
+        None => word.saturating_sub(now) / (tier.tolerance / WHOLE).max(1),
+    };
+    part.min(WHOLE)
+}
+
+/// The word of a tier of whose limit so much is used up.
+#[inline(always)]
+pub(super) fn using(policy: PolicyRef<'_>, tier: &Tier, now: Ticks, used: u64) -> u64 {
+    match policy.window_of(tier) {
+        Some(window) => {
+            let units = (u64::from(window.limit) * used).div_ceil(WHOLE);
+            window.owing(now, units, 0)
+        }
+        None => now + tier.tolerance / WHOLE * used,
+    }
 }
 
 /// Judges a packet of `length` bytes by all tiers of a policy: whether it is admitted, and what a bucket at
@@ -65,15 +145,15 @@ pub(super) fn judge(
     length: u32,
     now: Ticks,
 ) -> (bool, Tats) {
-    let cost = price.cost(policy.first.cost.ticks(length));
-    let Some(first) = decide_at(price, at.first, now, cost, policy.first.tolerance) else {
+    let cost = price.cost(policy.first.cost(length));
+    let Some(first) = decide_by(policy, &policy.first, price, at.first, now, cost) else {
         return (false, at);
     };
     if !policy.has_second() {
         return (true, Tats { first, ..at });
     }
-    let cost = price.cost(policy.second.cost.ticks(length));
-    match decide_at(price, at.second, now, cost, policy.second.tolerance) {
+    let cost = price.cost(policy.second.cost(length));
+    match decide_by(policy, &policy.second, price, at.second, now, cost) {
         Some(second) => (true, Tats { first, second }),
         None => (false, at),
     }
@@ -99,8 +179,8 @@ pub(super) fn once(
 /// Charges `cost` to a word that was `tat` a moment ago, if `decide` has room for it as long as the bucket is the
 /// source's.
 ///
-/// Where other CPUs are faster each time, the cost is added without a comparison: it then may overshoot by a packet
-/// for each other CPU, which the source owes.
+/// Where other CPUs are faster each time, the cost is added without a comparison. By what was there before, `added` says
+/// what becomes of it: a token bucket then may overshoot by a packet for each other CPU, which the source owes.
 #[inline(always)]
 pub(super) fn charge<S: State>(
     state: &S,
@@ -108,6 +188,7 @@ pub(super) fn charge<S: State>(
     tat: Ticks,
     cost: Ticks,
     decide: impl Fn(Ticks) -> Option<Ticks>,
+    added: impl Fn(Ticks) -> Charge,
     is_its: impl Fn() -> bool,
 ) -> Charge {
     let mut tat = tat;
@@ -130,8 +211,7 @@ pub(super) fn charge<S: State>(
         return Charge::OverLimit;
     }
     // Whoever was faster has moved the word to the present.
-    atomic::add(word, cost);
-    Charge::Admitted
+    added(atomic::add(word, cost))
 }
 
 /// A bucket that a packet is charged to: its words, and what a packet costs there.
@@ -161,8 +241,8 @@ impl BucketRef<'_> {
         is_its: impl Fn() -> bool,
     ) -> Charge {
         let tat = self.lengthened(&policy.first, self.first, tat);
-        let decide = |tat, cost, tier: &Tier| decide_at(self.price, tat, now, cost, tier.tolerance);
-        let first = self.price.cost(policy.first.cost.ticks(length));
+        let decide = |tat, cost, tier| decide_by(policy, tier, self.price, tat, now, cost);
+        let first = self.price.cost(policy.first.cost(length));
         let decide_first = |tat| decide(tat, first, &policy.first);
         let mut second = 0;
         if policy.has_second() {
@@ -178,17 +258,18 @@ impl BucketRef<'_> {
             if decide_first(tat).is_none() {
                 return Charge::OverLimit;
             }
-            second = self.price.cost(policy.second.cost.ticks(length));
+            second = self.price.cost(policy.second.cost(length));
             let decide_second = |tat| decide(tat, second, &policy.second);
-            let charged = charge(state, self.second, at, second, decide_second, &is_its);
+            let added = |before| added(policy, &policy.second, before, now, second);
+            let charged = charge(state, self.second, at, second, decide_second, added, &is_its);
             if charged != Charge::Admitted {
                 return charged;
             }
         }
-        let charged = charge(state, self.first, tat, first, decide_first, &is_its);
+        let added = |before| added(policy, &policy.first, before, now, first);
+        let charged = charge(state, self.first, tat, first, decide_first, added, &is_its);
         if charged != Charge::Admitted && policy.has_second() && is_its() {
-            // What was taken from the second tier goes back.
-            atomic::add(self.second, second.wrapping_neg());
+            give_back(policy, &policy.second, self.second, now, second);
         }
         charged
     }
@@ -208,24 +289,44 @@ impl BucketRef<'_> {
     }
 }
 
-/// How long, in ns from `ns` on, a tier whose bucket is at `tat` will deny every packet; `length` is
-/// that of the packet at hand.
+/// How long, in ns from `ns` on, a tier of `policy` whose word is `tat` will deny every packet; `length` is that of the
+/// packet at hand.
+#[inline(always)]
+pub(super) fn denies_by(
+    policy: PolicyRef<'_>,
+    tier: &Tier,
+    price: CostMultiplier,
+    tat: u64,
+    length: u32,
+    ns: u64,
+) -> u64 {
+    let Some(window) = policy.window_of(tier) else { return lasts(tier, price, tat, length, ns) };
+    // By the smallest packet: no other one can conform before.
+    let wait = window.wait(tat, ticks(ns), tier.cost(MIN_FRAME)).unwrap_or(0);
+    // The coarse clock must not deny what a new window admits.
+    (wait / TICKS_PER_NS).saturating_sub(COARSE_NS).min(MAX_NS)
+}
+
+/// How far the coarse clock may be behind, ns: a tick of a kernel with 100 a second.
+const COARSE_NS: u64 = 10_000_000;
+
+/// The same of a token bucket.
 #[inline(always)]
 pub(super) fn lasts(tier: &Tier, price: CostMultiplier, tat: Ticks, length: u32, ns: u64) -> u64 {
     let debt = tat.saturating_sub(ticks(ns));
     if price.is_cluster() {
         return lasts_shared(tier, price, debt);
     }
-    let least = tier.cost.ticks(MIN_FRAME);
+    let least = tier.cost(MIN_FRAME);
     // A limit in bytes may have room for a smaller packet when it has none for this one.
-    let cost = if tier.cost.per_byte != 0 { tier.cost.ticks(length) } else { least };
+    let cost = if tier.per_byte != 0 { tier.cost(length) } else { least };
     drop_cache::lasts(debt, cost, least, tier.tolerance)
 }
 
 /// The same of a tier of the cluster.
 #[inline(always)]
 fn lasts_shared(tier: &Tier, price: CostMultiplier, debt: Ticks) -> u64 {
-    if price.cost(tier.cost.ticks(MIN_FRAME)) > MAX_TOLERANCE {
+    if price.cost(tier.cost(MIN_FRAME)) > MAX_TOLERANCE {
         // The share is nothing. It denies as long as it is what it is.
         return MAX_NS;
     }
@@ -246,14 +347,13 @@ mod tests {
 
     use super::super::tests::{limiter, policy};
     use super::*;
-    use crate::gcra::Cost;
     use crate::share::{MAX_SHARED_COST, Multiplier};
 
     const MS: Ticks = 1_000_000 * TICKS_PER_NS;
     const SHARE: CostMultiplier = CostMultiplier::from_share(Multiplier::WHOLE);
 
     const fn tier(fixed: Ticks, tolerance: Ticks) -> Tier {
-        Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance }
+        Tier::of_packets(fixed, tolerance)
     }
 
     #[test]
@@ -267,7 +367,8 @@ mod tests {
             atomic::add(&word, 1);
             Some(tat + 100)
         };
-        assert!(charge(&memory.cpu(0), &word, 0, 100, decide, || true) == Charge::Admitted);
+        let added = |_| Charge::Admitted;
+        assert!(charge(&memory.cpu(0), &word, 0, 100, decide, added, || true) == Charge::Admitted);
         assert_eq!((looks.get(), atomic::load(&word)), (TRIES + 1, 100 + u64::from(TRIES) + 1));
         assert_eq!(memory.internal(Internal::Contended), u64::from(TRIES));
     }
@@ -285,11 +386,10 @@ mod tests {
 
     #[test]
     fn a_limit_of_bytes_is_remembered_by_the_packet_at_hand() {
-        let cost = Cost { fixed: 0, per_byte: MS / 100, shift: 0 };
-        let tier = Tier { cost, tolerance: MIN_TOLERANCE + 10 * MS };
+        let tier = Tier::of_bytes(MS / 100, 0, MIN_TOLERANCE + 10 * MS);
         let lasts = |length| lasts(&tier, CostMultiplier::LOCAL, tier.tolerance, length, 0);
         // By the smallest packet, which may come next. The bucket would be full too soon after a large one.
-        assert_eq!(lasts(1000) * TICKS_PER_NS, tier.cost.ticks(MIN_FRAME));
+        assert_eq!(lasts(1000) * TICKS_PER_NS, tier.cost(MIN_FRAME));
         assert_eq!(lasts(1001), 0);
     }
 
@@ -316,7 +416,7 @@ mod tests {
         // At the bound a packet may still have room.
         let most = CostMultiplier::from_share(Multiplier::from_units(1 << 20));
         let tier = tier(MAX_SHARED_COST, MS);
-        assert_eq!(most.cost(tier.cost.ticks(MIN_FRAME)), MAX_TOLERANCE);
+        assert_eq!(most.cost(tier.cost(MIN_FRAME)), MAX_TOLERANCE);
         assert_eq!(super::lasts(&tier, most, 0, 100, 0), 0);
     }
 }

@@ -9,7 +9,7 @@ use crate::features::PolicyRef;
 /// Makes a packet over its limit a sample, by its length where the limit is of bytes alone.
 #[inline(always)]
 pub(super) fn seek<S: State>(state: &S, policy: PolicyRef<'_>, packet: &Arrival, index: u32) {
-    let is_of_bytes = policy.first.cost.per_byte != 0;
+    let is_of_bytes = policy.first.per_byte != 0;
     if !is_of_bytes || is_weighty(packet.length, state.random()) {
         state.look_up(index);
     }

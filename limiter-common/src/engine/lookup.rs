@@ -3,10 +3,10 @@
 use super::State;
 use super::attempt::Attempt;
 use super::classes::Classified;
-use super::draw::{BucketRef, dearest, deepest};
-use crate::abi::PolicyWord;
+use super::draw::{BucketRef, dearest, deepest, used, using};
+use crate::abi::{PolicyWord, Tier};
 use crate::atomic::{self, AtomicU64};
-use crate::features::PolicyRef;
+use crate::features::{Features, PolicyRef};
 use crate::gcra::{Ticks, clamped, ticks};
 use crate::hash::Hash;
 use crate::key::SourceKey;
@@ -196,8 +196,23 @@ pub(super) fn policy_of<'a, S: State>(
             let before = atomic::load(&state.share(found.index)?.floor) as u32;
             price = CostMultiplier::from_share(SlotRef::floor(policy, before));
         }
+        let is_same = seen.slot() == resolved.slot();
+        if state.features().has(Features::WINDOWS) {
+            let former = state.active(seen.slot())?;
+            if former.counts_in_windows() || policy.counts_in_windows() {
+                if !is_same {
+                    convert(&slot.tat, former, &former.first, policy, &policy.first, now);
+                }
+                if !is_same && policy.has_second() {
+                    // Of a former tier that there was not, nothing is used up.
+                    let word = &state.identity(found.index)?.second_tat;
+                    convert(word, former, &former.second, policy, &policy.second, now);
+                }
+                return Some(Attempt::Done((policy, resolved)));
+            }
+        }
         // Of the same slot it is nearly always the same policy: what was overdrawn under it is owed.
-        let is_same = u64::from(seen.slot() == resolved.slot());
+        let is_same = u64::from(is_same);
         // Each CPU may have charged one packet beyond what the bucket held. The mask gives the
         // verifier a bound.
         let packets = u64::from(state.cpus() & 0x1ff) * is_same;
@@ -222,6 +237,25 @@ fn clamp(word: &AtomicU64, now: Ticks, most: Ticks) {
     if next != tat && !is_claimed(tat) {
         // If this fails, a packet of the former policy has just come, or another CPU has done it.
         atomic::replace(word, tat, next);
+    }
+}
+
+/// Has the word of a tier mean under a `policy` what it meant under the `former` one: as large a part of the limit is used
+/// up. Both words are times, so the one taken for the other would deny for a window or two.
+#[inline(always)]
+fn convert(
+    word: &AtomicU64,
+    former: PolicyRef<'_>,
+    former_tier: &Tier,
+    policy: PolicyRef<'_>,
+    tier: &Tier,
+    now: Ticks,
+) {
+    let before = atomic::load(word);
+    if !is_claimed(before) {
+        let used = used(former, former_tier, before, now);
+        // If this fails, another CPU has done it, or charged a packet: then the source is believed to have used up more.
+        atomic::replace(word, before, using(policy, tier, now, used));
     }
 }
 

@@ -252,3 +252,5 @@ mod share_tests;
 mod shared_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod window_tests;

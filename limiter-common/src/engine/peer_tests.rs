@@ -1,7 +1,7 @@
 use super::memory::{DEFAULT_SLOT, Memory};
 use super::*;
 use crate::abi::{CompiledTier, Terms, Tier};
-use crate::gcra::{Cost, TICKS_PER_NS};
+use crate::gcra::TICKS_PER_NS;
 use crate::hash::HashKey;
 use crate::lists::{Action, Entry};
 use crate::peers::{BURST, FRAMES_PER_SECOND};
@@ -22,8 +22,8 @@ const STRANGER_V6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 fn slow() -> Policy {
     let fixed = 1_000_000_000 * TICKS_PER_NS / 2;
     Policy::new(CompiledTier {
-        tier: Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance: fixed * 2 },
-        terms: Terms { rate: 2, period_ns: 1_000_000_000, burst: 2, unit: Terms::PACKETS },
+        tier: Tier::of_packets(fixed, fixed * 2),
+        terms: Terms::of_bucket(2, 1_000_000_000, 2, Terms::PACKETS),
         gate: 1,
     })
 }

@@ -97,7 +97,7 @@ fn charge(
     otherwise: impl Fn(&AtomicU64, Ticks, Ticks),
 ) -> Option<Attempt<Reason>> {
     let (slot, tier) = (cpu.slot(index)?, &cpu.policy(DEFAULT_SLOT)?.first);
-    let cost = tier.cost.ticks(packet.length);
+    let cost = tier.cost(packet.length);
     let tat = atomic::load(&slot.tat);
     if is_claimed(tat) || atomic::load(&slot.tag) != packet.hash.0 {
         return Some(Attempt::Contended);

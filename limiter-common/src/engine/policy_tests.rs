@@ -13,7 +13,7 @@ use crate::class::{
     CHAINS_AT, COVERS_ALL, MAX_NESTING, OTHER_TABLE, PROTOCOLS_AT, UDP_TABLE, set_entry,
 };
 use crate::evidence::Evidence;
-use crate::gcra::{Cost, TICKS_PER_NS, decide, ticks};
+use crate::gcra::{TICKS_PER_NS, decide, ticks};
 use crate::hash::HashKey;
 use crate::shared::TOTAL_SLOT;
 use crate::table::WAYS;
@@ -24,8 +24,8 @@ const SECOND: u64 = 1_000_000_000;
 fn packets(rate: u64, burst: u64) -> CompiledTier {
     let fixed = SECOND * TICKS_PER_NS / rate;
     CompiledTier {
-        tier: Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance: fixed * burst },
-        terms: Terms { rate, period_ns: SECOND, burst, unit: Terms::PACKETS },
+        tier: Tier::of_packets(fixed, fixed * burst),
+        terms: Terms::of_bucket(rate, SECOND, burst, Terms::PACKETS),
         gate: 1,
     }
 }
@@ -33,10 +33,9 @@ fn packets(rate: u64, burst: u64) -> CompiledTier {
 /// So many bytes a second.
 fn bytes(rate: u64, burst: u64) -> CompiledTier {
     let per_byte = SECOND * TICKS_PER_NS / rate;
-    let cost = Cost { fixed: 0, per_byte, shift: 0 };
     CompiledTier {
-        tier: Tier { cost, tolerance: per_byte * burst },
-        terms: Terms { rate, period_ns: SECOND, burst, unit: Terms::BYTES },
+        tier: Tier::of_bytes(per_byte, 0, per_byte * burst),
+        terms: Terms::of_bucket(rate, SECOND, burst, Terms::BYTES),
         gate: 1,
     }
 }
@@ -124,7 +123,7 @@ impl Exact {
     }
 
     fn admits(&self, now_ns: u64, length: u32) -> Option<u64> {
-        decide(self.tat, ticks(now_ns), self.tier.cost.ticks(length), self.tier.tolerance)
+        decide(self.tat, ticks(now_ns), self.tier.cost(length), self.tier.tolerance)
     }
 }
 

@@ -3,17 +3,17 @@
 use super::State;
 use super::attempt::Attempt;
 use super::charge::{over, record};
-use super::draw::{Tats, deepest, judge};
+use super::draw::{Tats, judge, owing};
 use super::events::event;
 use super::lookup::{Arrival, SlotRef, find_by, resolve};
 use super::shadow::{begin, shadow};
 use super::sketched::{estimate, owed};
-use crate::abi::{Config, EventKind, Internal, PolicyWord, Reason, Tier, on_full};
+use crate::abi::{Config, EventKind, Internal, PolicyWord, Reason, on_full};
 use crate::atomic;
 use crate::evidence::ClassWord;
 use crate::features::Features;
 use crate::gate;
-use crate::gcra::{Ticks, clamped, ticks};
+use crate::gcra::{Ticks, ticks};
 use crate::promotions::Budget;
 use crate::share::{CostMultiplier, Grant};
 use crate::table::{
@@ -142,13 +142,14 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
         atomic::store(&share.floor, price.word());
         atomic::store(&share.grant, Grant::nothing_at(now_ns).0);
     }
-    let start =
-        |full, tier: &Tier| clamped(full + owed.debt(tier, price), now, deepest(price, tier));
-    let start =
-        Tats { first: start(full[0], &policy.first), second: start(full[1], &policy.second) };
+    let start = |full, tier, price| owing(policy, tier, price, full, now, &owed);
+    let start = Tats {
+        first: start(full[0], &policy.first, price),
+        second: start(full[1], &policy.second, price),
+    };
     let (admitted, next) = judge(policy, price, start, packet.length, now);
     atomic::store(&identity.second_tat, next.second);
-    begin(identity, policy, now + owed.debt(&policy.shadow, CostMultiplier::LOCAL));
+    begin(identity, policy, owing(policy, &policy.shadow, CostMultiplier::LOCAL, now, now, &owed));
     if policy.has_shadow() {
         shadow(state, policy, index, packet, now)?;
     }

@@ -174,7 +174,7 @@ fn tokens_are_drawn_and_taken_back(limit: Policy, tiers: usize) {
     let words = [(&shared.tat, &policy.first), (&shared.second_tat, &policy.second)];
     for (tat, tier) in words.into_iter().take(tiers) {
         let owed = atomic::load(tat).saturating_sub(start);
-        assert_eq!(owed, passed * tier.cost.ticks(100));
+        assert_eq!(owed, passed * tier.cost(100));
     }
     assert_eq!(memory.shared_counts(0), [9, 0, 900]);
 }

@@ -3,10 +3,12 @@
 //! It has a bucket of its own in the line of [`Identity`], so that it changes no verdict.
 
 use super::State;
+use super::draw::decide_by;
 use super::lookup::Arrival;
 use crate::atomic;
 use crate::features::PolicyRef;
-use crate::gcra::{Ticks, decide};
+use crate::gcra::Ticks;
+use crate::share::CostMultiplier;
 use crate::table::Identity;
 
 /// Judges a packet of a source with a bucket by the shadow of its policy.
@@ -26,8 +28,8 @@ pub(super) fn shadow<S: State>(
         begin(identity, policy, 0);
     }
     let tat = atomic::load(&identity.shadow_tat);
-    let cost = policy.shadow.cost.ticks(packet.length);
-    match decide(tat, now, cost, policy.shadow.tolerance) {
+    let (tier, price) = (&policy.shadow, CostMultiplier::LOCAL);
+    match decide_by(policy, tier, price, tat, now, tier.cost(packet.length)) {
         Some(next) => {
             // Without a second try: a packet that is lost to the race changes a sample, not a
             // verdict.

@@ -13,7 +13,7 @@ use super::memory::{DEFAULT_SLOT, Memory};
 use super::*;
 use crate::abi::{CompiledTier, Terms, Tier, on_full};
 use crate::floor::Floor;
-use crate::gcra::{Cost, TICKS_PER_NS, ticks};
+use crate::gcra::{TICKS_PER_NS, ticks};
 use crate::hash::HashKey;
 use crate::share::{Grant, Multiplier, UNIT_NS};
 use crate::share_change::{MARGIN_NS, Outcome};
@@ -26,8 +26,8 @@ const WHOLE: u64 = 1 << 32;
 fn tier(rate: u64, burst: u64, gate: u32) -> CompiledTier {
     let fixed = SECOND * TICKS_PER_NS / rate;
     CompiledTier {
-        tier: Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance: fixed * burst },
-        terms: Terms { rate, period_ns: SECOND, burst, unit: Terms::PACKETS },
+        tier: Tier::of_packets(fixed, fixed * burst),
+        terms: Terms::of_bucket(rate, SECOND, burst, Terms::PACKETS),
         gate,
     }
 }
@@ -39,7 +39,7 @@ fn shared(plain: Policy, floor: &Floor) -> Policy {
 /// A limit that so many hosts share.
 fn shared_by(hosts: u64, mut plain: Policy, floor: &Floor) -> Policy {
     for tier in [&mut plain.first, &mut plain.second] {
-        tier.tolerance = tier.tolerance.saturating_sub(hosts * tier.cost.ticks(FRAME));
+        tier.tolerance = tier.tolerance.saturating_sub(hosts * tier.cost(FRAME));
     }
     let filled = [plain.first, plain.second].map(|tier| floor.filled(tier.tolerance));
     plain.shared_by_hosts(floor.share(), filled)
@@ -179,21 +179,20 @@ fn admit_no_more_than_the_limit(
 ) {
     let mut plain = Policy::new(tier(rate, burst, 1));
     if two {
-        let cost = Cost { fixed: 0, per_byte: plain.first.cost.fixed / 100, shift: 0 };
-        let tier = Tier { cost, ..plain.first };
+        let tier = Tier::of_bytes(plain.first.fixed / 100, 0, plain.first.tolerance);
         let terms = Terms { unit: Terms::BYTES, ..plain.first_terms };
         plain = plain.and(CompiledTier { tier, terms, gate: 1 });
     }
     let whole = plain.first;
     let burst_ns = whole.tolerance / TICKS_PER_NS;
     // Each host's bucket holds a packet, whatever its share.
-    let most = whole.cost.fixed * burst.max(hosts as u64);
+    let most = whole.fixed * burst.max(hosts as u64);
     let units = WHOLE / hosts as u64 / 8;
     let mut all: Vec<Host> = (0..hosts).map(|_| Host::new(plain, hosts as u64, units)).collect();
     let now = Counter::new(all[0].memory.time());
     let tat = Counter::new(0u64);
     let admitted = |packets: u64| {
-        let at = tat.get().max(ticks(now.get())) + packets * whole.cost.fixed;
+        let at = tat.get().max(ticks(now.get())) + packets * whole.fixed;
         tat.set(at);
         // A packet's cost is less than a packet.
         at <= ticks(now.get()) + most
@@ -331,9 +330,9 @@ fn a_share_of_less_than_a_packet_is_admitted_in_full() {
 #[test]
 fn a_slow_source_waits_at_the_share_that_it_has_and_no_longer() {
     let floor = Floor::new(Multiplier::from_units(WHOLE / 60), 0);
-    let cost = Cost { fixed: 12 * SECOND * TICKS_PER_NS, per_byte: 0, shift: 0 };
-    let slow = Tier { cost, tolerance: cost.fixed };
-    let terms = Terms { rate: 5, period_ns: 60 * SECOND, burst: 1, unit: Terms::PACKETS };
+    let period = 12 * SECOND * TICKS_PER_NS;
+    let slow = Tier::of_packets(period, period);
+    let terms = Terms::of_bucket(5, 60 * SECOND, 1, Terms::PACKETS);
     let plain = Policy::new(CompiledTier { tier: slow, terms, gate: 1 });
     let memory = limiter(shared_by(3, plain, &floor), 8);
     let send = |count| flood(&memory, count);

@@ -68,7 +68,7 @@ impl SharedTier<'_> {
     /// What is held, and what a packet of `length` bytes costs, if the former is of this limit and enough.
     #[inline(always)]
     fn covers(&self, length: u32) -> Option<(Tokens, Ticks)> {
-        let (held, cost) = (self.tokens(), self.tier.cost.ticks(length));
+        let (held, cost) = (self.tokens(), self.tier.cost(length));
         (held.holder() == self.holder && held.ticks() >= cost).then_some((held, cost))
     }
 
@@ -95,14 +95,14 @@ impl SharedTier<'_> {
     /// Whether there is enough for a packet of `length` bytes, if nobody else comes.
     #[inline(always)]
     fn has(&self, length: u32, ask: Ask, now: Ticks) -> bool {
-        let lot = self.lot(self.tokens(), self.tier.cost.ticks(length), ask);
+        let lot = self.lot(self.tokens(), self.tier.cost(length), ask);
         lot == 0 || decide(atomic::load(self.tat), now, lot, self.tolerance(ask)).is_some()
     }
 
     /// Charges a packet of `length` bytes: whether there was enough.
     #[inline(always)]
     fn charge<S: State>(&self, state: &S, length: u32, ask: Ask, now: Ticks) -> bool {
-        let (held, cost) = (self.tokens(), self.tier.cost.ticks(length));
+        let (held, cost) = (self.tokens(), self.tier.cost(length));
         let lot = self.lot(held, cost, ask);
         if lot > 0 {
             let tat = atomic::load(self.tat);
@@ -111,7 +111,7 @@ impl SharedTier<'_> {
             let charged = if ask == Ask::Batch {
                 once(self.tat, tat, decide)
             } else {
-                charge(state, self.tat, tat, lot, decide, || true)
+                charge(state, self.tat, tat, lot, decide, |_| Charge::Admitted, || true)
             };
             if charged != Charge::Admitted {
                 return false;
@@ -219,7 +219,7 @@ impl<'a> Met<'a> {
         }
         let charged = first.charge(state, length, ask, now);
         if !charged {
-            atomic::add(second.tat, second.tier.cost.ticks(length).wrapping_neg());
+            atomic::add(second.tat, second.tier.cost(length).wrapping_neg());
         }
         charged
     }
@@ -354,8 +354,12 @@ pub fn is_known<S: State>(state: &S, packet: &Arrival, now_ns: u64) -> Option<bo
     let slot = found.slot;
     let policy = state.active(PolicyWord(atomic::load(&slot.policy)).slot())?;
     let owes_little = |tier: &Tier, word| {
-        let debt = atomic::load(word).saturating_sub(ticks(now_ns));
-        debt <= tier.tolerance >> KNOWN_DEBT || debt <= tier.cost.ticks(packet.length)
+        let (word, now) = (atomic::load(word), ticks(now_ns));
+        let (used, most) = match policy.window_of(tier) {
+            Some(window) => (window.used(word, now), u64::from(window.limit)),
+            None => (word.saturating_sub(now), tier.tolerance),
+        };
+        used <= most >> KNOWN_DEBT || used <= tier.cost(packet.length)
     };
     // The first packet of a bucket may be of anybody: addresses are easily forged.
     if atomic::load(&slot.passed) < 2 || !owes_little(&policy.first, &slot.tat) {

@@ -9,7 +9,7 @@ use super::*;
 use crate::abi::{CompiledTier, PolicyWord, Terms, Tier};
 use crate::batch::{BATCHES_PER_CPU, MAX_HELD};
 use crate::drop_cache::MIN_TOLERANCE;
-use crate::gcra::{Cost, TICKS_PER_NS, Ticks, decide, ticks};
+use crate::gcra::{TICKS_PER_NS, Ticks, decide, ticks};
 use crate::hash::HashKey;
 use crate::shared::TOTAL_SLOT;
 
@@ -19,13 +19,12 @@ const LENGTH: u32 = 100;
 /// So many packets a millisecond, and the burst in milliseconds.
 fn packets(rate: u64, burst_ms: u64) -> Tier {
     let fixed = MAX_HELD / rate;
-    Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance: burst_ms * MAX_HELD }
+    Tier::of_packets(fixed, burst_ms * MAX_HELD)
 }
 
 /// So many bytes a millisecond.
 fn bytes(rate: u64, burst_ms: u64) -> Tier {
-    let cost = Cost { fixed: 0, per_byte: MAX_HELD / rate, shift: 0 };
-    Tier { cost, tolerance: burst_ms * MAX_HELD }
+    Tier::of_bytes(MAX_HELD / rate, 0, burst_ms * MAX_HELD)
 }
 
 fn compiled(tier: Tier) -> CompiledTier {
@@ -79,7 +78,7 @@ impl<'a> Exact<'a> {
         let mut tats = self.tats;
         for (tier, tat) in self.tiers.iter().zip(&mut tats) {
             let tolerance = tier.tolerance + self.more;
-            match decide(*tat, ticks(now_ns), tier.cost.ticks(length), tolerance) {
+            match decide(*tat, ticks(now_ns), tier.cost(length), tolerance) {
                 Some(next) => *tat = next,
                 None => return false,
             }
@@ -172,7 +171,7 @@ proptest! {
                 if send(&memory, cpu, length) {
                     passed += 1;
                     for (tier, used) in tiers.iter().zip(&mut used) {
-                        *used += tier.cost.ticks(length);
+                        *used += tier.cost(length);
                     }
                 }
             }
@@ -247,7 +246,7 @@ fn a_cpu_draws_tokens_for_many_packets_at_once() {
             // What is left is kept when the next batch is drawn.
             let mut draws = false;
             for (tier, at) in tiers.iter().zip(0..) {
-                let cost = tier.cost.fixed;
+                let cost = tier.fixed;
                 if held[at] < cost {
                     let lot = if batches[at] > cost { batches[at] } else { cost - held[at] };
                     held[at] += lot;
@@ -273,7 +272,7 @@ fn a_packet_beyond_the_last_batch_takes_what_it_costs() {
     let memory = total(policy_of(&[tier]), 2);
     let policy = shared_policy(&memory);
     let passed = (0..50_000).take_while(|_| send(&memory, 0, LENGTH)).count() as u64;
-    let cost = policy.first.cost.fixed;
+    let cost = policy.first.fixed;
     assert_eq!(passed, policy.first.tolerance / cost, "all that the bucket has");
     // Nothing is held for nobody.
     let [taken, _] = drawn(&memory);
@@ -320,10 +319,8 @@ fn remembered(policy: Policy, reserve: u32) -> u64 {
 
 #[test]
 fn a_denial_is_remembered_until_the_next_token_of_the_tier_that_denies_longer() {
-    let tier = |period_ms: u64, burst_ms: u64| Tier {
-        cost: Cost { fixed: period_ms * MAX_HELD, per_byte: 0, shift: 0 },
-        tolerance: burst_ms * MAX_HELD,
-    };
+    let tier =
+        |period_ms: u64, burst_ms: u64| Tier::of_packets(period_ms * MAX_HELD, burst_ms * MAX_HELD);
     let (slow, fast) = (tier(50, 1000), tier(20, 400));
     assert_eq!([0, 50].map(|reserve| remembered(policy_of(&[slow]), reserve)), [50, 50]);
     assert_eq!(remembered(policy_of(&[slow, fast]), 0), 50);
@@ -466,7 +463,7 @@ fn the_second_packet_of_a_bucket_may_be_known_if_no_tier_owes_much() {
         memory.policies[3] = policy;
         assert!(memory.packet(once, LENGTH).passes());
         let (_, bucket) = memory.bucket(once).unwrap();
-        let at = |packets| ticks(memory.time()) + packets * bucket.policy.first.cost.fixed;
+        let at = |packets| ticks(memory.time()) + packets * bucket.policy.first.fixed;
         atomic::store(&bucket.slot.tat, at(owes[0]));
         atomic::store(&bucket.identity.second_tat, at(owes[1]));
         atomic::store(&memory.shared[0].tat, ticks(memory.time()) + 60 * MAX_HELD);

@@ -4,7 +4,7 @@ use super::State;
 use super::lookup::Arrival;
 use crate::abi::{Config, Internal, TOTAL_STEP, Tier};
 use crate::gate::{self, MIN_FRAME};
-use crate::gcra::Ticks;
+use crate::gcra::{Ticks, ticks};
 use crate::share::CostMultiplier;
 use crate::sketch::{Counted, Estimate, MAX_DEPTH, Shape, Total, count, touch};
 
@@ -67,15 +67,20 @@ pub(super) struct Owed {
     /// Packets of the estimate that may be others'.
     others: u32,
     /// How long ago the first of them can have come, ns.
-    age_ns: u64,
+    pub(super) age_ns: u64,
 }
 
 impl Owed {
     /// The debt that a tier starts with.
     #[inline(always)]
     pub(super) fn debt(&self, tier: &Tier, price: CostMultiplier) -> Ticks {
-        let cost = price.cost(tier.cost.ticks(MIN_FRAME));
-        gate::debt(self.estimate, self.others, cost, self.age_ns)
+        self.cost(tier, price).saturating_sub(ticks(self.age_ns))
+    }
+
+    /// What the packets cost that the source has provably sent before the one at hand.
+    #[inline(always)]
+    pub(super) fn cost(&self, tier: &Tier, price: CostMultiplier) -> u64 {
+        gate::owed(self.estimate, self.others) * price.cost(tier.cost(MIN_FRAME))
     }
 }
 

@@ -2,7 +2,7 @@ use super::memory::{DEFAULT_SLOT, Memory};
 use super::*;
 use crate::abi::{CompiledTier, EventKind, PolicyWord, TOTAL_STEP, Terms, Tier, on_full};
 use crate::gate::gate;
-use crate::gcra::{Cost, TICKS_PER_NS};
+use crate::gcra::TICKS_PER_NS;
 use crate::hash::HashKey;
 use crate::lists::{Action, Entry};
 use crate::promotions::Budget;
@@ -29,8 +29,8 @@ pub(super) fn tier(rate: u64, burst: u64) -> CompiledTier {
     let fixed = 1_000_000_000 * TICKS_PER_NS / rate;
     let per_window = rate * Window { shift: 27 }.ns() / 1_000_000_000;
     CompiledTier {
-        tier: Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance: fixed * burst },
-        terms: Terms { rate, period_ns: 1_000_000_000, burst, unit: Terms::PACKETS },
+        tier: Tier::of_packets(fixed, fixed * burst),
+        terms: Terms::of_bucket(rate, 1_000_000_000, burst, Terms::PACKETS),
         gate: gate(burst, per_window),
     }
 }
@@ -97,7 +97,7 @@ proptest! {
             for _ in 0..count {
                 let reason = packet(&memory, number);
                 let start = reference.tat.max(now * TICKS_PER_NS);
-                let next = start + limit.first.cost.fixed;
+                let next = start + limit.first.fixed;
                 let conforms_at = |ns: u64| next <= ns * TICKS_PER_NS + limit.first.tolerance;
                 if conforms_at(now) {
                     // A source that was over its limit may have to wait for the coarse clock.
@@ -577,7 +577,7 @@ fn what_was_overdrawn_is_owed() {
     // Three other CPUs had a packet each for which the last token was there a moment ago.
     let overdraw = |memory: &Memory| {
         let (_, bucket) = memory.bucket(source(7)).unwrap();
-        atomic::add(&bucket.slot.tat, 3 * bucket.policy.first.cost.fixed);
+        atomic::add(&bucket.slot.tat, 3 * bucket.policy.first.fixed);
     };
     overdraw(&memory);
     // Neither a packet nor a change of lists or other limits forgives it.
@@ -599,7 +599,7 @@ fn a_source_owes_what_each_cpu_may_have_overdrawn_unless_its_limit_is_another_on
     memory.policies.push(policy(10, 10));
     while packet(&memory, 7).passes() {}
     let (_, bucket) = memory.bucket(source(7)).unwrap();
-    let (tolerance, cost) = (bucket.policy.first.tolerance, bucket.policy.first.cost.fixed);
+    let (tolerance, cost) = (bucket.policy.first.tolerance, bucket.policy.first.fixed);
     let now = ticks(memory.time());
     // One packet for each of four CPUs, however far in debt it was.
     for (generation, slot, overdrawn) in [(2, 1, 4), (3, 1, 4), (4, 2, 0), (5, 2, 4)] {
@@ -641,7 +641,7 @@ fn each_tier_owes_what_was_overdrawn_of_it() {
     let passes = |memory: &Memory| packet(memory, 7).passes();
     assert_eq!((0..20).filter(|_| passes(&memory)).count(), 10);
     let (_, bucket) = memory.bucket(source(7)).unwrap();
-    atomic::add(&bucket.identity.second_tat, 3 * both.second.cost.fixed);
+    atomic::add(&bucket.identity.second_tat, 3 * both.second.fixed);
     memory.publish(2, 1);
     pays_back_three(&memory);
 }
@@ -658,7 +658,7 @@ fn a_charge_that_comes_late_does_not_open_a_slot_that_is_being_filled() {
     }
     let (tag, bucket) = memory.bucket(source(0)).unwrap();
     atomic::store(&bucket.slot.tat, CLAIMED);
-    atomic::add(&bucket.slot.tat, bucket.policy.first.cost.fixed);
+    atomic::add(&bucket.slot.tat, bucket.policy.first.fixed);
     assert_eq!(packet(&memory, 100), Reason::PassedSetFull);
     assert_eq!(atomic::load(&bucket.slot.tag), tag);
 }
@@ -670,7 +670,7 @@ fn shared_limits_owe_what_was_overdrawn() {
     memory.share_all(2);
     let passes = |memory: &Memory| packet(memory, 7).passes();
     assert_eq!((0..20).filter(|_| passes(&memory)).count(), 10);
-    atomic::add(&memory.shared[0].tat, 3 * memory.policies[2].first.cost.fixed);
+    atomic::add(&memory.shared[0].tat, 3 * memory.policies[2].first.fixed);
     pays_back_three(&memory);
 }
 

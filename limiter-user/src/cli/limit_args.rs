@@ -34,6 +34,7 @@ Examples:
   limiter limit set 50pps --syn --ban-for 10m --ban-unverified
   limiter limit set 1gbit --for 203.0.113.0/24 --aggregate
   limiter limit set 500kpps --aggregate --reserve 20
+  limiter limit set 100/minute --algorithm sliding-window
   limiter limit set 500pps --scope cluster
   limiter limit set 500pps --scope cluster --partition majority-reclaim";
 
@@ -43,7 +44,7 @@ A limit a line, as for `limit set`; # begins a comment:
 
   default                    1000pps 2000
   198.51.100.7               1000pps+10mbit 2000+256kbyte
-  2001:db8::/48              400/minute no-enforce
+  2001:db8::/48              400/minute no-enforce algorithm=fixed-window
   default udp:53             200pps
   default tcp/syn,!ack       50pps ban-for=10m ban-after=5s ban-factor=10 ban-unverified
   192.0.2.0/24               500pps scope=cluster partition=majority-reclaim
@@ -99,6 +100,9 @@ pub(super) enum ShadowCommand {
         /// How much at once [default: 120 % of a second's rate]
         #[arg(long, allow_hyphen_values = true)]
         burst: Option<String>,
+        /// How it is kept, as for `limit set`
+        #[arg(long, value_name = "ALGORITHM")]
+        algorithm: Option<String>,
         #[command(flatten)]
         target: TargetArgs,
     },
@@ -152,6 +156,13 @@ pub(super) struct SetArgs {
     #[arg(long, allow_hyphen_values = true)]
     // Text, as are rates and bans: options, lines of a list and the file are read by one reader, with one wording.
     pub(super) burst: Vec<String>,
+    /// How it is kept: token-bucket, fixed-window or sliding-window [default: token-bucket]
+    ///
+    /// A token bucket admits at most burst + limit in any window as long as the rate's period. A fixed window counts
+    /// from the start of each period, and admits at most twice the limit in any window. A sliding window weighs what
+    /// the period before admitted: less than twice the limit, and near it for steady traffic. Windows have no burst.
+    #[arg(long, value_name = "ALGORITHM")]
+    algorithm: Option<String>,
     /// Drop nothing: count what would be dropped (`would_drop` in `stats`)
     #[arg(long)]
     no_enforce: bool,
@@ -205,6 +216,7 @@ impl SetArgs {
             rate,
             also,
             burst,
+            algorithm,
             no_enforce,
             target,
             kind,
@@ -220,6 +232,7 @@ impl SetArgs {
             // first.
             rate: OneOrMany([rate].into_iter().chain(also).collect()),
             burst: OneOrMany(burst),
+            algorithm,
             enforce: !no_enforce,
             ban: ban.input(),
             scope,

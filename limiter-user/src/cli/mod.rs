@@ -94,8 +94,9 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
             block_on(output.show::<LimitList>(&client(), "/v1/limits"))
         }
         Command::Limit(LimitCommand::Shadow(command)) => match command {
-            ShadowCommand::Set { rate, burst, target } => {
-                let request = ShadowRequest { target: target.target()?.to_string(), rate, burst };
+            ShadowCommand::Set { rate, burst, algorithm, target } => {
+                let target = target.target()?.to_string();
+                let request = ShadowRequest { target, rate, burst, algorithm };
                 block_on(limit::set_shadow(&client(), output, request))
             }
             ShadowCommand::List { n } => {

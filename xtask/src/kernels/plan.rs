@@ -14,7 +14,8 @@ const CPUS: [u32; 4] = [1, 2, 8, 16];
 /// Sources that a table has room for.
 const TABLES: [u32; 2] = [1 << 10, 1 << 18];
 /// What is tried in each machine, by the names that the program in the guest knows.
-pub(super) const SCENARIOS: [&str; 4] = ["source", "aggregate", "bytes", "restart"];
+pub(super) const SCENARIOS: [&str; 6] =
+    ["source", "aggregate", "bytes", "restart", "fixed-window", "sliding-window"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kernel {

@@ -12,7 +12,7 @@ const MIN: f64 = 0.97;
 const MAX: f64 = 1.005;
 
 /// The columns of [`table`].
-pub(super) const HEADER: &str = "kernel                       cpus jit  table scenario  verified  admitted   \
+pub(super) const HEADER: &str = "kernel                       cpus jit  table scenario       verified  admitted   \
                                  expected  ratio   offered dropped";
 
 /// The rows in what a machine has printed. What it has not come to is a row of its own, with the reason.
@@ -88,7 +88,7 @@ pub(super) fn table(rows: &[Value]) -> String {
         let ratio = ratio(row);
         let ratio = if ratio.is_nan() { "-".to_owned() } else { format!("{ratio:.4}") };
         text += &format!(
-            "{:<28} {:>4} {:<3} {:>6} {:<9} {:>8} {:>9} {:>10} {ratio:>6} {:>9} {:>7}\n",
+            "{:<28} {:>4} {:<3} {:>6} {:<14} {:>8} {:>9} {:>10} {ratio:>6} {:>9} {:>7}\n",
             word("release"),
             word("cpus"),
             word("jit"),

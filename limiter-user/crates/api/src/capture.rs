@@ -131,6 +131,9 @@ impl SampleReport {
         }
         if let Some(limit) = &sample.limit {
             comment += &format!(" limit={} burst={}", limit.rate, limit.tier().burst_text());
+            if !limit.algorithm.is_bucket() {
+                comment += &format!(" algorithm={}", limit.algorithm.name());
+            }
         }
         let PacketSample { time, length, data, .. } = sample;
         Self { time, interface, comment, length, data }

@@ -7,14 +7,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::limit::describe;
+use super::limit::{amount, describe};
 use super::{
     DiffReport, LimitReport, ListDiff, ListEntry, PendingReport, Print, Rule, TierReport, text,
 };
 use model::limit::is_nothing;
 use model::lists::Action;
 use model::target::short_prefix;
-use model::{Ban, Limit, Partition, Reach, Target};
+use model::{Algorithm, Ban, Limit, Partition, Reach, Target};
 
 /// A value as a person writes it.
 fn written(value: &Value) -> String {
@@ -47,6 +47,9 @@ pub struct FileLimitReport {
     pub rate: String,
     /// The burst as it is written, `2000 packets`.
     pub burst: String,
+    /// How it is kept.
+    #[serde(default, skip_serializing_if = "Algorithm::is_bucket")]
+    pub algorithm: Algorithm,
     /// What holds at the same time, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub also: Option<TierReport>,
@@ -97,17 +100,21 @@ pub struct SettingsReport {
 impl FileLimitReport {
     /// Tells `limit`, which is found at `origin`.
     pub fn new(limit: &Limit, origin: String) -> Self {
-        let LimitReport { target, rate, burst, also, enforce, ban, scope, partition, reserve, .. } =
+        let LimitReport {
+            target, rate, burst, algorithm, also, enforce, ban, scope, partition, reserve, ..
+        } =
             // A file is shown without a daemon, too. Nobody knows the sketch's window there, so it
             // has no gate.
             LimitReport::new(limit, 0);
         let rate = rate.to_string();
-        Self { target, rate, burst, also, enforce, ban, scope, partition, reserve, origin }
+        Self {
+            target, rate, burst, algorithm, also, enforce, ban, scope, partition, reserve, origin,
+        }
     }
 
     fn summary(&self) -> String {
-        let Self { rate, burst, also, enforce, ban, partition, reserve, .. } = self;
-        describe(rate, burst, also.as_ref(), *enforce, *ban, *partition, *reserve)
+        let amount = amount(&self.rate, &self.burst, self.also.as_ref(), self.algorithm);
+        describe(&amount, self.enforce, self.ban, self.partition, self.reserve)
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Applied, Diff, Print, Rule, text};
 use model::limit::is_nothing;
 use model::units::format_burst;
-use model::{Ban, Class, Limit, Partition, Rate, Reach, Scope, Target, Tier, Unit};
+use model::{Algorithm, Ban, Class, Limit, Partition, Rate, Reach, Scope, Target, Tier, Unit};
 
 /// Where a limit comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +84,9 @@ pub struct LimitReport {
     pub burst_amount: u64,
     /// What is counted.
     pub unit: Unit,
+    /// How it is kept.
+    #[serde(default, skip_serializing_if = "Algorithm::is_bucket")]
+    pub algorithm: Algorithm,
     /// What holds at the same time, in bytes; then the rest is in packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub also: Option<TierReport>,
@@ -151,20 +154,32 @@ fn beyond_per_side(scope: Scope, rate_per_second: f64) -> Option<f64> {
     Some(rate_per_second * (partition.bound(2) - partition.bound(1))).filter(|more| *more > 0.0)
 }
 
-/// A limit in a few words, without its target.
-pub(super) fn describe(
+/// How much a limit is, in a few words.
+pub(super) fn amount(
     rate: &str,
     burst: &str,
     also: Option<&TierReport>,
+    algorithm: Algorithm,
+) -> String {
+    if !algorithm.is_bucket() {
+        // Its burst is its rate.
+        let also = also.map_or_else(String::new, |also| format!(" and {}", also.rate));
+        return format!("{rate}{also} by {}", algorithm.name());
+    }
+    let also = also.map(|also| format!(" and {} burst {}", also.rate, also.burst));
+    format!("{rate} burst {burst}{}", also.unwrap_or_default())
+}
+
+/// A limit in a few words, without its target.
+pub(super) fn describe(
+    amount: &str,
     enforce: bool,
     ban: Option<Ban>,
     partition: Option<Partition>,
     reserve: u8,
 ) -> String {
-    let also = also.map(|also| format!(" and {} burst {}", also.rate, also.burst));
-    let ban = ban.map(|ban| format!(", {ban}"));
+    let ban = ban.map(|ban| format!(", {ban}")).unwrap_or_default();
     let enforced = if enforce { "" } else { ", not enforced" };
-    let [also, ban] = [also, ban].map(Option::unwrap_or_default);
     let wide = match partition {
         None => "",
         Some(Partition::Conservative) => ", cluster-wide",
@@ -175,7 +190,7 @@ pub(super) fn describe(
         0 => String::new(),
         percent => format!(", {percent} % for known sources"),
     };
-    format!("{rate} burst {burst}{also}{enforced}{ban}{wide}{reserve}")
+    format!("{amount}{enforced}{ban}{wide}{reserve}")
 }
 
 impl LimitReport {
@@ -194,6 +209,7 @@ impl LimitReport {
             rate_per_second,
             burst_amount,
             unit,
+            algorithm: limit.algorithm,
             also: limit.also.map(Into::into),
             gate,
             enforce: limit.enforce,
@@ -272,8 +288,8 @@ impl LimitReport {
     /// The limit in a few words.
     pub fn summary(&self) -> String {
         let rate = self.rate.to_string();
-        let also = self.also.as_ref();
-        describe(&rate, &self.burst, also, self.enforce, self.ban, self.partition, self.reserve)
+        let amount = amount(&rate, &self.burst, self.also.as_ref(), self.algorithm);
+        describe(&amount, self.enforce, self.ban, self.partition, self.reserve)
     }
 
     /// Its rates as tables have them.
@@ -332,13 +348,15 @@ impl Print for LimitList {
         if self.limits.is_empty() {
             return writeln!(out, "no limits are set; {FIRST_LIMIT}");
         }
-        let header = ["TARGET", "RATE", "BURST", "GATE", "ENFORCED", "BAN", "SCOPE", "FROM"];
+        let header =
+            ["TARGET", "RATE", "BURST", "ALGORITHM", "GATE", "ENFORCED", "BAN", "SCOPE", "FROM"];
         let mut table = text::table(&header, 1);
         for limit in &self.limits {
             table.add_row([
                 limit.target.short(),
                 limit.rates(),
                 limit.bursts(),
+                limit.algorithm.name().to_owned(),
                 limit.gate.to_string(),
                 if limit.enforce { "yes" } else { "no" }.to_owned(),
                 limit.ban.map_or("no".into(), |ban| ban.to_string().replacen("ban ", "", 1)),

@@ -51,6 +51,9 @@ pub struct ShadowRequest {
     /// A burst, such as `1000` or `64kbyte`; 120 % of a second's rate if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<String>,
+    /// As [`LimitInput::algorithm`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<String>,
 }
 
 impl ShadowRequest {
@@ -65,6 +68,7 @@ impl ShadowRequest {
             // then set.
             rate: OneOrMany(vec![self.rate.clone()]),
             burst: OneOrMany(self.burst.iter().cloned().collect()),
+            algorithm: self.algorithm.clone(),
             // All else that can be said of a limit has no meaning for one that only counts.
             ..LimitInput::default()
         };

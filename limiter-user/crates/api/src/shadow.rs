@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::limit::amount;
 use super::{LimitReport, Print, text};
 use model::target::short_prefix;
-use model::{Rate, Target};
+use model::{Algorithm, Rate, Target};
 
 /// `limit shadow set`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,6 +80,9 @@ pub struct ShadowReport {
     pub rate: Rate,
     /// Its burst as it is written.
     pub burst: String,
+    /// How it is kept.
+    #[serde(default, skip_serializing_if = "Algorithm::is_bucket")]
+    pub algorithm: Algorithm,
     /// The limit that is in force for this very target.
     pub in_force: Option<LimitReport>,
     /// Since when, RFC 3339.
@@ -121,7 +125,8 @@ impl Print for ShadowsReport {
             }
             let ShadowReport { rate, burst, packets, would_drop, sources, limited, .. } = shadow;
             let target = shadow.target.short();
-            writeln!(out, "shadow     {rate} burst {burst} ({target})")?;
+            let amount = amount(&rate.to_string(), burst, None, shadow.algorithm);
+            writeln!(out, "shadow     {amount} ({target})")?;
             let in_force = shadow.in_force.as_ref().map(LimitReport::summary);
             writeln!(
                 out,

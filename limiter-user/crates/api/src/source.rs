@@ -9,12 +9,13 @@ use limiter_common::abi::Reason;
 use limiter_common::evidence::Evidence;
 use serde::{Deserialize, Serialize};
 
+use super::limit::amount;
 use super::{LimitReport, ListEntry, Print, text};
 use model::evidence_text;
 use model::lists::Action;
 use model::source::{HeldShare, Source, SourceShadow, SourceState};
 use model::target::short_prefix;
-use model::{Class, Rate, Unit};
+use model::{Algorithm, Class, Rate, Tier, Unit};
 
 /// Packets and bits per second, over some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -138,6 +139,9 @@ pub struct SourceShadowReport {
     pub rate: Rate,
     /// Its burst as it is written.
     pub burst: String,
+    /// How it is kept.
+    #[serde(default, skip_serializing_if = "Algorithm::is_bucket")]
+    pub algorithm: Algorithm,
     /// Packets that it has judged.
     pub packets: u64,
     /// Of those, how many it would have dropped.
@@ -178,7 +182,8 @@ impl From<HeldShare> for ShareReport {
 
 impl From<SourceShadow> for SourceShadowReport {
     fn from(SourceShadow { tier, packets, would_drop }: SourceShadow) -> Self {
-        Self { rate: tier.rate, burst: tier.burst_text(), packets, would_drop }
+        let Tier { rate, algorithm, .. } = tier;
+        Self { rate, burst: tier.burst_text(), algorithm, packets, would_drop }
     }
 }
 
@@ -285,11 +290,11 @@ impl SourceReport {
         }
         writeln!(out, "passed     {} packets", self.passed)?;
         writeln!(out, "dropped    {} packets", self.dropped)?;
-        if let Some(SourceShadowReport { rate, burst, packets, would_drop }) = &self.shadow {
-            writeln!(
-                out,
-                "shadow     {rate} burst {burst}: {would_drop} of {packets} would be dropped"
-            )?;
+        if let Some(SourceShadowReport { rate, burst, algorithm, packets, would_drop }) =
+            &self.shadow
+        {
+            let amount = amount(&rate.to_string(), burst, None, *algorithm);
+            writeln!(out, "shadow     {amount}: {would_drop} of {packets} would be dropped")?;
         }
         if let Some(reason) = &self.last_drop {
             writeln!(out, "last drop  {reason}")?;

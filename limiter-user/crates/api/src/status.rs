@@ -99,6 +99,9 @@ pub struct StatusReport {
     pub distinct: Option<Distinct>,
     /// How many limits are in force, the default included.
     pub limits: u64,
+    /// Of those, counted in windows.
+    #[serde(default)]
+    pub limits_in_windows: u64,
     /// The limit of sources that no prefix covers.
     pub default_limit: Option<LimitReport>,
     /// The configuration file and its limits.

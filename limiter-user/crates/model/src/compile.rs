@@ -4,15 +4,17 @@ use crate::Invalid;
 use limiter_common::abi::{CompiledTier, Policy, Terms, Tier};
 use limiter_common::floor::Floor;
 use limiter_common::gate::{MAX_GATE, MIN_FRAME, gate};
-use limiter_common::gcra::{Cost, MAX_TOLERANCE, TICKS_PER_NS};
+use limiter_common::algorithm::Window;
+use limiter_common::gcra::{MAX_TOLERANCE, TICKS_PER_NS};
 use limiter_common::share::{MAX_SHARED_COST, Multiplier};
 
+use super::algorithm::Algorithm;
 use super::scope::{Partition, Scope};
 use super::units::{Rate, Unit};
 use crate::limit::{Amount, Limit, Tier as Spec};
 use crate::target::Target;
 
-/// The bound on [`Cost::per_byte`].
+/// The bound on [`Tier::per_byte`].
 const MAX_PER_BYTE: u128 = 1 << 40;
 
 /// Compiles a limit for a sketch with epochs of 2^`window_shift` ns and frames of up to `max_frame`
@@ -54,7 +56,7 @@ pub fn compile_shared(
     }
     let policy = compile(limit, window_shift, max_frame)?;
     let tiers = || policy.tiers().into_iter().flatten();
-    if tiers().any(|(tier, _)| tier.cost.ticks(max_frame) > MAX_SHARED_COST) {
+    if tiers().any(|(tier, _)| tier.cost(max_frame) > MAX_SHARED_COST) {
         let hint = "under a limit of the cluster a packet may take four minutes at the most";
         return Err(refuse("it is too slow to be divided among hosts", hint));
     }
@@ -63,7 +65,7 @@ pub fn compile_shared(
     let mut policy = policy;
     for tier in [&mut policy.first, &mut policy.second] {
         // Each host's bucket holds a packet whatever its share, which is not to be divided any more.
-        let packets = tier.cost.ticks(max_frame).saturating_mul(u64::from(floor.hosts()));
+        let packets = tier.cost(max_frame).saturating_mul(u64::from(floor.hosts()));
         tier.tolerance = tier.tolerance.saturating_sub(packets);
     }
     let filled = [policy.first, policy.second].map(|tier| floor.filled(tier.tolerance));
@@ -88,17 +90,55 @@ fn floor_gate(terms: &Terms, floor: Multiplier, window_shift: u32, max_frame: u3
     gate(part(terms.burst as f64), part(per_window))
 }
 
+/// CPUs that may add a packet each to what a window counts, beyond its limit.
+const MAX_CPUS: u64 = 512;
+
+/// The largest unit in which a window counts bytes, as a shift.
+const MAX_UNIT_SHIFT: u8 = 12;
+
+/// Compiles one rate that is counted in windows, as [`compile_tier`].
+///
+/// Bytes are counted in the smallest unit, a power of two, with which counts and time fit into a word; each frame is
+/// rounded up to it.
+fn compile_window(
+    target: &Target,
+    algorithm: Algorithm,
+    rate: &Rate,
+    max_frame: u32,
+) -> Result<Tier, Invalid> {
+    let length = rate.period_ns().saturating_mul(TICKS_PER_NS);
+    let window = |shift: u8, cost: u64| {
+        let (limit, headroom) = (rate.amount() >> shift, MAX_CPUS * cost);
+        let new = if algorithm == Algorithm::FixedWindow { Window::fixed } else { Window::sliding };
+        new(limit, headroom, length)
+    };
+    let tier = match rate.unit() {
+        Unit::Packets => {
+            window(0, 1).ok().map(|window| Tier::of_packets(1, 0).in_window(window))
+        }
+        Unit::Bytes => (0..=MAX_UNIT_SHIFT).find_map(|shift| {
+            let window = window(shift, u64::from(max_frame >> shift) + 1).ok()?;
+            Some(Tier::of_bytes(1, shift, 0).in_window(window))
+        }),
+    };
+    tier.ok_or_else(|| {
+        let name = algorithm.name();
+        let problem = format!("a {name} cannot count to {rate} in its word");
+        refused(target, &problem, "take token-bucket, or a rate per second or minute")
+    })
+}
+
 /// Compiles one rate, as [`compile`].
 ///
 /// # Errors
-/// As [`compile`].
+/// As [`compile`], and for a rate that its window cannot count to.
 pub fn compile_tier(
     target: &Target,
     spec: &Spec,
     window_shift: u32,
     max_frame: u32,
 ) -> Result<CompiledTier, Invalid> {
-    let &Spec { rate, burst } = spec;
+    let &Spec { rate, burst, algorithm } = spec;
     let refuse = |problem: String, hint: &str| refused(target, &problem, hint);
     let (amount, period_ns) = (rate.amount(), rate.period_ns());
     let period = u128::from(period_ns) * u128::from(TICKS_PER_NS);
@@ -112,16 +152,16 @@ pub fn compile_tier(
     let per_window = (u128::from(amount) << window_shift) / u128::from(period_ns);
     let per_window = u64::try_from(per_window).unwrap_or(u64::MAX);
     // What a unit costs is rounded up: never more than the limit.
-    let (cost, tolerance, gate, unit) = match rate.unit() {
+    let (tier, tolerance, gate, unit) = match rate.unit() {
         Unit::Packets => {
             let fixed = period.div_ceil(u128::from(amount));
             let tolerance = fixed * u128::from(burst);
             let fixed = u64::try_from(fixed).map_err(|_| slow())?;
             let gate = gate(burst, per_window);
-            (Cost { fixed, per_byte: 0, shift: 0 }, tolerance, gate, Terms::PACKETS)
+            (Tier::of_packets(fixed, 0), tolerance, gate, Terms::PACKETS)
         }
         Unit::Bytes => {
-            let (per_byte, shift) = (0..=32)
+            let (per_byte, shift) = (0..=32u8)
                 .rev()
                 .map(|shift| ((period << shift).div_ceil(u128::from(amount)), shift))
                 // The most fraction bits that fit: the rounding of a byte's cost is what a limit in
@@ -137,7 +177,7 @@ pub fn compile_tier(
             // the limit.
             let gate = gate(burst / frame, per_window / frame);
             let per_byte = u64::try_from(per_byte).map_err(|_| slow())?;
-            (Cost { fixed: 0, per_byte, shift }, tolerance, gate, Terms::BYTES)
+            (Tier::of_bytes(per_byte, shift, 0), tolerance, gate, Terms::BYTES)
         }
     };
     if tolerance > u128::from(MAX_TOLERANCE) {
@@ -146,8 +186,14 @@ pub fn compile_tier(
             "choose a smaller burst or a higher rate",
         ));
     }
-    let tier = Tier { cost, tolerance: tolerance as u64 };
-    Ok(CompiledTier { tier, terms: Terms { rate: amount, period_ns, burst, unit }, gate })
+    let tier = if algorithm.is_bucket() {
+        Tier { tolerance: tolerance as u64, ..tier }
+    } else {
+        compile_window(target, algorithm, &rate, max_frame)?
+    };
+    let terms =
+        Terms { algorithm: algorithm.code(), ..Terms::of_bucket(amount, period_ns, burst, unit) };
+    Ok(CompiledTier { tier, terms, gate })
 }
 
 /// The limit that a policy was compiled from, for whom it is; `None` for "no limit". What the kernel
@@ -174,7 +220,8 @@ fn decompile_terms(terms: &Terms) -> Option<Spec> {
         _ => return None,
     };
     let rate = Rate::from_parts(terms.rate, terms.period_ns, unit);
-    Some(Spec { rate, burst: terms.burst })
+    let algorithm = Algorithm::from_code(terms.algorithm);
+    Some(Spec { rate, burst: terms.burst, algorithm })
 }
 
 #[cfg(test)]
@@ -223,10 +270,10 @@ mod tests {
     #[test]
     fn packets_cost_their_share_of_the_period() {
         let policy = compiled("1000pps", 2000);
-        assert_eq!(policy.first.cost.fixed, 1_000_000 * TICKS_PER_NS);
+        assert_eq!(policy.first.fixed, 1_000_000 * TICKS_PER_NS);
         assert_eq!(policy.first.tolerance, 2_000_000_000 * TICKS_PER_NS);
         assert_eq!((policy.gate, policy.first_terms.unit), (16, Terms::PACKETS));
-        assert_eq!(compiled("400/minute", 40).first.cost.fixed, 150_000_000 * TICKS_PER_NS);
+        assert_eq!(compiled("400/minute", 40).first.fixed, 150_000_000 * TICKS_PER_NS);
         assert_eq!(compiled("400/minute", 40).gate, 1);
         assert_eq!(compiled("100pps", 40).gate, 5);
     }
@@ -236,7 +283,7 @@ mod tests {
         for pps in [3u64, 999, 7_000_000, 14_880_952] {
             let policy = compiled(&format!("{pps}pps"), 64).first;
             let exact = 16e9 / pps as f64;
-            let got = policy.cost.fixed as f64;
+            let got = policy.fixed as f64;
             assert!(got >= exact && got <= exact * 1.001, "{pps}: {got} {exact}");
         }
     }
@@ -249,7 +296,7 @@ mod tests {
                 let now = 1 << 50;
                 let mut tat = 0;
                 for frame in 0..frames {
-                    let cost = policy.cost.ticks(size);
+                    let cost = policy.cost(size);
                     let next = decide(tat, now, cost, policy.tolerance);
                     tat = next.unwrap_or_else(|| panic!("{rate}: frame {frame} of {frames}"));
                 }
@@ -278,8 +325,8 @@ mod tests {
             let policy = compile_shared(&limit, &share(part), 27, 1514).unwrap();
             assert_eq!(policy.gate, gate, "{part}");
             assert!(policy.whole().is_cluster() && (policy.floor().part() - part).abs() < 1e-4);
-            let fixed = whole.first.cost.fixed;
-            assert_eq!(policy.first.cost, whole.first.cost);
+            let fixed = whole.first.fixed;
+            assert_eq!(policy.first.fixed, whole.first.fixed);
             assert_eq!(policy.first.tolerance + fixed, whole.first.tolerance);
             let many = compile_shared(&limit, &share(part).among(3000), 27, 1514).unwrap();
             assert_eq!(many.first.tolerance, 0);

@@ -36,7 +36,7 @@ impl FromStr for GroupLimit {
 
 impl fmt::Display for GroupLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tier { rate, burst } = self.0;
+        let Tier { rate, burst, .. } = self.0;
         match rate.unit() {
             Unit::Packets => write!(f, "{rate},{burst}"),
             Unit::Bytes => write!(f, "{rate},{}", self.0.burst_text()),

@@ -5,12 +5,13 @@ use std::{fmt, mem};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::algorithm::{Algorithm, AlgorithmError};
 use super::ban::BanInput;
 use super::invalid::Invalid;
 use super::scope::{Partition, Reach, Scope};
 use super::target::{Selector, Target};
 use super::units::{Rate, Unit, UnitError, parse_burst};
-use crate::limit::{Limit, enforced, is_nothing};
+use crate::limit::{Limit, ModelError, enforced, is_nothing};
 
 /// What is said of a limit. It is the body of `PUT /v1/limits`; options, files and lists make one too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +27,9 @@ pub struct LimitInput {
     /// second's rate if left out.
     #[serde(default, skip_serializing_if = "OneOrMany::is_empty")]
     pub burst: OneOrMany,
+    /// How it is kept: `token-bucket`, which is meant if left out, `fixed-window` or `sliding-window`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<String>,
     /// Whether what is over the limit is dropped, rather than only counted.
     #[serde(default = "enforced")]
     pub enforce: bool,
@@ -57,6 +61,7 @@ impl Default for LimitInput {
             target: default_target(),
             rate: OneOrMany::default(),
             burst: OneOrMany::default(),
+            algorithm: None,
             enforce: true,
             ban: None,
             scope: None,
@@ -127,6 +132,8 @@ pub enum Part {
     Rate(usize),
     /// A burst.
     Burst(usize),
+    /// The algorithm.
+    Algorithm,
     /// The ban.
     Ban,
     /// The scope.
@@ -191,8 +198,13 @@ impl LimitInput {
         let amount = |burst: Option<(usize, usize, u64)>| burst.map(|(.., amount)| amount);
         // Before the amount, which would otherwise be blamed for a target that cannot have any.
         target.check().map_err(|error| (Part::Target, error.into()))?;
-        let mut limit = Limit::new(target, rate, amount(burst))
-            .map_err(|error| (blamed(0, burst), error.into()))?;
+        let algorithm = self.algorithm.as_deref().map_or(Ok(Algorithm::TokenBucket), str::parse);
+        let algorithm =
+            algorithm.map_err(|error: AlgorithmError| (Part::Algorithm, error.into()))?;
+        let mut limit = Limit::by(target, algorithm, rate, amount(burst)).map_err(|error| {
+            let of_many = matches!(error, ModelError::WindowOfMany { .. });
+            (if of_many { Part::Algorithm } else { blamed(0, burst) }, error.into())
+        })?;
         if let Some((rate, burst)) = also {
             limit =
                 limit.and(rate, amount(burst)).map_err(|error| (blamed(1, burst), error.into()))?;
@@ -219,6 +231,7 @@ impl LimitInput {
                 .map(|scope| self.scope.replace(scope).is_some()),
             "partition" => named(name, value, Partition::ALL, Partition::name)
                 .map(|partition| self.partition.replace(partition).is_some()),
+            "algorithm" => Ok(self.algorithm.replace(value.into()).is_some()),
             "reserve" => match value.parse() {
                 Ok(percent) => Ok(mem::replace(&mut self.reserve, percent) != 0),
                 Err(_) => Err(Invalid::new(format!("what is reserve={value}?"))

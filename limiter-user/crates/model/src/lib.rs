@@ -3,6 +3,7 @@
 //! It owns units, targets, classes, limits, lists and bans: how they are read, checked, merged and compiled
 //! to what the kernel computes with. It does no I/O; the present time is an argument, or a field.
 
+pub mod algorithm;
 pub mod applying;
 pub mod ban;
 pub mod class;
@@ -36,6 +37,7 @@ pub mod target;
 pub mod traffic;
 pub mod units;
 
+pub use algorithm::Algorithm;
 pub use ban::Ban;
 pub use class::{Class, Classes};
 pub use distinct::Distinct;

@@ -6,6 +6,7 @@ use limiter_common::batch;
 use limiter_common::gcra::{MAX_TOLERANCE, TICKS_PER_NS};
 use serde::{Deserialize, Serialize};
 
+use super::algorithm::{Algorithm, AlgorithmError};
 use super::ban::{Ban, BanError};
 use super::invalid::input_error;
 use super::scope::Scope;
@@ -30,8 +31,11 @@ pub struct Limit {
 pub struct Amount {
     /// How much, in the long run; packets, if there is a limit in both units.
     pub rate: Rate,
-    /// How much at once, in the rate's unit.
+    /// How much at once, in the rate's unit; of a window all of it.
     pub burst: u64,
+    /// How it is kept, what holds at the same time included.
+    #[serde(default, skip_serializing_if = "Algorithm::is_bucket")]
+    pub algorithm: Algorithm,
     /// What holds at the same time, in bytes; then `rate` is in packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub also: Option<Tier>,
@@ -79,8 +83,17 @@ impl DerefMut for Limit {
 
 impl Amount {
     /// A rate and its burst of which nothing more is said.
-    pub const fn new(Tier { rate, burst }: Tier) -> Self {
-        Self { rate, burst, also: None, enforce: true, ban: None, scope: Scope::Local, reserve: 0 }
+    pub const fn new(Tier { rate, burst, algorithm }: Tier) -> Self {
+        Self {
+            rate,
+            burst,
+            algorithm,
+            also: None,
+            enforce: true,
+            ban: None,
+            scope: Scope::Local,
+            reserve: 0,
+        }
     }
 
     /// The limit of `target` that has this amount.
@@ -95,8 +108,9 @@ impl Amount {
     pub fn checked(self, target: Target) -> Result<Limit, ModelError> {
         // Through the same checks as what an operator writes: a store or another host may say
         // anything.
-        let mut limit = Limit::new(target, self.rate, Some(self.burst))?.enforced(self.enforce);
-        if let Some(Tier { rate, burst }) = self.also {
+        let limit = Limit::by(target, self.algorithm, self.rate, Some(self.burst))?;
+        let mut limit = limit.enforced(self.enforce);
+        if let Some(Tier { rate, burst, .. }) = self.also {
             limit = limit.and(rate, Some(burst))?;
         }
         let limit = limit.banning(self.ban.map(Ban::checked).transpose()?)?;
@@ -109,8 +123,11 @@ impl Amount {
 pub struct Tier {
     /// How much, in the long run.
     pub rate: Rate,
-    /// How much at once, in the rate's unit.
+    /// How much at once, in the rate's unit; of a window all of it.
     pub burst: u64,
+    /// How it is kept.
+    #[serde(default, skip_serializing_if = "Algorithm::is_bucket")]
+    pub algorithm: Algorithm,
 }
 
 /// Why a limit was refused.
@@ -129,6 +146,33 @@ pub enum ModelError {
         /// What does not fit.
         what: &'static str,
     },
+    /// A burst of a window.
+    #[error("a {} has no burst beside its {rate}", algorithm.name())]
+    BurstOfWindow {
+        /// What counts in windows.
+        algorithm: Algorithm,
+        /// The rate.
+        rate: Rate,
+    },
+    /// A window whose limit is the cluster's.
+    #[error("{}: a {} cannot be shared by hosts, as a share that moves in mid-window is spent twice", target.short(), algorithm.name())]
+    WindowInCluster {
+        /// Its target.
+        target: Target,
+        /// What counts in windows.
+        algorithm: Algorithm,
+    },
+    /// A window that sources share.
+    #[error("{}: a {} is of one source; CPUs draw tokens for what sources share", target.short(), algorithm.name())]
+    WindowOfMany {
+        /// Its target.
+        target: Target,
+        /// What counts in windows.
+        algorithm: Algorithm,
+    },
+    /// An algorithm that cannot be.
+    #[error(transparent)]
+    Algorithm(#[from] AlgorithmError),
     /// A burst that takes too long to earn.
     #[error("a burst of {} at {rate} lasts longer than 13 days", format_burst(*burst, rate.unit()))]
     BurstTooLarge {
@@ -184,6 +228,14 @@ impl ModelError {
             Self::SameUnit { .. } => {
                 "give one rate of packets and one of bytes, for instance 1000pps and 10mbit".into()
             }
+            Self::BurstOfWindow { .. } => {
+                "leave the burst out, or take token-bucket, which has one".into()
+            }
+            Self::WindowInCluster { .. } => {
+                "take token-bucket, or give the limit the scope local".into()
+            }
+            Self::WindowOfMany { .. } => "take token-bucket, or leave aggregate out".into(),
+            Self::Algorithm(error) => error.hint(),
             Self::SharedInCluster { .. } => {
                 "leave aggregate out, or give the limit the scope local".into()
             }
@@ -204,8 +256,24 @@ impl Limit {
     /// # Errors
     /// [`ModelError::BurstTooSmall`], [`ModelError::BurstTooLarge`], [`ModelError::Target`].
     pub fn new(target: Target, rate: Rate, burst: Option<u64>) -> Result<Self, ModelError> {
+        Self::by(target, Algorithm::TokenBucket, rate, burst)
+    }
+
+    /// A limit that an `algorithm` keeps, as [`Limit::new`]; of a window the burst is all that it admits.
+    ///
+    /// # Errors
+    /// As [`Limit::new`], [`ModelError::BurstOfWindow`], and [`ModelError::WindowOfMany`] if sources share it.
+    pub fn by(
+        target: Target,
+        algorithm: Algorithm,
+        rate: Rate,
+        burst: Option<u64>,
+    ) -> Result<Self, ModelError> {
         target.check()?;
-        Ok(Amount::new(Tier::new(rate, burst)?).of(target))
+        if target.aggregate && !algorithm.is_bucket() {
+            return Err(ModelError::WindowOfMany { target, algorithm });
+        }
+        Ok(Amount::new(Tier::by(algorithm, rate, burst)?).of(target))
     }
 
     /// The limit with another one, in the other unit, that holds at the same time.
@@ -213,14 +281,14 @@ impl Limit {
     /// # Errors
     /// [`ModelError::SameUnit`], or as [`Limit::new`].
     pub fn and(self, rate: Rate, burst: Option<u64>) -> Result<Self, ModelError> {
-        let (own, other) = (self.tier(), Tier::new(rate, burst)?);
+        let (own, other) = (self.tier(), Tier::by(self.algorithm, rate, burst)?);
         if own.rate.unit() == rate.unit() {
             return Err(ModelError::SameUnit { one: own.rate, other: rate });
         }
         // One order, so that the same limit is written and compiled in one way.
         let in_packets = own.rate.unit() == Unit::Packets;
         let (first, second) = if in_packets { (own, other) } else { (other, own) };
-        let Tier { rate, burst } = first;
+        let Tier { rate, burst, .. } = first;
         Ok(Amount { rate, burst, also: Some(second), ..self.amount }.of(self.target))
     }
 
@@ -244,11 +312,16 @@ impl Limit {
     /// The limit in a scope.
     ///
     /// # Errors
-    /// [`ModelError::SharedInCluster`] if it is for the cluster and shared by many sources.
+    /// If it is for the cluster, [`ModelError::SharedInCluster`] if many sources share it, and
+    /// [`ModelError::WindowInCluster`] if it counts in windows.
     pub const fn scoped(self, scope: Scope) -> Result<Self, ModelError> {
         // Hosts divide buckets of single sources by their hash; a shared bucket has no owner.
         if !scope.is_local() && self.target.aggregate {
             return Err(ModelError::SharedInCluster { target: self.target });
+        }
+        if !scope.is_local() && !self.amount.algorithm.is_bucket() {
+            let (target, algorithm) = (self.target, self.amount.algorithm);
+            return Err(ModelError::WindowInCluster { target, algorithm });
         }
         Ok(Amount { scope, ..self.amount }.of(self.target))
     }
@@ -269,7 +342,8 @@ impl Limit {
 
     /// The rate and the burst that every limit has.
     pub const fn tier(&self) -> Tier {
-        Tier { rate: self.amount.rate, burst: self.amount.burst }
+        let Amount { rate, burst, algorithm, .. } = self.amount;
+        Tier { rate, burst, algorithm }
     }
 
     /// What holds at the same time: one rate, or two of different units.
@@ -331,7 +405,21 @@ impl Tier {
         if burst > most {
             return Err(ModelError::BurstTooLarge { burst, rate, most });
         }
-        Ok(Self { rate, burst })
+        Ok(Self { rate, burst, algorithm: Algorithm::TokenBucket })
+    }
+
+    /// As [`Tier::new`]; with all that it admits as the burst where an `algorithm` counts in windows.
+    ///
+    /// # Errors
+    /// As [`Tier::new`], and [`ModelError::BurstOfWindow`] for another burst than that.
+    fn by(algorithm: Algorithm, rate: Rate, burst: Option<u64>) -> Result<Self, ModelError> {
+        if algorithm.is_bucket() {
+            return Self::new(rate, burst);
+        }
+        if burst.is_some_and(|burst| burst != rate.amount()) {
+            return Err(ModelError::BurstOfWindow { algorithm, rate });
+        }
+        Ok(Self { algorithm, ..Self::new(rate, Some(rate.amount()))? })
     }
 
     /// The largest burst whose tolerance the token bucket can hold.

@@ -16,7 +16,7 @@ impl Ban {
     /// nobody can make a conforming source look like that by forging its address.
     pub fn is_proven(&self, limit: &Limit, offered: &Offered, evidence: &Evidence) -> bool {
         let (sampled, connected) = (u64::from(evidence.sampled), u64::from(evidence.connected));
-        let Tier { rate, burst } = limit.tier();
+        let Tier { rate, burst, .. } = limit.tier();
         let wide =
             |(a, b): (u64, u64), by: u64| u128::from(a) * u128::from(b) / u128::from(by.max(1));
         let own = wide((offered.of(rate.unit()), connected), sampled);

@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use model::ban::BanInput;
 use model::input::Part;
-use model::{LimitInput, Partition, Reach};
+use model::{Algorithm, LimitInput, Partition, Reach};
 
 /// `[limits]`
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -47,6 +47,9 @@ macro_rules! amount_table {
             /// How much at once, such as `2000` or `64kbyte`; 120 % of a second's rate if left out.
             #[schemars(with = "Option<OneOrTwo<Burst>>")]
             pub(super) burst: Option<Spanned<OneOrMany>>,
+            /// How it is kept: `token-bucket`, which is meant if left out, `fixed-window` or `sliding-window`.
+            #[schemars(with = "Option<Algorithm>")]
+            pub(super) algorithm: Option<Spanned<String>>,
             /// Whether what is over the limit is dropped, rather than only counted.
             #[serde(default = "enforced")]
             pub(super) enforce: bool,
@@ -69,6 +72,7 @@ macro_rules! amount_table {
                 LimitInput {
                     rate: self.rate.get_ref().texts().collect(),
                     burst: self.burst.iter().flat_map(|burst| burst.get_ref().texts()).collect(),
+                    algorithm: self.algorithm.as_ref().map(|name| name.get_ref().clone()),
                     enforce: self.enforce,
                     ban: self.ban.as_ref().map(|ban| ban.get_ref().clone()),
                     scope: self.scope.as_ref().map(|scope| *scope.get_ref()),
@@ -82,6 +86,7 @@ macro_rules! amount_table {
                 match part {
                     Part::Rate(place) => Some(begins(&self.rate, place)),
                     Part::Burst(place) => self.burst.as_ref().map(|burst| begins(burst, place)),
+                    Part::Algorithm => self.algorithm.as_ref().map(|name| name.span().start),
                     Part::Ban => self.ban.as_ref().map(|ban| ban.span().start),
                     Part::Scope => {
                         let scope = self.scope.as_ref().map(|scope| scope.span().start);
@@ -125,6 +130,7 @@ impl AmountTable {
         Self {
             rate,
             burst: None,
+            algorithm: None,
             enforce: true,
             ban: None,
             scope: None,

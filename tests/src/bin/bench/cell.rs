@@ -35,6 +35,10 @@ pub(crate) enum Pattern {
     AggregateTwo,
     /// 65,536 sources over the limit of a class of traffic for their prefix.
     Class,
+    /// As conforming, by fixed windows.
+    FixedWindow,
+    /// As conforming, by sliding windows.
+    SlidingWindow,
     /// Random sources out of 2^24, while a million prefixes are on the deny list: see --listed.
     Listed,
 }
@@ -57,7 +61,7 @@ impl Pattern {
     pub(crate) const COMPARED: [Self; 4] = [Self::One, Self::Many, Self::Zipf, Self::Random];
 
     /// The random sources come last: they fill every table.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::One,
         Self::Many,
         Self::Zipf,
@@ -65,6 +69,8 @@ impl Pattern {
         Self::Aggregate,
         Self::AggregateTwo,
         Self::Class,
+        Self::FixedWindow,
+        Self::SlidingWindow,
         Self::Listed,
         Self::Random,
     ];
@@ -80,6 +86,8 @@ impl Pattern {
             Self::Aggregate => "aggregate",
             Self::AggregateTwo => "aggregate-2cpu",
             Self::Class => "class",
+            Self::FixedWindow => "fixed-window",
+            Self::SlidingWindow => "sliding-window",
             Self::Listed => "listed",
         }
     }
@@ -94,7 +102,7 @@ impl Pattern {
     pub(crate) const fn limit(self) -> Limit {
         match self {
             Self::Many | Self::Class => Limit { rate: 2, burst: 2 },
-            Self::Conforming => AMPLE,
+            Self::Conforming | Self::FixedWindow | Self::SlidingWindow => AMPLE,
             _ => Limit { rate: 1000, burst: 2000 },
         }
     }
@@ -117,6 +125,16 @@ impl Pattern {
         }
     }
 
+    /// The windows by which each source is limited, if not by a token bucket: rate and options of `limit set`. No source
+    /// reaches the limit, and each needs a bucket, as in an hour so little is earned during an epoch of the sketch.
+    pub(crate) const fn windows(self) -> Option<[&'static str; 3]> {
+        match self {
+            Self::FixedWindow => Some(["50000/hour", "--algorithm", "fixed-window"]),
+            Self::SlidingWindow => Some(["50000/hour", "--algorithm", "sliding-window"]),
+            _ => None,
+        }
+    }
+
     /// Whether `contender` is measured under it with sources of `family`.
     pub(crate) const fn takes(self, contender: Contender, family: Family) -> bool {
         use Contender::{Floor, Limiter, LruHash, XdpDrop};
@@ -131,7 +149,12 @@ impl Pattern {
                     || is_ipv4 && matches!(contender, LruHash)
             }
             // What the textbook's limiter and the firewalls do not have.
-            Self::Aggregate | Self::AggregateTwo | Self::Class | Self::Listed => {
+            Self::Aggregate
+            | Self::AggregateTwo
+            | Self::Class
+            | Self::FixedWindow
+            | Self::SlidingWindow
+            | Self::Listed => {
                 is_ipv4 && matches!(contender, XdpDrop | Floor | Limiter)
             }
         }

@@ -141,7 +141,12 @@ impl Stands {
                     }
                     let shared = contender == Contender::LimiterCluster;
                     let scope = ["--scope", if shared { "cluster" } else { "local" }];
-                    set(&cli, pattern.limit_of_each(), &scope);
+                    match pattern.windows() {
+                        Some(windows) => {
+                            cli.ok(&[&["limit", "set"], windows.as_slice()].concat());
+                        }
+                        None => set(&cli, pattern.limit_of_each(), &scope),
+                    }
                     stand.target = pattern.target();
                     if let Some(target) = stand.target {
                         set(&cli, limit, target);

@@ -209,6 +209,8 @@ fn prepare(pattern: Pattern, family: Family, ifindex: u32, seed: u32) -> (Traffi
         | Pattern::Conforming
         | Pattern::Aggregate
         | Pattern::AggregateTwo
+        | Pattern::FixedWindow
+        | Pattern::SlidingWindow
         | Pattern::Class => (PATTERN_ROUND_ROBIN, 1 << 16),
         Pattern::Zipf => (PATTERN_SEQUENCE, 1),
         Pattern::Random | Pattern::Listed => (PATTERN_RANDOM, 1 << 24),

@@ -6,7 +6,7 @@ use limiter_common::{
     abi::{CompiledTier, Internal, Policy, Terms, Tier},
     engine::memory::Memory,
     gate::{MAX_GATE, gate},
-    gcra::{Cost, TICKS_PER_NS},
+    gcra::TICKS_PER_NS,
     key::SourceKey,
     sketch::Window,
     table::WAYS,
@@ -76,8 +76,8 @@ fn policy(limit: Option<(u64, u64)>) -> Policy {
     let Some((rate, burst)) = limit else { return Policy::unlimited(MAX_GATE) };
     let fixed = (1_000_000_000 * TICKS_PER_NS).div_ceil(rate);
     Policy::new(CompiledTier {
-        tier: Tier { cost: Cost { fixed, per_byte: 0, shift: 0 }, tolerance: fixed * burst },
-        terms: Terms { rate, period_ns: 1_000_000_000, burst, unit: Terms::PACKETS },
+        tier: Tier::of_packets(fixed, fixed * burst),
+        terms: Terms::of_bucket(rate, 1_000_000_000, burst, Terms::PACKETS),
         gate: gate(burst, rate * WINDOW.ns() / 1_000_000_000),
     })
 }

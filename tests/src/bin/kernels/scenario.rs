@@ -8,7 +8,7 @@ use std::{
 
 use clap::ValueEnum;
 use tests::{
-    Daemon, Lab, Observer, Sender, Sent, Stream, frame, reports::Limit, sender::Sending, v4,
+    Daemon, Lab, Observer, Sender, Sent, Stream, frame, program, reports::Limit, sender::Sending, v4,
 };
 
 /// Packets a second, and packets: little enough for a machine that is emulated.
@@ -22,6 +22,10 @@ const FRAME: usize = 500;
 const EXCESS: f64 = 5.0;
 /// How long it goes on.
 const FLOOD: Duration = Duration::from_secs(4);
+/// Packets in a window of a minute: what a flood offers in less than a second.
+const WINDOW: u64 = 4 * RATE;
+/// How long a flood takes with all that goes with it.
+const SCENARIO: Duration = Duration::from_secs(8);
 /// How long frames may be on their way.
 const ARRIVAL: Duration = Duration::from_millis(300);
 /// Senders beside the flood, each at half its own limit.
@@ -39,6 +43,10 @@ pub(crate) enum Scenario {
     Bytes,
     /// A limit of a source, while the daemon ends and starts again
     Restart,
+    /// A limit of a source in fixed windows
+    FixedWindow,
+    /// A limit of a source in sliding windows
+    SlidingWindow,
 }
 
 /// Amounts in the limit's unit.
@@ -60,6 +68,8 @@ impl Scenario {
             Self::Aggregate => "aggregate",
             Self::Bytes => "bytes",
             Self::Restart => "restart",
+            Self::FixedWindow => "fixed-window",
+            Self::SlidingWindow => "sliding-window",
         }
     }
 
@@ -69,6 +79,8 @@ impl Scenario {
             Self::Source => vec![v4(1)],
             Self::Bytes => vec![v4(2)],
             Self::Restart => vec![v4(3)],
+            Self::FixedWindow => vec![v4(4)],
+            Self::SlidingWindow => vec![v4(5)],
             Self::Aggregate => {
                 (1..=SHARING).map(|host| Ipv4Addr::new(203, 0, 113, host).into()).collect()
             }
@@ -98,6 +110,10 @@ impl Scenario {
                 let burst = format!("{}byte", bytes(BURST));
                 set(&[&rate, "--burst", &burst, "--for", &v4(2).to_string()])
             }
+            Self::FixedWindow | Self::SlidingWindow => {
+                let (rate, source) = (format!("{WINDOW}/minute"), self.sources()[0].to_string());
+                set(&[&rate, "--for", &source, "--algorithm", self.name()])
+            }
         }
     }
 
@@ -109,6 +125,9 @@ impl Scenario {
         cpus: usize,
     ) -> Outcome {
         let limit = self.limit(daemon);
+        if self.counts_in_windows() {
+            avoid_an_edge();
+        }
         let stream = |source, rate| Stream::new(frame::udp(source, FRAME), rate, 1 << 20);
         let beside = self.conforming().map(|source| stream(source, RATE as f64 / 2.0)).collect();
         let beside = Sender::new(lab).start(beside);
@@ -142,18 +161,42 @@ impl Scenario {
         let conforming = self.conforming().map(|source| observed.from(source)).sum::<u64>();
         Outcome {
             admitted: passed * unit,
-            expected: limit.allowance(seconds) + (self.allowed_packets(&limit, cpus) * unit) as f64,
+            expected: self.allowance(&limit, seconds)
+                + (self.allowed_packets(&limit, cpus) * unit) as f64,
             offered: sent.iter().map(Sent::packets).sum::<u64>() * unit,
             seconds,
             conforming_dropped: beside.iter().map(Sent::packets).sum::<u64>() - conforming,
         }
     }
 
+    /// What a flood of so many seconds is to get, in the limit's unit.
+    fn allowance(self, limit: &Limit, seconds: f64) -> f64 {
+        // All within one window, and nothing in the one before.
+        if self.counts_in_windows() { limit.burst_amount as f64 } else { limit.allowance(seconds) }
+    }
+
+    fn counts_in_windows(self) -> bool {
+        matches!(self, Self::FixedWindow | Self::SlidingWindow)
+    }
+
     /// Packets that are promised beyond burst and rate.
     fn allowed_packets(self, limit: &Limit, cpus: usize) -> u64 {
+        if self.counts_in_windows() {
+            // CPUs that meet admit nothing beyond a window.
+            return limit.gate;
+        }
         // Below the gate a source has no bucket yet; an aggregate has no gate. One packet for each other CPU
         // that meets in a bucket, which owes it.
         let gate = if matches!(self, Self::Aggregate) { 0 } else { limit.gate };
         gate + cpus as u64 - 1
+    }
+}
+
+/// Waits until the windows of a minute, which begin at multiples of it since boot, have no edge for a while.
+fn avoid_an_edge() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let since = Duration::from_nanos(program::now_ns() % MINUTE.as_nanos() as u64);
+    if MINUTE - since < SCENARIO {
+        thread::sleep(MINUTE - since);
     }
 }

@@ -67,6 +67,12 @@ impl Core {
             table,
             distinct: rules.plane.distinct(),
             limits: rules.layers().count() as u64,
+            limits_in_windows: rules
+                .in_force()
+                .amounts()
+                .filter(|(amount, _)| !amount.algorithm.is_bucket())
+                .map(|(_, limits)| limits as u64)
+                .sum(),
             default_limit: rules.limit_for(&Target::DEFAULT).map(|l| rules.report_in_force(&l)),
             config,
             cluster: rules

@@ -57,6 +57,7 @@ pub fn list(rules: &Rules, n: usize) -> ShadowsReport {
             target: view.target,
             rate: view.tier.rate,
             burst: view.tier.burst_text(),
+            algorithm: view.tier.algorithm,
             in_force: in_force.map(|limit| rules.report_in_force(&limit)),
             since: humantime::format_rfc3339_seconds(since).to_string(),
             seconds: since.elapsed().map_or(0.0, |elapsed| elapsed.as_secs_f64()),

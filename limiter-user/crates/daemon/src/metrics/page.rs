@@ -249,6 +249,11 @@ impl Page {
     fn policy(&self, to: &mut Families<'_>) -> Written {
         let slow = &self.0.slow;
         to.gauge("limits", "Limits in force", slow.status.limits)?;
+        to.gauge(
+            "limits_in_windows",
+            "Of those, counted in fixed or sliding windows",
+            slow.status.limits_in_windows,
+        )?;
         // The name from before "shadow": dashboards and alerts that read it would fall silent with another one.
         to.gauge("trials", "Limits that are tried", slow.shadows)?;
         to.gauges(

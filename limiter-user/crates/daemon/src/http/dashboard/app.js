@@ -90,7 +90,7 @@ function tables(admin) {
   const limits = new Table(by('limits'), 'Limits', [
     { title: 'For', header: true, cell: item => source(item.target), sort: target },
     { title: 'Rate', number: true, cell: item => item.rate + (item.also ? ` and ${item.also.rate}` : ''), sort: item => item.rate_per_second },
-    { title: 'Burst', cell: item => item.burst },
+    { title: 'Burst', cell: item => item.algorithm ?? item.burst },
     { title: 'From', cell: item => item.origin + (item.enforce ? '' : ', not enforced') },
     ...(admin ? [remove('Remove', item => admin.unset(target(item)))] : []),
   ], target);
