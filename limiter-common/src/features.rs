@@ -6,8 +6,7 @@
 
 use core::ops::Deref;
 
-use crate::abi::{Policy, Tier};
-use crate::algorithm::Window;
+use crate::abi::{Policy, Tier, UNLIMITED_SLOT};
 
 /// A set of features: bits that the program is loaded with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,10 +57,10 @@ impl Features {
 }
 
 impl Policy {
-    /// As a program sees it that is loaded for everything.
+    /// As a program sees it that is loaded for everything, in no slot.
     #[must_use]
     pub const fn whole(&self) -> PolicyRef<'_> {
-        PolicyRef::new(self, Features::ALL)
+        PolicyRef::new(self, UNLIMITED_SLOT, Features::ALL)
     }
 }
 
@@ -70,15 +69,16 @@ impl Policy {
 pub struct PolicyRef<'a> {
     policy: &'a Policy,
     flags: u32,
+    slot: u32,
 }
 
 impl<'a> PolicyRef<'a> {
-    /// A `policy` by the program that has these `features`.
+    /// The `policy` in a slot by the program that has these `features`.
     #[inline(always)]
     #[must_use]
     // To the verifier the mask is a constant, so it knows the flags that are off.
-    pub const fn new(policy: &'a Policy, features: Features) -> Self {
-        Self { policy, flags: policy.flags & (features.0 | Policy::OBSERVE) }
+    pub const fn new(policy: &'a Policy, slot: u32, features: Features) -> Self {
+        Self { policy, flags: policy.flags & (features.0 | Policy::OBSERVE), slot }
     }
 
     /// Whether packets over the limit pass.
@@ -109,18 +109,27 @@ impl<'a> PolicyRef<'a> {
         self.flags & Policy::EVIDENCE != 0
     }
 
-    /// Whether its tiers are windows. Both are by one algorithm.
+    /// One of its tiers.
+    #[inline(always)]
+    #[must_use]
+    pub const fn tier(self, which: Which) -> TierRef<'a> {
+        let tier = match which {
+            Which::First => &self.policy.first,
+            Which::Second => &self.policy.second,
+            Which::Shadow => &self.policy.shadow,
+        };
+        TierRef {
+            tier,
+            at: self.slot << 2 | which as u32,
+            has_windows: self.flags & Policy::WINDOWS != 0,
+        }
+    }
+
+    /// Whether its tiers count in windows. Both are by one algorithm.
     #[inline(always)]
     #[must_use]
     pub const fn counts_in_windows(self) -> bool {
-        self.window_of(&self.policy.first).is_some()
-    }
-
-    /// The window of one of its tiers; `None` for a token bucket.
-    #[inline(always)]
-    #[must_use]
-    pub const fn window_of(self, tier: &Tier) -> Option<Window> {
-        if self.flags & Policy::WINDOWS == 0 { None } else { tier.window() }
+        self.tier(Which::First).is_window()
     }
 
     /// Whether the limit is the cluster's.
@@ -128,6 +137,69 @@ impl<'a> PolicyRef<'a> {
     #[must_use]
     pub const fn is_cluster(self) -> bool {
         self.flags & Policy::CLUSTER != 0
+    }
+}
+
+/// Which tier of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Which {
+    /// The limit.
+    First = 0,
+    /// The limit in the other unit.
+    Second = 1,
+    /// The shadow.
+    Shadow = 2,
+}
+
+/// A tier of a policy, as a program sees it that is loaded for certain features.
+#[derive(Clone, Copy, Debug)]
+pub struct TierRef<'a> {
+    tier: &'a Tier,
+    at: u32,
+    has_windows: bool,
+}
+
+impl TierRef<'_> {
+    /// Whether it counts in windows.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_window(&self) -> bool {
+        self.has_windows && self.tier.limit != 0
+    }
+
+    /// Where it is, as a number: the policy's slot and which of its tiers.
+    #[inline(always)]
+    #[must_use]
+    pub const fn at(&self) -> u32 {
+        self.at
+    }
+
+    /// The slot of such a number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn slot(at: u32) -> u32 {
+        at >> 2
+    }
+
+    /// The tier of such a number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn which(at: u32) -> Which {
+        match at & 3 {
+            1 => Which::Second,
+            2 => Which::Shadow,
+            _ => Which::First,
+        }
+    }
+}
+
+impl Deref for TierRef<'_> {
+    type Target = Tier;
+
+    #[inline(always)]
+    fn deref(&self) -> &Tier {
+        self.tier
     }
 }
 

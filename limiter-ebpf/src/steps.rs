@@ -7,8 +7,9 @@
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
 use limiter_common::abi::Reason;
-use limiter_common::engine::steps::{Ask, Next};
+use limiter_common::engine::steps::{Ask, Next, Question};
 use limiter_common::engine::{Arrival, Attempt, Classified, Steps, steps};
+use limiter_common::gcra::Ticks;
 use limiter_common::key::SourceKey;
 use limiter_common::lists::Entry;
 use limiter_common::packet::{Ip, Version};
@@ -82,6 +83,17 @@ impl Steps for Kernel {
     }
 
     #[inline(always)]
+    fn charge_windows(&self, _: &Arrival, index: u32) -> Option<Attempt<Reason>> {
+        Attempt::from_bits(limiter_charge_windows(index, self.hand))
+    }
+
+    #[inline(always)]
+    fn renew(&self, _: &Arrival, index: u32) -> Option<Attempt<()>> {
+        let renewed = answer(limiter_renew(index, self.hand))?;
+        Some(if renewed { Attempt::Done(()) } else { Attempt::Contended })
+    }
+
+    #[inline(always)]
     fn promote(&self, _: &Arrival, is_first: bool) -> Option<Attempt<Reason>> {
         Attempt::from_bits(limiter_promote(u32::from(is_first), self.hand))
     }
@@ -105,6 +117,16 @@ impl Steps for Kernel {
     #[inline(always)]
     fn draw(&self, _: &Arrival, slot: u32, ask: Ask, now_ns: u64) -> Option<bool> {
         answer(limiter_draw(slot, ask as u32, now_ns))
+    }
+
+    #[inline(always)]
+    fn convert(&self, index: u32, former: u32, slot: u32, now: Ticks) -> Option<bool> {
+        answer(limiter_convert(index, former, slot, now))
+    }
+
+    #[inline(always)]
+    fn ask_window(&self, at: u32, question: Question, word: u64, now: Ticks, cost: u64) -> u64 {
+        limiter_window(at, question as u32, word, now, cost)
     }
 
     #[inline(always)]
@@ -198,6 +220,21 @@ extern "C" fn limiter_charge(index: u32, hand: u32) -> u32 {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
+extern "C" fn limiter_charge_windows(index: u32, hand: u32) -> u32 {
+    let charged =
+        in_hand(hand).and_then(|(kernel, packet)| steps::charge_windows(&kernel, packet, index));
+    Attempt::to_bits(charged)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_renew(index: u32, hand: u32) -> u32 {
+    let renewed = in_hand(hand).and_then(|(kernel, packet)| steps::renew(&kernel, packet, index));
+    bits(renewed.map(|renewed| matches!(renewed, Attempt::Done(()))))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
 extern "C" fn limiter_promote(is_first: u32, hand: u32) -> u32 {
     let promoted =
         in_hand(hand).and_then(|(kernel, packet)| steps::promote(&kernel, packet, is_first != 0));
@@ -235,6 +272,19 @@ extern "C" fn limiter_charge_shared(slot: u32, passed: u32) -> u32 {
 extern "C" fn limiter_draw(slot: u32, ask: u32, now_ns: u64) -> u32 {
     let ask = Ask::from_u32(ask);
     bits(in_hand(0).and_then(|(kernel, packet)| steps::draw(&kernel, packet, slot, ask, now_ns)))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_convert(index: u32, former: u32, slot: u32, now: Ticks) -> u32 {
+    bits(Kernel::new().and_then(|kernel| steps::convert(&kernel, index, former, slot, now)))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn limiter_window(at: u32, question: u32, word: u64, now: Ticks, cost: u64) -> u64 {
+    let Some(kernel) = Kernel::new() else { return 0 };
+    steps::ask_window(&kernel, at, Question::from_u32(question), word, now, cost)
 }
 
 #[unsafe(no_mangle)]

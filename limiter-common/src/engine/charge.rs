@@ -2,11 +2,12 @@
 
 use super::State;
 use super::attempt::Attempt;
-use super::draw::{Charge, denies_by};
+use super::draw::{Charge, lasts};
 use super::events::event;
 use super::evidence::seek;
-use super::lookup::{Arrival, SlotRef, policy_of};
+use super::lookup::{Arrival, SlotRef};
 use super::shadow::shadow;
+use super::steps::Steps;
 use crate::abi::{EventKind, PolicyWord, Reason};
 use crate::atomic::{self, AtomicU64};
 use crate::drop_cache::{
@@ -40,13 +41,13 @@ pub(super) fn denies<S: State>(state: &S, found: &SlotRef<'_>, packet: &Arrival)
 
 /// Judges a packet whose source has a bucket. Contended only if the bucket is another source's now.
 #[inline(always)]
-pub fn charge<S: State>(state: &S, packet: &Arrival, index: u32) -> Option<Attempt<Reason>> {
+pub fn charge<S: Steps>(state: &S, packet: &Arrival, index: u32) -> Option<Attempt<Reason>> {
     let found = &SlotRef::new(state, index)?;
     let slot = found.slot;
     let last = LastSeen(atomic::load(&slot.last_seen));
-    let Attempt::Done((policy, resolved)) = policy_of(state, found, packet)? else {
-        return Some(Attempt::Contended);
-    };
+    // Of this generation, or of one that another CPU has seen already.
+    let resolved = PolicyWord(atomic::load(&slot.policy));
+    let policy = state.active(resolved.slot())?;
     let (held, before) = found.held(state, policy)?;
     let tat = found.opened(packet);
     // A source that was over its limit may wait for the coarse clock to reach its next token. Not a
@@ -60,7 +61,7 @@ pub fn charge<S: State>(state: &S, packet: &Arrival, index: u32) -> Option<Attem
         price = held.at(coarse_ns);
         lapse = lapse_of(policy, before, held, last, coarse_ns);
         if lapse.spares(tat, tier.tolerance) {
-            lasts_ns = denies_by(policy, tier, price, tat, packet.length, coarse_ns);
+            lasts_ns = lasts(tier, price, tat, packet.length, coarse_ns);
         }
     }
     let waits = lasts_ns > 0;
@@ -93,27 +94,43 @@ pub fn charge<S: State>(state: &S, packet: &Arrival, index: u32) -> Option<Attem
         record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Attempt::Done(Reason::Conforming));
     }
+    if !waits {
+        lasts_ns = denies_for(state, policy, price, found.index, tat, packet.length, now_ns)?;
+    }
+    // A share may become larger at any moment, and nobody can reach what this CPU remembers.
+    let most_ns = if price.is_cluster() { MAX_SHARED_NS } else { MAX_NS };
+    denied(state, packet, found, policy, resolved.slot(), now_ns, lasts_ns, most_ns)
+}
+
+/// Writes down a packet over its limit at `now_ns`, as all will be for `lasts_ns`. This CPU remembers it for `most_ns` at
+/// the most.
+#[inline(always)]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "all of it is at hand where it is called, and lies in registers"
+)]
+pub(super) fn denied<S: State>(
+    state: &S,
+    packet: &Arrival,
+    found: &SlotRef<'_>,
+    policy: PolicyRef<'_>,
+    policy_slot: u32,
+    now_ns: u64,
+    lasts_ns: u64,
+    most_ns: u64,
+) -> Option<Attempt<Reason>> {
     // A shadow has to see each packet.
-    if charged == Charge::OverLimit && !policy.observes() && !policy.has_shadow() {
-        if !waits {
-            lasts_ns = denies_for(state, policy, price, found.index, tat, packet.length, now_ns)?;
-        }
-        if lasts_ns > 0 {
-            // A share may become larger at any moment, and nobody can reach what this CPU
-            // remembers.
-            let most = if price.is_cluster() { MAX_SHARED_NS } else { MAX_NS };
-            let until_ns = now_ns + lasts_ns.min(most);
-            let basis = Basis::over_limit(packet.published.generation(), found.index);
-            remember(state, packet.hash, until_ns, basis)?;
-        }
-    } else {
-        lasts_ns = 0;
+    let lasts_ns = if policy.observes() || policy.has_shadow() { 0 } else { lasts_ns };
+    if lasts_ns > 0 {
+        let until_ns = now_ns + lasts_ns.min(most_ns);
+        let basis = Basis::over_limit(packet.published.generation(), found.index);
+        remember(state, packet.hash, until_ns, basis)?;
     }
     if policy.seeks_evidence() {
         seek(state, policy, packet, found.index);
     }
     let last = LastSeen::over_limit(now_ns, lasts_ns);
-    Some(Attempt::Done(over(state, slot, packet, policy, resolved.slot(), last)?))
+    Some(Attempt::Done(over(state, found.slot, packet, policy, policy_slot, last)?))
 }
 
 /// What has become of a bucket's share since its `last` packet, when its floor was `before`.
@@ -136,7 +153,7 @@ fn denies_for<S: State>(
     length: u32,
     now_ns: u64,
 ) -> Option<u64> {
-    let first = denies_by(policy, &policy.first, price, tat, length, now_ns);
+    let first = lasts(&policy.first, price, tat, length, now_ns);
     if !policy.has_second() {
         return Some(first);
     }
@@ -145,7 +162,7 @@ fn denies_for<S: State>(
         return Some(0);
     }
     let second_tat = atomic::load(&state.identity(index)?.second_tat);
-    let second = denies_by(policy, &policy.second, price, second_tat, length, now_ns);
+    let second = lasts(&policy.second, price, second_tat, length, now_ns);
     Some(first.max(second))
 }
 

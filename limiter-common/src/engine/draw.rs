@@ -1,15 +1,12 @@
 //! One packet's tokens, from the tiers of a policy.
 
 use super::State;
-use super::sketched::Owed;
 use crate::abi::{Internal, Tier};
 use crate::atomic::{self, AtomicU64};
 use crate::drop_cache::{self, MAX_NS, MAX_SHARED_NS, MIN_TOLERANCE};
-use crate::features::PolicyRef;
+use crate::features::{PolicyRef, TierRef, Which};
 use crate::gate::MIN_FRAME;
-use crate::gcra::{
-    MAX_COST, MAX_TOLERANCE, TICKS_PER_NS, Ticks, clamped, decide, decide_shared, ticks,
-};
+use crate::gcra::{MAX_COST, MAX_TOLERANCE, TICKS_PER_NS, Ticks, decide, decide_shared, ticks};
 use crate::share::{CostMultiplier, LARGEST_FRAME, Lapse};
 
 /// What became of a packet that asked a bucket for its tokens.
@@ -43,100 +40,40 @@ pub(super) fn dearest(price: CostMultiplier, tier: &Tier, length: u32) -> Ticks 
     price.cost(tier.cost(length)).min(MAX_COST)
 }
 
-/// Judges a packet of `cost` by the word of a tier of `policy`: what that becomes if the packet is admitted.
+/// Judges a packet of `cost` by a bucket at `tat`, as [`decide`].
 #[inline(always)]
-pub(super) fn decide_by(
-    policy: PolicyRef<'_>,
-    tier: &Tier,
+fn decide_at(
+    price: CostMultiplier,
+    tat: Ticks,
+    now: Ticks,
+    cost: Ticks,
+    tolerance: Ticks,
+) -> Option<Ticks> {
+    if price.is_cluster() {
+        return decide_shared(tat, now, cost, tolerance);
+    }
+    decide(tat, now, cost, tolerance)
+}
+
+/// Judges the first packet of a bucket, of `length` bytes, by one of its tiers.
+#[inline(always)]
+fn decide_first(
+    tier: TierRef<'_>,
     price: CostMultiplier,
     word: u64,
+    length: u32,
     now: Ticks,
-    cost: u64,
 ) -> Option<u64> {
-    if let Some(window) = policy.window_of(tier) {
-        return window.decide(word, now, cost);
+    let cost = tier.cost(length);
+    if tier.is_window() {
+        // What is owed leaves room for a packet: a gate is an eighth of the limit at the most, or lets nothing pass.
+        return (cost <= u64::from(tier.limit)).then_some(word + cost);
     }
-    if price.is_cluster() {
-        return decide_shared(word, now, cost, tier.tolerance);
-    }
-    decide(word, now, cost, tier.tolerance)
+    decide_at(price, word, now, price.cost(cost), tier.tolerance)
 }
 
-/// What becomes of a packet of `cost` that was added to a tier's word, which was `before`, without a comparison.
-#[inline(always)]
-fn added(policy: PolicyRef<'_>, tier: &Tier, before: u64, now: Ticks, cost: u64) -> Charge {
-    let Some(window) = policy.window_of(tier) else {
-        // What is beyond the bucket is owed.
-        return Charge::Admitted;
-    };
-    match window.added(before, now, cost) {
-        Some(true) => Charge::Admitted,
-        Some(false) => Charge::OverLimit,
-        // At an edge, CPUs whose clock is on its other side were faster.
-        None => Charge::Gone,
-    }
-}
-
-/// Gives a charge of `cost` back to a tier's word.
-#[inline(always)]
-fn give_back(policy: PolicyRef<'_>, tier: &Tier, word: &AtomicU64, now: Ticks, cost: u64) {
-    match policy.window_of(tier) {
-        None => {
-            atomic::add(word, cost.wrapping_neg());
-        }
-        Some(window) => {
-            let before = atomic::load(word);
-            // If this fails, somebody else came: then the window counts a packet too many.
-            atomic::replace(word, before, window.refunded(before, now, cost));
-        }
-    }
-}
-
-/// The word of a tier whose bucket is new but for what it owes: `units` of cost that came up to `age_ns` before `now`.
-#[inline(always)]
-pub(super) fn owing(
-    policy: PolicyRef<'_>,
-    tier: &Tier,
-    price: CostMultiplier,
-    full: Ticks,
-    now: Ticks,
-    owed: &Owed,
-) -> u64 {
-    match policy.window_of(tier) {
-        Some(window) => {
-            window.owing(now, owed.cost(tier, CostMultiplier::LOCAL), ticks(owed.age_ns))
-        }
-        None => clamped(full + owed.debt(tier, price), now, deepest(price, tier)),
-    }
-}
-
-/// What of a limit is used up that is all of it.
-const WHOLE: u64 = 1 << 16;
-
-/// What part of a tier's limit is used up by its word, in units of 2^-16; all of it at the most.
-#[inline(always)]
-pub(super) fn used(policy: PolicyRef<'_>, tier: &Tier, word: u64, now: Ticks) -> u64 {
-    let part = match policy.window_of(tier) {
-        Some(window) => window.used(word, now) * WHOLE / u64::from(window.limit).max(1),
-        None => word.saturating_sub(now) / (tier.tolerance / WHOLE).max(1),
-    };
-    part.min(WHOLE)
-}
-
-/// The word of a tier of whose limit so much is used up.
-#[inline(always)]
-pub(super) fn using(policy: PolicyRef<'_>, tier: &Tier, now: Ticks, used: u64) -> u64 {
-    match policy.window_of(tier) {
-        Some(window) => {
-            let units = (u64::from(window.limit) * used).div_ceil(WHOLE);
-            window.owing(now, units, 0)
-        }
-        None => now + tier.tolerance / WHOLE * used,
-    }
-}
-
-/// Judges a packet of `length` bytes by all tiers of a policy: whether it is admitted, and what a bucket at
-/// `at` comes to, of which nothing is charged otherwise.
+/// Judges the first packet of a bucket, of `length` bytes, by all tiers of a policy: whether it is admitted, and what a
+/// bucket at `at` comes to, of which nothing is charged otherwise.
 #[inline(always)]
 pub(super) fn judge(
     policy: PolicyRef<'_>,
@@ -145,15 +82,12 @@ pub(super) fn judge(
     length: u32,
     now: Ticks,
 ) -> (bool, Tats) {
-    let cost = price.cost(policy.first.cost(length));
-    let Some(first) = decide_by(policy, &policy.first, price, at.first, now, cost) else {
-        return (false, at);
-    };
+    let decide = |which, word| decide_first(policy.tier(which), price, word, length, now);
+    let Some(first) = decide(Which::First, at.first) else { return (false, at) };
     if !policy.has_second() {
         return (true, Tats { first, ..at });
     }
-    let cost = price.cost(policy.second.cost(length));
-    match decide_by(policy, &policy.second, price, at.second, now, cost) {
+    match decide(Which::Second, at.second) {
         Some(second) => (true, Tats { first, second }),
         None => (false, at),
     }
@@ -241,7 +175,9 @@ impl BucketRef<'_> {
         is_its: impl Fn() -> bool,
     ) -> Charge {
         let tat = self.lengthened(&policy.first, self.first, tat);
-        let decide = |tat, cost, tier| decide_by(policy, tier, self.price, tat, now, cost);
+        let decide = |tat, cost, tier: &Tier| decide_at(self.price, tat, now, cost, tier.tolerance);
+        // What is beyond the bucket is owed.
+        let added = |_| Charge::Admitted;
         let first = self.price.cost(policy.first.cost(length));
         let decide_first = |tat| decide(tat, first, &policy.first);
         let mut second = 0;
@@ -260,16 +196,14 @@ impl BucketRef<'_> {
             }
             second = self.price.cost(policy.second.cost(length));
             let decide_second = |tat| decide(tat, second, &policy.second);
-            let added = |before| added(policy, &policy.second, before, now, second);
             let charged = charge(state, self.second, at, second, decide_second, added, &is_its);
             if charged != Charge::Admitted {
                 return charged;
             }
         }
-        let added = |before| added(policy, &policy.first, before, now, first);
         let charged = charge(state, self.first, tat, first, decide_first, added, &is_its);
         if charged != Charge::Admitted && policy.has_second() && is_its() {
-            give_back(policy, &policy.second, self.second, now, second);
+            atomic::add(self.second, second.wrapping_neg());
         }
         charged
     }
@@ -289,28 +223,8 @@ impl BucketRef<'_> {
     }
 }
 
-/// How long, in ns from `ns` on, a tier of `policy` whose word is `tat` will deny every packet; `length` is that of the
-/// packet at hand.
-#[inline(always)]
-pub(super) fn denies_by(
-    policy: PolicyRef<'_>,
-    tier: &Tier,
-    price: CostMultiplier,
-    tat: u64,
-    length: u32,
-    ns: u64,
-) -> u64 {
-    let Some(window) = policy.window_of(tier) else { return lasts(tier, price, tat, length, ns) };
-    // By the smallest packet: no other one can conform before.
-    let wait = window.wait(tat, ticks(ns), tier.cost(MIN_FRAME)).unwrap_or(0);
-    // The coarse clock must not deny what a new window admits.
-    (wait / TICKS_PER_NS).saturating_sub(COARSE_NS).min(MAX_NS)
-}
-
-/// How far the coarse clock may be behind, ns: a tick of a kernel with 100 a second.
-const COARSE_NS: u64 = 10_000_000;
-
-/// The same of a token bucket.
+/// How long, in ns from `ns` on, a tier whose bucket is at `tat` will deny every packet; `length` is
+/// that of the packet at hand.
 #[inline(always)]
 pub(super) fn lasts(tier: &Tier, price: CostMultiplier, tat: Ticks, length: u32, ns: u64) -> u64 {
     let debt = tat.saturating_sub(ticks(ns));

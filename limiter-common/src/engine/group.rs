@@ -8,7 +8,7 @@ use super::attempt::Attempt;
 use super::charge::drop_cache_entry;
 use super::classes::Classified;
 use super::limit::pause;
-use super::lookup::{Arrival, find};
+use super::lookup::{Arrival, SlotRef, charge_found, find};
 use super::sketched::{Added, add};
 use super::{State, Steps};
 use crate::abi::{Newcomers, Reason};
@@ -93,7 +93,7 @@ pub fn by_group<S: Steps>(state: &S, group: &Arrival) -> Option<Reason> {
 fn attempt<S: Steps>(state: &S, group: &Arrival, again: bool) -> Option<Attempt<Reason>> {
     match state.next_of_group(group, again)? {
         Next::Passes => Some(Attempt::Done(Reason::BelowGate)),
-        Next::Charge { index } => state.charge(group, index),
+        Next::Charge { index } => charge_found(state, &SlotRef::new(state, index)?, group),
         Next::Promote { first } => state.promote(group, first),
     }
 }

@@ -4,7 +4,7 @@ use super::attempt::Attempt;
 use super::charge::{denies, drop_cache_entry};
 use super::classes::Classified;
 use super::listed::by_list;
-use super::lookup::{Arrival, find};
+use super::lookup::{Arrival, charge_found, find};
 use super::sketched::{Added, add};
 use super::steps::Steps;
 use crate::abi::{Config, Internal, Newcomers, PolicyWord, Reason, UNLIMITED_SLOT};
@@ -84,7 +84,7 @@ fn of_its_own<S: Steps>(state: &S, config: &Config, packet: &Arrival) -> Option<
     // noise for others.
     let attempt = match found {
         Some(found) if denies(state, &found, packet)? => return Some(Reason::OverLimit),
-        Some(found) => state.charge(packet, found.index)?,
+        Some(found) => charge_found(state, &found, packet)?,
         None => {
             let newcomers = Newcomers(atomic::load(&config.newcomers));
             // Here alone: who has a bucket never pays for its neighbours.
@@ -110,7 +110,7 @@ fn of_its_own<S: Steps>(state: &S, config: &Config, packet: &Arrival) -> Option<
     state.note(Internal::Contended);
     pause(packet.fingerprints(state)?);
     if let Some(found) = find(state, packet)?
-        && let Attempt::Done(reason) = state.charge(packet, found.index)?
+        && let Attempt::Done(reason) = charge_found(state, &found, packet)?
     {
         return Some(reason);
     }

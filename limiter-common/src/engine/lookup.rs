@@ -3,8 +3,9 @@
 use super::State;
 use super::attempt::Attempt;
 use super::classes::Classified;
-use super::draw::{BucketRef, dearest, deepest, used, using};
-use crate::abi::{PolicyWord, Tier};
+use super::draw::{BucketRef, dearest, deepest};
+use super::steps::Steps;
+use crate::abi::{PolicyWord, Reason};
 use crate::atomic::{self, AtomicU64};
 use crate::features::{Features, PolicyRef};
 use crate::gcra::{Ticks, clamped, ticks};
@@ -164,69 +165,72 @@ pub(super) fn find_by<'a, S: State>(
     Some(None)
 }
 
-/// The policy of a slot, looked up again if policies changed since. Contended if the slot went to another
-/// source meanwhile.
+/// Charges a packet whose source has a bucket, by a policy of the packet's generation. Contended only if the bucket is
+/// another source's now.
 #[inline(always)]
-pub(super) fn policy_of<'a, S: State>(
-    state: &'a S,
+pub(super) fn charge_found<S: Steps>(
+    state: &S,
     found: &SlotRef<'_>,
     packet: &Arrival,
-) -> Option<Attempt<(PolicyRef<'a>, PolicyWord)>> {
-    let slot = found.slot;
+) -> Option<Attempt<Reason>> {
+    let policy = PolicyWord(atomic::load(&found.slot.policy));
+    if policy.generation() != packet.published.generation()
+        && let Attempt::Contended = state.renew(packet, found.index)?
+    {
+        return Some(Attempt::Contended);
+    }
+    // A step of its own, so that a token bucket has none of it on its way.
+    if state.features().has(Features::WINDOWS) {
+        let policy = PolicyWord(atomic::load(&found.slot.policy));
+        if state.active(policy.slot())?.counts_in_windows() {
+            return state.charge_windows(packet, found.index);
+        }
+    }
+    state.charge(packet, found.index)
+}
+
+/// Looks the policy of the bucket at `index` up again, as policies have changed since. Contended if it went to another
+/// source meanwhile.
+#[inline(always)]
+pub fn renew<S: Steps>(state: &S, packet: &Arrival, index: u32) -> Option<Attempt<()>> {
+    let slot = state.slot(index)?;
     let seen = PolicyWord(atomic::load(&slot.policy));
-    let mut resolved = seen;
-    let mut is_renewed = false;
-    if seen.generation() != packet.published.generation() {
-        resolved = resolve(state, packet);
-        // Looking up takes a while. Who gets the slot meanwhile has a policy of its own, which must stay. If another CPU
-        // has done it for the same source, it sees to the rest, too.
-        is_renewed = atomic::replace(&slot.policy, seen.0, resolved.0);
+    let resolved = resolve(state, packet);
+    // Looking up takes a while. Who gets the slot meanwhile has a policy of its own, which must stay. If another CPU has
+    // done it for the same source, it sees to the rest, too.
+    if !atomic::replace(&slot.policy, seen.0, resolved.0) {
+        return Some(Attempt::Done(()));
+    }
+    if atomic::load(&slot.tag) != packet.hash.0 {
+        // Put back what was another source's. If this fails, that one has looked its own policy up.
+        atomic::replace(&slot.policy, resolved.0, seen.0);
+        return Some(Attempt::Contended);
+    }
+    let now = ticks(state.now());
+    if state.features().has(Features::WINDOWS)
+        && state.convert(index, seen.slot(), resolved.slot(), now)?
+    {
+        return Some(Attempt::Done(()));
     }
     let policy = state.active(resolved.slot())?;
-    if is_renewed {
-        if atomic::load(&slot.tag) != packet.hash.0 {
-            // Put back what was another source's. If this fails, that one has looked its own policy
-            // up.
-            atomic::replace(&slot.policy, resolved.0, seen.0);
-            return Some(Attempt::Contended);
-        }
-        let now = ticks(state.now());
-        let mut price = CostMultiplier::LOCAL;
-        if policy.is_cluster() {
-            let before = atomic::load(&state.share(found.index)?.floor) as u32;
-            price = CostMultiplier::from_share(SlotRef::floor(policy, before));
-        }
-        let is_same = seen.slot() == resolved.slot();
-        if state.features().has(Features::WINDOWS) {
-            let former = state.active(seen.slot())?;
-            if former.counts_in_windows() || policy.counts_in_windows() {
-                if !is_same {
-                    convert(&slot.tat, former, &former.first, policy, &policy.first, now);
-                }
-                if !is_same && policy.has_second() {
-                    // Of a former tier that there was not, nothing is used up.
-                    let word = &state.identity(found.index)?.second_tat;
-                    convert(word, former, &former.second, policy, &policy.second, now);
-                }
-                return Some(Attempt::Done((policy, resolved)));
-            }
-        }
-        // Of the same slot it is nearly always the same policy: what was overdrawn under it is owed.
-        let is_same = u64::from(is_same);
-        // Each CPU may have charged one packet beyond what the bucket held. The mask gives the
-        // verifier a bound.
-        let packets = u64::from(state.cpus() & 0x1ff) * is_same;
-        let owes = |tier| {
-            let overdrawn = packets * dearest(price, tier, packet.length);
-            deepest(price, tier) + overdrawn
-        };
-        clamp(&slot.tat, now, owes(&policy.first));
-        if policy.has_second() {
-            let second_tat = &state.identity(found.index)?.second_tat;
-            clamp(second_tat, now, owes(&policy.second));
-        }
+    let mut price = CostMultiplier::LOCAL;
+    if policy.is_cluster() {
+        let before = atomic::load(&state.share(index)?.floor) as u32;
+        price = CostMultiplier::from_share(SlotRef::floor(policy, before));
     }
-    Some(Attempt::Done((policy, resolved)))
+    // Of the same slot it is nearly always the same policy: what was overdrawn under it is owed.
+    let is_same = u64::from(seen.slot() == resolved.slot());
+    // Each CPU may have charged one packet beyond what the bucket held. The mask gives the verifier a bound.
+    let packets = u64::from(state.cpus() & 0x1ff) * is_same;
+    let owes = |tier| {
+        let overdrawn = packets * dearest(price, tier, packet.length);
+        deepest(price, tier) + overdrawn
+    };
+    clamp(&slot.tat, now, owes(&policy.first));
+    if policy.has_second() {
+        clamp(&state.identity(index)?.second_tat, now, owes(&policy.second));
+    }
+    Some(Attempt::Done(()))
 }
 
 /// Has a bucket owe no more than that. One that goes to another source meanwhile has another time.
@@ -237,25 +241,6 @@ fn clamp(word: &AtomicU64, now: Ticks, most: Ticks) {
     if next != tat && !is_claimed(tat) {
         // If this fails, a packet of the former policy has just come, or another CPU has done it.
         atomic::replace(word, tat, next);
-    }
-}
-
-/// Has the word of a tier mean under a `policy` what it meant under the `former` one: as large a part of the limit is used
-/// up. Both words are times, so the one taken for the other would deny for a window or two.
-#[inline(always)]
-fn convert(
-    word: &AtomicU64,
-    former: PolicyRef<'_>,
-    former_tier: &Tier,
-    policy: PolicyRef<'_>,
-    tier: &Tier,
-    now: Ticks,
-) {
-    let before = atomic::load(word);
-    if !is_claimed(before) {
-        let used = used(former, former_tier, before, now);
-        // If this fails, another CPU has done it, or charged a packet: then the source is believed to have used up more.
-        atomic::replace(word, before, using(policy, tier, now, used));
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use std::vec::Vec;
 
 use super::memory::{Cpu, Memory};
-use super::planted::{self, Charge};
+use super::planted::{self, Charge, Renew};
 use super::tests::{PERIOD, limiter, policy, quick, source, tier};
 use super::*;
 use crate::abi::PolicyWord;
@@ -147,8 +147,9 @@ fn an_idle_bucket_owes_packets_alone() {
 }
 
 /// A source gets the slot of another one, whose policy is being looked up.
-fn a_slot_changes_hands(planted: Option<Charge>) {
-    let mut memory = with_neighbours(planted);
+fn a_slot_changes_hands(planted: Option<Renew>) {
+    let mut memory = with_neighbours(None);
+    memory.planted_renewal = planted;
     memory.policies.push(policy(1, 8));
     memory.limits.insert((0, source(7)), 2);
     memory.publish(2, 1);

@@ -93,6 +93,9 @@ pub struct Memory {
     /// How it charges packets instead, with a bug that the tests are to find.
     #[cfg(test)]
     pub(super) planted: Option<super::planted::Charge>,
+    /// The same of how it looks policies up.
+    #[cfg(test)]
+    pub(super) planted_renewal: Option<super::planted::Renew>,
 }
 
 /// One of its CPUs.
@@ -151,6 +154,8 @@ impl Memory {
             random: Counter::new(0),
             #[cfg(test)]
             planted: None,
+            #[cfg(test)]
+            planted_renewal: None,
         };
         memory.publish(1, DEFAULT_SLOT);
         memory
@@ -569,6 +574,14 @@ impl Steps for Cpu<'_> {
         match self.memory.planted {
             Some(charge) => charge(self, packet, index),
             None => super::steps::charge(self, packet, index),
+        }
+    }
+
+    #[cfg(test)]
+    fn renew(&self, packet: &super::Arrival, index: u32) -> Option<super::Attempt<()>> {
+        match self.memory.planted_renewal {
+            Some(renew) => renew(self, packet, index),
+            None => super::steps::renew(self, packet, index),
         }
     }
 }

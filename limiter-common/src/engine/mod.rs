@@ -51,6 +51,7 @@ mod shadow;
 mod shared;
 mod sketched;
 pub mod steps;
+mod windows;
 
 use crate::abi::{Config, Event, Internal, Policy, Reason};
 use crate::atomic::{self, AtomicU64};
@@ -157,7 +158,7 @@ pub trait State: Constants + Processor {
     /// The same, as far as the program is loaded for it.
     #[inline(always)]
     fn active(&self, slot: u32) -> Option<PolicyRef<'_>> {
-        Some(PolicyRef::new(self.policy(slot)?, self.features()))
+        Some(PolicyRef::new(self.policy(slot)?, slot, self.features()))
     }
     /// The slot of the longest prefix that has a limit for `class` and contains `key`. For
     /// [`crate::class::ANY`] the limit of whoever has none lies elsewhere, in [`Config::policy`].

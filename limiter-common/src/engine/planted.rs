@@ -1,14 +1,17 @@
 //! Charges with the bugs that the engine once had. A check that does not find them checks nothing.
 
 use super::memory::{Cpu, DEFAULT_SLOT};
-use super::{Arrival, Attempt, Processor as _, State as _, steps};
-use crate::abi::{PolicyWord, Reason, Tier};
+use super::{Arrival, Attempt, Processor as _, State as _};
+use crate::abi::{Reason, Tier};
 use crate::atomic::{self, AtomicU64};
 use crate::gcra::{Ticks, clamped, decide, ticks};
 use crate::table::{CLAIMED, is_claimed};
 
-/// Charges the packet in hand to the bucket in a slot, as [`steps::charge`].
+/// Charges the packet in hand to the bucket in a slot, as [`super::steps::charge`].
 pub(super) type Charge = fn(&Cpu<'_>, &Arrival, u32) -> Option<Attempt<Reason>>;
+
+/// Looks the policy of the bucket in a slot up again, as [`super::steps::renew`].
+pub(super) type Renew = fn(&Cpu<'_>, &Arrival, u32) -> Option<Attempt<()>>;
 
 /// Forgives what CPUs have overdrawn together: whoever comes next finds a bucket that is just empty.
 // Two CPUs cannot overdraw, and loom goes through the orders of two.
@@ -75,17 +78,9 @@ pub(super) fn opens_the_lock(
 }
 
 /// Writes the policy of its source into a slot that another source may have got meanwhile.
-pub(super) fn keeps_its_policy(
-    cpu: &Cpu<'_>,
-    packet: &Arrival,
-    index: u32,
-) -> Option<Attempt<Reason>> {
-    let slot = cpu.slot(index)?;
-    let seen = PolicyWord(atomic::load(&slot.policy));
-    if seen.generation() != packet.published.generation() {
-        atomic::store(&slot.policy, super::lookup::resolve(cpu, packet).0);
-    }
-    steps::charge(cpu, packet, index)
+pub(super) fn keeps_its_policy(cpu: &Cpu<'_>, packet: &Arrival, index: u32) -> Option<Attempt<()>> {
+    atomic::store(&cpu.slot(index)?.policy, super::lookup::resolve(cpu, packet).0);
+    Some(Attempt::Done(()))
 }
 
 /// Charges by one compare-and-swap, and if that fails by `otherwise`, which gets what was there before.

@@ -3,15 +3,17 @@
 use super::State;
 use super::attempt::Attempt;
 use super::charge::{over, record};
-use super::draw::{Tats, judge, owing};
+use super::draw::{Tats, judge};
 use super::events::event;
 use super::lookup::{Arrival, SlotRef, find_by, resolve};
 use super::shadow::{begin, shadow};
 use super::sketched::{estimate, owed};
+use super::steps::Steps;
+use super::windows::owing;
 use crate::abi::{Config, EventKind, Internal, PolicyWord, Reason, on_full};
 use crate::atomic;
 use crate::evidence::ClassWord;
-use crate::features::Features;
+use crate::features::{Features, Which};
 use crate::gate;
 use crate::gcra::{Ticks, ticks};
 use crate::promotions::Budget;
@@ -86,7 +88,7 @@ fn victim<S: State>(state: &S, packet: &Arrival, ways: Ways, now: Ticks) -> Opti
 
 /// Gives the packet's source a bucket and judges the packet.
 #[inline(always)]
-pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<Attempt<Reason>> {
+pub fn promote<S: Steps>(state: &S, packet: &Arrival, is_first: bool) -> Option<Attempt<Reason>> {
     let config = state.config()?;
     let estimate = estimate(state, packet)?;
     let resolved = resolve(state, packet);
@@ -142,15 +144,15 @@ pub fn promote<S: State>(state: &S, packet: &Arrival, is_first: bool) -> Option<
         atomic::store(&share.floor, price.word());
         atomic::store(&share.grant, Grant::nothing_at(now_ns).0);
     }
-    let start = |full, tier, price| owing(policy, tier, price, full, now, &owed);
-    let start = Tats {
-        first: start(full[0], &policy.first, price),
-        second: start(full[1], &policy.second, price),
-    };
-    let (admitted, next) = judge(policy, price, start, packet.length, now);
+    let start = |which, full, price| owing(state, policy.tier(which), price, full, now, &owed);
+    let first = start(Which::First, full[0], price);
+    let second = if policy.has_second() { start(Which::Second, full[1], price) } else { 0 };
+    let (admitted, next) = judge(policy, price, Tats { first, second }, packet.length, now);
     atomic::store(&identity.second_tat, next.second);
-    begin(identity, policy, owing(policy, &policy.shadow, CostMultiplier::LOCAL, now, now, &owed));
-    if policy.has_shadow() {
+    let has_shadow = policy.has_shadow();
+    let word = if has_shadow { start(Which::Shadow, now, CostMultiplier::LOCAL) } else { 0 };
+    begin(identity, policy, word);
+    if has_shadow {
         shadow(state, policy, index, packet, now)?;
     }
     enter(slot, identity, packet, resolved, now_ns);

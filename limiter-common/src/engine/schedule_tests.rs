@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::vec::Vec;
 
 use super::memory::Memory;
-use super::planted::{self, Charge};
+use super::planted::{self, Charge, Renew};
 use super::tests::{PERIOD, limiter, packet, policy, quick, source, tier};
 use super::*;
 use crate::abi::PolicyWord;
@@ -76,9 +76,9 @@ fn an_idle_bucket_owes_packets_alone() {
 }
 
 /// A source gets the slot of another one, whose policy is being looked up.
-fn a_slot_changes_hands(planted: Option<Charge>) {
+fn a_slot_changes_hands(planted: Option<Renew>) {
     let mut memory = limiter(quick(8), 1, 1 << 6, 2);
-    memory.planted = planted;
+    memory.planted_renewal = planted;
     memory.policies.push(policy(1, 8));
     memory.limits.insert((0, source(7)), 2);
     assert!(packet(&memory, 7).passes());

@@ -2,20 +2,19 @@
 //!
 //! It has a bucket of its own in the line of [`Identity`], so that it changes no verdict.
 
-use super::State;
-use super::draw::decide_by;
 use super::lookup::Arrival;
+use super::steps::Steps;
+use super::windows::{DENIED, Question};
 use crate::atomic;
-use crate::features::PolicyRef;
-use crate::gcra::Ticks;
-use crate::share::CostMultiplier;
+use crate::features::{PolicyRef, Which};
+use crate::gcra::{Ticks, decide};
 use crate::table::Identity;
 
 /// Judges a packet of a source with a bucket by the shadow of its policy.
 ///
 /// Two CPUs that meet may count a packet less: a shadow is a sample, not an account.
 #[inline(always)]
-pub(super) fn shadow<S: State>(
+pub(super) fn shadow<S: Steps>(
     state: &S,
     policy: PolicyRef<'_>,
     index: u32,
@@ -28,8 +27,14 @@ pub(super) fn shadow<S: State>(
         begin(identity, policy, 0);
     }
     let tat = atomic::load(&identity.shadow_tat);
-    let (tier, price) = (&policy.shadow, CostMultiplier::LOCAL);
-    match decide_by(policy, tier, price, tat, now, tier.cost(packet.length)) {
+    let tier = policy.tier(Which::Shadow);
+    let cost = tier.cost(packet.length);
+    let next = if tier.is_window() {
+        Some(tier.ask(state, Question::Decide, tat, now, cost)).filter(|next| *next != DENIED)
+    } else {
+        decide(tat, now, cost, tier.tolerance)
+    };
+    match next {
         Some(next) => {
             // Without a second try: a packet that is lost to the race changes a sample, not a
             // verdict.

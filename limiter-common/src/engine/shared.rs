@@ -4,12 +4,13 @@ use super::State;
 use super::Steps;
 use super::draw::{Charge, charge, lasts, once};
 use super::lookup::{Arrival, find};
+use super::windows::Question;
 use crate::abi::{PolicyWord, Reason, Tier};
 use crate::atomic::{self, AtomicU64};
 use crate::batch::{Batch, Holder, Tokens};
 use crate::class::ANY;
 use crate::drop_cache::MIN_TOLERANCE;
-use crate::features::PolicyRef;
+use crate::features::{PolicyRef, Which};
 use crate::gcra::{Ticks, decide, ticks};
 use crate::share::CostMultiplier;
 use crate::shared::{CLASS, PREFIX, Shared, TOTAL, TOTAL_SLOT};
@@ -349,24 +350,25 @@ const KNOWN_DEBT: u32 = 3;
 /// Whether a packet, which was charged to its source's bucket, comes from a source that had the bucket before, and owes
 /// next to nothing.
 #[inline(always)]
-pub fn is_known<S: State>(state: &S, packet: &Arrival, now_ns: u64) -> Option<bool> {
+pub fn is_known<S: Steps>(state: &S, packet: &Arrival, now_ns: u64) -> Option<bool> {
     let Some(found) = find(state, packet)? else { return Some(false) };
     let slot = found.slot;
     let policy = state.active(PolicyWord(atomic::load(&slot.policy)).slot())?;
-    let owes_little = |tier: &Tier, word| {
-        let (word, now) = (atomic::load(word), ticks(now_ns));
-        let (used, most) = match policy.window_of(tier) {
-            Some(window) => (window.used(word, now), u64::from(window.limit)),
-            None => (word.saturating_sub(now), tier.tolerance),
+    let owes_little = |which, word| {
+        let (tier, word, now) = (policy.tier(which), atomic::load(word), ticks(now_ns));
+        let (used, most) = if tier.is_window() {
+            (tier.ask(state, Question::Used, word, now, 0), u64::from(tier.limit))
+        } else {
+            (word.saturating_sub(now), tier.tolerance)
         };
         used <= most >> KNOWN_DEBT || used <= tier.cost(packet.length)
     };
     // The first packet of a bucket may be of anybody: addresses are easily forged.
-    if atomic::load(&slot.passed) < 2 || !owes_little(&policy.first, &slot.tat) {
+    if atomic::load(&slot.passed) < 2 || !owes_little(Which::First, &slot.tat) {
         return Some(false);
     }
     if !policy.has_second() {
         return Some(true);
     }
-    Some(owes_little(&policy.second, &state.identity(found.index)?.second_tat))
+    Some(owes_little(Which::Second, &state.identity(found.index)?.second_tat))
 }

@@ -63,9 +63,8 @@ pub(super) fn estimate<S: State>(state: &S, packet: &Arrival) -> Option<Estimate
 
 /// What a source provably owes when it gets a bucket.
 pub(super) struct Owed {
-    estimate: Estimate,
-    /// Packets of the estimate that may be others'.
-    others: u32,
+    /// Packets before the one at hand.
+    packets: u64,
     /// How long ago the first of them can have come, ns.
     pub(super) age_ns: u64,
 }
@@ -80,7 +79,7 @@ impl Owed {
     /// What the packets cost that the source has provably sent before the one at hand.
     #[inline(always)]
     pub(super) fn cost(&self, tier: &Tier, price: CostMultiplier) -> u64 {
-        gate::owed(self.estimate, self.others) * price.cost(tier.cost(MIN_FRAME))
+        self.packets * price.cost(tier.cost(MIN_FRAME))
     }
 }
 
@@ -101,5 +100,5 @@ pub(super) fn owed<S: State>(
     let others = noise.saturating_add(cpus.saturating_sub(1));
     let age_ns =
         window.since(estimate.first, packet.wall_ns) + now_ns.saturating_sub(packet.coarse_ns);
-    Owed { estimate, others, age_ns }
+    Owed { packets: gate::owed(estimate, others), age_ns }
 }

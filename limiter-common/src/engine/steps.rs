@@ -4,14 +4,17 @@ pub use super::charge::charge;
 pub use super::classes::classify;
 pub use super::group::{Next, by_group, next_of_group, of_group};
 pub use super::listed::entry;
+pub use super::lookup::renew;
 pub use super::promotion::promote;
 pub use super::shared::{Ask, charge_shared, draw, is_known, shared_limits, shared_slot};
+pub use super::windows::{Question, ask_window, charge_windows, convert};
 
 use super::State;
 use super::attempt::Attempt;
 use super::classes::Classified;
 use super::lookup::Arrival;
 use crate::abi::Reason;
+use crate::gcra::Ticks;
 use crate::key::SourceKey;
 use crate::lists::Entry;
 use crate::packet::{Ip, Packet};
@@ -71,6 +74,18 @@ pub trait Steps: State + Sized {
         charge(self, packet, index)
     }
 
+    /// Charges the packet in hand to the windows in the slot at `index`, as [`Steps::charge`].
+    #[inline(always)]
+    fn charge_windows(&self, packet: &Arrival, index: u32) -> Option<Attempt<Reason>> {
+        charge_windows(self, packet, index)
+    }
+
+    /// Looks up the policy of the bucket in the slot at `index`, which is that of the source of the packet in hand, again.
+    #[inline(always)]
+    fn renew(&self, packet: &Arrival, index: u32) -> Option<Attempt<()>> {
+        renew(self, packet, index)
+    }
+
     /// Gives the source of the packet in hand a bucket, unless it is below its own gate. `is_first` says that
     /// the packet is the first of its source in this epoch of the sketch.
     #[inline(always)]
@@ -101,6 +116,18 @@ pub trait Steps: State + Sized {
     #[inline(always)]
     fn draw(&self, packet: &Arrival, slot: u32, ask: Ask, now_ns: u64) -> Option<bool> {
         draw(self, packet, slot, ask, now_ns)
+    }
+
+    /// Has the words of a bucket mean the same under another policy, if one of both counts in windows.
+    #[inline(always)]
+    fn convert(&self, index: u32, former: u32, slot: u32, now: Ticks) -> Option<bool> {
+        convert(self, index, former, slot, now)
+    }
+
+    /// Answers a question about the window of a tier.
+    #[inline(always)]
+    fn ask_window(&self, at: u32, question: Question, word: u64, now: Ticks, cost: u64) -> u64 {
+        ask_window(self, at, question, word, now, cost)
     }
 
     /// Whether the source of the packet in hand is known.

@@ -108,7 +108,17 @@ impl FileLimitReport {
             LimitReport::new(limit, 0);
         let rate = rate.to_string();
         Self {
-            target, rate, burst, algorithm, also, enforce, ban, scope, partition, reserve, origin,
+            target,
+            rate,
+            burst,
+            algorithm,
+            also,
+            enforce,
+            ban,
+            scope,
+            partition,
+            reserve,
+            origin,
         }
     }
 

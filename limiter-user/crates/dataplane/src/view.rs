@@ -350,8 +350,7 @@ impl Memory {
             let mut left = [None; 2];
             for ((tier, tat), left) in tiers.into_iter().zip(tats).zip(&mut left) {
                 let limited = tier.filter(|(_, terms)| terms.unit != Terms::NOTHING);
-                *left = limited
-                    .map(|(tier, terms)| (tier, terms, left_of(tier, tat, now.ticks())));
+                *left = limited.map(|(tier, terms)| (tier, terms, left_of(tier, tat, now.ticks())));
             }
             left
         });

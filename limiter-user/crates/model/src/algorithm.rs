@@ -59,7 +59,9 @@ impl Algorithm {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AlgorithmError {
     /// One whose memory grows with the limit.
-    #[error("{name} remembers more of a source the larger its limit is, and the kernel has one word")]
+    #[error(
+        "{name} remembers more of a source the larger its limit is, and the kernel has one word"
+    )]
     Memory {
         /// Its name.
         name: String,

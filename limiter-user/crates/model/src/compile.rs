@@ -2,9 +2,9 @@
 
 use crate::Invalid;
 use limiter_common::abi::{CompiledTier, Policy, Terms, Tier};
+use limiter_common::algorithm::Window;
 use limiter_common::floor::Floor;
 use limiter_common::gate::{MAX_GATE, MIN_FRAME, gate};
-use limiter_common::algorithm::Window;
 use limiter_common::gcra::{MAX_TOLERANCE, TICKS_PER_NS};
 use limiter_common::share::{MAX_SHARED_COST, Multiplier};
 
@@ -113,9 +113,7 @@ fn compile_window(
         new(limit, headroom, length)
     };
     let tier = match rate.unit() {
-        Unit::Packets => {
-            window(0, 1).ok().map(|window| Tier::of_packets(1, 0).in_window(window))
-        }
+        Unit::Packets => window(0, 1).ok().map(|window| Tier::of_packets(1, 0).in_window(window)),
         Unit::Bytes => (0..=MAX_UNIT_SHIFT).find_map(|shift| {
             let window = window(shift, u64::from(max_frame >> shift) + 1).ok()?;
             Some(Tier::of_bytes(1, shift, 0).in_window(window))

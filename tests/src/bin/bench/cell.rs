@@ -154,9 +154,7 @@ impl Pattern {
             | Self::Class
             | Self::FixedWindow
             | Self::SlidingWindow
-            | Self::Listed => {
-                is_ipv4 && matches!(contender, XdpDrop | Floor | Limiter)
-            }
+            | Self::Listed => is_ipv4 && matches!(contender, XdpDrop | Floor | Limiter),
         }
     }
 }

@@ -8,7 +8,8 @@ use std::{
 
 use clap::ValueEnum;
 use tests::{
-    Daemon, Lab, Observer, Sender, Sent, Stream, frame, program, reports::Limit, sender::Sending, v4,
+    Daemon, Lab, Observer, Sender, Sent, Stream, frame, program, reports::Limit, sender::Sending,
+    v4,
 };
 
 /// Packets a second, and packets: little enough for a machine that is emulated.
