@@ -51,20 +51,23 @@ fn each_packet_meets_the_verdict_of_the_algorithm() {
     // Steps of a fixed sequence: many at once, then a while of nothing, and all between.
     let (mut random, mut judged) = (7_u64, [[0, 0]; 2]);
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(8) {
+    let is_enough = |judged: &[[u64; 2]; 2]| judged.iter().flatten().all(|count| *count > 15);
+    // A busy machine takes longer.
+    while !is_enough(&judged) && start.elapsed() < Duration::from_secs(60) {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         thread::sleep(Duration::from_micros((random >> 33) % 30_000));
         for (index, (window, state)) in states.iter_mut().enumerate() {
             let at = |time| window.room(state, time) > 0;
+            let before = observer.read().from(sources[index]);
             let time = now();
             let verdict = at(time);
             if at(time - TOLERANCE) != verdict || at(time + TOLERANCE) != verdict {
                 continue;
             }
-            let before = observer.read().from(sources[index]);
             wire.send(&frame::udp(sources[index], 100));
+            let sent = now();
             let passed = observer.read().from(sources[index]) > before;
-            if now() - time >= TOLERANCE {
+            if sent - time >= TOLERANCE {
                 // The machine stood still: nobody knows when the packet came. Until it counts no more:
                 thread::sleep(Duration::from_millis(2100));
                 *state = [0];
@@ -76,7 +79,7 @@ fn each_packet_meets_the_verdict_of_the_algorithm() {
         }
     }
     println!("dropped and passed: {judged:?}");
-    assert!(judged.iter().flatten().all(|count| *count > 5), "{judged:?}");
+    assert!(is_enough(&judged), "{judged:?}");
     let shown = daemon.cli().ok(&["show", &sources[0].to_string()]);
     assert_eq!(shown["limit"]["algorithm"], "fixed-window", "{shown}");
     daemon.assert_accounted(&lab);
