@@ -1,6 +1,5 @@
 //! Limits that are counted in windows.
 
-use std::vec;
 use std::vec::Vec;
 
 use proptest::prelude::*;
@@ -239,7 +238,7 @@ mod schedules {
             // Whoever has the clock of the former window may be admitted to this one, as time never goes back.
             let here = admitted.iter().filter(|now| **now >= edge).count() as u64;
             assert!(counted >= here, "{admitted:?}: {counted}");
-            assert!(vec![0, 1, 2, 3].contains(&counted));
+            assert!(counted <= 3, "{counted}");
         });
     }
 }

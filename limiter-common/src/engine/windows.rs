@@ -24,9 +24,10 @@ use crate::table::{LastSeen, is_claimed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Question {
-    /// What becomes of the word by a request; [`DENIED`] if it is not admitted.
+    /// What becomes of the word by a request; 0 if it is not admitted.
     Decide,
-    /// What became of a request that was added to the word without a comparison: [`GONE`], [`OVER`] or [`ADMITTED`].
+    /// What became of a request that was added to the word without a comparison: 2 if it was admitted, 1 if there was
+    /// no room, 0 if the word was that of another window.
     Added,
     /// How many ticks a request has to wait for room; 0 also for one that is larger than the limit.
     Wait,
