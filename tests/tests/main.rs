@@ -49,6 +49,7 @@ mod restart;
 mod safety;
 mod shadows;
 mod spoofed;
+mod strategies;
 mod suggest;
 mod tools;
 mod top;

@@ -7,6 +7,7 @@ mod apt;
 mod assets;
 mod bpf_linker;
 mod item;
+mod peers;
 mod python;
 mod toolchain;
 
@@ -69,12 +70,16 @@ fn items(needs: &[Need]) -> Vec<Item> {
         items.extend(toolchain::items());
         items.push(bpf_linker::item());
     }
-    if needs.contains(&Need::Charts) {
-        // npm then comes from the Python index, into an environment that takes python3 to make.
-        if tools::NPM.check().is_err() {
-            items.extend(Item::from_tool(&tools::PYTHON));
-        }
+    let (charts, test) = (needs.contains(&Need::Charts), needs.contains(&Need::Test));
+    // What comes from the Python index goes into an environment that takes python3 to make.
+    if test || charts && tools::NPM.check().is_err() {
+        items.extend(Item::from_tool(&tools::PYTHON));
+    }
+    if charts {
         items.push(assets::item());
+    }
+    if test {
+        items.push(peers::item());
     }
     items
 }
