@@ -48,6 +48,7 @@ mod report;
 mod restart;
 mod safety;
 mod shadows;
+mod sketch;
 mod spoofed;
 mod strategies;
 mod suggest;

@@ -478,6 +478,15 @@ fn the_group_looks_and_admins_change() {
         assert_error(&refused, PRIVILEGE, &["group operator", "sudo"]);
     }
     assert_eq!(rates(&daemon), pairs(&[("default", "1000pps")]));
+    // What is estimated is to be looked at, but not which cells are whose.
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("own folder");
+    let file = folder.path().join("sketch").display().to_string();
+    let saved = run(&[LOOKERS.1], &["sketch", "save", &file]);
+    assert_eq!(saved.code, 0, "{saved:#?}");
+    let estimate = ["sketch", "show", &file, "--estimate", "192.0.2.1"];
+    assert_error(&run(&[LOOKERS.1], &estimate), PRIVILEGE, &["group operator", "sudo"]);
+    assert_eq!(run(&[LOOKERS.1, ADMINS.1], &estimate).json["estimate"]["packets"], 0);
     // Many other groups are no hindrance.
     let mut many: Vec<u32> = (100_000..100_200).collect();
     many.extend([LOOKERS.1, ADMINS.1]);

@@ -29,7 +29,7 @@ fn source(index: usize) -> IpAddr {
 }
 
 /// The moments between which `answer` counts, as this program's clock tells them.
-fn window(answer: &Value) -> [Instant; 2] {
+pub(crate) fn window(answer: &Value) -> [Instant; 2] {
     let (now, wall) = (Instant::now(), SystemTime::now());
     ["from", "to"].map(|key| {
         let text = answer[key].as_str().expect("a moment");

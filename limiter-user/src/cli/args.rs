@@ -11,6 +11,7 @@ use super::cluster::ClusterCommand;
 use super::limit_args::LimitCommand;
 use super::safety::SafetyArgs;
 use super::simulate::SimulateCommand;
+use super::sketch::SketchCommand;
 use model::Reach;
 use model::instance::Instance;
 use model::interface::Mode;
@@ -125,6 +126,9 @@ pub(super) enum Command {
     /// Watch what sources send, and propose a limit that leaves nearly all of them alone
     #[command(after_help = SUGGEST)]
     Suggest(SuggestArgs),
+    /// Save what the data plane estimates, and merge it with that of other hosts
+    #[command(subcommand)]
+    Sketch(SketchCommand),
     /// Stream what happens until Ctrl-C: as text on a terminal, else as JSON, one event in a line
     ///
     /// Of each kind of event some are told in a second, and of more only how many. Whoever reads too

@@ -20,6 +20,7 @@ mod run;
 mod safety;
 mod show;
 mod simulate;
+mod sketch;
 mod stats;
 mod status;
 mod suggest;
@@ -125,6 +126,7 @@ fn execute(cli: Cli, matches: &ArgMatches, output: &mut Output<'_>) -> Result<u8
         Command::Deny(command) => block_on(list::run(&client(), output, Action::Deny, command)),
         Command::Top(arguments) => block_on(top::run(&client(), output, &arguments)),
         Command::Suggest(arguments) => block_on(suggest::run(&client(), output, &arguments)),
+        Command::Sketch(command) => block_on(sketch::run(client, output, command)),
         Command::Monitor(arguments) => block_on(monitor::run(&client(), output, &arguments)),
         Command::Report(arguments) => block_on(report::run(&client(), output, &arguments)),
         Command::Capture(arguments) => block_on(capture::run(&client(), output, arguments)),

@@ -29,7 +29,7 @@ pub(super) async fn run(
 }
 
 /// Waits for an answer that takes `over`, and says on a terminal for how much longer.
-async fn counting_down<T>(over: Duration, answer: impl Future<Output = T>) -> T {
+pub(super) async fn counting_down<T>(over: Duration, answer: impl Future<Output = T>) -> T {
     tokio::pin!(answer);
     // stdout has the proposal alone, as a script copies it from there.
     let mut terminal = stderr();

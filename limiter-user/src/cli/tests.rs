@@ -325,6 +325,58 @@ fn words(line: &str) -> Vec<String> {
 }
 
 #[test]
+fn sketches_are_saved_merged_and_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let [one, two, both, foreign] = ["one", "two", "both", "foreign"].map(path);
+    let nobody = folder.path().join("no.sock");
+    served(|socket, fake| {
+        let send = |packets| fake.state().sources.insert("192.0.2.1".into(), (packets, 0));
+        send(1000);
+        std::thread::scope(|scope| {
+            let saving = scope.spawn(|| limiter(socket, &["sketch", "save", &one, "--json"]));
+            // After the look for rates, and before the epoch that is counted or in it.
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            send(1600);
+            let (code, text) = saving.join().unwrap();
+            let saved: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!((code, &saved["saves"], &saved["sources"]), (0, &1.into(), &1.into()));
+            let rate = saved["packets_per_second"]["max"].as_f64().unwrap();
+            assert!((300.0..=600.0).contains(&rate), "600 in 1 to 2 s: {saved:#}");
+        });
+        assert_eq!(limiter(socket, &["sketch", "save", &two]).0, 0);
+        let show = ["sketch", "show", &one, "--estimate", "192.0.2.1", "--json"];
+        let shown: Value = serde_json::from_str(&limiter(socket, &show).1).unwrap();
+        assert_eq!(shown["estimate"]["source"], "192.0.2.1", "{shown:#}");
+        assert_eq!(shown["estimate"]["packets"], shown["packets"], "{shown:#}");
+        let (code, text) = limiter(socket, &["sketch", "show", &one, "--estimate", "192.0.2.1"]);
+        assert!(code == 0 && text.contains("192.0.2.1: "), "{text}");
+        let (code, text) = limiter(socket, &["sketch", "save", "/dev/null"]);
+        assert_eq!((code, text.as_str()), (2, ""), "it is still what it was");
+        assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
+    });
+    // Without a daemon.
+    let (code, text) = limiter(&nobody, &["sketch", "merge", &one, &two, "-o", &both]);
+    assert!(code == 0 && text.starts_with("2 saves, ") && text.contains("5 × 512"), "{text}");
+    assert_eq!(limiter(&nobody, &["sketch", "show", &both]).1, text);
+    assert_eq!(limiter(&nobody, &["sketch", "show", &both, "--estimate", "192.0.2.1"]).0, 3);
+    assert_eq!(
+        limiter(&nobody, &["sketch", "merge", &one, "-o", &both]).0,
+        2,
+        "one is none to merge"
+    );
+    std::fs::write(&foreign, "limiter-sketch 7\n").unwrap();
+    let before = std::fs::read(&both).unwrap();
+    for arguments in [
+        ["sketch", "merge", &one, &foreign, "-o", &both],
+        ["sketch", "merge", &one, &path("none"), "-o", &both],
+    ] {
+        assert_eq!(limiter(&nobody, &arguments).0, 2);
+        assert_eq!(std::fs::read(&both).unwrap(), before, "nothing is written");
+    }
+}
+
+#[test]
 fn every_command_that_is_shown_parses() {
     let shown = shown();
     assert!(shown.len() > 40, "{shown:?}");

@@ -69,6 +69,14 @@ impl Client {
         self.ask(Method::GET, path, Bytes::new()).await
     }
 
+    /// Gets a resource that is no JSON.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn get_bytes(&self, path: &str) -> Result<Bytes, Failure> {
+        self.answer(Method::GET, path, Bytes::new()).await
+    }
+
     /// Deletes a resource.
     ///
     /// # Errors
@@ -109,12 +117,16 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<T, Failure> {
+        let answer = self.answer(method, path, body).await?;
+        serde_json::from_slice(&answer).map_err(|error| self.broken(&error.to_string()))
+    }
+
+    async fn answer(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, Failure> {
         // A daemon that hangs still accepts, as the kernel does that for it: only a time tells.
         let exchange = timeout(self.patience, self.exchange(method, path, body));
         let (status, answer) = exchange.await.map_err(|_| self.silent())??;
         if status.is_success() {
-            return serde_json::from_slice(&answer)
-                .map_err(|error| self.broken(&error.to_string()));
+            return Ok(answer);
         }
         Err(self.refused(status, &answer))
     }

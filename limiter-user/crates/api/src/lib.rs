@@ -20,6 +20,7 @@ mod peers;
 mod ports;
 pub mod requests;
 mod shadow;
+mod sketch;
 mod source;
 mod stats;
 mod status;
@@ -57,6 +58,7 @@ pub use peers::{
 };
 pub use ports::{PortCounts, PortEntry, PortsReport};
 pub use shadow::{ShadowReport, ShadowSet, ShadowSource, ShadowUnset, ShadowsReport};
+pub use sketch::{SKETCH_RATES, SketchCells, SketchEstimate, SketchReport};
 pub use source::{Average, SharedReport, SourceReport, SourceShadowReport, moment};
 pub use stats::{CounterReport, LatencyReport, StatsReport, TallyReport};
 pub use status::{

@@ -301,6 +301,18 @@ impl Default for PortsQuery {
     }
 }
 
+/// `POST /v1/sketch/cells`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SketchCellsRequest {
+    /// The address, cut to the prefix that makes a source.
+    pub address: IpAddr,
+    /// Cells in a row of the sketch, a power of two.
+    pub width: u32,
+    /// Its rows.
+    pub depth: u32,
+}
+
 /// `POST /v1/interfaces`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

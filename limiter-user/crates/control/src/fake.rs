@@ -4,11 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use limiter_common::abi::{Counters, Reason};
 use limiter_common::evidence::Evidence;
+use limiter_common::hash::HashKey;
+use limiter_common::hll::Ranks;
+use limiter_common::key::SourceKey;
+use limiter_common::sketch::{Shape, Window};
 
 use super::Core;
 use super::plane::{Buckets, Floors, Links, Plane, Policies, Samples, Shares};
@@ -17,7 +21,7 @@ use dataplane::{
     BucketShare, ClusterBucket, ClusterMember, Error, Event, ShadowView, SharedCounts,
     SharesChanged,
 };
-use dataplane::{ClusterTerms, RunTime, WindowRanks};
+use dataplane::{ClusterTerms, RunTime, SketchCounts, WindowRanks};
 use model::Distinct;
 use model::Share;
 use model::group::{prefix_of, target_of};
@@ -412,7 +416,32 @@ impl Buckets for Fake {
     }
 
     fn registers(&self) -> Option<WindowRanks> {
-        None
+        Some(WindowRanks { ranks: Ranks::default(), window: 0, key: 7 })
+    }
+
+    fn sketch_counts(
+        &self,
+        sent: &mut dyn FnMut(usize, u8, &Counts) -> u64,
+    ) -> Option<SketchCounts> {
+        let (shape, window) = (Shape { mask: 511, depth: 5 }, Window { shift: 27 });
+        let mut cells = vec![0; shape.cells() as usize];
+        for (bucket, (address, (passed, dropped))) in self.state().sources.iter().enumerate() {
+            let packets = sent(bucket, 0, &Self::counts_of(*passed, *dropped));
+            for cell in self.sketch_cells(address.parse().unwrap(), shape).1 {
+                cells[cell as usize] += packets;
+            }
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let elapsed = now.as_nanos() as u64 % window.ns();
+        let began = SystemTime::now() - Duration::from_nanos(elapsed);
+        let elapsed = Duration::from_nanos(elapsed);
+        Some(SketchCounts { key: 7, shape, window, began, elapsed, cells })
+    }
+
+    fn sketch_cells(&self, address: IpAddr, shape: Shape) -> (u64, Vec<u32>) {
+        let IpAddr::V4(v4) = address else { return (7, Vec::new()) };
+        let hash = HashKey { words: [3; 10] }.hash(SourceKey::from_ipv4(v4.octets()));
+        (7, (0..shape.depth).map(|row| shape.index(hash, row)).collect())
     }
 
     fn run_time(&self) -> Option<RunTime> {

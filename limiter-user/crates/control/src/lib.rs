@@ -23,6 +23,7 @@ mod ports;
 pub mod rules;
 mod scan;
 mod services;
+mod sketch;
 mod suggest;
 mod top;
 mod views;
@@ -38,6 +39,7 @@ pub use self::ports::ports;
 pub use self::rules::confirm::check_period;
 pub use self::scan::{RATE_INTERVAL, Scan};
 pub use self::services::RETRY_INTERVAL;
+pub use self::sketch::{save as save_sketch, sketch_cells};
 pub use self::suggest::suggest;
 
 #[cfg(any(test, feature = "fake"))]

@@ -8,12 +8,13 @@ use std::time::SystemTime;
 
 use ipnet::IpNet;
 use limiter_common::abi::Counters;
+use limiter_common::sketch::Shape;
 
 use super::scan::Scan;
 use api::error::Failure;
 use dataplane::{
     BucketShare, ClusterBucket, ClusterMember, ClusterTerms, Dataplane, Error, Event, RunTime,
-    ShadowView, ShareMaps, SharedCounts, SharesChanged, WindowRanks,
+    ShadowView, ShareMaps, SharedCounts, SharesChanged, SketchCounts, WindowRanks,
 };
 use model::Distinct;
 use model::Share;
@@ -134,6 +135,8 @@ concern! {
             fn noise() -> f64;
             fn distinct() -> Option<Distinct>;
             fn registers() -> Option<WindowRanks>;
+            fn sketch_counts(sent: &mut dyn FnMut(usize, u8, &Counts) -> u64) -> Option<SketchCounts>;
+            fn sketch_cells(address: IpAddr, shape: Shape) -> (u64, Vec<u32>);
             fn refresh_clock();
         }
         reads (plane => plane.buckets()) {

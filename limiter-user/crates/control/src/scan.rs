@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use limiter_common::abi::Counters;
 
+use super::plane::Plane;
 use model::source::Counts;
 use model::traffic::Sort;
 
@@ -46,6 +47,18 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
+    /// All counts at present.
+    pub(super) fn take(plane: &dyn Plane) -> Self {
+        let (at, at_ns) = (Instant::now(), plane.monotonic_ns());
+        let mut packed = vec![0; plane.buckets()];
+        plane.counts(&mut |bucket, counts| {
+            if let Some(count) = packed.get_mut(bucket) {
+                *count = pack(&counts);
+            }
+        });
+        Self { at, at_ns, counters: None, counts: packed }
+    }
+
     /// What a source has offered since the look began. One that got its bucket later had not offered
     /// anything, whatever the look says of the bucket.
     #[inline]

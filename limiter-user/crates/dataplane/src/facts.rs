@@ -1,10 +1,11 @@
 //! What the data plane tells of sources, sketch and table.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use limiter_common::abi::EventKind;
 use limiter_common::hll::Ranks;
+use limiter_common::sketch::{Shape, Window};
 use model::source::Source;
 use model::{Limit, Target, Tier};
 
@@ -18,6 +19,23 @@ pub struct WindowRanks {
     /// A number that stands for the secret of the hash that has filled them.
     // The secret itself stays here: who knows it can aim at single cells and buckets.
     pub key: u64,
+}
+
+/// What the sketch has counted since its present epoch began, packets of sources with a bucket among them.
+#[derive(Clone, Debug)]
+pub struct SketchCounts {
+    /// As in [`WindowRanks::key`].
+    pub key: u64,
+    /// The size of the sketch.
+    pub shape: Shape,
+    /// How long its epochs are.
+    pub window: Window,
+    /// When the present one began.
+    pub began: SystemTime,
+    /// How much of it had passed.
+    pub elapsed: Duration,
+    /// Packets by cell, row after row.
+    pub cells: Vec<u64>,
 }
 
 /// Something that happened in the data plane.

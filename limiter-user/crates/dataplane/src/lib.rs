@@ -54,7 +54,7 @@ pub use attach::detach_link;
 pub use attachments::Attachments;
 pub use buckets::Buckets;
 pub use error::Error;
-pub use facts::{Event, ShadowView, WindowRanks};
+pub use facts::{Event, ShadowView, SketchCounts, WindowRanks};
 pub use floors::ClusterTerms;
 pub use kernel::wait_for_packets;
 pub use link::LinkEvents;

@@ -1,20 +1,24 @@
 //! The kernel program's memory, as it is without a look at the limits.
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use aya::Ebpf;
 use aya::maps::{MapData, PerCpuArray};
 use limiter_common::abi::{Counters, Layout};
 use limiter_common::atomic;
-use limiter_common::hash::HashKey;
+use limiter_common::class::group_prefix;
+use limiter_common::hash::{Hash, HashKey};
 use limiter_common::hll::{self, Ranks};
-use limiter_common::sketch::Total;
+use limiter_common::sketch::{Cell, Shape, Total};
 use limiter_common::table::{SPARED, WAYS};
 use siphasher::sip::SipHasher24;
 
 use super::events::EventQueue;
-use super::facts::WindowRanks;
+use super::facts::{SketchCounts, WindowRanks};
 use super::pending::{DropCaches, Pending};
+use super::sources::key_of;
 use super::view::{Memory, Now};
 use super::{Error, Options, elements, kernel, take};
 use model::Distinct;
@@ -177,11 +181,7 @@ impl BucketTable {
     /// What that is estimated from.
     pub fn registers(&self) -> Option<WindowRanks> {
         let registers = self.memory.registers.all().first()?;
-        let epoch = || {
-            // As the kernel program reckons, which is up to a millisecond from the wall clock.
-            let offset_ns = atomic::load(&self.memory.config().clock_offset);
-            hll::epoch(kernel::monotonic_ns().wrapping_add(offset_ns))
-        };
+        let epoch = || hll::epoch(self.wall_ns());
         let mut before = epoch();
         loop {
             let ranks = Ranks::full(registers, before);
@@ -193,6 +193,59 @@ impl BucketTable {
             }
             before = after;
         }
+    }
+
+    /// The present as the kernel program reckons it, which is up to a millisecond from the wall clock: ns since 1970.
+    fn wall_ns(&self) -> u64 {
+        let offset_ns = atomic::load(&self.memory.config().clock_offset);
+        kernel::monotonic_ns().wrapping_add(offset_ns)
+    }
+
+    /// What the sketch has counted in its present epoch. The packets of sources with a bucket, which it does not
+    /// count, are added to their cells: as many as `sent` says for a bucket's number, class and counts. `None` if the
+    /// epoch ended meanwhile.
+    pub fn sketch_counts(
+        &self,
+        sent: &mut dyn FnMut(usize, u8, &Counts) -> u64,
+    ) -> Option<SketchCounts> {
+        let Memory { layout, identities, .. } = &*self.memory;
+        let (shape, window, now_ns) = (layout.sketch, self.memory.window(), self.wall_ns());
+        let epoch = window.position(now_ns).epoch;
+        let count = |word| {
+            let cell = Cell(atomic::load(word));
+            // What was touched in no packet of this epoch still has the count of an earlier one.
+            if cell.epoch() == epoch { cell.current().into() } else { 0 }
+        };
+        let mut cells: Vec<u64> = self.memory.cells.all().iter().map(count).collect();
+        // A cell that has rolled meanwhile has forgotten this epoch.
+        if window.position(self.wall_ns()).epoch != epoch {
+            return None;
+        }
+        let pending = self.pending();
+        self.memory.occupied(|bucket, slot| {
+            let class = identities.all().get(bucket).map(|identity| identity.class().class());
+            // Packets of a group are its sources', which are counted already.
+            let Some(class) = class.filter(|class| group_prefix(*class).is_none()) else { return };
+            let packets = sent(bucket, class, &pending.counts(bucket, slot));
+            let hash = Hash(atomic::load(&slot.tag));
+            for row in 0..shape.depth {
+                if let Some(cell) = cells.get_mut(shape.index(hash, row) as usize) {
+                    *cell += packets;
+                }
+            }
+        });
+        let elapsed = Duration::from_nanos(now_ns & (window.ns() - 1));
+        let began = SystemTime::UNIX_EPOCH + Duration::from_nanos(now_ns) - elapsed;
+        let key = fingerprint(&layout.hash_key);
+        Some(SketchCounts { key, shape, window, began, elapsed, cells })
+    }
+
+    /// The cells of a source's packets that are in no class, in a sketch of that size: one in each row; and what the
+    /// hash's key is known by. `address` is cut to its prefix already.
+    pub fn sketch_cells(&self, address: IpAddr, shape: Shape) -> (u64, Vec<u32>) {
+        let key = &self.memory.layout.hash_key;
+        let hash = key.hash(key_of(address));
+        (fingerprint(key), (0..shape.depth).map(|row| shape.index(hash, row)).collect())
     }
 
     /// Bits of an address that make a source: of IPv4 and of IPv6.

@@ -41,11 +41,20 @@ impl Digest {
 
     /// Reads one that may come from anybody; `None` if it is none, or not a small one.
     pub fn read(bytes: &[u8]) -> Option<Self> {
+        Self::read_up_to(SMALL, bytes)
+    }
+
+    /// The same of a coarse one.
+    pub fn read_coarse(bytes: &[u8]) -> Option<Self> {
+        Self::read_up_to(COARSE, bytes)
+    }
+
+    fn read_up_to(k: u16, bytes: &[u8]) -> Option<Self> {
         let digest = TDigestMut::deserialize(bytes).ok()?;
         let is_number = |value: Option<f64>| value.is_none_or(f64::is_finite);
-        // It comes over the network, from a host of whatever version: neither its size nor its
-        // weight may be more than hosts send.
-        let is_small = digest.k() <= SMALL && digest.total_weight() < 1 << 48;
+        // It comes from a host of whatever version, or from a file: neither its size nor its weight may be more than
+        // hosts write.
+        let is_small = digest.k() <= k && digest.total_weight() < 1 << 48;
         (is_small && is_number(digest.min_value()) && is_number(digest.max_value()))
             .then_some(Self(digest))
     }

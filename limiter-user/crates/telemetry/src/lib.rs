@@ -11,6 +11,7 @@ pub mod history;
 mod latency;
 mod rates;
 mod sample;
+pub mod saved_sketch;
 pub mod suggest;
 pub mod throttle;
 

@@ -21,8 +21,9 @@ const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Routes whose answer waits for traffic or for other hosts on purpose. In the metric they would hide a daemon that
 /// has become slow.
-const PATIENT: [&str; 7] = [
+const PATIENT: [&str; 8] = [
     "/v1/ports",
+    "/v1/sketch",
     "/v1/suggest",
     "/v1/top",
     "/v1/cluster/peers",

@@ -11,6 +11,7 @@ mod lists;
 mod metrics;
 mod peer;
 mod shadows;
+mod sketch;
 mod suggest;
 mod top;
 pub mod web;
@@ -52,6 +53,8 @@ pub fn router(host: Host) -> Router {
         // Not a DELETE: RFC 9110 (9.3.5) gives its body no meaning, and the targets are the body.
         .route("/v1/lists/{list}/remove", post(lists::remove).layer(long_body()))
         .route("/v1/lists/{list}/clear", post(lists::clear))
+        .route("/v1/sketch", get(sketch::save))
+        .route("/v1/sketch/cells", post(sketch::cells))
         .route("/v1/suggest", get(suggest::suggest))
         .route("/v1/top", get(top::sources))
         .route("/v1/groups", get(top::groups))
