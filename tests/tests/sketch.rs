@@ -57,7 +57,7 @@ fn bounds(sent: &Sent, saved: &Value) -> [f64; 2] {
     let [from, to] = window(saved);
     [
         between(sent, [from + SLACK, to - SLACK]),
-        between(sent, [from - EPOCH / 2 - SLACK, to + EPOCH / 16 + SLACK]),
+        between(sent, [from - EPOCH / 2 - SLACK, to + EPOCH / 2 + SLACK]),
     ]
 }
 

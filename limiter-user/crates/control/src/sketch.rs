@@ -20,7 +20,7 @@ use model::digest::Digest;
 use telemetry::saved_sketch::{Header, Parameters, SavedSketch, key_name, shape};
 
 /// How often an epoch is waited for. On a busy machine a task may come too late for its end.
-const TRIES: usize = 8;
+const TRIES: u32 = 16;
 
 /// How long until `before` the next end of an epoch that is `window` long: epochs begin with 1970.
 fn until_end(window: Duration, before: Duration) -> Duration {
@@ -42,12 +42,14 @@ pub async fn save(shared: &CoreHandle) -> Result<SavedSketch, Failure> {
     let (cost, first) = (first.at.elapsed(), Arc::new(first));
     let window = Duration::from_secs_f64(window_ms / 1e3);
     sleep(SKETCH_RATES).await;
-    for _ in 0..TRIES {
-        // Late, so that little is counted of the epoch before; but over when the next one begins.
-        sleep(until_end(window, (window / 16).max(2 * cost).min(window / 2))).await;
+    for attempt in 0..TRIES {
+        // As late in an epoch as this machine manages: then little is counted of the one before, and nearly all of the
+        // next one.
+        let margin = window / 16 * (1 + attempt / 2).min(6);
+        sleep(until_end(window, margin.max(2 * cost).min(window / 2))).await;
         let look = shared.with(|core| Ok(Snapshot::take(core.plane()))).await?;
         let looked = SystemTime::now();
-        sleep(until_end(window, Duration::ZERO) + window - window / 16).await;
+        sleep(until_end(window, Duration::ZERO) + window - margin).await;
         let first = Arc::clone(&first);
         let found = shared.with(move |core| Ok(sketch(core.plane(), &first, &look, looked)));
         if let Some(found) = found.await? {
