@@ -119,6 +119,23 @@ fn known_rates_are_told_within_a_percent_and_a_limit_follows() {
     let wanted = (heavy - limit) / all;
     println!("drops {touched:.4} of packets, by what was sent {wanted:.4}");
     assert!((touched / wanted - 1.0).abs() < 0.02, "{answer:#}");
+    let algorithms = answer["algorithms"].as_array().expect("algorithms");
+    assert_eq!(algorithms.len(), 3, "{answer:#}");
+    for by in algorithms {
+        // Second by second it comes to the same, as all send evenly. A bucket is full at first.
+        let rate: f64 = by["rate"]
+            .as_str()
+            .and_then(|rate| rate.strip_suffix("pps"))
+            .map_or(0.0, |it| it.parse().expect("a number"));
+        let wanted = (heavy - rate) / all;
+        let dropped = by["share_of_packets"].as_f64().expect("a share");
+        println!(
+            "{}: drops {dropped:.4} of packets, by what was sent {wanted:.4}",
+            by["algorithm"]
+        );
+        assert!(by["sources"] == 1 && (dropped / wanted - 1.0).abs() < 0.05, "{by:#}");
+    }
+    assert_eq!(algorithms.iter().filter(|by| by["recommended"] == true).count(), 1);
     assert_eq!(of_prefix["sources"], 64, "{of_prefix:#}");
     assert!(of_prefix["packets"]["command"].as_str().is_some_and(|c| c.ends_with("/26")));
 
@@ -128,6 +145,10 @@ fn known_rates_are_told_within_a_percent_and_a_limit_follows() {
     let set = run_proposed(&cli, proposal, "command");
     assert_eq!(set["limit"]["rate"], proposal["rate"]);
     assert_eq!(set["limit"]["burst"], proposal["burst"]);
+    for by in algorithms {
+        let set = run_proposed(&cli, by, "command");
+        assert_eq!(set["limit"]["rate"], by["rate"], "{set:#}");
+    }
     let set = run_proposed(&cli, &answer["bytes"], "command");
     assert_eq!(set["limit"]["rate"], answer["bytes"]["rate"]);
     daemon.assert_accounted(&lab);
@@ -295,7 +316,7 @@ fn a_share_of_less_than_one_source_is_told_with_one_that_matters() {
     let lab = Lab::new(1);
     let daemon = Daemon::start(&lab);
     track_all(&daemon.cli());
-    let rate = |index: usize| if index == 44 { 2000.0 } else { 20.0 + index as f64 };
+    let rate = |index: usize| if index == 44 { 1000.0 } else { 20.0 + index as f64 };
     let stream = |index| Stream::new(frame::udp(source(index), 90), rate(index), u64::MAX);
     let sending = Sender::new(&lab).start((0..45).map(stream).collect());
     thread::sleep(Duration::from_millis(500));
@@ -316,4 +337,41 @@ fn a_share_of_less_than_one_source_is_told_with_one_that_matters() {
     assert_eq!(screen.ended(), 0);
     assert!(!text.contains("watching what") && text.contains("touches 1 source "), "{text}");
     let _sent = sending.stop();
+}
+
+#[test]
+fn a_source_that_sends_most_packets_is_not_usual() {
+    let lab = Lab::new(1);
+    let daemon = Daemon::start(&lab);
+    let cli = daemon.cli();
+    track_all(&cli);
+    let rate = |index: usize| if index == 44 { 4000.0 } else { 20.0 + index as f64 };
+    let stream = |index| Stream::new(frame::udp(source(index), 90), rate(index), u64::MAX);
+    let sending = Sender::new(&lab).start((0..45).map(stream).collect());
+    thread::sleep(Duration::from_millis(500));
+    let answer = cli.ok(&["suggest", "--over", "3s"]);
+    let _sent = sending.stop();
+    let notes: Vec<_> = answer["notes"].as_array().into_iter().flatten().collect();
+    let notes: Vec<_> = notes.into_iter().filter_map(Value::as_str).collect();
+    println!("{notes:#?}\n{:#}", answer["algorithms"]);
+    // 4000 of 4000 + 44 · 41.5 packets/s.
+    assert!(
+        notes[0].starts_with("one source, 198.18.0.44, sends 68.")
+            || notes[0].starts_with("one source, 198.18.0.44, sends 69."),
+        "{notes:#?}"
+    );
+    assert!(
+        notes[1].contains("less than one, so these limits touch no other source"),
+        "{notes:#?}"
+    );
+    // 63 packets/s, and a fifth more.
+    let limit = answer["packets"]["rate_per_second"].as_f64().expect("a rate");
+    assert!((75.0..=85.0).contains(&limit), "{answer:#}");
+    assert_eq!(answer["packets"]["sources"], 1, "{answer:#}");
+    let max = answer["packets_per_second"]["max"].as_f64().expect("a rate");
+    assert!((max / 4000.0 - 1.0).abs() < 0.02, "what was seen is told as it was: {answer:#}");
+    for by in answer["algorithms"].as_array().expect("algorithms") {
+        assert!(by["sources"] == 1 && by["share_of_packets"].as_f64() > Some(0.6), "{by:#}");
+    }
+    daemon.assert_accounted(&lab);
 }

@@ -249,7 +249,11 @@ such sources sent within one second. What it would touch is told for the long ru
 Nothing is set: copy the command that is printed, or try it first with `limiter limit shadow set`.
 
 Where the share is less than one source, the limit is above the heaviest of them. A note says so, and names
-a share that would make a difference.
+a share that would make a difference. A source that sends more than half of all packets is left out of what is
+usual, and named.
+
+A table compares the kernel's algorithms on what sources sent second by second. Recommended is the limit that
+lets the fewest packets of a source through in any minute; a token bucket if that is about as few.
 
 Sources below the gate of the sketch have no bucket (see `limiter status`): they are only counted. Watch
 when traffic is as it should be; in a flood those who flood are a part of the sources.

@@ -65,7 +65,9 @@ pub use status::{
     AttachReport, DetachReport, EventsReport, Health, OccupantReport, ServiceReport, StatusReport,
     StoreReport, VersionReport,
 };
-pub use suggest::{LightReport, ProposalReport, Question, SuggestQuery, SuggestReport, percent};
+pub use suggest::{
+    AlgorithmReport, LightReport, ProposalReport, Question, SuggestQuery, SuggestReport, percent,
+};
 pub use top::{TopEntry, TopReport};
 
 use std::io::{self, Write};

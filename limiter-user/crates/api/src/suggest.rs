@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Print, text};
 use crate::error::{Failure, exit};
 use model::digest::Percentiles;
-use model::{Rate, Selector, Target};
+use model::{Algorithm, Rate, Selector, Target};
 
 /// What is to be watched.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +113,8 @@ pub struct SuggestReport {
     pub packets: ProposalReport,
     /// A limit of bytes.
     pub bytes: ProposalReport,
+    /// The limit of packets by each algorithm.
+    pub algorithms: Vec<AlgorithmReport>,
     /// What else is to be known.
     pub notes: Vec<String>,
 }
@@ -149,6 +151,54 @@ pub struct ProposalReport {
     pub command: String,
     /// The command that tries it, which drops nothing.
     pub try_command: String,
+}
+
+/// A limit by one of the algorithms, on what sources sent second by second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AlgorithmReport {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The rate; of a window, its limit.
+    pub rate: Rate,
+    /// The burst of a token bucket, packets.
+    pub burst: Option<u64>,
+    /// The most packets of a source that it lets through in any minute.
+    pub per_minute: u64,
+    /// Sources that would have lost packets while they were watched.
+    pub sources: u64,
+    /// The part of packets that would have been dropped meanwhile, 0 to 1.
+    pub share_of_packets: f64,
+    /// Whether it is recommended.
+    pub recommended: bool,
+    /// The command that sets it.
+    pub command: String,
+}
+
+impl AlgorithmReport {
+    fn row(&self) -> [String; 5] {
+        let Self { algorithm, rate, sources, .. } = self;
+        let burst = self.burst.map(|burst| format!(" burst {burst}")).unwrap_or_default();
+        [
+            algorithm.name().into(),
+            format!("{rate}{burst}"),
+            text::thousands(self.per_minute),
+            sources.to_string(),
+            percent(self.share_of_packets),
+        ]
+    }
+}
+
+/// Which of the algorithms is recommended, and why.
+fn recommendation(algorithms: &[AlgorithmReport]) -> Option<String> {
+    let (best, others): (Vec<_>, Vec<_>) = algorithms.iter().partition(|it| it.recommended);
+    let most = |it: &AlgorithmReport| text::thousands(it.per_minute);
+    let others = others.into_iter().map(|it| format!("{} by {}", most(it), it.algorithm.name()));
+    let (best, others) = (best.first()?, others.collect::<Vec<_>>().join(", "));
+    let name = best.algorithm.name();
+    Some(format!(
+        "recommended: {name}, which lets {} packets of a source through in any minute at the most; {others}",
+        most(best)
+    ))
 }
 
 impl ProposalReport {
@@ -204,6 +254,15 @@ impl Print for SuggestReport {
             writeln!(out, "{}", proposal.command)?;
             writeln!(out, "    {}", proposal.touches())?;
         }
+        let header = ["ALGORITHM", "LIMIT", "IN ANY MINUTE", "SOURCES OVER IT", "DROPS"];
+        let mut table = text::table(&header, 2);
+        for by in &self.algorithms {
+            table.add_row(by.row());
+        }
+        writeln!(out, "\n{}", table.trim_fmt())?;
+        if let Some(text) = recommendation(&self.algorithms) {
+            writeln!(out, "{text}")?;
+        }
         writeln!(out, "\nto see first what it would drop, without dropping anything:")?;
         writeln!(out, "{}", self.packets.try_command)?;
         for note in &self.notes {
@@ -231,6 +290,16 @@ mod tests {
             command: format!("limiter limit set {what}"),
             try_command: format!("limiter limit shadow set {what}"),
         };
+        let algorithm = |algorithm, rate: &str, burst, per_minute| AlgorithmReport {
+            algorithm,
+            rate: rate.parse().unwrap(),
+            burst,
+            per_minute,
+            sources: 3,
+            share_of_packets: 0.25,
+            recommended: burst.is_some(),
+            command: String::new(),
+        };
         let packets = Percentiles { p50: 10.0, p90: 20.0, p99: 30.0, p999: 40.0, max: 5000.0 };
         let report = SuggestReport {
             target: "default".into(),
@@ -247,6 +316,10 @@ mod tests {
             total_bytes_per_second: 10.0,
             packets: proposal("200pps", "200pps --burst 240"),
             bytes: proposal("1mbit", "1mbit --burst 150kbyte"),
+            algorithms: vec![
+                algorithm(Algorithm::TokenBucket, "200pps", Some(240), 12_240),
+                algorithm(Algorithm::FixedWindow, "9000/minute", None, 18_000),
+            ],
             notes: vec!["something else".into()],
         };
         let mut text = Vec::new();
@@ -260,6 +333,9 @@ mod tests {
             "limiter limit set 200pps --burst 240 touches 1 source (0.10 % of all), drops 25.0 % of packets \
              and 50.0 % of bytes ",
             "limiter limit set 1mbit --burst 150kbyte touches",
+            "token-bucket 200pps burst 240 12,240 3 25.0 % fixed-window 9000/minute 18,000 3 25.0 % recommended: \
+             token-bucket, which lets 12,240 packets of a source through in any minute at the most; 18,000 by \
+             fixed-window to see",
             "limiter limit shadow set 200pps --burst 240 note: something else",
         ] {
             let words = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -15,13 +15,14 @@ use super::core::Core;
 use super::handle::CoreHandle;
 use super::plane::Plane;
 use api::error::{Failure, exit};
-use api::{LightReport, ProposalReport, Question, SuggestReport, percent};
+use api::{AlgorithmReport, LightReport, ProposalReport, Question, SuggestReport, percent};
 use model::source::Member;
 use model::target::short_prefix;
 use model::units::format_burst;
 use model::{Selector, Target, Unit};
+use telemetry::compare::{Compared, compare};
 use telemetry::suggest::{Light, MIN_SOURCES, Proposal, TooSmall, Traffic, propose, too_small};
-use telemetry::{Observation, Rates, Sample, SourceRate, Watch};
+use telemetry::{MAX_SERIES, Observation, Rates, Sample, SourceRate, Watch};
 
 /// Buckets that are looked at before others may use the core.
 const PART: usize = 1 << 15;
@@ -106,7 +107,9 @@ pub async fn suggest(shared: &CoreHandle, question: Question) -> Result<SuggestR
     let before = shared.with(move |core| whole(core, whom)).await?;
     let step = before.sample.tracked().div_ceil(MAX).max(1) as usize;
     let parts = before.buckets.div_ceil(PART);
-    let mut watch = Watch::new(parts);
+    // A multiple of the step: of those that are watched.
+    let series_of = step * (before.sample.tracked() as usize / step).div_ceil(MAX_SERIES).max(1);
+    let mut watch = Watch::new(parts, u32::try_from(series_of).unwrap_or(u32::MAX));
     let intervals = over.div_duration_f64(APART).round().max(1.0) as u32;
     let start = Instant::now();
     let mut distinct = Vec::new();
@@ -136,44 +139,62 @@ pub async fn suggest(shared: &CoreHandle, question: Question) -> Result<SuggestR
     // A million sources take a moment, in which the daemon has others to answer.
     let answer = spawn_blocking(move || done.answer(question)).await;
     let failed = |_| Failure::new(exit::NEGATIVE, "the watch has failed");
-    let Answered { mut report, few } = answer.map_err(failed)??;
-    if let Some((too_small, (seen, rate))) = few {
+    let Answered { mut report, few, dominant, heaviest } = answer.map_err(failed)??;
+    if let Some((seen, rate)) = heaviest.filter(|_| few.is_some() || dominant.is_some()) {
         let source = shared.with(move |core| Ok(owner(core.plane(), &seen))).await?;
-        report.notes.splice(0..0, few_notes(question.share, &too_small, source, rate));
+        let notes = heaviest_notes(question.share, few.as_ref(), dominant, source, rate);
+        report.notes.splice(0..0, notes);
     }
     Ok(report)
 }
 
-/// What is answered, and what is to be said of the heaviest source if the share is too small.
+/// What is answered, and what is to be said of the heaviest source.
 struct Answered {
     report: SuggestReport,
-    few: Option<(TooSmall, (Observation, SourceRate))>,
+    heaviest: Option<(Observation, SourceRate)>,
+    /// If the share is too small to touch anybody.
+    few: Option<TooSmall>,
+    /// The part of all packets that the heaviest source sends, if it does not count as usual.
+    dominant: Option<f64>,
 }
 
-/// What to say where the share is less than one source.
-fn few_notes(
+/// What to say where the share is less than one source, or one source sends most packets.
+fn heaviest_notes(
     share: f64,
-    found: &TooSmall,
+    few: Option<&TooSmall>,
+    dominant: Option<f64>,
     heaviest: Option<IpNet>,
     rate: SourceRate,
-) -> impl Iterator<Item = String> {
-    let of = match heaviest {
-        Some(source) => format!(", {}, sends", short_prefix(&source)),
-        None => " sends".into(),
-    };
-    let above = format!(
-        "{} of {:.0} sources is less than one, so these limits touch nobody: the heaviest{of} {:.0} packets/s",
-        percent(share),
-        found.sources,
-        rate.packets
-    );
-    let enough = found.enough.map(|(share, proposal)| {
+) -> Vec<String> {
+    let name = heaviest.map(|source| short_prefix(&source));
+    let mut notes = Vec::new();
+    if let Some(part) = dominant {
+        let one = name
+            .as_ref()
+            .map_or_else(|| "one source".into(), |name| format!("one source, {name},"));
+        notes.push(format!(
+            "{one} sends {} of all packets, {:.0} packets/s: it is left out of what is usual",
+            percent(part),
+            rate.packets
+        ));
+    }
+    let Some(found) = few else { return notes };
+    let less = format!("{} of {:.0} sources is less than one", percent(share), found.sources);
+    notes.push(match (dominant, name) {
+        (Some(_), _) => format!("{less}, so these limits touch no other source"),
+        (None, name) => format!(
+            "{less}, so these limits touch nobody: the heaviest{} sends {:.0} packets/s",
+            name.map(|name| format!(", {name},")).unwrap_or_default(),
+            rate.packets
+        ),
+    });
+    notes.extend(found.enough.map(|(share, proposal)| {
         let touched = proposal.touches.sources;
         let sources = if touched == 1 { "source" } else { "sources" };
         let (share, rate) = (100.0 * share, proposal.rate);
         format!("with --share {share:.2}% the limit is {rate}, which touches {touched} {sources}")
-    });
-    std::iter::once(above).chain(enough)
+    }));
+    notes
 }
 
 /// All that was seen.
@@ -214,16 +235,28 @@ impl Watched {
             ));
         }
         let sources = rates.sources.len() as u64 * u64::from(rates.each);
-        let proposals = [Unit::Packets, Unit::Bytes]
-            .map(|unit| propose(&mut rates, light, traffic, share, unit))
-            .map(|found| found.map(|found| proposal_report(&found, &target, &after.program)));
+        // Of all that was seen, as it was; what is proposed is made of what is usual.
         let percentiles = rates.percentiles().zip(rates.peak_packets.percentiles());
+        let dominant = rates.set_dominant_aside(traffic.packets);
+        let proposals = [Unit::Packets, Unit::Bytes]
+            .map(|unit| propose(&mut rates, light, traffic, share, unit));
         let ([Some(packets), Some(bytes)], Some(([by_packets, by_bytes], peaks))) =
             (proposals, percentiles)
         else {
-            return Err(too_few(sources, &light, over));
+            return Err(too_few(sources, dominant, &light, over));
         };
-        let few = too_small(&mut rates, light, traffic, share).zip(rates.heaviest);
+        if rates.series_each > rates.each {
+            notes.push(format!(
+                "algorithms are compared on one in {} of these sources",
+                rates.series_each / rates.each.max(1)
+            ));
+        }
+        let algorithms = compare(&rates, light, share, &packets);
+        let algorithms = algorithms.iter().map(|it| algorithm_report(it, &target, &after.program));
+        let algorithms = algorithms.collect();
+        let few = too_small(&mut rates, light, traffic, share);
+        let [packets, bytes] =
+            [packets, bytes].map(|found| proposal_report(&found, &target, &after.program));
         let report = SuggestReport {
             target: whom.short(),
             from: humantime::format_rfc3339_millis(times[0]).to_string(),
@@ -242,9 +275,10 @@ impl Watched {
             total_bytes_per_second: traffic.bytes,
             packets,
             bytes,
+            algorithms,
             notes,
         };
-        Ok(Answered { report, few })
+        Ok(Answered { report, few, dominant, heaviest: rates.heaviest })
     }
 }
 
@@ -274,12 +308,37 @@ fn traffic_of(rates: &Rates) -> Traffic {
     Traffic { packets: sum(|source| source.packets), bytes: sum(|source| source.bytes) }
 }
 
-fn proposal_report(proposal: &Proposal, target: &Target, program: &str) -> ProposalReport {
-    let Proposal { rate, burst, touches } = *proposal;
-    let of = match target.prefix() {
+/// What a command needs to be about the target.
+fn for_target(target: &Target) -> String {
+    match target.prefix() {
         Some(_) => format!(" --for {}", target.whom.short()),
         None => String::new(),
+    }
+}
+
+fn algorithm_report(compared: &Compared, target: &Target, program: &str) -> AlgorithmReport {
+    let Compared { algorithm, rate, burst, per_minute, sources, share_of_packets, recommended } =
+        *compared;
+    let by = match burst {
+        Some(burst) => format!(" --burst {burst}"),
+        None => format!(" --algorithm {}", algorithm.name()),
     };
+    let command = format!("{program} limit set {rate}{by}{}", for_target(target));
+    AlgorithmReport {
+        algorithm,
+        rate,
+        burst,
+        per_minute,
+        sources,
+        share_of_packets,
+        recommended,
+        command,
+    }
+}
+
+fn proposal_report(proposal: &Proposal, target: &Target, program: &str) -> ProposalReport {
+    let Proposal { rate, burst, touches } = *proposal;
+    let of = for_target(target);
     let burst_text = match rate.unit() {
         Unit::Packets => burst.to_string(),
         // Proposed in whole kilobytes.
@@ -300,9 +359,13 @@ fn proposal_report(proposal: &Proposal, target: &Target, program: &str) -> Propo
     }
 }
 
-fn too_few(sources: u64, light: &Light, over: Duration) -> Failure {
+fn too_few(sources: u64, dominant: Option<f64>, light: &Light, over: Duration) -> Failure {
     let over = humantime::format_duration(over);
     let sent = if sources == 1 { "1 source".into() } else { format!("{sources} sources") };
+    let sent = match dominant {
+        Some(part) => format!("{sent}, one of them {} of all packets,", percent(part)),
+        None => sent,
+    };
     let few = match light.sources {
         Some(sources) if sources > 0.0 => {
             format!(", and some {sources:.0} at a time too little (below {:.0}pps)", light.below)

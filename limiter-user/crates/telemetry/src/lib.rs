@@ -5,6 +5,7 @@
 //! slow misses something and is told how much.
 
 mod bus;
+pub mod compare;
 pub mod detect;
 pub mod event;
 pub mod history;
@@ -18,5 +19,5 @@ pub mod throttle;
 pub use bus::Bus;
 pub use event::{Event, What};
 pub use latency::{Latency, Recorder};
-pub use rates::{Observation, Rates, SourceRate, Watch};
+pub use rates::{MAX_SERIES, Observation, Rates, SourceRate, Watch};
 pub use sample::Sample;

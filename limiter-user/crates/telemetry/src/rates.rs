@@ -3,10 +3,18 @@
 //! The buckets are looked at in parts, so that nobody has to wait for all of them. Each part has its own
 //! times, so the rates are exact however long a look takes.
 
+use std::collections::BTreeMap;
+
 use model::digest::{Digest, Percentiles};
 
 /// Sources that a part can lose, because others get their buckets, and still tell of.
 const MAX_GONE: usize = 1 << 14;
+
+/// Sources whose packets of each look are to be kept, about.
+pub const MAX_SERIES: usize = 1 << 13;
+
+/// A source that sends a larger part of all packets than this is not usual.
+const DOMINANT: f64 = 0.5;
 
 /// What a bucket counts of its source at a look.
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +56,8 @@ impl Entry {
         Self::known(before)
     }
 
-    /// Takes a later look, and whether it has sent something since.
-    fn update(&mut self, seen: Observation, seconds: f64) -> bool {
+    /// Takes a later look, and how many packets it has sent since.
+    fn update(&mut self, seen: Observation, seconds: f64) -> u64 {
         // Counters are read while packets add to them, and pending drops move: a later sum may be
         // a bit less.
         let packets = seen.packets.saturating_sub(self.seen.packets);
@@ -57,7 +65,7 @@ impl Entry {
         self.peak_packets = self.peak_packets.max((packets as f64 / seconds) as f32);
         self.peak_bytes = self.peak_bytes.max((bytes as f64 / seconds) as f32);
         self.seen = seen;
-        packets > 0
+        packets
     }
 }
 
@@ -84,10 +92,12 @@ struct Part {
     gone: Vec<Entry>,
     /// Sources that have sent something between two looks, summed over looks.
     active: u64,
+    /// Packets per second between two looks, by the number of the bucket and when the source got it.
+    series: BTreeMap<(u32, u64), Vec<u32>>,
 }
 
 impl Part {
-    fn look(&mut self, now_ns: u64, seen: &[Observation]) {
+    fn look(&mut self, now_ns: u64, seen: &[Observation], (series_of, max_series): (u32, usize)) {
         if self.first_ns.is_none() {
             self.first_ns = Some(now_ns);
             self.entries = seen.iter().copied().map(Entry::known).collect();
@@ -109,7 +119,17 @@ impl Part {
                         Entry::fresh(*seen)
                     }
                 };
-                self.active += u64::from(entry.update(*seen, seconds));
+                let packets = entry.update(*seen, seconds);
+                self.active += u64::from(packets > 0);
+                let key = (seen.bucket, seen.since_ns);
+                // Random sources must not fill memory here either.
+                if seen.bucket.is_multiple_of(series_of)
+                    && (self.series.len() < max_series || self.series.contains_key(&key))
+                {
+                    // Looks are a second apart, or more where there are very many sources.
+                    let packets = (packets as f64 / seconds).round() as u32;
+                    self.series.entry(key).or_default().push(packets);
+                }
                 self.entries.push(entry);
             }
             before.for_each(|lost| self.lose(lost));
@@ -146,18 +166,25 @@ impl Part {
 #[derive(Debug)]
 pub struct Watch {
     parts: Vec<Part>,
+    series_of: u32,
+    /// Series of a part, at most.
+    max_series: usize,
 }
 
 impl Watch {
-    /// Watches buckets in so many parts.
-    pub fn new(parts: usize) -> Self {
-        Self { parts: (0..parts).map(|_| Part::default()).collect() }
+    /// Watches buckets in so many parts. Of those whose number is a multiple of `series_of`, what came between looks is
+    /// kept.
+    pub fn new(parts: usize, series_of: u32) -> Self {
+        // Buckets are taken by chance: a part may have more than its share.
+        let max_series = (2 * MAX_SERIES).div_ceil(parts.max(1));
+        let parts = (0..parts).map(|_| Part::default()).collect();
+        Self { parts, series_of: series_of.max(1), max_series }
     }
 
     /// Takes a look at a part, at `now_ns` since boot. The numbers of the buckets must ascend.
     pub fn look(&mut self, part: usize, now_ns: u64, seen: &[Observation]) {
         if let Some(part) = self.parts.get_mut(part) {
-            part.look(now_ns, seen);
+            part.look(now_ns, seen, (self.series_of, self.max_series));
         }
     }
 
@@ -166,8 +193,11 @@ impl Watch {
         let mut rates = Rates {
             sources: Vec::new(),
             heaviest: None,
+            dominant: None,
             each,
             active: 0.0,
+            series: Vec::new(),
+            series_each: self.series_of,
             packets: Digest::fine(),
             bytes: Digest::fine(),
             peak_packets: Digest::fine(),
@@ -175,10 +205,18 @@ impl Watch {
         };
         // Sources are active between two looks, so there is one interval less than looks.
         let intervals = looks.saturating_sub(1).max(1) as f64;
-        for part in self.parts {
+        for mut part in self.parts {
             rates.active += f64::from(each) * part.active as f64 / intervals;
-            rates.add(part.rates());
+            let series = std::mem::take(&mut part.series).into_iter();
+            rates.series.extend(series.filter(|(_, counts)| counts.iter().any(|count| *count > 0)));
+            for (seen, rate) in part.rates() {
+                if rates.heaviest.is_none_or(|(_, heaviest)| rate.packets > heaviest.packets) {
+                    rates.heaviest = Some((seen, rate));
+                }
+                rates.sources.push(rate);
+            }
         }
+        rates.digest();
         rates
     }
 }
@@ -190,8 +228,14 @@ pub struct Rates {
     pub sources: Vec<SourceRate>,
     /// The bucket of the one that sends most packets, and what it sends.
     pub heaviest: Option<(Observation, SourceRate)>,
+    /// The same if it is left out of the percentiles.
+    pub dominant: Option<(Observation, SourceRate)>,
     /// How many sources each of these stands for.
     pub each: u32,
+    /// Packets per second between looks of some of them, by bucket and when they got it.
+    pub series: Vec<((u32, u64), Vec<u32>)>,
+    /// How many sources each of those stands for.
+    pub series_each: u32,
     /// How many send between two looks, on average.
     pub active: f64,
     /// Packets per second.
@@ -205,25 +249,40 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Adds the sources of a part: their digests are made apart and merged.
-    fn add(&mut self, rates: impl Iterator<Item = (Observation, SourceRate)>) {
-        let from = self.sources.len();
-        for (seen, rate) in rates {
-            if self.heaviest.is_none_or(|(_, heaviest)| rate.packets > heaviest.packets) {
-                self.heaviest = Some((seen, rate));
+    /// Makes the digests, without the dominant source.
+    fn digest(&mut self) {
+        let mut dominant = self.dominant.map(|(_, rate)| rate);
+        let mut digests = [(); 4].map(|()| Digest::fine());
+        for source in &self.sources {
+            if dominant.take_if(|dominant| dominant == source).is_none() {
+                let SourceRate { packets, bytes, peak_packets, peak_bytes } = *source;
+                let values = [packets, bytes, peak_packets, peak_bytes];
+                digests.iter_mut().zip(values).for_each(|(digest, value)| digest.add(value));
             }
-            self.sources.push(rate);
         }
-        let fresh = &self.sources[from..];
-        let merge = |digest: &mut Digest, value: fn(&SourceRate) -> f64| {
-            let mut part = Digest::fine();
-            fresh.iter().for_each(|source| part.add(value(source)));
-            digest.merge(&part);
-        };
-        merge(&mut self.packets, |source| source.packets);
-        merge(&mut self.bytes, |source| source.bytes);
-        merge(&mut self.peak_packets, |source| source.peak_packets);
-        merge(&mut self.peak_bytes, |source| source.peak_bytes);
+        [self.packets, self.bytes, self.peak_packets, self.peak_bytes] = digests;
+    }
+
+    /// Leaves the heaviest source out of the percentiles if it sends more than half of all packets, of which there are
+    /// `packets` per second: it may be the one that a limit is wanted for. Returns its part of all, 0 to 1.
+    pub fn set_dominant_aside(&mut self, packets: f64) -> Option<f64> {
+        let (seen, rate) = self.heaviest?;
+        let tracked: f64 = self.sources.iter().map(|source| source.packets).sum();
+        // Both are read at moments of their own.
+        let part = rate.packets / packets.max(f64::from(self.each) * tracked);
+        if part <= DOMINANT {
+            return None;
+        }
+        self.dominant = Some((seen, rate));
+        self.digest();
+        Some(part)
+    }
+
+    /// Packets per second between looks, of the sources that they were kept of but the dominant one.
+    pub fn usual_series(&self) -> impl Iterator<Item = &[u32]> {
+        let dominant = self.dominant.map(|(seen, _)| (seen.bucket, seen.since_ns));
+        let usual = self.series.iter().filter(move |(key, _)| Some(*key) != dominant);
+        usual.map(|(_, counts)| counts.as_slice())
     }
 
     /// Percentiles of packets and bytes per second.
@@ -244,7 +303,7 @@ mod tests {
 
     #[test]
     fn rates_are_of_the_time_between_looks() {
-        let mut watch = Watch::new(2);
+        let mut watch = Watch::new(2, 1);
         watch.look(0, 10 * SECOND, &[seen(1, 5, 1000), seen(3, 6, 50), seen(7, 7, 9)]);
         watch.look(1, 11 * SECOND, &[seen(100, 1, 0)]);
         // Bucket 1 sends on, 3 gets another source, 5 its first one, 7 rests.
@@ -271,7 +330,7 @@ mod tests {
 
     #[test]
     fn who_loses_the_bucket_has_still_sent() {
-        let mut watch = Watch::new(1);
+        let mut watch = Watch::new(1, 1);
         watch.look(0, SECOND, &[seen(1, 5, 0), seen(2, 5, 0)]);
         watch.look(0, 2 * SECOND, &[seen(1, 5, 10), seen(2, 5, 10)]);
         watch.look(0, 3 * SECOND, &[seen(1, 6, 1)]);
@@ -283,7 +342,7 @@ mod tests {
 
     #[test]
     fn nothing_is_nothing() {
-        let mut rates = Watch::new(3).finish(0, 1);
+        let mut rates = Watch::new(3, 1).finish(0, 1);
         assert!(rates.sources.is_empty() && rates.percentiles().is_none());
         assert_eq!(rates.active, 0.0);
     }

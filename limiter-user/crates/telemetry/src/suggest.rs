@@ -1,6 +1,7 @@
 //! Which limit would leave all but a few sources alone.
 
 use super::Rates;
+use super::compare::{backlog, quantile};
 use model::{Rate, Unit};
 
 /// Sources that must have sent something, or nobody can tell what is usual.
@@ -10,7 +11,7 @@ pub const MIN_SOURCES: usize = 20;
 /// What is left above the rate that only the given share of sources exceeds.
 // Tomorrow's traffic is not today's: without room, the limit would soon touch those it was to
 // spare.
-const HEADROOM: f64 = 1.2;
+pub(super) const HEADROOM: f64 = 1.2;
 
 /// A burst is this much of a second's rate at the least, as it is where none is given.
 const MIN_BURST: f64 = 1.2;
@@ -57,6 +58,19 @@ pub struct Touched {
     pub share_of_bytes: f64,
 }
 
+/// How many sources there are, and the part of those with a bucket that a limit must leave alone, the lightest first.
+/// Below 0 the share is larger than all that have a bucket. `None` if there are fewer than [`MIN_SOURCES`] usual ones.
+pub(super) fn rank_of(rates: &Rates, light: Light, share: f64) -> Option<(f64, f64)> {
+    let usual = rates.sources.len() - usize::from(rates.dominant.is_some());
+    if usual < MIN_SOURCES {
+        return None;
+    }
+    let heavy = usual as f64 * f64::from(rates.each);
+    let all = heavy + light.sources.unwrap_or_default();
+    // Those over the limit are the heaviest, and all of these have a bucket.
+    Some((all, 1.0 - share * all / heavy))
+}
+
 /// The limit in `unit` that about `share` (0 to 1) of all sources exceed at the most, with some room;
 /// `None` if there are fewer than [`MIN_SOURCES`].
 pub fn propose(
@@ -66,15 +80,7 @@ pub fn propose(
     share: f64,
     unit: Unit,
 ) -> Option<Proposal> {
-    let tracked = rates.sources.len();
-    if tracked < MIN_SOURCES {
-        return None;
-    }
-    let heavy = tracked as f64 * f64::from(rates.each);
-    let all = heavy + light.sources.unwrap_or_default();
-    // Those over the limit are the heaviest, and all of these have a bucket.
-    // Below 0 the share is larger than all that have a bucket.
-    let rank = 1.0 - share * all / heavy;
+    let (all, rank) = rank_of(rates, light, share)?;
     let (sent, peaks) = match unit {
         Unit::Packets => (&mut rates.packets, &mut rates.peak_packets),
         Unit::Bytes => (&mut rates.bytes, &mut rates.peak_bytes),
@@ -88,7 +94,11 @@ pub fn propose(
         Unit::Packets => {
             let amount = round_up(HEADROOM * usual);
             let burst = (amount as f64 * MIN_BURST).ceil() as u64;
-            (Rate::from_parts(amount, SECOND_NS, unit), burst.max(round_up(HEADROOM * peak)))
+            // A burst may go on for several seconds.
+            let series = rates.usual_series();
+            let longest = quantile(series.map(|counts| backlog(counts, amount)), rank);
+            let burst = burst.max(round_up(HEADROOM * peak.max(longest)));
+            (Rate::from_parts(amount, SECOND_NS, unit), burst)
         }
         Unit::Bytes => {
             // Whole kilobits, and kilobytes of which one holds a full frame at the least.
@@ -98,15 +108,16 @@ pub fn propose(
             (Rate::from_parts(kilobits * 125, SECOND_NS, unit), burst * 1000)
         }
     };
-    Some(Proposal { rate, burst, touches: touched(rates, traffic, all, rate) })
+    let aside = rates.dominant.map_or(0.0, |_| f64::from(rates.each));
+    Some(Proposal { rate, burst, touches: touched(rates, traffic, all + aside, rate) })
 }
 
-/// A share that is less than one source: no limit for it can touch anybody.
+/// A share that is less than one source: no limit for it can touch anybody but a source that is not usual.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TooSmall {
     /// All sources, those without a bucket included as far as they are counted.
     pub sources: f64,
-    /// The least share, in whole tenths of a per mille, whose limit of packets touches somebody, and that
+    /// The least share, in whole tenths of a per mille, whose limit of packets touches somebody else, and that
     /// limit; `None` if the heaviest sources send nearly alike.
     pub enough: Option<(f64, Proposal)>,
 }
@@ -130,9 +141,10 @@ pub fn too_small(
     let shares = (1..=MAX_TOUCHED).map(|touched| (f64::from(touched) + 0.5) / sources);
     let mut shares = shares.map(|share| (1e4 * share).ceil() / 1e4).filter(|share| *share <= 0.5);
     // A sample stands for many, and sources may send alike: which share is enough only a shadow limit can tell.
+    let aside = rates.dominant.map_or(0, |_| u64::from(rates.each));
     let enough = shares.find_map(|share| {
         let found = propose(rates, light, traffic, share, Unit::Packets)?;
-        (found.touches.sources > 0).then_some((share, found))
+        (found.touches.sources > aside).then_some((share, found))
     });
     Some(TooSmall { sources, enough })
 }
@@ -167,7 +179,7 @@ fn touched(rates: &Rates, traffic: Traffic, all: f64, rate: Rate) -> Touched {
 }
 
 /// The next larger number of two digits and zeros; at least 1.
-fn round_up(value: f64) -> u64 {
+pub(super) fn round_up(value: f64) -> u64 {
     let mut unit = 1;
     // 10^17 is more than any rate.
     while value / unit as f64 > 99.0 && unit < 100_000_000_000_000_000 {
@@ -178,7 +190,7 @@ fn round_up(value: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Observation, Watch};
+    use super::super::{Observation, Watch, compare::compare};
     use super::*;
 
     const NOBODY: Light = Light { sources: Some(0.0), below: 119.0 };
@@ -196,7 +208,7 @@ mod tests {
             });
             seen.collect()
         };
-        let mut watch = Watch::new(1);
+        let mut watch = Watch::new(1, 1);
         (0..3).for_each(|second| watch.look(0, second * SECOND_NS, &look(second)));
         let sum = packets.iter().sum::<u64>() as f64;
         (watch.finish(3, 1), Traffic { packets: sum, bytes: 100.0 * sum })
@@ -266,6 +278,55 @@ mod tests {
     }
 
     #[test]
+    fn an_attacker_among_few_sources_is_not_usual() {
+        let mut packets: Vec<u64> = (1..=44).map(|i| 10 + i).collect();
+        packets.push(2500);
+        let (mut rates, traffic) = rates(&packets);
+        let before = rates.percentiles().unwrap()[0];
+        rates.set_dominant_aside(traffic.packets);
+        let (seen, dominant) = rates.dominant.unwrap();
+        assert_eq!((seen.bucket, dominant.packets), (44, 2500.0));
+        for share in [0.001, 0.02] {
+            let found = propose(&mut rates, NOBODY, traffic, share, Unit::Packets).unwrap();
+            assert_eq!(found.rate.to_string(), "65pps", "54, and a fifth more");
+            assert_eq!((found.burst, found.touches.sources), (78, 1));
+            assert!((found.touches.share_of_sources - 1.0 / 45.0).abs() < 1e-9);
+            assert!(found.touches.share_of_packets > 0.5, "{found:?}");
+            let bytes = propose(&mut rates, NOBODY, traffic, share, Unit::Bytes).unwrap();
+            assert!(bytes.rate.per_second() < 7000.0, "{bytes:?}");
+            // By windows it is the same.
+            for compared in compare(&rates, NOBODY, share, &found) {
+                assert!(
+                    compared.rate.per_second() <= 66.0 && compared.sources == 1,
+                    "{compared:?}"
+                );
+            }
+        }
+        // What it sends is still told; and a share that touches one more.
+        assert_eq!(before.max, 2500.0);
+        let few = too_small(&mut rates, NOBODY, traffic, 0.001).unwrap();
+        assert!(few.enough.is_none_or(|(_, found)| found.touches.sources > 1), "{few:?}");
+        // Without it there are too few to tell what is usual.
+        let mut packets = vec![100; MIN_SOURCES - 1];
+        packets.push(100_000);
+        let (mut rates, traffic) = self::rates(&packets);
+        assert!(propose(&mut rates, NOBODY, traffic, 0.1, Unit::Packets).is_some());
+        rates.set_dominant_aside(traffic.packets);
+        assert_eq!(propose(&mut rates, NOBODY, traffic, 0.1, Unit::Packets), None);
+    }
+
+    #[test]
+    fn half_of_all_packets_is_usual() {
+        let mut packets = vec![100; 44];
+        packets.push(4400);
+        let (mut rates, traffic) = rates(&packets);
+        rates.set_dominant_aside(traffic.packets);
+        assert!(rates.dominant.is_none());
+        let found = propose(&mut rates, NOBODY, traffic, 0.001, Unit::Packets).unwrap();
+        assert_eq!(found.rate.to_string(), "5300pps");
+    }
+
+    #[test]
     fn light_sources_count_as_sources() {
         // Of 100 000 sources 100 may be over the limit: the median of those with buckets.
         let packets: Vec<u64> = (0..200).map(|i| 1000 + i).collect();
@@ -283,7 +344,7 @@ mod tests {
 
     #[test]
     fn bursts_hold_what_was_seen_in_a_second() {
-        let mut watch = Watch::new(1);
+        let mut watch = Watch::new(1, 1);
         let seen = |packets| -> Vec<Observation> {
             let seen =
                 (0..30).map(|bucket| Observation { bucket, since_ns: 1, packets, bytes: packets });
