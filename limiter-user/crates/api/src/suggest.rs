@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{Print, text};
 use crate::error::{Failure, exit};
 use model::digest::Percentiles;
-use model::{Algorithm, Rate, Selector, Target};
+use model::{Rate, Selector, Target};
+use telemetry::compare::Compared;
 
 /// What is to be watched.
 #[derive(Clone, Copy, Debug)]
@@ -156,49 +157,24 @@ pub struct ProposalReport {
 /// A limit by one of the algorithms, on what sources sent second by second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AlgorithmReport {
-    /// The algorithm.
-    pub algorithm: Algorithm,
-    /// The rate; of a window, its limit.
-    pub rate: Rate,
-    /// The burst of a token bucket, packets.
-    pub burst: Option<u64>,
-    /// The most packets of a source that it lets through in any minute.
-    pub per_minute: u64,
-    /// Sources that would have lost packets while they were watched.
-    pub sources: u64,
-    /// The part of packets that would have been dropped meanwhile, 0 to 1.
-    pub share_of_packets: f64,
-    /// Whether it is recommended.
-    pub recommended: bool,
+    /// The limit, and what it would have done.
+    #[serde(flatten)]
+    pub compared: Compared,
     /// The command that sets it.
     pub command: String,
 }
 
-impl AlgorithmReport {
-    fn row(&self) -> [String; 5] {
-        let Self { algorithm, rate, sources, .. } = self;
-        let burst = self.burst.map(|burst| format!(" burst {burst}")).unwrap_or_default();
-        [
-            algorithm.name().into(),
-            format!("{rate}{burst}"),
-            text::thousands(self.per_minute),
-            sources.to_string(),
-            percent(self.share_of_packets),
-        ]
-    }
-}
-
-/// Which of the algorithms is recommended, and why.
-fn recommendation(algorithms: &[AlgorithmReport]) -> Option<String> {
-    let (best, others): (Vec<_>, Vec<_>) = algorithms.iter().partition(|it| it.recommended);
-    let most = |it: &AlgorithmReport| text::thousands(it.per_minute);
-    let others = others.into_iter().map(|it| format!("{} by {}", most(it), it.algorithm.name()));
-    let (best, others) = (best.first()?, others.collect::<Vec<_>>().join(", "));
-    let name = best.algorithm.name();
-    Some(format!(
-        "recommended: {name}, which lets {} packets of a source through in any minute at the most; {others}",
-        most(best)
-    ))
+fn algorithm_row(
+    Compared { algorithm, rate, burst, per_minute, sources, share_of_packets, .. }: &Compared,
+) -> [String; 5] {
+    let burst = burst.map(|burst| format!(" burst {burst}")).unwrap_or_default();
+    [
+        algorithm.name().into(),
+        format!("{rate}{burst}"),
+        text::thousands(*per_minute),
+        sources.to_string(),
+        percent(*share_of_packets),
+    ]
 }
 
 impl ProposalReport {
@@ -257,11 +233,18 @@ impl Print for SuggestReport {
         let header = ["ALGORITHM", "LIMIT", "IN ANY MINUTE", "SOURCES OVER IT", "DROPS"];
         let mut table = text::table(&header, 2);
         for by in &self.algorithms {
-            table.add_row(by.row());
+            table.add_row(algorithm_row(&by.compared));
         }
         writeln!(out, "\n{}", table.trim_fmt())?;
-        if let Some(text) = recommendation(&self.algorithms) {
-            writeln!(out, "{text}")?;
+        for Compared { algorithm, per_minute, .. } in
+            self.algorithms.iter().map(|by| by.compared).filter(|it| it.recommended)
+        {
+            let most = text::thousands(per_minute);
+            writeln!(
+                out,
+                "recommended: {}, as it lets {most} packets of a source through in any minute at the most",
+                algorithm.name()
+            )?;
         }
         writeln!(out, "\nto see first what it would drop, without dropping anything:")?;
         writeln!(out, "{}", self.packets.try_command)?;
@@ -275,6 +258,7 @@ impl Print for SuggestReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::Algorithm;
 
     #[test]
     fn the_text_has_the_commands() {
@@ -290,14 +274,16 @@ mod tests {
             command: format!("limiter limit set {what}"),
             try_command: format!("limiter limit shadow set {what}"),
         };
-        let algorithm = |algorithm, rate: &str, burst, per_minute| AlgorithmReport {
-            algorithm,
-            rate: rate.parse().unwrap(),
-            burst,
-            per_minute,
-            sources: 3,
-            share_of_packets: 0.25,
-            recommended: burst.is_some(),
+        let algorithm = |algorithm, rate: &str, burst: Option<u64>, per_minute| AlgorithmReport {
+            compared: Compared {
+                algorithm,
+                rate: rate.parse().unwrap(),
+                burst,
+                per_minute,
+                sources: 3,
+                share_of_packets: 0.25,
+                recommended: burst.is_some(),
+            },
             command: String::new(),
         };
         let packets = Percentiles { p50: 10.0, p90: 20.0, p99: 30.0, p999: 40.0, max: 5000.0 };
@@ -334,8 +320,7 @@ mod tests {
              and 50.0 % of bytes ",
             "limiter limit set 1mbit --burst 150kbyte touches",
             "token-bucket 200pps burst 240 12,240 3 25.0 % fixed-window 9000/minute 18,000 3 25.0 % recommended: \
-             token-bucket, which lets 12,240 packets of a source through in any minute at the most; 18,000 by \
-             fixed-window to see",
+             token-bucket, as it lets 12,240 packets of a source through in any minute at the most to see",
             "limiter limit shadow set 200pps --burst 240 note: something else",
         ] {
             let words = text.split_whitespace().collect::<Vec<_>>().join(" ");

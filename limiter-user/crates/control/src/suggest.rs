@@ -251,9 +251,9 @@ impl Watched {
                 rates.series_each / rates.each.max(1)
             ));
         }
-        let algorithms = compare(&rates, light, share, &packets);
-        let algorithms = algorithms.iter().map(|it| algorithm_report(it, &target, &after.program));
-        let algorithms = algorithms.collect();
+        let algorithms = compare(&rates, light, share, &packets).into_iter();
+        let algorithms =
+            algorithms.map(|it| algorithm_report(it, &target, &after.program)).collect();
         let few = too_small(&mut rates, light, traffic, share);
         let [packets, bytes] =
             [packets, bytes].map(|found| proposal_report(&found, &target, &after.program));
@@ -316,24 +316,13 @@ fn for_target(target: &Target) -> String {
     }
 }
 
-fn algorithm_report(compared: &Compared, target: &Target, program: &str) -> AlgorithmReport {
-    let Compared { algorithm, rate, burst, per_minute, sources, share_of_packets, recommended } =
-        *compared;
-    let by = match burst {
+fn algorithm_report(compared: Compared, target: &Target, program: &str) -> AlgorithmReport {
+    let by = match compared.burst {
         Some(burst) => format!(" --burst {burst}"),
-        None => format!(" --algorithm {}", algorithm.name()),
+        None => format!(" --algorithm {}", compared.algorithm.name()),
     };
-    let command = format!("{program} limit set {rate}{by}{}", for_target(target));
-    AlgorithmReport {
-        algorithm,
-        rate,
-        burst,
-        per_minute,
-        sources,
-        share_of_packets,
-        recommended,
-        command,
-    }
+    let command = format!("{program} limit set {}{by}{}", compared.rate, for_target(target));
+    AlgorithmReport { compared, command }
 }
 
 fn proposal_report(proposal: &Proposal, target: &Target, program: &str) -> ProposalReport {

@@ -3,6 +3,7 @@
 use limiter_common::algorithm::{Algorithm as Limiter, TokenBucket, Window};
 use limiter_common::gcra::{Ticks, ticks};
 use model::{Algorithm, Rate, Unit};
+use serde::{Deserialize, Serialize};
 
 use super::Rates;
 use super::suggest::{HEADROOM, Light, Proposal, rank_of, round_up};
@@ -22,8 +23,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Seconds of the longest window that is proposed.
 const MINUTE: u64 = 60;
 
-/// What an algorithm would have done to the sources whose packets were kept second by second.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A limit by one of the algorithms, and what it would have done to sources whose packets were kept second by second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
     /// The algorithm.
     pub algorithm: Algorithm,
@@ -35,7 +36,7 @@ pub struct Compared {
     pub per_minute: u64,
     /// Sources that would have lost packets.
     pub sources: u64,
-    /// The part of the packets of all sources that would have been dropped, 0 to 1.
+    /// The part of packets that would have been dropped, 0 to 1.
     pub share_of_packets: f64,
     /// Whether it is recommended.
     pub recommended: bool,
@@ -46,44 +47,36 @@ pub fn compare(rates: &Rates, light: Light, share: f64, proposal: &Proposal) -> 
     let Some((_, rank)) = rank_of(rates, light, share) else { return Vec::new() };
     // The share may reach down to sources that are too light to be seen.
     let least = if rank < 0.0 { light.below } else { 0.0 };
-    let mean = proposal.rate.per_second();
-    let need =
-        |seconds| quantile(rates.usual_series().map(|counts| most_in(counts, seconds)), rank);
     let window = |seconds: u64| {
-        let limit = round_up(HEADROOM * need(seconds).max(least * seconds as f64));
+        let need = quantile(rates.usual_series().map(|counts| most_in(counts, seconds)), rank);
+        let limit = round_up(HEADROOM * need.max(least * seconds as f64));
         Rate::from_parts(limit, seconds * SECOND_NS, Unit::Packets)
     };
     let second = window(1);
-    let rate = if second.per_second() > BURSTY * mean { window(MINUTE) } else { second };
-    let (limit, length) = (rate.amount(), ticks(rate.period_ns()));
-    let bucket = TokenBucket::new(proposal.rate.amount(), ticks(SECOND_NS), proposal.burst);
-    let windows = MINUTE * SECOND_NS / rate.period_ns();
-    // A minute that begins within a window meets one more.
-    let per_minute =
-        |bound: u64| if windows == 1 { bound } else { limit.saturating_mul(windows + 1) };
-    let per_bucket = proposal.burst.saturating_add(MINUTE.saturating_mul(proposal.rate.amount()));
-    let candidates = [
-        bucket.ok().map(|bucket| {
-            let burst = Some(proposal.burst);
-            judge(rates, &bucket, Algorithm::TokenBucket, proposal.rate, burst, per_bucket)
-        }),
-        Window::fixed(limit, 0, length).ok().map(|window| {
-            let most = per_minute(window.bound());
-            judge(rates, &window, Algorithm::FixedWindow, rate, None, most)
-        }),
-        Window::sliding(limit, 0, length).ok().map(|window| {
-            let most = per_minute(window.bound());
-            judge(rates, &window, Algorithm::SlidingWindow, rate, None, most)
-        }),
-    ];
-    let mut all: Vec<Compared> = candidates.into_iter().flatten().collect();
-    // The strictest of those that keep what is usual whole.
-    let weight = |compared: &Compared| {
-        let factor = if compared.algorithm.is_bucket() { 1.0 / NEARLY } else { 1.0 };
-        factor * compared.per_minute as f64
+    let is_bursty = second.per_second() > BURSTY * proposal.rate.per_second();
+    let rate = if is_bursty { window(MINUTE) } else { second };
+    let [limit, bucket_limit] = [rate, proposal.rate].map(|rate| rate.amount());
+    let length = ticks(rate.period_ns());
+    let bucket = TokenBucket::new(bucket_limit, ticks(SECOND_NS), proposal.burst).ok();
+    let [fixed, sliding] = [Window::fixed, Window::sliding].map(|new| new(limit, 0, length).ok());
+    let judge = |limit: &dyn Limiter, algorithm: Algorithm| {
+        judge(rates, limit, algorithm, if algorithm.is_bucket() { proposal.rate } else { rate })
     };
-    let best = all.iter_mut().min_by(|one, other| weight(one).total_cmp(&weight(other)));
-    if let Some(best) = best {
+    let mut all: Vec<Compared> = [
+        bucket.map(|it| Compared {
+            burst: Some(proposal.burst),
+            ..judge(&it, Algorithm::TokenBucket)
+        }),
+        fixed.map(|it| judge(&it, Algorithm::FixedWindow)),
+        sliding.map(|it| judge(&it, Algorithm::SlidingWindow)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    // The strictest of those that keep what is usual whole.
+    let weight =
+        |it: &Compared| it.per_minute as f64 / if it.algorithm.is_bucket() { NEARLY } else { 1.0 };
+    if let Some(best) = all.iter_mut().min_by(|one, other| weight(one).total_cmp(&weight(other))) {
         best.recommended = true;
     }
     all
@@ -118,15 +111,8 @@ pub(super) fn quantile(values: impl Iterator<Item = f64>, rank: f64) -> f64 {
     values.get(at.saturating_sub(1)).copied().unwrap_or_default()
 }
 
-/// What an algorithm would have done.
-fn judge(
-    rates: &Rates,
-    limit: &impl Limiter,
-    algorithm: Algorithm,
-    rate: Rate,
-    burst: Option<u64>,
-    per_minute: u64,
-) -> Compared {
+/// What a limit would have done.
+fn judge(rates: &Rates, limit: &dyn Limiter, algorithm: Algorithm, rate: Rate) -> Compared {
     let (mut sources, mut dropped, mut all) = (0, 0, 0);
     for (_, counts) in &rates.series {
         let lost = dropped_by(limit, counts);
@@ -134,10 +120,14 @@ fn judge(
         dropped += lost;
         all += counts.iter().map(|count| u64::from(*count)).sum::<u64>();
     }
+    // A minute that begins within a window meets one more.
+    let windows = MINUTE * SECOND_NS / rate.period_ns();
+    let of = |windows: u64| rate.amount().saturating_mul(windows);
+    let per_minute = limit.bound().saturating_add(of(windows - 1)).max(of(windows + 1));
     Compared {
         algorithm,
         rate,
-        burst,
+        burst: None,
         per_minute,
         sources: sources * u64::from(rates.series_each),
         share_of_packets: dropped as f64 / all.max(1) as f64,
@@ -146,7 +136,7 @@ fn judge(
 }
 
 /// How many packets of a source would have been dropped.
-fn dropped_by(limit: &impl Limiter, counts: &[u32]) -> u64 {
+fn dropped_by(limit: &dyn Limiter, counts: &[u32]) -> u64 {
     // All that fit into the kernel have one word.
     let mut state = [0];
     let mut dropped = 0;
@@ -228,7 +218,7 @@ mod tests {
         let all = compared(&vec![source; 40], 0.01);
         assert_eq!((all[0].rate.to_string(), all[0].burst), ("120pps".into(), Some(1200)));
         assert_eq!(all[1].rate.to_string(), "7200/minute");
-        assert_eq!([all[1].per_minute, all[2].per_minute], [14_400, 14_399]);
+        assert_eq!([all[1].per_minute, all[2].per_minute], [14_400, 14_400]);
         assert!(all.iter().all(|it| it.sources == 0), "{all:?}");
         assert!(all[0].recommended && all[0].per_minute == 1200 + 7200);
     }
