@@ -1,7 +1,7 @@
 //! `limiter sketch`
 
 use std::fs::{File, metadata};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use api::error::{Failure, exit};
 use api::requests::SketchCellsRequest;
 use api::{SKETCH_RATES, SketchCells, SketchReport, StatusReport};
 use model::target::{short_prefix, source_of};
-use telemetry::saved_sketch::{MAX_FILE, SavedSketch};
+use telemetry::saved_sketch::{Header, MAX_FILE, SavedSketch};
 
 /// How long the daemon may take beside waiting.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(30);
@@ -69,8 +69,6 @@ pub(super) async fn run(
 ) -> Result<u8, Failure> {
     match command {
         SketchCommand::Save { file } => {
-            // Before anybody waits for it.
-            check_target(&file)?;
             let client = client();
             let status: StatusReport = client.get("/v1/status").await?;
             let over = SKETCH_RATES + Duration::from_secs_f64(2.0 * status.sketch.window_ms / 1e3);
@@ -81,11 +79,9 @@ pub(super) async fn run(
             output.print(&SketchReport::new(&sketch, None))
         }
         SketchCommand::Merge { files, out } => {
-            check_target(&out)?;
             let read: Result<Vec<_>, _> = files.iter().map(|file| read(file)).collect();
             let merged = SavedSketch::merge(read?)?;
-            let bytes = merged.bytes().map_err(|error| unwritable(&out, &error))?;
-            write(&out, &bytes)?;
+            write(&out, &merged.bytes())?;
             output.print(&SketchReport::new(&merged, None))
         }
         SketchCommand::Show { file, estimate } => {
@@ -105,15 +101,14 @@ async fn ask(
     sketch: &SavedSketch,
     address: IpAddr,
 ) -> Result<(String, u64), Failure> {
-    let parameters = &sketch.header.parameters;
-    let source = source_of(address, parameters.ipv4_prefix, parameters.ipv6_prefix);
-    let (address, width, depth) = (source.addr(), parameters.width, parameters.depth);
-    let request = SketchCellsRequest { address, width, depth };
+    let Header { ipv4_prefix, ipv6_prefix, width, depth, .. } = sketch.header;
+    let source = source_of(address, ipv4_prefix, ipv6_prefix);
+    let request = SketchCellsRequest { address: source.addr(), width, depth };
     let SketchCells { key, cells } =
         client.send(Method::POST, "/v1/sketch/cells", &request).await?;
-    let packets = sketch.estimate(&cells).filter(|_| key == parameters.key);
+    let packets = sketch.estimate(&cells).filter(|_| key == sketch.header.key);
     let packets = packets.ok_or_else(|| {
-        let message = format!("the daemon's hash has the key {key}, the file's {}", parameters.key);
+        let message = format!("the daemon's hash has the key {key}, the file's {}", sketch.header.key);
         Failure::new(exit::USAGE, message).hint(
             "ask on the host that has saved it, or on one of its cluster; a daemon without a cluster has another \
              key after each start with fresh maps",
@@ -133,22 +128,14 @@ fn read(path: &Path) -> Result<SavedSketch, Failure> {
     SavedSketch::read(&bytes).map_err(|error| Failure::from(error).context(path.display()))
 }
 
-/// Refuses what a file cannot take the place of, such as `/dev/null`.
-fn check_target(path: &Path) -> Result<(), Failure> {
-    match metadata(path) {
-        Ok(found) if !found.is_file() => {
-            let message = format!("{} is no file that can be replaced", path.display());
-            Err(Failure::new(exit::USAGE, message).hint("name a file in a directory"))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    state::write_file(path, |file| file.write_all(bytes)).map_err(|error| unwritable(path, &error))
-}
-
-fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
-    let message = format!("cannot write {}: {error}", path.display());
-    Failure::new(exit::NEGATIVE, message).hint("name another file")
+    // A rename would take the place of what is no file, such as `/dev/null`.
+    let written = match metadata(path) {
+        Ok(found) if !found.is_file() => Err(ErrorKind::AlreadyExists.into()),
+        _ => state::write_file(path, |file| file.write_all(bytes)),
+    };
+    written.map_err(|error| {
+        let message = format!("cannot write {}: {error}", path.display());
+        Failure::new(exit::USAGE, message).hint("name a file in a directory that may be written to")
+    })
 }

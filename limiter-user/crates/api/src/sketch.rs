@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Print, percent, text};
 use model::Distinct;
 use model::digest::Percentiles;
-use telemetry::saved_sketch::{Parameters, SavedSketch};
+use telemetry::saved_sketch::{Header, SavedSketch};
 
 /// Rates of sources are of about this time when a sketch is saved.
 pub const SKETCH_RATES: Duration = Duration::from_secs(1);
@@ -25,11 +25,9 @@ pub struct SketchCells {
 /// `sketch save`, `sketch merge` and `sketch show`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SketchReport {
-    /// What must be the same of sketches that are merged.
+    /// What the file says in words.
     #[serde(flatten)]
-    pub parameters: Parameters,
-    /// How many saves it is made of.
-    pub saves: u64,
+    pub header: Header,
     /// When the earliest of them begins to count packets, RFC 3339.
     pub from: String,
     /// When the latest of them ends.
@@ -65,21 +63,15 @@ pub struct SketchEstimate {
 impl SketchReport {
     /// Tells a sketch, and the packets of a source in it.
     pub fn new(sketch: &SavedSketch, estimate: Option<(String, u64)>) -> Self {
-        let header = &sketch.header;
-        let moment = |ms| {
-            let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms));
-            // The formatter knows no year beyond 9999.
-            let known = at.filter(|_| ms < 253_402_300_800_000);
-            known.map_or_else(|| format!("{ms} ms after 1970"), text::time)
-        };
+        let header = sketch.header.clone();
+        let moment = |ms| text::time(SystemTime::UNIX_EPOCH + Duration::from_millis(ms));
         let (packets, (epsilon, delta)) = (sketch.packets(), sketch.error());
         let too_high_by = (epsilon * packets as f64).ceil() as u64;
         let (sources, packets_per_second) = sketch.rates();
         Self {
-            parameters: header.parameters.clone(),
-            saves: header.saves,
             from: moment(header.from_ms),
             to: moment(header.to_ms),
+            header,
             packets,
             too_high_by,
             delta,
@@ -96,9 +88,10 @@ impl SketchReport {
 
 impl Print for SketchReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Parameters { key, ipv4_prefix, ipv6_prefix, depth, width, window_ns, .. } =
-            &self.parameters;
-        let saves = if self.saves == 1 { "1 save".into() } else { format!("{} saves", self.saves) };
+        let Header {
+            key, ipv4_prefix, ipv6_prefix, depth, width, window_ns, registers, saves, ..
+        } = &self.header;
+        let saves = if *saves == 1 { "1 save".into() } else { format!("{saves} saves") };
         writeln!(out, "{saves}, {} to {}", self.from, self.to)?;
         writeln!(out, "key {key}, a source is an IPv4 /{ipv4_prefix} or an IPv6 /{ipv6_prefix}\n")?;
         let mut table = text::table(&["STRUCTURE", "SIZE", "ESTIMATES"], 3);
@@ -108,8 +101,7 @@ impl Print for SketchReport {
             self.packets, self.too_high_by
         );
         table.add_row(["Count-Min", &format!("{depth} × {width}"), &packets]);
-        let registers = self.parameters.registers.to_string();
-        table.add_row(["HyperLogLog", &registers, &self.distinct.summary()]);
+        table.add_row(["HyperLogLog", &registers.to_string(), &self.distinct.summary()]);
         let rates = match &self.packets_per_second {
             Some(Percentiles { p50, p90, p99, p999, max }) => format!(
                 "packets/s of {} sources: p50 {p50:.1}, p90 {p90:.1}, p99 {p99:.1}, p99.9 {p999:.1}, max {max:.1}",

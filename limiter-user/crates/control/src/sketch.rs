@@ -16,8 +16,9 @@ use super::scan::Snapshot;
 use api::error::{Failure, exit};
 use api::requests::SketchCellsRequest;
 use api::{SKETCH_RATES, SketchCells};
+use dataplane::SketchCounts;
 use model::digest::Digest;
-use telemetry::saved_sketch::{Header, Parameters, SavedSketch, key_name, shape};
+use telemetry::saved_sketch::{Header, SavedSketch, key_name, shape};
 
 /// How often an epoch is waited for. On a busy machine a task may come too late for its end.
 const TRIES: u32 = 16;
@@ -84,10 +85,9 @@ fn sketch(
     if !is_just_before || counts.elapsed < half {
         return None;
     }
-    let parameters =
-        Parameters::new(counts.key, plane.prefixes(), counts.shape, counts.window.ns());
-    let header = Header::new(parameters, [counts.began, counts.began + counts.elapsed]);
-    Some(SavedSketch::new(header, counts.cells, plane.registers()?.ranks, rates))
+    let SketchCounts { key, shape, window, began, elapsed, cells } = counts;
+    let header = Header::new(key, plane.prefixes(), shape, window, [began, began + elapsed]);
+    Some(SavedSketch::new(header, cells, plane.registers()?.ranks, rates))
 }
 
 /// The cells of a source in a sketch of any host with this host's key.

@@ -7,16 +7,16 @@
 use std::time::{Duration, SystemTime};
 
 use limiter_common::hll::{MAX_RANK, REGISTERS, Ranks, WINDOW_SHIFT};
-use limiter_common::sketch::{MAX_DEPTH, Shape};
+use limiter_common::sketch::{MAX_DEPTH, Shape, Window};
 use model::digest::{Digest, Percentiles};
-use model::{Distinct, Explain, Fault};
+use model::{Distinct, Invalid};
 use serde::{Deserialize, Serialize};
 
 /// What each file begins with, before the number of its format.
 const MAGIC: &[u8] = b"limiter-sketch ";
 
 /// The format that is written and read.
-const VERSION: u32 = 1;
+const VERSION: &str = "1";
 
 /// The longest header, bytes.
 const MAX_HEADER: usize = 1024;
@@ -24,16 +24,32 @@ const MAX_HEADER: usize = 1024;
 /// The most cells: 512 MiB in the kernel.
 const MAX_CELLS: u64 = 1 << 26;
 
+/// The year 10000, ms since 1970, which no text of a moment can tell.
+const MAX_MS: u64 = 253_402_300_800_000;
+
 /// What follows the last byte of the content: a CRC-32 of all before.
 const CHECKSUM: usize = 4;
 
 /// The largest file, bytes: each cell has the largest count. Whatever is larger is none.
 pub const MAX_FILE: u64 = 10 * MAX_CELLS + (1 << 20);
 
-/// What must be the same of sketches that are merged.
+/// The name of a key that has this fingerprint.
+pub fn key_name(fingerprint: u64) -> String {
+    format!("{fingerprint:016x}")
+}
+
+/// The size of a sketch, if there can be one of it.
+pub fn shape(width: u32, depth: u32) -> Option<Shape> {
+    let fits = width.is_power_of_two()
+        && (1..=MAX_DEPTH).contains(&depth)
+        && u64::from(width) * u64::from(depth) <= MAX_CELLS;
+    fits.then(|| Shape { mask: width - 1, depth })
+}
+
+/// All that is told in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Parameters {
+pub struct Header {
     /// What the hash's key is known by, 16 hexadecimal digits.
     pub key: String,
     /// Leading bits of an IPv4 address that make a source.
@@ -50,57 +66,62 @@ pub struct Parameters {
     pub registers: u32,
     /// The time that it counts sources in, ns.
     pub distinct_window_ns: u64,
+    /// How many saves it is made of.
+    pub saves: u64,
+    /// When the earliest of them begins to count packets, ms since 1970.
+    pub from_ms: u64,
+    /// When the latest of them ends, likewise.
+    pub to_ms: u64,
 }
 
-/// The name of a key that has this fingerprint.
-pub fn key_name(fingerprint: u64) -> String {
-    format!("{fingerprint:016x}")
-}
-
-/// The size of a sketch, if there can be one of it.
-pub fn shape(width: u32, depth: u32) -> Option<Shape> {
-    let fits = width.is_power_of_two()
-        && (1..=MAX_DEPTH).contains(&depth)
-        && u64::from(width) * u64::from(depth) <= MAX_CELLS;
-    fits.then(|| Shape { mask: width - 1, depth })
-}
-
-impl Parameters {
-    /// Those of a host whose hash has this key and whose sources have so many bits (IPv4, IPv6).
+impl Header {
+    /// That of one save of a host whose hash has this key and whose sources have so many bits (IPv4, IPv6), which counts
+    /// packets between two moments.
     pub fn new(
         key: u64,
         (ipv4_prefix, ipv6_prefix): (u8, u8),
         shape: Shape,
-        window_ns: u64,
+        window: Window,
+        moments: [SystemTime; 2],
     ) -> Self {
+        let [from_ms, to_ms] = moments.map(|moment| {
+            let since = moment.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        });
         Self {
             key: key_name(key),
             ipv4_prefix,
             ipv6_prefix,
             depth: shape.depth,
             width: shape.width(),
-            window_ns,
+            window_ns: window.ns(),
             registers: REGISTERS as u32,
             distinct_window_ns: 1 << WINDOW_SHIFT,
+            saves: 1,
+            from_ms,
+            to_ms,
         }
     }
 
-    /// The first of them that no host can have.
+    /// The first item that no host can have written.
     fn wrong(&self) -> Option<&'static str> {
         let is_key = self.key.len() == 16 && self.key.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let are_registers =
+            self.registers as usize == REGISTERS && self.distinct_window_ns == 1 << WINDOW_SHIFT;
         let checks = [
-            (is_key, "its key"),
-            ((1..=32).contains(&self.ipv4_prefix), "its IPv4 prefix"),
-            ((1..=128).contains(&self.ipv6_prefix), "its IPv6 prefix"),
-            (shape(self.width, self.depth).is_some(), "the size of its Count-Min Sketch"),
-            ((1 << 20..=1 << 36).contains(&self.window_ns), "its window"),
-            (self.registers as usize == REGISTERS, "its number of registers"),
-            (self.distinct_window_ns == 1 << WINDOW_SHIFT, "its window of distinct sources"),
+            (is_key, "key"),
+            ((1..=32).contains(&self.ipv4_prefix), "IPv4 prefix"),
+            ((1..=128).contains(&self.ipv6_prefix), "IPv6 prefix"),
+            (shape(self.width, self.depth).is_some(), "size of the Count-Min Sketch"),
+            ((1 << 20..=1 << 36).contains(&self.window_ns), "window"),
+            (are_registers, "HyperLogLog"),
+            (self.saves > 0, "number of saves"),
+            (self.from_ms <= self.to_ms && self.to_ms < MAX_MS, "time"),
         ];
         checks.into_iter().find_map(|(good, name)| (!good).then_some(name))
     }
 
-    /// What has to be the same, with its name.
+    /// What has to be the same of sketches that are merged, with its name.
     fn facts(&self) -> [(&'static str, String); 4] {
         [
             ("the key of their hash", self.key.clone()),
@@ -111,80 +132,16 @@ impl Parameters {
     }
 }
 
-/// All that is told in words.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Header {
-    /// What must be the same of sketches that are merged.
-    pub parameters: Parameters,
-    /// How many saves it is made of.
-    pub saves: u64,
-    /// When the earliest of them begins to count packets, ms since 1970.
-    pub from_ms: u64,
-    /// When the latest of them ends, likewise.
-    pub to_ms: u64,
+/// A file that is something else.
+fn foreign() -> Invalid {
+    Invalid::new("it is no saved sketch")
+        .with_hint("name a file that `limiter sketch save` or `limiter sketch merge` has written")
 }
 
-impl Header {
-    /// That of one save, which counts packets between two moments.
-    pub fn new(parameters: Parameters, [from, to]: [SystemTime; 2]) -> Self {
-        let ms = |moment: SystemTime| {
-            let since = moment.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-        };
-        Self { parameters, saves: 1, from_ms: ms(from), to_ms: ms(to) }
-    }
-}
-
-/// Why a file cannot be read, or merged with others.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SketchError {
-    /// It is something else.
-    #[error("it is no saved sketch")]
-    Foreign,
-    /// Another version of this program has written it.
-    #[error("it has format {0}, and this program reads format {VERSION}")]
-    Version(u32),
-    /// It was cut or changed since.
-    #[error("it is damaged")]
-    Damaged,
-    /// It says what no host can have written.
-    #[error("it is malformed: {0} cannot be right")]
-    Malformed(&'static str),
-    /// They do not count the same things in the same cells.
-    #[error("sketches differ in {what}: {one} and {other}")]
-    Mismatch {
-        /// What is different.
-        what: &'static str,
-        /// In the first one.
-        one: String,
-        /// In the other one.
-        other: String,
-    },
-}
-
-impl Explain for SketchError {
-    fn fault(&self) -> Fault {
-        Fault::Input
-    }
-
-    fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::Foreign => {
-                "name a file that `limiter sketch save` or `limiter sketch merge` has written"
-            }
-            Self::Version(_) => "read it with the version of limiter that has written it",
-            Self::Damaged | Self::Malformed(_) => {
-                "copy it again from where it was saved, or save a new one"
-            }
-            Self::Mismatch { .. } => {
-                "merge sketches of hosts with one cluster key and the same --sketch-epsilon, --sketch-delta, \
-                 --sketch-window, --ipv4-prefix and --ipv6-prefix; a key or size that was changed counts from the \
-                 next start with --reset-state on"
-            }
-        };
-        Some(hint.into())
-    }
+/// A file whose content cannot have been written so.
+fn damaged(what: &str) -> Invalid {
+    Invalid::new(format!("it is damaged: its {what} is wrong"))
+        .with_hint("copy it again from where it was saved, or save a new one")
 }
 
 /// A sketch that was saved, or the merge of several.
@@ -205,56 +162,56 @@ impl SavedSketch {
     }
 
     /// As it leaves the host.
-    ///
-    /// # Errors
-    /// None that anything known leads to.
-    pub fn bytes(&self) -> std::io::Result<Vec<u8>> {
-        let mut bytes = [MAGIC, format!("{VERSION}\n").as_bytes()].concat();
-        serde_json::to_writer(&mut bytes, &self.header)?;
-        bytes.push(b'\n');
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        // Numbers, texts and lists: none of it can fail.
+        let header = serde_json::to_vec(&self.header).unwrap_or_default();
+        let bytes = [MAGIC, VERSION.as_bytes(), b"\n", &header, b"\n"].concat();
         let content = (&self.cells, self.ranks.ranks().as_slice(), self.rates.clone().bytes());
-        let mut bytes = postcard::to_extend(&content, bytes).map_err(std::io::Error::other)?;
+        let mut bytes = postcard::to_extend(&content, bytes).unwrap_or_default();
         bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
-        Ok(bytes)
+        bytes
     }
 
     /// Reads one that anybody may have written. It takes at most sixteen times the memory that `bytes` takes.
     ///
     /// # Errors
     /// If it is none, or not as it was written.
-    pub fn read(bytes: &[u8]) -> Result<Self, SketchError> {
-        let rest = bytes.strip_prefix(MAGIC).ok_or(SketchError::Foreign)?;
-        let (version, rest) = line(rest).ok_or(SketchError::Foreign)?;
-        let version = version.parse().map_err(|_| SketchError::Foreign)?;
+    pub fn read(bytes: &[u8]) -> Result<Self, Invalid> {
+        let rest = bytes.strip_prefix(MAGIC).ok_or_else(foreign)?;
+        let (version, rest) = line(rest).ok_or_else(foreign)?;
         // Before the checksum: another format may have another one.
         if version != VERSION {
-            return Err(SketchError::Version(version));
+            let version: u32 = version.parse().map_err(|_| foreign())?;
+            let problem =
+                format!("it has format {version}, and this program reads format {VERSION}");
+            return Err(Invalid::new(problem)
+                .with_hint("read it with the version of limiter that has written it"));
         }
-        let (content, sum) = rest.split_last_chunk::<CHECKSUM>().ok_or(SketchError::Damaged)?;
+        let (content, sum) =
+            rest.split_last_chunk::<CHECKSUM>().ok_or_else(|| damaged("length"))?;
         if crc32fast::hash(&bytes[..bytes.len() - CHECKSUM]) != u32::from_be_bytes(*sum) {
-            return Err(SketchError::Damaged);
+            return Err(damaged("checksum"));
         }
-        let (header, content) = line(content).ok_or(SketchError::Malformed("its header"))?;
-        let header: Header =
-            serde_json::from_str(header).map_err(|_| SketchError::Malformed("its header"))?;
-        if let Some(wrong) = header.parameters.wrong() {
-            return Err(SketchError::Malformed(wrong));
-        }
-        if header.saves == 0 || header.from_ms > header.to_ms {
-            return Err(SketchError::Malformed("its number of saves and their times"));
+        let header = line(content).and_then(|(header, content)| {
+            Some((serde_json::from_str::<Header>(header).ok()?, content))
+        });
+        let (header, content) = header.ok_or_else(|| damaged("header"))?;
+        if let Some(wrong) = header.wrong() {
+            return Err(damaged(wrong));
         }
         let read = postcard::take_from_bytes::<(Vec<u64>, Vec<u8>, Vec<u8>)>(content);
-        let ((cells, ranks, rates), rest) =
-            read.map_err(|_| SketchError::Malformed("its content"))?;
-        let Parameters { depth, width, .. } = header.parameters;
-        if !rest.is_empty() || cells.len() as u64 != u64::from(depth) * u64::from(width) {
-            return Err(SketchError::Malformed("its number of cells"));
+        let ((cells, ranks, rates), rest) = read.map_err(|_| damaged("content"))?;
+        if !rest.is_empty()
+            || cells.len() as u64 != u64::from(header.depth) * u64::from(header.width)
+        {
+            return Err(damaged("number of cells"));
         }
         let ranks: Option<[u8; REGISTERS]> = ranks.try_into().ok();
         // A rank that no hash can have would win every merge.
         let ranks = ranks.filter(|ranks| ranks.iter().all(|rank| u32::from(*rank) <= MAX_RANK));
-        let ranks = Ranks::new(ranks.ok_or(SketchError::Malformed("its HyperLogLog"))?);
-        let rates = Digest::read_coarse(&rates).ok_or(SketchError::Malformed("its t-digest"))?;
+        let ranks = Ranks::new(ranks.ok_or_else(|| damaged("HyperLogLog"))?);
+        let rates = Digest::read_coarse(&rates).ok_or_else(|| damaged("t-digest"))?;
         Ok(Self { header, cells, ranks, rates })
     }
 
@@ -263,23 +220,27 @@ impl SavedSketch {
     ///
     /// # Errors
     /// If they differ in a parameter, or there is none.
-    pub fn merge(mut sketches: Vec<Self>) -> Result<Self, SketchError> {
+    pub fn merge(mut sketches: Vec<Self>) -> Result<Self, Invalid> {
         // What a t-digest says depends on the order within its error, far below what anybody sees.
         sketches.sort_by_cached_key(|sketch| sketch.rates.clone().bytes());
         let mut sketches = sketches.into_iter();
-        let mut merged = sketches.next().ok_or(SketchError::Foreign)?;
+        let mut merged = sketches.next().ok_or_else(foreign)?;
         for sketch in sketches {
             merged.add(&sketch)?;
         }
         Ok(merged)
     }
 
-    fn add(&mut self, other: &Self) -> Result<(), SketchError> {
-        let [ours, theirs] = [&self.header, &other.header].map(|header| header.parameters.facts());
-        if let Some(((what, one), (_, other))) =
-            ours.into_iter().zip(theirs).find(|(one, other)| one != other)
+    fn add(&mut self, other: &Self) -> Result<(), Invalid> {
+        let facts = self.header.facts().into_iter().zip(other.header.facts());
+        if let Some(((what, one), (_, other))) = facts.into_iter().find(|(one, other)| one != other)
         {
-            return Err(SketchError::Mismatch { what, one, other });
+            let problem = format!("sketches differ in {what}: {one} and {other}");
+            return Err(Invalid::new(problem).with_hint(
+                "merge sketches of hosts with one cluster key and the same --sketch-epsilon, --sketch-delta, \
+                 --sketch-window, --ipv4-prefix and --ipv6-prefix; a change of them counts from the next start with \
+                 --reset-state on",
+            ));
         }
         for (cell, theirs) in self.cells.iter_mut().zip(&other.cells) {
             *cell = cell.saturating_add(*theirs);
@@ -296,7 +257,7 @@ impl SavedSketch {
     /// All packets that were counted.
     pub fn packets(&self) -> u64 {
         // Each row has all of them, but for those that came while the cells were read one by one.
-        let rows = self.cells.chunks(self.header.parameters.width.max(1) as usize);
+        let rows = self.cells.chunks(self.header.width.max(1) as usize);
         let sum = |row: &[u64]| row.iter().fold(0_u64, |sum, cell| sum.saturating_add(*cell));
         rows.map(sum).max().unwrap_or_default()
     }
@@ -304,7 +265,7 @@ impl SavedSketch {
     /// The packets of the source with these cells, one in each row: never too low. `None` if they are not of this
     /// sketch.
     pub fn estimate(&self, cells: &[u32]) -> Option<u64> {
-        if cells.len() != self.header.parameters.depth as usize {
+        if cells.len() != self.header.depth as usize {
             return None;
         }
         let counts = cells.iter().map(|at| self.cells.get(*at as usize).copied());
@@ -313,7 +274,7 @@ impl SavedSketch {
 
     /// ε and δ: with a probability of 1 − δ an estimate is too high by less than ε times all packets.
     pub fn error(&self) -> (f64, f64) {
-        let Parameters { depth, width, .. } = self.header.parameters;
+        let Header { depth, width, .. } = self.header;
         (std::f64::consts::E / f64::from(width), (-f64::from(depth)).exp())
     }
 
@@ -322,7 +283,7 @@ impl SavedSketch {
         Distinct {
             sources: self.ranks.estimate(),
             standard_error: Ranks::STANDARD_ERROR,
-            window_s: self.header.parameters.distinct_window_ns as f64 / 1e9,
+            window_s: self.header.distinct_window_ns as f64 / 1e9,
         }
     }
 

@@ -22,10 +22,7 @@ pub(super) async fn save(State(host): State<Host>) -> Result<impl IntoResponse, 
         return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, failure));
     };
     let sketch = control::save_sketch(&host).await.map_err(conflict)?;
-    let bytes = sketch.bytes().map_err(|error| {
-        Failure::new(exit::NEGATIVE, format!("cannot write the sketch: {error}"))
-    })?;
-    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], bytes))
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], sketch.bytes()))
 }
 
 // A POST, which `peer::check` leaves to those who may change something: whoever knows the cells of many addresses can
