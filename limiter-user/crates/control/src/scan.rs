@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use limiter_common::abi::Counters;
 
-use super::plane::Plane;
 use model::source::Counts;
 use model::traffic::Sort;
 
@@ -47,11 +46,15 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// All counts at present.
-    pub(super) fn take(plane: &dyn Plane) -> Self {
-        let (at, at_ns) = (Instant::now(), plane.monotonic_ns());
-        let mut packed = vec![0; plane.buckets()];
-        plane.counts(&mut |bucket, counts| {
+    /// The counts of so many buckets that `visit` tells, from `at_ns` since boot on.
+    pub(super) fn take(
+        at_ns: u64,
+        buckets: usize,
+        visit: impl FnOnce(&mut dyn FnMut(usize, Counts)),
+    ) -> Self {
+        let at = Instant::now();
+        let mut packed = vec![0; buckets];
+        visit(&mut |bucket, counts| {
             if let Some(count) = packed.get_mut(bucket) {
                 *count = pack(&counts);
             }

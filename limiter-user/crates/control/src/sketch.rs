@@ -31,15 +31,19 @@ fn until_end(window: Duration, before: Duration) -> Duration {
     Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX))
 }
 
+/// What all buckets count at present.
+fn look(plane: &dyn Plane) -> Snapshot {
+    Snapshot::take(plane.monotonic_ns(), plane.buckets(), |visit| plane.counts(visit))
+}
+
 /// What the data plane estimates: packets of the present epoch of the sketch, distinct sources of the last full window,
 /// and rates of sources with a bucket over [`SKETCH_RATES`] and these epochs.
 ///
 /// # Errors
 /// If this machine is too busy to see the end of an epoch.
 pub async fn save(shared: &CoreHandle) -> Result<SavedSketch, Failure> {
-    let (first, window_ms) = shared
-        .with(|core| Ok((Snapshot::take(core.plane()), core.plane().sketch().window_ms)))
-        .await?;
+    let (first, window_ms) =
+        shared.with(|core| Ok((look(core.plane()), core.plane().sketch().window_ms))).await?;
     let (cost, first) = (first.at.elapsed(), Arc::new(first));
     let window = Duration::from_secs_f64(window_ms / 1e3);
     sleep(SKETCH_RATES).await;
@@ -48,11 +52,11 @@ pub async fn save(shared: &CoreHandle) -> Result<SavedSketch, Failure> {
         // next one.
         let margin = window / 16 * (1 + attempt / 2).min(6);
         sleep(until_end(window, margin.max(2 * cost).min(window / 2))).await;
-        let look = shared.with(|core| Ok(Snapshot::take(core.plane()))).await?;
+        let before = shared.with(|core| Ok(look(core.plane()))).await?;
         let looked = SystemTime::now();
         sleep(until_end(window, Duration::ZERO) + window - margin).await;
         let first = Arc::clone(&first);
-        let found = shared.with(move |core| Ok(sketch(core.plane(), &first, &look, looked)));
+        let found = shared.with(move |core| Ok(sketch(core.plane(), &first, &before, looked)));
         if let Some(found) = found.await? {
             return Ok(found);
         }
@@ -67,7 +71,7 @@ pub async fn save(shared: &CoreHandle) -> Result<SavedSketch, Failure> {
 fn sketch(
     plane: &dyn Plane,
     first: &Snapshot,
-    look: &Snapshot,
+    before: &Snapshot,
     looked: SystemTime,
 ) -> Option<SavedSketch> {
     let seconds = first.at.elapsed().as_secs_f64().max(1e-3);
@@ -78,7 +82,7 @@ fn sketch(
         if class == 0 && packets > 0 {
             rates.add(packets as f64 / seconds);
         }
-        look.since(bucket, counts).0
+        before.since(bucket, counts).0
     })?;
     let half = Duration::from_nanos(counts.window.ns() / 2);
     let is_just_before = counts.began.duration_since(looked).is_ok_and(|gap| gap <= half);

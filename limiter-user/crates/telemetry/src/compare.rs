@@ -48,7 +48,7 @@ pub fn compare(rates: &Rates, light: Light, share: f64, proposal: &Proposal) -> 
     // The share may reach down to sources that are too light to be seen.
     let least = if rank < 0.0 { light.below } else { 0.0 };
     let window = |seconds: u64| {
-        let need = quantile(rates.usual_series().map(|counts| most_in(counts, seconds)), rank);
+        let need = rates.need(rank, |counts| most_in(counts, seconds));
         let limit = round_up(HEADROOM * need.max(least * seconds as f64));
         Rate::from_parts(limit, seconds * SECOND_NS, Unit::Packets)
     };
@@ -91,24 +91,6 @@ fn most_in(counts: &[u32], seconds: u64) -> f64 {
         short if short < length => sum(counts) as f64 * seconds as f64 / short as f64,
         _ => counts.windows(length).map(sum).max().unwrap_or_default() as f64,
     }
-}
-
-/// The packets that a source has had more than `rate` a second earned, at the most: what a bucket has to hold.
-pub(super) fn backlog(counts: &[u32], rate: u64) -> f64 {
-    let (mut level, mut most) = (0_u64, 0);
-    for count in counts {
-        level = level.saturating_sub(rate) + u64::from(*count);
-        most = most.max(level);
-    }
-    most as f64
-}
-
-/// The value that a share `rank` of all is at or below; 0 without values.
-pub(super) fn quantile(values: impl Iterator<Item = f64>, rank: f64) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_unstable_by(f64::total_cmp);
-    let at = (rank.clamp(0.0, 1.0) * values.len() as f64).ceil() as usize;
-    values.get(at.saturating_sub(1)).copied().unwrap_or_default()
 }
 
 /// What a limit would have done.
@@ -161,7 +143,7 @@ fn dropped_by(limit: &dyn Limiter, counts: &[u32]) -> u64 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::suggest::{Traffic, propose};
+    use super::super::suggest::{Traffic, backlog, propose};
     use super::super::{Observation, Watch};
     use super::*;
 
@@ -242,6 +224,18 @@ mod tests {
     }
 
     #[test]
+    fn an_attacker_makes_no_window_larger() {
+        let mut sources: Vec<_> = (1..=44).map(|i| vec![10 + i; 5]).collect();
+        sources.push(vec![2500; 5]);
+        let (mut rates, traffic) = rates(&sources);
+        assert!(rates.set_dominant_aside(traffic.packets) > Some(0.5));
+        let proposal = propose(&mut rates, NOBODY, traffic, 0.001, Unit::Packets).unwrap();
+        let all = compare(&rates, NOBODY, 0.001, &proposal);
+        assert!(all.iter().all(|it| it.rate.to_string() == "65pps" && it.sources == 1), "{all:?}");
+        assert!(all.iter().all(|it| it.share_of_packets > 0.5), "{all:?}");
+    }
+
+    #[test]
     fn the_most_in_a_time_is_found_wherever_it_begins() {
         let mut counts = vec![1; 100];
         counts[30..50].fill(10);
@@ -249,10 +243,6 @@ mod tests {
         assert_eq!(most_in(&counts, 60), 240.0);
         assert_eq!(most_in(&counts[..30], 60), 60.0, "as if it went on");
         assert_eq!(most_in(&[], 60), 0.0);
-        assert_eq!(
-            (quantile([3.0, 1.0, 2.0].into_iter(), 0.5), quantile([].into_iter(), 0.5)),
-            (2.0, 0.0)
-        );
     }
 
     proptest! {

@@ -278,11 +278,15 @@ impl Rates {
         Some(part)
     }
 
-    /// Packets per second between looks, of the sources that they were kept of but the dominant one.
-    pub fn usual_series(&self) -> impl Iterator<Item = &[u32]> {
+    /// What a share `rank` of sources (cut to 0..=1) need at the most, by their packets per second between looks; 0 if
+    /// these were kept of none. The dominant source is left out.
+    pub fn need(&self, rank: f64, of: impl Fn(&[u32]) -> f64) -> f64 {
         let dominant = self.dominant.map(|(seen, _)| (seen.bucket, seen.since_ns));
-        let usual = self.series.iter().filter(move |(key, _)| Some(*key) != dominant);
-        usual.map(|(_, counts)| counts.as_slice())
+        let usual = self.series.iter().filter(|(key, _)| Some(*key) != dominant);
+        let mut needs: Vec<f64> = usual.map(|(_, counts)| of(counts)).collect();
+        needs.sort_unstable_by(f64::total_cmp);
+        let at = (rank.clamp(0.0, 1.0) * needs.len() as f64).ceil() as usize;
+        needs.get(at.saturating_sub(1)).copied().unwrap_or_default()
     }
 
     /// Percentiles of packets and bytes per second.
