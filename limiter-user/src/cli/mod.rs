@@ -1,5 +1,6 @@
 //! The command line: one file per command, or none where a report is all of it. Each returns an exit code.
 
+mod algorithms;
 mod args;
 mod attach;
 mod capture;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 
+use super::algorithms::{self, AlgorithmsArgs};
 use super::output::{Output, write_file};
 use crate::simulation::SimulationReport;
 use api::error::{Failure, exit};
@@ -22,6 +23,8 @@ pub(super) enum SimulateCommand {
     /// Without a file or a scenario, all built-in scenarios are run. Exit code 1 if a goal is missed.
     #[command(after_help = CLUSTER)]
     Cluster(Box<ClusterArgs>),
+    /// Compare all algorithms of rate limiting on the same traffic, patterns or your own
+    Algorithms(Box<AlgorithmsArgs>),
 }
 
 /// What is simulated and what is told.
@@ -87,7 +90,13 @@ pub(super) struct ClusterArgs {
 }
 
 pub(super) fn run(output: &mut Output<'_>, command: &SimulateCommand) -> Result<u8, Failure> {
-    let SimulateCommand::Cluster(arguments) = command;
+    match command {
+        SimulateCommand::Cluster(arguments) => cluster(output, arguments),
+        SimulateCommand::Algorithms(arguments) => algorithms::run(output, arguments),
+    }
+}
+
+fn cluster(output: &mut Output<'_>, arguments: &ClusterArgs) -> Result<u8, Failure> {
     if arguments.print {
         // Nothing is run: the text is there to be edited.
         for name in &arguments.scenario {
@@ -102,7 +111,7 @@ pub(super) fn run(output: &mut Output<'_>, command: &SimulateCommand) -> Result<
     }
     let seeds = arguments.seeds as usize;
     let mut display = ProgressDisplay::new();
-    let show = &mut |progress: &Progress| display.show(progress);
+    let show = &mut |progress: &Progress| display.show(progress.part, || line(progress));
     let summaries = simulate::run_all(&scenarios, &schemes, arguments.first_seed, seeds, show);
     display.clear();
     let mut report = SimulationReport::new(&scenarios, &summaries);
@@ -127,7 +136,7 @@ const BAR_AFTER: Duration = Duration::from_secs(1);
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Shows on stderr how far the runs are: as a bar on a terminal, else in a line of the log now and then.
-struct ProgressDisplay {
+pub(super) struct ProgressDisplay {
     on_terminal: bool,
     /// The last line of the log, or the start.
     last: Instant,
@@ -135,28 +144,29 @@ struct ProgressDisplay {
 }
 
 impl ProgressDisplay {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         // Both: with --quiet a bar is as unwanted as a line of the log.
         let on_terminal = io::stderr().is_terminal() && tracing::enabled!(tracing::Level::INFO);
         Self { on_terminal, last: Instant::now(), has_bar: false }
     }
 
-    fn show(&mut self, progress: &Progress) {
+    /// Shows that `part` is done, 0 to 1, and says so in a line.
+    pub(super) fn show(&mut self, part: f64, line: impl FnOnce() -> String) {
         if self.on_terminal {
             if self.has_bar || self.last.elapsed() >= BAR_AFTER {
                 self.has_bar = true;
-                let line = format!("{} {}", bar(progress.part), line(progress));
+                let line = format!("{} {}", bar(part), line());
                 let line: String = line.chars().take(COLUMNS).collect();
                 // Erased to the end of the line, as the one before may have been longer.
                 eprint!("\r{line}\x1b[K");
             }
         } else if self.last.elapsed() >= LOG_INTERVAL {
             self.last = Instant::now();
-            tracing::info!("{}", line(progress));
+            tracing::info!("{}", line());
         }
     }
 
-    fn clear(&self) {
+    pub(super) fn clear(&self) {
         if self.has_bar {
             eprint!("\r\x1b[K");
         }

@@ -1,6 +1,10 @@
-//! What simulated clusters were like.
+//! What was simulated, as reports.
 
+mod algorithms;
+mod algorithms_page;
 mod page;
+
+pub(crate) use algorithms::{AlgorithmsReport, ExperimentReport, Judged};
 
 use std::io::{self, Write};
 

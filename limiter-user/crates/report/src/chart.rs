@@ -23,6 +23,13 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(153, 153, 153),
 ];
 
+/// How the lines of these colours are broken, in lengths of dash and gap: colours alone do not tell them apart for
+/// everybody. The first one is whole.
+const DASHES: [&str; 7] = ["none", "9 4", "2 3", "9 3 2 3", "16 5", "5 5", "9 3 2 3 2 3"];
+
+/// How long a line is in the legend, pixels: enough for its dashes.
+const SWATCH: i32 = 40;
+
 /// A line: its name and its value at each moment.
 pub type Line<'a> = (String, &'a [Option<f64>]);
 
@@ -31,6 +38,11 @@ pub type Line<'a> = (String, &'a [Option<f64>]);
 pub fn svg(title: &str, times: &[f64], lines: &[Line<'_>]) -> Result<String, String> {
     let mut text = String::new();
     draw(&mut text, times, lines).map_err(|error| format!("cannot draw {title}: {error}"))?;
+    for (RGBColor(r, g, b), dashes) in COLOURS.iter().zip(DASHES) {
+        // Drawn dash by dash, as the library does it, a page would be many times as large.
+        let stroke = format!("stroke=\"#{r:02X}{g:02X}{b:02X}\"");
+        text = text.replace(&stroke, &format!("{stroke} stroke-dasharray=\"{dashes}\""));
+    }
     let title = escape(title);
     let head = format!("<svg role=\"img\" aria-label=\"{title}\" ");
     let text = text.replacen("<svg ", &head, 1);
@@ -146,12 +158,16 @@ fn draw(
             }
             let drawn = chart.draw_series([PathElement::new(part, colour)])?;
             if n == 0 {
-                let swatch = move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour);
+                let swatch = move |(x, y)| PathElement::new([(x, y), (x + SWATCH, y)], colour);
                 drawn.label(name.as_str()).legend(swatch);
             }
         }
     }
-    chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).draw()?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .legend_area_size(SWATCH + 6)
+        .draw()?;
     area.present()?;
     Ok(())
 }
