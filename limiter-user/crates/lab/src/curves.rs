@@ -42,8 +42,8 @@ pub fn candidates(settings: &Settings) -> Result<Vec<Candidate>, SettingsError> 
     let mut all = settings.candidates()?;
     all.remove(1);
     let Settings { limit, window, parts, .. } = *settings;
-    all[0].name = "token or leaky bucket".into();
-    all[1].name = format!("fixed window, a sub-window of {} s", seconds(window)).into();
+    all[0].name = "token-, leaky-bucket".into();
+    all[1].name = format!("fixed-window of {} s", seconds(window)).into();
     all[3].name = format!("sub-windows of {} s", seconds(window / parts)).into();
     // A quarter: 15 s of a minute.
     if parts != 4

@@ -311,8 +311,8 @@ fn curves_show_what_an_edge_admits() {
     assert_eq!(
         names,
         [
-            "token or leaky bucket",
-            "fixed window, a sub-window of 60 s",
+            "token-, leaky-bucket",
+            "fixed-window of 60 s",
             "sliding-window",
             "sub-windows of 15 s",
             "sub-windows of 1 s",

@@ -5,8 +5,8 @@ use std::ops::Range;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 use plotters::drawing::IntoDrawingArea as _;
-use plotters::element::PathElement;
-use plotters::prelude::{ChartBuilder, SVGBackend, SeriesLabelPosition};
+use plotters::element::{PathElement, Text};
+use plotters::prelude::{ChartBuilder, SVGBackend};
 use plotters::style::{BLACK, Color as _, RGBColor};
 
 use super::{escape, time};
@@ -29,6 +29,13 @@ const DASHES: [&str; 7] = ["none", "9 4", "2 3", "9 3 2 3", "16 5", "5 5", "9 3 
 
 /// How long a line is in the legend, pixels: enough for its dashes.
 const SWATCH: i32 = 40;
+
+/// Between the chart and its legend, pixels.
+const LEGEND_GAP: i32 = 12;
+
+/// The legend's letters, and how far its lines are apart, pixels.
+const LEGEND_FONT: i32 = 12;
+const LEGEND_LINE: i32 = 18;
 
 /// A line: its name and its value at each moment.
 pub type Line<'a> = (String, &'a [Option<f64>]);
@@ -103,6 +110,15 @@ pub fn ticks(first: f64, last: f64) -> Vec<f64> {
     marks.filter(|mark| *mark <= last).collect()
 }
 
+/// What the legend takes beside the chart, pixels.
+fn legend_width(lines: &[Line<'_>]) -> i32 {
+    // About what the digits and small letters of the labels' font are wide.
+    const LETTER: f64 = 6.0;
+    let longest = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
+    // The first gap is room for half of the last moment, too.
+    3 * LEGEND_GAP + SWATCH + (LETTER * longest as f64) as i32
+}
+
 fn draw(
     text: &mut String,
     times: &[f64],
@@ -120,8 +136,7 @@ fn draw(
     let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
     let mut chart = ChartBuilder::on(&area)
         .margin(8)
-        // Half of the last moment is beyond the chart.
-        .margin_right(36)
+        .margin_right(legend_width(lines))
         .x_label_area_size(24)
         .y_label_area_size(64)
         .build_cartesian_2d(Times(first..last), 0.0..most)?;
@@ -151,23 +166,20 @@ fn draw(
             }
         }
         parts.retain(|part| !part.is_empty());
-        for (n, mut part) in parts.into_iter().enumerate() {
+        for mut part in parts {
             if let [(time, value)] = part[..] {
                 // One point alone is no line: a dash of a few pixels.
                 part.push((time + (last - first) / 200.0, value));
             }
-            let drawn = chart.draw_series([PathElement::new(part, colour)])?;
-            if n == 0 {
-                let swatch = move |(x, y)| PathElement::new([(x, y), (x + SWATCH, y)], colour);
-                drawn.label(name.as_str()).legend(swatch);
-            }
+            chart.draw_series([PathElement::new(part, colour)])?;
         }
+        // Beside the chart, where it hides no line; the library's own legend cannot be there.
+        let x = SIZE.0 as i32 - legend_width(lines) + 2 * LEGEND_GAP;
+        let y = LEGEND_GAP + LEGEND_LINE * i as i32;
+        area.draw(&PathElement::new([(x, y), (x + SWATCH, y)], colour))?;
+        let label = (x + SWATCH + LEGEND_GAP / 2, y - LEGEND_FONT / 2);
+        area.draw(&Text::new(name.as_str(), label, ("sans-serif", LEGEND_FONT)))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .legend_area_size(SWATCH + 6)
-        .draw()?;
     area.present()?;
     Ok(())
 }
