@@ -231,6 +231,47 @@ impl Browser {
         self.ask("Emulation.setEmulatedMedia", json!({ "features": features }));
     }
 
+    /// Asserts that nothing but what scrolls by itself (`.wide`) is beyond the right edge of a page of so many pixels.
+    ///
+    /// # Panics
+    /// If something is.
+    pub fn assert_fits(&mut self, width: u32) {
+        let wide = self.eval("document.documentElement.scrollWidth");
+        let beyond = self.eval(&format!(
+            "[...document.querySelectorAll('body *')].filter(it => !it.parentElement.closest('.wide') &&
+               it.getBoundingClientRect().right > {width}).map(it => it.tagName + ' ' + it.textContent)"
+        ));
+        let fits = wide.as_u64().is_some_and(|wide| wide <= u64::from(width));
+        assert!(fits, "{wide} of {width} pixels wide: {beyond}");
+    }
+
+    /// Asserts that the page is dark or light, and that what is written, in charts too, can be told from what it is
+    /// written on.
+    ///
+    /// # Panics
+    /// If not.
+    pub fn assert_readable(&mut self, dark: bool) {
+        let colours = self.eval(
+            "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color,
+              getComputedStyle(document.querySelector('svg text')).fill]",
+        );
+        let light = |at: usize| brightness(colours[at].as_str().unwrap_or_default());
+        assert_eq!(light(0) < 0.5, dark, "{colours}");
+        let contrasts = [1, 2].map(|at| (light(0) - light(at)).abs());
+        assert!(contrasts.iter().all(|it| *it > 0.6), "{colours}");
+    }
+
+    /// Asserts that the page at `url` has asked for nothing else, and has complained of nothing.
+    ///
+    /// # Panics
+    /// If it has.
+    pub fn assert_self_contained(&self, url: &str) {
+        assert!(self.complaints.is_empty(), "{:#?}", self.complaints);
+        let is_other = |asked: &&String| **asked != url && *asked != "about:blank";
+        let others: Vec<_> = self.requests.iter().filter(is_other).collect();
+        assert!(others.is_empty() && self.requests.iter().any(|it| it == url), "{others:#?}");
+    }
+
     /// Keeps a picture of the whole page in a file.
     ///
     /// # Panics
@@ -254,6 +295,20 @@ impl Browser {
             }
             self.ask("Input.dispatchKeyEvent", event);
         }
+    }
+}
+
+/// How bright a colour as a browser writes it is, 0 to 1; -1 for something else.
+fn brightness(colour: &str) -> f64 {
+    let parts = colour.strip_prefix("rgb(").and_then(|rest| rest.strip_suffix(')'));
+    let parts: Vec<f64> = parts
+        .into_iter()
+        .flat_map(|it| it.split(','))
+        .filter_map(|it| it.trim().parse().ok())
+        .collect();
+    match parts[..] {
+        [red, green, blue] => (red + green + blue) / (3.0 * 255.0),
+        _ => -1.0,
     }
 }
 

@@ -1,6 +1,7 @@
 //! End-to-end tests as one program: it is linked once, and the tests of all files share its threads. Most of their
 //! time they wait for daemons and packets, so that there may be more threads than processors. `alone.rs` has the rest.
 
+mod algorithms;
 mod bans;
 mod boot;
 mod bulk;

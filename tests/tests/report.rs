@@ -161,13 +161,7 @@ fn a_browser_shows_the_page_in_all_sizes_and_colours_and_asks_nobody() {
     for (width, dark) in [(400, false), (400, true), (1600, false), (1600, true)] {
         browser.look(width, 1000, dark);
         browser.open(&url);
-        let wide = browser.eval("document.documentElement.scrollWidth");
-        let beyond = browser.eval(&format!(
-            "[...document.querySelectorAll('body *')].filter(it => !it.parentElement.closest('.wide') &&
-               it.getBoundingClientRect().right > {width}).map(it => it.tagName + ' ' + it.textContent)"
-        ));
-        let fits = wide.as_u64().is_some_and(|wide| wide <= u64::from(width));
-        assert!(fits, "{wide} of {width} pixels wide: {beyond}");
+        browser.assert_fits(width);
         // Of each chart how large it is, how high the highest line is that is no axis, and how small its
         // letters are.
         let charts = browser.eval(
@@ -187,38 +181,11 @@ fn a_browser_shows_the_page_in_all_sizes_and_colours_and_asks_nobody() {
             assert!(line > high / 2.0 && line < high, "a line goes up: {chart}");
             assert!(letters >= 8.0, "letters that can be read: {chart}");
         }
-        // What is written can be told from what it is written on, in the charts, too.
-        let colours = browser.eval(
-            "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color,
-              getComputedStyle(document.querySelector('svg text')).fill]",
-        );
-        let light = |at: usize| brightness(colours[at].as_str().unwrap_or_default());
-        assert_eq!(light(0) < 0.5, dark, "{colours}");
-        assert!(
-            (light(0) - light(1)).abs() > 0.6 && (light(0) - light(2)).abs() > 0.6,
-            "{colours}"
-        );
+        browser.assert_readable(dark);
         let name = format!("{width}-{}.png", if dark { "dark" } else { "light" });
         browser.screenshot(&pictures().join(&name));
         println!("{}", pictures().join(name).display());
     }
     assert!(browser.text("body").contains("198.51.100.66"));
-    assert!(browser.complaints.is_empty(), "{:#?}", browser.complaints);
-    let others: Vec<_> =
-        browser.requests.iter().filter(|asked| **asked != url && *asked != "about:blank").collect();
-    assert!(others.is_empty() && browser.requests.contains(&url), "{:#?}", browser.requests);
-}
-
-/// How bright a colour as a browser writes it is, 0 to 1; -1 for something else.
-fn brightness(colour: &str) -> f64 {
-    let parts = colour.strip_prefix("rgb(").and_then(|rest| rest.strip_suffix(')'));
-    let parts: Vec<f64> = parts
-        .into_iter()
-        .flat_map(|it| it.split(','))
-        .filter_map(|it| it.trim().parse().ok())
-        .collect();
-    match parts[..] {
-        [red, green, blue] => (red + green + blue) / (3.0 * 255.0),
-        _ => -1.0,
-    }
+    browser.assert_self_contained(&url);
 }

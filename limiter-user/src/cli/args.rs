@@ -181,7 +181,7 @@ pub(super) enum Command {
     /// Share limits with other hosts
     #[command(subcommand)]
     Cluster(ClusterCommand),
-    /// Try out on simulated hosts what cannot be tried out on real ones; needs no daemon
+    /// Try out what cannot be tried out on real hosts: clusters that fail, and all algorithms; needs no daemon
     #[command(subcommand)]
     Simulate(SimulateCommand),
     /// Show the versions of the program and of its map layouts

@@ -234,9 +234,9 @@ impl AlgorithmsReport {
         let cells = |name: &str, it: &TrainRow| {
             let over = match it.over_seconds {
                 0.0 => "at once".to_owned(),
-                over => format!("{over:.6} s"),
+                over => format!("{over:.9} s"),
             };
-            let at = format!("{:.6} s", it.at_seconds);
+            let at = format!("{:.9} s", it.at_seconds);
             vec![name.to_owned(), at, over, text::thousands(it.requests)]
         };
         let patterns = self.patterns.iter();
@@ -246,19 +246,25 @@ impl AlgorithmsReport {
 
 impl Print for AlgorithmsReport {
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut table = |title: &str, columns: &[&str], rows: Vec<Vec<String>>| {
-            let mut table = text::table(columns, 1);
+        let mut table = |title: &str, texts, columns: &[&str], rows: Vec<Vec<String>>| {
+            let mut table = text::table(columns, texts);
             table.add_rows(rows);
             writeln!(out, "{title}:\n{table}\n")
         };
+        let traffic = |it: &TrafficRow| {
+            let numbers = [it.sources as u64, it.requests].map(text::thousands);
+            [vec![it.name.clone(), it.about.clone()], numbers.to_vec()].concat()
+        };
+        let traffic = self.patterns.iter().map(traffic).collect();
+        table("Traffic", 2, &["TRAFFIC", "ABOUT", "SOURCES", "REQUESTS"], traffic)?;
         for (title, figure) in Self::FIGURES {
-            table(title, &self.figure_columns(), self.figure_rows(figure))?;
+            table(title, 1, &self.figure_columns(), self.figure_rows(figure))?;
         }
         let trace = self.trace_rows();
         if !trace.is_empty() {
-            table("Found, in s from the edge of a window", &Self::TRACE, trace)?;
+            table("Found, in s from the edge of a window", 1, &Self::TRACE, trace)?;
         }
-        table("The worst of all", &Self::COLUMNS, self.rows())?;
+        table("The worst of all", 1, &Self::COLUMNS, self.rows())?;
         writeln!(out, "{}: {}", self.conditions(), self.verdict())
     }
 }

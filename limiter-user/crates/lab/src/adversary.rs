@@ -10,10 +10,12 @@ use rand::rngs::SmallRng;
 use super::settings::{Candidate, Settings};
 use super::traffic::{evenly, rng};
 
-/// Beginnings.
+/// Beginnings, at most.
 const STARTS: u64 = 8;
+/// The part of the bound at which no other beginning is tried.
+const ENOUGH: f64 = 0.99;
 /// Steps from each, fewer where traffic has many moments.
-const STEPS: std::ops::RangeInclusive<u64> = 200..=4000;
+const STEPS: std::ops::RangeInclusive<u64> = 1000..=4000;
 /// Moments that all steps from one beginning ask for, about.
 const MOMENTS: u64 = 1_000_000;
 /// A train arrives at as many moments at least, if it has as many requests.
@@ -76,6 +78,9 @@ pub fn search(settings: &Settings, candidate: &Candidate, seed: u64) -> Attack {
         if admitted > most {
             (best, most) = (found, admitted);
         }
+        if most as f64 >= ENOUGH * candidate.bound() as f64 {
+            break;
+        }
     }
     search.prune(&mut best, most);
     best.sort_by_key(|train| train.start);
@@ -101,7 +106,8 @@ impl Search<'_> {
         let mut arrivals = std::mem::take(&mut self.arrivals);
         arrivals.clear();
         arrivals.extend(trains.iter().flat_map(|train| self.moments(train)));
-        arrivals.sort_unstable();
+        // Stable, as that is fast where trains follow each other.
+        arrivals.sort_by_key(|it| it.0);
         self.state.fill(0);
         let (algorithm, window) = (&self.candidate.algorithm, self.settings.window);
         let (mut first, mut within, mut most) = (0, 0, 0);
@@ -161,6 +167,7 @@ impl Search<'_> {
         let i = self.rng.random_range(0..trains.len());
         let (time, is_later) = (self.time(), self.rng.random());
         let window = self.settings.window;
+        let last = (1 + WINDOWS) * window;
         match (self.rng.random_range(0..7), trains.len()) {
             (5, n) if n < TRAINS => trains.push(self.train()),
             (6, 2..) => _ = trains.swap_remove(i),
@@ -168,7 +175,7 @@ impl Search<'_> {
             (what, _) => {
                 let train = &mut trains[i];
                 match what {
-                    0..=2 if is_later => train.start += time,
+                    0..=2 if is_later => train.start = (train.start + time).min(last),
                     // Not before the clock's second window, so that there is one before it.
                     0..=2 => train.start = train.start.saturating_sub(time).max(window),
                     3 if is_later => train.length = (train.length + time).min(window - 1),

@@ -92,33 +92,11 @@ pub(crate) trait Judged: Algorithm + Send + Sync {
     /// Decides on a request of one unit at each of `times`.
     // A loop in each algorithm: a virtual call for each request would be a good part of what it takes.
     fn decide_all(&self, state: &mut [u64], times: &[Ticks], admitted: &mut Vec<bool>);
-
-    /// The same; after each request it tells the room that is left, too.
-    fn count_all(
-        &self,
-        state: &mut [u64],
-        times: &[Ticks],
-        admitted: &mut Vec<bool>,
-        rooms: &mut Vec<u64>,
-    );
 }
 
 impl<A: Algorithm + Send + Sync> Judged for A {
     fn decide_all(&self, state: &mut [u64], times: &[Ticks], admitted: &mut Vec<bool>) {
         admitted.extend(times.iter().map(|time| self.take(state, *time, 1)));
-    }
-
-    fn count_all(
-        &self,
-        state: &mut [u64],
-        times: &[Ticks],
-        admitted: &mut Vec<bool>,
-        rooms: &mut Vec<u64>,
-    ) {
-        for time in times {
-            admitted.push(self.take(state, *time, 1));
-            rooms.push(self.room(state, *time));
-        }
     }
 }
 
