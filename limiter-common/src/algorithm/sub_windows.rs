@@ -69,10 +69,19 @@ impl SubWindows {
     /// Goes on to the part that `now` is in.
     fn advance(&self, state: &mut [u64], now: Ticks) {
         let position = self.position(state, now);
-        for part in self.forgotten(state, position) {
-            let counter = self.counter(part);
+        if position == state[POSITION] {
+            return;
+        }
+        let forgotten = self.forgotten(state, position);
+        // One division for all of them, and none for a key that has been quiet for long.
+        let mut counter = self.counter(forgotten.start);
+        for _ in forgotten {
+            if state[SUM] == 0 {
+                break;
+            }
             state[SUM] -= state[counter];
             state[counter] = 0;
+            counter = if counter + 1 < self.words() { counter + 1 } else { RING };
         }
         state[POSITION] = position;
     }
