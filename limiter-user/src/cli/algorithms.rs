@@ -9,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 
 use super::output::{Output, write_file};
-use super::simulate::ProgressDisplay;
+use super::progress::ProgressDisplay;
 use crate::simulation::{AlgorithmsReport, ExperimentReport, Judged};
 use api::error::{Failure, exit};
 use lab::{Candidate, PATTERNS, Settings, SettingsError, Traffic, experiment};

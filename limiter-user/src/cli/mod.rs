@@ -16,6 +16,7 @@ mod list;
 mod monitor;
 mod output;
 mod peers;
+mod progress;
 mod report;
 mod run;
 mod safety;
