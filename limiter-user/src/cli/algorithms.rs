@@ -18,7 +18,7 @@ use model::{Invalid, chain};
 
 /// What is measured.
 const ALGORITHMS: &str = "\
-BOUND is the most that an algorithm admits in any window, wherever it begins, as proved; MOST IN A WINDOW
+BOUND is the most that an algorithm admits in any window, wherever it begins, as proved; IN A WINDOW
 is what it admitted. A request conforms if its source has sent no more than the limit in any window up to
 then; CONFORMING DENIED are those that were denied nevertheless. DECIDED OTHERWISE is the part of all
 requests that the exact log decides otherwise: where much more is sent than admitted, which of equals is

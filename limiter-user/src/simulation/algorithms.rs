@@ -145,7 +145,7 @@ impl AlgorithmsReport {
     pub(super) const COLUMNS: [&'static str; 7] = [
         "ALGORITHM",
         "BOUND",
-        "MOST IN A WINDOW",
+        "IN A WINDOW",
         "CONFORMING DENIED",
         "DECIDED OTHERWISE",
         "BYTES",
