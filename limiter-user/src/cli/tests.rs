@@ -286,7 +286,9 @@ fn shown() -> Vec<(String, String)> {
             let path = entry.unwrap().path();
             match path.is_dir() {
                 true => folders.push(path),
-                false => pages.push(path),
+                // Pictures lie beside the pages.
+                false if path.extension().is_some_and(|it| it == "md") => pages.push(path),
+                false => {}
             }
         }
     }
