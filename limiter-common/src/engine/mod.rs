@@ -253,5 +253,5 @@ mod share_tests;
 mod shared_tests;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod window_tests;
