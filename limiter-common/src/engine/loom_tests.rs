@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use std::vec::Vec;
 
+use super::lookup::{SlotRef, charge_found};
 use super::memory::{Cpu, Memory};
 use super::planted::{self, Charge, Renew};
 use super::tests::{PERIOD, limiter, policy, quick, source, tier};
@@ -61,7 +62,10 @@ impl Step {
     /// Takes the step; whether the packet passed. `None` if another CPU was faster.
     fn take(self, cpu: &Cpu<'_>) -> Option<bool> {
         let outcome = match self {
-            Self::Charge(number, slot) => cpu.charge(&arrival(cpu, number), slot),
+            Self::Charge(number, slot) => {
+                let found = SlotRef::new(cpu, slot).expect("there is one");
+                charge_found(cpu, &found, &arrival(cpu, number))
+            }
             Self::Promote(number) => {
                 let packet = arrival(cpu, number);
                 sketched::add(cpu, cpu.config().expect("there is one"), &packet, 1);
