@@ -105,12 +105,14 @@ impl TierRef<'_> {
         state.ask_window(self.at(), question, word, now, cost)
     }
 
-    /// Charges a packet to the tier's word, as long as the bucket is the source's.
+    /// Charges a packet to the tier's word, which was `seen` before the bucket was known to be the source's: a word that
+    /// is claimed since must not be replaced.
     #[inline(always)]
     fn charge<S: Steps>(
         &self,
         state: &S,
         word: &AtomicU64,
+        seen: u64,
         cost: u64,
         now: Ticks,
         is_its: impl Fn() -> bool,
@@ -125,7 +127,7 @@ impl TierRef<'_> {
             GONE => Charge::Gone,
             _ => Charge::OverLimit,
         };
-        charge(state, word, atomic::load(word), cost, decide, added, is_its)
+        charge(state, word, seen, cost, decide, added, is_its)
     }
 
     /// How long, in ns from `ns` on, the window denies every packet.
@@ -167,14 +169,19 @@ pub fn charge_windows<S: Steps>(
     let mut second_word = &slot.tat;
     if policy.has_second() {
         second_word = &state.identity(index)?.second_tat;
+        let seen = atomic::load(second_word);
+        // That word is only known to be the source's by the first one, which is looked at afterwards.
+        if !is_its() {
+            return Some(Attempt::Contended);
+        }
         // As in a token bucket: nothing is taken from the second tier if the first one denies.
         charged = match first.ask(state, Question::Decide, tat, now, cost) {
             DENIED => Charge::OverLimit,
-            _ => second.charge(state, second_word, second_cost, now, is_its),
+            _ => second.charge(state, second_word, seen, second_cost, now, is_its),
         };
     }
     if charged == Charge::Admitted {
-        charged = first.charge(state, &slot.tat, cost, now, is_its);
+        charged = first.charge(state, &slot.tat, tat, cost, now, is_its);
         if charged != Charge::Admitted && policy.has_second() && is_its() {
             let before = atomic::load(second_word);
             let after = second.ask(state, Question::Refund, before, now, second_cost);
