@@ -120,8 +120,8 @@ impl Steps for Kernel {
     }
 
     #[inline(always)]
-    fn convert(&self, index: u32, former: u32, slot: u32, now: Ticks) -> Option<bool> {
-        answer(limiter_convert(index, former, slot, now))
+    fn convert(&self, index: u32, former: u32, slot: u32, tat: u64, now: Ticks) -> Option<bool> {
+        answer(limiter_convert(index, former, slot, tat, now))
     }
 
     #[inline(always)]
@@ -276,8 +276,8 @@ extern "C" fn limiter_draw(slot: u32, ask: u32, now_ns: u64) -> u32 {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn limiter_convert(index: u32, former: u32, slot: u32, now: Ticks) -> u32 {
-    bits(Kernel::new().and_then(|kernel| steps::convert(&kernel, index, former, slot, now)))
+extern "C" fn limiter_convert(index: u32, former: u32, slot: u32, tat: u64, now: Ticks) -> u32 {
+    bits(Kernel::new().and_then(|kernel| steps::convert(&kernel, index, former, slot, tat, now)))
 }
 
 #[unsafe(no_mangle)]

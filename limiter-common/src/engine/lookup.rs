@@ -201,6 +201,8 @@ pub fn renew<S: Steps>(state: &S, packet: &Arrival, index: u32) -> Option<Attemp
     if !atomic::replace(&slot.policy, seen.0, resolved.0) {
         return Some(Attempt::Done(()));
     }
+    // Before the tag: whoever gets the slot afterwards has another time.
+    let tat = atomic::load(&slot.tat);
     if atomic::load(&slot.tag) != packet.hash.0 {
         // Put back what was another source's. If this fails, that one has looked its own policy up.
         atomic::replace(&slot.policy, resolved.0, seen.0);
@@ -208,7 +210,7 @@ pub fn renew<S: Steps>(state: &S, packet: &Arrival, index: u32) -> Option<Attemp
     }
     let now = ticks(state.now());
     if state.features().has(Features::WINDOWS)
-        && state.convert(index, seen.slot(), resolved.slot(), now)?
+        && state.convert(index, seen.slot(), resolved.slot(), tat, now)?
     {
         return Some(Attempt::Done(()));
     }

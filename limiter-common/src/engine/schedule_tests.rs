@@ -15,7 +15,7 @@ use crate::table::WAYS;
 const SCHEDULES: usize = 1500;
 
 /// Lets each CPU judge packets at once; returns how many passed.
-fn at_once(memory: &Arc<Memory>, packets: &[&[u32]]) -> u64 {
+pub(super) fn at_once(memory: &Arc<Memory>, packets: &[&[u32]]) -> u64 {
     let cpus: Vec<_> = packets
         .iter()
         .zip(0..)
@@ -31,7 +31,7 @@ fn at_once(memory: &Arc<Memory>, packets: &[&[u32]]) -> u64 {
 }
 
 /// Packets of a source that pass, of `count` one after the other.
-fn in_turn(memory: &Memory, number: u32, count: u32) -> u64 {
+pub(super) fn in_turn(memory: &Memory, number: u32, count: u32) -> u64 {
     (0..count).filter(|_| packet(memory, number).passes()).count() as u64
 }
 

@@ -120,8 +120,8 @@ pub trait Steps: State + Sized {
 
     /// Has the words of a bucket mean the same under another policy, if one of both counts in windows.
     #[inline(always)]
-    fn convert(&self, index: u32, former: u32, slot: u32, now: Ticks) -> Option<bool> {
-        convert(self, index, former, slot, now)
+    fn convert(&self, index: u32, former: u32, slot: u32, tat: u64, now: Ticks) -> Option<bool> {
+        convert(self, index, former, slot, tat, now)
     }
 
     /// Answers a question about the window of a tier.

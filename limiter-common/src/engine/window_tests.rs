@@ -171,23 +171,10 @@ fn as_much_is_used_up_after_a_change_of_the_algorithm() {
 mod schedules {
     use std::sync::Arc;
 
+    use super::super::schedule_tests::{at_once as together, in_turn};
     use super::*;
     use crate::atomic::AtomicU64;
     use crate::schedule::explore;
-
-    /// CPUs with a clock each that judge a packet or two; how many pass.
-    fn meet(memory: &Arc<Memory>, cpus: usize, packets: usize) -> u64 {
-        let cpus: Vec<_> = (0..cpus)
-            .map(|number| {
-                let memory = Arc::clone(memory);
-                shuttle::thread::spawn(move || {
-                    let cpu = memory.cpu(number);
-                    (0..packets).filter(|_| cpu.packet(source(1), 100).passes()).count() as u64
-                })
-            })
-            .collect();
-        cpus.into_iter().map(|cpu| cpu.join().expect("a CPU ends")).sum()
-    }
 
     #[test]
     fn cpus_get_a_window_together_and_no_packet_more() {
@@ -197,11 +184,29 @@ mod schedules {
                 assert!(packet(&memory, 1).passes());
                 memory.advance(2 * SECOND);
                 let memory = Arc::new(memory);
-                assert_eq!(meet(&memory, 3, 2), 3);
+                assert_eq!(together(&memory, &[&[1, 1], &[1, 1], &[1, 1]]), 3);
                 assert_eq!(at_once(&memory, 2), 0);
                 memory.advance(SECOND);
                 // What they added beyond the limit was admitted to nobody, and ends with its window.
                 assert_eq!(at_once(&memory, 5), if slides { 0 } else { 3 });
+            });
+        }
+    }
+
+    /// Two sources want the bucket of a third one, which uses it.
+    #[test]
+    fn a_bucket_that_is_being_filled_is_closed_to_windows_too() {
+        for limit in [counted(8, false), counted(8, true).and(tier(9, true))] {
+            explore(3000, move || {
+                let memory = limiter(limit, 1, 1 << 6, 3);
+                assert!(packet(&memory, 7).passes());
+                memory.advance(3 * SECOND);
+                for number in 100..100 + WAYS - 3 {
+                    assert_eq!(in_turn(&memory, number, 3), 3);
+                }
+                let memory = Arc::new(memory);
+                assert_eq!(together(&memory, &[&[7], &[8], &[9]]), 3);
+                memory.assert_sound();
             });
         }
     }

@@ -227,13 +227,14 @@ pub(super) fn owing<S: Steps>(
 /// Has the words of the bucket at `index` mean under the policy in a `slot` what they meant under the one in the `former`
 /// slot: as large a part of the limit is used up. `false` if none of both counts in windows.
 ///
-/// All words are times, so the one taken for the other would deny for a window or two.
+/// The bucket was at `tat` when it was known to be the source's. All words are times, so the one taken for the other would deny for a window or two.
 #[inline(always)]
 pub fn convert<S: Steps>(
     state: &S,
     index: u32,
     former: u32,
     slot: u32,
+    tat: u64,
     now: Ticks,
 ) -> Option<bool> {
     let is_same = former == slot;
@@ -241,20 +242,21 @@ pub fn convert<S: Steps>(
     if !former.counts_in_windows() && !policy.counts_in_windows() {
         return Some(false);
     }
-    let convert = |word: &AtomicU64, which| {
-        let before = atomic::load(word);
+    if is_same {
+        return Some(true);
+    }
+    let convert = |word: &AtomicU64, before, which| {
         if !is_claimed(before) {
             let used = used(state, former.tier(which), before, now);
             // If this fails, another CPU has done it, or charged a packet: then more seems to be used up.
             atomic::replace(word, before, using(state, policy.tier(which), now, used));
         }
     };
-    if !is_same {
-        convert(&state.slot(index)?.tat, Which::First);
-    }
-    if !is_same && policy.has_second() {
+    convert(&state.slot(index)?.tat, tat, Which::First);
+    if policy.has_second() {
         // Of a former tier that there was not, nothing is used up.
-        convert(&state.identity(index)?.second_tat, Which::Second);
+        let word = &state.identity(index)?.second_tat;
+        convert(word, atomic::load(word), Which::Second);
     }
     Some(true)
 }
