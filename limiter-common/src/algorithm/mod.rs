@@ -30,7 +30,7 @@ pub use sub_windows::{MAX_SUB_WINDOWS, SubWindows};
 pub use token_bucket::TokenBucket;
 pub use window::{MAX_LIMIT, Window};
 
-use crate::gcra::Ticks;
+use crate::gcra::{MAX_TOLERANCE, Ticks};
 
 /// An algorithm with its limit. What it knows of a key lies in words that the caller keeps.
 pub trait Algorithm {
@@ -75,6 +75,14 @@ pub enum Unfit {
     TooFine,
     /// Windows that do not divide into so many parts, or a number of parts that is not from 2 to [`MAX_SUB_WINDOWS`].
     Parts,
+}
+
+/// Whether an algorithm can have a `limit` in a `window`.
+const fn check(limit: u64, window: Ticks) -> Result<(), Unfit> {
+    if limit == 0 || window == 0 {
+        return Err(Unfit::Nothing);
+    }
+    if limit > MAX_LIMIT || window > MAX_TOLERANCE { Err(Unfit::TooLarge) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The log: exact, at the price of a word for each unit.
 
-use super::{Algorithm, MAX_LIMIT, Unfit};
-use crate::gcra::{MAX_TOLERANCE, Ticks};
+use super::{Algorithm, Unfit, check};
+use crate::gcra::Ticks;
 
 /// Remembers when each of the last `L` units was admitted. A request of `x` units has room if the `x`-th oldest of them is
 /// older than the window.
@@ -26,13 +26,8 @@ impl SlidingLog {
     ///
     /// # Errors
     /// If one of them is 0 or too large.
-    pub const fn new(limit: u64, window: Ticks) -> Result<Self, Unfit> {
-        if limit == 0 || window == 0 {
-            return Err(Unfit::Nothing);
-        }
-        if limit > MAX_LIMIT || window > MAX_TOLERANCE {
-            return Err(Unfit::TooLarge);
-        }
+    pub fn new(limit: u64, window: Ticks) -> Result<Self, Unfit> {
+        check(limit, window)?;
         Ok(Self { limit, window })
     }
 

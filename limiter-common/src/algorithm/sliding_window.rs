@@ -1,5 +1,6 @@
 //! The sliding window of two counters.
 
+use super::window::MAX_PREVIOUS_BITS;
 use super::{Unfit, Window};
 use crate::gcra::Ticks;
 
@@ -23,6 +24,6 @@ impl Window {
     /// # Errors
     /// As [`Window::fixed`].
     pub fn sliding(limit: u64, headroom: u64, length: Ticks) -> Result<Self, Unfit> {
-        Self::with_previous(limit, headroom, length)
+        Self::new(limit, headroom, length, MAX_PREVIOUS_BITS)
     }
 }

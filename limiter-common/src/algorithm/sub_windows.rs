@@ -1,7 +1,7 @@
 //! The sliding window of many counters.
 
-use super::{Algorithm, MAX_LIMIT, Unfit};
-use crate::gcra::{MAX_TOLERANCE, Ticks};
+use super::{Algorithm, Unfit, check};
+use crate::gcra::Ticks;
 
 /// The most parts of a window.
 pub const MAX_SUB_WINDOWS: u64 = 60;
@@ -34,12 +34,7 @@ impl SubWindows {
     /// If limit or window is 0 or too large, there are fewer than 2 or more than [`MAX_SUB_WINDOWS`] parts, or the window
     /// does not divide into them.
     pub fn new(limit: u64, window: Ticks, parts: u64) -> Result<Self, Unfit> {
-        if limit == 0 || window == 0 {
-            return Err(Unfit::Nothing);
-        }
-        if limit > MAX_LIMIT || window > MAX_TOLERANCE {
-            return Err(Unfit::TooLarge);
-        }
+        check(limit, window)?;
         if !(2..=MAX_SUB_WINDOWS).contains(&parts) || !window.is_multiple_of(parts) {
             return Err(Unfit::Parts);
         }
@@ -85,6 +80,12 @@ impl SubWindows {
         }
         state[POSITION] = position;
     }
+
+    /// Counts `cost` units in the part that time is in.
+    fn add(&self, state: &mut [u64], cost: u64) {
+        state[self.counter(state[POSITION])] += cost;
+        state[SUM] += cost;
+    }
 }
 
 impl Algorithm for SubWindows {
@@ -120,8 +121,7 @@ impl Algorithm for SubWindows {
 
     fn charge(&self, state: &mut [u64], now: Ticks, cost: u64) {
         self.advance(state, now);
-        state[self.counter(state[POSITION])] += cost;
-        state[SUM] += cost;
+        self.add(state, cost);
     }
 
     fn refund(&self, state: &mut [u64], now: Ticks, cost: u64) {
@@ -142,8 +142,7 @@ impl Algorithm for SubWindows {
         self.advance(state, now);
         let admits = cost <= self.limit - state[SUM];
         if admits {
-            state[self.counter(state[POSITION])] += cost;
-            state[SUM] += cost;
+            self.add(state, cost);
         }
         admits
     }

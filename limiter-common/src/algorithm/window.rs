@@ -1,13 +1,13 @@
 //! A window's counts in one word.
 
-use super::{Algorithm, Unfit};
-use crate::gcra::{MAX_TOLERANCE, Ticks};
+use super::{Algorithm, Unfit, check};
+use crate::gcra::Ticks;
 
 /// The most units that a window can count to.
 pub const MAX_LIMIT: u64 = (1 << 31) - 1;
 
 /// Bits of what the window before has admitted.
-const MAX_PREVIOUS_BITS: u32 = 9;
+pub(super) const MAX_PREVIOUS_BITS: u32 = 9;
 
 /// A limit of a fixed or a sliding window: see [`Window::fixed`] and [`Window::sliding`].
 ///
@@ -30,7 +30,7 @@ pub struct Window {
     pub current_bits: u8,
     /// Bits of `previous`, 0 in a fixed window.
     pub previous_bits: u8,
-    /// log2 of the units of `previous`.
+    /// log2 of the units of `previous`, if there are any.
     pub previous_shift: u8,
 }
 
@@ -55,13 +55,9 @@ impl Window {
         length: Ticks,
         previous_bits: u32,
     ) -> Result<Self, Unfit> {
-        if limit == 0 || length == 0 {
-            return Err(Unfit::Nothing);
-        }
         let most = limit.saturating_add(headroom);
-        if most > MAX_LIMIT || length > MAX_TOLERANCE {
-            return Err(Unfit::TooLarge);
-        }
+        check(limit, length)?;
+        check(most, length)?;
         let bits = |most: u64| u64::BITS - most.leading_zeros();
         let previous_bits = bits(limit).min(previous_bits);
         let current_bits = bits(most);
@@ -73,17 +69,26 @@ impl Window {
             limit: limit as u32,
             current_bits: current_bits as u8,
             previous_bits: previous_bits as u8,
-            previous_shift: if previous_bits == 0 {
-                0
-            } else {
-                (bits(limit) - previous_bits) as u8
-            },
+            previous_shift: (bits(limit) - previous_bits) as u8,
         })
     }
 
-    /// As [`Window::new`], with nine bits for the window before.
-    pub(super) fn with_previous(limit: u64, headroom: u64, length: Ticks) -> Result<Self, Unfit> {
-        Self::new(limit, headroom, length, MAX_PREVIOUS_BITS)
+    /// Bits of `current`. The masks here are no-ops for valid limits; they give the verifier its bounds.
+    #[inline(always)]
+    const fn current_bits(&self) -> u32 {
+        self.current_bits as u32 & 31
+    }
+
+    /// What the next window keeps of one that has counted so much.
+    #[inline(always)]
+    const fn kept(&self, current: u64) -> u64 {
+        if !self.slides() {
+            return 0;
+        }
+        // What is counted beyond the limit was admitted to nobody.
+        let limit = self.limit as u64;
+        let admitted = if current < limit { current } else { limit };
+        admitted >> (self.previous_shift as u32 & 31)
     }
 
     /// Whether the window before counts, too.
@@ -95,8 +100,7 @@ impl Window {
     /// Bits below `until`.
     #[inline(always)]
     const fn count_bits(&self) -> u32 {
-        // The masks are no-ops for valid limits; they give the verifier its bounds.
-        (self.current_bits as u32 & 31) + (self.previous_bits as u32 & 15)
+        self.current_bits() + (self.previous_bits as u32 & 15)
     }
 
     /// How long after its beginning a window counts.
@@ -123,20 +127,17 @@ impl Window {
         };
         let start = now - elapsed;
         let (seen, until) = (word >> self.count_bits() << self.count_bits(), self.until(start));
-        let current_mask = (1 << (self.current_bits as u32 & 31)) - 1;
+        let current_mask = (1 << self.current_bits()) - 1;
         let (counts, current) = (word ^ seen, word & current_mask);
         if seen >= until {
             // A later window if the caller's clock is behind: time stands still until it has caught up.
             let elapsed = if seen > until { 0 } else { elapsed };
-            let previous = counts >> (self.current_bits as u32 & 31);
+            let previous = counts >> self.current_bits();
             return Counts { until: seen, elapsed, previous, current };
         }
         let mut previous = 0;
         if self.slides() && seen == self.until(start.wrapping_sub(self.length)) {
-            // What is counted beyond the limit was admitted to nobody.
-            let limit = self.limit as u64;
-            let admitted = if current < limit { current } else { limit };
-            previous = admitted >> (self.previous_shift as u32 & 31);
+            previous = self.kept(current);
         }
         Counts { until, elapsed, previous, current: 0 }
     }
@@ -160,6 +161,12 @@ impl Window {
         quotient(part + divisor - 1, divisor)
     }
 
+    /// Whether `cost` units more are within the limit.
+    #[inline(always)]
+    const fn has_room(&self, counts: &Counts, cost: u64) -> bool {
+        counts.current + self.weight(counts) + cost <= self.limit as u64
+    }
+
     /// Judges a request of `cost` units at `now` by `word`: the next word if it is admitted.
     ///
     /// The counts are lowest in the word. So where others are faster each time, the cost may be added to it; the word
@@ -168,7 +175,7 @@ impl Window {
     #[must_use]
     pub const fn decide(&self, word: u64, now: Ticks, cost: u64) -> Option<u64> {
         let counts = self.at(word, now);
-        if counts.current + self.weight(&counts) + cost > self.limit as u64 {
+        if !self.has_room(&counts, cost) {
             return None;
         }
         Some(self.word(&counts, counts.current + cost))
@@ -177,7 +184,7 @@ impl Window {
     /// The word with other counts of the same window.
     #[inline(always)]
     const fn word(&self, counts: &Counts, current: u64) -> u64 {
-        counts.until | counts.previous << (self.current_bits as u32 & 31) | current
+        counts.until | counts.previous << self.current_bits() | current
     }
 
     /// Whether there was room for a request of `cost` units that was added to a word, which was `before`, without a
@@ -189,7 +196,7 @@ impl Window {
         if counts.until != before >> self.count_bits() << self.count_bits() {
             return None;
         }
-        Some(counts.current + self.weight(&counts) + cost <= self.limit as u64)
+        Some(self.has_room(&counts, cost))
     }
 
     /// How many units of the limit are used up at `now`.
@@ -234,20 +241,18 @@ impl Window {
             return None;
         }
         let mut counts = self.at(word, now);
-        if counts.current + self.weight(&counts) + cost <= limit {
+        if self.has_room(&counts, cost) {
             return Some(0);
         }
         let mut until = 0;
         if counts.current + cost > limit {
             // Not in this window.
             until = self.length - counts.elapsed;
-            let admitted = if counts.current < limit { counts.current } else { limit };
-            counts.previous =
-                if self.slides() { admitted >> (self.previous_shift as u32 & 31) } else { 0 };
+            counts.previous = self.kept(counts.current);
             counts.current = 0;
             counts.elapsed = 0;
         }
-        if counts.current + self.weight(&counts) + cost <= limit {
+        if self.has_room(&counts, cost) {
             return Some(until);
         }
         // The part of the window before that may still count, as ticks until the window's end. Smaller than its weight,
