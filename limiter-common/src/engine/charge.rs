@@ -94,16 +94,17 @@ pub fn charge<S: Steps>(state: &S, packet: &Arrival, index: u32) -> Option<Attem
         record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Attempt::Done(Reason::Conforming));
     }
-    if !waits {
-        lasts_ns = denies_for(state, policy, price, found.index, tat, packet.length, now_ns)?;
-    }
+    let lasts = || match waits {
+        true => Some(lasts_ns),
+        false => denies_for(state, policy, price, found.index, tat, packet.length, now_ns),
+    };
     // A share may become larger at any moment, and nobody can reach what this CPU remembers.
     let most_ns = if price.is_cluster() { MAX_SHARED_NS } else { MAX_NS };
-    denied(state, packet, found, policy, resolved.slot(), now_ns, lasts_ns, most_ns)
+    denied(state, packet, found, policy, resolved.slot(), now_ns, lasts, most_ns)
 }
 
-/// Writes down a packet over its limit at `now_ns`, as all will be for `lasts_ns`. This CPU remembers it for `most_ns` at
-/// the most.
+/// Writes down a packet over its limit at `now_ns`, as all will be for as long as `lasts` says, ns. This CPU remembers it
+/// for `most_ns` at the most.
 #[inline(always)]
 #[expect(
     clippy::too_many_arguments,
@@ -116,11 +117,11 @@ pub(super) fn denied<S: State>(
     policy: PolicyRef<'_>,
     policy_slot: u32,
     now_ns: u64,
-    lasts_ns: u64,
+    lasts: impl FnOnce() -> Option<u64>,
     most_ns: u64,
 ) -> Option<Attempt<Reason>> {
     // A shadow has to see each packet.
-    let lasts_ns = if policy.observes() || policy.has_shadow() { 0 } else { lasts_ns };
+    let lasts_ns = if policy.observes() || policy.has_shadow() { 0 } else { lasts()? };
     if lasts_ns > 0 {
         let until_ns = now_ns + lasts_ns.min(most_ns);
         let basis = Basis::over_limit(packet.published.generation(), found.index);

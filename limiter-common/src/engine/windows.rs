@@ -199,11 +199,14 @@ pub fn charge_windows<S: Steps>(
         record(slot, &slot.passed, packet, LastSeen::passed(now_ns));
         return Some(Attempt::Done(Reason::Conforming));
     }
-    let mut lasts_ns = first.denies(state, &slot.tat, now_ns);
-    if policy.has_second() {
-        lasts_ns = lasts_ns.max(second.denies(state, second_word, now_ns));
-    }
-    denied(state, packet, found, policy, resolved.slot(), now_ns, lasts_ns, MAX_NS)
+    let lasts = || {
+        let lasts_ns = first.denies(state, &slot.tat, now_ns);
+        if !policy.has_second() {
+            return Some(lasts_ns);
+        }
+        Some(lasts_ns.max(second.denies(state, second_word, now_ns)))
+    };
+    denied(state, packet, found, policy, resolved.slot(), now_ns, lasts, MAX_NS)
 }
 
 /// The word of a tier whose bucket is new but for what its source owes; a token bucket is full at `full`, at the
