@@ -5,7 +5,7 @@ use lab::Settings;
 use lab::curves::{Curve, candidates, curves};
 use report::chart::{self, Line};
 use report::escape;
-use report::html::{STYLE, table};
+use report::html::{document, table};
 
 /// What is higher than so many limits is not drawn: the rest would be a line at the bottom.
 const HIGHEST: f64 = 2.5;
@@ -59,21 +59,18 @@ impl AlgorithmsReport {
             [] => String::new(),
             rows => table("Found by the adversary", &Self::TRACE, 1, rows),
         };
-        Ok(format!(
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
-             <title>limiter: algorithms</title>\n\
-             <style>{STYLE}figure{{margin:1rem 0}}figcaption{{font-weight:600}}</style></head>\n<body><main>\n\
-             <h1>One limit, by each algorithm</h1>\n\
+        let main = format!(
+            "<h1>One limit, by each algorithm</h1>\n\
              <div class=\"verdict\" role=\"status\"><p>{}: {}.</p></div>\n{}{charts}{figures}{trace}\
              <p class=\"soft\">limiter {}. All charts show requests in a window of {} s. Offered requests beyond \
              {HIGHEST} times the limit are not drawn. The log counts exactly what it admitted. The leaky bucket is the \
-             token bucket.</p>\n</main></body></html>\n",
+             token bucket.</p>\n",
             self.conditions(),
             self.verdict(),
             table("The worst of all", &Self::COLUMNS, 1, &self.rows()),
             env!("CARGO_PKG_VERSION"),
             self.window_seconds,
-        ))
+        );
+        Ok(document("algorithms", &main))
     }
 }

@@ -3,7 +3,7 @@
 use super::{SimulationReport, SimulationRow};
 use report::chart::{self, Line};
 use report::escape;
-use report::html::{STYLE, table};
+use report::html::{document, table};
 use sim::{Scenario, Summary};
 
 impl SimulationReport {
@@ -35,18 +35,15 @@ impl SimulationReport {
             let of_it: Vec<_> = summaries.iter().filter(|s| s.scenario == number).collect();
             charts.push_str(&of_scenario(scenario, &of_it)?);
         }
-        Ok(format!(
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
-             <title>limiter: simulated clusters</title>\n<style>{STYLE}</style></head>\n<body><main>\n\
-             <h1>One limit on many simulated hosts</h1>\n\
+        let main = format!(
+            "<h1>One limit on many simulated hosts</h1>\n\
              <div class=\"verdict\" role=\"status\"><p>{verdict}</p>{missed}</div>\n{}{between}{charts}\
              <p class=\"soft\">limiter {}. Overage is what all hosts together admitted beyond burst + rate · T, as \
-             a part of burst + rate · 1 s; utilisation what they admitted of min(offered, limit).</p>\n\
-             </main></body></html>\n",
+             a part of burst + rate · 1 s; utilisation what they admitted of min(offered, limit).</p>\n",
             table("Results", &Self::COLUMNS, 2, &rows),
             env!("CARGO_PKG_VERSION"),
-        ))
+        );
+        Ok(document("simulated clusters", &main))
     }
 }
 

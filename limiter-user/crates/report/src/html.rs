@@ -13,7 +13,7 @@ const LIMITS: usize = 100;
 
 /// The style of a page.
 // In the page itself: it is mailed around and opened where nothing else can be fetched.
-pub const STYLE: &str = "\
+const STYLE: &str = "\
 :root{color-scheme:light dark;--fg:#1b1f24;--bg:#fff;--soft:#5b6470;--line:#d5dae0;--box:#f3f5f7}\
 @media(prefers-color-scheme:dark){:root{--fg:#e6e9ed;--bg:#14171b;--soft:#9aa4b0;--line:#343b44;--box:#1e2329}}\
 body{font:16px/1.5 system-ui,sans-serif;color:var(--fg);background:var(--bg);max-width:60rem;margin:2rem auto;padding:0 1rem}\
@@ -22,8 +22,18 @@ h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}.soft{color:var(--soft)
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.9rem}\
 th,td{text-align:left;padding:.25rem .75rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}\
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\
+figure{margin:1rem 0}figcaption{font-weight:600}\
 svg{width:100%;min-width:44rem;height:auto}svg text{fill:var(--fg)}\
 svg [stroke=\"#000000\"]{stroke:var(--fg)}";
+
+/// A page that needs nothing from elsewhere: its title, already escaped, and what is in it.
+pub fn document(title: &str, main: &str) -> String {
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
+         <title>limiter: {title}</title>\n<style>{STYLE}</style></head>\n<body><main>\n{main}</main></body></html>\n"
+    )
+}
 
 /// A table; columns from `numbers` on are numbers.
 pub fn table(name: &str, header: &[&str], numbers: usize, rows: &[Vec<String>]) -> String {
@@ -143,22 +153,18 @@ pub(crate) fn page(report: &IncidentReport) -> Result<String, String> {
         true => String::new(),
         false => table("Warnings at present", &["Warning"], 1, &warnings),
     };
-    Ok(format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
-         <title>limiter: {from} to {until}</title>\n<style>{STYLE}</style></head>\n<body><main>\n\
-         <h1>What the limiter saw</h1>\n<p class=\"soft\">{from} to {until}, in steps of {step} s. A gap in a \
+    let (begin, end) = (time(from), time(until));
+    let main = format!(
+        "<h1>What the limiter saw</h1>\n<p class=\"soft\">{begin} to {end}, in steps of {step} s. A gap in a \
          line: nobody counted; what came in it is in the step after it.</p>\n\
          <div class=\"verdict\" role=\"status\">{verdict}</div>\n{}{}{}{}{}{warnings}\
-         <p class=\"soft\">limiter {}; events and changes since the daemon has started.</p>\n\
-         </main></body></html>\n",
+         <p class=\"soft\">limiter {}; events and changes since the daemon has started.</p>\n",
         charts(history)?,
         sources(report),
         limits(report),
         events("Changes", &report.happened.changes, from),
         events("Events", &report.happened.events, from),
         escape(&report.status.version),
-        from = time(from),
-        until = time(until),
-    ))
+    );
+    Ok(document(&format!("{begin} to {end}"), &main))
 }
