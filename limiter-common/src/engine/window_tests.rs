@@ -18,7 +18,7 @@ const MS: u64 = SECOND / 1000;
 /// So many packets in each window of a second.
 fn window(limit: u64, slides: bool) -> algorithm::Window {
     let new = if slides { algorithm::Window::sliding } else { algorithm::Window::fixed };
-    new(limit, 512, SECOND * TICKS_PER_NS).unwrap()
+    new(limit, 512, SECOND * TICKS_PER_NS).expect("a limit that a window can count")
 }
 
 fn tier(limit: u64, slides: bool) -> CompiledTier {
