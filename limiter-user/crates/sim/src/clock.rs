@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
+use serde::{Deserialize, Serialize, Serializer};
 
 use cluster::Moment;
 use model::units::parse_duration;
@@ -33,37 +33,52 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&humantime::format_duration(self.0))
+    }
+}
+
 /// A clock that starts anywhere and runs a little fast or slow. Real moments are ns since the run began.
 #[derive(Clone, Copy, Debug)]
 // Origins lie hours to weeks apart, as those of machines do: a decision that mixed two hosts'
 // moments up would fail at once.
 pub(super) struct Clock {
-    /// What it showed when the run began.
+    /// What it showed at the real moment `since`.
     base: u64,
-    /// By how much it is fast, 0.001 being 1 ms in a second.
+    since: u64,
+    /// By how much it is fast from then on, 0.001 being 1 ms in a second.
     drift: f64,
 }
 
 impl Clock {
     pub(super) const fn new(base: u64, drift: f64) -> Self {
-        Self { base, drift }
+        Self { base, since: 0, drift }
     }
 
-    /// What it shows.
+    /// What it shows at a moment that is not before it was last set.
     pub(super) fn local(&self, real: u64) -> Moment {
+        let real = real.saturating_sub(self.since);
         let ahead = (real as f64 * self.drift) as i64;
         Moment(self.base.saturating_add(real).saturating_add_signed(ahead))
     }
 
     /// The real moment, not earlier than when it shows `local`, as far as rounding goes.
     pub(super) fn real(&self, local: Moment) -> u64 {
+        let real = (local.0.saturating_sub(self.base) as f64 / (1.0 + self.drift)) as u64;
         // One more: an event that is planned by this must not come before the clock shows `local`.
-        ((local.0.saturating_sub(self.base) as f64 / (1.0 + self.drift)) as u64).saturating_add(1)
+        self.since.saturating_add(real).saturating_add(1)
     }
 
-    /// Sets it by so many seconds, as a machine's clock that starts anew is.
-    pub(super) fn step(&mut self, seconds: f64) {
-        self.base = self.base.saturating_add_signed((seconds * 1e9) as i64);
+    /// Shows this from now on, as a machine that starts, or that stood still.
+    pub(super) const fn set(&mut self, real: u64, shows: Moment) {
+        (self.base, self.since) = (shows.0, real);
+    }
+
+    /// Runs faster by so much from now on, or slower.
+    pub(super) fn slew(&mut self, real: u64, by: f64) {
+        self.set(real, self.local(real));
+        self.drift += by;
     }
 }
 
@@ -116,7 +131,13 @@ mod tests {
             let there = clock.local(real);
             assert!(clock.real(there).abs_diff(real) <= 3, "{real}");
         }
-        clock.step(-3600.0);
-        assert_eq!(clock.local(0), Moment(1_400_000_000_000));
+        clock.set(2_000_000_000, Moment(7_000_000_000));
+        assert_eq!(clock.local(3_000_000_000), Moment(7_999_000_000));
+        clock.slew(3_000_000_000, 0.051);
+        assert!(clock.local(4_000_000_000).0.abs_diff(9_049_000_000) <= 1);
+        for real in [3_000_000_000, 3_999_999_937, 60_000_000_000] {
+            let there = clock.local(real);
+            assert!(clock.real(there).abs_diff(real) <= 3, "{real}");
+        }
     }
 }

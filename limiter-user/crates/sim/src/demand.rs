@@ -3,13 +3,13 @@
 use std::f64::consts::TAU;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::clock::Span;
 use super::rng::Rng;
 
 /// How the packets of sources come to the hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
     /// To all hosts alike.
@@ -29,7 +29,7 @@ pub enum Pattern {
 }
 
 /// What a pattern goes over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Among {
     /// Hosts, each for itself.
@@ -40,7 +40,7 @@ pub enum Among {
 }
 
 /// Demand of a scenario.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Demand {
     /// How it is spread over hosts and time.

@@ -144,7 +144,7 @@ mod tests {
         let span =
             |span: Option<super::super::Span>| span.map(|span| Bound::AtMost(span.seconds()));
         match figure {
-            Figure::Overage => most(Some(goals.overage)),
+            Figure::Overage => most(goals.overage.or(Some(scenario.promise().overage))),
             Figure::Utilisation => goals.utilisation.map(Bound::AtLeast),
             Figure::Convergence => span(goals.convergence),
             Figure::Bytes => most(goals.bytes),

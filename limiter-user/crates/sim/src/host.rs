@@ -16,6 +16,8 @@ pub(super) enum State {
     Running,
     /// The daemon does nothing; the kernel goes on.
     Paused,
+    /// Nothing goes on, nor the clock.
+    Frozen,
     /// There is no daemon; the kernel goes on.
     Dead,
     /// There is no host at present.
@@ -47,7 +49,7 @@ struct Track {
     limited: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Host<S> {
     pub(super) id: HostId,
     pub(super) clock: Clock,
@@ -64,6 +66,8 @@ pub(super) struct Host<S> {
     pub(super) waiting: Vec<(HostId, Rc<Payload>)>,
     /// What a paused daemon was about to do.
     pub(super) held: Option<Actions>,
+    /// What its clock shows while it stands still.
+    pub(super) stood: Option<Moment>,
     pub(super) poll_at: Option<u64>,
     /// Which hosts it takes for alive, by number.
     pub(super) view: Vec<bool>,
@@ -92,6 +96,7 @@ impl<S: Scheme> Host<S> {
             life: 0,
             waiting: Vec::new(),
             held: None,
+            stood: None,
             poll_at: None,
             view: vec![true; hosts],
             suspected: 0,
@@ -103,7 +108,7 @@ impl<S: Scheme> Host<S> {
 
     /// Whether its kernel takes packets.
     pub(super) const fn is_there(&self) -> bool {
-        !matches!(self.state, State::Off | State::Left)
+        !matches!(self.state, State::Frozen | State::Off | State::Left)
     }
 
     /// Packets come. Returns what is admitted of them, and whether the daemon is to be told at once.
@@ -207,7 +212,7 @@ impl<S: Scheme> Host<S> {
                 self.cpu.stop();
                 true
             }
-            State::Paused => {
+            State::Paused | State::Frozen => {
                 // They come to the daemon late but unchanged: answers to moments that have long passed.
                 if self.waiting.len() < WAITING {
                     self.waiting.push((from, Rc::clone(message)));
@@ -237,6 +242,15 @@ impl<S: Scheme> Host<S> {
         for track in &mut self.tracks {
             track.seen = (track.offered, track.admitted);
         }
+    }
+
+    /// What it has sent: to all, and to other regions.
+    pub(super) const fn sent(&self) -> (u64, u64) {
+        (self.bytes, self.far)
+    }
+
+    pub(super) const fn set_sent(&mut self, (bytes, far): (u64, u64)) {
+        (self.bytes, self.far) = (bytes, far);
     }
 
     /// The machine starts: with an empty kernel.

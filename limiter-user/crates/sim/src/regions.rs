@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use cluster::membership::MAX_REGION_LEN;
 
 /// A region of a scenario. Hosts that are in a row are in one region unless each region names its own.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegionPart {
     /// Its name.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::clock::Span;
@@ -24,8 +24,11 @@ const MAX_KEYS: usize = 10_000;
 /// The longest run.
 const MAX_RUN: Duration = Duration::from_secs(600);
 
+/// Weight of each host, until it is changed.
+pub(super) const WEIGHT: u32 = 100;
+
 /// How soon hosts notice who is there: each at a random moment of its own between the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Detection {
     /// That a host is gone, at the earliest.
@@ -44,7 +47,7 @@ impl Default for Detection {
 }
 
 /// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
     /// The hosts and the others do not reach each other.
@@ -67,10 +70,35 @@ pub enum FaultKind {
     Network,
     /// The others take the hosts for dead, though they are well.
     Suspect,
+    /// The machine stands still, and its clock with it: a virtual one that is stopped or moved.
+    Freeze,
+    /// The machine is as it was `back` ago, with its clock, kernel and disk: a snapshot of it is restored.
+    Restore,
+    /// Nothing can be written to the disk, or it is durable only `slow` later.
+    Disk,
+    /// The clock runs faster by `rate`.
+    Clock,
+    /// Limits have another `policy` from then on.
+    Policy,
+    /// The host has another `weight` from then on.
+    Weight,
+}
+
+/// What is on a disk when a daemon starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Store {
+    /// What the daemon had kept.
+    #[default]
+    Kept,
+    /// Nothing: the host is installed anew.
+    Lost,
+    /// What was there `back` before the fault: a backup, or writes that never came to the disk.
+    Back,
 }
 
 /// A fault, its time and its hosts.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
     /// What goes wrong.
@@ -94,14 +122,52 @@ pub struct Fault {
     /// With more than one host: each one so much later than the one before.
     #[serde(default)]
     pub apart: Span,
+    /// What is on the disk in the end, [`FaultKind::Daemon`] and [`FaultKind::Crash`].
+    #[serde(default)]
+    pub store: Store,
+    /// How far before the fault it was so, [`Store::Back`] and [`FaultKind::Restore`].
+    #[serde(default)]
+    pub back: Span,
+    /// How much later what is written is durable, [`FaultKind::Disk`]; never if it is not said.
+    pub slow: Option<Span>,
+    /// By how much the clock is fast, 0.1 being 0.1 s in a second, [`FaultKind::Clock`].
+    #[serde(default)]
+    pub rate: f64,
+    /// The weight, [`FaultKind::Weight`]; hosts have 100.
+    pub weight: Option<u32>,
+    /// The policy, [`FaultKind::Policy`].
+    pub policy: Option<Partition>,
+}
+
+impl Fault {
+    /// One of this kind that befalls nobody yet.
+    pub(super) fn new(kind: FaultKind, at: Span) -> Self {
+        Self {
+            kind,
+            at,
+            lasts: None,
+            hosts: None,
+            part: None,
+            region: None,
+            network: None,
+            clock: 0.0,
+            apart: Span::default(),
+            store: Store::default(),
+            back: Span::default(),
+            slow: None,
+            rate: 0.0,
+            weight: None,
+            policy: None,
+        }
+    }
 }
 
 /// What is to be reached.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Goals {
-    /// The worst overage in a second at most, as a part of burst + rate · 1 s.
-    pub overage: f64,
+    /// The worst overage in a second at most, as a part of burst + rate · 1 s; what is promised if it is not said.
+    pub overage: Option<f64>,
     /// The utilisation at least.
     pub utilisation: Option<f64>,
     /// The time to 90 % of what could be admitted after each step of the demand, at most.
@@ -118,24 +184,8 @@ pub struct Goals {
     pub detected: Option<Span>,
 }
 
-impl Default for Goals {
-    fn default() -> Self {
-        Self {
-            // What clocks that are fast by 0.1 % let through: P6 allows for that much.
-            overage: 0.001,
-            utilisation: None,
-            convergence: None,
-            bytes: None,
-            between: None,
-            cpu: None,
-            joined: None,
-            detected: None,
-        }
-    }
-}
-
 /// A scenario.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 // A misspelt key would be a fault that never comes, and the run would pass.
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
@@ -236,6 +286,32 @@ const HINT: &str =
 type Problem = (Option<usize>, String);
 
 impl Scenario {
+    /// One with nothing but a name.
+    pub(super) fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            about: String::new(),
+            hosts: three(),
+            least_hosts: 0,
+            most_seeds: 0,
+            membership: false,
+            duration: ten_seconds(),
+            warm_up: one_second(),
+            tick: two_milliseconds(),
+            burst: tenth_of_second(),
+            drift: thousandth(),
+            founded: false,
+            policy: Partition::default(),
+            demand: Demand::default(),
+            network: Conditions::default(),
+            regions: Vec::new(),
+            between: None,
+            detection: Detection::default(),
+            faults: Vec::new(),
+            goals: Goals::default(),
+        }
+    }
+
     /// Reads one from TOML; `path` is for messages.
     ///
     /// # Errors
@@ -368,20 +444,62 @@ impl Scenario {
             }
         }
         let lasting = fault.lasts.is_some();
-        if lasting && matches!(fault.kind, FaultKind::Join | FaultKind::Leave) {
-            return Some("who joins or leaves does so for good, without `for`".into());
+        let for_good = matches!(
+            fault.kind,
+            FaultKind::Join
+                | FaultKind::Leave
+                | FaultKind::Restore
+                | FaultKind::Policy
+                | FaultKind::Weight
+        );
+        if lasting && for_good {
+            return Some("such a fault is for good, without `for`".into());
         }
         let anew = fault.kind == FaultKind::Crash && lasting;
         if fault.clock != 0.0 && !(anew && fault.clock.abs() <= 1e5) {
             return Some("`clock` is for a crash that ends, up to 100000 seconds".into());
         }
-        // A kernel that starts has full buckets. After a shorter outage
-        // that is a second burst, which no scheme can take back.
-        if anew && fault.lasts < Some(self.burst) {
-            let message = "a host cannot start again before its buckets would be full: `for` is at least `burst`";
-            return Some(message.into());
+        let starts = lasting && matches!(fault.kind, FaultKind::Daemon | FaultKind::Crash);
+        let goes_back = fault.store == Store::Back || fault.kind == FaultKind::Restore;
+        // What a fault of another kind says would be taken for a fault that never comes.
+        let fields = [
+            (fault.store == Store::Kept || starts, "`store` is for a daemon or a crash that ends"),
+            (
+                goes_back == (fault.back > Span::default()) && fault.back <= fault.at,
+                "`back` is for `store = \"back\"` and `restore`, and not before the beginning",
+            ),
+            (fault.slow.is_none() || fault.kind == FaultKind::Disk, "`slow` is for a disk"),
+            (
+                (fault.kind == FaultKind::Clock) == (fault.rate != 0.0) && fault.rate.abs() <= 0.2,
+                "`rate` is for a clock, from -0.2 to 0.2",
+            ),
+            (
+                (fault.kind == FaultKind::Weight) == fault.weight.is_some()
+                    && fault.weight.is_none_or(|weight| (1..=1000).contains(&weight)),
+                "`weight` is for the kind `weight`, from 1 to 1000",
+            ),
+            (
+                (fault.kind == FaultKind::Policy) == fault.policy.is_some(),
+                "`policy` is for the kind `policy`",
+            ),
+        ];
+        fields.into_iter().find_map(|(good, message)| (!good).then(|| message.to_owned()))
+    }
+
+    /// As a file of it would say it, without what need not be said.
+    pub fn text(&self) -> String {
+        let mut table = table_of(self);
+        leave_out(&mut table, &table_of(&Self { name: String::new(), ..Self::named("") }));
+        if let Some(toml::Value::Array(faults)) = table.get_mut("fault") {
+            for (fault, said) in self.faults.iter().zip(faults) {
+                let plain = Fault::new(fault.get_ref().kind, fault.get_ref().at);
+                if let toml::Value::Table(said) = said {
+                    leave_out(said, &table_of(&plain));
+                    said.extend(table_of(&When::of(fault.get_ref())));
+                }
+            }
         }
-        None
+        toml::to_string(&table).unwrap_or_default()
     }
 
     /// With how many seeds it is run where so many are asked for.
@@ -400,6 +518,22 @@ impl Scenario {
         assign(&self.regions, self.hosts).unwrap_or_else(|_| vec![0; self.hosts])
     }
 
+    /// All faults, without their places.
+    pub(super) fn all_faults(&self) -> impl Iterator<Item = &Fault> {
+        self.faults.iter().map(Spanned::get_ref)
+    }
+
+    /// The first host that is there from the start: it holds everything in the beginning if the cluster was just
+    /// founded.
+    pub(super) fn founder(&self) -> usize {
+        let joins = |host: &usize| {
+            self.all_faults()
+                .filter(|it| it.kind == FaultKind::Join)
+                .any(|it| self.hosts_of(it).contains(host))
+        };
+        (0..self.hosts).find(|host| !joins(host)).unwrap_or(0)
+    }
+
     /// The hosts of a fault.
     pub(super) fn hosts_of(&self, fault: &Fault) -> Vec<usize> {
         let among: Vec<usize> = match (&fault.hosts, &fault.region) {
@@ -416,6 +550,37 @@ impl Scenario {
         // At least one: rounded to nobody, the scenario would pass with few hosts as nothing goes wrong.
         among[..n.max(1).min(among.len())].to_vec()
     }
+}
+
+/// What each fault says.
+#[derive(Serialize)]
+struct When {
+    kind: FaultKind,
+    at: Span,
+}
+
+impl When {
+    const fn of(fault: &Fault) -> Self {
+        Self { kind: fault.kind, at: fault.at }
+    }
+}
+
+fn table_of(what: &impl Serialize) -> toml::Table {
+    // Numbers, texts and lists: none of it can fail.
+    toml::Table::try_from(what).unwrap_or_default()
+}
+
+/// Leaves out what `plain` says as well.
+fn leave_out(table: &mut toml::Table, plain: &toml::Table) {
+    table.retain(|key, value| {
+        let before = plain.get(key);
+        if let (toml::Value::Table(value), Some(toml::Value::Table(before))) = (&mut *value, before)
+        {
+            leave_out(value, before);
+            return !value.is_empty();
+        }
+        before != Some(value)
+    });
 }
 
 fn wrong(network: &Conditions) -> Option<&'static str> {
@@ -474,7 +639,15 @@ mod tests {
             ("name = \"x\"\n[demand]\namong = \"regions\"".into(), "1:1", "`among`"),
             (fault("kind = \"network\""), "2:1", "`network`"),
             (fault("kind = \"join\"\nhosts = [0]\nfor = \"1s\""), "2:1", "for good"),
-            (fault("kind = \"crash\"\nhosts = [0]\nfor = \"1ms\""), "2:1", "full"),
+            (
+                fault("kind = \"pause\"\nhosts = [0]\nfor = \"1s\"\nstore = \"lost\""),
+                "2:1",
+                "`store`",
+            ),
+            (fault("kind = \"restore\"\nhosts = [0]\nback = \"2s\""), "2:1", "`back`"),
+            (fault("kind = \"clock\"\nhosts = [0]"), "2:1", "`rate`"),
+            (fault("kind = \"weight\"\nhosts = [0]\nweight = 0"), "2:1", "`weight`"),
+            (fault("kind = \"policy\"\nhosts = [0]"), "2:1", "`policy`"),
         ] {
             let failure = parse(&text).unwrap_err();
             assert!(failure.to_string().starts_with(&format!("x.toml:{place}: ")), "{failure}");

@@ -108,3 +108,93 @@ fn planted_bugs_are_found_within_a_hundred_seeds() {
         assert!(finds(bug, names).is_some(), "{bug:?}");
     }
 }
+
+/// A scenario of a file.
+fn scenario(text: &str) -> Scenario {
+    Scenario::parse(std::path::Path::new("test.toml"), text).unwrap()
+}
+
+#[test]
+fn a_machine_that_stood_still_is_not_starved_for_good() {
+    // The owner forgot it meanwhile, and numbered grants anew; what waited in its socket had a number of before.
+    let stands = scenario(
+        r#"
+        name = "stands"
+        hosts = 9
+        duration = "20s"
+        warm_up = "16s"
+        tick = "5ms"
+        [demand]
+        pattern = "one"
+        load = 9.3
+        [network]
+        delay = "3415us"
+        jitter = "1178us"
+        duplicate = 0.15
+        [[fault]]
+        kind = "pause"
+        at = "4554ms"
+        for = "1650ms"
+        hosts = [1]
+        [[fault]]
+        kind = "freeze"
+        at = "6738ms"
+        for = "3210ms"
+        part = 1.0
+        "#,
+    );
+    for seed in 1..=10 {
+        for host in 0..9 {
+            let mut one = stands.clone();
+            let mut freeze = one.faults[1].get_ref().clone();
+            (freeze.hosts, freeze.part) = (Some(vec![host]), None);
+            one.faults[1] = toml::Spanned::new(0..0, freeze);
+            let used = run(&one, SchemeKind::Escrow, seed).verdict.utilisation;
+            assert!(used > 0.9, "host {host}, seed {seed}: {used}");
+        }
+    }
+}
+
+#[test]
+fn neither_half_of_an_even_cluster_is_a_majority() {
+    for hosts in [2, 4, 6, 8, 12] {
+        let halves = scenario(&format!(
+            r#"
+            name = "halves"
+            hosts = {hosts}
+            policy = "majority-reclaim"
+            tick = "5ms"
+            [[fault]]
+            kind = "partition"
+            at = "2s"
+            for = "6s"
+            part = 0.5
+            "#
+        ));
+        let found = run(&halves, SchemeKind::Escrow, 973).verdict;
+        assert!(found.share_sum <= 1.0 + 1e-6, "{hosts} hosts: {found:?}");
+    }
+}
+
+#[test]
+fn who_leaves_while_it_is_cut_off_waits_for_heirs() {
+    let leaves = scenario(
+        r#"
+        name = "leaves"
+        duration = "14s"
+        warm_up = "10s"
+        tick = "5ms"
+        [[fault]]
+        kind = "partition"
+        at = "2s"
+        for = "3s"
+        hosts = [0]
+        [[fault]]
+        kind = "leave"
+        at = "4s"
+        hosts = [0]
+        "#,
+    );
+    let used = run(&leaves, SchemeKind::Escrow, 1).verdict.utilisation;
+    assert!(used > 0.95, "{used}");
+}

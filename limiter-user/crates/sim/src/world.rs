@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::clock::Clock;
+use super::clock::{Clock, Span};
 use super::demand::Traffic;
 use super::host::{Host, State};
 use super::judge::Judge;
@@ -12,9 +12,9 @@ use super::outcome::{Outcome, Record};
 use super::queue::Queue;
 use super::regions::Between;
 use super::rng::{Rng, mix};
-use super::scenario::{Fault, FaultKind, Scenario};
-use super::scheme::{Actions, Birth, Payload, Scheme};
-use cluster::escrow::{Member, Region};
+use super::scenario::{Fault, FaultKind, Scenario, Store, WEIGHT};
+use super::scheme::{Actions, Birth, Disk, Payload, Scheme};
+use cluster::escrow::{Member, PersistentState, Region};
 use cluster::{HostId, KeyId, Moment};
 
 /// How often a daemon reads the kernel's counters, ns of its clock.
@@ -26,12 +26,17 @@ const URGENT: u64 = 1_000_000;
 const CALM: u64 = 10_000_000;
 /// How long after a message the daemon acts on it: it takes all that have come by then.
 const ACT: u64 = 2_000_000;
-/// Weight of each host.
-const WEIGHT: u32 = 100;
 
 /// The network within regions, and between them.
 fn conditions(scenario: &Scenario) -> [Conditions; 2] {
     [scenario.network, scenario.between.unwrap_or(scenario.network)]
+}
+
+/// What a host starts with that has nothing on its disk: numbers above all that it may have told before.
+fn newcomer(real: u64) -> PersistentState {
+    // As the daemon, by the wall clock.
+    let number = (1_700_000_000 + real / 1_000_000_000) << 32;
+    PersistentState { clock: Moment(number), last_transfer: number, ..PersistentState::default() }
 }
 
 #[derive(Debug)]
@@ -46,6 +51,10 @@ enum Event {
     Fault { fault: usize, hosts: Rc<[usize]>, begins: bool },
     /// A host notices who is there.
     Notice { host: usize, other: usize },
+    /// A host hears that weights have changed.
+    Reweigh { host: usize },
+    /// A host is copied, to be as it was then.
+    Copy { fault: usize, host: usize },
 }
 
 pub(super) struct World<'a, S> {
@@ -59,6 +68,10 @@ pub(super) struct World<'a, S> {
     network: Network,
     /// The region of each host.
     regions: Vec<Region>,
+    /// The weight of each host.
+    weights: Vec<u32>,
+    /// Hosts as they were, with the moment, by fault and number.
+    copies: BTreeMap<(usize, usize), (u64, Host<S>)>,
     traffic: Traffic,
     judge: Judge,
     record: Record,
@@ -77,13 +90,10 @@ impl<'a, S: Scheme> World<'a, S> {
         let regions: Vec<Region> = numbers.iter().map(of).collect();
         let mut clocks = root.fork(1);
         let joiners: Vec<usize> = scenario
-            .faults
-            .iter()
-            .map(toml::Spanned::get_ref)
+            .all_faults()
             .filter(|fault| fault.kind == FaultKind::Join)
             .flat_map(|fault| scenario.hosts_of(fault))
             .collect();
-        let first = (0..n).find(|i| !joiners.contains(i));
         let present = (0..n).filter(|i| !joiners.contains(i)).count() as u64;
         let mut hosts = Vec::with_capacity(n);
         for (i, &region) in regions.iter().enumerate() {
@@ -94,7 +104,7 @@ impl<'a, S: Scheme> World<'a, S> {
             let id = HostId(mix(seed ^ mix(i as u64 + 1)));
             let one_of = match () {
                 () if joiners.contains(&i) => 0,
-                () if scenario.founded => u64::from(Some(i) == first),
+                () if scenario.founded => u64::from(i == scenario.founder()),
                 () => present,
             };
             let seed = clocks.bits();
@@ -129,6 +139,8 @@ impl<'a, S: Scheme> World<'a, S> {
             keys,
             network: Network::new(conditions(scenario), numbers, root.fork(3)),
             regions,
+            weights: vec![WEIGHT; n],
+            copies: BTreeMap::new(),
             traffic,
             rng: root.fork(4),
             scenario,
@@ -194,6 +206,10 @@ impl<'a, S: Scheme> World<'a, S> {
         };
         for (i, hosts) in groups.into_iter().enumerate() {
             let at = fault.at.ns() + i as u64 * fault.apart.ns();
+            if fault.back > Span::default() {
+                let host = hosts[0];
+                self.plan(at - fault.back.ns(), Event::Copy { fault: number, host });
+            }
             self.plan(at, Event::Fault { fault: number, hosts: Rc::clone(&hosts), begins: true });
             if let Some(lasts) = fault.lasts {
                 self.plan(at + lasts.ns(), Event::Fault { fault: number, hosts, begins: false });
@@ -217,13 +233,21 @@ impl<'a, S: Scheme> World<'a, S> {
                 }
             }
             Event::Fault { fault, hosts, begins } => {
-                let scenario = self.scenario;
-                let fault = scenario.faults[fault].get_ref();
                 match begins {
                     true => self.begin(fault, &hosts),
                     false => self.end(fault, &hosts),
                 }
                 self.plan_notices();
+            }
+            Event::Reweigh { host } => {
+                if self.hosts[host].state == State::Running {
+                    self.tell_members(host);
+                    self.act_at(host, self.now);
+                }
+            }
+            Event::Copy { fault, host } => {
+                let copy = (self.now, self.hosts[host].clone());
+                self.copies.insert((fault, host), copy);
             }
             Event::Notice { host, other } => {
                 // Looked at anew: what was to be noticed may be over.
@@ -360,70 +384,140 @@ impl<'a, S: Scheme> World<'a, S> {
         self.act_at(number, next.max(self.now + ACT));
     }
 
-    fn begin(&mut self, fault: &Fault, hosts: &[usize]) {
+    fn begin(&mut self, number: usize, hosts: &[usize]) {
+        let fault = self.scenario.faults[number].get_ref();
         match fault.kind {
             FaultKind::Partition | FaultKind::OneWay => self.cut(fault, hosts, true),
             FaultKind::Network => {
                 let usual = conditions(self.scenario);
                 self.network.conditions = fault.network.map_or(usual, |network| [network; 2]);
             }
-            _ => hosts.iter().for_each(|host| self.befall(fault, *host)),
+            _ => hosts.iter().for_each(|host| self.befall(number, *host)),
         }
     }
 
     /// A fault befalls a host, where that is possible as it is.
-    fn befall(&mut self, fault: &Fault, i: usize) {
+    fn befall(&mut self, number: usize, i: usize) {
+        let fault = self.scenario.faults[number].get_ref();
         let state = self.hosts[i].state;
         // Faults overlap by chance: one that makes no sense any more befalls nobody.
         match fault.kind {
             // A number, as two faults may suspect a host at once: it is cleared when both have
             // ended.
             FaultKind::Suspect => self.hosts[i].suspected += 1,
-            FaultKind::Pause if state == State::Running => {
+            FaultKind::Pause | FaultKind::Freeze if state == State::Running => {
                 // Half of the time between decision and execution: the worst moment for a hang.
                 let busy = self.rng.chance(0.5);
+                let stands = fault.kind == FaultKind::Freeze;
                 let host = &mut self.hosts[i];
                 let now = host.clock.local(self.now);
                 host.held = busy.then(|| host.daemon.poll(now));
-                (host.state, host.poll_at) = (State::Paused, None);
+                host.state = if stands { State::Frozen } else { State::Paused };
+                host.poll_at = None;
+                // Its clock is set when it goes on.
+                host.stood = stands.then_some(now);
             }
             FaultKind::Daemon if matches!(state, State::Running | State::Paused) => {
                 self.hosts[i].kill(State::Dead);
             }
-            FaultKind::Crash if state != State::Left => self.hosts[i].kill(State::Off),
+            FaultKind::Crash if !matches!(state, State::Left | State::Frozen) => {
+                self.hosts[i].kill(State::Off);
+            }
             // It was off from the start, and its disk has no share.
-            FaultKind::Join if state == State::Off => self.restart(i),
+            FaultKind::Join if state == State::Off => self.restart(i, Store::Kept, number),
             FaultKind::Leave if state == State::Running => {
                 let now = self.hosts[i].clock.local(self.now);
                 self.hosts[i].daemon.leave(now);
                 self.act(i);
             }
+            FaultKind::Restore => self.restore(i, number),
+            FaultKind::Disk => {
+                let disk = fault.slow.map_or(Disk::Full, |slow| Disk::Slow(slow.0));
+                self.hosts[i].daemon.set_disk(disk);
+            }
+            FaultKind::Clock if state != State::Frozen => self.slew(i, fault.rate),
+            FaultKind::Policy => {
+                fault.policy.into_iter().for_each(|it| self.hosts[i].daemon.set_policy(it));
+            }
+            FaultKind::Weight => self.reweigh(i, fault.weight.unwrap_or(WEIGHT)),
             _ => {}
         }
     }
 
-    fn end(&mut self, fault: &Fault, hosts: &[usize]) {
+    fn end(&mut self, number: usize, hosts: &[usize]) {
+        let fault = self.scenario.faults[number].get_ref();
         match fault.kind {
             FaultKind::Partition | FaultKind::OneWay => self.cut(fault, hosts, false),
             FaultKind::Network => self.network.conditions = conditions(self.scenario),
-            _ => hosts.iter().for_each(|host| self.relieve(fault, *host)),
+            _ => hosts.iter().for_each(|host| self.relieve(number, *host)),
         }
     }
 
-    fn relieve(&mut self, fault: &Fault, i: usize) {
+    fn relieve(&mut self, number: usize, i: usize) {
+        let fault = self.scenario.faults[number].get_ref();
         let state = self.hosts[i].state;
         match fault.kind {
             FaultKind::Suspect => self.hosts[i].suspected -= 1,
             FaultKind::Pause if state == State::Paused => self.go_on(i),
-            FaultKind::Daemon if state == State::Dead => self.restart(i),
-            FaultKind::Crash if state == State::Off => {
-                // A monotonic clock that starts anew: after a reboot it may be behind what was told before.
-                self.hosts[i].clock.step(fault.clock);
-                self.hosts[i].boot();
-                self.restart(i);
+            FaultKind::Freeze if state == State::Frozen => {
+                let host = &mut self.hosts[i];
+                // As if nothing had happened: what came meanwhile looks as if it came now.
+                host.stood.take().into_iter().for_each(|shows| host.clock.set(self.now, shows));
+                self.go_on(i);
             }
+            FaultKind::Daemon if state == State::Dead => self.restart(i, fault.store, number),
+            FaultKind::Crash if state == State::Off => {
+                let host = &mut self.hosts[i];
+                // A monotonic clock that starts anew: after a reboot it may be behind what was told before.
+                let shows = host.clock.local(self.now).0;
+                let shows = shows.saturating_add_signed((fault.clock * 1e9) as i64);
+                host.clock.set(self.now, Moment(shows));
+                host.boot();
+                self.restart(i, fault.store, number);
+            }
+            FaultKind::Disk => self.hosts[i].daemon.set_disk(Disk::Good),
+            FaultKind::Clock if state != State::Frozen => self.slew(i, -fault.rate),
             _ => {}
         }
+    }
+
+    /// The clock of a host runs faster by so much from now on.
+    fn slew(&mut self, i: usize, rate: f64) {
+        self.hosts[i].clock.slew(self.now, rate);
+        // What is planned was worked out by the former rate.
+        self.act_at(i, self.now);
+    }
+
+    /// A host has another weight, of which each hears in its own time.
+    fn reweigh(&mut self, i: usize, weight: u32) {
+        self.weights[i] = weight;
+        for host in 0..self.hosts.len() {
+            let most = if host == i { 0.0 } else { self.scenario.detection.joined.seconds() };
+            let at = self.now + (self.rng.between(0.0, most) * 1e9) as u64;
+            self.plan(at, Event::Reweigh { host });
+        }
+    }
+
+    /// A host is as it was, kernel, clock and disk included.
+    fn restore(&mut self, i: usize, number: usize) {
+        let Some((at, copy)) = self.copies.remove(&(number, i)) else { return };
+        let present = &self.hosts[i];
+        // Nobody makes a snapshot of a machine that is off, or restores one over a machine that has left.
+        if copy.state != State::Running || !matches!(present.state, State::Running | State::Paused)
+        {
+            return;
+        }
+        let (life, suspected, sent) = (present.life + 1, present.suspected, present.sent());
+        let shows = copy.clock.local(at);
+        let host = &mut self.hosts[i];
+        *host = copy;
+        host.clock.set(self.now, shows);
+        host.kill(State::Running);
+        (host.life, host.suspected) = (life, suspected);
+        host.set_sent(sent);
+        self.tell_members(i);
+        self.begin_to_look(i);
+        self.act_at(i, self.now);
     }
 
     /// A paused daemon goes on with what it was about to do, then with what has come.
@@ -436,13 +530,21 @@ impl<'a, S: Scheme> World<'a, S> {
         for (from, message) in std::mem::take(&mut self.hosts[i].waiting) {
             self.hosts[i].receive(self.now, from, &message);
         }
+        // Of what changed meanwhile it hears now.
+        self.tell_members(i);
         self.begin_to_look(i);
         self.act_at(i, self.now);
     }
 
-    fn restart(&mut self, i: usize) {
+    fn restart(&mut self, i: usize, store: Store, fault: usize) {
         let now = self.hosts[i].clock.local(self.now);
-        self.hosts[i].daemon.restart(now);
+        let copy = self.copies.remove(&(fault, i));
+        let kept = match store {
+            Store::Kept => self.hosts[i].daemon.kept(),
+            Store::Lost => newcomer(self.now),
+            Store::Back => copy.map_or_else(PersistentState::default, |(_, it)| it.daemon.kept()),
+        };
+        self.hosts[i].daemon.restart(now, kept);
         self.hosts[i].start(self.now);
         // It knows nobody in the beginning, but finds who answers soon.
         self.hosts[i].view.fill(false);
@@ -508,7 +610,7 @@ impl<'a, S: Scheme> World<'a, S> {
 
     fn tell_members(&mut self, i: usize) {
         let alive = (0..self.hosts.len()).filter(|other| self.hosts[i].view[*other]);
-        let member = |i: usize| Member { weight: WEIGHT, region: self.regions[i] };
+        let member = |i: usize| Member { weight: self.weights[i], region: self.regions[i] };
         let members = alive.map(|other| (self.hosts[other].id, member(other))).collect();
         let now = self.hosts[i].clock.local(self.now);
         self.hosts[i].daemon.members(now, &members);

@@ -20,7 +20,7 @@ pub(super) fn grace(longest: Duration) -> Duration {
 
 /// A clock that only goes forward, over restarts of the host too: what comes back from others with a moment
 /// of an earlier run is known by it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Clock {
     /// What is added to the host's clock.
     shift: u64,

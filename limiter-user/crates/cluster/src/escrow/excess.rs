@@ -39,7 +39,7 @@ impl Bounds {
 }
 
 /// By how much all home shares together are more than the whole, and so by how much less of each is used.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Excess {
     /// The most that home shares were together lately, the whole if not more.
     pub(super) homes: Share,

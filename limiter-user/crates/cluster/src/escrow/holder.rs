@@ -43,7 +43,7 @@ pub(super) struct Key {
     pub(super) partition: Partition,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Held {
     pub(super) keys: Keys<Key>,
     /// To be reported before the next round.
@@ -193,11 +193,11 @@ impl Held {
         Some(if held.told.is_none() { Urgency::None } else { Urgency::Hot })
     }
 
-    /// Takes a grant that ends `until` here; how soon that is to be acknowledged.
+    /// Takes a grant that ends `until` here, of the owner's latest message or not; how soon that is to be acknowledged.
     fn grant(
         &mut self,
         now: Moment,
-        owner: HostId,
+        (owner, latest): (HostId, bool),
         grant: &Grant,
         until: Moment,
         memory: Moment,
@@ -216,7 +216,12 @@ impl Held {
         match known {
             // A higher number was acknowledged, perhaps, and the owner has granted the difference to others (I5).
             Some(known) if grant.number < known.number => return Urgency::None,
-            Some(known) if grant.number == known.number => known.prolong(&new),
+            Some(known) if (grant.number, share) == (known.number, known.share) => {
+                known.prolong(&new);
+            }
+            // This host's clock stood still for so long that the owner has forgotten it, and counts anew. What it said
+            // last is what is in its books.
+            Some(known) if grant.number == known.number && !latest => return Urgency::None,
             Some(known) => *known = new,
             None if full => return Urgency::None,
             None => held.grants.push((owner, new)),
@@ -300,7 +305,7 @@ impl Held {
         &mut self,
         now: Moment,
         base: Moment,
-        owner: HostId,
+        (owner, latest): (HostId, bool),
         message: &Message,
         host: &mut Host,
     ) {
@@ -310,7 +315,7 @@ impl Held {
         let memory = base.after(longest);
         let mut urgency = Urgency::None;
         for grant in message.grants.iter().filter(|grant| grant.number > 0) {
-            let its = self.grant(now, owner, grant, until, memory);
+            let its = self.grant(now, (owner, latest), grant, until, memory);
             if its > Urgency::None {
                 self.dirty.insert(grant.key);
             }

@@ -9,6 +9,7 @@ use model::Share;
 
 use super::clock::{Clock, grace};
 use super::host::Host;
+use super::majority::counted;
 use super::peer::Peer;
 use super::{PersistentState, Planted, Settings, Timing, Urgency};
 
@@ -35,7 +36,7 @@ pub(super) struct PendingTransfer {
 
 /// The home share: what this host has for good, what of it is on its way to others, and what has come. All that must
 /// survive a restart is here, so that each change of it is seen to be kept.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Home {
     pub(super) state: PersistentState,
     /// It has changed since [`Home::take_changed`].
@@ -281,8 +282,8 @@ impl Home {
         let span = if self.state.far { delegation * 4 / 5 } else { delegation / 2 };
         let knows = |peer: &&Peer| peer.echoed > Some(mark) && peer.hears(now, span);
         let heard = host.peers.values().filter(knows);
-        let theirs: Share = heard.filter_map(|peer| peer.offered).sum();
-        theirs + host.settings.beside_floor(self.state.home) > host.settings.half()
+        let theirs: Share = heard.filter_map(|peer| peer.offered).map(counted).sum();
+        theirs + counted(host.settings.beside_floor(self.state.home)) > host.settings.half()
     }
 
     /// What is delegated no more, to be given away.

@@ -23,7 +23,7 @@ const VIEWS: usize = 16;
 
 /// Settings, views and peers, which nearly every decision reads. They are apart from what is decided with them, so that
 /// each part of the escrow changes its own books only.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Host {
     pub(super) settings: Settings,
     /// Until then this host gives nothing and takes no grants: what it gave before may be outstanding.

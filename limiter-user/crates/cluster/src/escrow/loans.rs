@@ -54,7 +54,7 @@ impl Borrowed {
 }
 
 /// What there is between the owner of a key and those in other regions.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Far {
     /// The view that the root and the others are by.
     view: Option<ViewId>,

@@ -13,7 +13,7 @@ use super::host::Host;
 use super::majority::VOTES;
 
 /// What other hosts had. It outlasts what is known of them as peers: it matters when they are gone.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Absent {
     /// What other hosts had when they were heard last.
     homes: BTreeMap<HostId, Share>,

@@ -46,7 +46,7 @@ fn majority(mut ballots: Vec<Ballot>, half: Share) -> Option<(Moment, Share)> {
     ballots.sort_by_key(|ballot| std::cmp::Reverse(ballot.until));
     let (mut weight, mut known) = (Share::NONE, Share::WHOLE);
     for ballot in ballots {
-        weight += ballot.weight;
+        weight += counted(ballot.weight);
         known = known.min(ballot.known);
         // Not with half alone: both sides of a cluster cut in two would have that (I9).
         if weight > half {
@@ -54,6 +54,12 @@ fn majority(mut ballots: Vec<Ballot>, half: Share) -> Option<(Moment, Share)> {
         }
     }
     None
+}
+
+/// What counts of a voter's weight: a unit less, as what is beside a floor is rounded up. Else three of six hosts that
+/// have as much each would be more than half (I9).
+pub(super) fn counted(weight: Share) -> Share {
+    weight.without(Share::from_units(1))
 }
 
 impl Peer {
@@ -85,7 +91,7 @@ impl Settings {
 
 /// The votes that this host has given, and what comes of those that it was given. They are apart from shares, because a
 /// vote binds for as long as it holds, whatever becomes of the share that it is about.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Votes {
     /// Whom this host has voted for, for each share, and until when that holds.
     given: BTreeMap<HostId, (HostId, Moment)>,
@@ -187,5 +193,23 @@ impl Votes {
             let more = if lease.of == settings.me { lent } else { lease.known };
             (share + more, until.min(lease.until))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_hosts_are_no_majority_and_one_more_are() {
+        let settings = Settings::new(HostId(1), 1);
+        let until = Moment(1);
+        for hosts in (2..=1_000).step_by(2) {
+            let weight = settings.beside_floor(Share::WHOLE.times(1, hosts));
+            let ballot = Ballot { of: HostId(1), known: Share::WHOLE, weight, until };
+            let votes = |voters: u64| majority(vec![ballot; voters as usize], settings.half());
+            assert!(votes(hosts / 2).is_none(), "{hosts} hosts");
+            assert!(votes(hosts / 2 + 1).is_some(), "{hosts} hosts");
+        }
     }
 }

@@ -296,7 +296,7 @@ pub struct Counters {
 
 /// The shares of one host: what comes and what is due is given to the parts that own what it concerns, in an order that
 /// keeps the invariants.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Escrow {
     clock: Clock,
     host: Host,

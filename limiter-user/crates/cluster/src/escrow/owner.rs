@@ -23,7 +23,7 @@ use super::view::Views;
 use super::{Loans, MAX_OWNED, MAX_PEERS, Planted, Settings};
 
 /// A key that this host owns by the view of somebody.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Key {
     claims: ByHost<Grantee>,
     /// Whether this host owns it by some views.
@@ -35,7 +35,7 @@ pub(super) struct Key {
     pub(super) far: Option<Box<Far>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Owned {
     pub(super) keys: Keys<Key>,
     /// To be divided anew before the next round.

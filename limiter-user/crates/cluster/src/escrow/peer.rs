@@ -59,7 +59,7 @@ impl Delegation {
 }
 
 /// Another host.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Peer {
     /// The latest moment that it has told, by its clock.
     pub(super) theirs: Option<Moment>,

@@ -74,8 +74,10 @@ impl Escrow {
             Granted { key, share: floor, until }
         }));
         out.keep = self.home.take_changed();
-        // The last host has nobody to give to: its share stays here and in what it keeps.
-        let empty = self.home.state.home.is_none() || self.host.sees_nobody();
+        // The last host has nobody to give to: all stays here. One that has a part sees nobody because it is cut off, and
+        // waits: what it took away would lie idle.
+        let home = self.home.state.home;
+        let empty = home.is_none() || home == Share::WHOLE && self.host.sees_nobody();
         out.left = self.host.leaving && empty && self.home.state.outgoing.is_empty();
         let due = self.host.peers.values().filter_map(|peer| peer.due).min();
         let next = [due, self.home.next(now), self.host.views.next()];

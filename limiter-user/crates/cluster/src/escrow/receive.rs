@@ -34,7 +34,7 @@ impl Escrow {
             // What an earlier run of this host goes by is in its kernel still, unknown to these books: none are
             // taken beside it.
             if now >= host.quiet {
-                held.take_grants(now, base, from, message, host);
+                held.take_grants(now, base, (from, latest), message, host);
                 owned.take_loans(now, base, from, message, &host.settings);
             }
             if let Some(peer) = host.peers.get_mut(&from) {

@@ -170,7 +170,7 @@ impl Members {
 }
 
 /// One view and how long what was delegated under it may be relied on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Lent {
     members: Arc<Members>,
     until: Moment,
@@ -180,7 +180,7 @@ struct Lent {
 
 /// The views of one host: the present one, older ones by which something is still outstanding, and those it
 /// has been in lately.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Views {
     me: HostId,
     present: Lent,

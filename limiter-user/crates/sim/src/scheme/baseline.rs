@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Actions, Birth, Count, Payload, Sample, Scheme, SchemeKind};
-use cluster::escrow::Member;
+use cluster::escrow::{Member, PersistentState};
 use cluster::{HostId, KeyId, Moment};
 use model::Share;
 
@@ -23,7 +23,7 @@ struct Heard {
 }
 
 /// A host under one of the simpler schemes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in super::super) struct Baseline {
     kind: SchemeKind,
     birth: Birth,
@@ -146,7 +146,7 @@ impl Scheme for Baseline {
         actions
     }
 
-    fn restart(&mut self, now: Moment) {
+    fn restart(&mut self, now: Moment, _: PersistentState) {
         let others = std::mem::take(&mut self.others);
         // It keeps nothing on a disk: its counts start anew, which others tell by their going back.
         *self = Self { others, ..Self::new(self.kind, Birth { now, ..self.birth }) };

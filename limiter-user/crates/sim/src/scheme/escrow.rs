@@ -1,23 +1,66 @@
 //! The escrow, as the daemon runs it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use super::{Actions, Birth, ENTRIES, Payload, Sample, Scheme};
+use super::{Actions, Birth, Disk, ENTRIES, Payload, Sample, Scheme};
 use cluster::escrow::{Escrow, Member, Partition, PersistentState, Planted, Region, Settings};
 use cluster::{HostId, KeyId, Message, Moment};
 use model::Share;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in super::super) struct EscrowHost {
     settings: Settings,
     escrow: Escrow,
-    /// What is on the disk.
-    durable: PersistentState,
+    ledger: Ledger,
+    /// The latest to each host: it says all that earlier ones would have said.
+    messages: BTreeMap<HostId, Message>,
+    /// The floor that the kernel has at the most, and the one that it is to have.
+    floors: (Share, Option<Share>),
     policy: Partition,
     /// All hosts are told to be in one region.
     flat: bool,
     /// Sources that are tracked no more: the kernel is told before anybody else hears of it.
     forgotten: Vec<KeyId>,
+}
+
+/// How soon is tried again to write to a disk that is full.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What is kept, and the disk that it is kept on.
+#[derive(Clone, Debug, Default)]
+struct Ledger {
+    disk: Disk,
+    durable: PersistentState,
+    /// What is being written, and when it is durable.
+    writing: Option<(Moment, PersistentState)>,
+    /// What is kept has changed since.
+    keep: bool,
+}
+
+impl Ledger {
+    /// Writes what is kept, if it is to be, and one write after the other. Whether all is durable.
+    fn write(&mut self, now: Moment, keep: bool, kept: &PersistentState) -> bool {
+        self.keep |= keep;
+        if let Some((_, kept)) = self.writing.take_if(|(end, _)| *end <= now) {
+            self.durable = kept;
+        }
+        if self.keep && self.writing.is_none() {
+            self.keep = self.disk == Disk::Full;
+            match self.disk {
+                Disk::Good => self.durable = kept.clone(),
+                Disk::Slow(by) => self.writing = Some((now.after(by), kept.clone())),
+                Disk::Full => {}
+            }
+        }
+        !self.keep && self.writing.is_none()
+    }
+
+    /// When it is to be looked at again.
+    fn next(&self, now: Moment) -> Option<Moment> {
+        let again = self.keep.then(|| now.after(RETRY_INTERVAL));
+        self.writing.as_ref().map(|(end, _)| *end).or(again)
+    }
 }
 
 impl EscrowHost {
@@ -29,8 +72,16 @@ impl EscrowHost {
         // The beginning as if it had been founded long ago: what founding does is another scenario's business.
         let durable =
             PersistentState { home: Share::WHOLE.times(1, one_of), ..PersistentState::default() };
-        let escrow = Escrow::new(settings.clone(), durable.clone(), now);
-        Self { settings, escrow, durable, policy, flat: false, forgotten: Vec::new() }
+        Self {
+            escrow: Escrow::new(settings.clone(), durable.clone(), now),
+            settings,
+            ledger: Ledger { durable, ..Ledger::default() },
+            messages: BTreeMap::new(),
+            floors: (Share::WHOLE, None),
+            policy,
+            flat: false,
+            forgotten: Vec::new(),
+        }
     }
 
     /// A host that knows of no regions.
@@ -93,31 +144,55 @@ impl Scheme for EscrowHost {
 
     fn poll(&mut self, now: Moment) -> Actions {
         let outputs = self.escrow.poll(now);
-        // First, as in the daemon: a crash after this step knows what was decided, one before it told nobody.
-        if outputs.keep {
-            self.durable = self.escrow.kept().clone();
-        }
-        let payloads = outputs.messages.into_iter().flat_map(|(host, message)| {
+        // In the daemon's order: a crash after this step knows what was decided, one before it told nobody.
+        let durable = self.ledger.write(now, outputs.keep, self.escrow.kept());
+        let (told, wanted) = self.floors;
+        let wanted = outputs.floor.or(wanted);
+        // Who has less than it may have need not wait.
+        let floor = wanted.filter(|floor| durable || *floor <= told);
+        self.floors = (floor.unwrap_or(told), wanted.filter(|_| floor.is_none()));
+        self.messages.extend(outputs.messages);
+        let send = if durable { std::mem::take(&mut self.messages) } else { BTreeMap::new() };
+        let payloads = send.into_iter().flat_map(|(host, message)| {
             parts(message).into_iter().map(move |part| (host, Payload::Shares(part)))
         });
-        let floor = self.escrow.floor();
+        let present = self.escrow.floor();
         // Before the grants: a key that came back in the meantime has its word from them.
         let forgotten = std::mem::take(&mut self.forgotten).into_iter();
         let grants = outputs.grants.iter().map(|grant| (grant.key, grant.share, grant.until));
         Actions {
-            shares: forgotten.map(|key| (key, floor, now)).chain(grants).collect(),
-            floor: outputs.floor,
+            shares: forgotten.map(|key| (key, present, now)).chain(grants).collect(),
+            floor,
             debits: Vec::new(),
             messages: payloads.collect(),
-            left: outputs.left,
-            next: outputs.next,
+            left: outputs.left && durable,
+            next: self.ledger.next(now).map_or(outputs.next, |next| next.min(outputs.next)),
         }
     }
 
-    fn restart(&mut self, now: Moment) {
+    fn kept(&self) -> PersistentState {
+        self.ledger.durable.clone()
+    }
+
+    fn restart(&mut self, now: Moment, kept: PersistentState) {
         self.forgotten.clear();
+        self.messages.clear();
+        self.floors = (Share::WHOLE, None);
         // From the disk alone: what was decided and not kept must not be remembered.
-        self.escrow = Escrow::new(self.settings.clone(), self.durable.clone(), now);
+        self.escrow = Escrow::new(self.settings.clone(), kept.clone(), now);
+        self.ledger = Ledger { disk: self.ledger.disk, durable: kept, ..Ledger::default() };
+    }
+
+    fn set_disk(&mut self, disk: Disk) {
+        self.ledger.disk = disk;
+    }
+
+    fn set_policy(&mut self, policy: Partition) {
+        self.policy = policy;
+        if policy == Partition::MajorityReclaim {
+            self.settings.majority = true;
+            self.escrow.go_by_majority();
+        }
     }
 
     fn leave(&mut self, now: Moment) {

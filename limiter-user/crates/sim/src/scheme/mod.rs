@@ -4,13 +4,14 @@ mod baseline;
 mod escrow;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::scenario::Scenario;
 pub(super) use baseline::Baseline;
-use cluster::escrow::{Member, Partition, Region};
+use cluster::escrow::{Member, Partition, PersistentState, Region};
 use cluster::wire::{MAX_CONTENT, OVERHEAD, Packet};
 use cluster::{HostId, KeyId, Message, Moment};
 pub(super) use escrow::EscrowHost;
@@ -166,8 +167,21 @@ pub(super) struct Birth {
     pub(super) now: Moment,
 }
 
+/// How a host's disk is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Disk {
+    /// What is written is durable at once.
+    #[default]
+    Good,
+    /// It is so much later.
+    Slow(Duration),
+    /// Nothing can be written.
+    Full,
+}
+
 /// What decides on a host.
-pub(super) trait Scheme {
+// A machine can be copied, as hypervisors do.
+pub(super) trait Scheme: Clone {
     /// The members that the host sees, itself included, with their weights and regions.
     fn members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>);
     fn demand(&mut self, now: Moment, key: KeyId, sample: Sample);
@@ -176,8 +190,16 @@ pub(super) trait Scheme {
     fn receive(&mut self, now: Moment, from: HostId, message: &Payload);
     /// Everything due.
     fn poll(&mut self, now: Moment) -> Actions;
-    /// The daemon was killed and starts with what it had kept.
-    fn restart(&mut self, now: Moment);
+    /// What is on the disk, for those that keep something.
+    fn kept(&self) -> PersistentState {
+        PersistentState::default()
+    }
+    /// The daemon was killed and starts with this on its disk.
+    fn restart(&mut self, now: Moment, kept: PersistentState);
+    /// From now on the disk is so.
+    fn set_disk(&mut self, _: Disk) {}
+    /// From now on limits have this policy.
+    fn set_policy(&mut self, _: Partition) {}
     /// Begins to hand over what it has.
     fn leave(&mut self, now: Moment);
 }

@@ -1,0 +1,483 @@
+//! Random schedules of faults, and what the escrow makes of them.
+//!
+//! A schedule is a scenario that a seed determines. One that breaks a promise is made as short as still breaks it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{fmt, mem};
+
+use cluster::escrow::{Partition, Planted};
+use toml::Spanned;
+
+use super::clock::Span;
+use super::demand::{Demand, Pattern};
+use super::judge::Verdict;
+use super::network::Conditions;
+use super::outcome::Outcome;
+use super::rng::Rng;
+use super::scenario::{Fault, FaultKind, Scenario, Store};
+use super::scheme::EscrowHost;
+use super::world::World;
+
+/// Faults begin within these seconds.
+const FAULTS: (f64, f64) = (3.0, 12.0);
+/// The longest that one lasts, s.
+const LONGEST: f64 = 5.0;
+/// The most that a schedule has.
+const MOST: usize = 6;
+/// How long after the last fault seconds count as without any: failure detection, and the longest lease with what goes
+/// on by it.
+const SETTLE: f64 = 6.0;
+/// How long is looked at these.
+const CALM: f64 = 4.0;
+/// What of the usable limit is used in them, at least.
+const UTILISATION: f64 = 0.9;
+/// What may come of rounding alone.
+const ROUNDING: f64 = 1e-6;
+/// The most runs that making a schedule shorter may take.
+const TRIES: u32 = 300;
+
+/// A promise that was broken: what was found, and what was promised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Broken {
+    /// More was admitted, as a part of burst + rate · 1 s beyond that.
+    Overage(f64, f64),
+    /// Shares add up to more than the whole.
+    Sum(f64),
+    /// Less of the limit was used when faults were over.
+    Utilisation(f64, f64),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Overage(found, most) => {
+                write!(f, "{:.2} % over the limit, not {:.2} %", 100.0 * found, 100.0 * most)
+            }
+            Self::Sum(found) => write!(f, "shares add up to {found:.4}"),
+            Self::Utilisation(found, least) => write!(f, "utilisation {found:.3}, not {least:.3}"),
+        }
+    }
+}
+
+/// A schedule that broke a promise.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Its seed.
+    pub seed: u64,
+    /// The first one that it broke.
+    pub broken: Broken,
+    /// The shortest that still breaks one, as a scenario.
+    pub shortest: Scenario,
+}
+
+/// What many schedules were like.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Schedules.
+    pub schedules: u64,
+    /// Those that broke a promise, by their seeds.
+    pub violations: Vec<Violation>,
+    /// The most beyond the limit where it is promised whatever happens, as a part of burst + rate · 1 s.
+    pub worst_overage: f64,
+    /// The same where a fault has a bound of its own.
+    pub worst_named: f64,
+    /// The least that was used of what could be used, when faults were over.
+    pub least_utilisation: f64,
+    /// In how many schedules each fault came.
+    pub faults: BTreeMap<&'static str, u64>,
+}
+
+/// What a fault is called, its store included.
+fn name(fault: &Fault) -> &'static str {
+    match (fault.kind, fault.store) {
+        (FaultKind::Daemon | FaultKind::Crash, Store::Lost) => "store-lost",
+        (FaultKind::Daemon | FaultKind::Crash, Store::Back) => "store-back",
+        (FaultKind::Crash, _) if fault.lasts.is_none() => "crash-for-good",
+        (FaultKind::Partition, _) => "partition",
+        (FaultKind::OneWay, _) => "one-way",
+        (FaultKind::Pause, _) => "pause",
+        (FaultKind::Daemon, _) => "daemon",
+        (FaultKind::Crash, _) => "crash",
+        (FaultKind::Join, _) => "join",
+        (FaultKind::Leave, _) => "leave",
+        (FaultKind::Network, _) => "network",
+        (FaultKind::Suspect, _) => "suspect",
+        (FaultKind::Freeze, _) => "freeze",
+        (FaultKind::Restore, _) => "restore",
+        (FaultKind::Disk, _) if fault.slow.is_some() => "disk-slow",
+        (FaultKind::Disk, _) => "disk-full",
+        (FaultKind::Clock, _) => "clock",
+        (FaultKind::Policy, _) => "policy",
+        (FaultKind::Weight, _) => "weight",
+    }
+}
+
+/// The kinds that a schedule has, some of them more often.
+const KINDS: [FaultKind; 18] = [
+    FaultKind::Partition,
+    FaultKind::Partition,
+    FaultKind::OneWay,
+    FaultKind::Pause,
+    FaultKind::Daemon,
+    FaultKind::Daemon,
+    FaultKind::Crash,
+    FaultKind::Crash,
+    FaultKind::Join,
+    FaultKind::Leave,
+    FaultKind::Network,
+    FaultKind::Suspect,
+    FaultKind::Freeze,
+    FaultKind::Restore,
+    FaultKind::Disk,
+    FaultKind::Clock,
+    FaultKind::Policy,
+    FaultKind::Weight,
+];
+
+/// A schedule of a cluster of one of these sizes.
+pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
+    let mut rng = Rng::new(seed).fork(0x6e65_6d65);
+    let hosts = sizes.get(rng.below(sizes.len())).copied().unwrap_or(3);
+    let policy = if rng.chance(0.4) { Partition::MajorityReclaim } else { Partition::Conservative };
+    let patterns = [Pattern::Spread, Pattern::Zipf, Pattern::One, Pattern::Step];
+    let demand = Demand {
+        pattern: patterns[rng.below(patterns.len())],
+        keys: 1 + rng.below(4),
+        load: rng.between(1.5, 10.0),
+        // It takes a moment to follow, which is no fault: not among the seconds without one.
+        at: span(rng.between(FAULTS.0, FAULTS.1)),
+        ..Demand::default()
+    };
+    let network = Conditions {
+        delay: span(rng.between(0.000_2, 0.005)),
+        jitter: span(rng.between(0.0, 0.01)),
+        duplicate: if rng.chance(0.3) { rng.between(0.0, 0.2) } else { 0.0 },
+        ..Conditions::default()
+    };
+    let mut scenario = Scenario {
+        hosts,
+        policy,
+        demand,
+        network,
+        tick: span(0.005),
+        founded: rng.chance(0.2),
+        ..Scenario::named(&format!("nemesis-{seed}"))
+    };
+    let count = 1 + rng.below(MOST);
+    let (mut joined, mut left) = (None, false);
+    for _ in 0..count {
+        let kind = KINDS[rng.below(KINDS.len())];
+        // One of each: who is left is to be a cluster still.
+        match kind {
+            FaultKind::Join if joined.is_some() => continue,
+            FaultKind::Leave if mem::replace(&mut left, true) => continue,
+            _ => {}
+        }
+        let fault = fault(kind, &mut rng, hosts, joined);
+        if kind == FaultKind::Join {
+            joined = fault.hosts.as_ref().and_then(|hosts| hosts.first().copied());
+        }
+        scenario.faults.push(Spanned::new(0..0, fault));
+    }
+    settle(scenario)
+}
+
+/// Gives a scenario its end: some seconds after the last fault.
+fn settle(mut scenario: Scenario) -> Scenario {
+    let end = |fault: &Spanned<Fault>| {
+        let fault = fault.get_ref();
+        let apart = fault.apart.seconds() * scenario.hosts_of(fault).len() as f64;
+        // A restored host is not heard before its clock shows more than it did, and home shares take a while to move.
+        let more = match fault.kind {
+            FaultKind::Restore => fault.back.seconds(),
+            FaultKind::Weight => SETTLE,
+            _ => 0.0,
+        };
+        fault.at.seconds() + fault.lasts.unwrap_or_default().seconds() + apart + more
+    };
+    let last = scenario.faults.iter().map(end).fold(0.0, f64::max);
+    let calm = ((last + SETTLE) * 10.0).ceil() / 10.0;
+    (scenario.warm_up, scenario.duration) = (span(calm), span(calm + CALM));
+    scenario
+}
+
+fn span(seconds: f64) -> Span {
+    // To the millisecond, so that what is printed is what was run.
+    Span(Duration::from_micros((seconds * 1e6).round() as u64))
+}
+
+/// A fault of this kind, at some time, of some hosts.
+fn fault(kind: FaultKind, rng: &mut Rng, hosts: usize, joined: Option<usize>) -> Fault {
+    use FaultKind::{
+        Clock, Crash, Daemon, Disk, Freeze, Join, Leave, Network, Policy, Restore, Weight,
+    };
+    let mut order = rng.order(hosts);
+    let alone = matches!(kind, Join | Leave | Freeze | Restore | Clock);
+    // Mostly one, at most half of them.
+    let many = if alone || rng.chance(0.6) { 1 } else { 1 + rng.below(hosts / 2) };
+    order.truncate(many);
+    order.retain(|host| Some(*host) != joined);
+    let at = span(rng.between(FAULTS.0, FAULTS.1));
+    let for_good = matches!(kind, Join | Leave | Restore | Policy | Weight);
+    let lasts = (!for_good).then(|| span(rng.between(0.2, LONGEST)));
+    let mut fault = Fault {
+        hosts: Some(order),
+        lasts,
+        apart: span(rng.between(0.0, 0.3)),
+        ..Fault::new(kind, at)
+    };
+    match kind {
+        Network => {
+            fault.hosts = None;
+            fault.network = Some(Conditions {
+                delay: span(rng.between(0.0, 0.05)),
+                jitter: span(rng.between(0.0, 0.2)),
+                loss: rng.between(0.0, 0.6),
+                duplicate: rng.between(0.0, 0.3),
+                late: rng.between(0.0, 0.2),
+                late_by: span(rng.between(0.0, 2.0)),
+            });
+        }
+        Daemon | Crash => {
+            if kind == Crash {
+                fault.clock = [0.0, -3600.0, 3600.0][rng.below(3)];
+            }
+            match rng.below(5) {
+                0 => fault.store = Store::Lost,
+                1 => {
+                    fault.store = Store::Back;
+                    fault.back = span(rng.between(0.1, at.seconds()));
+                }
+                2 if kind == Crash && many == 1 => (fault.lasts, fault.clock) = (None, 0.0),
+                _ => {}
+            }
+        }
+        Restore => fault.back = span(rng.between(0.1, at.seconds() - 1.0)),
+        Disk => fault.slow = rng.chance(0.5).then(|| span(rng.between(0.01, 1.0))),
+        Clock => fault.rate = rng.between(-0.1, 0.1),
+        Weight => fault.weight = Some([1, 50, 200, 1000][rng.below(4)]),
+        Policy => {
+            // It is a limit's, and all hosts hear of it.
+            fault.hosts = Some(rng.order(hosts));
+            fault.policy = Some(Partition::MajorityReclaim);
+        }
+        _ => {}
+    }
+    fault
+}
+
+/// One run of a schedule, with the bug that is to be found, if any.
+fn run(schedule: &Scenario, seed: u64, planted: Option<Planted>) -> Outcome {
+    World::new(schedule, seed, |birth| EscrowHost::new(birth, planted)).run()
+}
+
+/// What a run has broken of what was promised, the worst first.
+fn broken(schedule: &Scenario, outcome: &Outcome) -> Option<Broken> {
+    let promise = schedule.promise();
+    let Verdict { worst_overage, bound_excess, share_sum, utilisation } = outcome.verdict;
+    let overage = worst_overage.max(bound_excess);
+    let least = UTILISATION * promise.usable;
+    if overage > promise.overage + ROUNDING {
+        Some(Broken::Overage(overage, promise.overage))
+    } else if promise.strict && share_sum > 1.0 + ROUNDING {
+        Some(Broken::Sum(share_sum))
+    } else if utilisation < least {
+        Some(Broken::Utilisation(utilisation, least))
+    } else {
+        None
+    }
+}
+
+/// Makes a schedule shorter as long as it breaks the same promise.
+fn shorten(
+    mut shortest: Scenario,
+    seed: u64,
+    planted: Option<Planted>,
+    promise: Broken,
+) -> Scenario {
+    let mut tries = 0;
+    let mut breaks = |schedule: &Scenario| {
+        tries += 1;
+        let broken = (tries <= TRIES).then(|| broken(schedule, &run(schedule, seed, planted)));
+        broken.flatten().is_some_and(|it| mem::discriminant(&it) == mem::discriminant(&promise))
+    };
+    loop {
+        let before = shortest.clone();
+        for i in (0..shortest.faults.len()).rev() {
+            let mut less = shortest.clone();
+            less.faults.remove(i);
+            let less = settle(less);
+            if breaks(&less) {
+                shortest = less;
+            }
+        }
+        for i in 0..shortest.faults.len() {
+            for simpler in simpler(shortest.faults[i].get_ref()) {
+                let mut less = shortest.clone();
+                less.faults[i] = Spanned::new(0..0, simpler);
+                let less = settle(less);
+                if breaks(&less) {
+                    shortest = less;
+                }
+            }
+        }
+        let plain = Scenario {
+            network: Conditions::default(),
+            demand: Demand { keys: 1, noise: 0.0, ..shortest.demand },
+            ..shortest.clone()
+        };
+        if plain != shortest && breaks(&plain) {
+            shortest = plain;
+        }
+        if shortest == before {
+            return shortest;
+        }
+    }
+}
+
+/// A fault in simpler ways: of one host less, for half of the time, at once.
+fn simpler(fault: &Fault) -> Vec<Fault> {
+    let mut all = Vec::new();
+    // A limit has one policy on all hosts.
+    let is_limit = fault.kind == FaultKind::Policy;
+    if let Some(hosts) = fault.hosts.as_ref().filter(|hosts| hosts.len() > 1 && !is_limit) {
+        all.extend(hosts.iter().map(|host| {
+            let hosts = Some(hosts.iter().copied().filter(|other| other != host).collect());
+            Fault { hosts, ..fault.clone() }
+        }));
+    }
+    if let Some(lasts) = fault.lasts.filter(|lasts| lasts.seconds() > 0.4) {
+        all.push(Fault { lasts: Some(span(lasts.seconds() / 2.0)), ..fault.clone() });
+    }
+    if fault.apart > Span::default() {
+        all.push(Fault { apart: Span::default(), ..fault.clone() });
+    }
+    all
+}
+
+/// Runs the schedules of so many seeds from `first` on, on all CPUs. `tell` hears now and then how many are done.
+pub fn search(first: u64, schedules: u64, sizes: &[usize], tell: &mut dyn FnMut(u64)) -> Found {
+    planted(first, schedules, sizes, None, tell)
+}
+
+/// The same with a bug that is to be found.
+pub(super) fn planted(
+    first: u64,
+    schedules: u64,
+    sizes: &[usize],
+    bug: Option<Planted>,
+    tell: &mut dyn FnMut(u64),
+) -> Found {
+    let next = AtomicU64::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (sender, receiver) = mpsc::channel();
+    let mut found = Found { schedules, least_utilisation: 1.0, ..Found::default() };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (sender, next) = (sender.clone(), &next);
+            scope.spawn(move || {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= schedules {
+                        return;
+                    }
+                    let seed = first.wrapping_add(number);
+                    let schedule = schedule(seed, sizes);
+                    let outcome = run(&schedule, seed, bug);
+                    let violation = broken(&schedule, &outcome).map(|broken| Violation {
+                        seed,
+                        broken,
+                        shortest: shorten(schedule.clone(), seed, bug, broken),
+                    });
+                    if sender.send((schedule, outcome, violation)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        // The receiver ends with the last sender, and this one is nobody's.
+        drop(sender);
+        for (done, (schedule, outcome, violation)) in (1..).zip(receiver) {
+            found.add(&schedule, &outcome, violation);
+            tell(done);
+        }
+    });
+    // Threads end in any order.
+    found.violations.sort_by_key(|violation| violation.seed);
+    found
+}
+
+impl Found {
+    fn add(&mut self, schedule: &Scenario, outcome: &Outcome, violation: Option<Violation>) {
+        let (promise, verdict) = (schedule.promise(), &outcome.verdict);
+        let overage = verdict.worst_overage.max(verdict.bound_excess);
+        let worst = if promise.strict { &mut self.worst_overage } else { &mut self.worst_named };
+        *worst = worst.max(overage);
+        if promise.usable > 0.0 {
+            let used = verdict.utilisation / promise.usable;
+            self.least_utilisation = self.least_utilisation.min(used);
+        }
+        let names: std::collections::BTreeSet<_> =
+            schedule.faults.iter().map(|fault| name(fault.get_ref())).collect();
+        for name in names {
+            *self.faults.entry(name).or_default() += 1;
+        }
+        self.violations.extend(violation);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const SIZES: [usize; 3] = [3, 5, 9];
+
+    #[test]
+    fn a_seed_determines_a_schedule_and_each_can_be_run() {
+        let names: std::collections::BTreeSet<_> = (0..300)
+            .flat_map(|seed| {
+                let one = schedule(seed, &SIZES);
+                assert_eq!(one, schedule(seed, &SIZES));
+                let read = Scenario::parse(Path::new("x"), &one.text()).unwrap();
+                assert_eq!(one.faults.len(), read.faults.len());
+                assert_eq!(one.text(), read.text());
+                one.faults.iter().map(|fault| name(fault.get_ref())).collect::<Vec<_>>()
+            })
+            .collect();
+        assert!(names.len() >= 18, "{names:?}");
+    }
+
+    #[test]
+    fn nothing_that_is_promised_is_broken() {
+        let found = search(1, 24, &[3, 4], &mut |_| ());
+        let text = |it: &Violation| format!("{}: {}\n{}", it.seed, it.broken, it.shortest.text());
+        let broken: Vec<_> = found.violations.iter().map(text).collect();
+        assert!(broken.is_empty(), "{}", broken.join("\n"));
+        assert!(found.worst_overage <= 0.001 && found.least_utilisation >= 0.9, "{found:?}");
+    }
+
+    #[test]
+    fn planted_bugs_are_found_and_made_short() {
+        for bug in [
+            Planted::GrantNotSubtracted,
+            Planted::ViewsNotCompared,
+            Planted::LeaseFromReceipt,
+            Planted::TransferTakenTwice,
+            Planted::TransferNotWaited,
+            Planted::RestartNotWaited,
+            Planted::VotedTwice,
+        ] {
+            let found =
+                (0..20).map(|part| planted(1 + 20 * part, 20, &SIZES, Some(bug), &mut |_| ()));
+            let caught = found.into_iter().find_map(|found| found.violations.into_iter().next());
+            let Some(caught) = caught else { panic!("{bug:?} was not found") };
+            println!("{bug:?}: seed {}, {}", caught.seed, caught.broken);
+            assert!(caught.shortest.faults.len() <= 4, "{caught:?}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What is promised of a scenario: never more than the limit, but for faults that no message can make up for.
+//!
+//! `ALGORITHM.md` of the cluster argues for each bound, in "What is not promised".
+
+use cluster::escrow::Partition;
+
+use super::scenario::{Fault, FaultKind, Scenario, Store, WEIGHT};
+
+/// What clocks that are fast by 0.1 % let through (P6).
+const DRIFT: f64 = 0.001;
+/// What a host may use without asking anybody.
+const FLOOR: f64 = 0.05;
+/// The longest lease, s.
+const LEASE: f64 = 1.5;
+/// What home shares may add up to above the whole before they are scaled.
+const NOISE: f64 = 1.0 / 256.0;
+
+/// What is promised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Promise {
+    /// The most that is admitted of a source in a second beyond burst + rate · 1 s, as a part of that.
+    pub overage: f64,
+    /// The shares of all hosts never add up to more than the whole.
+    pub strict: bool,
+    /// The part of the limit that can be used when faults are over: the rest lies idle with hosts that are lost.
+    pub usable: f64,
+}
+
+impl Scenario {
+    /// What is promised, by the faults that there are.
+    pub fn promise(&self) -> Promise {
+        let all = || self.all_faults();
+        // Hosts that hear nobody cannot be told that others have what they had.
+        let parted = self.network.loss > 0.0
+            || all().any(|fault| {
+                use FaultKind::{Network, OneWay, Partition, Suspect};
+                matches!(fault.kind, Network | OneWay | Partition | Suspect)
+            });
+        // In limits, over a second.
+        let more: f64 = all().map(|fault| self.more(fault, parted)).sum();
+        let is_policy = |fault: &Fault| fault.kind == FaultKind::Policy;
+        let majority = self.policy == Partition::MajorityReclaim || all().any(is_policy);
+        let lost: f64 = all().filter(|it| is_lost(it)).map(|it| self.homes(it)).sum();
+        let gone: f64 = all().filter(|it| is_gone(it)).map(|it| self.homes(it)).sum();
+        // Who starts, or takes shares, after a host was lost has not heard what that had, and does not vote about it.
+        let votes = majority && !self.founded && all().all(|it| is_gone(it) || !forgets(it));
+        let usable = match majority {
+            // Without more than half of all shares there is no majority.
+            true if lost + gone >= 0.5 => 0.0,
+            _ if all().any(|it| self.is_mute(it)) => 0.0,
+            true if votes => 1.0 - lost,
+            _ => 1.0 - lost - gone,
+        };
+        Promise {
+            overage: DRIFT + more / (1.0 + self.burst.seconds()),
+            strict: more == 0.0,
+            usable: usable.max(0.0),
+        }
+    }
+
+    /// What a fault may have all hosts admit beyond the limit within a second, in limits.
+    fn more(&self, fault: &Fault, parted: bool) -> f64 {
+        let hosts = self.hosts_of(fault).len() as f64;
+        let burst = self.burst.seconds();
+        let each = match fault.kind {
+            // Its clock tells it that what it was given has not ended. It is the owner of a key at the most, so it uses
+            // and gives no more than the whole.
+            FaultKind::Freeze => 1.0,
+            // Its buckets are as full as they were, too.
+            FaultKind::Restore => 1.0 + burst,
+            // Its buckets fill by its clock, and leases overlap by as much as clocks differ.
+            FaultKind::Clock => fault.rate.abs() * (1.0 + 2.0 * LEASE),
+            // It goes on by what it knows, with what the others use in its place.
+            FaultKind::Policy if parted => 1.0,
+            FaultKind::Daemon | FaultKind::Crash => {
+                // Buckets that start are full of its floor.
+                let soon = fault.kind == FaultKind::Crash
+                    && fault.lasts.is_some_and(|lasts| lasts < self.burst);
+                let boot = if soon { FLOOR * burst } else { 0.0 };
+                boot + match fault.store {
+                    Store::Back if parted => 1.0,
+                    Store::Back => FLOOR + NOISE,
+                    Store::Kept | Store::Lost => 0.0,
+                }
+            }
+            _ => 0.0,
+        };
+        each * hosts
+    }
+
+    /// Whether a restored host is not heard until it starts again: it has started since the copy was made, and its moments
+    /// are those of a run before.
+    fn is_mute(&self, fault: &Fault) -> bool {
+        let hosts = self.hosts_of(fault);
+        let starts = self.all_faults().filter(|it| it.lasts.is_some());
+        fault.kind == FaultKind::Restore
+            && starts
+                .filter(|it| matches!(it.kind, FaultKind::Daemon | FaultKind::Crash))
+                .any(|it| self.hosts_of(it).iter().any(|host| hosts.contains(host)))
+    }
+
+    /// The most that the hosts of a fault can have of all shares.
+    fn homes(&self, fault: &Fault) -> f64 {
+        let weights = |host: usize, worse: fn(u32, u32) -> u32| {
+            let its = self.all_faults().filter(|fault| self.hosts_of(fault).contains(&host));
+            f64::from(its.filter_map(|fault| fault.weight).fold(WEIGHT, worse))
+        };
+        let hosts = self.hosts_of(fault);
+        // The founder has all for a while.
+        if self.founded && hosts.contains(&self.founder()) {
+            return 1.0;
+        }
+        // At its worst moment: before others join, after others have left.
+        let comes_or_goes = |host: usize| {
+            self.all_faults()
+                .filter(|it| matches!(it.kind, FaultKind::Join | FaultKind::Leave))
+                .any(|it| self.hosts_of(it).contains(&host))
+        };
+        let others: f64 = (0..self.hosts)
+            .filter(|host| !hosts.contains(host) && !comes_or_goes(*host))
+            .map(|host| weights(host, u32::min))
+            .sum();
+        let theirs: f64 = hosts.iter().map(|host| weights(*host, u32::max)).sum();
+        theirs / (theirs + others)
+    }
+}
+
+/// Whether what a host had lies idle for good, though it is there: nobody knows that its disk has lost it, or what it
+/// has taken since the copy.
+fn is_lost(fault: &Fault) -> bool {
+    fault.kind == FaultKind::Restore || fault.lasts.is_some() && fault.store != Store::Kept
+}
+
+/// Whether hosts do not know any more what others had.
+fn forgets(fault: &Fault) -> bool {
+    use FaultKind::{Crash, Daemon, Join, Leave, Policy, Restore, Weight};
+    matches!(fault.kind, Crash | Daemon | Join | Leave | Policy | Restore | Weight)
+}
+
+/// Whether a host never comes back.
+fn is_gone(fault: &Fault) -> bool {
+    matches!(fault.kind, FaultKind::Daemon | FaultKind::Crash) && fault.lasts.is_none()
+}
