@@ -14,6 +14,7 @@ mod limit;
 mod limit_args;
 mod list;
 mod monitor;
+mod nemesis;
 mod output;
 mod peers;
 mod progress;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::algorithms::{self, AlgorithmsArgs};
+use super::nemesis::{self, NEMESIS, NemesisArgs};
 use super::output::{Output, write_file};
 use super::progress::ProgressDisplay;
 use crate::simulation::SimulationReport;
@@ -23,6 +24,9 @@ pub(super) enum SimulateCommand {
     /// Without a file or a scenario, all built-in scenarios are run. Exit code 1 if a goal is missed.
     #[command(after_help = CLUSTER)]
     Cluster(Box<ClusterArgs>),
+    /// Try the cluster with random schedules of faults, and shorten those that break a promise
+    #[command(after_help = NEMESIS)]
+    Nemesis(NemesisArgs),
     /// Compare all algorithms of rate limiting on the same traffic, patterns or your own
     Algorithms(Box<AlgorithmsArgs>),
 }
@@ -92,6 +96,7 @@ pub(super) struct ClusterArgs {
 pub(super) fn run(output: &mut Output<'_>, command: &SimulateCommand) -> Result<u8, Failure> {
     match command {
         SimulateCommand::Cluster(arguments) => cluster(output, arguments),
+        SimulateCommand::Nemesis(arguments) => nemesis::run(output, arguments),
         SimulateCommand::Algorithms(arguments) => algorithms::run(output, arguments),
     }
 }

@@ -2,9 +2,11 @@
 
 mod algorithms;
 mod algorithms_page;
+mod nemesis;
 mod page;
 
 pub(crate) use algorithms::{AlgorithmsReport, ExperimentReport, Judged};
+pub(crate) use nemesis::NemesisReport;
 
 use std::io::{self, Write};
 
