@@ -24,9 +24,9 @@ use super::world::World;
 /// Faults begin within these seconds.
 const FAULTS: (f64, f64) = (3.0, 12.0);
 /// The longest that one lasts, s.
-const LONGEST: f64 = 5.0;
+const MAX_LASTING: f64 = 5.0;
 /// The most that a schedule has.
-const MOST: usize = 6;
+const MAX_FAULTS: usize = 6;
 /// How long after the last fault seconds count as without any: failure detection, and the longest lease with what goes
 /// on by it.
 const SETTLE: f64 = 6.0;
@@ -166,7 +166,7 @@ pub fn schedule(seed: u64, sizes: &[usize]) -> Scenario {
         founded: rng.chance(0.2),
         ..Scenario::named(&format!("nemesis-{seed}"))
     };
-    let count = 1 + rng.below(MOST);
+    let count = 1 + rng.below(MAX_FAULTS);
     let (mut joined, mut left) = (None, false);
     for _ in 0..count {
         let kind = KINDS[rng.below(KINDS.len())];
@@ -222,7 +222,7 @@ fn fault(kind: FaultKind, rng: &mut Rng, hosts: usize, joined: Option<usize>) ->
     order.retain(|host| Some(*host) != joined);
     let at = span(rng.between(FAULTS.0, FAULTS.1));
     let for_good = matches!(kind, Join | Leave | Restore | Policy | Weight);
-    let lasts = (!for_good).then(|| span(rng.between(0.2, LONGEST)));
+    let lasts = (!for_good).then(|| span(rng.between(0.2, MAX_LASTING)));
     let mut fault = Fault {
         hosts: Some(order),
         lasts,
