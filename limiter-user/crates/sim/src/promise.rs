@@ -110,17 +110,17 @@ impl Scenario {
         if self.founded && hosts.contains(&self.founder()) {
             return 1.0;
         }
-        // At its worst moment: before others join, after others have left.
-        let comes_or_goes = |host: usize| {
-            self.all_faults()
-                .filter(|it| matches!(it.kind, FaultKind::Join | FaultKind::Leave))
-                .any(|it| self.hosts_of(it).contains(&host))
+        // At its worst moment: before others join, and with what those had that leave.
+        let does = |host: usize, kind: FaultKind| {
+            self.all_faults().any(|it| it.kind == kind && self.hosts_of(it).contains(&host))
         };
+        let is_theirs = |host: &usize| hosts.contains(host) || does(*host, FaultKind::Leave);
+        let theirs: f64 =
+            (0..self.hosts).filter(is_theirs).map(|host| weights(host, u32::max)).sum();
         let others: f64 = (0..self.hosts)
-            .filter(|host| !hosts.contains(host) && !comes_or_goes(*host))
+            .filter(|host| !is_theirs(host) && !does(*host, FaultKind::Join))
             .map(|host| weights(host, u32::min))
             .sum();
-        let theirs: f64 = hosts.iter().map(|host| weights(*host, u32::max)).sum();
         theirs / (theirs + others)
     }
 }

@@ -542,7 +542,11 @@ impl<'a, S: Scheme> World<'a, S> {
         let kept = match store {
             Store::Kept => self.hosts[i].daemon.kept(),
             Store::Lost => newcomer(self.now),
-            Store::Back => copy.map_or_else(PersistentState::default, |(_, it)| it.daemon.kept()),
+            // Moments are by the wall clock as well, where that is later. Elsewhere it is dead: what is kept has to do.
+            Store::Back => PersistentState {
+                clock: newcomer(self.now).clock,
+                ..copy.map(|(_, it)| it.daemon.kept()).unwrap_or_default()
+            },
         };
         self.hosts[i].daemon.restart(now, kept);
         self.hosts[i].start(self.now);

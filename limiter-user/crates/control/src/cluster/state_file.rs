@@ -187,7 +187,11 @@ impl StateFile {
             Some(state) if state.lost && state.cluster.is_none() && state.next_transfer == 0 => {
                 State { lost: true, ..State::newcomer(epoch) }
             }
-            Some(state) => state.clone(),
+            // What is kept may be an earlier copy, which others have heard more of: from its moments on nobody would
+            // hear this host.
+            Some(state) => {
+                State { clock: state.clock.max(State::newcomer(epoch).clock), ..state.clone() }
+            }
             None => State::newcomer(epoch),
         };
         state.name.clone_from(&self.name);
@@ -554,6 +558,25 @@ mod tests {
         file.begin(epoch(5 + 3600), ClusterId(8)).unwrap();
         assert!(file.shares().last_transfer > former.last_transfer);
         assert!(file.shares().clock > former.clock);
+    }
+
+    #[test]
+    fn an_older_copy_begins_after_all_that_was_told() {
+        let home = tempfile::tempdir().unwrap();
+        let mut file = founder(home.path());
+        let path = home.path().join(FILE);
+        let copy = fs::read(&path).unwrap();
+        file.begin(epoch(700), ClusterId(1)).unwrap();
+        let told = Moment(file.shares().clock.0 + 3_600_000_000_000);
+        file.keep(&PersistentState { clock: told, ..file.shares() }).unwrap();
+        fs::write(&path, copy).unwrap();
+        let mut file = StateFile::open(home.path(), "a").unwrap();
+        file.begin(epoch(700 + 3_600), ClusterId(1)).unwrap();
+        assert!(file.shares().clock > told);
+        // Where the wall clock is dead, what is kept has to do.
+        let kept = file.shares().clock;
+        file.begin(epoch(1), ClusterId(1)).unwrap();
+        assert_eq!(file.shares().clock, kept);
     }
 
     #[test]

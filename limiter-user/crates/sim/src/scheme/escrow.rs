@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Actions, Birth, Disk, ENTRIES, Payload, Sample, Scheme};
+use super::{Actions, Birth, Disk, Payload, Sample, Scheme};
 use cluster::escrow::{Escrow, Member, Partition, PersistentState, Planted, Region, Settings};
+use cluster::wire::{Content, Packet};
 use cluster::{HostId, KeyId, Message, Moment};
 use model::Share;
 
@@ -90,30 +91,6 @@ impl EscrowHost {
     }
 }
 
-/// Splits a message as the wire does: each part has what is needed to understand it, and may come alone.
-fn parts(message: Message) -> Vec<Message> {
-    let items = [&message.reports, &message.asks].map(Vec::len).iter().sum::<usize>();
-    if items + message.grants.len() + message.loans.len() <= ENTRIES {
-        return vec![message];
-    }
-    let none = Message {
-        reports: Vec::new(),
-        grants: Vec::new(),
-        asks: Vec::new(),
-        loans: Vec::new(),
-        ..message.clone()
-    };
-    let reports = message.reports.chunks(ENTRIES);
-    let grants = message.grants.chunks(ENTRIES);
-    let reports = reports.map(|part| Message { reports: part.to_vec(), ..none.clone() });
-    let grants = grants.map(|part| Message { grants: part.to_vec(), ..none.clone() });
-    let asks = message.asks.chunks(ENTRIES);
-    let loans = message.loans.chunks(ENTRIES);
-    let asks = asks.map(|part| Message { asks: part.to_vec(), ..none.clone() });
-    let loans = loans.map(|part| Message { loans: part.to_vec(), ..none.clone() });
-    reports.chain(grants).chain(asks).chain(loans).collect()
-}
-
 impl Scheme for EscrowHost {
     fn members(&mut self, now: Moment, members: &BTreeMap<HostId, Member>) {
         if self.flat {
@@ -137,8 +114,10 @@ impl Scheme for EscrowHost {
     }
 
     fn receive(&mut self, now: Moment, from: HostId, message: &Payload) {
-        if let Payload::Shares(message) = message {
-            self.escrow.receive(now, from, message);
+        // The real frames: what they round and what they leave out is a part of what happens.
+        let Payload::Frame(content) = message else { return };
+        if let Ok(Packet { content: Content::Shares(message), .. }) = Packet::decode(content) {
+            self.escrow.receive(now, from, &message);
         }
     }
 
@@ -154,7 +133,8 @@ impl Scheme for EscrowHost {
         self.messages.extend(outputs.messages);
         let send = if durable { std::mem::take(&mut self.messages) } else { BTreeMap::new() };
         let payloads = send.into_iter().flat_map(|(host, message)| {
-            parts(message).into_iter().map(move |part| (host, Payload::Shares(part)))
+            let frames = Packet::encode_shares(None, &message);
+            frames.into_iter().map(move |frame| (host, Payload::Frame(frame)))
         });
         let present = self.escrow.floor();
         // Before the grants: a key that came back in the meantime has its word from them.
@@ -197,35 +177,5 @@ impl Scheme for EscrowHost {
 
     fn leave(&mut self, now: Moment) {
         self.escrow.leave(now);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use cluster::message::{Grant, Report};
-
-    #[test]
-    fn long_messages_come_in_parts_that_stand_alone() {
-        let report = |i| Report {
-            key: KeyId::from_hash(i),
-            demand: Share::WHOLE,
-            in_use: 1,
-            majority: false,
-        };
-        let grant = |i| Grant { key: KeyId::from_hash(i), share: Share::WHOLE, number: 1 };
-        let whole = Message {
-            sent: Moment(5),
-            echo: Some(Moment(4)),
-            reports: (0..100).map(report).collect(),
-            grants: (0..30).map(grant).collect(),
-            ..Message::default()
-        };
-        let parts = parts(whole.clone());
-        assert!(parts.iter().all(|part| part.sent == whole.sent && part.echo == whole.echo));
-        assert!(parts.iter().all(|part| Payload::Shares(part.clone()).bytes() <= 1200));
-        let reports: Vec<_> = parts.iter().flat_map(|part| part.reports.clone()).collect();
-        let grants: Vec<_> = parts.iter().flat_map(|part| part.grants.clone()).collect();
-        assert_eq!((reports, grants), (whole.reports, whole.grants));
     }
 }

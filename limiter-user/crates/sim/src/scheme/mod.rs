@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::scenario::Scenario;
 pub(super) use baseline::Baseline;
 use cluster::escrow::{Member, Partition, PersistentState, Region};
-use cluster::wire::{MAX_CONTENT, OVERHEAD, Packet};
-use cluster::{HostId, KeyId, Message, Moment};
+use cluster::wire::{MAX_CONTENT, OVERHEAD};
+use cluster::{HostId, KeyId, Moment};
 pub(super) use escrow::EscrowHost;
 use model::Share;
 
@@ -79,14 +79,10 @@ impl SchemeKind {
 }
 
 /// What a host sends to another one.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most are the large one, and each is behind a pointer"
-)]
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Payload {
-    /// The escrow's.
-    Shares(Message),
+    /// What a frame of the escrow's says, as the wire has it.
+    Frame(Vec<u8>),
     /// What a host has counted, and when it sent that.
     Counts(Moment, Vec<Count>),
 }
@@ -104,18 +100,12 @@ pub(super) struct Count {
 /// What a source takes in a packet of counts, as nobody has built them.
 // The key of 48 bits that the escrow's messages have, and two words: baselines are not to lose by their encoding.
 const ENTRY: usize = 22;
-/// Entries in a packet.
-const ENTRIES: usize = MAX_CONTENT / ENTRY;
 
 impl Payload {
     /// Bytes on the wire, IP and UDP left out.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::Shares(message) => {
-                // The real encoding, as sizes are what goals are about.
-                let packets = Packet::encode_shares(None, message);
-                packets.iter().map(|content| content.len() + OVERHEAD).sum()
-            }
+            Self::Frame(content) => content.len() + OVERHEAD,
             Self::Counts(_, counts) => {
                 let content = ENTRY * counts.len();
                 content + OVERHEAD * content.div_ceil(MAX_CONTENT).max(1)
