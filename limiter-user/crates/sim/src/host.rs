@@ -244,15 +244,6 @@ impl<S: Scheme> Host<S> {
         }
     }
 
-    /// What it has sent: to all, and to other regions.
-    pub(super) const fn sent(&self) -> (u64, u64) {
-        (self.bytes, self.far)
-    }
-
-    pub(super) const fn set_sent(&mut self, (bytes, far): (u64, u64)) {
-        (self.bytes, self.far) = (bytes, far);
-    }
-
     /// The machine starts: with an empty kernel.
     pub(super) fn boot(&mut self) {
         self.tracks.fill(Track::default());

@@ -34,8 +34,6 @@ const SETTLE: f64 = 6.0;
 const CALM: f64 = 4.0;
 /// What of the usable limit is used in them, at least.
 const UTILISATION: f64 = 0.9;
-/// What may come of rounding alone.
-const ROUNDING: f64 = 1e-6;
 /// The most runs that making a schedule shorter may take.
 const TRIES: u32 = 300;
 
@@ -205,7 +203,7 @@ fn settle(mut scenario: Scenario) -> Scenario {
 }
 
 fn span(seconds: f64) -> Span {
-    // To the millisecond, so that what is printed is what was run.
+    // To the microsecond, so that what is printed is what was run.
     Span(Duration::from_micros((seconds * 1e6).round() as u64))
 }
 
@@ -278,11 +276,10 @@ fn run(schedule: &Scenario, seed: u64, planted: Option<Planted>) -> Outcome {
 fn broken(schedule: &Scenario, outcome: &Outcome) -> Option<Broken> {
     let promise = schedule.promise();
     let Verdict { worst_overage, bound_excess, share_sum, utilisation } = outcome.verdict;
-    let overage = worst_overage.max(bound_excess);
     let least = UTILISATION * promise.usable;
-    if overage > promise.overage + ROUNDING {
-        Some(Broken::Overage(overage, promise.overage))
-    } else if promise.strict && share_sum > 1.0 + ROUNDING {
+    if worst_overage > promise.overage || bound_excess > promise.excess() {
+        Some(Broken::Overage(worst_overage.max(bound_excess), promise.overage))
+    } else if share_sum > promise.sum() {
         Some(Broken::Sum(share_sum))
     } else if utilisation < least {
         Some(Broken::Utilisation(utilisation, least))
@@ -364,7 +361,7 @@ pub fn search(first: u64, schedules: u64, sizes: &[usize], tell: &mut dyn FnMut(
 }
 
 /// The same with a bug that is to be found.
-pub(super) fn planted(
+fn planted(
     first: u64,
     schedules: u64,
     sizes: &[usize],

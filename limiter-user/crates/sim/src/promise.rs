@@ -15,6 +15,9 @@ const LEASE: f64 = 1.5;
 /// What home shares may add up to above the whole before they are scaled.
 const NOISE: f64 = 1.0 / 256.0;
 
+/// What may come of rounding alone, in the sum of shares and in the bound.
+const ROUNDING: f64 = 1e-6;
+
 /// What is promised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Promise {
@@ -24,6 +27,19 @@ pub struct Promise {
     pub strict: bool,
     /// The part of the limit that can be used when faults are over: the rest lies idle with hosts that are lost.
     pub usable: f64,
+}
+
+impl Promise {
+    /// The most beyond burst + rate·T in a time of any length, for which the clocks' drift is allowed for, as a part of
+    /// burst + rate · 1 s.
+    pub(super) const fn excess(&self) -> f64 {
+        if self.strict { ROUNDING } else { self.overage }
+    }
+
+    /// The most that the shares of all hosts add up to.
+    pub(super) const fn sum(&self) -> f64 {
+        if self.strict { 1.0 + ROUNDING } else { f64::INFINITY }
+    }
 }
 
 impl Scenario {

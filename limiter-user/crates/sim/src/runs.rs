@@ -213,9 +213,6 @@ fn longest(one: Option<Option<f64>>, other: Option<Option<f64>>) -> Option<Optio
     }
 }
 
-/// What may come of rounding alone, in the sum of shares and in the bound.
-const ROUNDING: f64 = 1e-6;
-
 fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
     let goals = &scenario.goals;
     let mut missed = Vec::new();
@@ -231,11 +228,12 @@ fn missed(scenario: &Scenario, all: &Summary) -> Vec<String> {
         let seed = all.worst_seed;
         format!("overage {} in a second (seed {seed})", percent(worst_overage))
     });
-    let beyond = if promise.strict { ROUNDING } else { promise.overage };
-    goal(bound_excess <= beyond, format!("{} beyond burst + rate·T", percent(bound_excess)));
+    goal(
+        bound_excess <= promise.excess(),
+        format!("{} beyond burst + rate·T", percent(bound_excess)),
+    );
     // Apart from what was admitted: shares beyond the whole are a fault also where no source has used them.
-    let is_whole = share_sum <= 1.0 + ROUNDING || !promise.strict;
-    goal(is_whole, format!("shares add up to {share_sum:.6}"));
+    goal(share_sum <= promise.sum(), format!("shares add up to {share_sum:.6}"));
     if let Some(least) = goals.utilisation {
         goal(utilisation >= least, format!("utilisation {utilisation:.3}, not {least}"));
     }

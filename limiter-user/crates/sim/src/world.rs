@@ -507,14 +507,16 @@ impl<'a, S: Scheme> World<'a, S> {
         {
             return;
         }
-        let (life, suspected, sent) = (present.life + 1, present.suspected, present.sent());
+        let (life, suspected) = (present.life + 1, present.suspected);
+        // What was sent stays sent.
+        let sent = (present.bytes, present.far);
         let shows = copy.clock.local(at);
         let host = &mut self.hosts[i];
         *host = copy;
         host.clock.set(self.now, shows);
         host.kill(State::Running);
         (host.life, host.suspected) = (life, suspected);
-        host.set_sent(sent);
+        (host.bytes, host.far) = sent;
         self.tell_members(i);
         self.begin_to_look(i);
         self.act_at(i, self.now);
