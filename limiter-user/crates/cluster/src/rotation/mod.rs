@@ -304,8 +304,9 @@ impl Rotation {
     pub fn receive(&mut self, now: Moment, from: HostId, bytes: &[u8]) {
         match Message::read(bytes) {
             Ok(Message { kind: Kind::Ask, id, .. }) => {
-                // One that comes late was for a rotation that has been.
-                self.wanted |= self.members.leads() && id >= self.kept.last && self.check().is_ok();
+                // One that comes late was for a rotation that has been. Who came after the last one knows of none.
+                let timely = id >= self.kept.last || id == Id::default();
+                self.wanted |= self.members.leads() && timely && self.check().is_ok();
             }
             Ok(message) if message.kind == Kind::PeerStage => {
                 self.handle_stage(now, from, &message);

@@ -410,6 +410,19 @@ fn two_keys_of_the_operators_are_left_alone_and_nonsense_is_counted() {
 }
 
 #[test]
+fn a_host_that_came_after_the_last_rotation_can_ask_for_one() {
+    let now = Moment(5);
+    let done = KeyState { last: Id { number: 4, tag: 9 }, ..KeyState::new((key(1), None)) };
+    let mut leader = Rotation::new(now, HostId(1), done);
+    let mut newcomer = Rotation::new(now, HostId(5), KeyState::new((key(1), None)));
+    leader.set_members(now, [(HostId(5), 1)].into());
+    newcomer.set_members(now, [(HostId(1), 1)].into());
+    newcomer.ask(now).unwrap();
+    newcomer.poll(now).iter().for_each(|(_, bytes)| leader.receive(now, HostId(5), bytes));
+    assert!(leader.wants_key());
+}
+
+#[test]
 fn a_leader_that_is_new_hears_of_the_last_rotation() {
     let now = Moment(5);
     let done = KeyState { last: Id { number: 4, tag: 9 }, ..KeyState::new((key(1), None)) };
