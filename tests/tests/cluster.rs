@@ -7,11 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tests::{
-    hosts::Hosts,
-    process::{cpu_time, wait_for},
-    sender::Sending,
-};
+use tests::{hosts::Hosts, process::cpu_time, sender::Sending};
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 const RATE: f64 = 3000.0;
@@ -197,19 +193,4 @@ fn a_host_hands_over_what_it_has_and_comes_back() {
     hosts.restart(1);
     hosts.wait_members(&[0, 1, 2], 3);
     assert!((hosts.home(1) - 1.0 / 3.0).abs() < 0.05, "{}", hosts.status(1));
-}
-
-#[test]
-fn of_two_hosts_with_one_name_the_later_has_no_part() {
-    let mut hosts = Hosts::start(2, &[]);
-    hosts.join_as("edge-1", &[]);
-    let told = |host: usize, what: &str| {
-        let status = hosts.daemons[host].cli().run(&["status"]);
-        status.json["warnings"].to_string().contains(what).then_some(())
-    };
-    let patience = Duration::from_secs(30);
-    wait_for("the later one to know", patience, || told(2, "called edge-1, too"));
-    wait_for("the others to know", patience, || told(1, "two hosts are called edge-1"));
-    assert!(hosts.home(2) <= 0.0, "{}", hosts.status(2));
-    assert!(hosts.daemons[2].log().contains("another host has this one's name"));
 }

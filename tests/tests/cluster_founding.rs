@@ -105,7 +105,7 @@ fn a_founder_that_lost_its_state_joins_the_others() {
     let refused = hosts.daemons[0].cli().run(&["cluster", "init"]);
     assert_eq!(refused.code, 1, "{refused:?}");
     assert!(refused.stderr.contains(&founded.expect("a cluster")), "{refused:?}");
-    // It takes its part of what another one gives, and who remembers its earlier life takes that from it.
+    // It takes its part of what another one gives, with a new ledger that nobody remembers.
     hosts.daemons[2].cli().ok(&["cluster", "leave"]);
     wait_for("a part of that", TIMEOUT, || (hosts.home(0) > 0.1).then_some(()));
     hosts.daemons[0].cli().ok(&["cluster", "leave"]);

@@ -1,5 +1,6 @@
-//! Mistakes that would let a limit of a cluster be exceeded: a host is renamed, or its state directory is put
-//! back to what it was before it had given shares away. They have to be told, and the limit kept.
+//! What would let a limit of a cluster be exceeded if shares went by names, and mistakes that would: a host is
+//! renamed, its state directory is copied, or put back to what it was before it had given shares away. Mistakes have to
+//! be told, and the limit kept.
 
 use std::{fs, net::Ipv4Addr, thread, time::Duration};
 
@@ -85,30 +86,80 @@ fn a_state_directory_that_goes_back_is_told_and_the_limit_kept() {
 }
 
 #[test]
-fn a_host_with_shares_keeps_its_name_until_it_has_left() {
+fn a_host_that_is_renamed_keeps_its_shares() {
     let mut hosts = Hosts::start(1, &[]);
     hosts.join(&[]);
     hosts.join(&[]);
     let all = [0, 1, 2];
     hosts.wait_members(&all, 3);
     hosts.wait_even(&all);
+    let ledger = |hosts: &Hosts| hosts.kept(1)["state"]["ledger"].as_u64().expect("a number");
+    let (before, home) = (ledger(&hosts), hosts.home(1));
     assert_eq!(hosts.daemons[1].terminate().code(), Some(0));
     hosts.daemons[1].restart_with(&hosts.fleet.hosts[1], "--cluster-name", "renamed");
     hosts.wait_members(&all, 3);
-    hosts.wait_even(&all);
-    let told = wait_for("status to tell of the name", TIMEOUT, || {
-        let told = hosts.daemons[1].cli().run(&["status"]).json["warnings"].to_string();
-        told.contains("not renamed").then_some(told)
-    });
-    assert!(told.contains("still called edge-2 in its cluster"), "{told}");
-    assert_eq!(hosts.kept(1)["state"]["name"], "edge-2");
-
-    hosts.daemons[1].cli().ok(&["cluster", "leave"]);
-    assert_eq!(hosts.daemons[1].terminate().code(), Some(0));
-    hosts.daemons[1].restart(&hosts.fleet.hosts[1]);
-    hosts.wait_members(&all, 3);
-    hosts.wait_even(&all);
-    assert_eq!(hosts.kept(1)["state"]["name"], "renamed");
+    let part = hosts.home(1);
+    assert!((part - home).abs() < 0.01, "{home} before and {part} after");
+    assert_eq!(ledger(&hosts), before);
+    assert_eq!(hosts.status(1)["name"], "renamed");
+    let peers = hosts.daemons[0].cli().ok(&["peers"]);
+    let peer = |id: &str| {
+        let peers = peers["peers"].as_array().expect("a list").iter();
+        peers.filter(|peer| peer["id"] == id).map(|peer| peer["host"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(peer(&format!("{before:016x}")), ["renamed"], "{peers}");
+    assert_eq!(peers["peers"].as_array().map(Vec::len), Some(3), "{peers}");
     let homes: f64 = all.iter().map(|&host| hosts.home(host)).sum();
     assert!((0.99..1.001).contains(&homes), "{homes}");
+    for host in all {
+        let status = hosts.daemons[host].cli().run(&["status"]);
+        assert!(!status.json["warnings"].to_string().contains("lost hosts"), "{status:?}");
+    }
+}
+
+fn wait_told(hosts: &Hosts, host: usize, what: &str) {
+    wait_for(format!("edge-{} to say: {what}", host + 1), TIMEOUT, || {
+        let status = hosts.daemons[host].cli().run(&["status"]);
+        status.json["warnings"].to_string().contains(what).then_some(())
+    });
+}
+
+#[test]
+fn of_two_hosts_with_one_ledger_the_later_has_no_part() {
+    let mut hosts = Hosts::start(3, &[]);
+    let all = [0, 1, 2];
+    hosts.wait_even(&all);
+    hosts.daemons[2].cli().ok(&["cluster", "leave"]);
+    assert_eq!(hosts.daemons[2].terminate().code(), Some(0));
+    let file = |hosts: &Hosts, host: usize| hosts.daemons[host].state_folder().join("cluster.json");
+    fs::copy(file(&hosts, 0), file(&hosts, 2)).expect("a copy");
+    hosts.restart(2);
+    for host in all {
+        wait_told(&hosts, host, "has the share ledger of edge-1 at ");
+    }
+    wait_for("the copy to be degraded", TIMEOUT, || {
+        (hosts.daemons[2].cli().run(&["status"]).json["state"] == "degraded").then_some(())
+    });
+    assert!(hosts.log(2).contains("edge-3 at 10.99.0.3:7700 has the share ledger of edge-1"));
+    hosts.wait_members(&[0, 1], 2);
+    // What the warning says helps.
+    assert!(hosts.daemons[2].terminate().success());
+    fs::remove_file(file(&hosts, 2)).expect("the copy goes");
+    hosts.restart(2);
+    hosts.wait_members(&all, 3);
+    hosts.wait_even(&all);
+}
+
+#[test]
+fn two_hosts_with_one_name_both_have_a_part_and_are_told_of() {
+    let mut hosts = Hosts::start(2, &[]);
+    hosts.join_as("edge-1", &[]);
+    let all = [0, 1, 2];
+    hosts.wait_members(&all, 3);
+    hosts.wait_even(&all);
+    for host in all {
+        wait_told(&hosts, host, "2 hosts are called edge-1, at ");
+    }
+    let distinct = hosts.daemons[1].cli().ok(&["peers"])["distinct"].to_string();
+    assert!(distinct.contains("edge-1 at ") && distinct.contains("\"edge-2\""), "{distinct}");
 }

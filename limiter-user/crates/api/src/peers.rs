@@ -121,6 +121,8 @@ pub struct PeerDetails {
 pub struct PeerReport {
     /// Its name in the cluster.
     pub host: String,
+    /// The number of its share ledger, in hexadecimal: no other host has it.
+    pub id: String,
     /// Where it listens.
     pub address: SocketAddr,
     /// Its region, `default` where none is configured.
@@ -431,6 +433,7 @@ mod tests {
         });
         PeerReport {
             host: host.into(),
+            id: host.into(),
             address: ([192, 0, 2, 1], 7700).into(),
             region: region.into(),
             weight: 100,

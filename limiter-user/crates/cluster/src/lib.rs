@@ -16,23 +16,14 @@ pub mod queries;
 pub mod rotation;
 pub mod wire;
 
-use siphasher::sip::SipHasher24;
-
 pub use config::ClusterConfig;
 pub use escrow::Escrow;
 pub use message::Message;
 
-/// A host, by its name: the first 64 bits of a hash of it. Two hosts of one name are told apart by their
-/// incarnations and refused.
+/// A host, by the random number of its share ledger: whoever has the ledger owns the shares, whatever it is called
+/// and wherever it listens. Never 0. Of two hosts with copies of one ledger one is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct HostId(pub u64);
-
-impl HostId {
-    /// That of the host of this name.
-    pub fn from_name(name: &str) -> Self {
-        Self(SipHasher24::new().hash(name.as_bytes()))
-    }
-}
 
 /// A source under a limit of the cluster, by a hash that all its hosts compute with the same secret. Where
 /// two sources meet on one number they share one limit; a host that tracks both of them grants neither more

@@ -32,6 +32,10 @@ fn wide(target: &str, rate: &str) -> Limit {
     limit(target, rate).scoped(Scope::Cluster { partition: Partition::Conservative }).unwrap()
 }
 
+fn id(host: usize) -> HostId {
+    HostId(host as u64 + 1)
+}
+
 fn join(core: &mut Core, name: &str) {
     let Rules { replicated, store, .. } = &mut core.rules;
     replicated.join(&config(name), store.replica());
@@ -51,9 +55,9 @@ impl Fleet {
     }
 
     fn meet(&mut self) {
-        let members: Vec<_> = self.hosts.iter().map(|(name, ..)| HostId::from_name(name)).collect();
-        for (_, _, core, _) in &mut self.hosts {
-            core.rules.replicated.replica_mut().unwrap().set_members(members.clone());
+        let members: Vec<_> = (0..self.hosts.len()).map(id).collect();
+        for (host, (_, _, core, _)) in self.hosts.iter_mut().enumerate() {
+            core.rules.replicated.replica_mut().unwrap().set_members(id(host), members.clone());
         }
     }
 
@@ -69,24 +73,20 @@ impl Fleet {
             let digests: Vec<_> = self
                 .hosts
                 .iter_mut()
-                .map(|(name, _, core, _)| {
-                    (HostId::from_name(name), core.rules.replicated.replica_mut().unwrap().digest())
-                })
+                .map(|(_, _, core, _)| core.rules.replicated.replica_mut().unwrap().digest())
                 .collect();
             let mut packets = Vec::new();
-            for (name, _, core, _) in &mut self.hosts {
-                let me = HostId::from_name(name);
-                for (host, digest) in &digests {
-                    core.rules.replicated.replica_mut().unwrap().heard(now, *host, *digest);
+            for (me, (name, _, core, _)) in self.hosts.iter_mut().enumerate() {
+                for (host, digest) in digests.iter().enumerate() {
+                    core.rules.replicated.replica_mut().unwrap().heard(now, id(host), *digest);
                 }
                 let sent = replicated::packets(&mut core.rules, now).unwrap();
                 packets.extend(sent.into_iter().map(|(to, bytes)| (me, name.clone(), to, bytes)));
             }
-            for (from, by, to, bytes) in packets {
-                let host = self.hosts.iter_mut().find(|(name, ..)| HostId::from_name(name) == to);
+            for (from, by, HostId(to), bytes) in packets {
                 // What cannot be put in force is told by `status`.
-                let rules = &mut host.unwrap().2.rules;
-                let _ = replicated::receive(rules, now, from, &by, &bytes);
+                let rules = &mut self.hosts[to as usize - 1].2.rules;
+                let _ = replicated::receive(rules, now, id(from), &by, &bytes);
             }
         }
     }

@@ -277,8 +277,7 @@ pub struct RunArgs {
     /// tries again and again, sources may use 5 % of what this host had kept.
     ///
     /// Each host keeps its part through restarts, in `cluster.json` of the state directory: do not copy that to
-    /// another host. `limiter cluster leave` hands it over. A host that has a part keeps its name: leave before you
-    /// give it another one.
+    /// another host. `limiter cluster leave` hands it over.
     ///
     /// What members and seeds send to `listen` is not limited, whatever limits and lists say. A host that is neither
     /// yet is limited like any source.
@@ -331,7 +330,8 @@ pub struct ManagementArgs {
 pub struct ClusterArgs {
     /// The host's name in the cluster [default: its own]
     ///
-    /// Give one where the host's own is set late in boot.
+    /// It is for operators, and may change: what a host has does not depend on it. Give one where the host's own is set
+    /// late in boot.
     #[arg(id = "cluster_name", long = "cluster-name", help_heading = CLUSTER, env = "LIMITER_CLUSTER_NAME", value_name = "NAME")]
     #[schemars(example = "edge-1")]
     pub name: Option<String>,

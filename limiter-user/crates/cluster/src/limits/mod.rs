@@ -142,9 +142,8 @@ impl LimitOf for Replica {
 }
 
 impl Replica {
-    /// The replica of the host `me`, with the rows that were kept. Rows that make no sense are left out: they
-    /// come from others again.
-    pub fn new<'a>(me: HostId, kept: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+    /// A replica with the rows that were kept. Rows that make no sense are left out: they come from others again.
+    pub fn new<'a>(kept: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let (mut table, mut forgotten) = (Table::new(), Stamp::default());
         for (key, row) in kept {
             match rows::read(key, row) {
@@ -154,7 +153,8 @@ impl Replica {
             }
         }
         Self {
-            me,
+            // Not known before the cluster runs. It decides only between changes of one moment.
+            me: HostId(0),
             // After all that is kept: where the clock was set back, new changes would lose to old ones.
             clock: Clock::after(table.latest().max(forgotten)),
             table,
@@ -169,11 +169,12 @@ impl Replica {
         }
     }
 
-    /// The members of the cluster at present, this host among them or not.
-    pub fn set_members(&mut self, members: impl IntoIterator<Item = HostId>) {
+    /// This host, and the members of the cluster at present, this host among them or not.
+    pub fn set_members(&mut self, me: HostId, members: impl IntoIterator<Item = HostId>) {
+        self.me = me;
         // Who stays keeps its state: else each change of members would begin all comparisons anew.
         let mut former = std::mem::take(&mut self.peers);
-        let members = members.into_iter().filter(|member| *member != self.me).take(MAX_PEERS);
+        let members = members.into_iter().filter(|member| *member != me).take(MAX_PEERS);
         self.peers =
             members.map(|member| (member, former.remove(&member).unwrap_or_default())).collect();
     }

@@ -54,8 +54,8 @@ impl Net {
     fn new(hosts: usize) -> Self {
         let members: Vec<_> = (0..hosts).map(id).collect();
         let replicas = members.iter().map(|me| {
-            let mut replica = Replica::new(*me, []);
-            replica.set_members(members.clone());
+            let mut replica = Replica::new([]);
+            replica.set_members(*me, members.clone());
             replica
         });
         Self {
@@ -94,8 +94,8 @@ impl Net {
 
     fn restart(&mut self, host: usize) {
         let kept = self.disks[host].iter().map(|(key, row)| (key.as_str(), row.as_str()));
-        let mut replica = Replica::new(id(host), kept);
-        replica.set_members((0..self.replicas.len()).map(id));
+        let mut replica = Replica::new(kept);
+        replica.set_members(id(host), (0..self.replicas.len()).map(id));
         assert_eq!(replica.digest(), self.replicas[host].digest());
         self.replicas[host] = replica;
     }

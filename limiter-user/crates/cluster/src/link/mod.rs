@@ -302,7 +302,7 @@ impl Link {
         if let Content::Hello(bytes) = content {
             return self.handle_hello(now, run, Hello::read(&bytes, opened)?);
         }
-        // Clusters may share a key, and their hosts names: what one says must not move the other's shares.
+        // Clusters may share a key: what a host of one says must not move the other's shares.
         if self.affiliation.cluster.is_none() || opened.cluster != self.affiliation.short() {
             return Err(Rejection::Cluster);
         }
@@ -311,7 +311,7 @@ impl Link {
             self.membership.receive(now, from, &bytes);
             return Ok(());
         }
-        // Of two hosts that have one name only one is listened to.
+        // Of two hosts with copies of one ledger only one is listened to.
         let me = self.membership.me().host();
         let member = self.members().get(&from).filter(|_| from != me);
         if member.is_none_or(|member| member.epoch != opened.epoch) {

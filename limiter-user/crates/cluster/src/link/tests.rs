@@ -242,7 +242,7 @@ fn strangers_are_counted_and_not_heard() {
 }
 
 #[test]
-fn of_two_hosts_of_one_name_one_is_heard() {
+fn of_two_hosts_of_one_ledger_one_is_heard() {
     let mut wire = Wire::pair();
     let second = wire.start(identity("b", 3, 300), None, ring(1));
     let seed = vec![wire.address(0)];

@@ -1,4 +1,4 @@
-//! Who is there, by address and by name.
+//! Who is there, by address and by ledger.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -11,13 +11,13 @@ use crate::HostId;
 /// Events that are kept until somebody asks for them.
 pub(super) const MAX_EVENTS: usize = 4096;
 
-/// The hosts that are there, and which of them has a name that two were given. It is apart from how it is found out who
-/// is there: all hosts must decide alike about names, whenever and from whom they heard of each other.
+/// The hosts that are there, and which of them has a ledger that was copied. It is apart from how it is found out who
+/// is there: all hosts must decide alike about copies, whenever and from whom they heard of each other.
 pub(super) struct Directory {
     pub(super) me: Identity,
     /// Others that are there.
     pub(super) alive: BTreeMap<SocketAddr, Identity>,
-    named: BTreeMap<HostId, BTreeSet<SocketAddr>>,
+    copies: BTreeMap<HostId, BTreeSet<SocketAddr>>,
     /// Of all that are there, whatever their order.
     pub(super) hash: u64,
     pub(super) members: Arc<Members>,
@@ -32,7 +32,7 @@ impl Directory {
             members: Arc::new(BTreeMap::from([(me.host(), me.clone())])),
             me,
             alive: BTreeMap::new(),
-            named: BTreeMap::new(),
+            copies: BTreeMap::new(),
             refused: BTreeMap::new(),
             events: VecDeque::new(),
         }
@@ -50,45 +50,45 @@ impl Directory {
         // XOR takes the former one out again: no walk over a thousand members for each change.
         self.hash ^= self.me.hash() ^ me.hash();
         self.me = me;
-        self.name(self.me.host());
+        self.decide(self.me.host());
     }
 
     /// Somebody is there, perhaps otherwise than before.
     pub(super) fn put(&mut self, member: Identity) {
         self.hash ^= member.hash();
-        self.named.entry(member.host()).or_default().insert(member.address);
+        self.copies.entry(member.host()).or_default().insert(member.address);
         let host = member.host();
         if let Some(before) = self.alive.insert(member.address, member) {
             self.hash ^= before.hash();
-            // Another host has taken over the address: else the former name would live on without anybody.
+            // Another host has taken over the address: else the former one would live on without anybody.
             if before.host() != host {
-                self.unname(&before);
+                self.forget(&before);
             }
         }
-        self.name(host);
+        self.decide(host);
     }
 
     /// Somebody is not there any more; whether it was.
     pub(super) fn remove(&mut self, member: &Identity) -> bool {
         let Some(member) = self.alive.remove(&member.address) else { return false };
         self.hash ^= member.hash();
-        self.unname(&member);
+        self.forget(&member);
         true
     }
 
-    fn unname(&mut self, member: &Identity) {
-        if let Some(addresses) = self.named.get_mut(&member.host()) {
+    fn forget(&mut self, member: &Identity) {
+        if let Some(addresses) = self.copies.get_mut(&member.host()) {
             addresses.remove(&member.address);
             if addresses.is_empty() {
-                self.named.remove(&member.host());
+                self.copies.remove(&member.host());
             }
         }
-        self.name(member.host());
+        self.decide(member.host());
     }
 
-    /// Decides anew who has a name.
-    fn name(&mut self, host: HostId) {
-        let addresses = self.named.get(&host).into_iter().flatten();
+    /// Decides anew who has a ledger.
+    fn decide(&mut self, host: HostId) {
+        let addresses = self.copies.get(&host).into_iter().flatten();
         let others = addresses.filter_map(|address| self.alive.get(address));
         let me = Some(&self.me).filter(|me| me.host() == host);
         let mut having: Vec<&Identity> = others.chain(me).collect();

@@ -35,12 +35,25 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A host that starts. Names are cut to what may be sent of them.
+    /// A host that starts and keeps no ledger, as in a simulation: a hash of its name stands for that.
     pub fn new(name: &str, region: &str, address: SocketAddr, epoch: Epoch, weight: u32) -> Self {
+        let host = HostId(SipHasher24::new().hash(name.as_bytes()));
+        Self::of_ledger(host, name, region, address, epoch, weight)
+    }
+
+    /// A host that starts with the ledger `host`. Names are cut to what may be sent of them.
+    pub fn of_ledger(
+        host: HostId,
+        name: &str,
+        region: &str,
+        address: SocketAddr,
+        epoch: Epoch,
+        weight: u32,
+    ) -> Self {
         let name = &name[..name.floor_char_boundary(MAX_NAME_LEN)];
         let region = &region[..region.floor_char_boundary(MAX_REGION_LEN)];
         Self {
-            host: HostId::from_name(name),
+            host,
             name: name.into(),
             region: region.into(),
             address,
@@ -51,12 +64,12 @@ impl Identity {
         }
     }
 
-    /// By which other parts know it.
+    /// By which other parts know it: the number of its ledger.
     pub const fn host(&self) -> HostId {
         self.host
     }
 
-    /// Its name.
+    /// Its name, for operators; another host may have the same.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -68,6 +81,7 @@ impl Identity {
 
     /// Appends it.
     pub fn write(&self, to: &mut Vec<u8>) {
+        to.extend(self.host.0.to_be_bytes());
         put_text(to, &self.name);
         put_text(to, &self.region);
         put_address(to, self.address);
@@ -81,6 +95,7 @@ impl Identity {
     /// # Errors
     /// If there is none, or one that no host may have.
     pub fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let host = HostId(from.u64()?);
         let name = from.text(MAX_NAME_LEN)?;
         let region = from.text(MAX_REGION_LEN)?;
         let address = read_address(from)?;
@@ -88,7 +103,8 @@ impl Identity {
         let (renewal, weight) = (from.small()?, from.small()?);
         // What is told to operators has to be fit for a terminal, and what is sent to has to be a host.
         let fit = |text: &str| !text.is_empty() && !text.contains(|char: char| char.is_control());
-        let usable = fit(name)
+        let usable = host.0 != 0
+            && fit(name)
             && fit(region)
             && (1..=MAX_WEIGHT).contains(&weight)
             && address.port() != 0
@@ -99,8 +115,7 @@ impl Identity {
         if !usable {
             return Err(Malformed);
         }
-        // The number is made from the name, never taken from the bytes: so one name cannot go by two numbers.
-        Ok(Self { renewal, ..Self::new(name, region, address, epoch, weight) })
+        Ok(Self { renewal, ..Self::of_ledger(host, name, region, address, epoch, weight) })
     }
 
     /// A number that stands for all of it.
@@ -186,6 +201,9 @@ pub(crate) mod tests {
         assert!(restarted.win_addr_conflict(&renewed) && !renewed.win_addr_conflict(&restarted));
         assert!(first != renewed && !first.win_addr_conflict(&first));
         assert_eq!(first.host(), restarted.host());
+        // A machine that was installed anew has another ledger, and takes over at its address.
+        let reinstalled = Identity { host: HostId(9), ..restarted.clone() };
+        assert!(reinstalled.win_addr_conflict(&first) && reinstalled != restarted);
     }
 
     #[test]
@@ -196,6 +214,7 @@ pub(crate) mod tests {
             assert!(Identity::read(&mut Reader::new(&bytes)).is_err(), "{identity:?}");
         };
         refused(&identity("", 7, 100));
+        refused(&Identity { host: HostId(0), ..identity("a", 7, 100) });
         refused(&identity("\x1b[2J", 7, 100));
         refused(&identity("a", 0, 100));
         refused(&Identity { weight: 0, ..identity("a", 7, 100) });
@@ -208,6 +227,7 @@ pub(crate) mod tests {
     proptest! {
         #[test]
         fn it_is_read_as_it_was_written(
+            host in 1..=u64::MAX,
             name in "[a-zäß.-]{1,80}",
             region in "[a-z0-9-]{1,40}",
             ip in prop_oneof![
@@ -220,12 +240,15 @@ pub(crate) mod tests {
             renewal: u32,
         ) {
             prop_assume!(!ip.is_unspecified() && !ip.is_multicast() && epoch as u32 != 0);
-            let made = Identity::new(&name, &region, (ip, port).into(), Epoch(epoch), weight);
+            let (host, address) = (HostId(host), (ip, port).into());
+            let made =
+                Identity::of_ledger(host, &name, &region, address, Epoch(epoch), weight);
             let made = Identity { renewal, ..made };
             let mut bytes = Vec::new();
             made.write(&mut bytes);
             let read = Identity::read(&mut Reader::new(&bytes)).unwrap();
             prop_assert_eq!(&read, &made);
+            prop_assert_eq!(read.host(), host);
             prop_assert_eq!((read.name(), read.region()), (made.name(), made.region()));
             prop_assert_eq!(read.hash(), made.hash());
             prop_assert!(Identity::read(&mut Reader::new(&bytes[..bytes.len() - 1])).is_err());

@@ -1,9 +1,9 @@
 //! Who belongs to the cluster, and who is there: SWIM by foca, without socket and clock.
 //!
-//! A member is known by its address for foca, and by its name for everybody else. Two hosts that were
-//! given one name are two members for foca, so they are noticed: the one that has run for longer keeps the
-//! name, the other one is not listened to until the first one is gone. A host that comes back under its
-//! name at another address waits in the same way until its former self is found to be dead.
+//! A member is known by its address for foca, and by its ledger for everybody else. Two hosts with copies of
+//! one ledger are two members for foca, so they are noticed: the one that has run for longer is listened to, the
+//! other one is not until the first one is gone. A host that comes back at another address waits in the same way
+//! until its former self is found to be dead. Names are for operators: two members may have one.
 
 mod codec;
 mod directory;
@@ -36,8 +36,20 @@ const ROSTER: u8 = 1;
 const SWEEP: Duration = Duration::from_secs(1);
 const SUSPECTED: Duration = Duration::from_secs(5);
 
-/// The members of a cluster that are there, by their names.
+/// The members of a cluster that are there, by their ledgers.
 pub type Members = BTreeMap<HostId, Identity>;
+
+/// What operators call a host: its name, with its address where another member has the same, or its number where it is
+/// not there.
+pub fn called(members: &Members, host: HostId) -> String {
+    let Some(member) = members.get(&host) else { return format!("{:016x}", host.0) };
+    let name = member.name();
+    if members.values().filter(|other| other.name() == name).count() > 1 {
+        format!("{name} at {}", member.address)
+    } else {
+        name.to_owned()
+    }
+}
 
 /// Something has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,9 +60,9 @@ pub enum Event {
     Down(Identity),
     /// Somebody was started again, or has another weight.
     Changed(Identity),
-    /// Two hosts have one name.
+    /// Two hosts have copies of one ledger.
     Conflict {
-        /// The one that has had it for longer.
+        /// The one that has run for longer.
         kept: Identity,
         /// The one that is not listened to.
         refused: Identity,
@@ -135,12 +147,12 @@ impl Membership {
         &self.directory.me
     }
 
-    /// All that are there, this host included; of two that have one name the one that keeps it.
+    /// All that are there, this host included; of two with one ledger the one that is listened to.
     pub const fn members(&self) -> &Arc<Members> {
         &self.directory.members
     }
 
-    /// Those that are there but not listened to, since another host has had their name for longer.
+    /// Those that are there but not listened to, since another host has their ledger and has run for longer.
     pub const fn refused(&self) -> &BTreeMap<HostId, Identity> {
         &self.directory.refused
     }

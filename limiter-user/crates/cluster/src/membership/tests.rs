@@ -55,6 +55,33 @@ fn a_host_that_was_started_again_is_not_suspected_for_its_former_run() {
 }
 
 #[test]
+fn a_machine_that_is_installed_anew_takes_the_place_of_its_former_self() {
+    let mut now = Moment(1_000_000_000);
+    let mut hosts: Vec<_> = (0..3).map(|n| Membership::new(now, identity(n), n.into())).collect();
+    (1..3).for_each(|other| hosts[0].add_peer(now, identity(other)));
+    talk(&mut hosts, &mut now, 200);
+    let former = identity(1);
+    let anew = |address| {
+        let epoch = Epoch::starting(None, 1, 100);
+        Identity::of_ledger(HostId(9), former.name(), "default", address, epoch, 100)
+    };
+    hosts[1] = Membership::new(now, anew(former.address), 7);
+    hosts[1].add_peer(now, identity(0));
+    talk(&mut hosts, &mut now, 100);
+    for host in &hosts {
+        let members = host.members();
+        assert_eq!(members.len(), 3);
+        assert!(!members.contains_key(&former.host()) && host.refused().is_empty());
+        assert_eq!(called(members, HostId(9)), "host-1");
+        assert_eq!(called(members, HostId(10)), "000000000000000a");
+    }
+    // At another address it is there beside its former self.
+    let members = [former.clone(), anew(identity(4).address)].map(|it| (it.host(), it)).into();
+    assert_eq!(called(&members, HostId(9)), "host-1 at 10.0.0.4:7946");
+    assert_eq!(called(&members, former.host()), "host-1 at 10.0.0.1:7946");
+}
+
+#[test]
 fn no_bytes_make_it_panic_or_grow() {
     let mut random = SmallRng::seed_from_u64(3);
     let mut now = Moment(1_000_000_000);

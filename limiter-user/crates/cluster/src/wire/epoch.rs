@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// One run of a daemon, from its start to its end: the second in which it started by its clock in the
 /// upper half, chance in the lower one, and above that of the run before. So a later run has a larger one
 /// (if the clock was set back meanwhile, then because the store has kept the one before), and two daemons
-/// that were given one name, or one disk, have different ones.
+/// that were given copies of one disk have different ones.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

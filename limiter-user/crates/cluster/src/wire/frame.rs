@@ -9,10 +9,10 @@ use super::{Epoch, Rejection, TAG};
 use crate::HostId;
 
 /// Senders that are kept in mind.
-/// Who has the key can invent names, and each costs windows of 256 bytes: so there is an end to it.
+/// Who has the key can invent numbers, and each costs windows of 256 bytes: so there is an end to it.
 const MAX_SENDERS: usize = 4096;
 
-/// Runs of one sender that are kept in mind: more than one where two hosts have one name.
+/// Runs of one sender that are kept in mind: more than one where two hosts have one ledger.
 const MAX_RUNS: usize = 4;
 
 /// Seals what a host sends.
@@ -116,7 +116,7 @@ impl Sender {
             self.runs.len() - 1
         });
         self.runs[place].1.note(number);
-        // Two hosts of one name alternate; the run that is heard is not the one to be forgotten.
+        // Two hosts of one ledger alternate; the run that is heard is not the one to be forgotten.
         self.runs[place..].rotate_left(1);
     }
 }
@@ -149,7 +149,7 @@ impl Opener {
         datagram: &'a mut [u8],
     ) -> Result<Opened<'a>, Rejection> {
         let header = Header::read(datagram)?;
-        // Reflected by whoever records frames. Its seal is right, so it must be refused by its name.
+        // Reflected by whoever records frames. Its seal is right, so it must be refused by its sender.
         if (header.from, header.epoch) == (self.me, self.epoch) {
             return Err(Rejection::Own);
         }

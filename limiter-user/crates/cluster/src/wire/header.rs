@@ -7,7 +7,7 @@ use super::{Epoch, MAX_BYTES, Rejection, TAG};
 use crate::HostId;
 
 /// The version of what is said in frames. Hosts of different ones do not understand each other.
-pub const PROTOCOL: u8 = 4;
+pub const PROTOCOL: u8 = 5;
 
 /// What every frame begins with.
 const MAGIC: u8 = 0xc7;

@@ -41,7 +41,7 @@ pub enum Rejection {
     #[error("come before, or too late")]
     Replayed,
     /// Its sender has been started again since.
-    #[error("from an earlier run of its sender, or from a second host of its name")]
+    #[error("from an earlier run of its sender, or from a second host with a copy of its ledger")]
     Old,
     /// This host has been started again since.
     #[error("for an earlier run of this host")]

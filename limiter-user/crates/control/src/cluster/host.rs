@@ -21,7 +21,7 @@ pub(super) struct Host {
     pub(super) digest: watch::Receiver<u64>,
     /// What limits there are, as the core tells when they change.
     pub(super) limits: watch::Receiver<LimitFacts>,
-    /// Another host has had this one's name for longer.
+    /// Another host has this one's ledger, and has run for longer.
     pub(super) refused: bool,
     /// It has handed over all that it had.
     pub(super) left: bool,
@@ -112,21 +112,12 @@ impl Host {
         gone.unwrap_or_default()
     }
 
-    /// Looks whether another host has this one's name.
+    /// Looks whether another host has this one's ledger.
     pub(super) fn look_at_members(&mut self) {
         let report = self.link.report.borrow();
         let refused = report.refused.get(&self.identity.host());
         // The report names the later one of two hosts. At another address that is not this one.
-        let refused = refused.is_some_and(|identity| identity.address == self.identity.address);
-        // The borrow locks the link's report, and a log line may block.
-        drop(report);
-        // Once for each time, since the question comes every second.
-        if refused && !self.refused {
-            tracing::error!(
-                "another host has this one's name: it asks for no shares and gives none"
-            );
-        }
-        self.refused = refused;
+        self.refused = refused.is_some_and(|identity| identity.address == self.identity.address);
     }
 }
 

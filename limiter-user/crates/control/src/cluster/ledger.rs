@@ -64,6 +64,7 @@ impl LedgerWriter {
 mod tests {
     use super::super::state_file::StateFile;
     use super::*;
+    use cluster::HostId;
     use cluster::escrow::PersistentState;
     use cluster::link::ClusterId;
     use cluster::wire::Epoch;
@@ -72,8 +73,8 @@ mod tests {
     #[tokio::test]
     async fn what_is_written_is_told_whether_it_is_durable_or_not() {
         let home = tempfile::tempdir().unwrap();
-        let mut file = StateFile::open(home.path(), "a").unwrap();
-        file.begin(Epoch::starting(None, 5, 7), ClusterId(7)).unwrap();
+        let mut file = StateFile::open(home.path()).unwrap();
+        file.begin(Epoch::starting(None, 5, 7), HostId(3), ClusterId(7)).unwrap();
         file.found(ClusterId(9)).unwrap();
         let half = PersistentState { home: Share::from_part(0.5), ..file.shares() };
         let mut ledger = LedgerWriter::start().unwrap();
@@ -82,7 +83,7 @@ mod tests {
         let (written, result) = ledger.written().await.unwrap();
         assert!(result.is_ok() && !ledger.is_writing());
         file.written(written);
-        assert_eq!(StateFile::open(home.path(), "a").unwrap().shares(), half);
+        assert_eq!(StateFile::open(home.path()).unwrap().shares(), half);
         let nothing = PersistentState { home: Share::NONE, ..half };
         home.close().unwrap();
         ledger.write(file.with_shares(&nothing).unwrap());

@@ -131,12 +131,10 @@ pub struct ShareReport {
     pub missing: Share,
     /// Hosts with shares that are lost, as this one sees it.
     pub lost: usize,
-    /// Whether another host has had this one's name for longer: then it asks for nothing and gives nothing.
+    /// Whether another host has this one's ledger and has run for longer: then it asks for nothing and gives nothing.
     pub refused: bool,
     /// Whether this host has handed over all its shares.
     pub left: bool,
-    /// The name that this host was to have, if it keeps another one because of its shares.
-    pub refused_name: Option<String>,
     /// What does not add up.
     pub doubts: escrow::Doubts,
     /// What cannot be done at present.
@@ -211,19 +209,16 @@ impl Prepared {
         let name = config.name(settings::host_name)?;
         let keys = KeysFile::open(directory, key_file::read(&config.key_file)?)?;
         let ring = keys.1.ring();
-        let mut kept = StateFile::open(directory, &name)?;
-        let name = kept.name().to_owned();
-        if let Some(refused) = kept.refused_name() {
-            tracing::warn!("{}", status::keeps_its_name(&name, refused));
-        }
+        let mut kept = StateFile::open(directory)?;
         // Before a run begins: each one is written to the disk, and a busy port may be tried for
         // hours.
         let socket = link::bind(listen)?;
         let unix = model::lists::now();
-        let epoch = Epoch::starting(kept.epoch(), unix.into(), random()? as u32);
-        // Zero stands for no cluster in frames.
-        kept.begin(epoch, ClusterId(random()?.max(1)))?;
-        let me = Identity::new(&name, &config.region, listen, epoch, config.weight);
+        let epoch = Epoch::starting(Some(kept.epoch()), unix.into(), random()? as u32);
+        // Zero stands for no cluster in frames, and for no ledger.
+        kept.begin(epoch, HostId(random()?.max(1)), ClusterId(random()?.max(1)))?;
+        let (host, region) = (kept.host(), &config.region);
+        let me = Identity::of_ledger(host, &name, region, listen, epoch, config.weight);
         let bootstrap = kept.bootstrap(config.bootstrap_expect.unwrap_or(0));
         let (cluster, agreement) = (kept.cluster(), Agreement::new(prefixes));
         let settings = Settings { me, cluster, bootstrap, agreement, ring, seed: random()? };

@@ -13,6 +13,7 @@ use crate::rules::replicated::{self, wall};
 use api::error::Failure;
 use cluster::HostId;
 use cluster::limits::Now;
+use cluster::membership::called;
 use cluster::wire::{Content, Topic};
 
 /// How often it is looked whether there is something to tell: a change is in force everywhere soon after.
@@ -63,9 +64,8 @@ pub(super) async fn serve(
                     match input {
                         Input::Heard(from, digest) => drop(heard.insert(from, digest)),
                         Input::Said(from, bytes) => {
-                            let members = members.borrow();
-                            let name = members.get(&from).map_or("?", |member| member.name());
-                            packets.push(Packet { from, name: name.to_owned(), bytes });
+                            let name = called(&members.borrow(), from);
+                            packets.push(Packet { from, name, bytes });
                         }
                     }
                 }
@@ -83,7 +83,8 @@ pub(super) async fn serve(
             // nothing.
             changed.then(|| members.borrow_and_update().keys().copied().collect());
         let heard = std::mem::take(&mut heard);
-        let done = cluster.shared.with(move |core| Ok(step(core, hosts, heard, packets))).await;
+        let me = cluster.me;
+        let done = cluster.shared.with(move |core| Ok(step(core, me, hosts, heard, packets))).await;
         match done {
             Ok(done) => {
                 // Before the packets, so that shares which go out at the same time carry the same
@@ -119,6 +120,7 @@ struct Done {
 
 fn step(
     core: &mut Core,
+    me: HostId,
     members: Option<Vec<HostId>>,
     heard: BTreeMap<HostId, u64>,
     packets: Vec<Packet>,
@@ -127,7 +129,7 @@ fn step(
     let mut problem = None;
     if let Some(replica) = core.rules.replicated.replica_mut() {
         if let Some(members) = members {
-            replica.set_members(members);
+            replica.set_members(me, members);
         }
         // After the members, so that a new one counts as such when it is heard.
         for (from, digest) in heard {

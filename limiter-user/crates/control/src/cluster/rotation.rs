@@ -13,6 +13,7 @@ use super::{Cluster, Inbox};
 use api::KeysReport;
 use api::error::{Failure, exit};
 use cluster::HostId;
+use cluster::membership::called;
 use cluster::rotation::{KeyState, Refusal, Rotation};
 use cluster::wire::KeyBytes as Key;
 use cluster::wire::{Content, Rejection, Topic};
@@ -238,11 +239,7 @@ impl KeyKeeper {
     fn report(&self) -> KeysReport {
         let status = self.rotation.status(monotonic());
         let members = self.cluster.link.members.borrow();
-        let name = |host: &HostId| {
-            // A member that is waited for may be gone from the list; its number still helps to
-            // find it.
-            members.get(host).map_or_else(|| format!("{:016x}", host.0), |m| m.name().to_owned())
-        };
+        let name = |host: &HostId| called(&members, *host);
         let link = self.cluster.link.report.borrow();
         let refused = |why| link.counts.rejected(why).packets;
         KeysReport {

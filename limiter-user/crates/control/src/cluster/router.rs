@@ -6,6 +6,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::share_loop::Input;
+use super::status::copied;
 use super::{Cluster, replica};
 use cluster::HostId;
 use cluster::link::Delivery;
@@ -86,14 +87,10 @@ fn tell(cluster: &Cluster, event: &Event) {
             tracing::info!("{} was started again, or has another weight", member.name());
         }
         Event::Conflict { kept, refused } => {
-            let (name, at) = (kept.name(), refused.address);
-            let text = format!(
-                "{name} is the name of the hosts at {} and {at}: the one at {at} is not listened to",
-                kept.address
-            );
+            let text = copied(kept, refused);
             // The operator of the other host is told there.
             if refused.host() == cluster.me {
-                tracing::error!("{text}; give each host its own name");
+                tracing::error!("{text}");
             } else {
                 tracing::warn!("{text}");
             }

@@ -277,7 +277,7 @@ impl ShareLoop {
     }
 
     fn handle_message(&mut self, from: HostId, message: &Message) {
-        // Another host has this name, or this one has left. Shares that it took now would lie idle
+        // Another host has this ledger, or this one has left. Shares that it took now would lie idle
         // or count twice.
         if !self.host.refused && !self.host.left {
             self.escrow.receive(monotonic(), from, message);
@@ -530,7 +530,6 @@ impl ShareLoop {
             lost: self.escrow.count_lost(monotonic()),
             refused: self.host.refused,
             left: self.host.left,
-            refused_name: self.host.kept.refused_name().map(str::to_owned),
             doubts: self.escrow.doubts(),
             problem: self.pending.problem.clone(),
             counters: self.escrow.counters(),

@@ -108,21 +108,13 @@ impl Fleet for View {
         if self.shares.has_changed().is_err() && !shares.left {
             note(true, "cluster limit sharing has stopped: restart the daemon".into());
         }
-        if shares.refused {
-            let text = "another host of the cluster is called %, too, and has been for longer: this one has no \
-                        part in its limits beside its floor; give each host its own name";
-            note(true, text.replace('%', &self.name));
+        for (host, refused) in &link.refused {
+            if let Some(kept) = members.get(host) {
+                note(shares.refused && *host == self.me, copied(kept, refused));
+            }
         }
-        // This host's own case is told above, with what it means for it.
-        for (host, refused) in link.refused.iter().filter(|(host, _)| **host != self.me) {
-            let name = members.get(host).map_or("?", |kept| kept.name());
-            note(
-                false,
-                format!(
-                    "two hosts are called {name}: the one at {} is not listened to",
-                    refused.address
-                ),
-            );
+        for text in namesakes(&members) {
+            note(false, text);
         }
         if shares.left {
             note(limited, "this host has left the cluster: what is under its limits is dropped here; restart the \
@@ -200,9 +192,6 @@ impl Fleet for View {
             );
             note(false, text);
         }
-        if let Some(refused) = &shares.refused_name {
-            note(false, keeps_its_name(&self.name, refused));
-        }
         for text in doubts(&shares.doubts) {
             note(true, text);
         }
@@ -221,12 +210,32 @@ impl Fleet for View {
     }
 }
 
-/// That a host goes on under the name by which others know its part of the limits.
-pub(super) fn keeps_its_name(name: &str, refused: &str) -> String {
+/// That two hosts have one ledger.
+pub(super) fn copied(kept: &Identity, refused: &Identity) -> String {
+    // A host that has moved is here, too, until its former run is found to be dead: it must keep its file.
     format!(
-        "this host is still called {name} in its cluster, not {refused}: others would count its part of the limits \
-         twice; run `limiter cluster leave` and restart the daemon to rename it"
+        "{} at {} has the share ledger of {} at {}: while both are there it is not listened to, and has its floor of \
+         limits alone; if its state directory is a copy, stop its daemon, remove cluster.json there, and start it again",
+        refused.name(),
+        refused.address,
+        kept.name(),
+        kept.address
     )
+}
+
+/// What is to be said of hosts that have one name.
+fn namesakes(members: &Members) -> impl Iterator<Item = String> {
+    let mut named = BTreeMap::<&str, Vec<String>>::new();
+    for member in members.values() {
+        named.entry(member.name()).or_default().push(member.address.to_string());
+    }
+    named.into_iter().filter(|(_, at)| at.len() > 1).map(|(name, at)| {
+        format!(
+            "{} hosts are called {name}, at {}: give each its own name",
+            at.len(),
+            at.join(", ")
+        )
+    })
 }
 
 /// What is to be said where the parts of all hosts do not add up.
@@ -244,7 +253,8 @@ fn doubts(doubts: &escrow::Doubts) -> Vec<String> {
     if !doubts.lost.is_none() {
         texts.push(format!(
             "{:.1} % of each of the cluster's limits that lost hosts had is with other hosts now, and is not used \
-             twice: a lost host was renamed or its state directory copied; if it has left, restart this daemon",
+             twice: a lost host has handed it over, or its state directory was copied; if it has left, restart this \
+             daemon",
             percent(doubts.lost)
         ));
     }
@@ -384,6 +394,21 @@ mod tests {
         others.clear();
         seed.addresses.push(([192, 0, 2, 1], 7700).into());
         assert!(!is_silent(&seed, &members, &others));
+    }
+
+    #[test]
+    fn hosts_of_one_name_or_one_ledger_are_told_apart() {
+        let epoch = Epoch::starting(None, 1, 2);
+        let member = |host: u64, name: &str| {
+            let at = ([192, 0, 2, host as u8], 7700).into();
+            (HostId(host), Identity::of_ledger(HostId(host), name, "default", at, epoch, 100))
+        };
+        let members = Members::from([member(1, "a"), member(2, "b"), member(3, "a")]);
+        let told: Vec<_> = namesakes(&members).collect();
+        assert_eq!(told.len(), 1);
+        assert!(told[0].contains("called a, at 192.0.2.1:7700, 192.0.2.3:7700"), "{told:?}");
+        let told = copied(&members[&HostId(1)], &members[&HostId(2)]);
+        assert!(told.contains("b at 192.0.2.2:7700 has the share ledger of a at 192.0.2.1:7700"));
     }
 
     fn other(name: &str, last: u8, expect: u32, cluster: Option<u64>) -> Other {

@@ -53,15 +53,9 @@ impl Replicated {
         if !config.is_on() {
             return;
         }
-        match config.name(settings::host_name) {
-            Ok(name) => {
-                let kept = stored.iter().map(|(key, row)| (key.as_str(), row.as_str()));
-                let replica = Replica::new(HostId::from_name(&name), kept);
-                self.0 = Some(Part { replica, unfit: BTreeMap::new(), problem: None });
-            }
-            // It was checked with the rest of the configuration.
-            Err(failure) => tracing::error!("{failure}"),
-        }
+        let kept = stored.iter().map(|(key, row)| (key.as_str(), row.as_str()));
+        let replica = Replica::new(kept);
+        self.0 = Some(Part { replica, unfit: BTreeMap::new(), problem: None });
     }
 
     /// Whether this host is to be in a cluster.

@@ -86,7 +86,7 @@ fn an_earlier_run_of_a_sender_is_not_listened_to_after_a_later_one() {
     let frame = runs[0].seal(&ring(), CLUSTER, to, b"later").unwrap();
     assert!(pair.open(&frame).is_ok());
     assert_eq!(pair.open(&late), Err(Rejection::Old));
-    // Where two hosts have one name, the one that is heard of all the time is not forgotten for the
+    // Where two hosts have one ledger, the one that is heard of all the time is not forgotten for the
     // many runs of the other one.
     for number in 1..runs.len() {
         let frame = runs[number].seal(&ring(), CLUSTER, to, b"second host").unwrap();

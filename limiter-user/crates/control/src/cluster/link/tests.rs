@@ -12,10 +12,10 @@ fn free() -> SocketAddr {
     std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-async fn host(name: &str, address: SocketAddr, seeds: &[String], second: u64) -> Running {
+async fn host(id: HostId, address: SocketAddr, seeds: &[String], second: u64) -> Running {
     let epoch = Epoch::starting(None, second, 5);
     let settings = Settings {
-        me: Identity::new(name, "default", address, epoch, 100),
+        me: Identity::of_ledger(id, "a", "default", address, epoch, 100),
         cluster: Some(ClusterId(77)),
         bootstrap: Bootstrap::NONE,
         agreement: Agreement::new((32, 64)),
@@ -47,15 +47,15 @@ async fn hear(deliveries: &mut mpsc::Receiver<Delivery>, content: &Content) -> H
 #[tokio::test(flavor = "current_thread")]
 async fn three_hosts_find_and_hear_each_other() {
     let addresses = [free(), free(), free()];
-    let (mut a, mut heard_by_a, _) = host("a", addresses[0], &[], 1).await;
+    let [id_a, id_b, id_c] = [1, 2, 3].map(HostId);
+    let (mut a, mut heard_by_a, _) = host(id_a, addresses[0], &[], 1).await;
     // A seed that does not resolve keeps nobody from finding the other one.
     let seeds = [addresses[0].to_string(), "no-such-host.invalid:7946".to_owned()];
-    let (mut b, mut heard_by_b, _) = host("b", addresses[1], &seeds, 2).await;
-    let (mut c, mut heard_by_c, running) = host("c", addresses[2], &seeds, 3).await;
+    let (mut b, mut heard_by_b, _) = host(id_b, addresses[1], &seeds, 2).await;
+    let (mut c, mut heard_by_c, running) = host(id_c, addresses[2], &seeds, 3).await;
     for handle in [&mut a, &mut b, &mut c] {
         until_members(handle, 3).await;
     }
-    let [id_a, id_b, id_c] = ["a", "b", "c"].map(HostId::from_name);
     for (handle, to, heard, from) in [
         (&a, id_b, &mut heard_by_b, id_a),
         (&b, id_c, &mut heard_by_c, id_b),
@@ -80,7 +80,7 @@ async fn three_hosts_find_and_hear_each_other() {
     tokio::time::timeout(Duration::from_secs(5), running).await.expect("in time").unwrap();
     until_members(&mut a, 2).await;
     until_members(&mut b, 2).await;
-    let (mut c, _heard, _running) = host("c", addresses[2], &[addresses[1].to_string()], 9).await;
+    let (mut c, _heard, _running) = host(id_c, addresses[2], &[addresses[1].to_string()], 9).await;
     for handle in [&mut a, &mut b, &mut c] {
         until_members(handle, 3).await;
     }

@@ -82,7 +82,7 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
         })
         .collect::<Vec<_>>()
     }));
-    peers.sort_by(|one, other| one.host.cmp(&other.host));
+    peers.sort_by(|one, other| (&one.host, one.address).cmp(&(&other.host, other.address)));
     let details = || peers.iter().filter_map(|peer| peer.details.as_ref());
     let warnings = cluster.shared.with(|core| {
         let limited = core.rules.in_force().in_cluster();
@@ -114,6 +114,7 @@ pub async fn peers(cluster: &Cluster) -> Result<PeersReport, Failure> {
 fn of_host(host: &Identity, state: PeerState) -> PeerReport {
     PeerReport {
         host: host.name().into(),
+        id: format!("{:016x}", host.host().0),
         address: host.address,
         region: host.region().into(),
         weight: host.weight,

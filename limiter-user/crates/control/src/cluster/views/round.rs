@@ -9,7 +9,7 @@ use super::super::link::monotonic;
 use super::answer::answer;
 use api::Unanswered;
 use api::error::{Failure, exit};
-use cluster::membership::Members;
+use cluster::membership::{Members, called};
 use cluster::queries::{Answer, Answered, Question, top};
 use cluster::{HostId, Moment};
 
@@ -116,8 +116,7 @@ impl Round {
     }
 
     pub(super) fn name(&self, host: HostId) -> String {
-        let member = self.members.get(&host);
-        member.map_or_else(|| format!("{:016x}", host.0), |member| member.name().into())
+        called(&self.members, host)
     }
 
     pub(super) fn unanswered(&self) -> Vec<Unanswered> {
@@ -125,7 +124,7 @@ impl Round {
         let mut told: Vec<_> = told
             .map(|(host, problem)| Unanswered { host: self.name(*host), problem: problem.clone() })
             .collect();
-        // By name: the map is in the order of hashes, which looks like chance to a reader.
+        // By name: the map is in the order of random numbers, which looks like chance to a reader.
         told.sort_by(|one, other| one.host.cmp(&other.host));
         told
     }

@@ -44,7 +44,7 @@ export function peers(table, note) {
     { title: 'Lag, 99 %', number: true, cell: of(details => (details.lag_ms ? ms(details.lag_ms.p99) : '–')), sort: item => item.details?.lag_ms?.p99 ?? -1 },
     { title: 'Clock ahead', cell: clock },
     { title: 'Refused', number: true, cell: of(details => whole(refused(details))), sort: item => (item.details ? refused(item.details) : -1) },
-  ], item => `${item.host} ${item.state === 'gone' ? 'gone' : item.address}`);
+  ], item => item.id);
   made.update([]);
   return async () => {
     const told = await get('/v1/cluster/peers');
